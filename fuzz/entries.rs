@@ -164,14 +164,14 @@ pub fn workflow(data: &[u8]) {
     for job in &workflow.jobs {
         assert!(!job.id.is_empty());
         for file_use in &job.uses {
-            read[file_use.file.0 as usize] += 1;
+            read[file_use.file.index()] += 1;
         }
         for file in [job.stdin, job.stdout, job.stderr].into_iter().flatten() {
             assert!(!workflow.files.name(file).is_empty());
         }
     }
     for (file, _) in read.iter().enumerate() {
-        let name = workflow.files.name(FileId(file as u32));
+        let name = workflow.files.name(FileId::new(file));
         assert!(
             !name.is_empty() && name.split('/').all(|part| part != ".."),
             "{name:?}"
@@ -183,6 +183,6 @@ pub fn workflow(data: &[u8]) {
     }
     assert!(workflow.edges.is_sorted(), "edges are sorted");
     for &(parent, child) in &workflow.edges {
-        assert!(parent != child && (parent.0.max(child.0) as usize) < workflow.jobs.len());
+        assert!(parent != child && parent.max(child).index() < workflow.jobs.len());
     }
 }

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use crate::cli::{self, EarlyExit, RawArgs};
-use crate::driver::{RunError, RunSummary};
+use crate::driver::{Aborted, RunError, RunSummary};
 use crate::exit;
 use crate::interrupt::Interrupt;
 use crate::launch::{self, Launch};
@@ -125,9 +125,15 @@ fn launched(args: &RawArgs, program: &OsStr, worker: WorkerOptions, launch: &Lau
 /// Prints the last message of a run and returns its exit code.
 fn conclude(result: &Result<RunSummary, RunError>) -> ExitCode {
     match result {
-        Ok(summary) if summary.aborted.is_some() => {
+        Ok(RunSummary {
+            aborted: Some(aborted),
+            ..
+        }) => {
             print("ABORT: Workflow aborted\n");
-            ExitCode::from(exit::FAILURE)
+            ExitCode::from(match aborted {
+                Aborted::Task { exit } => *exit,
+                Aborted::Signal(_) | Aborted::WallTime => exit::FAILURE,
+            })
         }
         Ok(summary) if summary.success() => {
             tracing::info!("Workflow succeeded");

@@ -10,10 +10,10 @@ pub fn name() -> String {
     gethostname::gethostname().to_string_lossy().into_owned()
 }
 
-/// Returns memory and CPUs of this machine, and `gpus`. `memory_mb` or `cpus` replaces the real value unless
-/// it is 0; such CPUs count as the cores of one socket.
+/// Returns name, memory and CPUs of this machine, and `gpus`. `memory_mb` or `cpus` replaces the real value
+/// unless it is 0; such CPUs count as the cores of one socket. `name` replaces the real name.
 #[must_use]
-pub fn describe(memory_mb: u32, cpus: u32, gpus: u32) -> Registration {
+pub fn describe(name: Option<&str>, memory_mb: u32, cpus: u32, gpus: u32) -> Registration {
     let memory_mb = if memory_mb > 0 {
         memory_mb.into()
     } else {
@@ -41,7 +41,7 @@ pub fn describe(memory_mb: u32, cpus: u32, gpus: u32) -> Registration {
         })
     };
     Registration {
-        host: name(),
+        host: name.map_or_else(self::name, str::to_owned),
         memory_mb,
         threads,
         cores,
@@ -55,7 +55,7 @@ pub fn describe(memory_mb: u32, cpus: u32, gpus: u32) -> Registration {
 /// workers that a user asks for is the number of tasks that run at a time.
 #[must_use]
 pub fn cpus_for_workers(cpus: u32, workers: u32) -> u32 {
-    if cpus == 0 && workers > describe(1, 0, 0).threads {
+    if cpus == 0 && workers > describe(None, 1, 0, 0).threads {
         workers
     } else {
         cpus
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn each_worker_has_a_cpu() {
-        let all = describe(0, 0, 0).threads;
+        let all = describe(None, 0, 0, 0).threads;
         for (cpus, workers, counted) in [(0, all, 0), (0, all + 6, all + 6), (1, all + 6, 1)] {
             assert_eq!(cpus_for_workers(cpus, workers), counted);
         }
@@ -185,12 +185,14 @@ mod tests {
 
     #[test]
     fn options_replace_the_real_values() {
-        let host = describe(100, 3, 2);
+        let host = describe(Some("node7"), 100, 3, 2);
+        assert_eq!(host.host, "node7");
         assert_eq!(
             (host.memory_mb, host.threads, host.cores, host.sockets),
             (100, 3, 3, 1)
         );
-        let host = describe(0, 0, 0);
+        let host = describe(None, 0, 0, 0);
+        assert_eq!(host.host, name());
         assert!(host.memory_mb > 0 && host.threads > 0 && host.cores > 0 && host.sockets > 0);
     }
 }

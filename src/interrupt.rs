@@ -1,13 +1,15 @@
 //! Requests to stop or drain a run.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 /// A request to stop or drain, shared by the requesting thread and the loop that checks for it.
 #[derive(Default)]
 pub struct Interrupt {
     signal: AtomicI32,
     drain: AtomicI32,
+    /// Only workers have asked to drain so far.
+    by_worker: AtomicBool,
     requests: AtomicU32,
     wakers: Mutex<Vec<Box<dyn Fn() + Send>>>,
 }
@@ -35,7 +37,23 @@ impl Interrupt {
             .compare_exchange(0, signal, Ordering::AcqRel, Ordering::Acquire);
         match first {
             Ok(_) => self.wake(),
+            // The same signal may reach workers before the master.
+            Err(_) if self.by_worker.swap(false, Ordering::AcqRel) => {}
             Err(_) => self.raise(signal),
+        }
+    }
+
+    /// Asks to drain because a worker was sent this signal. Does nothing during a drain: the signal may have been
+    /// sent to all processes of a run.
+    pub fn drain_for_worker(&self, signal: i32) {
+        let drain = &self.drain;
+        if drain.load(Ordering::Acquire) == 0 {
+            self.by_worker.store(true, Ordering::Release);
+            match drain.compare_exchange(0, signal, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => self.wake(),
+                // The signal has reached the master just now.
+                Err(_) => self.by_worker.store(false, Ordering::Release),
+            }
         }
     }
 
@@ -96,5 +114,18 @@ mod tests {
             (Some(10), Some(15))
         );
         assert_eq!(interrupt.requests(), 2);
+    }
+
+    #[test]
+    fn a_signal_to_all_processes_is_one_request() {
+        let interrupt = Interrupt::new();
+        for _ in 0..2 {
+            interrupt.drain_for_worker(15);
+        }
+        interrupt.drain(15);
+        interrupt.drain_for_worker(15);
+        assert_eq!((interrupt.drain_signal(), interrupt.signal()), (Some(15), None));
+        interrupt.drain(15);
+        assert_eq!(interrupt.signal(), Some(15));
     }
 }

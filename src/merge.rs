@@ -4,9 +4,10 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use nix::unistd::AccessFlags;
 use pmc_dag::reason;
 
-use crate::options::Target;
+use crate::options::{Target, folder};
 use crate::worker::{worker_stderr, worker_stdout};
 
 /// Merging failed. The files of the workers are still there.
@@ -117,6 +118,40 @@ impl Destination {
     }
 }
 
+/// Checks before a run that the targets can be written at its end. Creates and changes nothing.
+///
+/// # Errors
+/// A file cannot be written, or its folder is missing.
+pub fn check(stdout: &Target, stderr: &Target) -> Result<(), MergeError> {
+    for (what, target) in [("stdout", stdout), ("stderr", stderr)] {
+        let Target::File(path) = target else { continue };
+        check_file(path).map_err(|source| MergeError::Open {
+            what,
+            path: path.clone(),
+            source,
+        })?;
+    }
+    Ok(())
+}
+
+fn check_file(path: &Path) -> io::Result<()> {
+    match path.metadata() {
+        Ok(data) if data.is_dir() => Err(io::Error::from_raw_os_error(libc::EISDIR)),
+        Ok(_) => Ok(nix::unistd::access(path, AccessFlags::W_OK)?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let folder = folder(path);
+            if !folder.metadata()?.is_dir() {
+                return Err(io::Error::from_raw_os_error(libc::ENOTDIR));
+            }
+            Ok(nix::unistd::access(
+                folder,
+                AccessFlags::W_OK | AccessFlags::X_OK,
+            )?)
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// Opens the stream or file of a target, without a buffer.
 fn open(what: &'static str, target: &Target, append: bool) -> Result<File, MergeError> {
     let opened = match target {
@@ -224,6 +259,24 @@ mod tests {
         let target = Target::File(both.clone());
         merge(&dag, &target, &target).unwrap();
         assert_eq!(fs::read_to_string(both).unwrap(), "out 1\nerr 1\nout 2\nerr 2\n");
+    }
+
+    #[test]
+    fn targets_that_cannot_be_written_are_found_before_the_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| Target::File(folder.path().join(name));
+        fs::write(folder.path().join("old"), "old").unwrap();
+        check(&path("new"), &path("old")).unwrap();
+        check(&Target::Stdout, &Target::File("bare".into())).unwrap();
+        assert!(!folder.path().join("new").exists());
+        let refused = |target: &str, reason: &str| {
+            let error = check(&Target::Stdout, &path(target)).unwrap_err().to_string();
+            assert!(error.starts_with("Unable to open stderr file: "), "{error}");
+            assert!(error.ends_with(&format!("{target}\n: {reason}")), "{error}");
+        };
+        refused("none/x", "No such file or directory");
+        refused("old/x", "Not a directory");
+        refused("", "Is a directory");
     }
 
     #[test]

@@ -11,6 +11,9 @@ const DEFAULT_SYNC_INTERVAL: Duration = Duration::from_secs(1);
 /// fastest, with 10 seconds.
 const DEFAULT_DRAIN_GRACE: Duration = Duration::from_secs(8);
 
+/// Default of [`Options::disk_reserve`], in MiB: small, so that only full file systems hold a run.
+const DEFAULT_DISK_RESERVE_MIB: u64 = 8;
+
 /// Options of the master.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -32,6 +35,8 @@ pub struct Options {
     pub drain_grace: Duration,
     /// Path of `.dagman.out`, if it is written.
     pub dagman_log: Option<PathBuf>,
+    /// Write tables of progress into `dagman_log`, for the Python client of Pegasus.
+    pub dagman_progress: bool,
     /// Path of `jobstate.log`, if it is written.
     pub jobstate_log: Option<PathBuf>,
     /// Path of `.resource`, if it is written.
@@ -48,6 +53,8 @@ pub struct Options {
     pub forward_journal: bool,
     /// Maximum time between syncs of rescue file and forwarded data; `None` leaves it to the system.
     pub sync_interval: Option<Duration>,
+    /// Start no tasks while the file system of the DAG has less free space, in bytes; 0 means no check.
+    pub disk_reserve: u64,
     /// Wait for the host scripts before the first task.
     pub host_script: bool,
     /// Print the summary record, and merge the output of the tasks.
@@ -110,6 +117,8 @@ pub struct WorkerOptions {
     pub lock_worker_files: bool,
     /// Report attempts that printed nothing: their files hold only the record.
     pub report_quiet: bool,
+    /// Name of the host instead of the system's. Workers with the same name share memory and CPUs.
+    pub host_name: Option<String>,
     /// Memory of the host in MB; 0 means the physical memory.
     pub host_memory: u32,
     /// CPUs of the host; 0 means all.
@@ -144,6 +153,7 @@ impl Options {
             max_wall_minutes: None,
             drain_grace: DEFAULT_DRAIN_GRACE,
             dagman_log: None,
+            dagman_progress: false,
             jobstate_log: None,
             resource_log: Some(with_suffix(dag, ".resource")),
             stampede: None,
@@ -155,6 +165,7 @@ impl Options {
             max_fds: None,
             forward_journal: true,
             sync_interval: Some(DEFAULT_SYNC_INTERVAL),
+            disk_reserve: DEFAULT_DISK_RESERVE_MIB << 20,
             host_script: false,
             console: true,
             app: app.to_owned(),

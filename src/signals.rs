@@ -7,7 +7,8 @@
 //!
 //! A launcher that must end sends SIGTERM to its processes and SIGKILL about a second later (Open MPI; others
 //! take little longer). Tasks would not end in that time. So SIGTERM from the launcher, the parent of an MPI
-//! process, means to stop now.
+//! process, means to stop now. From others, it may be sent to all processes of a run: a worker reports it to the
+//! master, and keeps its task until the master ends it.
 
 use std::io;
 use std::sync::Arc;
@@ -39,10 +40,11 @@ enum Request {
 impl Process {
     fn request(self, signal: i32, from_parent: bool) -> Request {
         match (self, signal) {
-            // Launchers send it to all processes, but only the master drains.
+            // Launchers send it to all processes.
             (Self::Worker, SIGUSR1) => Request::Nothing,
             (Self::Alone | Self::Master, SIGUSR1) | (Self::Alone, SIGTERM) => Request::Drain,
-            (Self::Master, SIGTERM) if !from_parent => Request::Drain,
+            // A worker passes the request on to the master.
+            (Self::Master | Self::Worker, SIGTERM) if !from_parent => Request::Drain,
             _ => Request::Stop,
         }
     }
@@ -121,7 +123,8 @@ mod tests {
             (Process::Alone, SIGTERM, true, Request::Drain),
             (Process::Alone, SIGINT, false, Request::Stop),
             (Process::Worker, SIGUSR1, true, Request::Nothing),
-            (Process::Worker, SIGTERM, false, Request::Stop),
+            (Process::Worker, SIGTERM, false, Request::Drain),
+            (Process::Worker, SIGTERM, true, Request::Stop),
         ] {
             assert_eq!(
                 process.request(signal, from_parent),

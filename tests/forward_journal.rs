@@ -66,10 +66,10 @@ impl World {
         let recovered = recover(&self.rescue(), &self.dag).unwrap();
         let mut done = rescue::read(&self.rescue(), &self.dag).unwrap();
         for task in recovered.iter().flat_map(|recovered| &recovered.done) {
-            done.insert(*task);
+            done.insert_unrecorded(*task);
         }
         let mut writer = Writer::open_append(&self.rescue(), &done).unwrap();
-        writer.repeat(&self.dag, &done).unwrap();
+        writer.record_missing(&self.dag, &done).unwrap();
         if let Some(recovered) = recovered {
             recovered.remove_journal().unwrap();
         }

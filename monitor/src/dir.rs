@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 
 use monitord_compat::braindump_reader::Braindump;
 
+/// Maximum size in bytes of a braindump.
+const MAX_BRAINDUMP: u64 = 16 << 20;
+
 /// A submit directory, complete or not.
 #[derive(Clone, Debug)]
 pub struct RunDir {
@@ -147,7 +150,7 @@ fn braindump(dir: &Path) -> BTreeMap<String, String> {
         "script",
         "dax",
     ];
-    let Ok(bytes) = fs::read(dir.join("braindump.yml")) else {
+    let Ok(bytes) = pmc_files::read(&dir.join("braindump.yml"), MAX_BRAINDUMP) else {
         return BTreeMap::new();
     };
     let Ok(values) = Braindump::read(&String::from_utf8_lossy(&bytes)) else {

@@ -173,7 +173,8 @@ fn without_notices(text: &str) -> Cow<'_, str> {
 }
 
 /// Returns the output file of the last attempt, its text, and the text of standard error.
-fn read_output(submit: &Path, task: &str) -> (Option<PathBuf>, String, String) {
+#[must_use]
+pub fn read_output(submit: &Path, task: &str) -> (Option<PathBuf>, String, String) {
     let file = |stream: &str, number: u32| submit.join(format!("{task}.{stream}.{number:03}"));
     let Some(last) = (0..).take_while(|&number| file("out", number).exists()).last() else {
         return (None, String::new(), String::new());
@@ -185,7 +186,7 @@ fn read_output(submit: &Path, task: &str) -> (Option<PathBuf>, String, String) {
 
 fn read(path: &Path) -> String {
     let mut bytes = Vec::new();
-    if let Ok(file) = std::fs::File::open(path) {
+    if let Ok(file) = pmc_files::open(path) {
         // The text before a read error is still useful.
         let _ = file.take(MAX_READ).read_to_end(&mut bytes);
     }

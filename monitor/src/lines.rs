@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 /// Size of a read in bytes.
 const CHUNK: usize = 1 << 20;
+/// Maximum length of a line in bytes, so that a file without line feeds does not fill the memory.
+const MAX_LINE: usize = 64 << 20;
 
 /// Reads the lines of a file, and later the lines that were added.
 #[derive(Debug)]
@@ -24,10 +26,10 @@ impl LineReader {
     /// Opens a file at its beginning.
     ///
     /// # Errors
-    /// It cannot be opened.
+    /// It cannot be opened, or is not a regular file.
     pub fn open(path: &Path) -> io::Result<Self> {
         Ok(Self {
-            file: File::open(path)?,
+            file: pmc_files::open(path)?,
             path: path.to_owned(),
             buffer: vec![0; CHUNK],
             filled: 0,
@@ -39,12 +41,15 @@ impl LineReader {
     /// without the line feed.
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// The file cannot be read, or a line is longer than 64 MiB.
     pub fn read(&mut self, mut take: impl FnMut(u64, &[u8])) -> io::Result<()> {
         let mut searched = self.filled;
         loop {
             if self.filled == self.buffer.len() {
                 // A line longer than the buffer.
+                if self.filled >= MAX_LINE {
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, "a line is too long"));
+                }
                 self.buffer.resize(self.buffer.len() * 2, 0);
             }
             let count = match self.file.read(&mut self.buffer[self.filled..]) {

@@ -9,7 +9,6 @@ mod names;
 mod reader;
 mod request;
 
-use std::fs::File;
 use std::hash::Hash;
 use std::io;
 use std::os::unix::fs::FileExt as _;
@@ -159,7 +158,7 @@ impl Plan {
         if position == NO_POSITION {
             return None;
         }
-        let file = File::open(&self.path).ok()?;
+        let file = pmc_files::open(&self.path).ok()?;
         let mut line = Vec::new();
         loop {
             let mut chunk = [0; 4096];

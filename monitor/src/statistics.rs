@@ -12,7 +12,8 @@ use std::io;
 use std::path::Path;
 use std::sync::mpsc::sync_channel;
 
-use rusqlite::{Connection, OpenFlags};
+use pmc_stampede::store::open_untrusted;
+use rusqlite::Connection;
 use rustc_hash::FxHashMap;
 
 use crate::dir::RunDir;
@@ -201,15 +202,6 @@ pub struct Statistics {
     job_limit: usize,
 }
 
-fn open(path: &Path) -> rusqlite::Result<Connection> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(path, flags)?;
-    connection.busy_timeout(std::time::Duration::from_secs(60))?;
-    // Each table is scanned once, so a large cache gains nothing.
-    connection.execute_batch("PRAGMA cache_size = -4096; PRAGMA query_only = ON;")?;
-    Ok(connection)
-}
-
 impl Statistics {
     /// Reads the database, and the use of hosts from the log beside the DAG.
     ///
@@ -220,7 +212,7 @@ impl Statistics {
             path: path.to_owned(),
             source,
         };
-        let connection = open(path).map_err(failed)?;
+        let connection = open_untrusted(path).map_err(failed)?;
         let empty = || StatisticsError::Empty {
             path: path.to_owned(),
         };
@@ -483,7 +475,7 @@ fn host_names(connection: &Connection) -> rusqlite::Result<Vec<Option<String>>> 
 
 /// Returns the submit and start times of attempts in seconds since the epoch; 0 for an unknown time.
 fn read_states(path: &Path, size: usize) -> rusqlite::Result<(Vec<u32>, Vec<u32>)> {
-    let connection = open(path)?;
+    let connection = open_untrusted(path)?;
     let (mut submitted, mut executed) = (vec![0; size], vec![0; size]);
     let mut statement = connection.prepare(
         "SELECT job_instance_id, state = 'SUBMIT', CAST(timestamp AS INTEGER) FROM jobstate NOT INDEXED

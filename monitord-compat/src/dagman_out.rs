@@ -21,6 +21,15 @@ impl Stamp {
         Self(local.format("%m/%d/%y %H:%M:%S ").to_string().into_bytes())
     }
 
+    /// Returns the stamp of a line, if it begins with one.
+    #[must_use]
+    pub fn of(line: &[u8]) -> Option<Self> {
+        const LEN: usize = "MM/DD/YY hh:mm:ss".len();
+        let text = std::str::from_utf8(line.get(..LEN)?).ok()?;
+        let local = NaiveDateTime::parse_from_str(text, "%m/%d/%y %H:%M:%S").ok()?;
+        Some(Self::new(local)).filter(|stamp| stamp.begins(line))
+    }
+
     /// Returns whether a line has this stamp.
     #[must_use]
     pub fn begins(&self, line: &[u8]) -> bool {
@@ -62,6 +71,33 @@ pub fn submitted(line: &[u8]) -> Option<&[u8]> {
         .next()
 }
 
+/// Returns the process id in a line of [`start`].
+#[must_use]
+pub fn pid(line: &[u8]) -> Option<u32> {
+    let (_, text) = after_stamp(line)?;
+    std::str::from_utf8(text.strip_prefix(b"** PID = ")?)
+        .ok()?
+        .trim_ascii_end()
+        .parse()
+        .ok()
+}
+
+/// Returns whether the line is that of [`finish`].
+#[must_use]
+pub fn is_finish(line: &[u8]) -> bool {
+    const END: &[u8] = b" EXITING WITH STATUS ";
+    after_stamp(line).is_some_and(|(_, text)| {
+        text.starts_with(b"**** ") && text.windows(END.len()).any(|part| part == END)
+    })
+}
+
+/// Splits a line into its stamp and its text.
+fn after_stamp(line: &[u8]) -> Option<(Stamp, &[u8])> {
+    let stamp = Stamp::of(line)?;
+    let text = &line[stamp.0.len()..];
+    Some((stamp, text))
+}
+
 /// Writes that an attempt was given to a worker.
 pub fn started(out: &mut Vec<u8>, stamp: &Stamp, task: &[u8], number: u64) {
     event(out, stamp, b"ULOG_EXECUTE", task, number);
@@ -79,6 +115,48 @@ pub fn ended(out: &mut Vec<u8>, stamp: &Stamp, task: &[u8], number: u64, status:
         number_text(out, b" job proc (", number, b".0) failed with status ");
         out.extend_from_slice(status.to_string().as_bytes());
         out.extend_from_slice(b".\n");
+    }
+}
+
+/// Numbers of tasks by state. The rest waits for parents.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// All tasks.
+    pub total: usize,
+    /// Tasks that are done.
+    pub done: usize,
+    /// Tasks that run.
+    pub running: usize,
+    /// Tasks that wait for a slot.
+    pub ready: usize,
+    /// Tasks whose last attempt failed.
+    pub failed: usize,
+}
+
+/// Writes DAGMan's table of node states. The Python client of Pegasus (`Workflow.wait()`, `Workflow.status()`)
+/// reads progress and state from the last one: a status other than 0 would end its waiting.
+pub fn progress(out: &mut Vec<u8>, stamp: &Stamp, counts: &Counts) {
+    let Counts {
+        total,
+        done,
+        running,
+        ready,
+        failed,
+    } = *counts;
+    let waiting = total.saturating_sub(done + running + ready + failed);
+    let total = format!("Of {total} nodes total:");
+    let row = format!(
+        "{done:>6} {:>7} {running:>8} {:>7} {ready:>7} {waiting:>10} {failed:>8}",
+        0, 0
+    );
+    for text in [
+        "DAG status: 0 (DAG_STATUS_OK)",
+        total.as_str(),
+        "  Done     Pre   Queued    Post   Ready   Un-Ready   Failed",
+        "   ===     ===      ===     ===     ===        ===      ===",
+        row.as_str(),
+    ] {
+        line(out, stamp, &[text.as_bytes()]);
     }
 }
 
@@ -162,6 +240,27 @@ mod tests {
     }
 
     #[test]
+    fn progress_is_a_table_of_seven_numbers() {
+        let counts = Counts {
+            total: 12,
+            done: 3,
+            running: 2,
+            ready: 1,
+            failed: 1,
+        };
+        let mut out = Vec::new();
+        progress(&mut out, &Stamp::new(NaiveDateTime::default()), &counts);
+        let text = String::from_utf8(out).unwrap();
+        let words =
+            |line: &str| -> Vec<String> { line.split_whitespace().skip(2).map(str::to_owned).collect() };
+        let lines: Vec<Vec<String>> = text.lines().map(words).collect();
+        assert_eq!(lines[0][..3], ["DAG", "status:", "0"]);
+        assert_eq!(lines[1], ["Of", "12", "nodes", "total:"]);
+        assert_eq!(lines[2].len(), lines[4].len());
+        assert_eq!(lines[4], ["3", "0", "2", "0", "1", "5", "1"]);
+    }
+
+    #[test]
     fn submissions_are_recognised() {
         let stamp = Stamp::new(NaiveDateTime::default());
         let mut out = Vec::new();
@@ -171,6 +270,29 @@ mod tests {
         ended(&mut out, &stamp, b"c", 20, 768);
         let found: Vec<&[u8]> = out.split(|byte| *byte == b'\n').filter_map(submitted).collect();
         assert_eq!(found, [b"a\xff"]);
+    }
+
+    #[test]
+    fn lines_of_start_and_end_are_recognised() {
+        let stamp = Stamp::new(NaiveDateTime::default());
+        let mut out = Vec::new();
+        start(&mut out, &stamp, 42, b"x.dag");
+        ended(&mut out, &stamp, b"c", 20, 768);
+        finish(&mut out, &stamp, 43, true);
+        let lines: Vec<&[u8]> = out.split_inclusive(|byte| *byte == b'\n').collect();
+        let pids: Vec<u32> = lines.iter().copied().filter_map(pid).collect();
+        assert_eq!(pids, [42]);
+        let ends: Vec<bool> = lines.iter().copied().map(is_finish).collect();
+        assert_eq!(ends, [false, false, false, false, false, false, true]);
+        assert!(lines.iter().all(|line| Stamp::of(line).as_ref() == Some(&stamp)));
+        for other in [
+            &b""[..],
+            b"01/01/70 00:00:00",
+            b"01/01/70 00:00:0x x",
+            b"** PID = 3",
+        ] {
+            assert!(Stamp::of(other).is_none() && pid(other).is_none() && !is_finish(other));
+        }
     }
 
     #[test]

@@ -38,6 +38,21 @@ pub fn finish(out: &mut Vec<u8>, at: Duration, success: bool) {
     writeln!(out, "INTERNAL *** PMC_FINISHED {status} ***").expect("writing to memory does not fail");
 }
 
+/// Returns the time of a line and whether it is that of [`finish`]. `None` for lines of other programs.
+#[must_use]
+pub fn time_and_finish(line: &[u8]) -> Option<(Duration, bool)> {
+    let (time, text) = std::str::from_utf8(line).ok()?.split_once(' ')?;
+    // The whole line must be there, and monitord's own lines do not count.
+    if !text.ends_with('\n') || text.starts_with("INTERNAL *** ") && !text.contains("*** PMC_") {
+        return None;
+    }
+    let (seconds, micros) = time.split_once('.')?;
+    let (seconds, micros): (u64, u32) = (seconds.parse().ok()?, micros.parse().ok()?);
+    let nanos = micros.checked_mul(1000).filter(|nanos| *nanos < 1_000_000_000)?;
+    let at = Duration::new(seconds, nanos);
+    Some((at, text.starts_with("INTERNAL *** PMC_FINISHED ")))
+}
+
 fn state(out: &mut Vec<u8>, at: Duration, task: &[u8], word: &str, number: u64) {
     time(out, at);
     out.extend_from_slice(task);
@@ -51,6 +66,31 @@ fn time(out: &mut Vec<u8>, at: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_have_times_and_ends() {
+        let at = Duration::new(1_700_000_000, 42_000_000);
+        let mut out = Vec::new();
+        start(&mut out, at);
+        queued(&mut out, at, b"a", 7);
+        finish(&mut out, at, false);
+        let lines: Vec<_> = out
+            .split_inclusive(|byte| *byte == b'\n')
+            .map(time_and_finish)
+            .collect();
+        assert_eq!(lines, [Some((at, false)), Some((at, false)), Some((at, true))]);
+        for other in [
+            "1700000000 INTERNAL *** MONITORD_STARTED ***\n",
+            "1700000000.000000 INTERNAL *** MONITORD_FINISHED 0 ***\n",
+            "1700000000.042000 a SUB",
+            "1700000000.042000",
+            "x.0 a\n",
+            "1.9999999 a\n",
+            "",
+        ] {
+            assert_eq!(time_and_finish(other.as_bytes()), None, "{other}");
+        }
+    }
 
     #[test]
     fn a_run_has_these_lines() {

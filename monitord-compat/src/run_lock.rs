@@ -101,7 +101,7 @@ pub fn lock(file: &File) -> Result<(), Errno> {
 /// Returns whether a file is locked, as a DAG is while its executor runs. `None` if that is unknown.
 #[must_use]
 pub fn is_locked(path: &Path) -> Option<bool> {
-    let file = File::open(path).ok()?;
+    let file = pmc_files::open(path).ok()?;
     // Asks without locking, as a lock would disturb the executor.
     let mut query = whole_file(libc::F_RDLCK);
     fcntl(&file, FcntlArg::F_OFD_GETLK(&mut query)).ok()?;

@@ -4,12 +4,13 @@ mod options;
 mod print;
 mod resolve;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::builder::styling::Styles;
 use clap::{CommandFactory as _, Parser};
 
 use crate::error::UsageError;
+use crate::recipe::{PROPERTIES, submit_dir};
 use crate::request::{Environment, Request};
 
 use options::Options;
@@ -92,14 +93,14 @@ pub fn parse(arguments: &[String], environment: Environment) -> Result<Invocatio
 #[command(
     name = "pmc-plan explain",
     styles = Styles::plain(),
-    about = "Explains jobs of a plan",
+    about = "Explains jobs of a plan, or prints its figures",
     after_help = "The plan is made again in memory, with the command line that made it. Before there is a plan: \
                   pmc-plan --explain JOB …"
 )]
 struct ExplainOptions {
-    /// Names of jobs in the plan or ids in the workflow, then the submit directory, if it is not the working
-    /// directory
-    #[arg(value_name = "JOB… [DIR]", required = true)]
+    /// Names of jobs in the plan or ids in the workflow, then the submit directory or the directory of a run, if
+    /// it is not the working directory. Without jobs: the figures of the plan
+    #[arg(value_name = "JOB… [DIR]")]
     words: Vec<String>,
 }
 
@@ -111,12 +112,17 @@ fn explain(arguments: &[String], environment: &Environment) -> Result<Invocation
     let mut jobs = options.words;
     let directory = |word: &String| environment.working_dir.join(word);
     match jobs.last().map(directory) {
-        Some(dir) if jobs.len() > 1 && dir.is_dir() => {
+        Some(dir) if dir.is_dir() && (jobs.len() > 1 || is_plan(&dir)) => {
             jobs.pop();
             Ok(Invocation::Explain(dir.components().collect(), jobs))
         }
         _ => Ok(Invocation::Explain(environment.working_dir.clone(), jobs)),
     }
+}
+
+/// Returns whether a directory has a plan. A job may have the name of another directory.
+fn is_plan(dir: &Path) -> bool {
+    submit_dir(dir).join(PROPERTIES).is_file()
 }
 
 /// Parses options. The inner error is the help text, if the user asks for it.

@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use rustc_hash::FxHashSet;
+
 /// Position in an input file, both numbers counted from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {
@@ -121,16 +123,23 @@ impl From<InputError> for InputErrors {
 }
 
 impl fmt::Display for InputErrors {
-    /// One problem after another, separated by line breaks.
+    /// One problem after another, equal ones once, separated by line breaks.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (n, problem) in self.problems.iter().take(MAX_SHOWN).enumerate() {
-            if n > 0 {
-                f.write_str("\n")?;
+        let mut seen = FxHashSet::default();
+        for problem in &self.problems {
+            let text = problem.to_string();
+            if seen.contains(&text) {
+                continue;
             }
-            problem.fmt(f)?;
+            match seen.len() {
+                0 => f.write_str(&text)?,
+                1..MAX_SHOWN => write!(f, "\n{text}")?,
+                _ => {}
+            }
+            seen.insert(text);
         }
-        if self.problems.len() > MAX_SHOWN {
-            write!(f, "\n… and {} more problems", self.problems.len() - MAX_SHOWN)?;
+        if seen.len() > MAX_SHOWN {
+            write!(f, "\n… and {} more problems", seen.len() - MAX_SHOWN)?;
         }
         Ok(())
     }
@@ -159,10 +168,10 @@ pub enum PlanError {
     #[error("{0}")]
     BadXml(InputErrors),
     /// The workflow cannot be mapped onto sites, programs and replicas; all problems found.
-    #[error("{}", .0.join("\n"))]
+    #[error("{}", once(.0))]
     Refinement(Vec<String>),
     /// The plan cannot be written as a DAG for pegasus-mpi-cluster.
-    #[error("Unable to generate code: {}", .0.join("\n"))]
+    #[error("Unable to generate code: {}", once(.0))]
     Code(Vec<String>),
     /// An unsupported feature.
     #[error("{0}")]
@@ -185,6 +194,17 @@ pub enum PlanError {
         /// What is wrong, and where.
         message: String,
     },
+}
+
+/// Returns texts as lines, equal ones once.
+fn once(texts: &[String]) -> String {
+    let mut seen = FxHashSet::default();
+    let texts: Vec<&str> = texts
+        .iter()
+        .map(String::as_str)
+        .filter(|text| seen.insert(*text))
+        .collect();
+    texts.join("\n")
 }
 
 impl PlanError {
@@ -288,6 +308,16 @@ mod tests {
         assert_eq!(text.lines().count(), 51);
         assert_eq!(text.lines().last(), Some("… and 10 more problems"));
         assert_eq!(InputErrors::check(Vec::new()), Ok(()));
+    }
+
+    #[test]
+    fn equal_problems_are_shown_once() {
+        let problem = || InputErrors::from(InputError::file(Path::new("w"), "wrong"));
+        let mut problems = problem();
+        problems.extend(problem());
+        assert_eq!(problems.to_string(), "w: wrong");
+        let error = PlanError::Refinement(vec!["a".into(), "b".into(), "a".into()]);
+        assert_eq!(error.to_string(), "a\nb");
     }
 
     #[test]

@@ -3,14 +3,8 @@
 
 use std::ops::Range;
 
+pub(crate) use crate::ids::{EntryId, JobId, ListId, SetupId, SiteId};
 use crate::model::{FileId, FileUse, JobIndex, Workflow};
-
-/// Number of a job of the executable workflow, in order of creation.
-pub(crate) type JobId = u32;
-
-/// Number of a site of the run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct SiteId(pub(crate) u16);
 
 /// A job of the executable workflow.
 #[derive(Clone, Debug)]
@@ -24,7 +18,7 @@ pub(crate) struct ExecJob {
     /// Site whose work directory it works in.
     pub(crate) staging: SiteId,
     /// Program and profiles, index into [`Exec::setups`].
-    pub(crate) setup: u32,
+    pub(crate) setup: SetupId,
 }
 
 /// What a job does; the numbers are indices into the lists of [`Exec`].
@@ -33,23 +27,23 @@ pub(crate) enum Task {
     /// Runs a job of the abstract workflow.
     Compute(JobIndex),
     /// Runs several jobs of the abstract workflow: [`Exec::clusters`].
-    Cluster(u32, Aggregator),
+    Cluster(ListId, Aggregator),
     /// Copies inputs into the work directory: [`Exec::transfers`].
-    StageIn(u32),
+    StageIn(ListId),
     /// Copies outputs to the output sites: [`Exec::transfers`].
-    StageOut(u32),
+    StageOut(ListId),
     /// Copies files between work directories: [`Exec::transfers`].
-    InterSite(u32),
+    InterSite(ListId),
     /// Enters outputs into the replica catalog: [`Exec::registrations`].
-    Register(u32),
+    Register(ListId),
     /// Makes the work directory of its site.
     CreateDir,
     /// Removes files from the work directory: [`Exec::removals`].
-    CleanUp(u32),
+    CleanUp(ListId),
     /// Removes the work directory of its site.
     RemoveDir,
     /// Makes staged programs executable: [`Exec::chmods`].
-    Chmod(u32),
+    Chmod(ListId),
     /// Does nothing. The only job of a plan without work.
     NoOp,
 }
@@ -116,7 +110,7 @@ impl Aggregator {
 #[derive(Clone, Debug)]
 pub(crate) struct Cluster {
     /// Its jobs, parents before children: a part of [`Exec::members`].
-    pub(crate) members: Range<u32>,
+    pub(crate) members: Range<usize>,
     /// The job that runs them.
     pub(crate) job: JobId,
     /// Program that runs them.
@@ -124,7 +118,7 @@ pub(crate) struct Cluster {
     /// Files that they use together.
     pub(crate) uses: Vec<FileUse>,
     /// Edges between them (parent, child), as positions in [`Exec::members`].
-    pub(crate) edges: Vec<(u32, u32)>,
+    pub(crate) edges: Vec<(usize, usize)>,
 }
 
 /// Source or destination of a file. Writers of URLs append the name of the file.
@@ -186,7 +180,7 @@ pub(crate) struct Setup {
     /// The program is staged by the workflow.
     pub(crate) staged: bool,
     /// Index of the catalog entry that has hooks and metadata of the transformation.
-    pub(crate) entry: Option<u32>,
+    pub(crate) entry: Option<EntryId>,
 }
 
 /// The executable workflow, built by the refinement.
@@ -231,17 +225,17 @@ impl Exec {
     /// Adds a job.
     pub(crate) fn add(&mut self, job: ExecJob) -> JobId {
         self.jobs.push(job);
-        (self.jobs.len() - 1) as JobId
+        JobId::new(self.jobs.len() - 1)
     }
     /// Returns the files that a compute job or cluster uses.
     pub(crate) fn uses<'a>(&'a self, workflow: &'a Workflow, task: Task) -> &'a [FileUse] {
         match task {
             Task::Compute(n) if !self.changed.is_empty() => match self.changed.get(&n) {
                 Some(uses) => uses,
-                None => &workflow.jobs[n.0 as usize].uses,
+                None => &workflow.jobs[n].uses,
             },
-            Task::Compute(n) => &workflow.jobs[n.0 as usize].uses,
-            Task::Cluster(n, _) => &self.clusters[n as usize].uses,
+            Task::Compute(n) => &workflow.jobs[n].uses,
+            Task::Cluster(n, _) => &self.clusters[n].uses,
             _ => &[],
         }
     }
@@ -250,10 +244,8 @@ impl Exec {
         match task {
             Task::Compute(n) => Some(n),
             Task::Cluster(n, _) => {
-                let first = self.clusters[n as usize].members.start;
-                self.members
-                    .get(first as usize)
-                    .and_then(|job| self.leading(job.task))
+                let first = self.members.get(self.clusters[n].members.start)?;
+                self.leading(first.task)
             }
             _ => None,
         }
@@ -275,7 +267,7 @@ impl Exec {
         self.edges.dedup();
     }
     /// Returns the current graph of the jobs.
-    pub(crate) fn graph(&mut self) -> crate::graph::Graph {
+    pub(crate) fn graph(&mut self) -> crate::graph::Graph<JobId> {
         self.tidy_edges();
         crate::graph::Graph::new(self.jobs.len(), &self.edges)
     }

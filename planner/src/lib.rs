@@ -8,6 +8,7 @@ mod exec;
 pub mod expand;
 mod graph;
 mod hook;
+mod ids;
 pub mod input;
 pub mod model;
 mod output;
@@ -24,4 +25,5 @@ pub mod scheduler;
 pub mod submit;
 mod syntax;
 
-pub use program::main;
+pub use output::records::COMPATIBLE_VERSION;
+pub use program::{main, run};

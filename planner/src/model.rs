@@ -6,19 +6,12 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 pub use crate::hook::Hook;
+pub use crate::ids::{FileId, JobIndex};
 
 use crate::error::InputError;
 pub use crate::error::Position;
 use crate::profiles::Profiles;
 use crate::syntax::interner::Interner;
-
-/// Number of a job of the abstract workflow, in document order, from 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct JobIndex(pub u32);
-
-/// Number of a logical file, in order of first mention, from 0. See [`Files`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FileId(pub u32);
 
 /// A workflow as its author wrote it. Ids, references and cycles are checked, catalogs are not.
 #[derive(Clone, Debug, Default)]
@@ -56,15 +49,16 @@ pub struct Files {
 impl Files {
     /// Returns the number of a name, which is added if it is new.
     pub fn intern(&mut self, name: &str) -> FileId {
-        FileId(self.names.intern(name).0)
+        FileId::new(self.names.intern(name).0 as usize)
     }
     /// Returns the number of a known name.
     pub fn find(&self, name: &str) -> Option<FileId> {
-        self.names.find(name).map(FileId)
+        let number = self.names.find(name)?;
+        Some(FileId::new(number as usize))
     }
     /// The name.
     pub fn name(&self, id: FileId) -> &str {
-        self.names.name(id.0)
+        self.names.name(id.index() as u32)
     }
     /// Returns the number of names.
     pub fn len(&self) -> usize {
@@ -275,6 +269,13 @@ pub struct FileUse {
     pub size: Option<u64>,
     /// Metadata in document order.
     pub metadata: Vec<(String, String)>,
+}
+
+impl FileUse {
+    /// Returns whether the file may be missing when the job has ended, or need not be delivered then.
+    pub(crate) fn may_be_missing(&self) -> bool {
+        self.optional || self.link == Link::Checkpoint || self.transfer == TransferFlag::Optional
+    }
 }
 
 /// Direction of a file use.

@@ -58,11 +58,15 @@ pub struct Preview {
 mod advice;
 mod build;
 mod directories;
+mod facts;
 mod files;
 mod inputs;
+mod preflight;
+mod this_machine;
 
 pub use crate::exec::Counts;
 pub use build::{measure, plan, preview, wants_shell};
+pub use facts::{Facts, facts, properties};
 
 /// Formats a time as the records of the workflow have it: ISO 8601, seconds, numeric offset.
 pub(crate) fn iso_seconds(time: SystemTime, offset: FixedOffset) -> String {

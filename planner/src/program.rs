@@ -1,8 +1,9 @@
 //! `pmc-plan`: plans a Pegasus workflow into a submit directory for pegasus-mpi-cluster.
 
-use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
+
+use pmc_terminal::message;
 
 use crate::cli::{self, Invocation, OutputOptions};
 use crate::diagnostic::Diagnostic;
@@ -12,17 +13,30 @@ use crate::recipe::{self, Recipe};
 use crate::request::{Environment, Request};
 use crate::submit;
 
+/// Name in messages.
+const NAME: &str = "pmc-plan";
+
 /// Runs the program: arguments, environment and exit status are those of the process.
 #[must_use]
 pub fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args_os()
         .map(|argument| argument.to_string_lossy().into_owned())
         .collect();
+    run(&arguments)
+}
+
+/// Runs the program with these arguments, which start with its name.
+#[must_use]
+pub fn run(arguments: &[String]) -> ExitCode {
+    pmc_terminal::finish(NAME, execute(arguments))
+}
+
+fn execute(arguments: &[String]) -> u8 {
     let environment = match Environment::read() {
         Ok(environment) => environment,
         Err(e) => return fail(&format!("cannot find the working directory: {e}"), 1),
     };
-    match cli::parse(&arguments, environment) {
+    match cli::parse(arguments, environment) {
         Ok(Invocation::Plan(request, output)) => plan_and_submit(*request, output),
         Ok(Invocation::Preview(request, output, jobs)) => print_preview(&request, None, &jobs, output),
         Ok(Invocation::Explain(dir, jobs)) => explain(&dir, &jobs),
@@ -35,7 +49,7 @@ pub fn main() -> ExitCode {
 }
 
 /// Plans, prints the result, and submits or runs the plan if the user asks for it.
-fn plan_and_submit(mut request: Request, output: OutputOptions) -> ExitCode {
+fn plan_and_submit(mut request: Request, output: OutputOptions) -> u8 {
     if output.submit && !wants_shell(&request) {
         match submit::prepare(&request.batch.schedulers, &request.environment.variables) {
             Ok(detected) => request.batch.detected = detected,
@@ -54,17 +68,13 @@ fn plan_and_submit(mut request: Request, output: OutputOptions) -> ExitCode {
         if output.json {
             print(&cli::result_json(&planned, None));
         }
-        return if output.submit {
-            run(script)
-        } else {
-            ExitCode::SUCCESS
-        };
+        return if output.submit { run_script(script) } else { 0 };
     }
     submit_plan(&planned, &request, output)
 }
 
 /// Submits the plan if the user asks for it, and prints the result.
-fn submit_plan(planned: &Planned, request: &Request, output: OutputOptions) -> ExitCode {
+fn submit_plan(planned: &Planned, request: &Request, output: OutputOptions) -> u8 {
     let mut submitted = None;
     if output.submit {
         match submit::submit(planned, &request.environment.variables) {
@@ -79,17 +89,12 @@ fn submit_plan(planned: &Planned, request: &Request, output: OutputOptions) -> E
         // A script that submits needs the number even with -q.
         Some(job) if output.level < 0 => print(&format!("{}\n", job.job_id.unwrap_or_default())),
         Some(job) => print(&cli::submitted_text(&job)),
-        None => ExitCode::SUCCESS,
+        None => 0,
     }
 }
 
 /// Plans in memory and prints figures or explanations.
-fn print_preview(
-    request: &Request,
-    submit: Option<&Path>,
-    jobs: &[String],
-    output: OutputOptions,
-) -> ExitCode {
+fn print_preview(request: &Request, submit: Option<&Path>, jobs: &[String], output: OutputOptions) -> u8 {
     match preview(request, submit, jobs) {
         Ok(preview) => {
             print_diagnostics(&preview.warnings, &preview.notes, output);
@@ -100,7 +105,8 @@ fn print_preview(
 }
 
 /// Makes the plan in a submit directory again, and explains some of its jobs.
-fn explain(dir: &Path, jobs: &[String]) -> ExitCode {
+fn explain(dir: &Path, jobs: &[String]) -> u8 {
+    let dir = &recipe::submit_dir(dir);
     let recipe = match Recipe::read(dir) {
         Ok(recipe) => recipe,
         Err(e) => return fail(&e.to_string(), 1),
@@ -127,10 +133,10 @@ fn explain(dir: &Path, jobs: &[String]) -> ExitCode {
         request.workflow = copy;
     }
     for file in recipe::changed(dir, &request) {
-        eprintln!(
-            "pmc-plan: warning: {} has changed since the plan was made: this is what a plan would be now",
+        message(format_args!(
+            "{NAME}: warning: {} has changed since the plan was made: this is what a plan would be now",
             file.display()
-        );
+        ));
     }
     // Warnings were printed when the plan was made.
     let quiet = OutputOptions {
@@ -141,14 +147,12 @@ fn explain(dir: &Path, jobs: &[String]) -> ExitCode {
 }
 
 /// Runs the script of the code generator Shell and returns its exit code.
-fn run(script: &Path) -> ExitCode {
+fn run_script(script: &Path) -> u8 {
     match std::process::Command::new(script).status() {
-        Ok(status) => ExitCode::from(
-            status
-                .code()
-                .and_then(|code| u8::try_from(code).ok())
-                .unwrap_or(1),
-        ),
+        Ok(status) => status
+            .code()
+            .and_then(|code| u8::try_from(code).ok())
+            .unwrap_or(1),
         Err(e) => fail(&format!("cannot run {}: {e}", script.display()), 1),
     }
 }
@@ -158,36 +162,39 @@ fn print_diagnostics(warnings: &[Diagnostic], notes: &[String], output: OutputOp
     if output.level >= 0 {
         for warning in warnings {
             if output.json_diagnostics {
-                eprintln!("{}", warning.json());
+                message(warning.json());
             } else {
-                eprintln!("pmc-plan: warning: {}", readable(&warning.to_string()));
+                message(format_args!(
+                    "{NAME}: warning: {}",
+                    readable(&warning.to_string())
+                ));
             }
         }
     }
     if output.level > 0 {
         for note in notes {
-            eprintln!("pmc-plan: {note}");
+            message(format_args!("{NAME}: {note}"));
         }
     }
 }
 
-fn fail_plan(error: &PlanError, output: OutputOptions) -> ExitCode {
+fn fail_plan(error: &PlanError, output: OutputOptions) -> u8 {
     if !output.json_diagnostics {
         return fail(&error.to_string(), error.exit_code());
     }
     for diagnostic in error.diagnostics() {
-        eprintln!("{}", diagnostic.json());
+        message(diagnostic.json());
     }
-    ExitCode::from(error.exit_code())
+    error.exit_code()
 }
 
-/// Prints a text. A closed pipe is not a failure, since the plan exists.
-fn print(text: &str) -> ExitCode {
-    let _ = std::io::stdout().write_all(text.as_bytes());
-    ExitCode::SUCCESS
+/// Prints a text and returns the exit code.
+fn print(text: &str) -> u8 {
+    pmc_terminal::print(text);
+    0
 }
 
-fn fail(message: &str, code: u8) -> ExitCode {
-    eprintln!("pmc-plan: {}", readable(message));
-    ExitCode::from(code)
+fn fail(message: &str, code: u8) -> u8 {
+    pmc_terminal::message(format_args!("{NAME}: {}", readable(message)));
+    code
 }

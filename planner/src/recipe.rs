@@ -9,6 +9,8 @@ use crate::request::Request;
 /// Name of the copied properties. The number is fixed, so that two plans of one workflow are equal.
 pub(crate) const PROPERTIES: &str = "pegasus.1.properties";
 
+/// Maximum size in bytes of the properties.
+const MAX_PROPERTIES: u64 = 16 << 20;
 /// Start of the comment.
 const HEAD: &str = "#Planned with ";
 
@@ -69,15 +71,24 @@ impl Recipe {
     /// A directory without properties or without recipe.
     pub fn read(dir: &Path) -> Result<Self, RecipeError> {
         let path = dir.join(PROPERTIES);
-        let text = fs::read_to_string(&path).map_err(|source| RecipeError::Unreadable {
-            dir: dir.to_owned(),
-            source,
-        })?;
+        let text =
+            pmc_files::read_to_string(&path, MAX_PROPERTIES).map_err(|source| RecipeError::Unreadable {
+                dir: dir.to_owned(),
+                source,
+            })?;
         text.lines()
             .filter_map(|line| serde_json::from_str(line.strip_prefix(HEAD)?).ok())
             .next()
             .ok_or(RecipeError::Absent { path })
     }
+}
+
+/// Returns the submit directory of a run: the directory itself, or the one that `pmc run` makes in the directory
+/// of a run or of all runs of a workflow.
+pub fn submit_dir(dir: &Path) -> PathBuf {
+    let places = [dir.to_owned(), dir.join("submit"), dir.join("latest/submit")];
+    let found = places.iter().find(|dir| dir.join(PROPERTIES).is_file());
+    found.map_or_else(|| dir.to_owned(), Clone::clone)
 }
 
 /// Returns the input files that differ from their copies in the submit directory.
@@ -90,9 +101,11 @@ pub fn changed(dir: &Path, request: &Request) -> Vec<PathBuf> {
     };
     let mut files = vec![(request.workflow.clone(), dir.to_owned())];
     let catalogs = dir.join("catalogs");
-    for name in ["sites", "transformations", "replicas"] {
-        let path = request.environment.working_dir.join(format!("{name}.yml"));
-        files.push((path, catalogs.clone()));
+    let beside = request.workflow.parent().unwrap_or(Path::new("/"));
+    for name in ["sites.yml", "transformations.yml", "replicas.yml"] {
+        let places = [request.environment.working_dir.join(name), beside.join(name)];
+        let found = places.into_iter().find(|path| path.is_file());
+        files.extend(found.map(|path| (path, catalogs.clone())));
     }
     for path in request.cache_files.iter().chain(&request.inherited_files) {
         files.push((path.clone(), catalogs.clone()));

@@ -95,6 +95,8 @@ pub struct Request {
     pub line: Vec<String>,
     /// Pictures to draw.
     pub pictures: Vec<Picture>,
+    /// The plan runs on this machine at once: its programs and local inputs must exist.
+    pub check_files: bool,
     /// Warnings about the request itself.
     pub warnings: Vec<String>,
     /// Parses the arguments of jobs that are sub-workflows.

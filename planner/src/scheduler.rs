@@ -89,6 +89,16 @@ impl Scheduler {
         }
     }
 
+    /// Returns the words before the number of a job in the command that cancels it.
+    pub fn cancel_words(self) -> &'static [&'static str] {
+        match self {
+            Scheduler::Torque | Scheduler::PbsPro | Scheduler::Cobalt => &["qdel"],
+            Scheduler::Slurm => &["scancel"],
+            Scheduler::Lsf => &["bkill"],
+            Scheduler::Flux => &["flux", "cancel"],
+        }
+    }
+
     /// The command that submits a script, for people; `script` is quoted for a shell.
     pub fn submit_command(self, script: &str) -> String {
         format!("{} {script}", self.submit_words().join(" "))

@@ -1,7 +1,7 @@
 //! Submits a batch script to its scheduler.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -9,6 +9,9 @@ use std::process::{Command, Output, Stdio};
 
 use crate::plan::{Planned, Script};
 use crate::scheduler::Scheduler;
+
+/// File of a submit directory with scheduler and number of the batch job that was submitted last.
+pub const JOB_FILE: &str = "pmc-job.txt";
 
 /// A submitted batch job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,8 +143,9 @@ pub fn prepare(
     }
 }
 
-/// The scheduler whose program is on `PATH`. Slurm comes first, since it may bring a `qsub` of its own.
-fn detect(environment: &BTreeMap<String, String>) -> Option<Scheduler> {
+/// Returns the scheduler whose program is on `PATH`. Slurm comes first, since it may bring a `qsub` of its own.
+#[must_use]
+pub fn detect(environment: &BTreeMap<String, String>) -> Option<Scheduler> {
     for scheduler in [Scheduler::Slurm, Scheduler::Lsf] {
         if find(scheduler.submit_words()[0], environment).is_some() {
             return Some(scheduler);
@@ -173,6 +177,18 @@ fn detect(environment: &BTreeMap<String, String>) -> Option<Scheduler> {
 pub fn submit(planned: &Planned, environment: &BTreeMap<String, String>) -> Result<Submitted, SubmitError> {
     // The preferred scheduler comes first.
     let script = planned.scripts.first().ok_or(SubmitError::NoScheduler)?;
+    submit_script(script, &planned.submit_dir, environment)
+}
+
+/// Submits a script in its submit directory, and keeps the number of the job there, for [`cancel`].
+///
+/// # Errors
+/// A program that is missing or refuses.
+pub fn submit_script(
+    script: &Script,
+    submit_dir: &Path,
+    environment: &BTreeMap<String, String>,
+) -> Result<Submitted, SubmitError> {
     let scheduler = script.scheduler;
     let words = scheduler.submit_words();
     let program = words[0];
@@ -183,7 +199,7 @@ pub fn submit(planned: &Planned, environment: &BTreeMap<String, String>) -> Resu
             script: Some(script.path.clone()),
         });
     };
-    let output = run(&path, script, &planned.submit_dir).map_err(|source| SubmitError::Start {
+    let output = run(&path, script, submit_dir).map_err(|source| SubmitError::Start {
         program,
         scheduler,
         script: script.path.clone(),
@@ -205,11 +221,64 @@ pub fn submit(planned: &Planned, environment: &BTreeMap<String, String>) -> Resu
             message: message.to_owned(),
         });
     }
+    let job_id = scheduler.job_id(&printed).map(str::to_owned);
+    if let Some(id) = &job_id {
+        // The job is submitted: a full disk must not make that a failure.
+        let _ = fs::write(submit_dir.join(JOB_FILE), format!("{scheduler} {id}\n"));
+    }
     Ok(Submitted {
         scheduler,
         script: script.path.clone(),
-        job_id: scheduler.job_id(&printed).map(str::to_owned),
+        job_id,
     })
+}
+
+/// Returns the batch job that was submitted last, if its number is known.
+#[must_use]
+pub fn submitted_job(submit_dir: &Path) -> Option<(Scheduler, String)> {
+    let text = fs::read_to_string(submit_dir.join(JOB_FILE)).ok()?;
+    let (scheduler, id) = text.trim_end().split_once(' ')?;
+    Some((Scheduler::parse(scheduler)?, id.to_owned()))
+}
+
+/// Cancels the batch job of [`submitted_job`], and forgets it.
+///
+/// # Errors
+/// A program that is missing or refuses; the job may have ended.
+pub fn cancel(
+    submit_dir: &Path,
+    scheduler: Scheduler,
+    job_id: &str,
+    environment: &BTreeMap<String, String>,
+) -> Result<(), CancelError> {
+    let words = scheduler.cancel_words();
+    let program = words[0];
+    let failed = |message: String| CancelError {
+        program,
+        job_id: job_id.to_owned(),
+        message,
+    };
+    let path = find(program, environment).ok_or_else(|| failed("it is not on PATH".into()))?;
+    let output = Command::new(path)
+        .args(&words[1..])
+        .arg(job_id)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| failed(error.to_string()))?;
+    if !output.status.success() {
+        return Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+    }
+    let _ = fs::remove_file(submit_dir.join(JOB_FILE));
+    Ok(())
+}
+
+/// Why a batch job has not been cancelled.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{program} did not cancel the job {job_id}: {message}")]
+pub struct CancelError {
+    program: &'static str,
+    job_id: String,
+    message: String,
 }
 
 /// Runs the submit command in the submit directory, so that the output files of the job go there.

@@ -102,6 +102,7 @@ fn a_failing_fsync_fails_the_plan() -> std::io::Result<()> {
 fn exit_codes_distinguish_kinds_of_errors() -> std::io::Result<()> {
     let dir = inputs()?;
     std::fs::write(dir.path().join("broken.dax"), &WORKFLOW[..200])?;
+    std::fs::write(dir.path().join("sites.yml"), "sites: []")?;
     for (arguments, code, word) in [
         (&["broken.dax"][..], 2, "broken.dax"),
         (&["missing.yml"], 1, "missing.yml"),
@@ -116,6 +117,47 @@ fn exit_codes_distinguish_kinds_of_errors() -> std::io::Result<()> {
         assert!(message.contains(word), "{arguments:?}: {message}");
     }
     let left: Vec<_> = std::fs::read_dir(dir.path())?.collect::<Result<_, _>>()?;
-    assert_eq!(left.len(), 3, "failed plans leave no files: {left:?}");
+    assert_eq!(left.len(), 4, "failed plans leave no files: {left:?}");
+    Ok(())
+}
+
+/// Colleagues may read a submit directory, but no password in it.
+#[test]
+fn secrets_are_for_their_owner_only() -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let inputs = inputs()?;
+    let secret = "-Dpegasus.catalog.replica.db.password=opensesame";
+    for (define, mode) in [(secret, 0o600), ("-Dpegasus.catalog.replica.db.user=ali", 0o644)] {
+        let output = pmc_plan(
+            inputs.path(),
+            &[
+                define,
+                "--sites",
+                "local",
+                "--dir",
+                "runs",
+                "--relative-dir",
+                "r",
+                "--force",
+                "one.dax",
+            ],
+        );
+        assert!(output.status.success(), "{output:?}");
+        let dir = inputs.path().join("runs/r");
+        for entry in std::fs::read_dir(&dir)? {
+            let entry = entry?;
+            if !entry.file_type()?.is_file() {
+                continue;
+            }
+            let is_properties = entry.file_name() == "pegasus.1.properties";
+            let text = std::fs::read(entry.path())?;
+            let has_secret = text.windows(10).any(|part| part == b"opensesame");
+            assert_eq!(has_secret, is_properties && define == secret, "{entry:?}");
+            if is_properties {
+                assert_eq!(entry.metadata()?.permissions().mode() & 0o777, mode, "{define}");
+            }
+        }
+        std::fs::remove_dir_all(inputs.path().join("runs"))?;
+    }
     Ok(())
 }

@@ -215,14 +215,14 @@ fn d23_a_file_may_be_input_and_output() -> Result<(), Box<dyn std::error::Error>
 }
 
 #[test]
-fn d27_a_named_catalog_must_exist() {
-    for (catalog, name) in [
-        ("site", "sites.yml"),
-        ("transformation", "tc.yml"),
-        ("replica", "rc.yml"),
+fn d27_a_named_catalog_that_the_plan_needs_must_exist() {
+    for (catalog, name, line) in [
+        ("site", "sites.yml", "--sites cluster --dir submit"),
+        ("transformation", "tc.yml", LINE),
+        ("replica", "rc.yml", LINE),
     ] {
         let case = one("");
-        let message = case.fail(&format!("{LINE} -Dpegasus.catalog.{catalog}.file=missing/{name}"));
+        let message = case.fail(&format!("{line} -Dpegasus.catalog.{catalog}.file=missing/{name}"));
         assert!(
             message.contains(&format!("missing/{name}")),
             "{catalog}: {message}"
@@ -422,14 +422,27 @@ fn no_registration_without_kickstart_is_beside_the_dag() -> Result<(), Box<dyn s
             "{mapper}"
         );
         assert!(plan.file(file).starts_with("out "), "{mapper}");
-        assert_eq!(
-            list(&plan),
-            plan.planned.submit_dir.join(file).display().to_string()
-        );
+        assert!(list(&plan).ends_with(file), "{}", list(&plan));
     }
     let case = one("");
     let plan = case.plan(LINE)?;
     assert!(plan.planned.submit_dir.join("register_local_0_0.in").exists());
+    Ok(())
+}
+
+#[test]
+fn lists_mark_the_outputs_that_a_job_must_write() -> Result<(), Box<dyn std::error::Error>> {
+    let case = one("  - {lfn: state, type: checkpoint}\n  - {lfn: extra, type: output, optional: true}\n");
+    let list = |options: &str| -> Result<String, Box<dyn std::error::Error>> {
+        Ok(case
+            .plan(&format!("{LINE} {options}"))?
+            .file("00/00/work_A.out.lof"))
+    };
+    assert_eq!(list("")?, "state=state\nextra=extra\n# required\nout=out\n");
+    assert_eq!(
+        list("-Dpmc.check.outputs=false")?,
+        "out=out\nstate=state\nextra=extra\n"
+    );
     Ok(())
 }
 

@@ -1,11 +1,14 @@
 //! The command line, as the user typed it.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub mod pegasus;
 mod views;
 
+pub use pegasus::PegasusProgram;
 pub use views::{Analyzer, Report, Section, Statistics, Status, TimeStep};
 
 /// Plans and runs a Pegasus workflow on this machine.
@@ -20,8 +23,16 @@ pub struct Cli {
 /// Commands. Each has a module in `commands`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Write a small workflow to start from, with catalogs and programs
+    Init(Init),
     /// Plan a workflow and run it on this machine
     Run(Run),
+    /// Plan a workflow for a cluster, as pmc-plan does
+    #[command(disable_help_flag = true)]
+    Plan(Planner),
+    /// Explain jobs of a plan, or print its figures, as `pmc-plan explain` does
+    #[command(disable_help_flag = true)]
+    Explain(Planner),
     /// Resume a run that failed or was interrupted
     Resume(Resume),
     /// Show progress of a run, during or after it
@@ -32,6 +43,53 @@ pub enum Command {
     Statistics(Statistics),
     /// Write an HTML report: tasks by host, use over time, critical path, failures
     Report(Report),
+    /// Answer as a program of Pegasus does, for the scripts in share/pegasus-shims
+    #[command(hide = true, disable_help_flag = true)]
+    Pegasus(Pegasus),
+}
+
+/// `pmc pegasus`.
+#[derive(Args, Clone, Debug)]
+pub struct Pegasus {
+    /// Program
+    #[arg(value_enum)]
+    pub program: PegasusProgram,
+    /// Its arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub arguments: Vec<String>,
+}
+
+/// `pmc init`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = INIT_EXIT)]
+pub struct Init {
+    /// Directory to write into
+    #[arg(value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+    /// Shape of the workflow
+    #[arg(short, long, value_name = "NAME", value_enum, default_value_t = Template::Pipeline)]
+    pub template: Template,
+    /// Also write the workflow as a script for Pegasus.api, the Python library of Pegasus
+    #[arg(long)]
+    pub python: bool,
+}
+
+/// Exit codes of `pmc init`.
+const INIT_EXIT: &str = "\
+Exit codes:
+  0    the files were written
+  2    the command line is wrong, or a file exists already
+  4    a file cannot be written";
+
+/// Workflows that `pmc init` writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Template {
+    /// One job
+    Single,
+    /// Four jobs: one splits its input, two run in parallel, one joins
+    Pipeline,
+    /// A job for each of several input files, and one that merges their results
+    FanOut,
 }
 
 /// `pmc run`.
@@ -66,6 +124,12 @@ pub struct Run {
     /// When to remove files from scratch
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = Cleanup::Leaf)]
     pub cleanup: Cleanup,
+    /// Plan without running: print jobs by kind, levels, files to stage, and the estimated time
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Do not check before the run that programs and local inputs exist
+    #[arg(long)]
+    pub no_check: bool,
     /// Limits and options of the execution.
     #[command(flatten)]
     pub execution: Execution,
@@ -78,7 +142,7 @@ fn long_help() -> String {
     format!(
         "\
 Properties name the catalogs. Without them, pmc looks for sites.yml, transformations.yml and
-replicas.yml beside the workflow, then in the working directory. Workflow and catalogs may use
+replicas.yml in the working directory, then beside the workflow. Workflow and catalogs may use
 ${{NAME}} for environment variables; ${{PMC_WORKFLOW_DIR}} is the directory of the workflow file.
 
 Each run gets a new directory, DIR/LABEL/runNNNN. It holds submit/ (plan, logs and records),
@@ -94,9 +158,10 @@ latest run.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = crate::exit::HELP)]
 pub struct Resume {
-    /// Directory of the run, its submit directory, or a submit directory of pmc-plan
+    /// Directory of the run, its submit directory, or a submit directory of pmc-plan [default: as for
+    /// pmc status]
     #[arg(value_name = "DIR")]
-    pub dir: PathBuf,
+    pub dir: Option<PathBuf>,
     /// Limits and options of the execution.
     #[command(flatten)]
     pub execution: Execution,
@@ -105,11 +170,25 @@ pub struct Resume {
     pub output: Output,
 }
 
+/// `pmc plan` and `pmc explain`.
+#[derive(Args, Clone, Debug)]
+pub struct Planner {
+    /// Options and arguments of pmc-plan
+    #[arg(value_name = "ARGUMENT", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub arguments: Vec<OsString>,
+}
+
 /// Limits and options of the execution.
 #[derive(Args, Clone, Debug)]
 pub struct Execution {
     /// Maximum tasks running at the same time [default: number of CPUs]
-    #[arg(short = 'w', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        short = 'w',
+        visible_short_alias = 'j',
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     pub workers: Option<u32>,
     /// Memory for tasks, in MB [default: memory of this machine]
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u32).range(1..))]
@@ -138,6 +217,11 @@ pub struct Execution {
     /// Write the database for statistics, analyzer and dashboard during the run
     #[arg(long)]
     pub stampede: bool,
+    /// Command for the shell at the end of the run, however it ends. PMC_RESULT is success, failure or
+    /// interrupted; PMC_EXIT_CODE, PMC_WORKFLOW, PMC_RUN_DIR, PMC_SUBMIT_DIR, PMC_TASKS, PMC_TASKS_DONE and
+    /// PMC_TASKS_FAILED say more
+    #[arg(long, value_name = "COMMAND")]
+    pub on_end: Option<String>,
 }
 
 /// What to print.
@@ -192,7 +276,17 @@ mod tests {
             ));
         };
         section("pmc", command.render_long_help().to_string());
-        for name in ["run", "resume", "status", "analyzer", "statistics", "report"] {
+        for name in [
+            "init",
+            "run",
+            "plan",
+            "explain",
+            "resume",
+            "status",
+            "analyzer",
+            "statistics",
+            "report",
+        ] {
             let sub = command.find_subcommand_mut(name).expect("the command is there");
             section(
                 &format!("pmc {name}"),
@@ -217,5 +311,6 @@ mod tests {
         assert!(Cli::try_parse_from(["pmc", "run", "w.yml", "--workers", "0"]).is_err());
         assert!(Cli::try_parse_from(["pmc", "run"]).is_err());
         assert!(Cli::try_parse_from(["pmc", "run", "w.yml", "-Dpegasus.register=false", "-w2"]).is_ok());
+        assert!(Cli::try_parse_from(["pmc", "run", "w.yml", "-j", "2"]).is_ok());
     }
 }

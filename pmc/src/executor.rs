@@ -28,6 +28,8 @@ pub struct Ended {
     pub failures: Vec<(Vec<u8>, i32)>,
     /// Number of the signal that ended the run, if one did.
     pub signal: Option<u8>,
+    /// Exit code that a task has set by ending the run, if one did.
+    pub task_exit: Option<u8>,
     /// Why the requested database is incomplete.
     pub database: Option<String>,
 }
@@ -40,6 +42,7 @@ impl Ended {
             max_failures_reached: false,
             failures: Vec::new(),
             signal: None,
+            task_exit: None,
             database: None,
         }
     }
@@ -60,9 +63,10 @@ pub fn run(
         .or_code(exit::NOT_RUN)?;
     let summary =
         run_local(&run, &interrupt, observer).map_err(|error| Failure::new(exit::NOT_RUN, error))?;
-    let signal = match summary.aborted {
-        Some(Aborted::Signal(signal)) => u8::try_from(signal).ok(),
-        Some(Aborted::WallTime) | None => None,
+    let (signal, task_exit) = match summary.aborted {
+        Some(Aborted::Signal(signal)) => (u8::try_from(signal).ok(), None),
+        Some(Aborted::Task { exit }) => (None, Some(exit)),
+        Some(Aborted::WallTime) | None => (None, None),
     };
     Ok(Ended {
         success: summary.success(),
@@ -73,6 +77,7 @@ pub fn run(
             .map(|failed| (failed.name, failed.status))
             .collect(),
         signal,
+        task_exit,
         database: summary.database,
     })
 }
@@ -82,6 +87,7 @@ fn local_run(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString,
     options.tries = execution.tries;
     options.max_failures = execution.max_failures.unwrap_or(0);
     options.dagman_log = Some(with_suffix(dag, ".dagman.out"));
+    options.dagman_progress = true;
     options.jobstate_log = Some(dag.with_file_name("jobstate.log"));
     options.stdio = Stdio::PerTask;
     let value = |name: &str| {
@@ -104,6 +110,7 @@ fn local_run(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString,
             worker_files: dag.to_owned(),
             lock_worker_files: false,
             report_quiet: execution.stampede,
+            host_name: None,
             host_memory: execution.host_memory.unwrap_or(0),
             host_cpus: host_cpus(execution),
             host_gpus: execution.host_gpus.unwrap_or(0),
@@ -143,6 +150,7 @@ pub fn check_fit(
     environment: &[(OsString, OsString)],
 ) -> Result<(), Failure> {
     let host = describe_host(
+        None,
         execution.host_memory.unwrap_or(0),
         host_cpus(execution),
         count_gpus(execution.host_gpus.unwrap_or(0), environment),

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
 use pmc_monitor::dir::RunDir;
@@ -15,6 +16,8 @@ pub const SUBMIT: &str = "submit";
 pub const SCRATCH: &str = "scratch";
 /// Name of the output directory within the directory of a run.
 pub const OUTPUT: &str = "output";
+/// Default directory for runs.
+pub const RUNS: &str = "pmc-runs";
 /// Link to the latest run of a workflow.
 const LATEST: &str = "latest";
 
@@ -35,6 +38,13 @@ pub fn new_run(base: &Path, label: &str) -> Result<PathBuf> {
             }
         }
     }
+}
+
+/// Returns the directory that [`new_run`] would create.
+pub fn next_run(base: &Path, label: &str) -> Result<PathBuf> {
+    let parent = base.join(label);
+    let number = if parent.is_dir() { last_number(&parent)? } else { 0 };
+    Ok(parent.join(format!("run{:04}", number + 1)))
 }
 
 fn last_number(parent: &Path) -> Result<u32> {
@@ -67,6 +77,53 @@ pub fn mark_latest(run: &Path) {
     {
         let _ = std::fs::remove_file(&temporary);
     }
+}
+
+/// Returns the directory that the user gives. Without one, returns the working directory if it is a run, else
+/// the run below [`RUNS`] that was active last, whose name goes to standard error unless `quiet`.
+pub fn given_or_latest(dir: Option<&Path>, quiet: bool) -> PathBuf {
+    let found = given_or_latest_in(dir, Path::new("."));
+    match found.strip_prefix("./").map(Path::to_owned) {
+        Ok(latest) if dir.is_none() && latest.starts_with(RUNS) => {
+            if !quiet {
+                pmc_terminal::message(format!("pmc: {}", latest.display()));
+            }
+            latest
+        }
+        _ => found,
+    }
+}
+
+fn given_or_latest_in(dir: Option<&Path>, cwd: &Path) -> PathBuf {
+    let has_run = |dir: &Path| find_submit(dir).is_ok() || RunDir::open(dir).is_ok();
+    match dir {
+        Some(dir) => dir.to_owned(),
+        None if has_run(cwd) => cwd.to_owned(),
+        None => latest_run(&cwd.join(RUNS)).unwrap_or_else(|| cwd.to_owned()),
+    }
+}
+
+/// Returns the run below a directory for runs that was active last.
+fn latest_run(base: &Path) -> Option<PathBuf> {
+    let entries = |dir: &Path| std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let workflows = entries(base).map(|entry| entry.path());
+    let runs = workflows.flat_map(|workflow| entries(&workflow).map(|entry| entry.path()));
+    runs.filter(|run| {
+        let name = run.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.starts_with("run"))
+    })
+    .filter_map(|run| Some((last_active(&run)?, run)))
+    .max()
+    .map(|(_, run)| run)
+}
+
+/// Returns the time at which a run was planned, or at which a task changed its state.
+fn last_active(run: &Path) -> Option<SystemTime> {
+    let submit = run.join(SUBMIT);
+    ["braindump.yml", "jobstate.log"]
+        .iter()
+        .filter_map(|name| submit.join(name).metadata().ok()?.modified().ok())
+        .max()
 }
 
 /// Finds the submit directory, given the directory of a run, of all runs of a workflow, or the submit
@@ -114,6 +171,30 @@ mod tests {
         std::fs::create_dir(base.path().join("w/run0007")).expect("directory");
         let next = new_run(base.path(), "w").expect("next run");
         assert!(next.ends_with("w/run0008"));
+    }
+
+    #[test]
+    fn without_a_directory_the_latest_run_is_taken() {
+        let cwd = tempfile::tempdir().expect("temporary directory");
+        let default = || given_or_latest_in(None, cwd.path());
+        assert_eq!(default(), cwd.path());
+        let runs = cwd.path().join(RUNS);
+        let first = new_run(&runs, "b").expect("run");
+        let second = new_run(&runs, "a").expect("run");
+        for (run, seconds) in [(&first, 200), (&second, 100)] {
+            std::fs::create_dir(run.join(SUBMIT)).expect("directory");
+            let file = std::fs::File::create(run.join(SUBMIT).join("braindump.yml")).expect("file");
+            let time = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+            file.set_modified(time).expect("time");
+        }
+        mark_latest(&second);
+        assert_eq!(default(), first);
+        // It is resumed.
+        std::fs::write(second.join(SUBMIT).join("jobstate.log"), "").expect("file");
+        assert_eq!(default(), second);
+        assert_eq!(given_or_latest_in(None, &first), first);
+        let given = Path::new("/nonexistent");
+        assert_eq!(given_or_latest_in(Some(given), cwd.path()), given);
     }
 
     #[test]

@@ -4,13 +4,13 @@
 //! completions.
 
 mod cli;
+mod clock;
 mod commands;
 mod executor;
 mod exit;
 mod failure;
 mod kinds;
 mod layout;
-mod output;
 mod programs;
 mod progress;
 mod report;
@@ -23,6 +23,7 @@ mod text;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
+pub use commands::pegasus::scripts as pegasus_scripts;
 
 /// Returns the command line of `pmc`.
 #[must_use]
@@ -30,28 +31,46 @@ pub fn command() -> clap::Command {
     cli::Cli::command()
 }
 
+/// Runs `pmc-plan` with these words and arguments.
+fn planner(words: &[&str], arguments: &cli::Planner) -> ExitCode {
+    let words = ["pmc-plan"].iter().chain(words).map(|word| (*word).to_owned());
+    let arguments = arguments
+        .arguments
+        .iter()
+        .map(|word| word.to_string_lossy().into_owned());
+    pmc_plan::run(&words.chain(arguments).collect::<Vec<String>>())
+}
+
 /// Runs the command that the command line asks for.
 #[must_use]
 pub fn main() -> ExitCode {
-    let (result, json) = match cli::Cli::parse().command {
+    let cli = match cli::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            return pmc_terminal::finish_early("pmc", error.print(), error.use_stderr(), exit::USAGE);
+        }
+    };
+    let (result, json) = match cli.command {
+        cli::Command::Init(arguments) => (commands::init::init(&arguments), false),
         cli::Command::Run(arguments) => (commands::run::run(&arguments), arguments.output.json),
+        cli::Command::Plan(arguments) => return planner(&[], &arguments),
+        cli::Command::Explain(arguments) => return planner(&["explain"], &arguments),
         cli::Command::Resume(arguments) => (commands::resume::resume(&arguments), arguments.output.json),
         cli::Command::Status(arguments) => (commands::status::status(&arguments), false),
         cli::Command::Analyzer(arguments) => (commands::analyzer::analyzer(&arguments), false),
         cli::Command::Statistics(arguments) => (commands::statistics::statistics(&arguments), false),
         cli::Command::Report(arguments) => (commands::report::report(&arguments), false),
+        cli::Command::Pegasus(arguments) => (commands::pegasus::pegasus(&arguments), false),
     };
     match result {
-        Ok(code) => ExitCode::from(code),
+        Ok(code) => pmc_terminal::finish("pmc", code),
         Err(failure) => {
-            eprintln!("{}", failure.render());
+            pmc_terminal::message(failure.render());
             if json {
-                print!(
-                    "{}",
-                    summary::render_json_error(failure.code, &failure.error.to_string())
-                );
+                let text = summary::render_json_error(failure.code, &failure.error.to_string());
+                pmc_terminal::print(&text);
             }
-            ExitCode::from(failure.code)
+            pmc_terminal::finish("pmc", failure.code)
         }
     }
 }

@@ -8,6 +8,13 @@ use serde::Deserialize;
 
 use crate::kinds::{self, Kind};
 
+/// Maximum size in bytes of a braindump.
+const MAX_BRAINDUMP: u64 = 16 << 20;
+/// Maximum size in bytes of the list of a transfer task.
+const MAX_LIST: u64 = 256 << 20;
+/// Maximum size in bytes of the events of the planner.
+const MAX_EVENTS: u64 = 4 << 30;
+
 /// A planned workflow on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Submit {
@@ -24,8 +31,8 @@ impl Submit {
     /// have been moved.
     pub fn open(dir: &Path) -> Result<Self> {
         let path = dir.join("braindump.yml");
-        let text =
-            std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let text = pmc_files::read_to_string(&path, MAX_BRAINDUMP)
+            .with_context(|| format!("cannot read {}", path.display()))?;
         let values: BTreeMap<String, serde_json::Value> =
             serde_saphyr::from_str(&text).with_context(|| format!("{} is damaged", path.display()))?;
         let value = |key: &str| values.get(key).and_then(serde_json::Value::as_str);
@@ -44,31 +51,57 @@ impl Submit {
 
     /// Reads the jobs of the plan; none without the planner's event file.
     pub fn jobs(&self) -> BTreeMap<String, kinds::Job> {
-        let text = std::fs::read(self.dag.with_extension("static.bp")).unwrap_or_default();
+        let text = pmc_files::read(&self.dag.with_extension("static.bp"), MAX_EVENTS).unwrap_or_default();
         kinds::read(&String::from_utf8_lossy(&text))
     }
 
     /// Returns the paths to which stage-out tasks copy.
     pub fn destinations(&self, jobs: &BTreeMap<String, kinds::Job>) -> Vec<PathBuf> {
-        let mut paths = Vec::new();
-        for (name, job) in jobs.iter().filter(|(_, job)| job.kind == Kind::StageOut) {
+        let files = self.transferred(jobs, Kind::StageOut).into_iter();
+        let urls = files.flat_map(|file| file.destinations);
+        urls.filter_map(|url| local_path(&url)).collect()
+    }
+
+    /// Returns what the tasks of a kind transfer.
+    pub fn transferred(&self, jobs: &BTreeMap<String, kinds::Job>, kind: Kind) -> Vec<TransferredFile> {
+        let mut files = Vec::new();
+        for (name, job) in jobs.iter().filter(|(_, job)| job.kind == kind) {
             let file = self.dir.join(&job.directory).join(format!("{name}.in"));
-            let Ok(text) = std::fs::read_to_string(&file) else {
+            let Ok(text) = pmc_files::read_to_string(&file, MAX_LIST) else {
                 continue;
             };
             let Ok(transfers) = serde_saphyr::from_str::<Vec<Transfer>>(&text) else {
                 continue;
             };
-            let urls = transfers.iter().flat_map(|transfer| &transfer.dest_urls);
-            paths.extend(urls.filter_map(|url| local_path(&url.url)));
+            let urls = |urls: Vec<Url>| urls.into_iter().map(|url| url.url).collect();
+            files.extend(transfers.into_iter().map(|transfer| TransferredFile {
+                lfn: transfer.lfn,
+                sources: urls(transfer.src_urls),
+                destinations: urls(transfer.dest_urls),
+            }));
         }
-        paths
+        files
     }
 }
 
-/// An entry in the input file of a stage-out task.
+/// A file that a task of the plan transfers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransferredFile {
+    /// Logical name.
+    pub lfn: String,
+    /// URLs or paths of copies, the preferred one first.
+    pub sources: Vec<String>,
+    /// URLs or paths that it is copied to.
+    pub destinations: Vec<String>,
+}
+
+/// An entry in the input file of a task that transfers files.
 #[derive(Deserialize)]
 struct Transfer {
+    #[serde(default)]
+    lfn: String,
+    #[serde(default)]
+    src_urls: Vec<Url>,
     #[serde(default)]
     dest_urls: Vec<Url>,
 }
@@ -79,7 +112,7 @@ struct Url {
 }
 
 /// Returns the path of a `file` URL or of a plain path.
-fn local_path(url: &str) -> Option<PathBuf> {
+pub fn local_path(url: &str) -> Option<PathBuf> {
     let path = match url.split_once("://") {
         None => url,
         Some(("file", rest)) => rest.strip_prefix("localhost").unwrap_or(rest),

@@ -197,6 +197,45 @@ fn a_failure_is_explained_and_repaired() {
 }
 
 #[test]
+fn a_missing_output_fails_the_job_that_declares_it() {
+    const MISSING: &str = "the program ended with success, but did not write its declared output: ";
+    let place = Place::new();
+    for way in [&[][..], &["-Dpegasus.gridstart=none"]] {
+        // An output that is not delivered counts, too.
+        for (first, second, job, file) in [
+            ("true", "cp mid.txt out.txt", "first_A", "mid.txt"),
+            ("cp in.txt mid.txt", "cp mid.txt other.txt", "second_B", "out.txt"),
+        ] {
+            place.chain(first, second);
+            let failed = place.run(["run", "workflow.yml"].iter().chain(way));
+            failed.code(1);
+            let stdout = failed.stdout();
+            assert!(
+                stdout.starts_with(&format!("{job} failed: exit status 1, after ")),
+                "{stdout}"
+            );
+            assert!(stdout.contains(&format!("{MISSING}{file}")), "{stdout}");
+            let analysis = place.run(["analyzer", "pmc-runs/chain"]);
+            assert!(
+                analysis.stdout().contains(&format!("{MISSING}{file}")),
+                "{}",
+                analysis.stdout()
+            );
+            place.chain("cp in.txt mid.txt", "cp mid.txt out.txt");
+            place.run(["resume", "pmc-runs/chain"]).code(0);
+            assert_eq!(place.read("pmc-runs/chain/latest/output/out.txt"), "something\n");
+        }
+    }
+    place.chain("cp in.txt mid.txt", "cp mid.txt other.txt");
+    let unchecked = place.run(["run", "-Dpmc.check.outputs=false", "workflow.yml"]);
+    assert!(
+        unchecked.stdout().starts_with("stage_out_local_local_"),
+        "{}",
+        unchecked.stdout()
+    );
+}
+
+#[test]
 fn tasks_are_retried_up_to_the_failure_limit() {
     let place = Place::new();
     place.chain(
@@ -345,6 +384,127 @@ fn a_site_catalog_and_properties_of_a_cluster_are_respected() {
     assert!(scratch.starts_with(&fast), "{scratch}");
     assert!(!Path::new(scratch.trim()).exists(), "scratch is removed");
     assert_eq!(place.read("pmc-runs/chain/latest/output/out.txt"), "something\n");
+}
+
+/// The workflow `chain` with its catalogs in files.
+fn chain_with_catalogs(place: &Place) {
+    place.chain("cp in.txt mid.txt", "cp mid.txt out.txt");
+    let text = place.read("workflow.yml");
+    let (head, rest) = text.split_once("transformationCatalog:\n").expect("a catalog");
+    let (programs, rest) = rest.split_once("replicaCatalog:\n").expect("a catalog");
+    let (replicas, jobs) = rest.split_once("jobs:\n").expect("jobs");
+    let unindented = |text: &str| {
+        text.lines()
+            .map(|line| format!("{}\n", &line[2..]))
+            .collect::<String>()
+    };
+    place.write(
+        "transformations.yml",
+        &format!("pegasus: \"5.0\"\n{}", unindented(programs)),
+    );
+    place.write(
+        "replicas.yml",
+        &format!("pegasus: \"5.0\"\n{}", unindented(replicas)),
+    );
+    place.write("workflow.yml", &format!("{head}jobs:\n{jobs}"));
+}
+
+#[test]
+fn run_and_plan_find_the_same_catalogs() {
+    let place = Place::new();
+    chain_with_catalogs(&place);
+    place.write("elsewhere/note", "");
+    let from = |arguments: &[&str]| {
+        let mut command = place.pmc(arguments);
+        Finished::from(
+            command
+                .current_dir(place.path().join("elsewhere"))
+                .output()
+                .expect("pmc runs"),
+        )
+    };
+    from(&["run", "-q", "../workflow.yml"]).code(0);
+    from(&["plan", "--dir", "plans", "-O", "out", "../workflow.yml"]).code(0);
+    let dry = from(&["plan", "--dry-run", "-O", "out", "../workflow.yml"]);
+    dry.code(0);
+    assert!(dry.stdout().contains("3 compute"), "{}", dry.stdout());
+    // Catalogs in the working directory come first, as in Pegasus.
+    let other = place.read("replicas.yml").replace("in.txt", "none.txt");
+    place.write("elsewhere/replicas.yml", &other);
+    for arguments in [
+        &["run", "../workflow.yml"] as &[&str],
+        &["plan", "-O", "out", "../workflow.yml"],
+    ] {
+        let finished = from(arguments);
+        assert!(finished.stderr().contains("lfn in.txt"), "{}", finished.stderr());
+    }
+}
+
+#[test]
+fn a_dry_run_writes_nothing_and_runs_are_explained() {
+    let place = Place::new();
+    place.chain("cp in.txt mid.txt", "cp mid.txt out.txt");
+    let dry = place.run(["run", "--dry-run", "workflow.yml"]);
+    dry.code(0);
+    assert!(dry.stdout().contains("3 compute"), "{}", dry.stdout());
+    assert!(!place.path().join("pmc-runs").exists());
+    place.run(["run", "-q", "workflow.yml"]).code(0);
+    let figures = place.run(["explain", "pmc-runs/chain/run0001"]);
+    figures.code(0);
+    // The estimate and the counts are those of the dry run; only the directories may differ.
+    assert_eq!(figures.stdout(), dry.stdout());
+    for dir in [
+        "pmc-runs/chain",
+        "pmc-runs/chain/latest",
+        "pmc-runs/chain/run0001/submit",
+    ] {
+        let job = place.run(["explain", "A", dir]);
+        job.code(0);
+        let text = job.stdout();
+        assert!(
+            text.starts_with("first_A: runs first (job A, workflow.yml:"),
+            "{text}"
+        );
+    }
+    let unknown = place.run(["explain", "nothing", "pmc-runs/chain"]);
+    assert!(unknown.stderr().contains("nothing"), "{}", unknown.stderr());
+}
+
+#[test]
+fn programs_and_inputs_are_checked_before_a_run() {
+    let place = Place::new();
+    place.chain("cp in.txt mid.txt", "cp mid.txt out.txt");
+    std::fs::remove_file(place.path().join("bin/first")).expect("it is there");
+    std::fs::remove_file(place.path().join("in.txt")).expect("it is there");
+    place.write("bin/alone", "");
+    let path = place.path().join("bin/alone");
+    std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o644)).expect("mode");
+    let finished = place.run(["run", "workflow.yml"]);
+    finished.code(3);
+    let dir = place.path().display();
+    assert_eq!(
+        finished.stderr(),
+        format!(
+            "pmc: the program {dir}/bin/first does not exist: the job A runs it as first\n\
+             the program {dir}/bin/alone is not executable: the job C runs it as alone\n\
+             the input in.txt of the job A does not exist: there is no {dir}/in.txt\n"
+        )
+    );
+    place.run(["run", "--no-check", "workflow.yml"]).code(1);
+}
+
+#[test]
+fn the_tutorial_runs_without_a_site_catalog() {
+    let place = Place::new();
+    place.chain("cp in.txt mid.txt", "cp mid.txt out.txt");
+    let workflow = place
+        .read("workflow.yml")
+        .replace("name: local", "name: condorpool");
+    place.write("workflow.yml", &workflow);
+    let finished = place.run(["run", "workflow.yml"]);
+    finished.code(0);
+    let warning = "pmc: warning: without a site catalog, the site condorpool means this machine\n";
+    assert!(finished.stderr().starts_with(warning), "{}", finished.stderr());
 }
 
 #[test]

@@ -26,6 +26,8 @@ pub struct RawArgs {
     pub rescue: Option<PathBuf>,
     /// `--host-script` or `PMC_HOST_SCRIPT`.
     pub host_script: Option<PathBuf>,
+    /// `--host-name` or `PMC_HOST_NAME`.
+    pub host_name: Option<String>,
     /// `--host-memory` or `PMC_HOST_MEMORY`, in MB; 0 means the physical memory.
     pub host_memory: u32,
     /// `--host-cpus` or `PMC_HOST_CPUS`; 0 means all CPUs of the host.
@@ -69,6 +71,8 @@ pub struct RawArgs {
     pub runtime_limit: Option<f64>,
     /// `--drain-grace`, in seconds.
     pub drain_grace: Option<f64>,
+    /// `--disk-reserve`, in MiB; 0 means no check.
+    pub disk_reserve_mib: Option<u32>,
     /// `--workers`: number of workers of a run without an MPI launcher.
     pub workers: Option<u32>,
 }

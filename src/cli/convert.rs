@@ -55,6 +55,9 @@ impl RawArgs {
             let interval = Duration::from_millis(milliseconds.into());
             options.sync_interval = Some(interval).filter(|interval| !interval.is_zero());
         }
+        if let Some(mib) = self.disk_reserve_mib {
+            options.disk_reserve = u64::from(mib) << 20;
+        }
         options.host_script = self.host_script.is_some();
         options
     }
@@ -68,6 +71,7 @@ impl RawArgs {
             worker_files: self.worker_files(),
             lock_worker_files: self.no_lock,
             report_quiet: self.stampede && self.per_task_stdio,
+            host_name: self.host_name.clone(),
             host_memory: self.host_memory,
             host_cpus: self.host_cpus,
             host_gpus: self.host_gpus,

@@ -56,6 +56,10 @@ fn read_environment(
         None => Ok(0),
     };
     args.host_script = environment("PMC_HOST_SCRIPT").and_then(options::path);
+    args.host_name = match environment("PMC_HOST_NAME") {
+        Some(name) => options::host_name(&name, "PMC_HOST_NAME")?,
+        None => None,
+    };
     args.home = environment("HOME").map(PathBuf::from);
     args.server_variables = SERVER_VARIABLES
         .into_iter()

@@ -151,6 +151,13 @@ pub const OPTIONS: &[OptionSpec] = &[
         "Number of workers without an MPI launcher [default: one per CPU]",
     )
     .additional(),
+    value(
+        "host-name",
+        "NAME",
+        set_host_name,
+        "Name of this host; workers with the same name share its memory and CPUs",
+    )
+    .additional(),
     value("host-gpus", "N", set_host_gpus, "Number of GPUs per host").additional(),
     value(
         "runtime-limit",
@@ -164,6 +171,13 @@ pub const OPTIONS: &[OptionSpec] = &[
         "SECONDS",
         set_drain_grace,
         "Time that running tasks have after SIGTERM [default: 8]",
+    )
+    .additional(),
+    value(
+        "disk-reserve",
+        "MIB",
+        set_disk_reserve,
+        "Start no tasks while the disk has less free space; 0: no check [default: 8]",
     )
     .additional(),
     flag(
@@ -326,6 +340,16 @@ fn set_host_gpus(args: &mut RawArgs, value: &OsStr) -> Set {
     Ok(())
 }
 
+fn set_host_name(args: &mut RawArgs, value: &OsStr) -> Set {
+    args.host_name = host_name(value, "--host-name")?;
+    Ok(())
+}
+
+fn set_disk_reserve(args: &mut RawArgs, value: &OsStr) -> Set {
+    args.disk_reserve_mib = Some(unsigned(value, "--disk-reserve")?);
+    Ok(())
+}
+
 fn set_max_wall_time(args: &mut RawArgs, value: &OsStr) -> Set {
     args.max_wall_time = Some(float(value, "--max-wall-time")?);
     Ok(())
@@ -377,6 +401,15 @@ fn set_drain_grace(args: &mut RawArgs, value: &OsStr) -> Set {
 /// A path, unless the word is empty: scripts pass an empty one for "none".
 pub(super) fn path(word: OsString) -> Option<PathBuf> {
     (!word.is_empty()).then(|| word.into())
+}
+
+/// A name for logs, whose words are separated by blanks. An empty one means none.
+pub(super) fn host_name(value: &OsStr, source: &str) -> Result<Option<String>, EarlyExit> {
+    let name = value.to_str().ok_or_else(|| EarlyExit::invalid_value(source))?;
+    if name.contains(|c: char| c.is_whitespace() || c.is_control() || c == '"') {
+        return Err(EarlyExit::invalid_value(source));
+    }
+    Ok((!name.is_empty()).then(|| name.to_owned()))
 }
 
 fn integer(value: &OsStr, message: &str) -> Result<i64, EarlyExit> {

@@ -47,6 +47,10 @@ fn wrong_words_are_refused() {
         ("--host-cpus", "--host-cpus requires N\n"),
         ("--host-cpus few a.dag", "Invalid value for --host-cpus\n"),
         ("--host-gpus", "--host-gpus requires N\n"),
+        ("--host-name", "--host-name requires NAME\n"),
+        ("--host-name a\"b a.dag", "Invalid value for --host-name\n"),
+        ("--disk-reserve", "--disk-reserve requires MIB\n"),
+        ("--disk-reserve most a.dag", "Invalid value for --disk-reserve\n"),
         ("--host-gpus all a.dag", "Invalid value for --host-gpus\n"),
         ("--runtime-limit", "--runtime-limit requires SECONDS\n"),
         ("--runtime-limit -1 a.dag", "Invalid value for --runtime-limit\n"),
@@ -84,7 +88,7 @@ fn every_option_is_stored() {
     let line = "-v -v -q -o out -e err -s -m 3 -t 2x -n a.dag -r res --host-script hs --host-memory 100 \
                 --host-cpus 4 --host-gpus 3 --strict-limits --max-wall-time 0.5 --jobstate-log --monitord-hack \
                 --no-resource-log --no-sleep-on-recv --maxfds 9 --keep-affinity --set-affinity --workers 3 \
-                --no-forward-journal --sync-interval 20 --drain-grace 2.5 \
+                --no-forward-journal --sync-interval 20 --drain-grace 2.5 --host-name node7 --disk-reserve 100 \
                 --runtime-limit 60";
     let args = parse_with(line, &[("PMC_KICKSTART", "exec")]).unwrap();
     let expected = RawArgs {
@@ -98,6 +102,8 @@ fn every_option_is_stored() {
         no_lock: true,
         rescue: Some("res".into()),
         host_script: Some("hs".into()),
+        host_name: Some("node7".into()),
+        disk_reserve_mib: Some(100),
         host_memory: 100,
         host_cpus: 4,
         host_gpus: 3,
@@ -155,6 +161,10 @@ fn variables_are_defaults_and_must_be_valid() {
         (args.host_cpus, args.host_memory, args.max_wall_time),
         (2, 0, Some(2.5))
     );
+    let name = |name| parse_with("a.dag", &[("PMC_HOST_NAME", name)]).map(|args| args.host_name);
+    assert_eq!(name("node7"), Ok(Some("node7".into())));
+    assert_eq!(name(""), Ok(None));
+    assert_eq!(name("a b"), Err(EarlyExit::invalid_value("PMC_HOST_NAME")));
     for name in [
         "PMC_HOST_CPUS",
         "PMC_HOST_GPUS",

@@ -24,7 +24,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         let aborted = self.log_end(end);
         let (message, timeout) = match aborted {
             None => (ToWorker::Shutdown, CLOSE_TIMEOUT),
-            Some(Aborted::WallTime) => (ToWorker::Abort, CLOSE_TIMEOUT),
+            Some(Aborted::WallTime | Aborted::Task { .. }) => (ToWorker::Abort, CLOSE_TIMEOUT),
             Some(Aborted::Signal(_)) => (ToWorker::Abort, HURRIED_CLOSE_TIMEOUT),
         };
         send_to_all(self.out.transport, &message);
@@ -77,6 +77,8 @@ impl<T: MasterTransport> Driver<'_, T> {
             Aborted::Signal(_) if is_logged => {}
             Aborted::Signal(signal) => tracing::error!(target: FATAL, "Caught signal {signal}"),
             Aborted::WallTime => tracing::error!(target: FATAL, "Workflow wall time exceeded!"),
+            // The end of the task was logged.
+            Aborted::Task { .. } => {}
         }
         tracing::error!("Aborting workflow");
         Some(aborted)

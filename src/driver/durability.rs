@@ -39,11 +39,29 @@ pub(super) fn read_done(options: &Options, dag: &Dag) -> Result<(DoneSet, Option
         } else {
             done = read(path)?;
             for task in &recovered.done {
-                done.insert(*task);
+                done.insert_unrecorded(*task);
             }
         }
     }
+    if let Some(unknown) = done.unknown() {
+        tracing::warn!("{unknown}");
+    }
+    if options.lock {
+        compact_rescue(path, dag, &mut done);
+    }
     Ok((done, recovered))
+}
+
+/// Removes repetitions from the rescue file. Requires the run lock. A file that cannot be replaced is appended
+/// to as it is.
+fn compact_rescue(path: &Path, dag: &Dag, done: &mut DoneSet) {
+    if let Err(error) = rescue::compact(path, dag, done) {
+        tracing::debug!(
+            "The rescue file {} keeps its repetitions: {}",
+            path.display(),
+            pmc_dag::reason(&error)
+        );
+    }
 }
 
 /// Removes the journal of a killed run, after the rescue file names all tasks that are done.

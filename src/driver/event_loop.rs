@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use signal_hook::consts::SIGTERM;
+
 use super::conclusion::End;
 use super::{Aborted, Driver, Loop, RunError, RunEvent};
 use crate::protocol::{Rank, ToMaster};
@@ -58,10 +60,18 @@ impl<T: MasterTransport> Driver<'_, T> {
     /// Schedules tasks and writes the logs. Returns the end of the run, if it has ended.
     pub(super) fn advance(&mut self) -> Result<Option<End>, RunError> {
         self.drain_if_asked()?;
+        if let Some(aborted) = self.task_abort {
+            self.flush()?;
+            return Ok(Some(End::Aborted(aborted)));
+        }
+        self.hold_while_full()?;
         // Tasks that start now may rely on the rescue file: a clean-up job removes the inputs of tasks that
         // must not run again.
         self.out.logs.flush_rescue()?;
         self.master.schedule(&mut self.out);
+        if tracing::enabled!(tracing::Level::TRACE) {
+            self.log_waiting();
+        }
         self.flush()?;
         if self.master.is_finished() {
             return Ok(Some(End::Finished));
@@ -83,10 +93,23 @@ impl<T: MasterTransport> Driver<'_, T> {
         is_over.then_some(Aborted::Signal(drain.signal))
     }
 
-    /// Returns when the run is aborted if nothing happens before.
+    /// Logs why the task that is to start next waits, if that is new.
+    fn log_waiting(&mut self) {
+        let waiting = self.master.waiting();
+        if let Some((task, reason)) = waiting
+            && waiting != self.waiting
+        {
+            let name = String::from_utf8_lossy(self.out.dag.name(task));
+            tracing::trace!("Task {name} waits: {reason}");
+        }
+        self.waiting = waiting;
+    }
+
+    /// Returns when the loop has to act if nothing happens before.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let drained = self.drain.as_ref().and_then(|drain| drain.until);
-        self.deadline.into_iter().chain(drained).min()
+        let times = [self.deadline, drained, self.disk.next_check()];
+        times.into_iter().flatten().min()
     }
 
     /// Waits for a message, then handles it and all others that have arrived.
@@ -141,6 +164,9 @@ impl<T: MasterTransport> Driver<'_, T> {
     pub(super) fn handle(&mut self, from: Rank, message: ToMaster) -> Result<(), RunError> {
         let event = match message {
             ToMaster::Register(registration) => {
+                if tracing::enabled!(tracing::Level::TRACE) {
+                    self.out.hosts.insert(from, registration.host.clone());
+                }
                 if let Some(reporter) = &mut self.out.reporter {
                     reporter.register(from, &registration.host);
                 }
@@ -150,7 +176,17 @@ impl<T: MasterTransport> Driver<'_, T> {
                 self.prepared += 1;
                 return Ok(());
             }
-            ToMaster::Finished(result) => Event::Finished(from, self.forward(from, result)?),
+            ToMaster::Terminating => {
+                self.interrupt.drain_for_worker(SIGTERM);
+                return Ok(());
+            }
+            ToMaster::Finished(result) => {
+                let result = self.forward(from, result)?;
+                let exit = self.abort_exit(from, &result);
+                self.master.handle(Event::Finished(from, result), &mut self.out)?;
+                exit.into_iter().for_each(|exit| self.abort_with(exit));
+                return Ok(());
+            }
             ToMaster::Retracted { submits } => Event::Retracted(from, submits),
             ToMaster::Failed { message } => Event::Failed(from, message),
         };

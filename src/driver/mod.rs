@@ -5,6 +5,7 @@
 
 mod combine;
 mod conclusion;
+mod disk;
 mod drain;
 mod durability;
 mod error;
@@ -15,9 +16,12 @@ mod outbox;
 mod position;
 mod report;
 mod setup;
+mod task_abort;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
+
+use pmc_dag::TaskId;
 
 pub use error::RunError;
 pub use events::{RunEvent, TaskEnd};
@@ -25,6 +29,7 @@ pub use position::Position;
 pub use report::{Aborted, FailedTask, RunSummary};
 
 use self::conclusion::End;
+use self::disk::DiskWatch;
 use self::drain::Drain;
 use self::outbox::DriverOutbox;
 use self::setup::Setup;
@@ -36,7 +41,7 @@ use crate::host;
 use crate::interrupt::Interrupt;
 use crate::options::Options;
 use crate::protocol::{Rank, ToMaster, ToWorker};
-use crate::scheduler::{Master, MasterError};
+use crate::scheduler::{Master, MasterError, WaitReason};
 use crate::transport::{CombiningTransport, MasterTransport};
 
 /// Maximum time for workers to exit, including the grace of tasks and host scripts.
@@ -132,6 +137,11 @@ struct Driver<'a, T> {
     /// When the wall time ends.
     deadline: Option<Instant>,
     drain: Option<Drain>,
+    /// A task has ended the run.
+    task_abort: Option<Aborted>,
+    disk: DiskWatch,
+    /// The task and reason of the last message about a waiting task.
+    waiting: Option<(TaskId, WaitReason)>,
     /// From the moment when all workers are ready to the end of the last task.
     makespan: Duration,
     /// Number of workers whose host is prepared.
@@ -166,6 +176,9 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             begin,
             deadline,
             drain: None,
+            task_abort: None,
+            disk: DiskWatch::new(options),
+            waiting: None,
             makespan: Duration::ZERO,
             prepared: 0,
             inbox: VecDeque::new(),

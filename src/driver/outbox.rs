@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use pmc_dag::{Dag, TaskId};
+use pmc_dag::{Dag, Request, TaskId};
 
 use super::report::Failure;
 use super::{Observer, RunEvent, TaskEnd};
@@ -24,6 +24,10 @@ pub(super) struct DriverOutbox<'a, T> {
     /// Tasks whose latest attempt failed.
     pub(super) failed: BTreeMap<TaskId, Failure>,
     pub(super) reporter: Option<OutcomeReporter>,
+    /// An attempt has failed since this was last reset.
+    pub(super) attempt_failed: bool,
+    /// Hosts of the workers, for messages of the level trace.
+    pub(super) hosts: BTreeMap<Rank, String>,
     dag_file: &'a Path,
 }
 
@@ -43,6 +47,8 @@ impl<'a, T> DriverOutbox<'a, T> {
             error: None,
             failed: BTreeMap::new(),
             reporter: None,
+            attempt_failed: false,
+            hosts: BTreeMap::new(),
             dag_file,
         }
     }
@@ -65,6 +71,7 @@ impl<'a, T> DriverOutbox<'a, T> {
             let failure = self.failed.entry(task).or_default();
             failure.status = outcome.status;
             failure.attempts += 1;
+            self.attempt_failed = true;
         }
         let end = TaskEnd::new(name, rank, outcome, self.dag_file);
         (self.observer)(&RunEvent::Ended(end));
@@ -97,7 +104,14 @@ impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
                 );
             }
             Record::Started(task, _, rank) => {
-                tracing::trace!("Scheduling task {}", name(task));
+                if let Some(host) = self.hosts.get(&rank) {
+                    let Request { cpus, memory_mb, .. } = self.dag.request(task);
+                    tracing::trace!(
+                        "Scheduling task {} on host {host}, slot {} (CPUs: {cpus}, memory: {memory_mb} MiB)",
+                        name(task),
+                        rank.0
+                    );
+                }
                 tracing::debug!("Submitting task {} to slot {}", name(task), rank.0);
                 (self.observer)(&RunEvent::Started {
                     task: self.dag.name(task),

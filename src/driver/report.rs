@@ -20,6 +20,11 @@ pub enum Aborted {
     Signal(i32),
     /// The wall time was exceeded.
     WallTime,
+    /// By the end of a task, as its option `--abort-on` says.
+    Task {
+        /// Exit code of the run.
+        exit: u8,
+    },
 }
 
 /// Results of a run.
@@ -65,10 +70,14 @@ pub(super) struct Failure {
 }
 
 impl RunSummary {
-    /// True if all tasks are done, in this run or before.
+    /// True if all tasks are done, in this run or before, or if a task has ended the run with exit code 0.
     #[must_use]
     pub fn success(&self) -> bool {
-        self.aborted.is_none() && self.figures.success
+        match self.aborted {
+            None => self.figures.success,
+            Some(Aborted::Task { exit }) => exit == 0,
+            Some(Aborted::Signal(_) | Aborted::WallTime) => false,
+        }
     }
 }
 

@@ -14,7 +14,8 @@ use crate::durability::lock::DagLock;
 use crate::durability::shared_files;
 use crate::durability::sync::Syncer;
 use crate::logs::Logs;
-use crate::options::Options;
+use crate::merge;
+use crate::options::{Options, Stdio};
 use crate::scheduler::{Master, MasterConfig};
 
 /// When the run began.
@@ -44,6 +45,9 @@ impl Setup {
             time: Local::now().fixed_offset(),
         };
         database::check(options)?;
+        if let (true, Stdio::Merged { stdout, stderr }) = (options.console, &options.stdio) {
+            merge::check(stdout, stderr)?;
+        }
         let lock = if options.lock {
             tracing::debug!("Locking DAG file...");
             Some(DagLock::acquire(&options.dag)?)

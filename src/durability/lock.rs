@@ -21,6 +21,11 @@ pub struct DagLock {
 pub enum LockError {
     #[error("Unable to open DAG file: {}: {}", path.display(), reason(source))]
     Open { path: PathBuf, source: std::io::Error },
+    #[error(
+        "Unable to lock DAG file: {}: {}. The lock needs write permission; -n (--nolock) runs the DAG without a lock",
+        path.display(), reason(source)
+    )]
+    ReadOnly { path: PathBuf, source: std::io::Error },
     #[error("DAG file is already locked by another process: {}: {}", path.display(), reason(source))]
     Held { path: PathBuf, source: std::io::Error },
 }
@@ -32,9 +37,17 @@ impl DagLock {
     /// The file cannot be opened for writing, or it is already locked.
     pub fn acquire(path: &Path) -> Result<Self, LockError> {
         let file = OpenOptions::new().read(true).write(true).open(path);
-        let file = file.map_err(|source| LockError::Open {
-            path: path.to_owned(),
-            source,
+        let file = file.map_err(|source| {
+            let path = path.to_owned();
+            let is_refused = matches!(
+                source.raw_os_error(),
+                Some(libc::EACCES | libc::EPERM | libc::EROFS)
+            );
+            if is_refused && File::open(&path).is_ok() {
+                LockError::ReadOnly { path, source }
+            } else {
+                LockError::Open { path, source }
+            }
         })?;
         match lock(&file) {
             Ok(()) => Ok(Self { _file: file }),

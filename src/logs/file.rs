@@ -24,7 +24,7 @@ pub struct LogError {
 pub(super) struct LogFile {
     /// Message when the file cannot be written.
     write_error: &'static str,
-    path: PathBuf,
+    pub(super) path: PathBuf,
     file: File,
     pub(super) lines: Vec<u8>,
 }

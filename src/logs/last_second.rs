@@ -29,7 +29,8 @@ pub(super) fn wait(log: &Path, clock: &mut Clock) {
     }
 }
 
-fn tail(log: &Path) -> io::Result<Vec<u8>> {
+/// Returns the end of a log; nothing for devices and pipes.
+pub(super) fn tail(log: &Path) -> io::Result<Vec<u8>> {
     let file = File::open(log)?;
     let data = file.metadata()?;
     if !data.is_file() {

@@ -6,7 +6,9 @@
 mod attempts;
 mod clock;
 mod file;
+mod killed_run;
 mod last_second;
+mod progress;
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -22,6 +24,7 @@ use monitord_compat::resource_log::Free;
 use monitord_compat::{dagman_out, jobstate_log, resource_log};
 use pmc_dag::Dag;
 use pmc_dag::rescue::{DoneSet, Writer};
+use progress::Progress;
 
 use crate::options::{Options, Stdio};
 use crate::scheduler::Record;
@@ -36,6 +39,7 @@ pub struct Logs {
     dagman: Option<LogFile>,
     jobstate: Option<LogFile>,
     resource: Option<LogFile>,
+    progress: Option<Progress>,
 }
 
 const WRITING_RESCUE: &str = "Error writing rescue file";
@@ -46,7 +50,7 @@ fn open(write_error: &'static str, path: Option<&Path>) -> Result<Option<LogFile
 }
 
 impl Logs {
-    /// Opens the rescue file and the resource log, and repeats the done tasks in the rescue file.
+    /// Opens the rescue file and the resource log, and adds done tasks that the rescue file does not name.
     ///
     /// # Errors
     /// A file cannot be opened or written.
@@ -58,7 +62,8 @@ impl Logs {
         };
         let mut rescue = Writer::open_append(&options.rescue, done)
             .map_err(rescue_error("Unable to open rescue file:"))?;
-        rescue.repeat(dag, done).map_err(rescue_error(WRITING_RESCUE))?;
+        let recorded = rescue.record_missing(dag, done);
+        recorded.map_err(rescue_error(WRITING_RESCUE))?;
         tracing::debug!("Using new rescue file: {}", rescue_path.display());
         Ok(Self {
             dag: Arc::clone(dag),
@@ -69,6 +74,9 @@ impl Logs {
             resource: open("Error writing resource log", options.resource_log.as_deref())?,
             jobstate: None,
             dagman: None,
+            progress: options
+                .dagman_progress
+                .then(|| Progress::new(dag.len(), done.len())),
         })
     }
 
@@ -87,6 +95,10 @@ impl Logs {
         }
         self.jobstate = open("Error writing jobstate log", options.jobstate_log.as_deref())?;
         self.dagman = open("Error writing DAGMan log", options.dagman_log.as_deref())?;
+        if options.lock {
+            // Without the lock, another run may be writing.
+            self.finish_killed_run();
+        }
         if let Some(log) = &options.dagman_log {
             last_second::wait(log, &mut self.clock);
         }
@@ -94,11 +106,30 @@ impl Logs {
         if let Some(log) = &mut self.dagman {
             let name = options.dag.file_name().unwrap_or(OsStr::new("")).as_bytes();
             dagman_out::start(&mut log.lines, self.clock.stamp(), self.pid, name);
+            if let Some(progress) = &mut self.progress {
+                progress.write(&mut log.lines, self.clock.stamp(), now);
+            }
         }
         if let Some(log) = &mut self.jobstate {
             jobstate_log::start(&mut log.lines, now);
         }
         Ok(())
+    }
+
+    /// Adds the last lines of a previous run that was killed. Logs that cannot be read stay as they are.
+    fn finish_killed_run(&mut self) {
+        let finished = |log: &mut Option<LogFile>, finish: fn(&Path, &mut Vec<u8>) -> io::Result<()>| {
+            log.as_mut()
+                .map_or(Ok(()), |log| finish(&log.path, &mut log.lines))
+        };
+        let dagman = finished(&mut self.dagman, killed_run::finish_dagman);
+        let jobstate = finished(&mut self.jobstate, killed_run::finish_jobstate);
+        if let Err(error) = dagman.and(jobstate) {
+            tracing::debug!(
+                "Unable to read the log of the previous run: {}",
+                pmc_dag::reason(&error)
+            );
+        }
     }
 
     /// Length of the rescue file, without records that are not flushed.
@@ -146,6 +177,12 @@ impl Logs {
     /// Adds the lines of a record.
     pub fn record(&mut self, record: &Record<'_>) {
         let now = self.clock.now();
+        if let (Some(progress), Some(log)) = (&mut self.progress, &mut self.dagman) {
+            progress.note(record);
+            if progress.is_due(now) {
+                progress.write(&mut log.lines, self.clock.stamp(), now);
+            }
+        }
         match *record {
             Record::Resources {
                 host,
@@ -209,6 +246,9 @@ impl Logs {
     pub fn finish(&mut self, success: bool) {
         let now = self.clock.now();
         if let Some(log) = &mut self.dagman {
+            if let Some(progress) = &mut self.progress {
+                progress.write(&mut log.lines, self.clock.stamp(), now);
+            }
             dagman_out::finish(&mut log.lines, self.clock.stamp(), self.pid, success);
         }
         if let Some(log) = &mut self.jobstate {

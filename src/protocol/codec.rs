@@ -12,7 +12,7 @@ use thiserror::Error;
 use super::{ToMaster, ToWorker};
 
 /// Version of the encoding.
-const VERSION: u8 = 5;
+const VERSION: u8 = 6;
 
 /// Directions.
 const TO_MASTER: u8 = 1;
@@ -148,6 +148,7 @@ mod tests {
             registration,
             result,
             Just(ToMaster::Ready),
+            Just(ToMaster::Terminating),
             vec(any::<u64>().prop_map(SubmitId), 0..9).prop_map(|submits| ToMaster::Retracted { submits }),
             any::<String>().prop_map(|message| ToMaster::Failed { message })
         ]

@@ -39,6 +39,8 @@ pub enum ToMaster {
         /// What happened, as a sentence for the user.
         message: String,
     },
+    /// The worker was asked to end by SIGTERM: the run should drain. The worker continues until the master ends it.
+    Terminating,
 }
 
 /// A worker's host and its resources.

@@ -12,12 +12,12 @@ use crate::scheduler::{Outbox, Record};
 
 impl Master {
     /// Queues all tasks that have become ready, then starts as many as fit. Does nothing before
-    /// the start, after a drain, and when too many tasks have failed.
+    /// the start, during a hold, after a drain, and when too many tasks have failed.
     pub fn schedule(&mut self, out: &mut impl Outbox) {
         if self.phase != Phase::Started {
             return;
         }
-        if self.is_stopped() {
+        if self.is_stopped() || self.held {
             self.retract_all(out);
             return;
         }
@@ -102,6 +102,10 @@ impl Master {
         });
         self.running += 1;
         self.summary.submitted += 1;
+        let chain = self.nodes[task.index()].chain;
+        if let Some(category) = self.queue.shape(self.queue.shape_of(chain)).category {
+            self.enter_category(category);
+        }
         self.prefill.note_start(rank);
     }
 }

@@ -10,6 +10,7 @@ impl Master {
         self.check_tasks()?;
         if self.phase == Phase::Started {
             self.check_hosts()?;
+            self.check_categories()?;
         }
         Ok(())
     }

@@ -21,23 +21,25 @@
 //! `schedule` gives submit numbers to ready tasks in this order: at the start, by name; later, in the order
 //! in which their last parents ended; children of one task, in the order of their EDGE lines; retries at the
 //! end. Then it starts tasks by priority, and those of equal priority by submit number. A task that fits on
-//! no host now is overtaken only by tasks with another request. Very short tasks may be sent to a worker a
+//! no host now, or whose category is full, is overtaken only by tasks with another request or category. Very short tasks may be sent to a worker a
 //! few milliseconds before it can start them (`prefill`).
 //!
 //! # Cost
 //!
-//! Tasks with the same request form a *shape*; shapes with the same number of CPUs and GPUs form a *class*.
+//! Tasks with the same request and category form a *shape*; shapes with the same number of CPUs and GPUs form a *class*.
 //! With H hosts, S shapes in a class and C classes, the costs are:
 //!
 //! * A task ends: O(log H), and O(1) for each of its edges.
 //! * A task becomes ready: O(log S).
 //! * A task starts: O(C · log S + log H). When nothing else fits, another O(C · log S). Without a free slot,
 //!   nothing.
+//! * A category with a limit becomes full, or has room again: O(log S) for each of its shapes.
 //!
 //! The number of tasks does not matter, and neither does the number of tasks that wait for memory.
 
 mod assign;
 mod bits;
+mod categories;
 #[cfg(test)]
 mod check;
 mod cpuset;
@@ -52,9 +54,11 @@ mod sim;
 mod tasks;
 #[cfg(test)]
 mod tests;
+mod wait;
 
 pub use error::MasterError;
 pub use run::{Master, MasterConfig, Summary};
+pub use wait::WaitReason;
 
 use pmc_dag::TaskId;
 
@@ -73,6 +77,10 @@ pub enum Event {
     Failed(Rank, String),
     /// Start no more tasks.
     Drain,
+    /// Start no tasks until [`Event::Release`].
+    Hold,
+    /// Start tasks again.
+    Release,
 }
 
 /// Output of the state machine: messages to workers, and records in the order of events.

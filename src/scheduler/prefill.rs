@@ -79,6 +79,11 @@ pub(super) struct PrefillState {
 }
 
 impl PrefillState {
+    /// Lets [`Master::retract_all`] ask once more.
+    pub(super) fn allow_retract(&mut self) {
+        self.retracted = false;
+    }
+
     /// Notes that a worker has started a task.
     pub(super) fn note_start(&mut self, rank: Rank) {
         if self.enabled {

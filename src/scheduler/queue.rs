@@ -1,14 +1,15 @@
 //! Queued tasks, indexed by request and priority.
 //!
-//! Tasks with the same request form a *shape*. Either the first task of a shape fits on some host or none
-//! does, so only the first is examined. Shapes with the same number of CPUs and GPUs form a *class*, ordered
+//! Tasks with the same request and category form a *shape*. Either the first task of a shape fits on some host
+//! or none does, so only the first is examined. While a category is full, its shapes are closed: they take
+//! part in no search. Shapes with the same number of CPUs and GPUs form a *class*, ordered
 //! by memory. A tree over the class finds, for a given free memory, the shape whose first task must start
 //! first.
 //!
 //! Within a shape, tasks of one priority form a *chain*, linked through the tasks. All chains are known from
 //! the DAG; a bit set marks those that are not empty.
 
-use pmc_dag::{Dag, Request, TaskId};
+use pmc_dag::{CategoryId, Dag, OptionSet, Request, TaskId};
 
 use crate::protocol::SubmitId;
 use crate::scheduler::bits::BitSet;
@@ -43,6 +44,10 @@ impl ShapeId {
 #[derive(Debug)]
 pub(crate) struct Shape {
     pub(crate) request: Request,
+    /// Category of the tasks, if it has a limit.
+    pub(crate) category: Option<CategoryId>,
+    /// Its tasks may start.
+    pub(crate) is_open: bool,
     class: u32,
     /// Position in the class.
     leaf: u32,
@@ -84,6 +89,8 @@ pub(crate) struct Queue {
     shapes: Vec<Shape>,
     classes: Vec<Class>,
     chains: Vec<Chain>,
+    /// Shapes of each category with a limit.
+    by_category: Vec<Vec<ShapeId>>,
     len: usize,
     /// Highest priority of all chains.
     highest: i64,
@@ -92,18 +99,19 @@ pub(crate) struct Queue {
 impl Queue {
     /// An empty queue, and the chain of each of the DAG's sets of options.
     pub(crate) fn new(dag: &Dag) -> (Self, Vec<u32>) {
-        let sets: Vec<(Request, i64)> = dag.option_sets().collect();
+        let sets: Vec<OptionSet> = dag.option_sets().collect();
         let mut order: Vec<usize> = (0..sets.len()).collect();
         order.sort_unstable_by_key(|set| {
-            let (request, priority) = sets[*set];
-            (request, std::cmp::Reverse(priority))
+            let set = sets[*set];
+            (set.request, set.category, std::cmp::Reverse(set.priority))
         });
         let mut this = Self {
             shapes: Vec::new(),
             classes: Vec::new(),
             chains: Vec::new(),
+            by_category: vec![Vec::new(); dag.category_limits().len()],
             len: 0,
-            highest: sets.iter().map(|(_, priority)| *priority).max().unwrap_or(0),
+            highest: sets.iter().map(|set| set.priority).max().unwrap_or(0),
         };
         let mut chain_of = vec![0; sets.len()];
         for set in order {
@@ -120,19 +128,27 @@ impl Queue {
         (this, chain_of)
     }
 
-    /// Returns the chain of a request, which must not come before the last one in the order of chains.
-    fn chain(&mut self, (request, priority): (Request, i64)) -> u32 {
+    /// Returns the chain of a set of options, which must not come before the last one in the order of chains.
+    fn chain(&mut self, set: OptionSet) -> u32 {
+        let OptionSet {
+            request,
+            category,
+            priority,
+        } = set;
         let Request { cpus, gpus, .. } = request;
         let other = |class: &Class| (class.cpus, class.gpus) != (cpus, gpus);
         if self.classes.last().is_none_or(other) {
             self.classes.push(Class::new(cpus, gpus));
         }
-        if self.shapes.last().is_none_or(|shape| shape.request != request) {
+        let other = |shape: &Shape| (shape.request, shape.category) != (request, category);
+        if self.shapes.last().is_none_or(other) {
             let id = ShapeId(self.shapes.len() as u32);
             let class = self.classes.len() as u32 - 1;
             let members = &mut self.classes[class as usize];
             self.shapes.push(Shape {
                 request,
+                category,
+                is_open: true,
                 class,
                 leaf: members.shapes.len() as u32,
                 first_chain: self.chains.len() as u32,
@@ -140,6 +156,9 @@ impl Queue {
             });
             members.shapes.push(id);
             members.memories.push(request.memory_mb);
+            if let Some(category) = category {
+                self.by_category[category.index()].push(id);
+            }
         }
         let shape = ShapeId(self.shapes.len() as u32 - 1);
         if self
@@ -197,6 +216,21 @@ impl Queue {
             nodes[chain.last as usize].next = task.0;
             chain.last = task.0;
         }
+    }
+
+    /// Returns the first task of a shape.
+    pub(crate) fn first(&self, id: ShapeId) -> Option<TaskId> {
+        let shape = &self.shapes[id.index()];
+        let chain = &self.chains[shape.first_chain as usize + shape.filled.first()?];
+        Some(TaskId(chain.first))
+    }
+
+    /// Returns the first task of the closed shapes, which waits for its category. Linear in the number of shapes.
+    pub(crate) fn first_closed(&self, nodes: &[Node]) -> Option<TaskId> {
+        let ids = (0..).map(ShapeId);
+        let closed = ids.zip(&self.shapes).filter(|(_, shape)| !shape.is_open);
+        let (id, _) = closed.max_by_key(|(_, shape)| self.key_of_first(nodes, shape))?;
+        self.first(id)
     }
 
     /// Removes and returns the first task of a shape.
@@ -285,6 +319,15 @@ impl Queue {
         best
     }
 
+    /// Lets the tasks of a category start, or wait. Linear in the number of its shapes.
+    pub(crate) fn set_open(&mut self, nodes: &[Node], category: CategoryId, is_open: bool) {
+        for place in 0..self.by_category[category.index()].len() {
+            let id = self.by_category[category.index()][place];
+            self.shapes[id.index()].is_open = is_open;
+            self.update(nodes, id);
+        }
+    }
+
     /// Updates the key of a shape in its class.
     fn update(&mut self, nodes: &[Node], id: ShapeId) {
         let shape = &self.shapes[id.index()];
@@ -292,7 +335,16 @@ impl Queue {
         self.classes[shape.class as usize].set(shape.leaf as usize, key);
     }
 
+    /// Returns the key of a shape in its class.
     fn first_key(&self, nodes: &[Node], shape: &Shape) -> Key {
+        if shape.is_open {
+            self.key_of_first(nodes, shape)
+        } else {
+            Key::NONE
+        }
+    }
+
+    fn key_of_first(&self, nodes: &[Node], shape: &Shape) -> Key {
         shape.filled.first().map_or(Key::NONE, |place| {
             let chain = &self.chains[shape.first_chain as usize + place];
             Key::new(chain.priority, nodes[chain.first as usize].submit)

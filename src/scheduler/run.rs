@@ -10,6 +10,7 @@ use pmc_dag::{Dag, Request, TaskId};
 use rustc_hash::FxHashMap;
 
 use crate::protocol::{Rank, Registration, SubmitId, TaskResult, ToWorker};
+use crate::scheduler::categories::Category;
 use crate::scheduler::gpus::GpuSet;
 use crate::scheduler::hosts::{Host, Hosts, Placement};
 use crate::scheduler::prefill::{PrefillQueue, PrefillState};
@@ -85,6 +86,7 @@ pub struct Master {
     pub(super) config: MasterConfig,
     pub(super) phase: Phase,
     pub(super) draining: bool,
+    pub(super) held: bool,
     /// By rank, from 1.
     pub(super) registrations: Vec<Option<Registration>>,
     pub(super) registered: u32,
@@ -98,6 +100,8 @@ pub struct Master {
     /// Tasks for the next `schedule`, in order.
     pub(super) ready: Vec<TaskId>,
     pub(super) queue: Queue,
+    /// Categories with a limit.
+    pub(super) categories: Vec<Category>,
     pub(super) prefill: PrefillState,
     pub(super) last_submit: u64,
     pub(super) running: usize,
@@ -137,6 +141,7 @@ impl Master {
             config,
             phase: Phase::Registering,
             draining: false,
+            held: false,
             registrations: vec![None; workers as usize],
             registered: 0,
             hosts: Hosts::new(Vec::new(), &[], Placement::Spread),
@@ -145,6 +150,7 @@ impl Master {
             failures: FxHashMap::default(),
             ready,
             queue,
+            categories: Category::all(&dag),
             prefill: PrefillState::default(),
             last_submit: 0,
             running: 0,
@@ -171,6 +177,15 @@ impl Master {
             Event::Failed(rank, message) => Err(MasterError::WorkerFailed { rank, message }),
             Event::Drain => {
                 self.draining = true;
+                Ok(())
+            }
+            Event::Hold => {
+                self.held = true;
+                Ok(())
+            }
+            Event::Release => {
+                self.held = false;
+                self.prefill.allow_retract();
                 Ok(())
             }
         }
@@ -364,9 +379,12 @@ impl Master {
         let chain = self.nodes[task.index()].chain;
         self.running -= 1;
         self.prefill.note_runtime(chain, outcome.runtime);
-        let request = self.queue.shape(self.queue.shape_of(chain)).request;
+        let shape = self.queue.shape(self.queue.shape_of(chain));
         self.hosts
-            .give_back(host, rank, request, running.block, running.gpus);
+            .give_back(host, rank, shape.request, running.block, running.gpus);
+        if let Some(category) = shape.category {
+            self.leave_category(category);
+        }
         self.summary.runtime = self.summary.runtime.saturating_add(outcome.runtime);
 
         out.record(Record::Ended {

@@ -7,7 +7,7 @@ use pmc_dag::rescue::DoneSet;
 use pmc_dag::{Dag, TaskId};
 
 use crate::protocol::{Assignment, Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
-use crate::scheduler::{Event, Master, MasterConfig, MasterError, Outbox, Record};
+use crate::scheduler::{Event, Master, MasterConfig, MasterError, Outbox, Record, WaitReason};
 
 /// One attempt for each task, and no limit of failures.
 const ONE_ATTEMPT: MasterConfig = MasterConfig {
@@ -188,6 +188,24 @@ fn a_diamond_runs_in_order() {
 fn first_tasks_are_taken_in_byte_order_of_names() {
     let mut run = Run::new("TASK t10 x\nTASK t9 x\nTASK B x\nTASK t1 x\n", 1);
     assert_eq!(run.take("queued"), ["2 1", "3 2", "0 3", "1 4"]);
+}
+
+#[test]
+fn tasks_of_a_full_category_wait() {
+    let mut run = Run::new(
+        "MAXJOBS db 1\nTASK a --category db x\nTASK b --category db -p 1 x\nTASK c --category db -m 10 x\nTASK d x\n",
+        4,
+    );
+    assert_eq!(run.take("started"), ["1 2 on 1", "3 4 on 2"]);
+    run.end(2, 4, 0);
+    assert_eq!(run.take("started"), [""; 0], "the category is still full");
+    assert_eq!(run.master.waiting(), Some((TaskId(0), WaitReason::Category)));
+    run.end(1, 2, 256);
+    assert_eq!(run.take("started"), ["0 1 on 1"]);
+    run.end(1, 1, 0);
+    assert_eq!(run.take("started"), ["2 3 on 1"]);
+    run.end(1, 3, 0);
+    assert!(run.master.is_finished());
 }
 
 #[test]
@@ -500,4 +518,43 @@ fn gpus_are_granted_and_returned() {
     );
     run.end(1, 1, 0);
     assert_eq!(run.log.assignments.last().unwrap().gpu_set, [0]);
+}
+
+#[test]
+fn a_held_run_starts_no_tasks_until_it_is_released() {
+    let mut run = Run::new("TASK a x\nTASK b x\nTASK c x\n", 1);
+    run.master.handle(Event::Hold, &mut run.log).unwrap();
+    let submit = run.log.assignments[0].submit;
+    let outcome = Outcome::new(0, Duration::ZERO);
+    let result = TaskResult {
+        submit,
+        outcome,
+        forwards: Vec::new(),
+    };
+    run.master
+        .handle(Event::Finished(Rank(1), result), &mut run.log)
+        .unwrap();
+    run.schedule();
+    assert_eq!((run.master.running(), run.master.is_finished()), (0, false));
+    assert_eq!(run.master.waiting(), Some((TaskId(1), WaitReason::Held)));
+    run.master.handle(Event::Release, &mut run.log).unwrap();
+    run.schedule();
+    assert_eq!(run.master.running(), 1);
+    assert_eq!(run.master.waiting(), Some((TaskId(2), WaitReason::Slots)));
+}
+
+#[test]
+fn waiting_tasks_have_reasons() {
+    let waiting = |first: &str, second: &str| {
+        let run = Run::new(&format!("TASK a -p 1 {first} x\nTASK b {second} x\n"), 2);
+        run.master.waiting().map(|(task, reason)| {
+            assert_eq!(task, TaskId(1));
+            reason.to_string()
+        })
+    };
+    assert_eq!(waiting("-c 1", "-c 3"), None);
+    let cpus = "no host with a free slot has enough free CPUs (requested: 3)";
+    assert_eq!(waiting("-c 2", "-c 3").as_deref(), Some(cpus));
+    let memory = "it requests 60 MiB, and at most 50 MiB are free on a host";
+    assert_eq!(waiting("-m 50", "-m 60").as_deref(), Some(memory));
 }

@@ -55,6 +55,11 @@ pub(super) enum WorkerError {
 pub(super) enum HostScriptError {
     #[error("Host script has a name that no file can have")]
     Name(#[from] NulError),
+    #[error(
+        "Host script {name} is not on PATH: for a file in the working directory, give ./{name}",
+        name = .0.display()
+    )]
+    NotFound(PathBuf),
     #[error("Host script cannot be started: {}", reason(.0))]
     Start(io::Error),
     #[error("Host script timed out after {0} seconds")]

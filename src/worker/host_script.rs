@@ -107,7 +107,9 @@ fn start(
     context: &HostScriptContext<'_>,
     spawner: &mut Spawner,
 ) -> Result<Child, HostScriptError> {
-    let file = program::find_in_path(script.as_os_str().as_bytes(), context.path);
+    // As in the original, and unlike the program of a task, it is not searched in the current folder.
+    let file = program::find_in_path(script.as_os_str().as_bytes(), context.path)
+        .ok_or_else(|| HostScriptError::NotFound(script.to_owned()))?;
     let file = CString::new(file.as_os_str().as_bytes())?;
     let name = CString::new(script.as_os_str().as_bytes())?;
     let stderr = io::stderr().as_raw_fd();

@@ -31,6 +31,8 @@ pub(super) struct MessageWatch<'a, T> {
     /// When a signal was noticed.
     signalled_since: Option<Instant>,
     signal_reported: bool,
+    /// The master knows that this worker was asked to end.
+    drain_reported: bool,
     error: Option<TransportError>,
 }
 
@@ -44,6 +46,7 @@ impl<'a, T: WorkerTransport> MessageWatch<'a, T> {
             ending_since: None,
             signalled_since: None,
             signal_reported: false,
+            drain_reported: false,
             error: None,
         }
     }
@@ -84,6 +87,10 @@ impl<'a, T: WorkerTransport> MessageWatch<'a, T> {
     }
 
     fn check_signal(&mut self) -> Result<(), TransportError> {
+        if self.interrupt.drain_signal().is_some() && !self.drain_reported {
+            self.drain_reported = true;
+            self.transport.send(ToMaster::Terminating)?;
+        }
         let Some(signal) = self.interrupt.signal() else {
             return Ok(());
         };
@@ -210,6 +217,23 @@ mod tests {
         );
         let submits = vec![SubmitId(2), SubmitId(3)];
         assert_eq!(fake.sent, [ToMaster::Retracted { submits }, ToMaster::Ready]);
+    }
+
+    /// The task keeps running: only the master knows how much time is left.
+    #[test]
+    fn the_first_sigterm_is_passed_on_to_the_master() {
+        let (kill, interrupt) = (KillSwitch::new(), Interrupt::new());
+        let mut fake = Fake::default();
+        let mut messages = MessageWatch::new(&mut fake, &kill, &interrupt);
+        interrupt.drain(15);
+        messages.poll();
+        messages.poll();
+        assert_eq!(messages.receive(Duration::ZERO).unwrap(), None);
+        assert!(!kill.is_aborted());
+        interrupt.drain(15);
+        messages.poll();
+        assert!(kill.is_aborted());
+        assert_eq!(fake.sent, [ToMaster::Terminating]);
     }
 
     #[test]

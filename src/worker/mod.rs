@@ -51,7 +51,8 @@ pub fn count_gpus(configured: u32, environment: &[(OsString, OsString)]) -> u32 
 #[must_use]
 pub fn describe_host(options: &WorkerOptions) -> Registration {
     let gpus = count_gpus(options.host_gpus, &options.environment);
-    crate::host::describe(options.host_memory, options.host_cpus, gpus)
+    let name = options.host_name.as_deref();
+    crate::host::describe(name, options.host_memory, options.host_cpus, gpus)
 }
 
 /// State that the workers of one process share.
@@ -71,12 +72,12 @@ pub fn serve(
     kill: Arc<KillSwitch>,
     shared: &Shared,
 ) -> Result<(), TransportError> {
-    let runner = Runner::new(Arc::clone(&options), kill, transport.rank(), crate::host::name());
+    let host = shared.host.get_or_init(|| describe_host(&options)).clone();
+    let runner = Runner::new(Arc::clone(&options), kill, transport.rank(), host.host.clone());
     let mut runner = match runner {
         Ok(runner) => runner,
         Err(error) => return transport.send(failed(&error)),
     };
-    let host = shared.host.get_or_init(|| describe_host(&options)).clone();
     transport.send(ToMaster::Register(host))?;
     let served = serve_registered(transport, &mut runner);
     runner.close();

@@ -14,21 +14,21 @@ pub(super) fn find<'a>(word: &'a [u8], path: &[PathBuf]) -> Cow<'a, Path> {
     if is_program(plain) {
         Cow::Borrowed(plain)
     } else {
-        find_in_path(word, path)
+        find_in_path(word, path).unwrap_or(Cow::Borrowed(plain))
     }
 }
 
-/// As [`find`], but does not search the current folder.
-pub(super) fn find_in_path<'a>(word: &'a [u8], path: &[PathBuf]) -> Cow<'a, Path> {
+/// As [`find`], but does not search the current folder. `None` if a word without a slash is not on PATH.
+pub(super) fn find_in_path<'a>(word: &'a [u8], path: &[PathBuf]) -> Option<Cow<'a, Path>> {
     let plain = Path::new(OsStr::from_bytes(word));
     if word.is_empty() || word.contains(&b'/') {
-        return Cow::Borrowed(plain);
+        return Some(Cow::Borrowed(plain));
     }
     let found = path
         .iter()
         .map(|folder| folder.join(plain))
         .find(|file| is_program(file));
-    found.map_or(Cow::Borrowed(plain), Cow::Owned)
+    found.map(Cow::Owned)
 }
 
 /// Returns whether this is a regular file with an execute bit.
@@ -59,12 +59,14 @@ mod tests {
         assert_eq!(find(b"no-such-tool", &path), Path::new("no-such-tool"));
         assert_eq!(find(b"./tool", &path), Path::new("./tool"));
         assert_eq!(find(b"", &path), Path::new(""));
+        assert_eq!(find_in_path(b"no-such-tool", &path), None);
     }
 
     #[test]
     fn current_folder_comes_first() {
         // Tests run in the folder of the package.
         assert_eq!(find(b"Cargo.toml", &[]), Path::new("Cargo.toml"));
+        assert_eq!(find_in_path(b"Cargo.toml", &[]), None);
         assert!(!is_program(Path::new("Cargo.toml")));
     }
 }

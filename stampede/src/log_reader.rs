@@ -35,7 +35,7 @@ impl LogReader {
     /// The log cannot be read.
     pub fn open(path: &Path) -> io::Result<Self> {
         Ok(Self {
-            file: File::open(path)?,
+            file: pmc_files::open(path)?,
             path: path.to_owned(),
             buffer: Vec::new(),
             consumed: 0,

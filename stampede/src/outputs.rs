@@ -1,6 +1,5 @@
 //! The output files of an attempt: `JOB.out.NNN` and `JOB.err.NNN`.
 
-use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 
@@ -25,7 +24,7 @@ const MAX_CANDIDATES: u32 = 1000;
 /// # Errors
 /// The file cannot be read.
 pub fn read(path: &Path) -> io::Result<String> {
-    let mut file = File::open(path)?;
+    let mut file = pmc_files::open(path)?;
     let size = file.metadata()?.len();
     let mut bytes = Vec::new();
     if size <= MAX_SIZE {

@@ -10,6 +10,10 @@ use crate::client::ClientSettings;
 use crate::error::Notice;
 use crate::session::{self, End};
 use clap::Parser as _;
+use pmc_terminal::message;
+
+/// Name in messages.
+const NAME: &str = "pmc-monitord";
 
 /// Exit code if another loader is at work; that of `pegasus-monitord`.
 const EXIT_HELD: u8 = 43;
@@ -20,24 +24,27 @@ pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            let _ = error.print();
-            return ExitCode::from(u8::from(error.use_stderr()));
+            return pmc_terminal::finish_early(NAME, error.print(), error.use_stderr(), 1);
         }
     };
+    pmc_terminal::finish(NAME, run(&cli))
+}
+
+fn run(cli: &Cli) -> u8 {
     let home = std::env::var_os("HOME").map(PathBuf::from);
     let client = ClientSettings::new(home.as_deref(), |name| std::env::var_os(name));
     let options = match cli.options(home, client) {
         Ok(options) => options,
         Err(error) => {
-            eprintln!("pmc-monitord: --dest {error}");
-            return ExitCode::FAILURE;
+            message(format_args!("{NAME}: --dest {error}"));
+            return 1;
         }
     };
     if cli.group {
         // This fails if the process leads a group or session already.
         let _ = nix::unistd::setpgid(nix::unistd::Pid::from_raw(0), nix::unistd::Pid::from_raw(0));
     }
-    let mut notice = |notice: Notice| eprintln!("pmc-monitord: {notice}");
+    let mut notice = |notice: Notice| message(format_args!("{NAME}: {notice}"));
     let loaded = if cli.replay {
         session::replay(&options, &mut notice)
     } else {
@@ -46,7 +53,7 @@ pub fn main() -> ExitCode {
             // The second signal ends the program at once.
             let second = signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop));
             if let Err(error) = second.and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop))) {
-                eprintln!("pmc-monitord: cannot handle signal {signal}: {error}");
+                message(format_args!("{NAME}: cannot handle signal {signal}: {error}"));
             }
         }
         // A loader in the background outlives the terminal.
@@ -58,13 +65,16 @@ pub fn main() -> ExitCode {
         Ok(summary) => {
             if cli.verbose > 0 {
                 let seconds = summary.elapsed.as_secs_f64();
-                eprintln!("pmc-monitord: {} jobs loaded in {seconds:.3} s", summary.jobs);
+                message(format_args!(
+                    "{NAME}: {} jobs loaded in {seconds:.3} s",
+                    summary.jobs
+                ));
             }
-            ExitCode::from(u8::from(summary.end == End::Interrupted))
+            u8::from(summary.end == End::Interrupted)
         }
         Err(error) => {
-            eprintln!("pmc-monitord: {error}");
-            ExitCode::from(if error.is_held() { EXIT_HELD } else { 1 })
+            message(format_args!("{NAME}: {error}"));
+            if error.is_held() { EXIT_HELD } else { 1 }
         }
     }
 }

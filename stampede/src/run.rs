@@ -1,9 +1,9 @@
 //! Finds the files of a workflow and reads its `braindump.yml`.
 
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::io::{BufRead as _, BufReader, ErrorKind};
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -16,6 +16,8 @@ use crate::error::{LoadError, Notice};
 use crate::rows::WorkflowRow;
 use crate::store::Sqlite;
 
+/// Maximum size in bytes of a braindump or of properties, and of the part of a DAG that shows its kind.
+const MAX_SMALL_FILE: u64 = 16 << 20;
 const LOG_SUFFIX: &str = ".dag.dagman.out";
 
 /// A submit directory.
@@ -166,13 +168,17 @@ impl Run {
     fn database_urls(&self, conf: Option<&Path>) -> Result<(PathBuf, DatabaseUrls), LoadError> {
         match conf.or(self.properties.as_deref()) {
             None => Ok((PathBuf::new(), DatabaseUrls::default())),
-            Some(path) => match fs::read(path) {
+            Some(path) => match pmc_files::read(path, MAX_SMALL_FILE) {
                 Ok(bytes) => Ok((
                     path.to_owned(),
                     DatabaseUrls::read(&String::from_utf8_lossy(&bytes)),
                 )),
                 // A copied directory may lack its properties, but an explicit file must exist.
-                Err(source) if source.kind() == ErrorKind::NotFound && conf.is_none() => {
+                // Those with secrets are readable by their owner only.
+                Err(source)
+                    if conf.is_none()
+                        && matches!(source.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) =>
+                {
                     Ok((path.to_owned(), DatabaseUrls::default()))
                 }
                 Err(source) => Err(LoadError::Read {
@@ -228,7 +234,7 @@ impl Run {
 
 /// Reads `braindump.yml`.
 fn read_braindump(path: &Path) -> Result<Braindump, LoadError> {
-    let bytes = fs::read(path).map_err(|source| LoadError::Read {
+    let bytes = pmc_files::read(path, MAX_SMALL_FILE).map_err(|source| LoadError::Read {
         path: path.to_owned(),
         source,
     })?;
@@ -276,10 +282,12 @@ fn uuid_of_dag(dag: &Path, data: &fs::Metadata) -> String {
 
 /// Returns whether the first job of a DAG is one of HTCondor. False for a DAG that cannot be read.
 fn is_for_htcondor(dag: &Path) -> bool {
-    let Ok(file) = File::open(dag) else {
+    let Ok(file) = pmc_files::open(dag) else {
         return false;
     };
-    let lines = BufReader::new(file).split(b'\n').map_while(Result::ok);
+    let lines = BufReader::new(file.take(MAX_SMALL_FILE))
+        .split(b'\n')
+        .map_while(Result::ok);
     let mut first_words = lines.map(|line| {
         let word = line.split(u8::is_ascii_whitespace).find(|word| !word.is_empty());
         word.unwrap_or_default().to_ascii_uppercase()

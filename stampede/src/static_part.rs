@@ -1,7 +1,6 @@
 //! Loads the plan of a workflow: the events of the planner (`*.static.bp`), or the DAG itself.
 
-use std::fs::File;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
 
 use monitord_compat::static_bp_reader::Event;
@@ -14,6 +13,9 @@ use crate::job_command::{base_name, kickstart_option};
 use crate::rows::JobRow;
 use crate::store::{Store, StoreError};
 use crate::text;
+
+/// Maximum length in bytes of a line. The rest of a longer one counts as another line.
+const MAX_LINE: u64 = 64 << 20;
 
 /// Values of the column `type_desc` of a job.
 const JOB_TYPES: [&str; 12] = [
@@ -40,11 +42,12 @@ pub fn load(path: &Path, store: &dyn Store, notice: &mut dyn FnMut(Notice)) -> R
         path: path.to_owned(),
         source,
     };
-    let mut reader = BufReader::with_capacity(1 << 18, File::open(path).map_err(unreadable)?);
+    let mut reader = BufReader::with_capacity(1 << 18, pmc_files::open(path).map_err(unreadable)?);
     let mut line = Vec::new();
     for number in 1_u64.. {
         line.clear();
-        if reader.read_until(b'\n', &mut line).map_err(unreadable)? == 0 {
+        let mut bounded = (&mut reader).take(MAX_LINE);
+        if bounded.read_until(b'\n', &mut line).map_err(unreadable)? == 0 {
             break;
         }
         let text = String::from_utf8_lossy(&line);
@@ -98,6 +101,11 @@ impl UnplannedJob {
 /// # Errors
 /// The DAG cannot be read.
 pub fn open_dag(path: &Path) -> Result<Dag, LoadError> {
+    // The directory may be that of another user: a FIFO would never end.
+    pmc_files::open(path).map_err(|source| LoadError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
     Dag::open(path).map_err(|source| LoadError::Dag {
         path: path.to_owned(),
         source: Box::new(source),

@@ -15,7 +15,7 @@ mod sqlite;
 
 #[cfg(feature = "postgresql")]
 pub use postgresql::{Postgresql, ServerError};
-pub use sqlite::Sqlite;
+pub use sqlite::{Sqlite, open_untrusted};
 
 /// An error of the database.
 #[derive(Debug, thiserror::Error)]

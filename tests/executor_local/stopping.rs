@@ -233,6 +233,49 @@ fn task_that_ignores_its_limit_is_killed() {
 }
 
 #[test]
+fn task_ends_the_run_with_its_code() {
+    let run = Run::new(
+        "TASK bad --abort-on 3=42 -t 9 ./bad.sh\nTASK other ./other.sh\nTASK never -p -1 ./say.sh never\n",
+    );
+    run.script(
+        "other.sh",
+        "[ -f repaired ] && exit; echo $$ > pid.new; mv pid.new pid; exec sleep 1000",
+    );
+    run.script(
+        "bad.sh",
+        "[ -f repaired ] && exit; while [ ! -f pid ]; do sleep 0.01; done; exit 3",
+    );
+    let output = run.run(&["--monitord-hack", "x.dag"]);
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(42), "{stderr}");
+    let expected = "[error] Task bad failed with exitcode 768\n\
+        [error] This ends the run with exit code 42, as the option --abort-on of the task says\n\
+        [error] Aborting workflow\n";
+    assert!(stderr.contains(expected), "{stderr}");
+    assert_eq!(last_line(&output.stderr), "ABORT: Workflow aborted");
+    assert!(!is_running(run.read("pid").trim().parse().unwrap()));
+    assert!(!run.exists("ran") && run.done().is_empty());
+    assert!(run.read("x.dag.dagman.out").ends_with("EXITING WITH STATUS 1\n"));
+    assert!(!run.exists("bad.out.001"), "there is no retry");
+    run.write("repaired", "");
+    assert_eq!(run.run(&["--monitord-hack", "x.dag"]).status.code(), Some(0));
+    assert_eq!(run.read("ran"), "never\n");
+}
+
+#[test]
+fn task_can_end_the_run_as_a_success() {
+    let run = Run::new(
+        "TASK a --abort-on 0 ./say.sh a\nTASK b --abort-on 4 -t 2 ./b.sh\nTASK c ./say.sh c\nEDGE b a\nEDGE a c\n",
+    );
+    // Another code does not end the run.
+    run.script("b.sh", "[ -f again ] || { touch again; exit 3; }");
+    let output = run.run(&["--monitord-hack", "x.dag"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert_eq!((run.read("ran").as_str(), run.done().len()), ("a\n", 2));
+    assert!(run.read("x.dag.dagman.out").ends_with("EXITING WITH STATUS 0\n"));
+}
+
+#[test]
 fn wall_time_ends_a_run() {
     let run = Run::new("TASK slow /bin/sleep 1000\n");
     let output = run.run(&["--max-wall-time", "0.005", "x.dag"]);
@@ -240,4 +283,60 @@ fn wall_time_ends_a_run() {
     assert_eq!(last_line(&output.stderr), "ABORT: Workflow aborted");
     assert!(text(&output.stderr).contains("[info] Setting max walltime to 0.005000 minutes\n"));
     assert_eq!(run.done(), [""; 0]);
+}
+
+#[test]
+fn a_run_without_disk_space_starts_no_tasks() {
+    let run = Run::new("TASK only ./say.sh only\n");
+    // More than any disk has.
+    let child = run.start(&["--disk-reserve", "4294967295", "--jobstate-log", "x.dag"]);
+    run.wait_for("jobstate.log");
+    signal(&child, Signal::SIGUSR1);
+    let output = child.wait_with_output().unwrap();
+    let stderr = text(&output.stderr);
+    assert!(!run.exists("ran"), "{stderr}");
+    assert!(
+        output.status.code() == Some(75) || stderr.contains("Aborting workflow"),
+        "{stderr}"
+    );
+    let output = run.run(&["--disk-reserve", "4294967295", "--max-wall-time", "0.01", "x.dag"]);
+    let stderr = text(&output.stderr);
+    assert!(stderr.contains("[warn] Starting no tasks: only "), "{stderr}");
+    assert!(stderr.contains("(--disk-reserve 4294967295)\n"), "{stderr}");
+    assert!(!run.exists("ran"));
+    assert_eq!(run.run(&["--disk-reserve", "0", "x.dag"]).status.code(), Some(0));
+    assert_eq!(run.read("ran"), "only\n");
+}
+
+/// Readers of the logs find the end of each run.
+#[test]
+fn logs_of_a_killed_run_are_ended_by_the_next_one() {
+    let run = Run::new("TASK first ./first.sh\n");
+    run.script("first.sh", "[ -e begun ] || { touch begun; exec sleep 1000; }");
+    let mut child = run.start(&["--monitord-hack", "--jobstate-log", "x.dag"]);
+    run.wait_for("begun");
+    signal(&child, Signal::SIGKILL);
+    child.wait().unwrap();
+    let before = (run.read("jobstate.log"), run.read("x.dag.dagman.out"));
+    assert!(!before.0.contains("PMC_FINISHED") && !before.1.contains("EXITING"));
+    let output = run.run(&["--monitord-hack", "--jobstate-log", "x.dag"]);
+    assert_eq!(output.status.code(), Some(0));
+    let (jobstate, dagman) = (run.read("jobstate.log"), run.read("x.dag.dagman.out"));
+    let added = jobstate.strip_prefix(&before.0).unwrap();
+    let time = before.0.lines().last().unwrap().split(' ').next().unwrap();
+    assert!(
+        added.starts_with(&format!("{time} INTERNAL *** PMC_FINISHED 1 ***\n")),
+        "{added}"
+    );
+    assert!(
+        added.lines().nth(1).unwrap().ends_with("PMC_STARTED ***"),
+        "{added}"
+    );
+    let added = dagman.strip_prefix(&before.1).unwrap();
+    let first = added.lines().next().unwrap();
+    assert!(
+        first.ends_with(&format!("pid {} EXITING WITH STATUS 1", child.id())),
+        "{added}"
+    );
+    assert!(dagman.ends_with("EXITING WITH STATUS 0\n"));
 }

@@ -1,7 +1,9 @@
-//! Manual pages and shell completions, made from the option tables of the programs.
+//! Files below `share/`: manual pages and shell completions, made from the option tables of the programs, and
+//! the scripts that stand for programs of Pegasus.
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -21,6 +23,9 @@ pub fn files() -> Result<BTreeMap<PathBuf, Vec<u8>>> {
         add_pages(&mut files, &command, None)?;
         add_completions(&mut files, command);
     }
+    for (name, text) in pmc::pegasus_scripts() {
+        files.insert(Path::new(SHIMS).join(name), text.into_bytes());
+    }
     Ok(files)
 }
 
@@ -39,6 +44,9 @@ pub fn write(share: &Path) -> Result<()> {
         let path = share.join(path);
         fs::create_dir_all(path.parent().context("a file below share")?)?;
         fs::write(&path, content).with_context(|| path.display().to_string())?;
+        if path.parent().is_some_and(|folder| folder.ends_with(SHIMS)) {
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+        }
     }
     Ok(())
 }
@@ -62,12 +70,17 @@ pub fn stale(share: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Folders below `share` that hold nothing but generated files.
-const FOLDERS: [&str; 4] = [
+const FOLDERS: [&str; 5] = [
     "man/man1",
     "bash-completion/completions",
     "zsh/site-functions",
     "fish/vendor_completions.d",
+    SHIMS,
 ];
+
+/// Folder of the scripts that stand for programs of Pegasus. Its name ends in `bin`: the Python client takes
+/// the parent of that folder for the directory of an installation.
+const SHIMS: &str = "pegasus-shims/bin";
 
 fn existing(share: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::TaskId;
 use crate::names::{self, NameIndex};
-use crate::options::{Forward, Options, Request};
+use crate::options::{AbortOn, CategoryId, Forward, OptionSet, Options, RareOptions, Request};
 
 /// A DAG, as read from its file.
 ///
@@ -18,6 +18,8 @@ pub struct Dag {
     pub(crate) text: Vec<u8>,
     pub(crate) entries: Vec<Entry>,
     pub(crate) options: Vec<Options>,
+    /// By category.
+    pub(crate) category_limits: Vec<u32>,
     pub(crate) names: NameIndex,
     pub(crate) first_child: Vec<u32>,
     pub(crate) children: Vec<TaskId>,
@@ -127,9 +129,31 @@ impl Dag {
         self.entries[task.index()].options as usize
     }
 
-    /// Request and priority of each set of options.
-    pub fn option_sets(&self) -> impl ExactSizeIterator<Item = (Request, i64)> + '_ {
-        self.options.iter().map(|set| (set.request(), set.priority))
+    /// All sets of options.
+    pub fn option_sets(&self) -> impl ExactSizeIterator<Item = OptionSet> + '_ {
+        self.options.iter().map(|set| OptionSet {
+            request: set.request(),
+            category: set.category,
+            priority: set.priority,
+        })
+    }
+
+    /// Maximum running tasks of each category that has a limit, at least 1.
+    #[must_use]
+    pub fn category_limits(&self) -> &[u32] {
+        &self.category_limits
+    }
+
+    /// Category of a task, if it has a limit.
+    #[must_use]
+    pub fn category(&self, task: TaskId) -> Option<CategoryId> {
+        self.options(task).category
+    }
+
+    /// How a task ends the run, if it does.
+    #[must_use]
+    pub fn abort_on(&self, task: TaskId) -> Option<AbortOn> {
+        self.rare(task)?.abort_on
     }
 
     /// Resources that a task requests.
@@ -167,7 +191,7 @@ impl Dag {
     pub fn task(&self, task: TaskId) -> Task<'_> {
         let entry = &self.entries[task.index()];
         let options = self.options(task);
-        let forwards = options.forwards.as_deref();
+        let rare = options.rare.as_deref();
         Task {
             name: entry.name(&self.text),
             id: (entry.id_len != NO_ID)
@@ -179,8 +203,8 @@ impl Dag {
             tries: options.tries,
             priority: options.priority,
             runtime_limit: options.runtime_limit,
-            pipe_forwards: forwards.map_or(&[], |f| &f.pipes),
-            file_forwards: forwards.map_or(&[], |f| &f.files),
+            pipe_forwards: rare.map_or(&[], |rare| &rare.pipes),
+            file_forwards: rare.map_or(&[], |rare| &rare.files),
         }
     }
 
@@ -218,6 +242,10 @@ impl Dag {
 
     fn options(&self, task: TaskId) -> &Options {
         &self.options[self.entries[task.index()].options as usize]
+    }
+
+    fn rare(&self, task: TaskId) -> Option<&RareOptions> {
+        self.options(task).rare.as_deref()
     }
 }
 

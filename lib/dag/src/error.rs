@@ -55,6 +55,8 @@ pub enum DagErrorKind {
     TaskRecord(String),
     #[error("Invalid EDGE record: {0}\n")]
     EdgeRecord(String),
+    #[error("Invalid MAXJOBS record: {0}: it needs a category and a number above 0")]
+    MaxJobsRecord(String),
     #[error("Invalid #@ record: {0}\n")]
     PegasusRecord(String),
     #[error("Duplicate task: {0}")]

@@ -27,7 +27,7 @@ pub mod write;
 
 pub use dag::{Dag, Task};
 pub use error::{DagError, DagErrorKind, reason};
-pub use options::{Forward, Request};
+pub use options::{AbortOn, CategoryId, Forward, OptionSet, Request};
 
 /// Number of a task, in the order of the TASK lines of the DAG file, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

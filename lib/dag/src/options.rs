@@ -21,6 +21,48 @@ pub struct Request {
 /// Variable and path of a `-f VAR=PATH`, or source and destination of a `-F SRC=DEST`.
 pub type Forward = (Vec<u8>, Vec<u8>);
 
+/// `--abort-on CODE[=RETURN]`: the end of a task that ends the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AbortOn {
+    /// Exit code of the task, or the negative number of the signal that ended it.
+    pub code: i16,
+    /// Exit code of the run.
+    pub exit: u8,
+}
+
+impl AbortOn {
+    /// Returns whether an attempt with this raw wait status ends the run.
+    #[must_use]
+    pub fn applies_to(self, status: i32) -> bool {
+        let signal = status & 0x7f;
+        let code = if signal == 0 { status >> 8 & 0xff } else { -signal };
+        i32::from(self.code) == code
+    }
+}
+
+/// Number of a category whose running tasks are limited, from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CategoryId(pub u32);
+
+impl CategoryId {
+    /// Returns the number as an index into arrays over all categories.
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What the scheduler must know of tasks with the same options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OptionSet {
+    /// Resources that each requests.
+    pub request: Request,
+    /// Category, if the number of its running tasks is limited.
+    pub category: Option<CategoryId>,
+    /// Priority; larger values first.
+    pub priority: i64,
+}
+
 /// Options of a task, in one cache line, because each task may have its own set.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[repr(align(64))]
@@ -31,15 +73,21 @@ pub(crate) struct Options {
     pub(crate) tries: Option<u32>,
     pub(crate) priority: i64,
     pub(crate) runtime_limit: Option<Duration>,
-    // Boxed, because few tasks forward data.
-    pub(crate) forwards: Option<Box<Forwards>>,
+    /// Category, once the whole file is read.
+    pub(crate) category: Option<CategoryId>,
+    pub(crate) rare: Option<Box<RareOptions>>,
 }
 
-/// Forwards of a task, sorted by variable or source.
+/// Options that few tasks have.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Forwards {
+pub(crate) struct RareOptions {
+    /// Sorted by variable.
     pub(crate) pipes: Vec<Forward>,
+    /// Sorted by source.
     pub(crate) files: Vec<Forward>,
+    pub(crate) abort_on: Option<AbortOn>,
+    /// Name of the category; empty for none.
+    pub(crate) category: Vec<u8>,
 }
 
 impl Options {
@@ -61,7 +109,8 @@ impl Default for Options {
             tries: None,
             priority: 0,
             runtime_limit: None,
-            forwards: None,
+            category: None,
+            rare: None,
         }
     }
 }
@@ -104,15 +153,7 @@ pub(crate) fn parse<'a>(name: &[u8], rest: &'a [u8]) -> Result<(Options, &'a [u8
                 options.gpus = request("GPU requirement", &value, name)?;
             }
             b"-t" | b"--tries" => {
-                let value = value("-t/--tries", "N")?;
-                let tries = number::integer(&value).ok_or_else(|| invalid("tries", &value, name))?;
-                if tries < 0 {
-                    return Err(DagErrorKind::Negative {
-                        what: "tries",
-                        task: lossy(name),
-                    });
-                }
-                options.tries = Some(u32::try_from(tries).unwrap_or(u32::MAX));
+                options.tries = Some(tries(&value("-t/--tries", "N")?, name)?);
             }
             b"-p" | b"--priority" => {
                 let value = value("-p/--priority", "N")?;
@@ -125,21 +166,25 @@ pub(crate) fn parse<'a>(name: &[u8], rest: &'a [u8]) -> Result<(Options, &'a [u8
             }
             b"-f" | b"--pipe-forward" => {
                 let value = value(PIPE.0, PIPE.1)?;
-                add(
-                    &mut options.forwards.get_or_insert_default().pipes,
-                    PIPE,
-                    &value,
-                    name,
-                )?;
+                let rare = options.rare.get_or_insert_default();
+                add(&mut rare.pipes, PIPE, &value, name)?;
             }
             b"-F" | b"--file-forward" => {
                 let value = value(FILE.0, FILE.1)?;
-                add(
-                    &mut options.forwards.get_or_insert_default().files,
-                    FILE,
-                    &value,
-                    name,
-                )?;
+                let rare = options.rare.get_or_insert_default();
+                add(&mut rare.files, FILE, &value, name)?;
+            }
+            b"--abort-on" => {
+                let value = value("--abort-on", "CODE[=RETURN]")?;
+                let abort_on = abort_on(&value).ok_or_else(|| invalid("abort code", &value, name))?;
+                options.rare.get_or_insert_default().abort_on = Some(abort_on);
+            }
+            b"--category" => {
+                let value = value("--category", "NAME")?;
+                if value.is_empty() {
+                    return Err(invalid("category", &value, name));
+                }
+                options.rare.get_or_insert_default().category = value.into_owned();
             }
             _ => {
                 return Err(DagErrorKind::Argument {
@@ -157,6 +202,18 @@ fn invalid(what: &'static str, value: &[u8], name: &[u8]) -> DagErrorKind {
         value: lossy(value),
         task: lossy(name),
     }
+}
+
+/// Parses a number of attempts; a larger one than fits counts as the largest.
+fn tries(value: &[u8], name: &[u8]) -> Result<u32, DagErrorKind> {
+    let tries = number::integer(value).ok_or_else(|| invalid("tries", value, name))?;
+    if tries < 0 {
+        return Err(DagErrorKind::Negative {
+            what: "tries",
+            task: lossy(name),
+        });
+    }
+    Ok(u32::try_from(tries).unwrap_or(u32::MAX))
 }
 
 /// Parses memory in MB or a number of CPUs or GPUs: in single precision, rounded up, at most 32 bits. Beyond
@@ -194,6 +251,22 @@ fn seconds(what: &'static str, value: &[u8], name: &[u8]) -> Result<Duration, Da
     Ok(Duration::from_millis((milliseconds as u64).max(min)))
 }
 
+/// Parses `CODE[=RETURN]`. Without a second code, the run ends with that of the task. As in shells, this is 128
+/// and its number for a signal.
+fn abort_on(value: &[u8]) -> Option<AbortOn> {
+    let text = std::str::from_utf8(value).ok()?;
+    let (code, exit) = text
+        .split_once('=')
+        .map_or((text, None), |(code, exit)| (code, Some(exit)));
+    let code: i16 = code.parse().ok().filter(|code| (-64..=255).contains(code))?;
+    let own = if code < 0 { 128 - code } else { code };
+    let exit = match exit {
+        Some(exit) => exit.parse().ok()?,
+        None => u8::try_from(own).ok()?,
+    };
+    Some(AbortOn { code, exit })
+}
+
 /// Adds a forward, split at the first `=`. The last of several with the same key wins.
 fn add(
     forwards: &mut Vec<Forward>,
@@ -220,6 +293,20 @@ fn add(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn codes_that_end_the_run_are_parsed() {
+        let parsed = |value: &str| abort_on(value.as_bytes()).map(|abort| (abort.code, abort.exit));
+        assert_eq!(parsed("3"), Some((3, 3)));
+        assert_eq!(parsed("0=7"), Some((0, 7)));
+        assert_eq!((parsed("-9"), parsed("-9=0")), (Some((-9, 137)), Some((-9, 0))));
+        for value in ["", "=", "3=", "=3", "256", "-65", "3=256", "3=-1", "3 ", "three"] {
+            assert_eq!(parsed(value), None, "{value}");
+        }
+        let applies = |value: &str, status| abort_on(value.as_bytes()).unwrap().applies_to(status);
+        assert!(applies("3", 3 << 8) && applies("0", 0) && applies("-9", 9) && applies("-11", 128 + 11));
+        assert!(!applies("3", 3) && !applies("0", 9) && !applies("9", 9) && !applies("-9", 9 << 8));
+    }
 
     #[test]
     fn runtime_limits_are_parsed() {

@@ -10,8 +10,9 @@ use crate::TaskId;
 use crate::dag::{Dag, Entry, NO_ID};
 use crate::error::{DagError, DagErrorKind};
 use crate::names::{self, NameIndex};
-use crate::options::{self, Options};
+use crate::options::{self, CategoryId, Options};
 use crate::text::{cut, lossy, trim};
+use crate::words::Words;
 
 /// Number of names that are looked up together: first the slots of the index are read, then the tasks, then
 /// the texts. In a large DAG each of these reads misses the cache, and independent misses overlap.
@@ -53,9 +54,11 @@ pub(crate) fn read(text: Vec<u8>) -> Result<Dag, DagError> {
         start = end + 1;
     }
     reader.flush()?;
+    reader.set_categories();
     let Reader {
         entries,
         option_sets,
+        category_limits,
         names,
         edges,
         ..
@@ -69,6 +72,7 @@ pub(crate) fn read(text: Vec<u8>) -> Result<Dag, DagError> {
         text,
         entries,
         options: option_sets,
+        category_limits,
         names,
         first_child,
         children,
@@ -91,6 +95,10 @@ struct Reader<'a> {
     id: Option<&'a [u8]>,
     option_sets: Vec<Options>,
     known_sets: FxHashMap<Options, u32>,
+    /// Maximum running tasks of each category.
+    category_limits: Vec<u32>,
+    /// Numbers of these categories by name.
+    categories: FxHashMap<Vec<u8>, CategoryId>,
 }
 
 struct NewEdge<'a> {
@@ -112,6 +120,8 @@ impl<'a> Reader<'a> {
             id: None,
             option_sets: vec![Options::default()],
             known_sets: FxHashMap::from_iter([(Options::default(), 0)]),
+            category_limits: Vec::new(),
+            categories: FxHashMap::default(),
         }
     }
 
@@ -126,6 +136,8 @@ impl<'a> Reader<'a> {
             self.edge(line)
         } else if line.starts_with(b"#@") {
             self.pegasus_id(line)
+        } else if cut(line).0 == b"MAXJOBS" {
+            self.max_jobs(line)
         } else if line.is_empty() || line.starts_with(b"#") {
             Ok(())
         } else {
@@ -262,6 +274,41 @@ impl<'a> Reader<'a> {
         }
         self.id = Some(id);
         Ok(())
+    }
+
+    /// Reads `MAXJOBS CATEGORY NUMBER`, as in an input file of HTCondor's DAGMan. The last line of a category
+    /// counts.
+    fn max_jobs(&mut self, line: &[u8]) -> Result<(), DagError> {
+        let mut words = Words::new(cut(line).1);
+        let number = |word: &[u8]| std::str::from_utf8(word).ok()?.parse().ok();
+        let (Some(name), Some(limit), None) = (words.next(), words.next(), words.next()) else {
+            return Err(self.error(DagErrorKind::MaxJobsRecord(lossy(line))));
+        };
+        let Some(limit) = number(&limit).filter(|limit| *limit > 0) else {
+            return Err(self.error(DagErrorKind::MaxJobsRecord(lossy(line))));
+        };
+        let limits = &mut self.category_limits;
+        let number =
+            new_number(limits.len(), "categories").map_err(|kind| DagError::at(self.number, kind))?;
+        let category = *self
+            .categories
+            .entry(name.into_owned())
+            .or_insert(CategoryId(number));
+        if category.index() == limits.len() {
+            limits.push(limit);
+        } else {
+            limits[category.index()] = limit;
+        }
+        Ok(())
+    }
+
+    /// Sets the categories of the sets of options. A category without a limit is as good as none.
+    fn set_categories(&mut self) {
+        for set in &mut self.option_sets {
+            let rare = set.rare.as_ref();
+            let category = rare.and_then(|rare| self.categories.get(rare.category.as_slice()));
+            set.category = category.copied();
+        }
     }
 
     fn option_set(&mut self, options: Options) -> Result<u32, DagErrorKind> {

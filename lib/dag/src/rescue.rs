@@ -1,8 +1,11 @@
 //! The rescue file: names of the tasks that are done.
 //!
 //! A record is a line feed, `DONE `, and the name. So the file begins with an empty line and does not end
-//! with a line feed. The file is only appended to, even by a run that ignores its content. At the start of a
-//! run, all done tasks are written once more, in byte order of their names.
+//! with a line feed. Runs append to the file, even those that ignore its content. The original writes all done
+//! tasks once more at the start of each run. [`compact`] removes such repetitions.
+//!
+//! A record may name a task that the DAG does not have: it was removed or renamed after it was done. The record
+//! stays in the file.
 //!
 //! # After a crash
 //!
@@ -17,11 +20,14 @@
 //!   divide it only at the boundaries of pages or sectors. If a record really ends there (one file in 512
 //!   with such names), a done task runs once more. Without this restriction, every orderly end with such a
 //!   task would repeat it.
-//! * [`Writer`] removes a record that it could not write completely, and removes a torn record before it
+//! * After a power failure, the file may end with zero bytes: its length reached the disk, its data did not.
+//!   They are torn, and the record before them may be.
+//! * [`Writer`] removes a record that it could not write completely, and removes what is torn before it
 //!   appends, so that the next record does not complete it.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
@@ -33,6 +39,9 @@ use crate::{Dag, TaskId};
 /// Smallest unit in which kernels and disks divide a write.
 const SECTOR: usize = 512;
 
+/// Maximum number of names in [`UnknownTasks`].
+const MAX_NAMES: usize = 3;
+
 /// A set of tasks that are done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DoneSet {
@@ -40,6 +49,22 @@ pub struct DoneSet {
     len: usize,
     /// Position of a torn record at the end of the rescue file.
     torn_at: Option<u64>,
+    /// The file names a task twice.
+    has_repetitions: bool,
+    /// Tasks that the file does not name.
+    unrecorded: Vec<TaskId>,
+    unknown: UnknownTasks,
+}
+
+/// Tasks in the rescue file that are not in the DAG.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnknownTasks {
+    /// Number of their records.
+    pub count: usize,
+    /// The names of the first ones.
+    pub names: Vec<String>,
+    /// Line of the first record, counted from 1.
+    pub line: u64,
 }
 
 impl DoneSet {
@@ -67,6 +92,19 @@ impl DoneSet {
         self.bits[word] |= bit;
         self.len += usize::from(new);
         new
+    }
+
+    /// Adds a task that the rescue file does not name. [`Writer::record_missing`] adds its record.
+    pub fn insert_unrecorded(&mut self, task: TaskId) {
+        if self.insert(task) {
+            self.unrecorded.push(task);
+        }
+    }
+
+    /// Returns the tasks in the rescue file that are not in the DAG, if there are any.
+    #[must_use]
+    pub fn unknown(&self) -> Option<&UnknownTasks> {
+        (self.unknown.count > 0).then_some(&self.unknown)
     }
 
     /// Number of tasks in the set.
@@ -100,6 +138,41 @@ impl DoneSet {
     }
 }
 
+impl UnknownTasks {
+    fn add(&mut self, name: &[u8], line: u64) {
+        if self.count == 0 {
+            self.line = line;
+        }
+        self.count += 1;
+        if self.names.len() < MAX_NAMES {
+            self.names.push(lossy(name));
+        }
+    }
+}
+
+impl std::fmt::Display for UnknownTasks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (tasks, are) = if self.count == 1 {
+            ("task", "is")
+        } else {
+            ("tasks", "are")
+        };
+        let more = if self.count > self.names.len() {
+            ", ..."
+        } else {
+            ""
+        };
+        write!(
+            f,
+            "The rescue file names {} {tasks} that {are} not in the DAG: {}{more} (from line {}). Tasks that were \
+             renamed run again",
+            self.count,
+            self.names.join(", "),
+            self.line,
+        )
+    }
+}
+
 /// Why a rescue file was refused. `Display` is the text of the original.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -109,8 +182,6 @@ pub enum RescueError {
     Open { path: PathBuf, source: io::Error },
     #[error("Error reading rescue file: {}", reason(.0))]
     Read(io::Error),
-    #[error("Unknown task {name} in rescue file")]
-    UnknownTask { name: String, line: u64 },
     #[error("Invalid rescue record: {text}")]
     Record { text: String, line: u64 },
     #[error("Invalid DONE record: {text}\n")]
@@ -123,9 +194,7 @@ impl RescueError {
     pub fn line(&self) -> Option<u64> {
         match self {
             Self::Open { .. } | Self::Read(_) => None,
-            Self::UnknownTask { line, .. } | Self::Record { line, .. } | Self::DoneRecord { line, .. } => {
-                Some(*line)
-            }
+            Self::Record { line, .. } | Self::DoneRecord { line, .. } => Some(*line),
         }
     }
 }
@@ -133,7 +202,7 @@ impl RescueError {
 /// Reads a rescue file. A missing file counts as empty.
 ///
 /// # Errors
-/// The file cannot be read, a line is not a record, or a task is not in the DAG.
+/// The file cannot be read, or a line is not a record.
 pub fn read(path: &Path, dag: &Dag) -> Result<DoneSet, RescueError> {
     let mut file = match File::open(path) {
         Ok(file) => file,
@@ -151,7 +220,7 @@ pub fn read(path: &Path, dag: &Dag) -> Result<DoneSet, RescueError> {
 /// Reads the content of a rescue file.
 ///
 /// # Errors
-/// A line is not a record, or a task is not in the DAG.
+/// A line is not a record.
 pub fn parse(text: &[u8], dag: &Dag) -> Result<DoneSet, RescueError> {
     let mut done = DoneSet::new();
     let torn_at = torn_at(text, dag);
@@ -176,13 +245,10 @@ pub fn parse(text: &[u8], dag: &Dag) -> Result<DoneSet, RescueError> {
                 line: number,
             });
         }
-        let Some(task) = dag.find(name) else {
-            return Err(RescueError::UnknownTask {
-                name: lossy(name),
-                line: number,
-            });
-        };
-        done.insert(task);
+        match dag.find(name) {
+            Some(task) => done.has_repetitions |= !done.insert(task),
+            None => done.unknown.add(name, number),
+        }
     }
     Ok(done)
 }
@@ -198,10 +264,90 @@ pub fn skip(path: &Path, dag: &Dag) -> DoneSet {
     }
 }
 
-/// Returns the position of a torn record at the end of the file, including the line feed before it.
+/// Removes repeated records from the file. Comments stay. The new file replaces the old one as a whole. A file
+/// without repetitions, with tasks that are not in the DAG, or with several names stays as it is. No other
+/// process may write to the file meanwhile.
+///
+/// # Errors
+/// The new file cannot be written. The old one is unchanged.
+pub fn compact(path: &Path, dag: &Dag, done: &mut DoneSet) -> io::Result<()> {
+    if !done.has_repetitions || done.unknown.count > 0 {
+        return Ok(());
+    }
+    // A symbolic link stays one.
+    let path = fs::canonicalize(path)?;
+    let old = fs::metadata(&path)?;
+    if !old.is_file() || old.nlink() != 1 {
+        return Ok(());
+    }
+    let mut text = fs::read(&path)?;
+    if let Some(torn_at) = done.torn_at {
+        text.truncate(usize::try_from(torn_at).unwrap_or(usize::MAX));
+    }
+    let mut beside = path.clone().into_os_string();
+    beside.push(".new");
+    let beside = PathBuf::from(beside);
+    let replaced = replace(&path, &beside, &old, &compacted(&text, dag, done));
+    if replaced.is_err() {
+        // What is left would be replaced by the next run.
+        let _ = fs::remove_file(&beside);
+    }
+    replaced?;
+    (done.torn_at, done.has_repetitions) = (None, false);
+    done.unrecorded.clear();
+    Ok(())
+}
+
+/// Returns the content of a file with the comments of `text` and one record for each task.
+fn compacted(text: &[u8], dag: &Dag, done: &DoneSet) -> Vec<u8> {
+    let mut new = Vec::with_capacity(text.len());
+    for line in text.split(|byte| *byte == b'\n') {
+        if trim(line).starts_with(b"#") {
+            new.extend_from_slice(line);
+            new.push(b'\n');
+        }
+    }
+    let mut tasks: Vec<TaskId> = done.ids().collect();
+    dag.sort_by_name(&mut tasks);
+    for task in tasks {
+        push_record(&mut new, dag.name(task));
+    }
+    if new.len().is_multiple_of(SECTOR) {
+        // Otherwise the last record might count as torn.
+        new.push(b'\n');
+    }
+    new
+}
+
+/// Writes a file beside another one and renames it, with the owner and mode of the old one.
+fn replace(path: &Path, beside: &Path, old: &fs::Metadata, content: &[u8]) -> io::Result<()> {
+    if let Err(error) = fs::remove_file(beside)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        return Err(error);
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).open(beside)?;
+    let new = file.metadata()?;
+    if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
+        return Err(io::Error::other("the file belongs to another user or group"));
+    }
+    file.set_permissions(old.permissions())?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    fs::rename(beside, path)?;
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    File::open(folder)?.sync_all()
+}
+
+/// Returns the position of what is torn at the end of the file: a record including the line feed before it, or
+/// zero bytes.
 fn torn_at(text: &[u8], dag: &Dag) -> Option<usize> {
-    let last = memchr::memrchr(b'\n', text).map_or(0, |at| at + 1);
-    is_torn(&text[last..], text.len(), dag).then(|| last.saturating_sub(1))
+    let end = text.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
+    let last = memchr::memrchr(b'\n', &text[..end]).map_or(0, |at| at + 1);
+    if is_torn(&text[last..end], end, dag) {
+        return Some(last.saturating_sub(1));
+    }
+    (end < text.len()).then_some(end)
 }
 
 /// True if the last line, which has no line feed, is torn.
@@ -219,6 +365,11 @@ fn is_torn(line: &[u8], file_len: usize, dag: &Dag) -> bool {
     }
     dag.ids()
         .any(|task| dag.name(task).len() > name.len() && dag.name(task).starts_with(name))
+}
+
+fn push_record(text: &mut Vec<u8>, name: &[u8]) {
+    text.extend_from_slice(b"\nDONE ");
+    text.extend_from_slice(name);
 }
 
 /// Appends records to a rescue file.
@@ -250,15 +401,13 @@ impl Writer {
         })
     }
 
-    /// Writes the records of all tasks that are already done, in byte order of their names.
+    /// Writes the records of tasks that are done and that the file does not name.
     ///
     /// # Errors
     /// As [`Writer::flush`].
-    pub fn repeat(&mut self, dag: &Dag, done: &DoneSet) -> io::Result<()> {
-        let mut tasks: Vec<TaskId> = done.ids().collect();
-        dag.sort_by_name(&mut tasks);
-        for task in tasks {
-            self.push(dag.name(task));
+    pub fn record_missing(&mut self, dag: &Dag, done: &DoneSet) -> io::Result<()> {
+        for task in &done.unrecorded {
+            self.push(dag.name(*task));
         }
         self.flush()
     }
@@ -275,8 +424,7 @@ impl Writer {
 
     /// Adds a record for the next [`Writer::flush`].
     pub fn push(&mut self, name: &[u8]) {
-        self.pending.extend_from_slice(b"\nDONE ");
-        self.pending.extend_from_slice(name);
+        push_record(&mut self.pending, name);
     }
 
     /// Writes the added records to the kernel.

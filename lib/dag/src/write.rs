@@ -4,6 +4,7 @@
 //! `#@` line ends with a blank, and exactly one blank separates the name of a task from the next word.
 
 use std::fmt::Write as _;
+use std::num::NonZeroU32;
 
 use thiserror::Error;
 
@@ -166,6 +167,17 @@ fn is_plain(line: &TaskLine<'_>, more: &[&str]) -> bool {
         && first.is_some_and(|byte| byte == b'/' || byte.is_ascii_alphanumeric())
 }
 
+/// Adds a MAXJOBS line: at most `limit` tasks of a category run at a time.
+///
+/// # Errors
+/// `category` is empty or contains a blank.
+pub fn max_jobs(out: &mut String, category: &str, limit: NonZeroU32) -> Result<(), WriteError> {
+    check_name("category", category)?;
+    let category = crate::words::quote(category.as_bytes());
+    let _ = writeln!(out, "MAXJOBS {} {limit}", String::from_utf8_lossy(&category));
+    Ok(())
+}
+
 /// Adds an EDGE line. Both tasks must have been written before it.
 ///
 /// # Errors
@@ -294,6 +306,43 @@ mod tests {
         );
         assert!(edge(&mut String::new(), "a", "b c").is_err());
         assert!(comment(&mut String::new(), 1, "a b", "c").is_err());
+    }
+
+    #[test]
+    fn limits_of_categories_are_read_back() {
+        let mut out = String::new();
+        let options = "--category d'b";
+        assert!(
+            task(
+                &mut out,
+                &TaskLine {
+                    name: "t",
+                    options,
+                    command: "/bin/a",
+                    ..Default::default()
+                }
+            )
+            .is_err()
+        );
+        let options = "--category d\\'b";
+        task(
+            &mut out,
+            &TaskLine {
+                name: "t",
+                options,
+                command: "/bin/a",
+                ..Default::default()
+            },
+        )
+        .unwrap();
+        max_jobs(&mut out, "d'b", NonZeroU32::new(3).unwrap()).unwrap();
+        assert!(max_jobs(&mut out, "two words", NonZeroU32::MIN).is_err());
+        let dag = Dag::parse(out.into_bytes()).unwrap();
+        assert_eq!(
+            dag.category(TaskId(0))
+                .map(|id| dag.category_limits()[id.index()]),
+            Some(3)
+        );
     }
 
     proptest! {

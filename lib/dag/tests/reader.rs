@@ -373,3 +373,42 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn categories_have_limits() {
+    let dag = read(concat!(
+        "TASK a --category db /bin/a\nMAXJOBS db 4\nTASK b -c 2 --category 'two words' /bin/b\n",
+        "TASK c --category free --abort-on 3=0 /bin/c\nMAXJOBS 'two words' 1\nTASK d /bin/d\n",
+        "MAXJOBS unused 9\nMAXJOBS db 2\nTASK e --category db -p 1 /bin/e\n",
+    ));
+    let category = |name: &str| dag.category(dag.find(name.as_bytes()).unwrap()).map(|id| id.0);
+    assert_eq!(dag.category_limits(), [2, 1, 9]);
+    assert_eq!(
+        ["a", "b", "c", "d", "e"].map(category),
+        [Some(0), Some(1), None, None, Some(0)]
+    );
+    let abort_on = dag.abort_on(dag.find(b"c").unwrap()).unwrap();
+    assert_eq!((abort_on.code, abort_on.exit), (3, 0));
+    assert_eq!(dag.abort_on(dag.find(b"d").unwrap()), None);
+    for line in [
+        "MAXJOBS",
+        "MAXJOBS db",
+        "MAXJOBS db 0",
+        "MAXJOBS db -1",
+        "MAXJOBS db two",
+        "MAXJOBS db 1 2",
+    ] {
+        assert_eq!(
+            refuse(line).to_string(),
+            format!("Invalid MAXJOBS record: {line}: it needs a category and a number above 0")
+        );
+    }
+    assert_eq!(
+        refuse("TASK a --abort-on no /bin/a").to_string(),
+        "Invalid abort code 'no' for task a"
+    );
+    assert_eq!(
+        refuse("TASK a --category '' /bin/a").to_string(),
+        "Invalid category '' for task a"
+    );
+}

@@ -1,6 +1,5 @@
 //! Likely reasons for a group of equal failures.
 
-use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
@@ -91,7 +90,11 @@ pub(super) fn likely_reasons(history: &History, cause: &Cause) -> Vec<String> {
 /// Returns the interpreter in the first line of a script if it does not exist.
 fn missing_interpreter(program: &str) -> Option<String> {
     let mut start = Vec::new();
-    File::open(program).ok()?.take(256).read_to_end(&mut start).ok()?;
+    pmc_files::open(Path::new(program))
+        .ok()?
+        .take(256)
+        .read_to_end(&mut start)
+        .ok()?;
     let line = start.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let line = String::from_utf8_lossy(line);
     let interpreter = line.split_whitespace().next()?;

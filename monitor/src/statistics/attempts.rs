@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 
-use super::{Statistics, StatisticsError, host_names, index, open};
+use super::{Statistics, StatisticsError, host_names, index, open_untrusted};
 
 /// Rows per batch.
 const BATCH_SIZE: usize = 2048;
@@ -100,7 +100,7 @@ struct Row {
 
 /// Reads the rows, until the receiver is dropped.
 fn read(path: &Path, attempts: usize, jobs: usize, to: &SyncSender<Rows>) -> rusqlite::Result<()> {
-    let connection = open(path)?;
+    let connection = open_untrusted(path)?;
     let mut numbers = vec![0_u32; jobs];
     let mut statement = connection.prepare(
         "SELECT i.job_instance_id, i.job_id, j.exec_job_id, i.site, i.multiplier_factor,
@@ -160,7 +160,7 @@ impl Statistics {
             path: path.to_owned(),
             source,
         };
-        let hosts = open(path)
+        let hosts = open_untrusted(path)
             .and_then(|connection| host_names(&connection))
             .map_err(failed)?;
         let (to, from) = sync_channel(MAX_QUEUED);

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, SyncSender};
 
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHasher};
 
-use super::{Amount, Breakdown, Statistics, Step, by_host, index, open};
+use super::{Amount, Breakdown, Statistics, Step, by_host, index, open_untrusted};
 
 /// Rows per batch.
 const BATCH_SIZE: usize = 8192;
@@ -41,7 +41,7 @@ const BAD: u8 = 2;
 
 /// Reads the table until the receiver is dropped. Returns the names of transformations.
 pub(super) fn read(path: &Path, to: &SyncSender<Vec<Invocation>>) -> rusqlite::Result<Vec<String>> {
-    let connection = open(path)?;
+    let connection = open_untrusted(path)?;
     let mut statement = connection.prepare(
         "SELECT job_instance_id, task_submit_seq, CAST(start_time AS REAL), CAST(remote_duration AS REAL),
              CAST(remote_cpu_time AS REAL), exitcode, transformation, abs_task_id, maxrss,

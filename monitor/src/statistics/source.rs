@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use monitord_compat::run_lock::{LOADER_LOCK, is_locked};
 use pmc_stampede::error::{LoadError, Notice};
 use pmc_stampede::session::{Destination, Options, replay};
-use rusqlite::{Connection, OpenFlags};
+use pmc_stampede::store::open_untrusted;
 
 use crate::dir::RunDir;
 
@@ -54,9 +54,8 @@ fn is_up_to_date(database: &Path, log: &Path) -> bool {
     let (Ok(there), Ok(log)) = (database.metadata(), log.metadata()) else {
         return false;
     };
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let number = |sql: &str| {
-        let connection = Connection::open_with_flags(database, flags)?;
+        let connection = open_untrusted(database)?;
         connection.query_row(sql, (), |row| row.get::<_, i64>(0))
     };
     // A half-written database needs a writable directory.

@@ -20,6 +20,27 @@ pub struct Loaded<T> {
     pub catalog: T,
     /// Its file, which is copied into the submit directory.
     pub path: Option<PathBuf>,
+    /// A file that a property names and that does not exist.
+    pub missing: Option<PathBuf>,
+}
+
+/// Directories in which catalogs are found.
+#[derive(Clone, Copy, Debug)]
+pub struct SearchDirs<'a> {
+    /// Working directory: relative names start here, and default names are searched here first.
+    pub working: &'a Path,
+    /// Directory of the workflow, where default names are searched next.
+    pub workflow: Option<&'a Path>,
+}
+
+impl<'a> From<&'a Path> for SearchDirs<'a> {
+    /// The working directory only.
+    fn from(working: &'a Path) -> Self {
+        SearchDirs {
+            working,
+            workflow: None,
+        }
+    }
 }
 
 /// Properties of a catalog that is a single file.
@@ -28,7 +49,9 @@ struct CatalogSource<'a> {
     /// Property with the type.
     key: &'a str,
     default_names: &'a [&'a str],
-    working_dir: &'a Path,
+    dirs: SearchDirs<'a>,
+    /// Returns whether a catalog of this type may be named and not exist.
+    may_be_missing: fn(&str) -> bool,
 }
 
 impl CatalogSource<'_> {
@@ -38,27 +61,41 @@ impl CatalogSource<'_> {
         env: &ExpandEnv,
         load: impl FnOnce(&Path, Option<&str>, &ExpandEnv) -> Result<T, InputErrors>,
     ) -> Result<Loaded<T>, InputErrors> {
-        let Some(path) = locate(self.properties, self.key, self.working_dir, self.default_names) else {
+        let Some(path) = locate(self.properties, self.key, self.dirs, self.default_names) else {
             return Ok(Loaded::default());
         };
+        let kind = self.properties.get(self.key);
+        if !path.exists() && (self.may_be_missing)(kind.unwrap_or_default()) {
+            return Ok(Loaded {
+                missing: Some(path),
+                ..Loaded::default()
+            });
+        }
         let env = expansion(self.properties, self.key, env)?;
         Ok(Loaded {
-            catalog: load(&path, self.properties.get(self.key), &env)?,
+            catalog: load(&path, kind, &env)?,
             path: Some(path),
+            missing: None,
         })
     }
 }
 
+/// Returns the warning about a catalog that a property names and that does not exist.
+fn missing_catalog(path: &Path) -> InputError {
+    InputError::file(path, "no such catalog: the plan is made without it")
+}
+
 /// Returns the file of a catalog: that of the property `<key>.file`, else the first default name that exists
-/// in the working directory.
-fn locate(properties: &Properties, key: &str, working_dir: &Path, defaults: &[&str]) -> Option<PathBuf> {
+/// in the working directory, then beside the workflow.
+fn locate(properties: &Properties, key: &str, dirs: SearchDirs<'_>, defaults: &[&str]) -> Option<PathBuf> {
     if let Some(named) = properties.get(&format!("{key}.file")).filter(|f| !f.is_empty()) {
-        return Some(working_dir.join(named.strip_prefix("file://").unwrap_or(named)));
+        return Some(dirs.working.join(named.strip_prefix("file://").unwrap_or(named)));
     }
-    defaults
-        .iter()
-        .map(|name| working_dir.join(name))
-        .find(|path| path.exists())
+    let mut dirs = [Some(dirs.working), dirs.workflow].into_iter().flatten();
+    dirs.find_map(|dir| {
+        let mut paths = defaults.iter().map(|name| dir.join(name));
+        paths.find(|path| path.exists())
+    })
 }
 
 /// Reads the text of a catalog and expands its variables.

@@ -1,9 +1,11 @@
 //! From typed options to a request.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use clap::Parser as _;
+use pmc_secrets::SecretNames;
 
 use super::options::Options;
 use crate::error::UsageError;
@@ -12,6 +14,13 @@ use crate::request::{
     BatchOptions, CleanupStrategy, Environment, Format, Picture, Request, Subject, SubworkflowOptions,
 };
 use crate::scheduler::Scheduler;
+
+/// Returns the command line for files that others may read.
+fn shown_arguments(arguments: &[String], environment: &Environment) -> String {
+    let more = environment.variables.get(pmc_secrets::VARIABLE);
+    let secrets = SecretNames::new(more.map(OsStr::new));
+    secrets.hide_all(arguments.get(1..).unwrap_or_default()).join(" ")
+}
 
 /// Turns options into a request.
 pub(super) fn request(
@@ -72,9 +81,10 @@ pub(super) fn request(
         job_prefix: typed.job_prefix,
         cluster: names(&typed.cluster),
         batch,
-        arguments: arguments.get(1..).unwrap_or_default().join(" "),
+        arguments: shown_arguments(arguments, &environment),
         line: arguments.get(1..).unwrap_or_default().to_vec(),
         pictures,
+        check_files: false,
         warnings,
         parse_options: parse_subworkflow_options,
         environment,

@@ -71,7 +71,7 @@ impl LastUses {
     /// Adds a file use to a job, given the number of the job, counted from 1. A second use in the same
     /// direction is ignored; one in the other direction makes the file input and output.
     fn add(&mut self, number: u32, uses: &mut Vec<FileUse>, new: FileUse) {
-        let last = &mut self.of[new.file.0 as usize];
+        let last = &mut self.of[new.file];
         if last.0 != number {
             *last = (number, u32::try_from(uses.len()).unwrap_or(u32::MAX));
             uses.push(new);
@@ -272,7 +272,7 @@ impl Builder {
         if !job.profiles.is_empty() {
             move_metadata_profiles(&mut job);
         }
-        let index = JobIndex(u32::try_from(self.workflow.jobs.len()).unwrap_or(u32::MAX));
+        let index = JobIndex::new(self.workflow.jobs.len());
         if job.id.is_empty() {
             self.problem(position, format!("job {} has no id", job.transformation));
         } else if job.id.len() + job.transformation.name.len() > MAX_NAME {
@@ -284,7 +284,7 @@ impl Builder {
                 self.jobs_of_ids.push(index);
             } else {
                 let first = self.jobs_of_ids[id as usize];
-                let line = self.workflow.jobs[first.0 as usize].position.line;
+                let line = self.workflow.jobs[first].position.line;
                 self.problem(
                     position,
                     format!("the job id {} is used twice, first in line {line}", job.id),

@@ -296,7 +296,7 @@ impl<'a> Reader<'_, 'a> {
 
     fn file_use(&mut self, position: Position) -> Result<Option<FileUse>> {
         let mut fields = Fields::new("uses", USES).unsupported(&["namespace", "version"]);
-        let mut found = default_use(FileId(0), Link::Input);
+        let mut found = default_use(FileId::new(0), Link::Input);
         let (mut file, mut link) = (None, None);
         while let Some((key, _)) = self.yaml.field(&mut fields)? {
             match key {

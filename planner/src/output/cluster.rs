@@ -32,14 +32,14 @@ const MARGIN: u64 = 5;
 
 fn cluster<'p>(plan: &'p Plan<'_>, id: JobId) -> Option<&'p Cluster> {
     match plan.job(id).task {
-        Task::Cluster(n, _) => plan.exec.clusters.get(n as usize),
+        Task::Cluster(n, _) => Some(&plan.exec.clusters[n]),
         _ => None,
     }
 }
 
 /// Returns the cluster of a job.
 fn cluster_of<'p>(plan: &'p Plan<'_>, id: JobId) -> Option<&'p Cluster> {
-    let position = (id as usize).checked_sub(plan.exec.jobs.len())? as u32;
+    let position = id.index().checked_sub(plan.exec.jobs.len())?;
     let clusters = &plan.exec.clusters;
     let after = clusters.partition_point(|cluster| cluster.members.start <= position);
     clusters.get(after.checked_sub(1)?)
@@ -60,7 +60,7 @@ pub(crate) fn is_later_member(plan: &Plan<'_>, id: JobId) -> bool {
 
 /// Returns whether a clustered job inherits its whole environment from the cluster.
 pub(crate) fn inherits_environment(plan: &Plan<'_>, id: JobId) -> bool {
-    let profiles = |id: JobId| &plan.exec.setups[plan.job(id).setup as usize].profiles;
+    let profiles = |id: JobId| &plan.exec.setups[plan.job(id).setup].profiles;
     cluster_of(plan, id).is_some_and(|cluster| {
         let outer = profiles(cluster.job);
         profiles(id)
@@ -119,7 +119,7 @@ pub(crate) fn command(plan: &Plan<'_>, id: JobId) -> Result<Command, Vec<String>
     let Some(cluster) = cluster(plan, id) else {
         return Err(vec![format!("the job {} is not a cluster", plan.job(id).name)]);
     };
-    let setup = &plan.exec.setups[plan.job(id).setup as usize];
+    let setup = &plan.exec.setups[plan.job(id).setup];
     let mut problems = Vec::new();
     let mut command = Command::default();
     // Resources of the aggregator in the catalog, else those of the jobs.
@@ -158,7 +158,7 @@ fn check_parallel(plan: &Plan<'_>, id: JobId, cluster: &Cluster, arguments: &str
     if cluster.edges.is_empty() {
         return Ok(());
     }
-    let setup = &plan.exec.setups[plan.job(id).setup as usize];
+    let setup = &plan.exec.setups[plan.job(id).setup];
     let variable = setup.profiles.get(Namespace::Env, "SEQEXEC_CPUS");
     match parallel_jobs(arguments).or(variable.map(str::to_owned)) {
         Some(number) if is_several(&number) => Err(vec![format!(
@@ -291,7 +291,7 @@ pub(crate) fn list(plan: &Plan<'_>, id: JobId, text: &mut String) -> Result<(), 
     if cluster.aggregator == Aggregator::MpiExec {
         text.push('\n');
         for &(parent, child) in &cluster.edges {
-            let name = |position: u32| &plan.job(plan.member(position)).name;
+            let name = |position: usize| &plan.job(plan.member(position)).name;
             if let Err(problem) = write::edge(text, name(parent), name(child)) {
                 problems.push(problem.to_string());
             }

@@ -10,8 +10,7 @@ use std::fmt::Write as _;
 
 use pmc_dag::write::TaskLine;
 
-use crate::exec::{JobId, Setup, SiteId, Task};
-use crate::model::JobIndex;
+use crate::exec::{JobId, Setup, SetupId, SiteId, Task};
 use crate::profiles::{Namespace, Profiles};
 use crate::refine::settings::Generator;
 
@@ -106,7 +105,7 @@ struct CommonParts {
 
 /// Setup, site, staging site; whether it is a compute job, needs no work directory, is called by a shell
 /// script.
-type Key = (u32, SiteId, SiteId, bool, bool, bool);
+type Key = (SetupId, SiteId, SiteId, bool, bool, bool);
 
 /// Size of the cache. It can be small, since similar jobs are adjacent.
 const CACHE_SIZE: usize = 16;
@@ -137,7 +136,7 @@ impl Commands {
             *command = super::cluster::command(plan, id)?;
             return Ok(());
         }
-        let setup = &plan.exec.setups[job.setup as usize];
+        let setup = &plan.exec.setups[job.setup];
         let mut problems = Vec::new();
         let at = self.common(plan, id, &mut problems);
         self.text.clear();
@@ -170,7 +169,11 @@ impl Commands {
             }
         } else if matches!(job.task, Task::NoOp) {
             command.program.push_str(&quote(&setup.executable));
-        } else if is_called_by_script(plan, id) && launcher.is_none() && !has_outputs(plan, job.task) {
+        } else if is_called_by_script(plan, id)
+            && launcher.is_none()
+            && !has_outputs(plan, job.task)
+            && super::stat::required_outputs(plan, id).is_empty()
+        {
             command.stdin = input(plan, id);
             command.program.push_str(&quote(&setup.executable));
             command.arguments.push_str(arguments);
@@ -216,7 +219,7 @@ impl Commands {
 impl CommonParts {
     fn new(plan: &Plan<'_>, id: JobId, key: Key, problems: &mut Vec<String>) -> Self {
         let job = plan.job(id);
-        let setup = &plan.exec.setups[job.setup as usize];
+        let setup = &plan.exec.setups[job.setup];
         let mut resources = Command::default();
         limits::resources(plan, id, &mut resources, problems);
         if let Some(other) = setup.profiles.pegasus("gridstart").map(str::trim)
@@ -283,7 +286,7 @@ const WRAPPERS: &[&str] = &["", "Kickstart", "None", "PegasusLite"];
 /// Returns whether kickstart wraps the program.
 pub(crate) fn is_wrapped(plan: &Plan<'_>, id: JobId) -> bool {
     let job = plan.job(id);
-    let gridstart = plan.exec.setups[job.setup as usize].profiles.pegasus("gridstart");
+    let gridstart = plan.exec.setups[job.setup].profiles.pegasus("gridstart");
     !matches!(job.task, Task::NoOp | Task::Cluster(..)) && !gridstart.is_some_and(is_no_wrapper)
 }
 
@@ -303,7 +306,7 @@ fn kickstart(plan: &Plan<'_>, id: JobId, setup: &Setup) -> String {
     let job = plan.job(id);
     match setup.profiles.pegasus("gridstart.path").map(str::trim) {
         Some(path) if !path.is_empty() => quote(path).into_owned(),
-        _ => quote(&plan.kickstarts[usize::from(job.site.0)]).into_owned(),
+        _ => quote(&plan.kickstarts[job.site]).into_owned(),
     }
 }
 
@@ -323,8 +326,8 @@ fn wrap(
         push_word(&mut line, "-i ", &path, " ");
     }
     let (mut stdout, mut stderr) = (None, None);
-    if let Task::Compute(JobIndex(n)) = job.task {
-        let of = &plan.workflow.jobs[n as usize];
+    if let Task::Compute(n) = job.task {
+        let of = &plan.workflow.jobs[n];
         (stdout, stderr) = (of.stdout, of.stderr);
     }
     if super::cluster::is_later_member(plan, id) {
@@ -372,11 +375,11 @@ fn append_program(
     let job = plan.job(id);
     let settings = plan.settings;
     let is_long = line.len() + setup.executable.len() + arguments.len() > settings.invoke_length;
-    if let Task::Compute(JobIndex(n)) = job.task
+    if let Task::Compute(n) = job.task
         && !plan.is_member(id)
         && !settings.invoke_disable
         && (settings.invoke_always || is_long)
-        && let Some(words) = argument_words(&plan.workflow.jobs[n as usize], true)
+        && let Some(words) = argument_words(&plan.workflow.jobs[n], true)
     {
         let file = format!("{}/{}.arg", plan.submit, job.name);
         push_word(line, " -I ", &file, " ");
@@ -392,16 +395,26 @@ fn append_program(
     line.push_str(arguments);
 }
 
+/// Maximum bytes of output names in a shell command that checks them. One argument has at most 128 KiB.
+const MAX_CHECKED: usize = 64 * 1024;
+
 /// Makes the command of a program without kickstart: a shell changes into the work directory and redirects
 /// streams.
 fn bare(plan: &Plan<'_>, id: JobId, setup: &Setup, arguments: &str, command: &mut Command) {
     let job = plan.job(id);
-    let mut script = String::from("cd \"$0\" && exec \"$@\"");
+    let outputs = super::stat::required_outputs(plan, id);
+    let checks =
+        !outputs.is_empty() && outputs.iter().map(|name| name.len() + 1).sum::<usize>() < MAX_CHECKED;
+    let mut script = String::from(if checks {
+        "cd \"$0\" && \"$@\""
+    } else {
+        "cd \"$0\" && exec \"$@\""
+    });
     if has_input_file(job.task) && part(plan, id).is_none() {
         let _ = write!(script, " <{}", shell_quote(&plan.job_file(id, suffix(plan, id))));
     }
-    if let Task::Compute(JobIndex(n)) = job.task {
-        let of = &plan.workflow.jobs[n as usize];
+    if let Task::Compute(n) = job.task {
+        let of = &plan.workflow.jobs[n];
         for (operator, file) in [("<", of.stdin), (">", of.stdout), ("2>", of.stderr)] {
             if let Some(file) = file {
                 let _ = write!(
@@ -411,6 +424,16 @@ fn bare(plan: &Plan<'_>, id: JobId, setup: &Setup, arguments: &str, command: &mu
                 );
             }
         }
+    }
+    if checks {
+        script.push_str(" || exit; m=0; for f in");
+        for output in outputs {
+            let _ = write!(script, " {}", shell_quote(output));
+        }
+        script.push_str(
+            "; do test -e \"$f\" || { echo \"the program ended with success, but did not write its declared output: $f\" \
+             >&2; m=1; }; done; exit $m",
+        );
     }
     command.program = "/bin/sh".into();
     let mut line = format!("-c {} {} ", quote(&script), quote(work_dir(plan, id)));

@@ -9,7 +9,8 @@ use std::path::Path;
 use pmc_dag::write;
 
 use crate::error::PlanError;
-use crate::graph::Adjacency;
+use crate::exec::JobId;
+use crate::graph::Lists;
 
 use super::Plan;
 use super::batch::NodeSize;
@@ -76,7 +77,7 @@ pub(crate) fn write(
     }
     file.write_all(b"\n").map_err(failed)?;
     let place = positions(plan);
-    let children = Adjacency::new(plan.order.len(), plan.exec.edges.iter().copied());
+    let children = Lists::grouped(plan.order.len(), plan.exec.edges.iter().copied());
     in_order(
         plan.order.len(),
         EDGE_CHUNK,
@@ -85,7 +86,7 @@ pub(crate) fn write(
             for &parent in &plan.order[range] {
                 sorted.clear();
                 sorted.extend_from_slice(children.of(parent));
-                sorted.sort_unstable_by_key(|&c: &u32| place[c as usize]);
+                sorted.sort_unstable_by_key(|&c: &JobId| place[c]);
                 let children = sorted.iter().map(|&child| &*plan.job(child).name);
                 if let Err(error) = write::edges(text, &plan.job(parent).name, children) {
                     problem.get_or_insert_with(|| error.to_string());
@@ -167,7 +168,7 @@ fn jobs(
 pub(crate) fn positions(plan: &Plan<'_>) -> Vec<u32> {
     let mut place = vec![0; plan.order.len()];
     for (n, &id) in plan.order.iter().enumerate() {
-        place[id as usize] = n as u32;
+        place[id] = n as u32;
     }
     place
 }
@@ -183,7 +184,7 @@ pub(super) fn replace_spaces(name: &str) -> Cow<'_, str> {
 
 fn task(
     plan: &Plan<'_>,
-    id: u32,
+    id: JobId,
     n: u64,
     command: &Command,
     scratch: &mut String,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use monitord_compat::static_bp::{Events, Group, Head};
 
 use crate::error::PlanError;
-use crate::exec::{JobId, Task};
+use crate::exec::{JobId, SetupId, Task};
 use crate::model::{Arguments, FileUse, Job, JobIndex, Workflow};
 use crate::profiles::Namespace;
 
@@ -91,10 +91,10 @@ impl Tasks {
         }
         let mut group = Group::default();
         for of_parent in edges.chunk_by(|a, b| a.0 == b.0) {
-            let parent = ("parent.task.id", &*jobs[of_parent[0].0.0 as usize].id);
+            let parent = ("parent.task.id", &*jobs[of_parent[0].0].id);
             group.begin(&heads.task_edge, parent, "child.task.id");
-            for (_, child) in of_parent {
-                group.add(&mut text, &jobs[child.0 as usize].id);
+            for &(_, child) in of_parent {
+                group.add(&mut text, &jobs[child].id);
                 write(&mut text)?;
             }
         }
@@ -210,8 +210,8 @@ impl<'a> JobEvents<'a> {
             let job = plan.job(plan.order[n]);
             let members = match job.task {
                 Task::Cluster(n, _) => {
-                    let members = &plan.exec.clusters[n as usize].members;
-                    &plan.exec.members[members.start as usize..members.end as usize]
+                    let members = &plan.exec.clusters[n].members;
+                    &plan.exec.members[members.clone()]
                 }
                 _ => std::slice::from_ref(job),
             };
@@ -221,7 +221,7 @@ impl<'a> JobEvents<'a> {
                         .task_of_job
                         .begin(text)
                         .with("job.id", &job.name)
-                        .with("task.id", &plan.workflow.jobs[n.0 as usize].id);
+                        .with("task.id", &plan.workflow.jobs[n].id);
                 }
             }
         })?;
@@ -276,11 +276,9 @@ impl Prefixes {
         });
     }
 
-    fn metadata_of(&self, plan: &Plan<'_>, n: JobIndex, setup: u32, text: &mut String) {
-        let job = &plan.workflow.jobs[n.0 as usize];
-        let entry = plan.exec.setups[setup as usize]
-            .entry
-            .map(|e| &plan.catalog.entries[e as usize]);
+    fn metadata_of(&self, plan: &Plan<'_>, n: JobIndex, setup: SetupId, text: &mut String) {
+        let job = &plan.workflow.jobs[n];
+        let entry = plan.exec.setups[setup].entry.map(|e| &plan.catalog.entries[e]);
         // The most frequent case.
         if job.metadata.is_empty() && job.profiles.is_empty() && entry.is_none_or(|e| e.metadata.is_empty()) {
             return;
@@ -344,10 +342,10 @@ impl Prefixes {
     ) {
         let job = plan.job(id);
         let (kind, description) = job.task.kind();
-        let profiles = &plan.exec.setups[job.setup as usize].profiles;
+        let profiles = &plan.exec.setups[job.setup].profiles;
         let retries = profiles.get(Namespace::Dagman, "retry").map_or("1", str::trim);
         let (clustered, tasks) = match job.task {
-            Task::Cluster(n, _) => ("1", plan.exec.clusters[n as usize].members.len() as u64),
+            Task::Cluster(n, _) => ("1", plan.exec.clusters[n].members.len() as u64),
             Task::Compute(_) => ("0", 1),
             _ => ("0", 0),
         };

@@ -1,7 +1,7 @@
 //! Directories of the jobs' files below the submit directory (section 1.6 of the planner's specification).
 
 use crate::exec::{Exec, JobId, Task};
-use crate::model::{JobIndex, Workflow};
+use crate::model::Workflow;
 use crate::refine::settings::SubmitMapper;
 
 /// Directory of each job.
@@ -27,11 +27,11 @@ impl Layout {
         for (n, job) in exec.jobs.iter().enumerate() {
             let directory = match (mapper, exec.leading(job.task)) {
                 (SubmitMapper::Hashed { levels, multiplier }, _) => hashed(n as u64, *levels, *multiplier),
-                (SubmitMapper::Named, Some(JobIndex(k))) => {
-                    let profiles = &exec.setups[job.setup as usize].profiles;
+                (SubmitMapper::Named, Some(k)) => {
+                    let profiles = &exec.setups[job.setup].profiles;
                     let name = match profiles.pegasus("relative.submit.dir") {
                         Some(directory) => directory,
-                        None => &workflow.jobs[k as usize].transformation.name,
+                        None => &workflow.jobs[k].transformation.name,
                     };
                     inside(name)
                 }
@@ -53,16 +53,16 @@ impl Layout {
         this.of_job.resize(jobs + exec.members.len(), 0);
         for (n, job) in exec.jobs.iter().enumerate() {
             if let Task::Cluster(cluster, _) = job.task {
-                let members = &exec.clusters[cluster as usize].members;
+                let members = &exec.clusters[cluster].members;
                 let directory = this.of_job[n];
-                this.of_job[jobs + members.start as usize..jobs + members.end as usize].fill(directory);
+                this.of_job[jobs + members.start..jobs + members.end].fill(directory);
             }
         }
         this
     }
     /// Returns the directory of a job.
     pub(crate) fn of(&self, job: JobId) -> &str {
-        &self.directories[self.of_job[job as usize] as usize]
+        &self.directories[self.of_job[job] as usize]
     }
     /// Returns all directories.
     pub(crate) fn directories(&self) -> impl Iterator<Item = &str> {

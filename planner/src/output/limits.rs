@@ -61,7 +61,7 @@ pub(crate) fn timeouts(profiles: &Profiles) -> Result<Option<(i64, Option<i64>)>
 /// Sets resources and options of a task from its profiles.
 pub(crate) fn resources(plan: &Plan<'_>, id: JobId, command: &mut Command, problems: &mut Vec<String>) {
     let job = plan.job(id);
-    let profiles = &plan.exec.setups[job.setup as usize].profiles;
+    let profiles = &plan.exec.setups[job.setup].profiles;
     let text = |key: &str| profiles.pegasus(key).map(str::trim).filter(|t| !t.is_empty());
     for key in ["memory", "diskspace"] {
         if let Some(value) = text(key)
@@ -124,8 +124,8 @@ pub(crate) fn resources(plan: &Plan<'_>, id: JobId, command: &mut Command, probl
 
 /// Returns the container of a job's program.
 fn container<'p>(plan: &'p Plan<'_>, id: JobId) -> Option<&'p str> {
-    let setup = &plan.exec.setups[plan.job(id).setup as usize];
-    let entry = &plan.catalog.entries[setup.entry? as usize];
+    let setup = &plan.exec.setups[plan.job(id).setup];
+    let entry = &plan.catalog.entries[setup.entry?];
     entry.container.as_deref()
 }
 

@@ -30,7 +30,7 @@ impl WorkLists {
     /// Returns offset and length of a job's list in the shared file of a large plan.
     pub(crate) fn part(&self, id: JobId) -> Option<(u64, u32)> {
         self.parts
-            .get(id as usize)
+            .get(id.index())
             .copied()
             .filter(|&(_, length)| length > 0)
     }
@@ -66,7 +66,7 @@ pub(crate) fn suffix(plan: &Plan<'_>, id: JobId) -> &'static str {
 /// Returns whether a job can read its list from a part of a file. Only this project's transfer tool can.
 fn reads_parts(plan: &Plan<'_>, id: JobId) -> bool {
     let job = plan.job(id);
-    let name = plan.exec.setups[job.setup as usize]
+    let name = plan.exec.setups[job.setup]
         .executable
         .strip_prefix(plan.own_tools.as_str());
     !plan.files_apart && !matches!(job.task, Task::Register(_)) && name == Some("/pegasus-transfer")
@@ -121,7 +121,7 @@ pub(crate) fn write(plan: &Plan<'_>, dir: &Path) -> Result<WorkLists, PlanError>
         Rendered::default,
         |rendered, range| {
             for id in range {
-                if let Err(error) = files_of(plan, dir, id as JobId, rendered) {
+                if let Err(error) = files_of(plan, dir, JobId::new(id), rendered) {
                     rendered.failed = Some(error);
                 }
                 if rendered.failed.is_some() || rendered.problems.len() > MAX_SHOWN {
@@ -148,7 +148,7 @@ pub(crate) fn write(plan: &Plan<'_>, dir: &Path) -> Result<WorkLists, PlanError>
             out.write_all(rendered.shared.as_bytes()).map_err(failed)?;
             rendered.shared.clear();
             for (id, length) in rendered.parts.drain(..) {
-                places.parts.resize(id as usize, (0, 0));
+                places.parts.resize(id.index(), (0, 0));
                 places.parts.push((at, u32::try_from(length).unwrap_or(u32::MAX)));
                 at += length as u64;
             }
@@ -260,10 +260,10 @@ fn append_list(plan: &Plan<'_>, id: JobId, text: &mut String) {
             } else {
                 "output"
             };
-            transfers(plan, &plan.exec.transfers[n as usize].files, linkage, text);
+            transfers(plan, &plan.exec.transfers[n].files, linkage, text);
         }
         Task::Register(n) => {
-            for (file, place, metadata) in &plan.exec.registrations[n as usize].entries {
+            for (file, place, metadata) in &plan.exec.registrations[n].entries {
                 registration(plan, *file, place, metadata.as_deref().unwrap_or_default(), text);
             }
         }
@@ -272,7 +272,7 @@ fn append_list(plan: &Plan<'_>, id: JobId, text: &mut String) {
         Task::CleanUp(n) => {
             let site = plan.sites.get(job.staging);
             text.push_str("[\n");
-            for (k, &file) in plan.exec.removals[n as usize].iter().enumerate() {
+            for (k, &file) in plan.exec.removals[n].iter().enumerate() {
                 if k > 0 {
                     text.push_str("\n  ,\n");
                 }

@@ -15,7 +15,7 @@ pub(crate) mod stat;
 pub(crate) mod submit_dir;
 
 use crate::exec::{Exec, ExecJob, JobId, Place, Task};
-use crate::model::{JobIndex, Workflow};
+use crate::model::Workflow;
 pub(crate) use crate::recipe::PROPERTIES;
 use crate::refine::settings::Settings;
 use crate::refine::sites::Sites;
@@ -60,18 +60,18 @@ pub(crate) const MAX_SMALL_PLAN: usize = 1000;
 impl<'a> Plan<'a> {
     /// Returns a job of the plan or of a cluster.
     pub(crate) fn job(&self, id: JobId) -> &'a ExecJob {
-        match self.exec.jobs.get(id as usize) {
+        match self.exec.jobs.get(id.index()) {
             Some(job) => job,
-            None => &self.exec.members[id as usize - self.exec.jobs.len()],
+            None => &self.exec.members[id.index() - self.exec.jobs.len()],
         }
     }
     /// Returns the number of a clustered job, given its position in [`Exec::members`].
-    pub(crate) fn member(&self, position: u32) -> JobId {
-        self.exec.jobs.len() as u32 + position
+    pub(crate) fn member(&self, position: usize) -> JobId {
+        JobId::new(self.exec.jobs.len() + position)
     }
     /// Returns whether a job runs in a cluster.
     pub(crate) fn is_member(&self, id: JobId) -> bool {
-        id as usize >= self.exec.jobs.len()
+        id.index() >= self.exec.jobs.len()
     }
     /// Returns the absolute path of a job's file with this suffix.
     pub(crate) fn job_file(&self, id: JobId, suffix: &str) -> String {
@@ -95,14 +95,14 @@ impl<'a> Plan<'a> {
     /// Returns the id in the workflow, `null` for auxiliary jobs.
     pub(crate) fn logical_id(&self, job: &ExecJob) -> &str {
         match job.task {
-            Task::Compute(JobIndex(n)) => &self.workflow.jobs[n as usize].id,
+            Task::Compute(n) => &self.workflow.jobs[n].id,
             _ => "null",
         }
     }
     /// Appends the complete name of a job's transformation to a text.
     pub(crate) fn push_transformation(&self, job: &ExecJob, text: &mut String) {
         match job.task {
-            Task::Compute(JobIndex(n)) => self.workflow.jobs[n as usize].transformation.push_to(text),
+            Task::Compute(n) => self.workflow.jobs[n].transformation.push_to(text),
             task => text.push_str(task.transformation()),
         }
     }

@@ -22,7 +22,7 @@ use super::lists::catalog_word;
 use super::{PROPERTIES, Plan};
 
 /// Version of Pegasus with which plans are compatible.
-pub(crate) const COMPATIBLE_VERSION: &str = "5.1.3";
+pub const COMPATIBLE_VERSION: &str = "5.1.3";
 
 /// Counts the jobs.
 pub(crate) fn count(exec: &Exec, tasks: usize) -> Counts {
@@ -176,7 +176,7 @@ pub(crate) fn metrics(
 pub(crate) fn count_files(workflow: &Workflow) -> [usize; 3] {
     let mut seen = vec![(false, false); workflow.files.len()];
     for file_use in workflow.jobs.iter().flat_map(|job| &job.uses) {
-        let (read, written) = &mut seen[file_use.file.0 as usize];
+        let (read, written) = &mut seen[file_use.file];
         *read |= file_use.link.reads();
         // A checkpoint is for the job that writes it.
         *written |= file_use.link.writes() && file_use.link != Link::Checkpoint;
@@ -251,9 +251,9 @@ pub(crate) fn notify(plan: &Plan<'_>) -> String {
     );
     let mut of_job = |job: &ExecJob, head: &dyn Fn() -> String| {
         let Task::Compute(n) = job.task else { return };
-        let hooks_of_job = &plan.workflow.jobs[n.0 as usize].hooks;
-        let entry = plan.exec.setups[job.setup as usize].entry;
-        let program = entry.map(|e| &plan.catalog.entries[e as usize].hooks);
+        let hooks_of_job = &plan.workflow.jobs[n].hooks;
+        let entry = plan.exec.setups[job.setup].entry;
+        let program = entry.map(|e| &plan.catalog.entries[e].hooks);
         if hooks_of_job.is_empty() && program.is_none_or(|hooks| hooks.is_empty()) {
             return;
         }
@@ -263,10 +263,10 @@ pub(crate) fn notify(plan: &Plan<'_>) -> String {
     for job in &plan.exec.jobs {
         match job.task {
             Task::Cluster(n, _) => {
-                let members = plan.exec.clusters[n as usize].members.clone();
+                let members = plan.exec.clusters[n].members.clone();
                 for (k, member) in members.enumerate() {
                     let head = || format!("INVOCATION {} {}", job.name, k + 1);
-                    of_job(&plan.exec.members[member as usize], &head);
+                    of_job(&plan.exec.members[member], &head);
                 }
             }
             _ => of_job(job, &|| format!("JOB {}", job.name)),

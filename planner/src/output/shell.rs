@@ -195,7 +195,7 @@ fn words(command: &Command) -> (String, String) {
 /// job.
 fn post_arguments(plan: &Plan<'_>, id: JobId) -> String {
     let job = plan.job(id);
-    let profiles = &plan.exec.setups[job.setup as usize].profiles;
+    let profiles = &plan.exec.setups[job.setup].profiles;
     let mut text = String::new();
     for (option, key) in [("-f", "exitcode.failuremsg"), ("-s", "exitcode.successmsg")] {
         if let Some(message) = profiles.pegasus(key).filter(|m| !m.is_empty()) {
@@ -209,10 +209,7 @@ fn post_arguments(plan: &Plan<'_>, id: JobId) -> String {
 /// Returns the environment of a job: defaults, overridden by its profiles.
 fn environment<'p>(plan: &'p Plan<'_>, id: JobId, path: Option<&'p str>) -> Vec<(&'p str, Cow<'p, str>)> {
     let job = plan.job(id);
-    let own: Vec<(&str, &str)> = plan.exec.setups[job.setup as usize]
-        .profiles
-        .of(Namespace::Env)
-        .collect();
+    let own: Vec<(&str, &str)> = plan.exec.setups[job.setup].profiles.of(Namespace::Env).collect();
     let home = plan.sites.get(job.site).tools.strip_suffix("/bin");
     let everywhere = [
         ("LANG", Some("en_US.UTF-8")),

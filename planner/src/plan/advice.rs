@@ -2,7 +2,7 @@
 
 use crate::error::PlanError;
 use crate::exec::{Exec, ExecJob, Task};
-use crate::model::{Arguments, JobIndex, TransferFlag, Workflow};
+use crate::model::{Arguments, TransferFlag, Workflow};
 use crate::output::command::{doubt, is_no_wrapper};
 use crate::profiles::Namespace;
 use crate::properties::Properties;
@@ -31,15 +31,15 @@ pub(super) fn outputs_that_stay(workflow: &Workflow, exec: &Exec, sites: &Sites)
 pub(super) fn doubtful_arguments(workflow: &Workflow, exec: &Exec) -> Option<String> {
     let mut jobs = exec.jobs.iter().chain(&exec.members);
     let (job, why) = jobs.find_map(|job| {
-        let Task::Compute(JobIndex(n)) = job.task else {
+        let Task::Compute(n) = job.task else {
             return None;
         };
-        let Arguments::Raw(text) = &workflow.jobs[n as usize].arguments else {
+        let Arguments::Raw(text) = &workflow.jobs[n].arguments else {
             return None;
         };
-        let gridstart = exec.setups[job.setup as usize].profiles.pegasus("gridstart");
+        let gridstart = exec.setups[job.setup].profiles.pegasus("gridstart");
         let why = doubt(text, !gridstart.is_some_and(is_no_wrapper))?;
-        Some((&workflow.jobs[n as usize], why))
+        Some((&workflow.jobs[n], why))
     })?;
     let literal = if workflow
         .path
@@ -68,7 +68,7 @@ pub(super) fn dagman_scripts(exec: &Exec) -> Option<String> {
         Some((n, keys.find(|key| is_script(&key.to_ascii_lowercase()))?))
     })?;
     let mut jobs = exec.jobs.iter().chain(&exec.members);
-    let name = &jobs.find(|job| job.setup as usize == setup)?.name;
+    let name = &jobs.find(|job| job.setup.index() == setup)?.name;
     Some(format!(
         "the profile dagman::{key}, as the job {name} has it, has no effect: there is no DAGMan that starts scripts before \
          and after jobs; the profiles exitcode.failuremsg and exitcode.successmsg of the namespace pegasus are heeded by \

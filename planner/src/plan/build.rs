@@ -4,10 +4,10 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use super::inputs::{Inputs, add_transformations_dir, property_sources, with_further_problems};
-use super::{Counts, Planned, Preview, Script, advice, directories, files, iso_seconds};
+use super::{Counts, Planned, Preview, Script, advice, directories, files, iso_seconds, preflight};
 use crate::diagnostic::Diagnostic;
 use crate::error::PlanError;
-use crate::exec::Exec;
+use crate::exec::{Exec, JobId};
 use crate::graph::{Graph, by_depth};
 use crate::output::layout::Layout;
 use crate::output::submit_dir::SubmitDir;
@@ -72,7 +72,7 @@ struct BuiltPlan<'r> {
     sites: Sites,
     exec: Exec,
     /// Jobs, parents before children.
-    order: Vec<u32>,
+    order: Vec<JobId>,
     /// Submit directory, as it will be called in the end.
     submit: String,
     /// Path of kickstart on each site.
@@ -83,8 +83,30 @@ struct BuiltPlan<'r> {
     notes: Vec<String>,
 }
 
-/// Builds the plan for a submit directory.
+/// Builds the plan for a submit directory. Without a plan, catalogs that are named and missing are problems too:
+/// they may be the reason.
 fn build<'r>(
+    request: &'r Request,
+    inputs: Inputs,
+    directory: &Path,
+    step: &mut dyn FnMut(&'static str),
+) -> Result<BuiltPlan<'r>, PlanError> {
+    let missing = inputs.missing.clone();
+    build_plan(request, inputs, directory, step).map_err(|error| match error {
+        PlanError::Refinement(mut problems) => {
+            problems.extend(
+                missing
+                    .iter()
+                    .map(|file| format!("{}: no such catalog", file.display())),
+            );
+            PlanError::Refinement(problems)
+        }
+        other => other,
+    })
+}
+
+/// Builds the plan for a submit directory.
+fn build_plan<'r>(
     request: &'r Request,
     mut inputs: Inputs,
     directory: &Path,
@@ -95,8 +117,8 @@ fn build<'r>(
     warnings.extend(inputs.settings.warnings.iter().cloned().map(Diagnostic::from));
     let mut notes = Vec::new();
     let submit = directory.display().to_string();
-    let exec_rel = directories::exec_rel(request, &inputs.workflow, &submit);
-    let sites = Sites::new(&inputs.sites.catalog, request, &inputs.settings, &exec_rel)
+    let dirs = directories::run_dirs(request, &inputs.workflow, &submit);
+    let sites = Sites::new(&inputs.sites.catalog, request, &inputs.settings, &dirs)
         .map_err(|error| with_further_problems(error, request, &inputs))?;
     add_transformations_dir(request, &sites, &mut inputs, &mut warnings)?;
     let files = records::count_files(&inputs.workflow);
@@ -112,6 +134,9 @@ fn build<'r>(
         step,
     )?;
     let kickstarts = mapper.kickstarts();
+    if request.check_files {
+        preflight::check(&inputs.workflow, &exec)?;
+    }
     let (workflow, properties) = (&inputs.workflow, &inputs.properties);
     advice::note_sites(&exec, &sites, &mut notes);
     let further = [
@@ -122,6 +147,8 @@ fn build<'r>(
     let further = further.chain(advice::outputs_that_stay(workflow, &exec, &sites));
     let further = further.chain(advice::dagman_scripts(&exec));
     warnings.extend(further.map(Diagnostic::from));
+    let mut seen = rustc_hash::FxHashSet::default();
+    warnings.retain(|warning| seen.insert(warning.to_string()));
     let order = order(&exec)?;
     step("order");
     Ok(BuiltPlan {
@@ -301,7 +328,7 @@ fn check_commands(plan: &Plan<'_>) -> Result<(), PlanError> {
         .order
         .iter()
         .copied()
-        .chain((0..plan.exec.members.len() as u32).map(|position| plan.member(position)))
+        .chain((0..plan.exec.members.len()).map(|position| plan.member(position)))
         .filter_map(|job| output::command::command(plan, job).err())
         .flatten()
         .take(MAX_REPORTED)
@@ -314,7 +341,7 @@ fn check_commands(plan: &Plan<'_>) -> Result<(), PlanError> {
 }
 
 /// Jobs parents first; of those at one depth, in order of creation.
-fn order(exec: &Exec) -> Result<Vec<u32>, PlanError> {
+fn order(exec: &Exec) -> Result<Vec<JobId>, PlanError> {
     let graph = Graph::new(exec.jobs.len(), &exec.edges);
     let order = graph
         .order()

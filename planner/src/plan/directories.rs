@@ -6,6 +6,7 @@ use super::inputs::Inputs;
 use crate::error::PlanError;
 use crate::model::Workflow;
 use crate::output::submit_dir::SubmitDir;
+use crate::refine::sites::RunDirs;
 use crate::request::Request;
 
 /// Submit directory that a request and its properties ask for.
@@ -54,8 +55,24 @@ pub(super) fn next(request: &Request, inputs: &Inputs) -> PathBuf {
     }
 }
 
+/// Returns the directories of the run on the sites.
+pub(super) fn run_dirs(request: &Request, workflow: &Workflow, submit: &str) -> RunDirs {
+    let relative = request
+        .relative_dir
+        .as_ref()
+        .or(request.relative_submit_dir.as_ref());
+    let below = || {
+        let below = Path::new(submit).strip_prefix(&request.dir);
+        below.map_or_else(|_| submit.to_owned(), |path| path.display().to_string())
+    };
+    RunDirs {
+        work: exec_rel(request, workflow, submit),
+        storage: relative.cloned().unwrap_or_else(below),
+    }
+}
+
 /// Returns the relative run directory on the sites.
-pub(super) fn exec_rel(request: &Request, workflow: &Workflow, submit: &str) -> String {
+fn exec_rel(request: &Request, workflow: &Workflow, submit: &str) -> String {
     match (&request.random_dir, &request.relative_dir) {
         (Some(Some(name)), _) => name.clone(),
         (Some(None), _) => match &request.basename {

@@ -1,8 +1,12 @@
 //! Writes the files of a submit directory.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use pmc_secrets::SecretNames;
 use rustc_hash::FxHashMap;
 
 use crate::catalog::replica::ReplicaCatalog;
@@ -19,6 +23,22 @@ use crate::request::Request;
 
 pub(super) fn put(path: &Path, text: &str) -> Result<(), PlanError> {
     fs::write(path, text).map_err(|e| PlanError::io("write", path, e))
+}
+
+/// Writes the properties. Only their owner may read them if they have secrets, as the recipe can have, too.
+fn put_properties(path: &Path, text: &str, request: &Request) -> Result<(), PlanError> {
+    let more = request.environment.variables.get(pmc_secrets::VARIABLE);
+    let secrets = SecretNames::new(more.map(OsStr::new));
+    let has_secrets = secrets.are_in_properties(text) || secrets.hide_all(&request.line) != request.line;
+    let mode = if has_secrets { 0o600 } else { 0o666 };
+    let written = fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(mode)
+        .open(path)
+        .and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|e| PlanError::io("write", path, e))
 }
 
 /// What runs the plan; paths are relative to the submit directory.
@@ -100,7 +120,7 @@ pub(super) fn write(
         inputs.sites.path.as_deref(),
         inputs.transformations.path.as_deref(),
     );
-    put(&dir.join(PROPERTIES), &properties)?;
+    put_properties(&dir.join(PROPERTIES), &properties, request)?;
     if let Some(embedded) = &inputs.replicas.embedded {
         put(
             &dir.join(format!("{base}.replica.store")),
@@ -182,7 +202,7 @@ fn priorities<'p>(plan: &'p Plan<'_>) -> FxHashMap<(&'p str, &'p str, &'p str), 
     let mut found = FxHashMap::default();
     for job in &plan.exec.jobs {
         let Task::StageIn(n) = job.task else { continue };
-        for moved in &plan.exec.transfers[n as usize].files {
+        for moved in &plan.exec.transfers[n].files {
             for source in &moved.sources {
                 if let (Place::Url(url, site), Some(priority)) = source {
                     let name = plan.workflow.files.name(moved.file);

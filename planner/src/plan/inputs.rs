@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::catalog::replica::DirectoryOptions;
 use crate::catalog::transformation::TransformationCatalog;
-use crate::catalog::{Loaded, replica, site, transformation};
+use crate::catalog::{Loaded, SearchDirs, replica, site, transformation};
 use crate::diagnostic::Diagnostic;
 use crate::error::InputErrors;
 use crate::expand::ExpandEnv;
@@ -19,6 +19,8 @@ use crate::refine::sites::{Sites, made_local};
 use crate::refine::storage::StorageMapper;
 use crate::refine::{further_problems, subworkflow};
 
+use super::this_machine;
+
 use crate::error::PlanError;
 use crate::request::Request;
 
@@ -31,9 +33,13 @@ pub(super) struct Inputs {
     pub(super) settings: Settings,
     pub(super) workflow: Workflow,
     pub(super) sites: Loaded<site::SiteCatalog>,
+    /// A catalog has the site `local`.
+    pub(super) describes_local: bool,
     pub(super) transformations: Loaded<TransformationCatalog>,
     pub(super) replicas: Replicas,
     pub(super) replica_files: Vec<PathBuf>,
+    /// Catalogs that properties name and that do not exist.
+    pub(super) missing: Vec<PathBuf>,
     pub(super) warnings: Vec<Diagnostic>,
 }
 
@@ -92,13 +98,20 @@ fn read(request: &Request, properties: Properties, settings: Settings) -> Result
         none => *none = Some(error),
     };
     let here = &environment.working_dir;
-    let mut sites = site::load_from_properties(&properties, here, &env).unwrap_or_else(|e| {
+    let dirs = SearchDirs {
+        working: here,
+        workflow: request.workflow.parent(),
+    };
+    let mut sites = site::load_from_properties(&properties, dirs, &env).unwrap_or_else(|e| {
         keep(e);
         Loaded::default()
     });
     if let Some(embedded) = embedded.sites {
         sites.catalog.replace_with(embedded);
     }
+    sites.catalog.is_absent =
+        sites.catalog.sites.is_empty() && sites.path.is_none() && sites.missing.is_none();
+    let describes_local = sites.catalog.get("local").is_some();
     let all_sites = &mut sites.catalog.sites;
     all_sites
         .entry("local".into())
@@ -107,7 +120,7 @@ fn read(request: &Request, properties: Properties, settings: Settings) -> Result
         keep(e);
     }
     let mut transformations =
-        transformation::load_from_properties(&properties, here, &env).unwrap_or_else(|e| {
+        transformation::load_from_properties(&properties, dirs, &env).unwrap_or_else(|e| {
             keep(e);
             Loaded::default()
         });
@@ -115,7 +128,7 @@ fn read(request: &Request, properties: Properties, settings: Settings) -> Result
         transformations.catalog.extend(embedded);
     }
     let names = &workflow.files;
-    let catalog = replica::load_from_properties(&properties, here, &env, names).unwrap_or_else(|e| {
+    let catalog = replica::load_from_properties(&properties, dirs, &env, names).unwrap_or_else(|e| {
         keep(e);
         replica::Source::default()
     });
@@ -150,6 +163,15 @@ fn read(request: &Request, properties: Properties, settings: Settings) -> Result
         replicas: &mut replicas,
     };
     let of_parts = subworkflow::inline(&mut workflow, &around, catalogs)?;
+    let this_machine = this_machine::name_this_machine(
+        request,
+        &workflow,
+        &mut sites.catalog,
+        &mut transformations.catalog,
+        &mut replicas,
+    );
+    let missing = [&sites.missing, &transformations.missing].into_iter().flatten();
+    let missing = missing.chain(&catalog.missing).cloned().collect();
     let warnings = [
         &workflow.warnings,
         &sites.catalog.warnings,
@@ -160,16 +182,18 @@ fn read(request: &Request, properties: Properties, settings: Settings) -> Result
     .chain(replicas.runs.iter().map(|run| &run.warnings))
     .flatten()
     .map(Diagnostic::from)
-    .chain(of_parts.into_iter().map(Diagnostic::from))
+    .chain(of_parts.into_iter().chain(this_machine).map(Diagnostic::from))
     .collect();
     Ok(Inputs {
         properties,
         settings,
         workflow,
         sites,
+        describes_local,
         transformations,
         replicas,
         replica_files: catalog.files,
+        missing,
         warnings,
     })
 }

@@ -12,8 +12,9 @@ use crate::request::CleanupStrategy;
 use super::mapping::Mapper;
 use super::reduce::{Depth, Reduction};
 use super::{Refinement, java_hash_order};
-use crate::exec::{Exec, ExecJob, JobId, Place, SiteId, Task};
-use crate::graph::{Adjacency, Graph, by_depth};
+use crate::exec::{Exec, ExecJob, JobId, ListId, Place, SiteId, Task};
+use crate::graph::{Graph, Lists, by_depth};
+use crate::ids::{Id as _, UnitId};
 
 /// A job that leaves files to remove. Its files are a slice of the list of its level; the slice starts at the
 /// end of the previous one.
@@ -24,15 +25,13 @@ struct Node {
 
 /// Default number of nodes per clean-up job.
 const NODES_PER_JOB: usize = 5;
-/// No clean-up job.
-const NONE: u32 = u32::MAX;
 
 /// Input of the clean-up of every site.
 struct Uses<'a> {
     workflow: &'a Workflow,
-    graph: &'a Graph,
+    graph: &'a Graph<JobId>,
     depths: &'a [u32],
-    levels: &'a [Vec<u32>],
+    levels: &'a [Vec<JobId>],
     /// Files to keep, see [`staying`].
     staying: &'a [bool],
 }
@@ -40,28 +39,27 @@ struct Uses<'a> {
 /// Returns the files that must not be removed: outputs of jobs without a stage-out job that the user asks
 /// for, files in [`Exec::staying`], and files whose names match a pattern in `kept`. In a pattern, `*` stands
 /// for any text.
-pub(crate) fn staying(workflow: &Workflow, exec: &Exec, graph: &Graph, kept: &[String]) -> Vec<bool> {
+pub(crate) fn staying(workflow: &Workflow, exec: &Exec, graph: &Graph<JobId>, kept: &[String]) -> Vec<bool> {
     let mut staying = vec![false; workflow.files.len()];
     if !kept.is_empty() {
-        for (n, stays) in staying.iter_mut().enumerate() {
-            let name = workflow.files.name(FileId(n as u32));
+        for (file, stays) in FileId::first(workflow.files.len()).zip(&mut staying) {
+            let name = workflow.files.name(file);
             *stays = kept.iter().any(|pattern| matches(pattern, name));
         }
     }
-    for file in &exec.staying {
-        staying[file.0 as usize] = true;
+    for &file in &exec.staying {
+        staying[file] = true;
     }
-    for (id, job) in exec.jobs.iter().enumerate() {
+    for (id, job) in JobId::first(exec.jobs.len()).zip(&exec.jobs) {
         if !matches!(job.task, Task::Compute(_) | Task::Cluster(..)) {
             continue;
         }
-        let mut children = graph.children(id as JobId).iter();
-        if children.any(|&c| matches!(exec.jobs[c as usize].task, Task::StageOut(_))) {
+        let mut children = graph.children(id).iter();
+        if children.any(|&c| matches!(exec.jobs[c].task, Task::StageOut(_))) {
             continue;
         }
         for file_use in exec.uses(workflow, job.task) {
-            staying[file_use.file.0 as usize] |=
-                file_use.link.writes() && file_use.transfer != TransferFlag::Not;
+            staying[file_use.file] |= file_use.link.writes() && file_use.transfer != TransferFlag::Not;
         }
     }
     staying
@@ -110,7 +108,7 @@ pub(super) fn add_cleanup(refinement: &mut Refinement<'_, '_>) -> Result<(), Pla
 }
 
 /// Adds clean-up jobs for every site, except for files to keep.
-fn add_in_place(refinement: &mut Refinement<'_, '_>, staying: &[bool], graph: &Graph) {
+fn add_in_place(refinement: &mut Refinement<'_, '_>, staying: &[bool], graph: &Graph<JobId>) {
     let Refinement {
         workflow,
         exec,
@@ -140,11 +138,11 @@ fn add_in_place(refinement: &mut Refinement<'_, '_>, staying: &[bool], graph: &G
 )]
 fn add_for_site(uses: &Uses<'_>, exec: &mut Exec, mapper: &mut Mapper<'_>, site: SiteId) {
     // For each file, the node that removes it; for each node, its clean-up job.
-    let mut owner = vec![NONE; uses.workflow.files.len()];
-    let mut cleanup_of: Vec<JobId> = Vec::new();
-    let mut later: Vec<(JobId, u32)> = Vec::new();
+    let mut owner: Vec<Option<UnitId>> = vec![None; uses.workflow.files.len()];
+    let mut cleanup_of: Vec<Option<JobId>> = Vec::new();
+    let mut later: Vec<(JobId, UnitId)> = Vec::new();
     let mut parents: Vec<(JobId, JobId)> = Vec::new();
-    let files = Files::new(uses, exec, site);
+    let files = files_of_jobs(uses, exec, site);
     let levels = levels_of_site(uses, exec, site);
     let mut nodes: Vec<Node> = Vec::new();
     let mut left: Vec<FileId> = Vec::new();
@@ -153,20 +151,20 @@ fn add_for_site(uses: &Uses<'_>, exec: &mut Exec, mapper: &mut Mapper<'_>, site:
         left.clear();
         let first = cleanup_of.len();
         for &job in jobs {
-            let number = (first + nodes.len()) as u32;
+            let number = UnitId::new(first + nodes.len());
             let before = left.len();
             let mut shares = false;
             for &file in files.of(job) {
-                match &mut owner[file.0 as usize] {
-                    slot if *slot == NONE => {
-                        *slot = number;
+                match &mut owner[file] {
+                    slot @ None => {
+                        *slot = Some(number);
                         left.push(file);
                     }
-                    slot if *slot != number => {
-                        later.push((job, *slot));
-                        shares |= *slot as usize >= first;
+                    Some(other) if *other != number => {
+                        later.push((job, *other));
+                        shares |= other.index() >= first;
                     }
-                    _ => {}
+                    Some(_) => {}
                 }
             }
             // No node if later jobs use all the files.
@@ -180,13 +178,13 @@ fn add_for_site(uses: &Uses<'_>, exec: &mut Exec, mapper: &mut Mapper<'_>, site:
         for cluster in nodes.chunks(size) {
             let end = cluster.last().map_or(at, |node| node.end);
             if end == at {
-                cleanup_of.extend(cluster.iter().map(|_| NONE));
+                cleanup_of.extend(cluster.iter().map(|_| None));
                 continue;
             }
             let cleanup = add_job(exec, mapper, site, depth + 1, k, &left[at..end]);
             k += 1;
             for node in cluster {
-                cleanup_of.push(cleanup);
+                cleanup_of.push(Some(cleanup));
                 // As in Pegasus: jobs without own files precede only the job that removes shared files.
                 if node.end > at {
                     parents.push((cleanup, node.job));
@@ -195,26 +193,19 @@ fn add_for_site(uses: &Uses<'_>, exec: &mut Exec, mapper: &mut Mapper<'_>, site:
             at = end;
         }
     }
-    parents.extend(
-        later
-            .into_iter()
-            .map(|(job, node)| (cleanup_of[node as usize], job)),
-    );
+    let of_shared = |(job, node): (JobId, UnitId)| Some((cleanup_of[node]?, job));
+    parents.extend(later.into_iter().filter_map(of_shared));
     // Grouped by clean-up job; sorted only within a group.
-    let earliest = parents
-        .iter()
-        .map(|&(cleanup, _)| cleanup)
-        .min()
-        .unwrap_or_default();
-    let count = exec.jobs.len() - earliest as usize;
-    let grouped = Adjacency::new(
-        count,
-        parents.iter().map(|&(cleanup, job)| (cleanup - earliest, job)),
-    );
+    let Some(earliest) = parents.iter().map(|&(cleanup, _)| cleanup.index()).min() else {
+        return;
+    };
+    let count = exec.jobs.len() - earliest;
+    let from_earliest = |&(cleanup, job): &(JobId, JobId)| (JobId::new(cleanup.index() - earliest), job);
+    let grouped = Lists::grouped(count, parents.iter().map(from_earliest));
     drop(parents);
     let mut reduction = Reduction::new(uses.graph, uses.depths, Depth::Second);
     let mut jobs: Vec<JobId> = Vec::new();
-    for n in 0..count as u32 {
+    for n in JobId::first(count) {
         jobs.clear();
         jobs.extend_from_slice(grouped.of(n));
         jobs.sort_unstable();
@@ -223,36 +214,19 @@ fn add_for_site(uses: &Uses<'_>, exec: &mut Exec, mapper: &mut Mapper<'_>, site:
             continue;
         }
         for &parent in reduction.needed(&jobs) {
-            exec.edges.push((parent, earliest + n));
+            exec.edges.push((parent, JobId::new(earliest + n.index())));
         }
     }
 }
 
-/// Files that clean-up may remove after each job, in one array. Levels visit jobs in an order that would be
-/// slow with one list per job.
-struct Files {
-    start: Vec<u32>,
-    all: Vec<FileId>,
-}
-
-impl Files {
-    /// For the work directory of a site.
-    fn new(uses: &Uses<'_>, exec: &Exec, site: SiteId) -> Self {
-        let mut this = Files {
-            start: Vec::with_capacity(uses.graph.len() + 1),
-            all: Vec::new(),
-        };
-        this.start.push(0);
-        for job in 0..uses.graph.len() as JobId {
-            files_of(uses, exec, job, site, |file| this.all.push(file));
-            this.start.push(this.all.len() as u32);
-        }
-        this
+/// Returns the files that clean-up may remove after each job from the work directory of a site.
+fn files_of_jobs(uses: &Uses<'_>, exec: &Exec, site: SiteId) -> Lists<JobId, FileId> {
+    let mut files = Lists::with_capacity(uses.graph.len(), 0);
+    for job in uses.graph.nodes() {
+        files_of(uses, exec, job, site, |file| files.push(file));
+        files.end();
     }
-    fn of(&self, job: JobId) -> &[FileId] {
-        let job = job as usize;
-        &self.all[self.start[job] as usize..self.start[job + 1] as usize]
-    }
+    files
 }
 
 /// Returns the jobs of a site by depth. The order within a level is that of a Java hash table of the level,
@@ -267,7 +241,7 @@ fn levels_of_site(uses: &Uses<'_>, exec: &Exec, site: SiteId) -> Vec<Vec<JobId>>
     let mut levels: Vec<Vec<JobId>> = uses.levels.iter().map(of_site).collect();
     let jobs = levels.iter().map(Vec::len).sum();
     for level in &mut levels {
-        let name = |job: &JobId| &*exec.jobs[*job as usize].name;
+        let name = |job: &JobId| &*exec.jobs[*job].name;
         java_hash_order::sort_by_buckets(level, jobs, name);
     }
     levels
@@ -275,10 +249,10 @@ fn levels_of_site(uses: &Uses<'_>, exec: &Exec, site: SiteId) -> Vec<Vec<JobId>>
 
 /// Returns whether a job belongs to a site: because it reads files there, else because it runs there.
 fn is_of_site(exec: &Exec, job: JobId, site: SiteId) -> bool {
-    let this = &exec.jobs[job as usize];
+    let this = &exec.jobs[job];
     match this.task {
         Task::Compute(_) | Task::Cluster(..) | Task::StageOut(_) => this.staging == site,
-        Task::InterSite(n) => exec.transfers[n as usize]
+        Task::InterSite(n) => exec.transfers[n]
             .files
             .iter()
             .flat_map(|file| &file.sources)
@@ -325,7 +299,7 @@ fn add_job(
     k: usize,
     files: &[FileId],
 ) -> JobId {
-    let task = Task::CleanUp(exec.removals.len() as u32);
+    let task = Task::CleanUp(ListId::new(exec.removals.len()));
     exec.removals.push(files.to_vec());
     let runs_on = runs_on(mapper, site);
     let setup = mapper.auxiliary_setup(task, runs_on, exec);
@@ -340,8 +314,8 @@ fn add_job(
 
 /// Calls `each` with the files of a job that clean-up may remove from the work directory of a site.
 fn files_of(uses: &Uses<'_>, exec: &Exec, job: JobId, site: SiteId, each: impl FnMut(FileId)) {
-    let may_go = |file: FileId| !uses.staying[file.0 as usize] && !exec.in_place.contains(&(file, site));
-    let this = &exec.jobs[job as usize];
+    let may_go = |file: FileId| !uses.staying[file] && !exec.in_place.contains(&(file, site));
+    let this = &exec.jobs[job];
     match this.task {
         Task::Compute(_) | Task::Cluster(..) if this.staging == site => exec
             .uses(uses.workflow, this.task)
@@ -352,7 +326,7 @@ fn files_of(uses: &Uses<'_>, exec: &Exec, job: JobId, site: SiteId, each: impl F
             .for_each(each),
         Task::StageOut(n) | Task::InterSite(n) if !uses.graph.parents(job).is_empty() => {
             let here = Place::Scratch(site);
-            exec.transfers[n as usize]
+            exec.transfers[n]
                 .files
                 .iter()
                 .filter(|file| file.sources.iter().any(|(place, _)| *place == here))

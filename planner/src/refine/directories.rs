@@ -5,6 +5,7 @@ use super::mapping::Mapper;
 use super::settings::CreateDirStrategy;
 use crate::error::PlanError;
 use crate::exec::{Exec, ExecJob, JobId, Place, SiteId, Task};
+use crate::ids::Id as _;
 use crate::model::Workflow;
 use crate::request::CleanupStrategy;
 
@@ -24,8 +25,8 @@ fn works_there(task: Task) -> bool {
 
 /// Returns whether a job copies files from the work directory of a site to that of another.
 fn takes_from(exec: &Exec, job: JobId, site: SiteId) -> bool {
-    match exec.jobs[job as usize].task {
-        Task::InterSite(n) => exec.transfers[n as usize]
+    match exec.jobs[job].task {
+        Task::InterSite(n) => exec.transfers[n]
             .files
             .iter()
             .flat_map(|moved| &moved.sources)
@@ -56,12 +57,12 @@ pub(super) fn create_directories(refinement: &mut Refinement<'_, '_>) -> Result<
     let order = graph.order().unwrap_or_default();
     // Outputs of deleted jobs never pass through the work directory.
     let is_counted = |exec: &Exec, job: JobId| {
-        let task = exec.jobs[job as usize].task;
+        let task = exec.jobs[job].task;
         works_there(task) && !(matches!(task, Task::StageOut(_)) && graph.parents(job).is_empty())
     };
-    let mut sites: Vec<SiteId> = (0..exec.jobs.len() as u32)
+    let mut sites: Vec<SiteId> = JobId::first(exec.jobs.len())
         .filter(|&job| is_counted(exec, job))
-        .map(|job| exec.jobs[job as usize].staging)
+        .map(|job| exec.jobs[job].staging)
         .collect();
     sites.sort_unstable();
     sites.dedup();
@@ -89,18 +90,18 @@ pub(super) fn create_directories(refinement: &mut Refinement<'_, '_>) -> Result<
         }
         let mut made_above = vec![false; graph.len()];
         for &job in &order {
-            let above = graph.parents(job).iter().any(|&p| made_above[p as usize]);
-            made_above[job as usize] = above;
-            if exec.jobs[job as usize].staging != site || !is_counted(exec, job) {
+            let above = graph.parents(job).iter().any(|&p| made_above[p]);
+            made_above[job] = above;
+            if exec.jobs[job].staging != site || !is_counted(exec, job) {
                 continue;
             }
             let tied = match strategy {
                 CreateDirStrategy::Minimal | CreateDirStrategy::HourGlass => !above,
-                CreateDirStrategy::Tentacles => !matches!(exec.jobs[job as usize].task, Task::StageOut(_)),
+                CreateDirStrategy::Tentacles => !matches!(exec.jobs[job].task, Task::StageOut(_)),
             };
             if tied {
                 exec.edges.push((create, job));
-                made_above[job as usize] = true;
+                made_above[job] = true;
             }
         }
     }
@@ -115,7 +116,7 @@ pub(super) fn create_directories(refinement: &mut Refinement<'_, '_>) -> Result<
             setup,
         });
         exec.edges.extend(creates.iter().map(|&create| (create, waist)));
-        let firsts = (0..graph.len() as u32).filter(|&job| graph.parents(job).is_empty());
+        let firsts = graph.roots();
         exec.edges.extend(firsts.map(|job| (waist, job)));
     }
     refinement.work_sites = sites;
@@ -161,10 +162,10 @@ pub(super) fn remove_directories(refinement: &mut Refinement<'_, '_>) -> Result<
         });
         let mut waited_below = vec![false; graph.len()];
         for &job in order.iter().rev() {
-            let below = graph.children(job).iter().any(|&c| waited_below[c as usize]);
-            waited_below[job as usize] = below;
-            let task = exec.jobs[job as usize].task;
-            if exec.jobs[job as usize].staging != site && !takes_from(exec, job, site) {
+            let below = graph.children(job).iter().any(|&c| waited_below[c]);
+            waited_below[job] = below;
+            let task = exec.jobs[job].task;
+            if exec.jobs[job].staging != site && !takes_from(exec, job, site) {
                 continue;
             }
             if matches!(task, Task::Register(_)) && with_registration && !graph.parents(job).is_empty() {
@@ -175,7 +176,7 @@ pub(super) fn remove_directories(refinement: &mut Refinement<'_, '_>) -> Result<
                 works_there(task) && !(matches!(task, Task::StageOut(_)) && graph.parents(job).is_empty());
             if counted && !below {
                 exec.edges.push((job, remove));
-                waited_below[job as usize] = true;
+                waited_below[job] = true;
             }
         }
     }

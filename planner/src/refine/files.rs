@@ -19,7 +19,7 @@ pub(crate) struct Access {
 
 /// Calls `each` with every file in a work directory that a job needs or makes. A file may occur twice.
 pub(crate) fn of_job(workflow: &Workflow, exec: &Exec, job: JobId, mut each: impl FnMut(Access)) {
-    let this = &exec.jobs[job as usize];
+    let this = &exec.jobs[job];
     let access = |file, site, reads, writes| Access {
         file,
         site,
@@ -35,7 +35,7 @@ pub(crate) fn of_job(workflow: &Workflow, exec: &Exec, job: JobId, mut each: imp
             }
         }
         Task::StageIn(n) | Task::InterSite(n) | Task::StageOut(n) => {
-            for moved in &exec.transfers[n as usize].files {
+            for moved in &exec.transfers[n].files {
                 for (source, _) in &moved.sources {
                     if let Place::Scratch(site) = source {
                         each(access(moved.file, *site, true, false));
@@ -47,7 +47,7 @@ pub(crate) fn of_job(workflow: &Workflow, exec: &Exec, job: JobId, mut each: imp
             }
         }
         Task::Chmod(n) => {
-            for &file in &exec.chmods[n as usize] {
+            for &file in &exec.chmods[n] {
                 each(access(file, this.staging, true, false));
             }
         }

@@ -19,7 +19,8 @@ use super::reuse::Reduced;
 use super::settings::Settings;
 use super::sites::selection::{self, Placed, fixed_site, named_program};
 use super::sites::{Sites, WorkSite};
-use crate::exec::{Exec, ExecJob, Setup, SiteId, Task};
+use crate::exec::{EntryId, Exec, ExecJob, JobId, Setup, SetupId, SiteId, Task};
+use crate::ids::Id as _;
 
 /// Default resources of a compute job: MB of memory, cores, MB of disk.
 const DEFAULTS: &[(&str, &str)] = &[("memory", "2048"), ("cores", "1"), ("diskspace", "5120")];
@@ -51,16 +52,24 @@ pub(super) fn map_jobs(refinement: &mut Refinement<'_, '_>) -> Result<(), PlanEr
 #[derive(Debug, Default)]
 pub(crate) struct StagedPrograms {
     /// Catalog entry of each staged file.
-    pub(crate) entries: FxHashMap<FileId, u32>,
+    pub(crate) entries: FxHashMap<FileId, EntryId>,
 }
 
 /// Result of the mapping.
 #[derive(Debug, Default)]
 pub(crate) struct Mapped {
-    /// Number of each abstract job in the executable workflow; `u32::MAX` for deleted jobs.
-    pub(crate) numbers: Vec<u32>,
+    /// Number of each abstract job in the executable workflow; `None` for deleted and clustered jobs.
+    pub(crate) numbers: Vec<Option<JobId>>,
     /// Programs that are inputs of their jobs.
     pub(crate) staged: StagedPrograms,
+}
+
+impl Mapped {
+    /// Returns edges of the abstract workflow as edges of the executable one.
+    pub(crate) fn edges(&self, edges: &[(JobIndex, JobIndex)]) -> impl Iterator<Item = (JobId, JobId)> {
+        let of_plan = |&(p, c): &(JobIndex, JobIndex)| Some((self.numbers[p]?, self.numbers[c]?));
+        edges.iter().filter_map(of_plan)
+    }
 }
 
 /// Maps jobs onto sites and programs.
@@ -72,13 +81,13 @@ pub(crate) struct Mapper<'a> {
     pub(crate) own_tools: String,
     /// `--job-prefix`.
     pub(crate) prefix: String,
-    shared: FxHashMap<(u32, SiteId), u32>,
-    auxiliary: FxHashMap<(&'static str, SiteId), u32>,
+    shared: FxHashMap<(EntryId, SiteId), SetupId>,
+    auxiliary: FxHashMap<(&'static str, SiteId), SetupId>,
 }
 
 /// What a job runs: a catalog entry, or the path that a profile gives.
 enum Program {
-    Entry(u32),
+    Entry(EntryId),
     Pinned(String),
 }
 
@@ -115,10 +124,10 @@ impl<'a> Mapper<'a> {
     ) -> Result<Mapped, PlanError> {
         refuse_sub_workflows(workflow)?;
         let chosen = self.choose_sites(workflow, reduced, notes)?;
-        let mut numbers = vec![u32::MAX; workflow.jobs.len()];
+        let mut numbers = vec![None; workflow.jobs.len()];
         let mut staged = StagedPrograms::default();
         let mut problems = Vec::new();
-        for n in 0..workflow.jobs.len() {
+        for n in JobIndex::first(workflow.jobs.len()) {
             let Some((site, program)) = &chosen[n] else {
                 continue;
             };
@@ -132,13 +141,14 @@ impl<'a> Mapper<'a> {
             };
             let job = &workflow.jobs[n];
             let name = job_name(&self.prefix, &job.transformation.name, &job.id);
-            numbers[n] = exec.add(ExecJob {
+            let id = exec.add(ExecJob {
                 name,
-                task: Task::Compute(JobIndex(n as u32)),
+                task: Task::Compute(n),
                 site,
                 staging: self.sites.directory_of(site),
                 setup,
             });
+            numbers[n] = Some(id);
         }
         if problems.is_empty() {
             Ok(Mapped { numbers, staged })
@@ -242,12 +252,12 @@ impl<'a> Mapper<'a> {
     fn setup(
         &mut self,
         workflow: &mut Workflow,
-        n: usize,
+        n: JobIndex,
         site: SiteId,
         program: &Program,
         exec: &mut Exec,
         staged: &mut StagedPrograms,
-    ) -> Result<u32, String> {
+    ) -> Result<SetupId, String> {
         let declared = self.declared_programs(&mut workflow.jobs[n].uses, &workflow.files);
         let own = &workflow.jobs[n].profiles;
         if let Program::Entry(number) = program
@@ -283,9 +293,8 @@ impl<'a> Mapper<'a> {
             }
         }
         let own = &workflow.jobs[n].profiles;
-        let key = (entry.unwrap_or(u32::MAX), site);
-        let sharable = own.is_empty() && entry.is_some();
-        if sharable && let Some(&number) = self.shared.get(&key) {
+        let sharable = entry.filter(|_| own.is_empty()).map(|entry| (entry, site));
+        if let Some(&number) = sharable.and_then(|key| self.shared.get(&key)) {
             return Ok(number);
         }
         let mut profiles = own.clone();
@@ -306,8 +315,8 @@ impl<'a> Mapper<'a> {
             staged: is_staged,
             entry,
         });
-        let number = (exec.setups.len() - 1) as u32;
-        if sharable {
+        let number = SetupId::new(exec.setups.len() - 1);
+        if let Some(key) = sharable {
             self.shared.insert(key, number);
         }
         Ok(number)
@@ -358,9 +367,9 @@ impl<'a> Mapper<'a> {
     fn stage_program(
         &self,
         workflow: &mut Workflow,
-        n: usize,
+        n: JobIndex,
         name: &TransformationName,
-        entry: u32,
+        entry: EntryId,
         staged: &mut StagedPrograms,
     ) -> Result<FileId, String> {
         let lfn = staged_name(name, &self.settings.staging_delimiter);
@@ -414,7 +423,7 @@ impl<'a> Mapper<'a> {
     }
 
     /// Returns program and profiles of an auxiliary job on a site.
-    pub(crate) fn auxiliary_setup(&mut self, task: Task, site: SiteId, exec: &mut Exec) -> u32 {
+    pub(crate) fn auxiliary_setup(&mut self, task: Task, site: SiteId, exec: &mut Exec) -> SetupId {
         let transformation = task.transformation();
         let site_of_run = site;
         if let Some(&number) = self.auxiliary.get(&(transformation, site_of_run)) {
@@ -438,7 +447,7 @@ impl<'a> Mapper<'a> {
             staged: false,
             entry: None,
         });
-        let number = (exec.setups.len() - 1) as u32;
+        let number = SetupId::new(exec.setups.len() - 1);
         self.auxiliary.insert((transformation, site_of_run), number);
         number
     }

@@ -25,8 +25,8 @@ use std::hash::BuildHasher as _;
 
 use crate::error::PlanError;
 use crate::exec::{Exec, ExecJob, SiteId, Task};
-use crate::graph::{Adjacency, Graph};
-use crate::model::{JobKind, Workflow};
+use crate::graph::{Graph, Lists};
+use crate::model::{JobIndex, JobKind, Workflow};
 
 use mapping::{Mapped, Mapper};
 use replicas::Replicas;
@@ -43,7 +43,7 @@ pub(crate) struct Refinement<'r, 'm> {
     /// The executable workflow, as far as it is built.
     exec: Exec,
     /// Dependencies of the abstract workflow, until the transfers are added.
-    graph: Graph,
+    graph: Graph<JobIndex>,
     reduced: Reduced,
     mapped: Mapped,
     /// Sites on which the plan makes a work directory.
@@ -79,7 +79,7 @@ pub(crate) fn refine(
     step: &mut dyn FnMut(&'static str),
 ) -> Result<Exec, PlanError> {
     let mut refinement = Refinement {
-        graph: Graph::new(workflow.jobs.len(), &plain_edges(workflow)),
+        graph: Graph::new(workflow.jobs.len(), &workflow.edges),
         workflow,
         mapper,
         replicas,
@@ -96,14 +96,9 @@ pub(crate) fn refine(
     }
     let mut exec = refinement.exec;
     for (job, uses) in exec.changed.drain() {
-        refinement.workflow.jobs[job.0 as usize].uses = uses;
+        refinement.workflow.jobs[job].uses = uses;
     }
     Ok(exec)
-}
-
-/// The edges of the abstract workflow as numbers of nodes.
-fn plain_edges(workflow: &Workflow) -> Vec<(u32, u32)> {
-    workflow.edges.iter().map(|&(p, c)| (p.0, c.0)).collect()
 }
 
 /// Adds a job to an empty plan, tidies the edges and checks the names.
@@ -145,10 +140,9 @@ pub(crate) fn further_problems(
     scope: settings::ReuseScope,
     prefix: &str,
 ) -> Vec<String> {
-    let edges = plain_edges(workflow);
-    let graph = Graph::new(workflow.jobs.len(), &edges);
+    let graph = Graph::new(workflow.jobs.len(), &workflow.edges);
     let order = graph.order().unwrap_or_default();
-    let reduced = reuse::reduce(workflow, &graph, &order, edges, replicas, scope);
+    let reduced = reuse::reduce(workflow, &graph, &order, workflow.edges.clone(), replicas, scope);
     let mut problems = Vec::new();
     if let Some((programs, sites)) = programs {
         let mut seen = rustc_hash::FxHashSet::default();
@@ -196,7 +190,7 @@ fn has_equal(hashes: &[u64]) -> bool {
     let heaps = (hashes.len() / HEAP).next_power_of_two();
     let heap = |hash: u64| (hash >> 32) as u32 & (heaps as u32 - 1);
     let numbers = 0..hashes.len() as u32;
-    let split = Adjacency::new(heaps, numbers.map(|n| (heap(hashes[n as usize]), n)));
+    let split = Lists::grouped(heaps, numbers.map(|n| (heap(hashes[n as usize]), n)));
     let mut own: Vec<u64> = Vec::new();
     (0..heaps as u32).any(|heap| {
         own.clear();

@@ -3,6 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::catalog::transformation::{TransformationCatalog, TransformationEntry, TransformationKind};
+use crate::exec::EntryId;
 use crate::model::TransformationName;
 
 use super::settings::TransformationChoice;
@@ -11,7 +12,7 @@ use super::sites::WorkSite;
 /// The transformation catalog, by name.
 pub(crate) struct Programs<'c> {
     catalog: &'c TransformationCatalog,
-    by_name: FxHashMap<&'c TransformationName, Vec<u32>>,
+    by_name: FxHashMap<&'c TransformationName, Vec<EntryId>>,
     compounds: FxHashMap<&'c TransformationName, &'c [TransformationName]>,
     choice: TransformationChoice,
 }
@@ -19,9 +20,9 @@ pub(crate) struct Programs<'c> {
 impl<'c> Programs<'c> {
     /// Indexes the catalog by name.
     pub(crate) fn new(catalog: &'c TransformationCatalog, choice: TransformationChoice) -> Self {
-        let mut by_name: FxHashMap<&TransformationName, Vec<u32>> = FxHashMap::default();
+        let mut by_name: FxHashMap<&TransformationName, Vec<EntryId>> = FxHashMap::default();
         for (n, entry) in catalog.entries.iter().enumerate() {
-            by_name.entry(&entry.name).or_default().push(n as u32);
+            by_name.entry(&entry.name).or_default().push(EntryId::new(n));
         }
         let compounds = catalog
             .compounds
@@ -36,8 +37,8 @@ impl<'c> Programs<'c> {
         }
     }
     /// Returns an entry.
-    pub(crate) fn entry(&self, number: u32) -> &'c TransformationEntry {
-        &self.catalog.entries[number as usize]
+    pub(crate) fn entry(&self, number: EntryId) -> &'c TransformationEntry {
+        &self.catalog.entries[number]
     }
     /// Returns whether there is an entry for a name.
     pub(crate) fn knows(&self, name: &TransformationName) -> bool {
@@ -45,7 +46,7 @@ impl<'c> Programs<'c> {
     }
     /// Returns the entry to use on a site: one at the site itself, else the first stageable one for its
     /// system.
-    pub(crate) fn usable(&self, name: &TransformationName, site: &WorkSite) -> Option<u32> {
+    pub(crate) fn usable(&self, name: &TransformationName, site: &WorkSite) -> Option<EntryId> {
         let fits = |entry: &TransformationEntry| {
             entry.sysinfo == site.sysinfo
                 && match entry.kind {
@@ -206,11 +207,14 @@ mod tests {
         };
         let name = auxiliary_name("sort");
         let programs = Programs::new(&catalog, TransformationChoice::All);
-        assert_eq!(programs.usable(&name, &site("hpc", None)), Some(1));
-        assert_eq!(programs.usable(&name, &site("other", None)), Some(0));
+        assert_eq!(programs.usable(&name, &site("hpc", None)), Some(EntryId::new(1)));
+        assert_eq!(
+            programs.usable(&name, &site("other", None)),
+            Some(EntryId::new(0))
+        );
         assert_eq!(programs.usable(&name, &site("hpc", Some("8"))), None);
         let staged = Programs::new(&catalog, TransformationChoice::Staged);
-        assert_eq!(staged.usable(&name, &site("hpc", None)), Some(0));
+        assert_eq!(staged.usable(&name, &site("hpc", None)), Some(EntryId::new(0)));
     }
 
     #[test]

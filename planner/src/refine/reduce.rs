@@ -1,6 +1,7 @@
 //! Transitive reduction: removes redundant parents of clean-up jobs.
 
 use crate::graph::Graph;
+use crate::ids::Id;
 
 /// Generations that the search compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,14 +15,14 @@ pub(crate) enum Depth {
 
 /// Drops parents that are ancestors of another parent. Memory is linear in the nodes of the graph, time in
 /// the parents.
-pub(crate) struct Reduction<'g> {
-    graph: &'g Graph,
+pub(crate) struct Reduction<'g, N> {
+    graph: &'g Graph<N>,
     depths: &'g [u32],
     depth: Depth,
     marks: Vec<Marks>,
     round: u32,
-    stack: Vec<u32>,
-    needed: Vec<u32>,
+    stack: Vec<N>,
+    needed: Vec<N>,
 }
 
 /// For each node, the last round in which a statement was true.
@@ -41,9 +42,9 @@ struct Marks {
 /// linear.
 const SEARCH_PER_PARENT: usize = 256;
 
-impl<'g> Reduction<'g> {
+impl<'g, N: Id> Reduction<'g, N> {
     /// Creates a reduction for a graph and the depths of its nodes.
-    pub(crate) fn new(graph: &'g Graph, depths: &'g [u32], depth: Depth) -> Self {
+    pub(crate) fn new(graph: &'g Graph<N>, depths: &'g [u32], depth: Depth) -> Self {
         Reduction {
             graph,
             depths,
@@ -55,7 +56,7 @@ impl<'g> Reduction<'g> {
         }
     }
     /// Returns the needed parents, in order.
-    pub(crate) fn needed(&mut self, parents: &[u32]) -> &[u32] {
+    pub(crate) fn needed(&mut self, parents: &[N]) -> &[N] {
         self.needed.clear();
         if let [parent] = parents {
             self.needed.push(*parent);
@@ -66,11 +67,11 @@ impl<'g> Reduction<'g> {
         let graph = self.graph;
         let top = parents
             .iter()
-            .map(|&p| self.depths[p as usize])
+            .map(|&p| self.depths[p.index()])
             .min()
             .unwrap_or_default();
         for &p in parents {
-            self.marks[p as usize].parent = round;
+            self.marks[p.index()].parent = round;
         }
         let mut budget = SEARCH_PER_PARENT * parents.len();
         self.stack.clear();
@@ -83,7 +84,7 @@ impl<'g> Reduction<'g> {
                     break 'search;
                 }
                 budget -= 1;
-                let marks = &mut self.marks[above as usize];
+                let marks = &mut self.marks[above.index()];
                 if marks.parent == round {
                     marks.dropped = round;
                 } else if self.depth == Depth::Second && marks.passed != round {
@@ -99,14 +100,14 @@ impl<'g> Reduction<'g> {
                 }
             }
         }
-        let is_needed = |p: &u32| self.marks[*p as usize].dropped != round;
+        let is_needed = |p: &N| self.marks[p.index()].dropped != round;
         self.needed.extend(parents.iter().copied().filter(is_needed));
         &self.needed
     }
     /// Visits the parents of a node, unless none of them can matter.
-    fn reach(&mut self, node: u32, top: u32) {
-        let marks = &mut self.marks[node as usize];
-        if marks.reached != self.round && self.depths[node as usize] > top {
+    fn reach(&mut self, node: N, top: u32) {
+        let marks = &mut self.marks[node.index()];
+        if marks.reached != self.round && self.depths[node.index()] > top {
             marks.reached = self.round;
             self.stack.push(node);
         }
@@ -120,7 +121,7 @@ mod tests {
     #[test]
     fn a_parent_above_another_one_is_not_needed() {
         // 0 → 1 → 2 → 3 → 4, 0 → 5
-        let graph = Graph::new(6, &[(0, 1), (1, 2), (2, 3), (3, 4), (0, 5)]);
+        let graph = Graph::<u32>::new(6, &[(0, 1), (1, 2), (2, 3), (3, 4), (0, 5)]);
         let order = graph.topological().expect("no cycle");
         let depths = graph.depths(&order);
         let mut reduction = Reduction::new(&graph, &depths, Depth::Second);
@@ -134,7 +135,7 @@ mod tests {
 
     #[test]
     fn every_second_generation_is_passed_over() {
-        let graph = Graph::new(5, &[(0, 1), (1, 2), (2, 3), (3, 4)]);
+        let graph = Graph::<u32>::new(5, &[(0, 1), (1, 2), (2, 3), (3, 4)]);
         let order = graph.topological().expect("no cycle");
         let depths = graph.depths(&order);
         let mut reduction = Reduction::new(&graph, &depths, Depth::Second);
@@ -146,7 +147,7 @@ mod tests {
 
     #[test]
     fn every_generation_is_looked_at() {
-        let graph = Graph::new(6, &[(0, 1), (1, 2), (2, 3), (3, 4), (0, 5)]);
+        let graph = Graph::<u32>::new(6, &[(0, 1), (1, 2), (2, 3), (3, 4), (0, 5)]);
         let order = graph.topological().expect("no cycle");
         let depths = graph.depths(&order);
         let mut reduction = Reduction::new(&graph, &depths, Depth::Every);

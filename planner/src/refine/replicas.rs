@@ -1,5 +1,7 @@
 //! Locations of files from all sources, highest priority first (section 4.4 of the planner's specification).
 
+use std::collections::BTreeSet;
+
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::catalog::replica::{Replica, ReplicaCatalog};
@@ -85,6 +87,22 @@ impl Replicas {
         drop_equal(&mut all.replicas);
         (!all.replicas.is_empty()).then_some(all)
     }
+    /// Moves the locations on some sites to another site.
+    pub(crate) fn move_to_site(&mut self, from: &BTreeSet<String>, to: &str) {
+        let lists = [
+            &mut self.caches,
+            &mut self.runs,
+            &mut self.directories,
+            &mut self.inherited,
+        ];
+        let lists = lists.into_iter().flatten();
+        for catalog in lists
+            .chain(&mut self.embedded)
+            .chain([&mut self.catalog, &mut self.storage])
+        {
+            catalog.move_to_site(from, to);
+        }
+    }
     fn all(&self) -> impl Iterator<Item = &ReplicaCatalog> {
         self.overriding().chain(self.adding()).chain([&self.catalog])
     }
@@ -146,14 +164,14 @@ pub(crate) const ADVISED: usize = 50;
 pub(crate) fn missing(workflow: &Workflow, kept: &[bool], replicas: &Replicas, prefix: &str) -> Vec<String> {
     let mut written = vec![false; workflow.files.len()];
     for file_use in workflow.jobs.iter().flat_map(|job| &job.uses) {
-        written[file_use.file.0 as usize] |= file_use.link.writes();
+        written[file_use.file] |= file_use.link.writes();
     }
     let mut found: Vec<(FileId, &Job, usize)> = Vec::new();
     let mut known: FxHashMap<FileId, Option<usize>> = FxHashMap::default();
     for (job, _) in workflow.jobs.iter().zip(kept).filter(|(_, kept)| **kept) {
         for file_use in &job.uses {
             let is_needed = file_use.link.reads() && file_use.link != Link::Checkpoint && !file_use.optional;
-            if !is_needed || written[file_use.file.0 as usize] {
+            if !is_needed || written[file_use.file] {
                 continue;
             }
             let place = known.entry(file_use.file).or_insert_with(|| {

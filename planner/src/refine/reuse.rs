@@ -7,7 +7,8 @@ use super::Refinement;
 use super::replicas::Replicas;
 use super::settings::ReuseScope;
 use crate::error::PlanError;
-use crate::graph::Graph;
+use crate::graph::{Graph, Lists};
+use crate::ids::Id as _;
 
 /// The abstract workflow after data reuse.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,7 +16,7 @@ pub(crate) struct Reduced {
     /// Whether each job is kept.
     pub(crate) kept: Vec<bool>,
     /// Edges between kept jobs, including paths through deleted jobs; sorted, no duplicates.
-    pub(crate) edges: Vec<(u32, u32)>,
+    pub(crate) edges: Vec<(JobIndex, JobIndex)>,
     /// Outputs of deleted jobs to deliver: job and index in its uses.
     pub(crate) owed: Vec<(JobIndex, u32)>,
 }
@@ -30,7 +31,7 @@ pub(super) fn remove_finished_jobs(refinement: &mut Refinement<'_, '_>) -> Resul
     let Some(order) = graph.order() else {
         return Err(PlanError::refinement("Abstract Workflow has cycles"));
     };
-    let edges = super::plain_edges(workflow);
+    let edges = workflow.edges.clone();
     let scope = refinement.mapper.settings.reuse;
     let reduced = reduce(workflow, graph, &order, edges, refinement.replicas, scope);
     let deleted = reduced.kept.iter().filter(|kept| !**kept).count();
@@ -48,9 +49,9 @@ pub(super) fn remove_finished_jobs(refinement: &mut Refinement<'_, '_>) -> Resul
 /// Finds the jobs that need not run. `order` has parents before children; `edges` are those of the workflow.
 pub(crate) fn reduce(
     workflow: &Workflow,
-    graph: &Graph,
-    order: &[u32],
-    edges: Vec<(u32, u32)>,
+    graph: &Graph<JobIndex>,
+    order: &[JobIndex],
+    edges: Vec<(JobIndex, JobIndex)>,
     replicas: &Replicas,
     scope: ReuseScope,
 ) -> Reduced {
@@ -64,8 +65,8 @@ pub(crate) fn reduce(
         };
     }
     let mut known = Known::new(workflow, replicas);
-    let (outputs, is_read) = Outputs::new(workflow);
-    for (n, kept) in kept.iter_mut().enumerate() {
+    let (outputs, is_read) = outputs(workflow);
+    for (n, kept) in JobIndex::first(jobs.len()).zip(&mut kept) {
         if scope == ReuseScope::Partial
             && jobs[n]
                 .profiles
@@ -76,12 +77,11 @@ pub(crate) fn reduce(
             continue;
         }
         let mut files = outputs.of(n).iter().peekable();
-        *kept = files.peek().is_none()
-            || !files.all(|u| known.output(u) || (!u.delivered && !is_read[u.file.0 as usize]));
+        *kept =
+            files.peek().is_none() || !files.all(|u| known.output(u) || (!u.delivered && !is_read[u.file]));
     }
-    for &node in order.iter().rev() {
-        let n = node as usize;
-        if !kept[n] || graph.children(node).iter().any(|&c| kept[c as usize]) {
+    for &n in order.iter().rev() {
+        if !kept[n] || graph.children(n).iter().any(|&c| kept[c]) {
             continue;
         }
         let mut files = outputs.of(n).iter().peekable();
@@ -104,7 +104,7 @@ pub(crate) fn reduce(
                 .iter()
                 .enumerate()
                 .filter(|(_, u)| u.link.writes() && u.transfer != TransferFlag::Not)
-                .map(move |(k, _)| (JobIndex(n as u32), k as u32))
+                .map(move |(k, _)| (JobIndex::new(n), k as u32))
         })
         .collect();
     let edges = bridge(graph, order, &kept, edges);
@@ -121,54 +121,44 @@ struct Output {
     changed: bool,
 }
 
-/// Outputs of all jobs in one piece of memory, a small part of what is known of the jobs.
-struct Outputs {
-    start: Vec<u32>,
-    all: Vec<Output>,
-}
-
-impl Outputs {
-    /// Of a workflow; and of each file, whether a job reads it.
-    fn new(workflow: &Workflow) -> (Self, Vec<bool>) {
-        let mut this = Outputs {
-            start: Vec::with_capacity(workflow.jobs.len() + 1),
-            all: Vec::with_capacity(workflow.files.len()),
-        };
-        let mut is_read = vec![false; workflow.files.len()];
-        this.start.push(0);
-        for job in &workflow.jobs {
-            for u in &job.uses {
-                is_read[u.file.0 as usize] |= u.link.reads();
-                if u.link.writes() {
-                    this.all.push(Output {
-                        file: u.file,
-                        delivered: u.transfer != TransferFlag::Not,
-                        changed: u.link == Link::InOut,
-                    });
-                }
+/// Returns the outputs of all jobs; and of each file, whether a job reads it.
+fn outputs(workflow: &Workflow) -> (Lists<JobIndex, Output>, Vec<bool>) {
+    let mut outputs = Lists::with_capacity(workflow.jobs.len(), workflow.files.len());
+    let mut is_read = vec![false; workflow.files.len()];
+    for job in &workflow.jobs {
+        for u in &job.uses {
+            is_read[u.file] |= u.link.reads();
+            if u.link.writes() {
+                outputs.push(Output {
+                    file: u.file,
+                    delivered: u.transfer != TransferFlag::Not,
+                    changed: u.link == Link::InOut,
+                });
             }
-            this.start.push(this.all.len() as u32);
         }
-        (this, is_read)
+        outputs.end();
     }
-    fn of(&self, job: usize) -> &[Output] {
-        &self.all[self.start[job] as usize..self.start[job + 1] as usize]
-    }
+    (outputs, is_read)
 }
 
 /// Edges between kept jobs; a deleted job is bridged.
-fn bridge(graph: &Graph, order: &[u32], kept: &[bool], edges: Vec<(u32, u32)>) -> Vec<(u32, u32)> {
+fn bridge(
+    graph: &Graph<JobIndex>,
+    order: &[JobIndex],
+    kept: &[bool],
+    edges: Vec<(JobIndex, JobIndex)>,
+) -> Vec<(JobIndex, JobIndex)> {
     let mut result = edges;
-    result.retain(|&(p, c)| kept[p as usize] && kept[c as usize]);
+    result.retain(|&(p, c)| kept[p] && kept[c]);
     // Kept jobs above each deleted one, deleted parents looked through, top down.
-    let mut above: rustc_hash::FxHashMap<u32, Vec<u32>> = rustc_hash::FxHashMap::default();
+    let mut above: rustc_hash::FxHashMap<JobIndex, Vec<JobIndex>> = rustc_hash::FxHashMap::default();
     for &node in order {
-        if kept[node as usize] {
+        if kept[node] {
             continue;
         }
-        let mut parents: Vec<u32> = Vec::new();
+        let mut parents: Vec<JobIndex> = Vec::new();
         for &p in graph.parents(node) {
-            if kept[p as usize] {
+            if kept[p] {
                 parents.push(p);
             } else if let Some(list) = above.get(&p) {
                 parents.extend_from_slice(list);
@@ -176,11 +166,11 @@ fn bridge(graph: &Graph, order: &[u32], kept: &[bool], edges: Vec<(u32, u32)>) -
         }
         parents.sort_unstable();
         parents.dedup();
-        let children: Vec<u32> = graph
+        let children: Vec<JobIndex> = graph
             .children(node)
             .iter()
             .copied()
-            .filter(|&c| kept[c as usize])
+            .filter(|&c| kept[c])
             .collect();
         if parents.len().saturating_mul(children.len().max(1)) <= BRIDGES {
             for &c in &children {
@@ -215,6 +205,6 @@ impl<'a> Known<'a> {
     }
     fn get(&mut self, file: FileId) -> bool {
         let name = self.workflow.files.name(file);
-        *self.memo[file.0 as usize].get_or_insert_with(|| self.replicas.knows(name))
+        *self.memo[file].get_or_insert_with(|| self.replicas.knows(name))
     }
 }

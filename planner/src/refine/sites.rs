@@ -23,6 +23,9 @@ use crate::exec::SiteId;
 pub(crate) use storage::OutputSite;
 use storage::output_site;
 
+/// Maximum sites of a catalog.
+const MAX_SITES: usize = u16::MAX as usize;
+
 /// A site and its directories in this run.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkSite {
@@ -44,6 +47,15 @@ pub(crate) struct WorkSite {
     pub(crate) processors: u32,
     /// Protocol and host of each of its file servers.
     pub(crate) servers: Vec<String>,
+}
+
+/// Directories of a run, relative to those of the sites.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RunDirs {
+    /// Below the scratch directories.
+    pub(crate) work: String,
+    /// Below the storage directories, with `pegasus.dir.storage.deep`.
+    pub(crate) storage: String,
 }
 
 /// Processors of a site without information about its nodes.
@@ -72,11 +84,15 @@ pub(crate) struct Sites {
 impl Sites {
     /// Returns a site.
     pub(crate) fn get(&self, id: SiteId) -> &WorkSite {
-        &self.sites[usize::from(id.0)]
+        &self.sites[id]
     }
     /// Returns all sites, by number.
     pub(crate) fn all(&self) -> &[WorkSite] {
         &self.sites
+    }
+    /// Returns the name of a site in the catalog; an unknown name is returned as it is.
+    fn catalog_name<'s>(&'s self, name: &'s str) -> &'s str {
+        self.find(name).map_or(name, |id| &self.get(id).name)
     }
     /// Returns the number of a site.
     pub(crate) fn find(&self, name: &str) -> Option<SiteId> {
@@ -117,31 +133,32 @@ impl Sites {
 
     /// Finds all sites of a run.
     ///
-    /// `exec_rel` is the relative run directory on the sites.
-    ///
     /// # Errors
     /// Unknown sites, execution sites without scratch directory, output sites without storage.
     pub(crate) fn new(
         catalog: &SiteCatalog,
         request: &Request,
         settings: &Settings,
-        exec_rel: &str,
+        dirs: &RunDirs,
     ) -> Result<Self, PlanError> {
         let mut all = catalog.sites.clone();
         all.entry("local".into()).or_insert_with(|| made_local(request));
         let mut this = Sites::default();
         for (name, site) in &all {
-            let id = SiteId(
-                u16::try_from(this.sites.len())
-                    .map_err(|_| PlanError::refinement("more than 65535 sites in the site catalog"))?,
-            );
+            if this.sites.len() >= MAX_SITES {
+                return Err(PlanError::refinement("more than 65535 sites in the site catalog"));
+            }
+            let id = SiteId::new(this.sites.len());
             this.by_name.insert(name.clone(), id);
-            this.sites.push(work_site(site, request, settings, exec_rel));
+            this.sites.push(work_site(site, request, settings, &dirs.work));
         }
+        let local = this.local();
+        this.by_name
+            .extend(catalog.names_of_local.iter().map(|name| (name.clone(), local)));
         let mut problems = Vec::new();
         this.candidates = this.choose_candidates(request, &mut problems);
         this.check_staging(request, &mut problems);
-        this.outputs = this.choose_outputs(&all, request, settings, exec_rel, &mut problems);
+        this.outputs = this.choose_outputs(&all, request, settings, &dirs.storage, &mut problems);
         if problems.is_empty() {
             Ok(this)
         } else {
@@ -149,8 +166,7 @@ impl Sites {
         }
     }
 
-    /// Returns the names of all sites for error messages. Users of Pegasus expect `condorpool` there,
-    /// although nothing can run on it.
+    /// Returns the names of all sites for error messages, `condorpool` always among them.
     fn loaded(&self) -> String {
         let mut names: Vec<&str> = self.by_name.keys().map(String::as_str).collect();
         if !names.contains(&"condorpool") {
@@ -194,7 +210,7 @@ impl Sites {
         let all = || {
             self.by_name
                 .iter()
-                .filter(|&(name, &id)| name != "local" && self.get(id).scratch.is_some())
+                .filter(|&(_, &id)| self.get(id).name != "local" && self.get(id).scratch.is_some())
                 .map(|(_, &id)| id)
         };
         if request.sites.is_empty() {
@@ -245,14 +261,12 @@ impl Sites {
                     problems.push(self.unknown(what, name));
                 }
             }
+            let (site, staging) = (self.catalog_name(site), self.catalog_name(staging));
             let differ: Vec<&str> = if site.is_empty() {
                 let names = self.names(&self.candidates).into_iter();
-                names.filter(|name| name != staging).collect()
+                names.filter(|&name| name != staging).collect()
             } else {
-                Some(site.as_str())
-                    .filter(|site| site != staging)
-                    .into_iter()
-                    .collect()
+                Some(site).filter(|&site| site != staging).into_iter().collect()
             };
             if known && !differ.is_empty() {
                 problems.push(format!(
@@ -269,10 +283,11 @@ impl Sites {
         all: &BTreeMap<String, Site>,
         request: &Request,
         settings: &Settings,
-        exec_rel: &str,
+        deep: &str,
         problems: &mut Vec<String>,
     ) -> Vec<OutputSite> {
-        let mut names = request.output_sites.clone();
+        let names = request.output_sites.iter();
+        let mut names: Vec<String> = names.map(|name| self.catalog_name(name).to_owned()).collect();
         if request.output_dir.is_some() && names.is_empty() {
             names.push("local".into());
         }
@@ -288,7 +303,7 @@ impl Sites {
                 continue;
             };
             let dir = request.output_dir.as_deref().filter(|_| name == dir_site);
-            match output_site(site, dir, request, settings, exec_rel) {
+            match output_site(site, dir, request, settings, deep) {
                 Some(output) => outputs.push(output),
                 None => problems.push(format!(
                     "the output site {name} has no directory of type localStorage or sharedStorage"

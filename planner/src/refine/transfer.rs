@@ -20,9 +20,10 @@ use super::select::{Direction, LeftOut, Selected, Side, select, side};
 use super::settings::{Integrity, Refiner};
 use super::storage::Storage;
 use crate::exec::{
-    Attributes, Exec, ExecJob, FileTransfer, JobId, Place, Registration, SiteId, Task, TransferSet,
+    Attributes, Exec, ExecJob, FileTransfer, JobId, ListId, Place, Registration, SiteId, Task, TransferSet,
 };
 use crate::graph::Graph;
+use crate::ids::Id;
 
 use partitioner::{DELETED_LEVEL, Flow, JobPartitioner};
 use uses::OrderedUses;
@@ -44,9 +45,9 @@ struct Builder<'a, 'm> {
     replicas: &'a Replicas,
     staged_programs: &'a StagedPrograms,
     /// Number of each abstract job in the executable workflow.
-    numbers: &'a [u32],
+    numbers: &'a [Option<JobId>],
     /// Kept job that writes each file.
-    producers: Vec<u32>,
+    producers: Vec<Option<JobIndex>>,
     staged: FxHashMap<(FileId, SiteId), Staged>,
     partitioner: JobPartitioner<'m>,
     /// All jobs work in one directory.
@@ -67,7 +68,7 @@ struct Builder<'a, 'm> {
 struct Missing {
     file: FileId,
     /// The first job that reads it.
-    job: u32,
+    job: JobIndex,
     others: usize,
     hint: Option<String>,
 }
@@ -93,27 +94,18 @@ pub(super) fn add_transfers(refinement: &mut Refinement<'_, '_>) -> Result<(), P
         false => Graph::new(reduced.kept.len(), &reduced.edges),
     };
     let graph = &graph;
-    let roots = (0..graph.len() as u32)
-        .filter(|&n| reduced.kept[n as usize] && graph.parents(n).is_empty())
-        .collect();
+    let roots = graph.roots().filter(|&n| reduced.kept[n]).collect();
     // Hashes are needed once per edge, in random order, so they are computed in advance.
-    let hashes: Vec<u32> = (mapped.numbers.iter().zip(&reduced.kept))
-        .map(|(&number, kept)| match kept {
-            true => java_hash_order::hash(&exec.jobs[number as usize].name),
-            false => 0,
-        })
-        .collect();
+    let hash = |job: JobId| java_hash_order::hash(&exec.jobs[job].name);
+    let hashes: Vec<u32> = mapped.numbers.iter().map(|job| job.map_or(0, hash)).collect();
     let mut entries = vec![0u32; graph.len()];
     for &(parent, _) in &workflow.edges {
-        entries[parent.0 as usize] += 1;
+        entries[parent] += 1;
     }
     let levels = levels(graph, roots, &entries, &hashes);
     drop((entries, hashes));
-    for &(p, c) in &reduced.edges {
-        exec.edges
-            .push((mapped.numbers[p as usize], mapped.numbers[c as usize]));
-    }
-    let (uses, producers) = OrderedUses::new(workflow, exec, &reduced.kept, &mapped.numbers);
+    exec.edges.extend(mapped.edges(&reduced.edges));
+    let (uses, producers) = OrderedUses::new(workflow, exec, &mapped.numbers);
     exec.cache.reserve(workflow.files.len());
     let one_site = exec.jobs.windows(2).all(|two| two[0].staging == two[1].staging);
     let partitioner = JobPartitioner::new(mapper.settings, mapper.sites);
@@ -140,7 +132,9 @@ pub(super) fn add_transfers(refinement: &mut Refinement<'_, '_>) -> Result<(), P
     };
     for (level, jobs) in levels.iter().enumerate() {
         for &n in jobs {
-            builder.stage_job(n, level as u32, jobs.len() as u32, graph, &uses);
+            if let Some(job) = mapped.numbers[n] {
+                builder.stage_job(n, job, level as u32, jobs.len() as u32, graph, &uses);
+            }
         }
     }
     if builder.mapper.settings.refiner != Refiner::Empty {
@@ -152,11 +146,9 @@ pub(super) fn add_transfers(refinement: &mut Refinement<'_, '_>) -> Result<(), P
 /// Returns the jobs by depth, each level in the order in which its files are distributed: that of a search
 /// from the roots that visits a job after all its parents. `entries` are the numbers of children before data
 /// reuse, since Java tables do not shrink. `hashes` are those of the names.
-fn levels(graph: &Graph, mut roots: Vec<u32>, entries: &[u32], hashes: &[u32]) -> Vec<Vec<u32>> {
-    let hash = |n: &u32| hashes[*n as usize];
-    let mut waiting: Vec<u32> = (0..graph.len() as u32)
-        .map(|n| graph.parents(n).len() as u32)
-        .collect();
+fn levels<N: Id>(graph: &Graph<N>, mut roots: Vec<N>, entries: &[u32], hashes: &[u32]) -> Vec<Vec<N>> {
+    let hash = |n: &N| hashes[n.index()];
+    let mut waiting = graph.parent_counts();
     java_hash_order::sort_hashed(&mut roots, graph.len(), hash);
     let mut levels = Vec::new();
     let mut level = roots;
@@ -166,11 +158,12 @@ fn levels(graph: &Graph, mut roots: Vec<u32>, entries: &[u32], hashes: &[u32]) -
         for &n in &level {
             children.clear();
             children.extend_from_slice(graph.children(n));
-            let size = children.len().max(entries[n as usize] as usize);
+            let size = children.len().max(entries[n.index()] as usize);
             java_hash_order::sort_hashed(&mut children, size, hash);
             for &child in &children {
-                waiting[child as usize] -= 1;
-                if waiting[child as usize] == 0 {
+                let left = &mut waiting[child.index()];
+                *left -= 1;
+                if *left == 0 {
                     next.push(child);
                 }
             }
@@ -186,11 +179,11 @@ impl Builder<'_, '_> {
         self.exec.warnings.extend(warnings);
         let (mut problems, warning) = self.storage.unknown(self.workflow);
         self.exec.warnings.extend(warning);
-        self.missing.sort_by_key(|missing| (missing.job, missing.file.0));
+        self.missing.sort_by_key(|missing| (missing.job, missing.file));
         problems.extend(self.missing.iter().map(|missing| {
             missing_text(
                 self.workflow.files.name(missing.file),
-                &self.exec.jobs[self.numbers[missing.job as usize] as usize].name,
+                self.name_of(missing.job),
                 missing.others,
                 missing.hint.as_deref(),
             )
@@ -203,9 +196,16 @@ impl Builder<'_, '_> {
     }
 
     /// Adds all transfers of one compute job.
-    fn stage_job(&mut self, n: u32, level: u32, width: u32, graph: &Graph, uses: &OrderedUses) {
-        let job = self.numbers[n as usize];
-        let site = self.exec.jobs[job as usize].staging;
+    fn stage_job(
+        &mut self,
+        n: JobIndex,
+        job: JobId,
+        level: u32,
+        width: u32,
+        graph: &Graph<JobIndex>,
+        uses: &OrderedUses,
+    ) {
+        let site = self.exec.jobs[job].staging;
         if self.mapper.settings.refiner == Refiner::Empty {
             return self.leave_in_place(n, site, uses);
         }
@@ -216,7 +216,7 @@ impl Builder<'_, '_> {
             if self.is_coming(n, job, site, graph, ordered.file) {
                 continue;
             }
-            let file_use = self.uses_of(n)[ordered.at as usize].clone();
+            let file_use = self.uses_of(job)[ordered.at as usize].clone();
             if !self.stage_input(n, job, site, level, width, &file_use, &mut programs) {
                 dropped.push(ordered.file);
             }
@@ -237,7 +237,7 @@ impl Builder<'_, '_> {
             if !is_stored || self.mapper.sites.outputs.is_empty() {
                 continue;
             }
-            let file_use = self.uses_of(n)[ordered.at as usize].clone();
+            let file_use = self.uses_of(job)[ordered.at as usize].clone();
             for output in 0..self.mapper.sites.outputs.len() {
                 self.stage_output(job, site, level, width, &file_use, output as u16);
             }
@@ -250,10 +250,10 @@ impl Builder<'_, '_> {
 
     /// Records the files that stay with the refiner Empty: the user provides inputs in the work directory,
     /// and outputs stay there.
-    fn leave_in_place(&mut self, n: u32, site: SiteId, uses: &OrderedUses) {
+    fn leave_in_place(&mut self, n: JobIndex, site: SiteId, uses: &OrderedUses) {
         for ordered in uses.inputs(n) {
             self.exec.cache.push((ordered.file, site));
-            if self.producers[ordered.file.0 as usize] == u32::MAX {
+            if self.producers[ordered.file].is_none() {
                 self.exec.in_place.insert((ordered.file, site));
                 self.exec.staying.insert(ordered.file);
             }
@@ -265,51 +265,57 @@ impl Builder<'_, '_> {
     }
 
     /// Returns the files that a job or cluster uses.
-    fn uses_of(&self, n: u32) -> &[FileUse] {
-        let job = &self.exec.jobs[self.numbers[n as usize] as usize];
-        self.exec.uses(self.workflow, job.task)
+    fn uses_of(&self, job: JobId) -> &[FileUse] {
+        self.exec.uses(self.workflow, self.exec.jobs[job].task)
+    }
+
+    /// Returns the name of a job or cluster in the plan.
+    fn name_of(&self, n: JobIndex) -> &str {
+        self.numbers[n].map_or("", |job| &self.exec.jobs[job].name)
     }
 
     /// Removes inputs without location from a job, or from the jobs of a cluster.
     fn forget(&mut self, job: JobId, files: &[FileId]) {
-        let task = self.exec.jobs[job as usize].task;
+        let task = self.exec.jobs[job].task;
         let jobs = match task {
             Task::Cluster(cluster, _) => {
-                let members = &self.exec.clusters[cluster as usize].members;
-                &self.exec.members[members.start as usize..members.end as usize]
+                let members = &self.exec.clusters[cluster].members;
+                &self.exec.members[members.clone()]
             }
-            _ => std::slice::from_ref(&self.exec.jobs[job as usize]),
+            _ => std::slice::from_ref(&self.exec.jobs[job]),
         };
         for job in jobs {
             if let Task::Compute(n) = job.task {
-                let uses = without(&self.workflow.jobs[n.0 as usize].uses, files);
+                let uses = without(&self.workflow.jobs[n].uses, files);
                 self.exec.changed.insert(n, uses);
             }
         }
         if let Task::Cluster(cluster, _) = task {
-            let uses = &mut self.exec.clusters[cluster as usize].uses;
+            let uses = &mut self.exec.clusters[cluster].uses;
             uses.retain(|u| !files.contains(&u.file));
         }
     }
 
     fn set_of(&mut self, transfer: JobId) -> &mut TransferSet {
-        let number = match self.exec.jobs[transfer as usize].task {
+        let number = match self.exec.jobs[transfer].task {
             Task::StageIn(n) | Task::StageOut(n) | Task::InterSite(n) => n,
-            _ => 0,
+            _ => ListId::new(0),
         };
-        &mut self.exec.transfers[number as usize]
+        &mut self.exec.transfers[number]
     }
 
     /// Copies a file of a parent from another site in an inter-site job.
-    fn inter_site(&mut self, job: JobId, site: SiteId, producer: u32, file: FileId) {
+    fn inter_site(&mut self, job: JobId, site: SiteId, producer: JobIndex, file: FileId) {
         if self.one_site {
             return;
         }
-        let from = self.exec.jobs[self.numbers[producer as usize] as usize].staging;
+        let Some(source) = self.numbers[producer] else {
+            return;
+        };
+        let from = self.exec.jobs[source].staging;
         if from == site {
             return;
         }
-        let source = self.numbers[producer as usize];
         if let Some(&Staged {
             transfer: Some(transfer),
             ..
@@ -326,12 +332,8 @@ impl Builder<'_, '_> {
             Some((of, transfer)) if of == job => transfer,
             _ => {
                 let runs = side(self.mapper.settings, self.mapper.sites, site, Direction::Inter);
-                let base = format!(
-                    "stage_inter_{}_{}_0",
-                    runs.as_str(),
-                    self.exec.jobs[job as usize].name
-                );
-                let task = Task::InterSite(self.exec.transfers.len() as u32);
+                let base = format!("stage_inter_{}_{}_0", runs.as_str(), self.exec.jobs[job].name);
+                let task = Task::InterSite(ListId::new(self.exec.transfers.len()));
                 self.exec.transfers.push(TransferSet::default());
                 let transfer = self.add_job(base, task, self.site_of(runs, site), site);
                 self.inter = Some((job, transfer));

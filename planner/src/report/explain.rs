@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::catalog::replica::Replica;
 use crate::catalog::transformation::TransformationKind;
 use crate::error::near_spelling;
-use crate::exec::{JobId, Place, SiteId, Task};
+use crate::exec::{EntryId, JobId, Place, SiteId, Task};
 use crate::graph::Graph;
 use crate::model::{FileId, JobIndex, TransferFlag, Workflow};
 use crate::output::Plan;
@@ -64,7 +64,7 @@ impl Page {
 /// Explains jobs of one plan.
 pub(crate) struct Explainer<'a, 'm> {
     view: View<'a, 'm>,
-    graph: Graph,
+    graph: Graph<JobId>,
 }
 
 impl<'a, 'm> Explainer<'a, 'm> {
@@ -104,20 +104,20 @@ impl<'a, 'm> Explainer<'a, 'm> {
     /// An unknown job. The message suggests a similar name.
     pub(crate) fn explain(&self, name: &str) -> Result<String, UnknownJob> {
         let exec = self.view.plan.exec;
-        let is_id = |n: JobIndex| self.workflow().jobs[n.0 as usize].id == name;
+        let is_id = |n: JobIndex| self.workflow().jobs[n].id == name;
         let found = exec.jobs.iter().position(|job| match job.task {
             Task::Compute(n) => &*job.name == name || is_id(n),
             _ => &*job.name == name,
         });
         if let Some(found) = found {
-            return Ok(self.job(found as JobId));
+            return Ok(self.job(JobId::new(found)));
         }
         let clustered = exec.members.iter().position(|job| match job.task {
             Task::Compute(n) => &*job.name == name || is_id(n),
             _ => false,
         });
         if let Some(found) = clustered {
-            return Ok(self.job(self.view.plan.member(found as u32)));
+            return Ok(self.job(self.view.plan.member(found)));
         }
         let prefix = self.view.mapper.prefix.as_str();
         let pruned = self.workflow().jobs.iter().position(|job| {
@@ -141,7 +141,7 @@ impl<'a, 'm> Explainer<'a, 'm> {
         let mut page = Page::default();
         let what = match job.task {
             Task::Compute(n) => {
-                let abstract_job = &self.workflow().jobs[n.0 as usize];
+                let abstract_job = &self.workflow().jobs[n];
                 let file = plan.workflow.path.file_name().unwrap_or_default();
                 format!(
                     "runs {} (job {}, {}:{})",
@@ -153,7 +153,7 @@ impl<'a, 'm> Explainer<'a, 'm> {
             }
             Task::Cluster(n, aggregator) => format!(
                 "runs {} jobs of the workflow with {}",
-                plan.exec.clusters[n as usize].members.len(),
+                plan.exec.clusters[n].members.len(),
                 aggregator.transformation()
             ),
             Task::StageIn(_) => "stages inputs into a work directory".into(),
@@ -189,7 +189,7 @@ impl<'a, 'm> Explainer<'a, 'm> {
     fn compute(&self, id: JobId, n: JobIndex, page: &mut Page) {
         let plan = self.view.plan;
         let job = plan.job(id);
-        let setup = &plan.exec.setups[job.setup as usize];
+        let setup = &plan.exec.setups[job.setup];
         page.line("site", &self.explain_site(job.site, n));
         if job.staging != job.site {
             page.line(
@@ -231,7 +231,7 @@ impl<'a, 'm> Explainer<'a, 'm> {
 
     /// Explains the choice of a job's site.
     fn explain_site(&self, site: SiteId, n: JobIndex) -> String {
-        let abstract_job = &self.workflow().jobs[n.0 as usize];
+        let abstract_job = &self.workflow().jobs[n];
         let mapper = self.view.mapper;
         let name = self.site(site);
         if abstract_job
@@ -271,7 +271,7 @@ impl<'a, 'm> Explainer<'a, 'm> {
     }
 
     /// Returns the source of a profile of the namespace `pegasus`: the strongest one that has it.
-    fn source(&self, site: SiteId, n: JobIndex, entry: Option<u32>, key: &str) -> String {
+    fn source(&self, site: SiteId, n: JobIndex, entry: Option<EntryId>, key: &str) -> String {
         let has = |profiles: &Profiles| profiles.pegasus(key).is_some();
         let mapper = self.view.mapper;
         let profile = format!("profile pegasus::{key}");
@@ -286,7 +286,7 @@ impl<'a, 'm> Explainer<'a, 'm> {
         if has(&mapper.sites.get(site).profiles) {
             return format!("from the {profile} of the site {}", self.site(site));
         }
-        if has(&self.workflow().jobs[n.0 as usize].profiles) {
+        if has(&self.workflow().jobs[n].profiles) {
             return format!("from the {profile} of the job");
         }
         if has(&mapper.settings.profiles) {
@@ -299,7 +299,7 @@ impl<'a, 'm> Explainer<'a, 'm> {
         let plan = self.view.plan;
         let here = plan.job(id).staging;
         let mut lines = Vec::new();
-        for u in &self.workflow().jobs[n.0 as usize].uses {
+        for u in &self.workflow().jobs[n].uses {
             if !u.link.reads() {
                 continue;
             }
@@ -323,10 +323,10 @@ impl<'a, 'm> Explainer<'a, 'm> {
             if !found {
                 let writer = self.view.plan.exec.jobs.iter().enumerate().find_map(|(k, _)| {
                     let mut writes = false;
-                    files::of_job(plan.workflow, plan.exec, k as JobId, |a| {
+                    files::of_job(plan.workflow, plan.exec, JobId::new(k), |a| {
                         writes |= a.writes && a.file == u.file && a.site == here;
                     });
-                    (writes && k as JobId != id).then_some(k as JobId)
+                    (writes && JobId::new(k) != id).then_some(JobId::new(k))
                 });
                 lines.push(match writer {
                     Some(writer) => {
@@ -345,7 +345,7 @@ impl<'a, 'm> Explainer<'a, 'm> {
         let (Task::StageIn(n) | Task::InterSite(n)) = self.view.plan.job(job).task else {
             return None;
         };
-        let set = &self.view.plan.exec.transfers[n as usize];
+        let set = &self.view.plan.exec.transfers[n];
         let moved = set.files.iter().find(|moved| moved.file == file)?;
         let lfn = self.file(file);
         let mut text = String::new();
@@ -390,7 +390,7 @@ impl<'a, 'm> Explainer<'a, 'm> {
         let plan = self.view.plan;
         let here = plan.job(id).staging;
         let mut lines = Vec::new();
-        for u in &self.workflow().jobs[n.0 as usize].uses {
+        for u in &self.workflow().jobs[n].uses {
             if !u.link.writes() {
                 continue;
             }
@@ -398,19 +398,20 @@ impl<'a, 'm> Explainer<'a, 'm> {
             let mut destinations = Vec::new();
             for (k, job) in plan.exec.jobs.iter().enumerate() {
                 let destination = match job.task {
-                    Task::StageOut(t) => plan.exec.transfers[t as usize]
+                    Task::StageOut(t) => plan.exec.transfers[t]
                         .files
                         .iter()
                         .find(|moved| {
-                            moved.file == u.file && self.graph.parents(k as JobId).contains(&self.runs_as(id))
+                            moved.file == u.file
+                                && self.graph.parents(JobId::new(k)).contains(&self.runs_as(id))
                         })
                         .map(|moved| format!("staged out to {} by", plan.url(&moved.destination, lfn).1)),
-                    Task::Register(r) => plan.exec.registrations[r as usize]
+                    Task::Register(r) => plan.exec.registrations[r]
                         .entries
                         .iter()
                         .any(|(file, ..)| *file == u.file)
                         .then(|| "registered by".to_owned()),
-                    Task::CleanUp(c) if job.staging == here => plan.exec.removals[c as usize]
+                    Task::CleanUp(c) if job.staging == here => plan.exec.removals[c]
                         .contains(&u.file)
                         .then(|| "removed by".to_owned()),
                     _ => None,
@@ -443,7 +444,7 @@ impl<'a, 'm> Explainer<'a, 'm> {
         page.line("site", &site);
         match job.task {
             Task::StageIn(n) | Task::InterSite(n) | Task::StageOut(n) => {
-                let moved = plan.exec.transfers[n as usize].files.iter();
+                let moved = plan.exec.transfers[n].files.iter();
                 page.lines(
                     "files",
                     moved.map(|moved| {
@@ -465,18 +466,15 @@ impl<'a, 'm> Explainer<'a, 'm> {
             }
             Task::Register(n) => page.lines(
                 "files",
-                plan.exec.registrations[n as usize]
-                    .entries
-                    .iter()
-                    .map(|(file, place, _)| {
-                        let lfn = self.file(*file);
-                        format!("{lfn}: {}", plan.read_url(place, lfn).1)
-                    }),
+                plan.exec.registrations[n].entries.iter().map(|(file, place, _)| {
+                    let lfn = self.file(*file);
+                    format!("{lfn}: {}", plan.read_url(place, lfn).1)
+                }),
             ),
             Task::CleanUp(n) => {
                 page.lines(
                     "files",
-                    plan.exec.removals[n as usize]
+                    plan.exec.removals[n]
                         .iter()
                         .map(|&file| self.file(file).to_owned()),
                 );
@@ -488,9 +486,7 @@ impl<'a, 'm> Explainer<'a, 'm> {
             }
             Task::Chmod(n) => page.lines(
                 "files",
-                plan.exec.chmods[n as usize]
-                    .iter()
-                    .map(|&file| self.file(file).to_owned()),
+                plan.exec.chmods[n].iter().map(|&file| self.file(file).to_owned()),
             ),
             Task::CreateDir | Task::RemoveDir => {
                 if let Some(scratch) = &plan.sites.get(job.staging).scratch {
@@ -498,7 +494,7 @@ impl<'a, 'm> Explainer<'a, 'm> {
                 }
             }
             Task::Cluster(n, _) => {
-                let members = plan.exec.clusters[n as usize].members.clone();
+                let members = plan.exec.clusters[n].members.clone();
                 page.lines("jobs", members.map(|member| self.name(plan.member(member))));
             }
             Task::Compute(_) | Task::NoOp => {}
@@ -515,9 +511,9 @@ impl<'a, 'm> Explainer<'a, 'm> {
             abstract_job.id, abstract_job.transformation
         );
         let partial = self.view.mapper.settings.reuse == ReuseScope::Partial;
-        let mut running: Vec<u32> = self.view.plan.exec.computing().map(|(_, n)| n.0).collect();
+        let mut running: Vec<JobIndex> = self.view.plan.exec.computing().map(|(_, n)| n).collect();
         running.sort_unstable();
-        let runs = |n: u32| running.binary_search(&n).is_ok();
+        let runs = |n: JobIndex| running.binary_search(&n).is_ok();
         page.lines(
             "makes",
             abstract_job.uses.iter().filter(|u| u.link.writes()).map(|u| {
@@ -537,17 +533,17 @@ impl<'a, 'm> Explainer<'a, 'm> {
                 }
             }),
         );
-        let children: Vec<u32> = self
+        let children: Vec<JobIndex> = self
             .workflow()
             .edges
             .iter()
-            .filter(|(p, _)| p.0 == n as u32)
-            .map(|(_, c)| c.0)
+            .filter(|(p, _)| p.index() == n)
+            .map(|&(_, c)| c)
             .collect();
         page.lines(
             "used by",
             children.iter().map(|&c| {
-                let child = &self.workflow().jobs[c as usize];
+                let child = &self.workflow().jobs[c];
                 let state = if runs(c) {
                     "runs with the existing replica"
                 } else {

@@ -10,6 +10,7 @@ use rustc_hash::FxHashMap;
 
 use crate::exec::{Exec, Task};
 use crate::graph::{Graph, by_depth};
+use crate::ids::Id;
 use crate::model::Workflow;
 use crate::request::{Format, Subject};
 
@@ -71,12 +72,12 @@ pub(crate) fn draw(workflow: &Workflow, exec: &Exec, subject: Subject, format: F
         Subject::Abstract => (
             format!("{}: abstract workflow", workflow.label),
             abstract_jobs(workflow),
-            workflow.edges.iter().map(|&(p, c)| (p.0, c.0)).collect(),
+            numbers(&workflow.edges),
         ),
         Subject::Executable => (
             format!("{}: executable workflow", workflow.label),
             executable_jobs(workflow, exec),
-            exec.edges.clone(),
+            numbers(&exec.edges),
         ),
     };
     let drawing = || match jobs.len() {
@@ -89,6 +90,12 @@ pub(crate) fn draw(workflow: &Workflow, exec: &Exec, subject: Subject, format: F
             render(&drawing().dot()).unwrap_or_else(|| Drawing::of_groups(title.clone(), &jobs, &edges).svg())
         }
     }
+}
+
+/// Returns edges as plain numbers: of jobs of either workflow.
+fn numbers<I: Id>(edges: &[(I, I)]) -> Vec<(u32, u32)> {
+    let plain = |id: I| u32::new(id.index());
+    edges.iter().map(|&(p, c)| (plain(p), plain(c))).collect()
 }
 
 fn abstract_jobs(workflow: &Workflow) -> Vec<Job> {
@@ -104,7 +111,7 @@ fn executable_jobs(workflow: &Workflow, exec: &Exec) -> Vec<Job> {
     let jobs = exec.jobs.iter().map(|job| Job {
         label: job.name.to_string(),
         transformation: match job.task {
-            Task::Compute(n) => workflow.jobs[n.0 as usize].transformation.to_string(),
+            Task::Compute(n) => workflow.jobs[n].transformation.to_string(),
             task => task.transformation().to_owned(),
         },
         kind: job.task.kind().1,
@@ -227,7 +234,7 @@ impl Drawing {
         let mut boxes = vec![(0.0, 0.0, 0.0); self.nodes.len()];
         for (level, nodes) in by_depth(&depths).into_iter().enumerate() {
             let mut x = GAP;
-            for n in nodes.into_iter().map(|n| n as usize) {
+            for n in nodes.into_iter().map(|n: u32| n as usize) {
                 boxes[n] = (x, HEADER + GAP + level as f64 * LEVEL_HEIGHT, widths[n]);
                 x += widths[n] + GAP;
             }

@@ -3,8 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 
-use crate::exec::Counts;
-use crate::exec::{Task, TransferSet};
+use crate::exec::{Counts, JobId, ListId, Task, TransferSet};
 use crate::graph::{Graph, by_depth};
 use crate::output::Plan;
 use crate::refine::cleanup::space::{Sizes, short_bytes};
@@ -103,17 +102,17 @@ impl Summary {
     pub(crate) fn new(plan: &Plan<'_>, counts: Counts, sizes: &Sizes, machine: Machine) -> Self {
         let exec = plan.exec;
         let graph = Graph::new(exec.jobs.len(), &exec.edges);
-        let levels = by_depth(&graph.depths(&plan.order));
+        let levels: Vec<Vec<JobId>> = by_depth(&graph.depths(&plan.order));
         let widest = levels
             .iter()
             .enumerate()
             .max_by_key(|(at, level)| (level.len(), std::cmp::Reverse(*at)))
             .map_or((0, 0), |(at, level)| (at + 1, level.len()));
-        let sets = |selected: fn(Task) -> Option<u32>| {
+        let sets = |selected: fn(Task) -> Option<ListId>| {
             exec.jobs
                 .iter()
                 .filter_map(move |job| selected(job.task))
-                .map(|n| &exec.transfers[n as usize])
+                .map(|n| &exec.transfers[n])
         };
         let mut sites: std::collections::BTreeMap<&str, usize> = Default::default();
         for (job, _) in exec.computing() {
@@ -269,7 +268,7 @@ fn duration(seconds: f64) -> String {
 }
 
 /// Estimates the duration of a run. Returns `None` if no run time is known.
-fn estimate(plan: &Plan<'_>, graph: &Graph, machine: Machine) -> Option<Estimate> {
+fn estimate(plan: &Plan<'_>, graph: &Graph<JobId>, machine: Machine) -> Option<Estimate> {
     let exec = plan.exec;
     let mut known = 0;
     let mut times = vec![0.0f64; exec.jobs.len()];
@@ -278,7 +277,7 @@ fn estimate(plan: &Plan<'_>, graph: &Graph, machine: Machine) -> Option<Estimate
         if !matches!(job.task, Task::Compute(_) | Task::Cluster(..)) {
             continue;
         }
-        let profiles = &exec.setups[job.setup as usize].profiles;
+        let profiles = &exec.setups[job.setup].profiles;
         let number = |key: &str| profiles.pegasus(key).and_then(|v| v.trim().parse::<f64>().ok());
         if let Some(seconds) = number("runtime").filter(|s| s.is_finite() && *s >= 0.0) {
             known += 1;
@@ -302,38 +301,36 @@ fn estimate(plan: &Plan<'_>, graph: &Graph, machine: Machine) -> Option<Estimate
 
 /// Simulates a run and returns its duration in seconds. Jobs start in the order in which they become ready,
 /// as in the executor without priorities.
-fn makespan(plan: &Plan<'_>, graph: &Graph, times: &[f64], cores: &[u32], machine: Machine) -> f64 {
+fn makespan(plan: &Plan<'_>, graph: &Graph<JobId>, times: &[f64], cores: &[u32], machine: Machine) -> f64 {
     let slots = (u64::from(machine.nodes) * u64::from(machine.tasks_per_node))
         .saturating_sub(1)
         .max(1);
     let mut free = slots;
-    let mut waiting: Vec<u32> = (0..times.len() as u32)
-        .map(|n| graph.parents(n).len() as u32)
-        .collect();
+    let mut waiting = graph.parent_counts();
     let roots = plan.order.iter().copied();
-    let mut ready: VecDeque<u32> = roots.filter(|&n| waiting[n as usize] == 0).collect();
+    let mut ready: VecDeque<JobId> = roots.filter(|&n| waiting[n] == 0).collect();
     // Ends, earliest first. Times are not negative, so their bits have the same order.
-    let mut running: std::collections::BinaryHeap<std::cmp::Reverse<(u64, u32)>> = Default::default();
+    let mut running: std::collections::BinaryHeap<std::cmp::Reverse<(u64, JobId)>> = Default::default();
     let mut now = 0.0f64;
     loop {
         while let Some(&job) = ready.front() {
-            let needs = u64::from(cores[job as usize]).min(slots);
+            let needs = u64::from(cores[job]).min(slots);
             if needs > free {
                 break;
             }
             ready.pop_front();
             free -= needs;
-            let end: f64 = now + times[job as usize];
+            let end: f64 = now + times[job];
             running.push(std::cmp::Reverse((end.to_bits(), job)));
         }
         let Some(std::cmp::Reverse((end, job))) = running.pop() else {
             break;
         };
         now = f64::from_bits(end);
-        free += u64::from(cores[job as usize]).min(slots);
+        free += u64::from(cores[job]).min(slots);
         for &child in graph.children(job) {
-            waiting[child as usize] -= 1;
-            if waiting[child as usize] == 0 {
+            waiting[child] -= 1;
+            if waiting[child] == 0 {
                 ready.push_back(child);
             }
         }
@@ -342,17 +339,13 @@ fn makespan(plan: &Plan<'_>, graph: &Graph, times: &[f64], cores: &[u32], machin
 }
 
 /// Returns the seconds of the longest chain of jobs.
-fn longest_chain(plan: &Plan<'_>, graph: &Graph, times: &[f64]) -> f64 {
+fn longest_chain(plan: &Plan<'_>, graph: &Graph<JobId>, times: &[f64]) -> f64 {
     let mut ends = vec![0.0f64; times.len()];
     let mut longest = 0.0f64;
     for &job in &plan.order {
-        let start = graph
-            .parents(job)
-            .iter()
-            .map(|&p| ends[p as usize])
-            .fold(0.0, f64::max);
-        ends[job as usize] = start + times[job as usize];
-        longest = longest.max(ends[job as usize]);
+        let start = graph.parents(job).iter().map(|&p| ends[p]).fold(0.0, f64::max);
+        ends[job] = start + times[job];
+        longest = longest.max(ends[job]);
     }
     longest
 }

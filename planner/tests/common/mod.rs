@@ -52,6 +52,10 @@ impl Case {
         fs::write(path, text.replace("@DIR@", &self.path().display().to_string())).unwrap();
         self
     }
+    /// Text of an input file.
+    pub fn file(&self, name: &str) -> String {
+        fs::read_to_string(self.path().join(name)).unwrap()
+    }
     /// Writes a transformation catalog with programs installed on `local`.
     pub fn programs(&self, names: &[&str]) -> &Self {
         let mut text = String::from("pegasus: \"5.0\"\ntransformations:\n");

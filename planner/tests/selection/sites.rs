@@ -434,3 +434,97 @@ fn all_problems_with_sites_are_reported_at_once() {
         assert!(message.contains(expected), "{expected}: {message}");
     }
 }
+
+/// A workflow as the tutorial of Pegasus has it: its program is on `condorpool`, and no catalog has sites.
+fn pool() -> Case {
+    let case = super::one_job();
+    case.put(
+        "transformations.yml",
+        "pegasus: \"5.0\"\ntransformations:\n- name: x\n  sites: [{name: condorpool, type: installed, pfn: /bin/x}]\n",
+    )
+    .put(
+        "replicas.yml",
+        "pegasus: \"5.0\"\nreplicas:\n- lfn: in\n  pfns: [{site: condorpool, pfn: /data/in}]\n",
+    );
+    case
+}
+
+#[test]
+fn undefined_sites_without_a_catalog_are_this_machine() -> Result<(), Box<dyn std::error::Error>> {
+    let case = pool();
+    std::fs::remove_file(case.path().join("sites.yml"))?;
+    for (line, names) in [
+        ("--dir submit", "site condorpool means"),
+        ("--dir submit --sites local", "site condorpool means"),
+        (
+            "--dir submit --sites condorpool --output-sites local",
+            "site condorpool means",
+        ),
+        (
+            "--dir submit --sites condorpool --staging-site condorpool=local --output-sites CCG",
+            "sites CCG, condorpool mean",
+        ),
+    ] {
+        let plan = case.plan(line)?;
+        assert!(plan.command("x_A").ends_with(&["/bin/x".to_owned()]), "{line}");
+        assert_eq!(super::urls(&plan, "in"), ["/data/in"], "{line}");
+        let warnings = plan.warnings();
+        let warning = format!("without a site catalog, the {names} this machine");
+        assert_eq!(warnings.iter().filter(|w| w.contains("this machine")).count(), 1);
+        assert!(warnings.contains(&warning), "{line}: {warnings:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn with_a_catalog_only_the_pool_of_htcondor_is_this_machine() -> Result<(), Box<dyn std::error::Error>> {
+    let case = pool();
+    let plan = case.plan("--dir submit --sites condorpool --staging-site local")?;
+    let warning = "not in the site catalog, the site condorpool means this machine".to_owned();
+    assert!(plan.warnings().contains(&warning), "{:?}", plan.warnings());
+    assert!(
+        plan.command("x_A")
+            .contains(&"/opt/pegasus/bin/pegasus-kickstart".to_owned())
+    );
+    let message = case.fail("--dir submit --sites cluster");
+    assert!(message.contains("Execution site cluster not loaded"), "{message}");
+    // The program of `local` is preferred, unless the other site is named.
+    let text = case.file("transformations.yml");
+    case.put(
+        "transformations.yml",
+        &text.replace("}]", "}, {name: local, type: installed, pfn: /opt/x}]"),
+    );
+    for (line, program) in [
+        ("--dir submit --sites local", "/opt/x"),
+        ("--dir submit --sites condorpool", "/bin/x"),
+    ] {
+        let plan = case.plan(line)?;
+        assert!(plan.command("x_A").ends_with(&[program.to_owned()]), "{line}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_named_catalog_may_be_missing() -> Result<(), Box<dyn std::error::Error>> {
+    let case = pool();
+    let plan = case.plan(
+        "--dir submit --sites condorpool -Dpegasus.catalog.site.file=none.yml -Dpegasus.catalog.replica.file=rc \
+         --input-dir data",
+    );
+    assert!(plan.is_err(), "there is no data yet");
+    case.put("data/in", "x");
+    let plan = case.plan(
+        "--dir submit --sites condorpool -Dpegasus.catalog.site.file=none.yml -Dpegasus.catalog.replica.file=rc \
+         --input-dir data",
+    )?;
+    for name in ["none.yml", "rc"] {
+        let path = case.path().join(name).display().to_string();
+        let warning = format!("{path}: no such catalog: the plan is made without it");
+        assert!(plan.warnings().contains(&warning), "{:?}", plan.warnings());
+    }
+    let message = case.fail("--dir submit --sites cluster -Dpegasus.catalog.site.file=none.yml");
+    assert!(message.contains("Execution site cluster not loaded"), "{message}");
+    let message = case.fail("--dir submit -Dpegasus.catalog.transformation.file=none.yml");
+    assert!(message.contains("none.yml"), "{message}");
+    Ok(())
+}

@@ -17,9 +17,10 @@ Exit codes:
 #[derive(Args, Clone, Debug)]
 #[command(after_help = STATUS_EXIT)]
 pub struct Status {
-    /// Directory of the run, its submit directory, or a submit directory of pmc-plan
-    #[arg(value_name = "DIR", default_value = ".")]
-    pub dir: PathBuf,
+    /// Directory of the run, its submit directory, or a submit directory of pmc-plan [default: the working
+    /// directory if it is one of these, else the latest run below pmc-runs]
+    #[arg(value_name = "DIR")]
+    pub dir: Option<PathBuf>,
     /// Refresh until the run ends. Without a terminal: print failures at once and progress every 10 seconds
     #[arg(short, long)]
     pub watch: bool,
@@ -46,9 +47,10 @@ Exit codes:
 #[derive(Args, Clone, Debug)]
 #[command(after_help = ANALYZER_EXIT)]
 pub struct Analyzer {
-    /// Directory of the run, its submit directory, or a submit directory of pmc-plan
-    #[arg(value_name = "DIR", default_value = ".")]
-    pub dir: PathBuf,
+    /// Directory of the run, its submit directory, or a submit directory of pmc-plan [default: the working
+    /// directory if it is one of these, else the latest run below pmc-runs]
+    #[arg(value_name = "DIR")]
+    pub dir: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -71,9 +73,10 @@ Exit codes:
 #[derive(Args, Clone, Debug)]
 #[command(after_help = VIEW_EXIT)]
 pub struct Statistics {
-    /// Directory of the run, its submit directory, or a submit directory of pmc-plan
-    #[arg(value_name = "DIR", default_value = ".")]
-    pub dir: PathBuf,
+    /// Directory of the run, its submit directory, or a submit directory of pmc-plan [default: the working
+    /// directory if it is one of these, else the latest run below pmc-runs]
+    #[arg(value_name = "DIR")]
+    pub dir: Option<PathBuf>,
     /// Sections to print, separated by commas
     #[arg(
         short,
@@ -132,15 +135,20 @@ pub enum TimeStep {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = VIEW_EXIT)]
 pub struct Report {
-    /// Directory of the run, its submit directory, or a submit directory of pmc-plan
-    #[arg(value_name = "DIR", default_value = ".")]
-    pub dir: PathBuf,
-    /// HTML file to write
-    #[arg(short, long, value_name = "FILE", default_value = "report.html")]
-    pub output: PathBuf,
+    /// Directory of the run, its submit directory, or a submit directory of pmc-plan [default: the working
+    /// directory if it is one of these, else the latest run below pmc-runs]
+    #[arg(value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// HTML file to write [default: report.html, unless --ro-crate is given]
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
     /// Also write a trace for chrome://tracing and Perfetto
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
+    /// Write provenance as a Workflow Run RO-Crate into this new directory: workflow, inputs, outputs, and
+    /// each execution of a program
+    #[arg(long, value_name = "DIR")]
+    pub ro_crate: Option<PathBuf>,
     /// Do not print the names of the files
     #[arg(short, long)]
     pub quiet: bool,

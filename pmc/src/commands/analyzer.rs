@@ -6,23 +6,24 @@ mod json;
 pub use human::by_hand;
 use pmc_monitor::causes::{Diagnosis, diagnose};
 use pmc_monitor::history::{History, Phase, State};
+use pmc_terminal::print;
 
 use crate::cli;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::layout;
-use crate::output::print;
 
 /// Explains why a run failed. Returns the exit code.
 pub fn analyzer(arguments: &cli::Analyzer) -> Result<u8, Failure> {
-    let dir = layout::find_run(&arguments.dir)?;
+    let named = layout::given_or_latest(arguments.dir.as_deref(), arguments.quiet || arguments.json);
+    let dir = layout::find_run(&named)?;
     let history = History::open(dir).or_code(exit::NOT_RUN)?;
     let diagnosis = diagnose(&history);
     if arguments.json {
         print(&format!("{:#}\n", json::value(&history, &diagnosis)));
     } else if !arguments.quiet {
         let cwd = std::env::current_dir().unwrap_or_default();
-        print(&human::render(&history, &diagnosis, arguments, &cwd));
+        print(&human::render(&history, &diagnosis, arguments, &named, &cwd));
     }
     Ok(if is_healthy(&history, &diagnosis) {
         exit::SUCCESS

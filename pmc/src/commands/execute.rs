@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
-use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -11,6 +10,7 @@ use anyhow::Context as _;
 use pegasus_mpi_cluster::RunEvent;
 use pmc_dag::{Dag, rescue, words};
 
+use super::on_end;
 use crate::cli;
 use crate::executor;
 use crate::exit;
@@ -37,8 +37,20 @@ pub struct Request {
     pub start: Instant,
 }
 
-/// Runs the workflow and prints the summary. Returns the exit code.
+/// Runs the workflow, prints the summary, and runs the user's command. Returns the exit code.
 pub fn execute(request: &Request) -> Result<u8, Failure> {
+    let result = run(request);
+    if let Ok(summary) = &result {
+        print_summary(summary, request.output);
+    }
+    if let Some(command) = &request.execution.on_end {
+        on_end::run(command, &request.submit, result.as_ref());
+    }
+    result.map(|summary| summary.exit_code)
+}
+
+/// Runs the workflow.
+fn run(request: &Request) -> Result<Summary, Failure> {
     let submit = &request.submit;
     let dag = Dag::open(&submit.dag)
         .with_context(|| format!("cannot use the DAG {}", submit.dag.display()))
@@ -50,6 +62,9 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
     let before = rescue::read(&rescue_path, &dag)
         .with_context(|| format!("cannot use the rescue file {}", rescue_path.display()))
         .or_code(exit::NOT_RUN)?;
+    if let Some(unknown) = before.unknown() {
+        eprintln!("pmc: warning: {}: {unknown}", rescue_path.display());
+    }
     let done: Vec<String> = before.ids().map(|task| lossy(dag.name(task))).collect();
     let done_before = done.len();
     let observed = Observed {
@@ -95,7 +110,7 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
     let mut observed = watch.observed;
     drop(progress);
     if let (Some(problem), false) = (&ended.database, log) {
-        eprintln!("pmc: warning: {problem}");
+        pmc_terminal::message(format_args!("pmc: warning: {problem}"));
     }
     // A task that waited for a retry has failed when the run ends.
     for (name, status) in &ended.failures {
@@ -109,9 +124,7 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
         }
     }
 
-    let summary = summarize(request, &dag, &ended, observed, done_before);
-    print_summary(&summary, request.output)?;
-    Ok(summary.exit_code)
+    Ok(summarize(request, &dag, &ended, observed, done_before))
 }
 
 fn summarize(
@@ -127,7 +140,7 @@ fn summarize(
             exit::SIGNAL_BASE.saturating_add(signal),
         ),
         None if ended.success => (Status::Success, exit::SUCCESS),
-        None => (Status::Failed, exit::TASKS_FAILED),
+        None => (Status::Failed, ended.task_exit.unwrap_or(exit::TASKS_FAILED)),
     };
     let submit = &request.submit;
     let jobs = submit.jobs();
@@ -223,9 +236,9 @@ pub fn missing_programs(missing: programs::Missing) -> Failure {
     }
 }
 
-fn print_summary(summary: &Summary, output: cli::Output) -> Result<(), Failure> {
+fn print_summary(summary: &Summary, output: cli::Output) {
     if output.quiet && !output.json && summary.status == Status::Success {
-        return Ok(());
+        return;
     }
     let text = if output.json {
         summary::render_json(summary)
@@ -233,14 +246,7 @@ fn print_summary(summary: &Summary, output: cli::Output) -> Result<(), Failure> 
         let cwd = std::env::current_dir().unwrap_or_default();
         summary::render_human(summary, &cwd)
     };
-    let mut stdout = std::io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        // A closed standard output is no error.
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error)
-            .context("cannot write the summary")
-            .or_code(exit::NOT_RUN),
-        _ => Ok(()),
-    }
+    pmc_terminal::print(&text);
 }
 
 /// Returns the command to paste for resuming the run.

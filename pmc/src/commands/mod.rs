@@ -2,6 +2,9 @@
 
 pub mod analyzer;
 mod execute;
+pub mod init;
+mod on_end;
+pub mod pegasus;
 pub mod report;
 pub mod resume;
 pub mod run;

@@ -1,6 +1,7 @@
-//! `pmc report`: a run as one HTML file, optionally as a trace.
+//! `pmc report`: a run as one HTML file, as a trace, or as provenance.
 
 mod data;
+mod ro_crate;
 mod trace;
 
 use std::fmt;
@@ -9,41 +10,63 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use pmc_monitor::causes::diagnose;
+use pmc_monitor::events::Micros;
 use pmc_monitor::history::History;
 use pmc_monitor::timeline::Timeline;
+use pmc_terminal::print;
 
 use super::statistics::make_readable;
 use crate::cli;
+use crate::clock::now;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::layout;
-use crate::output::{now, print};
 
 /// The page with placeholders for title and data.
 const PAGE: &str = include_str!("../../../templates/report.html");
+/// File of the report unless the user names another.
+const DEFAULT_OUTPUT: &str = "report.html";
 const TITLE: &str = "{{TITLE}}";
 const DATA: &str = "{{DATA}}";
 
 /// Writes the report. Returns the exit code.
 pub fn report(arguments: &cli::Report) -> Result<u8, Failure> {
-    let dir = layout::find_run(&arguments.dir)?;
+    let named = layout::given_or_latest(arguments.dir.as_deref(), arguments.quiet);
+    let dir = layout::find_run(&named)?;
     let history = History::open(dir).or_code(exit::NOT_RUN)?;
     let now = now();
-    let timeline = Timeline::new(&history, now);
-    let diagnosis = diagnose(&history);
-    let data = data::value(&history, &timeline, &diagnosis, now);
-    let page = page(&history.dir.label, &data.to_string());
-    write(&arguments.output, |out| out.write_all(page.as_bytes()))?;
+    let default = Path::new(DEFAULT_OUTPUT);
+    let output = match &arguments.output {
+        Some(path) => Some(path.as_path()),
+        None => arguments.ro_crate.is_none().then_some(default),
+    };
+    let mut written = Vec::new();
+    if let Some(path) = output {
+        write_page(&history, now, path)?;
+        written.push(path);
+    }
     if let Some(path) = &arguments.trace {
         write(path, |out| trace::write(&history, now, out))?;
+        written.push(path);
+    }
+    if let Some(path) = &arguments.ro_crate {
+        ro_crate::write(&history, path)?;
+        written.push(path);
     }
     if !arguments.quiet {
-        print(&format!("{}\n", arguments.output.display()));
-        if let Some(path) = &arguments.trace {
+        for path in written {
             print(&format!("{}\n", path.display()));
         }
     }
     Ok(exit::SUCCESS)
+}
+
+fn write_page(history: &History, now: Micros, path: &Path) -> Result<(), Failure> {
+    let timeline = Timeline::new(history, now);
+    let diagnosis = diagnose(history);
+    let data = data::value(history, &timeline, &diagnosis, now);
+    let page = page(&history.dir.label, &data.to_string());
+    write(path, |out| out.write_all(page.as_bytes()))
 }
 
 /// Fills in the page. The data cannot close the script element that holds it.
@@ -71,11 +94,12 @@ fn write(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) ->
         .filter(|dir| !dir.as_os_str().is_empty())
         .unwrap_or(Path::new("."));
     let write = || {
+        let target = pmc_files::replaceable(path)?;
         let mut out = BufWriter::with_capacity(1 << 16, tempfile::NamedTempFile::new_in(dir)?);
         content(&mut out)?;
         let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
         make_readable(file.as_file())?;
-        file.persist(path).map_err(|error| error.error)?;
+        file.persist(target).map_err(|error| error.error)?;
         Ok::<(), io::Error>(())
     };
     write().with_context(failed).or_code(exit::NOT_RUN)
@@ -92,6 +116,9 @@ impl fmt::Display for Writing {
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use sha2::{Digest as _, Sha256};
+
     use super::*;
 
     #[test]
@@ -100,6 +127,18 @@ mod tests {
         assert!(page.contains("<title>&lt;/title&gt;&lt;b&gt;</title>"));
         assert!(page.contains(r#"{"a":"\u003c/script>\u003cscript>alert(1)"}"#));
         assert!(!page.contains(TITLE) && !page.contains(DATA));
+    }
+
+    #[test]
+    fn only_the_script_of_the_page_may_run() {
+        let script = PAGE
+            .rsplit_once("<script>")
+            .and_then(|(_, rest)| rest.split_once("</script>"))
+            .map(|(script, _)| script)
+            .expect("the script");
+        let hash = base64::engine::general_purpose::STANDARD.encode(Sha256::digest(script));
+        let policy = format!("script-src 'sha256-{hash}';");
+        assert!(PAGE.contains(&policy), "templates/report.html needs {policy}");
     }
 
     #[test]

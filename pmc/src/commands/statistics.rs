@@ -10,12 +10,15 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use pmc_monitor::statistics::{Statistics, StatisticsError, Step, source};
+use pmc_terminal::{message, print};
 
 use crate::cli::{self, Section, TimeStep};
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::layout;
-use crate::output::print;
+
+/// Context of a failure.
+const STDOUT: &str = "cannot write standard output";
 
 /// Statistics and their source.
 struct Figures<'a> {
@@ -37,12 +40,13 @@ const ALL: [Section; 7] = [
 
 /// Prints statistics of a run. Returns the exit code.
 pub fn statistics(arguments: &cli::Statistics) -> Result<u8, Failure> {
-    let dir = layout::find_run(&arguments.dir)?;
+    let named = layout::given_or_latest(arguments.dir.as_deref(), arguments.json || arguments.csv);
+    let dir = layout::find_run(&named)?;
     let scratch = tempfile::tempdir()
         .context("cannot create a temporary directory")
         .or_code(exit::NOT_RUN)?;
     let source = source::find(&dir, scratch.path(), &mut |notice| {
-        eprintln!("pmc: warning: {notice}")
+        message(format_args!("pmc: warning: {notice}"))
     })
     .or_code(exit::NOT_RUN)
     .map_err(|failure| failure.hint("statistics need a run with a .dagman.out log, or its database"))?;
@@ -68,13 +72,13 @@ pub fn statistics(arguments: &cli::Statistics) -> Result<u8, Failure> {
     match &arguments.output {
         Some(output) => write_files(&figures, &sections, output, arguments.csv)?,
         None => {
-            let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+            let mut out = BufWriter::with_capacity(1 << 16, pmc_terminal::output());
             for (number, section) in sections.iter().enumerate() {
                 let written = separate(&mut out, number)
                     .and_then(|()| write(&figures, *section, &mut out, arguments.csv));
-                check(written)?;
+                check(written, || STDOUT.to_owned())?;
             }
-            check(out.flush().map_err(Problem::Write))?;
+            check(out.flush().map_err(Problem::Write), || STDOUT.to_owned())?;
         }
     }
     Ok(exit::SUCCESS)
@@ -93,11 +97,12 @@ enum Problem {
     Read(StatisticsError),
 }
 
-/// Turns a problem into a failure. A closed standard output is no error.
-fn check(result: Result<(), Problem>) -> Result<(), Failure> {
+/// Turns a problem into a failure. `context` is for problems of writing. A closed standard output is no
+/// error.
+fn check(result: Result<(), Problem>, context: impl FnOnce() -> String) -> Result<(), Failure> {
     match result {
         Err(Problem::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        Err(Problem::Write(error)) => Err(Failure::new(exit::NOT_RUN, error)),
+        Err(Problem::Write(error)) => Err(error).with_context(context).or_code(exit::NOT_RUN),
         Err(Problem::Read(error)) => Err(read_failure(error)),
         Ok(()) => Ok(()),
     }
@@ -142,7 +147,7 @@ fn write_files(figures: &Figures<'_>, sections: &[Section], dir: &Path, csv: boo
             .with_context(failed)
             .or_code(exit::NOT_RUN)?;
         let mut out = BufWriter::with_capacity(1 << 16, file);
-        check(write(figures, *section, &mut out, csv))?;
+        check(write(figures, *section, &mut out, csv), failed)?;
         let file = out
             .into_inner()
             .map_err(io::IntoInnerError::into_error)

@@ -11,12 +11,13 @@ use console::Term;
 use pmc_monitor::events::Micros;
 use pmc_monitor::history::{History, Phase, State};
 use pmc_monitor::progress::{Observer, Progress};
+use pmc_terminal::{escape, print};
 
 use crate::cli;
+use crate::clock::now;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::layout;
-use crate::output::{now, print};
 
 /// Interval between two reads of the logs.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -53,13 +54,14 @@ impl Watch {
 
 /// Shows the progress of a run. Returns the exit code.
 pub fn status(arguments: &cli::Status) -> Result<u8, Failure> {
-    let mut watch = Watch::open(&arguments.dir)?;
+    let dir = layout::given_or_latest(arguments.dir.as_deref(), arguments.quiet || arguments.json);
+    let mut watch = Watch::open(&dir)?;
     let mut progress = watch.progress(now());
     if arguments.watch {
-        progress = follow(arguments, &mut watch, progress)?;
+        progress = follow(arguments, &dir, &mut watch, progress)?;
     }
     if !(arguments.quiet || arguments.watch && arguments.json) {
-        print(&render(arguments, &watch, &progress, !arguments.json));
+        print(&render(arguments, &dir, &watch, &progress, !arguments.json));
     }
     Ok(if arguments.quiet {
         code(&progress)
@@ -69,7 +71,12 @@ pub fn status(arguments: &cli::Status) -> Result<u8, Failure> {
 }
 
 /// Refreshes until the run ends. Returns the last progress without showing it.
-fn follow(arguments: &cli::Status, watch: &mut Watch, first: Progress) -> Result<Progress, Failure> {
+fn follow(
+    arguments: &cli::Status,
+    dir: &Path,
+    watch: &mut Watch,
+    first: Progress,
+) -> Result<Progress, Failure> {
     let terminal = std::io::stdout().is_terminal() && !arguments.json && !arguments.quiet;
     let term = Term::stdout();
     let mut progress = first;
@@ -80,7 +87,7 @@ fn follow(arguments: &cli::Status, watch: &mut Watch, first: Progress) -> Result
         if terminal {
             let _ = term.clear_last_lines(shown);
             if !over {
-                let text = fit(&render(arguments, watch, &progress, false), &term);
+                let text = fit(&escape(&render(arguments, dir, watch, &progress, false)), &term);
                 shown = text.lines().count();
                 let _ = term.write_str(&text);
             }
@@ -101,7 +108,7 @@ fn follow(arguments: &cli::Status, watch: &mut Watch, first: Progress) -> Result
             return Ok(progress);
         }
         std::thread::sleep(POLL_INTERVAL);
-        let ended = watch.update(&arguments.dir)?;
+        let ended = watch.update(dir)?;
         if !terminal && !arguments.json && !arguments.quiet {
             for number in ended {
                 if let Some(attempt) = watch.history.attempts.get(number as usize)
@@ -125,12 +132,12 @@ fn fit(text: &str, term: &Term) -> String {
         .collect()
 }
 
-fn render(arguments: &cli::Status, watch: &Watch, progress: &Progress, whole: bool) -> String {
+fn render(arguments: &cli::Status, dir: &Path, watch: &Watch, progress: &Progress, whole: bool) -> String {
     if arguments.json {
         return format!("{:#}\n", json::value(&watch.history, progress, arguments.lines));
     }
     let shown = human::Shown {
-        dir: &arguments.dir,
+        dir,
         lines: arguments.lines,
         now: now(),
         hints: whole,

@@ -5,13 +5,14 @@
 mod pace;
 mod state;
 
-use std::io::{IsTerminal, Write as _};
+use std::io::IsTerminal;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use pace::Pace;
+use pmc_terminal::escape;
 pub use state::{Event, Outcome, State};
 
 /// Delay before the bar appears: a short run needs no progress.
@@ -129,7 +130,8 @@ fn show(style: Style, verbose: bool, mut state: State, events: &mpsc::Receiver<E
         }
         match style {
             Style::Bar => {
-                bar.get_or_insert_with(new_bar).set_message(state.bar(elapsed));
+                bar.get_or_insert_with(new_bar)
+                    .set_message(escape(&state.bar(elapsed)).into_owned());
             }
             Style::Lines if state != shown => {
                 write_line(&state.line(elapsed));
@@ -152,7 +154,6 @@ fn new_bar() -> ProgressBar {
     bar
 }
 
-/// Writes a line. A closed stderr does not stop a run.
 fn write_line(line: &str) {
-    let _ = writeln!(std::io::stderr(), "pmc: {line}");
+    pmc_terminal::message(format_args!("pmc: {line}"));
 }

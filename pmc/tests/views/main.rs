@@ -2,6 +2,7 @@
 #![expect(clippy::panic, reason = "tests")]
 
 mod analyzer;
+mod hostile;
 mod statistics;
 mod status;
 #[path = "../support/mod.rs"]

@@ -9,9 +9,11 @@ complete -c pegasus-mpi-cluster -l host-cpus -d 'Number of CPUs per host' -r
 complete -c pegasus-mpi-cluster -l max-wall-time -d 'Maximum wall time of the job in minutes' -r
 complete -c pegasus-mpi-cluster -l maxfds -d 'Maximum cached file descriptors' -r
 complete -c pegasus-mpi-cluster -l workers -d 'Number of workers without an MPI launcher [default: one per CPU]' -r
+complete -c pegasus-mpi-cluster -l host-name -d 'Name of this host; workers with the same name share its memory and CPUs' -r
 complete -c pegasus-mpi-cluster -l host-gpus -d 'Number of GPUs per host' -r
 complete -c pegasus-mpi-cluster -l runtime-limit -d 'Time limit of each task without an option -T of its own' -r
 complete -c pegasus-mpi-cluster -l drain-grace -d 'Time that running tasks have after SIGTERM [default: 8]' -r
+complete -c pegasus-mpi-cluster -l disk-reserve -d 'Start no tasks while the disk has less free space; 0: no check [default: 8]' -r
 complete -c pegasus-mpi-cluster -l sync-interval -d 'Sync rescue file and forwarded data to disk this often; 0: never [default: 1000]' -r
 complete -c pegasus-mpi-cluster -s h -l help -d 'Print this message'
 complete -c pegasus-mpi-cluster -s V -l version -d 'Print version information'

@@ -26,13 +26,22 @@ end
 
 complete -c pmc -n "__fish_pmc_needs_command" -s h -l help -d 'Print help'
 complete -c pmc -n "__fish_pmc_needs_command" -s V -l version -d 'Print version'
+complete -c pmc -n "__fish_pmc_needs_command" -f -a "init" -d 'Write a small workflow to start from, with catalogs and programs'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "run" -d 'Plan a workflow and run it on this machine'
+complete -c pmc -n "__fish_pmc_needs_command" -f -a "plan" -d 'Plan a workflow for a cluster, as pmc-plan does'
+complete -c pmc -n "__fish_pmc_needs_command" -f -a "explain" -d 'Explain jobs of a plan, or print its figures, as `pmc-plan explain` does'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "resume" -d 'Resume a run that failed or was interrupted'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "status" -d 'Show progress of a run, during or after it'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "analyzer" -d 'Explain failures, root cause first'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "statistics" -d 'Print statistics of a run'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "report" -d 'Write an HTML report: tasks by host, use over time, critical path, failures'
+complete -c pmc -n "__fish_pmc_needs_command" -f -a "pegasus" -d 'Answer as a program of Pegasus does, for the scripts in share/pegasus-shims'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c pmc -n "__fish_pmc_using_subcommand init" -s t -l template -d 'Shape of the workflow' -r -f -a "single\t'One job'
+pipeline\t'Four jobs: one splits its input, two run in parallel, one joins'
+fan-out\t'A job for each of several input files, and one that merges their results'"
+complete -c pmc -n "__fish_pmc_using_subcommand init" -l python -d 'Also write the workflow as a script for Pegasus.api, the Python library of Pegasus'
+complete -c pmc -n "__fish_pmc_using_subcommand init" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l dir -d 'Directory for runs' -r -F
 complete -c pmc -n "__fish_pmc_using_subcommand run" -s O -l output-dir -d 'Directory for outputs [default: that of the site `local` in a site catalog, else output/ in the run\'s directory]' -r -F
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l conf -d 'Properties file' -r -F
@@ -43,24 +52,28 @@ complete -c pmc -n "__fish_pmc_using_subcommand run" -s t -l transformations-dir
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l cleanup -d 'When to remove files from scratch' -r -f -a "none\t'Never'
 leaf\t'All at the end'
 inplace\t'Each after its last use'"
-complete -c pmc -n "__fish_pmc_using_subcommand run" -s w -l workers -d 'Maximum tasks running at the same time [default: number of CPUs]' -r
+complete -c pmc -n "__fish_pmc_using_subcommand run" -s w -s j -l workers -d 'Maximum tasks running at the same time [default: number of CPUs]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l host-memory -d 'Memory for tasks, in MB [default: memory of this machine]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l host-cpus -d 'CPUs for tasks [default: CPUs of this machine]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l host-gpus -d 'GPUs for tasks [default: GPUs of this machine]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l tries -d 'Maximum attempts per task' -r
 complete -c pmc -n "__fish_pmc_using_subcommand run" -s m -l max-failures -d 'Start no more tasks after N failures [default: no limit]' -r
+complete -c pmc -n "__fish_pmc_using_subcommand run" -l on-end -d 'Command for the shell at the end of the run, however it ends. PMC_RESULT is success, failure or interrupted; PMC_EXIT_CODE, PMC_WORKFLOW, PMC_RUN_DIR, PMC_SUBMIT_DIR, PMC_TASKS, PMC_TASKS_DONE and PMC_TASKS_FAILED say more' -r
+complete -c pmc -n "__fish_pmc_using_subcommand run" -l dry-run -d 'Plan without running: print jobs by kind, levels, files to stage, and the estimated time'
+complete -c pmc -n "__fish_pmc_using_subcommand run" -l no-check -d 'Do not check before the run that programs and local inputs exist'
 complete -c pmc -n "__fish_pmc_using_subcommand run" -s k -l keep-going -d 'Run everything that does not depend on a failed task; the default'
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l stampede -d 'Write the database for statistics, analyzer and dashboard during the run'
 complete -c pmc -n "__fish_pmc_using_subcommand run" -s v -l verbose -d 'Report the end of every task; twice: also the planner\'s decisions and the executor\'s log'
 complete -c pmc -n "__fish_pmc_using_subcommand run" -s q -l quiet -d 'Print no progress, and no summary unless something failed'
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l json -d 'Print the summary as JSON'
 complete -c pmc -n "__fish_pmc_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c pmc -n "__fish_pmc_using_subcommand resume" -s w -l workers -d 'Maximum tasks running at the same time [default: number of CPUs]' -r
+complete -c pmc -n "__fish_pmc_using_subcommand resume" -s w -s j -l workers -d 'Maximum tasks running at the same time [default: number of CPUs]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l host-memory -d 'Memory for tasks, in MB [default: memory of this machine]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l host-cpus -d 'CPUs for tasks [default: CPUs of this machine]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l host-gpus -d 'GPUs for tasks [default: GPUs of this machine]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l tries -d 'Maximum attempts per task' -r
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -s m -l max-failures -d 'Start no more tasks after N failures [default: no limit]' -r
+complete -c pmc -n "__fish_pmc_using_subcommand resume" -l on-end -d 'Command for the shell at the end of the run, however it ends. PMC_RESULT is success, failure or interrupted; PMC_EXIT_CODE, PMC_WORKFLOW, PMC_RUN_DIR, PMC_SUBMIT_DIR, PMC_TASKS, PMC_TASKS_DONE and PMC_TASKS_FAILED say more' -r
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -s k -l keep-going -d 'Run everything that does not depend on a failed task; the default'
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l stampede -d 'Write the database for statistics, analyzer and dashboard during the run'
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -s v -l verbose -d 'Report the end of every task; twice: also the planner\'s decisions and the executor\'s log'
@@ -90,14 +103,19 @@ complete -c pmc -n "__fish_pmc_using_subcommand statistics" -s o -l output -d 'W
 complete -c pmc -n "__fish_pmc_using_subcommand statistics" -l csv -d 'Print CSV with the columns of pegasus-statistics'
 complete -c pmc -n "__fish_pmc_using_subcommand statistics" -l json -d 'Print JSON'
 complete -c pmc -n "__fish_pmc_using_subcommand statistics" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c pmc -n "__fish_pmc_using_subcommand report" -s o -l output -d 'HTML file to write' -r -F
+complete -c pmc -n "__fish_pmc_using_subcommand report" -s o -l output -d 'HTML file to write [default: report.html, unless --ro-crate is given]' -r -F
 complete -c pmc -n "__fish_pmc_using_subcommand report" -l trace -d 'Also write a trace for chrome://tracing and Perfetto' -r -F
+complete -c pmc -n "__fish_pmc_using_subcommand report" -l ro-crate -d 'Write provenance as a Workflow Run RO-Crate into this new directory: workflow, inputs, outputs, and each execution of a program' -r -F
 complete -c pmc -n "__fish_pmc_using_subcommand report" -s q -l quiet -d 'Do not print the names of the files'
 complete -c pmc -n "__fish_pmc_using_subcommand report" -s h -l help -d 'Print help'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from run resume status analyzer statistics report help" -f -a "run" -d 'Plan a workflow and run it on this machine'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from run resume status analyzer statistics report help" -f -a "resume" -d 'Resume a run that failed or was interrupted'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from run resume status analyzer statistics report help" -f -a "status" -d 'Show progress of a run, during or after it'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from run resume status analyzer statistics report help" -f -a "analyzer" -d 'Explain failures, root cause first'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from run resume status analyzer statistics report help" -f -a "statistics" -d 'Print statistics of a run'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from run resume status analyzer statistics report help" -f -a "report" -d 'Write an HTML report: tasks by host, use over time, critical path, failures'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from run resume status analyzer statistics report help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report pegasus help" -f -a "init" -d 'Write a small workflow to start from, with catalogs and programs'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report pegasus help" -f -a "run" -d 'Plan a workflow and run it on this machine'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report pegasus help" -f -a "plan" -d 'Plan a workflow for a cluster, as pmc-plan does'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report pegasus help" -f -a "explain" -d 'Explain jobs of a plan, or print its figures, as `pmc-plan explain` does'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report pegasus help" -f -a "resume" -d 'Resume a run that failed or was interrupted'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report pegasus help" -f -a "status" -d 'Show progress of a run, during or after it'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report pegasus help" -f -a "analyzer" -d 'Explain failures, root cause first'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report pegasus help" -f -a "statistics" -d 'Print statistics of a run'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report pegasus help" -f -a "report" -d 'Write an HTML report: tasks by host, use over time, critical path, failures'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report pegasus help" -f -a "pegasus" -d 'Answer as a program of Pegasus does, for the scripts in share/pegasus-shims'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report pegasus help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'

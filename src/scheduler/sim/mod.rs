@@ -226,7 +226,7 @@ fn run(plan: Plan, random: &mut Random) -> Result<Master, String> {
 }
 
 /// Creates a DAG as text, so that the reader is part of the test.
-fn random_dag(random: &mut Random, tasks: u64, requests: &[&str]) -> Dag {
+fn random_dag(random: &mut Random, tasks: u64, requests: &[&str], categories: u64) -> Dag {
     let priorities = random.pick(&[1, 3, 1000]);
     let mut text = String::new();
     for task in 0..tasks {
@@ -245,7 +245,13 @@ fn random_dag(random: &mut Random, tasks: u64, requests: &[&str]) -> Dag {
         if random.one_in(8) {
             let _ = write!(text, "-t {} ", random.below(4));
         }
+        if categories > 0 && random.one_in(2) {
+            let _ = write!(text, "--category c{} ", random.below(categories));
+        }
         text.push_str("/bin/true\n");
+    }
+    for category in 0..categories {
+        let _ = writeln!(text, "MAXJOBS c{category} {}", 1 + random.below(4));
     }
     // Edges go from lower to higher numbers, so there is no cycle. Some are duplicates.
     for child in 1..tasks {
@@ -274,7 +280,8 @@ fn random_plan(random: &mut Random) -> Plan {
     let first = random.below(REQUESTS.len() as u64) as usize;
     let requests = &REQUESTS[first..first + 1 + random.below((REQUESTS.len() - first) as u64) as usize];
     let tasks = random.pick(&[0, 1, 10, 60, 200]);
-    let dag = Arc::new(random_dag(random, tasks, requests));
+    let categories = random.pick(&[0, 0, 1, 3]);
+    let dag = Arc::new(random_dag(random, tasks, requests, categories));
     let mut done = DoneSet::new();
     if random.one_in(3) {
         for task in dag.ids().filter(|_| random.one_in(4)) {
@@ -338,7 +345,7 @@ fn thousands_of_workers_run_a_large_workflow() {
     let mut random = Random(42);
     let requests = ["", "-m 1000", "-m 4000 -c 2", "-c 4", "-m 30000"];
     let plan = Plan {
-        dag: Arc::new(random_dag(&mut random, 100_000, &requests)),
+        dag: Arc::new(random_dag(&mut random, 100_000, &requests, 0)),
         done: DoneSet::new(),
         workers: (0..5_000)
             .map(|worker| Registration {

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use pmc_dag::{Dag, Request, TaskId};
+use pmc_dag::{CategoryId, Dag, Request, TaskId};
 
 use super::Plan;
 use crate::protocol::{Rank, SubmitId, ToWorker};
@@ -20,6 +20,9 @@ enum State {
     Done,
     Failed,
 }
+
+/// Tasks with the same kind are interchangeable, except for their order.
+type Kind = (Request, Option<CategoryId>);
 
 /// Queued tasks in the order in which they must start.
 type Queued = BTreeSet<(Reverse<i64>, SubmitId)>;
@@ -49,8 +52,9 @@ pub(super) struct Model {
     states: Vec<State>,
     parents_left: Vec<u32>,
     attempts_left: Vec<u32>,
-    /// Queued tasks by request.
-    queued: BTreeMap<Request, Queued>,
+    queued: BTreeMap<Kind, Queued>,
+    /// Running tasks of each category with a limit.
+    in_category: Vec<u32>,
     submits: u64,
     pub(super) started: u64,
     /// This `schedule` has started a task, so it may not queue any more.
@@ -102,6 +106,7 @@ impl Model {
                 .map(|t| dag.tries(t).unwrap_or(plan.config.max_attempts).max(1))
                 .collect(),
             queued: BTreeMap::new(),
+            in_category: vec![0; dag.category_limits().len()],
             submits: 0,
             started: 0,
             starting: false,
@@ -121,10 +126,18 @@ impl Model {
         self.dag.request(task)
     }
 
-    fn fits_somewhere(&self, request: Request) -> bool {
-        self.hosts
-            .values()
-            .any(|host| host.slots > 0 && host.fits(request))
+    fn kind(&self, task: TaskId) -> Kind {
+        (self.dag.request(task), self.dag.category(task))
+    }
+
+    fn has_room(&self, category: Option<CategoryId>) -> bool {
+        let room = |id: CategoryId| self.in_category[id.index()] < self.dag.category_limits()[id.index()];
+        category.is_none_or(room)
+    }
+
+    fn may_start(&self, (request, category): Kind) -> bool {
+        let mut hosts = self.hosts.values();
+        self.has_room(category) && hosts.any(|host| host.slots > 0 && host.fits(request))
     }
 
     fn check(&mut self, ok: bool, mistake: impl FnOnce() -> String) {
@@ -153,9 +166,9 @@ impl Model {
             format!("{task:?} queued although the run is stopped")
         });
         self.states[task.index()] = State::Queued(submit);
-        let request = self.request(task);
+        let kind = self.kind(task);
         self.queued
-            .entry(request)
+            .entry(kind)
             .or_default()
             .insert((Reverse(self.dag.priority(task)), submit));
     }
@@ -183,10 +196,10 @@ impl Model {
             let overtaken: Vec<_> = self
                 .queued
                 .iter()
-                .filter(|(shape, queued)| {
-                    queued.first().is_some_and(|other| *other < key) && self.fits_somewhere(**shape)
+                .filter(|(kind, queued)| {
+                    queued.first().is_some_and(|other| *other < key) && self.may_start(**kind)
                 })
-                .map(|(shape, _)| *shape)
+                .map(|(kind, _)| *kind)
                 .collect();
             self.check(overtaken.is_empty(), || {
                 format!("{task:?} overtakes tasks that would fit: {overtaken:?}")
@@ -195,13 +208,13 @@ impl Model {
         self.occupy(task, submit, rank);
     }
 
-    /// Removes a task from the queue. It must be the first with its request.
+    /// Removes a task from the queue. It must be the first of its kind.
     fn take_first(&mut self, task: TaskId, submit: SubmitId) -> (Reverse<i64>, SubmitId) {
         let key = (Reverse(self.dag.priority(task)), submit);
-        let request = self.request(task);
-        let first = self.queued.get_mut(&request).and_then(BTreeSet::pop_first);
+        let kind = self.kind(task);
+        let first = self.queued.get_mut(&kind).and_then(BTreeSet::pop_first);
         self.check(first == Some(key), || {
-            format!("{task:?} started before {first:?} with the same request")
+            format!("{task:?} started before {first:?} of the same kind")
         });
         key
     }
@@ -216,7 +229,7 @@ impl Model {
         });
         let runs_alike = self.dag.clone().ids().any(|other| {
             matches!(self.states[other.index()], State::Running(_, at) if at == rank)
-                && self.request(other) == self.request(task)
+                && self.kind(other) == self.kind(task)
         });
         self.check(runs_alike, || {
             format!("{task:?} is prefilled to {rank:?}, which runs no task like it")
@@ -243,9 +256,9 @@ impl Model {
                 && submits.contains(&submit)
             {
                 self.states[task.index()] = State::Queued(submit);
-                let (request, priority) = (self.request(task), self.dag.priority(task));
+                let (kind, priority) = (self.kind(task), self.dag.priority(task));
                 self.queued
-                    .entry(request)
+                    .entry(kind)
                     .or_default()
                     .insert((Reverse(priority), submit));
             }
@@ -269,6 +282,13 @@ impl Model {
             }
             None => self.check(false, || format!("{task:?} oversubscribes {host}")),
         }
+        if let Some(category) = self.dag.category(task) {
+            let has_room = self.has_room(Some(category));
+            self.check(has_room, || {
+                format!("{task:?} starts although {category:?} is full")
+            });
+            self.in_category[category.index()] += 1;
+        }
     }
 
     fn end(&mut self, task: TaskId, submit: SubmitId, rank: Rank, done: bool) {
@@ -285,6 +305,9 @@ impl Model {
             host.gpus
                 .extend(self.held_gpus.remove(&submit).unwrap_or_default());
             host.numbers.extend(self.held.remove(&submit).unwrap_or_default());
+        }
+        if let Some(category) = self.dag.category(task) {
+            self.in_category[category.index()] -= 1;
         }
         if done {
             self.states[task.index()] = State::Done;
@@ -309,8 +332,8 @@ impl Model {
         let idle = self
             .queued
             .iter()
-            .find(|(shape, queued)| !queued.is_empty() && self.fits_somewhere(**shape))
-            .map(|(shape, _)| *shape);
+            .find(|(kind, queued)| !queued.is_empty() && self.may_start(**kind))
+            .map(|(kind, _)| *kind);
         let stopped = self.stopped;
         self.check(idle.is_none() || stopped, || {
             format!("{idle:?} waits although it fits")

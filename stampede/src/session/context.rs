@@ -333,9 +333,12 @@ fn retire(database: &Path) -> Result<(), LoadError> {
     removed.map_err(write_error(database))
 }
 
+/// Maximum size in bytes of a file of notifications.
+const MAX_NOTIFICATIONS: u64 = 256 << 20;
+
 /// Returns whether a file of notifications has any. The planner always writes the file.
 fn has_notifications(path: &Path) -> bool {
-    let text = fs::read_to_string(path).unwrap_or_default();
+    let text = pmc_files::read_to_string(path, MAX_NOTIFICATIONS).unwrap_or_default();
     text.lines()
         .any(|line| !line.trim().is_empty() && !line.starts_with('#'))
 }

@@ -169,6 +169,15 @@ pub fn server_bin() -> PathBuf {
     bin
 }
 
+/// Returns the directory `bin` of the Python environment with the validator of RO-Crate.
+pub fn validator_bin() -> PathBuf {
+    let bin = target_dir().join("validator/bin");
+    if !bin.join("rocrate-validator").exists() {
+        missing("the Python environment with the validator of RO-Crate", &bin);
+    }
+    bin
+}
+
 /// Returns the Python that can import `Pegasus.api`.
 pub fn python() -> Program {
     Program::new(venv_bin().join("python"))

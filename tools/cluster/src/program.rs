@@ -8,6 +8,7 @@ use crate::children::Children;
 use crate::options::{Args, Options};
 use crate::{exit, run};
 use clap::Parser as _;
+use pmc_terminal::finish_early;
 
 /// Runs the program: arguments, environment and exit status are those of the process.
 #[must_use]
@@ -15,13 +16,7 @@ pub fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => {
-            // There is no other place to report this.
-            let _ = error.print();
-            return if error.use_stderr() {
-                exit::USAGE.into()
-            } else {
-                ExitCode::SUCCESS
-            };
+            return finish_early("pegasus-cluster", error.print(), error.use_stderr(), exit::USAGE);
         }
     };
     let options = Options::new(args, |name| std::env::var_os(name));

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use crate::catalog::OpenDatabase;
 use crate::program::{self, Args, Streams};
 use clap::{CommandFactory, Parser};
+use pmc_terminal::finish_early;
 
 /// Returns the description of the command line.
 #[must_use]
@@ -19,10 +20,7 @@ pub fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => {
-            let code = if error.use_stderr() { 2 } else { 0 };
-            // There is no other place to report an error of the terminal.
-            let _ = error.print();
-            return ExitCode::from(code);
+            return finish_early("pegasus-rc-client", error.print(), error.use_stderr(), 2);
         }
     };
     let success = program::run(

@@ -14,6 +14,8 @@ use pegasus_kickstart::{cli, exit};
 
 /// The program that records name, and beside which the built-in programs lie.
 const KICKSTART: &str = "pegasus-kickstart";
+/// Name of this program in messages.
+const SERVER: &str = "pegasus-kickstart-server";
 
 /// Runs the program: arguments, environment and exit status are those of the process.
 #[must_use]
@@ -40,11 +42,17 @@ pub fn main() -> ExitCode {
 /// Prints the version, or how this program is used.
 fn describe(version: bool) -> ExitCode {
     if version {
-        println!("pegasus-kickstart-server {}", env!("CARGO_PKG_VERSION"));
-        return ExitCode::SUCCESS;
+        pmc_terminal::print(concat!(
+            "pegasus-kickstart-server ",
+            env!("CARGO_PKG_VERSION"),
+            "\n"
+        ));
+        return pmc_terminal::finish(SERVER, 0);
     }
-    eprintln!("usage: pegasus-kickstart-server [--version]\n\npegasus-mpi-cluster starts this program.");
-    exit::NOT_RUNNABLE.into()
+    pmc_terminal::message(
+        "usage: pegasus-kickstart-server [--version]\n\npegasus-mpi-cluster starts this program.",
+    );
+    pmc_terminal::finish(SERVER, exit::NOT_RUNNABLE)
 }
 
 /// Removes the handlers that the standard library installs to report stack overflows. A process without

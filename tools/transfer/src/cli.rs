@@ -8,6 +8,7 @@ use crate::cancel::Cancel;
 use crate::program::{Call, Level, Log, Options, ProgramError};
 use crate::protocol::Registry;
 use clap::{CommandFactory, Parser};
+use pmc_terminal::finish_early;
 
 /// Returns the description of the command line.
 #[must_use]
@@ -22,14 +23,7 @@ pub fn main() -> ExitCode {
     let options = match Options::try_parse() {
         Ok(options) => options,
         Err(error) => {
-            let failed = error.use_stderr();
-            // There is no other place to report an error of the terminal.
-            let _ = error.print();
-            return if failed {
-                ExitCode::FAILURE
-            } else {
-                ExitCode::SUCCESS
-            };
+            return finish_early("pegasus-transfer", error.print(), error.use_stderr(), 1);
         }
     };
     let mut stderr = io::stderr();

@@ -13,6 +13,7 @@ use crate::cancel::Cancel;
 use crate::error::TransferError;
 use crate::{integrity, multipart, shown};
 use clap::{ArgGroup, CommandFactory, Parser};
+use pmc_terminal::finish_early;
 
 /// Computes SHA-256 checksums of files, or compares them with the *.meta files of the working directory.
 ///
@@ -103,13 +104,7 @@ pub fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => {
-            // There is no other place to report an error of the terminal.
-            let _ = error.print();
-            return if error.use_stderr() {
-                ExitCode::FAILURE
-            } else {
-                ExitCode::SUCCESS
-            };
+            return finish_early("pegasus-integrity", error.print(), error.use_stderr(), 1);
         }
     };
     let mut out = io::stdout().lock();

@@ -43,6 +43,8 @@ pub enum UrlError {
 
 /// Protocols of local paths.
 const LOCAL_PROTOCOLS: [&str; 3] = ["file", "symlink", "moveto"];
+/// Protocols whose paths can end with a query.
+const HTTP_SCHEMES: [&str; 4] = ["http", "https", "webdav", "webdavs"];
 
 impl Url {
     /// Parses a URL.
@@ -173,14 +175,24 @@ impl Url {
         }
     }
 
-    /// Returns the URL for messages, on one line and without a password.
+    fn path_shown(&self) -> PathBuf {
+        let bytes = self.path.as_os_str().as_bytes();
+        let has_queries = HTTP_SCHEMES.contains(&self.scheme.as_str());
+        match bytes.iter().position(|byte| *byte == b'?') {
+            Some(query) if has_queries => OsString::from_vec([&bytes[..query], b"?XXX"].concat()).into(),
+            _ => self.path.clone(),
+        }
+    }
+
+    /// Returns the URL for messages, on one line, without a password and without a query, which can be a
+    /// signature.
     #[must_use]
     pub fn shown(&self) -> String {
         let host = self.host_shown();
         let shown = Self {
             scheme: self.scheme.clone(),
             host,
-            path: self.path.clone(),
+            path: self.path_shown(),
         };
         shown::bytes(&shown.to_bytes()).to_string()
     }
@@ -290,6 +302,13 @@ mod tests {
             ("s3".into(), "user@amazon".into(), "/bucket/k".into())
         );
         assert_eq!(parts("http://h"), ("http".into(), "h".into(), String::new()));
+    }
+
+    #[test]
+    fn queries_are_not_shown() {
+        let shown = |text: &[u8]| Url::parse(text, &env).expect("valid").shown();
+        assert_eq!(shown(b"https://h/a?X-Amz-Signature=1"), "https://h/a?XXX");
+        assert_eq!(shown(b"/data/what?"), "file:///data/what?");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use rusqlite::{Connection, OpenFlags, Row, Statement};
 
 use super::{Replica, ReplicaCatalog, ReplicaEntry};
 use crate::error::{InputError, InputErrors};
+use crate::ids::Id as _;
 use crate::model::{FileId, Files};
 use crate::properties::Properties;
 
@@ -86,8 +87,8 @@ fn entries(db: &Connection, wanted: &Files) -> rusqlite::Result<ReplicaCatalog> 
         }
     } else {
         let mut one = db.prepare("SELECT lfn_id, lfn FROM rc_lfn WHERE lfn = ?1")?;
-        for file in 0..wanted.len() as u32 {
-            for found in one.query_map([wanted.name(FileId(file))], named)? {
+        for file in FileId::first(wanted.len()) {
+            for found in one.query_map([wanted.name(file)], named)? {
                 let (id, lfn) = found?;
                 reader.entry(id, lfn)?;
             }

@@ -6,6 +6,7 @@ mod source;
 mod text;
 pub(crate) mod yaml;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -210,6 +211,14 @@ impl ReplicaCatalog {
         }
         self.entries.push(entry);
         Ok(())
+    }
+    /// Moves the locations on some sites to another site.
+    pub fn move_to_site(&mut self, from: &BTreeSet<String>, to: &str) {
+        for replica in self.entries.iter_mut().flat_map(|entry| &mut entry.replicas) {
+            if replica.site.as_ref().is_some_and(|site| from.contains(site)) {
+                replica.site = Some(to.to_owned());
+            }
+        }
     }
     /// Returns the entries in document order.
     pub fn entries(&self) -> &[ReplicaEntry] {

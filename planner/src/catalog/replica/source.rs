@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use monitord_compat::braindump_reader::Braindump;
 
 use super::{DirectoryOptions, FILE_KINDS, ReplicaCatalog, database, from_directory, load, metadata};
-use crate::catalog::{expansion, locate};
+use crate::catalog::{SearchDirs, expansion, locate, missing_catalog};
 use crate::error::{InputError, InputErrors, near_spelling};
 use crate::expand::ExpandEnv;
 use crate::model::Files;
@@ -23,33 +23,35 @@ pub struct Source {
     pub catalog: ReplicaCatalog,
     /// Its files.
     pub files: Vec<PathBuf>,
+    /// Files that properties name and that do not exist.
+    pub missing: Vec<PathBuf>,
 }
 
 impl From<ReplicaCatalog> for Source {
     fn from(catalog: ReplicaCatalog) -> Self {
         Source {
             catalog,
-            files: Vec::new(),
+            ..Source::default()
         }
     }
 }
 
 /// Reads the replica catalog that the properties describe, else a file with a default name (`replicas.yml`,
-/// `rc.txt`) in `working_dir`. Without one, the catalog is empty. From a database, reads only the files
+/// `rc.txt`) in these directories. Without one, the catalog is empty. From a database, reads only the files
 /// `wanted`.
 ///
 /// # Errors
-/// An unreadable named file; all problems of the file.
+/// An unreadable file; all problems of the file. A named file that does not exist causes a warning.
 pub fn load_from_properties(
     properties: &Properties,
-    working_dir: &Path,
+    dirs: SearchDirs<'_>,
     env: &ExpandEnv,
     wanted: &Files,
 ) -> Result<Source, InputErrors> {
     let env = expansion(properties, KEY, env)?;
     let of = SourceProperties {
         properties,
-        working_dir,
+        dirs,
         env: &env,
         wanted,
     };
@@ -81,7 +83,7 @@ pub fn load_other(
     working_dir: &Path,
     env: &ExpandEnv,
 ) -> Result<ReplicaCatalog, InputErrors> {
-    match locate(properties, key, working_dir, &[]) {
+    match locate(properties, key, working_dir.into(), &[]) {
         Some(path) => load(
             &path,
             properties.get(key).filter(|k| !k.is_empty()).or(Some("Regex")),
@@ -117,7 +119,7 @@ pub fn from_run(dir: &Path, env: &ExpandEnv, wanted: &Files) -> Result<ReplicaCa
     let properties = Properties::load(&sources)?;
     let of = SourceProperties {
         properties: &properties,
-        working_dir: dir,
+        dirs: dir.into(),
         env,
         wanted,
     };
@@ -145,10 +147,10 @@ pub fn from_run(dir: &Path, env: &ExpandEnv, wanted: &Files) -> Result<ReplicaCa
     Ok(of.backend(OUTPUT, &[], false)?.catalog)
 }
 
-/// Properties and directory of a catalog.
+/// Properties and directories of a catalog.
 struct SourceProperties<'a> {
     properties: &'a Properties,
-    working_dir: &'a Path,
+    dirs: SearchDirs<'a>,
     env: &'a ExpandEnv,
     wanted: &'a Files,
 }
@@ -164,7 +166,7 @@ impl SourceProperties<'_> {
         match kind.unwrap_or_default().to_ascii_lowercase().as_str() {
             "directory" => self.directory(key).map(Source::from),
             "jdbcrc" => {
-                let path = database::path(self.properties, key, self.working_dir)?;
+                let path = database::path(self.properties, key, self.dirs.working)?;
                 database::read(&path, self.wanted).map(Source::from)
             }
             "mrc" if may_be_several => self.several(key),
@@ -184,16 +186,25 @@ impl SourceProperties<'_> {
                 Err(problem.with_hint(hint).into())
             }
             _ => {
-                let Some(path) = locate(self.properties, key, self.working_dir, defaults) else {
+                let Some(path) = locate(self.properties, key, self.dirs, defaults) else {
                     if kind.is_some() && defaults.is_empty() {
                         let what = format!("needs the property {key}.file");
                         return Err(self.properties.bad_key(key, &what).into());
                     }
                     return Ok(Source::default());
                 };
+                if !path.exists() {
+                    let mut none = ReplicaCatalog::default();
+                    none.warnings.push(missing_catalog(&path));
+                    return Ok(Source {
+                        missing: vec![path],
+                        ..Source::from(none)
+                    });
+                }
                 Ok(Source {
                     catalog: load(&path, kind, self.env)?,
                     files: vec![path],
+                    missing: Vec::new(),
                 })
             }
         }
@@ -213,7 +224,7 @@ impl SourceProperties<'_> {
             let what = format!("Directory needs the property {key}.directory");
             self.properties.bad_key(key, &what)
         })?;
-        from_directory(&self.working_dir.join(directory), &options)
+        from_directory(&self.dirs.working.join(directory), &options)
     }
 
     /// Reads all catalogs `KEY.mrc.NAME`, in order of their names.
@@ -231,6 +242,7 @@ impl SourceProperties<'_> {
             let key = format!("{prefix}{name}");
             let found = self.backend(&key, &[], false).and_then(|found| {
                 all.files.extend(found.files);
+                all.missing.extend(found.missing);
                 all.catalog
                     .append(found.catalog)
                     .map_err(|error| self.properties.bad_key(&key, &error.to_string()).into())

@@ -139,7 +139,7 @@ fn files_of_a_directory_become_replicas() {
     properties.set("pegasus.catalog.replica", "Directory");
     let error = load_from_properties(
         &properties,
-        Path::new("/"),
+        Path::new("/").into(),
         &ExpandEnv::default(),
         &Files::default(),
     )
@@ -153,8 +153,13 @@ fn files_of_a_directory_become_replicas() {
     properties.set("pegasus.catalog.replica.directory.flat.lfn", "true");
     properties.set("pegasus.catalog.replica.directory.site", "hpc");
     properties.set("pegasus.catalog.replica.directory.url.prefix", "gsiftp://x");
-    let flat = load_from_properties(&properties, dir.path(), &ExpandEnv::default(), &Files::default())
-        .expect("reads");
+    let flat = load_from_properties(
+        &properties,
+        dir.path().into(),
+        &ExpandEnv::default(),
+        &Files::default(),
+    )
+    .expect("reads");
     let found = flat.catalog.lookup("a").expect("an entry");
     assert_eq!(
         found.replicas,

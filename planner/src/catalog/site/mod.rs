@@ -3,20 +3,29 @@
 mod xml;
 pub(crate) mod yaml;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use crate::catalog::{CatalogSource, Loaded, Syntax, detect_syntax, read, read_yaml, unknown_kind};
+use crate::catalog::{
+    CatalogSource, Loaded, SearchDirs, Syntax, detect_syntax, missing_catalog, read, read_yaml, unknown_kind,
+};
 use crate::error::{InputError, InputErrors};
 use crate::expand::ExpandEnv;
 use crate::profiles::{Checker, Namespace, Profiles};
 use crate::properties::Properties;
+
+/// The site that Pegasus adds to each site catalog: the pool of HTCondor.
+const CONDOR_POOL: &str = "condorpool";
 
 /// Sites by name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SiteCatalog {
     /// Sites in name order.
     pub sites: BTreeMap<String, Site>,
+    /// There is no site catalog, neither a file nor one inside the workflow.
+    pub is_absent: bool,
+    /// Names of undefined sites that are further names of the site `local`.
+    pub names_of_local: BTreeSet<String>,
     /// Warnings about the file.
     pub warnings: Vec<InputError>,
 }
@@ -113,6 +122,11 @@ impl SiteCatalog {
     pub fn get(&self, name: &str) -> Option<&Site> {
         self.sites.get(name)
     }
+    /// Returns whether a name means this machine although no catalog has it: `condorpool`, which every Pegasus
+    /// knows without a catalog, and without a site catalog any name.
+    pub fn is_undefined_local(&self, name: &str) -> bool {
+        self.get(name).is_none() && (name == CONDOR_POOL || self.is_absent) && name != "*"
+    }
     /// Adds sites. A site replaces an existing one of the same name.
     pub fn replace_with(&mut self, other: SiteCatalog) {
         self.sites.extend(other.sites);
@@ -171,22 +185,26 @@ impl Directory {
 }
 
 /// Reads the file that the properties name, else a file with a default name (`sites.yml`, `sites.xml`) in
-/// `working_dir`. Without one, the catalog is empty.
+/// these directories. Without one, the catalog is empty.
 ///
 /// # Errors
-/// An unreadable named file; all problems of the file.
+/// An unreadable file; all problems of the file. A named file that does not exist causes a warning.
 pub fn load_from_properties(
     properties: &Properties,
-    working_dir: &Path,
+    dirs: SearchDirs<'_>,
     env: &ExpandEnv,
 ) -> Result<Loaded<SiteCatalog>, InputErrors> {
     let source = CatalogSource {
         properties,
         key: "pegasus.catalog.site",
         default_names: &["sites.yml", "sites.xml"],
-        working_dir,
+        dirs,
+        may_be_missing: |_| true,
     };
-    source.load(env, load)
+    let mut loaded = source.load(env, load)?;
+    let missing = loaded.missing.iter().map(|file| missing_catalog(file));
+    loaded.catalog.warnings.extend(missing);
+    Ok(loaded)
 }
 
 /// Reads a site catalog. `kind` is the value of `pegasus.catalog.site`; `None` detects the type.

@@ -1,6 +1,7 @@
 use std::path::Path;
 
 use super::{DirectoryKind, Operation, SiteCatalog, load, load_from_properties};
+use crate::catalog::SearchDirs;
 use crate::expand::ExpandEnv;
 use crate::profiles::Namespace;
 use crate::properties::Properties;
@@ -188,32 +189,46 @@ fn default_and_named_files_are_found() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let env = ExpandEnv::default();
     let mut properties = Properties::default();
-    let none = load_from_properties(&properties, dir.path(), &env).expect("nothing to read");
+    let none = load_from_properties(&properties, dir.path().into(), &env).expect("nothing to read");
     assert_eq!((none.path, none.catalog.sites.len()), (None, 0));
     std::fs::write(
         dir.path().join("sites.xml"),
         "<sitecatalog version=\"4.0\"><site handle=\"x\"/></sitecatalog>",
     )
     .expect("writable");
-    let found = load_from_properties(&properties, dir.path(), &env).expect("reads");
+    let found = load_from_properties(&properties, dir.path().into(), &env).expect("reads");
     assert_eq!(found.path, Some(dir.path().join("sites.xml")));
     std::fs::write(dir.path().join("sites.yml"), "sites: [{name: '${y}'}]").expect("writable");
-    assert!(load_from_properties(&properties, dir.path(), &env).is_err());
+    assert!(load_from_properties(&properties, dir.path().into(), &env).is_err());
     properties.set("pegasus.catalog.site.expand", "false");
-    let found = load_from_properties(&properties, dir.path(), &env).expect("reads");
+    let found = load_from_properties(&properties, dir.path().into(), &env).expect("reads");
     assert!(found.catalog.get("${y}").is_some());
     properties.set("pegasus.catalog.site.file", "other.yml");
-    let error = load_from_properties(&properties, dir.path(), &env).expect_err("missing");
+    let found = load_from_properties(&properties, dir.path().into(), &env).expect("a warning");
+    assert_eq!(found.path, None);
     assert_eq!(
-        error.to_string(),
-        format!(
-            "{}/other.yml: cannot be read: No such file or directory",
+        found
+            .catalog
+            .warnings
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>(),
+        [format!(
+            "{}/other.yml: no such catalog: the plan is made without it",
             dir.path().display()
-        )
+        )]
     );
+    std::fs::create_dir(dir.path().join("workflow")).expect("writable");
+    properties.set("pegasus.catalog.site.file", "");
+    let dirs = SearchDirs {
+        working: &dir.path().join("workflow"),
+        workflow: Some(dir.path()),
+    };
+    let found = load_from_properties(&properties, dirs, &env).expect("reads");
+    assert_eq!(found.path, Some(dir.path().join("sites.yml")));
     properties.set("pegasus.catalog.site.file", "sites.yml");
     properties.set("pegasus.catalog.site", "JDBC");
-    let error = load_from_properties(&properties, dir.path(), &env).expect_err("unknown");
+    let error = load_from_properties(&properties, dir.path().into(), &env).expect_err("unknown");
     assert_eq!(
         error.to_string(),
         format!(

@@ -9,7 +9,8 @@ use rustc_hash::FxHashSet;
 
 use crate::catalog::site::SysInfo;
 use crate::catalog::{
-    CatalogSource, Loaded, Syntax, detect_syntax, files_below, read, read_yaml, unknown_kind,
+    CatalogSource, Loaded, SearchDirs, Syntax, detect_syntax, files_below, missing_catalog, read, read_yaml,
+    unknown_kind,
 };
 use crate::error::{InputError, InputErrors, near_spelling};
 use crate::expand::ExpandEnv;
@@ -126,22 +127,28 @@ impl TransformationKind {
 }
 
 /// Reads the file that the properties name, else a file with a default name (`transformations.yml`, `tc.txt`)
-/// in `working_dir`. Without one, the catalog is empty.
+/// in these directories. Without one, the catalog is empty.
 ///
 /// # Errors
-/// An unreadable named file; all problems of the file.
+/// An unreadable file; all problems of the file. A named file in the text format that does not exist causes a
+/// warning.
 pub fn load_from_properties(
     properties: &Properties,
-    working_dir: &Path,
+    dirs: SearchDirs<'_>,
     env: &ExpandEnv,
 ) -> Result<Loaded<TransformationCatalog>, InputErrors> {
     let source = CatalogSource {
         properties,
         key: "pegasus.catalog.transformation",
         default_names: &["transformations.yml", "tc.txt"],
-        working_dir,
+        dirs,
+        // As in Pegasus.
+        may_be_missing: |kind| kind.eq_ignore_ascii_case("text"),
     };
-    source.load(env, load)
+    let mut loaded = source.load(env, load)?;
+    let missing = loaded.missing.iter().map(|file| missing_catalog(file));
+    loaded.catalog.warnings.extend(missing);
+    Ok(loaded)
 }
 
 /// Reads a transformation catalog. `kind` is the value of `pegasus.catalog.transformation`; `None` detects

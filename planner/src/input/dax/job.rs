@@ -146,7 +146,7 @@ impl<'a> Dax<'_, 'a> {
 
     pub(super) fn file_use(&mut self, element: &Element<'a>) -> Result<Option<FileUse>> {
         let position = element.position;
-        let mut found = default_use(FileId(0), Link::None);
+        let mut found = default_use(FileId::new(0), Link::None);
         let mut name = std::mem::take(&mut self.use_name);
         name.name.clear();
         (name.namespace, name.version) = (None, None);

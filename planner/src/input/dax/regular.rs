@@ -410,7 +410,7 @@ fn reference<'a>(name: &str, value: &'a str, id: &mut Option<&'a str>) -> Option
 }
 
 fn file_use(names: &mut Builder, scan: &mut Scan<'_>) -> Option<FileUse> {
-    let mut found = default_use(FileId(0), Link::None);
+    let mut found = default_use(FileId::new(0), Link::None);
     let mut file = "";
     let close = scan.attributes(|name, value| {
         match name {

@@ -248,7 +248,7 @@ proptest! {
         let read = |mode| match read_in(Path::new("w"), &text, &ReadOptions::default(), mode).map(|parsed| parsed.workflow) {
             Ok(workflow) => {
                 let names: Vec<String> = (0..workflow.files.len())
-                    .map(|n| workflow.files.name(crate::model::FileId(n as u32)).to_owned())
+                    .map(|n| workflow.files.name(crate::model::FileId::new(n)).to_owned())
                     .collect();
                 format!("{names:?} {:?} {:#?} {:?} {:?}", workflow.metadata, workflow.jobs, workflow.edges, workflow.warnings)
             }

@@ -57,7 +57,7 @@ fn edges(workflow: &Workflow) -> Vec<String> {
         .edges
         .iter()
         .map(|(parent, child)| {
-            let id = |n: crate::model::JobIndex| workflow.jobs[n.0 as usize].id.as_str();
+            let id = |n: crate::model::JobIndex| workflow.jobs[n].id.as_str();
             format!("{}>{}", id(*parent), id(*child))
         })
         .collect()

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use crate::exec::{JobId, Task};
-use crate::model::{Arguments, Job, JobIndex};
+use crate::model::{Arguments, Job};
 use crate::output::lists::{WorkLists, suffix};
 use crate::output::{PROPERTIES, Plan};
 use crate::refine::settings::Mode;
@@ -21,10 +21,10 @@ pub(super) fn arguments<'t>(
     problems: &mut Vec<String>,
 ) -> &'t str {
     let job = plan.job(id);
-    let profiles = &plan.exec.setups[job.setup as usize].profiles;
+    let profiles = &plan.exec.setups[job.setup].profiles;
     match job.task {
-        Task::Compute(JobIndex(n)) => {
-            return compute_arguments(&plan.workflow.jobs[n as usize], wrapped, text, problems);
+        Task::Compute(n) => {
+            return compute_arguments(&plan.workflow.jobs[n], wrapped, text, problems);
         }
         Task::StageIn(_) | Task::StageOut(_) | Task::InterSite(_) => {
             let threads = profiles.pegasus("transfer.threads").map_or("2", str::trim);
@@ -47,7 +47,7 @@ pub(super) fn arguments<'t>(
                     "-v"
                 }
             );
-            let producers = &plan.exec.registrations[n as usize].producers;
+            let producers = &plan.exec.registrations[n].producers;
             let with_metadata = plan.settings.integrity != crate::refine::settings::Integrity::None;
             if with_metadata && !producers.is_empty() {
                 let mut files = String::new();
@@ -61,7 +61,7 @@ pub(super) fn arguments<'t>(
         }
         Task::Chmod(n) => {
             text.push_str(" +x ");
-            for &file in &plan.exec.chmods[n as usize] {
+            for &file in &plan.exec.chmods[n] {
                 let path = plan
                     .sites
                     .scratch_path(job.staging, plan.workflow.files.name(file));

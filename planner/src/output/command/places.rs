@@ -1,7 +1,6 @@
 //! Work directory and input files of a job.
 
 use crate::exec::{JobId, Task};
-use crate::model::JobIndex;
 use crate::output::Plan;
 use crate::output::lists::suffix;
 use crate::profiles::{Namespace, parse_bool};
@@ -15,7 +14,7 @@ const FALLBACK_DIR: &str = "/tmp";
 /// Returns the work directory of a job.
 pub(crate) fn work_dir<'p>(plan: &'p Plan<'_>, id: JobId) -> &'p str {
     let job = plan.job(id);
-    let setup = &plan.exec.setups[job.setup as usize];
+    let setup = &plan.exec.setups[job.setup];
     if needs_no_work_dir(plan, id) {
         return FALLBACK_DIR;
     }
@@ -45,12 +44,12 @@ pub(super) fn needs_no_work_dir(plan: &Plan<'_>, id: JobId) -> bool {
 /// Returns whether a job stages out outputs of removed jobs.
 pub(super) fn is_delivery(plan: &Plan<'_>, id: JobId) -> bool {
     match plan.job(id).task {
-        Task::StageOut(n) => plan.exec.transfers[n as usize].files.iter().all(|file| {
+        Task::StageOut(n) => plan.exec.transfers[n].files.iter().all(|file| {
             file.sources
                 .iter()
                 .all(|(place, _)| matches!(place, crate::exec::Place::Url(..)))
         }),
-        Task::Register(n) => plan.exec.registrations[n as usize].producers.is_empty(),
+        Task::Register(n) => plan.exec.registrations[n].producers.is_empty(),
         _ => false,
     }
 }
@@ -58,7 +57,7 @@ pub(super) fn is_delivery(plan: &Plan<'_>, id: JobId) -> bool {
 /// Returns whether kickstart creates the work directory of a job.
 pub(crate) fn creates_work_dir(plan: &Plan<'_>, id: JobId) -> bool {
     let job = plan.job(id);
-    let profiles = &plan.exec.setups[job.setup as usize].profiles;
+    let profiles = &plan.exec.setups[job.setup].profiles;
     let makes = profiles.pegasus("create.dir").and_then(parse_bool) == Some(true);
     makes && matches!(job.task, Task::Compute(_)) && is_wrapped(plan, id)
 }
@@ -67,8 +66,8 @@ pub(crate) fn creates_work_dir(plan: &Plan<'_>, id: JobId) -> bool {
 pub(super) fn input(plan: &Plan<'_>, id: JobId) -> Option<String> {
     let job = plan.job(id);
     match job.task {
-        Task::Compute(JobIndex(n)) => {
-            let file = plan.workflow.jobs[n as usize].stdin?;
+        Task::Compute(n) => {
+            let file = plan.workflow.jobs[n].stdin?;
             let name = plan.workflow.files.name(file);
             Some(plan.sites.scratch_path(job.staging, name))
         }
@@ -80,8 +79,8 @@ pub(super) fn input(plan: &Plan<'_>, id: JobId) -> Option<String> {
 /// Returns whether a job redirects its output to files of the work directory.
 pub(super) fn has_outputs(plan: &Plan<'_>, task: Task) -> bool {
     match task {
-        Task::Compute(JobIndex(n)) => {
-            let of = &plan.workflow.jobs[n as usize];
+        Task::Compute(n) => {
+            let of = &plan.workflow.jobs[n];
             of.stdout.is_some() || of.stderr.is_some()
         }
         _ => false,

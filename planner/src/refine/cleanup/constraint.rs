@@ -13,13 +13,14 @@
 //! heuristics is used.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 
 use rustc_hash::FxHashMap;
 
 use crate::error::PlanError;
-use crate::exec::{Exec, ExecJob, JobId, SiteId, Task};
-use crate::graph::{Adjacency, Graph};
+use crate::exec::{Exec, ExecJob, JobId, ListId, SiteId, Task};
+use crate::graph::{Graph, Lists};
+use crate::ids::{Id as _, ItemId};
 use crate::model::{FileId, Workflow};
 use crate::refine::mapping::Mapper;
 use crate::refine::reduce::{Depth, Reduction};
@@ -27,8 +28,6 @@ use crate::refine::{Refinement, files};
 
 use super::space::{Sizes, bytes, short_bytes};
 
-/// Never, or nowhere.
-const NONE: u32 = u32::MAX;
 /// A clean-up job removes at least this part of a site's room, where that is possible without waiting for
 /// jobs that come later: fewer clean-up jobs.
 const LEAST_PART: u64 = 16;
@@ -49,55 +48,50 @@ struct Item {
 struct Items {
     all: Vec<Item>,
     /// Items of each job, and whether the job writes them.
-    start: Vec<u32>,
-    of_job: Vec<(u32, bool)>,
+    of_job: Lists<JobId, (ItemId, bool)>,
 }
 
 impl Items {
     fn new(workflow: &Workflow, exec: &Exec, sites: &[SiteId], staying: &[bool], sizes: &Sizes) -> Self {
         let mut this = Items {
             all: Vec::with_capacity(workflow.files.len()),
-            start: Vec::with_capacity(exec.jobs.len() + 1),
-            of_job: Vec::with_capacity(workflow.files.len()),
+            of_job: Lists::with_capacity(exec.jobs.len(), workflow.files.len()),
         };
-        this.start.push(0);
         let mut positions: Vec<Option<u16>> = Vec::new();
         for (at, site) in sites.iter().enumerate() {
-            let place = usize::from(site.0);
-            positions.resize(positions.len().max(place + 1), None);
-            positions[place] = Some(at as u16);
+            positions.resize(positions.len().max(site.index() + 1), None);
+            positions[*site] = Some(at as u16);
         }
         // Number of the item that a file became first, and of those that it became on other sites.
-        let mut first = vec![NONE; workflow.files.len()];
-        let mut others: FxHashMap<(FileId, u16), u32> = FxHashMap::default();
-        let mut own: Vec<(u32, bool)> = Vec::new();
-        for job in 0..exec.jobs.len() as u32 {
+        let mut first: Vec<Option<ItemId>> = vec![None; workflow.files.len()];
+        let mut others: FxHashMap<(FileId, u16), ItemId> = FxHashMap::default();
+        let mut own: Vec<(ItemId, bool)> = Vec::new();
+        for job in JobId::first(exec.jobs.len()) {
             own.clear();
             files::of_job(workflow, exec, job, |access| {
-                let Some(Some(site)) = positions.get(usize::from(access.site.0)).copied() else {
+                let Some(Some(site)) = positions.get(access.site.index()).copied() else {
                     return;
                 };
-                let first = &mut first[access.file.0 as usize];
+                let first = &mut first[access.file];
                 let known = match *first {
-                    NONE => None,
-                    number if this.all[number as usize].site == site => Some(number),
-                    _ => others.get(&(access.file, site)).copied(),
+                    Some(number) if this.all[number].site == site => Some(number),
+                    None => None,
+                    Some(_) => others.get(&(access.file, site)).copied(),
                 };
                 let number = known.unwrap_or_else(|| {
                     let place = (access.file, access.site);
                     let there_before = exec.in_place.contains(&place);
                     let takes_room = !there_before && !exec.linked.contains(&place);
-                    let number = this.all.len() as u32;
+                    let number = ItemId::new(this.all.len());
                     this.all.push(Item {
                         size: if takes_room { sizes.of(access.file) } else { 0 },
                         file: access.file,
                         site,
-                        removable: !there_before && !staying[access.file.0 as usize],
+                        removable: !there_before && !staying[access.file],
                     });
-                    if *first == NONE {
-                        *first = number;
-                    } else {
-                        others.insert((access.file, site), number);
+                    match first {
+                        None => *first = Some(number),
+                        Some(_) => drop(others.insert((access.file, site), number)),
                     }
                     number
                 });
@@ -105,73 +99,69 @@ impl Items {
             });
             own.sort_unstable_by_key(|&(item, writes)| (item, !writes));
             own.dedup_by_key(|&mut (item, _)| item);
-            this.of_job.extend_from_slice(&own);
-            this.start.push(this.of_job.len() as u32);
+            own.iter().for_each(|&item| this.of_job.push(item));
+            this.of_job.end();
         }
         this
     }
 
-    fn of(&self, job: JobId) -> &[(u32, bool)] {
-        let job = job as usize;
-        &self.of_job[self.start[job] as usize..self.start[job + 1] as usize]
+    fn of(&self, job: JobId) -> &[(ItemId, bool)] {
+        self.of_job.of(job)
     }
 
-    fn users(&self) -> Adjacency {
-        let jobs = self.start.len() as u32 - 1;
-        let pairs = (0..jobs).flat_map(|job| self.of(job).iter().map(move |&(item, _)| (item, job)));
-        Adjacency::new(self.all.len(), pairs)
+    fn users(&self) -> Lists<ItemId, JobId> {
+        let of_job = |job| self.of(job).iter().map(move |&(item, _)| (item, job));
+        Lists::grouped(self.all.len(), JobId::first(self.of_job.len()).flat_map(of_job))
     }
 }
 
 /// Positions, in an order of the jobs, of the one that makes an item and of the one that uses it last.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Life {
-    birth: u32,
-    death: u32,
+    birth: Option<Position>,
+    death: Option<Position>,
 }
+
+/// Number of a job in an order of the jobs.
+type Position = JobId;
 
 /// An order of the jobs, and what it means for the files.
 struct Walk {
     order: Vec<JobId>,
     lives: Vec<Life>,
     /// Room that each site needs at least, and the job that needs it.
-    peaks: Vec<(u64, JobId)>,
+    peaks: Vec<(u64, Option<JobId>)>,
 }
 
 impl Walk {
     fn new(items: &Items, sites: usize, order: Vec<JobId>) -> Self {
-        let unborn = Life {
-            birth: NONE,
-            death: NONE,
-        };
-        let mut lives = vec![unborn; items.all.len()];
-        for (at, &job) in order.iter().enumerate() {
+        let mut lives = vec![Life::default(); items.all.len()];
+        for (at, &job) in Position::first(order.len()).zip(&order) {
             for &(item, writes) in items.of(job) {
-                let life = &mut lives[item as usize];
-                if writes && life.birth == NONE {
-                    life.birth = at as u32;
+                let life = &mut lives[item];
+                if writes {
+                    life.birth.get_or_insert(at);
                 }
-                life.death = at as u32;
+                life.death = Some(at);
             }
         }
         let mut held = vec![0u64; sites];
-        let mut peaks = vec![(0, 0); sites];
-        for (at, &job) in order.iter().enumerate() {
-            let at = at as u32;
+        let mut peaks = vec![(0, None); sites];
+        for (at, &job) in Position::first(order.len()).zip(&order) {
             for &(item, _) in items.of(job) {
-                if lives[item as usize].birth == at {
-                    let item = &items.all[item as usize];
+                if lives[item].birth == Some(at) {
+                    let item = &items.all[item];
                     let site = usize::from(item.site);
                     held[site] = held[site].saturating_add(item.size);
                     if held[site] > peaks[site].0 {
-                        peaks[site] = (held[site], job);
+                        peaks[site] = (held[site], Some(job));
                     }
                 }
             }
             for &(item, _) in items.of(job) {
-                let life = lives[item as usize];
-                let item = &items.all[item as usize];
-                if life.death == at && life.birth != NONE && item.removable {
+                let life = lives[item];
+                let item = &items.all[item];
+                if life.death == Some(at) && life.birth.is_some() && item.removable {
                     let site = usize::from(item.site);
                     held[site] = held[site].saturating_sub(item.size);
                 }
@@ -191,22 +181,21 @@ impl Walk {
 
 /// Returns the jobs, parents first, each as late as possible: the jobs of one result come before those of the
 /// next.
-fn result_by_result(graph: &Graph) -> Vec<JobId> {
-    let count = graph.len() as u32;
+fn result_by_result(graph: &Graph<JobId>) -> Vec<JobId> {
     let mut order = Vec::with_capacity(graph.len());
     // 0: not seen, else 1 + visited parents.
     let mut seen = vec![0u32; graph.len()];
-    let mut path: Vec<u32> = Vec::new();
-    for result in (0..count).filter(|&job| graph.children(job).is_empty()) {
+    let mut path: Vec<JobId> = Vec::new();
+    for result in graph.nodes().filter(|&job| graph.children(job).is_empty()) {
         path.push(result);
-        seen[result as usize] = 1;
+        seen[result] = 1;
         while let Some(&job) = path.last() {
-            let looked_at = seen[job as usize] - 1;
+            let looked_at = seen[job] - 1;
             match graph.parents(job).get(looked_at as usize) {
                 Some(&parent) => {
-                    seen[job as usize] += 1;
-                    if seen[parent as usize] == 0 {
-                        seen[parent as usize] = 1;
+                    seen[job] += 1;
+                    if seen[parent] == 0 {
+                        seen[parent] = 1;
                         path.push(parent);
                     }
                 }
@@ -222,9 +211,10 @@ fn result_by_result(graph: &Graph) -> Vec<JobId> {
 
 /// Returns the jobs, parents first. Of the possible next jobs, the one that leaves the fewest bytes comes
 /// first.
-fn least_growth(graph: &Graph, items: &Items) -> Vec<JobId> {
+fn least_growth(graph: &Graph<JobId>, items: &Items) -> Vec<JobId> {
     let mut order = Vec::with_capacity(graph.len());
-    let mut jobs: Vec<Waiting> = (0..graph.len() as u32)
+    let mut jobs: Vec<Waiting> = graph
+        .nodes()
         .map(|job| Waiting {
             growth: 0,
             parents: graph.parents(job).len() as u32,
@@ -241,15 +231,15 @@ fn least_growth(graph: &Graph, items: &Items) -> Vec<JobId> {
             shrinks: false,
         })
         .collect();
-    for job in 0..graph.len() as u32 {
+    for job in graph.nodes() {
         for &(item, writes) in items.of(job) {
-            let left = &mut left[item as usize];
+            let left = &mut left[item];
             left.count += 1;
-            left.combined ^= job;
+            left.combined ^= job.index();
             if writes && !left.shrinks {
                 // So far: a job makes it.
                 left.shrinks = true;
-                let growth = &mut jobs[job as usize].growth;
+                let growth = &mut jobs[job].growth;
                 *growth = growth.saturating_add(left.size);
             }
         }
@@ -257,19 +247,20 @@ fn least_growth(graph: &Graph, items: &Items) -> Vec<JobId> {
     for (left, item) in left.iter_mut().zip(&items.all) {
         left.shrinks &= item.removable;
         if left.count == 1 && left.shrinks {
-            let growth = &mut jobs[left.combined as usize].growth;
+            let growth = &mut jobs[JobId::new(left.combined)].growth;
             *growth = growth.saturating_sub(left.size);
         }
     }
     // Of equal jobs, the latest: it continues started work.
     let mut clock = 0u32;
-    let mut ready: BinaryHeap<(Reverse<i64>, u32, Reverse<JobId>)> = (0u32..)
+    let mut ready: BinaryHeap<(Reverse<i64>, u32, Reverse<JobId>)> = graph
+        .nodes()
         .zip(&jobs)
         .filter(|(_, this)| this.parents == 0)
         .map(|(job, this)| (Reverse(this.growth), 0, Reverse(job)))
         .collect();
     while let Some((Reverse(grows), _, Reverse(job))) = ready.pop() {
-        let this = &mut jobs[job as usize];
+        let this = &mut jobs[job];
         if this.done || grows != this.growth {
             continue;
         }
@@ -277,19 +268,19 @@ fn least_growth(graph: &Graph, items: &Items) -> Vec<JobId> {
         order.push(job);
         clock += 1;
         for &(item, _) in items.of(job) {
-            let left = &mut left[item as usize];
+            let left = &mut left[item];
             left.count -= 1;
-            left.combined ^= job;
+            left.combined ^= job.index();
             if left.count == 1 && left.shrinks {
-                let last = &mut jobs[left.combined as usize];
+                let last = &mut jobs[JobId::new(left.combined)];
                 last.growth = last.growth.saturating_sub(left.size);
                 if last.parents == 0 {
-                    ready.push((Reverse(last.growth), clock, Reverse(left.combined)));
+                    ready.push((Reverse(last.growth), clock, Reverse(JobId::new(left.combined))));
                 }
             }
         }
         for &child in graph.children(job) {
-            let this = &mut jobs[child as usize];
+            let this = &mut jobs[child];
             this.parents -= 1;
             if this.parents == 0 {
                 ready.push((Reverse(this.growth), clock, Reverse(child)));
@@ -317,7 +308,7 @@ struct Left {
     /// Remaining users.
     count: u32,
     /// XOR of their numbers, so that the last remaining user can be found.
-    combined: u32,
+    combined: usize,
     /// A job makes it, and it can be removed after its last use.
     shrinks: bool,
 }
@@ -330,7 +321,7 @@ struct Left {
 pub(super) fn add(
     refinement: &mut Refinement<'_, '_>,
     staying: &[bool],
-    graph: &Graph,
+    graph: &Graph<JobId>,
 ) -> Result<(), PlanError> {
     let Refinement {
         workflow,
@@ -387,10 +378,10 @@ pub(super) fn add(
         if rest {
             let mut taken = vec![false; items.all.len()];
             for &item in chunks[at].iter().flatten() {
-                taken[item as usize] = true;
+                taken[item] = true;
             }
             let stays = |item: &Item, taken: bool| usize::from(item.site) != at || !item.removable || taken;
-            let left: Vec<u32> = (0u32..)
+            let left: Vec<ItemId> = ItemId::first(items.all.len())
                 .zip(items.all.iter().zip(taken))
                 .filter(|(_, (item, taken))| !stays(item, *taken))
                 .map(|(number, _)| number)
@@ -417,14 +408,16 @@ fn check(
 ) -> Result<(), PlanError> {
     let mut problems = Vec::new();
     for (at, name) in names.iter().enumerate() {
-        let ((peak, job), room) = (walk.peaks[at], rooms[at]);
+        let ((peak, Some(job)), room) = (walk.peaks[at], rooms[at]) else {
+            continue;
+        };
         if peak <= room {
             continue;
         }
         let own: u64 = items
             .of(job)
             .iter()
-            .map(|(item, _)| &items.all[*item as usize])
+            .map(|(item, _)| &items.all[*item])
             .filter(|item| usize::from(item.site) == at)
             .map(|item| item.size)
             .fold(0, u64::saturating_add);
@@ -435,7 +428,7 @@ fn check(
              of {} itself: set pegasus.file.cleanup.constraint.{name}.maxspace to at least {peak}",
             bytes(room),
             bytes(peak),
-            exec.jobs[job as usize].name,
+            exec.jobs[job].name,
             bytes(own),
         );
         if guessed > 0 {
@@ -447,10 +440,10 @@ fn check(
                     .iter()
                     .find(is_guessed)
                     .map_or("", |item| workflow.files.name(item.file)),
-                short_bytes(sizes.of(FileId(u32::MAX))),
+                short_bytes(sizes.default_size),
             ));
         }
-        if matches!(exec.jobs[job as usize].task, Task::StageIn(_)) {
+        if matches!(exec.jobs[job].task, Task::StageIn(_)) {
             text.push_str(
                 "\n  hint: with pegasus.transfer.refiner set to Basic, inputs come job by job and need less room",
             );
@@ -466,23 +459,22 @@ fn check(
 
 /// Per site: what each clean-up job of the chain removes; and the jobs that wait, in order, with the number
 /// of the clean-up job.
-type Shares = (Vec<Vec<Vec<u32>>>, Vec<Vec<(JobId, u32)>>);
+type Shares = (Vec<Vec<Vec<ItemId>>>, Vec<Vec<(JobId, usize)>>);
 
 fn share_out(items: &Items, walk: &Walk, rooms: &[u64]) -> Shares {
     let sites = rooms.len();
-    let mut chunks: Vec<Vec<Vec<u32>>> = vec![Vec::new(); sites];
-    let mut gates: Vec<Vec<(JobId, u32)>> = vec![Vec::new(); sites];
+    let mut chunks: Vec<Vec<Vec<ItemId>>> = vec![Vec::new(); sites];
+    let mut gates: Vec<Vec<(JobId, usize)>> = vec![Vec::new(); sites];
     // Bytes made so far, bytes with planned removal, items without remaining users.
     let mut made = vec![0u64; sites];
     let mut removed = vec![0u64; sites];
-    let mut free: Vec<std::collections::VecDeque<u32>> = vec![Default::default(); sites];
+    let mut free: Vec<VecDeque<ItemId>> = vec![VecDeque::new(); sites];
     let mut grown: Vec<usize> = Vec::new();
-    for (at, &job) in walk.order.iter().enumerate() {
-        let at = at as u32;
+    for (at, &job) in Position::first(walk.order.len()).zip(&walk.order) {
         grown.clear();
         for &(item, _) in items.of(job) {
-            if walk.lives[item as usize].birth == at {
-                let item = &items.all[item as usize];
+            if walk.lives[item].birth == Some(at) {
+                let item = &items.all[item];
                 if item.size > 0 {
                     let site = usize::from(item.site);
                     made[site] = made[site].saturating_add(item.size);
@@ -504,18 +496,18 @@ fn share_out(items: &Items, walk: &Walk, rooms: &[u64]) -> Shares {
                 while got < wanted
                     && let Some(item) = free[site].pop_front()
                 {
-                    got = got.saturating_add(items.all[item as usize].size);
+                    got = got.saturating_add(items.all[item].size);
                     chunk.push(item);
                 }
                 removed[site] = removed[site].saturating_add(got);
                 chunks[site].push(chunk);
             }
-            gates[site].push((job, (chunks[site].len() - 1) as u32));
+            gates[site].push((job, chunks[site].len() - 1));
         }
         for &(item, _) in items.of(job) {
-            let life = walk.lives[item as usize];
-            if life.death == at && life.birth != NONE {
-                let this = &items.all[item as usize];
+            let life = walk.lives[item];
+            if life.death == Some(at) && life.birth.is_some() {
+                let this = &items.all[item];
                 if this.removable && this.size > 0 {
                     free[usize::from(this.site)].push_back(item);
                 }
@@ -526,23 +518,29 @@ fn share_out(items: &Items, walk: &Walk, rooms: &[u64]) -> Shares {
 }
 
 /// Makes jobs wait for clean-up jobs, unless an ancestor already waits.
-fn hold_back(exec: &mut Exec, graph: &Graph, order: &[JobId], gates: &[(JobId, u32)], cleanups: &[JobId]) {
+fn hold_back(
+    exec: &mut Exec,
+    graph: &Graph<JobId>,
+    order: &[JobId],
+    gates: &[(JobId, usize)],
+    cleanups: &[JobId],
+) {
     if gates.is_empty() {
         return;
     }
     // Clean-up jobs that have ended when a job starts.
-    let mut over = vec![0u32; graph.len()];
+    let mut over = vec![0usize; graph.len()];
     let mut gates = gates.iter().peekable();
     for &job in order {
-        let above = graph.parents(job).iter().map(|&p| over[p as usize]).max();
+        let above = graph.parents(job).iter().map(|&p| over[p]).max();
         let mut count = above.unwrap_or_default();
         if let Some(&(_, number)) = gates.next_if(|(gated, _)| *gated == job)
             && number >= count
         {
-            exec.edges.push((cleanups[number as usize], job));
+            exec.edges.push((cleanups[number], job));
             count = number + 1;
         }
-        over[job as usize] = count;
+        over[job] = count;
     }
 }
 
@@ -565,22 +563,22 @@ impl Chain {
         exec: &mut Exec,
         mapper: &mut Mapper<'_>,
         items: &Items,
-        users: &Adjacency,
-        reduction: &mut Reduction<'_>,
-        chunk: &[u32],
+        users: &Lists<ItemId, JobId>,
+        reduction: &mut Reduction<'_, JobId>,
+        chunk: &[ItemId],
     ) -> JobId {
         let mut parents: Vec<JobId> = Vec::new();
         for &item in chunk {
             for &job in users.of(item) {
-                if !std::mem::replace(&mut self.covered[job as usize], true) {
+                if !std::mem::replace(&mut self.covered[job], true) {
                     parents.push(job);
                 }
             }
         }
         parents.sort_unstable();
-        let task = Task::CleanUp(exec.removals.len() as u32);
+        let task = Task::CleanUp(ListId::new(exec.removals.len()));
         exec.removals
-            .push(chunk.iter().map(|&item| items.all[item as usize].file).collect());
+            .push(chunk.iter().map(|&item| items.all[item].file).collect());
         let runs_on = super::runs_on(mapper, self.site);
         let setup = mapper.auxiliary_setup(task, runs_on, exec);
         let job = exec.add(ExecJob {

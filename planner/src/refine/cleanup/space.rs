@@ -87,7 +87,8 @@ impl SpaceSettings {
 #[derive(Debug)]
 pub(crate) struct Sizes {
     known: Vec<Option<u64>>,
-    default_size: u64,
+    /// Size of a file whose size is not known.
+    pub(crate) default_size: u64,
 }
 
 impl Sizes {
@@ -104,7 +105,7 @@ impl Sizes {
         if let Some(path) = &settings.csv {
             for (name, size) in read_list(path)? {
                 if let Some(file) = workflow.files.find(&name) {
-                    known[file.0 as usize] = Some(size);
+                    known[file] = Some(size);
                 }
             }
         }
@@ -113,13 +114,13 @@ impl Sizes {
 
     fn of_workflow(workflow: &Workflow, exec: &Exec, mut known: Vec<Option<u64>>, default_size: u64) -> Self {
         for u in workflow.jobs.iter().flat_map(|job| &job.uses) {
-            let slot = &mut known[u.file.0 as usize];
+            let slot = &mut known[u.file];
             if slot.is_none() {
                 *slot = u.size.or_else(|| size_in(&u.metadata));
             }
         }
         for moved in exec.transfers.iter().flat_map(|set| &set.files) {
-            let slot = &mut known[moved.file.0 as usize];
+            let slot = &mut known[moved.file];
             if slot.is_none() {
                 *slot = moved.metadata.as_deref().and_then(size_in);
             }
@@ -131,7 +132,7 @@ impl Sizes {
     pub(crate) fn measure(&mut self, exec: &Exec) {
         let mut left = MEASURED;
         for moved in exec.transfers.iter().flat_map(|set| &set.files) {
-            let Some(slot @ None) = self.known.get_mut(moved.file.0 as usize) else {
+            let Some(slot @ None) = self.known.get_mut(moved.file.index()) else {
                 continue;
             };
             let Some((Place::Url(url, _), _)) = moved.sources.first() else {
@@ -154,7 +155,7 @@ impl Sizes {
     }
     /// Returns the size of a file, if known.
     pub(crate) fn known(&self, file: FileId) -> Option<u64> {
-        self.known.get(file.0 as usize).copied().flatten()
+        self.known.get(file.index()).copied().flatten()
     }
 }
 

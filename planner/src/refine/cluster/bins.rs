@@ -3,10 +3,12 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use crate::ids::UnitId;
+
 use super::groups::Units;
 
 /// Units with their run times, the longest first.
-fn sorted(units: &impl Units, group: &[u32]) -> Result<Vec<(f64, u32)>, Vec<String>> {
+fn sorted(units: &impl Units, group: &[UnitId]) -> Result<Vec<(f64, UnitId)>, Vec<String>> {
     let mut problems = Vec::new();
     let mut all = Vec::with_capacity(group.len());
     for &unit in group {
@@ -35,10 +37,10 @@ fn sorted(units: &impl Units, group: &[u32]) -> Result<Vec<(f64, u32)>, Vec<Stri
 /// units stay alone.
 pub(super) fn bounded(
     units: &impl Units,
-    group: &[u32],
+    group: &[UnitId],
     longest: &str,
     allow_single: bool,
-) -> Result<Vec<Vec<u32>>, Vec<String>> {
+) -> Result<Vec<Vec<UnitId>>, Vec<String>> {
     let name = group.first().map_or("", |&first| units.name(first));
     let longest = super::seconds(longest).map_err(|e| {
         vec![format!(
@@ -46,7 +48,7 @@ pub(super) fn bounded(
         )]
     })?;
     let all = sorted(units, group)?;
-    let mut bins: Vec<Vec<u32>> = Vec::new();
+    let mut bins: Vec<Vec<UnitId>> = Vec::new();
     let mut room = Room::new(all.len(), longest);
     for (seconds, unit) in all {
         if seconds > longest {
@@ -64,10 +66,10 @@ pub(super) fn bounded(
 /// Forms a number of clusters: each unit joins the shortest cluster so far.
 pub(super) fn balanced(
     units: &impl Units,
-    group: &[u32],
+    group: &[UnitId],
     clusters: usize,
     allow_single: bool,
-) -> Result<Vec<Vec<u32>>, Vec<String>> {
+) -> Result<Vec<Vec<UnitId>>, Vec<String>> {
     let all = sorted(units, group)?;
     let clusters = clusters.min(all.len());
     let mut bins = vec![Vec::new(); clusters];
@@ -84,7 +86,7 @@ pub(super) fn balanced(
 }
 
 /// Returns the units of each bin in the order of the workflow. Bins of one unit are left out.
-fn in_order(mut bins: Vec<Vec<u32>>, allow_single: bool) -> Vec<Vec<u32>> {
+fn in_order(mut bins: Vec<Vec<UnitId>>, allow_single: bool) -> Vec<Vec<UnitId>> {
     bins.retain(|bin| bin.len() > 1 || (allow_single && !bin.is_empty()));
     for bin in &mut bins {
         bin.sort_unstable();
@@ -152,6 +154,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::exec::{ListId, SiteId};
+    use crate::ids::Id as _;
 
     struct Times(Vec<f64>);
 
@@ -159,26 +163,31 @@ mod tests {
         fn len(&self) -> usize {
             self.0.len()
         }
-        fn transformation(&self, _: u32) -> u32 {
-            0
-        }
-        fn site(&self, _: u32) -> (u16, &str) {
-            (0, "local")
-        }
-        fn profile(&self, _: u32, _: &str) -> Option<&str> {
+        fn transformation(&self, _: UnitId) -> Option<ListId> {
             None
         }
-        fn runtime(&self, unit: u32) -> Result<Option<f64>, String> {
-            let seconds = self.0[unit as usize];
+        fn site(&self, _: UnitId) -> (SiteId, &str) {
+            (SiteId::new(0), "local")
+        }
+        fn profile(&self, _: UnitId, _: &str) -> Option<&str> {
+            None
+        }
+        fn runtime(&self, unit: UnitId) -> Result<Option<f64>, String> {
+            let seconds = self.0[unit];
             Ok((seconds >= 0.0).then_some(seconds))
         }
-        fn name(&self, _: u32) -> &str {
+        fn name(&self, _: UnitId) -> &str {
             "job"
         }
     }
 
-    fn all(times: &Times) -> Vec<u32> {
-        (0..times.len() as u32).collect()
+    fn all(times: &Times) -> Vec<UnitId> {
+        UnitId::first(times.len()).collect()
+    }
+
+    fn numbers(bins: &[Vec<UnitId>]) -> Vec<Vec<usize>> {
+        let of_bin = |bin: &Vec<UnitId>| bin.iter().map(|unit| unit.index()).collect();
+        bins.iter().map(of_bin).collect()
     }
 
     #[test]
@@ -186,14 +195,14 @@ mod tests {
         let times = Times(vec![40.0, 80.0, 100.0, 60.0, 250.0, 20.0]);
         let bins = bounded(&times, &all(&times), "200", false).expect("run times");
         // 100 + 80 + 20, 60 + 40; 250 is too long.
-        assert_eq!(bins, [vec![1, 2, 5], vec![0, 3]]);
+        assert_eq!(numbers(&bins), [vec![1, 2, 5], vec![0, 3]]);
     }
 
     #[test]
     fn the_shortest_bin_is_next() {
         let times = Times(vec![10.0, 20.0, 30.0, 40.0]);
         let bins = balanced(&times, &all(&times), 2, false).expect("run times");
-        assert_eq!(bins, [vec![0, 3], vec![1, 2]]);
+        assert_eq!(numbers(&bins), [vec![0, 3], vec![1, 2]]);
         assert!(
             balanced(&times, &all(&times), 9, false)
                 .expect("run times")
@@ -214,11 +223,11 @@ mod tests {
         fn it_is_first_fit(seconds in prop::collection::vec(0u32..50, 2..60), longest in 1u32..100) {
             let times = Times(seconds.iter().map(|&s| f64::from(s)).collect());
             let found = bounded(&times, &all(&times), &longest.to_string(), true).expect("run times");
-            let mut order: Vec<u32> = (0..seconds.len() as u32).collect();
-            order.sort_by_key(|&n| Reverse(seconds[n as usize]));
-            let mut bins: Vec<(u32, Vec<u32>)> = Vec::new();
+            let mut order: Vec<usize> = (0..seconds.len()).collect();
+            order.sort_by_key(|&n| Reverse(seconds[n]));
+            let mut bins: Vec<(u32, Vec<usize>)> = Vec::new();
             for n in order {
-                let s = seconds[n as usize];
+                let s = seconds[n];
                 if s > longest {
                     continue;
                 }
@@ -230,9 +239,9 @@ mod tests {
                     None => bins.push((s, vec![n])),
                 }
             }
-            let mut expected: Vec<Vec<u32>> = bins.into_iter().map(|(_, bin)| bin).collect();
+            let mut expected: Vec<Vec<usize>> = bins.into_iter().map(|(_, bin)| bin).collect();
             expected.iter_mut().for_each(|bin| bin.sort_unstable());
-            prop_assert_eq!(found, expected);
+            prop_assert_eq!(numbers(&found), expected);
         }
     }
 }

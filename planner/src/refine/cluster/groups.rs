@@ -3,7 +3,9 @@
 
 use rustc_hash::FxHashMap;
 
+use crate::exec::{ListId, SiteId};
 use crate::graph::{Graph, by_depth};
+use crate::ids::{Id as _, UnitId};
 
 use super::bins;
 use super::settings::ClusterSettings;
@@ -12,19 +14,19 @@ use super::settings::ClusterSettings;
 pub(super) trait Units {
     /// Returns the number of units.
     fn len(&self) -> usize;
-    /// Returns the number of a unit's transformation.
-    fn transformation(&self, unit: u32) -> u32;
+    /// Returns the number of a unit's transformation; `None` for clusters.
+    fn transformation(&self, unit: UnitId) -> Option<ListId>;
     /// Returns number and name of a unit's site.
-    fn site(&self, unit: u32) -> (u16, &str);
+    fn site(&self, unit: UnitId) -> (SiteId, &str);
     /// Returns a profile of the namespace pegasus.
-    fn profile(&self, unit: u32, key: &str) -> Option<&str>;
+    fn profile(&self, unit: UnitId, key: &str) -> Option<&str>;
     /// Returns the run time of a unit in seconds, if all its jobs have one.
     ///
     /// # Errors
     /// A value that is not a number.
-    fn runtime(&self, unit: u32) -> Result<Option<f64>, String>;
+    fn runtime(&self, unit: UnitId) -> Result<Option<f64>, String>;
     /// Returns the name of a unit for messages.
-    fn name(&self, unit: u32) -> &str;
+    fn name(&self, unit: UnitId) -> &str;
 }
 
 /// Units that become a cluster.
@@ -33,7 +35,7 @@ pub(super) struct Group {
     /// Name without `merge_`, except for what names the transformation.
     pub(super) name: GroupName,
     /// Units in order.
-    pub(super) units: Vec<u32>,
+    pub(super) units: Vec<UnitId>,
 }
 
 /// Origin of a cluster's name.
@@ -50,7 +52,7 @@ pub(super) enum GroupName {
 /// Units of one level, transformation and site.
 pub(super) fn horizontal(
     units: &impl Units,
-    graph: &Graph,
+    graph: &Graph<UnitId>,
     settings: &ClusterSettings,
     by_runtime: bool,
 ) -> Result<Vec<Group>, Vec<String>> {
@@ -60,8 +62,8 @@ pub(super) fn horizontal(
     let mut groups = Vec::new();
     let mut problems = Vec::new();
     for (depth, level) in by_depth(&depths).iter().enumerate() {
-        let mut numbers: FxHashMap<(u32, u16), usize> = FxHashMap::default();
-        let mut found: Vec<Vec<u32>> = Vec::new();
+        let mut numbers: FxHashMap<(Option<ListId>, SiteId), usize> = FxHashMap::default();
+        let mut found: Vec<Vec<UnitId>> = Vec::new();
         for &unit in level {
             let key = (units.transformation(unit), units.site(unit).0);
             let number = *numbers.entry(key).or_insert_with(|| {
@@ -71,7 +73,7 @@ pub(super) fn horizontal(
             found[number].push(unit);
         }
         // Clusters of one transformation share one numbering over all sites.
-        let mut next: FxHashMap<u32, u32> = FxHashMap::default();
+        let mut next: FxHashMap<Option<ListId>, u32> = FxHashMap::default();
         for group in found {
             let Some(&first) = group.first() else { continue };
             match parts(units, &group, settings, by_runtime) {
@@ -101,10 +103,10 @@ pub(super) fn horizontal(
 /// Splits the units of one level, transformation and site. Units left out stay alone.
 fn parts(
     units: &impl Units,
-    group: &[u32],
+    group: &[UnitId],
     settings: &ClusterSettings,
     by_runtime: bool,
-) -> Result<Vec<Vec<u32>>, Vec<String>> {
+) -> Result<Vec<Vec<UnitId>>, Vec<String>> {
     let Some(&first) = group.first() else {
         return Ok(Vec::new());
     };
@@ -142,7 +144,7 @@ fn parts(
 }
 
 /// Splits into consecutive units. The first `rest` slices are one unit longer than `size`.
-fn slices(group: &[u32], size: usize, mut rest: usize, allow_single: bool) -> Vec<Vec<u32>> {
+fn slices(group: &[UnitId], size: usize, mut rest: usize, allow_single: bool) -> Vec<Vec<UnitId>> {
     if size == 1 && rest == 0 && !allow_single {
         return Vec::new();
     }
@@ -165,8 +167,8 @@ fn slices(group: &[u32], size: usize, mut rest: usize, allow_single: bool) -> Ve
 /// Units with one label.
 pub(super) fn label(units: &impl Units, settings: &ClusterSettings) -> Vec<Group> {
     let mut numbers: FxHashMap<&str, usize> = FxHashMap::default();
-    let mut found: Vec<(&str, Vec<u32>)> = Vec::new();
-    for unit in 0..units.len() as u32 {
+    let mut found: Vec<(&str, Vec<UnitId>)> = Vec::new();
+    for unit in UnitId::first(units.len()) {
         let Some(label) = units.profile(unit, &settings.label_key).map(str::trim) else {
             continue;
         };
@@ -194,7 +196,7 @@ pub(super) fn whole(units: &impl Units, settings: &ClusterSettings) -> Vec<Group
     }
     vec![Group {
         name: GroupName::Whole,
-        units: (0..count as u32).collect(),
+        units: UnitId::first(count).collect(),
     }]
 }
 
@@ -202,10 +204,10 @@ pub(super) fn whole(units: &impl Units, settings: &ClusterSettings) -> Vec<Group
 mod tests {
     use super::*;
 
-    fn sizes(jobs: u32, size: usize, rest: usize, allow_single: bool) -> Vec<usize> {
-        let group: Vec<u32> = (0..jobs).collect();
+    fn sizes(jobs: usize, size: usize, rest: usize, allow_single: bool) -> Vec<usize> {
+        let group: Vec<UnitId> = UnitId::first(jobs).collect();
         let parts = slices(&group, size, rest, allow_single);
-        let joined: Vec<u32> = parts.concat();
+        let joined: Vec<UnitId> = parts.concat();
         assert_eq!(joined, group[..joined.len()]);
         parts.iter().map(Vec::len).collect()
     }

@@ -2,13 +2,13 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::model::{FileId, FileKind, FileUse, Link, Workflow};
+use crate::model::{FileId, FileKind, FileUse, JobIndex, Link, Workflow};
 use crate::profiles::{Namespace, Profiles, parse_bool};
 
 /// Returns the files that the jobs use. A file written by one job and read by another is an output only.
-pub(super) fn uses(workflow: &Workflow, jobs: &[u32]) -> Vec<FileUse> {
-    let of = |job: u32| &workflow.jobs[job as usize].uses;
-    let mut writers: FxHashMap<FileId, u32> = FxHashMap::default();
+pub(super) fn uses(workflow: &Workflow, jobs: &[JobIndex]) -> Vec<FileUse> {
+    let of = |job: JobIndex| &workflow.jobs[job].uses;
+    let mut writers: FxHashMap<FileId, JobIndex> = FxHashMap::default();
     for &job in jobs {
         for file_use in of(job).iter().filter(|u| u.link.writes()) {
             writers.entry(file_use.file).or_insert(job);

@@ -22,8 +22,9 @@ use crate::profiles::Namespace;
 use super::Refinement;
 use super::mapping::{Mapped, Mapper, job_name, staged_name};
 use super::reuse::Reduced;
-use crate::exec::{Aggregator, Cluster, Exec, ExecJob, JobId, Setup, Task};
+use crate::exec::{Aggregator, Cluster, Exec, ExecJob, JobId, ListId, Setup, SetupId, SiteId, Task};
 use crate::graph::Graph;
+use crate::ids::{Id as _, UnitId};
 
 use groups::{Group, GroupName, Units};
 use settings::Technique;
@@ -59,13 +60,13 @@ struct View<'a> {
     mapper: &'a Mapper<'a>,
     units: &'a [Unit],
     /// Number of each job's transformation.
-    transformations: &'a [u32],
+    transformations: &'a [Option<ListId>],
 }
 
 impl View<'_> {
     fn profile_of_job(&self, job: JobId, key: &str) -> Option<&str> {
-        let setup = self.exec.jobs[job as usize].setup;
-        self.exec.setups[setup as usize].profiles.pegasus(key)
+        let setup = self.exec.jobs[job].setup;
+        self.exec.setups[setup].profiles.pegasus(key)
     }
 }
 
@@ -73,46 +74,44 @@ impl Units for View<'_> {
     fn len(&self) -> usize {
         self.units.len()
     }
-    fn transformation(&self, unit: u32) -> u32 {
-        let unit = &self.units[unit as usize];
+    fn transformation(&self, unit: UnitId) -> Option<ListId> {
+        let unit = &self.units[unit];
         match (&unit.cluster, unit.jobs.first()) {
-            (None, Some(&job)) => self.transformations[job as usize],
+            (None, Some(&job)) => self.transformations[job],
             // Clusters are grouped with clusters.
-            _ => u32::MAX,
+            _ => None,
         }
     }
-    fn site(&self, unit: u32) -> (u16, &str) {
-        let site = self.units[unit as usize]
+    fn site(&self, unit: UnitId) -> (SiteId, &str) {
+        let site = self.units[unit]
             .jobs
             .first()
-            .map_or(self.mapper.sites.local(), |&job| {
-                self.exec.jobs[job as usize].site
-            });
-        (site.0, &self.mapper.sites.get(site).name)
+            .map_or(self.mapper.sites.local(), |&job| self.exec.jobs[job].site);
+        (site, &self.mapper.sites.get(site).name)
     }
-    fn profile(&self, unit: u32, key: &str) -> Option<&str> {
-        let mut jobs = self.units[unit as usize].jobs.iter().rev();
+    fn profile(&self, unit: UnitId, key: &str) -> Option<&str> {
+        let mut jobs = self.units[unit].jobs.iter().rev();
         jobs.find_map(|&job| self.profile_of_job(job, key))
     }
-    fn runtime(&self, unit: u32) -> Result<Option<f64>, String> {
+    fn runtime(&self, unit: UnitId) -> Result<Option<f64>, String> {
         let mut sum = 0.0;
-        for &job in &self.units[unit as usize].jobs {
+        for &job in &self.units[unit].jobs {
             let Some(text) = self.profile_of_job(job, "runtime") else {
                 return Ok(None);
             };
             sum += seconds(text).map_err(|e| {
                 format!(
                     "the profile pegasus::runtime of the job {} {e}",
-                    self.exec.jobs[job as usize].name
+                    self.exec.jobs[job].name
                 )
             })?;
         }
         Ok(Some(sum))
     }
-    fn name(&self, unit: u32) -> &str {
-        let unit = &self.units[unit as usize];
+    fn name(&self, unit: UnitId) -> &str {
+        let unit = &self.units[unit];
         match (&unit.cluster, unit.jobs.first()) {
-            (None, Some(&job)) => &self.exec.jobs[job as usize].name,
+            (None, Some(&job)) => &self.exec.jobs[job].name,
             (Some(name), _) => name,
             (None, None) => "",
         }
@@ -139,19 +138,16 @@ pub(super) fn cluster_jobs(refinement: &mut Refinement<'_, '_>) -> Result<(), Pl
     if techniques.is_empty() || exec.jobs.is_empty() {
         return Ok(());
     }
-    let job_edges: Vec<(u32, u32)> = reduced
-        .edges
-        .iter()
-        .map(|&(p, c)| (mapped.numbers[p as usize], mapped.numbers[c as usize]))
-        .collect();
-    let mut units: Vec<Unit> = (0..exec.jobs.len() as u32)
+    let job_edges: Vec<(JobId, JobId)> = mapped.edges(&reduced.edges).collect();
+    let mut units: Vec<Unit> = JobId::first(exec.jobs.len())
         .map(|job| Unit {
             jobs: vec![job],
             cluster: None,
         })
         .collect();
     let transformations = number_transformations(workflow, exec);
-    let mut edges = job_edges.clone();
+    let unit_of = |job: JobId| UnitId::new(job.index());
+    let mut edges: Vec<(UnitId, UnitId)> = job_edges.iter().map(|&(p, c)| (unit_of(p), unit_of(c))).collect();
     for &technique in techniques {
         let graph = Graph::new(units.len(), &edges);
         let view = View {
@@ -175,8 +171,7 @@ pub(super) fn cluster_jobs(refinement: &mut Refinement<'_, '_>) -> Result<(), Pl
         check_sites(&view, &groups)?;
         let joined = join(&view, groups, &edges);
         (units, edges) = joined;
-        let graph = Graph::new(units.len(), &edges);
-        if graph.topological().is_none() {
+        if let Some(path) = Graph::new(units.len(), &edges).find_cycle() {
             let view = View {
                 workflow,
                 exec,
@@ -184,7 +179,7 @@ pub(super) fn cluster_jobs(refinement: &mut Refinement<'_, '_>) -> Result<(), Pl
                 units: &units,
                 transformations: &transformations,
             };
-            return Err(cycle(&view, &graph));
+            return Err(cycle(&view, &path));
         }
     }
     if units.iter().all(|unit| unit.cluster.is_none()) {
@@ -194,18 +189,16 @@ pub(super) fn cluster_jobs(refinement: &mut Refinement<'_, '_>) -> Result<(), Pl
 }
 
 /// Returns the number of each job's transformation.
-fn number_transformations(workflow: &Workflow, exec: &Exec) -> Vec<u32> {
-    let mut numbers: FxHashMap<&Arc<TransformationName>, u32> = FxHashMap::default();
+fn number_transformations(workflow: &Workflow, exec: &Exec) -> Vec<Option<ListId>> {
+    let mut numbers: FxHashMap<&Arc<TransformationName>, ListId> = FxHashMap::default();
     exec.jobs
         .iter()
         .map(|job| match job.task {
-            Task::Compute(JobIndex(n)) => {
-                let next = numbers.len() as u32;
-                *numbers
-                    .entry(&workflow.jobs[n as usize].transformation)
-                    .or_insert(next)
+            Task::Compute(n) => {
+                let next = ListId::new(numbers.len());
+                Some(*numbers.entry(&workflow.jobs[n].transformation).or_insert(next))
             }
-            _ => u32::MAX,
+            _ => None,
         })
         .collect()
 }
@@ -245,12 +238,15 @@ fn check_sites(view: &View<'_>, groups: &[Group]) -> Result<(), PlanError> {
 }
 
 /// Joins each group to one unit. Returns the units and the edges between them.
-fn join(view: &View<'_>, groups: Vec<Group>, edges: &[(u32, u32)]) -> (Vec<Unit>, Vec<(u32, u32)>) {
-    const ALONE: u32 = u32::MAX;
-    let mut group_of = vec![ALONE; view.units.len()];
-    for (number, group) in groups.iter().enumerate() {
+fn join(
+    view: &View<'_>,
+    groups: Vec<Group>,
+    edges: &[(UnitId, UnitId)],
+) -> (Vec<Unit>, Vec<(UnitId, UnitId)>) {
+    let mut group_of: Vec<Option<&Group>> = vec![None; view.units.len()];
+    for group in &groups {
         for &unit in &group.units {
-            group_of[unit as usize] = number as u32;
+            group_of[unit] = Some(group);
         }
     }
     let mut names: FxHashSet<Box<str>> = view
@@ -259,23 +255,22 @@ fn join(view: &View<'_>, groups: Vec<Group>, edges: &[(u32, u32)]) -> (Vec<Unit>
         .filter_map(|unit| unit.cluster.clone())
         .collect();
     let mut units: Vec<Unit> = Vec::with_capacity(view.units.len());
-    let mut number_of = vec![0u32; view.units.len()];
+    let mut number_of = vec![UnitId::new(0); view.units.len()];
     // A cluster takes the place of its first unit.
-    for (old, unit) in view.units.iter().enumerate() {
-        let number = units.len() as u32;
-        if group_of[old] == ALONE {
+    for (old, unit) in UnitId::first(view.units.len()).zip(view.units) {
+        let number = UnitId::new(units.len());
+        let Some(group) = group_of[old] else {
             number_of[old] = number;
             units.push(unit.clone());
             continue;
-        }
-        let group = &groups[group_of[old] as usize];
-        if group.units.first() != Some(&(old as u32)) {
+        };
+        if group.units.first() != Some(&old) {
             continue;
         }
         let mut jobs: Vec<JobId> = Vec::new();
         for &member in &group.units {
-            number_of[member as usize] = number;
-            jobs.extend(&view.units[member as usize].jobs);
+            number_of[member] = number;
+            jobs.extend(&view.units[member].jobs);
         }
         jobs.sort_unstable();
         let name = free_name(view, group, &mut names);
@@ -284,9 +279,9 @@ fn join(view: &View<'_>, groups: Vec<Group>, edges: &[(u32, u32)]) -> (Vec<Unit>
             cluster: Some(name),
         });
     }
-    let mut joined: Vec<(u32, u32)> = edges
+    let mut joined: Vec<(UnitId, UnitId)> = edges
         .iter()
-        .map(|&(p, c)| (number_of[p as usize], number_of[c as usize]))
+        .map(|&(p, c)| (number_of[p], number_of[c]))
         .filter(|(p, c)| p != c)
         .collect();
     joined.sort_unstable();
@@ -303,13 +298,13 @@ fn free_name(view: &View<'_>, group: &Group, taken: &mut FxHashSet<Box<str>>) ->
     };
     let base = match &group.name {
         GroupName::Level(level, number) => {
-            let first = group.units.first().map(|&unit| &view.units[unit as usize]);
+            let first = group.units.first().map(|&unit| &view.units[unit]);
             let job = first
                 .filter(|unit| unit.cluster.is_none())
                 .and_then(|unit| unit.jobs.first());
-            let name = match job.map(|&job| view.exec.jobs[job as usize].task) {
-                Some(Task::Compute(JobIndex(n))) => staged_name(
-                    &view.workflow.jobs[n as usize].transformation,
+            let name = match job.map(|&job| view.exec.jobs[job].task) {
+                Some(Task::Compute(n)) => staged_name(
+                    &view.workflow.jobs[n].transformation,
                     &view.mapper.settings.staging_delimiter,
                 ),
                 _ => "cluster".to_owned(),
@@ -329,33 +324,12 @@ fn free_name(view: &View<'_>, group: &Group, taken: &mut FxHashSet<Box<str>>) ->
 }
 
 /// Returns the error that names clusters waiting for each other.
-fn cycle(view: &View<'_>, graph: &Graph) -> PlanError {
-    let count = graph.len() as u32;
-    let mut waiting: Vec<u32> = (0..count).map(|v| graph.parents(v).len() as u32).collect();
-    let mut free: Vec<u32> = (0..count).filter(|&v| waiting[v as usize] == 0).collect();
-    while let Some(node) = free.pop() {
-        for &child in graph.children(node) {
-            waiting[child as usize] -= 1;
-            if waiting[child as usize] == 0 {
-                free.push(child);
-            }
-        }
-    }
-    // Every waiting unit has a waiting parent, so following parents leads into a cycle.
-    let mut path: Vec<u32> = (0..count).filter(|&v| waiting[v as usize] > 0).take(1).collect();
-    let mut place: FxHashMap<u32, usize> = FxHashMap::default();
-    while let Some(&node) = path.last() {
-        if let Some(&start) = place.get(&node) {
-            path.drain(..start);
-            break;
-        }
-        place.insert(node, path.len() - 1);
-        match graph.parents(node).iter().find(|&&p| waiting[p as usize] > 0) {
-            Some(&parent) => path.push(parent),
-            None => break,
-        }
-    }
-    let mut names: Vec<&str> = path.iter().map(|&unit| view.name(unit)).collect();
+fn cycle(view: &View<'_>, path: &[UnitId]) -> PlanError {
+    let mut names: Vec<&str> = path
+        .iter()
+        .chain(path.first())
+        .map(|&unit| view.name(unit))
+        .collect();
     let length = names.len();
     names.truncate(10);
     let dots = if length > names.len() { " needs …" } else { "" };
@@ -375,77 +349,78 @@ fn add_clusters(
     mapped: &mut Mapped,
     reduced: &mut Reduced,
     units: Vec<Unit>,
-    job_edges: &[(u32, u32)],
+    job_edges: &[(JobId, JobId)],
     notes: &mut Vec<String>,
 ) -> Result<(), PlanError> {
     let graph = Graph::new(exec.jobs.len(), job_edges);
     let depths = graph.depths(&graph.topological().unwrap_or_default());
     let mut old: Vec<Option<ExecJob>> = std::mem::take(&mut exec.jobs).into_iter().map(Some).collect();
     // Node of each abstract job in the graph of the next steps: the job itself, or its cluster.
-    let mut node_of: Vec<u32> = (0..workflow.jobs.len() as u32).collect();
-    let mut place = vec![u32::MAX; old.len()];
-    let mut unit_of = vec![0u32; old.len()];
-    for (number, unit) in units.into_iter().enumerate() {
+    let mut node_of: Vec<JobIndex> = JobIndex::first(workflow.jobs.len()).collect();
+    let mut place = vec![0usize; old.len()];
+    // A unit becomes the job with its number.
+    let mut unit_of = vec![JobId::new(0); old.len()];
+    for (number, unit) in JobId::first(units.len()).zip(units) {
         for &job in &unit.jobs {
-            unit_of[job as usize] = number as u32;
+            unit_of[job] = number;
         }
         let Some(name) = unit.cluster else {
-            for job in unit.jobs.iter().filter_map(|&job| old[job as usize].take()) {
-                let id = exec.jobs.len() as u32;
-                if let Task::Compute(JobIndex(n)) = job.task {
-                    mapped.numbers[n as usize] = id;
+            for job in unit.jobs.iter().filter_map(|&job| old[job].take()) {
+                let task = job.task;
+                let id = exec.add(job);
+                if let Task::Compute(n) = task {
+                    mapped.numbers[n] = Some(id);
                 }
-                exec.add(job);
             }
             continue;
         };
         let mut jobs = unit.jobs;
-        jobs.sort_unstable_by_key(|&job| (depths[job as usize], job));
-        let first = exec.members.len() as u32;
-        let node = reduced.kept.len() as u32;
+        jobs.sort_unstable_by_key(|&job| (depths[job], job));
+        let first = exec.members.len();
+        let node = JobIndex::new(reduced.kept.len());
         let mut abstract_jobs = Vec::with_capacity(jobs.len());
         for &job in &jobs {
-            place[job as usize] = exec.members.len() as u32;
-            let Some(member) = old[job as usize].take() else {
+            place[job] = exec.members.len();
+            let Some(member) = old[job].take() else {
                 continue;
             };
-            if let Task::Compute(JobIndex(n)) = member.task {
+            if let Task::Compute(n) = member.task {
                 abstract_jobs.push(n);
-                node_of[n as usize] = node;
-                reduced.kept[n as usize] = false;
-                mapped.numbers[n as usize] = u32::MAX;
+                node_of[n] = node;
+                reduced.kept[n] = false;
+                mapped.numbers[n] = None;
             }
             exec.members.push(member);
         }
-        let members = first..exec.members.len() as u32;
+        let members = first..exec.members.len();
         let uses = merge::uses(workflow, &abstract_jobs);
         let job = cluster_job(exec, mapper, name, &members)?;
         let Task::Cluster(_, aggregator) = job.task else {
             continue;
         };
+        let id = exec.add(job);
         exec.clusters.push(Cluster {
             members,
-            job: exec.jobs.len() as u32,
+            job: id,
             aggregator,
             uses,
             edges: Vec::new(),
         });
         reduced.kept.push(true);
-        mapped.numbers.push(exec.jobs.len() as u32);
-        exec.add(job);
+        mapped.numbers.push(Some(id));
     }
     for &(parent, child) in job_edges {
-        let unit = unit_of[parent as usize];
-        if unit != unit_of[child as usize] {
+        let unit = unit_of[parent];
+        if unit != unit_of[child] {
             continue;
         }
-        if let Task::Cluster(n, _) = exec.jobs[unit as usize].task {
-            let edge = (place[parent as usize], place[child as usize]);
-            exec.clusters[n as usize].edges.push(edge);
+        if let Task::Cluster(n, _) = exec.jobs[unit].task {
+            let edge = (place[parent], place[child]);
+            exec.clusters[n].edges.push(edge);
         }
     }
     for edge in &mut reduced.edges {
-        *edge = (node_of[edge.0 as usize], node_of[edge.1 as usize]);
+        *edge = (node_of[edge.0], node_of[edge.1]);
     }
     reduced.edges.retain(|(p, c)| p != c);
     reduced.edges.sort_unstable();
@@ -463,11 +438,11 @@ fn cluster_job(
     exec: &mut Exec,
     mapper: &mut Mapper<'_>,
     name: Box<str>,
-    members: &Range<u32>,
+    members: &Range<usize>,
 ) -> Result<ExecJob, PlanError> {
-    let jobs = &exec.members[members.start as usize..members.end as usize];
+    let jobs = &exec.members[members.clone()];
     let setups = &exec.setups;
-    let mut profiles = merge::profiles(jobs.iter().map(|job| &setups[job.setup as usize].profiles));
+    let mut profiles = merge::profiles(jobs.iter().map(|job| &setups[job.setup].profiles));
     let chosen = ["job.aggregator", "collapser"]
         .iter()
         .find_map(|key| profiles.pegasus(key));
@@ -494,9 +469,9 @@ fn cluster_job(
         .map_or((mapper.sites.local(), mapper.sites.local()), |job| {
             (job.site, job.staging)
         });
-    let task = Task::Cluster(exec.clusters.len() as u32, aggregator);
+    let task = Task::Cluster(ListId::new(exec.clusters.len()), aggregator);
     let own = mapper.auxiliary_setup(task, site, exec);
-    let own = &exec.setups[own as usize];
+    let own = &exec.setups[own];
     if let Some(entry) = mapper.auxiliary_entry(task, site) {
         profiles.overlay(&entry.profiles);
     }
@@ -515,6 +490,6 @@ fn cluster_job(
         task,
         site,
         staging,
-        setup: (exec.setups.len() - 1) as u32,
+        setup: SetupId::new(exec.setups.len() - 1),
     })
 }

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use super::selection::{Class, Placing, levels, of_job};
 use crate::exec::SiteId;
+use crate::model::JobIndex;
 
 /// Of what the program prints, no more is kept.
 const KEPT: u64 = 1 << 20;
@@ -54,7 +55,7 @@ pub(super) fn choose(placing: &Placing<'_>, callout: &Callout) -> Result<Vec<Sit
     let depth = levels(&placing.graph());
     let mut chosen = vec![placing.sites.local(); placing.workflow.jobs.len()];
     for (n, class) in placing.free() {
-        let request = request(placing, class, n, depth.get(n as usize).copied().unwrap_or(0));
+        let request = request(placing, class, n, depth.get(n.index()).copied().unwrap_or(0));
         let site = ask(callout, &request)
             .and_then(|name| resolve(placing, class, &name))
             .map_err(|problem| {
@@ -64,7 +65,7 @@ pub(super) fn choose(placing: &Placing<'_>, callout: &Callout) -> Result<Vec<Sit
                     callout.path.display()
                 )]
             })?;
-        chosen[n as usize] = site;
+        chosen[n] = site;
     }
     Ok(chosen)
 }
@@ -87,7 +88,7 @@ fn resolve(placing: &Placing<'_>, class: &Class, name: &str) -> Result<SiteId, S
 }
 
 /// The text of the request file.
-fn request(placing: &Placing<'_>, class: &Class, n: u32, level: u32) -> String {
+fn request(placing: &Placing<'_>, class: &Class, n: JobIndex, level: u32) -> String {
     let job = placing.job(n);
     let workflow = placing.workflow;
     let mut text = String::new();

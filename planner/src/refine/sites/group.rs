@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use super::random;
 use super::selection::Placing;
 use crate::exec::SiteId;
+use crate::model::JobIndex;
 
 /// The name that jobs without the profile have in Pegasus.
 const RESERVED: &str = "default";
@@ -16,7 +17,7 @@ const RESERVED: &str = "default";
 /// Groups that no site can run as a whole, or that have the reserved name.
 pub(super) fn choose(placing: &Placing<'_>) -> Result<Vec<SiteId>, Vec<String>> {
     let mut chosen = random::choose(placing);
-    let mut groups: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
+    let mut groups: BTreeMap<&str, Vec<JobIndex>> = BTreeMap::new();
     for (n, _) in placing.free() {
         if let Some(group) = placing.job(n).profiles.pegasus("group") {
             groups.entry(group).or_default().push(n);
@@ -44,7 +45,7 @@ pub(super) fn choose(placing: &Placing<'_>) -> Result<Vec<SiteId>, Vec<String>> 
         }
         let draw = random::below(placing.settings.seed, group, common.len());
         match common.get(draw) {
-            Some(&site) => jobs.iter().for_each(|&n| chosen[n as usize] = site),
+            Some(&site) => jobs.iter().for_each(|&n| chosen[n] = site),
             None => problems.push(format!(
                 "no site can run all {} jobs of the group {group}: of the sites [{}], none has all of {}",
                 jobs.len(),

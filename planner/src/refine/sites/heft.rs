@@ -5,7 +5,10 @@
 //! as many processors as its site catalog entry has idle nodes, else nodes at all, else ten.
 
 use super::selection::{Placed, Placing, of_job};
-use crate::exec::SiteId;
+use crate::exec::{EntryId, SiteId};
+use crate::graph::Lists;
+use crate::ids::Id as _;
+use crate::model::JobIndex;
 
 /// Seconds that data takes from one site to another.
 const COMMUNICATION: f64 = 2.5;
@@ -24,7 +27,7 @@ pub(super) fn choose(placing: &Placing<'_>, placed: &mut Placed) -> Result<Vec<S
     let order = graph.topological().unwrap_or_default();
     let processors = |site: SiteId| placing.sites.get(site).processors;
     let costs = costs(placing)?;
-    let average = |n: u32| {
+    let average = |n: JobIndex| {
         let (mut sum, mut weights) = (0.0, 0.0);
         for &(site, seconds) in costs.of(n) {
             sum += seconds as f64 * f64::from(processors(site));
@@ -35,14 +38,14 @@ pub(super) fn choose(placing: &Placing<'_>, placed: &mut Placed) -> Result<Vec<S
     let mut rank = vec![0f64; count];
     for &n in &order {
         let parents = graph.parents(n).iter();
-        rank[n as usize] = parents
-            .map(|&p| rank[p as usize] + average(p) + COMMUNICATION)
+        rank[n] = parents
+            .map(|&p| rank[p] + average(p) + COMMUNICATION)
             .fold(0.0, f64::max);
     }
     let mut by_rank = order;
     // Jobs of equal rank stay in the order of the workflow, and parents always rank before children.
     by_rank.sort_unstable();
-    by_rank.sort_by(|a, b| rank[*a as usize].total_cmp(&rank[*b as usize]));
+    by_rank.sort_by(|a, b| rank[*a].total_cmp(&rank[*b]));
     let mut queues: Vec<Option<Processors>> = (0..placing.sites.len()).map(|_| None).collect();
     let mut chosen = vec![placing.sites.local(); count];
     let mut finish = vec![0u64; count];
@@ -50,12 +53,12 @@ pub(super) fn choose(placing: &Placing<'_>, placed: &mut Placed) -> Result<Vec<S
         let mut best: Option<(u64, SiteId, usize)> = None;
         for &(site, seconds) in costs.of(n) {
             let ready = graph.parents(n).iter().map(|&p| {
-                let elsewhere = chosen[p as usize] != site;
-                finish[p as usize] + if elsewhere { WHOLE_COMMUNICATION } else { 0 }
+                let elsewhere = chosen[p] != site;
+                finish[p] + if elsewhere { WHOLE_COMMUNICATION } else { 0 }
             });
             let ready = ready.max().unwrap_or(0);
-            let queue = queues[usize::from(site.0)]
-                .get_or_insert_with(|| Processors::new((processors(site) as usize).min(count)));
+            let queue =
+                queues[site].get_or_insert_with(|| Processors::new((processors(site) as usize).min(count)));
             let (processor, start) = queue.earliest(ready);
             let end = start + seconds;
             if best.is_none_or(|(other, _, _)| end < other) {
@@ -63,9 +66,9 @@ pub(super) fn choose(placing: &Placing<'_>, placed: &mut Placed) -> Result<Vec<S
             }
         }
         if let Some((end, site, processor)) = best {
-            chosen[n as usize] = site;
-            finish[n as usize] = end;
-            if let Some(queue) = &mut queues[usize::from(site.0)] {
+            chosen[n] = site;
+            finish[n] = end;
+            if let Some(queue) = &mut queues[site] {
                 queue.occupy(processor, end);
             }
         }
@@ -77,33 +80,19 @@ pub(super) fn choose(placing: &Placing<'_>, placed: &mut Placed) -> Result<Vec<S
     Ok(chosen)
 }
 
-/// Seconds of each job on each site where it can run.
-struct Costs {
-    offsets: Vec<usize>,
-    costs: Vec<(SiteId, u64)>,
-}
-
-impl Costs {
-    fn of(&self, n: u32) -> &[(SiteId, u64)] {
-        &self.costs[self.offsets[n as usize]..self.offsets[n as usize + 1]]
-    }
-}
-
-fn costs(placing: &Placing<'_>) -> Result<Costs, Vec<String>> {
+/// Returns the seconds of each job on each site where it can run.
+fn costs(placing: &Placing<'_>) -> Result<Lists<JobIndex, (SiteId, u64)>, Vec<String>> {
     let mut problems: Vec<String> = Vec::new();
-    let mut costs = Costs {
-        offsets: vec![0],
-        costs: Vec::new(),
-    };
-    for n in 0..placing.workflow.jobs.len() as u32 {
+    let mut costs = Lists::default();
+    for n in JobIndex::first(placing.workflow.jobs.len()) {
         let job = placing.job(n);
         let own = job.profiles.pegasus("runtime");
-        let mut add = |site: SiteId, entry: Option<u32>, is_free: bool| {
+        let mut add = |site: SiteId, entry: Option<EntryId>, is_free: bool| {
             let at_site = entry.and_then(|e| placing.programs.entry(e).profiles.pegasus("runtime"));
             match at_site.or(own).map(seconds) {
-                Some(Ok(seconds)) => costs.costs.push((site, seconds)),
+                Some(Ok(seconds)) => costs.push((site, seconds)),
                 // A job with a fixed site only takes up room there.
-                _ if !is_free => costs.costs.push((site, 1)),
+                _ if !is_free => costs.push((site, 1)),
                 None => problems.push(format!(
                     "the site selector Heft needs the profile pegasus::runtime of {} on the site {}: set it in the \
                      transformation catalog, or of {} in the workflow",
@@ -131,7 +120,7 @@ fn costs(placing: &Placing<'_>) -> Result<Costs, Vec<String>> {
             }
             (None, None) => {}
         }
-        costs.offsets.push(costs.costs.len());
+        costs.end();
     }
     if problems.is_empty() {
         return Ok(costs);

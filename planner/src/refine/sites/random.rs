@@ -9,7 +9,7 @@ pub(super) fn choose(placing: &Placing<'_>) -> Vec<SiteId> {
     let mut chosen = vec![placing.sites.local(); placing.workflow.jobs.len()];
     for (n, class) in placing.free() {
         if let Some(site) = one(class, placing.settings.seed, &placing.job(n).id) {
-            chosen[n as usize] = site;
+            chosen[n] = site;
         }
     }
     chosen

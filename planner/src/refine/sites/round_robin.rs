@@ -14,7 +14,7 @@ pub(super) fn choose(placing: &Placing<'_>) -> Vec<SiteId> {
         for n in level {
             let Some(class) = placing.class(n) else { continue };
             if let Some(site) = take(&mut queue, |site| class.entry(site).is_some()) {
-                chosen[n as usize] = site;
+                chosen[n] = site;
             }
         }
     }
@@ -36,19 +36,19 @@ mod tests {
 
     #[test]
     fn able_sites_take_turns() {
-        let mut queue = vec![(SiteId(0), 0), (SiteId(1), 0), (SiteId(2), 0)];
-        let mut turns: Vec<u16> = (0..6)
+        let mut queue = vec![(SiteId::new(0), 0), (SiteId::new(1), 0), (SiteId::new(2), 0)];
+        let mut turns: Vec<usize> = (0..6)
             .filter_map(|_| take(&mut queue, |_| true))
-            .map(|s| s.0)
+            .map(SiteId::index)
             .collect();
         assert_eq!(turns, [0, 1, 2, 0, 1, 2]);
         // Jobs that only one can run make it wait behind the others.
         turns = (0..4)
-            .filter_map(|n| take(&mut queue, |s| n > 1 || s.0 == 0))
-            .map(|s| s.0)
+            .filter_map(|n| take(&mut queue, |s| n > 1 || s.index() == 0))
+            .map(SiteId::index)
             .collect();
         assert_eq!(turns, [0, 0, 1, 2]);
-        assert_eq!(take(&mut queue, |_| true), Some(SiteId(1)));
+        assert_eq!(take(&mut queue, |_| true), Some(SiteId::new(1)));
         assert_eq!(take(&mut queue, |_| false), None);
         assert!(queue.is_sorted_by_key(|(_, count)| *count));
     }

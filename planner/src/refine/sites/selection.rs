@@ -8,9 +8,10 @@ use rustc_hash::FxHashMap;
 use super::super::programs::Programs;
 use super::super::settings::Settings;
 use super::{Sites, callout, group, heft, random, round_robin};
-use crate::exec::SiteId;
+use crate::exec::{EntryId, ListId, SiteId};
 use crate::graph::Graph;
-use crate::model::{Job, TransformationName, Workflow};
+use crate::ids::Id as _;
+use crate::model::{Job, JobIndex, TransformationName, Workflow};
 use crate::profiles::Namespace;
 
 /// Which selector, from `pegasus.selector.site`.
@@ -52,12 +53,12 @@ pub(super) struct Class {
     /// What they run; `None` for jobs whose profile `selector::pfn` names the program.
     pub(super) name: Option<Arc<TransformationName>>,
     /// Sites in the order of the candidates, each with the catalog entry to use there.
-    pub(super) options: Vec<(SiteId, Option<u32>)>,
+    pub(super) options: Vec<(SiteId, Option<EntryId>)>,
 }
 
 impl Class {
     /// The entry to use on a site.
-    pub(super) fn entry(&self, site: SiteId) -> Option<Option<u32>> {
+    pub(super) fn entry(&self, site: SiteId) -> Option<Option<EntryId>> {
         let mut options = self.options.iter();
         options.find(|(s, _)| *s == site).map(|(_, entry)| *entry)
     }
@@ -73,32 +74,30 @@ pub(super) struct Placing<'a> {
     pub(super) programs: &'a Programs<'a>,
     pub(super) settings: &'a Settings,
     /// Edges between the jobs that are kept.
-    edges: &'a [(u32, u32)],
+    edges: &'a [(JobIndex, JobIndex)],
     classes: Vec<Class>,
-    /// Class of each job that is to be placed, [`NOT_FREE`] for others.
-    class_of: Vec<u32>,
+    /// Class of each job that is to be placed.
+    class_of: Vec<Option<ListId>>,
     /// Jobs whose profile fixes the site.
-    pub(super) fixed: FxHashMap<u32, SiteId>,
+    pub(super) fixed: FxHashMap<JobIndex, SiteId>,
 }
-
-const NOT_FREE: u32 = u32::MAX;
 
 impl Placing<'_> {
     /// Jobs to be placed, in document order.
-    pub(super) fn free(&self) -> impl Iterator<Item = (u32, &Class)> {
-        let free = self.class_of.iter().enumerate().filter(|(_, c)| **c != NOT_FREE);
-        free.map(|(n, class)| (n as u32, &self.classes[*class as usize]))
+    pub(super) fn free(&self) -> impl Iterator<Item = (JobIndex, &Class)> {
+        let jobs = JobIndex::first(self.class_of.len()).zip(&self.class_of);
+        jobs.filter_map(|(n, &class)| Some((n, &self.classes[class?])))
     }
     /// Where a job may go; `None` if it is not to be placed.
-    pub(super) fn class(&self, job: u32) -> Option<&Class> {
-        self.classes.get(self.class_of[job as usize] as usize)
+    pub(super) fn class(&self, job: JobIndex) -> Option<&Class> {
+        self.class_of[job].map(|class| &self.classes[class])
     }
     /// A job.
-    pub(super) fn job(&self, n: u32) -> &Job {
-        &self.workflow.jobs[n as usize]
+    pub(super) fn job(&self, n: JobIndex) -> &Job {
+        &self.workflow.jobs[n]
     }
     /// Parents and children of the jobs that are kept.
-    pub(super) fn graph(&self) -> Graph {
+    pub(super) fn graph(&self) -> Graph<JobIndex> {
         Graph::new(self.workflow.jobs.len(), self.edges)
     }
 }
@@ -108,7 +107,7 @@ impl Placing<'_> {
 pub(crate) struct Placed {
     /// Site and catalog entry of each job that was to be placed; the entry is absent if a profile names the
     /// program.
-    pub(crate) sites: Vec<Option<(SiteId, Option<u32>)>>,
+    pub(crate) sites: Vec<Option<(SiteId, Option<EntryId>)>>,
     /// What was decided, for `-v`.
     pub(crate) notes: Vec<String>,
 }
@@ -130,7 +129,7 @@ pub(crate) fn named_program(job: &Job) -> Option<&str> {
 pub(crate) fn select(
     workflow: &Workflow,
     kept: &[bool],
-    edges: &[(u32, u32)],
+    edges: &[(JobIndex, JobIndex)],
     sites: &Sites,
     programs: &Programs<'_>,
     settings: &Settings,
@@ -142,7 +141,7 @@ pub(crate) fn select(
         settings,
         edges,
         classes: Vec::new(),
-        class_of: vec![NOT_FREE; workflow.jobs.len()],
+        class_of: vec![None; workflow.jobs.len()],
         fixed: FxHashMap::default(),
     };
     classify(&mut placing, kept)?;
@@ -158,15 +157,15 @@ pub(crate) fn select(
     placed.sites = vec![None; workflow.jobs.len()];
     let mut counts = vec![0usize; sites.len()];
     for (n, class) in placing.free() {
-        let site = chosen[n as usize];
-        placed.sites[n as usize] = class.entry(site).map(|entry| (site, entry));
-        counts[usize::from(site.0)] += 1;
+        let site = chosen[n];
+        placed.sites[n] = class.entry(site).map(|entry| (site, entry));
+        counts[site] += 1;
     }
     if sites.candidates.len() > 1 && settings.site_selector != SiteSelector::First {
         let shares: Vec<String> = sites
             .candidates
             .iter()
-            .map(|&site| format!("{} on {}", counts[usize::from(site.0)], sites.get(site).name))
+            .map(|&site| format!("{} on {}", counts[site], sites.get(site).name))
             .collect();
         let seed = match settings.site_selector {
             SiteSelector::Random | SiteSelector::Group => format!(", seed {}", settings.seed),
@@ -185,14 +184,15 @@ pub(crate) fn select(
 fn classify(placing: &mut Placing<'_>, kept: &[bool]) -> Result<(), Vec<String>> {
     let candidates = &placing.sites.candidates;
     let mut problems = Vec::new();
-    let mut known: FxHashMap<Option<Arc<TransformationName>>, u32> = FxHashMap::default();
-    for (n, job) in placing.workflow.jobs.iter().enumerate() {
+    let mut known: FxHashMap<Option<Arc<TransformationName>>, ListId> = FxHashMap::default();
+    let jobs = &placing.workflow.jobs;
+    for (n, job) in JobIndex::first(jobs.len()).zip(jobs) {
         if !kept[n] {
             continue;
         }
         if let Some(name) = fixed_site(job) {
             if let Some(site) = placing.sites.find(name) {
-                placing.fixed.insert(n as u32, site);
+                placing.fixed.insert(n, site);
             }
             continue;
         }
@@ -200,7 +200,7 @@ fn classify(placing: &mut Placing<'_>, kept: &[bool]) -> Result<(), Vec<String>>
             .is_none()
             .then(|| Arc::clone(&job.transformation));
         let number = *known.entry(name).or_insert_with_key(|name| {
-            let options: Vec<(SiteId, Option<u32>)> = match name {
+            let options: Vec<(SiteId, Option<EntryId>)> = match name {
                 None => candidates.iter().map(|&site| (site, None)).collect(),
                 Some(name) => candidates
                     .iter()
@@ -218,9 +218,9 @@ fn classify(placing: &mut Placing<'_>, kept: &[bool]) -> Result<(), Vec<String>>
                 name: name.clone(),
                 options,
             });
-            (placing.classes.len() - 1) as u32
+            ListId::new(placing.classes.len() - 1)
         });
-        placing.class_of[n] = number;
+        placing.class_of[n] = Some(number);
     }
     if problems.is_empty() {
         Ok(())
@@ -249,18 +249,18 @@ fn first(placing: &Placing<'_>, placed: &mut Placed) -> Vec<SiteId> {
     let mut chosen = vec![local; placing.workflow.jobs.len()];
     for (n, class) in placing.free() {
         let first = class.options.first().map_or(local, |(site, _)| *site);
-        chosen[n as usize] = common.unwrap_or(first);
+        chosen[n] = common.unwrap_or(first);
     }
     chosen
 }
 
 /// How the problem of one job begins.
-pub(super) fn of_job(placing: &Placing<'_>, n: u32) -> String {
+pub(super) fn of_job(placing: &Placing<'_>, n: JobIndex) -> String {
     let job = placing.job(n);
     format!("the job {} ({})", job.id, job.transformation)
 }
 
 /// Level of each kept job: the length of the longest path from a root.
-pub(super) fn levels(graph: &Graph) -> Vec<u32> {
+pub(super) fn levels(graph: &Graph<JobIndex>) -> Vec<u32> {
     graph.depths(&graph.topological().unwrap_or_default())
 }

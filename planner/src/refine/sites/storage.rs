@@ -19,7 +19,8 @@ pub(crate) struct OutputSite {
     pub(crate) path: Option<String>,
 }
 
-/// Storage of an output site; `dir` is that of `--output-dir`.
+/// Storage of an output site; `dir` is that of `--output-dir`, `deep` the directory of the run with
+/// `pegasus.dir.storage.deep`.
 #[expect(
     clippy::too_many_lines,
     reason = "one case per combination of option and catalog"
@@ -29,7 +30,7 @@ pub(super) fn output_site(
     dir: Option<&str>,
     request: &Request,
     settings: &Settings,
-    exec_rel: &str,
+    deep: &str,
 ) -> Option<OutputSite> {
     match &settings.storage_mapper {
         StorageMapper::Fixed(fixed) => {
@@ -98,7 +99,7 @@ pub(super) fn output_site(
             None => mount.trim_end_matches('/').to_owned(),
         };
         if settings.storage_deep {
-            path = join(&path, exec_rel);
+            path = join(&path, deep);
         }
         path
     };

@@ -6,6 +6,7 @@
 
 use rustc_hash::FxHashMap;
 
+use crate::ids::Id as _;
 use crate::model::{FileId, Job, JobIndex, TransferFlag, Workflow};
 
 /// Maximum reported problems of one kind.
@@ -23,8 +24,9 @@ pub(super) fn merge(
     }
     let mut merger = Merger::new(workflow);
     let mut parts = parts.into_iter().peekable();
-    for (n, job) in std::mem::take(&mut workflow.jobs).into_iter().enumerate() {
-        match parts.next_if(|(at, _)| at.0 as usize == n) {
+    let jobs = std::mem::take(&mut workflow.jobs);
+    for (n, job) in JobIndex::first(jobs.len()).zip(jobs) {
+        match parts.next_if(|(at, _)| *at == n) {
             None => merger.keep(job, workflow),
             Some((_, part)) => merger.replace(&job, part, workflow, warnings),
         }
@@ -67,7 +69,7 @@ impl Merger {
     }
 
     fn meet(&mut self, file: FileId, owner: u32, job: JobIndex, written: bool) {
-        let meeting = &mut self.files[file.0 as usize];
+        let meeting = &mut self.files[file];
         meeting.written |= written;
         match meeting.first {
             None => meeting.first = Some((owner, job)),
@@ -80,7 +82,7 @@ impl Merger {
 
     fn keep(&mut self, job: Job, workflow: &Workflow) {
         self.files.resize(workflow.files.len(), Meeting::default());
-        let index = JobIndex(self.jobs.len() as u32);
+        let index = JobIndex::new(self.jobs.len());
         for file_use in &job.uses {
             self.meet(file_use.file, 0, index, file_use.link.writes());
         }
@@ -91,11 +93,12 @@ impl Merger {
 
     fn replace(&mut self, job: &Job, part: Workflow, workflow: &mut Workflow, warnings: &mut Vec<String>) {
         self.parts += 1;
-        let offset = self.jobs.len() as u32;
-        let names: Vec<FileId> = (0..part.files.len() as u32)
-            .map(|n| workflow.files.intern(part.files.name(FileId(n))))
+        let offset = self.jobs.len();
+        let moved = |job: JobIndex| JobIndex::new(job.index() + offset);
+        let names: Vec<FileId> = FileId::first(part.files.len())
+            .map(|file| workflow.files.intern(part.files.name(file)))
             .collect();
-        let renamed = |file: FileId| names[file.0 as usize];
+        let renamed = |file: FileId| names[file];
         self.files.resize(workflow.files.len(), Meeting::default());
         let shared: FxHashMap<FileId, usize> = job
             .uses
@@ -105,26 +108,23 @@ impl Merger {
             .map(|(k, u)| (u.file, k))
             .collect();
         for &file in shared.keys() {
-            self.files[file.0 as usize].shared = true;
+            self.files[file].shared = true;
         }
         let mut made = vec![false; job.uses.len()];
         let (mut has_parents, mut has_children) =
             (vec![false; part.jobs.len()], vec![false; part.jobs.len()]);
         for &(parent, child) in &part.edges {
-            has_children[parent.0 as usize] = true;
-            has_parents[child.0 as usize] = true;
-            self.edges
-                .push((JobIndex(parent.0 + offset), JobIndex(child.0 + offset)));
+            has_children[parent] = true;
+            has_parents[child] = true;
+            self.edges.push((moved(parent), moved(child)));
         }
         let ends = |has: &[bool]| -> Vec<JobIndex> {
-            (0..has.len())
-                .filter(|&n| !has[n])
-                .map(|n| JobIndex(n as u32 + offset))
-                .collect()
+            let without = JobIndex::first(has.len()).filter(|&n| !has[n]);
+            without.map(moved).collect()
         };
         self.ends.push((ends(&has_parents), ends(&has_children)));
         for mut inner in part.jobs {
-            let index = JobIndex(self.jobs.len() as u32);
+            let index = JobIndex::new(self.jobs.len());
             inner.id = format!("{}.{}", job.id, inner.id);
             inner.position = job.position;
             for stream in [
@@ -169,25 +169,25 @@ impl Merger {
 
     fn finish(mut self, workflow: &mut Workflow, problems: &mut Vec<String>) {
         for &(parent, child) in &workflow.edges {
-            for &last in &self.ends[parent.0 as usize].1 {
-                for &first in &self.ends[child.0 as usize].0 {
+            for &last in &self.ends[parent].1 {
+                for &first in &self.ends[child].0 {
                     self.edges.push((last, first));
                 }
             }
         }
         let mut writers: FxHashMap<FileId, Vec<JobIndex>> = FxHashMap::default();
-        let shared = |file: FileId| self.files[file.0 as usize].shared;
+        let shared = |file: FileId| self.files[file].shared;
         for (n, job) in self.jobs.iter().enumerate() {
             for file_use in job.uses.iter().filter(|u| u.link.writes() && shared(u.file)) {
-                writers.entry(file_use.file).or_default().push(JobIndex(n as u32));
+                writers.entry(file_use.file).or_default().push(JobIndex::new(n));
             }
         }
         // Between different parts, only the sub-workflow jobs had an order.
         for (n, job) in self.jobs.iter().enumerate() {
             for file_use in job.uses.iter().filter(|u| u.link.reads() && shared(u.file)) {
                 for &writer in writers.get(&file_use.file).into_iter().flatten() {
-                    if self.origins[writer.0 as usize] != self.origins[n] {
-                        self.edges.push((writer, JobIndex(n as u32)));
+                    if self.origins[writer] != self.origins[n] {
+                        self.edges.push((writer, JobIndex::new(n)));
                     }
                 }
             }
@@ -202,8 +202,8 @@ impl Merger {
             if shown > MAX_REPORTED {
                 break;
             }
-            let name = workflow.files.name(FileId(n as u32));
-            let id = |job: JobIndex| &self.jobs[job.0 as usize].id;
+            let name = workflow.files.name(FileId::new(n));
+            let id = |job: JobIndex| &self.jobs[job].id;
             problems.push(format!(
                 "the jobs {} and {} would have the file {name} in one work directory, though it is not the same one: \
                  a sub-workflow shares only files that the job standing for it lists in its uses. List {name} there \

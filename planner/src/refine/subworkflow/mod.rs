@@ -102,7 +102,7 @@ impl Inliner<'_, '_> {
                 }
                 JobKind::SubWorkflow => {
                     if let Some(part) = self.part(workflow, job, chain)? {
-                        parts.push((JobIndex(n as u32), part));
+                        parts.push((JobIndex::new(n), part));
                     }
                 }
             }

@@ -8,14 +8,16 @@ impl Builder<'_, '_> {
     /// it then.
     pub(super) fn is_coming(
         &mut self,
-        n: u32,
+        n: JobIndex,
         job: JobId,
         site: SiteId,
-        graph: &Graph,
+        graph: &Graph<JobIndex>,
         file: FileId,
     ) -> bool {
-        let producer = self.producers[file.0 as usize];
-        if producer != u32::MAX && producer != n && graph.parents(n).binary_search(&producer).is_ok() {
+        if let Some(producer) = self.producers[file]
+            && producer != n
+            && graph.parents(n).binary_search(&producer).is_ok()
+        {
             self.inter_site(job, site, producer, file);
             return true;
         }
@@ -36,7 +38,7 @@ impl Builder<'_, '_> {
     )]
     pub(super) fn stage_input(
         &mut self,
-        n: u32,
+        n: JobIndex,
         job: JobId,
         site: SiteId,
         level: u32,
@@ -56,7 +58,7 @@ impl Builder<'_, '_> {
                 return true;
             }
         };
-        let profiles = &self.exec.setups[self.exec.jobs[job as usize].setup as usize].profiles;
+        let profiles = &self.exec.setups[self.exec.jobs[job].setup].profiles;
         let linkable = !is_program && profiles.pegasus("nosymlink").and_then(parse_bool) != Some(true);
         let Some(selected) = select(
             self.mapper.settings,
@@ -130,15 +132,15 @@ impl Builder<'_, '_> {
         }
     }
 
-    pub(super) fn miss(&mut self, file: FileId, n: u32, found: Option<&Locations>) {
+    pub(super) fn miss(&mut self, file: FileId, n: JobIndex, found: Option<&Locations>) {
         if let Some(&at) = self.missing_files.get(&file) {
             let missing = &mut self.missing[at];
             missing.others += 1;
             missing.job = missing.job.min(n);
             return;
         }
-        let hint = match found {
-            Some(found) => {
+        let hint = match (found, self.producers[file]) {
+            (Some(found), _) => {
                 let known: Vec<String> = found
                     .replicas
                     .iter()
@@ -152,18 +154,15 @@ impl Builder<'_, '_> {
                     )
                 ))
             }
-            None if self.producers[file.0 as usize] != u32::MAX => {
-                let producer = self.producers[file.0 as usize];
-                let producer = &self.exec.jobs[self.numbers[producer as usize] as usize].name;
-                Some(format!(
-                    "the job {producer} writes it, but there is no dependency on that job"
-                ))
-            }
-            None if self.missing.len() < ADVISED => {
+            (None, Some(producer)) => Some(format!(
+                "the job {} writes it, but there is no dependency on that job",
+                self.name_of(producer)
+            )),
+            (None, None) if self.missing.len() < ADVISED => {
                 let name = self.workflow.files.name(file);
                 self.replicas.advice(name, self.missing.len())
             }
-            None => None,
+            (None, None) => None,
         };
         self.missing_files.insert(file, self.missing.len());
         self.missing.push(Missing {
@@ -239,11 +238,7 @@ impl Builder<'_, '_> {
             return transfer;
         }
         let name = match self.mapper.settings.refiner {
-            Refiner::Basic => format!(
-                "stage_in_{}_{}_0",
-                side.as_str(),
-                self.exec.jobs[job as usize].name
-            ),
+            Refiner::Basic => format!("stage_in_{}_{}_0", side.as_str(), self.exec.jobs[job].name),
             Refiner::Bundle => format!(
                 "stage_in_{}_{}{}_{slot}",
                 side.as_str(),
@@ -257,7 +252,7 @@ impl Builder<'_, '_> {
                 self.site_name(site)
             ),
         };
-        let task = Task::StageIn(self.exec.transfers.len() as u32);
+        let task = Task::StageIn(ListId::new(self.exec.transfers.len()));
         self.exec.transfers.push(TransferSet::default());
         let transfer = self.add_job(name, task, self.site_of(side, site), site);
         self.partitioner.slot(key, slot).transfer = Some(transfer);
@@ -276,7 +271,7 @@ impl Builder<'_, '_> {
         {
             return false;
         }
-        let task = Task::Chmod(self.exec.chmods.len() as u32);
+        let task = Task::Chmod(ListId::new(self.exec.chmods.len()));
         self.exec
             .chmods
             .push(programs.iter().map(|(file, _)| *file).collect());
@@ -285,7 +280,7 @@ impl Builder<'_, '_> {
         } else {
             site
         };
-        let name = format!("chmod_{}_0", self.exec.jobs[job as usize].name);
+        let name = format!("chmod_{}_0", self.exec.jobs[job].name);
         let chmod = self.add_job(name, task, runs_on, site);
         for &(file, transfer) in programs {
             self.exec.edges.push((transfer, chmod));

@@ -83,7 +83,7 @@ impl Builder<'_, '_> {
                 sources: vec![(Place::Scratch(site), None)],
                 destination: put,
                 generate_checksum: false,
-                optional: file_use.optional,
+                optional: file_use.may_be_missing(),
                 metadata: metadata.clone(),
             });
             self.exec.edges.push((job, transfer));
@@ -101,7 +101,7 @@ impl Builder<'_, '_> {
             set.entries.push((
                 file,
                 place,
-                if file_use.optional {
+                if file_use.may_be_missing() {
                     optional(metadata)
                 } else {
                     metadata
@@ -147,11 +147,7 @@ impl Builder<'_, '_> {
         }
         let name = match (self.mapper.settings.refiner, job) {
             (Refiner::Basic, Some(job)) => {
-                format!(
-                    "stage_out_{}_{}_0",
-                    side.as_str(),
-                    self.exec.jobs[job as usize].name
-                )
+                format!("stage_out_{}_{}_0", side.as_str(), self.exec.jobs[job].name)
             }
             _ => format!(
                 "stage_out_{}_{}{}_{level}_{slot}",
@@ -160,7 +156,7 @@ impl Builder<'_, '_> {
                 self.site_name(site)
             ),
         };
-        let task = Task::StageOut(self.exec.transfers.len() as u32);
+        let task = Task::StageOut(ListId::new(self.exec.transfers.len()));
         self.exec.transfers.push(TransferSet::default());
         let transfer = self.add_job(name, task, self.site_of(side, site), site);
         self.partitioner.slot(key, slot).transfer = Some(transfer);
@@ -180,14 +176,14 @@ impl Builder<'_, '_> {
             return registration;
         }
         let name = match (self.mapper.settings.refiner, job) {
-            (Refiner::Basic, Some(job)) => format!("register_{}", self.exec.jobs[job as usize].name),
+            (Refiner::Basic, Some(job)) => format!("register_{}", self.exec.jobs[job].name),
             _ => format!(
                 "register_{}{}_{level}_{slot}",
                 self.mapper.prefix,
                 self.site_name(site)
             ),
         };
-        let task = Task::Register(self.exec.registrations.len() as u32);
+        let task = Task::Register(ListId::new(self.exec.registrations.len()));
         self.exec.registrations.push(Registration::default());
         let local = self.mapper.sites.local();
         let registration = self.add_job(name, task, local, site);
@@ -196,18 +192,18 @@ impl Builder<'_, '_> {
     }
 
     pub(super) fn registration_of(&mut self, registration: JobId) -> &mut Registration {
-        let number = match self.exec.jobs[registration as usize].task {
+        let number = match self.exec.jobs[registration].task {
             Task::Register(n) => n,
-            _ => 0,
+            _ => ListId::new(0),
         };
-        &mut self.exec.registrations[number as usize]
+        &mut self.exec.registrations[number]
     }
 
     /// Delivers outputs of deleted jobs from their locations to the output sites.
     pub(super) fn deliver(&mut self, owed: &[(JobIndex, u32)]) {
         // Bottom up, the order in which data reuse deletes jobs.
         for &(n, k) in owed.iter().rev() {
-            let file_use = self.workflow.jobs[n.0 as usize].uses[k as usize].clone();
+            let file_use = self.workflow.jobs[n].uses[k as usize].clone();
             let Some(locations) = self.locations(file_use.file) else {
                 continue;
             };

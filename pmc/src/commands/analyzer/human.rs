@@ -14,8 +14,14 @@ use crate::text::{self, printable, shell_word};
 /// Maximum tasks and hosts to name.
 const MAX_NAMED: usize = 5;
 
-/// Renders the diagnosis. Paths below `cwd` are shown relative to it.
-pub fn render(history: &History, diagnosis: &Diagnosis, arguments: &cli::Analyzer, cwd: &Path) -> String {
+/// Renders the diagnosis. `dir` is what the user calls the run; paths below `cwd` are shown relative to it.
+pub fn render(
+    history: &History,
+    diagnosis: &Diagnosis,
+    arguments: &cli::Analyzer,
+    dir: &Path,
+    cwd: &Path,
+) -> String {
     let mut out = String::new();
     headline(&mut out, history, diagnosis);
     for (number, cause) in (1..).zip(diagnosis.causes.iter().take(arguments.causes)) {
@@ -55,7 +61,7 @@ pub fn render(history: &History, diagnosis: &Diagnosis, arguments: &cli::Analyze
     }
     let all = history.all();
     if diagnosis.phase != Phase::Running && all.get(State::Done) < all.total() {
-        let dir = shell_word(&arguments.dir.display().to_string());
+        let dir = shell_word(&dir.display().to_string());
         line(&mut out, "resume", &format!("pmc resume {dir}"));
     }
     if out.ends_with("\n\n") {

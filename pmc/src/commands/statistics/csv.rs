@@ -37,7 +37,11 @@ fn line<S: AsRef<str>>(out: &mut impl Write, cells: &[S]) -> io::Result<()> {
     out.write_all(b"\n")
 }
 
+/// Quotes a cell. Spreadsheets compute cells that begin with these characters, so names get an apostrophe.
 fn quoted(cell: &str) -> Cow<'_, str> {
+    if cell.starts_with(['=', '+', '-', '@', '\t']) && cell != "-" && cell.parse::<f64>().is_err() {
+        return Cow::Owned(quoted(&format!("'{cell}")).into_owned());
+    }
     if cell.contains([',', '"', '\n', '\r']) {
         Cow::Owned(format!("\"{}\"", cell.replace('"', "\"\"")))
     } else {

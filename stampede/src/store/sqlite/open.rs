@@ -113,8 +113,7 @@ impl Sqlite {
     /// Returns the UUID of the workflow in a database that this loader made.
     #[must_use]
     pub fn workflow_of(path: &Path) -> Option<String> {
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(path, flags).ok()?;
+        let connection = super::open_untrusted(path).ok()?;
         let uuid = "SELECT wf_uuid FROM workflow JOIN pmc_loader USING (wf_id)";
         connection.query_row(uuid, (), |row| row.get(0)).ok()
     }

@@ -2,12 +2,14 @@
 
 use std::borrow::Cow;
 use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 
 use monitord_compat::invocation_record::{FileEntry, Identity, IdentityLines, Invocation, JobIds};
 use nix::unistd::{getgid, getuid};
+use pmc_secrets::{HIDDEN, SecretNames};
 
 use super::session::Session;
 use crate::stdio::Places;
@@ -221,13 +223,22 @@ impl Session<'_, '_> {
         }
     }
 
-    /// Returns the environment of the jobs, in the order of the texts `NAME=value`.
+    /// Returns the environment of the jobs, in the order of the texts `NAME=value`, without secrets.
     fn environment(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let more = self.context.environment.get(pmc_secrets::VARIABLE.as_bytes());
+        let secrets = SecretNames::new(more.map(OsStr::from_bytes));
         let mut all: Vec<_> = self
             .context
             .environment
             .iter()
-            .map(|(name, value)| (name.to_vec(), value.to_vec()))
+            .map(|(name, value)| {
+                let value = if secrets.contain(name) {
+                    HIDDEN.as_bytes()
+                } else {
+                    value
+                };
+                (name.to_vec(), value.to_vec())
+            })
             .collect();
         all.sort_by(|a, b| {
             let text = |(name, value): &(Vec<u8>, Vec<u8>)| [name.as_slice(), b"=", value].concat();

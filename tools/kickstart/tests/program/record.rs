@@ -163,6 +163,19 @@ fn quiet_leaves_output_out_only_on_success() {
 }
 
 #[test]
+fn records_hide_secrets() {
+    let scene = Scene::new();
+    let mut command = scene.command(&["-f", "/bin/true"]);
+    command
+        .env("DB_PASSWORD", "opensesame")
+        .env("LAB_PIN", "opensesame")
+        .env("PMC_SECRET_NAMES", "pin");
+    let record = scene.finish(command.output().unwrap()).record();
+    assert_eq!(record.get("environment/DB_PASSWORD"), "XXX");
+    assert_eq!(record.get("environment/LAB_PIN"), "XXX");
+}
+
+#[test]
 fn the_long_form_can_be_requested() {
     let scene = Scene::new();
     let mut command = scene.command(&["-f", "/bin/true"]);

@@ -2,11 +2,17 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
+use rustix::io::Errno;
 
 use super::CatalogError;
+
+/// Maximum time to wait for a lock. Holding it takes milliseconds.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A lock on a catalog file, held on a separate file beside it. A lock on the catalog itself would be lost
 /// when the catalog is replaced by renaming.
@@ -26,10 +32,11 @@ impl Locked {
             .create(true)
             .truncate(false)
             .write(true)
-            .open(&name);
-        let lock = lock.map_err(CatalogError::io("open its lock file", &path))?;
-        rustix::fs::flock(&lock, FlockOperation::LockExclusive)
-            .map_err(|errno| CatalogError::io("lock it", &path)(errno.into()))?;
+            .mode(0o600)
+            .open(&name)
+            .map_err(CatalogError::io("open its lock file", &path))?;
+        restrict(&lock, &path);
+        acquire(&lock, LOCK_TIMEOUT).map_err(CatalogError::io("lock it", &path))?;
         Ok(Self { path, _lock: lock })
     }
 
@@ -46,11 +53,63 @@ impl Locked {
             }
             file.write_all(content.as_bytes())?;
             file.as_file().sync_all()?;
-            file.persist(&self.path)?;
+            file.persist(pmc_files::replaceable(&self.path)?)?;
             Ok(())
         };
         write().map_err(CatalogError::io("write", &self.path))
     }
+}
+
+/// Lets only those users open the lock file who may write the catalog. Any user who can open it can hold the
+/// lock.
+fn restrict(lock: &File, catalog: &Path) {
+    let mode = fs::metadata(catalog).map_or(0o600, |data| data.permissions().mode());
+    // Reading the lock file goes with writing the catalog.
+    let writable = (mode & 0o222) | 0o200;
+    let wanted = writable | writable << 1;
+    let is_wider = lock
+        .metadata()
+        .is_ok_and(|data| data.permissions().mode() & 0o777 != wanted);
+    if is_wider {
+        // Only the owner of the lock file can do it. It made the file like this, too.
+        let _ = lock.set_permissions(fs::Permissions::from_mode(wanted));
+    }
+}
+
+/// Waits for the lock, at most `timeout`.
+fn acquire(lock: &File, timeout: Duration) -> io::Result<()> {
+    let start = Instant::now();
+    let mut pause = Duration::from_millis(1);
+    loop {
+        match rustix::fs::flock(lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(Errno::WOULDBLOCK) if start.elapsed() < timeout => {
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(Duration::from_millis(50));
+            }
+            Err(Errno::WOULDBLOCK) => {
+                let holder = holder(lock).map_or_else(String::new, |pid| format!(" by process {pid}"));
+                let reason = format!("it has been locked{holder} for {} s", timeout.as_secs());
+                return Err(io::Error::new(io::ErrorKind::TimedOut, reason));
+            }
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// Returns the process on this host that holds the lock, from `/proc/locks`: see proc_locks(5).
+fn holder(lock: &File) -> Option<u32> {
+    let inode = lock.metadata().ok()?.ino().to_string();
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    locks.lines().find_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [_, "FLOCK", _, _, pid, file, ..] = words[..] else {
+            return None;
+        };
+        (file.rsplit(':').next() == Some(&inode))
+            .then(|| pid.parse().ok())
+            .flatten()
+    })
 }
 
 /// Reads a file. A missing file is empty.
@@ -58,5 +117,49 @@ pub(super) fn read(path: &Path) -> Result<String, CatalogError> {
     match fs::read_to_string(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
         result => result.map_err(CatalogError::io("read", path)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn only_writers_of_the_catalog_can_lock_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (catalog, lock) = (dir.path().join("rc.txt"), dir.path().join("rc.txt.lock"));
+        for (permissions, wanted) in [(0o644, 0o600), (0o664, 0o660), (0o666, 0o666), (0o600, 0o600)] {
+            fs::write(&catalog, "").unwrap();
+            fs::set_permissions(&catalog, fs::Permissions::from_mode(permissions)).unwrap();
+            drop(Locked::wait(&catalog).unwrap());
+            assert_eq!(mode(&lock), wanted, "{permissions:o}");
+        }
+    }
+
+    #[test]
+    fn waiting_ends_and_names_the_holder() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let held = File::create(&path).unwrap();
+        acquire(&held, Duration::ZERO).unwrap();
+        let other = File::open(&path).unwrap();
+        let error = acquire(&other, Duration::from_millis(20)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        let wanted = format!("by process {}", std::process::id());
+        assert!(error.to_string().contains(&wanted), "{error}");
+    }
+
+    #[test]
+    fn a_device_is_not_replaced() {
+        let locked = Locked {
+            path: "/dev/null".into(),
+            _lock: File::open("/dev/null").unwrap(),
+        };
+        let error = locked.replace("x").unwrap_err();
+        assert!(error.to_string().contains("is a device"), "{error}");
     }
 }

@@ -1,0 +1,167 @@
+//! Opens files in directories that may belong to other users.
+//!
+//! A view of a run must neither wait for a FIFO, nor read a device, nor fill the memory, nor follow a link
+//! that somebody else has planted.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::OFlag;
+
+/// Opens a regular file for reading. Never waits.
+///
+/// A link is followed if it belongs to the user of this process or to root.
+///
+/// # Errors
+/// The file cannot be opened, is not a regular file, or is the link of another user.
+pub fn open(path: &Path) -> io::Result<File> {
+    let entry = fs::symlink_metadata(path)?;
+    if entry.is_symlink() && !is_trusted(entry.uid()) {
+        return Err(refused("is a link of another user"));
+    }
+    // Opening a device can have effects, so look at what a link leads to first.
+    check_regular(&fs::metadata(path)?)?;
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags.bits())
+        .open(path)?;
+    // It can have been replaced in between.
+    check_regular(&file.metadata()?)?;
+    Ok(file)
+}
+
+/// Reads a regular file of at most `max` bytes. See [`open`].
+///
+/// # Errors
+/// The file cannot be opened or read, or is larger.
+pub fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open(path)?.take(max + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > max {
+        return Err(refused(&format!("is larger than {max} bytes")));
+    }
+    Ok(bytes)
+}
+
+/// Reads a UTF-8 text like [`read`].
+///
+/// # Errors
+/// The same, or the file is not UTF-8.
+pub fn read_to_string(path: &Path, max: u64) -> io::Result<String> {
+    String::from_utf8(read(path, max)?).map_err(|_| refused("is not UTF-8 text"))
+}
+
+/// Returns the file that a new version will replace: `path`, or what the link `path` leads to.
+///
+/// # Errors
+/// There is something that is not a regular file, for example a device, which a rename would destroy.
+pub fn replaceable(path: &Path) -> io::Result<PathBuf> {
+    match fs::symlink_metadata(path) {
+        Ok(entry) if entry.is_symlink() => {
+            let target = fs::canonicalize(path)?;
+            check_regular(&fs::metadata(&target)?)?;
+            Ok(target)
+        }
+        Ok(entry) => check_regular(&entry).map(|()| path.to_owned()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(path.to_owned()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns whether links of a user are followed.
+fn is_trusted(user: u32) -> bool {
+    user == 0 || user == nix::unistd::geteuid().as_raw()
+}
+
+fn check_regular(data: &fs::Metadata) -> io::Result<()> {
+    let kind = data.file_type();
+    if kind.is_file() {
+        return Ok(());
+    }
+    let kind = if kind.is_dir() {
+        "a directory"
+    } else if kind.is_fifo() {
+        "a FIFO"
+    } else if kind.is_socket() {
+        "a socket"
+    } else {
+        "a device"
+    };
+    Err(refused(&format!("is {kind}, not a regular file")))
+}
+
+fn refused(reason: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use nix::sys::stat::Mode;
+
+    use super::*;
+
+    fn reason<T>(result: io::Result<T>) -> String {
+        result.err().map_or_else(String::new, |error| error.to_string())
+    }
+
+    #[test]
+    fn only_regular_files_are_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let fifo = dir.path().join("fifo");
+        nix::unistd::mkfifo(&fifo, Mode::S_IRWXU).unwrap();
+        assert_eq!(reason(open(&fifo)), "is a FIFO, not a regular file");
+        assert_eq!(
+            reason(open(Path::new("/dev/zero"))),
+            "is a device, not a regular file"
+        );
+        assert_eq!(reason(open(dir.path())), "is a directory, not a regular file");
+        let link = dir.path().join("link");
+        symlink("/dev/zero", &link).unwrap();
+        assert_eq!(reason(open(&link)), "is a device, not a regular file");
+        assert_eq!(
+            open(&dir.path().join("none")).unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
+    }
+
+    #[test]
+    fn own_links_are_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join("file"), dir.path().join("link"));
+        fs::write(&file, "text").unwrap();
+        symlink(&file, &link).unwrap();
+        assert_eq!(read_to_string(&link, 4).unwrap(), "text");
+        assert_eq!(reason(read(&link, 3)), "is larger than 3 bytes");
+        assert_eq!(replaceable(&link).unwrap(), file.canonicalize().unwrap());
+    }
+
+    #[test]
+    fn links_of_others_are_not_followed() {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("SKIPPED: links_of_others_are_not_followed needs root");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join("file"), dir.path().join("link"));
+        fs::write(&file, "text").unwrap();
+        symlink(&file, &link).unwrap();
+        std::os::unix::fs::lchown(&link, Some(65534), None).unwrap();
+        assert_eq!(reason(open(&link)), "is a link of another user");
+    }
+
+    #[test]
+    fn devices_are_not_replaced() {
+        assert_eq!(
+            reason(replaceable(Path::new("/dev/null"))),
+            "is a device, not a regular file"
+        );
+        let dir = tempfile::tempdir().unwrap();
+        let new = dir.path().join("new");
+        assert_eq!(replaceable(&new).unwrap(), new);
+    }
+}

@@ -1,0 +1,155 @@
+//! Names that look like those of secrets, and texts without the values of secrets.
+//!
+//! Submit directories, records and logs are read by colleagues. They must not show passwords that came in as
+//! properties, options or variables.
+
+use std::ffi::OsStr;
+
+/// A name with one of these words is that of a secret. Case and the characters `_`, `-` and `.` do not count.
+pub const WORDS: [&str; 9] = [
+    "password",
+    "passwd",
+    "passphrase",
+    "secret",
+    "token",
+    "credential",
+    "apikey",
+    "accesskey",
+    "privatekey",
+];
+
+/// Variable with more words, separated by commas.
+pub const VARIABLE: &str = "PMC_SECRET_NAMES";
+
+/// Stands for the value of a secret.
+pub const HIDDEN: &str = "XXX";
+
+/// Recognises names of secrets.
+#[derive(Clone, Debug)]
+pub struct SecretNames {
+    words: Vec<String>,
+}
+
+impl SecretNames {
+    /// Uses [`WORDS`] and the words in `more`, the value of [`VARIABLE`].
+    #[must_use]
+    pub fn new(more: Option<&OsStr>) -> Self {
+        let more = more
+            .map(|more| more.to_string_lossy().into_owned())
+            .unwrap_or_default();
+        let words = WORDS.iter().copied().chain(more.split(','));
+        SecretNames {
+            words: words
+                .map(|word| plain(word.trim().as_bytes()))
+                .filter(|word| !word.is_empty())
+                .collect(),
+        }
+    }
+
+    /// Returns whether a name is that of a secret.
+    #[must_use]
+    pub fn contain(&self, name: &[u8]) -> bool {
+        let name = plain(name);
+        self.words.iter().any(|word| name.contains(word))
+    }
+
+    /// Returns a word of a command line, such as `-Ddb.password=x` or `TOKEN=x`, without the value of a
+    /// secret. `None` if it has none.
+    #[must_use]
+    pub fn hide(&self, word: &[u8]) -> Option<Vec<u8>> {
+        let equals = word.iter().position(|byte| *byte == b'=')?;
+        let (name, value) = word.split_at(equals);
+        // In longer texts, such as scripts, the equals sign means something else.
+        let is_name = name
+            .iter()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"_-.:".contains(byte));
+        (is_name && value.len() > 1 && self.contain(name)).then(|| [name, b"=", HIDDEN.as_bytes()].concat())
+    }
+
+    /// Like [`SecretNames::hide`] for all words. Words without a secret stay.
+    #[must_use]
+    pub fn hide_all(&self, words: &[String]) -> Vec<String> {
+        words
+            .iter()
+            .map(|word| match self.hide(word.as_bytes()) {
+                Some(hidden) => String::from_utf8_lossy(&hidden).into_owned(),
+                None => word.clone(),
+            })
+            .collect()
+    }
+
+    /// Returns whether a line `key = value` of a properties file has the value of a secret.
+    #[must_use]
+    pub fn are_in_properties(&self, text: &str) -> bool {
+        text.lines()
+            .filter_map(|line| line.split_once('='))
+            .any(|(key, value)| {
+                let key = key.trim();
+                !key.starts_with('#') && !value.trim().is_empty() && self.contain(key.as_bytes())
+            })
+    }
+}
+
+/// Returns a name in lower case without separators.
+fn plain(name: &[u8]) -> String {
+    name.iter()
+        .filter(|byte| !b"_-.".contains(byte))
+        .map(|byte| char::from(byte.to_ascii_lowercase()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_secrets() {
+        let names = SecretNames::new(Some(OsStr::new("pin, lab_key")));
+        for name in [
+            "DB_PASSWORD",
+            "AWS_SECRET_ACCESS_KEY",
+            "GITHUB_TOKEN",
+            "pegasus.catalog.replica.db.password",
+            "Api-Key",
+            "LABKEY",
+            "CARD_PIN",
+        ] {
+            assert!(names.contain(name.as_bytes()), "{name}");
+        }
+        for name in ["PATH", "SSH_AUTH_SOCK", "PASSAGE", "KEY", "pegasus.dir.storage"] {
+            assert!(!names.contain(name.as_bytes()), "{name}");
+        }
+    }
+
+    #[test]
+    fn values_are_hidden() {
+        let names = SecretNames::new(None);
+        let words = [
+            "-Da.password=x=y",
+            "--token=",
+            "TOKEN=t",
+            "--sites",
+            "echo token=$X",
+            "a=b",
+        ];
+        let hidden = names.hide_all(&words.map(str::to_owned));
+        assert_eq!(
+            hidden,
+            [
+                "-Da.password=XXX",
+                "--token=",
+                "TOKEN=XXX",
+                "--sites",
+                "echo token=$X",
+                "a=b"
+            ]
+        );
+    }
+
+    #[test]
+    fn properties_with_secrets() {
+        let names = SecretNames::new(None);
+        assert!(names.are_in_properties("a=b\npegasus.db.password = x\n"));
+        assert!(!names.are_in_properties("#password=x\na.password=\na=b\n"));
+    }
+}

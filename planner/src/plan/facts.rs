@@ -1,0 +1,46 @@
+//! Facts about the inputs of a plan, for programs that choose its directories.
+
+use crate::catalog::site::DirectoryKind;
+use crate::error::{InputErrors, PlanError};
+use crate::properties::Properties;
+use crate::request::Request;
+
+use super::inputs::{Inputs, property_sources};
+
+/// Facts that decide where the files of a run go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Name of the workflow.
+    pub label: String,
+    /// A catalog or the property `pegasus.dir.exec` gives the scratch directory of the site `local`.
+    pub has_scratch: bool,
+    /// A catalog gives the storage directory of the site `local`.
+    pub has_storage: bool,
+}
+
+/// Reads the inputs of a request as [`plan`](super::plan) does.
+///
+/// # Errors
+/// All problems of the inputs.
+pub fn facts(request: &Request) -> Result<Facts, PlanError> {
+    let inputs = Inputs::read(request)?;
+    let local = inputs
+        .sites
+        .catalog
+        .get("local")
+        .filter(|_| inputs.describes_local);
+    let storage = [DirectoryKind::LocalStorage, DirectoryKind::SharedStorage];
+    Ok(Facts {
+        has_scratch: local.is_some() || inputs.properties.get("pegasus.dir.exec").is_some(),
+        has_storage: local.is_some_and(|site| storage.iter().any(|kind| site.directories.contains_key(kind))),
+        label: inputs.workflow.label,
+    })
+}
+
+/// Reads the properties of a request.
+///
+/// # Errors
+/// All problems of the properties.
+pub fn properties(request: &Request) -> Result<Properties, InputErrors> {
+    Properties::load(&property_sources(request))
+}

@@ -1,0 +1,70 @@
+//! `pegasus-run`: starts a planned workflow and returns.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use anyhow::{Context as _, anyhow};
+use clap::Parser as _;
+
+use super::{open, start};
+use crate::cli::{self, Cli};
+use crate::commands::execute;
+use crate::exit;
+use crate::failure::{Failure, OrCode as _};
+use crate::submit::Submit;
+use pmc_terminal::print;
+
+/// Starts a workflow. Returns the exit code.
+pub fn run(options: &cli::pegasus::Run) -> Result<u8, Failure> {
+    let submit = open(&options.dir)?;
+    if options.foreground {
+        return run_here(submit);
+    }
+    let started = start::start(&submit)?;
+    if options.json {
+        print(&format!("{}\n", json(&submit, &started)?));
+    } else {
+        print(&started.text(&submit));
+    }
+    Ok(exit::SUCCESS)
+}
+
+/// Returns the braindump, as the original prints it, and where the workflow runs.
+fn json(submit: &Submit, started: &start::Started) -> Result<serde_json::Value, Failure> {
+    let path = submit.dir.join("braindump.yml");
+    let text = std::fs::read_to_string(&path)
+        .with_context(|| format!("cannot read {}", path.display()))
+        .or_code(exit::NOT_RUN)?;
+    let mut values: BTreeMap<String, serde_json::Value> = serde_saphyr::from_str(&text)
+        .with_context(|| format!("{} is damaged", path.display()))
+        .or_code(exit::NOT_RUN)?;
+    match started {
+        start::Started::Here { process } => {
+            values.insert("pid".into(), (*process).into());
+        }
+        start::Started::Submitted(job) => {
+            values.insert("scheduler".into(), job.scheduler.name().into());
+            values.insert("job_id".into(), job.job_id.clone().into());
+        }
+    }
+    Ok(serde_json::json!(values))
+}
+
+/// Runs the workflow in this process, which has no terminal: what [`start::start`] starts.
+fn run_here(submit: Submit) -> Result<u8, Failure> {
+    // Fails only for the leader of a process group, which is one of its own already.
+    let _ = nix::unistd::setsid();
+    // Pegasus always writes its database.
+    let defaults = Cli::try_parse_from(["pmc", "resume", "--stampede", "."]);
+    let Ok(cli::Command::Resume(defaults)) = defaults.map(|cli| cli.command) else {
+        let error = anyhow!("the defaults of `pmc resume` are not consistent");
+        return Err(Failure::new(exit::NOT_RUN, error));
+    };
+    execute::execute(&execute::Request {
+        name: submit.dir.clone(),
+        submit,
+        execution: defaults.execution,
+        output: defaults.output,
+        start: Instant::now(),
+    })
+}

@@ -1,0 +1,232 @@
+//! Provenance of a run as a Workflow Run RO-Crate 0.5 (<https://w3id.org/ro/wfrun/workflow/0.5>): the workflow,
+//! its inputs and outputs, its execution, and the execution of each program.
+//!
+//! The crate is a directory with copies of the workflow, the inputs and the outputs. A file that is large, or
+//! not on this machine, is named by its URL only.
+
+mod entities;
+mod files;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, anyhow};
+use monitord_compat::job_output_reader::JobOutput;
+use pmc_monitor::failure::read_output;
+use pmc_monitor::history::History;
+use pmc_monitor::kinds::Kind;
+use pmc_plan::expand::ExpandEnv;
+use pmc_plan::input::{ReadOptions, read_workflow};
+use pmc_plan::model::{FileUse, Link, Workflow};
+use serde_json::Value;
+
+use self::entities::Run;
+use self::files::{DataFile, Files};
+use crate::exit;
+use crate::failure::{Failure, OrCode as _};
+use crate::submit::Submit;
+
+/// Name of the file that describes a crate.
+const METADATA: &str = "ro-crate-metadata.json";
+
+/// Writes a crate. Its directory must be new or empty, and appears when it is complete.
+pub fn write(history: &History, dir: &Path) -> Result<(), Failure> {
+    if dir
+        .read_dir()
+        .map_or(dir.exists(), |mut entries| entries.next().is_some())
+    {
+        let error = anyhow!("{} exists already: a crate needs a new directory", dir.display());
+        return Err(Failure::new(exit::USAGE, error));
+    }
+    let submit = Submit::open(&history.dir.dir).or_code(exit::NOT_RUN)?;
+    let path = workflow_file(history)?;
+    let workflow = read(&path)?;
+    let parent = match dir.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let failed = || format!("cannot write the crate {}", dir.display());
+    let build = || {
+        fs::create_dir_all(parent)?;
+        let temporary = tempfile::Builder::new().prefix(".ro-crate-").tempdir_in(parent)?;
+        let crate_ = Crate::new(history, &submit, &workflow, &path, temporary.path())?;
+        crate_.write_metadata(temporary.path())?;
+        fs::set_permissions(temporary.path(), fs::Permissions::from_mode(0o755))?;
+        // Replaces an empty directory.
+        fs::rename(temporary.path(), dir)?;
+        let _ = temporary.keep();
+        Ok::<(), io::Error>(())
+    };
+    build().with_context(failed).or_code(exit::NOT_RUN)
+}
+
+/// Returns the workflow: the planner's copy, or the file that it was planned from.
+fn workflow_file(history: &History) -> Result<PathBuf, Failure> {
+    let planned = history.dir.braindump.get("dax").map(PathBuf::from);
+    let copy = planned
+        .as_deref()
+        .and_then(Path::file_name)
+        .map(|name| history.dir.dir.join(name));
+    copy.into_iter()
+        .chain(planned)
+        .find(|path| path.is_file())
+        .ok_or_else(|| anyhow!("the workflow file is gone"))
+        .or_code(exit::NOT_RUN)
+}
+
+/// Reads the workflow. Variables that are no longer set stay as they are written.
+fn read(path: &Path) -> Result<Workflow, Failure> {
+    let variables = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let options = ReadOptions::default();
+    read_workflow(path, &ExpandEnv::new(variables), &options)
+        .or_else(|_| read_workflow(path, &ExpandEnv::off(), &options))
+        .map(|parsed| parsed.workflow)
+        .or_code(exit::NOT_RUN)
+}
+
+/// A crate whose files are copied.
+struct Crate<'a> {
+    history: &'a History,
+    workflow: &'a Workflow,
+    /// The workflow file.
+    main: DataFile,
+    files: Files,
+}
+
+impl<'a> Crate<'a> {
+    fn new(
+        history: &'a History,
+        submit: &Submit,
+        workflow: &'a Workflow,
+        path: &Path,
+        dir: &Path,
+    ) -> io::Result<Self> {
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        fs::copy(path, dir.join(&name))?;
+        let main = DataFile {
+            id: entities::encode(&name),
+            size: path.metadata()?.len(),
+            name,
+        };
+        Ok(Self {
+            history,
+            workflow,
+            main,
+            files: Files::copy(submit, workflow, dir)?,
+        })
+    }
+
+    fn write_metadata(&self, dir: &Path) -> io::Result<()> {
+        let mut graph = Graph::start(BufWriter::with_capacity(
+            1 << 16,
+            fs::File::create(dir.join(METADATA))?,
+        ))?;
+        let run = Run::new(self.history, &self.main);
+        graph.add(&entities::descriptor(METADATA))?;
+        for entity in entities::profiles() {
+            graph.add(&entity)?;
+        }
+        graph.add(&entities::license())?;
+        graph.add(&entities::language(&self.main.name))?;
+        graph.add(&run.workflow(&self.files))?;
+        for (file, parameter) in self.files.parameters() {
+            graph.add(&entities::parameter(file, &parameter))?;
+            graph.add(&entities::file(file, Some(&parameter)))?;
+        }
+        for (lfn, id) in self.files.intermediate() {
+            graph.add(&entities::intermediate(lfn, id))?;
+        }
+        graph.add(&run.action(&self.files))?;
+        let mut actions = vec![run.id()];
+        let mut users = BTreeSet::from([run.user.clone()]);
+        self.executions(&mut graph, &mut actions, &mut users)?;
+        for user in users {
+            graph.add(&entities::person(&user))?;
+        }
+        graph.add(&run.root(&self.files, &actions))?;
+        graph.finish()
+    }
+
+    /// Adds the executions of programs, and the programs. Collects executions and users.
+    fn executions(
+        &self,
+        graph: &mut Graph<impl Write>,
+        actions: &mut Vec<String>,
+        users: &mut BTreeSet<String>,
+    ) -> io::Result<()> {
+        let jobs: BTreeMap<&str, usize> = self
+            .workflow
+            .jobs
+            .iter()
+            .enumerate()
+            .map(|(number, job)| (job.id.as_str(), number))
+            .collect();
+        let mut programs = BTreeMap::new();
+        let plan = &self.history.plan;
+        for task in (0..).take(plan.len()) {
+            if plan.class(task).kind != Kind::Compute {
+                continue;
+            }
+            let name = plan.text_name(task);
+            let (_, output, _) = read_output(&self.history.dir.dir, &name);
+            for (number, record) in JobOutput::read(&output).invocations.iter().enumerate() {
+                let job = record.derivation.as_deref().and_then(|id| jobs.get(id));
+                let uses = job.map(|number| &self.workflow.jobs[*number].uses[..]);
+                let id = format!("#execution-{}-{number}", entities::encode(&name));
+                let program = entities::program_id(record);
+                let objects = self.ids(uses, |link| link.reads());
+                let results = self.ids(uses, |link| link.writes());
+                graph.add(&entities::execution(&id, record, &program, (objects, results)))?;
+                let known = programs.entry(program);
+                known.or_insert_with(|| record.transformation.clone().unwrap_or_default());
+                actions.push(id);
+                users.extend(record.user.clone());
+            }
+        }
+        for (id, name) in programs {
+            graph.add(&entities::program(&id, &name))?;
+        }
+        Ok(())
+    }
+
+    /// Returns references to the files of a job that go in one direction.
+    fn ids(&self, uses: Option<&[FileUse]>, goes: impl Fn(Link) -> bool) -> Value {
+        let uses = uses.unwrap_or_default().iter();
+        let names = uses
+            .filter(|usage| goes(usage.link))
+            .map(|usage| self.workflow.files.name(usage.file));
+        entities::references(names.filter_map(|name| self.files.id(name)))
+    }
+}
+
+/// Writes entities one by one: a run may have millions.
+struct Graph<W> {
+    out: W,
+    is_empty: bool,
+}
+
+impl<W: Write> Graph<W> {
+    fn start(mut out: W) -> io::Result<Self> {
+        write!(out, "{{\"@context\": {},\n\"@graph\": [", entities::context())?;
+        Ok(Self { out, is_empty: true })
+    }
+
+    fn add(&mut self, entity: &Value) -> io::Result<()> {
+        let separator = if self.is_empty { "\n" } else { ",\n" };
+        self.is_empty = false;
+        write!(self.out, "{separator}{entity}")
+    }
+
+    fn finish(mut self) -> io::Result<()> {
+        self.out.write_all(b"\n]}\n")?;
+        self.out.flush()
+    }
+}

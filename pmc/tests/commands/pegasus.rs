@@ -1,0 +1,151 @@
+//! The scripts of `share/pegasus-shims`, which answer as programs of Pegasus do.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::support::{Finished, Place, bin};
+
+/// A program of Pegasus in this directory, with `path` before the system's programs.
+fn program(place: &Place, name: &str) -> Command {
+    let shims = concat!(env!("CARGO_MANIFEST_DIR"), "/../share/pegasus-shims/bin");
+    let mut command = Command::new(format!("{shims}/{name}"));
+    let fakes = place.path().join("fakes");
+    command.current_dir(place.path()).env_clear();
+    command
+        .env(
+            "PATH",
+            format!("{}:{shims}:{}:/usr/bin:/bin", fakes.display(), bin().display()),
+        )
+        .env("PMC_WORKFLOW_DIR", place.path())
+        .env("HOME", place.path());
+    command
+}
+
+fn run(place: &Place, name: &str, words: &[&str]) -> Finished {
+    program(place, name)
+        .args(words)
+        .output()
+        .expect("the script runs")
+        .into()
+}
+
+/// Plans the workflow of the place. Returns the submit directory.
+fn plan(place: &Place, words: &[&str]) -> String {
+    let mut all = vec!["--json", "--output-dir", "out", "--dir", "work"];
+    all.extend(words);
+    all.push("workflow.yml");
+    let plan = run(place, "pegasus-plan", &all).code(0).json();
+    plan["submit_dir"].as_str().expect("a directory").to_owned()
+}
+
+/// Waits until `pegasus-status` reports a state. Returns its JSON.
+fn wait_for(place: &Place, dir: &str, state: &str) -> serde_json::Value {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let status = run(place, "pegasus-status", &["-j", dir]).code(0).json();
+        if status["dags"]["root"]["state"] == state {
+            return status;
+        }
+        assert!(Instant::now() < deadline, "{status}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_workflow_runs_in_the_background() {
+    let place = Place::new();
+    let wait = format!(
+        "cat in.txt > mid.txt; while [ ! -e {}/go ]; do sleep 0.05; done",
+        place.path().display()
+    );
+    place.chain(&wait, "cp mid.txt out.txt");
+    let dir = plan(&place, &["--sites", "local"]);
+    let started = run(&place, "pegasus-run", &["-v", "--json", &dir]).code(0).json();
+    assert_eq!(started["submit_dir"], dir);
+    assert!(started["pid"].is_u64(), "{started}");
+    // The workflow waits for the file, and this command has returned.
+    run(&place, "pegasus-run", &[&dir]).code(1);
+    let running = wait_for(&place, &dir, "Running");
+    assert_ne!(running["totals"]["unready"], 0, "{running}");
+    place.write("go", "");
+    let status = wait_for(&place, &dir, "Success");
+    assert_eq!(status["totals"]["percent_done"], 100.0);
+    let long = run(&place, "pegasus-status", &["--long", &dir]).code(0).stdout();
+    assert!(long.contains("Success chain-0.dag"), "{long}");
+    run(&place, "pegasus-analyzer", &["-r", &dir]).code(0);
+    let statistics = run(&place, "pegasus-statistics", &["-s", "all", "-f", "csv", &dir]);
+    assert!(statistics.code(0).stdout().contains("retries"));
+    assert!(place.path().join(&dir).join("statistics/jobs.csv").is_file());
+    assert!(
+        run(&place, "pegasus-remove", &[&dir])
+            .code(1)
+            .stderr()
+            .contains("is not running")
+    );
+}
+
+#[test]
+fn a_running_workflow_is_removed() {
+    let place = Place::new();
+    place.chain("sleep 600", "true");
+    let dir = plan(&place, &["--submit"]);
+    wait_for(&place, &dir, "Running");
+    run(&place, "pegasus-remove", &[&dir]).code(0);
+    wait_for(&place, &dir, "Failure");
+    run(&place, "pegasus-analyzer", &[&dir]).code(2);
+}
+
+#[test]
+fn a_plan_for_a_cluster_is_submitted() {
+    let place = Place::new();
+    place.chain("true", "true");
+    let workflow = place.read("workflow.yml").replace("{name: local,", "{name: hpc,");
+    place.write("workflow.yml", &workflow);
+    let site = |name: &str| {
+        let dir = place.path().display();
+        format!(
+            "- name: {name}\n  directories:\n  - type: sharedScratch\n    path: {dir}/{name}\n    \
+             fileServers: [{{operation: all, url: \"file://{dir}/{name}\"}}]\n"
+        )
+    };
+    place.write(
+        "sites.yml",
+        &format!("pegasus: \"5.0.4\"\nsites:\n{}{}", site("local"), site("hpc")),
+    );
+    place.script(
+        "fakes/sbatch",
+        "echo \"$PWD $1\" > $HOME/submitted; echo Submitted batch job 42",
+    );
+    place.script("fakes/scancel", "echo \"$1\" > $HOME/cancelled");
+    let dir = plan(&place, &["--sites", "hpc"]);
+    let started = run(&place, "pegasus-run", &["--json", &dir]).code(0).json();
+    assert_eq!(
+        (&started["scheduler"], &started["job_id"]),
+        (&"slurm".into(), &"42".into())
+    );
+    let submitted = place.read("submitted");
+    assert_eq!(submitted.trim(), format!("{dir} chain-0.sbatch"));
+    run(&place, "pegasus-remove", &[&dir]).code(0);
+    assert_eq!(place.read("cancelled").trim(), "42");
+}
+
+#[test]
+fn versions_places_and_wrong_options() {
+    let place = Place::new();
+    assert_eq!(run(&place, "pegasus-version", &[]).code(0).stdout(), "5.1.3\n");
+    let bin = run(&place, "pegasus-config", &["--bin"]).code(0).stdout();
+    assert!(bin.ends_with("share/pegasus-shims/bin\n"), "{bin}");
+    run(&place, "pegasus-config", &[]).code(1);
+    let wrong = run(&place, "pegasus-run", &["--nothing"]).code(2).stderr();
+    assert!(
+        wrong.contains("--nothing") && wrong.contains("Usage: pegasus-run"),
+        "{wrong}"
+    );
+    assert_eq!(run(&place, "condor_q", &["-json"]).code(0).stdout(), "");
+    // HTCondor's own program is used where there is one.
+    place.script("fakes/condor_q", "echo real $*");
+    assert_eq!(
+        run(&place, "condor_q", &["-json"]).code(0).stdout(),
+        "real -json\n"
+    );
+}

@@ -1,0 +1,153 @@
+//! Holds a run while its file systems are full: otherwise all tasks that are left would fail, one after the
+//! other.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::{Driver, RunError};
+use crate::options::{Options, folder};
+use crate::scheduler::Event;
+use crate::transport::MasterTransport;
+
+/// Interval between checks while tasks start or the run is held.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Minimum interval between checks after failed attempts.
+const FAILURE_CHECK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Watches the free space of the file systems of a run.
+#[derive(Debug)]
+pub(super) struct DiskWatch {
+    folders: [PathBuf; 2],
+    /// Minimum free space in bytes; 0 means no check.
+    reserve: u64,
+    last_check: Option<Instant>,
+    is_held: bool,
+}
+
+/// What changed.
+#[derive(Debug, PartialEq, Eq)]
+enum Change {
+    Full { folder: PathBuf, free: u64 },
+    Free,
+}
+
+impl DiskWatch {
+    pub(super) fn new(options: &Options) -> Self {
+        Self {
+            // Logs and output of tasks; relative files of tasks.
+            folders: [folder(&options.dag).to_owned(), PathBuf::from(".")],
+            reserve: options.disk_reserve,
+            last_check: None,
+            is_held: false,
+        }
+    }
+
+    /// Returns when the next check is due although nothing happens.
+    pub(super) fn next_check(&self) -> Option<Instant> {
+        self.is_held.then_some(self.last_check? + CHECK_INTERVAL)
+    }
+
+    /// Checks the free space, in bytes, if a check is due.
+    fn check(&mut self, now: Instant, failed: bool, free: impl Fn(&Path) -> Option<u64>) -> Option<Change> {
+        let interval = if failed {
+            FAILURE_CHECK_INTERVAL
+        } else {
+            CHECK_INTERVAL
+        };
+        let is_due = self.last_check.is_none_or(|last| now >= last + interval);
+        if self.reserve == 0 || !is_due {
+            return None;
+        }
+        self.last_check = Some(now);
+        let full = self.folders.iter().find_map(|folder| {
+            let free = free(folder).filter(|free| *free < self.reserve)?;
+            let folder = folder.clone();
+            Some(Change::Full { folder, free })
+        });
+        if full.is_some() == self.is_held {
+            return None;
+        }
+        self.is_held = full.is_some();
+        Some(full.unwrap_or(Change::Free))
+    }
+}
+
+impl<T: MasterTransport> Driver<'_, T> {
+    /// Holds the run while a file system is full.
+    pub(super) fn hold_while_full(&mut self) -> Result<(), RunError> {
+        let failed = std::mem::take(&mut self.out.attempt_failed);
+        let event = match self.disk.check(Instant::now(), failed, free_space) {
+            None => return Ok(()),
+            Some(Change::Full { folder, free }) => {
+                tracing::warn!(
+                    "Starting no tasks: only {:.1} MiB are free in {} (--disk-reserve {})",
+                    free as f64 / f64::from(1 << 20),
+                    folder.display(),
+                    self.options.disk_reserve >> 20
+                );
+                Event::Hold
+            }
+            Some(Change::Free) => {
+                tracing::warn!("Starting tasks again: there is free space on the disk");
+                Event::Release
+            }
+        };
+        Ok(self.master.handle(event, &mut self.out)?)
+    }
+}
+
+/// Returns the bytes that this user may still write below a folder. `None` if the file system has no limit or
+/// does not know.
+fn free_space(folder: &Path) -> Option<u64> {
+    let data = nix::sys::statvfs::statvfs(folder).ok()?;
+    let is_known = data.blocks() > 0;
+    is_known.then(|| data.blocks_available().saturating_mul(data.fragment_size()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+
+    use super::*;
+
+    #[test]
+    fn a_run_is_held_until_there_is_space() {
+        let mut options = Options::new(Path::new("run/x.dag"), OsStr::new("pmc"));
+        options.disk_reserve = 100;
+        let mut watch = DiskWatch::new(&options);
+        let begin = Instant::now();
+        let at = |milliseconds| begin + Duration::from_millis(milliseconds);
+        let full = |folder: &str| {
+            let folder = PathBuf::from(folder);
+            Some(Change::Full { folder, free: 99 })
+        };
+        assert_eq!(watch.check(at(0), false, |_| Some(100)), None);
+        assert_eq!(watch.check(at(900), false, |_| Some(99)), None, "too early");
+        assert_eq!(watch.next_check(), None);
+        let of_run = |folder: &Path| Some(if folder == Path::new("run") { 99 } else { 100 });
+        assert_eq!(
+            watch.check(at(901), true, of_run),
+            full("run"),
+            "an attempt failed"
+        );
+        assert_eq!(watch.next_check(), Some(at(1901)));
+        assert_eq!(
+            watch.check(at(1901), false, |_| Some(0)),
+            None,
+            "it is held already"
+        );
+        assert_eq!(watch.check(at(2901), false, |_| None), Some(Change::Free));
+        assert_eq!(watch.next_check(), None);
+        assert_eq!(watch.check(at(3901), false, |_| Some(99)), full("run"));
+        options.disk_reserve = 0;
+        assert_eq!(DiskWatch::new(&options).check(at(0), true, |_| Some(0)), None);
+    }
+
+    #[test]
+    fn free_space_is_known_for_directories_of_disks() {
+        assert!(free_space(Path::new("/nowhere/at/all")).is_none());
+        assert!(free_space(Path::new("/proc")).is_none());
+        assert!(free_space(&std::env::temp_dir()).is_some());
+    }
+}

@@ -1,0 +1,96 @@
+//! Why a task waits, for messages.
+
+use std::fmt;
+
+use pmc_dag::TaskId;
+
+use crate::scheduler::run::{Master, Phase};
+
+/// Why a queued task does not start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitReason {
+    /// The run is held.
+    Held,
+    /// As many tasks of its category run as its limit allows.
+    Category,
+    /// All workers are busy.
+    Slots,
+    /// No host with a free slot has so many free CPUs and GPUs.
+    Cpus {
+        /// Requested CPUs.
+        cpus: u32,
+        /// Requested GPUs.
+        gpus: u32,
+    },
+    /// No host with a free slot, CPUs and GPUs has so much free memory.
+    Memory {
+        /// Requested memory in MB.
+        requested_mb: u64,
+        /// The most free memory of such a host, in MB.
+        free_mb: u64,
+    },
+}
+
+impl fmt::Display for WaitReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Held => f.write_str("the run is held"),
+            Self::Category => f.write_str("its category is full (MAXJOBS)"),
+            Self::Slots => f.write_str("all slots are busy"),
+            Self::Cpus { cpus, gpus: 0 } => {
+                write!(
+                    f,
+                    "no host with a free slot has enough free CPUs (requested: {cpus})"
+                )
+            }
+            Self::Cpus { cpus, gpus } => write!(
+                f,
+                "no host with a free slot has enough free CPUs and GPUs (requested: {cpus} and {gpus})"
+            ),
+            Self::Memory {
+                requested_mb,
+                free_mb,
+            } => {
+                write!(
+                    f,
+                    "it requests {requested_mb} MiB, and at most {free_mb} MiB are free on a host"
+                )
+            }
+        }
+    }
+}
+
+impl Master {
+    /// Returns the task that is to start next and why it waits. `None` if no task waits, or if tasks wait only
+    /// because the run ends. To be called after [`Master::schedule`].
+    #[must_use]
+    pub fn waiting(&self) -> Option<(TaskId, WaitReason)> {
+        if self.phase != Phase::Started || self.is_stopped() {
+            return None;
+        }
+        let next = self.queue.best(|_, _| Some(u64::MAX));
+        let task = next.and_then(|shape| self.queue.first(shape));
+        if self.held {
+            return Some((task.or_else(|| self.ready.first().copied())?, WaitReason::Held));
+        }
+        let Some(next) = next else {
+            return Some((self.queue.first_closed(&self.nodes)?, WaitReason::Category));
+        };
+        let request = self.queue.shape(next).request;
+        let reason = if self.hosts.free_slots() == 0 {
+            WaitReason::Slots
+        } else {
+            match self.hosts.most_free_memory(request.cpus, request.gpus) {
+                None => WaitReason::Cpus {
+                    cpus: request.cpus,
+                    gpus: request.gpus,
+                },
+                Some(free_mb) => WaitReason::Memory {
+                    requested_mb: request.memory_mb,
+                    free_mb,
+                },
+            }
+        };
+        Some((task?, reason))
+    }
+}

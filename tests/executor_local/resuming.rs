@@ -1,0 +1,122 @@
+//! What a run does at its start with files of earlier runs, and what it refuses.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use super::{DIAMOND, Run, last_line, text};
+
+#[test]
+fn a_task_that_was_renamed_after_it_was_done_runs_again() {
+    let run = Run::new("TASK new ./say.sh new\nTASK b ./say.sh b\n");
+    run.write("x.dag.rescue", "\nDONE old\nDONE b");
+    let output = run.run(&["x.dag"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(
+        text(&output.stderr)
+            .contains("[warn] The rescue file names 1 task that is not in the DAG: old (from line 2)"),
+        "{}",
+        text(&output.stderr)
+    );
+    assert_eq!(run.read("ran"), "new\n");
+    assert_eq!(run.done(), ["old", "b", "new"]);
+}
+
+#[test]
+fn the_rescue_file_does_not_grow_with_each_run() {
+    let run = Run::new(DIAMOND);
+    // As the original leaves it after two runs, and a power failure.
+    run.write("x.dag.rescue", "\nDONE A\nDONE A\nDONE B\0\0\0");
+    for _ in 0..3 {
+        assert_eq!(run.run(&["x.dag"]).status.code(), Some(0));
+        let mut done = run.done();
+        done.sort();
+        assert_eq!(done, ["A", "B", "C", "D"]);
+    }
+    // Without the lock, another run may have the file open.
+    run.write("x.dag.rescue", "\nDONE A\nDONE A\nDONE B\nDONE C\nDONE D");
+    assert_eq!(run.run(&["-n", "x.dag"]).status.code(), Some(0));
+    assert_eq!(run.done(), ["A", "A", "B", "C", "D"]);
+}
+
+#[test]
+fn output_that_cannot_be_written_is_refused_before_the_first_task() {
+    let run = Run::new("TASK a ./say.sh a\n");
+    for option in ["-o", "-e"] {
+        let output = run.run(&[option, "nowhere/x", "x.dag"]);
+        assert_eq!(output.status.code(), Some(1));
+        let stderr = text(&output.stderr);
+        assert!(
+            stderr.ends_with("file: nowhere/x\n: No such file or directory\n"),
+            "{stderr}"
+        );
+    }
+    assert!(!run.exists("ran") && !run.exists("x.dag.rescue"));
+}
+
+#[test]
+fn a_host_script_is_not_searched_in_the_working_directory() {
+    let run = Run::new("TASK a ./say.sh a\n");
+    run.script("hs.sh", "touch script-ran");
+    let output = run.run(&["--host-script", "hs.sh", "x.dag"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        last_line(&output.stderr),
+        "ABORT: Worker 1: Host script hs.sh is not on PATH: for a file in the working directory, give ./hs.sh"
+    );
+    assert!(!run.exists("script-ran") && !run.exists("ran"));
+}
+
+#[test]
+fn the_message_about_a_dag_without_write_permission_names_the_option() {
+    let run = Run::new("TASK a ./say.sh a\n");
+    let dag = run.path().join("x.dag");
+    fs::set_permissions(&dag, fs::Permissions::from_mode(0o444)).unwrap();
+    if fs::OpenOptions::new().write(true).open(&dag).is_ok() {
+        // Root may write everything.
+        return;
+    }
+    let output = run.run(&["x.dag"]);
+    assert_eq!(
+        last_line(&output.stderr),
+        "ABORT: Unable to lock DAG file: x.dag: Permission denied. The lock needs write permission; -n (--nolock) \
+         runs the DAG without a lock"
+    );
+    assert_eq!(run.run(&["-n", "x.dag"]).status.code(), Some(0));
+}
+
+#[test]
+fn workers_have_the_name_that_was_given_to_the_host() {
+    let run = Run::new("TASK a ./say.sh a\n");
+    let output = run.run(&["--host-name", "node7", "x.dag"]);
+    assert!(
+        text(&output.stdout).contains("hostname=\"node7\""),
+        "{}",
+        text(&output.stdout)
+    );
+    assert!(
+        run.read("x.dag.resource")
+            .lines()
+            .all(|line| line.contains("node7"))
+    );
+}
+
+#[test]
+fn trace_messages_name_host_slot_and_reason() {
+    let run = Run::new("TASK a -p 1 -m 70 ./say.sh a\nTASK b -m 60 ./say.sh b\n");
+    let arguments = [
+        "-v",
+        "-v",
+        "--host-name",
+        "node7",
+        "--host-memory",
+        "100",
+        "x.dag",
+    ];
+    let stderr = text(&run.run(&arguments).stderr);
+    for line in [
+        "[trace] Scheduling task a on host node7, slot 1 (CPUs: 1, memory: 70 MiB)\n",
+        "[trace] Task b waits: it requests 60 MiB, and at most 30 MiB are free on a host\n",
+    ] {
+        assert!(stderr.contains(line), "{stderr}");
+    }
+}
