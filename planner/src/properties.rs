@@ -31,7 +31,7 @@ pub struct PropertySources {
 }
 
 /// Prefixes of the keys that `-D` may set and that are copied into the submit directory.
-pub const KNOWN_PREFIXES: &[&str] = &["pegasus.", "env.", "condor.", "globus.", "dagman."];
+pub const KNOWN_PREFIXES: &[&str] = &["pegasus.", "env.", "condor.", "globus.", "dagman.", "pmc."];
 
 /// Settings by key.
 #[derive(Clone, Debug, Default)]
@@ -488,7 +488,7 @@ mod tests {
             errors.to_string(),
             format!(
                 "-Ddir=x: `dir` is not a property of the planner\n  \
-                 hint: keys start with pegasus., env., condor., globus., dagman.; a directory is set by --dir\n\
+                 hint: keys start with pegasus., env., condor., globus., dagman., pmc.; a directory is set by --dir\n\
                  -Dpegasus.a: no value\n  \
                  hint: a property is set by -Dkey=value\n\
                  {}:2:2: the profile pegasus::memory must be a whole number of MB, not `2 GB`",

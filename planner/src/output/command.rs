@@ -402,7 +402,13 @@ const MAX_CHECKED: usize = 64 * 1024;
 /// streams.
 fn bare(plan: &Plan<'_>, id: JobId, setup: &Setup, arguments: &str, command: &mut Command) {
     let job = plan.job(id);
-    let outputs = super::stat::required_outputs(plan, id);
+    let mut outputs = super::stat::required_outputs(plan, id);
+    if let Task::Compute(n) = job.task {
+        // The shell itself makes these files.
+        let of = &plan.workflow.jobs[n];
+        let streams = [of.stdout, of.stderr].map(|file| file.map(|file| plan.workflow.files.name(file)));
+        outputs.retain(|&output| !streams.contains(&Some(output)));
+    }
     let checks =
         !outputs.is_empty() && outputs.iter().map(|name| name.len() + 1).sum::<usize>() < MAX_CHECKED;
     let mut script = String::from(if checks {
