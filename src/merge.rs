@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::AccessFlags;
@@ -44,7 +45,8 @@ pub struct Merge<'a> {
 
 impl Merge<'_> {
     /// Writes standard output and standard error of all workers, in the order of their ranks, to the
-    /// destinations. Removes the files of the workers when all are copied.
+    /// destinations. Removes the files of the workers when all are copied. A killed run with more workers may
+    /// have left files of higher ranks; they are merged, too.
     ///
     /// # Errors
     /// A file cannot be opened, read or written. The files of the workers are still there, and destinations
@@ -56,13 +58,17 @@ impl Merge<'_> {
         } else {
             Some(Destination::open("stderr", self.stderr, self.append)?)
         };
-        let copied = self.copy_all(&out.file, err.as_ref().map_or(&out.file, |err| &err.file));
+        let ranks = self.ranks();
+        let err_file = err.as_ref().map_or(&out.file, |err| &err.file);
+        let copied = ranks
+            .clone()
+            .try_for_each(|rank| self.copy(rank, &out.file, err_file));
         if copied.is_err() {
             out.restore();
             err.iter().for_each(Destination::restore);
             return copied;
         }
-        for rank in 1..=self.workers {
+        for rank in ranks {
             for path in self.paths(rank) {
                 if let Err(error) = std::fs::remove_file(&path) {
                     tracing::warn!("Unable to remove {}: {}", path.display(), reason(&error));
@@ -72,14 +78,18 @@ impl Merge<'_> {
         Ok(())
     }
 
-    fn copy_all(&self, out: &File, err: &File) -> Result<(), MergeError> {
-        for rank in 1..=self.workers {
-            tracing::debug!("Merging stdio from worker {rank}...");
-            let [stdout, stderr] = self.paths(rank);
-            copy("stdout", &stdout, out)?;
-            copy("stderr", &stderr, err)?;
-        }
-        Ok(())
+    /// Ranks of the workers, and the next ones that have files.
+    fn ranks(&self) -> RangeInclusive<u32> {
+        let more = self.workers.saturating_add(1)..;
+        let left = more.take_while(|rank| self.paths(*rank).iter().all(|path| path.is_file()));
+        1..=left.last().unwrap_or(self.workers)
+    }
+
+    fn copy(&self, rank: u32, out: &File, err: &File) -> Result<(), MergeError> {
+        tracing::debug!("Merging stdio from worker {rank}...");
+        let [stdout, stderr] = self.paths(rank);
+        copy("stdout", &stdout, out)?;
+        copy("stderr", &stderr, err)
     }
 
     /// Files with standard output and standard error of a worker.
@@ -237,6 +247,20 @@ mod tests {
         append().unwrap();
         assert_eq!(fs::read_to_string(out).unwrap(), "before\nout 1\nout 2\n");
         assert_eq!(fs::read_to_string(err).unwrap(), "err 1\nerr 2\n");
+    }
+
+    #[test]
+    fn files_of_a_killed_run_with_more_workers_are_merged() {
+        let folder = tempfile::tempdir().unwrap();
+        let dag = files(folder.path());
+        for rank in [3, 4, 6] {
+            fs::write(worker_stdout(&dag, rank), format!("out {rank}\n")).unwrap();
+            fs::write(worker_stderr(&dag, rank), "").unwrap();
+        }
+        let (out, err) = (folder.path().join("o"), folder.path().join("e"));
+        merge(&dag, &Target::File(out.clone()), &Target::File(err)).unwrap();
+        assert_eq!(fs::read_to_string(out).unwrap(), "out 1\nout 2\nout 3\nout 4\n");
+        assert!(!worker_stdout(&dag, 4).exists() && worker_stdout(&dag, 6).exists());
     }
 
     #[test]

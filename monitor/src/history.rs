@@ -10,6 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
 
+use monitord_compat::replacement;
 use monitord_compat::run_lock::is_locked;
 use pmc_dag::reason;
 
@@ -54,6 +55,8 @@ pub struct History {
     tallies: Vec<Tally>,
     events: Option<EventLog>,
     rescue: Option<LineReader>,
+    /// Number of tasks that count: those of the plan, and others only if the plan is not complete.
+    counted: usize,
     /// Process of the next run.
     process: Option<u32>,
     /// Tasks by submit number, in the current run.
@@ -69,6 +72,10 @@ impl History {
         let mut history = Self::empty(dir);
         history.plan = Plan::read(&history.dir.dag).map_err(read_error(&history.dir.dag))?;
         let tasks = history.plan.len();
+        if tasks > 0 && history.dir.dir.join(replacement::REPLACED).is_dir() {
+            // The log may have tasks of an earlier plan.
+            history.counted = tasks;
+        }
         history.states = vec![State::Waiting; tasks];
         history.latest = vec![NO_ATTEMPT; tasks];
         history.queued = vec![NEVER; tasks];
@@ -91,6 +98,7 @@ impl History {
             tallies: Vec::new(),
             events: None,
             rescue: None,
+            counted: usize::MAX,
             process: None,
             by_submit_number: Vec::new(),
         }
@@ -233,6 +241,7 @@ impl History {
     pub fn in_state(&self, state: State) -> impl Iterator<Item = TaskNumber> + '_ {
         (0..)
             .zip(&self.states)
+            .take(self.counted)
             .filter(move |(_, other)| **other == state)
             .map(|(task, _)| task)
     }

@@ -1,34 +1,38 @@
 //! Tasks of a DAG: name, class, request, edges and the position of the line in the file.
 //!
-//! The executor's reader (`pmc_dag`) keeps the text of the file, half a gigabyte for a million tasks, and
-//! rejects an incomplete file. This reader ignores lines that it does not understand, and reads commands from
-//! the file on demand.
+//! The executor's [`pmc_dag::Dag`] keeps the text of the file, half a gigabyte for a million tasks, and
+//! rejects an incomplete file. A [`Plan`] keeps less: it ignores lines that are no records, and reads commands
+//! from the file on demand.
 
 mod children;
 mod names;
 mod reader;
-mod request;
 
 use std::hash::Hash;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
+use pmc_dag::Request;
+use pmc_dag::record::Record;
 use rustc_hash::FxHashMap;
 
 use crate::kinds::Kind;
-use crate::lines::word;
 
 pub use children::Children;
 use names::NameTable;
-pub use request::Request;
-use request::skip_options;
 
 /// Number of a task: its place in the DAG.
 pub type TaskNumber = u32;
 
 /// Position of a task that is not in the DAG.
 const NO_POSITION: u64 = u64::MAX;
+/// What a task gets that requests nothing.
+const NO_REQUEST: Request = Request {
+    gpus: 0,
+    cpus: 1,
+    memory_mb: 0,
+};
 /// Maximum length of a command in bytes; longer ones are truncated.
 const MAX_COMMAND: usize = 1 << 20;
 
@@ -88,7 +92,7 @@ impl Plan {
             transformation: "unknown".to_owned(),
             kind: Kind::Compute,
         };
-        self.add(name, class, Request::default(), NO_POSITION)
+        self.add(name, class, NO_REQUEST, NO_POSITION)
     }
 
     /// Returns the task with this name.
@@ -173,8 +177,11 @@ impl Plan {
                 break;
             }
         }
-        let (name, rest) = word(word(&line).1);
-        (name == self.name(task)).then(|| pmc_dag::words::split(skip_options(rest)))
+        let Ok(Record::Task(record)) = Record::parse(&line) else {
+            return None;
+        };
+        let (_, command) = record.request().ok()?;
+        (record.name == self.name(task)).then(|| pmc_dag::words::split(command))
     }
 }
 
@@ -254,6 +261,7 @@ EDGE work_ID1 gone\n";
         assert_eq!(
             plan.request(1),
             Request {
+                gpus: 0,
                 cpus: 4,
                 memory_mb: 2
             }

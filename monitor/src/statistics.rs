@@ -273,7 +273,6 @@ impl Statistics {
         let (durations, breakdown) = durations?;
         self.name_breakdown(joined(names)?, &breakdown);
         (self.attempts.submitted, self.attempts.executed) = joined(states)?;
-        self.jobs.retries -= self.attempts.replaced_in_queue();
         self.jobs_by_time(&durations, &hosts, step);
         self.read_integrity(connection)?;
         Ok(used.unwrap_or_else(|_| Err(io::Error::other("the reading thread panicked"))))

@@ -17,6 +17,7 @@ pub mod jobstate_log;
 pub mod log_clock;
 pub mod properties;
 pub mod record_reader;
+pub mod replacement;
 pub mod resource_log;
 pub mod run_lock;
 pub mod sequence_record;

@@ -11,6 +11,8 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 
+use crate::replacement;
+
 /// Name of the file that the loader of a submit directory holds locked.
 pub const LOADER_LOCK: &str = "monitord.pid";
 
@@ -87,6 +89,44 @@ impl Drop for LoaderLock {
         // While the lock is held, so that the file of another loader is never removed.
         let _ = std::fs::remove_file(&self.path);
         let _ = self.file.flush();
+    }
+}
+
+/// Why a DAG is not locked.
+#[derive(Debug, thiserror::Error)]
+pub enum DagLockError {
+    /// It cannot be opened for writing.
+    #[error("cannot open the DAG: {0}")]
+    Open(io::Error),
+    /// A run holds the lock, or the file system has no locks.
+    #[error("the DAG is locked: {0}")]
+    Held(Errno),
+    /// A new plan counts, but its files cannot be moved to their places.
+    #[error("cannot put the new plan in its place: {0}")]
+    Replace(io::Error),
+}
+
+/// Locks the DAG of a submit directory for as long as the file is open. If the plan was being replaced, the
+/// new plan is put in its place first.
+///
+/// # Errors
+/// The DAG cannot be opened or is locked, or the new plan cannot be put in its place.
+pub fn lock_dag(path: &Path) -> Result<File, DagLockError> {
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+    let dir = dir.unwrap_or(Path::new("."));
+    loop {
+        let file = OpenOptions::new().read(true).write(true).open(path);
+        let file = file.map_err(DagLockError::Open)?;
+        lock(&file).map_err(DagLockError::Held)?;
+        if replacement::is_pending(dir) {
+            replacement::finish(dir, path.file_name().unwrap_or_default()).map_err(DagLockError::Replace)?;
+        }
+        let own = file.metadata().map_err(DagLockError::Open)?;
+        let is_same = |now: std::fs::Metadata| (now.dev(), now.ino()) == (own.dev(), own.ino());
+        // Another DAG may have taken the place of the one that was opened.
+        if path.metadata().is_ok_and(is_same) {
+            return Ok(file);
+        }
     }
 }
 

@@ -1,15 +1,18 @@
 //! Plans a Pegasus workflow into a submit directory for pegasus-mpi-cluster.
 
+pub mod again;
 pub mod catalog;
 pub mod cli;
 pub mod diagnostic;
 pub mod error;
 mod exec;
 pub mod expand;
+pub mod fingerprint;
 mod graph;
 mod hook;
 mod ids;
 pub mod input;
+pub mod keys;
 pub mod model;
 mod output;
 mod pattern;
@@ -24,6 +27,7 @@ pub mod request;
 pub mod scheduler;
 pub mod submit;
 mod syntax;
+mod task_request;
 
 pub use output::records::COMPATIBLE_VERSION;
 pub use program::{main, run};

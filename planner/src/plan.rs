@@ -62,11 +62,13 @@ mod facts;
 mod files;
 mod inputs;
 mod preflight;
+mod replan;
 mod this_machine;
 
 pub use crate::exec::Counts;
 pub use build::{measure, plan, preview, wants_shell};
 pub use facts::{Facts, facts, properties};
+pub use replan::{ReplanError, ReplanOptions, Replanned, finish_replacement, replan};
 
 /// Formats a time as the records of the workflow have it: ISO 8601, seconds, numeric offset.
 pub(crate) fn iso_seconds(time: SystemTime, offset: FixedOffset) -> String {

@@ -1,11 +1,8 @@
 //! Profiles: settings by namespace and key (section 5 of the planner's specification).
 
-use std::path::Path;
+use std::borrow::Cow;
 
-use rustc_hash::FxHashSet;
-
-use crate::error::Position;
-use crate::error::{InputError, near_spelling};
+use crate::error::near_spelling;
 
 /// Namespace of a profile.
 ///
@@ -31,6 +28,9 @@ pub enum Namespace {
 }
 
 impl Namespace {
+    /// Number of namespaces.
+    pub(crate) const COUNT: usize = Namespace::Stat as usize + 1;
+
     /// All names that an input file may use.
     pub const NAMES: &'static [&'static str] = &[
         "pegasus", "env", "dagman", "condor", "globus", "selector", "hints", "metadata", "stat",
@@ -63,6 +63,42 @@ impl Namespace {
             Namespace::Stat => "stat",
         }
     }
+}
+
+/// Old names of keys, with the names under which they are stored. Pegasus 5.1 takes them with a warning,
+/// or has dropped them without a replacement.
+pub(crate) const OLD_KEYS: &[(Namespace, &str, &str)] = &[
+    (Namespace::Pegasus, "bundle.stagein", "stagein.clusters"),
+    (Namespace::Pegasus, "bundle.stageout", "stageout.clusters"),
+    (Namespace::Pegasus, "change_dir", "change.dir"),
+    (Namespace::Pegasus, "checkpoint_time", "checkpoint.time"),
+    (Namespace::Pegasus, "collapser", "job.aggregator"),
+    (Namespace::Pegasus, "job.runtime", "runtime"),
+    (Namespace::Selector, "executionPool", "execution.site"),
+    (Namespace::Selector, "pfnHint", "pfn"),
+];
+
+/// Returns the form in which a key is stored: its new name, in lower case where case does not count.
+/// Case counts in `env`, `metadata` and `selector`, and after the `+` of an attribute of HTCondor.
+pub(crate) fn stored_key(namespace: Namespace, key: &str) -> Cow<'_, str> {
+    let folds = match namespace {
+        Namespace::Pegasus | Namespace::Dagman | Namespace::Globus => true,
+        Namespace::Condor => !key.starts_with('+'),
+        Namespace::Env | Namespace::Selector | Namespace::Metadata | Namespace::Stat => false,
+    };
+    let key = if folds && !key.bytes().all(|b| b.is_ascii() && !b.is_ascii_uppercase()) {
+        Cow::Owned(key.to_lowercase())
+    } else {
+        Cow::Borrowed(key)
+    };
+    if matches!(namespace, Namespace::Pegasus | Namespace::Selector)
+        && let Some((.., new)) = OLD_KEYS
+            .iter()
+            .find(|(n, old, _)| (*n, *old) == (namespace, &key))
+    {
+        return Cow::Borrowed(new);
+    }
+    key
 }
 
 /// Profiles of one object. Empty ones hold no memory, since a workflow may have a million of them.
@@ -109,7 +145,7 @@ impl Profiles {
             ),
         }
     }
-    /// Returns the value of a key; keys of the namespace `pegasus` are in lower case.
+    /// Returns the value of a key in its stored form.
     pub fn get(&self, namespace: Namespace, key: &str) -> Option<&str> {
         let at = self.search(namespace, key).ok()?;
         Some(&self.entries()[at].value)
@@ -118,21 +154,14 @@ impl Profiles {
     pub fn pegasus(&self, key: &str) -> Option<&str> {
         self.get(Namespace::Pegasus, key)
     }
-    /// Sets a key; an empty value in the namespace `pegasus` removes it. Keys of `pegasus` and `dagman` are
-    /// case-insensitive.
+    /// Sets a key, in its stored form (see [`stored_key`]); an empty value in the namespace `pegasus`
+    /// removes it.
     pub fn set(&mut self, namespace: Namespace, key: &str, value: &str) {
-        if namespace == Namespace::Dagman && key.bytes().any(|b| b.is_ascii_uppercase()) {
-            let key = key.to_ascii_lowercase();
-            self.insert(self.search(namespace, &key), namespace, &key, value);
-        } else if namespace == Namespace::Pegasus {
-            let key = key.to_lowercase();
-            if value.is_empty() {
-                self.remove(namespace, &key);
-            } else {
-                self.insert(self.search(namespace, &key), namespace, &key, value);
-            }
+        let key = stored_key(namespace, key);
+        if namespace == Namespace::Pegasus && value.is_empty() {
+            self.remove(namespace, &key);
         } else {
-            self.insert(self.search(namespace, key), namespace, key, value);
+            self.insert(self.search(namespace, &key), namespace, &key, value);
         }
     }
     /// Removes a key.
@@ -202,78 +231,6 @@ pub fn parse_bool(text: &str) -> Option<bool> {
     }
 }
 
-/// Returns whether the planner knows a key of the namespace `pegasus`.
-pub fn is_pegasus_key(key: &str) -> bool {
-    let key = key.to_ascii_lowercase();
-    PEGASUS_KEYS.binary_search(&key.as_str()).is_ok()
-        || key.ends_with(".expr")
-        || key.starts_with("container.")
-}
-
-/// Keys of the namespace `pegasus`, sorted.
-pub const PEGASUS_KEYS: &[&str] = &[
-    "auxillary.local",
-    "bundle.stagein",
-    "bundle.stageout",
-    "change.dir",
-    "checkpoint.time",
-    "checkpoint_time",
-    "cleanup.clusters.num",
-    "cleanup.clusters.size",
-    "clusters.maxruntime",
-    "clusters.num",
-    "clusters.size",
-    "collapse",
-    "collapser",
-    "condor.arguments.quote",
-    "cores",
-    "create.dir",
-    "data.configuration",
-    "diskspace",
-    "enable_for_data_reuse",
-    "exitcode.failuremsg",
-    "exitcode.successmsg",
-    "glite.arguments",
-    "gpus",
-    "gridstart",
-    "gridstart.arguments",
-    "gridstart.launcher",
-    "gridstart.launcher.arguments",
-    "gridstart.path",
-    "group",
-    "job.aggregator",
-    "job.aggregator.arguments",
-    "label",
-    "maxwalltime",
-    "memory",
-    "nodes",
-    "nosymlink",
-    "pegasus_lite_env_source",
-    "pmc_arguments",
-    "pmc_priority",
-    "pmc_request_cpus",
-    "pmc_request_memory",
-    "pmc_task_arguments",
-    "ppn",
-    "project",
-    "queue",
-    "relative.submit.dir",
-    "runtime",
-    "stagein.clusters",
-    "stagein.local.clusters",
-    "stagein.remote.clusters",
-    "stageout.clusters",
-    "stageout.local.clusters",
-    "stageout.remote.clusters",
-    "style",
-    "transfer.arguments",
-    "transfer.lite.arguments",
-    "transfer.lite.threads",
-    "transfer.threads",
-    "wntmp",
-    "workdir",
-];
-
 impl Namespace {
     /// Returns message and hint about an unknown namespace.
     pub(crate) fn unknown(name: &str) -> (String, String) {
@@ -286,68 +243,11 @@ impl Namespace {
     }
 }
 
-/// Checks profiles as they are read, and warns of each unknown key once.
-#[derive(Debug, Default)]
-pub(crate) struct Checker {
-    warned: FxHashSet<Box<str>>,
-    pub(crate) warnings: Vec<InputError>,
-}
-
-impl Checker {
-    /// Checks one profile.
-    ///
-    /// # Errors
-    /// A value that cannot be used.
-    pub(crate) fn check(
-        &mut self,
-        file: &Path,
-        namespace: Namespace,
-        key: &str,
-        value: &str,
-        position: Position,
-    ) -> Result<(), InputError> {
-        if namespace != Namespace::Pegasus {
-            return Ok(());
-        }
-        let digits_only = key.eq_ignore_ascii_case("memory") || key.eq_ignore_ascii_case("diskspace");
-        if digits_only && !value.bytes().all(|b| b.is_ascii_digit()) {
-            return Err(InputError::at(
-                file,
-                position,
-                format!("the profile pegasus::{key} must be a whole number of MB, not `{value}`"),
-            ));
-        }
-        if !is_pegasus_key(key) && !self.warned.contains(key) {
-            self.warned.insert(key.into());
-            let warning = InputError::at(
-                file,
-                position,
-                format!("the profile pegasus::{key} is not known and has no effect"),
-            );
-            self.warnings
-                .push(match near_spelling(key, PEGASUS_KEYS.iter().copied()) {
-                    Some(near) => warning.with_hint(format!("did you mean pegasus::{near}?")),
-                    None => warning,
-                });
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    #[test]
-    fn keys_are_sorted() {
-        assert!(PEGASUS_KEYS.is_sorted());
-        for key in ["Memory", "container.arguments", "runtime.expr"] {
-            assert!(is_pegasus_key(key), "{key}");
-        }
-        assert!(!is_pegasus_key("code.generator"));
-    }
 
     #[test]
     fn names_of_namespaces() {

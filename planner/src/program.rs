@@ -5,11 +5,12 @@ use std::process::ExitCode;
 
 use pmc_terminal::message;
 
+use crate::again;
 use crate::cli::{self, Invocation, OutputOptions};
 use crate::diagnostic::Diagnostic;
 use crate::error::{PlanError, readable};
 use crate::plan::{Planned, plan, preview, wants_shell};
-use crate::recipe::{self, Recipe};
+use crate::recipe;
 use crate::request::{Environment, Request};
 use crate::submit;
 
@@ -107,31 +108,14 @@ fn print_preview(request: &Request, submit: Option<&Path>, jobs: &[String], outp
 /// Makes the plan in a submit directory again, and explains some of its jobs.
 fn explain(dir: &Path, jobs: &[String]) -> u8 {
     let dir = &recipe::submit_dir(dir);
-    let recipe = match Recipe::read(dir) {
-        Ok(recipe) => recipe,
-        Err(e) => return fail(&e.to_string(), 1),
-    };
     let environment = match Environment::read() {
-        Ok(environment) => Environment {
-            working_dir: recipe.directory,
-            user: recipe.user,
-            uuid: recipe.uuid,
-            ..environment
-        },
+        Ok(environment) => environment,
         Err(e) => return fail(&format!("cannot find the working directory: {e}"), 1),
     };
-    let mut line = vec!["pmc-plan".to_owned()];
-    line.extend(recipe.arguments);
-    let mut request = match cli::parse(&line, environment) {
-        Ok(Invocation::Plan(request, _)) => *request,
-        Ok(_) => return fail("the recorded command line does not plan", 1),
-        Err(error) => return fail(&error.to_string(), 1),
+    let request = match again::request(dir, environment) {
+        Ok(request) => request,
+        Err(e) => return fail(&e.to_string(), 1),
     };
-    request.pictures.clear();
-    let copy = request.workflow.file_name().map(|name| dir.join(name));
-    if let Some(copy) = copy.filter(|copy| !request.workflow.is_file() && copy.is_file()) {
-        request.workflow = copy;
-    }
     for file in recipe::changed(dir, &request) {
         message(format_args!(
             "{NAME}: warning: {} has changed since the plan was made: this is what a plan would be now",

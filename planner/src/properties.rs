@@ -9,8 +9,9 @@ use monitord_compat::properties::settings;
 
 use crate::error::{InputError, InputErrors};
 use crate::expand::ExpandEnv;
+use crate::keys::{self, Checker, is_pegasus_key};
 use crate::model::Position;
-use crate::profiles::{Checker, Namespace, Profiles, is_pegasus_key};
+use crate::profiles::{Namespace, Profiles};
 use crate::syntax::text;
 
 /// Sources of properties, weakest first. The caller reads the environment and the command line.
@@ -31,12 +32,23 @@ pub struct PropertySources {
 }
 
 /// Prefixes of the keys that `-D` may set and that are copied into the submit directory.
-pub const KNOWN_PREFIXES: &[&str] = &["pegasus.", "env.", "condor.", "globus.", "dagman.", "pmc."];
+pub const KNOWN_PREFIXES: &[&str] = &[
+    "pegasus.",
+    "pmc.",
+    "env.",
+    "condor.",
+    "globus.",
+    "dagman.",
+    "selector.",
+    "hints.",
+];
 
 /// Settings by key.
 #[derive(Clone, Debug, Default)]
 pub struct Properties {
     values: BTreeMap<String, Value>,
+    /// Keys without effect, and old names.
+    warnings: Vec<InputError>,
 }
 
 #[derive(Clone, Debug)]
@@ -150,6 +162,10 @@ impl Properties {
             None => (Path::new("properties"), None),
         }
     }
+    /// Returns the warnings about keys, one for each.
+    pub fn warnings(&self) -> &[InputError] {
+        &self.warnings
+    }
     /// Sets a key as the command line does.
     pub fn set(&mut self, key: &str, text: &str) {
         self.insert(
@@ -185,7 +201,7 @@ impl Properties {
             }
         }
         for (key, value) in self.with_prefix("pegasus.") {
-            if crate::profiles::is_pegasus_key(key) {
+            if is_pegasus_key(key) {
                 profiles.set(Namespace::Pegasus, key, value);
             }
         }
@@ -248,16 +264,14 @@ impl Loader {
             };
             let key = key.trim();
             if !KNOWN_PREFIXES.iter().any(|prefix| key.starts_with(prefix)) {
-                self.problems.push(
-                    InputError::file(
-                        Path::new(&format!("-D{setting}")),
-                        format!("`{key}` is not a property of the planner"),
-                    )
-                    .with_hint(format!(
-                        "keys start with {}; a directory is set by --dir",
-                        KNOWN_PREFIXES.join(", ")
-                    )),
+                let warning = InputError::file(
+                    Path::new(&format!("-D{setting}")),
+                    format!("`{key}` is not a property of the planner and has no effect"),
                 );
+                self.properties.warnings.push(warning.with_hint(format!(
+                    "keys start with {}; a directory is set by --dir",
+                    KNOWN_PREFIXES.join(", ")
+                )));
                 continue;
             }
             self.command_line.insert(key.to_owned(), value.trim().to_owned());
@@ -355,6 +369,7 @@ impl Loader {
     /// Returns the properties if there were no problems.
     fn finish(mut self) -> Result<Properties, InputErrors> {
         self.check_profiles();
+        self.check_keys();
         let Budget { references, bytes } = self.budget.get();
         if references == 0 || bytes == 0 {
             self.problems.push(InputError::file(
@@ -368,6 +383,23 @@ impl Loader {
         }
         InputErrors::check(self.problems)?;
         Ok(self.properties)
+    }
+
+    /// Warns of keys without effect, and copies values of old names to the new ones that are not set.
+    fn check_keys(&mut self) {
+        let Properties { values, warnings } = &mut self.properties;
+        let all = values.iter().map(|(key, value)| {
+            let origin = (value.file.as_path(), value.position);
+            (key.as_str(), value.text.as_str(), origin)
+        });
+        warnings.extend(keys::of_properties(all));
+        let renamed: Vec<(String, Value)> = values
+            .iter()
+            .filter_map(|(key, value)| Some((keys::new_name(key)?, value.clone())))
+            .collect();
+        for (key, value) in renamed {
+            values.entry(key).or_insert(value);
+        }
     }
 
     /// Checks profiles as in files. Unknown keys are ordinary properties.
@@ -480,16 +512,14 @@ mod tests {
         let conf = write(&dir, "conf", "\n pegasus.memory = 2 GB");
         let sources = PropertySources {
             conf_file: Some(conf.clone()),
-            command_line: vec!["dir=x".into(), "pegasus.a".into()],
+            command_line: vec!["pegasus.a".into()],
             ..PropertySources::default()
         };
         let errors = Properties::load(&sources).expect_err("wrong");
         assert_eq!(
             errors.to_string(),
             format!(
-                "-Ddir=x: `dir` is not a property of the planner\n  \
-                 hint: keys start with pegasus., env., condor., globus., dagman., pmc.; a directory is set by --dir\n\
-                 -Dpegasus.a: no value\n  \
+                "-Dpegasus.a: no value\n  \
                  hint: a property is set by -Dkey=value\n\
                  {}:2:2: the profile pegasus::memory must be a whole number of MB, not `2 GB`",
                 conf.display()

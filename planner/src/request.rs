@@ -88,6 +88,8 @@ pub struct Request {
     pub cluster: Vec<String>,
     /// Resources and settings of batch scripts.
     pub batch: BatchOptions,
+    /// The plan is run on this machine, even if its sites have other names.
+    pub runs_here: bool,
     /// The command line as one text, for the records.
     pub arguments: String,
     /// The command line without the name of the program, from which the plan can be made again; empty if

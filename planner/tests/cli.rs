@@ -51,6 +51,49 @@ fn planning_needs_no_settings() -> std::io::Result<()> {
     Ok(())
 }
 
+#[test]
+fn diagnostics_are_one_json_object_a_line() -> std::io::Result<()> {
+    let dir = inputs()?;
+    let parse = |output: &Output| -> Vec<serde_json::Value> {
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        let parse = |line: &str| serde_json::from_str(line).expect("a line is JSON");
+        text.lines().map(parse).collect()
+    };
+    std::fs::write(
+        dir.path().join("two.yml"),
+        "pegasus: \"5.0.4\"\nname: two\njobs:\n- {type: job, id: A, name: echo, argument: [x], uses: []}\n\
+         - {type: job, id: B, uses: []}\n",
+    )?;
+    let output = pmc_plan(dir.path(), &["--diagnostics", "json", "two.yml"]);
+    assert_eq!(
+        (output.status.code(), output.stdout.len()),
+        (Some(1), 0),
+        "{output:?}"
+    );
+    let problems = parse(&output);
+    assert_eq!(problems.len(), 2, "{problems:?}");
+    for (problem, line) in problems.iter().zip([4, 5]) {
+        let keys: Vec<&String> = problem.as_object().expect("an object").keys().collect();
+        assert_eq!(keys, ["column", "file", "hint", "line", "message", "severity"]);
+        assert_eq!(
+            (&problem["severity"], &problem["line"]),
+            (&"error".into(), &line.into())
+        );
+        assert!(
+            problem["file"]
+                .as_str()
+                .is_some_and(|file| file.ends_with("/two.yml"))
+        );
+    }
+    assert!(
+        problems[0]["hint"]
+            .as_str()
+            .is_some_and(|hint| hint.contains("`arguments`"))
+    );
+    assert!(problems[1]["hint"].is_null());
+    Ok(())
+}
+
 /// Simulates a disk that accepts data and fails when the data is written back.
 const FAIL_FSYNC_OF_DAG: &str = r#"
 #include <errno.h>

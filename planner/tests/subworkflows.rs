@@ -249,3 +249,91 @@ fn options_equal_to_those_of_the_outer_plan_are_accepted() -> Result<(), Box<dyn
     case.plan("--sites local --output-sites local --output-dir results --dir submit --conf p")?;
     Ok(())
 }
+
+/// Two sub-workflows in turn; `second.yml` reads what `first.yml` writes, and neither job lists it.
+fn siblings(edges: &str) -> Case {
+    let case = Case::new(&format!(
+        "pegasus: \"5.0\"\nname: siblings\njobs:\n\
+         - {{type: pegasusWorkflow, id: S, file: one.yml, uses: [{{lfn: one.yml, type: input}}]}}\n\
+         - {{type: pegasusWorkflow, id: T, file: two.yml, uses: [{{lfn: two.yml, type: input}}]}}\n{edges}"
+    ));
+    case.put(
+        "one.yml",
+        "pegasus: \"5.0\"\nname: one\njobs:\n- {type: job, id: A, name: make, uses: [{lfn: mid, type: output}]}\n",
+    )
+    .put(
+        "two.yml",
+        "pegasus: \"5.0\"\nname: two\njobs:\n- {type: job, id: B, name: look, uses: [{lfn: mid, type: input}]}\n",
+    )
+    .programs(&["make", "look"]);
+    case
+}
+
+const IN_TURN: &str = "jobDependencies: [{id: S, children: [T]}]\n";
+
+#[test]
+fn files_pass_between_sub_workflows_that_depend_on_each_other() -> Result<(), Box<dyn std::error::Error>> {
+    let case = siblings(IN_TURN);
+    let plan = case.plan(LINE)?;
+    plan.assert_edges(&[("make_S_A", "look_T_B")]);
+    assert!(!plan.tasks().iter().any(|task| task.starts_with("stage_in")));
+    // The file of the first sub-workflow is preferred to one in a catalog, as Pegasus prefers its cache file.
+    case.replicas(&["mid"]);
+    let plan = case.plan(&format!("{LINE} --force"))?;
+    assert!(!plan.tasks().iter().any(|task| task.starts_with("stage_in")));
+    // Without the dependency it is not known which of them is meant.
+    let case = siblings("");
+    case.replicas(&["mid"]);
+    assert!(case.fail(LINE).contains("the file mid"));
+    // Two writers make two files.
+    let case = siblings(IN_TURN);
+    let two = case.file("two.yml").replace("type: input", "type: output");
+    case.put("two.yml", &two);
+    assert!(case.fail(LINE).contains("the file mid"));
+    Ok(())
+}
+
+#[test]
+fn a_sub_workflow_has_catalogs_of_its_own() -> Result<(), Box<dyn std::error::Error>> {
+    let case = siblings(IN_TURN);
+    let workflow = case.file("workflow.yml").replace(
+        "file: two.yml,",
+        "file: two.yml, arguments: [--conf, two.properties, --output-sites, local],",
+    );
+    case.put("workflow.yml", &workflow)
+        .put(
+            "two.yml",
+            "pegasus: \"5.0\"\nname: two\njobs:\n- {type: job, id: B, name: own, uses: [{lfn: extra, type: input}]}\n",
+        )
+        .put(
+            "two.properties",
+            "pegasus.catalog.transformation.file = two-programs.yml\npegasus.catalog.replica.file = \
+             two-replicas.yml\npegasus.data.configuration = condorio\n",
+        )
+        .put(
+            "two-programs.yml",
+            "pegasus: \"5.0\"\ntransformations:\n- name: own\n  sites: [{name: local, type: installed, pfn: /bin/own}]\n",
+        )
+        .put(
+            "elsewhere.yml",
+            "pegasus: \"5.0\"\nreplicas:\n- {lfn: extra, pfns: [{site: local, pfn: /data/extra}]}\n",
+        )
+        // The name of a catalog may be that of a logical file.
+        .put(
+            "replicas.yml",
+            "pegasus: \"5.0\"\nreplicas:\n- {lfn: two-replicas.yml, pfns: [{site: local, pfn: \"@DIR@/elsewhere.yml\"}]}\n",
+        );
+    let plan = case.plan(LINE)?;
+    assert!(plan.command("own_T_B").ends_with(&["/bin/own".to_owned()]));
+    let staged = plan.tasks().into_iter().find(|task| task.starts_with("stage_in"));
+    let order = plan.orders(&staged.ok_or("no stage-in task")?);
+    assert_eq!(order[0]["src_urls"][0]["url"], "/data/extra");
+    let passed_over = |w: &String| w.contains("pegasus.data.configuration") && w.contains("passed over");
+    assert!(plan.warnings().iter().any(passed_over), "{:?}", plan.warnings());
+    case.put(
+        "two-programs.yml",
+        "pegasus: \"5.0\"\ntransformations:\n- name: make\n  sites: [{name: local, type: installed, pfn: /bin/own}]\n",
+    );
+    assert!(case.fail(LINE).contains("another program make"));
+    Ok(())
+}

@@ -162,6 +162,19 @@ pub struct Resume {
     /// pmc status]
     #[arg(value_name = "DIR")]
     pub dir: Option<PathBuf>,
+    /// Plan again first, and keep what is done and has not changed: workflow, catalogs, properties, programs,
+    /// inputs
+    #[arg(long)]
+    pub replan: bool,
+    /// Run these jobs again: names of tasks, or ids in the workflow. What is missing for them is made again
+    #[arg(long, value_name = "JOB,…", value_delimiter = ',')]
+    pub rerun: Vec<String>,
+    /// With --rerun: also run again what depends on the jobs
+    #[arg(long, requires = "rerun")]
+    pub with_dependents: bool,
+    /// Run on this machine, even if the plan is for a batch system
+    #[arg(long)]
+    pub here: bool,
     /// Limits and options of the execution.
     #[command(flatten)]
     pub execution: Execution,

@@ -3,6 +3,7 @@
 //! The program `pmc` calls [`main`]. [`command`] describes its command line, for manual pages and
 //! completions.
 
+mod again;
 mod cli;
 mod clock;
 mod commands;

@@ -1,10 +1,11 @@
 //! The lock of a DAG file: only one run of a DAG at a time.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use monitord_compat::run_lock::lock;
+use monitord_compat::run_lock::{DagLockError, lock, lock_dag};
 use nix::errno::Errno;
+use nix::libc;
 use pmc_dag::reason;
 
 /// The lock of a DAG file. Dropping it releases the lock.
@@ -28,32 +29,38 @@ pub enum LockError {
     ReadOnly { path: PathBuf, source: std::io::Error },
     #[error("DAG file is already locked by another process: {}: {}", path.display(), reason(source))]
     Held { path: PathBuf, source: std::io::Error },
+    #[error("Unable to put the new plan in its place: {}: {}", path.display(), reason(source))]
+    Replace { path: PathBuf, source: std::io::Error },
 }
 
 impl DagLock {
-    /// Locks the file or fails at once.
+    /// Locks the file or fails at once. If the plan was being replaced, the new one is put in its place first.
     ///
     /// # Errors
-    /// The file cannot be opened for writing, or it is already locked.
+    /// The file cannot be opened for writing, it is already locked, or a new plan cannot be put in its place.
     pub fn acquire(path: &Path) -> Result<Self, LockError> {
-        let file = OpenOptions::new().read(true).write(true).open(path);
-        let file = file.map_err(|source| {
-            let path = path.to_owned();
-            let is_refused = matches!(
-                source.raw_os_error(),
-                Some(libc::EACCES | libc::EPERM | libc::EROFS)
-            );
-            if is_refused && File::open(&path).is_ok() {
-                LockError::ReadOnly { path, source }
-            } else {
-                LockError::Open { path, source }
+        let own_path = || path.to_owned();
+        match lock_dag(path) {
+            Ok(file) => Ok(Self { _file: file }),
+            Err(DagLockError::Open(source)) => {
+                let path = own_path();
+                let is_refused = matches!(
+                    source.raw_os_error(),
+                    Some(libc::EACCES | libc::EPERM | libc::EROFS)
+                );
+                if is_refused && File::open(&path).is_ok() {
+                    Err(LockError::ReadOnly { path, source })
+                } else {
+                    Err(LockError::Open { path, source })
+                }
             }
-        })?;
-        match lock(&file) {
-            Ok(()) => Ok(Self { _file: file }),
-            Err(error) => Err(LockError::Held {
-                path: path.to_owned(),
+            Err(DagLockError::Held(error)) => Err(LockError::Held {
+                path: own_path(),
                 source: error.into(),
+            }),
+            Err(DagLockError::Replace(source)) => Err(LockError::Replace {
+                path: own_path(),
+                source,
             }),
         }
     }

@@ -21,13 +21,13 @@
 //! `schedule` gives submit numbers to ready tasks in this order: at the start, by name; later, in the order
 //! in which their last parents ended; children of one task, in the order of their EDGE lines; retries at the
 //! end. Then it starts tasks by priority, and those of equal priority by submit number. A task that fits on
-//! no host now, or whose category is full, is overtaken only by tasks with another request or category. Very short tasks may be sent to a worker a
-//! few milliseconds before it can start them (`prefill`).
+//! no host now, or whose category is full, is overtaken only by tasks with another request or category. Very
+//! short tasks may be sent to a worker a few milliseconds before it can start them (`prefill`).
 //!
 //! # Cost
 //!
-//! Tasks with the same request and category form a *shape*; shapes with the same number of CPUs and GPUs form a *class*.
-//! With H hosts, S shapes in a class and C classes, the costs are:
+//! Tasks with the same request and category form a *shape*; shapes with the same number of CPUs and GPUs
+//! form a *class*. With H hosts, S shapes in a class and C classes, the costs are:
 //!
 //! * A task ends: O(log H), and O(1) for each of its edges.
 //! * A task becomes ready: O(log S).

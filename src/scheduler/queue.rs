@@ -1,8 +1,8 @@
 //! Queued tasks, indexed by request and priority.
 //!
-//! Tasks with the same request and category form a *shape*. Either the first task of a shape fits on some host
-//! or none does, so only the first is examined. While a category is full, its shapes are closed: they take
-//! part in no search. Shapes with the same number of CPUs and GPUs form a *class*, ordered
+//! Tasks with the same request and category form a *shape*. Either the first task of a shape fits on some
+//! host or none does, so only the first is examined. While a category is full, its shapes are closed: they
+//! take part in no search. Shapes with the same number of CPUs and GPUs form a *class*, ordered
 //! by memory. A tree over the class finds, for a given free memory, the shape whose first task must start
 //! first.
 //!
@@ -225,7 +225,8 @@ impl Queue {
         Some(TaskId(chain.first))
     }
 
-    /// Returns the first task of the closed shapes, which waits for its category. Linear in the number of shapes.
+    /// Returns the first task of the closed shapes, which waits for its category. Linear in the number of
+    /// shapes.
     pub(crate) fn first_closed(&self, nodes: &[Node]) -> Option<TaskId> {
         let ids = (0..).map(ShapeId);
         let closed = ids.zip(&self.shapes).filter(|(_, shape)| !shape.is_open);

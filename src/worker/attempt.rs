@@ -66,8 +66,8 @@ impl Attempt<'_> {
         Ok(ending)
     }
 
-    /// Logs that the task was sent a signal at its time limit. It may have ended at that moment, or handled the
-    /// signal.
+    /// Logs that the task was sent a signal at its time limit. It may have ended at that moment, or handled
+    /// the signal.
     fn log_limit(&self, limit: Duration, status: i32) {
         let (name, seconds) = (self.name(), limit.as_secs_f64());
         if status == 0 {

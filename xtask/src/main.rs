@@ -13,7 +13,11 @@ fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
-        ["generate"] => manual::write(&workspace::root().join("share")),
+        ["generate"] => {
+            let root = workspace::root();
+            std::fs::write(root.join(manual::KEYS_PAGE), pmc_plan::keys::page())?;
+            manual::write(&root.join("share"))
+        }
         ["golden", "pack", folders @ ..] if !folders.is_empty() => {
             for folder in folders {
                 println!("{}", golden::pack(Path::new(folder))?.display());

@@ -13,6 +13,9 @@ use clap_mangen::Man;
 
 use crate::programs;
 
+/// The page about the properties and profiles of the planner, below the root of the repository.
+pub const KEYS_PAGE: &str = "docs/manual/pmc-plan-keys.md";
+
 /// Returns the content of each file below `share/`, by its path there.
 ///
 /// # Errors

@@ -28,6 +28,8 @@ fn sources(dir: &Path) -> Vec<PathBuf> {
 fn manual_pages_and_completions_are_current() {
     let stale = manual::stale(&root().join("share")).expect("pages can be made");
     assert!(stale.is_empty(), "run `cargo xtask generate`; stale: {stale:#?}");
+    let keys = std::fs::read_to_string(root().join(manual::KEYS_PAGE)).expect("the page about keys");
+    assert_eq!(keys, pmc_plan::keys::page(), "run `cargo xtask generate`");
 }
 
 #[test]

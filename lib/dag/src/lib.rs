@@ -9,8 +9,9 @@
 //! ```
 //!
 //! [`Dag`] reads it into arrays of integers over one buffer, so that a workflow of a million tasks needs
-//! little more memory than its file. [`words`] splits a command into arguments, [`mod@write`] writes the
-//! lines, [`rescue`] keeps the list of done tasks, and [`cycle`] finds tasks that can never run.
+//! little more memory than its file. [`record`] reads a line at a time. [`words`] splits a command into
+//! arguments, [`mod@write`] writes the lines, [`rescue`] keeps the list of done tasks, and [`cycle`] finds
+//! tasks that can never run.
 
 pub mod cycle;
 mod dag;
@@ -20,6 +21,7 @@ mod names;
 pub mod number;
 mod options;
 mod reader;
+pub mod record;
 pub mod rescue;
 mod text;
 pub mod words;
@@ -28,6 +30,10 @@ pub mod write;
 pub use dag::{Dag, Task};
 pub use error::{DagError, DagErrorKind, reason};
 pub use options::{AbortOn, CategoryId, Forward, OptionSet, Request};
+
+/// Identifier and transformation of tasks that an earlier plan of the submit directory had and the present one has not. They
+/// are done, and stay in the DAG because the logs name them.
+pub const EARLIER_PLAN: &str = "pegasus::earlier-plan";
 
 /// Number of a task, in the order of the TASK lines of the DAG file, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

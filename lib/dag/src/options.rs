@@ -251,8 +251,8 @@ fn seconds(what: &'static str, value: &[u8], name: &[u8]) -> Result<Duration, Da
     Ok(Duration::from_millis((milliseconds as u64).max(min)))
 }
 
-/// Parses `CODE[=RETURN]`. Without a second code, the run ends with that of the task. As in shells, this is 128
-/// and its number for a signal.
+/// Parses `CODE[=RETURN]`. Without a second code, the run ends with that of the task. As in shells, this is
+/// 128 and its number for a signal.
 fn abort_on(value: &[u8]) -> Option<AbortOn> {
     let text = std::str::from_utf8(value).ok()?;
     let (code, exit) = text

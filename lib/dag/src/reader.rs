@@ -11,8 +11,8 @@ use crate::dag::{Dag, Entry, NO_ID};
 use crate::error::{DagError, DagErrorKind};
 use crate::names::{self, NameIndex};
 use crate::options::{self, CategoryId, Options};
-use crate::text::{cut, lossy, trim};
-use crate::words::Words;
+use crate::record::{Record, TaskRecord};
+use crate::text::lossy;
 
 /// Number of names that are looked up together: first the slots of the index are read, then the tasks, then
 /// the texts. In a large DAG each of these reads misses the cache, and independent misses overlap.
@@ -46,7 +46,7 @@ pub(crate) fn read(text: Vec<u8>) -> Result<Dag, DagError> {
     while start < text.len() {
         reader.number += 1;
         let end = memchr::memchr(b'\n', &text[start..]).map_or(text.len(), |len| start + len);
-        if let Err(error) = reader.line(trim(&text[start..end])) {
+        if let Err(error) = reader.line(&text[start..end]) {
             // The first error is reported, and an earlier line may have one.
             reader.flush()?;
             return Err(error);
@@ -129,19 +129,15 @@ impl<'a> Reader<'a> {
         if line.len() >= u32::MAX as usize {
             return Err(self.error(DagErrorKind::LineTooLong));
         }
-        // As in the original, the keyword is only a prefix: `TASKS a cmd` is a task.
-        if line.starts_with(b"TASK") {
-            self.task(line)
-        } else if line.starts_with(b"EDGE") {
-            self.edge(line)
-        } else if line.starts_with(b"#@") {
-            self.pegasus_id(line)
-        } else if cut(line).0 == b"MAXJOBS" {
-            self.max_jobs(line)
-        } else if line.is_empty() || line.starts_with(b"#") {
-            Ok(())
-        } else {
-            Err(self.error(DagErrorKind::Record(lossy(line))))
+        match Record::parse(line).map_err(|kind| self.error(kind))? {
+            Record::Task(TaskRecord { name, rest }) => self.task(name, rest),
+            Record::Edge { parent, child } => self.edge([parent, child]),
+            Record::Label { id, .. } => {
+                self.id = Some(id);
+                Ok(())
+            }
+            Record::MaxJobs { category, limit } => self.max_jobs(category.into_owned(), limit),
+            Record::Nothing => Ok(()),
         }
     }
 
@@ -149,11 +145,7 @@ impl<'a> Reader<'a> {
         DagError::at(self.number, kind)
     }
 
-    fn task(&mut self, line: &'a [u8]) -> Result<(), DagError> {
-        let (name, rest) = cut(cut(line).1);
-        if rest.is_empty() {
-            return Err(self.error(DagErrorKind::TaskRecord(lossy(line))));
-        }
+    fn task(&mut self, name: &'a [u8], rest: &'a [u8]) -> Result<(), DagError> {
         if !self.new_edges.is_empty() || self.new_names.len() == BLOCK_SIZE {
             self.flush()?;
         }
@@ -191,15 +183,11 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn edge(&mut self, line: &'a [u8]) -> Result<(), DagError> {
-        let (parent, child) = cut(cut(line).1);
-        if child.is_empty() {
-            return Err(self.error(DagErrorKind::EdgeRecord(lossy(line))));
-        }
+    fn edge(&mut self, ends: [&'a [u8]; 2]) -> Result<(), DagError> {
         if !self.new_names.is_empty() || self.new_edges.len() == BLOCK_SIZE {
             self.flush()?;
         }
-        let ends = [parent, child].map(|name| (names::hash(name), name));
+        let ends = ends.map(|name| (names::hash(name), name));
         self.new_edges.push(NewEdge {
             line: self.number,
             ends,
@@ -267,33 +255,12 @@ impl<'a> Reader<'a> {
         self.entries[task.index()].name(self.text)
     }
 
-    fn pegasus_id(&mut self, line: &'a [u8]) -> Result<(), DagError> {
-        let (id, rest) = cut(cut(line).1);
-        if cut(rest).1.is_empty() {
-            return Err(self.error(DagErrorKind::PegasusRecord(lossy(line))));
-        }
-        self.id = Some(id);
-        Ok(())
-    }
-
-    /// Reads `MAXJOBS CATEGORY NUMBER`, as in an input file of HTCondor's DAGMan. The last line of a category
-    /// counts.
-    fn max_jobs(&mut self, line: &[u8]) -> Result<(), DagError> {
-        let mut words = Words::new(cut(line).1);
-        let number = |word: &[u8]| std::str::from_utf8(word).ok()?.parse().ok();
-        let (Some(name), Some(limit), None) = (words.next(), words.next(), words.next()) else {
-            return Err(self.error(DagErrorKind::MaxJobsRecord(lossy(line))));
-        };
-        let Some(limit) = number(&limit).filter(|limit| *limit > 0) else {
-            return Err(self.error(DagErrorKind::MaxJobsRecord(lossy(line))));
-        };
+    /// Sets the limit of a category. The last line of a category counts.
+    fn max_jobs(&mut self, name: Vec<u8>, limit: u32) -> Result<(), DagError> {
         let limits = &mut self.category_limits;
         let number =
             new_number(limits.len(), "categories").map_err(|kind| DagError::at(self.number, kind))?;
-        let category = *self
-            .categories
-            .entry(name.into_owned())
-            .or_insert(CategoryId(number));
+        let category = *self.categories.entry(name).or_insert(CategoryId(number));
         if category.index() == limits.len() {
             limits.push(limit);
         } else {

@@ -21,8 +21,9 @@ pub(crate) fn trim(mut line: &[u8]) -> &[u8] {
 }
 
 /// Returns the first word of a trimmed text and the rest without leading blanks.
+/// A line has no line feed inside.
 pub(crate) fn cut(text: &[u8]) -> (&[u8], &[u8]) {
-    let end = text.iter().position(|b| is_blank(*b)).unwrap_or(text.len());
+    let end = memchr::memchr3(b' ', b'\t', b'\r', text).unwrap_or(text.len());
     let (word, rest) = text.split_at(end);
     (word, trim(rest))
 }

@@ -55,6 +55,8 @@ pub struct TaskLine<'a> {
     pub gpus: Option<u32>,
     /// `-p`: priority.
     pub priority: Option<i64>,
+    /// `-t`: attempts.
+    pub tries: Option<u32>,
     /// More options, in the syntax of the line; may be empty.
     pub options: &'a str,
     /// Program and arguments in the syntax of the line, quoted with [`words::quote`](crate::words::quote) if
@@ -115,6 +117,9 @@ pub fn task_in_parts(out: &mut String, line: &TaskLine<'_>, more: &[&str]) -> Re
     }
     if let Some(priority) = line.priority {
         let _ = write!(out, "-p {priority} ");
+    }
+    if let Some(tries) = line.tries {
+        let _ = write!(out, "-t {tries} ");
     }
     let options = line.options.trim_matches([' ', '\t', '\r']);
     if !options.is_empty() {
@@ -237,7 +242,8 @@ mod tests {
             cpus: Some(1),
             gpus: Some(2),
             priority: Some(-10),
-            options: " -t 3 ",
+            tries: Some(4),
+            options: " -f A=a ",
             command: "/bin/kickstart  -n gen ",
         };
         task(&mut out, &line).unwrap();
@@ -254,7 +260,7 @@ mod tests {
         assert_eq!(
             out,
             "#@ 7 gen:4.0 ID01 \n\
-             TASK gen_ID01 -m 1024 -c 1 -g 2 -p -10 -t 3 /bin/kickstart  -n gen \n\
+             TASK gen_ID01 -m 1024 -c 1 -g 2 -p -10 -t 4 -f A=a /bin/kickstart  -n gen \n\
              TASK b /bin/true\n\
              EDGE gen_ID01 b\n"
         );

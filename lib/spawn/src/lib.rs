@@ -17,8 +17,8 @@ mod strings;
 
 pub use strings::CStrings;
 
-/// Number of the first descriptor in [`Spawn::keep`], in the new process. Programs may rely on it: some shells
-/// redirect only to descriptors of one digit.
+/// Number of the first descriptor in [`Spawn::keep`], in the new process. Programs may rely on it: some
+/// shells redirect only to descriptors of one digit.
 pub const FIRST_KEPT: RawFd = 3;
 
 /// A process to start.
@@ -263,8 +263,8 @@ unsafe fn prepare(shared: &Shared<'_>) -> bool {
     }
 }
 
-/// Gives descriptors the numbers from [`FIRST_KEPT`] on, and lets the new program inherit them. Returns false,
-/// with `errno`, if a step fails.
+/// Gives descriptors the numbers from [`FIRST_KEPT`] on, and lets the new program inherit them. Returns
+/// false, with `errno`, if a step fails.
 ///
 /// # Safety
 /// Call it in a child between clone and execve: it replaces descriptors of the process.

@@ -16,6 +16,9 @@ impl History {
     pub(super) fn set(&mut self, task: TaskNumber, state: State) {
         let at = task as usize;
         let before = std::mem::replace(&mut self.states[at], state);
+        if at >= self.counted {
+            return;
+        }
         let tally = &mut self.tallies[self.plan.class_index(task)].0;
         tally[before.index()] -= 1;
         tally[state.index()] += 1;
@@ -40,7 +43,9 @@ impl History {
             self.latest.push(NO_ATTEMPT);
             self.queued.push(NEVER);
             self.tallies.resize(self.plan.classes().len(), Tally::default());
-            self.tallies[self.plan.class_index(number)].0[State::Waiting.index()] += 1;
+            if (number as usize) < self.counted {
+                self.tallies[self.plan.class_index(number)].0[State::Waiting.index()] += 1;
+            }
         }
         Some(number)
     }
@@ -132,10 +137,11 @@ impl History {
 
     /// Resets tasks that are ready or running when a run ends: they wait for the next run.
     fn reset_unfinished(&mut self, time: Micros) {
-        let unfinished = self
-            .tallies
-            .iter()
-            .any(|tally| tally.get(State::Running) + tally.get(State::Ready) > 0);
+        let unfinished = self.states.len() > self.counted
+            || self
+                .tallies
+                .iter()
+                .any(|tally| tally.get(State::Running) + tally.get(State::Ready) > 0);
         if !unfinished {
             return;
         }

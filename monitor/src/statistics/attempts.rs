@@ -65,17 +65,6 @@ impl Attempts {
             host: vec![0; size],
         }
     }
-
-    /// Returns the number of attempts that were only queued when a run was cut off, and that the next run
-    /// replaced. The next attempt of the job is no retry.
-    pub(super) fn replaced_in_queue(&self) -> u64 {
-        let times = self.submitted.iter().zip(&self.executed);
-        let never_began = times.map(|(submitted, executed)| *submitted != 0 && *executed == 0);
-        let replaced = never_began
-            .zip(&self.last)
-            .filter(|(never, last)| *never && !**last);
-        replaced.count() as u64
-    }
 }
 
 /// A batch of rows. All names are in one string.

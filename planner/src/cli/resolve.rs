@@ -81,6 +81,7 @@ pub(super) fn request(
         job_prefix: typed.job_prefix,
         cluster: names(&typed.cluster),
         batch,
+        runs_here: false,
         arguments: shown_arguments(arguments, &environment),
         line: arguments.get(1..).unwrap_or_default().to_vec(),
         pictures,

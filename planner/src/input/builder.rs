@@ -7,10 +7,11 @@ use rustc_hash::FxHashMap;
 
 use super::{Embedded, ReadOptions, graph};
 use crate::error::{InputError, InputErrors, near_spelling};
+use crate::keys::Checker;
 use crate::model::{
     FileId, FileKind, FileUse, Job, JobIndex, Link, Position, TransferFlag, TransformationName, Workflow,
 };
-use crate::profiles::{Checker, Namespace};
+use crate::profiles::Namespace;
 use crate::syntax::interner::Interner;
 
 /// Maximum problems that get a spelling hint: each hint costs a walk over all ids.

@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 
 use pmc_dag::list;
-use pmc_dag::write::{self, WriteError};
+use pmc_dag::write::{self, TaskLine, WriteError};
 
 use crate::exec::{Aggregator, Cluster};
 use crate::exec::{JobId, Task};
@@ -334,7 +334,14 @@ fn entry(
             list::translate(line, text);
             Ok(())
         }
-        Aggregator::MpiExec => write::task(text, &command.task_line(&job.name, line)),
+        Aggregator::MpiExec => {
+            // The retries are those of the cluster as a whole.
+            let line = TaskLine {
+                tries: None,
+                ..command.task_line(&job.name, line)
+            };
+            write::task(text, &line)
+        }
     }
 }
 

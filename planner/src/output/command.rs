@@ -41,6 +41,8 @@ pub(crate) struct Command {
     pub(crate) gpus: Option<u32>,
     /// `-p`.
     pub(crate) priority: Option<i64>,
+    /// `-t`.
+    pub(crate) tries: Option<u32>,
     /// Additional task options.
     pub(crate) options: String,
     /// Content of the argument file, if there is one.
@@ -68,6 +70,7 @@ impl Command {
             cpus: self.cpus,
             gpus: self.gpus,
             priority: self.priority,
+            tries: self.tries,
             options: &self.options,
             command,
         }
@@ -83,7 +86,8 @@ impl Command {
         ] {
             text.clear();
         }
-        (self.memory_mb, self.cpus, self.gpus, self.priority) = (None, None, None, None);
+        (self.memory_mb, self.cpus, self.gpus) = (None, None, None);
+        (self.priority, self.tries) = (None, None);
         (self.argument_file, self.stdin) = (None, None);
     }
 }
@@ -148,6 +152,7 @@ impl Commands {
         let of = &common.resources;
         (command.memory_mb, command.cpus, command.gpus, command.priority) =
             (of.memory_mb, of.cpus, of.gpus, of.priority);
+        command.tries = of.tries;
         command.options.push_str(&of.options);
         if !super::cluster::inherits_environment(plan, id) {
             command.environment.push_str(&common.environment);
@@ -281,7 +286,7 @@ fn is_called_by_script(plan: &Plan<'_>, id: JobId) -> bool {
 }
 
 /// Known wrappers. PegasusLite is ignored, since jobs share the work directory.
-const WRAPPERS: &[&str] = &["", "Kickstart", "None", "PegasusLite"];
+const WRAPPERS: &[&str] = &["", "Kickstart", "None", "NoGridStart", "PegasusLite"];
 
 /// Returns whether kickstart wraps the program.
 pub(crate) fn is_wrapped(plan: &Plan<'_>, id: JobId) -> bool {
@@ -292,7 +297,8 @@ pub(crate) fn is_wrapped(plan: &Plan<'_>, id: JobId) -> bool {
 
 /// Returns whether a value of the profile `gridstart` means that no kickstart wraps the program.
 pub(crate) fn is_no_wrapper(gridstart: &str) -> bool {
-    gridstart.trim().eq_ignore_ascii_case("none")
+    let gridstart = gridstart.trim();
+    gridstart.eq_ignore_ascii_case("none") || gridstart.eq_ignore_ascii_case("nogridstart")
 }
 
 /// Returns the launcher from the profiles and its options.

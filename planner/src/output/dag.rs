@@ -16,6 +16,7 @@ use super::Plan;
 use super::batch::NodeSize;
 use super::command::{Command, Commands};
 use super::events::{JobEvents, Prefixes};
+use super::fingerprints::{self, Prints};
 use super::in_order::in_order;
 
 /// Maximum jobs whose problems are shown.
@@ -37,9 +38,18 @@ struct Rendered {
     commands: Commands,
     command: Command,
     scratch: String,
+    prints: String,
+    print_scratch: fingerprints::Scratch,
 }
 
-/// Writes the DAG, argument files, and the events of jobs, in one pass over the jobs.
+/// Fingerprints of the tasks, and the file for them.
+pub(crate) struct PrintsFile<'a> {
+    pub(crate) prints: &'a Prints,
+    pub(crate) file: File,
+    pub(crate) path: &'a Path,
+}
+
+/// Writes the DAG, argument files, fingerprints, and the events of jobs, in one pass over the jobs.
 ///
 /// # Errors
 /// Jobs that the DAG cannot express, failed writes.
@@ -49,7 +59,13 @@ pub(crate) fn write(
     dag: &Path,
     node: NodeSize,
     events: &mut JobEvents<'_>,
+    to: PrintsFile<'_>,
 ) -> Result<(), PlanError> {
+    let PrintsFile {
+        prints,
+        file: mut print_file,
+        path: print_path,
+    } = to;
     let failed = |source| PlanError::io("write", dag, source);
     let mut file = File::create(dag).map_err(failed)?;
     let mut problems = Vec::new();
@@ -58,7 +74,7 @@ pub(crate) fn write(
         plan.order.len(),
         JOB_CHUNK,
         Rendered::default,
-        |rendered, range| jobs(plan, dir, node, heads, range, rendered),
+        |rendered, range| jobs(plan, (dir, node), (heads, prints), range, rendered),
         |rendered| {
             problems.append(&mut rendered.problems);
             if problems.iter().map(Vec::len).sum::<usize>() > MAX_SHOWN {
@@ -69,6 +85,9 @@ pub(crate) fn write(
             }
             file.write_all(rendered.dag.as_bytes()).map_err(failed)?;
             rendered.dag.clear();
+            let written = print_file.write_all(rendered.prints.as_bytes());
+            written.map_err(|source| PlanError::io("write", print_path, source))?;
+            rendered.prints.clear();
             JobEvents::append(event_file, event_path, &mut rendered.events)
         },
     )?;
@@ -119,9 +138,8 @@ pub(super) fn shown(problems: &mut Vec<Vec<String>>) -> Vec<String> {
 /// Renders a chunk of jobs and writes their argument files.
 fn jobs(
     plan: &Plan<'_>,
-    dir: &Path,
-    node: NodeSize,
-    heads: &Prefixes,
+    (dir, node): (&Path, NodeSize),
+    (heads, prints): (&Prefixes, &Prints),
     range: Range<usize>,
     rendered: &mut Rendered,
 ) {
@@ -133,6 +151,8 @@ fn jobs(
         commands,
         command,
         scratch,
+        prints: print_text,
+        print_scratch,
     } = rendered;
     for n in range {
         let id = plan.order[n];
@@ -160,6 +180,7 @@ fn jobs(
                 failed.get_or_insert_with(|| PlanError::io("write", &path, error));
             }
         }
+        prints.task(plan, id, command, print_scratch, print_text);
         heads.job(plan, id, command, scratch, events);
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::exec::JobId;
 use crate::profiles::{Namespace, Profiles};
+use crate::task_request::{self, CPUS, GPUS, MEMORY, PRIORITY};
 
 use super::Plan;
 use super::command::Command;
@@ -32,10 +33,7 @@ pub(crate) fn timeouts(profiles: &Profiles) -> Result<Option<(i64, Option<i64>)>
         None => number(Namespace::Globus, "maxwalltime")?,
     }
     .map(|minutes| minutes * 60);
-    let checkpoint = match number(Namespace::Pegasus, "checkpoint.time")? {
-        Some(minutes) => Some(minutes),
-        None => number(Namespace::Pegasus, "checkpoint_time")?,
-    };
+    let checkpoint = number(Namespace::Pegasus, "checkpoint.time")?;
     let Some(checkpoint) = checkpoint.map(|minutes| minutes * 60) else {
         let Some(max) = wall else { return Ok(None) };
         let term = if max >= 300 { max - 300 } else { max - 10 };
@@ -73,7 +71,8 @@ pub(crate) fn resources(plan: &Plan<'_>, id: JobId, command: &mut Command, probl
             ));
         }
     }
-    if let Some(value) = text("pmc_request_memory").or_else(|| text("memory")) {
+    let requested = |keys| task_request::find(profiles, keys).map(|(_, value)| value);
+    if let Some(value) = requested(MEMORY).map(|value| value.text()) {
         match value.parse::<f64>() {
             // 2^53 is the largest exact integer.
             Ok(mb) if (0.0..9e15).contains(&mb) => command.memory_mb = (mb >= 1.0).then_some(mb as u64),
@@ -83,7 +82,7 @@ pub(crate) fn resources(plan: &Plan<'_>, id: JobId, command: &mut Command, probl
             )),
         }
     }
-    if let Some(value) = text("pmc_request_cpus").or_else(|| text("cores")) {
+    if let Some(value) = requested(CPUS).map(|value| value.text()) {
         match value.parse::<u32>() {
             Ok(cpus) => command.cpus = (cpus > 0).then_some(cpus),
             Err(_) => problems.push(format!(
@@ -92,7 +91,7 @@ pub(crate) fn resources(plan: &Plan<'_>, id: JobId, command: &mut Command, probl
             )),
         }
     }
-    if let Some(value) = text("pmc_request_gpus").or_else(|| text("gpus")) {
+    if let Some(value) = requested(GPUS).map(|value| value.text()) {
         match value.parse::<u32>() {
             Ok(gpus) => command.gpus = (gpus > 0).then_some(gpus),
             Err(_) => problems.push(format!(
@@ -101,7 +100,7 @@ pub(crate) fn resources(plan: &Plan<'_>, id: JobId, command: &mut Command, probl
             )),
         }
     }
-    if let Some(value) = text("pmc_priority") {
+    if let Some(value) = requested(PRIORITY).map(|value| value.text()) {
         match value.parse::<i64>() {
             Ok(priority) => command.priority = Some(priority),
             Err(_) => problems.push(format!(
@@ -109,6 +108,13 @@ pub(crate) fn resources(plan: &Plan<'_>, id: JobId, command: &mut Command, probl
                 job.name
             )),
         }
+    }
+    match task_request::tries(profiles) {
+        Ok(tries) => command.tries = tries,
+        Err(value) => problems.push(format!(
+            "Invalid Value specified for retry {value} for job {}: it must be a whole number",
+            job.name
+        )),
     }
     if let Some(options) = text("pmc_task_arguments").or_else(|| text("pmc_arguments")) {
         command.options = options.to_owned();

@@ -251,7 +251,7 @@ fn link_for_monitoring(plan: &Plan<'_>, dir: &Path, id: JobId) -> Result<(), Pla
 }
 
 /// Appends the work list of an auxiliary job; nothing for other jobs.
-fn append_list(plan: &Plan<'_>, id: JobId, text: &mut String) {
+pub(super) fn append_list(plan: &Plan<'_>, id: JobId, text: &mut String) {
     let job = plan.job(id);
     match job.task {
         Task::StageIn(n) | Task::StageOut(n) | Task::InterSite(n) => {

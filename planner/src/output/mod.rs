@@ -5,6 +5,7 @@ pub(crate) mod cluster;
 pub(crate) mod command;
 pub(crate) mod dag;
 pub(crate) mod events;
+pub(crate) mod fingerprints;
 pub(crate) mod in_order;
 pub(crate) mod layout;
 pub(crate) mod limits;

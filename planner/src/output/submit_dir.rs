@@ -5,9 +5,10 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
+use monitord_compat::replacement;
 use nix::libc;
 
-use crate::error::PlanError;
+use crate::error::{Cause, PlanError};
 
 /// A submit directory under construction. It is removed unless it is published.
 #[derive(Debug)]
@@ -19,6 +20,8 @@ pub(crate) struct SubmitDir {
     /// Directories that did not exist before, innermost first.
     created: Vec<PathBuf>,
     published: bool,
+    /// The content is a new plan for a directory that has one; [`replacement`] moves it to its place.
+    replaces: bool,
 }
 
 /// Largest run number with four digits.
@@ -42,7 +45,7 @@ impl SubmitDir {
         loop {
             if number > MAX_RUN {
                 remove_all(&created);
-                return Err(PlanError::refinement(format!(
+                return Err(Cause::Directory.error(format!(
                     "{} has a run{MAX_RUN} already: remove old runs or choose another --dir",
                     parent.display()
                 )));
@@ -77,6 +80,27 @@ impl SubmitDir {
         Self::stage(path.to_owned(), created)
     }
 
+    /// Prepares a new plan for a submit directory. [`replacement::commit`] makes it count.
+    ///
+    /// # Errors
+    /// A directory that cannot be created.
+    pub(crate) fn replacing(path: &Path) -> Result<Self, PlanError> {
+        let whole = path.join(replacement::STAGING);
+        let staging = whole.join(replacement::NEW);
+        // From a program that was killed.
+        if whole.symlink_metadata().is_ok() {
+            fs::remove_dir_all(&whole).map_err(|e| PlanError::io("remove the directory", &whole, e))?;
+        }
+        fs::create_dir_all(&staging).map_err(|e| PlanError::io("make the directory", &staging, e))?;
+        Ok(SubmitDir {
+            path: path.to_owned(),
+            staging,
+            created: vec![whole],
+            published: false,
+            replaces: true,
+        })
+    }
+
     fn stage(path: PathBuf, created: Vec<PathBuf>) -> Result<Self, PlanError> {
         let parent = path.parent().unwrap_or(&path).to_owned();
         let staged = tempfile::Builder::new()
@@ -89,6 +113,7 @@ impl SubmitDir {
                 staging: directory.keep(),
                 created,
                 published: false,
+                replaces: false,
             }),
             Err(e) => {
                 remove_all(&created);
@@ -135,11 +160,15 @@ impl SubmitDir {
     }
 
     /// Moves the content to the final path. An empty directory is replaced as a whole; otherwise each file is
-    /// moved.
+    /// moved. A replacing plan stays where it is.
     ///
     /// # Errors
     /// A failed move.
     pub(crate) fn publish(mut self) -> Result<PathBuf, PlanError> {
+        if self.replaces {
+            self.published = true;
+            return Ok(self.path.clone());
+        }
         match fs::rename(&self.staging, &self.path) {
             Ok(()) => {}
             Err(_) => {

@@ -1,11 +1,9 @@
 //! Warnings and notes about a finished plan: what has no effect here, and what stays where.
 
-use crate::error::PlanError;
 use crate::exec::{Exec, ExecJob, Task};
+use crate::keys::BYPASS;
 use crate::model::{Arguments, TransferFlag, Workflow};
 use crate::output::command::{doubt, is_no_wrapper};
-use crate::profiles::Namespace;
-use crate::properties::Properties;
 use crate::refine::sites::Sites;
 
 /// Returns a warning if no output site is set: outputs stay in the work directory then.
@@ -56,46 +54,15 @@ pub(super) fn doubtful_arguments(workflow: &Workflow, exec: &Exec) -> Option<Str
     ))
 }
 
-/// Returns a warning about pre- and post-scripts, which only DAGMan starts.
-pub(super) fn dagman_scripts(exec: &Exec) -> Option<String> {
-    let is_script = |key: &str| {
-        let mut words = ["pre", "post"].iter().filter_map(|word| key.strip_prefix(word));
-        words.any(|rest| rest.is_empty() || rest.starts_with('.'))
-    };
-    let mut setups = exec.setups.iter().enumerate();
-    let (setup, key) = setups.find_map(|(n, setup)| {
-        let mut keys = setup.profiles.of(Namespace::Dagman).map(|(key, _)| key);
-        Some((n, keys.find(|key| is_script(&key.to_ascii_lowercase()))?))
-    })?;
-    let mut jobs = exec.jobs.iter().chain(&exec.members);
-    let name = &jobs.find(|job| job.setup.index() == setup)?.name;
-    Some(format!(
-        "the profile dagman::{key}, as the job {name} has it, has no effect: there is no DAGMan that starts scripts before \
-         and after jobs; the profiles exitcode.failuremsg and exitcode.successmsg of the namespace pegasus are heeded by \
-         the code generator Shell"
-    ))
-}
-
 /// Returns a warning about inputs that bypass the work directory: here all jobs share that directory.
-pub(super) fn bypass(workflow: &Workflow, properties: &Properties) -> Result<Option<String>, PlanError> {
-    const KEY: &str = "pegasus.transfer.bypass.input.staging";
-    let what = if properties.get_bool(KEY, false)? {
-        format!("the property {KEY} has")
-    } else {
-        let uses = || workflow.jobs.iter().flat_map(|job| &job.uses);
-        match uses().find(|u| u.bypass) {
-            Some(first) => format!(
-                "bypass, as {} inputs have it, for example {}, has",
-                uses().filter(|u| u.bypass).count(),
-                workflow.files.name(first.file)
-            ),
-            None => return Ok(None),
-        }
-    };
-    Ok(Some(format!(
-        "{what} no effect: with a shared file system all inputs come into the work directory; pegasus.transfer.links = true \
-         links those that are on the site instead of copying them"
-    )))
+pub(super) fn bypass(workflow: &Workflow) -> Option<String> {
+    let uses = || workflow.jobs.iter().flat_map(|job| &job.uses);
+    let first = uses().find(|u| u.bypass)?;
+    Some(format!(
+        "bypass, as {} inputs have it, for example {}, has no effect: {BYPASS}",
+        uses().filter(|u| u.bypass).count(),
+        workflow.files.name(first.file)
+    ))
 }
 
 /// Notes the sites on which jobs run. All of them run inside one job of the executor.

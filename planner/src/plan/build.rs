@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::inputs::{Inputs, add_transformations_dir, property_sources, with_further_problems};
 use super::{Counts, Planned, Preview, Script, advice, directories, files, iso_seconds, preflight};
 use crate::diagnostic::Diagnostic;
-use crate::error::PlanError;
+use crate::error::{Cause, PlanError};
 use crate::exec::{Exec, JobId};
 use crate::graph::{Graph, by_depth};
 use crate::output::layout::Layout;
@@ -66,7 +66,7 @@ pub fn wants_shell(request: &Request) -> bool {
 }
 
 /// A plan in memory.
-struct BuiltPlan<'r> {
+pub(super) struct BuiltPlan<'r> {
     request: &'r Request,
     inputs: Inputs,
     sites: Sites,
@@ -85,7 +85,7 @@ struct BuiltPlan<'r> {
 
 /// Builds the plan for a submit directory. Without a plan, catalogs that are named and missing are problems too:
 /// they may be the reason.
-fn build<'r>(
+pub(super) fn build<'r>(
     request: &'r Request,
     inputs: Inputs,
     directory: &Path,
@@ -97,7 +97,7 @@ fn build<'r>(
             problems.extend(
                 missing
                     .iter()
-                    .map(|file| format!("{}: no such catalog", file.display())),
+                    .map(|file| Cause::Replica.problem(format!("{}: no such catalog", file.display()))),
             );
             PlanError::Refinement(problems)
         }
@@ -137,15 +137,14 @@ fn build_plan<'r>(
     if request.check_files {
         preflight::check(&inputs.workflow, &exec)?;
     }
-    let (workflow, properties) = (&inputs.workflow, &inputs.properties);
+    let workflow = &inputs.workflow;
     advice::note_sites(&exec, &sites, &mut notes);
     let further = [
         advice::doubtful_arguments(workflow, &exec),
-        advice::bypass(workflow, properties)?,
+        advice::bypass(workflow),
     ];
     let further = further.into_iter().flatten().chain(exec.warnings.iter().cloned());
     let further = further.chain(advice::outputs_that_stay(workflow, &exec, &sites));
-    let further = further.chain(advice::dagman_scripts(&exec));
     warnings.extend(further.map(Diagnostic::from));
     let mut seen = rustc_hash::FxHashSet::default();
     warnings.retain(|warning| seen.insert(warning.to_string()));
@@ -201,7 +200,20 @@ impl BuiltPlan<'_> {
     ///
     /// # Errors
     /// Files that cannot be written, and jobs that cannot be written into a DAG.
-    fn write(mut self, directory: SubmitDir) -> Result<Planned, PlanError> {
+    fn write(self, directory: SubmitDir) -> Result<Planned, PlanError> {
+        self.write_and(directory, &mut |_, _| Ok(()))
+    }
+
+    /// Writes the plan like [`BuiltPlan::write`]. `complete` gets the plan and the directory with its files
+    /// before these are published.
+    ///
+    /// # Errors
+    /// As [`BuiltPlan::write`], and those of `complete`.
+    pub(super) fn write_and(
+        mut self,
+        directory: SubmitDir,
+        complete: &mut dyn FnMut(&Plan<'_>, &Path) -> Result<(), PlanError>,
+    ) -> Result<Planned, PlanError> {
         let (request, counts) = (self.request, self.counts());
         let (mut warnings, notes) = (
             std::mem::take(&mut self.warnings),
@@ -213,6 +225,7 @@ impl BuiltPlan<'_> {
         let braindump = records::braindump(&plan, request);
         let text = monitord_compat::braindump::write(&braindump);
         files::put(&staging.join("braindump.yml"), &text)?;
+        complete(&plan, &staging)?;
         if plan.exec.jobs.len() <= output::MAX_SMALL_PLAN {
             directory.sync()?;
         }
@@ -288,7 +301,7 @@ impl BuiltPlan<'_> {
         for job in jobs {
             match explainer.explain(job) {
                 Ok(text) => explanations.push(text),
-                Err(problem) => problems.push(problem.to_string()),
+                Err(problem) => problems.push(Cause::Job.problem(problem.to_string())),
             }
         }
         if !problems.is_empty() {
@@ -345,7 +358,7 @@ fn order(exec: &Exec) -> Result<Vec<JobId>, PlanError> {
     let graph = Graph::new(exec.jobs.len(), &exec.edges);
     let order = graph
         .order()
-        .ok_or_else(|| PlanError::refinement("the plan has a cycle; please report this"))?;
+        .ok_or_else(|| Cause::Job.error("the plan has a cycle; please report this"))?;
     let depths = graph.depths(&order);
     Ok(by_depth(&depths).concat())
 }

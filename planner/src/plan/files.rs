@@ -11,12 +11,14 @@ use rustc_hash::FxHashMap;
 
 use crate::catalog::replica::ReplicaCatalog;
 use crate::diagnostic::Diagnostic;
-use crate::exec::{Place, SiteId, Task};
+use crate::exec::{ExecJob, Place, SiteId, Task};
+use crate::fingerprint::Facts;
 use crate::output::events::{JobEvents, Tasks};
+use crate::output::fingerprints::Prints;
 use crate::output::{self, PROPERTIES, Plan, batch, records};
 use crate::refine::settings::Generator;
 
-use super::inputs::Inputs;
+use super::inputs::{Inputs, property_sources};
 use super::{Script, iso_seconds};
 use crate::error::PlanError;
 use crate::request::Request;
@@ -55,6 +57,7 @@ pub(super) struct Code {
 fn generate(
     plan: &Plan<'_>,
     request: &Request,
+    (facts, read): (&Facts, &[PathBuf]),
     resources: &batch::Resources,
     site: SiteId,
     dir: &Path,
@@ -66,7 +69,17 @@ fn generate(
     match plan.settings.generator {
         Generator::Pmc => {
             let dag = dir.join(format!("{base}.dag"));
-            output::dag::write(plan, dir, &dag, resources.node, events)?;
+            let prints = Prints::new(plan);
+            let head = prints.head(facts, read)?;
+            let path = output::fingerprints::file(plan, dir);
+            put(&path, &head)?;
+            let file = fs::OpenOptions::new().append(true).open(&path);
+            let to = output::dag::PrintsFile {
+                prints: &prints,
+                file: file.map_err(|e| PlanError::io("write", &path, e))?,
+                path: &path,
+            };
+            output::dag::write(plan, dir, &dag, resources.node, events, to)?;
             let executor = executor(request, &plan.sites.get(site).tools, warnings);
             code.scripts = batch::write(plan, resources, &executor, dir)?;
         }
@@ -107,7 +120,20 @@ pub(super) fn write(
     let places = output::lists::write(plan, dir)?;
     plan.orders.get_or_init(|| places);
     let mut events = JobEvents::new(plan, &tasks)?;
-    let code = generate(plan, request, &resources, site, dir, &mut events, warnings)?;
+    let made_of = (
+        &facts(plan, request, inputs, &resources),
+        &*read_files(request, inputs),
+    );
+    let code = generate(
+        plan,
+        request,
+        made_of,
+        &resources,
+        site,
+        dir,
+        &mut events,
+        warnings,
+    )?;
     events.finish()?;
     records::write_cache(plan, &dir.join(format!("{base}.cache")))?;
     put(&dir.join(format!("{base}.notify")), &records::notify(plan))?;
@@ -128,6 +154,43 @@ pub(super) fn write(
         )?;
     }
     Ok(code)
+}
+
+/// Returns the facts about a plan for later commands.
+fn facts(plan: &Plan<'_>, request: &Request, inputs: &Inputs, resources: &batch::Resources) -> Facts {
+    let is_elsewhere = |job: &ExecJob| plan.sites.get(job.site).name != "local";
+    let chosen = !request.batch.schedulers.is_empty()
+        || request.batch.detected.is_some()
+        || inputs.properties.get("pegasus.batch.scheduler").is_some();
+    let scripts = resources.schedulers.iter();
+    Facts {
+        cluster: !request.runs_here && (chosen || plan.exec.jobs.iter().any(is_elsewhere)),
+        scripts: scripts
+            .map(|scheduler| {
+                let name = format!("{}.{}", plan.base, scheduler.suffix());
+                (scheduler.name().to_owned(), name)
+            })
+            .collect(),
+        chosen,
+        reused: plan.exec.deleted,
+    }
+}
+
+/// Returns the files from which the plan is made, whether they exist or not.
+fn read_files(request: &Request, inputs: &Inputs) -> Vec<PathBuf> {
+    let properties = property_sources(request);
+    let files = [
+        properties.system_file,
+        properties.user_file,
+        properties.working_file,
+        properties.conf_file,
+    ];
+    let mut all = vec![request.workflow.clone()];
+    all.extend(files.into_iter().flatten());
+    all.extend(catalogs(request, inputs));
+    all.extend(request.input_dirs.iter().cloned());
+    all.extend(request.transformations_dir.clone());
+    all
 }
 
 /// Returns the path of pegasus-mpi-cluster: in the tools of the site, else on `PATH`.

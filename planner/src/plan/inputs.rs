@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use rustc_hash::FxHashSet;
+
 use crate::catalog::replica::DirectoryOptions;
 use crate::catalog::transformation::TransformationCatalog;
 use crate::catalog::{Loaded, SearchDirs, replica, site, transformation};
@@ -10,18 +12,19 @@ use crate::diagnostic::Diagnostic;
 use crate::error::InputErrors;
 use crate::expand::ExpandEnv;
 use crate::input::{ParsedWorkflow, ReadOptions, read_workflow};
+use crate::keys;
 use crate::model::{Files, Workflow};
 use crate::properties::{Properties, PropertySources};
 use crate::refine::programs::Programs;
 use crate::refine::replicas::Replicas;
-use crate::refine::settings::Settings;
+use crate::refine::settings::{Generator, Settings};
 use crate::refine::sites::{Sites, made_local};
 use crate::refine::storage::StorageMapper;
 use crate::refine::{further_problems, subworkflow};
 
 use super::this_machine;
 
-use crate::error::PlanError;
+use crate::error::{Cause, PlanError};
 use crate::request::Request;
 
 /// Variable that input files may use for the directory of the workflow file.
@@ -173,17 +176,18 @@ fn read(request: &Request, properties: Properties, settings: Settings) -> Result
     let missing = [&sites.missing, &transformations.missing].into_iter().flatten();
     let missing = missing.chain(&catalog.missing).cloned().collect();
     let warnings = [
+        properties.warnings(),
         &workflow.warnings,
         &sites.catalog.warnings,
         &transformations.catalog.warnings,
         &replicas.catalog.warnings,
     ]
     .into_iter()
-    .chain(replicas.runs.iter().map(|run| &run.warnings))
+    .chain(replicas.runs.iter().map(|run| run.warnings.as_slice()))
     .flatten()
     .map(Diagnostic::from)
-    .chain(of_parts.into_iter().chain(this_machine).map(Diagnostic::from))
-    .collect();
+    .chain(of_parts.into_iter().chain(this_machine).map(Diagnostic::from));
+    let warnings = without_repetitions(warnings, settings.generator);
     Ok(Inputs {
         properties,
         settings,
@@ -196,6 +200,19 @@ fn read(request: &Request, properties: Properties, settings: Settings) -> Result
         missing,
         warnings,
     })
+}
+
+/// Leaves out further warnings about one key, and those that are wrong for the code generator.
+fn without_repetitions(warnings: impl Iterator<Item = Diagnostic>, generator: Generator) -> Vec<Diagnostic> {
+    let mut seen = FxHashSet::default();
+    warnings
+        .filter(|warning| {
+            let is_wrong = generator == Generator::Shell && warning.message.ends_with(keys::ONLY_SHELL);
+            let mut is_first =
+                || !keys::is_about_key(&warning.message) || seen.insert(warning.message.clone());
+            !is_wrong && is_first()
+        })
+        .collect()
 }
 
 /// Adds the replica files, runs and directories of the command line.
@@ -294,7 +311,7 @@ pub(super) fn add_transformations_dir(
         return Ok(());
     };
     if systems.any(|other| other != system) {
-        return Err(PlanError::refinement(format!(
+        return Err(Cause::Program.error(format!(
             "the programs in {} cannot be used: the execution sites differ in architecture or operating system",
             directory.display()
         )));

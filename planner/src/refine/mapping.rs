@@ -5,12 +5,13 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::catalog::transformation::{TransformationEntry, TransformationKind};
-use crate::error::PlanError;
+use crate::error::{Cause, PlanError, Problem};
 use crate::model::{
     FileId, FileKind, FileUse, Files, Job, JobIndex, JobKind, Link, TransferFlag, TransformationName,
     Workflow,
 };
 use crate::profiles::{Namespace, Profiles};
+use crate::task_request;
 
 use super::Refinement;
 use super::programs::{Programs, auxiliary_name, default_program};
@@ -150,11 +151,8 @@ impl<'a> Mapper<'a> {
             });
             numbers[n] = Some(id);
         }
-        if problems.is_empty() {
-            Ok(Mapped { numbers, staged })
-        } else {
-            Err(PlanError::Refinement(problems))
-        }
+        PlanError::check(problems)?;
+        Ok(Mapped { numbers, staged })
     }
 
     /// Returns site and program of every kept job.
@@ -205,42 +203,42 @@ impl<'a> Mapper<'a> {
     }
 
     /// Returns site and program of a job whose profiles fix the site.
-    fn pinned(&self, job: &Job) -> Result<(SiteId, Program), String> {
+    fn pinned(&self, job: &Job) -> Result<(SiteId, Program), Problem> {
         let name = fixed_site(job).unwrap_or_default();
         let site = self.sites.find(name).ok_or_else(|| {
-            format!(
+            Cause::Site.problem(format!(
                 "the job {} is pinned to the site {name}, which is in no site catalog\n  hint: {}",
                 job.id,
                 self.sites.suggestion(name)
-            )
+            ))
         })?;
         if self.sites.get(site).scratch.is_none() {
-            return Err(format!(
+            return Err(Cause::Profile.problem(format!(
                 "the job {} is pinned to the site {name}, which has no directory of type sharedScratch",
                 job.id
-            ));
+            )));
         }
         if named_program(job).is_some() {
             return self.named_program(job, site);
         }
         match self.programs.usable(&job.transformation, self.sites.get(site)) {
             Some(entry) => Ok((site, Program::Entry(entry))),
-            None => Err(self.programs.missing(&job.transformation, &[name])),
+            None => Err(Cause::Program.problem(self.programs.missing(&job.transformation, &[name]))),
         }
     }
 
     /// Returns the program that a profile of the job names.
-    fn named_program(&self, job: &Job, site: SiteId) -> Result<(SiteId, Program), String> {
+    fn named_program(&self, job: &Job, site: SiteId) -> Result<(SiteId, Program), Problem> {
         let pfn = named_program(job).unwrap_or_default();
         let path = pfn.strip_prefix("file://").unwrap_or(pfn);
         if path.starts_with('/') {
             Ok((site, Program::Pinned(path.to_owned())))
         } else {
-            Err(format!(
+            Err(Cause::Profile.problem(format!(
                 "the job {} names its program with the profile selector::pfn, which must be an absolute path, \
                  not {pfn}",
                 job.id
-            ))
+            )))
         }
     }
 
@@ -257,7 +255,7 @@ impl<'a> Mapper<'a> {
         program: &Program,
         exec: &mut Exec,
         staged: &mut StagedPrograms,
-    ) -> Result<SetupId, String> {
+    ) -> Result<SetupId, Problem> {
         let declared = self.declared_programs(&mut workflow.jobs[n].uses, &workflow.files);
         let own = &workflow.jobs[n].profiles;
         if let Program::Entry(number) = program
@@ -282,10 +280,10 @@ impl<'a> Mapper<'a> {
             for required in self.programs.requires(&name).iter().chain(&declared) {
                 let Some(other) = self.programs.usable(required, self.sites.get(site)) else {
                     let site = [self.sites.get(site).name.as_str()];
-                    return Err(format!(
+                    return Err(Cause::Program.problem(format!(
                         "{} (required by {name})",
                         self.programs.missing(required, &site)
-                    ));
+                    )));
                 };
                 if self.programs.entry(other).kind == TransformationKind::Stageable {
                     self.stage_program(workflow, n, required, other, staged)?;
@@ -305,7 +303,7 @@ impl<'a> Mapper<'a> {
         profiles.fill_from(&self.settings.profiles);
         self.check_workdir(&workflow.jobs[n], site, &profiles)?;
         for (key, value) in DEFAULTS {
-            if profiles.pegasus(key).is_none() {
+            if task_request::needs_default(&profiles, key) {
                 profiles.set(Namespace::Pegasus, key, value);
             }
         }
@@ -343,7 +341,7 @@ impl<'a> Mapper<'a> {
 
     /// Refuses a job with its own work directory: jobs exchange files in the one work directory of their
     /// site.
-    fn check_workdir(&self, job: &Job, site: SiteId, profiles: &Profiles) -> Result<(), String> {
+    fn check_workdir(&self, job: &Job, site: SiteId, profiles: &Profiles) -> Result<(), Problem> {
         let requested = profiles
             .pegasus("workdir")
             .map(|dir| dir.trim().trim_end_matches('/'));
@@ -352,7 +350,7 @@ impl<'a> Mapper<'a> {
             return Ok(());
         }
         let directory = place.scratch.as_ref().map_or("", |s| s.path.as_str());
-        Err(format!(
+        Err(Cause::Profile.problem(format!(
             "the job {} ({}) has the profile pegasus::workdir = {}, but with a shared file system the jobs of a site work \
              in one directory, {directory}\n  hint: set the profile for the site {} in the site catalog, or as the property \
              pegasus.workdir",
@@ -360,7 +358,7 @@ impl<'a> Mapper<'a> {
             job.transformation,
             requested.unwrap_or_default(),
             place.name
-        ))
+        )))
     }
 
     /// Makes a program an input of a job.
@@ -371,7 +369,7 @@ impl<'a> Mapper<'a> {
         name: &TransformationName,
         entry: EntryId,
         staged: &mut StagedPrograms,
-    ) -> Result<FileId, String> {
+    ) -> Result<FileId, Problem> {
         let lfn = staged_name(name, &self.settings.staging_delimiter);
         let file = workflow.files.intern(&lfn);
         staged.entries.insert(file, entry);
@@ -379,11 +377,11 @@ impl<'a> Mapper<'a> {
         let uses = &mut job.uses;
         let own = uses.iter().find(|u| u.file == file);
         if own.is_some_and(|u| u.link.writes()) {
-            return Err(format!(
+            return Err(Cause::Job.problem(format!(
                 "the job {} has an output {lfn}, which is also the name of the program {name} that is staged for it, so \
                  the output would replace the program: rename one of them",
                 job.id
-            ));
+            )));
         }
         if own.is_none() {
             uses.push(FileUse {

@@ -6,6 +6,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::catalog::replica::{Replica, ReplicaCatalog};
 use crate::error::near_spelling;
+use crate::error::{Cause, Problem};
 use crate::model::{FileId, Job, Link, Metadata, Workflow};
 
 use super::mapping::job_name;
@@ -145,15 +146,16 @@ fn drop_equal(replicas: &mut Vec<Replica>) {
 }
 
 /// Returns the message about a file without location.
-pub(crate) fn missing_text(lfn: &str, job: &str, others: usize, hint: Option<&str>) -> String {
+pub(crate) fn missing_text(lfn: &str, job: &str, others: usize, hint: Option<&str>) -> Problem {
     let mut text = format!("Can't determine a location to transfer input file for lfn {lfn} for job {job}");
     if others > 0 {
         text.push_str(&format!(" and {others} more jobs"));
     }
-    if let Some(hint) = hint {
-        text.push_str(&format!("\n  hint: {hint}"));
+    Problem {
+        cause: Cause::Replica,
+        message: text,
+        hint: hint.map(str::to_owned),
     }
-    text
 }
 
 /// Maximum missing files for which similar names are searched.
@@ -161,7 +163,7 @@ pub(crate) const ADVISED: usize = 50;
 
 /// Returns the inputs that no job writes and no source knows. Used when planning fails before the transfers
 /// are added, so that one message lists all problems.
-pub(crate) fn missing(workflow: &Workflow, kept: &[bool], replicas: &Replicas, prefix: &str) -> Vec<String> {
+pub(crate) fn missing(workflow: &Workflow, kept: &[bool], replicas: &Replicas, prefix: &str) -> Vec<Problem> {
     let mut written = vec![false; workflow.files.len()];
     for file_use in workflow.jobs.iter().flat_map(|job| &job.uses) {
         written[file_use.file] |= file_use.link.writes();

@@ -383,7 +383,7 @@ impl Settings {
                 .map_or(4000, |n| usize::try_from(n).unwrap_or(usize::MAX)),
             mode,
             profiles: default_profiles(properties, is_development),
-            warnings: warnings(properties, refiner),
+            warnings: warnings(refiner),
         })
     }
 }
@@ -480,8 +480,8 @@ fn default_profiles(properties: &Properties, is_development: bool) -> Profiles {
     profiles
 }
 
-fn warnings(properties: &Properties, refiner: Refiner) -> Vec<String> {
-    let mut warnings = super::unused::warnings(properties);
+fn warnings(refiner: Refiner) -> Vec<String> {
+    let mut warnings = Vec::new();
     if refiner == Refiner::Empty {
         warnings.push(
             "pegasus.transfer.refiner = Empty: no files are staged or registered; inputs must be in the work directory \

@@ -188,11 +188,7 @@ impl Builder<'_, '_> {
                 missing.hint.as_deref(),
             )
         }));
-        if problems.is_empty() {
-            Ok(())
-        } else {
-            Err(PlanError::Refinement(problems))
-        }
+        PlanError::check(problems)
     }
 
     /// Adds all transfers of one compute job.

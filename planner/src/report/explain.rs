@@ -14,6 +14,7 @@ use crate::refine::files;
 use crate::refine::mapping::Mapper;
 use crate::refine::replicas::Replicas;
 use crate::refine::settings::ReuseScope;
+use crate::task_request::{self, ProfileKey};
 
 /// Maximum entries of a list that are shown.
 const MAX_SHOWN: usize = 12;
@@ -212,17 +213,14 @@ impl<'a, 'm> Explainer<'a, 'm> {
         };
         page.line("program", &program);
         for (name, keys, unit) in [
-            ("memory", ["pmc_request_memory", "memory"], " MB"),
-            ("cores", ["pmc_request_cpus", "cores"], ""),
-            ("priority", ["pmc_priority", "pmc_priority"], ""),
-            ("run time", ["runtime", "runtime"], " s expected"),
+            ("memory", task_request::MEMORY, " MB"),
+            ("cores", task_request::CPUS, ""),
+            ("priority", task_request::PRIORITY, ""),
+            ("run time", &[(Namespace::Pegasus, "runtime")], " s expected"),
         ] {
-            if let Some((key, value)) = keys
-                .iter()
-                .find_map(|key| Some((key, setup.profiles.pegasus(key)?)))
-            {
+            if let Some((key, value)) = task_request::find(&setup.profiles, keys) {
                 let from = self.source(job.site, n, setup.entry, key);
-                page.line(name, &format!("{value}{unit}, {from}"));
+                page.line(name, &format!("{}{unit}, {from}", value.text()));
             }
         }
         page.lines("reads", self.inputs(id, n).into_iter());
@@ -270,11 +268,13 @@ impl<'a, 'm> Explainer<'a, 'm> {
         text
     }
 
-    /// Returns the source of a profile of the namespace `pegasus`: the strongest one that has it.
-    fn source(&self, site: SiteId, n: JobIndex, entry: Option<EntryId>, key: &str) -> String {
-        let has = |profiles: &Profiles| profiles.pegasus(key).is_some();
+    /// Returns the source of a profile: the strongest one that has it.
+    fn source(&self, site: SiteId, n: JobIndex, entry: Option<EntryId>, key: ProfileKey) -> String {
+        let (namespace, key) = key;
+        let has = |profiles: &Profiles| profiles.get(namespace, key).is_some();
         let mapper = self.view.mapper;
-        let profile = format!("profile pegasus::{key}");
+        let namespace = namespace.as_str();
+        let profile = format!("profile {namespace}::{key}");
         if let Some(entry) = entry.map(|e| mapper.programs.entry(e))
             && has(&entry.profiles)
         {
@@ -290,7 +290,7 @@ impl<'a, 'm> Explainer<'a, 'm> {
             return format!("from the {profile} of the job");
         }
         if has(&mapper.settings.profiles) {
-            return format!("from the property pegasus.{key}");
+            return format!("from the property {namespace}.{key}");
         }
         "the default".into()
     }

@@ -23,6 +23,8 @@ const BOX_HEIGHT: f64 = 34.0;
 const LEVEL_HEIGHT: f64 = 78.0;
 /// Distance between two boxes of a level.
 const GAP: f64 = 14.0;
+/// Maximum space to the right of the boxes for arrows that pass levels.
+const MAX_BULGE: f64 = 160.0;
 /// Space above the boxes for title and legend.
 const HEADER: f64 = 50.0;
 /// Width of an entry of the legend.
@@ -225,15 +227,18 @@ impl Drawing {
         text
     }
 
-    /// Returns left edge, top and width of each box: one row for each level.
+    /// Returns left edge, top and width of each box: one centred row for each level.
     fn boxes(&self) -> Vec<(f64, f64, f64)> {
         let pairs: Vec<(u32, u32)> = self.edges.iter().map(|&(from, to, _)| (from, to)).collect();
         let graph = Graph::new(self.nodes.len(), &pairs);
         let depths = graph.depths(&graph.topological().unwrap_or_default());
         let widths: Vec<f64> = self.nodes.iter().map(|node| width(&node.label)).collect();
         let mut boxes = vec![(0.0, 0.0, 0.0); self.nodes.len()];
-        for (level, nodes) in by_depth(&depths).into_iter().enumerate() {
-            let mut x = GAP;
+        let levels: Vec<Vec<u32>> = by_depth(&depths).into_iter().collect();
+        let row = |nodes: &Vec<u32>| nodes.iter().map(|&n| widths[n as usize] + GAP).sum::<f64>();
+        let widest = levels.iter().map(row).fold(0.0, f64::max);
+        for (level, nodes) in levels.into_iter().enumerate() {
+            let mut x = GAP + (widest - row(&nodes)) / 2.0;
             for n in nodes.into_iter().map(|n: u32| n as usize) {
                 boxes[n] = (x, HEADER + GAP + level as f64 * LEVEL_HEIGHT, widths[n]);
                 x += widths[n] + GAP;
@@ -242,17 +247,21 @@ impl Drawing {
         boxes
     }
 
-    /// Draws the boxes of each level in a row, with straight arrows.
+    /// Draws the boxes of each level in a row. Arrows to the next level are straight, all others pass the
+    /// boxes on the right.
     fn svg(&self) -> String {
         let boxes = self.boxes();
         let kinds = KINDS
             .iter()
             .filter(|(kind, _)| self.nodes.iter().any(|node| node.kind == *kind));
         let legend: Vec<_> = kinds.collect();
-        let width = boxes
-            .iter()
-            .map(|(x, _, width)| x + width + GAP)
-            .fold(400.0_f64.max(legend.len() as f64 * LEGEND_WIDTH + 20.0), f64::max);
+        let right = boxes.iter().map(|(x, _, width)| x + width).fold(0.0, f64::max);
+        let has_long = self.edges.iter().any(|&(from, to, _)| {
+            let ((_, top, _), (_, bottom, _)) = (boxes[from as usize], boxes[to as usize]);
+            is_long(top, bottom)
+        });
+        let margin = if has_long { MAX_BULGE } else { 0.0 };
+        let width = (right + margin + GAP).max(400.0_f64.max(legend.len() as f64 * LEGEND_WIDTH + 20.0));
         let height = boxes
             .iter()
             .map(|(_, y, _)| y + BOX_HEIGHT + GAP)
@@ -277,14 +286,11 @@ impl Drawing {
             );
         }
         for &(from, to, count) in &self.edges {
-            let ((x1, y1, width1), (x2, y2, width2)) = (boxes[from as usize], boxes[to as usize]);
+            let path = arrow(boxes[from as usize], boxes[to as usize], right);
             let _ = writeln!(
                 text,
-                "<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{y2:.1}\" stroke=\"#777\" \
-                 marker-end=\"url(#tip)\"><title>{count} dependencies</title></line>",
-                x1 + width1 / 2.0,
-                y1 + BOX_HEIGHT,
-                x2 + width2 / 2.0,
+                "<path d=\"{path}\" fill=\"none\" stroke=\"#777\" marker-end=\"url(#tip)\">\
+                 <title>{count} dependencies</title></path>",
             );
         }
         for (node, &(x, y, width)) in self.nodes.iter().zip(&boxes) {
@@ -294,12 +300,13 @@ impl Drawing {
                  fill=\"{}\" stroke=\"#555\"/>",
                 color(node.kind),
             );
+            let lines = node.label.lines().count() as f64;
             for (k, line) in node.label.lines().enumerate() {
                 let _ = write!(
                     text,
                     "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
                     x + width / 2.0,
-                    y + 14.0 + k as f64 * 13.0,
+                    y + BOX_HEIGHT / 2.0 + 4.0 + (k as f64 - (lines - 1.0) / 2.0) * 13.0,
                     escape(line)
                 );
             }
@@ -308,6 +315,32 @@ impl Drawing {
         text.push_str("</svg>\n");
         text
     }
+}
+
+/// Returns whether an arrow between boxes with these tops passes a level.
+fn is_long(top: f64, bottom: f64) -> bool {
+    bottom - top > 1.5 * LEVEL_HEIGHT
+}
+
+/// Returns the path of an arrow. `right` is the right edge of all boxes.
+fn arrow((x1, y1, width1): (f64, f64, f64), (x2, y2, width2): (f64, f64, f64), right: f64) -> String {
+    if !is_long(y1, y2) {
+        let (from, to) = (x1 + width1 / 2.0, x2 + width2 / 2.0);
+        return format!("M{from:.1},{:.1} L{to:.1},{y2:.1}", y1 + BOX_HEIGHT);
+    }
+    let levels = (y2 - y1) / LEVEL_HEIGHT;
+    // A curve reaches three quarters of the way to its control points.
+    let turn = right + (24.0 + 12.0 * levels).min(MAX_BULGE);
+    let middle = BOX_HEIGHT / 2.0;
+    format!(
+        "M{:.1},{:.1} C{turn:.1},{:.1} {turn:.1},{:.1} {:.1},{:.1}",
+        x1 + width1,
+        y1 + middle,
+        y1 + middle,
+        y2 + middle,
+        x2 + width2,
+        y2 + middle
+    )
 }
 
 /// Returns the approximate width of a box with this label.
@@ -348,6 +381,23 @@ mod tests {
         let svg = drawing.svg();
         assert_eq!(svg.matches("rx=\"5\"").count(), 3);
         assert_eq!(svg.matches("marker-end").count(), 2);
+    }
+
+    #[test]
+    fn arrows_over_several_levels_pass_the_boxes() {
+        let (jobs, _) = star(2);
+        let drawing = Drawing::of_jobs("chain".into(), &jobs, &[(0, 1), (1, 2), (0, 2)]);
+        let svg = drawing.svg();
+        let arrows: Vec<&str> = svg
+            .lines()
+            .filter(|line| line.contains("fill=\"none\""))
+            .collect();
+        assert_eq!(arrows.len(), 3, "{svg}");
+        assert_eq!(
+            arrows.iter().filter(|arrow| arrow.contains(" C")).count(),
+            1,
+            "{svg}"
+        );
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::exec::{Counts, JobId, ListId, Task, TransferSet};
 use crate::graph::{Graph, by_depth};
 use crate::output::Plan;
 use crate::refine::cleanup::space::{Sizes, short_bytes};
+use crate::task_request;
 
 /// Summary of a plan.
 #[derive(Clone, Debug, PartialEq)]
@@ -283,7 +284,8 @@ fn estimate(plan: &Plan<'_>, graph: &Graph<JobId>, machine: Machine) -> Option<E
             known += 1;
             times[n] = seconds;
         }
-        let requested = number("pmc_request_cpus").or_else(|| number("cores"));
+        let requested = task_request::find(profiles, task_request::CPUS);
+        let requested = requested.and_then(|(_, value)| value.text().parse::<f64>().ok());
         cores[n] = requested.map_or(1, |c| (c as u32).clamp(1, machine.tasks_per_node.max(1)));
     }
     if known == 0 {

@@ -92,7 +92,7 @@ fn bypass_has_no_effect_and_causes_a_warning() -> Result<(), Box<dyn std::error:
     let plan = case.plan("--sites local -Dpegasus.transfer.bypass.input.staging=true")?;
     let warnings = plan.warnings().join("\n");
     assert!(
-        warnings.contains("the property pegasus.transfer.bypass.input.staging has no effect"),
+        warnings.contains("the property pegasus.transfer.bypass.input.staging = true has no effect"),
         "{warnings}"
     );
     Ok(())

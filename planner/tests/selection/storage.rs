@@ -134,3 +134,27 @@ fn invalid_mapper_settings_are_refused() {
         assert!(message.contains(expected), "{settings}: {message}");
     }
 }
+
+#[test]
+fn deep_storage_has_the_directory_of_the_run() -> Result<(), Box<dyn std::error::Error>> {
+    let case = outputs(1);
+    let out = format!("file://{}/out", case.path().display());
+    for (line, directory) in [
+        ("--dir submit", "tester/pegasus/w/run0001"),
+        ("--dir submit --randomdir=r", "tester/pegasus/w/run0002"),
+        ("--dir submit --relative-dir X/Y", "X/Y"),
+        ("--dir submit --relative-submit-dir S", "S"),
+        (
+            "--dir submit --relative-dir X --relative-submit-dir T --randomdir=r",
+            "X",
+        ),
+    ] {
+        let plan = case.plan(&format!("{LINE} -Dpegasus.dir.storage.deep=true {line}"))?;
+        assert_eq!(
+            destinations(&plan)[0].1,
+            format!("{out}/{directory}/out0000"),
+            "{line}"
+        );
+    }
+    Ok(())
+}

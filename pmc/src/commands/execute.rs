@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::Context as _;
 use pegasus_mpi_cluster::RunEvent;
-use pmc_dag::{Dag, rescue, words};
+use pmc_dag::{Dag, EARLIER_PLAN, TaskId, rescue, words};
 
 use super::on_end;
 use crate::cli;
@@ -29,6 +29,8 @@ pub struct Request {
     pub submit: Submit,
     /// Argument for `pmc resume`.
     pub name: PathBuf,
+    /// The plan is for a batch system, and the user wants it to run here.
+    pub here: bool,
     /// Limits and options of the execution.
     pub execution: cli::Execution,
     /// What to print.
@@ -65,8 +67,10 @@ fn run(request: &Request) -> Result<Summary, Failure> {
     if let Some(unknown) = before.unknown() {
         eprintln!("pmc: warning: {}: {unknown}", rescue_path.display());
     }
-    let done: Vec<String> = before.ids().map(|task| lossy(dag.name(task))).collect();
+    let done = before.ids().filter(|task| is_planned(&dag, *task));
+    let done: Vec<String> = done.map(|task| lossy(dag.name(task))).collect();
     let done_before = done.len();
+    let total = dag.ids().filter(|task| is_planned(&dag, *task)).count();
     let observed = Observed {
         done,
         ..Observed::default()
@@ -79,12 +83,12 @@ fn run(request: &Request) -> Result<Summary, Failure> {
     }
     let style = progress::Style::choose(request.output.quiet, log || is_dumb());
     let state = progress::State {
-        total: dag.len(),
+        total,
         succeeded: done_before,
         ..Default::default()
     };
     let progress = Progress::start(style, request.output.verbose > 0, state);
-    let resume = resume_command(&request.name);
+    let resume = resume_command(request);
     let mut watch = Watch {
         dag: &dag,
         max_attempts: request.execution.tries,
@@ -92,7 +96,7 @@ fn run(request: &Request) -> Result<Summary, Failure> {
         started: BTreeMap::new(),
         observed,
     };
-    let ended = if done_before == dag.len() {
+    let ended = if done_before == total {
         // An empty run would only add to the logs.
         executor::Ended::nothing_left()
     } else {
@@ -144,7 +148,8 @@ fn summarize(
     };
     let submit = &request.submit;
     let jobs = submit.jobs();
-    let names: Vec<String> = dag.ids().map(|task| lossy(dag.name(task))).collect();
+    let tasks = dag.ids().filter(|task| is_planned(dag, *task));
+    let names: Vec<String> = tasks.map(|task| lossy(dag.name(task))).collect();
     Summary {
         label: submit.label.clone(),
         status,
@@ -156,7 +161,7 @@ fn summarize(
         max_failures_reached: ended.max_failures_reached,
         outputs: submit::outputs(&submit.destinations(&jobs)),
         submit_dir: submit.dir.clone(),
-        resume: resume_command(&request.name),
+        resume: resume_command(request),
     }
 }
 
@@ -250,9 +255,19 @@ fn print_summary(summary: &Summary, output: cli::Output) {
 }
 
 /// Returns the command to paste for resuming the run.
-fn resume_command(name: &Path) -> Vec<String> {
+fn resume_command(request: &Request) -> Vec<String> {
     let program = std::env::args().next().unwrap_or_else(|| "pmc".into());
-    vec![program, "resume".into(), name.display().to_string()]
+    let mut words = vec![program, "resume".into()];
+    if request.here {
+        words.push("--here".into());
+    }
+    words.push(request.name.display().to_string());
+    words
+}
+
+/// Returns whether a task is one of the plan, and not only of an earlier plan.
+fn is_planned(dag: &Dag, task: TaskId) -> bool {
+    dag.task(task).id != Some(EARLIER_PLAN.as_bytes())
 }
 
 fn is_dumb() -> bool {

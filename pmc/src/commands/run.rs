@@ -81,6 +81,7 @@ pub fn run(arguments: &cli::Run) -> Result<u8, Failure> {
         name: arguments
             .dir
             .join(run_dir.strip_prefix(&runs).unwrap_or(&run_dir)),
+        here: false,
         execution: arguments.execution.clone(),
         output: arguments.output,
         start,
@@ -205,6 +206,7 @@ impl PlanLine {
     fn request(&self, arguments: &cli::Run) -> Result<Request, Failure> {
         let mut request = self.parse()?;
         request.check_files = !arguments.no_check;
+        request.runs_here = true;
         request.arguments = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
         Ok(request)
     }

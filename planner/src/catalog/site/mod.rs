@@ -11,7 +11,8 @@ use crate::catalog::{
 };
 use crate::error::{InputError, InputErrors};
 use crate::expand::ExpandEnv;
-use crate::profiles::{Checker, Namespace, Profiles};
+use crate::keys::Checker;
+use crate::profiles::{Namespace, Profiles};
 use crate::properties::Properties;
 
 /// The site that Pegasus adds to each site catalog: the pool of HTCondor.

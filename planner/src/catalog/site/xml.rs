@@ -5,8 +5,9 @@ use std::path::Path;
 
 use super::{Directory, DirectoryKind, FileServer, Operation, Site, SiteCatalog};
 use crate::error::{InputError, InputErrors};
+use crate::keys::Checker;
 use crate::model::Position;
-use crate::profiles::{Checker, Namespace, Profiles};
+use crate::profiles::{Namespace, Profiles};
 use crate::syntax::xml::{Element, Result, Xml};
 
 /// Reads a whole file.

@@ -1,8 +1,9 @@
 //! Site catalogs in YAML.
 
 use super::{Directory, DirectoryKind, FileServer, Operation, Site, SiteCatalog, SysInfo};
+use crate::keys::Checker;
 use crate::model::Position;
-use crate::profiles::{Checker, Profiles};
+use crate::profiles::Profiles;
 use crate::syntax::yaml::{Fields, Node, Result, Scalar, Yaml};
 
 /// Architectures of the published schema.

@@ -7,8 +7,9 @@ use std::str::CharIndices;
 use super::{TransformationCatalog, TransformationEntry, TransformationKind, normal_pfn};
 use crate::catalog::site::SysInfo;
 use crate::error::{InputError, InputErrors};
+use crate::keys::Checker;
 use crate::model::{Position, TransformationName};
-use crate::profiles::{Checker, Namespace, Profiles};
+use crate::profiles::{Namespace, Profiles};
 
 /// Reads a whole file. A problem inside a block does not hide problems of later blocks; a broken block
 /// structure is fatal.

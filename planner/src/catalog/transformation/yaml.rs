@@ -3,8 +3,9 @@
 use super::{TransformationCatalog, TransformationEntry, TransformationKind, normal_pfn};
 use crate::catalog::site::SysInfo;
 use crate::catalog::site::yaml::system;
+use crate::keys::Checker;
 use crate::model::{Hook, Position, TransformationName};
-use crate::profiles::{Checker, Profiles};
+use crate::profiles::Profiles;
 use crate::syntax::yaml::common::Pairs;
 use crate::syntax::yaml::{Fields, Result, Scalar, Yaml};
 

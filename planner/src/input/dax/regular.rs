@@ -10,10 +10,11 @@ use std::sync::Arc;
 use super::job::{Rules, finish_use, link, xml_transfer};
 use super::{Dax, put};
 use crate::input::builder::{Builder, default_use, parse_size};
+use crate::keys;
 use crate::model::{
     Arguments, FileId, FileKind, FileUse, Job, JobKind, Link, Position, TransferFlag, TransformationName,
 };
-use crate::profiles::{Namespace, Profiles, is_pegasus_key, parse_bool};
+use crate::profiles::{Namespace, Profiles, parse_bool};
 use crate::syntax::xml::Xml;
 
 /// Maximum attributes of an element; the full reader handles more.
@@ -303,11 +304,8 @@ pub(super) fn job<'a>(
                 })?;
                 let value = scan.keyed_text(close, "</profile>")?;
                 let namespace = Namespace::parse(namespace).filter(|_| !key.is_empty())?;
-                // Unknown keys cause warnings, and numbers may be invalid.
-                let is_checked = ["memory", "diskspace"]
-                    .iter()
-                    .any(|k| key.eq_ignore_ascii_case(k));
-                if namespace == Namespace::Pegasus && (is_checked || !is_pegasus_key(key)) {
+                // Other keys cause warnings, and numbers may be invalid.
+                if !keys::is_plain(namespace, key) {
                     return None;
                 }
                 job.profiles.set(namespace, key, value);

@@ -56,12 +56,14 @@ fn is_of_the_job(namespace: Namespace, key: &str) -> bool {
                         | "gpus"
                         | "diskspace"
                         | "checkpoint.time"
-                        | "checkpoint_time"
                         | "create.dir"
                         | "change.dir"
                 )
         }
-        _ => false,
+        Namespace::Condor => key.starts_with("request_"),
+        Namespace::Dagman => key == "priority",
+        Namespace::Globus => matches!(key, "count" | "maxmemory" | "totalmemory"),
+        Namespace::Stat => false,
     }
 }
 
@@ -79,7 +81,7 @@ fn rule(namespace: Namespace, key: &str) -> Option<Rule> {
     Some(match (namespace, key) {
         (Namespace::Pegasus, "runtime" | "maxwalltime")
         | (Namespace::Globus, "maxtime" | "maxcputime" | "maxwalltime") => Rule::Sum,
-        (Namespace::Pegasus, "nodes" | "ppn") | (Namespace::Globus, "maxmemory" | "minmemory") => Rule::Most,
+        (Namespace::Pegasus, "nodes" | "ppn") | (Namespace::Globus, "minmemory") => Rule::Most,
         (Namespace::Pegasus, "nosymlink") => Rule::Any,
         (Namespace::Pegasus, "exitcode.failuremsg" | "exitcode.successmsg") => Rule::All,
         _ => return None,
@@ -153,7 +155,7 @@ mod tests {
             (Pegasus, "nosymlink", "true"),
             (Pegasus, "ppn", "2"),
             (Globus, "maxwalltime", "5"),
-            (Globus, "maxmemory", "900"),
+            (Globus, "minmemory", "900"),
             (Dagman, "retry", "3"),
             (Env, "A", "1"),
             (Pegasus, "exitcode.failuremsg", "bad"),
@@ -163,7 +165,7 @@ mod tests {
             (Pegasus, "nosymlink", "false"),
             (Pegasus, "ppn", "1"),
             (Globus, "maxwalltime", "7"),
-            (Globus, "maxmemory", "80"),
+            (Globus, "minmemory", "80"),
             (Dagman, "retry", "2"),
             (Pegasus, "memory", "7"),
             (Pegasus, "exitcode.failuremsg", "worse"),
@@ -174,7 +176,7 @@ mod tests {
             (Pegasus, "nosymlink", "true"),
             (Pegasus, "ppn", "2"),
             (Globus, "maxwalltime", "17"),
-            (Globus, "maxmemory", "900"),
+            (Globus, "minmemory", "900"),
             (Dagman, "retry", "2"),
             (Pegasus, "exitcode.failuremsg", "bad@worse"),
         ]);

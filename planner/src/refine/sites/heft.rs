@@ -5,6 +5,7 @@
 //! as many processors as its site catalog entry has idle nodes, else nodes at all, else ten.
 
 use super::selection::{Placed, Placing, of_job};
+use crate::error::{Cause, Problem};
 use crate::exec::{EntryId, SiteId};
 use crate::graph::Lists;
 use crate::ids::Id as _;
@@ -21,7 +22,7 @@ const LONGEST: f64 = 1e12;
 ///
 /// # Errors
 /// All programs without an estimate.
-pub(super) fn choose(placing: &Placing<'_>, placed: &mut Placed) -> Result<Vec<SiteId>, Vec<String>> {
+pub(super) fn choose(placing: &Placing<'_>, placed: &mut Placed) -> Result<Vec<SiteId>, Vec<Problem>> {
     let count = placing.workflow.jobs.len();
     let graph = placing.graph();
     let order = graph.topological().unwrap_or_default();
@@ -81,8 +82,8 @@ pub(super) fn choose(placing: &Placing<'_>, placed: &mut Placed) -> Result<Vec<S
 }
 
 /// Returns the seconds of each job on each site where it can run.
-fn costs(placing: &Placing<'_>) -> Result<Lists<JobIndex, (SiteId, u64)>, Vec<String>> {
-    let mut problems: Vec<String> = Vec::new();
+fn costs(placing: &Placing<'_>) -> Result<Lists<JobIndex, (SiteId, u64)>, Vec<Problem>> {
+    let mut problems: Vec<Problem> = Vec::new();
     let mut costs = Lists::default();
     for n in JobIndex::first(placing.workflow.jobs.len()) {
         let job = placing.job(n);
@@ -93,18 +94,18 @@ fn costs(placing: &Placing<'_>) -> Result<Lists<JobIndex, (SiteId, u64)>, Vec<St
                 Some(Ok(seconds)) => costs.push((site, seconds)),
                 // A job with a fixed site only takes up room there.
                 _ if !is_free => costs.push((site, 1)),
-                None => problems.push(format!(
+                None => problems.push(Cause::Profile.problem(format!(
                     "the site selector Heft needs the profile pegasus::runtime of {} on the site {}: set it in the \
                      transformation catalog, or of {} in the workflow",
                     job.transformation,
                     placing.sites.get(site).name,
                     job.id
-                )),
-                Some(Err(text)) => problems.push(format!(
+                ))),
+                Some(Err(text)) => problems.push(Cause::Profile.problem(format!(
                     "{} on the site {}: the profile pegasus::runtime must be a number of seconds, not `{text}`",
                     of_job(placing, n),
                     placing.sites.get(site).name
-                )),
+                ))),
             }
         };
         match (placing.class(n), placing.fixed.get(&n)) {
@@ -127,7 +128,16 @@ fn costs(placing: &Placing<'_>) -> Result<Lists<JobIndex, (SiteId, u64)>, Vec<St
     }
     // One job of a kind stands for all.
     let mut seen = rustc_hash::FxHashSet::default();
-    problems.retain(|problem| seen.insert(problem.split(": set it").next().unwrap_or_default().to_owned()));
+    problems.retain(|problem| {
+        seen.insert(
+            problem
+                .message
+                .split(": set it")
+                .next()
+                .unwrap_or_default()
+                .to_owned(),
+        )
+    });
     Err(problems)
 }
 

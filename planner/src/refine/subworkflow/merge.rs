@@ -2,12 +2,18 @@
 //!
 //! A separate workflow has its own work directory. One plan has one directory. So a file that the
 //! sub-workflow job does not list is private to the sub-workflow, and no other job may write a file with its
-//! name.
+//! name. Files that pass along the dependencies of sub-workflows are an exception: see [`passing`].
 
-use rustc_hash::FxHashMap;
+mod passing;
 
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::error::{Cause, Problem};
 use crate::ids::Id as _;
 use crate::model::{FileId, Job, JobIndex, TransferFlag, Workflow};
+
+use super::super::replicas::Replicas;
+use passing::{Dependencies, User};
 
 /// Maximum reported problems of one kind.
 const MAX_REPORTED: usize = 20;
@@ -16,8 +22,9 @@ const MAX_REPORTED: usize = 20;
 pub(super) fn merge(
     workflow: &mut Workflow,
     parts: Vec<(JobIndex, Workflow)>,
+    replicas: &Replicas,
     warnings: &mut Vec<String>,
-    problems: &mut Vec<String>,
+    problems: &mut Vec<Problem>,
 ) {
     if parts.is_empty() {
         return;
@@ -26,12 +33,15 @@ pub(super) fn merge(
     let mut parts = parts.into_iter().peekable();
     let jobs = std::mem::take(&mut workflow.jobs);
     for (n, job) in JobIndex::first(jobs.len()).zip(jobs) {
+        let before = merger.jobs.len();
         match parts.next_if(|(at, _)| *at == n) {
             None => merger.keep(job, workflow),
             Some((_, part)) => merger.replace(&job, part, workflow, warnings),
         }
+        let added = merger.jobs.len() - before;
+        merger.outer.extend(std::iter::repeat_n(n, added));
     }
-    merger.finish(workflow, problems);
+    merger.finish(workflow, replicas, problems);
 }
 
 /// Users of one file name.
@@ -49,10 +59,14 @@ struct Merger {
     jobs: Vec<Job>,
     /// Part of each new job, 0 for the workflow itself.
     origins: Vec<u32>,
+    /// The old job of each new job.
+    outer: Vec<JobIndex>,
     /// First and last jobs, in the new order, of each old job.
     ends: Vec<(Vec<JobIndex>, Vec<JobIndex>)>,
     edges: Vec<(JobIndex, JobIndex)>,
     files: Vec<Meeting>,
+    /// Files that sub-workflow jobs, by their old number, share with the outer workflow.
+    listed: FxHashSet<(JobIndex, FileId)>,
     parts: u32,
 }
 
@@ -61,9 +75,11 @@ impl Merger {
         Merger {
             jobs: Vec::with_capacity(workflow.jobs.len()),
             origins: Vec::new(),
+            outer: Vec::new(),
             ends: Vec::with_capacity(workflow.jobs.len()),
             edges: Vec::new(),
             files: vec![Meeting::default(); workflow.files.len()],
+            listed: FxHashSet::default(),
             parts: 0,
         }
     }
@@ -107,6 +123,8 @@ impl Merger {
             .filter(|(_, u)| Some(u.file) != job.file)
             .map(|(k, u)| (u.file, k))
             .collect();
+        let outer = JobIndex::new(self.ends.len());
+        self.listed.extend(shared.keys().map(|&file| (outer, file)));
         for &file in shared.keys() {
             self.files[file].shared = true;
         }
@@ -167,7 +185,42 @@ impl Merger {
         }
     }
 
-    fn finish(mut self, workflow: &mut Workflow, problems: &mut Vec<String>) {
+    /// Shares the files that pass along the dependencies of sub-workflows.
+    fn share_passing(&mut self, workflow: &Workflow, replicas: &Replicas) {
+        let mut users: FxHashMap<FileId, Vec<User>> = FxHashMap::default();
+        let is_met = |file: FileId| {
+            let meeting = &self.files[file];
+            meeting.written && meeting.other.is_some()
+        };
+        let outer_jobs = self.ends.len();
+        let mut is_part = vec![false; outer_jobs];
+        for (n, job) in self.jobs.iter().enumerate() {
+            let outer = self.outer[n];
+            is_part[outer] = self.origins[n] != 0;
+            for file_use in job.uses.iter().filter(|u| is_met(u.file)) {
+                let is_private = self.origins[n] != 0 && !self.listed.contains(&(outer, file_use.file));
+                users.entry(file_use.file).or_default().push(User {
+                    outer,
+                    space: is_private.then_some(outer),
+                    writes: file_use.link.writes(),
+                });
+            }
+        }
+        if users.is_empty() {
+            return;
+        }
+        let mut dependencies = Dependencies::new(&workflow.edges, is_part);
+        for (file, users) in users {
+            if dependencies.pass(&users, replicas.knows(workflow.files.name(file))) {
+                let meeting = &mut self.files[file];
+                meeting.shared = true;
+                meeting.other = None;
+            }
+        }
+    }
+
+    fn finish(mut self, workflow: &mut Workflow, replicas: &Replicas, problems: &mut Vec<Problem>) {
+        self.share_passing(workflow, replicas);
         for &(parent, child) in &workflow.edges {
             for &last in &self.ends[parent].1 {
                 for &first in &self.ends[child].0 {
@@ -204,13 +257,13 @@ impl Merger {
             }
             let name = workflow.files.name(FileId::new(n));
             let id = |job: JobIndex| &self.jobs[job].id;
-            problems.push(format!(
+            problems.push(Cause::SubWorkflow.problem(format!(
                 "the jobs {} and {} would have the file {name} in one work directory, though it is not the same one: \
                  a sub-workflow shares only files that the job standing for it lists in its uses. List {name} there \
                  if it is the same file, or give one of the two another name",
                 id(first),
                 id(other)
-            ));
+            )));
         }
         self.edges.sort_unstable();
         self.edges.dedup();

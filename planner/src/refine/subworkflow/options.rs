@@ -1,28 +1,60 @@
 //! Arguments of sub-workflow jobs, which are planner options. Options that the plan fulfils anyway are
 //! accepted. Options without effect on the results give a warning. Other options are refused.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use crate::catalog::{SearchDirs, replica, site, transformation};
+use crate::error::{Cause, InputErrors, Problem};
+use crate::expand::ExpandEnv;
+use crate::input::Embedded;
 use crate::model::{Arguments, Job, Workflow};
 use crate::properties::{Properties, PropertySources};
 use crate::request::SubworkflowOptions;
 
 use super::super::replicas::Replicas;
-use super::{OuterWorkflow, canonical};
+use super::{Catalogs, OuterWorkflow, canonical};
 
 /// Advice about an option that differs.
 const WITH_PLAN: &str = "Plan the whole with it, or leave it out here";
 
-/// Checks the arguments of a sub-workflow job.
+/// Properties of HTCondor, of records and of transfers, or that can have one value in one plan only. They change
+/// no results, so that other values than those of the whole cause a warning.
+const WITHOUT_EFFECT: &[&str] = &[
+    "condor.",
+    "dagman.",
+    "globus.",
+    "pegasus.catalog.workflow.",
+    "pegasus.catalog.master.",
+    "pegasus.code.generator",
+    "pegasus.condor.",
+    "pegasus.data.configuration",
+    "pegasus.dir.submit.",
+    "pegasus.dir.useTimestamp",
+    "pegasus.integrity.",
+    "pegasus.log.",
+    "pegasus.metrics.",
+    "pegasus.mode",
+    "pegasus.monitord.",
+    "pegasus.transfer.",
+];
+/// Properties of the catalogs of a sub-workflow, which are added to those of the whole.
+const CATALOGS: &[&str] = &[
+    "pegasus.catalog.site",
+    "pegasus.catalog.transformation",
+    "pegasus.catalog.replica",
+];
+
+/// Checks the arguments of a sub-workflow job. Returns the properties of its own, if it names catalogs in them.
 #[expect(clippy::too_many_lines, reason = "one option after another")]
 pub(super) fn check(
     workflow: &Workflow,
     job: &Job,
     outer: &OuterWorkflow<'_>,
-    replicas: &Replicas,
+    catalogs: &Catalogs<'_>,
     warnings: &mut Vec<String>,
-    problems: &mut Vec<String>,
-) {
+    problems: &mut Vec<Problem>,
+) -> Option<Properties> {
+    let replicas = &*catalogs.replicas;
     let words: Vec<String> = match &job.arguments {
         Arguments::Raw(text) => pmc_dag::words::Words::new(text.as_bytes())
             .map(|word| String::from_utf8_lossy(&word).into_owned())
@@ -35,32 +67,32 @@ pub(super) fn check(
             let message = error.to_string();
             let message = message.strip_prefix("error: ").unwrap_or(&message);
             let first = message.lines().next().unwrap_or_default();
-            problems.push(format!(
+            problems.push(Cause::SubWorkflow.problem(format!(
                 "the job {}: its arguments {}: {first}",
                 job.id,
                 words.join(" ")
-            ));
-            return;
+            )));
+            return None;
         }
     };
     let request = outer.request;
     let mut refuse = |option: &str, value: String, advice: &str| {
-        problems.push(format!(
+        problems.push(Cause::SubWorkflow.problem(format!(
             "the job {}: its argument {option} {value} differs from what the workflow around it is planned with; \
              its jobs become part of that plan. {advice}",
             job.id
-        ));
+        )));
+    };
+    let site = |name: &String| match catalogs.sites.is_undefined_local(name) {
+        true => "local".to_owned(),
+        false => name.clone(),
     };
     let differ = |own: &[String], whole: &[String]| -> bool {
-        let sorted = |list: &[String]| {
-            let mut list = list.to_vec();
-            list.sort_unstable();
-            list.dedup();
-            list
-        };
-        !own.is_empty() && sorted(own) != sorted(whole)
+        let whole: Vec<String> = whole.iter().map(site).collect();
+        let any = whole.iter().any(|name| name == "*");
+        !own.iter().map(site).all(|name| any || whole.contains(&name))
     };
-    if differ(&own.sites, &request.sites) {
+    if !request.sites.is_empty() && differ(&own.sites, &request.sites) {
         refuse("--sites", own.sites.join(","), WITH_PLAN);
     }
     if differ(&own.output_sites, &request.output_sites) {
@@ -72,23 +104,7 @@ pub(super) fn check(
     {
         refuse("--output-dir", dir.clone(), WITH_PLAN);
     }
-    let path = |file: &PathBuf| -> PathBuf {
-        let name = file.to_string_lossy();
-        let location = replicas
-            .lookup(&name)
-            .and_then(|known| known.replicas.into_iter().next());
-        match location {
-            Some(replica) => replica.pfn.strip_prefix("file://").unwrap_or(&replica.pfn).into(),
-            None => {
-                let beside = workflow.path.with_file_name(file);
-                if file.is_relative() && beside.exists() {
-                    beside
-                } else {
-                    here.join(file)
-                }
-            }
-        }
-    };
+    let path = |file: &PathBuf| locate(file, workflow, replicas, here);
     for (option, own, whole) in [
         ("--cache", &own.cache, &request.cache_files),
         ("--inherited-rc-files", &own.inherited, &request.inherited_files),
@@ -107,7 +123,7 @@ pub(super) fn check(
             refuse("--transformations-dir", dir.display().to_string(), WITH_PLAN);
         }
     }
-    check_properties(job, outer, &own, path, problems);
+    let properties = own_properties(job, outer, &own, path, warnings, problems);
     if !own.without_effect.is_empty() {
         warnings.push(format!(
             "the job {}: the arguments {} are passed over, since its jobs become jobs of this plan, where the options \
@@ -116,16 +132,75 @@ pub(super) fn check(
             own.without_effect.join(", ")
         ));
     }
+    properties
 }
 
-/// Refuses properties that differ from those of the outer workflow.
-fn check_properties(
+/// Returns the file that an argument names: a logical file, else one beside the workflow, else one in the working
+/// directory.
+fn locate(file: &Path, workflow: &Workflow, replicas: &Replicas, here: &Path) -> PathBuf {
+    let known = replicas.lookup(&file.to_string_lossy());
+    match known.and_then(|known| known.replicas.into_iter().next()) {
+        Some(replica) => replica.pfn.strip_prefix("file://").unwrap_or(&replica.pfn).into(),
+        None => {
+            let beside = workflow.path.with_file_name(file);
+            if file.is_relative() && beside.exists() {
+                beside
+            } else {
+                here.join(file)
+            }
+        }
+    }
+}
+
+/// Reads the catalogs that the properties of a sub-workflow job name.
+///
+/// # Errors
+/// All problems of the catalogs.
+pub(super) fn catalogs(
+    own: &Properties,
+    workflow: &Workflow,
+    part: &Workflow,
+    outer: &OuterWorkflow<'_>,
+    replicas: &Replicas,
+    env: &ExpandEnv,
+) -> Result<Embedded, InputErrors> {
+    let here = &outer.request.environment.working_dir;
+    let mut properties = own.clone();
+    for key in CATALOGS {
+        let key = format!("{key}.file");
+        if let Some(file) = own.get(&key).filter(|file| !file.is_empty()) {
+            let file = locate(Path::new(file), workflow, replicas, here);
+            properties.set(&key, &file.display().to_string());
+        }
+    }
+    let names = |key: &str| own.get(key).is_some() || own.get(&format!("{key}.file")).is_some();
+    let [sites, programs, locations] = [CATALOGS[0], CATALOGS[1], CATALOGS[2]].map(names);
+    let dirs = SearchDirs::from(here.as_path());
+    let mut catalogs = Embedded::default();
+    if sites {
+        catalogs.sites = Some(site::load_from_properties(&properties, dirs, env)?.catalog);
+    }
+    if programs {
+        catalogs.transformations =
+            Some(transformation::load_from_properties(&properties, dirs, env)?.catalog);
+    }
+    if locations {
+        let loaded = replica::load_from_properties(&properties, dirs, env, &part.files)?;
+        catalogs.replicas = Some(loaded.catalog);
+    }
+    Ok(catalogs)
+}
+
+/// Refuses properties that differ from those of the outer workflow. Returns the properties if they name other
+/// catalogs.
+fn own_properties(
     job: &Job,
     outer: &OuterWorkflow<'_>,
     own: &SubworkflowOptions,
     path: impl Fn(&PathBuf) -> PathBuf,
-    problems: &mut Vec<String>,
-) {
+    warnings: &mut Vec<String>,
+    problems: &mut Vec<Problem>,
+) -> Option<Properties> {
     let request = outer.request;
     let conf = own
         .conf
@@ -140,22 +215,42 @@ fn check_properties(
         environment: Vec::new(),
         command_line: own.defines.clone(),
     };
-    match Properties::load(&sources) {
-        Err(e) => problems.push(format!("the job {}: {e}", job.id)),
-        Ok(properties) => {
-            for (key, value) in properties.iter() {
-                if outer.properties.get(key) != Some(value) {
-                    let with = outer.properties.get(key).map_or_else(
-                        || "which the workflow around it is planned without".to_owned(),
-                        |whole| format!("which is {whole} for the workflow around it"),
-                    );
-                    problems.push(format!(
-                        "the job {}: its workflow is to have the property {key} = {value}, {with}; its jobs become \
-                         part of that plan. {WITH_PLAN}",
-                        job.id
-                    ));
-                }
-            }
+    let properties = match Properties::load(&sources) {
+        Ok(properties) => properties,
+        Err(error) => {
+            problems.push(Cause::SubWorkflow.problem(format!("the job {}: {error}", job.id)));
+            return None;
+        }
+    };
+    let starts = |key: &str, list: &[&str]| list.iter().any(|prefix| key.starts_with(prefix));
+    let mut ignored = Vec::new();
+    let mut has_catalogs = false;
+    for (key, value) in properties.iter() {
+        if outer.properties.get(key) == Some(value) {
+            continue;
+        }
+        if starts(key, CATALOGS) {
+            has_catalogs = true;
+        } else if starts(key, WITHOUT_EFFECT) {
+            ignored.push(key);
+        } else {
+            let with = outer.properties.get(key).map_or_else(
+                || "which the workflow around it is planned without".to_owned(),
+                |whole| format!("which is {whole} for the workflow around it"),
+            );
+            problems.push(Cause::SubWorkflow.problem(format!(
+                "the job {}: its workflow is to have the property {key} = {value}, {with}; its jobs become part of that \
+                 plan. {WITH_PLAN}",
+                job.id
+            )));
         }
     }
+    if !ignored.is_empty() {
+        warnings.push(format!(
+            "the job {}: the properties {} of its workflow are passed over, since its jobs become jobs of this plan",
+            job.id,
+            ignored.join(", ")
+        ));
+    }
+    has_catalogs.then_some(properties)
 }

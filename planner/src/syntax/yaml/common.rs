@@ -4,7 +4,8 @@ use rustc_hash::FxHashSet;
 
 use super::{Fields, Node, Result, Scalar, Yaml};
 use crate::hook::Hook;
-use crate::profiles::{Checker, Namespace, Profiles};
+use crate::keys::Checker;
+use crate::profiles::{Namespace, Profiles};
 
 /// Key and value pairs in document order.
 pub(crate) type Pairs = Vec<(String, String)>;

@@ -7,6 +7,7 @@ use pmc_monitor::causes::{Cause, Diagnosis};
 use pmc_monitor::failure::{FailedTask, Tail};
 use pmc_monitor::history::{History, Phase, State};
 
+use crate::again::resume_command;
 use crate::cli;
 use crate::table::thousands;
 use crate::text::{self, printable, shell_word};
@@ -61,8 +62,7 @@ pub fn render(
     }
     let all = history.all();
     if diagnosis.phase != Phase::Running && all.get(State::Done) < all.total() {
-        let dir = shell_word(&dir.display().to_string());
-        line(&mut out, "resume", &format!("pmc resume {dir}"));
+        line(&mut out, "resume", &resume_command(&history.dir.dag, dir));
     }
     if out.ends_with("\n\n") {
         out.pop();

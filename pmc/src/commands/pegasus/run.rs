@@ -62,6 +62,7 @@ fn run_here(submit: Submit) -> Result<u8, Failure> {
     };
     execute::execute(&execute::Request {
         name: submit.dir.clone(),
+        here: false,
         submit,
         execution: defaults.execution,
         output: defaults.output,

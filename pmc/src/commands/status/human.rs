@@ -11,6 +11,7 @@ use pmc_monitor::events::{Micros, SECOND};
 use pmc_monitor::history::{Attempt, History, Phase, State, seconds};
 use pmc_monitor::progress::{Estimate, Progress};
 
+use crate::again::resume_command;
 use crate::table::{Align, Table, thousands};
 use crate::text;
 
@@ -56,7 +57,7 @@ pub fn render(history: &History, progress: &Progress, shown: &Shown<'_>) -> Stri
     failed(&mut out, history, progress, shown);
     if shown.hints {
         batch_output(&mut out, history);
-        hints(&mut out, progress, shown);
+        hints(&mut out, history, progress, shown);
     }
     out
 }
@@ -314,7 +315,7 @@ fn more(out: &mut String, all: usize, shown: usize) {
     }
 }
 
-fn hints(out: &mut String, progress: &Progress, shown: &Shown<'_>) {
+fn hints(out: &mut String, history: &History, progress: &Progress, shown: &Shown<'_>) {
     let dir = text::shell_word(&shown.dir.display().to_string());
     let over = matches!(progress.phase, Phase::Ended(_) | Phase::CutOff);
     let left = progress.all.get(State::Done) < progress.all.total();
@@ -324,7 +325,12 @@ fn hints(out: &mut String, progress: &Progress, shown: &Shown<'_>) {
     // Without a DAG there is nothing to resume.
     if over && left && progress.missing_dag.is_none() {
         let first = if progress.failed.is_empty() { "\n" } else { "" };
-        let _ = writeln!(out, "{first}  resume   pmc resume {dir}");
+        let command = resume_command(&history.dir.dag, shown.dir);
+        let _ = writeln!(out, "{first}  resume   {command}");
+    }
+    if progress.phase == Phase::NotStarted {
+        let command = resume_command(&history.dir.dag, shown.dir);
+        let _ = writeln!(out, "\n  start    {command}");
     }
 }
 

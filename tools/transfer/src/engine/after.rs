@@ -180,7 +180,7 @@ impl Engine<'_> {
             source: remote,
             attempt: 1,
         };
-        let answer = handler.transfer(&self.copy_context(), &[pair]).pop();
+        let answer = handler.transfer_set(&self.copy_context(), &[pair]).pop();
         answer.unwrap_or(Err(TransferError::Skipped(super::NO_RESULT)))?;
         Ok(Some((directory, path)))
     }

@@ -379,7 +379,7 @@ impl Engine<'_> {
     fn attempt_transfers(&self, set: &[Item<'_>], handler: &dyn Handler) -> Vec<Result<(), TransferError>> {
         let start = (SystemTime::now(), Instant::now());
         let pairs: Vec<Pair<'_>> = set.iter().filter_map(Item::pair).collect();
-        let mut results = handler.transfer(&self.context, &pairs).into_iter();
+        let mut results = handler.transfer_set(&self.context, &pairs).into_iter();
         pairs
             .iter()
             .map(|pair| {

@@ -62,7 +62,7 @@ impl Engine<'_> {
         };
         let start = (SystemTime::now(), Instant::now());
         let result = handler
-            .transfer(&self.copy_context(), std::slice::from_ref(&pair))
+            .transfer_set(&self.copy_context(), std::slice::from_ref(&pair))
             .pop();
         let result = result.unwrap_or(Err(TransferError::Skipped(super::NO_RESULT)));
         self.finish_attempt(&pair, result, start)

@@ -74,7 +74,7 @@ impl Handler for Handle {
         5
     }
 
-    fn transfer(&self, _: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
+    fn transfer_set(&self, _: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
         lock(&self.0.sets).push(pairs.iter().map(|pair| pair.source.url.shown()).collect());
         pairs
             .iter()

@@ -23,8 +23,40 @@ impl Handler for Local {
         false
     }
 
-    fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
-        pairs.iter().map(|pair| transfer(context, pair)).collect()
+    fn transfer(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
+        let (source, destination) = (
+            context.path(&pair.source.url),
+            context.path(&pair.destination().url),
+        );
+        let options = CopyOptions {
+            hash: pair.transfer.generate_checksum,
+            cancel: context.cancel.clone(),
+        };
+        match pair.destination().url.scheme() {
+            "file" if !context.symlink => {
+                let copied = local::copy_path(&source, &destination, &options)?;
+                Ok(Done {
+                    bytes: Some(copied.bytes),
+                    sha256: copied.sha256,
+                    path: Some(copied.path),
+                })
+            }
+            "moveto" => {
+                let moved = local::move_path(&source, &destination, &options)?;
+                Ok(Done {
+                    bytes: Some(moved.bytes),
+                    sha256: moved.sha256,
+                    path: Some(moved.path),
+                })
+            }
+            _ => {
+                let bytes = local::symlink(&source, &destination, pair.transfer.verify_symlink_source)?;
+                Ok(Done {
+                    bytes: Some(bytes),
+                    ..Done::default()
+                })
+            }
+        }
     }
 
     fn make_directory(&self, context: &Context<'_>, place: &Location) -> Result<(), TransferError> {
@@ -36,41 +68,5 @@ impl Handler for Local {
             &context.path(&place.url),
             recursive && place.url.scheme() == "file",
         )
-    }
-}
-
-fn transfer(context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
-    let (source, destination) = (
-        context.path(&pair.source.url),
-        context.path(&pair.destination().url),
-    );
-    let options = CopyOptions {
-        hash: pair.transfer.generate_checksum,
-        cancel: context.cancel.clone(),
-    };
-    match pair.destination().url.scheme() {
-        "file" if !context.symlink => {
-            let copied = local::copy_path(&source, &destination, &options)?;
-            Ok(Done {
-                bytes: Some(copied.bytes),
-                sha256: copied.sha256,
-                path: Some(copied.path),
-            })
-        }
-        "moveto" => {
-            let moved = local::move_path(&source, &destination, &options)?;
-            Ok(Done {
-                bytes: Some(moved.bytes),
-                sha256: moved.sha256,
-                path: Some(moved.path),
-            })
-        }
-        _ => {
-            let bytes = local::symlink(&source, &destination, pair.transfer.verify_symlink_source)?;
-            Ok(Done {
-                bytes: Some(bytes),
-                ..Done::default()
-            })
-        }
     }
 }

@@ -81,15 +81,26 @@ pub trait Handler: Sync {
 
     /// Returns whether it uses a network service. Then waits between attempts are longer, and many failures
     /// end the run early.
-    fn is_remote(&self) -> bool;
+    fn is_remote(&self) -> bool {
+        true
+    }
 
     /// Maximum entries per call.
     fn set_size(&self) -> usize {
         1
     }
 
-    /// Transfers entries with the same two protocols. Returns one result per entry, in order.
-    fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>>;
+    /// Transfers one entry.
+    fn transfer(&self, _context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
+        let (source, destination) = (&pair.source.url, &pair.destination().url);
+        Err(unsupported(source.scheme(), destination.scheme(), destination))
+    }
+
+    /// Transfers entries with the same two protocols: all at once, or with [`Handler::transfer`]. Returns one
+    /// result per entry, in order.
+    fn transfer_set(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
+        pairs.iter().map(|pair| self.transfer(context, pair)).collect()
+    }
 
     /// Creates a directory and its parents.
     fn make_directory(&self, _context: &Context<'_>, place: &Location) -> Result<(), TransferError> {
@@ -106,7 +117,8 @@ pub trait Handler: Sync {
         Err(not_managed(place))
     }
 
-    /// Removes several files of one protocol, site and host. Returns one result per file, in order.
+    /// Removes several files of one protocol, site and host: all at once, or with [`Handler::remove`].
+    /// Returns one result per file, in order.
     fn remove_set(
         &self,
         context: &Context<'_>,
@@ -122,11 +134,7 @@ pub trait Handler: Sync {
 
 /// The error of a handler that only transfers.
 fn not_managed(place: &Location) -> TransferError {
-    TransferError::Unsupported {
-        from: String::new(),
-        to: place.url.scheme().to_owned(),
-        url: place.url.shown(),
-    }
+    unsupported("", place.url.scheme(), &place.url)
 }
 
 /// The handlers of one transfer.

@@ -233,26 +233,6 @@ impl Gs {
         Ok(serde_json::from_str(&text).unwrap_or(Value::Null))
     }
 
-    fn transfer_one(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
-        let (source, destination) = (pair.source, pair.destination());
-        let remote = if source.url.is_local() {
-            destination
-        } else {
-            source
-        };
-        let service = match self.backend(context, remote)? {
-            Backend::Gsutil(gsutil) => return gsutil.copy(context, pair),
-            Backend::Service(service) => service,
-        };
-        if destination.url.is_local() {
-            self.download(&service, context, pair)
-        } else if source.url.is_local() {
-            self.upload(&service, context, &context.path(&source.url), &destination.url)
-        } else {
-            self.copy_remote(&service, context, &source.url, &destination.url)
-        }
-    }
-
     fn download(
         &self,
         service: &Service,
@@ -424,15 +404,24 @@ impl Handler for Gs {
         scheme == "gs"
     }
 
-    fn is_remote(&self) -> bool {
-        true
-    }
-
-    fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
-        pairs
-            .iter()
-            .map(|pair| self.transfer_one(context, pair))
-            .collect()
+    fn transfer(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
+        let (source, destination) = (pair.source, pair.destination());
+        let remote = if source.url.is_local() {
+            destination
+        } else {
+            source
+        };
+        let service = match self.backend(context, remote)? {
+            Backend::Gsutil(gsutil) => return gsutil.copy(context, pair),
+            Backend::Service(service) => service,
+        };
+        if destination.url.is_local() {
+            self.download(&service, context, pair)
+        } else if source.url.is_local() {
+            self.upload(&service, context, &context.path(&source.url), &destination.url)
+        } else {
+            self.copy_remote(&service, context, &source.url, &destination.url)
+        }
     }
 
     /// Makes the bucket. An object store has no directories.

@@ -33,20 +33,7 @@ impl Handler for Http {
         matches!((from, to), ("http" | "https", "file"))
     }
 
-    fn is_remote(&self) -> bool {
-        true
-    }
-
-    fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
-        pairs
-            .iter()
-            .map(|pair| self.transfer_one(context, pair))
-            .collect()
-    }
-}
-
-impl Http {
-    fn transfer_one(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
+    fn transfer(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
         let url = &pair.source.url;
         let access = Access::of(url, url.scheme(), self.environment.credentials()?);
         let request = |headers| {
@@ -61,6 +48,8 @@ impl Http {
             .fetch(&download, &|resume| open_download(&self.client, resume, request))
     }
 }
+
+impl Http {}
 
 /// The address of a file, with credentials.
 pub(super) struct Access {

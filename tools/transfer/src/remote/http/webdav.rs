@@ -40,22 +40,6 @@ impl Webdav {
         Ok(Access::of(url, scheme, self.environment.credentials()?))
     }
 
-    fn transfer_one(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
-        if pair.destination().url.is_local() {
-            let access = self.access(&pair.source.url)?;
-            let request = |headers| {
-                let mut request = access.request("GET");
-                request.headers = headers;
-                Ok(request)
-            };
-            let download = Download::new(context, pair, access.address.clone());
-            self.downloads
-                .fetch(&download, &|resume| open_download(&self.client, resume, request))
-        } else {
-            self.put(context, pair)
-        }
-    }
-
     fn put(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
         let (file, length) = open_upload(&context.path(&pair.source.url))?;
         let access = self.access(&pair.destination().url)?;
@@ -134,15 +118,20 @@ impl Handler for Webdav {
         matches!(scheme, "webdav" | "webdavs")
     }
 
-    fn is_remote(&self) -> bool {
-        true
-    }
-
-    fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
-        pairs
-            .iter()
-            .map(|pair| self.transfer_one(context, pair))
-            .collect()
+    fn transfer(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
+        if pair.destination().url.is_local() {
+            let access = self.access(&pair.source.url)?;
+            let request = |headers| {
+                let mut request = access.request("GET");
+                request.headers = headers;
+                Ok(request)
+            };
+            let download = Download::new(context, pair, access.address.clone());
+            self.downloads
+                .fetch(&download, &|resume| open_download(&self.client, resume, request))
+        } else {
+            self.put(context, pair)
+        }
     }
 
     fn make_directory(&self, _: &Context<'_>, place: &Location) -> Result<(), TransferError> {

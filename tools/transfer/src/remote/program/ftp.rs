@@ -17,28 +17,21 @@ impl Handler for Ftp {
         (from, to) == ("ftp", "file")
     }
 
-    fn is_remote(&self) -> bool {
-        true
-    }
-
-    fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
-        let transfer_one = |pair: &Pair<'_>| {
-            let url = &pair.source.url;
-            let program = self
-                .environment
-                .require_program(&["curl", "wget"], url.scheme())?;
-            let path = encode(url.path().as_os_str().as_encoded_bytes(), true);
-            let address = format!("{}://{}{path}", url.scheme(), url.host());
-            download(context, pair, |path| {
-                let mut tool = Tool::new(&program);
-                if program.ends_with("curl") {
-                    tool.args(["-s", "-S", "--fail", "--location", "-o"]).arg(path);
-                } else {
-                    tool.args(["-nv", "--timeout=300", "--tries=1", "-O"]).arg(path);
-                }
-                tool.arg(address).run(&self.environment, context).map(drop)
-            })
-        };
-        pairs.iter().map(transfer_one).collect()
+    fn transfer(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
+        let url = &pair.source.url;
+        let program = self
+            .environment
+            .require_program(&["curl", "wget"], url.scheme())?;
+        let path = encode(url.path().as_os_str().as_encoded_bytes(), true);
+        let address = format!("{}://{}{path}", url.scheme(), url.host());
+        download(context, pair, |path| {
+            let mut tool = Tool::new(&program);
+            if program.ends_with("curl") {
+                tool.args(["-s", "-S", "--fail", "--location", "-o"]).arg(path);
+            } else {
+                tool.args(["-nv", "--timeout=300", "--tries=1", "-O"]).arg(path);
+            }
+            tool.arg(address).run(&self.environment, context).map(drop)
+        })
     }
 }

@@ -48,8 +48,18 @@ impl Gfal {
             tool.arg("-v");
         }
     }
+}
 
-    pub(super) fn transfer_one(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
+impl Handler for Gfal {
+    fn transfers(&self, from: &str, to: &str) -> bool {
+        (self.manages(from) && to == "file") || (from == "file" && self.manages(to))
+    }
+
+    fn manages(&self, scheme: &str) -> bool {
+        matches!(scheme, "root" | "srm" | "gsidavs")
+    }
+
+    fn transfer(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
         let (source, destination) = (pair.source, pair.destination());
         let copy = |place: &Location, from: OsString, to: OsString| {
             self.tool("gfal-copy", context, place, |tool| {
@@ -75,27 +85,6 @@ impl Gfal {
             copy(source, address(&source.url), address(&destination.url))?;
             Ok(Done::default())
         }
-    }
-}
-
-impl Handler for Gfal {
-    fn transfers(&self, from: &str, to: &str) -> bool {
-        (self.manages(from) && to == "file") || (from == "file" && self.manages(to))
-    }
-
-    fn manages(&self, scheme: &str) -> bool {
-        matches!(scheme, "root" | "srm" | "gsidavs")
-    }
-
-    fn is_remote(&self) -> bool {
-        true
-    }
-
-    fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
-        pairs
-            .iter()
-            .map(|pair| self.transfer_one(context, pair))
-            .collect()
     }
 
     fn make_directory(&self, context: &Context<'_>, place: &Location) -> Result<(), TransferError> {

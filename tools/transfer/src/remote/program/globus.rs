@@ -64,15 +64,11 @@ impl Handler for Globus {
         scheme == "go"
     }
 
-    fn is_remote(&self) -> bool {
-        true
-    }
-
     fn set_size(&self) -> usize {
         1000
     }
 
-    fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
+    fn transfer_set(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
         let Some(first) = pairs.first() else {
             return Vec::new();
         };
@@ -96,11 +92,6 @@ impl Handler for Globus {
     fn make_directory(&self, context: &Context<'_>, place: &Location) -> Result<(), TransferError> {
         let spec = json!({"endpoint": place.url.host(), "files": [path(place)]});
         self.run(context, "--mkdir", spec)
-    }
-
-    fn remove(&self, context: &Context<'_>, place: &Location, recursive: bool) -> Result<(), TransferError> {
-        let mut results = self.remove_set(context, &[place], recursive);
-        results.pop().unwrap_or(Ok(()))
     }
 
     fn remove_set(

@@ -239,22 +239,15 @@ impl Handler for GridFtp {
         matches!(scheme, "gsiftp" | "sshftp")
     }
 
-    fn is_remote(&self) -> bool {
-        true
-    }
-
     fn set_size(&self) -> usize {
         MAX_LIST
     }
 
-    fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
+    fn transfer_set(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
         if let Some(pair) = pairs.first()
             && self.prefers_gfal([pair.source.url.scheme(), pair.destination().url.scheme()])
         {
-            return pairs
-                .iter()
-                .map(|pair| self.gfal.transfer_one(context, pair))
-                .collect();
+            return self.gfal.transfer_set(context, pairs);
         }
         let mut groups: BTreeMap<(PathBuf, PathBuf), Vec<usize>> = BTreeMap::new();
         for (index, pair) in pairs.iter().enumerate() {

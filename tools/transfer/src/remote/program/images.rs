@@ -34,24 +34,17 @@ impl Handler for Docker {
         matches!((from, to), ("docker", "file" | "file::docker"))
     }
 
-    fn is_remote(&self) -> bool {
-        true
-    }
-
-    fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
-        let transfer_one = |pair: &Pair<'_>| {
-            let program = self.environment.require_program(&["docker"], "docker")?;
-            let image = image(&pair.source.url)?;
-            download(context, pair, |path| {
-                let mut pull = Tool::new(&program);
-                pull.arg("pull").arg(&image);
-                pull.run(&self.environment, context)?;
-                let mut save = Tool::new(&program);
-                save.arg("save").arg("-o").arg(path).arg(&image);
-                save.run(&self.environment, context).map(drop)
-            })
-        };
-        pairs.iter().map(transfer_one).collect()
+    fn transfer(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
+        let program = self.environment.require_program(&["docker"], "docker")?;
+        let image = image(&pair.source.url)?;
+        download(context, pair, |path| {
+            let mut pull = Tool::new(&program);
+            pull.arg("pull").arg(&image);
+            pull.run(&self.environment, context)?;
+            let mut save = Tool::new(&program);
+            save.arg("save").arg("-o").arg(path).arg(&image);
+            save.run(&self.environment, context).map(drop)
+        })
     }
 }
 
@@ -63,24 +56,17 @@ impl Handler for Apptainer {
         )
     }
 
-    fn is_remote(&self) -> bool {
-        true
-    }
-
-    fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
-        let transfer_one = |pair: &Pair<'_>| {
-            let url = &pair.source.url;
-            let program = self
-                .environment
-                .require_program(&["apptainer", "singularity"], url.scheme())?;
-            download(context, pair, |path| {
-                let mut tool = Tool::new(&program);
-                tool.args(["pull", "--allow-unauthenticated"])
-                    .arg(path)
-                    .arg(OsStr::from_bytes(&url.to_bytes()));
-                tool.run(&self.environment, context).map(drop)
-            })
-        };
-        pairs.iter().map(transfer_one).collect()
+    fn transfer(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
+        let url = &pair.source.url;
+        let program = self
+            .environment
+            .require_program(&["apptainer", "singularity"], url.scheme())?;
+        download(context, pair, |path| {
+            let mut tool = Tool::new(&program);
+            tool.args(["pull", "--allow-unauthenticated"])
+                .arg(path)
+                .arg(OsStr::from_bytes(&url.to_bytes()));
+            tool.run(&self.environment, context).map(drop)
+        })
     }
 }

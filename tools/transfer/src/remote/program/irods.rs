@@ -85,35 +85,6 @@ impl Irods {
         tool.args(arguments);
         tool.run(&self.environment, context).map(drop)
     }
-
-    fn transfer_one(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
-        let (source, destination) = (pair.source, pair.destination());
-        let is_download = destination.url.is_local();
-        let remote = if is_download { source } else { destination };
-        let session = self.session(context, &remote.site)?;
-        let mut options: Vec<OsString> = ["-v", "-f", "-T", "-K", "-N", "4"].map(OsString::from).into();
-        // After two failures, any resource with the file will do.
-        if !remote.url.host().is_empty() && pair.attempt <= 2 {
-            options.extend(["-R".into(), remote.url.host().into()]);
-        }
-        if let Some(ticket) = &session.ticket {
-            options.extend(["-t".into(), ticket.into()]);
-        }
-        if is_download {
-            return download(context, pair, |path| {
-                options.extend([source.url.path().into(), path.into()]);
-                self.run(context, &session, "iget", &options)
-            });
-        }
-        let (path, bytes) = upload_source(context, pair)?;
-        if let Some(parent) = destination.url.path().parent() {
-            // If this fails, the upload fails too and reports why.
-            let _ = self.run(context, &session, "imkdir", &["-p".into(), parent.into()]);
-        }
-        options.extend([path.into(), destination.url.path().into()]);
-        self.run(context, &session, "iput", &options)?;
-        Ok(uploaded(bytes))
-    }
 }
 
 impl Session {
@@ -161,15 +132,33 @@ impl Handler for Irods {
         scheme == "irods"
     }
 
-    fn is_remote(&self) -> bool {
-        true
-    }
-
-    fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
-        pairs
-            .iter()
-            .map(|pair| self.transfer_one(context, pair))
-            .collect()
+    fn transfer(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
+        let (source, destination) = (pair.source, pair.destination());
+        let is_download = destination.url.is_local();
+        let remote = if is_download { source } else { destination };
+        let session = self.session(context, &remote.site)?;
+        let mut options: Vec<OsString> = ["-v", "-f", "-T", "-K", "-N", "4"].map(OsString::from).into();
+        // After two failures, any resource with the file will do.
+        if !remote.url.host().is_empty() && pair.attempt <= 2 {
+            options.extend(["-R".into(), remote.url.host().into()]);
+        }
+        if let Some(ticket) = &session.ticket {
+            options.extend(["-t".into(), ticket.into()]);
+        }
+        if is_download {
+            return download(context, pair, |path| {
+                options.extend([source.url.path().into(), path.into()]);
+                self.run(context, &session, "iget", &options)
+            });
+        }
+        let (path, bytes) = upload_source(context, pair)?;
+        if let Some(parent) = destination.url.path().parent() {
+            // If this fails, the upload fails too and reports why.
+            let _ = self.run(context, &session, "imkdir", &["-p".into(), parent.into()]);
+        }
+        options.extend([path.into(), destination.url.path().into()]);
+        self.run(context, &session, "iput", &options)?;
+        Ok(uploaded(bytes))
     }
 
     fn make_directory(&self, context: &Context<'_>, place: &Location) -> Result<(), TransferError> {

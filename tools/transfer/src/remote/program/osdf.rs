@@ -33,8 +33,18 @@ impl Osdf {
         tool.env("http_proxy", "").arg(from).arg(to);
         tool.run(&self.environment, context).map(drop)
     }
+}
 
-    fn transfer_one(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
+impl Handler for Osdf {
+    fn transfers(&self, from: &str, to: &str) -> bool {
+        (self.manages(from) && to == "file") || (from == "file" && self.manages(to))
+    }
+
+    fn manages(&self, scheme: &str) -> bool {
+        matches!(scheme, "osdf" | "pelican" | "stash")
+    }
+
+    fn transfer(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
         let (source, destination) = (&pair.source.url, &pair.destination().url);
         if destination.is_local() {
             let from = OsString::from_vec(source.to_bytes());
@@ -47,27 +57,6 @@ impl Osdf {
             self.copy(context, destination.scheme(), path.as_os_str(), &to)?;
             Ok(uploaded(bytes))
         }
-    }
-}
-
-impl Handler for Osdf {
-    fn transfers(&self, from: &str, to: &str) -> bool {
-        (self.manages(from) && to == "file") || (from == "file" && self.manages(to))
-    }
-
-    fn manages(&self, scheme: &str) -> bool {
-        matches!(scheme, "osdf" | "pelican" | "stash")
-    }
-
-    fn is_remote(&self) -> bool {
-        true
-    }
-
-    fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
-        pairs
-            .iter()
-            .map(|pair| self.transfer_one(context, pair))
-            .collect()
     }
 
     /// Does nothing: uploads make directories.

@@ -347,15 +347,11 @@ impl Handler for Scp {
         }
     }
 
-    fn is_remote(&self) -> bool {
-        true
-    }
-
     fn set_size(&self) -> usize {
         MAX_SET
     }
 
-    fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
+    fn transfer_set(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
         let mut results: Vec<Option<Result<Done, TransferError>>> = pairs.iter().map(|_| None).collect();
         let call = |group: &[Pair<'_>]| match group.first() {
             Some(pair) if pair.destination().url.is_local() => self.download(context, group),
@@ -406,11 +402,6 @@ impl Handler for Scp {
             place,
             &[b"/bin/mkdir", b"-p", place.url.path().as_os_str().as_bytes()],
         )
-    }
-
-    fn remove(&self, context: &Context<'_>, place: &Location, recursive: bool) -> Result<(), TransferError> {
-        let mut results = self.remove_set(context, &[place], recursive);
-        results.pop().unwrap_or(Ok(()))
     }
 
     fn remove_set(

@@ -126,17 +126,6 @@ impl S3 {
         Ok(store)
     }
 
-    fn transfer_one(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
-        let (source, destination) = (pair.source, pair.destination());
-        if destination.url.is_local() {
-            self.download(context, pair)
-        } else if source.url.is_local() {
-            self.upload(context, &context.path(&source.url), destination)
-        } else {
-            self.copy_remote(context, pair)
-        }
-    }
-
     fn download(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
         let (bucket, object) = bucket_and_object(&pair.source.url)?;
         let store = self.store(pair.source, bucket)?;
@@ -259,15 +248,15 @@ impl Handler for S3 {
         matches!(scheme, "s3" | "s3s")
     }
 
-    fn is_remote(&self) -> bool {
-        true
-    }
-
-    fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
-        pairs
-            .iter()
-            .map(|pair| self.transfer_one(context, pair))
-            .collect()
+    fn transfer(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
+        let (source, destination) = (pair.source, pair.destination());
+        if destination.url.is_local() {
+            self.download(context, pair)
+        } else if source.url.is_local() {
+            self.upload(context, &context.path(&source.url), destination)
+        } else {
+            self.copy_remote(context, pair)
+        }
     }
 
     /// Makes the bucket. An object store has no directories.

@@ -1,0 +1,138 @@
+//! The lines of a DAG file, one at a time: for readers that need no [`Dag`](crate::Dag) in memory.
+
+use std::borrow::Cow;
+
+use crate::error::DagErrorKind;
+use crate::options::{self, Request};
+use crate::text::{cut, lossy, trim};
+use crate::words::Words;
+
+/// A line of a DAG file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record<'a> {
+    /// A task.
+    Task(TaskRecord<'a>),
+    /// An edge.
+    Edge {
+        /// Name of the parent.
+        parent: &'a [u8],
+        /// Name of the child.
+        child: &'a [u8],
+    },
+    /// A `#@` line: what the next task is for Pegasus.
+    Label {
+        /// First word: a number.
+        id: &'a [u8],
+        /// Second word: the transformation.
+        transformation: &'a [u8],
+    },
+    /// `MAXJOBS CATEGORY NUMBER`, as in an input file of HTCondor's DAGMan.
+    MaxJobs {
+        /// Name of the category.
+        category: Cow<'a, [u8]>,
+        /// Maximum tasks of the category that run at a time, at least 1.
+        limit: u32,
+    },
+    /// An empty line or a comment.
+    Nothing,
+}
+
+/// The line of a task. Options and command are not parsed yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskRecord<'a> {
+    /// Name of the task.
+    pub name: &'a [u8],
+    /// Options and command, not empty.
+    pub rest: &'a [u8],
+}
+
+impl<'a> Record<'a> {
+    /// Parses a line without its line feed.
+    ///
+    /// # Errors
+    /// The line is no record, or a part of it is missing.
+    pub fn parse(line: &'a [u8]) -> Result<Self, DagErrorKind> {
+        let line = trim(line);
+        let words = || cut(cut(line).1);
+        // As in the original, the keyword is only a prefix: `TASKS a cmd` is a task.
+        if line.starts_with(b"TASK") {
+            let (name, rest) = words();
+            if rest.is_empty() {
+                return Err(DagErrorKind::TaskRecord(lossy(line)));
+            }
+            Ok(Record::Task(TaskRecord { name, rest }))
+        } else if line.starts_with(b"EDGE") {
+            let (parent, child) = words();
+            if child.is_empty() {
+                return Err(DagErrorKind::EdgeRecord(lossy(line)));
+            }
+            Ok(Record::Edge { parent, child })
+        } else if line.starts_with(b"#@") {
+            let (id, rest) = words();
+            let (transformation, last) = cut(rest);
+            if last.is_empty() {
+                return Err(DagErrorKind::PegasusRecord(lossy(line)));
+            }
+            Ok(Record::Label { id, transformation })
+        } else if cut(line).0 == b"MAXJOBS" {
+            max_jobs(cut(line).1).ok_or_else(|| DagErrorKind::MaxJobsRecord(lossy(line)))
+        } else if line.is_empty() || line.starts_with(b"#") {
+            Ok(Record::Nothing)
+        } else {
+            Err(DagErrorKind::Record(lossy(line)))
+        }
+    }
+}
+
+fn max_jobs(text: &[u8]) -> Option<Record<'_>> {
+    let mut words = Words::new(text);
+    let (category, limit) = (words.next()?, words.next()?);
+    let limit = std::str::from_utf8(&limit).ok()?.parse().ok()?;
+    (limit > 0 && words.next().is_none()).then_some(Record::MaxJobs { category, limit })
+}
+
+impl<'a> TaskRecord<'a> {
+    /// Parses the options. Returns the resources that the task requests, and its command.
+    ///
+    /// # Errors
+    /// An option is unknown or has an invalid value, or there is no command.
+    pub fn request(&self) -> Result<(Request, &'a [u8]), DagErrorKind> {
+        let (options, command) = options::parse(self.name, self.rest)?;
+        Ok((options.request(), command))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_records() {
+        let task = TaskRecord {
+            name: b"a",
+            rest: b"-c 2 -m 1.5 /bin/x  y",
+        };
+        let line = b" TASK\ta  -c 2 -m 1.5 /bin/x  y \r";
+        assert_eq!(Record::parse(line).unwrap(), Record::Task(task));
+        let (request, command) = task.request().unwrap();
+        assert_eq!((request.cpus, request.memory_mb, request.gpus), (2, 2, 0));
+        assert_eq!(command, b"/bin/x  y");
+        let (parent, child) = (&b"a"[..], &b"b"[..]);
+        assert_eq!(
+            Record::parse(b"EDGE a b").unwrap(),
+            Record::Edge { parent, child }
+        );
+        let (id, transformation) = (&b"3"[..], &b"work:1.0"[..]);
+        let label = Record::Label { id, transformation };
+        assert_eq!(Record::parse(b"#@ 3 work:1.0 ID7").unwrap(), label);
+        let (category, limit) = (Cow::from(&b"net"[..]), 4);
+        assert_eq!(
+            Record::parse(b"MAXJOBS net 4").unwrap(),
+            Record::MaxJobs { category, limit }
+        );
+        assert_eq!(Record::parse(b"# text").unwrap(), Record::Nothing);
+        for bad in [&b"TASK a"[..], b"EDGE a", b"#@ 1 x", b"JOB a b", b"MAXJOBS a 0"] {
+            assert!(Record::parse(bad).is_err(), "{}", lossy(bad));
+        }
+    }
+}

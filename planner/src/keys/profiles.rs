@@ -1,0 +1,188 @@
+//! The profile keys, by namespace.
+
+use crate::profiles::Namespace;
+
+use super::{CONDOR, Key, ONLY_SHELL, off, on, on_for};
+
+const CREDENTIALS: &str = "credentials are not copied; profiles of the namespace env name their files";
+const DAGMAN: &str = "there is no DAGMan, the executor runs the jobs";
+const GLOBUS: &str = "there is no Globus, the executor starts the tasks";
+const LITE: &str = "jobs share the work directory, so none runs under PegasusLite";
+const SCRIPTS: &str = "there is no DAGMan that starts scripts before and after jobs";
+
+/// The keys of each namespace, sorted by name. Old names stand in [`OLD_KEYS`](crate::profiles).
+pub const PROFILES: &[(Namespace, &[Key])] = &[
+    (Namespace::Pegasus, PEGASUS_KEYS),
+    (Namespace::Env, ENV_KEYS),
+    (Namespace::Dagman, DAGMAN_KEYS),
+    (Namespace::Condor, CONDOR_KEYS),
+    (Namespace::Globus, GLOBUS_KEYS),
+    (Namespace::Selector, SELECTOR_KEYS),
+    (Namespace::Metadata, METADATA_KEYS),
+    (Namespace::Stat, STAT_KEYS),
+];
+
+#[rustfmt::skip]
+const PEGASUS_KEYS: &[Key] = &[
+    off("*.expr", "", "only HTCondor knows expressions"),
+    on("auxillary.local",
+        "the file system of the site is that of this machine, so its transfer jobs may run here"),
+    on("batch.launcher", "command that starts the processes of the batch job, for a site"),
+    off("boto_config", "", CREDENTIALS),
+    off("chain.stagein", "", "there is no refiner Chain"),
+    off("change.dir", "true", "jobs always start in the work directory of their site"),
+    on("checkpoint.time", "minutes until kickstart sends SIGTERM"),
+    on("cleanup.clusters.num", "clean-up jobs on a level, for a site"),
+    on("cleanup.clusters.size", "files that one clean-up job removes, for a site"),
+    off("cluster.arguments", "", "job.aggregator.arguments sets the arguments of clusters"),
+    on("clusters.maxruntime", "run time of a cluster in seconds, for the technique `runtime`"),
+    on("clusters.num", "clusters on a level"),
+    on("clusters.size", "jobs in a cluster"),
+    off("condor.arguments.quote", "", CONDOR),
+    off("container.*", "", "jobs with containers are refused"),
+    on("cores", "task option `-c`, the number of CPUs; default 1"),
+    on("create.dir", "kickstart creates the directory in which the job works"),
+    off("data.configuration", "sharedfs", "tasks share a file system"),
+    off("diskspace", "",
+        "the executor does not share out disk space; the clean-up strategy constraint limits its use"),
+    on("enable_for_data_reuse", "the job need not run if its outputs exist, with the scope `partial`"),
+    off("exitcode.failuremsg", "", ONLY_SHELL),
+    off("exitcode.successmsg", "", ONLY_SHELL),
+    on("glite.arguments", "more lines for the head of the batch script"),
+    off("googlep12", "", CREDENTIALS),
+    on("gpus", "task option `-g`, the number of GPUs"),
+    on_for("gridstart", "kickstart|none|nogridstart", "what starts the program",
+        "jobs share the work directory, so pegasus-kickstart starts them"),
+    on("gridstart.arguments", "more options of kickstart"),
+    on("gridstart.launcher", "command before kickstart"),
+    on("gridstart.launcher.arguments", "its arguments"),
+    on("gridstart.path", "path of kickstart"),
+    on("group", "group of the job, for the site selector Group"),
+    off("irodsenvfile", "", CREDENTIALS),
+    on("job.aggregator", "program that runs a cluster: seqexec or mpiexec"),
+    on("job.aggregator.arguments", "options for that program"),
+    on("label", "label of the job, for the technique `label`"),
+    on("maxwalltime",
+        "minutes after which kickstart ends the program; wall time of the batch job, for a site"),
+    on("memory", "task option `-m`, the memory in MB; default 2048"),
+    on("nodes", "nodes of the batch job, for a site"),
+    on("nosymlink", "inputs are copied also with pegasus.transfer.links"),
+    off("pegasus_credentials", "", CREDENTIALS),
+    off("pegasus_lite_env_source", "", LITE),
+    on("pmc_arguments", "the same as pmc_task_arguments"),
+    on("pmc_priority", "task option `-p`"),
+    on("pmc_request_cpus", "task option `-c`"),
+    on("pmc_request_gpus", "task option `-g`"),
+    on("pmc_request_memory", "task option `-m`, in MB"),
+    on("pmc_task_arguments", "more task options"),
+    on("ppn", "processes on each node of the batch job, for a site"),
+    on("project", "account of the batch job, for a site"),
+    on("queue", "queue of the batch job, for a site"),
+    on("relative.submit.dir", "directory of the job's files, for the submit mapper Named"),
+    on("runtime", "expected run time in seconds"),
+    off("s3cfg", "", CREDENTIALS),
+    off("ssh_private_key", "", CREDENTIALS),
+    on("stagein.clusters", "stage-in jobs on a level"),
+    on("stagein.local.clusters", "those of the stage-in jobs that run on the site `local`"),
+    on("stagein.remote.clusters", "those of the stage-in jobs that run on the staging site"),
+    on("stageout.clusters", "stage-out jobs on a level"),
+    on("stageout.local.clusters", "those of the stage-out jobs that run on the site `local`"),
+    on("stageout.remote.clusters", "those of the stage-out jobs that run on the staging site"),
+    off("style", "", "it says how HTCondor submits a job; all tasks run in one batch job"),
+    off("tag", "", "there are no jobs of type decaf"),
+    on("transfer.arguments", "options of pegasus-transfer"),
+    off("transfer.lite.arguments", "", LITE),
+    off("transfer.lite.threads", "", LITE),
+    off("transfer.proxy", "false", CREDENTIALS),
+    on("transfer.threads", "files that pegasus-transfer moves at the same time"),
+    off("type", "", "there are no jobs of type decaf"),
+    off("wntmp", "", LITE),
+    on("workdir", "work directory of a site; refused for a job"),
+    off("x509_user_proxy", "", CREDENTIALS),
+];
+
+#[rustfmt::skip]
+const ENV_KEYS: &[Key] = &[
+    on("*", "variable of the environment of the job"),
+];
+
+#[rustfmt::skip]
+const DAGMAN_KEYS: &[Key] = &[
+    off("*.maxjobs", "", "the executor starts as many tasks as fit; there is no limit by category"),
+    off("abort-dag-on", "",
+        "a failed task stops its dependents, not the run; see option --max-failures of the executor"),
+    off("category", "", "the executor starts as many tasks as fit; there is no limit by category"),
+    off("dir", "", DAGMAN),
+    off("job", "", DAGMAN),
+    off("maxidle", "", DAGMAN),
+    off("maxjobs", "",
+        "the executor starts as many tasks as fit; --workers or the size of the batch job limits them"),
+    off("maxpost", "", DAGMAN),
+    off("maxpre", "", DAGMAN),
+    off("noop", "", DAGMAN),
+    off("output", "", DAGMAN),
+    off("post", "none|pegasus-exitcode", SCRIPTS),
+    off("post.arguments", "", SCRIPTS),
+    off("post.path.*", "", SCRIPTS),
+    off("post.scope", "all|essential", SCRIPTS),
+    off("pre", "", SCRIPTS),
+    off("pre.arguments", "", SCRIPTS),
+    on("priority", "task option `-p` of jobs without pmc_priority"),
+    on("retry", "retries of a failed task: task option `-t` is one more"),
+    off("vars", "", DAGMAN),
+];
+
+#[rustfmt::skip]
+const CONDOR_KEYS: &[Key] = &[
+    off("*", "", CONDOR),
+    on("priority", "order of the job's files in transfer jobs"),
+    on("request_cpus", "task option `-c` of jobs without pmc_request_cpus and cores"),
+    off("request_disk", "", "the executor does not share out disk space"),
+    on("request_gpus", "task option `-g` of jobs without pmc_request_gpus and gpus"),
+    on("request_memory",
+        "task option `-m` of jobs without pmc_request_memory and memory; MB, or with K, M, G, T"),
+];
+
+#[rustfmt::skip]
+const GLOBUS_KEYS: &[Key] = &[
+    off("arch", "", GLOBUS),
+    off("arguments", "", GLOBUS),
+    on("count", "task option `-c` where no other key says it"),
+    on("directory", "directory in which the job works"),
+    off("dryrun", "", GLOBUS),
+    off("environment", "", GLOBUS),
+    off("executable", "", GLOBUS),
+    off("grammyjob", "", GLOBUS),
+    on("hostcount", "nodes of the batch job, for a site without pegasus::nodes"),
+    off("jobtype", "single", GLOBUS),
+    off("maxcputime", "", GLOBUS),
+    on("maxmemory", "task option `-m` in MB where no other key says it"),
+    off("maxtime", "", GLOBUS),
+    on("maxwalltime", "minutes, as pegasus::maxwalltime, which takes precedence"),
+    off("minmemory", "", GLOBUS),
+    on("project", "account of the batch job, for a site without pegasus::project"),
+    on("queue", "queue of the batch job, for a site without pegasus::queue"),
+    off("rsl", "", GLOBUS),
+    off("stderr", "", GLOBUS),
+    off("stdin", "", GLOBUS),
+    off("stdout", "", GLOBUS),
+    on("totalmemory", "task option `-m` in MB where no other key but maxmemory says it"),
+    on("xcount", "processes on each node of the batch job, for a site without pegasus::ppn"),
+];
+
+#[rustfmt::skip]
+const SELECTOR_KEYS: &[Key] = &[
+    on("execution.site", "site on which the job runs"),
+    off("grid.jobtype", "", GLOBUS),
+    on("pfn", "path of the program of the job"),
+];
+
+#[rustfmt::skip]
+const METADATA_KEYS: &[Key] = &[
+    on("*", "metadata of the job"),
+];
+
+#[rustfmt::skip]
+const STAT_KEYS: &[Key] = &[
+    off("*", "", "nothing reads statistics of profiles"),
+];

@@ -1,0 +1,182 @@
+//! What a task requests: memory, CPUs, GPUs, priority, attempts, from the profile keys that can say it.
+//!
+//! Keys of pegasus-mpi-cluster win, then those of Pegasus, then those of HTCondor and Globus, whose
+//! values are used where they are numbers.
+
+use crate::profiles::{Namespace, Profiles};
+
+/// A profile key.
+pub(crate) type ProfileKey = (Namespace, &'static str);
+
+/// Keys of the memory, in MB; the first that is set counts.
+pub(crate) const MEMORY: &[ProfileKey] = &[
+    (Namespace::Pegasus, "pmc_request_memory"),
+    (Namespace::Pegasus, "memory"),
+    (Namespace::Condor, "request_memory"),
+    (Namespace::Globus, "maxmemory"),
+    (Namespace::Globus, "totalmemory"),
+];
+/// Keys of the number of CPUs.
+pub(crate) const CPUS: &[ProfileKey] = &[
+    (Namespace::Pegasus, "pmc_request_cpus"),
+    (Namespace::Pegasus, "cores"),
+    (Namespace::Condor, "request_cpus"),
+    (Namespace::Globus, "count"),
+];
+/// Keys of the number of GPUs.
+pub(crate) const GPUS: &[ProfileKey] = &[
+    (Namespace::Pegasus, "pmc_request_gpus"),
+    (Namespace::Pegasus, "gpus"),
+    (Namespace::Condor, "request_gpus"),
+];
+/// Keys of the priority.
+pub(crate) const PRIORITY: &[ProfileKey] = &[
+    (Namespace::Pegasus, "pmc_priority"),
+    (Namespace::Dagman, "priority"),
+];
+
+/// Returns the first of these keys that is set, and its value. Units of HTCondor become MB. Values of
+/// HTCondor and Globus that are no numbers do not count.
+pub(crate) fn find<'p>(profiles: &'p Profiles, keys: &[ProfileKey]) -> Option<(ProfileKey, Value<'p>)> {
+    keys.iter().find_map(|&(namespace, key)| {
+        let text = profiles.get(namespace, key)?.trim();
+        let value = match namespace {
+            Namespace::Condor | Namespace::Globus => Value::Number(number(key, text)?),
+            _ if text.is_empty() => return None,
+            _ => Value::Text(text),
+        };
+        Some(((namespace, key), value))
+    })
+}
+
+/// Returns whether a default of the planner is needed: neither a key of Pegasus nor one of another
+/// system is set.
+pub(crate) fn needs_default(profiles: &Profiles, key: &str) -> bool {
+    let keys = match key {
+        "memory" => MEMORY,
+        "cores" => CPUS,
+        _ => &[],
+    };
+    // Keys of pegasus-mpi-cluster do not count: they do not reach the statistics.
+    profiles.pegasus(key).is_none() && find(profiles, keys.get(2..).unwrap_or_default()).is_none()
+}
+
+/// The value of a key.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Value<'p> {
+    /// As it was written.
+    Text(&'p str),
+    /// A number, in the unit of the task option.
+    Number(u64),
+}
+
+impl Value<'_> {
+    /// Returns the value as text.
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Value::Text(text) => (*text).to_owned(),
+            Value::Number(number) => number.to_string(),
+        }
+    }
+}
+
+/// Returns whether a value of HTCondor is a number, not an expression.
+pub(crate) fn is_number(key: &str, text: &str) -> bool {
+    number(key, text).is_some()
+}
+
+/// Parses a value of HTCondor or Globus. Memory is in MB, unless it has the unit K, M, G, T or P (or KB
+/// …).
+fn number(key: &str, text: &str) -> Option<u64> {
+    let text = text.trim();
+    if !matches!(key, "request_memory" | "request_disk") {
+        return text.parse().ok();
+    }
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = text[digits.len()..].to_ascii_uppercase();
+    let count: u64 = digits.trim_end().parse().ok()?;
+    let power = match unit.strip_suffix('B').unwrap_or(&unit) {
+        // The unit of disk space is KiB.
+        "K" => return Some(count.div_ceil(1024)),
+        "" if key == "request_disk" && unit.is_empty() => return Some(count.div_ceil(1024)),
+        "" if unit.is_empty() => 0,
+        "M" => 0,
+        "G" => 10,
+        "T" => 20,
+        "P" => 30,
+        _ => return None,
+    };
+    count.checked_mul(1 << power)
+}
+
+/// Returns the attempts that a task has: one more than the retries of the profile `dagman::retry`;
+/// `None` without the profile.
+///
+/// # Errors
+/// The value, if it is not a whole number.
+pub(crate) fn tries(profiles: &Profiles) -> Result<Option<u32>, &str> {
+    match profiles.get(Namespace::Dagman, "retry").map(str::trim) {
+        None | Some("") => Ok(None),
+        Some(text) => match text.parse::<u32>() {
+            Ok(retries) => Ok(Some(retries.saturating_add(1))),
+            Err(_) => Err(text),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn profiles(entries: &[(Namespace, &str, &str)]) -> Profiles {
+        let mut profiles = Profiles::default();
+        for (namespace, key, value) in entries {
+            profiles.set(*namespace, key, value);
+        }
+        profiles
+    }
+
+    #[test]
+    fn memory_has_the_units_of_htcondor() {
+        for (text, mb) in [
+            ("2048", Some(2048)),
+            ("2 GB", Some(2048)),
+            ("1g", Some(1024)),
+            ("1025K", Some(2)),
+            ("3T", Some(3 << 20)),
+            ("B", None),
+            ("2 X", None),
+            ("1.5G", None),
+            ("-1", None),
+            ("ifThenElse(x, 1, 2)", None),
+            ("99999999999999P", None),
+            ("é", None),
+        ] {
+            assert_eq!(number("request_memory", text), mb, "{text}");
+        }
+        assert_eq!(number("request_disk", "2049"), Some(3));
+        assert_eq!(number("request_cpus", "4G"), None);
+    }
+
+    #[test]
+    fn keys_of_pegasus_precede_those_of_other_systems() {
+        use Namespace::{Condor, Globus, Pegasus};
+        let mut all = vec![(Globus, "maxMemory", "1"), (Condor, "Request_Memory", "2")];
+        let mb = |all: &[_]| find(&profiles(all), MEMORY).map(|(_, value)| value.text());
+        assert_eq!(mb(&all), Some("2".into()));
+        all.push((Pegasus, "memory", "3"));
+        assert_eq!(mb(&all), Some("3".into()));
+        all.push((Pegasus, "pmc_request_memory", "4"));
+        assert_eq!(mb(&all), Some("4".into()));
+        assert_eq!(mb(&[(Condor, "request_memory", "$(MEM)")]), None);
+    }
+
+    #[test]
+    fn retries_are_further_attempts() {
+        let retry = |text| profiles(&[(Namespace::Dagman, "RETRY", text)]);
+        assert_eq!(tries(&retry("3")), Ok(Some(4)));
+        assert_eq!(tries(&retry("0")), Ok(Some(1)));
+        assert_eq!(tries(&profiles(&[])), Ok(None));
+        assert_eq!(tries(&retry("often")), Err("often"));
+    }
+}
