@@ -153,6 +153,9 @@ impl Commands {
         (command.memory_mb, command.cpus, command.gpus, command.priority) =
             (of.memory_mb, of.cpus, of.gpus, of.priority);
         command.tries = of.tries;
+        if let Err(problem) = super::dagman::push_options(plan, id, &mut command.options) {
+            problems.push(problem);
+        }
         command.options.push_str(&of.options);
         if !super::cluster::inherits_environment(plan, id) {
             command.environment.push_str(&common.environment);

@@ -83,8 +83,8 @@ pub(super) struct BuiltPlan<'r> {
     notes: Vec<String>,
 }
 
-/// Builds the plan for a submit directory. Without a plan, catalogs that are named and missing are problems too:
-/// they may be the reason.
+/// Builds the plan for a submit directory. Without a plan, catalogs that are named and missing are problems
+/// too: they may be the reason.
 pub(super) fn build<'r>(
     request: &'r Request,
     inputs: Inputs,
@@ -226,9 +226,7 @@ impl BuiltPlan<'_> {
         let text = monitord_compat::braindump::write(&braindump);
         files::put(&staging.join("braindump.yml"), &text)?;
         complete(&plan, &staging)?;
-        if plan.exec.jobs.len() <= output::MAX_SMALL_PLAN {
-            directory.sync()?;
-        }
+        directory.sync()?;
         let path = directory.publish()?;
         draw(&plan, &request.pictures)?;
         let scripts = code.scripts.into_iter().map(|script| Script {
