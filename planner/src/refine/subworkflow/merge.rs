@@ -38,9 +38,7 @@ pub(super) fn merge(
             Some((_, part)) => merger.replace(&job, part, workflow, warnings),
         }
         let added = merger.jobs.len() - before;
-        merger
-            .outer
-            .extend(std::iter::repeat_n(n, added));
+        merger.outer.extend(std::iter::repeat_n(n, added));
     }
     merger.finish(workflow, replicas, problems);
 }
