@@ -1,4 +1,5 @@
 //! `pmc resume` after edits: what it notices, what `--replan` and `--rerun` run again.
+#![expect(clippy::panic, reason = "tests")]
 
 mod support;
 
