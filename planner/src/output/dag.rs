@@ -15,6 +15,7 @@ use crate::graph::Lists;
 use super::Plan;
 use super::batch::NodeSize;
 use super::command::{Command, Commands};
+use super::dagman;
 use super::events::{JobEvents, Prefixes};
 use super::fingerprints::{self, Prints};
 use super::in_order::in_order;
@@ -95,7 +96,10 @@ pub(crate) fn write(
     if !problems.is_empty() {
         return Err(PlanError::Code(shown(&mut problems)));
     }
-    file.write_all(b"\n").map_err(failed)?;
+    let mut limits = String::new();
+    dagman::push_limits(&plan.settings.profiles, &mut limits)?;
+    limits.push('\n');
+    file.write_all(limits.as_bytes()).map_err(failed)?;
     let place = positions(plan);
     let mut edges = 0;
     let children = Lists::grouped(plan.order.len(), plan.exec.edges.iter().copied());

@@ -87,8 +87,8 @@ pub(super) struct BuiltPlan<'r> {
     notes: Vec<String>,
 }
 
-/// Builds the plan for a submit directory. Without a plan, catalogs that are named and missing are problems too:
-/// they may be the reason.
+/// Builds the plan for a submit directory. Without a plan, catalogs that are named and missing are problems
+/// too: they may be the reason.
 pub(super) fn build<'r>(
     request: &'r Request,
     inputs: Inputs,

@@ -67,6 +67,7 @@ complete -c pmc -n "__fish_pmc_using_subcommand run" -s v -l verbose -d 'Report 
 complete -c pmc -n "__fish_pmc_using_subcommand run" -s q -l quiet -d 'Print no progress, and no summary unless something failed'
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l json -d 'Print the summary as JSON'
 complete -c pmc -n "__fish_pmc_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c pmc -n "__fish_pmc_using_subcommand resume" -l rerun -d 'Run these jobs again: names of tasks, or ids in the workflow. What is missing for them is made again' -r
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -s w -s j -l workers -d 'Maximum tasks running at the same time [default: number of CPUs]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l host-memory -d 'Memory for tasks, in MB [default: memory of this machine]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l host-cpus -d 'CPUs for tasks [default: CPUs of this machine]' -r
@@ -74,6 +75,9 @@ complete -c pmc -n "__fish_pmc_using_subcommand resume" -l host-gpus -d 'GPUs fo
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l tries -d 'Maximum attempts per task' -r
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -s m -l max-failures -d 'Start no more tasks after N failures [default: no limit]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l on-end -d 'Command for the shell at the end of the run, however it ends. PMC_RESULT is success, failure or interrupted; PMC_EXIT_CODE, PMC_WORKFLOW, PMC_RUN_DIR, PMC_SUBMIT_DIR, PMC_TASKS, PMC_TASKS_DONE and PMC_TASKS_FAILED say more' -r
+complete -c pmc -n "__fish_pmc_using_subcommand resume" -l replan -d 'Plan again first, and keep what is done and has not changed: workflow, catalogs, properties, programs, inputs'
+complete -c pmc -n "__fish_pmc_using_subcommand resume" -l with-dependents -d 'With --rerun: also run again what depends on the jobs'
+complete -c pmc -n "__fish_pmc_using_subcommand resume" -l here -d 'Run on this machine, even if the plan is for a batch system'
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -s k -l keep-going -d 'Run everything that does not depend on a failed task; the default'
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l stampede -d 'Write the database for statistics, analyzer and dashboard during the run'
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -s v -l verbose -d 'Report the end of every task; twice: also the planner\'s decisions and the executor\'s log'

@@ -90,8 +90,8 @@ fn costs(placing: &Placing<'_>) -> Result<Lists<JobIndex, (SiteId, u64)>, Vec<Pr
         let own = job.profiles.pegasus("runtime");
         let mut add = |site: SiteId, entry: Option<EntryId>, is_free: bool| {
             let at_site = entry.and_then(|e| placing.programs.entry(e).profiles.pegasus("runtime"));
-            match at_site.or(own).map(seconds) {
-                Some(Ok(seconds)) => costs.push((site, seconds)),
+            match at_site.or(own).map(|text| (text, seconds(text))) {
+                Some((_, Some(seconds))) => costs.push((site, seconds)),
                 // A job with a fixed site only takes up room there.
                 _ if !is_free => costs.push((site, 1)),
                 None => problems.push(Cause::Profile.problem(format!(
@@ -101,7 +101,7 @@ fn costs(placing: &Placing<'_>) -> Result<Lists<JobIndex, (SiteId, u64)>, Vec<Pr
                     placing.sites.get(site).name,
                     job.id
                 ))),
-                Some(Err(text)) => problems.push(Cause::Profile.problem(format!(
+                Some((text, None)) => problems.push(Cause::Profile.problem(format!(
                     "{} on the site {}: the profile pegasus::runtime must be a number of seconds, not `{text}`",
                     of_job(placing, n),
                     placing.sites.get(site).name
@@ -142,11 +142,9 @@ fn costs(placing: &Placing<'_>) -> Result<Lists<JobIndex, (SiteId, u64)>, Vec<Pr
 }
 
 /// Whole seconds, at least one.
-fn seconds(text: &str) -> Result<u64, String> {
-    match text.trim().parse::<f64>() {
-        Ok(number) if number >= 0.0 => Ok(number.clamp(1.0, LONGEST) as u64),
-        _ => Err(text.to_owned()),
-    }
+fn seconds(text: &str) -> Option<u64> {
+    let number = text.trim().parse::<f64>().ok().filter(|&number| number >= 0.0)?;
+    Some(number.clamp(1.0, LONGEST) as u64)
 }
 
 /// When each processor of a site is free: a tree of minima over them.
@@ -197,12 +195,12 @@ mod tests {
 
     #[test]
     fn estimates_are_whole_seconds() {
-        assert_eq!(seconds(" 12.9 "), Ok(12));
-        assert_eq!(seconds("0"), Ok(1));
+        assert_eq!(seconds(" 12.9 "), Some(12));
+        assert_eq!(seconds("0"), Some(1));
         for bad in ["-1", "soon", "nan", ""] {
-            assert!(seconds(bad).is_err(), "{bad}");
+            assert!(seconds(bad).is_none(), "{bad}");
         }
-        assert_eq!(seconds("inf"), Ok(LONGEST as u64));
+        assert_eq!(seconds("inf"), Some(LONGEST as u64));
     }
 
     proptest! {

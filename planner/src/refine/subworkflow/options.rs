@@ -17,8 +17,8 @@ use super::{Catalogs, OuterWorkflow, canonical};
 /// Advice about an option that differs.
 const WITH_PLAN: &str = "Plan the whole with it, or leave it out here";
 
-/// Properties of HTCondor, of records and of transfers, or that can have one value in one plan only. They change
-/// no results, so that other values than those of the whole cause a warning.
+/// Properties of HTCondor, of records and of transfers, or that can have one value in one plan only. They
+/// change no results, so that other values than those of the whole cause a warning.
 const WITHOUT_EFFECT: &[&str] = &[
     "condor.",
     "dagman.",
@@ -44,8 +44,8 @@ const CATALOGS: &[&str] = &[
     "pegasus.catalog.replica",
 ];
 
-/// Checks the arguments of a sub-workflow job. Returns the properties of its own, if it names catalogs in them.
-#[expect(clippy::too_many_lines, reason = "one option after another")]
+/// Checks the arguments of a sub-workflow job. Returns the properties of its own, if it names catalogs in
+/// them.
 pub(super) fn check(
     workflow: &Workflow,
     job: &Job,
@@ -135,8 +135,8 @@ pub(super) fn check(
     properties
 }
 
-/// Returns the file that an argument names: a logical file, else one beside the workflow, else one in the working
-/// directory.
+/// Returns the file that an argument names: a logical file, else one beside the workflow, else one in the
+/// working directory.
 fn locate(file: &Path, workflow: &Workflow, replicas: &Replicas, here: &Path) -> PathBuf {
     let known = replicas.lookup(&file.to_string_lossy());
     match known.and_then(|known| known.replicas.into_iter().next()) {
