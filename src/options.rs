@@ -1,6 +1,7 @@
 //! The options of a run. The command line and the front end fill them in.
 
 use std::ffi::{OsStr, OsString};
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -29,6 +30,8 @@ pub struct Options {
     pub tries: u32,
     /// Stop after this number of failed tasks; 0 means no limit.
     pub max_failures: u32,
+    /// Categories and the maximum numbers of their running tasks, instead of those in the DAG file.
+    pub max_jobs: Vec<(Vec<u8>, NonZeroU32)>,
     /// Wall time of the run, in minutes.
     pub max_wall_minutes: Option<f64>,
     /// Time that running tasks have after SIGTERM. SIGUSR1 sets no limit.
@@ -150,6 +153,7 @@ impl Options {
             skip_rescue: false,
             tries: 1,
             max_failures: 0,
+            max_jobs: Vec::new(),
             max_wall_minutes: None,
             drain_grace: DEFAULT_DRAIN_GRACE,
             dagman_log: None,

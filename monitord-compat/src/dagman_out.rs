@@ -133,8 +133,9 @@ pub struct Counts {
     pub failed: usize,
 }
 
-/// Writes DAGMan's table of node states. The Python client of Pegasus (`Workflow.wait()`, `Workflow.status()`)
-/// reads progress and state from the last one: a status other than 0 would end its waiting.
+/// Writes DAGMan's table of node states. The Python client of Pegasus (`Workflow.wait()`,
+/// `Workflow.status()`) reads progress and state from the last one: a status other than 0 would end its
+/// waiting.
 pub fn progress(out: &mut Vec<u8>, stamp: &Stamp, counts: &Counts) {
     let Counts {
         total,

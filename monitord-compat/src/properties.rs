@@ -59,10 +59,10 @@ pub fn settings(text: &str) -> Vec<Result<Setting, SyntaxError>> {
                 line,
                 column,
             }),
-            Err(message) => Err(SyntaxError {
+            Err(error) => Err(SyntaxError {
                 line,
                 column,
-                message,
+                message: error.to_string(),
             }),
         });
     }
@@ -75,8 +75,13 @@ fn continues(line: &str) -> bool {
     backslashes % 2 == 1
 }
 
+/// `\u` without four hexadecimal digits after it.
+#[derive(Debug, thiserror::Error)]
+#[error("`\\u{0}` is no character, four digits are expected")]
+struct BadEscape(String);
+
 /// Splits a logical line: the key ends at the first unescaped `=`, `:` or white space.
-fn split(line: &str) -> Result<(String, String), String> {
+fn split(line: &str) -> Result<(String, String), BadEscape> {
     let mut escaped = false;
     let mut key_end = line.len();
     for (n, c) in line.char_indices() {
@@ -97,7 +102,7 @@ fn split(line: &str) -> Result<(String, String), String> {
     Ok((unescape(&line[..key_end])?, unescape(value)?))
 }
 
-fn unescape(text: &str) -> Result<String, String> {
+fn unescape(text: &str) -> Result<String, BadEscape> {
     if !text.contains('\\') {
         return Ok(text.to_owned());
     }
@@ -106,27 +111,24 @@ fn unescape(text: &str) -> Result<String, String> {
     // High surrogate: Java writes such characters as two escapes.
     let mut high: Option<u32> = None;
     while let Some(c) = chars.next() {
-        let unit =
-            match c {
-                '\\' => match chars.next() {
-                    Some('u') => {
-                        let digits: String = chars.by_ref().take(4).collect();
-                        let code = u32::from_str_radix(&digits, 16)
-                            .ok()
-                            .filter(|_| digits.len() == 4);
-                        Some(code.ok_or_else(|| {
-                            format!("`\\u{digits}` is no character, four digits are expected")
-                        })?)
-                    }
-                    Some('t') => Some(u32::from('\t')),
-                    Some('n') => Some(u32::from('\n')),
-                    Some('r') => Some(u32::from('\r')),
-                    Some('f') => Some(0x0c),
-                    Some(c) => Some(u32::from(c)),
-                    None => None,
-                },
-                c => Some(u32::from(c)),
-            };
+        let unit = match c {
+            '\\' => match chars.next() {
+                Some('u') => {
+                    let digits: String = chars.by_ref().take(4).collect();
+                    let code = u32::from_str_radix(&digits, 16)
+                        .ok()
+                        .filter(|_| digits.len() == 4);
+                    Some(code.ok_or(BadEscape(digits))?)
+                }
+                Some('t') => Some(u32::from('\t')),
+                Some('n') => Some(u32::from('\n')),
+                Some('r') => Some(u32::from('\r')),
+                Some('f') => Some(0x0c),
+                Some(c) => Some(u32::from(c)),
+                None => None,
+            },
+            c => Some(u32::from(c)),
+        };
         let Some(unit) = unit else { continue };
         let code = match (high.take(), unit) {
             (None, 0xd800..0xdc00) => {

@@ -51,12 +51,10 @@ impl LoaderLock {
     /// Another loader holds the lock, or the file cannot be written.
     pub fn acquire(path: &Path, timestamp: &str) -> Result<(Self, Result<(), Unsupported>), LoaderLockError> {
         loop {
-            let mut file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .open(path)?;
+            // The directory can be that of another user, who may have planted a link.
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true).truncate(false);
+            let mut file = pmc_files::open_for_writing(path, &mut options)?;
             let locked = match lock(&file) {
                 Err(Errno::EAGAIN | Errno::EACCES) => {
                     let holder = read_holder(&mut file);

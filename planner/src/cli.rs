@@ -98,8 +98,8 @@ pub fn parse(arguments: &[String], environment: Environment) -> Result<Invocatio
                   pmc-plan --explain JOB …"
 )]
 struct ExplainOptions {
-    /// Names of jobs in the plan or ids in the workflow, then the submit directory or the directory of a run, if
-    /// it is not the working directory. Without jobs: the figures of the plan
+    /// Names of jobs in the plan or ids in the workflow, then the submit directory or the directory of a run,
+    /// if it is not the working directory. Without jobs: the figures of the plan
     #[arg(value_name = "JOB… [DIR]")]
     words: Vec<String>,
 }

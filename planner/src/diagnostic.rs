@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::error::{InputError, PlanError, Position};
+use crate::error::{HINT, InputError, PlanError, Position, Problem, split_hint};
 
 /// How bad a diagnostic is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,18 +29,10 @@ pub struct Diagnostic {
     pub hint: Option<String>,
 }
 
-/// Separates message and hint in printed form.
-const HINT: &str = "\n  hint: ";
-
 impl Diagnostic {
     /// A diagnostic from its printed form without a file: the message, and its hint if it has one.
     pub fn new(severity: Severity, text: impl Into<String>) -> Self {
-        let mut message = text.into();
-        let hint = message.find(HINT).map(|at| {
-            let hint = message[at + HINT.len()..].to_owned();
-            message.truncate(at);
-            hint
-        });
+        let (message, hint) = split_hint(text.into());
         Diagnostic {
             severity,
             file: None,
@@ -85,6 +77,19 @@ impl From<String> for Diagnostic {
     }
 }
 
+impl From<&Problem> for Diagnostic {
+    /// An error.
+    fn from(problem: &Problem) -> Self {
+        Diagnostic {
+            severity: Severity::Error,
+            file: None,
+            span: None,
+            message: problem.message.clone(),
+            hint: problem.hint.clone(),
+        }
+    }
+}
+
 impl From<&InputError> for Diagnostic {
     /// A warning.
     fn from(problem: &InputError) -> Self {
@@ -123,9 +128,8 @@ impl PlanError {
                 .iter()
                 .map(|problem| Diagnostic::in_file(Severity::Error, problem))
                 .collect(),
-            PlanError::Refinement(problems) | PlanError::Code(problems) => {
-                problems.iter().map(error).collect()
-            }
+            PlanError::Refinement(problems) => problems.iter().map(Diagnostic::from).collect(),
+            PlanError::Code(problems) => problems.iter().map(error).collect(),
             PlanError::Unsupported(_) | PlanError::Io { .. } | PlanError::Template { .. } => {
                 vec![error(&self.to_string())]
             }

@@ -158,6 +158,78 @@ impl From<String> for UsageError {
     }
 }
 
+/// What a problem of the mapping is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cause {
+    /// A site is unknown, cannot be used, or cannot be chosen.
+    Site,
+    /// A program is unknown or cannot run on a site.
+    Program,
+    /// A file has no usable location, or its catalog does not exist.
+    Replica,
+    /// A profile has an invalid value.
+    Profile,
+    /// Jobs cannot become a cluster.
+    Cluster,
+    /// The work directories have too little space.
+    Space,
+    /// A sub-workflow cannot be part of the plan.
+    SubWorkflow,
+    /// The jobs themselves: cycles, equal names, jobs that do not exist.
+    Job,
+    /// A setting of the batch job.
+    Batch,
+    /// The submit directory.
+    Directory,
+}
+
+impl Cause {
+    /// Creates a problem from its message, which a hint may follow.
+    pub(crate) fn problem(self, text: impl Into<String>) -> Problem {
+        let (message, hint) = split_hint(text.into());
+        Problem {
+            cause: self,
+            message,
+            hint,
+        }
+    }
+    /// Creates the error for one problem.
+    pub(crate) fn error(self, text: impl Into<String>) -> PlanError {
+        self.problem(text).into()
+    }
+}
+
+/// A reason why a workflow cannot be mapped.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[error("{message}{}", .hint.as_ref().map(|hint| format!("{HINT}{hint}")).unwrap_or_default())]
+pub struct Problem {
+    /// What it is about.
+    pub cause: Cause,
+    /// What is wrong.
+    pub message: String,
+    /// What to do about it.
+    pub hint: Option<String>,
+}
+
+impl From<Problem> for PlanError {
+    fn from(problem: Problem) -> Self {
+        PlanError::Refinement(vec![problem])
+    }
+}
+
+/// Separates message and hint in printed form.
+pub(crate) const HINT: &str = "\n  hint: ";
+
+/// Splits the printed form of a problem into message and hint.
+pub(crate) fn split_hint(mut text: String) -> (String, Option<String>) {
+    let hint = text.find(HINT).map(|at| {
+        let hint = text[at + HINT.len()..].to_owned();
+        text.truncate(at);
+        hint
+    });
+    (text, hint)
+}
+
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
@@ -169,7 +241,7 @@ pub enum PlanError {
     BadXml(InputErrors),
     /// The workflow cannot be mapped onto sites, programs and replicas; all problems found.
     #[error("{}", once(.0))]
-    Refinement(Vec<String>),
+    Refinement(Vec<Problem>),
     /// The plan cannot be written as a DAG for pegasus-mpi-cluster.
     #[error("Unable to generate code: {}", once(.0))]
     Code(Vec<String>),
@@ -196,14 +268,11 @@ pub enum PlanError {
     },
 }
 
-/// Returns texts as lines, equal ones once.
-fn once(texts: &[String]) -> String {
+/// Returns problems as lines, equal ones once.
+fn once(problems: &[impl fmt::Display]) -> String {
     let mut seen = FxHashSet::default();
-    let texts: Vec<&str> = texts
-        .iter()
-        .map(String::as_str)
-        .filter(|text| seen.insert(*text))
-        .collect();
+    let mut texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    texts.retain(|text| seen.insert(text.clone()));
     texts.join("\n")
 }
 
@@ -216,9 +285,12 @@ impl PlanError {
             source,
         }
     }
-    /// Creates the error for one problem of the mapping.
-    pub(crate) fn refinement(problem: impl Into<String>) -> Self {
-        PlanError::Refinement(vec![problem.into()])
+    /// `Ok` without problems of the mapping.
+    pub(crate) fn check(problems: Vec<Problem>) -> Result<(), Self> {
+        match problems.is_empty() {
+            true => Ok(()),
+            false => Err(PlanError::Refinement(problems)),
+        }
     }
     /// Exit code of `pmc-plan`: 1, or 2 for a workflow that is not well-formed XML.
     pub fn exit_code(&self) -> u8 {
@@ -316,7 +388,7 @@ mod tests {
         let mut problems = problem();
         problems.extend(problem());
         assert_eq!(problems.to_string(), "w: wrong");
-        let error = PlanError::Refinement(vec!["a".into(), "b".into(), "a".into()]);
+        let error = PlanError::Refinement(["a", "b", "a"].map(|text| Cause::Job.problem(text)).to_vec());
         assert_eq!(error.to_string(), "a\nb");
     }
 

@@ -2,6 +2,11 @@
 //! Java. Most of them run on an engine with linear time. Look-around and back-references need a backtracking
 //! engine, which gives up after a million steps and then does not match.
 
+/// A pattern that no engine understands: a short description of the problem.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct PatternError(String);
+
 /// A pattern for whole texts.
 #[derive(Clone, Debug)]
 pub(crate) enum Pattern {
@@ -15,8 +20,8 @@ impl Pattern {
     /// Compiles a pattern that has to match the whole text.
     ///
     /// # Errors
-    /// A short description of the problem.
-    pub(crate) fn whole(pattern: &str) -> Result<Self, String> {
+    /// An invalid pattern.
+    pub(crate) fn whole(pattern: &str) -> Result<Self, PatternError> {
         let anchored = format!("^(?:{pattern})$");
         let linear = match regex::Regex::new(&anchored) {
             Ok(regex) => return Ok(Pattern::Linear(regex)),
@@ -27,7 +32,7 @@ impl Pattern {
         }
         // The last line of the engine's message names the problem.
         let reason = linear.lines().last().unwrap_or_default();
-        Err(reason.trim_start_matches("error: ").to_owned())
+        Err(PatternError(reason.trim_start_matches("error: ").to_owned()))
     }
     /// Returns whether a text matches.
     pub(crate) fn is_match(&self, text: &str) -> bool {
@@ -74,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_texts_and_groups() -> Result<(), String> {
+    fn whole_texts_and_groups() -> Result<(), PatternError> {
         let plain = Pattern::whole("a(b)?|c(d)")?;
         assert_eq!(plain.groups("ab"), Some(vec!["ab", "b", ""]));
         assert_eq!(plain.groups("cd"), Some(vec!["cd", "", "d"]));
@@ -87,12 +92,12 @@ mod tests {
 
     #[test]
     fn bad_patterns_have_a_reason() {
-        let reason = Pattern::whole("a(").err().unwrap_or_default();
+        let reason = Pattern::whole("a(").expect_err("an invalid pattern").to_string();
         assert!(reason.contains("unclosed group"), "{reason}");
     }
 
     #[test]
-    fn a_pattern_that_backtracks_too_long_does_not_match() -> Result<(), String> {
+    fn a_pattern_that_backtracks_too_long_does_not_match() -> Result<(), PatternError> {
         let slow = Pattern::whole(r"(?=x)((x+)+)+y\1")?;
         assert!(!slow.is_match(&"x".repeat(4000)));
         Ok(())

@@ -83,8 +83,8 @@ impl Recipe {
     }
 }
 
-/// Returns the submit directory of a run: the directory itself, or the one that `pmc run` makes in the directory
-/// of a run or of all runs of a workflow.
+/// Returns the submit directory of a run: the directory itself, or the one that `pmc run` makes in the
+/// directory of a run or of all runs of a workflow.
 pub fn submit_dir(dir: &Path) -> PathBuf {
     let places = [dir.to_owned(), dir.join("submit"), dir.join("latest/submit")];
     let found = places.iter().find(|dir| dir.join(PROPERTIES).is_file());

@@ -143,7 +143,8 @@ pub fn prepare(
     }
 }
 
-/// Returns the scheduler whose program is on `PATH`. Slurm comes first, since it may bring a `qsub` of its own.
+/// Returns the scheduler whose program is on `PATH`. Slurm comes first, since it may bring a `qsub` of its
+/// own.
 #[must_use]
 pub fn detect(environment: &BTreeMap<String, String>) -> Option<Scheduler> {
     for scheduler in [Scheduler::Slurm, Scheduler::Lsf] {

@@ -56,7 +56,7 @@ fn diagnostics_are_one_json_object_a_line() -> std::io::Result<()> {
     let dir = inputs()?;
     let parse = |output: &Output| -> Vec<serde_json::Value> {
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        let parse = |line: &str| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
+        let parse = |line: &str| serde_json::from_str(line).expect("a line is JSON");
         text.lines().map(parse).collect()
     };
     std::fs::write(

@@ -72,7 +72,7 @@ fn every_ignored_property_draws_one_warning_with_its_line() -> Outcome {
     let plan = case.plan(&format!("{LINE} --conf p"))?;
     let warnings = warnings(&plan);
     let count = keys.iter().filter(|(_, key)| ignored(key)).count();
-    assert!(count > 90, "{count}");
+    assert!(count > 80, "{count}");
     for (n, (name, key)) in keys.iter().filter(|(_, key)| ignored(key)).enumerate() {
         let State::Ignored { why, .. } = key.state else {
             continue;
@@ -328,6 +328,52 @@ fn a_cluster_is_retried_as_a_whole() -> Outcome {
     );
     let list = plan.file(&format!("00/00/{cluster}.in"));
     assert!(list.contains("-p 9") && !list.contains("-t 4"), "{list}");
+    Ok(())
+}
+
+#[test]
+fn jobs_may_end_the_run_and_have_limited_categories() -> Outcome {
+    let case = chain(&profiles(
+        "dagman: {ABORT-DAG-ON: 3 RETURN 0, CATEGORY: Sim}, pegasus: {pmc_task_arguments: -t 2}",
+    ));
+    let limits = "-Ddagman.sim.maxjobs=4 -Ddagman.stagein.maxjobs=1 -Ddagman.cleanup.maxjobs=0";
+    let plan = case.plan(&format!("{LINE} {limits}"))?;
+    assert_eq!(
+        options(&plan, "first_A"),
+        "-m 2048 -c 1 --abort-on 3=0 --category sim -t 2"
+    );
+    assert_eq!(options(&plan, "stage_in_local_local_0_0"), "--category stagein");
+    assert_eq!(options(&plan, "clean_up_local_level_4_0"), "");
+    let dag = std::fs::read_to_string(&plan.planned.dag)?;
+    assert!(
+        dag.contains("\nMAXJOBS sim 4\nMAXJOBS stagein 1\n\nEDGE "),
+        "{dag}"
+    );
+    assert_eq!(plan.dag.category_limits(), [4, 1]);
+    assert_eq!(warnings(&plan), Vec::<String>::new());
+    // A category without a limit needs no option.
+    assert_eq!(
+        options(&case.plan(LINE)?, "first_A"),
+        "-m 2048 -c 1 --abort-on 3=0 -t 2"
+    );
+    // The run inside a cluster must fail, so that the one around it sees the code.
+    let line = format!("{LINE} {limits} --cluster whole -Dpegasus.clusterer.job.aggregator=mpiexec");
+    let plan = case.plan(&line)?;
+    let cluster = plan.tasks().into_iter().find(|task| task.starts_with("merge_"));
+    let cluster = cluster.expect("a cluster");
+    assert!(options(&plan, &cluster).ends_with("--abort-on 3=0 --category sim"));
+    let list = plan.file(&format!("00/00/{cluster}.in"));
+    assert!(
+        list.contains(" --abort-on 3 -t 2 ") && !list.contains("--category"),
+        "{list}"
+    );
+    let message = chain(&profiles("dagman: {abort-dag-on: soon}")).fail(LINE);
+    assert!(message.contains("abort-dag-on soon for job first_A"), "{message}");
+    let message = chain("").fail(&format!("{LINE} -Ddagman.sim.maxjobs=few"));
+    assert!(
+        message.contains("dagman.sim.maxjobs must be a whole number, not few"),
+        "{message}"
+    );
     Ok(())
 }
 

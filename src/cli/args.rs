@@ -1,6 +1,7 @@
 //! The result of reading the command line.
 
 use std::ffi::OsString;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 /// The command line and the environment, not yet interpreted.
@@ -18,6 +19,8 @@ pub struct RawArgs {
     pub skip_rescue: bool,
     /// `-m`; 0 means no limit.
     pub max_failures: u32,
+    /// `--max-jobs`: categories and the maximum numbers of their running tasks.
+    pub max_jobs: Vec<(Vec<u8>, NonZeroU32)>,
     /// `-t`; at least 1.
     pub tries: Option<u32>,
     /// `-n`.

@@ -180,6 +180,13 @@ pub const OPTIONS: &[OptionSpec] = &[
         "Start no tasks while the disk has less free space; 0: no check [default: 8]",
     )
     .additional(),
+    value(
+        "max-jobs",
+        "CATEGORY=N",
+        set_max_jobs,
+        "Run at most N tasks of a category at a time; may be repeated",
+    )
+    .additional(),
     flag(
         "stampede",
         set_stampede,
@@ -303,6 +310,18 @@ fn set_stderr(args: &mut RawArgs, value: &OsStr) -> Set {
 fn set_max_failures(args: &mut RawArgs, value: &OsStr) -> Set {
     let number = integer(value, "N for -m/--max-failures is invalid")?;
     args.max_failures = at_least(0, number, "N for -m/--max-failures must be >= 0")?;
+    Ok(())
+}
+
+fn set_max_jobs(args: &mut RawArgs, value: &OsStr) -> Set {
+    let bytes = value.as_bytes();
+    let refuse = || EarlyExit::refuse("--max-jobs must be CATEGORY=N with an N of at least 1");
+    let equals = bytes.iter().rposition(|byte| *byte == b'=').ok_or_else(refuse)?;
+    let (category, limit) = (&bytes[..equals], &bytes[equals + 1..]);
+    let limit = std::str::from_utf8(limit)
+        .ok()
+        .and_then(|limit| limit.parse().ok());
+    args.max_jobs.push((category.to_vec(), limit.ok_or_else(refuse)?));
     Ok(())
 }
 

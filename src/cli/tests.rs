@@ -1,5 +1,7 @@
 //! Tests of the parser.
 
+use std::num::NonZeroU32;
+
 use super::*;
 
 fn parse_with(line: &str, variables: &[(&str, &str)]) -> Result<RawArgs, EarlyExit> {
@@ -76,6 +78,14 @@ fn wrong_words_are_refused() {
         ),
         ("a.dag b.dag", "Invalid argument\n\n"),
         ("a.dag b.dag --maxfds 0", "--maxfds must be at least 1\n"),
+        (
+            "--max-jobs db a.dag",
+            "--max-jobs must be CATEGORY=N with an N of at least 1\n",
+        ),
+        (
+            "--max-jobs db=0 a.dag",
+            "--max-jobs must be CATEGORY=N with an N of at least 1\n",
+        ),
         ("--workers many a.dag", "Invalid value for --workers\n"),
         ("--workers 99999 a.dag", "--workers must be at most 10000\n"),
     ] {
@@ -89,7 +99,7 @@ fn every_option_is_stored() {
                 --host-cpus 4 --host-gpus 3 --strict-limits --max-wall-time 0.5 --jobstate-log --monitord-hack \
                 --no-resource-log --no-sleep-on-recv --maxfds 9 --keep-affinity --set-affinity --workers 3 \
                 --no-forward-journal --sync-interval 20 --drain-grace 2.5 --host-name node7 --disk-reserve 100 \
-                --runtime-limit 60";
+                --runtime-limit 60 --max-jobs db=2 --max-jobs a=b=1";
     let args = parse_with(line, &[("PMC_KICKSTART", "exec")]).unwrap();
     let expected = RawArgs {
         dag: "a.dag".into(),
@@ -98,6 +108,9 @@ fn every_option_is_stored() {
         stderr: Some("err".into()),
         skip_rescue: true,
         max_failures: 3,
+        max_jobs: [(b"db".to_vec(), 2), (b"a=b".to_vec(), 1)]
+            .map(|(category, limit)| (category, NonZeroU32::new(limit).unwrap()))
+            .to_vec(),
         tries: Some(2),
         no_lock: true,
         rescue: Some("res".into()),

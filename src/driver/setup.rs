@@ -54,7 +54,14 @@ impl Setup {
         } else {
             None
         };
-        let dag = Arc::new(Dag::open(&options.dag).map_err(|error| RunError::dag(&options.dag, error))?);
+        let mut dag = Dag::open(&options.dag).map_err(|error| RunError::dag(&options.dag, error))?;
+        for (category, limit) in &options.max_jobs {
+            if !dag.limit_category(category, *limit) {
+                let category = String::from_utf8_lossy(category);
+                tracing::warn!("--max-jobs: no task has the category {category}");
+            }
+        }
+        let dag = Arc::new(dag);
         let (done, recovered) = durability::read_done(options, &dag)?;
         let mut logs = Logs::open(options, &dag, &done)?;
         let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE)

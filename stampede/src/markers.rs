@@ -98,7 +98,7 @@ impl Markers {
         let path = self.path(name);
         let part = self.path(&format!("{name}.part"));
         let write_all = || {
-            let mut out = BufWriter::new(File::create(&part)?);
+            let mut out = BufWriter::new(pmc_files::create_anew(&part)?);
             write(&mut out)?;
             out.flush()?;
             fs::rename(&part, &path)

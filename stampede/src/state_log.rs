@@ -35,7 +35,7 @@ impl StateLog {
     /// # Errors
     /// The file cannot be written.
     pub fn open(path: &Path, length: Option<u64>) -> io::Result<Self> {
-        let file = OpenOptions::new().create(true).append(true).open(path)?;
+        let file = pmc_files::open_for_writing(path, OpenOptions::new().create(true).append(true))?;
         let now = file.metadata()?.len();
         let length = match length {
             Some(length) if length < now => {

@@ -4,6 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
+use crate::support::command::Program;
 use crate::support::programs::{Build, project, python};
 
 /// Runs one of the scenarios of `workflow.py`. Returns what the script printed and the last status.
@@ -65,4 +66,23 @@ fn python_api_waits_for_the_end_of_a_second_run() {
 fn python_api_removes_a_workflow() {
     let (_, status) = run("remove");
     assert_eq!(status["state"], "Failure");
+}
+
+#[test]
+#[ignore = "needs Pegasus' Python packages: tests/run e2e"]
+fn scripts_of_pmc_init_write_workflows_that_run() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let pmc = || Program::new(Build::Local.program("pmc")).in_directory(directory.path());
+    for template in ["single", "pipeline", "fan-out"] {
+        let dir = directory.path().join(template);
+        pmc()
+            .args(["init", "--python", "-t", template, template])
+            .run()
+            .ok();
+        let by_hand = fs::read_to_string(dir.join("workflow.yml")).expect("a workflow");
+        python().arg("workflow.py").in_directory(&dir).run().ok();
+        let by_script = fs::read_to_string(dir.join("workflow.yml")).expect("a workflow");
+        assert_ne!(by_hand, by_script, "the script has written it");
+        pmc().args(["run", "-q"]).arg(dir.join("workflow.yml")).run().ok();
+    }
 }

@@ -185,6 +185,23 @@ fn tasks_of_a_category_are_limited() {
     run.script("alone.sh", "mkdir busy || exit 9; sleep 0.05; rmdir busy");
     let output = run.run(&["--workers", "4", "x.dag"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    run.write("y.dag", &tasks);
+    let options = [
+        "--workers",
+        "4",
+        "--max-jobs",
+        "other=2",
+        "--max-jobs",
+        "one=1",
+        "y.dag",
+    ];
+    let output = run.run(&options);
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    assert!(
+        stderr.contains("[warn] --max-jobs: no task has the category other\n"),
+        "{stderr}"
+    );
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The DAG in memory.
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use crate::TaskId;
@@ -142,6 +143,24 @@ impl Dag {
     #[must_use]
     pub fn category_limits(&self) -> &[u32] {
         &self.category_limits
+    }
+
+    /// Limits the running tasks of a category, instead of its MAXJOBS line. Returns false if no task has the
+    /// category. Linear in the number of sets of options.
+    pub fn limit_category(&mut self, name: &[u8], limit: NonZeroU32) -> bool {
+        let has_name = |set: &&mut Options| set.rare.as_ref().is_some_and(|rare| rare.category == name);
+        let mut members = self.options.iter_mut().filter(has_name).peekable();
+        let Some(first) = members.peek().filter(|_| !name.is_empty()) else {
+            return false;
+        };
+        if let Some(known) = first.category {
+            self.category_limits[known.index()] = limit.get();
+        } else {
+            let new = CategoryId(self.category_limits.len() as u32);
+            self.category_limits.push(limit.get());
+            members.for_each(|set| set.category = Some(new));
+        }
+        true
     }
 
     /// Category of a task, if it has a limit.

@@ -49,6 +49,11 @@ impl From<DagErrorKind> for DagError {
 pub enum DagErrorKind {
     #[error("Error opening DAG file: {path}: {}", reason(.source))]
     Read { path: String, source: io::Error },
+    #[error(
+        "The DAG is incomplete: it has {tasks} tasks and {edges} edges, but its last line is missing or has \
+         other numbers. Plan again; to run what is there, remove the first line"
+    )]
+    Incomplete { tasks: usize, edges: usize },
     #[error("Invalid DAG record: {0}")]
     Record(String),
     #[error("Invalid TASK record: {0}\n")]

@@ -10,7 +10,7 @@
 //!
 //! [`Dag`] reads it into arrays of integers over one buffer, so that a workflow of a million tasks needs
 //! little more memory than its file. [`record`] reads a line at a time. [`words`] splits a command into
-//! arguments, [`mod@write`] writes the lines, [`rescue`] keeps the list of done tasks, and [`cycle`] finds
+//! arguments, [`mod@write`] writes the lines, [`trailer`] shows whether a file is complete, [`rescue`] keeps the list of done tasks, and [`cycle`] finds
 //! tasks that can never run.
 
 pub mod cycle;
@@ -24,6 +24,7 @@ mod reader;
 pub mod record;
 pub mod rescue;
 mod text;
+pub mod trailer;
 pub mod words;
 pub mod write;
 

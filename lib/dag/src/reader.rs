@@ -13,6 +13,7 @@ use crate::names::{self, NameIndex};
 use crate::options::{self, CategoryId, Options};
 use crate::record::{Record, TaskRecord};
 use crate::text::lossy;
+use crate::trailer;
 
 /// Number of names that are looked up together: first the slots of the index are read, then the tasks, then
 /// the texts. In a large DAG each of these reads misses the cache, and independent misses overlap.
@@ -54,6 +55,7 @@ pub(crate) fn read(text: Vec<u8>) -> Result<Dag, DagError> {
         start = end + 1;
     }
     reader.flush()?;
+    trailer::check(&text, reader.entries.len(), reader.edges.len()).map_err(|kind| reader.error(kind))?;
     reader.set_categories();
     let Reader {
         entries,

@@ -164,6 +164,7 @@ fn is_plain(line: &TaskLine<'_>, more: &[&str]) -> bool {
         line.cpus.map(u64::from),
         line.gpus.map(u64::from),
         line.priority.map(i64::unsigned_abs),
+        line.tries.map(u64::from),
     ];
     let mut command = [line.command].into_iter().chain(more.iter().copied());
     let first = command.find_map(|part| part.bytes().next());

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that fails may panic")]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
 
 use pmc_dag::{Dag, DagError, TaskId};
 use proptest::prelude::*;
@@ -382,6 +383,18 @@ fn categories_have_limits() {
         "MAXJOBS unused 9\nMAXJOBS db 2\nTASK e --category db -p 1 /bin/e\n",
     ));
     let category = |name: &str| dag.category(dag.find(name.as_bytes()).unwrap()).map(|id| id.0);
+    let mut changed =
+        read("TASK a -m 1 /bin/a\nTASK b --category x /bin/b\nTASK c --category y /bin/c\nMAXJOBS y 9\n");
+    let limits = [("y", 2), ("x", 3), ("none", 4), ("", 5)];
+    let limit =
+        |(name, limit): (&str, u32)| changed.limit_category(name.as_bytes(), NonZeroU32::new(limit).unwrap());
+    assert_eq!(limits.map(limit), [true, true, false, false]);
+    let of = |name: &str| {
+        changed
+            .category(changed.find(name.as_bytes()).unwrap())
+            .map(|id| changed.category_limits()[id.index()])
+    };
+    assert_eq!(["a", "b", "c"].map(of), [None, Some(3), Some(2)]);
     assert_eq!(dag.category_limits(), [2, 1, 9]);
     assert_eq!(
         ["a", "b", "c", "d", "e"].map(category),

@@ -54,6 +54,29 @@ pub fn read_to_string(path: &Path, max: u64) -> io::Result<String> {
     String::from_utf8(read(path, max)?).map_err(|_| refused("is not UTF-8 text"))
 }
 
+/// Opens a regular file with these options for writing. Follows no link and never waits.
+///
+/// # Errors
+/// The file cannot be opened, is not a regular file, or is a link.
+pub fn open_for_writing(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let file = options.custom_flags(flags.bits()).open(path)?;
+    check_regular(&file.metadata()?)?;
+    Ok(file)
+}
+
+/// Creates a file instead of the one that an interrupted program may have left. Follows no link.
+///
+/// # Errors
+/// The file cannot be removed or created.
+pub fn create_anew(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    File::create_new(path)
+}
+
 /// Returns the file that a new version will replace: `path`, or what the link `path` leads to.
 ///
 /// # Errors
@@ -152,6 +175,19 @@ mod tests {
         symlink(&file, &link).unwrap();
         std::os::unix::fs::lchown(&link, Some(65534), None).unwrap();
         assert_eq!(reason(open(&link)), "is a link of another user");
+    }
+
+    #[test]
+    fn writing_follows_no_links() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join("file"), dir.path().join("link"));
+        fs::write(&file, "text").unwrap();
+        symlink(&file, &link).unwrap();
+        assert!(open_for_writing(&link, OpenOptions::new().append(true)).is_err());
+        open_for_writing(&file, OpenOptions::new().append(true)).unwrap();
+        create_anew(&link).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "text");
+        assert!(fs::symlink_metadata(&link).unwrap().is_file());
     }
 
     #[test]

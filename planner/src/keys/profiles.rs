@@ -108,10 +108,11 @@ const ENV_KEYS: &[Key] = &[
 
 #[rustfmt::skip]
 const DAGMAN_KEYS: &[Key] = &[
-    off("*.maxjobs", "", "the executor starts as many tasks as fit; there is no limit by category"),
-    off("abort-dag-on", "",
-        "a failed task stops its dependents, not the run; see option --max-failures of the executor"),
-    off("category", "", "the executor starts as many tasks as fit; there is no limit by category"),
+    on("*.maxjobs", "limit on the running tasks of a category, as a property: record MAXJOBS; auxiliary jobs are in \
+        the categories stagein, stageout, stageinter, registration, cleanup"),
+    on("abort-dag-on",
+        "`CODE [RETURN CODE]`: an attempt that ends with CODE ends the run: task option `--abort-on`"),
+    on("category", "category of the job, for `*.maxjobs`: task option `--category`"),
     off("dir", "", DAGMAN),
     off("job", "", DAGMAN),
     off("maxidle", "", DAGMAN),

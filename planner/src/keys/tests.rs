@@ -32,7 +32,7 @@ fn every_documented_key_is_in_the_tables() {
 #[test]
 fn patterns_and_old_names_are_found() {
     let ignored = |key: &str| matches!(property(key).expect(key).state, State::Ignored { .. });
-    assert!(ignored("pegasus.log.manager.formatter") && ignored("dagman.sim.maxjobs"));
+    assert!(ignored("pegasus.log.manager.formatter") && ignored("dagman.post.path.mine"));
     assert!(ignored("condor.+ProjectName") && ignored("pegasus.container.launcher"));
     assert!(is_plain(Namespace::Pegasus, "Runtime") && is_plain(Namespace::Env, "PATH"));
     assert!(!is_plain(Namespace::Pegasus, "job.runtime") && !is_plain(Namespace::Pegasus, "memory"));
@@ -99,6 +99,30 @@ fn literals(text: &str) -> BTreeSet<String> {
     code.flat_map(|line| line.split('"').skip(1).step_by(2))
         .map(str::to_owned)
         .collect()
+}
+
+#[test]
+fn keys_that_are_read_are_in_the_tables() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut text = String::new();
+    add_sources(&root.join("src"), &mut text);
+    let is_name = |text: &str| {
+        let mut parts = text.split('.').skip(1);
+        let is_word = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphabetic());
+        text.starts_with("pegasus.") | text.starts_with("pmc.") && parts.all(is_word)
+    };
+    let names: BTreeSet<String> = literals(&text).into_iter().filter(|text| is_name(text)).collect();
+    assert!(names.len() > 50, "{names:?}");
+    let is_start = |name: &str| {
+        PROPERTIES
+            .iter()
+            .any(|key| key.name.starts_with(&format!("{name}.")))
+    };
+    let unknown: Vec<&String> = names
+        .iter()
+        .filter(|name| *name != "pegasus.properties" && property(name).is_none() && !is_start(name))
+        .collect();
+    assert!(unknown.is_empty(), "{unknown:?}");
 }
 
 #[test]

@@ -145,6 +145,10 @@ pub(crate) fn command(plan: &Plan<'_>, id: JobId) -> Result<Command, Vec<String>
         }
         Aggregator::MpiExec => parallel(plan, &setup.profiles, &needs, &mut command),
     };
+    let mut options = String::new();
+    super::dagman::push_options(plan, id, &mut options).map_err(|problem| vec![problem])?;
+    options.push_str(&command.options);
+    command.options = options;
     if !extra.is_empty() {
         words.push(extra.to_owned());
     }

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::ops::Range;
 use std::path::Path;
 
-use pmc_dag::write;
+use pmc_dag::{trailer, write};
 
 use crate::error::PlanError;
 use crate::exec::JobId;
@@ -15,6 +15,7 @@ use crate::graph::Lists;
 use super::Plan;
 use super::batch::NodeSize;
 use super::command::{Command, Commands};
+use super::dagman;
 use super::events::{JobEvents, Prefixes};
 use super::fingerprints::{self, Prints};
 use super::in_order::in_order;
@@ -68,6 +69,7 @@ pub(crate) fn write(
     } = to;
     let failed = |source| PlanError::io("write", dag, source);
     let mut file = File::create(dag).map_err(failed)?;
+    file.write_all(trailer::FIRST_LINE.as_bytes()).map_err(failed)?;
     let mut problems = Vec::new();
     let (event_file, event_path, heads) = events.parts();
     in_order(
@@ -94,8 +96,12 @@ pub(crate) fn write(
     if !problems.is_empty() {
         return Err(PlanError::Code(shown(&mut problems)));
     }
-    file.write_all(b"\n").map_err(failed)?;
+    let mut limits = String::new();
+    dagman::push_limits(&plan.settings.profiles, &mut limits)?;
+    limits.push('\n');
+    file.write_all(limits.as_bytes()).map_err(failed)?;
     let place = positions(plan);
+    let mut edges = 0;
     let children = Lists::grouped(plan.order.len(), plan.exec.edges.iter().copied());
     in_order(
         plan.order.len(),
@@ -117,10 +123,13 @@ pub(crate) fn write(
                 return Err(PlanError::Code(vec![problem]));
             }
             file.write_all(text.as_bytes()).map_err(failed)?;
+            edges += text.lines().count();
             text.clear();
             Ok(())
         },
-    )
+    )?;
+    let last = trailer::last_line(plan.order.len(), edges);
+    file.write_all(last.as_bytes()).map_err(failed)
 }
 
 /// Returns the problems of the first jobs that have any.

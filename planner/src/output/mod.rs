@@ -4,6 +4,7 @@ pub(crate) mod batch;
 pub(crate) mod cluster;
 pub(crate) mod command;
 pub(crate) mod dag;
+mod dagman;
 pub(crate) mod events;
 pub(crate) mod fingerprints;
 pub(crate) mod in_order;

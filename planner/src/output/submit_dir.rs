@@ -4,11 +4,13 @@ use std::fs;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use monitord_compat::replacement;
+use nix::fcntl::{Flock, FlockArg};
 use nix::libc;
 
-use crate::error::PlanError;
+use crate::error::{Cause, PlanError};
 
 /// A submit directory under construction. It is removed unless it is published.
 #[derive(Debug)]
@@ -20,9 +22,16 @@ pub(crate) struct SubmitDir {
     /// Directories that did not exist before, innermost first.
     created: Vec<PathBuf>,
     published: bool,
+    /// Shows that the planner of the temporary directory is alive. `None` on file systems without locks.
+    _lock: Option<Flock<fs::File>>,
     /// The content is a new plan for a directory that has one; [`replacement`] moves it to its place.
     replaces: bool,
 }
+
+/// Start of the names of temporary directories.
+const STAGING: &str = ".plan-";
+/// Age from which a temporary directory without a lock is abandoned.
+const MIN_AGE: Duration = Duration::from_secs(60);
 
 /// Largest run number with four digits.
 const MAX_RUN: u32 = 9999;
@@ -45,7 +54,7 @@ impl SubmitDir {
         loop {
             if number > MAX_RUN {
                 remove_all(&created);
-                return Err(PlanError::refinement(format!(
+                return Err(Cause::Directory.error(format!(
                     "{} has a run{MAX_RUN} already: remove old runs or choose another --dir",
                     parent.display()
                 )));
@@ -97,19 +106,23 @@ impl SubmitDir {
             staging,
             created: vec![whole],
             published: false,
+            // The run lock keeps others away.
+            _lock: None,
             replaces: true,
         })
     }
 
     fn stage(path: PathBuf, created: Vec<PathBuf>) -> Result<Self, PlanError> {
         let parent = path.parent().unwrap_or(&path).to_owned();
+        sweep(&parent);
         let staged = tempfile::Builder::new()
-            .prefix(".plan-")
+            .prefix(STAGING)
             .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777))
             .tempdir_in(&parent);
         match staged {
             Ok(directory) => Ok(SubmitDir {
                 path,
+                _lock: lock(directory.path()),
                 staging: directory.keep(),
                 created,
                 published: false,
@@ -132,7 +145,7 @@ impl SubmitDir {
     }
 
     /// Syncs the DAG and the files beside it to disk, so that a directory that survives a crash has a
-    /// complete plan. Meant for small plans: for large ones this would take longer than planning again.
+    /// complete plan.
     ///
     /// # Errors
     /// A failed sync.
@@ -259,6 +272,38 @@ fn merge(from: &Path, to: &Path) -> Result<(), PlanError> {
     Ok(())
 }
 
+/// Removes the temporary directories of planners that were killed. The lock of a living one is held.
+fn sweep(parent: &Path) {
+    let Ok(entries) = fs::read_dir(parent) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let is_staging = entry
+            .file_name()
+            .as_encoded_bytes()
+            .starts_with(STAGING.as_bytes())
+            && entry.metadata().is_ok_and(|data| data.is_dir() && is_old(&data));
+        if is_staging && lock(&entry.path()).is_some() {
+            // What cannot be removed is of another user, or in use.
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// Returns whether the planner of a directory has had the time to lock it.
+fn is_old(directory: &fs::Metadata) -> bool {
+    let age = directory
+        .modified()
+        .map(|time| time.elapsed().unwrap_or_default());
+    age.is_ok_and(|age| age > MIN_AGE)
+}
+
+/// Locks a directory without waiting.
+fn lock(directory: &Path) -> Option<Flock<fs::File>> {
+    let directory = fs::File::open(directory).ok()?;
+    Flock::lock(directory, FlockArg::LockExclusiveNonblock).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -287,6 +332,25 @@ mod tests {
         let base = tempfile::tempdir()?;
         drop(SubmitDir::next_run(&base.path().join("u/pegasus/wf"))?);
         assert_eq!(fs::read_dir(base.path())?.count(), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn directories_of_killed_planners_are_removed() -> Result<(), Box<dyn std::error::Error>> {
+        let base = tempfile::tempdir()?;
+        let dir = |name: &str| base.path().join(name);
+        let old = std::time::SystemTime::now() - 2 * MIN_AGE;
+        for name in [".plan-killed", ".plan-alive", ".plan-new", "run0001"] {
+            fs::create_dir(dir(name))?;
+            fs::write(dir(name).join("x"), "")?;
+            if name != ".plan-new" {
+                fs::File::open(dir(name))?.set_modified(old)?;
+            }
+        }
+        let alive = lock(&dir(".plan-alive"));
+        drop(SubmitDir::next_run(base.path())?);
+        let left = [".plan-killed", ".plan-alive", ".plan-new", "run0001"].map(|name| dir(name).exists());
+        assert_eq!(left, [false, alive.is_some(), true, true]);
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::inputs::{Inputs, add_transformations_dir, property_sources, with_further_problems};
 use super::{Counts, Planned, Preview, Script, advice, directories, files, iso_seconds, preflight};
 use crate::diagnostic::Diagnostic;
-use crate::error::PlanError;
+use crate::error::{Cause, PlanError};
 use crate::exec::{Exec, JobId};
 use crate::graph::{Graph, by_depth};
 use crate::output::layout::Layout;
@@ -43,6 +43,10 @@ pub fn plan(request: &Request) -> Result<Planned, PlanError> {
 /// # Errors
 /// Everything that prevents a plan, and jobs that are not in it.
 pub fn preview(request: &Request, submit: Option<&Path>, jobs: &[String]) -> Result<Preview, PlanError> {
+    let request = &Request {
+        may_start_programs: false,
+        ..request.clone()
+    };
     let inputs = Inputs::read(request)?;
     let directory = submit.map_or_else(|| directories::next(request, &inputs), Path::to_owned);
     build(request, inputs, &directory, &mut |_| {})?.preview(jobs)
@@ -97,7 +101,7 @@ pub(super) fn build<'r>(
             problems.extend(
                 missing
                     .iter()
-                    .map(|file| format!("{}: no such catalog", file.display())),
+                    .map(|file| Cause::Replica.problem(format!("{}: no such catalog", file.display()))),
             );
             PlanError::Refinement(problems)
         }
@@ -226,9 +230,7 @@ impl BuiltPlan<'_> {
         let text = monitord_compat::braindump::write(&braindump);
         files::put(&staging.join("braindump.yml"), &text)?;
         complete(&plan, &staging)?;
-        if plan.exec.jobs.len() <= output::MAX_SMALL_PLAN {
-            directory.sync()?;
-        }
+        directory.sync()?;
         let path = directory.publish()?;
         draw(&plan, &request.pictures)?;
         let scripts = code.scripts.into_iter().map(|script| Script {
@@ -301,7 +303,7 @@ impl BuiltPlan<'_> {
         for job in jobs {
             match explainer.explain(job) {
                 Ok(text) => explanations.push(text),
-                Err(problem) => problems.push(problem.to_string()),
+                Err(problem) => problems.push(Cause::Job.problem(problem.to_string())),
             }
         }
         if !problems.is_empty() {
@@ -358,7 +360,7 @@ fn order(exec: &Exec) -> Result<Vec<JobId>, PlanError> {
     let graph = Graph::new(exec.jobs.len(), &exec.edges);
     let order = graph
         .order()
-        .ok_or_else(|| PlanError::refinement("the plan has a cycle; please report this"))?;
+        .ok_or_else(|| Cause::Job.error("the plan has a cycle; please report this"))?;
     let depths = graph.depths(&order);
     Ok(by_depth(&depths).concat())
 }

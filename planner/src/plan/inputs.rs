@@ -24,7 +24,7 @@ use crate::refine::{further_problems, subworkflow};
 
 use super::this_machine;
 
-use crate::error::PlanError;
+use crate::error::{Cause, PlanError};
 use crate::request::Request;
 
 /// Variable that input files may use for the directory of the workflow file.
@@ -311,7 +311,7 @@ pub(super) fn add_transformations_dir(
         return Ok(());
     };
     if systems.any(|other| other != system) {
-        return Err(PlanError::refinement(format!(
+        return Err(Cause::Program.error(format!(
             "the programs in {} cannot be used: the execution sites differ in architecture or operating system",
             directory.display()
         )));

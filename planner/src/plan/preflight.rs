@@ -5,7 +5,7 @@ use std::path::Path;
 use nix::unistd::{AccessFlags, access};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::error::PlanError;
+use crate::error::{Cause, PlanError, Problem};
 use crate::exec::{Exec, FileTransfer, Place};
 use crate::model::{FileId, Workflow};
 
@@ -22,17 +22,13 @@ pub(super) fn check(workflow: &Workflow, exec: &Exec) -> Result<(), PlanError> {
     let more = problems.len().saturating_sub(MAX_REPORTED);
     if more > 0 {
         problems.truncate(MAX_REPORTED);
-        problems.push(format!("… and {more} more programs or inputs do not exist"));
+        problems.push(Cause::Replica.problem(format!("… and {more} more programs or inputs do not exist")));
     }
-    if problems.is_empty() {
-        Ok(())
-    } else {
-        Err(PlanError::Refinement(problems))
-    }
+    PlanError::check(problems)
 }
 
 /// Returns the problems of installed programs.
-fn programs(workflow: &Workflow, exec: &Exec) -> Vec<String> {
+fn programs(workflow: &Workflow, exec: &Exec) -> Vec<Problem> {
     // First job and number of jobs of each program.
     let mut users: FxHashMap<&str, (usize, usize)> = FxHashMap::default();
     let mut order = Vec::new();
@@ -60,16 +56,16 @@ fn programs(workflow: &Workflow, exec: &Exec) -> Vec<String> {
         let (first, jobs) = users[path];
         let job = &workflow.jobs[first];
         let others = others(jobs - 1);
-        Some(format!(
+        Some(Cause::Program.problem(format!(
             "the program {path} {what}: the job {}{others} runs it as {}",
             job.id, job.transformation
-        ))
+        )))
     };
     order.into_iter().filter_map(problem).collect()
 }
 
 /// Returns the problems of inputs that have only locations on file systems.
-fn inputs(workflow: &Workflow, exec: &Exec) -> Vec<String> {
+fn inputs(workflow: &Workflow, exec: &Exec) -> Vec<Problem> {
     let uses = || workflow.jobs.iter().flat_map(|job| &job.uses);
     let optional: FxHashSet<FileId> = uses().filter(|u| u.optional).map(|u| u.file).collect();
     let mut seen = FxHashSet::default();
@@ -91,12 +87,12 @@ fn inputs(workflow: &Workflow, exec: &Exec) -> Vec<String> {
         let users = readers
             .next()
             .map(|job| format!(" of the job {}{}", job.id, others(readers.count())));
-        problems.push(format!(
+        problems.push(Cause::Replica.problem(format!(
             "the input {}{} does not exist: there is no {}",
             workflow.files.name(transfer.file),
             users.unwrap_or_default(),
             paths.join(", no ")
-        ));
+        )));
     }
     problems
 }

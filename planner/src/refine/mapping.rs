@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::catalog::transformation::{TransformationEntry, TransformationKind};
-use crate::error::PlanError;
+use crate::error::{Cause, PlanError, Problem};
 use crate::model::{
     FileId, FileKind, FileUse, Files, Job, JobIndex, JobKind, Link, TransferFlag, TransformationName,
     Workflow,
@@ -151,11 +151,8 @@ impl<'a> Mapper<'a> {
             });
             numbers[n] = Some(id);
         }
-        if problems.is_empty() {
-            Ok(Mapped { numbers, staged })
-        } else {
-            Err(PlanError::Refinement(problems))
-        }
+        PlanError::check(problems)?;
+        Ok(Mapped { numbers, staged })
     }
 
     /// Returns site and program of every kept job.
@@ -206,42 +203,42 @@ impl<'a> Mapper<'a> {
     }
 
     /// Returns site and program of a job whose profiles fix the site.
-    fn pinned(&self, job: &Job) -> Result<(SiteId, Program), String> {
+    fn pinned(&self, job: &Job) -> Result<(SiteId, Program), Problem> {
         let name = fixed_site(job).unwrap_or_default();
         let site = self.sites.find(name).ok_or_else(|| {
-            format!(
+            Cause::Site.problem(format!(
                 "the job {} is pinned to the site {name}, which is in no site catalog\n  hint: {}",
                 job.id,
                 self.sites.suggestion(name)
-            )
+            ))
         })?;
         if self.sites.get(site).scratch.is_none() {
-            return Err(format!(
+            return Err(Cause::Profile.problem(format!(
                 "the job {} is pinned to the site {name}, which has no directory of type sharedScratch",
                 job.id
-            ));
+            )));
         }
         if named_program(job).is_some() {
             return self.named_program(job, site);
         }
         match self.programs.usable(&job.transformation, self.sites.get(site)) {
             Some(entry) => Ok((site, Program::Entry(entry))),
-            None => Err(self.programs.missing(&job.transformation, &[name])),
+            None => Err(Cause::Program.problem(self.programs.missing(&job.transformation, &[name]))),
         }
     }
 
     /// Returns the program that a profile of the job names.
-    fn named_program(&self, job: &Job, site: SiteId) -> Result<(SiteId, Program), String> {
+    fn named_program(&self, job: &Job, site: SiteId) -> Result<(SiteId, Program), Problem> {
         let pfn = named_program(job).unwrap_or_default();
         let path = pfn.strip_prefix("file://").unwrap_or(pfn);
         if path.starts_with('/') {
             Ok((site, Program::Pinned(path.to_owned())))
         } else {
-            Err(format!(
+            Err(Cause::Profile.problem(format!(
                 "the job {} names its program with the profile selector::pfn, which must be an absolute path, \
                  not {pfn}",
                 job.id
-            ))
+            )))
         }
     }
 
@@ -258,7 +255,7 @@ impl<'a> Mapper<'a> {
         program: &Program,
         exec: &mut Exec,
         staged: &mut StagedPrograms,
-    ) -> Result<SetupId, String> {
+    ) -> Result<SetupId, Problem> {
         let declared = self.declared_programs(&mut workflow.jobs[n].uses, &workflow.files);
         let own = &workflow.jobs[n].profiles;
         if let Program::Entry(number) = program
@@ -278,18 +275,18 @@ impl<'a> Mapper<'a> {
         {
             is_staged = true;
             let name = Arc::clone(&workflow.jobs[n].transformation);
-            let file = self.stage_program(workflow, n, &name, number, staged);
+            let file = self.stage_program(workflow, n, &name, number, staged)?;
             executable = self.sites.scratch_path(site, workflow.files.name(file));
             for required in self.programs.requires(&name).iter().chain(&declared) {
                 let Some(other) = self.programs.usable(required, self.sites.get(site)) else {
                     let site = [self.sites.get(site).name.as_str()];
-                    return Err(format!(
+                    return Err(Cause::Program.problem(format!(
                         "{} (required by {name})",
                         self.programs.missing(required, &site)
-                    ));
+                    )));
                 };
                 if self.programs.entry(other).kind == TransformationKind::Stageable {
-                    self.stage_program(workflow, n, required, other, staged);
+                    self.stage_program(workflow, n, required, other, staged)?;
                 }
             }
         }
@@ -344,7 +341,7 @@ impl<'a> Mapper<'a> {
 
     /// Refuses a job with its own work directory: jobs exchange files in the one work directory of their
     /// site.
-    fn check_workdir(&self, job: &Job, site: SiteId, profiles: &Profiles) -> Result<(), String> {
+    fn check_workdir(&self, job: &Job, site: SiteId, profiles: &Profiles) -> Result<(), Problem> {
         let requested = profiles
             .pegasus("workdir")
             .map(|dir| dir.trim().trim_end_matches('/'));
@@ -353,7 +350,7 @@ impl<'a> Mapper<'a> {
             return Ok(());
         }
         let directory = place.scratch.as_ref().map_or("", |s| s.path.as_str());
-        Err(format!(
+        Err(Cause::Profile.problem(format!(
             "the job {} ({}) has the profile pegasus::workdir = {}, but with a shared file system the jobs of a site work \
              in one directory, {directory}\n  hint: set the profile for the site {} in the site catalog, or as the property \
              pegasus.workdir",
@@ -361,7 +358,7 @@ impl<'a> Mapper<'a> {
             job.transformation,
             requested.unwrap_or_default(),
             place.name
-        ))
+        )))
     }
 
     /// Makes a program an input of a job.
@@ -372,12 +369,21 @@ impl<'a> Mapper<'a> {
         name: &TransformationName,
         entry: EntryId,
         staged: &mut StagedPrograms,
-    ) -> FileId {
+    ) -> Result<FileId, Problem> {
         let lfn = staged_name(name, &self.settings.staging_delimiter);
         let file = workflow.files.intern(&lfn);
         staged.entries.insert(file, entry);
-        let uses = &mut workflow.jobs[n].uses;
-        if !uses.iter().any(|u| u.file == file) {
+        let job = &mut workflow.jobs[n];
+        let uses = &mut job.uses;
+        let own = uses.iter().find(|u| u.file == file);
+        if own.is_some_and(|u| u.link.writes()) {
+            return Err(Cause::Job.problem(format!(
+                "the job {} has an output {lfn}, which is also the name of the program {name} that is staged for it, so \
+                 the output would replace the program: rename one of them",
+                job.id
+            )));
+        }
+        if own.is_none() {
             uses.push(FileUse {
                 file,
                 link: Link::Input,
@@ -391,7 +397,7 @@ impl<'a> Mapper<'a> {
                 metadata: Default::default(),
             });
         }
-        file
+        Ok(file)
     }
 
     /// Returns the catalog entry for an auxiliary job on a site, if there is one.

@@ -21,7 +21,7 @@ pub(crate) mod subworkflow;
 pub(crate) mod transfer;
 pub(crate) use std::hash::BuildHasher as _;
 
-use crate::error::PlanError;
+use crate::error::{Cause, PlanError, Problem};
 use crate::exec::{Exec, ExecJob, SiteId, Task};
 use crate::graph::{Graph, Lists};
 use crate::model::{JobIndex, JobKind, Workflow};
@@ -137,7 +137,7 @@ pub(crate) fn further_problems(
     replicas: &Replicas,
     scope: settings::ReuseScope,
     prefix: &str,
-) -> Vec<String> {
+) -> Vec<Problem> {
     let graph = Graph::new(workflow.jobs.len(), &workflow.edges);
     let order = graph.order().unwrap_or_default();
     let reduced = reuse::reduce(workflow, &graph, &order, workflow.edges.clone(), replicas, scope);
@@ -149,7 +149,7 @@ pub(crate) fn further_problems(
                 || sites::selection::named_program(job).is_some()
                 || programs.knows(&job.transformation);
             if !is_known && seen.insert(&job.transformation) {
-                problems.push(programs.missing(&job.transformation, sites));
+                problems.push(Cause::Program.problem(programs.missing(&job.transformation, sites)));
             }
         }
     }
@@ -167,16 +167,16 @@ fn check_names(exec: &Exec) -> Result<(), PlanError> {
     }
     let mut names = rustc_hash::FxHashSet::default();
     names.reserve(hashes.len());
-    let twice: Vec<String> = jobs()
+    let twice = jobs()
         .filter(|job| !names.insert(&*job.name))
         .take(20)
-        .map(|job| format!("two jobs have the name {}: give one of them another id", job.name))
-        .collect();
-    if twice.is_empty() {
-        Ok(())
-    } else {
-        Err(PlanError::Refinement(twice))
-    }
+        .map(|job| {
+            Cause::Job.problem(format!(
+                "two jobs have the name {}: give one of them another id",
+                job.name
+            ))
+        });
+    PlanError::check(twice.collect())
 }
 
 /// Returns whether two hashes are equal.

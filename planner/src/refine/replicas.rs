@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::catalog::replica::{Replica, ReplicaCatalog};
 use crate::error::near_spelling;
+use crate::error::{Cause, Problem};
 use crate::model::{FileId, Job, Link, Metadata, Workflow};
 
 use super::mapping::job_name;
@@ -66,8 +67,10 @@ impl Replicas {
     pub(crate) fn lookup(&self, lfn: &str) -> Option<Locations> {
         let mut sources = self.overriding().filter_map(|source| source.lookup(lfn));
         if let Some(found) = sources.find(|found| !found.replicas.is_empty()) {
+            let mut replicas = found.replicas;
+            drop_equal(&mut replicas);
             return Some(Locations {
-                replicas: found.replicas,
+                replicas,
                 metadata: found.metadata.cloned().unwrap_or_default(),
             });
         }
@@ -77,15 +80,12 @@ impl Replicas {
             .chain([&self.catalog])
             .filter_map(|source| source.lookup(lfn))
         {
-            for replica in found.replicas {
-                if !all.replicas.contains(&replica) {
-                    all.replicas.push(replica);
-                }
-            }
+            all.replicas.extend(found.replicas);
             for (key, value) in found.metadata.into_iter().flatten() {
                 all.metadata.entry(key.clone()).or_insert_with(|| value.clone());
             }
         }
+        drop_equal(&mut all.replicas);
         (!all.replicas.is_empty()).then_some(all)
     }
     /// Moves the locations on some sites to another site.
@@ -131,16 +131,31 @@ impl Replicas {
     }
 }
 
+/// Keeps the first of equal locations.
+fn drop_equal(replicas: &mut Vec<Replica>) {
+    let mut seen = FxHashSet::default();
+    let keep: Vec<bool> = match replicas.len() {
+        0 | 1 => return,
+        _ => replicas
+            .iter()
+            .map(|r| seen.insert((r.pfn.as_str(), r.site.as_deref())))
+            .collect(),
+    };
+    let mut keep = keep.into_iter();
+    replicas.retain(|_| keep.next().unwrap_or(true));
+}
+
 /// Returns the message about a file without location.
-pub(crate) fn missing_text(lfn: &str, job: &str, others: usize, hint: Option<&str>) -> String {
+pub(crate) fn missing_text(lfn: &str, job: &str, others: usize, hint: Option<&str>) -> Problem {
     let mut text = format!("Can't determine a location to transfer input file for lfn {lfn} for job {job}");
     if others > 0 {
         text.push_str(&format!(" and {others} more jobs"));
     }
-    if let Some(hint) = hint {
-        text.push_str(&format!("\n  hint: {hint}"));
+    Problem {
+        cause: Cause::Replica,
+        message: text,
+        hint: hint.map(str::to_owned),
     }
-    text
 }
 
 /// Maximum missing files for which similar names are searched.
@@ -148,7 +163,7 @@ pub(crate) const ADVISED: usize = 50;
 
 /// Returns the inputs that no job writes and no source knows. Used when planning fails before the transfers
 /// are added, so that one message lists all problems.
-pub(crate) fn missing(workflow: &Workflow, kept: &[bool], replicas: &Replicas, prefix: &str) -> Vec<String> {
+pub(crate) fn missing(workflow: &Workflow, kept: &[bool], replicas: &Replicas, prefix: &str) -> Vec<Problem> {
     let mut written = vec![false; workflow.files.len()];
     for file_use in workflow.jobs.iter().flat_map(|job| &job.uses) {
         written[file_use.file] |= file_use.link.writes();

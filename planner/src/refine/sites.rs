@@ -12,7 +12,7 @@ mod storage;
 use std::collections::BTreeMap;
 
 use crate::catalog::site::{Directory, DirectoryKind, FileServer, Operation, Site, SiteCatalog, SysInfo};
-use crate::error::PlanError;
+use crate::error::{Cause, PlanError, Problem};
 use crate::profiles::{Namespace, Profiles, parse_bool};
 use crate::request::Request;
 
@@ -146,7 +146,7 @@ impl Sites {
         let mut this = Sites::default();
         for (name, site) in &all {
             if this.sites.len() >= MAX_SITES {
-                return Err(PlanError::refinement("more than 65535 sites in the site catalog"));
+                return Err(Cause::Site.error("more than 65535 sites in the site catalog"));
             }
             let id = SiteId::new(this.sites.len());
             this.by_name.insert(name.clone(), id);
@@ -159,11 +159,8 @@ impl Sites {
         this.candidates = this.choose_candidates(request, &mut problems);
         this.check_staging(request, &mut problems);
         this.outputs = this.choose_outputs(&all, request, settings, &dirs.storage, &mut problems);
-        if problems.is_empty() {
-            Ok(this)
-        } else {
-            Err(PlanError::Refinement(problems))
-        }
+        PlanError::check(problems)?;
+        Ok(this)
     }
 
     /// Returns the names of all sites for error messages, `condorpool` always among them.
@@ -204,7 +201,7 @@ impl Sites {
         text
     }
 
-    fn choose_candidates(&self, request: &Request, problems: &mut Vec<String>) -> Vec<SiteId> {
+    fn choose_candidates(&self, request: &Request, problems: &mut Vec<Problem>) -> Vec<SiteId> {
         let mut candidates = Vec::new();
         // Storage-only sites count only if the user names them.
         let all = || {
@@ -230,7 +227,7 @@ impl Sites {
             }
             match self.find(name) {
                 Some(id) => candidates.push(id),
-                None => problems.push(self.unknown("Execution", name)),
+                None => problems.push(Cause::Site.problem(self.unknown("Execution", name))),
             }
         }
         let mut seen = Vec::new();
@@ -242,23 +239,23 @@ impl Sites {
         });
         for &id in &candidates {
             if self.get(id).scratch.is_none() {
-                problems.push(format!(
+                problems.push(Cause::Site.problem(format!(
                     "the site {} has no directory of type sharedScratch, which jobs need to work in",
                     self.get(id).name
-                ));
+                )));
             }
         }
         candidates
     }
 
     /// With a shared file system, the staging site is the execution site.
-    fn check_staging(&self, request: &Request, problems: &mut Vec<String>) {
+    fn check_staging(&self, request: &Request, problems: &mut Vec<Problem>) {
         for (site, staging) in &request.staging_sites {
             let mut known = true;
             for (what, name) in [("Execution", site), ("Staging", staging)] {
                 if !name.is_empty() && self.find(name).is_none() {
                     known = false;
-                    problems.push(self.unknown(what, name));
+                    problems.push(Cause::Site.problem(self.unknown(what, name)));
                 }
             }
             let (site, staging) = (self.catalog_name(site), self.catalog_name(staging));
@@ -269,11 +266,11 @@ impl Sites {
                 Some(site).filter(|&site| site != staging).into_iter().collect()
             };
             if known && !differ.is_empty() {
-                problems.push(format!(
+                problems.push(Cause::Site.problem(format!(
                     "--staging-site: with the data configuration sharedfs jobs work where their files are: the staging \
                      site of {} must be the execution site itself, not {staging}",
                     differ.join(", ")
-                ));
+                )));
             }
         }
     }
@@ -284,7 +281,7 @@ impl Sites {
         request: &Request,
         settings: &Settings,
         deep: &str,
-        problems: &mut Vec<String>,
+        problems: &mut Vec<Problem>,
     ) -> Vec<OutputSite> {
         let names = request.output_sites.iter();
         let mut names: Vec<String> = names.map(|name| self.catalog_name(name).to_owned()).collect();
@@ -299,15 +296,15 @@ impl Sites {
         let mut outputs = Vec::new();
         for name in names {
             let Some(site) = all.get(&name) else {
-                problems.push(self.unknown("Output", &name));
+                problems.push(Cause::Site.problem(self.unknown("Output", &name)));
                 continue;
             };
             let dir = request.output_dir.as_deref().filter(|_| name == dir_site);
             match output_site(site, dir, request, settings, deep) {
                 Some(output) => outputs.push(output),
-                None => problems.push(format!(
+                None => problems.push(Cause::Site.problem(format!(
                     "the output site {name} has no directory of type localStorage or sharedStorage"
-                )),
+                ))),
             }
         }
         outputs

@@ -4,6 +4,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::catalog::replica::ReplicaCatalog;
+use crate::error::{Cause, Problem};
 use crate::error::{InputError, near_spelling};
 use crate::model::{FileId, TransferFlag, Workflow};
 use crate::properties::Properties;
@@ -177,7 +178,7 @@ impl<'a> Storage<'a> {
     }
 
     /// Reports outputs that the mapper Replica does not know: as problems, or as a warning if `lenient`.
-    pub(crate) fn unknown(&self, workflow: &Workflow) -> (Vec<String>, Option<String>) {
+    pub(crate) fn unknown(&self, workflow: &Workflow) -> (Vec<Problem>, Option<String>) {
         const KEY: &str = "pegasus.dir.storage.mapper.replica.file";
         let Some((first, _)) = self.unknown.first() else {
             return (Vec::new(), None);
@@ -191,11 +192,11 @@ impl<'a> Storage<'a> {
             return (Vec::new(), Some(warning));
         }
         let problem = |(file, output): &(FileId, u16)| {
-            format!(
+            Cause::Replica.problem(format!(
                 "the output {} has no location on the site {} in the catalog of {KEY}",
                 workflow.files.name(*file),
                 self.sites.outputs[usize::from(*output)].name
-            )
+            ))
         };
         (self.unknown.iter().map(problem).collect(), None)
     }

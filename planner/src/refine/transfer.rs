@@ -188,11 +188,7 @@ impl Builder<'_, '_> {
                 missing.hint.as_deref(),
             )
         }));
-        if problems.is_empty() {
-            Ok(())
-        } else {
-            Err(PlanError::Refinement(problems))
-        }
+        PlanError::check(problems)
     }
 
     /// Adds all transfers of one compute job.
@@ -345,6 +341,7 @@ impl Builder<'_, '_> {
             sources: vec![(Place::Scratch(from), None)],
             destination: Place::Scratch(site),
             generate_checksum: false,
+            optional: false,
             metadata: None,
         });
         self.exec.edges.push((source, transfer));

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Parser, ValueEnum};
 
+use super::TimeStep;
+
 /// A program of Pegasus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PegasusProgram {
@@ -166,8 +168,8 @@ pub struct Statistics {
     )]
     pub statistics_level: Vec<Level>,
     /// Time unit of ti_stats
-    #[arg(short, long, value_name = "UNIT", value_enum, ignore_case = true, default_value_t = crate::cli::TimeStep::Day)]
-    pub time_filter: crate::cli::TimeStep,
+    #[arg(short, long, value_name = "UNIT", value_enum, ignore_case = true, default_value_t = TimeStep::Day)]
+    pub time_filter: TimeStep,
     /// No effect: the database is that of the submit directory
     #[arg(short, long, value_name = "FILE")]
     pub conf: Option<PathBuf>,

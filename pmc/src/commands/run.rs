@@ -1,5 +1,5 @@
-//! `pmc run`: plans a workflow for this machine and runs it. The request is a command line of `pmc-plan`, which the
-//! submit directory records, so that the plan can be made again.
+//! `pmc run`: plans a workflow for this machine and runs it. The request is a command line of `pmc-plan`,
+//! which the submit directory records, so that the plan can be made again.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

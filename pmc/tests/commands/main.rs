@@ -1,4 +1,5 @@
 //! Commands other than the views of a run.
+#![expect(clippy::panic, reason = "tests")]
 
 mod comfort;
 mod pegasus;

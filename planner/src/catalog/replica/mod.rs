@@ -17,7 +17,7 @@ use crate::catalog::{Syntax, detect_syntax, files_below, read, read_yaml, unknow
 use crate::error::{InputError, InputErrors};
 use crate::expand::ExpandEnv;
 use crate::model::Metadata;
-use crate::pattern::Pattern;
+use crate::pattern::{Pattern, PatternError};
 
 pub use source::{Source, from_run, load_from_properties, load_other, load_with_metadata};
 
@@ -101,7 +101,7 @@ pub struct Found<'a> {
 #[error("the pattern `{pattern}` is invalid: {reason}")]
 pub struct BadPattern {
     pattern: String,
-    reason: String,
+    reason: PatternError,
 }
 
 impl ReplicaCatalog {

@@ -123,8 +123,8 @@ impl SiteCatalog {
     pub fn get(&self, name: &str) -> Option<&Site> {
         self.sites.get(name)
     }
-    /// Returns whether a name means this machine although no catalog has it: `condorpool`, which every Pegasus
-    /// knows without a catalog, and without a site catalog any name.
+    /// Returns whether a name means this machine although no catalog has it: `condorpool`, which every
+    /// Pegasus knows without a catalog, and without a site catalog any name.
     pub fn is_undefined_local(&self, name: &str) -> bool {
         self.get(name).is_none() && (name == CONDOR_POOL || self.is_absent) && name != "*"
     }

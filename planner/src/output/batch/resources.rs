@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::error::PlanError;
+use crate::error::{Cause, PlanError, Problem};
 use crate::profiles::{Namespace, Profiles};
 use crate::properties::Properties;
 use crate::request::Request;
@@ -179,17 +179,17 @@ impl Resources {
     }
 
     /// Returns contradictions. `has_size`: options set the number of nodes or processes.
-    fn problems(&self, has_size: bool, tasks_per_node: Option<u32>) -> Vec<String> {
+    fn problems(&self, has_size: bool, tasks_per_node: Option<u32>) -> Vec<Problem> {
         let mut problems = Vec::new();
         if let (Some(ppn), Some(cpus)) = (tasks_per_node, self.node.cpus)
             && ppn > cpus
         {
-            problems.push(format!(
+            problems.push(Cause::Batch.problem(format!(
                 "{ppn} processes per node are requested, but a node has {cpus} CPUs"
-            ));
+            )));
         }
         if self.is_single_process() && has_size {
-            problems.push(ONE_PROCESS.into());
+            problems.push(Cause::Batch.problem(ONE_PROCESS));
         }
         if let Some(launcher) = &self.launcher
             && (launcher.contains([';', '|', '&', '<', '>', '`'])
@@ -198,10 +198,10 @@ impl Resources {
                     .next()
                     .is_some_and(|first| first.contains('=')))
         {
-            problems.push(format!(
+            problems.push(Cause::Batch.problem(format!(
                 "the launcher must be a program and its arguments, not {launcher}; put settings into the property \
                  pegasus.batch.setup"
-            ));
+            )));
         }
         problems
     }
@@ -298,7 +298,7 @@ const GLOBUS_KEYS: &[(&str, &str)] = &[
 struct Reader<'a> {
     properties: &'a Properties,
     site: &'a Profiles,
-    problems: Vec<String>,
+    problems: Vec<Problem>,
 }
 
 impl<'a> Reader<'a> {
@@ -329,10 +329,10 @@ impl<'a> Reader<'a> {
         let number = (kind.parse)(text).filter(|&n| n >= kind.min);
         if number.is_none() {
             let profile = profile.map_or(String::new(), |p| format!(" or the profile pegasus::{p}"));
-            self.problems.push(format!(
+            self.problems.push(Cause::Batch.problem(format!(
                 "the property pegasus.batch.{property}{profile} must be {}, not {text}",
                 kind.description
-            ));
+            )));
         }
         number
     }
@@ -342,14 +342,14 @@ impl<'a> Reader<'a> {
         let value = || self.value(property, Some(profile));
         let text = option.map(String::as_str).or_else(value)?.to_owned();
         if text.contains(|c: char| c.is_control() || (kind == Text::Word && c.is_whitespace())) {
-            self.problems.push(format!(
+            self.problems.push(Cause::Batch.problem(format!(
                 "the {property} of the batch job must be {}, not {text:?}",
                 if kind == Text::Line {
                     "one line"
                 } else {
                     "one word"
                 }
-            ));
+            )));
         }
         Some(text)
     }
@@ -393,7 +393,7 @@ const MEMORY: Number = Number {
 };
 
 /// Returns the schedulers that get a script: PBS and Slurm always, others on request.
-fn schedulers(request: &Request, property: Option<&str>, problems: &mut Vec<String>) -> Vec<Scheduler> {
+fn schedulers(request: &Request, property: Option<&str>, problems: &mut Vec<Problem>) -> Vec<Scheduler> {
     let mut requested = request.batch.schedulers.clone();
     if requested.is_empty() {
         for name in property
@@ -404,10 +404,10 @@ fn schedulers(request: &Request, property: Option<&str>, problems: &mut Vec<Stri
         {
             match Scheduler::parse(name) {
                 Some(scheduler) => requested.push(scheduler),
-                None => problems.push(format!(
+                None => problems.push(Cause::Batch.problem(format!(
                     "the property pegasus.batch.scheduler: {}",
                     Scheduler::unknown(name)
-                )),
+                ))),
             }
         }
     }
@@ -417,9 +417,9 @@ fn schedulers(request: &Request, property: Option<&str>, problems: &mut Vec<Stri
     let mut all: Vec<Scheduler> = Vec::new();
     for scheduler in requested {
         match all.iter().find(|known| known.suffix() == scheduler.suffix()) {
-            Some(&known) if known != scheduler => problems.push(format!(
+            Some(&known) if known != scheduler => problems.push(Cause::Batch.problem(format!(
                 "the scripts for {known} and {scheduler} would have the same name: choose one of the two"
-            )),
+            ))),
             Some(_) => {}
             None => all.push(scheduler),
         }

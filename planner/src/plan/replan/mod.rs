@@ -15,7 +15,7 @@ use rustc_hash::FxHashMap;
 use super::build::build;
 use super::inputs::Inputs;
 use super::{Planned, files};
-use crate::error::PlanError;
+use crate::error::{Cause, PlanError};
 use crate::exec::{JobId, Task};
 use crate::fingerprint::{Facts, FingerprintError, Fingerprints, TaskPrint};
 use crate::output::Plan;
@@ -188,14 +188,14 @@ pub fn replan(
         match &outcome {
             Ok(_) => Ok(()),
             // The outcome has the error; this one is not shown.
-            Err(_) => Err(PlanError::refinement("the plan is not replaced")),
+            Err(_) => Err(Cause::Job.error("the plan is not replaced")),
         }
     });
     let (planned, summary) = match (planned, outcome) {
         (_, Err(Some(error))) => return Err(error),
         (Err(error), _) => return Err(error.into()),
         (Ok(planned), Ok(summary)) => (planned, summary),
-        (Ok(_), Err(None)) => return Err(PlanError::refinement("the plan is not complete").into()),
+        (Ok(_), Err(None)) => return Err(Cause::Job.error("the plan is not complete").into()),
     };
     let stem = dag.file_stem().unwrap_or_default().to_string_lossy();
     let obsolete = DATABASE.map(|suffix| format!("{stem}.stampede.db{suffix}"));

@@ -17,7 +17,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use rustc_hash::FxHashMap;
 
-use crate::error::PlanError;
+use crate::error::{Cause, PlanError};
 use crate::exec::{Exec, ExecJob, JobId, ListId, SiteId, Task};
 use crate::graph::{Graph, Lists};
 use crate::ids::{Id as _, ItemId};
@@ -448,13 +448,9 @@ fn check(
                 "\n  hint: with pegasus.transfer.refiner set to Basic, inputs come job by job and need less room",
             );
         }
-        problems.push(text);
+        problems.push(Cause::Space.problem(text));
     }
-    if problems.is_empty() {
-        Ok(())
-    } else {
-        Err(PlanError::Refinement(problems))
-    }
+    PlanError::check(problems)
 }
 
 /// Per site: what each clean-up job of the chain removes; and the jobs that wait, in order, with the number

@@ -3,22 +3,23 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use crate::error::{Cause, Problem};
 use crate::ids::UnitId;
 
 use super::groups::Units;
 
 /// Units with their run times, the longest first.
-fn sorted(units: &impl Units, group: &[UnitId]) -> Result<Vec<(f64, UnitId)>, Vec<String>> {
+fn sorted(units: &impl Units, group: &[UnitId]) -> Result<Vec<(f64, UnitId)>, Vec<Problem>> {
     let mut problems = Vec::new();
     let mut all = Vec::with_capacity(group.len());
     for &unit in group {
         match units.runtime(unit) {
             Ok(Some(seconds)) => all.push((seconds, unit)),
-            Ok(None) => problems.push(format!(
+            Ok(None) => problems.push(Cause::Profile.problem(format!(
                 "clustering by run time needs the run time of the job {}: give it, or its transformation, the profile \
                  pegasus::runtime (seconds)",
                 units.name(unit)
-            )),
+            ))),
             Err(problem) => problems.push(problem),
         }
         if problems.len() >= super::MAX_REPORTED {
@@ -40,12 +41,12 @@ pub(super) fn bounded(
     group: &[UnitId],
     longest: &str,
     allow_single: bool,
-) -> Result<Vec<Vec<UnitId>>, Vec<String>> {
+) -> Result<Vec<Vec<UnitId>>, Vec<Problem>> {
     let name = group.first().map_or("", |&first| units.name(first));
     let longest = super::seconds(longest).map_err(|e| {
-        vec![format!(
+        vec![Cause::Profile.problem(format!(
             "the profile pegasus::clusters.maxruntime of the job {name} {e}"
-        )]
+        ))]
     })?;
     let all = sorted(units, group)?;
     let mut bins: Vec<Vec<UnitId>> = Vec::new();
@@ -69,7 +70,7 @@ pub(super) fn balanced(
     group: &[UnitId],
     clusters: usize,
     allow_single: bool,
-) -> Result<Vec<Vec<UnitId>>, Vec<String>> {
+) -> Result<Vec<Vec<UnitId>>, Vec<Problem>> {
     let all = sorted(units, group)?;
     let clusters = clusters.min(all.len());
     let mut bins = vec![Vec::new(); clusters];
@@ -172,7 +173,7 @@ mod tests {
         fn profile(&self, _: UnitId, _: &str) -> Option<&str> {
             None
         }
-        fn runtime(&self, unit: UnitId) -> Result<Option<f64>, String> {
+        fn runtime(&self, unit: UnitId) -> Result<Option<f64>, Problem> {
             let seconds = self.0[unit];
             Ok((seconds >= 0.0).then_some(seconds))
         }
@@ -214,7 +215,10 @@ mod tests {
     fn a_missing_run_time_names_the_job() {
         let times = Times(vec![10.0, -1.0]);
         let problems = balanced(&times, &all(&times), 1, false).expect_err("no run time");
-        assert!(problems[0].contains("run time of the job job"), "{problems:?}");
+        assert!(
+            problems[0].message.contains("run time of the job job"),
+            "{problems:?}"
+        );
         assert!(bounded(&times, &all(&times), "-3", false).is_err());
     }
 

@@ -3,6 +3,7 @@
 
 use rustc_hash::FxHashMap;
 
+use crate::error::{Cause, Problem};
 use crate::exec::{ListId, SiteId};
 use crate::graph::{Graph, by_depth};
 use crate::ids::{Id as _, UnitId};
@@ -24,7 +25,7 @@ pub(super) trait Units {
     ///
     /// # Errors
     /// A value that is not a number.
-    fn runtime(&self, unit: UnitId) -> Result<Option<f64>, String>;
+    fn runtime(&self, unit: UnitId) -> Result<Option<f64>, Problem>;
     /// Returns the name of a unit for messages.
     fn name(&self, unit: UnitId) -> &str;
 }
@@ -55,7 +56,7 @@ pub(super) fn horizontal(
     graph: &Graph<UnitId>,
     settings: &ClusterSettings,
     by_runtime: bool,
-) -> Result<Vec<Group>, Vec<String>> {
+) -> Result<Vec<Group>, Vec<Problem>> {
     // The graph has no cycle: it is checked after each technique.
     let order = graph.topological().unwrap_or_default();
     let depths = graph.depths(&order);
@@ -106,23 +107,23 @@ fn parts(
     group: &[UnitId],
     settings: &ClusterSettings,
     by_runtime: bool,
-) -> Result<Vec<Vec<UnitId>>, Vec<String>> {
+) -> Result<Vec<Vec<UnitId>>, Vec<Problem>> {
     let Some(&first) = group.first() else {
         return Ok(Vec::new());
     };
     if group.len() == 1 && !settings.allow_single {
         return Ok(Vec::new());
     }
-    let number = |key: &str| -> Result<Option<usize>, Vec<String>> {
+    let number = |key: &str| -> Result<Option<usize>, Vec<Problem>> {
         let Some(text) = units.profile(first, key).map(str::trim) else {
             return Ok(None);
         };
         match text.parse::<usize>() {
             Ok(n) if n > 0 => Ok(Some(n)),
-            _ => Err(vec![format!(
+            _ => Err(vec![Cause::Profile.problem(format!(
                 "the profile pegasus::{key} of the job {} must be a positive number, not {text}",
                 units.name(first)
-            )]),
+            ))]),
         }
     };
     let (clusters, size) = (number("clusters.num")?, number("clusters.size")?);

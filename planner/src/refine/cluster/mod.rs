@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::error::PlanError;
+use crate::error::{Cause, PlanError, Problem};
 use crate::model::{JobIndex, TransformationName, Workflow};
 use crate::profiles::Namespace;
 
@@ -32,16 +32,18 @@ use settings::Technique;
 /// Maximum problems reported.
 const MAX_REPORTED: usize = 20;
 
+/// A text is no number of seconds. The message is the end of a sentence.
+#[derive(Debug, thiserror::Error)]
+#[error("must be a number of seconds, not {0}")]
+struct NotSeconds(String);
+
 /// Parses a number of seconds.
-///
-/// # Errors
-/// The problem, as the end of a sentence.
-fn seconds(text: &str) -> Result<f64, String> {
+fn seconds(text: &str) -> Result<f64, NotSeconds> {
     text.trim()
         .parse::<f64>()
         .ok()
         .filter(|s| s.is_finite() && *s >= 0.0)
-        .ok_or_else(|| format!("must be a number of seconds, not {text}"))
+        .ok_or_else(|| NotSeconds(text.to_owned()))
 }
 
 /// A job, or several.
@@ -93,17 +95,17 @@ impl Units for View<'_> {
         let mut jobs = self.units[unit].jobs.iter().rev();
         jobs.find_map(|&job| self.profile_of_job(job, key))
     }
-    fn runtime(&self, unit: UnitId) -> Result<Option<f64>, String> {
+    fn runtime(&self, unit: UnitId) -> Result<Option<f64>, Problem> {
         let mut sum = 0.0;
         for &job in &self.units[unit].jobs {
             let Some(text) = self.profile_of_job(job, "runtime") else {
                 return Ok(None);
             };
             sum += seconds(text).map_err(|e| {
-                format!(
+                Cause::Profile.problem(format!(
                     "the profile pegasus::runtime of the job {} {e}",
                     self.exec.jobs[job].name
-                )
+                ))
             })?;
         }
         Ok(Some(sum))
@@ -220,21 +222,17 @@ fn check_sites(view: &View<'_>, groups: &[Group]) -> Result<(), PlanError> {
                 GroupName::Whole => "the technique whole".to_owned(),
                 GroupName::Level(..) => "horizontal clustering".to_owned(),
             };
-            problems.push(format!(
+            problems.push(Cause::Cluster.problem(format!(
                 "{what} puts jobs of several sites into one cluster: {} runs on {}, {} on {}",
                 view.name(first),
                 view.site(first).1,
                 view.name(other),
                 view.site(other).1
-            ));
+            )));
         }
     }
     problems.truncate(MAX_REPORTED);
-    if problems.is_empty() {
-        Ok(())
-    } else {
-        Err(PlanError::Refinement(problems))
-    }
+    PlanError::check(problems)
 }
 
 /// Joins each group to one unit. Returns the units and the edges between them.
@@ -333,7 +331,7 @@ fn cycle(view: &View<'_>, path: &[UnitId]) -> PlanError {
     let length = names.len();
     names.truncate(10);
     let dots = if length > names.len() { " needs …" } else { "" };
-    PlanError::refinement(format!(
+    Cause::Cluster.error(format!(
         "these clusters would wait for each other: {}{dots}; give the jobs between jobs of one label that label, too, \
          or give jobs that are far apart different labels",
         names.join(" needs ")
@@ -446,7 +444,7 @@ fn cluster_job(
     let aggregator = match profiles.pegasus("job.aggregator") {
         None => mapper.settings.cluster.aggregator,
         Some(chosen) => Aggregator::parse(chosen).ok_or_else(|| {
-            PlanError::refinement(format!(
+            Cause::Cluster.error(format!(
                 "the profile pegasus::job.aggregator of the jobs in {name} must be seqexec or mpiexec, not {chosen}"
             ))
         })?,

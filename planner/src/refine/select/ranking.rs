@@ -142,7 +142,11 @@ fn patterns(properties: &Properties, problems: &mut Vec<InputError>) -> Vec<(u32
         };
         match Pattern::whole(pattern) {
             Ok(pattern) => patterns.push((rank, pattern)),
-            Err(reason) => problems.push(properties.bad_value(&key, "must be a pattern").with_hint(reason)),
+            Err(reason) => problems.push(
+                properties
+                    .bad_value(&key, "must be a pattern")
+                    .with_hint(reason.to_string()),
+            ),
         }
     }
     if patterns.is_empty() && problems.is_empty() {

@@ -13,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::selection::{Class, Placing, levels, of_job};
+use crate::error::{Cause, Problem};
 use crate::exec::SiteId;
 use crate::model::JobIndex;
 
@@ -51,7 +52,7 @@ pub(crate) enum Keep {
 ///
 /// # Errors
 /// The first job for which the program gives no answer that can be used: the others would fare alike.
-pub(super) fn choose(placing: &Placing<'_>, callout: &Callout) -> Result<Vec<SiteId>, Vec<String>> {
+pub(super) fn choose(placing: &Placing<'_>, callout: &Callout) -> Result<Vec<SiteId>, Vec<Problem>> {
     let depth = levels(&placing.graph());
     let mut chosen = vec![placing.sites.local(); placing.workflow.jobs.len()];
     for (n, class) in placing.free() {
@@ -59,11 +60,11 @@ pub(super) fn choose(placing: &Placing<'_>, callout: &Callout) -> Result<Vec<Sit
         let site = ask(callout, &request)
             .and_then(|name| resolve(placing, class, &name))
             .map_err(|problem| {
-                vec![format!(
+                vec![Cause::Site.problem(format!(
                     "{}: the site selector {} {problem}",
                     of_job(placing, n),
                     callout.path.display()
-                )]
+                ))]
             })?;
         chosen[n] = site;
     }

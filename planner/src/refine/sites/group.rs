@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::random;
 use super::selection::Placing;
+use crate::error::{Cause, Problem};
 use crate::exec::SiteId;
 use crate::model::JobIndex;
 
@@ -15,7 +16,7 @@ const RESERVED: &str = "default";
 ///
 /// # Errors
 /// Groups that no site can run as a whole, or that have the reserved name.
-pub(super) fn choose(placing: &Placing<'_>) -> Result<Vec<SiteId>, Vec<String>> {
+pub(super) fn choose(placing: &Placing<'_>) -> Result<Vec<SiteId>, Vec<Problem>> {
     let mut chosen = random::choose(placing);
     let mut groups: BTreeMap<&str, Vec<JobIndex>> = BTreeMap::new();
     for (n, _) in placing.free() {
@@ -27,9 +28,9 @@ pub(super) fn choose(placing: &Placing<'_>) -> Result<Vec<SiteId>, Vec<String>> 
     for (group, jobs) in groups {
         if group == RESERVED {
             let ids = some(jobs.iter().map(|&n| placing.job(n).id.as_str()));
-            problems.push(format!(
+            problems.push(Cause::Site.problem(format!(
                 "the group name {RESERVED} is reserved for jobs without a group; give the group of {ids} another name"
-            ));
+            )));
             continue;
         }
         let mut common: Vec<SiteId> = placing.sites.candidates.clone();
@@ -46,12 +47,12 @@ pub(super) fn choose(placing: &Placing<'_>) -> Result<Vec<SiteId>, Vec<String>> 
         let draw = random::below(placing.settings.seed, group, common.len());
         match common.get(draw) {
             Some(&site) => jobs.iter().for_each(|&n| chosen[n] = site),
-            None => problems.push(format!(
+            None => problems.push(Cause::Site.problem(format!(
                 "no site can run all {} jobs of the group {group}: of the sites [{}], none has all of {}",
                 jobs.len(),
                 placing.sites.names(&placing.sites.candidates).join(", "),
                 programs.join(", ")
-            )),
+            ))),
         }
     }
     if problems.is_empty() {

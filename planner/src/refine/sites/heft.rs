@@ -5,6 +5,7 @@
 //! as many processors as its site catalog entry has idle nodes, else nodes at all, else ten.
 
 use super::selection::{Placed, Placing, of_job};
+use crate::error::{Cause, Problem};
 use crate::exec::{EntryId, SiteId};
 use crate::graph::Lists;
 use crate::ids::Id as _;
@@ -21,7 +22,7 @@ const LONGEST: f64 = 1e12;
 ///
 /// # Errors
 /// All programs without an estimate.
-pub(super) fn choose(placing: &Placing<'_>, placed: &mut Placed) -> Result<Vec<SiteId>, Vec<String>> {
+pub(super) fn choose(placing: &Placing<'_>, placed: &mut Placed) -> Result<Vec<SiteId>, Vec<Problem>> {
     let count = placing.workflow.jobs.len();
     let graph = placing.graph();
     let order = graph.topological().unwrap_or_default();
@@ -81,30 +82,30 @@ pub(super) fn choose(placing: &Placing<'_>, placed: &mut Placed) -> Result<Vec<S
 }
 
 /// Returns the seconds of each job on each site where it can run.
-fn costs(placing: &Placing<'_>) -> Result<Lists<JobIndex, (SiteId, u64)>, Vec<String>> {
-    let mut problems: Vec<String> = Vec::new();
+fn costs(placing: &Placing<'_>) -> Result<Lists<JobIndex, (SiteId, u64)>, Vec<Problem>> {
+    let mut problems: Vec<Problem> = Vec::new();
     let mut costs = Lists::default();
     for n in JobIndex::first(placing.workflow.jobs.len()) {
         let job = placing.job(n);
         let own = job.profiles.pegasus("runtime");
         let mut add = |site: SiteId, entry: Option<EntryId>, is_free: bool| {
             let at_site = entry.and_then(|e| placing.programs.entry(e).profiles.pegasus("runtime"));
-            match at_site.or(own).map(seconds) {
-                Some(Ok(seconds)) => costs.push((site, seconds)),
+            match at_site.or(own).map(|text| (text, seconds(text))) {
+                Some((_, Some(seconds))) => costs.push((site, seconds)),
                 // A job with a fixed site only takes up room there.
                 _ if !is_free => costs.push((site, 1)),
-                None => problems.push(format!(
+                None => problems.push(Cause::Profile.problem(format!(
                     "the site selector Heft needs the profile pegasus::runtime of {} on the site {}: set it in the \
                      transformation catalog, or of {} in the workflow",
                     job.transformation,
                     placing.sites.get(site).name,
                     job.id
-                )),
-                Some(Err(text)) => problems.push(format!(
+                ))),
+                Some((text, None)) => problems.push(Cause::Profile.problem(format!(
                     "{} on the site {}: the profile pegasus::runtime must be a number of seconds, not `{text}`",
                     of_job(placing, n),
                     placing.sites.get(site).name
-                )),
+                ))),
             }
         };
         match (placing.class(n), placing.fixed.get(&n)) {
@@ -127,16 +128,23 @@ fn costs(placing: &Placing<'_>) -> Result<Lists<JobIndex, (SiteId, u64)>, Vec<St
     }
     // One job of a kind stands for all.
     let mut seen = rustc_hash::FxHashSet::default();
-    problems.retain(|problem| seen.insert(problem.split(": set it").next().unwrap_or_default().to_owned()));
+    problems.retain(|problem| {
+        seen.insert(
+            problem
+                .message
+                .split(": set it")
+                .next()
+                .unwrap_or_default()
+                .to_owned(),
+        )
+    });
     Err(problems)
 }
 
 /// Whole seconds, at least one.
-fn seconds(text: &str) -> Result<u64, String> {
-    match text.trim().parse::<f64>() {
-        Ok(number) if number >= 0.0 => Ok(number.clamp(1.0, LONGEST) as u64),
-        _ => Err(text.to_owned()),
-    }
+fn seconds(text: &str) -> Option<u64> {
+    let number = text.trim().parse::<f64>().ok().filter(|&number| number >= 0.0)?;
+    Some(number.clamp(1.0, LONGEST) as u64)
 }
 
 /// When each processor of a site is free: a tree of minima over them.
@@ -187,12 +195,12 @@ mod tests {
 
     #[test]
     fn estimates_are_whole_seconds() {
-        assert_eq!(seconds(" 12.9 "), Ok(12));
-        assert_eq!(seconds("0"), Ok(1));
+        assert_eq!(seconds(" 12.9 "), Some(12));
+        assert_eq!(seconds("0"), Some(1));
         for bad in ["-1", "soon", "nan", ""] {
-            assert!(seconds(bad).is_err(), "{bad}");
+            assert!(seconds(bad).is_none(), "{bad}");
         }
-        assert_eq!(seconds("inf"), Ok(LONGEST as u64));
+        assert_eq!(seconds("inf"), Some(LONGEST as u64));
     }
 
     proptest! {

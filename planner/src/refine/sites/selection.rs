@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 use super::super::programs::Programs;
 use super::super::settings::Settings;
 use super::{Sites, callout, group, heft, random, round_robin};
+use crate::error::{Cause, Problem};
 use crate::exec::{EntryId, ListId, SiteId};
 use crate::graph::Graph;
 use crate::ids::Id as _;
@@ -133,7 +134,7 @@ pub(crate) fn select(
     sites: &Sites,
     programs: &Programs<'_>,
     settings: &Settings,
-) -> Result<Placed, Vec<String>> {
+) -> Result<Placed, Vec<Problem>> {
     let mut placing = Placing {
         workflow,
         sites,
@@ -181,7 +182,7 @@ pub(crate) fn select(
 }
 
 /// Finds out where each job may go; jobs that run the same are looked up once.
-fn classify(placing: &mut Placing<'_>, kept: &[bool]) -> Result<(), Vec<String>> {
+fn classify(placing: &mut Placing<'_>, kept: &[bool]) -> Result<(), Vec<Problem>> {
     let candidates = &placing.sites.candidates;
     let mut problems = Vec::new();
     let mut known: FxHashMap<Option<Arc<TransformationName>>, ListId> = FxHashMap::default();
@@ -212,7 +213,7 @@ fn classify(placing: &mut Placing<'_>, kept: &[bool]) -> Result<(), Vec<String>>
             };
             if let (true, Some(name)) = (options.is_empty(), name) {
                 let names = placing.sites.names(candidates);
-                problems.push(placing.programs.missing(name, &names));
+                problems.push(Cause::Program.problem(placing.programs.missing(name, &names)));
             }
             placing.classes.push(Class {
                 name: name.clone(),

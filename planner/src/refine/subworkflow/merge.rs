@@ -8,6 +8,7 @@ mod passing;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::error::{Cause, Problem};
 use crate::ids::Id as _;
 use crate::model::{FileId, Job, JobIndex, TransferFlag, Workflow};
 
@@ -23,7 +24,7 @@ pub(super) fn merge(
     parts: Vec<(JobIndex, Workflow)>,
     replicas: &Replicas,
     warnings: &mut Vec<String>,
-    problems: &mut Vec<String>,
+    problems: &mut Vec<Problem>,
 ) {
     if parts.is_empty() {
         return;
@@ -218,7 +219,7 @@ impl Merger {
         }
     }
 
-    fn finish(mut self, workflow: &mut Workflow, replicas: &Replicas, problems: &mut Vec<String>) {
+    fn finish(mut self, workflow: &mut Workflow, replicas: &Replicas, problems: &mut Vec<Problem>) {
         self.share_passing(workflow, replicas);
         for &(parent, child) in &workflow.edges {
             for &last in &self.ends[parent].1 {
@@ -256,13 +257,13 @@ impl Merger {
             }
             let name = workflow.files.name(FileId::new(n));
             let id = |job: JobIndex| &self.jobs[job].id;
-            problems.push(format!(
+            problems.push(Cause::SubWorkflow.problem(format!(
                 "the jobs {} and {} would have the file {name} in one work directory, though it is not the same one: \
                  a sub-workflow shares only files that the job standing for it lists in its uses. List {name} there \
                  if it is the same file, or give one of the two another name",
                 id(first),
                 id(other)
-            ));
+            )));
         }
         self.edges.sort_unstable();
         self.edges.dedup();

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use crate::catalog::replica::ReplicaCatalog;
 use crate::catalog::site::SiteCatalog;
 use crate::catalog::transformation::TransformationCatalog;
-use crate::error::PlanError;
+use crate::error::{Cause, PlanError, Problem};
 use crate::expand::ExpandEnv;
 use crate::input::{Embedded, ParsedWorkflow, ReadOptions, read_workflow};
 use crate::model::{Job, JobIndex, JobKind, Workflow};
@@ -76,7 +76,7 @@ pub(crate) fn inline(
 struct Inliner<'a, 'c> {
     outer: &'a OuterWorkflow<'a>,
     catalogs: Catalogs<'c>,
-    problems: Vec<String>,
+    problems: Vec<Problem>,
     warnings: Vec<String>,
     count: usize,
 }
@@ -93,12 +93,12 @@ impl Inliner<'_, '_> {
                 JobKind::Compute => continue,
                 JobKind::SubDag => {
                     let file = job.file.map_or("", |file| workflow.files.name(file));
-                    self.problems.push(format!(
+                    self.problems.push(Cause::SubWorkflow.problem(format!(
                         "the job {} runs the DAGMan file {file}, for which HTCondor is needed: take the job out and \
                          run the file with condor_submit_dag, or put the workflow that it was planned from in its \
                          place, as a job of the type pegasusWorkflow",
                         job.id
-                    ));
+                    )));
                 }
                 JobKind::SubWorkflow => {
                     if let Some(part) = self.part(workflow, job, chain)? {
@@ -140,16 +140,16 @@ impl Inliner<'_, '_> {
         };
         let file = canonical(&path);
         if chain.contains(&file) {
-            self.problems.push(format!(
+            self.problems.push(Cause::SubWorkflow.problem(format!(
                 "the job {} runs {}, which is the workflow that the job is part of: there would be no end",
                 job.id,
                 path.display()
-            ));
+            )));
             return Ok(None);
         }
         self.count += 1;
         if chain.len() > MAX_DEPTH || self.count > MAX_SUBWORKFLOWS {
-            return Err(PlanError::refinement(format!(
+            return Err(Cause::SubWorkflow.error(format!(
                 "the job {}: there are more than {MAX_DEPTH} workflows within each other, or more than {MAX_SUBWORKFLOWS} in all",
                 job.id
             )));
@@ -177,7 +177,9 @@ impl Inliner<'_, '_> {
             let loaded = options::catalogs(&own, workflow, &part, self.outer, self.catalogs.replicas, &env);
             match loaded {
                 Ok(catalogs) => self.add_catalogs(job, catalogs),
-                Err(error) => self.problems.push(format!("the job {}: {error}", job.id)),
+                Err(error) => self
+                    .problems
+                    .push(Cause::SubWorkflow.problem(format!("the job {}: {error}", job.id))),
             }
         }
         self.add_catalogs(job, embedded);
@@ -197,11 +199,11 @@ impl Inliner<'_, '_> {
             .iter()
             .find(|other| other.uses.iter().any(|u| u.file == file && u.link.writes()));
         if let Some(maker) = maker {
-            self.problems.push(format!(
+            self.problems.push(Cause::SubWorkflow.problem(format!(
                 "the job {} runs the workflow {lfn}, which the job {} makes only when it runs: plan and run that part \
                  first, and this one when {lfn} is there",
                 job.id, maker.id
-            ));
+            )));
             return None;
         }
         let known = self.catalogs.replicas.lookup(lfn).unwrap_or_default();
@@ -222,12 +224,12 @@ impl Inliner<'_, '_> {
                 .map(|replica| replica.pfn.clone())
                 .chain([directory.join(lfn).display().to_string()])
                 .collect();
-            self.problems.push(format!(
+            self.problems.push(Cause::SubWorkflow.problem(format!(
                 "the job {} runs the workflow {lfn}, which must be a file of this machine when the plan is made; it is \
                  not at {}",
                 job.id,
                 places.join(", ")
-            ));
+            )));
         }
         found.cloned()
     }
@@ -235,10 +237,10 @@ impl Inliner<'_, '_> {
     /// Adds the catalogs inside a sub-workflow to those of the plan. They must not contradict each other.
     fn add_catalogs(&mut self, job: &Job, embedded: Embedded) {
         let mut conflict = |what: String| {
-            self.problems.push(format!(
+            self.problems.push(Cause::SubWorkflow.problem(format!(
                 "the job {}: its workflow has {what} than the workflow around it; in one plan there can be one only",
                 job.id
-            ));
+            )));
         };
         for (name, site) in embedded.sites.into_iter().flat_map(|catalog| catalog.sites) {
             // Jobs run on the sites of the whole plan only, so that a further site does not matter.

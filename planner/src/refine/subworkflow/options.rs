@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::catalog::{SearchDirs, replica, site, transformation};
-use crate::error::InputErrors;
+use crate::error::{Cause, InputErrors, Problem};
 use crate::expand::ExpandEnv;
 use crate::input::Embedded;
 use crate::model::{Arguments, Job, Workflow};
@@ -17,8 +17,8 @@ use super::{Catalogs, OuterWorkflow, canonical};
 /// Advice about an option that differs.
 const WITH_PLAN: &str = "Plan the whole with it, or leave it out here";
 
-/// Properties of HTCondor, of records and of transfers, or that can have one value in one plan only. They change
-/// no results, so that other values than those of the whole cause a warning.
+/// Properties of HTCondor, of records and of transfers, or that can have one value in one plan only. They
+/// change no results, so that other values than those of the whole cause a warning.
 const WITHOUT_EFFECT: &[&str] = &[
     "condor.",
     "dagman.",
@@ -44,15 +44,15 @@ const CATALOGS: &[&str] = &[
     "pegasus.catalog.replica",
 ];
 
-/// Checks the arguments of a sub-workflow job. Returns the properties of its own, if it names catalogs in them.
-#[expect(clippy::too_many_lines, reason = "one option after another")]
+/// Checks the arguments of a sub-workflow job. Returns the properties of its own, if it names catalogs in
+/// them.
 pub(super) fn check(
     workflow: &Workflow,
     job: &Job,
     outer: &OuterWorkflow<'_>,
     catalogs: &Catalogs<'_>,
     warnings: &mut Vec<String>,
-    problems: &mut Vec<String>,
+    problems: &mut Vec<Problem>,
 ) -> Option<Properties> {
     let replicas = &*catalogs.replicas;
     let words: Vec<String> = match &job.arguments {
@@ -67,21 +67,21 @@ pub(super) fn check(
             let message = error.to_string();
             let message = message.strip_prefix("error: ").unwrap_or(&message);
             let first = message.lines().next().unwrap_or_default();
-            problems.push(format!(
+            problems.push(Cause::SubWorkflow.problem(format!(
                 "the job {}: its arguments {}: {first}",
                 job.id,
                 words.join(" ")
-            ));
+            )));
             return None;
         }
     };
     let request = outer.request;
     let mut refuse = |option: &str, value: String, advice: &str| {
-        problems.push(format!(
+        problems.push(Cause::SubWorkflow.problem(format!(
             "the job {}: its argument {option} {value} differs from what the workflow around it is planned with; \
              its jobs become part of that plan. {advice}",
             job.id
-        ));
+        )));
     };
     let site = |name: &String| match catalogs.sites.is_undefined_local(name) {
         true => "local".to_owned(),
@@ -135,8 +135,8 @@ pub(super) fn check(
     properties
 }
 
-/// Returns the file that an argument names: a logical file, else one beside the workflow, else one in the working
-/// directory.
+/// Returns the file that an argument names: a logical file, else one beside the workflow, else one in the
+/// working directory.
 fn locate(file: &Path, workflow: &Workflow, replicas: &Replicas, here: &Path) -> PathBuf {
     let known = replicas.lookup(&file.to_string_lossy());
     match known.and_then(|known| known.replicas.into_iter().next()) {
@@ -199,7 +199,7 @@ fn own_properties(
     own: &SubworkflowOptions,
     path: impl Fn(&PathBuf) -> PathBuf,
     warnings: &mut Vec<String>,
-    problems: &mut Vec<String>,
+    problems: &mut Vec<Problem>,
 ) -> Option<Properties> {
     let request = outer.request;
     let conf = own
@@ -218,7 +218,7 @@ fn own_properties(
     let properties = match Properties::load(&sources) {
         Ok(properties) => properties,
         Err(error) => {
-            problems.push(format!("the job {}: {error}", job.id));
+            problems.push(Cause::SubWorkflow.problem(format!("the job {}: {error}", job.id)));
             return None;
         }
     };
@@ -238,11 +238,11 @@ fn own_properties(
                 || "which the workflow around it is planned without".to_owned(),
                 |whole| format!("which is {whole} for the workflow around it"),
             );
-            problems.push(format!(
+            problems.push(Cause::SubWorkflow.problem(format!(
                 "the job {}: its workflow is to have the property {key} = {value}, {with}; its jobs become part of that \
                  plan. {WITH_PLAN}",
                 job.id
-            ));
+            )));
         }
     }
     if !ignored.is_empty() {

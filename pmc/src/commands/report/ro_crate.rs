@@ -1,5 +1,5 @@
-//! Provenance of a run as a Workflow Run RO-Crate 0.5 (<https://w3id.org/ro/wfrun/workflow/0.5>): the workflow,
-//! its inputs and outputs, its execution, and the execution of each program.
+//! Provenance of a run as a Workflow Run RO-Crate 0.5 (<https://w3id.org/ro/wfrun/workflow/0.5>): the
+//! workflow, its inputs and outputs, its execution, and the execution of each program.
 //!
 //! The crate is a directory with copies of the workflow, the inputs and the outputs. A file that is large, or
 //! not on this machine, is named by its URL only.

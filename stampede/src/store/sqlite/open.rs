@@ -1,7 +1,7 @@
 //! Opens databases in files and chooses their journals.
 
 use std::cell::{Cell, RefCell};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
@@ -25,6 +25,22 @@ const NEW_FILE: &str = "PRAGMA synchronous = NORMAL";
 /// Settings of a database that nobody reads before it is complete.
 const BULK: &str = "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA locking_mode = EXCLUSIVE";
 
+/// Resolves the directory of a path, but not its last name: SQLite refuses links anywhere in a path, and only
+/// a link with the name of the database can have been planted.
+fn without_links(path: &Path) -> PathBuf {
+    if path == Path::new(":memory:") {
+        return path.to_owned();
+    }
+    let directory = path
+        .parent()
+        .filter(|directory| !directory.as_os_str().is_empty());
+    let directory = directory.unwrap_or(Path::new(".")).canonicalize();
+    match (directory, path.file_name()) {
+        (Ok(directory), Some(name)) => directory.join(name),
+        _ => path.to_owned(),
+    }
+}
+
 impl Sqlite {
     /// Creates a database with its tables. The file must not exist. `now` is in seconds since the epoch.
     ///
@@ -40,8 +56,9 @@ impl Sqlite {
         let create = || {
             let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
                 | OpenFlags::SQLITE_OPEN_CREATE
-                | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-            let connection = Connection::open_with_flags(path, flags)?;
+                | OpenFlags::SQLITE_OPEN_NO_MUTEX
+                | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+            let connection = Connection::open_with_flags(without_links(path), flags)?;
             prepare(&connection)?;
             connection.execute_batch(settings)?;
             connection.execute_batch("BEGIN IMMEDIATE")?;

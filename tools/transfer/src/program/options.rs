@@ -54,9 +54,14 @@ pub struct Part {
     pub length: u64,
 }
 
+/// A text that is no part of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("expected START:LENGTH, two whole numbers")]
+pub struct BadPart;
+
 impl std::str::FromStr for Part {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
+    type Err = BadPart;
+    fn from_str(text: &str) -> Result<Self, BadPart> {
         text.split_once(':')
             .and_then(|(start, length)| {
                 Some(Part {
@@ -64,6 +69,6 @@ impl std::str::FromStr for Part {
                     length: length.parse().ok()?,
                 })
             })
-            .ok_or_else(|| "expected START:LENGTH, two whole numbers".to_owned())
+            .ok_or(BadPart)
     }
 }

@@ -1,8 +1,8 @@
 //! Files that pass along the dependencies of sub-workflows without being listed in the `uses` of their jobs.
 //!
-//! Pegasus gives the cache file of a sub-workflow to the sub-workflows that depend on it, so that they find its
-//! files. Here all work in one directory: a file that one part writes and parts that depend on it only read is
-//! the same file.
+//! Pegasus gives the cache file of a sub-workflow to the sub-workflows that depend on it, so that they find
+//! its files. Here all work in one directory: a file that one part writes and parts that depend on it only
+//! read is the same file.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -41,9 +41,9 @@ impl Dependencies {
         }
     }
 
-    /// Returns whether a file of several spaces is one file: jobs of one space write it, and all others depend on
-    /// them. If a catalog also has a location of it (`is_known`), it passes only between sub-workflows of which
-    /// one is a parent of the other: Pegasus then prefers the cache file.
+    /// Returns whether a file of several spaces is one file: jobs of one space write it, and all others
+    /// depend on them. If a catalog also has a location of it (`is_known`), it passes only between
+    /// sub-workflows of which one is a parent of the other: Pegasus then prefers the cache file.
     pub(super) fn pass(&mut self, users: &[User], is_known: bool) -> bool {
         let mut writers: Vec<User> = users.iter().copied().filter(|user| user.writes).collect();
         writers.dedup();

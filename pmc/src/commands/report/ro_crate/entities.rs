@@ -1,4 +1,5 @@
-//! Entities of the crate in JSON-LD, as RO-Crate 1.1 and the profiles of Workflow Run RO-Crate 0.5 define them.
+//! Entities of the crate in JSON-LD, as RO-Crate 1.1 and the profiles of Workflow Run RO-Crate 0.5 define
+//! them.
 
 use std::fmt::Write as _;
 
