@@ -339,6 +339,7 @@ impl Builder<'_, '_> {
             sources: vec![(Place::Scratch(from), None)],
             destination: Place::Scratch(site),
             generate_checksum: false,
+            optional: false,
             metadata: None,
         });
         self.exec.edges.push((source, transfer));
