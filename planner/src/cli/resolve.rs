@@ -86,6 +86,7 @@ pub(super) fn request(
         line: arguments.get(1..).unwrap_or_default().to_vec(),
         pictures,
         check_files: false,
+        may_start_programs: true,
         warnings,
         parse_options: parse_subworkflow_options,
         environment,

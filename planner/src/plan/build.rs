@@ -43,6 +43,10 @@ pub fn plan(request: &Request) -> Result<Planned, PlanError> {
 /// # Errors
 /// Everything that prevents a plan, and jobs that are not in it.
 pub fn preview(request: &Request, submit: Option<&Path>, jobs: &[String]) -> Result<Preview, PlanError> {
+    let request = &Request {
+        may_start_programs: false,
+        ..request.clone()
+    };
     let inputs = Inputs::read(request)?;
     let directory = submit.map_or_else(|| directories::next(request, &inputs), Path::to_owned);
     build(request, inputs, &directory, &mut |_| {})?.preview(jobs)
