@@ -43,8 +43,8 @@ impl Interrupt {
         }
     }
 
-    /// Asks to drain because a worker was sent this signal. Does nothing during a drain: the signal may have been
-    /// sent to all processes of a run.
+    /// Asks to drain because a worker was sent this signal. Does nothing during a drain: the signal may have
+    /// been sent to all processes of a run.
     pub fn drain_for_worker(&self, signal: i32) {
         let drain = &self.drain;
         if drain.load(Ordering::Acquire) == 0 {

@@ -39,8 +39,10 @@ pub use options::{Options, SERVER_VARIABLES, Stampede, Stdio, Target, WorkerOpti
 pub use run::{LocalRun, run_local};
 
 // What an observer sees, and what remains.
-pub use driver::{Aborted, FailedTask, Observer, Position, RunError, RunEvent, RunSummary, TaskEnd};
-pub use protocol::{Outcome, QuietAttempt, Rank};
+pub use driver::{
+    Aborted, FailedTask, MemoryExcess, Observer, Position, RunError, RunEvent, RunSummary, TaskEnd,
+};
+pub use protocol::{MemoryUse, Outcome, QuietAttempt, Rank};
 pub use scheduler::Summary;
 
 // This machine.

@@ -130,6 +130,8 @@ pub struct WorkerOptions {
     pub host_gpus: u32,
     /// Limit the memory of a task to its request.
     pub strict_limits: bool,
+    /// End a task whose processes use more memory than it requests.
+    pub watch_memory: bool,
     /// Bind tasks to the CPUs that the master granted.
     pub set_affinity: bool,
     /// Program that runs once on every host before the first task.

@@ -7,8 +7,8 @@
 //!
 //! A launcher that must end sends SIGTERM to its processes and SIGKILL about a second later (Open MPI; others
 //! take little longer). Tasks would not end in that time. So SIGTERM from the launcher, the parent of an MPI
-//! process, means to stop now. From others, it may be sent to all processes of a run: a worker reports it to the
-//! master, and keeps its task until the master ends it.
+//! process, means to stop now. From others, it may be sent to all processes of a run: a worker reports it to
+//! the master, and keeps its task until the master ends it.
 
 use std::io;
 use std::sync::Arc;

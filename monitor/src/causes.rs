@@ -481,7 +481,7 @@ mod tests {
         assert_eq!(cause.signature, "row #: cannot go on");
         assert_eq!(
             cause.reasons,
-            ["out of memory: it used 95 MB and had requested 100 MB"]
+            ["out of memory: it used 95 MiB and had requested 100 MiB"]
         );
         assert_eq!(cause.hosts["n1"], 2);
         assert_eq!(cause.example.directory.as_deref(), Some("/scratch"));

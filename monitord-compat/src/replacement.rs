@@ -1,10 +1,10 @@
 //! Replaces the plan in a submit directory by a new one. Whatever ends the replacing program, the directory
 //! has the old plan or the new one afterwards.
 //!
-//! The new files are written into [`STAGING`]`/new`, with the paths that they will have in the submit directory.
-//! [`commit`] renames that directory to [`PENDING`]. From then on the new plan counts: [`finish`] moves its
-//! files to their places, the DAG last, and whoever finds a pending directory calls it before anything else.
-//! The replaced files go to `replaced/NNN`; nothing is removed or truncated.
+//! The new files are written into [`STAGING`]`/new`, with the paths that they will have in the submit
+//! directory. [`commit`] renames that directory to [`PENDING`]. From then on the new plan counts: [`finish`]
+//! moves its files to their places, the DAG last, and whoever finds a pending directory calls it before
+//! anything else. The replaced files go to `replaced/NNN`; nothing is removed or truncated.
 //!
 //! All of this happens under the lock of the DAG: see [`crate::run_lock::lock_dag`].
 
@@ -26,8 +26,8 @@ const OLD: &str = "old";
 /// Names of files that belong to the old plan and have no successor, one a line, in [`STAGING`].
 const OBSOLETE: &str = "obsolete";
 
-/// Makes the staged plan the one that counts. `obsolete` files of the submit directory are moved away with the
-/// replaced ones.
+/// Makes the staged plan the one that counts. `obsolete` files of the submit directory are moved away with
+/// the replaced ones.
 ///
 /// # Errors
 /// A file that cannot be written. The old plan counts.

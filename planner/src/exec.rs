@@ -148,6 +148,8 @@ pub(crate) struct FileTransfer {
     pub(crate) destination: Place,
     /// The transfer computes a checksum, since the catalog has none.
     pub(crate) generate_checksum: bool,
+    /// The source may be missing: an optional output or a checkpoint.
+    pub(crate) optional: bool,
     /// Metadata of the file.
     pub(crate) metadata: Attributes,
 }

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! `I` is an input of the plan, `F` a program or an input file of tasks: size and time of the last change in
-//! nanoseconds, `-` for a file that is not there. `T` is a task, with a hash of its definition and the numbers
-//! of its `F` lines, counted from 0. `%` and line feeds in names are written as `%25` and `%0A`.
+//! nanoseconds, `-` for a file that is not there. `T` is a task, with a hash of its definition and the
+//! numbers of its `F` lines, counted from 0. `%` and line feeds in names are written as `%25` and `%0A`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -74,8 +74,8 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Returns the batch script to submit: the one of the chosen scheduler, else the one whose scheduler is on
-    /// `path`, else the one for Slurm.
+    /// Returns the batch script to submit: the one of the chosen scheduler, else the one whose scheduler is
+    /// on `path`, else the one for Slurm.
     #[must_use]
     pub fn script(&self, dir: &Path, path: Option<&str>) -> Option<(Scheduler, PathBuf)> {
         let scripts = || {
@@ -330,8 +330,9 @@ impl Fingerprints {
         task.files.iter().map(|file| &self.files[*file as usize])
     }
 
-    /// Looks at all files again. Returns the inputs of the plan that have changed, and the files of tasks that
-    /// have changed, each with the number of tasks for which `is_done` holds and that used the old version.
+    /// Looks at all files again. Returns the inputs of the plan that have changed, and the files of tasks
+    /// that have changed, each with the number of tasks for which `is_done` holds and that used the old
+    /// version.
     #[must_use]
     pub fn changes(&self, is_done: impl Fn(&str) -> bool) -> Changes {
         let mut now: FxHashMap<&Path, Stamp> = FxHashMap::default();
@@ -366,21 +367,19 @@ impl Fingerprints {
     /// Notes the present versions of the files of all tasks for which `is_done` does not hold: they will use
     /// these. Returns whether anything has changed.
     pub fn refresh(&mut self, is_done: impl Fn(&str) -> bool) -> bool {
-        let old = self.files.len();
         // The present version of each file, if it is another one.
-        let mut newer: Vec<Option<u32>> = vec![None; old];
+        let mut newer: Vec<Option<u32>> = Vec::with_capacity(self.files.len());
         let mut versions: FxHashMap<(PathBuf, Stamp), u32> = FxHashMap::default();
-        for at in 0..old {
-            let (path, stamp) = self.files[at].clone();
+        for (path, stamp) in self.files.clone() {
             let now = Stamp::of(&path);
-            if now != stamp {
+            newer.push((now != stamp).then(|| {
                 let next = self.files.len() as u32;
                 let number = *versions.entry((path.clone(), now)).or_insert(next);
                 if number == next {
                     self.files.push((path, now));
                 }
-                newer[at] = Some(number);
-            }
+                number
+            }));
         }
         let mut changed = false;
         for task in self.tasks.iter_mut().filter(|task| !is_done(&task.name)) {

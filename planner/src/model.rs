@@ -271,6 +271,13 @@ pub struct FileUse {
     pub metadata: Vec<(String, String)>,
 }
 
+impl FileUse {
+    /// Returns whether the file may be missing when the job has ended, or need not be delivered then.
+    pub(crate) fn may_be_missing(&self) -> bool {
+        self.optional || self.link == Link::Checkpoint || self.transfer == TransferFlag::Optional
+    }
+}
+
 /// Direction of a file use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {

@@ -28,6 +28,8 @@ pub struct Planned {
     pub shell: Option<PathBuf>,
     /// Batch scripts, the one for the preferred scheduler first.
     pub scripts: Vec<Script>,
+    /// Slots of the batch job of the preferred scheduler, and how many jobs run at a time.
+    pub batch_size: Option<String>,
     /// Output directories on file systems.
     pub output_dirs: Vec<PathBuf>,
     /// Numbers of jobs by kind.

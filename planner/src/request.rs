@@ -99,6 +99,9 @@ pub struct Request {
     pub pictures: Vec<Picture>,
     /// The plan runs on this machine at once: its programs and local inputs must exist.
     pub check_files: bool,
+    /// Planning may start the program of the site selector NonJavaCallout. A preview starts no program: the
+    /// properties that name it can be those of another user.
+    pub may_start_programs: bool,
     /// Warnings about the request itself.
     pub warnings: Vec<String>,
     /// Parses the arguments of jobs that are sub-workflows.

@@ -249,13 +249,105 @@ fn special_characters_in_directories_are_quoted() -> Result<(), Box<dyn std::err
 }
 
 #[test]
+fn all_cores_of_a_node_are_used_by_default() -> Result<(), Box<dyn std::error::Error>> {
+    let case = case();
+    let sbatch = |options: &str| {
+        let plan = case.plan(&format!("{LINE} {options}")).expect("a plan");
+        let script = plan
+            .planned
+            .scripts
+            .iter()
+            .find(|s| s.path.extension().is_some_and(|e| e == "sbatch"));
+        let text = fs::read_to_string(&script.expect("a script for Slurm").path).expect("a text");
+        (text, plan.planned.batch_size.expect("a size"))
+    };
+    let has = |text: &str, directive: &str| directives(text, "#SBATCH").contains(&directive);
+    // The jobs request 1 CPU and 2048 MiB, and 4 CPUs and 3000 MiB.
+    let (text, size) = sbatch("--batch slurm");
+    assert!(has(&text, "--exclusive") && has(&text, "--mem=0"), "{text}");
+    assert!(!text.contains("--ntasks"), "{text}");
+    assert_eq!(
+        size,
+        "a slot for each core of 1 node; a job requests up to 4 CPUs and 3000 MiB"
+    );
+    let (text, _) = sbatch("--batch slurm --launcher srun");
+    assert!(
+        text.contains("exec srun --ntasks-per-node=\"$SLURM_CPUS_ON_NODE\" "),
+        "{text}"
+    );
+    let (text, size) = sbatch("--batch slurm --nodes 2 --node-cpus 16 --node-memory 32G");
+    assert!(
+        has(&text, "--ntasks-per-node=16") && has(&text, "--mem=32768M"),
+        "{text}"
+    );
+    assert!(!has(&text, "--exclusive"), "{text}");
+    let request = "a job requests up to 4 CPUs and 3000 MiB";
+    assert_eq!(
+        size,
+        format!("31 slots on 2 nodes; {request}, so that 8 run at a time")
+    );
+    let (_, size) = sbatch("--batch slurm --node-cpus 16 --node-memory 7000");
+    assert_eq!(
+        size,
+        format!("15 slots on 1 node; {request}, so that 2 run at a time")
+    );
+    let (text, size) = sbatch("--batch slurm --ppn 4");
+    assert!(
+        has(&text, "--ntasks-per-node=4") && !text.contains("--mem"),
+        "{text}"
+    );
+    assert_eq!(
+        size,
+        format!("3 slots on 1 node; {request}, so that at most 3 run at a time")
+    );
+    let (text, _) = sbatch("--batch slurm --ppn 4 --node-memory 0");
+    assert!(has(&text, "--mem=0"), "{text}");
+    let plan = case.plan(&format!("{LINE} --batch lsf"))?;
+    let warnings: Vec<String> = plan.planned.warnings.iter().map(ToString::to_string).collect();
+    assert!(
+        warnings
+            .iter()
+            .any(|text| text.contains("the script for lsf starts 2 processes on each node")),
+        "{warnings:?}"
+    );
+    Ok(())
+}
+
+#[test]
+fn the_default_of_memory_can_be_switched_off() -> Result<(), Box<dyn std::error::Error>> {
+    let case = case();
+    let task = |options: &str| {
+        let plan = case.plan(&format!("{LINE} {options}")).expect("a plan");
+        let dag = fs::read_to_string(&plan.planned.dag).expect("a DAG");
+        let line = dag
+            .lines()
+            .find(|line| line.starts_with("TASK first_A "))
+            .map(str::to_owned);
+        line.expect("the task")
+    };
+    assert!(task("").starts_with("TASK first_A -m 2048 -c 1 "));
+    assert!(
+        task("-Dpegasus.memory=0").starts_with("TASK first_A -c 1 "),
+        "{}",
+        task("-Dpegasus.memory=0")
+    );
+    Ok(())
+}
+
+#[test]
 fn invalid_settings_are_refused_before_anything_is_written() {
     let case = case();
     for (options, words) in [
         ("--node-cpus 3", &["task second_B", "4 CPUs", "a node has 3"][..]),
         (
             "--node-memory 1999M",
-            &["task first_A", "2048 MB", "task second_B", "3000 MB", "1999 MB"],
+            &[
+                "task first_A",
+                "2048 MiB",
+                "task second_B",
+                "3000 MiB",
+                "1999 MiB",
+            ],
         ),
         ("--node-cpus 8 --ppn 9", &["9 processes per node", "8 CPUs"]),
         ("--nodes 1 --ppn 1", &["one process", "--launcher none"]),
@@ -270,7 +362,7 @@ fn invalid_settings_are_refused_before_anything_is_written() {
     for (property, word) in [
         ("pegasus.batch.scheduler = sge", "known are torque"),
         ("pegasus.batch.queue = a\\nb", "one word"),
-        ("pegasus.batch.node.memory = much", "number of MB"),
+        ("pegasus.batch.node.memory = much", "number of MiB"),
         ("pegasus.batch.drain = -1", "pegasus.batch.drain"),
     ] {
         case.put("pegasus.properties", &format!("{property}\n"));

@@ -329,6 +329,124 @@ fn compound_transformations_stage_their_requirements() -> Result<(), Box<dyn std
 }
 
 #[test]
+fn an_output_with_the_name_of_the_staged_program_is_refused() -> Result<(), Box<dyn std::error::Error>> {
+    let case = one("");
+    let programs = |name: &str| {
+        format!(
+            "pegasus: \"5.0\"\ntransformations:\n- {{name: {name}, sites: [{{name: local, type: stageable, pfn: /src/p}}]}}\n"
+        )
+    };
+    case.put("transformations.yml", &programs("work"));
+    case.plan(LINE)?;
+    case.put("transformations.yml", &programs("out"));
+    let workflow = fs::read_to_string(case.path().join("workflow.yml"))?;
+    case.put("workflow.yml", &workflow.replace("name: work", "name: out"));
+    let refused = case.fail(LINE);
+    assert!(
+        refused.contains(
+            "the job A has an output out, which is also the name of the program out that is staged for it"
+        ),
+        "{refused}"
+    );
+    Ok(())
+}
+
+#[test]
+fn negative_sizes_are_unknown() -> Result<(), Box<dyn std::error::Error>> {
+    let case = one("");
+    let workflow = fs::read_to_string(case.path().join("workflow.yml"))?;
+    case.put(
+        "workflow.yml",
+        &workflow.replace("type: input", "type: input, size: -5"),
+    );
+    case.put(
+        "w.dax",
+        "<adag name=\"w\" version=\"3.6\"><job id=\"A\" name=\"work\"><uses name=\"in\" link=\"input\" size=\"-17\"/>\
+         <uses name=\"out\" link=\"output\" size=\"-1.5\"/></job></adag>",
+    );
+    for (file, count) in [("workflow.yml", 1), ("w.dax", 2)] {
+        let plan = case.plan(&format!("{LINE} {file}"))?;
+        let warnings = plan.warnings().join("\n");
+        let expected = format!("sizes of files are negative ({count} in all), so they count as unknown");
+        assert_eq!(warnings.matches(&expected).count(), 1, "{warnings}");
+    }
+    case.put(
+        "workflow.yml",
+        &workflow.replace("type: input", "type: input, size: big"),
+    );
+    assert!(case.fail(LINE).contains("size must be a whole number, not `big`"));
+    Ok(())
+}
+
+#[test]
+fn deliveries_of_files_that_may_be_missing_are_marked() -> Result<(), Box<dyn std::error::Error>> {
+    let case = one("  - {lfn: state, type: checkpoint, stageOut: true, registerReplica: true}\n");
+    let plan = case.plan(LINE)?;
+    let orders = plan.orders("stage_out_local_local_0_0");
+    let optional: Vec<(&str, bool)> = orders
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|order| {
+            (
+                order["lfn"].as_str().unwrap_or_default(),
+                order["optional"] == true,
+            )
+        })
+        .collect();
+    assert!(optional.contains(&("state", true)) && optional.contains(&("out", false)));
+    let list = plan.file("00/00/register_local_0_0.in");
+    for line in list.lines() {
+        assert_eq!(
+            line.ends_with(" optional=\"true\""),
+            line.starts_with("state "),
+            "{line}"
+        );
+    }
+    assert_eq!(list.lines().count(), 2);
+    Ok(())
+}
+
+#[test]
+fn no_registration_without_kickstart_is_beside_the_dag() -> Result<(), Box<dyn std::error::Error>> {
+    let list = |plan: &common::Plan| plan.command("register_local_0_0").pop().unwrap_or_default();
+    for (mapper, file) in [
+        ("Hashed", "00/00/register_local_0_0.in"),
+        ("Flat", "register_local_0_0.entries"),
+    ] {
+        let options = format!("{LINE} -Dpegasus.gridstart=none -Dpegasus.dir.submit.mapper={mapper}");
+        let case = one("");
+        let plan = case.plan(&options)?;
+        assert!(
+            !plan.planned.submit_dir.join("register_local_0_0.in").exists(),
+            "{mapper}"
+        );
+        assert!(plan.file(file).starts_with("out "), "{mapper}");
+        assert!(list(&plan).ends_with(file), "{}", list(&plan));
+    }
+    let case = one("");
+    let plan = case.plan(LINE)?;
+    assert!(plan.planned.submit_dir.join("register_local_0_0.in").exists());
+    Ok(())
+}
+
+#[test]
+fn lists_mark_the_outputs_that_a_job_must_write() -> Result<(), Box<dyn std::error::Error>> {
+    let case = one("  - {lfn: state, type: checkpoint}\n  - {lfn: extra, type: output, optional: true}\n");
+    let list = |options: &str| -> Result<String, Box<dyn std::error::Error>> {
+        Ok(case
+            .plan(&format!("{LINE} {options}"))?
+            .file("00/00/work_A.out.lof"))
+    };
+    assert_eq!(list("")?, "state=state\nextra=extra\n# required\nout=out\n");
+    assert_eq!(
+        list("-Dpmc.check.outputs=false")?,
+        "out=out\nstate=state\nextra=extra\n"
+    );
+    Ok(())
+}
+
+#[test]
 fn checkpoint_files_are_kept_and_limited() -> Result<(), Box<dyn std::error::Error>> {
     let case = one("  profiles: {pegasus: {checkpoint.time: \"2\", runtime: \"600\"}}\n");
     let workflow = fs::read_to_string(case.path().join("workflow.yml"))?;

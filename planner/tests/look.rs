@@ -211,3 +211,32 @@ fn workflows_are_drawn() {
     draw(&case.path().join("bin"));
     assert_eq!(read("a.svg"), format!("-Tsvg\n{}", read("a.dot")));
 }
+
+/// The properties beside a workflow or in a submit directory can be those of another user.
+#[test]
+fn looking_starts_no_program() {
+    let case = case();
+    let script = "#!/bin/sh\ntouch @DIR@/started\necho SOLUTION:local\n";
+    case.put("select", script);
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(case.path().join("select"), mode).expect("a script");
+    let started = case.path().join("started");
+    let selector = [
+        "-Dpegasus.selector.site=NonJavaCallout",
+        "-Dpegasus.selector.site.path=select",
+    ];
+    let (_, err, ok) = run(&case, &line(&selector));
+    assert!(ok && started.exists(), "{err}");
+    std::fs::remove_file(&started).expect("a file");
+    let user = std::fs::read_dir(case.path().join("submit"))
+        .expect("a directory")
+        .next();
+    let user = user.expect("an entry").expect("an entry").file_name();
+    let dir = format!("submit/{}/pegasus/two/run0001", user.to_string_lossy());
+    let dry_run = [selector[0], selector[1], "--dry-run"];
+    for arguments in [vec!["explain", "A", &dir], line(&dry_run)] {
+        let (_, err, ok) = run(&case, &arguments);
+        assert!(!ok && err.contains("looking at a plan starts none"), "{err}");
+        assert!(!started.exists(), "{arguments:?}");
+    }
+}

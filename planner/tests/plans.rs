@@ -114,7 +114,7 @@ fn kickstart_wraps_every_job() -> Result<(), Box<dyn std::error::Error>> {
     );
     assert_eq!(words[words.len() - 5..], ["/bin/first", "-i", "in", "-o", "mid"]);
     assert_eq!(plan.file("00/00/first_A.in.lof"), "in=in\n");
-    assert_eq!(plan.file("00/00/first_A.out.lof"), "mid=mid\n");
+    assert_eq!(plan.file("00/00/first_A.out.lof"), "# required\nmid=mid\n");
     let words = plan.command("create_dir_chain_0_local");
     assert_eq!(
         words[1..3],

@@ -203,8 +203,8 @@ pub struct Execution {
         value_parser = clap::value_parser!(u32).range(1..)
     )]
     pub workers: Option<u32>,
-    /// Memory for tasks, in MB [default: memory of this machine]
-    #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Memory for tasks, in MiB [default: memory of this machine]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..))]
     pub host_memory: Option<u32>,
     /// CPUs for tasks [default: CPUs of this machine]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -212,6 +212,9 @@ pub struct Execution {
     /// GPUs for tasks [default: GPUs of this machine]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub host_gpus: Option<u32>,
+    /// End tasks that use more memory than they request
+    #[arg(long)]
+    pub strict_limits: bool,
     /// Maximum attempts per task
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub tries: u32,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
 use pegasus_mpi_cluster::{
-    Aborted, Interrupt, LocalRun, Options, RunEvent, SERVER_VARIABLES, Stampede, Stdio, WorkerOptions,
-    count_gpus, cpus_for_workers, describe_host, own_kickstart, run_local, usable_cpus,
+    Aborted, Interrupt, LocalRun, MemoryExcess, Options, RunEvent, SERVER_VARIABLES, Stampede, Stdio,
+    WorkerOptions, count_gpus, cpus_for_workers, describe_host, own_kickstart, run_local, usable_cpus,
 };
 use pmc_dag::{Dag, TaskId};
 
@@ -32,6 +32,8 @@ pub struct Ended {
     pub task_exit: Option<u8>,
     /// Why the requested database is incomplete.
     pub database: Option<String>,
+    /// Attempts that used more memory than requested.
+    pub memory_excess: Option<MemoryExcess>,
 }
 
 impl Ended {
@@ -44,6 +46,7 @@ impl Ended {
             signal: None,
             task_exit: None,
             database: None,
+            memory_excess: None,
         }
     }
 }
@@ -79,6 +82,7 @@ pub fn run(
         signal,
         task_exit,
         database: summary.database,
+        memory_excess: summary.memory_excess,
     })
 }
 
@@ -115,6 +119,7 @@ fn local_run(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString,
             host_cpus: host_cpus(execution),
             host_gpus: execution.host_gpus.unwrap_or(0),
             strict_limits: false,
+            watch_memory: execution.strict_limits,
             set_affinity: false,
             host_script: None,
             runtime_limit: None,
@@ -172,9 +177,12 @@ pub fn check_fit(
     let list = |memory_mb: u64, cpus: u32, gpus: u32| {
         let cpus = text::count(cpus as usize, "CPU");
         if request.gpus > 0 {
-            format!("{memory_mb} MB, {cpus} and {}", text::count(gpus as usize, "GPU"))
+            format!(
+                "{memory_mb} MiB, {cpus} and {}",
+                text::count(gpus as usize, "GPU")
+            )
         } else {
-            format!("{memory_mb} MB and {cpus}")
+            format!("{memory_mb} MiB and {cpus}")
         }
     };
     let error = anyhow!(

@@ -16,6 +16,8 @@ pub struct Observed {
     pub done: Vec<String>,
     /// Tasks that failed for good, in the order of their failures.
     pub failed: Vec<LastAttempt>,
+    /// Remarks on failures by task name.
+    pub notes: BTreeMap<String, String>,
     /// Number of attempts by task name.
     pub attempts: BTreeMap<String, u32>,
 }
@@ -46,11 +48,12 @@ pub fn failures(submit: &Path, observed: &Observed) -> Vec<FailedTask> {
         .failed
         .iter()
         .map(|last| {
-            explain(
-                submit,
-                last,
-                observed.attempts.get(&last.task).copied().unwrap_or(1),
-            )
+            let attempts = observed.attempts.get(&last.task).copied().unwrap_or(1);
+            let mut failure = explain(submit, last, attempts);
+            if let Some(note) = observed.notes.get(&last.task) {
+                failure.note = Some(note.clone());
+            }
+            failure
         })
         .collect()
 }

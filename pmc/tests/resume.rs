@@ -1,4 +1,5 @@
 //! `pmc resume` after edits: what it notices, what `--replan` and `--rerun` run again.
+#![expect(clippy::panic, reason = "tests")]
 
 mod support;
 
@@ -211,7 +212,8 @@ fn a_replacement_that_was_cut_off_is_finished_by_the_next_command() {
     place.run(["run", "-q", "workflow.yml"]).code(0);
     ran(&place);
     let submit = place.path().join(RUN).join("submit");
-    // As if the planner had been killed after the new plan counted: its rescue file says that nothing is done.
+    // As if the planner had been killed after the new plan counted: its rescue file says that nothing is
+    // done.
     let new = submit.join(".replan/new");
     std::fs::create_dir_all(&new).expect("directory");
     std::fs::copy(submit.join("chain-0.dag"), new.join("chain-0.dag")).expect("copy");

@@ -197,6 +197,45 @@ fn a_failure_is_explained_and_repaired() {
 }
 
 #[test]
+fn a_missing_output_fails_the_job_that_declares_it() {
+    const MISSING: &str = "the program ended with success, but did not write its declared output: ";
+    let place = Place::new();
+    for way in [&[][..], &["-Dpegasus.gridstart=none"]] {
+        // An output that is not delivered counts, too.
+        for (first, second, job, file) in [
+            ("true", "cp mid.txt out.txt", "first_A", "mid.txt"),
+            ("cp in.txt mid.txt", "cp mid.txt other.txt", "second_B", "out.txt"),
+        ] {
+            place.chain(first, second);
+            let failed = place.run(["run", "workflow.yml"].iter().chain(way));
+            failed.code(1);
+            let stdout = failed.stdout();
+            assert!(
+                stdout.starts_with(&format!("{job} failed: exit status 1, after ")),
+                "{stdout}"
+            );
+            assert!(stdout.contains(&format!("{MISSING}{file}")), "{stdout}");
+            let analysis = place.run(["analyzer", "pmc-runs/chain"]);
+            assert!(
+                analysis.stdout().contains(&format!("{MISSING}{file}")),
+                "{}",
+                analysis.stdout()
+            );
+            place.chain("cp in.txt mid.txt", "cp mid.txt out.txt");
+            place.run(["resume", "pmc-runs/chain"]).code(0);
+            assert_eq!(place.read("pmc-runs/chain/latest/output/out.txt"), "something\n");
+        }
+    }
+    place.chain("cp in.txt mid.txt", "cp mid.txt other.txt");
+    let unchecked = place.run(["run", "-Dpmc.check.outputs=false", "workflow.yml"]);
+    assert!(
+        unchecked.stdout().starts_with("stage_out_local_local_"),
+        "{}",
+        unchecked.stdout()
+    );
+}
+
+#[test]
 fn tasks_are_retried_up_to_the_failure_limit() {
     let place = Place::new();
     place.chain(

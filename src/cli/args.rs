@@ -39,6 +39,8 @@ pub struct RawArgs {
     pub host_gpus: u32,
     /// `--strict-limits`.
     pub strict_limits: bool,
+    /// `--watch-memory`.
+    pub watch_memory: bool,
     /// `--max-wall-time` or `PMC_MAX_WALL_TIME`, in minutes.
     pub max_wall_time: Option<f64>,
     /// `--per-task-stdio`; `--monitord-hack` sets it, too.

@@ -77,6 +77,7 @@ impl RawArgs {
             host_cpus: self.host_cpus,
             host_gpus: self.host_gpus,
             strict_limits: self.strict_limits,
+            watch_memory: self.watch_memory,
             set_affinity: self.set_affinity,
             host_script: self.host_script.clone(),
             // A time that does not fit is no limit.

@@ -173,6 +173,12 @@ pub const OPTIONS: &[OptionSpec] = &[
         "Time that running tasks have after SIGTERM [default: 8]",
     )
     .additional(),
+    flag(
+        "watch-memory",
+        |args| args.watch_memory = true,
+        "End tasks whose processes use more memory than they request",
+    )
+    .additional(),
     value(
         "disk-reserve",
         "MIB",

@@ -43,6 +43,9 @@ impl<T: MasterTransport> Driver<'_, T> {
             tracing::error!("Max failures reached: DAG prematurely aborted");
         }
         let mut summary = self.summarize(aborted, unresponsive_workers);
+        if let Some(excess) = &summary.memory_excess {
+            excess.log_sum();
+        }
         report::log(&summary, self.out.transport.traffic(), self.forwarding.hit_rate());
         let result = self.write_output(&summary, result);
         if result.is_ok() {
@@ -147,6 +150,8 @@ impl<T: MasterTransport> Driver<'_, T> {
             wall_time: self.begin.at.elapsed(),
             makespan: self.makespan,
             unresponsive_workers,
+            memory_excess: Some(std::mem::take(&mut self.out.memory_excess))
+                .filter(|excess| excess.attempts > 0),
             database: None,
         }
     }

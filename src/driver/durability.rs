@@ -52,8 +52,8 @@ pub(super) fn read_done(options: &Options, dag: &Dag) -> Result<(DoneSet, Option
     Ok((done, recovered))
 }
 
-/// Removes repetitions from the rescue file. Requires the run lock. A file that cannot be replaced is appended
-/// to as it is.
+/// Removes repetitions from the rescue file. Requires the run lock. A file that cannot be replaced is
+/// appended to as it is.
 fn compact_rescue(path: &Path, dag: &Dag, done: &mut DoneSet) {
     if let Err(error) = rescue::compact(path, dag, done) {
         tracing::debug!(

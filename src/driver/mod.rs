@@ -12,6 +12,7 @@ mod error;
 mod event_loop;
 mod events;
 
+mod memory;
 mod outbox;
 mod position;
 mod report;
@@ -25,6 +26,7 @@ use pmc_dag::TaskId;
 
 pub use error::RunError;
 pub use events::{RunEvent, TaskEnd};
+pub use memory::MemoryExcess;
 pub use position::Position;
 pub use report::{Aborted, FailedTask, RunSummary};
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use pmc_dag::{Dag, Request, TaskId};
 
 use super::report::Failure;
-use super::{Observer, RunEvent, TaskEnd};
+use super::{MemoryExcess, Observer, RunEvent, TaskEnd};
 use crate::database::OutcomeReporter;
 use crate::logs::Logs;
 use crate::protocol::{Outcome, Rank, SubmitId, ToWorker};
@@ -26,6 +26,7 @@ pub(super) struct DriverOutbox<'a, T> {
     pub(super) reporter: Option<OutcomeReporter>,
     /// An attempt has failed since this was last reset.
     pub(super) attempt_failed: bool,
+    pub(super) memory_excess: MemoryExcess,
     /// Hosts of the workers, for messages of the level trace.
     pub(super) hosts: BTreeMap<Rank, String>,
     dag_file: &'a Path,
@@ -48,6 +49,7 @@ impl<'a, T> DriverOutbox<'a, T> {
             failed: BTreeMap::new(),
             reporter: None,
             attempt_failed: false,
+            memory_excess: MemoryExcess::default(),
             hosts: BTreeMap::new(),
             dag_file,
         }
@@ -72,6 +74,14 @@ impl<'a, T> DriverOutbox<'a, T> {
             failure.status = outcome.status;
             failure.attempts += 1;
             self.attempt_failed = true;
+        }
+        if let Some(used) = outcome.memory {
+            let requested = self.dag.memory_mb(task);
+            if used.out_of_memory {
+                tracing::error!("Task {shown} ran {}", used.describe(requested));
+            } else {
+                self.memory_excess.add(&shown, used, requested);
+            }
         }
         let end = TaskEnd::new(name, rank, outcome, self.dag_file);
         (self.observer)(&RunEvent::Ended(end));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use chrono::{DateTime, FixedOffset};
 use monitord_compat::cluster_record::SummaryRecord;
 
-use super::{Position, RunError};
+use super::{MemoryExcess, Position, RunError};
 use crate::protocol::Rank;
 use crate::scheduler::Summary;
 use crate::transport::Traffic;
@@ -48,6 +48,8 @@ pub struct RunSummary {
     pub makespan: Duration,
     /// Workers that were asked to exit and have not.
     pub unresponsive_workers: Vec<Rank>,
+    /// Attempts that used more memory than requested, if there are any.
+    pub memory_excess: Option<MemoryExcess>,
     /// Why the requested database is incomplete, if it is.
     pub database: Option<String>,
 }

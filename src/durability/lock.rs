@@ -34,7 +34,8 @@ pub enum LockError {
 }
 
 impl DagLock {
-    /// Locks the file or fails at once. If the plan was being replaced, the new one is put in its place first.
+    /// Locks the file or fails at once. If the plan was being replaced, the new one is put in its place
+    /// first.
     ///
     /// # Errors
     /// The file cannot be opened for writing, it is already locked, or a new plan cannot be put in its place.

@@ -104,7 +104,7 @@ mod tests {
 
     use super::*;
     use crate::protocol::{
-        Assignment, ForwardedData, Outcome, QuietAttempt, Registration, SubmitId, TaskResult,
+        Assignment, ForwardedData, MemoryUse, Outcome, QuietAttempt, Registration, SubmitId, TaskResult,
     };
 
     fn bytes() -> impl Strategy<Value = Vec<u8>> {
@@ -133,9 +133,14 @@ mod tests {
             0..4,
         );
         let quiet = proptest::option::of((any::<u32>(), any::<u64>()));
-        let result = (any::<u64>(), any::<i32>(), durations(), forwards, quiet).prop_map(
-            |(submit, status, runtime, forwards, quiet)| {
+        let memory = proptest::option::of((any::<u64>(), any::<bool>()));
+        let result = (any::<u64>(), any::<i32>(), durations(), forwards, quiet, memory).prop_map(
+            |(submit, status, runtime, forwards, quiet, memory)| {
                 let mut outcome = Outcome::new(status, runtime);
+                outcome.memory = memory.map(|(peak_mib, out_of_memory)| MemoryUse {
+                    peak_mib,
+                    out_of_memory,
+                });
                 outcome.quiet = quiet.map(|(file, start_ms)| QuietAttempt { file, start_ms });
                 ToMaster::Finished(TaskResult {
                     submit: SubmitId(submit),

@@ -39,7 +39,8 @@ pub enum ToMaster {
         /// What happened, as a sentence for the user.
         message: String,
     },
-    /// The worker was asked to end by SIGTERM: the run should drain. The worker continues until the master ends it.
+    /// The worker was asked to end by SIGTERM: the run should drain. The worker continues until the master
+    /// ends it.
     Terminating,
 }
 
@@ -83,6 +84,8 @@ pub struct Outcome {
     pub runtime: Duration,
     /// Set if the attempt printed nothing and the master asks for such attempts.
     pub quiet: Option<QuietAttempt>,
+    /// Set if the attempt used more memory than it requested, or ran out of memory.
+    pub memory: Option<MemoryUse>,
     /// The process succeeded, but its data could not be forwarded. Set by the master; never encoded.
     #[serde(skip)]
     pub not_forwarded: bool,
@@ -96,6 +99,7 @@ impl Outcome {
             status,
             runtime,
             quiet: None,
+            memory: None,
             not_forwarded: false,
         }
     }
@@ -104,6 +108,29 @@ impl Outcome {
     #[must_use]
     pub fn succeeded(&self) -> bool {
         self.status == 0
+    }
+}
+
+/// The memory of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryUse {
+    /// Peak of its resident memory in MiB, rounded up; 0 if it is unknown.
+    pub peak_mib: u64,
+    /// It was ended because there was no more memory, or because it exceeded its request.
+    pub out_of_memory: bool,
+}
+
+impl MemoryUse {
+    /// Returns "out of memory" with the numbers that are known. `requested_mib` is 0 without a request.
+    #[must_use]
+    pub fn describe(&self, requested_mib: u64) -> String {
+        let peak = self.peak_mib;
+        match (peak, requested_mib) {
+            (0, 0) => "out of memory: it had requested none".to_owned(),
+            (0, _) => format!("out of memory: it had requested {requested_mib} MiB"),
+            (_, 0) => format!("out of memory: it used {peak} MiB and had requested none"),
+            _ => format!("out of memory: it used {peak} MiB and had requested {requested_mib} MiB"),
+        }
     }
 }
 

@@ -61,8 +61,8 @@ impl fmt::Display for WaitReason {
 }
 
 impl Master {
-    /// Returns the task that is to start next and why it waits. `None` if no task waits, or if tasks wait only
-    /// because the run ends. To be called after [`Master::schedule`].
+    /// Returns the task that is to start next and why it waits. `None` if no task waits, or if tasks wait
+    /// only because the run ends. To be called after [`Master::schedule`].
     #[must_use]
     pub fn waiting(&self) -> Option<(TaskId, WaitReason)> {
         if self.phase != Phase::Started || self.is_stopped() {

@@ -1,6 +1,7 @@
 //! Waits for the end of a started task.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::Scope;
 use std::time::Duration;
 
 use pmc_dag::reason;
@@ -9,6 +10,7 @@ use super::ended::{Ended, describe_end};
 use super::error::{Failure, WorkerError};
 use super::forward::{self, Pipes};
 use super::kill::KillSwitch;
+use super::memory;
 use super::process::Process;
 use super::watch::Watch;
 use crate::protocol::{Assignment, EXECUTOR_FAILURE, ForwardedData};
@@ -22,6 +24,8 @@ pub(super) struct Attempt<'a> {
     pub(super) task: &'a Assignment,
     /// Time limit; zero means none.
     pub(super) limit: Option<Duration>,
+    /// Memory limit of its processes, KiB.
+    pub(super) memory_limit_kib: Option<u64>,
     pub(super) kill: &'a KillSwitch,
 }
 
@@ -29,41 +33,62 @@ pub(super) struct Attempt<'a> {
 pub(super) struct Ending {
     pub(super) status: i32,
     pub(super) forwards: Vec<ForwardedData>,
+    /// Peak resident memory, KiB; 0 if it is unknown.
+    pub(super) peak_kib: u64,
+    /// It was ended at its memory limit.
+    pub(super) is_over_memory: bool,
+    /// It was sent a signal.
+    pub(super) was_signalled: bool,
     /// The task server can take another task.
     pub(super) is_reusable: bool,
 }
 
 impl Attempt<'_> {
-    /// Waits for the end of the task, or ends it at its time limit.
+    /// Waits for the end of the task, or ends it at its limits.
     pub(super) fn finish(
         &self,
         pipes: Pipes<'_>,
         process: &mut Process,
         watch: &mut dyn Watch,
     ) -> Result<Ending, Failure> {
-        let Some(limit) = self.limit.filter(|limit| !limit.is_zero()) else {
+        let limit = self.limit.filter(|limit| !limit.is_zero());
+        if limit.is_none() && self.memory_limit_kib.is_none() {
             return self.finish_unlimited(pipes, process, watch);
-        };
-        let is_over = AtomicBool::new(false);
-        let ending = std::thread::scope(|scope| {
-            let limiter = || {
-                is_over.store(self.kill.end_after(limit, LIMIT_GRACE), Ordering::Relaxed);
-            };
-            let thread = std::thread::Builder::new().name("limit".to_owned());
-            if let Err(error) = thread.spawn_scoped(scope, limiter) {
-                tracing::error!(
-                    "Task {}: Unable to watch its time: {}",
-                    self.name(),
-                    reason(&error)
-                );
-                self.kill.end_now();
+        }
+        let (is_over, used_kib) = (AtomicBool::new(false), AtomicU64::new(0));
+        let (time_is_over, memory_used, leader) = (&is_over, &used_kib, process.leader().pid());
+        let mut ending = std::thread::scope(|scope| {
+            if let Some(limit) = limit {
+                let watch =
+                    move || time_is_over.store(self.kill.end_after(limit, LIMIT_GRACE), Ordering::Relaxed);
+                self.start_limiter(scope, "time", watch);
+            }
+            if let Some(limit) = self.memory_limit_kib {
+                let watch = move || {
+                    let used = memory::enforce(self.kill, leader, limit);
+                    memory_used.store(used.unwrap_or(0), Ordering::Relaxed);
+                };
+                self.start_limiter(scope, "memory", watch);
             }
             self.finish_unlimited(pipes, process, watch)
         })?;
-        if is_over.into_inner() {
+        if let (true, Some(limit)) = (is_over.into_inner(), limit) {
             self.log_limit(limit, ending.status);
         }
+        let used_kib = used_kib.into_inner();
+        ending.is_over_memory = used_kib > 0;
+        ending.peak_kib = ending.peak_kib.max(used_kib);
         Ok(ending)
+    }
+
+    /// Starts a thread that ends the task at a limit.
+    fn start_limiter<'s>(&self, scope: &'s Scope<'s, '_>, what: &str, watch: impl FnOnce() + Send + 's) {
+        let thread = std::thread::Builder::new().name("limit".to_owned());
+        if let Err(error) = thread.spawn_scoped(scope, watch) {
+            let name = self.name();
+            tracing::error!("Task {name}: Unable to watch its {what}: {}", reason(&error));
+            self.kill.end_now();
+        }
     }
 
     /// Logs that the task was sent a signal at its time limit. It may have ended at that moment, or handled
@@ -88,6 +113,7 @@ impl Attempt<'_> {
         let signalled = self.kill.wait(process.leader(), watch);
         let Ended {
             mut status,
+            peak_kib,
             is_reusable,
             server_died,
         } = process.conclude().map_err(WorkerError::Wait)?;
@@ -121,6 +147,9 @@ impl Attempt<'_> {
         Ok(Ending {
             status,
             forwards,
+            peak_kib,
+            is_over_memory: false,
+            was_signalled: signalled,
             // A signal may still be on its way to the server.
             is_reusable: is_reusable && !signalled,
         })

@@ -8,6 +8,8 @@ use nix::unistd::Pid;
 pub(super) struct Ended {
     /// Raw status, as of `waitpid(2)`.
     pub(super) status: i32,
+    /// Peak resident memory of its processes, KiB; 0 if it is unknown.
+    pub(super) peak_kib: u64,
     /// The process can run another task.
     pub(super) is_reusable: bool,
     /// The task server ended without a reply.
@@ -24,15 +26,27 @@ pub(super) fn describe_end(status: i32) -> String {
 }
 
 /// Reaps a process and returns its raw wait status.
-#[expect(unsafe_code, reason = "nix decodes the status and drops the core dump flag")]
 pub(super) fn reap(pid: Pid) -> io::Result<i32> {
+    reap_with_peak(pid).map(|(status, _)| status)
+}
+
+/// As [`reap`]. Also returns the peak resident memory of the process and of those that it has waited for,
+/// KiB.
+#[expect(
+    unsafe_code,
+    reason = "nix decodes the status, drops the core dump flag, and has no usage"
+)]
+pub(super) fn reap_with_peak(pid: Pid) -> io::Result<(i32, u64)> {
     let mut status = 0;
-    // SAFETY: the pointer is to a local variable.
-    while unsafe { libc::waitpid(pid.as_raw(), &raw mut status, 0) } < 0 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the pointers are to local variables.
+    while unsafe { libc::wait4(pid.as_raw(), &raw mut status, 0, usage.as_mut_ptr()) } < 0 {
         let error = io::Error::last_os_error();
         if error.kind() != io::ErrorKind::Interrupted {
             return Err(error);
         }
     }
-    Ok(status)
+    // SAFETY: it consists of integers, for which zero is a value.
+    let usage = unsafe { usage.assume_init() };
+    Ok((status, u64::try_from(usage.ru_maxrss).unwrap_or(0)))
 }

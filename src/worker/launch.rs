@@ -72,7 +72,9 @@ impl TaskLaunch<'_> {
     /// Returns the request for the task server, if it can run this task.
     fn server_request(&self, client: &TaskServerClient) -> Option<Vec<u8>> {
         let command = client.kickstart_command(self.words, self.path)?;
-        if self.memory_limit().is_some() || self.pipes.len() + 3 > MAX_DESCRIPTORS {
+        // A limit must not count the memory of the server.
+        let has_limit = self.memory_limit().is_some() || self.watched_memory_mb().is_some();
+        if has_limit || self.pipes.len() + 3 > MAX_DESCRIPTORS {
             return None;
         }
         let own = self.variables.all().iter().map(|variable| variable.as_bytes());
@@ -138,6 +140,12 @@ impl TaskLaunch<'_> {
         };
         let inherited = self.inherited.iter().filter(is_kept);
         inherited.chain(self.variables.all()).map(CString::as_c_str)
+    }
+
+    /// Memory in MB at which the worker ends the task, if it does.
+    pub(super) fn watched_memory_mb(&self) -> Option<u64> {
+        let memory_mb = self.task.memory_mb;
+        (self.options.watch_memory && memory_mb > 0).then_some(memory_mb)
     }
 
     /// Memory limit in bytes.

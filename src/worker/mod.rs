@@ -9,6 +9,7 @@ mod gpus;
 mod host_script;
 mod kill;
 mod launch;
+mod memory;
 mod messages;
 mod process;
 mod program;

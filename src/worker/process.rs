@@ -4,8 +4,9 @@ use std::io;
 
 use pmc_spawn::Child;
 
-use super::ended::{Ended, reap};
+use super::ended::{Ended, reap_with_peak};
 use super::kill::Leader;
+use super::memory::own_peak_kib;
 use super::task_server::TaskServer;
 
 /// The process that runs a task.
@@ -35,11 +36,16 @@ impl Process {
     /// Returns how the task ended, after its end.
     pub(super) fn conclude(&mut self) -> io::Result<Ended> {
         match self {
-            Self::Own(child) => Ok(Ended {
-                status: reap(child.pid)?,
-                is_reusable: false,
-                server_died: false,
-            }),
+            Self::Own(child) => {
+                let (status, peak_kib) = reap_with_peak(child.pid)?;
+                Ok(Ended {
+                    status,
+                    // Until it executes its program, a child counts the memory of this process as its own.
+                    peak_kib: if peak_kib > own_peak_kib() { peak_kib } else { 0 },
+                    is_reusable: false,
+                    server_died: false,
+                })
+            }
             Self::Served(server) => server.conclude(),
         }
     }

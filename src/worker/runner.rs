@@ -21,12 +21,13 @@ use super::gpus::Devices;
 use super::host_script::{HostScript, HostScriptContext};
 use super::kill::KillSwitch;
 use super::launch::TaskLaunch;
+use super::memory::{self, Facts, OomKills};
 use super::process::Process;
 use super::stdio::{self, TaskFiles};
 use super::task_server::TaskServerClient;
 use super::watch::Watch;
 use crate::options::WorkerOptions;
-use crate::protocol::{Assignment, EXECUTOR_FAILURE, Outcome, QuietAttempt, Rank, TaskResult};
+use crate::protocol::{Assignment, EXECUTOR_FAILURE, MemoryUse, Outcome, QuietAttempt, Rank, TaskResult};
 use crate::transport::local::StopTask as _;
 
 /// Runs the tasks of one worker.
@@ -49,6 +50,7 @@ pub(super) struct Runner {
     spawner: Spawner,
     task_server: TaskServerClient,
     host_script: Option<HostScript>,
+    oom_kills: OomKills,
 }
 
 impl Runner {
@@ -84,6 +86,7 @@ impl Runner {
             _lock: lock,
             spawner: Spawner::new(),
             host_script: None,
+            oom_kills: OomKills::of_this_process(),
         })
     }
 
@@ -169,6 +172,7 @@ impl Runner {
             options: &self.options,
             needs_descriptor: watch.interval().is_some(),
         };
+        self.oom_kills.begin();
         let process = launch.start(&self.kill, &mut self.task_server, &mut self.spawner);
         let mut process = process.ok_or(Failure::Aborted)?.map_err(NotStarted::Start)?;
         let program = words.first().map_or(&b""[..], Vec::as_slice);
@@ -178,15 +182,13 @@ impl Runner {
         let attempt = Attempt {
             task,
             limit: task.runtime_limit.or(self.options.runtime_limit),
+            memory_limit_kib: launch.watched_memory_mb().map(|mb| mb << 10),
             kill: &self.kill,
         };
-        let Ending {
-            status,
-            forwards,
-            is_reusable,
-        } = attempt.finish(pipes, &mut process, watch)?;
+        let ending = attempt.finish(pipes, &mut process, watch)?;
+        let status = ending.status;
         if let Process::Served(server) = process
-            && is_reusable
+            && ending.is_reusable
         {
             self.task_server.keep(server);
         }
@@ -205,6 +207,7 @@ impl Runner {
             memory_mb: task.memory_mb,
         };
         let mut outcome = Outcome::new(status, runtime);
+        outcome.memory = self.memory_use(task, &ending);
         let record_bytes = write_record(files, &record)?;
         if self.options.report_quiet && files.hold_only(record_bytes) {
             outcome.quiet = quiet_attempt(&record, files.number);
@@ -212,8 +215,21 @@ impl Runner {
         Ok(TaskResult {
             submit: task.submit,
             outcome,
-            forwards,
+            forwards: ending.forwards,
         })
+    }
+
+    fn memory_use(&self, task: &Assignment, ending: &Ending) -> Option<MemoryUse> {
+        let facts = Facts {
+            requested_mb: task.memory_mb,
+            status: ending.status,
+            peak_kib: ending.peak_kib,
+            is_over_limit: ending.is_over_memory,
+            was_signalled: ending.was_signalled,
+            is_limited: self.options.strict_limits,
+            was_oom_killed: memory::is_killed(ending.status) && self.oom_kills.has_killed(),
+        };
+        facts.memory_use()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Twenty chains of two steps are planned and run in every way. Pegasus' monitoring reads the logs.
 
-use crate::support::pegasus::assert_no_errors;
+use crate::support::command::Program;
+use crate::support::pegasus::{Monitored, assert_no_errors};
 use crate::support::programs::Build;
 use crate::support::slurm::{Cluster, batch_options};
 use crate::support::workflow::{Format, Planned, Request};
@@ -92,4 +93,60 @@ fn monitord_follows_a_run_from_before_its_start() {
     let (tasks, jobs) = monitored.statistics();
     assert_eq!((tasks.succeeded, jobs.succeeded), (40, 46));
     monitored.analyzer().ok();
+}
+
+#[test]
+#[ignore = "needs Pegasus' monitoring: tests/run e2e"]
+fn monitord_loads_registrations_without_kickstart() {
+    for mapper in ["Hashed", "Flat"] {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let top = directory.path();
+        std::fs::write(
+            top.join("workflow.yml"),
+            "pegasus: '5.0.4'\nname: bare\ntransformationCatalog:\n  transformations:\n  \
+             - {name: touch, sites: [{name: local, type: installed, pfn: /usr/bin/touch}]}\n\
+             jobs:\n- {type: job, id: A, name: touch, arguments: [a, b], uses: [{lfn: a, type: output}, {lfn: b, \
+             type: output}]}\n",
+        )
+        .expect("a workflow");
+        let submit = top.join("submit/run");
+        Program::new(Build::Local.program("pmc-plan"))
+            .in_directory(top)
+            .args([
+                "-s",
+                "local",
+                "-o",
+                "local",
+                "--dir",
+                "submit",
+                "--relative-submit-dir",
+                "run",
+            ])
+            .args([
+                "-Dpegasus.gridstart=none".into(),
+                format!("-Dpegasus.dir.submit.mapper={mapper}"),
+            ])
+            .run()
+            .ok();
+        Program::new(Build::Local.program("pegasus-mpi-cluster"))
+            .in_directory(&submit)
+            .args(["--monitord-hack", "--per-task-stdio", "bare-0.dag"])
+            .run()
+            .ok();
+        let monitored = Monitored {
+            submit: &submit,
+            home: top,
+        };
+        // It only logs that there is no list of registrations.
+        monitored.load();
+        assert_eq!(
+            monitored.workflow_states(),
+            ["WORKFLOW_STARTED 0 -", "WORKFLOW_TERMINATED 0 0"],
+            "{mapper}"
+        );
+        let registered = monitored.query(
+            "select exitcode from job_instance join job using (job_id) where exec_job_id like 'register_%'",
+        );
+        assert_eq!(registered, [["0"]], "{mapper}");
+    }
 }

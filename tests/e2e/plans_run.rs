@@ -20,6 +20,7 @@ const NOT_RUN: [&str; 2] = ["stdio", "quoting"];
 const JOB: &str = r#"#!/bin/bash
 for list in $(find '@BASE@/submit' -name "$PMC_TASK.*.lof"); do
     while IFS== read -r file _; do
+        case $file in '#'*) continue ;; esac
         case $list in
         *.in.lof) [ -e "$file" ] || { echo "the input $file is not there" >&2; exit 3; } ;;
         *) mkdir -p "$(dirname "$file")" && echo "$PMC_TASK" >"$file" ;;

@@ -32,8 +32,8 @@ pub use dag::{Dag, Task};
 pub use error::{DagError, DagErrorKind, reason};
 pub use options::{AbortOn, CategoryId, Forward, OptionSet, Request};
 
-/// Identifier and transformation of tasks that an earlier plan of the submit directory had and the present one has not. They
-/// are done, and stay in the DAG because the logs name them.
+/// Identifier and transformation of tasks that an earlier plan of the submit directory had and the present
+/// one has not. They are done, and stay in the DAG because the logs name them.
 pub const EARLIER_PLAN: &str = "pegasus::earlier-plan";
 
 /// Number of a task, in the order of the TASK lines of the DAG file, from 0.

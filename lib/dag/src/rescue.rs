@@ -1,11 +1,11 @@
 //! The rescue file: names of the tasks that are done.
 //!
 //! A record is a line feed, `DONE `, and the name. So the file begins with an empty line and does not end
-//! with a line feed. Runs append to the file, even those that ignore its content. The original writes all done
-//! tasks once more at the start of each run. [`compact`] removes such repetitions.
+//! with a line feed. Runs append to the file, even those that ignore its content. The original writes all
+//! done tasks once more at the start of each run. [`compact`] removes such repetitions.
 //!
-//! A record may name a task that the DAG does not have: it was removed or renamed after it was done. The record
-//! stays in the file.
+//! A record may name a task that the DAG does not have: it was removed or renamed after it was done. The
+//! record stays in the file.
 //!
 //! # After a crash
 //!
@@ -264,9 +264,9 @@ pub fn skip(path: &Path, dag: &Dag) -> DoneSet {
     }
 }
 
-/// Removes repeated records from the file. Comments stay. The new file replaces the old one as a whole. A file
-/// without repetitions, with tasks that are not in the DAG, or with several names stays as it is. No other
-/// process may write to the file meanwhile.
+/// Removes repeated records from the file. Comments stay. The new file replaces the old one as a whole. A
+/// file without repetitions, with tasks that are not in the DAG, or with several names stays as it is. No
+/// other process may write to the file meanwhile.
 ///
 /// # Errors
 /// The new file cannot be written. The old one is unchanged.
@@ -339,8 +339,8 @@ fn replace(path: &Path, beside: &Path, old: &fs::Metadata, content: &[u8]) -> io
     File::open(folder)?.sync_all()
 }
 
-/// Returns the position of what is torn at the end of the file: a record including the line feed before it, or
-/// zero bytes.
+/// Returns the position of what is torn at the end of the file: a record including the line feed before it,
+/// or zero bytes.
 fn torn_at(text: &[u8], dag: &Dag) -> Option<usize> {
     let end = text.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
     let last = memchr::memrchr(b'\n', &text[..end]).map_or(0, |at| at + 1);

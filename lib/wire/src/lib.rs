@@ -24,7 +24,7 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, s
 pub const SERVER_NAME: &str = "pegasus-kickstart-server";
 
 /// The first message of a server.
-pub const GREETING: [u8; 8] = *b"pmc-ks05";
+pub const GREETING: [u8; 8] = *b"pmc-ks06";
 
 /// Maximum descriptors sent with a message: a limit of the kernel.
 pub const MAX_DESCRIPTORS: usize = 253;
@@ -42,7 +42,7 @@ const TYPICAL_REQUEST: usize = 2 << 10;
 const TYPICAL_ENTRIES: usize = 16;
 
 /// Bytes of a reply.
-const REPLY_BYTES: usize = 2;
+const REPLY_BYTES: usize = 10;
 
 /// One side's ends of the two pipes.
 #[derive(Debug)]
@@ -293,6 +293,8 @@ pub struct Reply {
     pub code: u8,
     /// True if the server ends after this task: it has become large, or processes of the task live on.
     pub last: bool,
+    /// Peak resident memory of the task's processes, KiB; 0 if it is unknown.
+    pub peak_kib: u64,
 }
 
 /// Sends a reply. The calling process must ignore `SIGPIPE`.
@@ -301,7 +303,10 @@ pub struct Reply {
 /// The pipe fails.
 pub fn send_reply(pipe: &PipeWriter, reply: Reply) -> io::Result<()> {
     let mut pipe = pipe;
-    pipe.write_all(&[reply.code, u8::from(reply.last)])
+    let mut message = [0; REPLY_BYTES];
+    (message[0], message[1]) = (reply.code, u8::from(reply.last));
+    message[2..].copy_from_slice(&reply.peak_kib.to_le_bytes());
+    pipe.write_all(&message)
 }
 
 /// Waits for the reply. Returns `None` if the server has ended without one.
@@ -312,10 +317,14 @@ pub fn receive_reply(pipe: &PipeReader) -> io::Result<Option<Reply>> {
     let mut pipe = pipe;
     let mut message = [0; REPLY_BYTES];
     match pipe.read_exact(&mut message) {
-        Ok(()) => Ok(Some(Reply {
-            code: message[0],
-            last: message[1] != 0,
-        })),
+        Ok(()) => {
+            let [code, last, peak_kib @ ..] = message;
+            Ok(Some(Reply {
+                code,
+                last: last != 0,
+                peak_kib: u64::from_le_bytes(peak_kib),
+            }))
+        }
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(None),
         Err(error) => Err(error),
     }
@@ -451,6 +460,7 @@ mod tests {
         let reply = Reply {
             code: 143,
             last: true,
+            peak_kib: 1 << 40,
         };
         let server = send_greeting(&there).unwrap();
         let executor = receive_greeting(&here).unwrap().unwrap();
@@ -489,7 +499,11 @@ mod tests {
                 .unwrap()
                 .is_none()
         );
-        let reply = Reply { code: 0, last: false };
+        let reply = Reply {
+            code: 0,
+            last: false,
+            peak_kib: 0,
+        };
         let error = send_reply(&server.write, reply).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::BrokenPipe);
     }

@@ -30,7 +30,7 @@ pub(super) fn likely_reasons(history: &History, cause: &Cause) -> Vec<String> {
     ];
     if (killed || matches!(cause.ending, Ending::Signal(_))) && at_limit {
         reasons.push(format!(
-            "out of memory: it used {} MB and had requested {} MB",
+            "out of memory: it used {} MiB and had requested {} MiB",
             peak_mb.unwrap_or(0),
             cause.request_mb
         ));

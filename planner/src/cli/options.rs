@@ -172,7 +172,8 @@ pub(super) struct Options {
     /// Batch scripts: nodes
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Batch scripts")]
     pub(super) nodes: Option<u32>,
-    /// Batch scripts: processes per node
+    /// Batch scripts: processes per node [default: one for each core; 2 if the scheduler is not Slurm and
+    /// --node-cpus is not given]
     #[arg(
         long,
         alias = "ppn",
@@ -191,7 +192,8 @@ pub(super) struct Options {
     /// Batch scripts: CPUs of a node; tasks that ask for more are refused
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Batch scripts")]
     pub(super) node_cpus: Option<u32>,
-    /// Batch scripts: memory of a node, MB or with a unit as in 64G; tasks that ask for more are refused
+    /// Batch scripts: memory of a node, MiB or with a unit as in 64G; tasks that ask for more are refused. 0:
+    /// all, with Slurm
     #[arg(long, value_name = "SIZE", help_heading = "Batch scripts")]
     pub(super) node_memory: Option<String>,
     /// Batch scripts: queue or partition

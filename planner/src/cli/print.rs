@@ -27,6 +27,9 @@ pub fn result_text(planned: &Planned) -> String {
         let command = command_line(script.scheduler, &script.path);
         text.push_str(&format!("To run it:        {command}\n"));
     }
+    if let Some(size) = &planned.batch_size {
+        text.push_str(&format!("Batch job:        {size}\n"));
+    }
     match &planned.shell {
         Some(script) => text.push_str(&format!("To run it:        {}\n", script.display())),
         None => text.push_str(&format!(

@@ -86,6 +86,7 @@ pub(super) fn request(
         line: arguments.get(1..).unwrap_or_default().to_vec(),
         pictures,
         check_files: false,
+        may_start_programs: true,
         warnings,
         parse_options: parse_subworkflow_options,
         environment,
@@ -139,9 +140,9 @@ fn batch(typed: &Options, absolute: &dyn Fn(&Path) -> PathBuf) -> Result<BatchOp
     };
     let node_memory = match &typed.node_memory {
         None => None,
-        Some(text) => match parse_megabytes(text).filter(|&mb| mb > 0) {
+        Some(text) => match parse_megabytes(text) {
             None => {
-                let message = format!("--node-memory: {text} is no number of MB, nor one with M, G or T");
+                let message = format!("--node-memory: {text} is no number of MiB, nor one with M, G or T");
                 return Err(UsageError(message));
             }
             megabytes => megabytes,

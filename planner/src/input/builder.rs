@@ -32,6 +32,10 @@ struct Pending {
     position: Position,
 }
 
+/// A value is no size of a file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NoSize;
+
 /// A workflow under construction.
 pub(crate) struct Builder {
     file: PathBuf,
@@ -46,6 +50,8 @@ pub(crate) struct Builder {
     transformations: FxHashMap<TransformationName, Arc<TransformationName>>,
     pending: Vec<Pending>,
     last_uses: LastUses,
+    /// Number of negative sizes, and the position of the first.
+    negative_sizes: (u32, Position),
     /// Data files used by every job of a transformation (DAX only).
     pub(crate) uses_of_transformations: Vec<(TransformationName, FileUse)>,
 }
@@ -115,8 +121,23 @@ impl Builder {
             transformations: FxHashMap::default(),
             pending: Vec::new(),
             last_uses: LastUses::default(),
+            negative_sizes: (0, Position::default()),
             uses_of_transformations: Vec::new(),
         }
+    }
+
+    /// Parses the size of a file in bytes. A negative size is unknown.
+    pub(crate) fn size(&mut self, value: &str, position: Position) -> Result<Option<u64>, NoSize> {
+        if let Some(size) = parse_size(value) {
+            return Ok(Some(size));
+        }
+        let positive = value.trim().strip_prefix('-').ok_or(NoSize)?;
+        parse_size(positive).ok_or(NoSize)?;
+        if self.negative_sizes.0 == 0 {
+            self.negative_sizes.1 = position;
+        }
+        self.negative_sizes.0 = self.negative_sizes.0.saturating_add(1);
+        Ok(None)
     }
 
     pub(crate) fn problem(&mut self, position: Position, message: impl Into<String>) {
@@ -370,6 +391,12 @@ impl Builder {
                 .push(InputError::file(&self.file, "the workflow has no name"));
         }
         self.workflow.warnings.append(&mut self.checker.warnings);
+        if let (count @ 1.., first) = self.negative_sizes {
+            let message = format!("sizes of files are negative ({count} in all), so they count as unknown");
+            self.workflow
+                .warnings
+                .push(InputError::at(&self.file, first, message));
+        }
         let producers = graph::producers(&self.workflow, &self.file, &mut self.problems);
         if options.data_dependencies {
             graph::infer_edges(&mut self.workflow, &producers);
@@ -385,6 +412,19 @@ impl Builder {
         InputErrors::check(self.problems)?;
         Ok(self.workflow)
     }
+}
+
+/// Parses a size in bytes. Some generators write decimals.
+pub(super) fn parse_size(value: &str) -> Option<u64> {
+    let value = value.trim();
+    let whole = value.split_once('.').map_or(value, |(whole, decimals)| {
+        if decimals.bytes().all(|b| b.is_ascii_digit()) {
+            whole
+        } else {
+            value
+        }
+    });
+    whole.parse().ok()
 }
 
 /// Returns whether a file name is certainly valid.

@@ -311,7 +311,7 @@ impl<'a> Reader<'_, 'a> {
                 "optional" => found.optional = self.yaml.boolean(key)?.unwrap_or(false),
                 "bypass" => found.bypass = self.yaml.boolean(key)?.unwrap_or(false),
                 "forPlanning" => found.for_planning = self.yaml.boolean(key)?.unwrap_or(false),
-                "size" => found.size = self.yaml.number(key)?,
+                "size" => found.size = self.size()?,
                 "metadata" => self.yaml.metadata(&mut found.metadata)?,
                 _ => self.yaml.skip_value()?,
             }
@@ -351,6 +351,18 @@ impl<'a> Reader<'_, 'a> {
             }
         };
         Ok(Some(found))
+    }
+
+    fn size(&mut self) -> Result<Option<u64>> {
+        let Some(scalar) = self.yaml.any_text("size")? else {
+            return Ok(None);
+        };
+        let size = self.builder.size(&scalar.text, scalar.position);
+        if size.is_err() {
+            let message = format!("size must be a whole number, not `{}`", scalar.text);
+            self.yaml.problem(scalar.position, message);
+        }
+        Ok(size.unwrap_or(None))
     }
 
     fn dependencies(&mut self) -> Result<()> {

@@ -143,9 +143,9 @@ pub const PROPERTIES: &[Key] = &[
     copied("pegasus.monitord.notifications.timeout", "pegasus-monitord"),
     old("pegasus.monitord.output", "pegasus.catalog.workflow.url"),
     copied("pegasus.monitord.stdout.disable.parsing", "pegasus-monitord"),
-    on("pegasus.parser.arguments.split", "arguments of YAML workflows are joined and split at blanks"),
+    on("pegasus.parser.arguments.split", "arguments of YAML workflows are joined and split at blanks; false: each is one literal word"),
     on("pegasus.parser.dax.data.dependencies", "jobs depend on the jobs that make their inputs"),
-    on("pegasus.parser.dax.preserve.linebreaks", "line breaks in arguments of XML workflows are kept"),
+    on("pegasus.parser.dax.preserve.linebreaks", "line breaks in arguments of XML workflows are not collapsed, but are blanks in the end"),
     old("pegasus.parser.dax.preserver.linebreaks", "pegasus.parser.dax.preserve.linebreaks"),
     on("pegasus.parser.document.size", "largest YAML document, in MB"),
     on("pegasus.register", "register outputs in the replica catalog"),
@@ -189,4 +189,5 @@ pub const PROPERTIES: &[Key] = &[
     off("pegasus.transfer.worker.package.strict", "", PACKAGES),
     old("pegasus.transformation.selector", "pegasus.selector.transformation"),
     copied("pegasus.workflow.root.uuid", "pegasus-monitord"),
+    on("pmc.check.outputs", "a job fails if it ends without an output that it declares"),
 ];

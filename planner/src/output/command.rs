@@ -14,6 +14,7 @@ use crate::exec::{JobId, Setup, SetupId, SiteId, Task};
 use crate::profiles::{Namespace, Profiles};
 use crate::refine::settings::Generator;
 
+use super::lists::suffix;
 use super::{Plan, limits};
 
 use arguments::{argument_words, arguments};
@@ -176,7 +177,11 @@ impl Commands {
             }
         } else if matches!(job.task, Task::NoOp) {
             command.program.push_str(&quote(&setup.executable));
-        } else if is_called_by_script(plan, id) && launcher.is_none() && !has_outputs(plan, job.task) {
+        } else if is_called_by_script(plan, id)
+            && launcher.is_none()
+            && !has_outputs(plan, job.task)
+            && super::stat::required_outputs(plan, id).is_empty()
+        {
             command.stdin = input(plan, id);
             command.program.push_str(&quote(&setup.executable));
             command.arguments.push_str(arguments);
@@ -399,13 +404,29 @@ fn append_program(
     line.push_str(arguments);
 }
 
+/// Maximum bytes of output names in a shell command that checks them. One argument has at most 128 KiB.
+const MAX_CHECKED: usize = 64 * 1024;
+
 /// Makes the command of a program without kickstart: a shell changes into the work directory and redirects
 /// streams.
 fn bare(plan: &Plan<'_>, id: JobId, setup: &Setup, arguments: &str, command: &mut Command) {
     let job = plan.job(id);
-    let mut script = String::from("cd \"$0\" && exec \"$@\"");
+    let mut outputs = super::stat::required_outputs(plan, id);
+    if let Task::Compute(n) = job.task {
+        // The shell itself makes these files.
+        let of = &plan.workflow.jobs[n];
+        let streams = [of.stdout, of.stderr].map(|file| file.map(|file| plan.workflow.files.name(file)));
+        outputs.retain(|&output| !streams.contains(&Some(output)));
+    }
+    let checks =
+        !outputs.is_empty() && outputs.iter().map(|name| name.len() + 1).sum::<usize>() < MAX_CHECKED;
+    let mut script = String::from(if checks {
+        "cd \"$0\" && \"$@\""
+    } else {
+        "cd \"$0\" && exec \"$@\""
+    });
     if has_input_file(job.task) && part(plan, id).is_none() {
-        let _ = write!(script, " <{}", shell_quote(&plan.job_file(id, ".in")));
+        let _ = write!(script, " <{}", shell_quote(&plan.job_file(id, suffix(plan, id))));
     }
     if let Task::Compute(n) = job.task {
         let of = &plan.workflow.jobs[n];
@@ -418,6 +439,16 @@ fn bare(plan: &Plan<'_>, id: JobId, setup: &Setup, arguments: &str, command: &mu
                 );
             }
         }
+    }
+    if checks {
+        script.push_str(" || exit; m=0; for f in");
+        for output in outputs {
+            let _ = write!(script, " {}", shell_quote(output));
+        }
+        script.push_str(
+            "; do test -e \"$f\" || { echo \"the program ended with success, but did not write its declared output: $f\" \
+             >&2; m=1; }; done; exit $m",
+        );
     }
     command.program = "/bin/sh".into();
     let mut line = format!("-c {} {} ", quote(&script), quote(work_dir(plan, id)));

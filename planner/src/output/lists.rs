@@ -43,8 +43,23 @@ impl WorkLists {
         if self.beside.contains(&id) {
             format!("{}/{}.in", plan.submit, plan.job(id).name)
         } else {
-            plan.job_file(id, ".in")
+            plan.job_file(id, suffix(plan, id))
         }
+    }
+}
+
+/// Suffix of a list that the monitoring daemon must not find.
+const UNSEEN: &str = ".entries";
+
+/// Returns the suffix of a job's list. Without a record of kickstart, the monitoring daemon takes a file
+/// `JOB.in` beside the DAG for a list of commands, and fails on the second line in it.
+pub(crate) fn suffix(plan: &Plan<'_>, id: JobId) -> &'static str {
+    let is_list_of_commands = matches!(plan.job(id).task, Task::Cluster(..));
+    let is_found = plan.layout.of(id) == "." && !is_list_of_commands;
+    if is_found && !super::command::is_wrapped(plan, id) {
+        UNSEEN
+    } else {
+        ".in"
     }
 }
 
@@ -176,12 +191,15 @@ fn files_of(plan: &Plan<'_>, dir: &Path, id: JobId, rendered: &mut Rendered) -> 
     if length == 0 {
     } else if is_shared {
         parts.push((id, length));
-    } else if matches!(task, Task::Register(_)) && monitoring_can_read(text) {
+    } else if matches!(task, Task::Register(_))
+        && super::command::is_wrapped(plan, id)
+        && monitoring_can_read(text)
+    {
         if append_registrations(plan, dir, id, text)? {
             rendered.beside.push(id);
         }
     } else {
-        put(plan, dir, id, ".in", text)?;
+        put(plan, dir, id, suffix(plan, id), text)?;
     }
     if plan.settings.lof && super::command::is_wrapped(plan, id) {
         super::stat::write(plan, dir, id, &mut rendered.text)?;
@@ -328,6 +346,9 @@ fn transfers(plan: &Plan<'_>, files: &[FileTransfer], linkage: &str, text: &mut 
         let _ = write!(text, ",\n   \"id\": {},\n", k + 1);
         if file.generate_checksum {
             text.push_str("   \"generate_checksum\": true,\n");
+        }
+        if file.optional {
+            text.push_str("   \"optional\": true,\n");
         }
         if let Some(metadata) = &file.metadata {
             text.push_str("   \"attributes\": {\n");

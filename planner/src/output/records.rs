@@ -296,6 +296,7 @@ pub(crate) fn properties(
         "dagman.",
         "hints.",
         "selector.",
+        "pmc.",
     ];
     let mut all: std::collections::BTreeMap<String, String> = properties
         .iter()

@@ -19,6 +19,9 @@ use super::command::quote;
 /// Maximum bytes of file names in a command line, per list.
 const MAX_INLINE: usize = 1000;
 
+/// Kickstart fails if a file after this line is missing. It is a comment for the original's kickstart.
+const REQUIRED: &str = "# required\n";
+
 /// Files of a job in one direction.
 #[derive(Clone, Copy, Debug)]
 enum Files<'p> {
@@ -65,6 +68,50 @@ fn after<'p>(plan: &Plan<'p>, id: JobId) -> Files<'p> {
     }
 }
 
+/// Which outputs of a job kickstart must check for existence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Check {
+    None,
+    /// Not those that may be missing.
+    Some,
+    All,
+}
+
+fn check(plan: &Plan<'_>, id: JobId) -> Check {
+    let Task::Compute(n) = plan.job(id).task else {
+        return Check::None;
+    };
+    let mut outputs = plan.workflow.jobs[n].uses.iter().filter(|u| u.link.writes());
+    if !plan.settings.check_outputs || outputs.clone().all(FileUse::may_be_missing) {
+        Check::None
+    } else if outputs.any(FileUse::may_be_missing) {
+        Check::Some
+    } else {
+        Check::All
+    }
+}
+
+/// Returns the names of the outputs that a job must write.
+pub(crate) fn required_outputs<'p>(plan: &Plan<'p>, id: JobId) -> Vec<&'p str> {
+    let uses: &[FileUse] = match plan.job(id).task {
+        Task::Compute(n) if plan.settings.check_outputs => &plan.workflow.jobs[n].uses,
+        _ => &[],
+    };
+    uses.iter()
+        .filter(|u| u.link.writes() && !u.may_be_missing())
+        .map(|u| plan.workflow.files.name(u.file))
+        .collect()
+}
+
+/// Returns whether the kickstart of a job is this project's.
+fn is_own_kickstart(plan: &Plan<'_>, id: JobId) -> bool {
+    let job = plan.job(id);
+    let other = plan.exec.setups[job.setup].profiles.pegasus("gridstart.path");
+    let path = &plan.kickstarts[job.site];
+    other.is_none_or(|path| path.trim().is_empty())
+        && path.strip_prefix(plan.own_tools.as_str()) == Some("/pegasus-kickstart")
+}
+
 /// Returns whether the command line can name the files.
 fn fits_line(plan: &Plan<'_>, files: Files<'_>) -> bool {
     if plan.files_apart {
@@ -89,7 +136,15 @@ pub(crate) fn options(plan: &Plan<'_>, id: JobId, line: &mut String) {
         if files.is_empty() {
             continue;
         }
-        if fits_line(plan, files) {
+        let check = if option == "-s" {
+            check(plan, id)
+        } else {
+            Check::None
+        };
+        if check != Check::Some && fits_line(plan, files) {
+            if check == Check::All && is_own_kickstart(plan, id) {
+                line.push_str(" -M");
+            }
             files.each(|file| {
                 let name = plan.workflow.files.name(file);
                 push(line, &[" ", option, " "]);
@@ -128,14 +183,31 @@ pub(crate) fn write(plan: &Plan<'_>, dir: &Path, id: JobId, text: &mut String) -
         _ => after(plan, id),
     };
     for (files, suffix) in [(before(plan, id), ".in.lof"), (written, ".out.lof")] {
-        if files.is_empty() || fits_line(plan, files) {
+        let check = if suffix == ".out.lof" {
+            check(plan, id)
+        } else {
+            Check::None
+        };
+        if files.is_empty() || (check != Check::Some && fits_line(plan, files)) {
             continue;
         }
         text.clear();
-        files.each(|file| {
+        let add = |text: &mut String, file: FileId| {
             let name = plan.workflow.files.name(file);
             push(text, &[name, "=", name, "\n"]);
-        });
+        };
+        match (check, files) {
+            (Check::Some | Check::All, Files::Used(uses, link)) => {
+                let of = |missing: bool| {
+                    let uses = uses.iter().filter(move |u| link(u.link));
+                    uses.filter(move |u| u.may_be_missing() == missing)
+                };
+                of(true).for_each(|u| add(text, u.file));
+                text.push_str(REQUIRED);
+                of(false).for_each(|u| add(text, u.file));
+            }
+            _ => files.each(|file| add(text, file)),
+        }
         super::lists::put(plan, dir, id, suffix, text)?;
     }
     Ok(())

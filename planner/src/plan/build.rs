@@ -43,6 +43,10 @@ pub fn plan(request: &Request) -> Result<Planned, PlanError> {
 /// # Errors
 /// Everything that prevents a plan, and jobs that are not in it.
 pub fn preview(request: &Request, submit: Option<&Path>, jobs: &[String]) -> Result<Preview, PlanError> {
+    let request = &Request {
+        may_start_programs: false,
+        ..request.clone()
+    };
     let inputs = Inputs::read(request)?;
     let directory = submit.map_or_else(|| directories::next(request, &inputs), Path::to_owned);
     build(request, inputs, &directory, &mut |_| {})?.preview(jobs)
@@ -238,6 +242,7 @@ impl BuiltPlan<'_> {
             dag: path.join(format!("{}.dag", plan.base)),
             shell: code.shell.map(|name| path.join(name)),
             scripts: scripts.collect(),
+            batch_size: code.batch_size,
             label: plan.workflow.label.clone(),
             index: plan.workflow.index.clone(),
             uuid: request.environment.uuid.clone(),

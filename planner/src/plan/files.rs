@@ -48,6 +48,8 @@ fn put_properties(path: &Path, text: &str, request: &Request) -> Result<(), Plan
 pub(super) struct Code {
     /// Batch scripts.
     pub(super) scripts: Vec<Script>,
+    /// What fits into the batch job.
+    pub(super) batch_size: Option<String>,
     /// Script of the generator Shell.
     pub(super) shell: Option<String>,
 }
@@ -82,6 +84,7 @@ fn generate(
             output::dag::write(plan, dir, &dag, resources.node, events, to)?;
             let executor = executor(request, &plan.sites.get(site).tools, warnings);
             code.scripts = batch::write(plan, resources, &executor, dir)?;
+            code.batch_size = Some(batch::describe(plan, resources));
         }
         Generator::Shell => {
             let search = request.environment.variables.get("PATH");

@@ -132,10 +132,6 @@ fn add_in_place(refinement: &mut Refinement<'_, '_>, staying: &[bool], graph: &G
     }
 }
 
-#[expect(
-    clippy::too_many_lines,
-    reason = "one pass over the levels, with shared state"
-)]
 fn add_for_site(uses: &Uses<'_>, exec: &mut Exec, mapper: &mut Mapper<'_>, site: SiteId) {
     // For each file, the node that removes it; for each node, its clean-up job.
     let mut owner: Vec<Option<UnitId>> = vec![None; uses.workflow.files.len()];

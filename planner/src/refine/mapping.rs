@@ -275,7 +275,7 @@ impl<'a> Mapper<'a> {
         {
             is_staged = true;
             let name = Arc::clone(&workflow.jobs[n].transformation);
-            let file = self.stage_program(workflow, n, &name, number, staged);
+            let file = self.stage_program(workflow, n, &name, number, staged)?;
             executable = self.sites.scratch_path(site, workflow.files.name(file));
             for required in self.programs.requires(&name).iter().chain(&declared) {
                 let Some(other) = self.programs.usable(required, self.sites.get(site)) else {
@@ -286,7 +286,7 @@ impl<'a> Mapper<'a> {
                     )));
                 };
                 if self.programs.entry(other).kind == TransformationKind::Stageable {
-                    self.stage_program(workflow, n, required, other, staged);
+                    self.stage_program(workflow, n, required, other, staged)?;
                 }
             }
         }
@@ -369,12 +369,21 @@ impl<'a> Mapper<'a> {
         name: &TransformationName,
         entry: EntryId,
         staged: &mut StagedPrograms,
-    ) -> FileId {
+    ) -> Result<FileId, Problem> {
         let lfn = staged_name(name, &self.settings.staging_delimiter);
         let file = workflow.files.intern(&lfn);
         staged.entries.insert(file, entry);
-        let uses = &mut workflow.jobs[n].uses;
-        if !uses.iter().any(|u| u.file == file) {
+        let job = &mut workflow.jobs[n];
+        let uses = &mut job.uses;
+        let own = uses.iter().find(|u| u.file == file);
+        if own.is_some_and(|u| u.link.writes()) {
+            return Err(Cause::Job.problem(format!(
+                "the job {} has an output {lfn}, which is also the name of the program {name} that is staged for it, so \
+                 the output would replace the program: rename one of them",
+                job.id
+            )));
+        }
+        if own.is_none() {
             uses.push(FileUse {
                 file,
                 link: Link::Input,
@@ -388,7 +397,7 @@ impl<'a> Mapper<'a> {
                 metadata: Default::default(),
             });
         }
-        file
+        Ok(file)
     }
 
     /// Returns the catalog entry for an auxiliary job on a site, if there is one.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::catalog::replica::{Replica, ReplicaCatalog};
 use crate::error::near_spelling;
@@ -67,8 +67,10 @@ impl Replicas {
     pub(crate) fn lookup(&self, lfn: &str) -> Option<Locations> {
         let mut sources = self.overriding().filter_map(|source| source.lookup(lfn));
         if let Some(found) = sources.find(|found| !found.replicas.is_empty()) {
+            let mut replicas = found.replicas;
+            drop_equal(&mut replicas);
             return Some(Locations {
-                replicas: found.replicas,
+                replicas,
                 metadata: found.metadata.cloned().unwrap_or_default(),
             });
         }
@@ -78,15 +80,12 @@ impl Replicas {
             .chain([&self.catalog])
             .filter_map(|source| source.lookup(lfn))
         {
-            for replica in found.replicas {
-                if !all.replicas.contains(&replica) {
-                    all.replicas.push(replica);
-                }
-            }
+            all.replicas.extend(found.replicas);
             for (key, value) in found.metadata.into_iter().flatten() {
                 all.metadata.entry(key.clone()).or_insert_with(|| value.clone());
             }
         }
+        drop_equal(&mut all.replicas);
         (!all.replicas.is_empty()).then_some(all)
     }
     /// Moves the locations on some sites to another site.
@@ -130,6 +129,20 @@ impl Replicas {
         )
         .map(|near| format!("the replica catalogs have {near}"))
     }
+}
+
+/// Keeps the first of equal locations.
+fn drop_equal(replicas: &mut Vec<Replica>) {
+    let mut seen = FxHashSet::default();
+    let keep: Vec<bool> = match replicas.len() {
+        0 | 1 => return,
+        _ => replicas
+            .iter()
+            .map(|r| seen.insert((r.pfn.as_str(), r.site.as_deref())))
+            .collect(),
+    };
+    let mut keep = keep.into_iter();
+    replicas.retain(|_| keep.next().unwrap_or(true));
 }
 
 /// Returns the message about a file without location.

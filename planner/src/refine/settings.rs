@@ -226,6 +226,8 @@ pub(crate) struct Settings {
     pub(crate) workflow_adds: bool,
     pub(crate) transformations: TransformationChoice,
     pub(crate) stat: bool,
+    /// A job fails if it does not write its declared outputs.
+    pub(crate) check_outputs: bool,
     pub(crate) lof: bool,
     /// Each job has its own lists of files, since the user asked for lists.
     pub(crate) lists_apart: bool,
@@ -369,6 +371,7 @@ impl Settings {
             workflow_adds: is_set("pegasus.catalog.replica.dax.asrc", false)?,
             transformations,
             stat,
+            check_outputs: is_set("pmc.check.outputs", true)?,
             lof: stat || lists_apart,
             lists_apart,
             set_xbit: is_set("pegasus.gridstart.kickstart.set.xbit", false)?,

@@ -132,9 +132,7 @@ pub(super) fn add_transfers(refinement: &mut Refinement<'_, '_>) -> Result<(), P
     };
     for (level, jobs) in levels.iter().enumerate() {
         for &n in jobs {
-            if let Some(job) = mapped.numbers[n] {
-                builder.stage_job(n, job, level as u32, jobs.len() as u32, graph, &uses);
-            }
+            builder.stage_job(n, level as u32, jobs.len() as u32, graph, &uses);
         }
     }
     if builder.mapper.settings.refiner != Refiner::Empty {
@@ -195,12 +193,12 @@ impl Builder<'_, '_> {
     fn stage_job(
         &mut self,
         n: JobIndex,
-        job: JobId,
         level: u32,
         width: u32,
         graph: &Graph<JobIndex>,
         uses: &OrderedUses,
     ) {
+        let Some(job) = self.numbers[n] else { return };
         let site = self.exec.jobs[job].staging;
         if self.mapper.settings.refiner == Refiner::Empty {
             return self.leave_in_place(n, site, uses);
@@ -341,6 +339,7 @@ impl Builder<'_, '_> {
             sources: vec![(Place::Scratch(from), None)],
             destination: Place::Scratch(site),
             generate_checksum: false,
+            optional: false,
             metadata: None,
         });
         self.exec.edges.push((source, transfer));

@@ -152,6 +152,7 @@ fn large_plans_have_few_files() {
         (after("-S").as_str(), after("-s").as_str()),
         ("in 7=in 7", "out7=out7")
     );
+    assert!(words.contains(&"-M".to_owned()), "{words:?}");
     // Lists of transfers are parts of one file; those of registrations are beside the DAG for monitoring.
     let submit = &plan.planned.submit_dir;
     let orders = fs::read_to_string(submit.join("large-0.orders")).expect("orders");

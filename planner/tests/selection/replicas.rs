@@ -164,6 +164,25 @@ fn the_first_source_with_a_file_wins() -> Result<(), Box<dyn std::error::Error>>
 }
 
 #[test]
+fn equal_replicas_are_listed_once() -> Result<(), Box<dyn std::error::Error>> {
+    let case = one_job();
+    case.put(
+        "replicas.yml",
+        "pegasus: \"5.0\"\nreplicas:\n- lfn: in\n  pfns: [{site: local, pfn: /data/in}, {site: local, pfn: /copy/in}, \
+         {site: local, pfn: /data/in}]\n",
+    );
+    let mut found = urls(&case.plan("--sites local")?, "in");
+    found.sort();
+    assert_eq!(found, ["/copy/in", "/data/in"]);
+    case.put(
+        "a.cache",
+        "in /data/in site=\"local\"\nin /data/in site=\"local\"\n",
+    );
+    assert_eq!(urls(&case.plan("--sites local -c a.cache")?, "in").len(), 1);
+    Ok(())
+}
+
+#[test]
 fn metadata_beside_a_cache_file_is_used() -> Result<(), Box<dyn std::error::Error>> {
     let case = one_job();
     case.put("a.cache", "in file:///cached/in site=\"local\" size=\"3\"\n");

@@ -116,6 +116,9 @@ fn run(request: &Request) -> Result<Summary, Failure> {
     if let (Some(problem), false) = (&ended.database, log) {
         pmc_terminal::message(format_args!("pmc: warning: {problem}"));
     }
+    if let (Some(excess), false, false) = (&ended.memory_excess, log, request.output.quiet) {
+        eprintln!("pmc: warning: {excess}");
+    }
     // A task that waited for a retry has failed when the run ends.
     for (name, status) in &ended.failures {
         let task = lossy(name);
@@ -193,6 +196,12 @@ impl Watch<'_> {
                 } else {
                     self.failed(end.task, &task, end.outcome.status)
                 };
+                // A remark on an earlier attempt counts no longer.
+                self.observed.notes.remove(&task);
+                if let Some(used) = end.outcome.memory.filter(|used| used.out_of_memory) {
+                    let request = self.dag.find(end.task).map_or(0, |task| self.dag.memory_mb(task));
+                    self.observed.notes.insert(task.clone(), used.describe(request));
+                }
                 self.started.remove(&task);
                 self.progress.event(Event::Ended { task, outcome });
             }

@@ -143,7 +143,7 @@ fn done(dag: &Path) -> Option<HashSet<Vec<u8>>> {
     Some(done.ids().map(|task| read.name(task).to_owned()).collect())
 }
 
-/// Prints what has changed since the plan was made. A plan without fingerprints tells nothing.
+/// Prints what has changed since the plan was made; nothing for a plan without fingerprints.
 fn report_changes(dag: &Path) {
     let Ok(prints) = Fingerprints::read(dag) else {
         return;

@@ -18,6 +18,7 @@ complete -c pegasus-kickstart -s I -d 'read program and arguments from FILE, one
 complete -c pegasus-kickstart -s q -d 'leave captured output out of the record if the jobs succeed'
 complete -c pegasus-kickstart -s f -d 'put environment and limits in the record even if the jobs succeed'
 complete -c pegasus-kickstart -s H -d 'leave the machine out of the record'
+complete -c pegasus-kickstart -s M -d 'fail if a FILE of -s is missing after a successful run, as for files after the line "# required" of a LIST'
 complete -c pegasus-kickstart -s X -d 'make the program executable first'
 complete -c pegasus-kickstart -s F -d 'sync the record to disk'
 complete -c pegasus-kickstart -s c -d 'ignored'

@@ -58,11 +58,11 @@ complete -c pmc-plan -n "__fish_pmc_plan_needs_command" -l diagnostics -d 'Forma
 json\t'One JSON object per line'"
 complete -c pmc-plan -n "__fish_pmc_plan_needs_command" -l batch -d 'Schedulers to write scripts for beside the .pbs for Torque and the .sbatch for Slurm, the preferred one first: torque, slurm, pbspro (replaces the .pbs), lsf, flux, cobalt' -r
 complete -c pmc-plan -n "__fish_pmc_plan_needs_command" -l nodes -d 'Batch scripts: nodes' -r
-complete -c pmc-plan -n "__fish_pmc_plan_needs_command" -l ntasks-per-node -l ppn -d 'Batch scripts: processes per node' -r
+complete -c pmc-plan -n "__fish_pmc_plan_needs_command" -l ntasks-per-node -l ppn -d 'Batch scripts: processes per node [default: one for each core; 2 if the scheduler is not Slurm and --node-cpus is not given]' -r
 complete -c pmc-plan -n "__fish_pmc_plan_needs_command" -l walltime -d 'Batch scripts: wall time, minutes or [D-]HH:MM[:SS]' -r
 complete -c pmc-plan -n "__fish_pmc_plan_needs_command" -l drain -d 'Batch scripts: time before the limit in which no task starts, minutes or HH:MM; 0 for none' -r
 complete -c pmc-plan -n "__fish_pmc_plan_needs_command" -l node-cpus -d 'Batch scripts: CPUs of a node; tasks that ask for more are refused' -r
-complete -c pmc-plan -n "__fish_pmc_plan_needs_command" -l node-memory -d 'Batch scripts: memory of a node, MB or with a unit as in 64G; tasks that ask for more are refused' -r
+complete -c pmc-plan -n "__fish_pmc_plan_needs_command" -l node-memory -d 'Batch scripts: memory of a node, MiB or with a unit as in 64G; tasks that ask for more are refused. 0: all, with Slurm' -r
 complete -c pmc-plan -n "__fish_pmc_plan_needs_command" -l queue -l partition -d 'Batch scripts: queue or partition' -r
 complete -c pmc-plan -n "__fish_pmc_plan_needs_command" -l account -l project -d 'Batch scripts: account or project' -r
 complete -c pmc-plan -n "__fish_pmc_plan_needs_command" -l launcher -d 'Batch scripts: mpiexec, mpirun, srun, another command, or none for a run on one node without MPI' -r

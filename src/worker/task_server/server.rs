@@ -136,6 +136,7 @@ impl TaskServer {
         if let Some(reply) = reply? {
             return Ok(Ended {
                 status: i32::from(reply.code) << 8,
+                peak_kib: reply.peak_kib,
                 is_reusable: !reply.last,
                 server_died: false,
             });
@@ -143,6 +144,7 @@ impl TaskServer {
         self.is_gone = true;
         Ok(Ended {
             status: reap(self.child.pid)?,
+            peak_kib: 0,
             is_reusable: false,
             server_died: true,
         })

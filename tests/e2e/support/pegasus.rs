@@ -59,13 +59,17 @@ impl Monitored<'_> {
     /// Loads the logs of a finished run with monitord, which must log no error.
     #[track_caller]
     pub fn replay(&self) {
-        let result = self
-            .tool("pegasus-monitord")
+        assert_no_errors(&self.load());
+    }
+
+    /// Loads the logs of a finished run with monitord, which must not fail.
+    #[track_caller]
+    pub fn load(&self) -> CommandResult {
+        self.tool("pegasus-monitord")
             .args(["-N", "-r"])
             .arg(self.dagman_out())
             .run()
-            .ok();
-        assert_no_errors(&result);
+            .ok()
     }
 
     /// Starts a monitord that follows the logs of a run, and waits until it is ready. The run may not have

@@ -25,6 +25,8 @@ pub struct Outcome {
     pub code: u8,
     /// Bytes of the record.
     pub written: u64,
+    /// Peak resident memory of a job, KiB; 0 if it is unknown.
+    pub peak_kib: u64,
 }
 
 /// Does what the `words` after the program's name ask for. Record, text and messages go to the streams of the
@@ -36,7 +38,11 @@ pub fn run<'h>(
     interrupts: &mut dyn Interrupts,
 ) -> Outcome {
     let (stdout, stderr) = (context.stdout, context.stderr);
-    let without_record = |code| Outcome { code, written: 0 };
+    let without_record = |code| Outcome {
+        code,
+        written: 0,
+        peak_kib: 0,
+    };
     // Help and version need no reader: errors of writing them do not count.
     let (options, problem) = match options::parse(words) {
         Ok(Request::CompatibleVersion) => {
@@ -91,6 +97,7 @@ fn print(report: &Report, options: &Options, [stdout, stderr]: [BorrowedFd<'_>; 
     let done = |written| Outcome {
         code: report.exit_code,
         written,
+        peak_kib: report.peak_kib,
     };
     match logged {
         Some(Ok(written)) => return done(written),
@@ -113,6 +120,7 @@ fn print(report: &Report, options: &Options, [stdout, stderr]: [BorrowedFd<'_>; 
             Outcome {
                 code: exit::FAILURE,
                 written: 0,
+                peak_kib: report.peak_kib,
             }
         }
     }

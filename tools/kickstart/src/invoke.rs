@@ -73,6 +73,9 @@ impl Session<'_, '_> {
             .iter()
             .map(|file| self.examine_output(file, &mut code))
             .collect();
+        if code == 0 {
+            code = self.check_outputs(&after);
+        }
         Ok(code)
     }
 }

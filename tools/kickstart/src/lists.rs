@@ -15,7 +15,12 @@ pub struct Listed {
     pub lfn: Option<Vec<u8>>,
     /// Name of the file.
     pub pfn: PathBuf,
+    /// The list says that the job must write this file: it follows the line [`REQUIRED`].
+    pub required: bool,
 }
+
+/// A comment in a list of outputs: the files on the following lines are required.
+pub const REQUIRED: &[u8] = b"# required";
 
 /// Why a list cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -57,14 +62,19 @@ pub fn entries(value: &[u8], directory: &Path, lookup: &Lookup<'_>) -> Result<Ve
 /// Parses a list: one file per line, `#` starts a comment, empty lines are skipped.
 #[must_use]
 pub fn parse_list(text: &[u8]) -> Vec<Listed> {
+    let mut required = false;
     text.split(|&byte| byte == b'\n')
         .filter_map(|line| {
+            required |= line == REQUIRED;
             let line = line
                 .split(|&byte| byte == b'#')
                 .next()
                 .unwrap_or_default()
                 .trim_ascii_end();
-            (!line.is_empty()).then(|| listed(line))
+            (!line.is_empty()).then(|| Listed {
+                required,
+                ..listed(line)
+            })
         })
         .collect()
 }
@@ -75,10 +85,12 @@ fn listed(text: &[u8]) -> Listed {
         Some(at) => Listed {
             lfn: Some(text[..at].to_vec()),
             pfn: path(&text[at + 1..]),
+            required: false,
         },
         None => Listed {
             lfn: None,
             pfn: path(text),
+            required: false,
         },
     }
 }
@@ -107,7 +119,15 @@ mod tests {
         Listed {
             lfn: lfn.map(|lfn| lfn.as_bytes().to_vec()),
             pfn: pfn.into(),
+            required: false,
         }
+    }
+
+    #[test]
+    fn files_after_the_mark_are_required() {
+        let files = parse_list(b"a=a\n# comment\n# required\nb=b\n\n# other\nc\n");
+        let required: Vec<bool> = files.iter().map(|file| file.required).collect();
+        assert_eq!(required, [false, true, true]);
     }
 
     #[test]

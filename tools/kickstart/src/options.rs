@@ -37,6 +37,8 @@ pub struct Options {
     pub stamp: Option<Vec<u8>>,
     /// `-H`: leave out the machine.
     pub omit_machine: bool,
+    /// `-M`: a missing file of `-s` is a failure.
+    pub require_outputs: bool,
     /// `-f`: environment and limits even on success.
     pub long_form: bool,
     /// `-q`: leave out captured output on success.
@@ -80,6 +82,7 @@ impl Default for Options {
             label: None,
             stamp: None,
             omit_machine: false,
+            require_outputs: false,
             long_form: false,
             quiet: false,
             sync: false,
@@ -276,6 +279,7 @@ impl Options {
                 self.make_directory = letter == 'W';
             }
             'H' => self.omit_machine = true,
+            'M' => self.require_outputs = true,
             'f' => self.long_form = true,
             'q' => self.quiet = true,
             'F' => self.sync = true,

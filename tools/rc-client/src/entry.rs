@@ -118,6 +118,18 @@ impl Entry {
         line
     }
 
+    /// Removes the mark `optional="true"`, which planners give to files that a job need not write. Returns false
+    /// for such a file if it is missing in a local directory that exists.
+    pub(crate) fn settle_optional(&mut self) -> bool {
+        if self.attributes.get("optional").map(String::as_str) != Some("true") {
+            return true;
+        }
+        self.attributes.remove("optional");
+        let path = self.pfn.strip_prefix("file://").unwrap_or(&self.pfn);
+        let path = std::path::Path::new(path);
+        !path.is_absolute() || path.exists() || !path.parent().is_some_and(std::path::Path::is_dir)
+    }
+
     /// Returns whether both are the same location of the same file.
     #[must_use]
     pub fn same_location(&self, other: &Self) -> bool {
@@ -184,6 +196,28 @@ mod tests {
         assert_eq!(parse(""), Ok(None));
         assert_eq!(parse("alone"), Err(LineError::TooShort));
         assert_eq!(parse("a \"b"), Err(LineError::OpenQuote));
+    }
+
+    #[test]
+    fn missing_optional_files_are_passed_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let there = dir.path().join("there");
+        std::fs::write(&there, "").unwrap();
+        let settle = |pfn: &str, mark: &str| {
+            let mut entry = read(&format!("f {pfn} site=\"s\" {mark}"));
+            let keep = entry.settle_optional();
+            assert!(entry.attributes.is_empty() || !keep || mark.contains("false"));
+            keep
+        };
+        let gone = format!("file://{}/gone", dir.path().display());
+        assert!(!settle(&gone, "optional=\"true\""));
+        assert!(settle(&gone, "") && settle(&gone, "optional=\"false\""));
+        assert!(settle(
+            &format!("file://{}", there.display()),
+            "optional=\"true\""
+        ));
+        assert!(settle("file:///no/such/directory/f", "optional=\"true\""));
+        assert!(settle("https://example.org/f", "optional=\"true\""));
     }
 
     proptest! {

@@ -209,6 +209,7 @@ impl Action {
         if let Some(path) = &args.insert {
             let input = Input::read(path)?;
             let mut entries = input.entries(entry::parse)?;
+            entries.retain_mut(Entry::settle_optional);
             let metadata = read_metadata(&args.meta, streams);
             entries.iter_mut().for_each(|entry| metadata.complete(entry));
             return Ok(Self::Insert {

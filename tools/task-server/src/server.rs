@@ -101,6 +101,7 @@ impl Server {
             return Reply {
                 code: exit::INITIALISATION,
                 last: true,
+                peak_kib: 0,
             };
         };
         let stderr = stderr.as_fd();
@@ -131,14 +132,19 @@ impl Server {
                 return Reply {
                     code: exit::FAILURE,
                     last: false,
+                    peak_kib: 0,
                 };
             }
         };
         let host = |_| Cow::Borrowed(&self.host);
-        let Outcome { code, written } = cli::run(request.words, context, host, &mut interrupts);
+        let Outcome {
+            code,
+            written,
+            peak_kib,
+        } = cli::run(request.words, context, host, &mut interrupts);
         drop(binding);
         let last = size.max(written) > MAX_MESSAGE || self.builtins.must_exit() || has_children();
-        Reply { code, last }
+        Reply { code, last, peak_kib }
     }
 
     fn environment(&self, request: &Received<'_>) -> Environment {

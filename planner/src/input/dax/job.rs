@@ -2,7 +2,7 @@
 
 use super::{Dax, put};
 use crate::error::InputError;
-use crate::input::builder::default_use;
+use crate::input::builder::{NoSize, default_use};
 use crate::model::{
     Arguments, FileId, FileKind, FileUse, Job, JobKind, Link, TransferFlag, TransformationName,
 };
@@ -199,9 +199,9 @@ impl<'a> Dax<'_, 'a> {
             "isTemporary" | "temporaryHint" => {
                 temporary |= crate::profiles::parse_bool(value).unwrap_or(false);
             }
-            "size" => match parse_size(value) {
-                Some(size) => found.size = Some(size),
-                None => xml.problem(
+            "size" => match builder.size(value, position) {
+                Ok(size) => found.size = size,
+                Err(NoSize) => xml.problem(
                     position,
                     format!("the attribute size must be a number of bytes, not `{value}`"),
                 ),
@@ -296,17 +296,4 @@ pub(super) fn link(value: &str) -> Option<Link> {
 
 pub(super) fn xml_transfer(value: &str) -> Option<bool> {
     crate::profiles::parse_bool(value)
-}
-
-/// Parses a size in bytes. Some generators write decimals.
-pub(super) fn parse_size(value: &str) -> Option<u64> {
-    let value = value.trim();
-    let whole = value.split_once('.').map_or(value, |(whole, decimals)| {
-        if decimals.bytes().all(|b| b.is_ascii_digit()) {
-            whole
-        } else {
-            value
-        }
-    });
-    whole.parse().ok()
 }

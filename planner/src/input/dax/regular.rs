@@ -7,9 +7,9 @@
 
 use std::sync::Arc;
 
-use super::job::{Rules, finish_use, link, parse_size, xml_transfer};
+use super::job::{Rules, finish_use, link, xml_transfer};
 use super::{Dax, put};
-use crate::input::builder::{Builder, default_use};
+use crate::input::builder::{Builder, default_use, parse_size};
 use crate::keys;
 use crate::model::{
     Arguments, FileId, FileKind, FileUse, Job, JobKind, Link, Position, TransferFlag, TransformationName,

@@ -2,6 +2,7 @@
 //! template directory replace the built-in templates.
 
 mod resources;
+mod size;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -16,6 +17,8 @@ use crate::scheduler::Script;
 
 use super::Plan;
 use super::command::shell_quote;
+
+pub(crate) use size::describe;
 
 pub(crate) use resources::{NodeSize, Resources, parse_megabytes, parse_minutes};
 
@@ -133,6 +136,8 @@ fn values(plan: &Plan<'_>, resources: &Resources, executor: &str, scheduler: Sch
         nodes => resources.nodes,
         tasks_per_node => resources.tasks_per_node,
         ranks => resources.ranks(),
+        all_cores => resources.uses_all_cores(scheduler),
+        all_memory => resources.uses_all_memory(scheduler),
         cpus_per_node => resources.node.cpus,
         cpus_per_task => resources.cpus_per_task(),
         memory_per_node => resources.node.memory_mb,

@@ -10,7 +10,7 @@ use crate::scheduler::Scheduler;
 
 /// Default number of nodes.
 const NODES: u32 = 1;
-/// Default number of processes per node.
+/// Default number of processes per node if the size of a node is unknown.
 const TASKS_PER_NODE: u32 = 2;
 /// Default wall time in minutes.
 const MINUTES: u32 = 60;
@@ -31,6 +31,13 @@ pub(crate) struct Resources {
     pub(crate) nodes: u32,
     /// Processes per node.
     pub(crate) tasks_per_node: u32,
+    /// The size of a node and the number of processes are unknown: where the scheduler can, there is a
+    /// process for each core.
+    all_cores: bool,
+    /// A job gets all memory of a node, where the scheduler can.
+    all_memory: bool,
+    /// The scheduler that the user chose, or that is on this machine.
+    preferred: Option<Scheduler>,
     /// Wall time in minutes.
     pub(crate) minutes: u32,
     /// All settings have default values: the script for PBS equals that of Pegasus.
@@ -61,7 +68,7 @@ pub(crate) struct Resources {
 pub(crate) struct NodeSize {
     /// CPUs.
     pub(crate) cpus: Option<u32>,
-    /// MB of memory.
+    /// MiB of memory.
     pub(crate) memory_mb: Option<u64>,
 }
 
@@ -87,8 +94,8 @@ impl NodeSize {
             && requested > available
         {
             return Some(too_much(
-                format!("{requested} MB of memory"),
-                format!("{available} MB"),
+                format!("{requested} MiB of memory"),
+                format!("{available} MiB"),
                 "memory",
             ));
         }
@@ -130,6 +137,9 @@ impl Resources {
         );
         let scheduler_names = reader.value("scheduler", None);
         let schedulers = schedulers(request, scheduler_names, &mut reader.problems);
+        let has_choice =
+            !options.schedulers.is_empty() || scheduler_names.is_some() || options.detected.is_some();
+        let preferred = schedulers.first().copied().filter(|_| has_choice);
         let directives: Vec<String> = reader
             .value("directives", Some("glite.arguments"))
             .unwrap_or_default()
@@ -151,7 +161,12 @@ impl Resources {
         let resources = Resources {
             schedulers,
             nodes: nodes.unwrap_or(NODES),
-            tasks_per_node: tasks_per_node.unwrap_or(TASKS_PER_NODE),
+            // One process is the master, so there are at least two.
+            tasks_per_node: tasks_per_node
+                .unwrap_or_else(|| cpus.map_or(TASKS_PER_NODE, |cpus| cpus.max(TASKS_PER_NODE))),
+            all_cores: tasks_per_node.is_none() && cpus.is_none(),
+            all_memory: memory == Some(0),
+            preferred,
             minutes: minutes.unwrap_or(MINUTES),
             is_default,
             minutes_given: minutes.is_some(),
@@ -160,7 +175,7 @@ impl Resources {
             launcher,
             node: NodeSize {
                 cpus,
-                memory_mb: memory.map(u64::from),
+                memory_mb: memory.filter(|mb| *mb > 0).map(u64::from),
             },
             drain,
             setup,
@@ -211,9 +226,25 @@ impl Resources {
         self.ranks() < 2 && self.launcher.as_deref() != Some("none")
     }
 
+    /// Returns whether the executor runs on one node without MPI.
+    pub(crate) fn is_local(&self) -> bool {
+        self.launcher.as_deref() == Some("none")
+    }
+
     /// Returns the total number of processes.
     pub(crate) fn ranks(&self) -> u64 {
         u64::from(self.nodes) * u64::from(self.tasks_per_node)
+    }
+
+    /// Returns whether the script asks for whole nodes and starts a process for each core.
+    pub(crate) fn uses_all_cores(&self, scheduler: Scheduler) -> bool {
+        self.all_cores && scheduler == Scheduler::Slurm
+    }
+
+    /// Returns whether the script asks for all memory of its nodes.
+    pub(crate) fn uses_all_memory(&self, scheduler: Scheduler) -> bool {
+        let is_default = self.uses_all_cores(scheduler) && self.node.memory_mb.is_none();
+        scheduler == Scheduler::Slurm && (self.all_memory || is_default)
     }
 
     /// Returns the CPUs for each process, if the size of a node is known.
@@ -224,6 +255,10 @@ impl Resources {
     /// Returns the command that starts the processes.
     pub(crate) fn launcher(&self, scheduler: Scheduler) -> String {
         match (&self.launcher, scheduler) {
+            // By itself, it would start one process on each node.
+            (Some(launcher), _) if launcher == "srun" && self.uses_all_cores(scheduler) => {
+                "srun --ntasks-per-node=\"$SLURM_CPUS_ON_NODE\"".into()
+            }
             (Some(launcher), _) => launcher.clone(),
             (None, Scheduler::Flux) => format!("flux run --nodes={} --ntasks={}", self.nodes, self.ranks()),
             (None, Scheduler::Cobalt) => {
@@ -265,6 +300,16 @@ impl Resources {
         let mut warnings = Vec::new();
         if self.is_single_process() {
             warnings.push(ONE_PROCESS.into());
+        }
+        if let Some(scheduler) = self.preferred
+            && self.all_cores
+            && scheduler != Scheduler::Slurm
+            && self.launcher.as_deref() != Some("none")
+        {
+            warnings.push(format!(
+                "the script for {scheduler} starts {TASKS_PER_NODE} processes on each node, because the number of its \
+                 cores is unknown: give --node-cpus or --ntasks-per-node"
+            ));
         }
         if self.launcher.as_deref() == Some("none") && self.nodes > 1 {
             warnings.push(format!(
@@ -388,8 +433,8 @@ const DRAIN: Number = Number {
 };
 const MEMORY: Number = Number {
     parse: parse_megabytes,
-    min: 1,
-    description: "a number of MB, or a number with M, G or T",
+    min: 0,
+    description: "a number of MiB, or a number with M, G or T",
 };
 
 /// Returns the schedulers that get a script: PBS and Slurm always, others on request.
@@ -461,7 +506,7 @@ pub(crate) fn parse_minutes(text: &str) -> Option<u32> {
         .checked_add(seconds.div_ceil(60))
 }
 
-/// Parses MB: `N` (MB) or a number with the unit M, G or T (with or without B), in powers of 1024.
+/// Parses MiB: `N` (MiB) or a number with the unit M, G or T (with or without B), in powers of 1024.
 pub(crate) fn parse_megabytes(text: &str) -> Option<u32> {
     let text = text.trim();
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == ' ');
@@ -511,7 +556,7 @@ mod tests {
         assert!(problem.contains("5 CPUs, but a node has 4"), "{problem}");
         let problem = node.problem("big", Some(1001), Some(1)).expect("too much memory");
         assert!(
-            problem.contains("1001 MB of memory, but a node has 1000 MB"),
+            problem.contains("1001 MiB of memory, but a node has 1000 MiB"),
             "{problem}"
         );
         assert_eq!(NodeSize::default().problem("t", Some(1 << 40), Some(999)), None);

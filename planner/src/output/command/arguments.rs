@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use crate::exec::{JobId, Task};
 use crate::model::{Arguments, Job};
-use crate::output::lists::WorkLists;
+use crate::output::lists::{WorkLists, suffix};
 use crate::output::{PROPERTIES, Plan};
 use crate::refine::settings::Mode;
 
@@ -81,7 +81,7 @@ pub(super) fn arguments<'t>(
 fn registration_orders(plan: &Plan<'_>, id: JobId) -> String {
     match plan.orders.get() {
         Some(orders) => orders.file(plan, id),
-        None => plan.job_file(id, ".in"),
+        None => plan.job_file(id, suffix(plan, id)),
     }
 }
 

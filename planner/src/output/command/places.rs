@@ -2,6 +2,7 @@
 
 use crate::exec::{JobId, Task};
 use crate::output::Plan;
+use crate::output::lists::suffix;
 use crate::profiles::{Namespace, parse_bool};
 use crate::refine::settings::Generator;
 
@@ -70,7 +71,7 @@ pub(super) fn input(plan: &Plan<'_>, id: JobId) -> Option<String> {
             let name = plan.workflow.files.name(file);
             Some(plan.sites.scratch_path(job.staging, name))
         }
-        task if has_input_file(task) && part(plan, id).is_none() => Some(plan.job_file(id, ".in")),
+        task if has_input_file(task) && part(plan, id).is_none() => Some(plan.job_file(id, suffix(plan, id))),
         _ => None,
     }
 }

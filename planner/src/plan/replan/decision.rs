@@ -14,8 +14,8 @@ use crate::output::Plan;
 pub(super) struct Decision {
     /// Whether each job stays done.
     pub(super) keep: Vec<bool>,
-    /// Edges between jobs that run, in addition to those of the plan. The plan may order two jobs only through
-    /// a third one; if that stays done, nothing would order them.
+    /// Edges between jobs that run, in addition to those of the plan. The plan may order two jobs only
+    /// through a third one; if that stays done, nothing would order them.
     pub(super) edges: Vec<(JobId, JobId)>,
 }
 

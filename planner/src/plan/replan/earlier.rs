@@ -1,5 +1,6 @@
-//! Jobs of earlier plans that have run. The logs name them, and monitoring stops at a job that it does not know.
-//! So the new plan keeps them as tasks that are done: in the DAG, in the rescue file and in the event file.
+//! Jobs of earlier plans that have run. The logs name them, and monitoring stops at a job that it does not
+//! know. So the new plan keeps them as tasks that are done: in the DAG, in the rescue file and in the event
+//! file.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -41,8 +42,8 @@ pub(super) fn jobs_in_log(
     }
 }
 
-/// Adds jobs of earlier plans to the DAG, the rescue file and the event file in `staging`. `old_events` is the
-/// event file of the plan that is replaced.
+/// Adds jobs of earlier plans to the DAG, the rescue file and the event file in `staging`. `old_events` is
+/// the event file of the plan that is replaced.
 pub(super) fn keep(jobs: &BTreeSet<String>, dag: &Path, old_events: &Path) -> Result<(), PlanError> {
     if jobs.is_empty() {
         return Ok(());

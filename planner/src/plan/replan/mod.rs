@@ -221,8 +221,8 @@ struct Summary {
     removed: usize,
 }
 
-/// Adds to a new plan in `staging`: the rescue file with the tasks that stay done, edges that order the others,
-/// and fingerprints.
+/// Adds to a new plan in `staging`: the rescue file with the tasks that stay done, edges that order the
+/// others, and fingerprints.
 fn complete(
     plan: &Plan<'_>,
     staging: &Path,

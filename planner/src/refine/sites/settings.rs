@@ -82,6 +82,13 @@ fn named(properties: &Properties, suffix: &str) -> Option<(String, String)> {
 }
 
 fn callout(properties: &Properties, request: &Request, problems: &mut Vec<InputError>) -> SiteSelector {
+    if !request.may_start_programs {
+        problems.push(properties.bad_key(
+            KEY,
+            "NonJavaCallout starts a program, and looking at a plan starts none: make the plan, or choose \
+             another selector",
+        ));
+    }
     let here = &request.environment.working_dir;
     let environment = &request.environment.variables;
     let path = match named(properties, ".path") {

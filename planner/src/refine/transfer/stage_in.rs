@@ -216,6 +216,7 @@ impl Builder<'_, '_> {
                 Place::Scratch(site)
             },
             generate_checksum,
+            optional: false,
             metadata: (!metadata.is_empty()).then(|| metadata.into_boxed_slice()),
         });
     }

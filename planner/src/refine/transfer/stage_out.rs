@@ -83,6 +83,7 @@ impl Builder<'_, '_> {
                 sources: vec![(Place::Scratch(site), None)],
                 destination: put,
                 generate_checksum: false,
+                optional: file_use.may_be_missing(),
                 metadata: metadata.clone(),
             });
             self.exec.edges.push((job, transfer));
@@ -97,7 +98,15 @@ impl Builder<'_, '_> {
                 None => self.registered.push(registration),
             }
             let set = self.registration_of(registration);
-            set.entries.push((file, place, metadata));
+            set.entries.push((
+                file,
+                place,
+                if file_use.may_be_missing() {
+                    optional(metadata)
+                } else {
+                    metadata
+                },
+            ));
             if set.producers.last() != Some(&job) {
                 set.producers.push(job);
             }
@@ -245,6 +254,7 @@ impl Builder<'_, '_> {
             sources: vec![(source, None)],
             destination: target.put,
             generate_checksum: false,
+            optional: false,
             metadata: metadata.clone(),
         });
         if file_use.register && self.mapper.settings.register {
@@ -255,4 +265,11 @@ impl Builder<'_, '_> {
                 .push((file_use.file, target.get, metadata));
         }
     }
+}
+
+/// Marks the registration of a file that may be missing, which `pegasus-rc-client` then passes over.
+fn optional(metadata: Attributes) -> Attributes {
+    let mut all = metadata.unwrap_or_default().into_vec();
+    all.push(("optional".into(), "true".into()));
+    Some(all.into_boxed_slice())
 }

@@ -14,6 +14,7 @@ use super::session::{Session, new_job};
 use crate::builtins::BuiltinJob;
 use crate::context::Context;
 use crate::exit;
+use crate::lists::Listed;
 use crate::lookup::Found;
 use crate::spawn::{Program, spawn};
 use crate::stat;
@@ -131,6 +132,41 @@ impl Session<'_, '_> {
         let (status, usage) = wait(target, limit, self.interrupts, self.notice)
             .unwrap_or_else(|error| (failure(-42, errno(&error)), Usage::default()));
         (u32::try_from(pid.as_raw()).ok(), status, usage)
+    }
+
+    /// Returns the exit code 0, or that of a failure if a required file is missing after the jobs. The record
+    /// then has this failure as that of the main job, because readers take the status from there.
+    pub(super) fn check_outputs(&mut self, listed: &[Listed]) -> u8 {
+        /// Maximum number of names in the message.
+        const SHOWN: usize = 10;
+        let missing: Vec<String> = listed
+            .iter()
+            .zip(&self.after)
+            .filter(|(file, _)| file.required || self.options.require_outputs)
+            .filter(|(_, entry)| matches!(entry.stat, Err(libc::ENOENT | libc::ENOTDIR)))
+            .map(|(file, _)| file.pfn.display().to_string())
+            .collect();
+        if missing.is_empty() {
+            return 0;
+        }
+        let mut names = missing[..missing.len().min(SHOWN)].join(", ");
+        if missing.len() > SHOWN {
+            names += &format!(" and {} more", missing.len() - SHOWN);
+        }
+        let message = format!(
+            "the program ended with success, but did not write its declared output: {names} (in {})",
+            self.directory.display()
+        );
+        self.report_problem(&message);
+        let main = self
+            .jobs
+            .iter_mut()
+            .rev()
+            .find(|(stage, _)| *stage == Stage::Main);
+        if let Some((_, job)) = main {
+            job.status = Status::Exited { code: exit::FAILURE };
+        }
+        exit::FAILURE
     }
 
     /// Returns whether this process may run the main job itself.

@@ -30,6 +30,8 @@ pub struct Report {
     pub exit_code: u8,
     /// File to append the record to, instead of standard output.
     pub log: Option<File>,
+    /// Peak resident memory of a job, KiB; 0 if none ran.
+    pub peak_kib: u64,
 }
 
 impl Report {
@@ -86,6 +88,8 @@ fn size(status: &io::Result<Metadata>) -> u64 {
 impl Session<'_, '_> {
     pub(super) fn report(mut self, exit_code: u8) -> Report {
         let failed = exit_code != 0 || self.jobs.iter().any(|(_, job)| job.status.raw() != 0);
+        let peaks = self.jobs.iter().map(|(_, job)| job.usage.max_rss_kib);
+        let peak_kib = peaks.max().unwrap_or(0);
         let long_form = failed || self.options.long_form;
         let integrity = self.integrity.file().metadata();
         let metadata = self.metadata.file().metadata();
@@ -132,6 +136,7 @@ impl Session<'_, '_> {
         }
         Report {
             record,
+            peak_kib,
             exit_code,
             log: self.log,
         }

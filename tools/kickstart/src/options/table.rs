@@ -89,6 +89,10 @@ pub const OPTIONS: &[OptionSpec] = &[
          file with one such entry per line; may be repeated",
     ),
     option('s', "FILE", "the same after the run, with SHA-256"),
+    flag(
+        'M',
+        "fail if a FILE of -s is missing after a successful run, as for files after the line \"# required\" of a LIST",
+    ),
     flag('X', "make the program executable first"),
     option('k', "SECONDS", "send SIGTERM after this time (default: 0, never)"),
     option(

@@ -222,6 +222,27 @@ fn unreadable_outputs_fail_the_invocation() {
 }
 
 #[test]
+fn missing_required_outputs_fail_the_invocation() {
+    const MESSAGE: &str = "the program ended with success, but did not write its declared output: b";
+    let scene = Scene::new();
+    std::fs::write(scene.path("out.lof"), "c=c\n# required\na=a\nb=b\n").expect("a list");
+    for check in [&["-M", "-s", "a", "-s", "b"][..], &["-s", "@out.lof"]] {
+        let run = scene.run(&[check, &["/bin/touch", "a"]].concat());
+        assert_eq!(
+            (run.code, run.messages.contains(MESSAGE)),
+            (1, true),
+            "{}",
+            run.messages
+        );
+        assert_eq!(run.record().get("mainjob/status/regular_exitcode"), "1");
+        let run = scene.run(&[check, &["/bin/sh", "-c", "exit 3"]].concat());
+        assert_eq!((run.code, run.messages.contains(MESSAGE)), (3, false));
+    }
+    let unchecked = scene.run(&["-s", "b", "/bin/true"]);
+    assert_eq!(unchecked.code, 0);
+}
+
+#[test]
 fn time_limits_end_the_job() {
     let scene = Scene::new();
     let start = Instant::now();

@@ -27,6 +27,14 @@ impl Engine<'_> {
         (start, clock): (SystemTime, Instant),
     ) -> Result<(), TransferError> {
         let (from, to) = (pair.source, pair.destination());
+        if pair.transfer.optional
+            && let Err(error @ (TransferError::SourceMissing(_) | TransferError::LinkSourceMissing(_))) =
+                &result
+        {
+            let detail = format!("{error}; the file is optional, so nothing is transferred");
+            self.observer.event(&Event::Detail(detail));
+            return Ok(());
+        }
         let result = result.and_then(|done| {
             self.corrupt(pair, &done);
             if pair.transfer.generate_checksum {

@@ -20,6 +20,7 @@ struct Entry {
     linkage: Option<Text>,
     verify_symlink_source: Option<Flag>,
     generate_checksum: Option<Flag>,
+    optional: Option<Flag>,
     verify_checksum_remote: Option<Flag>,
     src_urls: Option<Vec<Place>>,
     dest_urls: Option<Vec<Place>>,
@@ -113,6 +114,7 @@ impl Reader<'_> {
             sources,
             destination,
             verify_symlink_source: entry.verify_symlink_source.is_none_or(|flag| flag.0),
+            optional: entry.optional.is_some_and(|flag| flag.0),
             generate_checksum: entry.generate_checksum.is_some_and(|flag| flag.0),
             verify_checksum: entry.verify_checksum_remote.is_some_and(|flag| flag.0),
         })

@@ -39,6 +39,8 @@ pub struct Transfer {
     pub verify_symlink_source: bool,
     /// Whether to publish the SHA-256 for the invocation record.
     pub generate_checksum: bool,
+    /// Whether the source may be missing. Then nothing is transferred, which is no failure.
+    pub optional: bool,
     /// Whether to read the copy again and compare it with the known checksum.
     pub verify_checksum: bool,
 }

@@ -78,6 +78,7 @@ pub(super) fn parse(input: &[u8], env: Lookup<'_>) -> Result<Vec<Work>, SpecErro
                     destination: at(&destination_site),
                     verify_symlink_source: true,
                     generate_checksum: false,
+                    optional: false,
                     verify_checksum: false,
                 }));
                 next = Next::Source;

@@ -81,6 +81,19 @@ fn a_part_of_a_file_is_read_as_specification() {
 }
 
 #[test]
+fn optional_files_may_be_missing() {
+    let case = Case::new();
+    case.write("a", "1");
+    let optional = |source: &str| with_option(&transfer(source, "d/f"), "optional", true);
+    case.run(&list(&[optional("none"), remove("a", "false")]), &[])
+        .expect_ok();
+    assert!(!case.path("d/f").exists() && !case.path("a").exists());
+    case.write("b", "2");
+    case.run(&list(&[optional("b")]), &[]).expect_ok();
+    assert_eq!(case.read("d/f"), "2");
+}
+
+#[test]
 fn entries_of_all_types_are_mixed() {
     let case = Case::new();
     case.write("a", "1").write("old", "x");

@@ -1,0 +1,54 @@
+//! Memory of tasks: messages about it, and its limit.
+
+use super::{Run, text};
+
+/// `tail` keeps a line of 120 MB in memory, until it is killed or the reader takes it.
+const LARGE: &str = "head -c 120000000 /dev/zero | tail -n 1 |";
+
+#[test]
+fn memory_above_the_request_is_reported() {
+    let run =
+        Run::new("TASK large -m 100 ./large.sh\nTASK small -m 100 ./say.sh small\nTASK none ./large.sh\n");
+    run.script("large.sh", &format!("{LARGE} cat >/dev/null"));
+    let output = run.run(&["--host-memory", "1000", "x.dag"]);
+    assert_eq!(output.status.code(), Some(0));
+    let stderr = text(&output.stderr);
+    let line = stderr
+        .lines()
+        .find(|line| line.starts_with("[warn] Task large used 1"));
+    let line = line.unwrap_or_else(|| panic!("{stderr}"));
+    assert!(
+        line.ends_with(" MiB of memory and had requested 100 MiB"),
+        "{line}"
+    );
+    assert_eq!(stderr.matches(" MiB of memory").count(), 1, "{stderr}");
+}
+
+#[test]
+fn a_task_above_its_request_is_ended_on_request() {
+    let run = Run::new("TASK large -m 100 ./large.sh\nTASK small -m 100 ./say.sh small\n");
+    run.script("large.sh", &format!("{LARGE} sleep 1000"));
+    let output = run.run(&["--watch-memory", "--host-memory", "1000", "x.dag"]);
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = text(&output.stderr);
+    assert!(
+        stderr.contains("[error] Task large failed with exitcode 9\n"),
+        "{stderr}"
+    );
+    let line = stderr
+        .lines()
+        .find(|line| line.starts_with("[error] Task large ran out of memory: it used 1"));
+    let line = line.unwrap_or_else(|| panic!("{stderr}"));
+    assert!(line.ends_with(" MiB and had requested 100 MiB"), "{line}");
+    assert_eq!(run.done(), ["small"]);
+}
+
+/// Another process, or the user, may kill a task.
+#[test]
+fn a_killed_task_that_used_little_has_not_run_out_of_memory() {
+    let run = Run::new("TASK a -m 1000 /bin/sh -c 'kill -9 $$'\n");
+    let output = run.run(&["--host-memory", "1000", "x.dag"]);
+    let stderr = text(&output.stderr);
+    assert!(stderr.contains("Task a failed with exitcode 9\n"), "{stderr}");
+    assert!(!stderr.contains("out of memory"), "{stderr}");
+}
