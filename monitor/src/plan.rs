@@ -1,8 +1,8 @@
 //! Tasks of a DAG: name, class, request, edges and the position of the line in the file.
 //!
 //! The executor's [`pmc_dag::Dag`] keeps the text of the file, half a gigabyte for a million tasks, and
-//! rejects an incomplete file. A [`Plan`] keeps less: it ignores lines that are no records, and reads commands
-//! from the file on demand.
+//! rejects an incomplete file. A [`Plan`] keeps less: it ignores lines that are no records, and reads
+//! commands from the file on demand.
 
 mod children;
 mod names;

@@ -59,7 +59,8 @@ impl<I: Id, T> Lists<I, T> {
 }
 
 impl<I: Id, T: Copy> Lists<I, T> {
-    /// Creates `count` lists from pairs of a number and an item of its list. A list has the order of the pairs.
+    /// Creates `count` lists from pairs of a number and an item of its list. A list has the order of the
+    /// pairs.
     pub(crate) fn grouped(count: usize, pairs: impl Iterator<Item = (I, T)> + Clone) -> Self {
         let mut start = vec![0u32; count + 1];
         let mut any = None;

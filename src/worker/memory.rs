@@ -180,6 +180,7 @@ mod tests {
     };
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "a table of cases")]
     fn only_excess_and_lack_of_memory_are_reported() {
         let used = |peak_mib, out_of_memory| {
             Some(MemoryUse {

@@ -10,8 +10,8 @@
 //!
 //! [`Dag`] reads it into arrays of integers over one buffer, so that a workflow of a million tasks needs
 //! little more memory than its file. [`record`] reads a line at a time. [`words`] splits a command into
-//! arguments, [`mod@write`] writes the lines, [`trailer`] shows whether a file is complete, [`rescue`] keeps the list of done tasks, and [`cycle`] finds
-//! tasks that can never run.
+//! arguments, [`mod@write`] writes the lines, [`trailer`] shows whether a file is complete, [`rescue`] keeps
+//! the list of done tasks, and [`cycle`] finds tasks that can never run.
 
 pub mod cycle;
 mod dag;

@@ -24,11 +24,11 @@ use crate::syntax::{text, xml, yaml};
 pub struct ReadOptions {
     /// Derive edges from files (`pegasus.parser.dax.data.dependencies`).
     pub data_dependencies: bool,
-    /// Keep line breaks in XML arguments (`pegasus.parser.dax.preserve.linebreaks`). Since a DAG cannot express
-    /// them, they become spaces in the end, like those of YAML arguments.
+    /// Keep line breaks in XML arguments (`pegasus.parser.dax.preserve.linebreaks`). Since a DAG cannot
+    /// express them, they become spaces in the end, like those of YAML arguments.
     pub preserve_linebreaks: bool,
-    /// Join the arguments of a YAML job with spaces to one text, which the executor splits, as in Pegasus. Otherwise
-    /// each is one word (`pegasus.parser.arguments.split`).
+    /// Join the arguments of a YAML job with spaces to one text, which the executor splits, as in Pegasus.
+    /// Otherwise each is one word (`pegasus.parser.arguments.split`).
     pub split_arguments: bool,
     /// Largest YAML file in MB (`pegasus.parser.document.size`).
     pub document_megabytes: u64,

@@ -46,8 +46,8 @@ pub fn unpack(archive: &Archive, folder: &Path) -> io::Result<()> {
     files.try_for_each(|file| file.write(&folder.join(&file.path)))
 }
 
-/// Sorts files by their role, those of the second run (`args.2`, `expected/exit.2`) behind those of the first,
-/// and others by path.
+/// Sorts files by their role, those of the second run (`args.2`, `expected/exit.2`) behind those of the
+/// first, and others by path.
 fn order(path: &str) -> (bool, u32, usize, u32, String) {
     let expected = path.strip_prefix("expected/");
     let first = if expected.is_some() {
@@ -57,8 +57,8 @@ fn order(path: &str) -> (bool, u32, usize, u32, String) {
     };
     let name = expected.unwrap_or(path);
     let find = |name: &str| {
-        let has_role = |role: &&str| name == *role || (role.ends_with('/') && name.starts_with(*role));
-        first.iter().position(|role| has_role(&role))
+        let has_role = |role: &str| name == role || (role.ends_with('/') && name.starts_with(role));
+        first.iter().position(|role| has_role(role))
     };
     let of_run = || {
         let (role, run) = name.rsplit_once('.')?;

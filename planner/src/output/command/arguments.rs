@@ -172,18 +172,14 @@ pub(crate) fn doubt(text: &str, wrapped: bool) -> Option<&'static str> {
     None
 }
 
-/// Returns whether kickstart refuses a word: a quote is not closed, nothing follows a backslash, or a `$` begins
-/// no variable.
+/// Returns whether kickstart refuses a word: a quote is not closed, nothing follows a backslash, or a `$`
+/// begins no variable.
 fn kickstart_refuses(word: &str) -> bool {
     let mut quote = None;
     let mut chars = word.chars();
     while let Some(c) = chars.next() {
         match (c, quote) {
-            ('\\', _) => {
-                if chars.next().is_none() {
-                    return true;
-                }
-            }
+            ('\\', _) if chars.next().is_none() => return true,
             ('$', None | Some('"')) if !begins_variable(chars.as_str()) => return true,
             ('"' | '\'', None) => quote = Some(c),
             (c, Some(open)) if c == open => quote = None,
