@@ -147,6 +147,8 @@ class Place:
         script(self.tools / "pegasus-version", "#!/bin/sh\necho 5.1.3\n")
         for name in ("python", "python3"):
             (self.tools / name).symlink_to(python)
+        script(self.tools / "uuidgen", "#!/bin/sh\ncat /proc/sys/kernel/random/uuid\n")
+        self.packages = values["pythonpath"]
         for name in ("sleep", "wget", "curl", "git", "module", "ssh", "scp"):
             script(self.tools / name, "#!/bin/sh\nexit 0\n")
         for program in options.bin.iterdir():
@@ -194,7 +196,8 @@ def cases(options, place):
 def workflows_of(notebook):
     """The Python code of a notebook up to each place where a workflow is planned."""
     cells = json.loads(notebook.read_text())["cells"]
-    code, found = "", []
+    head = "from Pegasus.api import *\nfrom pathlib import Path\nimport logging\n"
+    code, found = head, []
     for cell in cells:
         text = "".join(cell["source"])
         if cell["cell_type"] != "code" or re.search(r"IPython|Process\(|pickle|time\.sleep|\.graph\(|f\"big|os\.remove", text):
@@ -204,7 +207,7 @@ def workflows_of(notebook):
             text = re.sub(r"\n#+ END WORKFLOW.*", "\n", text, flags=re.S)
             found.append(code + text + "\n")
             if "wf = Workflow" in text:
-                code = "from Pegasus.api import *\nfrom pathlib import Path\nimport logging\n"
+                code = head
         else:
             code += text + "\n"
     return found
@@ -223,7 +226,7 @@ def capture(name, source, command, place):
             localize(path, base, place)
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PEGASUS")}
     environment.update(PATH=f"{place.tools}:{environment['PATH']}", CORE_CAPTURE=str(captured), USER="tester",
-                       HOME=str(base), PEGASUS_BIN_DIR=str(place.tools))
+                       HOME=str(base), PEGASUS_BIN_DIR=str(place.tools), PYTHONPATH=place.packages)
     with open(base / "generate.log", "w") as log:
         run(command, copy, environment, log, GENERATE_SECONDS)
     return sorted(captured.iterdir()), (base / "generate.log").read_text(errors="replace")
