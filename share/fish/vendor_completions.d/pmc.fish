@@ -53,7 +53,7 @@ complete -c pmc -n "__fish_pmc_using_subcommand run" -l cleanup -d 'When to remo
 leaf\t'All at the end'
 inplace\t'Each after its last use'"
 complete -c pmc -n "__fish_pmc_using_subcommand run" -s w -s j -l workers -d 'Maximum tasks running at the same time [default: number of CPUs]' -r
-complete -c pmc -n "__fish_pmc_using_subcommand run" -l host-memory -d 'Memory for tasks, in MB [default: memory of this machine]' -r
+complete -c pmc -n "__fish_pmc_using_subcommand run" -l host-memory -d 'Memory for tasks, in MiB [default: memory of this machine]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l host-cpus -d 'CPUs for tasks [default: CPUs of this machine]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l host-gpus -d 'GPUs for tasks [default: GPUs of this machine]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l tries -d 'Maximum attempts per task' -r
@@ -61,6 +61,7 @@ complete -c pmc -n "__fish_pmc_using_subcommand run" -s m -l max-failures -d 'St
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l on-end -d 'Command for the shell at the end of the run, however it ends. PMC_RESULT is success, failure or interrupted; PMC_EXIT_CODE, PMC_WORKFLOW, PMC_RUN_DIR, PMC_SUBMIT_DIR, PMC_TASKS, PMC_TASKS_DONE and PMC_TASKS_FAILED say more' -r
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l dry-run -d 'Plan without running: print jobs by kind, levels, files to stage, and the estimated time'
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l no-check -d 'Do not check before the run that programs and local inputs exist'
+complete -c pmc -n "__fish_pmc_using_subcommand run" -l strict-limits -d 'End tasks that use more memory than they request'
 complete -c pmc -n "__fish_pmc_using_subcommand run" -s k -l keep-going -d 'Run everything that does not depend on a failed task; the default'
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l stampede -d 'Write the database for statistics, analyzer and dashboard during the run'
 complete -c pmc -n "__fish_pmc_using_subcommand run" -s v -l verbose -d 'Report the end of every task; twice: also the planner\'s decisions and the executor\'s log'
@@ -69,7 +70,7 @@ complete -c pmc -n "__fish_pmc_using_subcommand run" -l json -d 'Print the summa
 complete -c pmc -n "__fish_pmc_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l rerun -d 'Run these jobs again: names of tasks, or ids in the workflow. What is missing for them is made again' -r
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -s w -s j -l workers -d 'Maximum tasks running at the same time [default: number of CPUs]' -r
-complete -c pmc -n "__fish_pmc_using_subcommand resume" -l host-memory -d 'Memory for tasks, in MB [default: memory of this machine]' -r
+complete -c pmc -n "__fish_pmc_using_subcommand resume" -l host-memory -d 'Memory for tasks, in MiB [default: memory of this machine]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l host-cpus -d 'CPUs for tasks [default: CPUs of this machine]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l host-gpus -d 'GPUs for tasks [default: GPUs of this machine]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l tries -d 'Maximum attempts per task' -r
@@ -78,6 +79,7 @@ complete -c pmc -n "__fish_pmc_using_subcommand resume" -l on-end -d 'Command fo
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l replan -d 'Plan again first, and keep what is done and has not changed: workflow, catalogs, properties, programs, inputs'
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l with-dependents -d 'With --rerun: also run again what depends on the jobs'
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l here -d 'Run on this machine, even if the plan is for a batch system'
+complete -c pmc -n "__fish_pmc_using_subcommand resume" -l strict-limits -d 'End tasks that use more memory than they request'
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -s k -l keep-going -d 'Run everything that does not depend on a failed task; the default'
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l stampede -d 'Write the database for statistics, analyzer and dashboard during the run'
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -s v -l verbose -d 'Report the end of every task; twice: also the planner\'s decisions and the executor\'s log'
