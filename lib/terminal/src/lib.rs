@@ -1,6 +1,6 @@
 //! Standard output and standard error of programs that people read.
 //!
-//! Names, arguments and outputs of tasks come from workflows of others. [`print`] and [`message`] therefore
+//! Names, arguments and outputs of tasks come from workflows of others. [`print()`] and [`message()`] therefore
 //! escape every character that could control a terminal. They never panic: [`finish`] turns output that
 //! could not be written into an exit code.
 
