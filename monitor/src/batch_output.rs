@@ -3,7 +3,7 @@
 //! A batch job may end before the executor begins its log: the launcher is missing, a module does not load,
 //! the executor refuses the DAG. Then these files are all that is left.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
@@ -102,7 +102,7 @@ fn stream(name: &str, stem: &str) -> Option<usize> {
 
 /// Returns the last part of a file, beginning at a line.
 fn end_of(path: &Path) -> io::Result<String> {
-    let mut file = File::open(path)?;
+    let mut file = pmc_files::open(path)?;
     let start = file.metadata()?.len().saturating_sub(MAX_READ);
     file.seek(SeekFrom::Start(start))?;
     let mut bytes = Vec::new();

@@ -28,6 +28,8 @@ use crate::scheduler::Scheduler;
 
 /// First word of the file.
 const MAGIC: &str = "pmc-fingerprints 1 ";
+/// Maximum length in bytes of the first line.
+const MAX_FACTS: u64 = 1 << 20;
 
 /// Size and time of the last change; `None` for a file that is not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -213,8 +215,9 @@ impl Facts {
     /// Reads the facts about the plan of a DAG. `None` for plans without fingerprints.
     #[must_use]
     pub fn read(dag: &Path) -> Option<Self> {
-        use std::io::BufRead as _;
-        let file = fs::File::open(path(dag)).ok()?;
+        use std::io::{BufRead as _, Read as _};
+        // Views read this in directories of other users, too.
+        let file = pmc_files::open(&path(dag)).ok()?.take(MAX_FACTS);
         let mut line = String::new();
         std::io::BufReader::new(file).read_line(&mut line).ok()?;
         serde_json::from_str(line.strip_prefix(MAGIC)?).ok()

@@ -12,6 +12,8 @@ use crate::scheduler::Scheduler;
 
 /// File of a submit directory with scheduler and number of the batch job that was submitted last.
 pub const JOB_FILE: &str = "pmc-job.txt";
+/// Maximum size in bytes of that file.
+const MAX_JOB_FILE: u64 = 4096;
 
 /// A submitted batch job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -237,7 +239,7 @@ pub fn submit_script(
 /// Returns the batch job that was submitted last, if its number is known.
 #[must_use]
 pub fn submitted_job(submit_dir: &Path) -> Option<(Scheduler, String)> {
-    let text = fs::read_to_string(submit_dir.join(JOB_FILE)).ok()?;
+    let text = pmc_files::read_to_string(&submit_dir.join(JOB_FILE), MAX_JOB_FILE).ok()?;
     let (scheduler, id) = text.trim_end().split_once(' ')?;
     Some((Scheduler::parse(scheduler)?, id.to_owned()))
 }

@@ -78,6 +78,7 @@ fn views_of_special_files_end() {
         "w.dag.resource",
         "w.static.bp",
         "w.stampede.db",
+        "w.fingerprints",
         "braindump.yml",
         "jobstate.log",
         "b.out.000",

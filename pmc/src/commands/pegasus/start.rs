@@ -1,7 +1,7 @@
 //! Starts a planned workflow: in the background on this machine, or as a batch job.
 //!
-//! A plan with a job on a site other than `local` is for a cluster: it is submitted if a scheduler's program
-//! is on `PATH`. All other plans run on this machine.
+//! A plan for a cluster is submitted if a scheduler's program is on `PATH`. All other plans run on this
+//! machine.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow};
 use monitord_compat::dagman_out::{self, Counts, Stamp};
 use monitord_compat::run_lock::is_locked;
-use pmc_dag::{Dag, rescue, words};
+use pmc_dag::{Dag, rescue};
+use pmc_plan::fingerprint::Facts;
 use pmc_plan::scheduler::{Scheduler, Script};
 use pmc_plan::submit::{self, JOB_FILE, Submitted};
 
@@ -75,7 +76,8 @@ pub fn start(submit: &Submit) -> Result<Started, Failure> {
     let environment: BTreeMap<String, String> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect();
-    let scheduler = is_for_cluster(&dag)
+    let scheduler = Facts::read(&submit.dag)
+        .is_some_and(|facts| facts.cluster)
         .then(|| submit::detect(&environment))
         .flatten();
     announce(submit, &dag)
@@ -90,18 +92,6 @@ pub fn start(submit: &Submit) -> Result<Started, Failure> {
         }
         None => start_here(submit),
     }
-}
-
-/// Returns whether a job of the plan runs on a site other than `local`: kickstart is given its site.
-fn is_for_cluster(dag: &Dag) -> bool {
-    dag.ids().any(|task| {
-        let mut words = words::Words::new(dag.task(task).command);
-        words
-            .next()
-            .is_some_and(|program| program.ends_with(b"pegasus-kickstart"))
-            && words.any(|word| word.as_ref() == b"-R")
-            && words.next().is_some_and(|site| site.as_ref() != b"local")
-    })
 }
 
 /// Returns the batch script for a scheduler.
