@@ -11,8 +11,8 @@
 //!   one, and no task of the DAG has a higher priority that could overtake them.
 //! * It happens only for tasks that recently took a few milliseconds at most.
 //! * With a limit of failed tasks, it happens only while the limit holds even if all tasks that were sent
-//!   fail. So no prefilled task starts after the last failure that the limit allows, except after later failures of
-//!   tasks that were not prefilled.
+//!   fail. So no prefilled task starts after the last failure that the limit allows, except after later
+//!   failures of tasks that were not prefilled.
 //! * A worker whose task takes longer gives back the tasks that it has not started. It also does so on
 //!   [`ToWorker::Retract`], which is sent when no more tasks may start.
 

@@ -4,6 +4,11 @@
 //! tasks. The planner therefore announces a last line, which has the numbers of tasks and edges. Both lines
 //! are comments for the original executor. A DAG that announces nothing is taken as it is.
 
+use std::fs::File;
+use std::io::{self, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
 use crate::error::DagErrorKind;
 
 /// First line of a DAG that ends with [`last_line`].
@@ -11,11 +16,40 @@ pub const FIRST_LINE: &str = "#+ The last line of the complete file is \"#+ end 
 
 /// Start of the last line.
 const END: &str = "#+ end ";
+/// Maximum length in bytes of the last line.
+const MAX_LAST_LINE: u64 = 64;
 
 /// Returns the last line.
 #[must_use]
 pub fn last_line(tasks: usize, edges: usize) -> String {
     format!("{END}{tasks} {edges}\n")
+}
+
+/// Adds lines to a complete DAG file. `added` is the number of tasks and of edges in them.
+///
+/// # Errors
+/// The file cannot be read or written.
+pub fn append(path: &Path, lines: &str, added: (usize, usize)) -> io::Result<()> {
+    let mut file = File::options().read(true).write(true).open(path)?;
+    let length = file.metadata()?.len();
+    let start = length.saturating_sub(MAX_LAST_LINE);
+    let mut end = vec![0; usize::try_from(length - start).unwrap_or_default()];
+    file.read_exact_at(&mut end, start)?;
+    let at = memchr::memrchr(b'\n', end.strip_suffix(b"\n").unwrap_or(&end)).map_or(0, |at| at + 1);
+    let mut text = lines.to_owned();
+    if let Some((tasks, edges)) = numbers(&end[at..]) {
+        file.set_len(start + at as u64)?;
+        text.push_str(&last_line(tasks + added.0, edges + added.1));
+    }
+    file.seek(SeekFrom::End(0))?;
+    file.write_all(text.as_bytes())
+}
+
+/// Returns the numbers in the last line.
+fn numbers(line: &[u8]) -> Option<(usize, usize)> {
+    let text = std::str::from_utf8(line).ok()?;
+    let (tasks, edges) = text.strip_prefix(END)?.trim_end().split_once(' ')?;
+    Some((tasks.parse().ok()?, edges.parse().ok()?))
 }
 
 /// Checks the last line if the first one announces it.
@@ -54,6 +88,27 @@ mod tests {
         }
         let without_task = dag.replace("TASK b /bin/true\nEDGE a b\n", "");
         assert!(read(&without_task).is_err());
+    }
+
+    #[test]
+    fn added_lines_are_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.dag");
+        let start = format!("{FIRST_LINE}TASK a /bin/true\n");
+        std::fs::write(&path, format!("{start}{}", last_line(1, 0))).unwrap();
+        append(&path, "TASK b /bin/true\nEDGE a b\n", (1, 1)).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(
+            text,
+            format!("{start}TASK b /bin/true\nEDGE a b\n{}", last_line(2, 1))
+        );
+        assert_eq!(read(&text), Ok(()));
+        std::fs::write(&path, "TASK a /bin/true\n").unwrap();
+        append(&path, "EDGE a a\n", (0, 1)).unwrap();
+        assert_eq!(
+            std::fs::read_to_string(&path).unwrap(),
+            "TASK a /bin/true\nEDGE a a\n"
+        );
     }
 
     #[test]

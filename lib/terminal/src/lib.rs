@@ -1,8 +1,8 @@
 //! Standard output and standard error of programs that people read.
 //!
-//! Names, arguments and outputs of tasks come from workflows of others. [`print()`] and [`message()`] therefore
-//! escape every character that could control a terminal. They never panic: [`finish`] turns output that
-//! could not be written into an exit code.
+//! Names, arguments and outputs of tasks come from workflows of others. [`print()`] and [`message()`]
+//! therefore escape every character that could control a terminal. They never panic: [`finish`] turns output
+//! that could not be written into an exit code.
 
 use std::borrow::Cow;
 use std::fmt;

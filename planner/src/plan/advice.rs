@@ -24,8 +24,8 @@ pub(super) fn outputs_that_stay(workflow: &Workflow, exec: &Exec, sites: &Sites)
     ))
 }
 
-/// Returns a warning about arguments that do not reach their program as they were meant: quotes and `$` have a
-/// meaning when the executor splits them and kickstart expands variables.
+/// Returns a warning about arguments that do not reach their program as they were meant: quotes and `$` have
+/// a meaning when the executor splits them and kickstart expands variables.
 pub(super) fn doubtful_arguments(workflow: &Workflow, exec: &Exec) -> Option<String> {
     let mut jobs = exec.jobs.iter().chain(&exec.members);
     let (job, why) = jobs.find_map(|job| {

@@ -118,8 +118,8 @@ impl Entry {
         line
     }
 
-    /// Removes the mark `optional="true"`, which planners give to files that a job need not write. Returns false
-    /// for such a file if it is missing in a local directory that exists.
+    /// Removes the mark `optional="true"`, which planners give to files that a job need not write. Returns
+    /// false for such a file if it is missing in a local directory that exists.
     pub(crate) fn settle_optional(&mut self) -> bool {
         if self.attributes.get("optional").map(String::as_str) != Some("true") {
             return true;

@@ -7,7 +7,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 
-use pmc_dag::EARLIER_PLAN;
+use pmc_dag::{EARLIER_PLAN, trailer};
 
 use crate::error::PlanError;
 use crate::plan::files;
@@ -55,7 +55,7 @@ pub(super) fn keep(jobs: &BTreeSet<String>, dag: &Path, old_events: &Path) -> Re
         ));
         records.push_str(&format!("\nDONE {name}"));
     }
-    append(dag, &tasks)?;
+    trailer::append(dag, &tasks, (jobs.len(), 0)).map_err(|e| PlanError::io("write", dag, e))?;
     append(&beside(dag, ".rescue"), &records)?;
     let events = dag.with_extension("static.bp");
     let read = |path: &Path| fs::read_to_string(path).map_err(|e| PlanError::io("read", path, e));

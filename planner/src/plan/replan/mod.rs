@@ -367,7 +367,6 @@ fn write_rescue(plan: &Plan<'_>, dag: &Path, decision: &Decision) -> Result<(), 
 }
 
 fn append_edges(plan: &Plan<'_>, dag: &Path, decision: &Decision) -> Result<(), PlanError> {
-    use std::io::Write as _;
     if decision.edges.is_empty() {
         return Ok(());
     }
@@ -377,8 +376,7 @@ fn append_edges(plan: &Plan<'_>, dag: &Path, decision: &Decision) -> Result<(), 
         let written = pmc_dag::write::edge(&mut text, name(parent), name(child));
         written.map_err(|problem| PlanError::Code(vec![problem.to_string()]))?;
     }
-    let file = fs::OpenOptions::new().append(true).open(dag);
-    file.and_then(|mut file| file.write_all(text.as_bytes()))
+    pmc_dag::trailer::append(dag, &text, (0, decision.edges.len()))
         .map_err(|e| PlanError::io("write", dag, e))
 }
 
