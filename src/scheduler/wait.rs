@@ -15,7 +15,7 @@ pub enum WaitReason {
     Category,
     /// All workers are busy.
     Slots,
-    /// No host with a free slot has so many free CPUs and GPUs.
+    /// No host with a free slot has that many free CPUs and GPUs.
     Cpus {
         /// Requested CPUs.
         cpus: u32,
