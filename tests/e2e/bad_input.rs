@@ -398,7 +398,7 @@ fn executor_stops_on_a_full_or_read_only_disk_and_keeps_the_rescue_file() {
             .collect();
         let script = format!(
             "cp ../small.dag . && echo 'DONE first' > small.dag.rescue && env {} {} --monitord-hack \
-             --per-task-stdio small.dag",
+             --per-task-stdio --disk-reserve 0 small.dag",
             environment.join(" "),
             words.join(" ")
         );

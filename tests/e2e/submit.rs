@@ -82,6 +82,8 @@ fn submitted_run_drains_on_the_signal_of_slurm_and_resumes() {
             "--drain",
             "4",
         ])
+        // The script of a job is one word.
+        .arg("-Dpegasus.parser.arguments.split=false")
         .args(["-Dpegasus.memory=1", "--submit", "--json", "workflow.yml"])
         .run()
         .ok();
