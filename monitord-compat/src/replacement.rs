@@ -3,8 +3,8 @@
 //!
 //! The new files are written into [`STAGING`]`/new`, with the paths that they will have in the submit
 //! directory. [`commit`] renames that directory to [`PENDING`]. From then on the new plan counts: [`finish`]
-//! moves its files to their places, the DAG last, and a program that finds a pending directory calls it before
-//! anything else. The replaced files go to `replaced/NNN`; nothing is removed or truncated.
+//! moves its files to their places, the DAG last, and a program that finds a pending directory calls it
+//! before anything else. The replaced files go to `replaced/NNN`; nothing is removed or truncated.
 //!
 //! All of this happens under the lock of the DAG: see [`crate::run_lock::lock_dag`].
 
