@@ -4,7 +4,6 @@
 //! therefore escape every character that could control a terminal. They never panic: [`finish`] turns output
 //! that could not be written into an exit code.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -125,13 +124,4 @@ fn note(stream: Stream, result: io::Result<()>) {
         Stream::Stderr => &mut failures.stderr,
     };
     slot.get_or_insert(error);
-}
-
-/// Returns one line of text: line ends are escaped, too.
-#[must_use]
-pub fn one_line(text: &str) -> Cow<'_, str> {
-    match escape(text) {
-        line if line.contains('\n') => Cow::Owned(line.replace('\n', "\\n")),
-        line => line,
-    }
 }
