@@ -2,7 +2,7 @@
 
 use crate::profiles::Namespace;
 
-use super::{CONDOR, Key, ONLY_SHELL, off, on, on_for};
+use super::{CONDOR, Key, off, on, on_for};
 
 const CREDENTIALS: &str = "credentials are not copied; profiles of the namespace env name their files";
 const DAGMAN: &str = "there is no DAGMan, the executor runs the jobs";
@@ -46,8 +46,11 @@ const PEGASUS_KEYS: &[Key] = &[
     off("diskspace", "",
         "the executor does not share out disk space; the clean-up strategy constraint limits its use"),
     on("enable_for_data_reuse", "the job need not run if its outputs exist, with the scope `partial`"),
-    off("exitcode.failuremsg", "", ONLY_SHELL),
-    off("exitcode.successmsg", "", ONLY_SHELL),
+    on("exitcode.failuremsg",
+        "texts, separated by `@`: a job with one of them in its output has failed: task option `--failure-message`"),
+    on("exitcode.successmsg",
+        "texts, separated by `@`: a job without one of them in its output has failed: task option \
+        `--success-message`"),
     on("glite.arguments", "more lines for the head of the batch script"),
     off("googlep12", "", CREDENTIALS),
     on("gpus", "task option `-g`, the number of GPUs"),
