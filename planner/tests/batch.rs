@@ -265,7 +265,7 @@ fn all_cores_of_a_node_are_used_by_default() -> Result<(), Box<dyn std::error::E
     let text = fs::read_to_string(&plan.planned.scripts[0].path)?;
     assert!(
         directives(&text, "#FLUX:").starts_with(&[
-            "--job-name=chain-0",
+            "--job-name=two_words-0",
             "--nodes=2",
             "--nslots=2",
             "--exclusive"
