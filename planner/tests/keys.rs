@@ -396,7 +396,8 @@ fn messages_in_the_output_decide() -> Outcome {
     let case = chain(&profiles(
         "pegasus: {exitcode.failuremsg: bad@it's worse, exitcode.successmsg: All is well}",
     ));
-    let expected = "--failure-message bad --failure-message \"it\\'s worse\" --success-message \"All is well\"";
+    let expected =
+        "--failure-message bad --failure-message \"it\\'s worse\" --success-message \"All is well\"";
     let plan = case.plan(LINE)?;
     assert!(
         options(&plan, "first_A").ends_with(expected),
