@@ -94,7 +94,7 @@ pub const OPTIONS: &[OptionSpec] = &[
         "host-memory",
         "N",
         set_host_memory,
-        "Amount of memory per host in MiB",
+        "Amount of memory per host in MB",
     ),
     value("host-cpus", "N", set_host_cpus, "Number of CPUs per host"),
     flag(
@@ -177,6 +177,13 @@ pub const OPTIONS: &[OptionSpec] = &[
         "watch-memory",
         |args| args.watch_memory = true,
         "End tasks whose processes use more memory than they request",
+    )
+    .additional(),
+    value(
+        "more-memory",
+        "FACTOR",
+        set_more_memory,
+        "Let tasks request FACTOR times their memory after running out of it [default: 1]",
     )
     .additional(),
     value(
@@ -367,6 +374,13 @@ fn set_host_gpus(args: &mut RawArgs, value: &OsStr) -> Set {
 
 fn set_host_name(args: &mut RawArgs, value: &OsStr) -> Set {
     args.host_name = host_name(value, "--host-name")?;
+    Ok(())
+}
+
+fn set_more_memory(args: &mut RawArgs, value: &OsStr) -> Set {
+    let percent = pmc_dag::factor(value.as_bytes());
+    let refusal = || EarlyExit::refuse("--more-memory must be a number from 1 to 1000");
+    args.more_memory_percent = Some(percent.ok_or_else(refusal)?);
     Ok(())
 }
 

@@ -133,12 +133,13 @@ mod tests {
             0..4,
         );
         let quiet = proptest::option::of((any::<u32>(), any::<u64>()));
-        let memory = proptest::option::of((any::<u64>(), any::<bool>()));
+        let memory = proptest::option::of((any::<u64>(), any::<u64>(), any::<bool>()));
         let result = (any::<u64>(), any::<i32>(), durations(), forwards, quiet, memory).prop_map(
             |(submit, status, runtime, forwards, quiet, memory)| {
                 let mut outcome = Outcome::new(status, runtime);
-                outcome.memory = memory.map(|(peak_mib, out_of_memory)| MemoryUse {
+                outcome.memory = memory.map(|(peak_mib, requested_mib, out_of_memory)| MemoryUse {
                     peak_mib,
+                    requested_mib,
                     out_of_memory,
                 });
                 outcome.quiet = quiet.map(|(file, start_ms)| QuietAttempt { file, start_ms });
