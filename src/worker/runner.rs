@@ -184,6 +184,7 @@ impl Runner {
             limit: task.runtime_limit.or(self.options.runtime_limit),
             memory_limit_kib: launch.watched_memory_mb().map(|mb| mb << 10),
             kill: &self.kill,
+            options: &self.options,
         };
         let ending = attempt.finish(pipes, &mut process, watch)?;
         let status = ending.status;
