@@ -25,8 +25,8 @@ pub(super) const PART: mpi::Tag = 4;
 /// Tag of the empty message that is the last one of its sender.
 pub(super) const GOODBYE: mpi::Tag = 2;
 
-/// Maximum bytes of an MPI message. MPI libraries send more than about 4 kB in another way: the receiver reads
-/// the memory of the sender, which the system forbids for processes that are protected from their tasks.
+/// Maximum bytes of an MPI message. MPI libraries may send more than about 4 kB in another way: the receiver
+/// reads the memory of the sender, which the system forbids for processes that do not trust their tasks.
 pub(super) const MAX_BYTES: usize = 4000;
 
 /// Maximum bytes of an encoded message: more than any system takes as the arguments of a process.
