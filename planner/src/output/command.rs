@@ -154,7 +154,7 @@ impl Commands {
             (of.memory_mb, of.cpus, of.gpus, of.priority);
         command.tries = of.tries;
         if let Err(problem) = super::dagman::push_options(plan, id, &mut command.options) {
-            problems.push(problem);
+            problems.push(problem.to_string());
         }
         command.options.push_str(&of.options);
         if !super::cluster::inherits_environment(plan, id) {
