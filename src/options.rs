@@ -15,6 +15,9 @@ const DEFAULT_DRAIN_GRACE: Duration = Duration::from_secs(8);
 /// Default of [`Options::disk_reserve`], in MiB: small, so that only full file systems hold a run.
 const DEFAULT_DISK_RESERVE_MIB: u64 = 8;
 
+/// Default of [`WorkerOptions::forward_limit`]: 1 GiB.
+pub const DEFAULT_FORWARD_LIMIT: u64 = 1 << 30;
+
 /// Options of the master.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -141,6 +144,8 @@ pub struct WorkerOptions {
     pub host_script: Option<PathBuf>,
     /// Time limit of a task without an option of its own.
     pub runtime_limit: Option<Duration>,
+    /// Maximum bytes that an attempt may send through its pipes; 0 means no limit.
+    pub forward_limit: u64,
     /// The kickstart of this installation. A task server runs its tasks; without it, each starts its own.
     pub kickstart: Option<PathBuf>,
     /// Environment that tasks inherit.

@@ -194,6 +194,13 @@ pub const OPTIONS: &[OptionSpec] = &[
     )
     .additional(),
     value(
+        "forward-limit",
+        "MIB",
+        set_forward_limit,
+        "Fail tasks that forward more through their pipes; 0: no limit [default: 1024]",
+    )
+    .additional(),
+    value(
         "max-jobs",
         "CATEGORY=N",
         set_max_jobs,
@@ -386,6 +393,11 @@ fn set_more_memory(args: &mut RawArgs, value: &OsStr) -> Set {
 
 fn set_disk_reserve(args: &mut RawArgs, value: &OsStr) -> Set {
     args.disk_reserve_mib = Some(unsigned(value, "--disk-reserve")?);
+    Ok(())
+}
+
+fn set_forward_limit(args: &mut RawArgs, value: &OsStr) -> Set {
+    args.forward_limit_mib = Some(unsigned(value, "--forward-limit")?);
     Ok(())
 }
 

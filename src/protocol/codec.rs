@@ -103,6 +103,7 @@ mod tests {
     use proptest::sample::Index;
 
     use super::*;
+    use crate::payload::Payload;
     use crate::protocol::{
         Assignment, ForwardedData, MemoryUse, Outcome, QuietAttempt, Registration, SubmitId, TaskResult,
     };
@@ -129,7 +130,14 @@ mod tests {
             },
         );
         let forwards = vec(
-            (bytes(), bytes()).prop_map(|(target, data)| ForwardedData { target, data }),
+            (
+                bytes(),
+                prop_oneof![
+                    bytes().prop_map(Payload::Bytes),
+                    any::<u64>().prop_map(Payload::Sent)
+                ],
+            )
+                .prop_map(|(target, data)| ForwardedData { target, data }),
             0..4,
         );
         let quiet = proptest::option::of((any::<u32>(), any::<u64>()));

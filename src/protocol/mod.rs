@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 
 pub use codec::DecodeError;
 
+use crate::payload::Payload;
+
 /// Number of a process of the run: 0 is the master, workers start at 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Rank(pub u32);
@@ -73,6 +75,16 @@ pub struct TaskResult {
     pub outcome: Outcome,
     /// Data that the task wants appended to shared files, in the order of writing.
     pub forwards: Vec<ForwardedData>,
+}
+
+impl TaskResult {
+    /// Bytes of forwarded data that are not part of the encoded message.
+    #[must_use]
+    pub fn stored_len(&self) -> u64 {
+        let data = self.forwards.iter().map(|piece| &piece.data);
+        let stored = data.filter(|data| !matches!(data, Payload::Bytes(_)));
+        stored.map(Payload::len).sum()
+    }
 }
 
 /// How an attempt ended. The same value goes from the worker to the logs.
@@ -157,8 +169,7 @@ pub struct ForwardedData {
     #[serde(with = "serde_bytes")]
     pub target: Vec<u8>,
     /// What is appended to it.
-    #[serde(with = "serde_bytes")]
-    pub data: Vec<u8>,
+    pub data: Payload,
 }
 
 /// A message from the master to a worker.

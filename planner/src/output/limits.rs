@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::error::{Cause, Problem};
 use crate::exec::JobId;
 use crate::profiles::{Namespace, Profiles};
 use crate::task_request::{self, CPUS, GPUS, MEMORY, PRIORITY};
@@ -134,17 +135,17 @@ pub(crate) fn resources(plan: &Plan<'_>, id: JobId, command: &mut Command, probl
 ///
 /// # Errors
 /// An invalid profile; the message names the job.
-pub(crate) fn push_more_memory(plan: &Plan<'_>, id: JobId, options: &mut String) -> Result<(), String> {
+pub(crate) fn push_more_memory(plan: &Plan<'_>, id: JobId, options: &mut String) -> Result<(), Problem> {
     let job = plan.job(id);
     let profiles = &plan.exec.setups[job.setup].profiles;
     let Some(factor) = profiles.pegasus("pmc_more_memory").map(str::trim) else {
         return Ok(());
     };
     if pmc_dag::factor(factor.as_bytes()).is_none() {
-        return Err(format!(
+        return Err(Cause::Profile.problem(format!(
             "Invalid Value specified for pmc_more_memory {factor} for job {}: it must be a number from 1 to 1000",
             job.name
-        ));
+        )));
     }
     // Writing into a String cannot fail.
     let _ = write!(options, "--more-memory {factor} ");

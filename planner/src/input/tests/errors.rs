@@ -221,8 +221,8 @@ fn wrong_dax_elements_are_reported() {
          w:3:22: the element uses needs the attribute name\n\
          w:3:39: the attribute transfer must be true, false or optional, not `perhaps`\n\
          w:4:1: job C needs the attribute file\n\
-         w:6:1: job t has no id\n\
-         w:5:16: the dependency X -> A names the job X, which does not exist"
+         w:5:16: the dependency X -> A names the job X, which does not exist\n\
+         w:6:1: job t has no id"
     );
     assert_eq!(
         refused("<adag name=\"x\" version=\"4.0\"><job id=\"A\" name=\"t\"/></adag>"),
