@@ -94,7 +94,7 @@ pub const OPTIONS: &[OptionSpec] = &[
         "host-memory",
         "N",
         set_host_memory,
-        "Amount of memory per host in MB",
+        "Amount of memory per host in MiB",
     ),
     value("host-cpus", "N", set_host_cpus, "Number of CPUs per host"),
     flag(

@@ -12,7 +12,7 @@ use thiserror::Error;
 use super::{ToMaster, ToWorker};
 
 /// Version of the encoding.
-const VERSION: u8 = 6;
+const VERSION: u8 = 7;
 
 /// Directions.
 const TO_MASTER: u8 = 1;
@@ -165,24 +165,37 @@ mod tests {
         let texts = (bytes(), proptest::option::of(bytes()), bytes());
         let resources = (any::<u64>(), any::<u32>(), numbers(), numbers());
         let limit = proptest::option::of(durations());
-        let run = (any::<u64>(), texts, resources, limit, forwards(), forwards()).prop_map(
-            |(submit, (name, id, command), resources, runtime_limit, pipe_forwards, file_forwards)| {
-                let (memory_mb, cpus, cpu_set, gpu_set) = resources;
-                ToWorker::Run(Box::new(Assignment {
-                    submit: SubmitId(submit),
-                    name,
-                    id,
-                    command,
-                    memory_mb,
-                    cpus,
-                    cpu_set,
-                    gpu_set,
-                    runtime_limit,
-                    pipe_forwards,
-                    file_forwards,
-                }))
-            },
-        );
+        let messages = (vec(bytes(), 0..3), vec(bytes(), 0..3));
+        let run = (
+            any::<u64>(),
+            texts,
+            resources,
+            limit,
+            (forwards(), forwards()),
+            messages,
+        )
+            .prop_map(
+                |(submit, (name, id, command), resources, runtime_limit, forwards, messages)| {
+                    let (memory_mb, cpus, cpu_set, gpu_set) = resources;
+                    let (pipe_forwards, file_forwards) = forwards;
+                    let (failure_messages, success_messages) = messages;
+                    ToWorker::Run(Box::new(Assignment {
+                        submit: SubmitId(submit),
+                        name,
+                        id,
+                        command,
+                        memory_mb,
+                        cpus,
+                        cpu_set,
+                        gpu_set,
+                        runtime_limit,
+                        pipe_forwards,
+                        file_forwards,
+                        failure_messages,
+                        success_messages,
+                    }))
+                },
+            );
         prop_oneof![
             any::<u32>().prop_map(|host_rank| ToWorker::Setup { host_rank }),
             run,

@@ -205,4 +205,8 @@ pub struct Assignment {
     pub pipe_forwards: Vec<(Vec<u8>, Vec<u8>)>,
     /// `-F SRC=DEST` of the task.
     pub file_forwards: Vec<(Vec<u8>, Vec<u8>)>,
+    /// `--failure-message` of the task.
+    pub failure_messages: Vec<Vec<u8>>,
+    /// `--success-message` of the task.
+    pub success_messages: Vec<Vec<u8>>,
 }

@@ -72,6 +72,10 @@ pub struct Task<'a> {
     pub pipe_forwards: &'a [Forward],
     /// `-F SRC=DEST`, sorted by source.
     pub file_forwards: &'a [Forward],
+    /// Texts in the output of the task that make it fail.
+    pub failure_messages: &'a [Vec<u8>],
+    /// Texts that must be in the output of the task, else it has failed.
+    pub success_messages: &'a [Vec<u8>],
 }
 
 impl Dag {
@@ -224,6 +228,8 @@ impl Dag {
             runtime_limit: options.runtime_limit,
             pipe_forwards: rare.map_or(&[], |rare| &rare.pipes),
             file_forwards: rare.map_or(&[], |rare| &rare.files),
+            failure_messages: rare.map_or(&[], |rare| &rare.failure_messages),
+            success_messages: rare.map_or(&[], |rare| &rare.success_messages),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Options of a TASK line, between the name and the program.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::error::DagErrorKind;
@@ -88,6 +89,10 @@ pub(crate) struct RareOptions {
     pub(crate) abort_on: Option<AbortOn>,
     /// Name of the category; empty for none.
     pub(crate) category: Vec<u8>,
+    /// Texts in the output that make the task fail.
+    pub(crate) failure_messages: Vec<Vec<u8>>,
+    /// Texts without which the task has failed.
+    pub(crate) success_messages: Vec<Vec<u8>>,
 }
 
 impl Options {
@@ -186,6 +191,14 @@ pub(crate) fn parse<'a>(name: &[u8], rest: &'a [u8]) -> Result<(Options, &'a [u8
                 }
                 options.rare.get_or_insert_default().category = value.into_owned();
             }
+            b"--failure-message" => {
+                let value = message(value("--failure-message", "TEXT")?, name)?;
+                options.rare.get_or_insert_default().failure_messages.push(value);
+            }
+            b"--success-message" => {
+                let value = message(value("--success-message", "TEXT")?, name)?;
+                options.rare.get_or_insert_default().success_messages.push(value);
+            }
             _ => {
                 return Err(DagErrorKind::Argument {
                     argument: lossy(&word),
@@ -265,6 +278,14 @@ fn abort_on(value: &[u8]) -> Option<AbortOn> {
         None => u8::try_from(own).ok()?,
     };
     Some(AbortOn { code, exit })
+}
+
+/// Returns a text to look for in the output of a task. An empty one would be in every output.
+fn message(value: Cow<'_, [u8]>, name: &[u8]) -> Result<Vec<u8>, DagErrorKind> {
+    if value.is_empty() {
+        return Err(invalid("message", &value, name));
+    }
+    Ok(value.into_owned())
 }
 
 /// Adds a forward, split at the first `=`. The last of several with the same key wins.

@@ -66,7 +66,7 @@ pub(crate) fn resources(plan: &Plan<'_>, id: JobId, command: &mut Command, probl
             && !value.bytes().all(|b| b.is_ascii_digit())
         {
             problems.push(format!(
-                "Invalid Value specified for {key} {value} for job {}: it must be a whole number of MB",
+                "Invalid Value specified for {key} {value} for job {}: it must be a whole number of MiB",
                 job.name
             ));
         }
@@ -77,7 +77,7 @@ pub(crate) fn resources(plan: &Plan<'_>, id: JobId, command: &mut Command, probl
             // 2^53 is the largest exact integer.
             Ok(mb) if (0.0..9e15).contains(&mb) => command.memory_mb = (mb >= 1.0).then_some(mb as u64),
             _ => problems.push(format!(
-                "Invalid Value specified for memory {value} for job {}: it must be a number of MB",
+                "Invalid Value specified for memory {value} for job {}: it must be a number of MiB",
                 job.name
             )),
         }

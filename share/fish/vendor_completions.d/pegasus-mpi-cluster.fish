@@ -4,7 +4,7 @@ complete -c pegasus-mpi-cluster -s m -l max-failures -d 'Stop submitting tasks a
 complete -c pegasus-mpi-cluster -s t -l tries -d 'Try tasks N times before marking them failed' -r
 complete -c pegasus-mpi-cluster -s r -l rescue -d 'Path to rescue log [default: DAGFILE.rescue]' -r
 complete -c pegasus-mpi-cluster -l host-script -d 'Path to script that will be launched on each host' -r
-complete -c pegasus-mpi-cluster -l host-memory -d 'Amount of memory per host in MB' -r
+complete -c pegasus-mpi-cluster -l host-memory -d 'Amount of memory per host in MiB' -r
 complete -c pegasus-mpi-cluster -l host-cpus -d 'Number of CPUs per host' -r
 complete -c pegasus-mpi-cluster -l max-wall-time -d 'Maximum wall time of the job in minutes' -r
 complete -c pegasus-mpi-cluster -l maxfds -d 'Maximum cached file descriptors' -r
