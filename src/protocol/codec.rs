@@ -103,6 +103,7 @@ mod tests {
     use proptest::sample::Index;
 
     use super::*;
+    use crate::payload::Payload;
     use crate::protocol::{
         Assignment, ForwardedData, MemoryUse, Outcome, QuietAttempt, Registration, SubmitId, TaskResult,
     };
@@ -129,16 +130,24 @@ mod tests {
             },
         );
         let forwards = vec(
-            (bytes(), bytes()).prop_map(|(target, data)| ForwardedData { target, data }),
+            (
+                bytes(),
+                prop_oneof![
+                    bytes().prop_map(Payload::Bytes),
+                    any::<u64>().prop_map(Payload::Sent)
+                ],
+            )
+                .prop_map(|(target, data)| ForwardedData { target, data }),
             0..4,
         );
         let quiet = proptest::option::of((any::<u32>(), any::<u64>()));
-        let memory = proptest::option::of((any::<u64>(), any::<bool>()));
+        let memory = proptest::option::of((any::<u64>(), any::<u64>(), any::<bool>()));
         let result = (any::<u64>(), any::<i32>(), durations(), forwards, quiet, memory).prop_map(
             |(submit, status, runtime, forwards, quiet, memory)| {
                 let mut outcome = Outcome::new(status, runtime);
-                outcome.memory = memory.map(|(peak_mib, out_of_memory)| MemoryUse {
+                outcome.memory = memory.map(|(peak_mib, requested_mib, out_of_memory)| MemoryUse {
                     peak_mib,
+                    requested_mib,
                     out_of_memory,
                 });
                 outcome.quiet = quiet.map(|(file, start_ms)| QuietAttempt { file, start_ms });

@@ -67,7 +67,7 @@ impl Master {
             name: line.name.to_vec(),
             id: line.id.map(<[u8]>::to_vec),
             command: line.command.to_vec(),
-            memory_mb: line.memory_mb,
+            memory_mb: self.request(task).memory_mb,
             cpus: line.cpus,
             cpu_set: grant.block.clone().map_or_else(Vec::new, Iterator::collect),
             gpu_set: grant.gpus.numbers().collect(),

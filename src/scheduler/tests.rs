@@ -52,6 +52,7 @@ impl Outbox for Log {
                 let sign = if gone { '-' } else { '+' };
                 format!("{host} {sign}{slots} {sign}{cpus} {sign}{memory_mb}")
             }
+            Record::MoreMemory { task, memory_mb } => format!("memory {} {memory_mb}", task.0),
             Record::Adopted(task, submit) => format!("adopted {} {}", task.0, submit.0),
             Record::Evicted { task, submit, rank } => {
                 format!("evicted {} {} on {}", task.0, submit.0, rank.0)

@@ -186,6 +186,7 @@ impl Runner {
             limit: task.runtime_limit.or(self.options.runtime_limit),
             memory_limit_kib: launch.watched_memory_mb().map(|mb| mb << 10),
             kill: &self.kill,
+            options: &self.options,
         };
         let mut ending = attempt.finish(pipes, &mut process, watch)?;
         if let Some(check) = check

@@ -179,6 +179,12 @@ impl Dag {
         self.rare(task)?.abort_on
     }
 
+    /// Percent of its memory that a task requests after an attempt that ran out of memory, if set.
+    #[must_use]
+    pub fn more_memory(&self, task: TaskId) -> Option<u32> {
+        self.rare(task)?.more_memory
+    }
+
     /// Resources that a task requests.
     #[must_use]
     pub fn request(&self, task: TaskId) -> Request {

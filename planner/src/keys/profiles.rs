@@ -74,6 +74,8 @@ const PEGASUS_KEYS: &[Key] = &[
     off("pegasus_credentials", "", CREDENTIALS),
     off("pegasus_lite_env_source", "", LITE),
     on("pmc_arguments", "the same as pmc_task_arguments"),
+    on("pmc_more_memory",
+        "task option `--more-memory`: factor for the memory of the next attempt after one that ran out of memory"),
     on("pmc_priority", "task option `-p`"),
     on("pmc_request_cpus", "task option `-c`"),
     on("pmc_request_gpus", "task option `-g`"),

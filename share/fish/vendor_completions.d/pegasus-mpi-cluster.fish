@@ -4,7 +4,7 @@ complete -c pegasus-mpi-cluster -s m -l max-failures -d 'Stop submitting tasks a
 complete -c pegasus-mpi-cluster -s t -l tries -d 'Try tasks N times before marking them failed' -r
 complete -c pegasus-mpi-cluster -s r -l rescue -d 'Path to rescue log [default: DAGFILE.rescue]' -r
 complete -c pegasus-mpi-cluster -l host-script -d 'Path to script that will be launched on each host' -r
-complete -c pegasus-mpi-cluster -l host-memory -d 'Amount of memory per host in MiB' -r
+complete -c pegasus-mpi-cluster -l host-memory -d 'Amount of memory per host in MB' -r
 complete -c pegasus-mpi-cluster -l host-cpus -d 'Number of CPUs per host' -r
 complete -c pegasus-mpi-cluster -l max-wall-time -d 'Maximum wall time of the job in minutes' -r
 complete -c pegasus-mpi-cluster -l maxfds -d 'Maximum cached file descriptors' -r
@@ -13,7 +13,9 @@ complete -c pegasus-mpi-cluster -l host-name -d 'Name of this host; workers with
 complete -c pegasus-mpi-cluster -l host-gpus -d 'Number of GPUs per host' -r
 complete -c pegasus-mpi-cluster -l runtime-limit -d 'Time limit of each task without an option -T of its own' -r
 complete -c pegasus-mpi-cluster -l drain-grace -d 'Time that running tasks have after SIGTERM [default: 8]' -r
+complete -c pegasus-mpi-cluster -l more-memory -d 'Let tasks request FACTOR times their memory after running out of it [default: 1]' -r
 complete -c pegasus-mpi-cluster -l disk-reserve -d 'Start no tasks while the disk has less free space; 0: no check [default: 8]' -r
+complete -c pegasus-mpi-cluster -l forward-limit -d 'Fail tasks that forward more through their pipes; 0: no limit [default: 1024]' -r
 complete -c pegasus-mpi-cluster -l max-jobs -d 'Run at most N tasks of a category at a time; may be repeated' -r
 complete -c pegasus-mpi-cluster -l sync-interval -d 'Sync rescue file and forwarded data to disk this often; 0: never [default: 1000]' -r
 complete -c pegasus-mpi-cluster -s h -l help -d 'Print this message'
