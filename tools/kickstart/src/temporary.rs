@@ -1,14 +1,18 @@
 //! Temporary files. Files that capture a stream have no name where the file system allows it, so none is left
-//! behind however the process ends. Files that the job opens have a name until they are dropped.
+//! behind however the process ends. Files that the job opens have a name until they are dropped; [`sweep`]
+//! removes those of processes that were killed.
 
-use std::fs::{File, OpenOptions, Permissions};
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use rustix::fs::{MemfdFlags, memfd_create};
+use nix::unistd::getuid;
+use rustix::fs::{FlockOperation, MemfdFlags, flock, memfd_create};
 use tempfile::{Builder, NamedTempFile};
 
 use crate::environment::Environment;
@@ -90,6 +94,48 @@ fn named(directory: &Path, stream: &str) -> io::Result<NamedTempFile> {
         .tempfile_in(directory)
 }
 
+/// End of the names of mailboxes. The original kickstart never uses it, so its files are never swept.
+const MAILBOX_SUFFIX: &str = ".pmc";
+
+/// Age from which a mailbox without a lock was left behind. A younger one may not have its lock yet.
+const LEFT_BEHIND: Duration = Duration::from_secs(60);
+
+/// Removes the mailboxes of killed processes from a directory. A living process holds the lock of its
+/// mailbox. What cannot be examined stays.
+pub fn sweep(directory: &Path) {
+    let is_mailbox = |name: &OsStr| {
+        let name = name.as_encoded_bytes();
+        name.starts_with(b"ks.") && name.ends_with(MAILBOX_SUFFIX.as_bytes())
+    };
+    let entries = directory.read_dir().into_iter().flatten().flatten();
+    for entry in entries.filter(|entry| is_mailbox(&entry.file_name())) {
+        let path = entry.path();
+        if is_left_behind(&path) {
+            // Another process may sweep, too.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+fn is_left_behind(path: &Path) -> bool {
+    let opened = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(path);
+    let Ok((file, status)) = opened.and_then(|file| file.metadata().map(|status| (file, status))) else {
+        return false;
+    };
+    let is_old = status
+        .modified()
+        .is_ok_and(|time| time.elapsed().is_ok_and(|age| age > LEFT_BEHIND));
+    status.is_file() && status.uid() == getuid().as_raw() && is_old && lock(&file)
+}
+
+/// Locks a file, unless another process has it locked. The lock ends with the process.
+fn lock(file: &File) -> bool {
+    flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
+}
+
 fn in_memory(stream: &str) -> io::Result<File> {
     Ok(memfd_create(format!("ks.{stream}"), MemfdFlags::CLOEXEC)?.into())
 }
@@ -110,7 +156,14 @@ impl Mailbox {
     /// No file can be made, not even in memory.
     pub fn new(directories: &[PathBuf], purpose: &str) -> io::Result<Self> {
         for directory in directories {
-            if let Ok(file) = named(directory, purpose) {
+            let made = Builder::new()
+                .prefix(&format!("ks.{purpose}."))
+                .suffix(MAILBOX_SUFFIX)
+                .append(true)
+                .tempfile_in(directory);
+            if let Ok(file) = made {
+                // Where files cannot be locked, they are not swept either.
+                let _ = lock(file.as_file());
                 return Ok(Self::Named(file));
             }
         }
@@ -141,6 +194,7 @@ impl Mailbox {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::time::SystemTime;
 
     use super::*;
 
@@ -161,6 +215,36 @@ mod tests {
         assert_eq!(mailbox.file().metadata().unwrap().len(), 3);
         drop(mailbox);
         assert_eq!(folder.path().read_dir().unwrap().count(), 0);
+    }
+
+    #[test]
+    fn mailboxes_of_killed_processes_are_swept() {
+        let folder = tempfile::tempdir().unwrap();
+        let live = Mailbox::new(&[folder.path().into()], "meta").unwrap();
+        let left = |name: &str| {
+            let file = File::create(folder.path().join(name)).unwrap();
+            file.set_modified(SystemTime::now() - 2 * LEFT_BEHIND).unwrap();
+        };
+        left("ks.meta.a.pmc");
+        left("ks.meta.original");
+        live.file()
+            .set_modified(SystemTime::now() - 2 * LEFT_BEHIND)
+            .unwrap();
+        std::fs::write(folder.path().join("ks.meta.young.pmc"), "").unwrap();
+        sweep(folder.path());
+        let mut names: Vec<_> = folder
+            .path()
+            .read_dir()
+            .unwrap()
+            .map(|e| e.unwrap().path())
+            .collect();
+        names.sort();
+        let mut expected = ["ks.meta.original", "ks.meta.young.pmc"]
+            .map(|name| folder.path().join(name))
+            .to_vec();
+        expected.push(live.path().to_owned());
+        expected.sort();
+        assert_eq!(names, expected);
     }
 
     #[test]
