@@ -8,11 +8,10 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::OnceLock;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::unistd::getuid;
-use rustix::fs::{FlockOperation, MemfdFlags, flock, memfd_create};
+use rustix::fs::{MemfdFlags, memfd_create};
 use tempfile::{Builder, NamedTempFile};
 
 use crate::environment::Environment;
@@ -97,43 +96,44 @@ fn named(directory: &Path, stream: &str) -> io::Result<NamedTempFile> {
 /// End of the names of mailboxes. The original kickstart never uses it, so its files are never swept.
 const MAILBOX_SUFFIX: &str = ".pmc";
 
-/// Age from which a mailbox without a lock was left behind. A younger one may not have its lock yet.
-const LEFT_BEHIND: Duration = Duration::from_secs(60);
-
-/// Removes the mailboxes of killed processes from a directory. A living process holds the lock of its
-/// mailbox. What cannot be examined stays.
-pub fn sweep(directory: &Path) {
-    let is_mailbox = |name: &OsStr| {
-        let name = name.as_encoded_bytes();
-        name.starts_with(b"ks.") && name.ends_with(MAILBOX_SUFFIX.as_bytes())
+/// Returns a name for what knows the processes of this machine: its start, and the name space of processes.
+/// Directories may be shared with other machines and containers.
+fn machine() -> Option<&'static str> {
+    static MACHINE: OnceLock<Option<String>> = OnceLock::new();
+    let read = || {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        let space = fs::metadata("/proc/self/ns/pid").ok()?.ino();
+        Some(format!("{}-{space}", boot.split('-').next()?))
     };
-    let entries = directory.read_dir().into_iter().flatten().flatten();
-    for entry in entries.filter(|entry| is_mailbox(&entry.file_name())) {
-        let path = entry.path();
-        if is_left_behind(&path) {
-            // Another process may sweep, too.
-            let _ = fs::remove_file(path);
+    MACHINE.get_or_init(read).as_deref()
+}
+
+/// Removes the mailboxes of killed processes from a directory. Their names say which process they belong to.
+pub fn sweep(directory: &Path) {
+    let Some(machine) = machine() else { return };
+    let owner = |name: &OsStr| {
+        let name = name.to_str()?.strip_prefix("ks.")?.strip_suffix(MAILBOX_SUFFIX)?;
+        let (_, rest) = name.split_once(&format!(".{machine}-"))?;
+        rest.split_once('.')?.0.parse().ok()
+    };
+    for entry in directory.read_dir().into_iter().flatten().flatten() {
+        if let Some(pid) = owner(&entry.file_name())
+            && has_ended(pid)
+        {
+            // Another process may sweep, too. Those of other users stay.
+            let _ = fs::remove_file(entry.path());
         }
     }
 }
 
-fn is_left_behind(path: &Path) -> bool {
-    let opened = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
-        .open(path);
-    let Ok((file, status)) = opened.and_then(|file| file.metadata().map(|status| (file, status))) else {
-        return false;
-    };
-    let is_old = status
-        .modified()
-        .is_ok_and(|time| time.elapsed().is_ok_and(|age| age > LEFT_BEHIND));
-    status.is_file() && status.uid() == getuid().as_raw() && is_old && lock(&file)
-}
-
-/// Locks a file, unless another process has it locked. The lock ends with the process.
-fn lock(file: &File) -> bool {
-    flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
+/// Returns whether a process has ended, perhaps without its parent having noticed.
+fn has_ended(pid: u32) -> bool {
+    match fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(stat) => stat
+            .rsplit_once(") ")
+            .is_some_and(|(_, rest)| rest.starts_with(['Z', 'X'])),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
 }
 
 fn in_memory(stream: &str) -> io::Result<File> {
@@ -156,14 +156,15 @@ impl Mailbox {
     /// No file can be made, not even in memory.
     pub fn new(directories: &[PathBuf], purpose: &str) -> io::Result<Self> {
         for directory in directories {
-            let made = Builder::new()
-                .prefix(&format!("ks.{purpose}."))
-                .suffix(MAILBOX_SUFFIX)
-                .append(true)
-                .tempfile_in(directory);
+            let made = match machine() {
+                Some(machine) => Builder::new()
+                    .prefix(&format!("ks.{purpose}.{machine}-{}.", std::process::id()))
+                    .suffix(MAILBOX_SUFFIX)
+                    .append(true)
+                    .tempfile_in(directory),
+                None => named(directory, purpose),
+            };
             if let Ok(file) = made {
-                // Where files cannot be locked, they are not swept either.
-                let _ = lock(file.as_file());
                 return Ok(Self::Named(file));
             }
         }
@@ -194,7 +195,6 @@ impl Mailbox {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
-    use std::time::SystemTime;
 
     use super::*;
 
@@ -221,30 +221,19 @@ mod tests {
     fn mailboxes_of_killed_processes_are_swept() {
         let folder = tempfile::tempdir().unwrap();
         let live = Mailbox::new(&[folder.path().into()], "meta").unwrap();
-        let left = |name: &str| {
-            let file = File::create(folder.path().join(name)).unwrap();
-            file.set_modified(SystemTime::now() - 2 * LEFT_BEHIND).unwrap();
-        };
-        left("ks.meta.a.pmc");
-        left("ks.meta.original");
-        live.file()
-            .set_modified(SystemTime::now() - 2 * LEFT_BEHIND)
-            .unwrap();
-        std::fs::write(folder.path().join("ks.meta.young.pmc"), "").unwrap();
+        let machine = machine().unwrap();
+        // No process has such a large id.
+        let killed = format!("ks.meta.{machine}-{}.AbCdEf.pmc", i32::MAX);
+        let others = [
+            "ks.meta.original".to_owned(),
+            format!("ks.meta.0-1-{}.AbCdEf.pmc", i32::MAX),
+        ];
+        for name in others.iter().chain([&killed]) {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
         sweep(folder.path());
-        let mut names: Vec<_> = folder
-            .path()
-            .read_dir()
-            .unwrap()
-            .map(|e| e.unwrap().path())
-            .collect();
-        names.sort();
-        let mut expected = ["ks.meta.original", "ks.meta.young.pmc"]
-            .map(|name| folder.path().join(name))
-            .to_vec();
-        expected.push(live.path().to_owned());
-        expected.sort();
-        assert_eq!(names, expected);
+        assert!(live.path().exists() && !folder.path().join(killed).exists());
+        assert!(others.iter().all(|name| folder.path().join(name).exists()));
     }
 
     #[test]
