@@ -31,6 +31,9 @@ pub struct Options {
     pub skip_rescue: bool,
     /// Attempts of a task without an option of its own; at least 1.
     pub tries: u32,
+    /// Percent of its memory that a task without an option of its own requests after an attempt that ran out
+    /// of memory; 100 for no more.
+    pub more_memory_percent: u32,
     /// Stop after this number of failed tasks; 0 means no limit.
     pub max_failures: u32,
     /// Categories and the maximum numbers of their running tasks, instead of those in the DAG file.
@@ -159,6 +162,7 @@ impl Options {
             rescue: with_suffix(dag, ".rescue"),
             skip_rescue: false,
             tries: 1,
+            more_memory_percent: 100,
             max_failures: 0,
             max_jobs: Vec::new(),
             max_wall_minutes: None,

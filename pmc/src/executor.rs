@@ -91,6 +91,7 @@ pub fn run(
 fn local_run(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString, OsString)>) -> LocalRun {
     let mut options = Options::new(dag, "pmc".as_ref());
     options.tries = execution.tries;
+    options.more_memory_percent = execution.more_memory.unwrap_or(100);
     options.max_failures = execution.max_failures.unwrap_or(0);
     options.dagman_log = Some(with_suffix(dag, ".dagman.out"));
     options.dagman_progress = true;

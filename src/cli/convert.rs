@@ -22,6 +22,7 @@ impl RawArgs {
         }
         options.skip_rescue = self.skip_rescue;
         options.tries = self.tries.unwrap_or(1);
+        options.more_memory_percent = self.more_memory_percent.unwrap_or(100);
         options.max_failures = self.max_failures;
         options.max_jobs.clone_from(&self.max_jobs);
         options.max_wall_minutes = self.max_wall_time.filter(|minutes| *minutes > 0.0);

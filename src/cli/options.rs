@@ -180,6 +180,13 @@ pub const OPTIONS: &[OptionSpec] = &[
     )
     .additional(),
     value(
+        "more-memory",
+        "FACTOR",
+        set_more_memory,
+        "Let tasks request FACTOR times their memory after running out of it [default: 1]",
+    )
+    .additional(),
+    value(
         "disk-reserve",
         "MIB",
         set_disk_reserve,
@@ -374,6 +381,13 @@ fn set_host_gpus(args: &mut RawArgs, value: &OsStr) -> Set {
 
 fn set_host_name(args: &mut RawArgs, value: &OsStr) -> Set {
     args.host_name = host_name(value, "--host-name")?;
+    Ok(())
+}
+
+fn set_more_memory(args: &mut RawArgs, value: &OsStr) -> Set {
+    let percent = pmc_dag::factor(value.as_bytes());
+    let refusal = || EarlyExit::refuse("--more-memory must be a number from 1 to 1000");
+    args.more_memory_percent = Some(percent.ok_or_else(refusal)?);
     Ok(())
 }
 

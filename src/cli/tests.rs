@@ -103,7 +103,7 @@ fn every_option_is_stored() {
                 --host-cpus 4 --host-gpus 3 --strict-limits --max-wall-time 0.5 --jobstate-log --monitord-hack \
                 --no-resource-log --no-sleep-on-recv --maxfds 9 --keep-affinity --set-affinity --workers 3 \
                 --no-forward-journal --sync-interval 20 --drain-grace 2.5 --host-name node7 --disk-reserve 100 --forward-limit 7 \
-                --watch-memory --runtime-limit 60 --max-jobs db=2 --max-jobs a=b=1";
+                --watch-memory --more-memory 1.5 --runtime-limit 60 --max-jobs db=2 --max-jobs a=b=1";
     let args = parse_with(line, &[("PMC_KICKSTART", "exec")]).unwrap();
     let expected = RawArgs {
         dag: "a.dag".into(),
@@ -123,6 +123,7 @@ fn every_option_is_stored() {
         disk_reserve_mib: Some(100),
         forward_limit_mib: Some(7),
         watch_memory: true,
+        more_memory_percent: Some(150),
         host_memory: 100,
         host_cpus: 4,
         host_gpus: 3,

@@ -264,7 +264,7 @@ impl Logs {
                     jobstate_log::evicted(&mut log.lines, now, name, submit.0);
                 }
             }
-            Record::Fragmented(..) => {}
+            Record::Fragmented(..) | Record::MoreMemory { .. } => {}
         }
     }
 

@@ -15,6 +15,7 @@ use crate::profiles::Namespace;
 use super::Plan;
 use super::command::{Command, command, creates_work_dir, is_wrapped, shell_quote, work_dir};
 use super::events::JobEvents;
+use super::messages::{self, Kind};
 
 /// File with the functions, beside the script.
 const FUNCTIONS: (&str, &str) = (
@@ -198,10 +199,12 @@ fn post_arguments(plan: &Plan<'_>, id: JobId) -> String {
     let job = plan.job(id);
     let profiles = &plan.exec.setups[job.setup].profiles;
     let mut text = String::new();
-    for (option, key) in [("-f", "exitcode.failuremsg"), ("-s", "exitcode.successmsg")] {
-        if let Some(message) = profiles.pegasus(key).filter(|m| !m.is_empty()) {
-            let _ = write!(text, "{option} {} ", shell_quote(message));
-        }
+    for (kind, message) in messages::of(profiles) {
+        let option = match kind {
+            Kind::Failure => "-f",
+            Kind::Success => "-s",
+        };
+        let _ = write!(text, "{option} {} ", shell_quote(message));
     }
     text.push_str(&shell_quote(&job.name));
     text
