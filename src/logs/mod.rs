@@ -256,7 +256,7 @@ impl Logs {
                 };
                 self.write(now, task, submit, what);
             }
-            Record::Fragmented(..) => {}
+            Record::Fragmented(..) | Record::MoreMemory { .. } => {}
         }
     }
 

@@ -375,7 +375,7 @@ impl Master {
         if !is_free || !waits {
             return Err(refused);
         }
-        let request = self.dag.request(task);
+        let request = self.request(task);
         let grant = self.hosts.adopt(host, rank, request, adoption).ok_or(refused)?;
         match state {
             Some(State::Expected) => self.no_longer_expected(task),

@@ -17,7 +17,7 @@ use std::time::Duration;
 use pmc_dag::Dag;
 use pmc_dag::rescue::DoneSet;
 
-use crate::protocol::{Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
+use crate::protocol::{MemoryUse, Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
 use crate::scheduler::{Event, Master, MasterConfig, MasterError, Workers};
 
 use rustc_hash::FxHashMap;
@@ -37,6 +37,8 @@ struct Plan {
     config: MasterConfig,
     /// One attempt in this number fails; 0 means none.
     one_in_fails: u64,
+    /// Percent of its memory that a task requests after an attempt that ran out of memory.
+    more_memory: u32,
     /// Drain after this number of results.
     drain_after: Option<u64>,
     /// Prefill is enabled.
@@ -151,9 +153,15 @@ fn random_result(submit: SubmitId, one_in_fails: u64, random: &mut Random) -> Ta
     } else {
         0
     };
+    let mut outcome = Outcome::new(status, Duration::from_millis(1));
+    outcome.memory = (failed && random.one_in(2)).then(|| MemoryUse {
+        peak_mib: random.below(2000),
+        requested_mib: 0,
+        out_of_memory: true,
+    });
     TaskResult {
         submit,
-        outcome: Outcome::new(status, Duration::from_millis(1)),
+        outcome,
         forwards: Vec::new(),
     }
 }
@@ -180,6 +188,7 @@ fn run(plan: Plan, random: &mut Random) -> Result<Master, String> {
     };
     let model = Model::new(&plan);
     let mut master = Master::new(plan.dag.clone(), plan.done.clone(), workers, plan.config);
+    master = master.with_more_memory(plan.more_memory);
     if plan.prefill {
         master = master.with_prefill();
     }
@@ -405,6 +414,7 @@ fn random_plan(random: &mut Random) -> Plan {
             },
             crash_limit: 0,
         },
+        more_memory: random.pick(&[100, 150, 400]),
         one_in_fails: random.pick(&[0, 3, 10]),
         drain_after: random.one_in(5).then(|| random.below(50)),
         prefill: random.one_in(2),
@@ -469,6 +479,7 @@ fn thousands_of_workers_run_a_large_workflow() {
             max_failures: 0,
             crash_limit: 0,
         },
+        more_memory: 100,
         one_in_fails: 50,
         drain_after: None,
         prefill: true,

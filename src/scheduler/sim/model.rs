@@ -59,6 +59,8 @@ pub(super) struct Model {
     held: BTreeMap<SubmitId, Vec<u32>>,
     /// GPUs of running attempts.
     held_gpus: BTreeMap<SubmitId, Vec<u32>>,
+    /// Memory of tasks that request more than in the DAG.
+    raised: BTreeMap<TaskId, u64>,
     pub(super) sent: Vec<(Rank, ToWorker)>,
     thorough: bool,
     pub(super) mistake: Option<String>,
@@ -98,6 +100,7 @@ impl Model {
             prefilled: BTreeMap::new(),
             held: BTreeMap::new(),
             held_gpus: BTreeMap::new(),
+            raised: BTreeMap::new(),
             sent: Vec::new(),
             thorough: plan.thorough,
             mistake: None,
@@ -165,11 +168,13 @@ impl Model {
     }
 
     fn request(&self, task: TaskId) -> Request {
-        self.dag.request(task)
+        let request = self.dag.request(task);
+        let memory_mb = self.raised.get(&task).copied().unwrap_or(request.memory_mb);
+        Request { memory_mb, ..request }
     }
 
     fn kind(&self, task: TaskId) -> Kind {
-        (self.dag.request(task), self.dag.category(task))
+        (self.request(task), self.dag.category(task))
     }
 
     fn has_room(&self, category: Option<CategoryId>) -> bool {
@@ -522,6 +527,11 @@ impl Outbox for Model {
             Record::Capacity { host, slots, .. } => {
                 let known = self.hosts.contains_key(host);
                 self.check(known && slots == 1, || format!("{slots} slots of {host}"));
+            }
+            Record::MoreMemory { task, memory_mb } => {
+                let before = self.request(task).memory_mb;
+                self.check(memory_mb > before, || format!("{task:?} gets no more memory"));
+                self.raised.insert(task, memory_mb);
             }
             Record::Fragmented(task, _) => {
                 let cpus = self.dag.cpus(task);
