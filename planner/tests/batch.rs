@@ -261,6 +261,18 @@ fn all_cores_of_a_node_are_used_by_default() -> Result<(), Box<dyn std::error::E
         let text = fs::read_to_string(&script.expect("a script for Slurm").path).expect("a text");
         (text, plan.planned.batch_size.expect("a size"))
     };
+    let plan = case.plan(&format!("{LINE} --batch flux --nodes 2"))?;
+    let text = fs::read_to_string(&plan.planned.scripts[0].path)?;
+    assert!(
+        directives(&text, "#FLUX:").starts_with(&[
+            "--job-name=two_words-0",
+            "--nodes=2",
+            "--nslots=2",
+            "--exclusive"
+        ]) && text.contains("\nexec flux run --nodes=2 --exclusive --tasks-per-core=1 "),
+        "{text}"
+    );
+    assert!(plan.warnings().is_empty(), "{:?}", plan.warnings());
     let has = |text: &str, directive: &str| directives(text, "#SBATCH").contains(&directive);
     // The jobs request 1 CPU and 2048 MiB, and 4 CPUs and 3000 MiB.
     let (text, size) = sbatch("--batch slurm");

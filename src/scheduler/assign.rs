@@ -23,6 +23,10 @@ impl Master {
         }
         let mut ready = mem::take(&mut self.ready);
         for task in ready.drain(..) {
+            if self.nodes[task.index()].state != State::Ready {
+                // It was adopted, or is expected to be.
+                continue;
+            }
             self.last_submit += 1;
             let submit = SubmitId(self.last_submit);
             out.record(Record::Queued(task, submit));
@@ -63,13 +67,15 @@ impl Master {
             name: line.name.to_vec(),
             id: line.id.map(<[u8]>::to_vec),
             command: line.command.to_vec(),
-            memory_mb: line.memory_mb,
+            memory_mb: self.request(task).memory_mb,
             cpus: line.cpus,
             cpu_set: grant.block.clone().map_or_else(Vec::new, Iterator::collect),
             gpu_set: grant.gpus.numbers().collect(),
             runtime_limit: line.runtime_limit,
             pipe_forwards: line.pipe_forwards.to_vec(),
             file_forwards: line.file_forwards.to_vec(),
+            failure_messages: line.failure_messages.to_vec(),
+            success_messages: line.success_messages.to_vec(),
         }
     }
 

@@ -7,9 +7,11 @@
 //! first.
 //!
 //! Within a shape, tasks of one priority form a *chain*, linked through the tasks. All chains are known from
-//! the DAG; a bit set marks those that are not empty.
+//! the DAG; a bit set marks those that are not empty. Only a task that gets more memory than the DAG says
+//! needs a chain that is made later.
 
 use pmc_dag::{CategoryId, Dag, OptionSet, Request, TaskId};
+use rustc_hash::FxHashMap;
 
 use crate::protocol::SubmitId;
 use crate::scheduler::bits::BitSet;
@@ -91,6 +93,8 @@ pub(crate) struct Queue {
     chains: Vec<Chain>,
     /// Shapes of each category with a limit.
     by_category: Vec<Vec<ShapeId>>,
+    /// Chains of tasks that request more memory than in the DAG, by request, category and priority.
+    raised: FxHashMap<(Request, Option<CategoryId>, i64), u32>,
     len: usize,
     /// Highest priority of all chains.
     highest: i64,
@@ -110,6 +114,7 @@ impl Queue {
             classes: Vec::new(),
             chains: Vec::new(),
             by_category: vec![Vec::new(); dag.category_limits().len()],
+            raised: FxHashMap::default(),
             len: 0,
             highest: sets.iter().map(|set| set.priority).max().unwrap_or(0),
         };
@@ -176,6 +181,56 @@ impl Queue {
             self.chains.push(chain);
         }
         self.chains.len() as u32 - 1
+    }
+
+    /// Returns the chain for tasks like those of a chain, but with this request for memory. A new chain has a
+    /// shape of its own; making it is linear in the number of shapes of the class.
+    pub(crate) fn with_memory(&mut self, nodes: &[Node], chain: u32, memory_mb: u64) -> u32 {
+        let Chain { priority, shape, .. } = self.chains[chain as usize];
+        let &Shape {
+            request,
+            category,
+            is_open,
+            class,
+            ..
+        } = self.shape(shape);
+        let request = Request { memory_mb, ..request };
+        let number = self.chains.len() as u32;
+        let known = *self.raised.entry((request, category, priority)).or_insert(number);
+        if known != number {
+            return known;
+        }
+        let id = ShapeId(self.shapes.len() as u32);
+        self.shapes.push(Shape {
+            request,
+            category,
+            is_open,
+            class,
+            leaf: 0,
+            first_chain: number,
+            filled: BitSet::new(1),
+        });
+        self.chains.push(Chain {
+            priority,
+            shape: id,
+            first: NO_TASK,
+            last: NO_TASK,
+            len: 0,
+        });
+        if let Some(category) = category {
+            self.by_category[category.index()].push(id);
+        }
+        let members = &mut self.classes[class as usize];
+        let leaf = members.memories.partition_point(|memory| *memory <= memory_mb);
+        members.memories.insert(leaf, memory_mb);
+        members.shapes.insert(leaf, id);
+        members.set_up();
+        for leaf in 0..members.shapes.len() {
+            let id = self.classes[class as usize].shapes[leaf];
+            self.shapes[id.index()].leaf = leaf as u32;
+            self.update(nodes, id);
+        }
+        number
     }
 
     pub(crate) fn shapes(&self) -> &[Shape] {
@@ -281,6 +336,36 @@ impl Queue {
         self.chains[number as usize].len += 1;
         let shape = self.chains[number as usize].shape;
         self.update(nodes, shape);
+    }
+
+    /// Removes a task from anywhere in its chain. Linear in the length of the chain.
+    pub(crate) fn remove(&mut self, nodes: &mut [Node], task: TaskId) {
+        let number = nodes[task.index()].chain as usize;
+        let (mut before, mut at) = (NO_TASK, self.chains[number].first);
+        while at != task.0 {
+            if at == NO_TASK {
+                return;
+            }
+            (before, at) = (at, nodes[at as usize].next);
+        }
+        let next = nodes[task.index()].next;
+        let chain = &mut self.chains[number];
+        if before == NO_TASK {
+            chain.first = next;
+        } else {
+            nodes[before as usize].next = next;
+        }
+        if next == NO_TASK {
+            chain.last = before;
+        }
+        chain.len -= 1;
+        self.len -= 1;
+        let id = chain.shape;
+        if chain.first == NO_TASK {
+            let shape = &mut self.shapes[id.index()];
+            shape.filled.remove(number - shape.first_chain as usize);
+        }
+        self.update(nodes, id);
     }
 
     /// Returns the chain of all queued tasks, if they are of one chain.

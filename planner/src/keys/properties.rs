@@ -104,7 +104,6 @@ pub const PROPERTIES: &[Key] = &[
         "sub-workflows have no submit directory of their own"),
     off("pegasus.dir.timestamp.extended", "false", "names with a time are in the short form"),
     on("pegasus.dir.useTimestamp", "submit and work directories are named by time instead of `runNNNN`"),
-    off("pegasus.exitcode.*", "", "the executor judges a task by its exit status"),
     on("pegasus.file.cleanup.clusters.num", "clean-up jobs on a level"),
     on("pegasus.file.cleanup.clusters.size", "files that one clean-up job removes"),
     on("pegasus.file.cleanup.constraint.*.maxspace", "the same for one site"),

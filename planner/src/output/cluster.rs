@@ -147,7 +147,11 @@ pub(crate) fn command(plan: &Plan<'_>, id: JobId) -> Result<Command, Vec<String>
         Aggregator::MpiExec => parallel(plan, &setup.profiles, &needs, &mut command),
     };
     let mut options = String::new();
-    super::dagman::push_options(plan, id, &mut options).map_err(|problem| vec![problem])?;
+    super::dagman::push_options(plan, id, &mut options).map_err(|problem| vec![problem.to_string()])?;
+    if cluster.aggregator == Aggregator::SeqExec {
+        // The run inside a cluster judges each of its jobs.
+        super::messages::push_options(&setup.profiles, &mut options);
+    }
     options.push_str(&command.options);
     command.options = options;
     if !extra.is_empty() {

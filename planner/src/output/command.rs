@@ -154,8 +154,12 @@ impl Commands {
             (of.memory_mb, of.cpus, of.gpus, of.priority);
         command.tries = of.tries;
         if let Err(problem) = super::dagman::push_options(plan, id, &mut command.options) {
-            problems.push(problem);
+            problems.push(problem.to_string());
         }
+        if let Err(problem) = limits::push_more_memory(plan, id, &mut command.options) {
+            problems.push(problem.to_string());
+        }
+        super::messages::push_options(&setup.profiles, &mut command.options);
         command.options.push_str(&of.options);
         if !super::cluster::inherits_environment(plan, id) {
             command.environment.push_str(&common.environment);

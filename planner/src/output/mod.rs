@@ -11,6 +11,7 @@ pub(crate) mod in_order;
 pub(crate) mod layout;
 pub(crate) mod limits;
 pub(crate) mod lists;
+mod messages;
 pub(crate) mod records;
 pub(crate) mod secrets;
 pub(crate) mod shell;

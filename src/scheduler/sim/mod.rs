@@ -15,8 +15,8 @@ use std::time::Duration;
 use pmc_dag::Dag;
 use pmc_dag::rescue::DoneSet;
 
-use crate::protocol::{Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
-use crate::scheduler::{Event, Master, MasterConfig};
+use crate::protocol::{MemoryUse, Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
+use crate::scheduler::{Event, Master, MasterConfig, Workers};
 
 use testutils::Random;
 
@@ -31,6 +31,8 @@ struct Plan {
     config: MasterConfig,
     /// One attempt in this number fails; 0 means none.
     one_in_fails: u64,
+    /// Percent of its memory that a task requests after an attempt that ran out of memory.
+    more_memory: u32,
     /// Drain after this number of results.
     drain_after: Option<u64>,
     /// Prefill is enabled.
@@ -47,7 +49,7 @@ enum Report {
 }
 
 /// The workers: the tasks that each holds, the running one first, and their messages in transit.
-struct Workers {
+struct Slots {
     tasks: Vec<VecDeque<SubmitId>>,
     /// When the end of each running task reaches the master.
     end: Vec<u64>,
@@ -55,7 +57,7 @@ struct Workers {
     arriving: BinaryHeap<Reverse<(u64, Rank, Report)>>,
 }
 
-impl Workers {
+impl Slots {
     fn new(count: u32) -> Self {
         Self {
             tasks: vec![VecDeque::new(); count as usize],
@@ -135,9 +137,15 @@ fn random_result(submit: SubmitId, one_in_fails: u64, random: &mut Random) -> Ta
     } else {
         0
     };
+    let mut outcome = Outcome::new(status, Duration::from_millis(1));
+    outcome.memory = (failed && random.one_in(2)).then(|| MemoryUse {
+        peak_mib: random.below(2000),
+        requested_mib: 0,
+        out_of_memory: true,
+    });
     TaskResult {
         submit,
-        outcome: Outcome::new(status, Duration::from_millis(1)),
+        outcome,
         forwards: Vec::new(),
     }
 }
@@ -146,7 +154,8 @@ fn random_result(submit: SubmitId, one_in_fails: u64, random: &mut Random) -> Ta
 fn run(plan: Plan, random: &mut Random) -> Result<Master, String> {
     let mut model = Model::new(&plan);
     let workers = plan.workers.len() as u32;
-    let mut master = Master::new(plan.dag.clone(), plan.done, workers, plan.config);
+    let mut master = Master::new(plan.dag.clone(), plan.done, Workers::Fixed(workers), plan.config);
+    master = master.with_more_memory(plan.more_memory);
     if plan.prefill {
         master = master.with_prefill();
     }
@@ -156,7 +165,7 @@ fn run(plan: Plan, random: &mut Random) -> Result<Master, String> {
     let mut now = 0;
     let mut results = 0;
     let mut drained = false;
-    let mut at = Workers::new(workers);
+    let mut at = Slots::new(workers);
     let mut setups = 0;
     loop {
         master.schedule(&mut model);
@@ -319,7 +328,9 @@ fn random_plan(random: &mut Random) -> Plan {
             } else {
                 0
             },
+            crash_limit: 0,
         },
+        more_memory: random.pick(&[100, 150, 400]),
         one_in_fails: random.pick(&[0, 3, 10]),
         drain_after: random.one_in(5).then(|| random.below(50)),
         prefill: random.one_in(2),
@@ -360,7 +371,9 @@ fn thousands_of_workers_run_a_large_workflow() {
         config: MasterConfig {
             max_attempts: 10,
             max_failures: 0,
+            crash_limit: 0,
         },
+        more_memory: 100,
         one_in_fails: 50,
         drain_after: None,
         prefill: true,

@@ -67,6 +67,8 @@ pub(super) struct Model {
     held: BTreeMap<SubmitId, Vec<u32>>,
     /// GPUs of running attempts.
     held_gpus: BTreeMap<SubmitId, Vec<u32>>,
+    /// Memory of tasks that request more than in the DAG.
+    raised: BTreeMap<TaskId, u64>,
     pub(super) sent: Vec<(Rank, ToWorker)>,
     thorough: bool,
     pub(super) mistake: Option<String>,
@@ -115,6 +117,7 @@ impl Model {
             prefilled: BTreeMap::new(),
             held: BTreeMap::new(),
             held_gpus: BTreeMap::new(),
+            raised: BTreeMap::new(),
             sent: Vec::new(),
             thorough: plan.thorough,
             mistake: None,
@@ -123,11 +126,13 @@ impl Model {
     }
 
     fn request(&self, task: TaskId) -> Request {
-        self.dag.request(task)
+        let request = self.dag.request(task);
+        let memory_mb = self.raised.get(&task).copied().unwrap_or(request.memory_mb);
+        Request { memory_mb, ..request }
     }
 
     fn kind(&self, task: TaskId) -> Kind {
-        (self.dag.request(task), self.dag.category(task))
+        (self.request(task), self.dag.category(task))
     }
 
     fn has_room(&self, category: Option<CategoryId>) -> bool {
@@ -425,6 +430,12 @@ impl Outbox for Model {
                     format!("{host} reports {slots}, {cpus}, {memory_mb}, not {known:?}")
                 });
             }
+            Record::MoreMemory { task, memory_mb } => {
+                let before = self.request(task).memory_mb;
+                self.check(memory_mb > before, || format!("{task:?} gets no more memory"));
+                self.raised.insert(task, memory_mb);
+            }
+            Record::Capacity { .. } | Record::Adopted(..) | Record::Evicted { .. } => {}
             Record::Fragmented(task, _) => {
                 let cpus = self.dag.cpus(task);
                 self.check(cpus > 1, || format!("{task:?} with {cpus} CPUs needs no block"));

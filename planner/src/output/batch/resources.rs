@@ -238,13 +238,15 @@ impl Resources {
 
     /// Returns whether the script asks for whole nodes and starts a process for each core.
     pub(crate) fn uses_all_cores(&self, scheduler: Scheduler) -> bool {
-        self.all_cores && scheduler == Scheduler::Slurm
+        // The others ask for cores by number.
+        self.all_cores && matches!(scheduler, Scheduler::Slurm | Scheduler::Flux)
     }
 
     /// Returns whether the script asks for all memory of its nodes.
     pub(crate) fn uses_all_memory(&self, scheduler: Scheduler) -> bool {
-        let is_default = self.uses_all_cores(scheduler) && self.node.memory_mb.is_none();
-        scheduler == Scheduler::Slurm && (self.all_memory || is_default)
+        // The others give the memory of a whole node with its cores, or ask for memory by number.
+        scheduler == Scheduler::Slurm
+            && (self.all_memory || (self.all_cores && self.node.memory_mb.is_none()))
     }
 
     /// Returns the CPUs for each process, if the size of a node is known.
@@ -256,10 +258,13 @@ impl Resources {
     pub(crate) fn launcher(&self, scheduler: Scheduler) -> String {
         match (&self.launcher, scheduler) {
             // By itself, it would start one process on each node.
-            (Some(launcher), _) if launcher == "srun" && self.uses_all_cores(scheduler) => {
+            (Some(launcher), Scheduler::Slurm) if launcher == "srun" && self.all_cores => {
                 "srun --ntasks-per-node=\"$SLURM_CPUS_ON_NODE\"".into()
             }
             (Some(launcher), _) => launcher.clone(),
+            (None, Scheduler::Flux) if self.all_cores => {
+                format!("flux run --nodes={} --exclusive --tasks-per-core=1", self.nodes)
+            }
             (None, Scheduler::Flux) => format!("flux run --nodes={} --ntasks={}", self.nodes, self.ranks()),
             (None, Scheduler::Cobalt) => {
                 format!("aprun -n {} -N {}", self.ranks(), self.tasks_per_node)
@@ -303,7 +308,7 @@ impl Resources {
         }
         if let Some(scheduler) = self.preferred
             && self.all_cores
-            && scheduler != Scheduler::Slurm
+            && !self.uses_all_cores(scheduler)
             && self.launcher.as_deref() != Some("none")
         {
             warnings.push(format!(
