@@ -12,7 +12,7 @@ use crate::graph::{Graph, by_depth};
 use crate::output::layout::Layout;
 use crate::output::secrets::Secrets;
 use crate::output::submit_dir::SubmitDir;
-use crate::output::{self, Plan, batch, records};
+use crate::output::{self, Plan, records};
 use crate::properties::Properties;
 use crate::refine::cleanup::space::Sizes;
 use crate::refine::mapping::Mapper;
@@ -280,7 +280,7 @@ impl BuiltPlan<'_> {
         let plan = self.view();
         let (request, inputs) = (self.request, &self.inputs);
         let site = files::main_site(&plan);
-        let resources = batch::Resources::new(request, &inputs.properties, &plan.sites.get(site).profiles)?;
+        let resources = files::resources(request, &inputs.properties, plan.sites.get(site))?;
         warnings.extend(resources.warnings().into_iter().map(Diagnostic::from));
         check_commands(&plan)?;
         let mut sizes = Sizes::new(plan.workflow, plan.exec, &plan.settings.space)?;

@@ -13,7 +13,9 @@ use crate::output::events::{JobEvents, Tasks};
 use crate::output::fingerprints::Prints;
 use crate::output::secrets::{Secrets, put_private};
 use crate::output::{self, PROPERTIES, Plan, batch, records};
+use crate::properties::Properties;
 use crate::refine::settings::Generator;
+use crate::refine::sites::WorkSite;
 
 use super::inputs::{Inputs, property_sources};
 use super::{Script, iso_seconds};
@@ -68,7 +70,15 @@ fn generate(
                 path: &path,
             };
             output::dag::write(plan, dir, &dag, resources.node, events, to)?;
-            let executor = executor(request, &plan.sites.get(site).tools, warnings);
+            let tools = &plan.sites.get(site).tools;
+            let (executor, is_found) = executor(request, tools);
+            if !is_found {
+                warnings.push(Diagnostic::from(format!(
+                    "{EXECUTOR} is neither in {tools} nor on PATH; the batch scripts name it there all the same, in \
+                     case the compute nodes have it"
+                )));
+            }
+            let executor = executor.display().to_string();
             code.scripts = batch::write(plan, resources, &executor, dir)?;
             code.batch_size = Some(batch::describe(plan, resources));
         }
@@ -105,7 +115,7 @@ pub(super) fn write(
         time,
     )?;
     let site = main_site(plan);
-    let resources = batch::Resources::new(request, &inputs.properties, &plan.sites.get(site).profiles)?;
+    let resources = resources(request, &inputs.properties, plan.sites.get(site))?;
     warnings.extend(resources.warnings().into_iter().map(Diagnostic::from));
     let places = output::lists::write(plan, dir)?;
     plan.orders.get_or_init(|| places);
@@ -183,33 +193,38 @@ fn read_files(request: &Request, inputs: &Inputs) -> Vec<PathBuf> {
     all
 }
 
-/// Returns the path of pegasus-mpi-cluster: in the tools of the site, else on `PATH`.
-fn executor(request: &Request, tools: &str, warnings: &mut Vec<Diagnostic>) -> String {
-    const NAME: &str = "pegasus-mpi-cluster";
-    let first = Path::new(tools).join(NAME);
+/// Name of the executor.
+const EXECUTOR: &str = "pegasus-mpi-cluster";
+
+/// Returns the resources of the batch job of a site.
+///
+/// # Errors
+/// Invalid settings.
+pub(super) fn resources(
+    request: &Request,
+    properties: &Properties,
+    site: &WorkSite,
+) -> Result<batch::Resources, PlanError> {
+    let (executor, _) = executor(request, &site.tools);
+    let lacks_mpi = batch::lacks_mpi(&executor, request.environment.own_bin.as_deref());
+    batch::Resources::new(request, properties, &site.profiles, lacks_mpi)
+}
+
+/// Returns the path of the executor, in the tools of the site, else on `PATH`, and whether it is there.
+fn executor(request: &Request, tools: &str) -> (PathBuf, bool) {
+    let first = Path::new(tools).join(EXECUTOR);
     if first.exists() {
-        return first.display().to_string();
+        return (first, true);
     }
-    let path = request
-        .environment
-        .variables
-        .get("PATH")
-        .map_or("", String::as_str);
+    let path = request.environment.variables.get("PATH");
     let found = path
+        .map_or("", String::as_str)
         .split(':')
         .filter(|directory| directory.starts_with('/'))
-        .map(|directory| Path::new(directory).join(NAME))
+        .map(|directory| Path::new(directory).join(EXECUTOR))
         .find(|program| program.is_file());
-    match found {
-        Some(program) => program.display().to_string(),
-        None => {
-            warnings.push(Diagnostic::from(format!(
-                "{NAME} is neither in {tools} nor on PATH; the batch scripts name it there all the same, in case the \
-                 compute nodes have it"
-            )));
-            first.display().to_string()
-        }
-    }
+    let is_found = found.is_some();
+    (found.unwrap_or(first), is_found)
 }
 
 /// Returns the catalogs to copy into the submit directory.
