@@ -7,8 +7,8 @@ use std::sync::Arc;
 use anyhow::{Context as _, anyhow};
 use pegasus_mpi_cluster::{
     Aborted, DEFAULT_FORWARD_LIMIT, Interrupt, LocalRun, MemoryExcess, Options, RunEvent, SERVER_VARIABLES,
-    Stampede, Stdio, WorkerOptions, count_gpus, cpus_for_workers, describe_host, own_kickstart, protect_process, run_local,
-    usable_cpus,
+    Stampede, Stdio, WorkerOptions, count_gpus, cpus_for_workers, describe_host, own_kickstart,
+    protect_process, run_local, usable_cpus,
 };
 use pmc_dag::{Dag, TaskId};
 

@@ -358,7 +358,10 @@ pub fn receive_reply(pipe: &PipeReader, ticket: Ticket) -> io::Result<Option<Rep
         Ok(()) => {
             let (reply, found) = message.split_at(REPLY_BYTES - TICKET_BYTES);
             if Ticket::from_bytes(found) != Some(ticket) {
-                return Err(io::Error::new(ErrorKind::InvalidData, "not the reply to this request"));
+                return Err(io::Error::new(
+                    ErrorKind::InvalidData,
+                    "not the reply to this request",
+                ));
             }
             let mut peak_kib = [0; 8];
             peak_kib.copy_from_slice(&reply[2..]);
