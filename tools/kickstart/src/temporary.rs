@@ -169,6 +169,8 @@ impl Mailbox {
             }
         }
         let file = in_memory(purpose)?;
+        // A task server is closed to its jobs; this job needs the file.
+        nix::sys::prctl::set_dumpable(true)?;
         let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()).into();
         Ok(Self::Memory(file, path))
     }
