@@ -50,7 +50,7 @@ pub use protocol::{MemoryUse, Outcome, QuietAttempt, Rank};
 pub use scheduler::Summary;
 
 // This machine.
-pub use host::{cpus_for_workers, describe as describe_host, usable_cpus};
+pub use host::{cpus_for_workers, describe as describe_host, protect_process, usable_cpus};
 pub use protocol::Registration;
 pub use worker::count_gpus;
 

@@ -12,6 +12,7 @@ mod exit;
 mod failure;
 mod kinds;
 mod layout;
+mod left_over;
 mod programs;
 mod progress;
 mod report;

@@ -46,6 +46,7 @@ mod cpuset;
 mod error;
 mod gpus;
 mod hosts;
+mod max_tree;
 mod more_memory;
 mod nodes;
 mod prefill;

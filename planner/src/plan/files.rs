@@ -1,12 +1,8 @@
 //! Writes the files of a submit directory.
 
-use std::ffi::OsStr;
 use std::fs;
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use pmc_secrets::SecretNames;
 use rustc_hash::FxHashMap;
 
 use crate::catalog::replica::ReplicaCatalog;
@@ -15,6 +11,7 @@ use crate::exec::{ExecJob, Place, SiteId, Task};
 use crate::fingerprint::Facts;
 use crate::output::events::{JobEvents, Tasks};
 use crate::output::fingerprints::Prints;
+use crate::output::secrets::{Secrets, put_private};
 use crate::output::{self, PROPERTIES, Plan, batch, records};
 use crate::properties::Properties;
 use crate::refine::settings::Generator;
@@ -27,22 +24,6 @@ use crate::request::Request;
 
 pub(super) fn put(path: &Path, text: &str) -> Result<(), PlanError> {
     fs::write(path, text).map_err(|e| PlanError::io("write", path, e))
-}
-
-/// Writes the properties. Only their owner may read them if they have secrets, as the recipe can have, too.
-fn put_properties(path: &Path, text: &str, request: &Request) -> Result<(), PlanError> {
-    let more = request.environment.variables.get(pmc_secrets::VARIABLE);
-    let secrets = SecretNames::new(more.map(OsStr::new));
-    let has_secrets = secrets.are_in_properties(text) || secrets.hide_all(&request.line) != request.line;
-    let mode = if has_secrets { 0o600 } else { 0o666 };
-    let written = fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(mode)
-        .open(path)
-        .and_then(|mut file| file.write_all(text.as_bytes()));
-    written.map_err(|e| PlanError::io("write", path, e))
 }
 
 /// What runs the plan; paths are relative to the submit directory.
@@ -76,7 +57,12 @@ fn generate(
             let prints = Prints::new(plan);
             let head = prints.head(facts, read)?;
             let path = output::fingerprints::file(plan, dir);
-            put(&path, &head)?;
+            if plan.secrets.are_in_environments() {
+                // A hash of a short secret is not far from the secret.
+                put_private(&path, &head)?;
+            } else {
+                put(&path, &head)?;
+            }
             let file = fs::OpenOptions::new().append(true).open(&path);
             let to = output::dag::PrintsFile {
                 prints: &prints,
@@ -115,10 +101,11 @@ pub(super) fn write(
     warnings: &mut Vec<Diagnostic>,
 ) -> Result<Code, PlanError> {
     let base = &plan.base;
-    copy_catalogs(&catalogs(request, inputs), dir)?;
+    copy_catalogs(&catalogs(request, inputs), dir, &plan.secrets)?;
     if let Some(name) = request.workflow.file_name() {
-        copy(&request.workflow, &dir.join(name))?;
+        copy(&request.workflow, &dir.join(name), &plan.secrets)?;
     }
+    plan.secrets.write(dir)?;
     let now = request.environment.now;
     let time = now.to_utc().format("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
     let tasks = Tasks::create(
@@ -159,9 +146,9 @@ pub(super) fn write(
         inputs.sites.path.as_deref(),
         inputs.transformations.path.as_deref(),
     );
-    put_properties(&dir.join(PROPERTIES), &properties, request)?;
+    plan.secrets.put(&dir.join(PROPERTIES), &properties)?;
     if let Some(embedded) = &inputs.replicas.embedded {
-        put(
+        plan.secrets.put(
             &dir.join(format!("{base}.replica.store")),
             &replica_store(plan, embedded, &iso_seconds(now.into(), *now.offset())),
         )?;
@@ -253,7 +240,7 @@ fn catalogs(request: &Request, inputs: &Inputs) -> Vec<PathBuf> {
         .collect()
 }
 
-fn copy_catalogs(files: &[PathBuf], dir: &Path) -> Result<(), PlanError> {
+fn copy_catalogs(files: &[PathBuf], dir: &Path, secrets: &Secrets) -> Result<(), PlanError> {
     if files.is_empty() {
         return Ok(());
     }
@@ -267,14 +254,14 @@ fn copy_catalogs(files: &[PathBuf], dir: &Path) -> Result<(), PlanError> {
             number += 1;
             path = target.join(format!("{}.{number}", name.display()));
         }
-        copy(file, &path)?;
+        copy(file, &path, secrets)?;
     }
     Ok(())
 }
 
-fn copy(from: &Path, to: &Path) -> Result<(), PlanError> {
-    fs::copy(from, to)
-        .map(|_| ())
+fn copy(from: &Path, to: &Path, secrets: &Secrets) -> Result<(), PlanError> {
+    secrets
+        .copy(from, to)
         .map_err(|e| PlanError::io("copy to", to, e))
 }
 
