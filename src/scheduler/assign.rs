@@ -108,8 +108,7 @@ impl Master {
         });
         self.running += 1;
         self.summary.submitted += 1;
-        let chain = self.nodes[task.index()].chain;
-        if let Some(category) = self.queue.shape(self.queue.shape_of(chain)).category {
+        if let Some(category) = self.category_of(task) {
             self.enter_category(category);
         }
         self.prefill.note_start(rank);

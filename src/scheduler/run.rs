@@ -117,7 +117,8 @@ pub struct Master {
     pub(super) draining: bool,
     pub(super) held: bool,
     pub(super) workers: Workers,
-    /// By rank, from 1. Only with a fixed number of workers, which are set up when the last one has registered.
+    /// By rank, from 1. Only with a fixed number of workers, which are set up when the last one has
+    /// registered.
     registrations: Vec<Option<Registration>>,
     /// Workers that have registered.
     pub(super) registered: u32,

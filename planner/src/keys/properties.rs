@@ -25,6 +25,7 @@ pub const PROPERTIES: &[Key] = &[
     on("pegasus.batch.setup", "shell commands of the batch script before the run"),
     on("pegasus.batch.stampede", "the executor loads the STAMPEDE database during the run"),
     on("pegasus.batch.templates", "directory of custom batch scripts; like `--template-dir`"),
+    on("pegasus.batch.transport", "how the processes exchange messages: `agents`, `mpi` or `none`"),
     on("pegasus.batch.walltime", "wall time of the batch job; like `--walltime`"),
     off("pegasus.catalog.*.db.*", "", "SQLite needs driver and url only"),
     old("pegasus.catalog.*.db.driver", "pegasus.catalog.replica.db.driver"),

@@ -11,10 +11,10 @@ use std::fmt::Write as _;
 use pmc_dag::write::TaskLine;
 
 use crate::exec::{JobId, Setup, SetupId, SiteId, Task};
-use crate::profiles::{Namespace, Profiles};
 use crate::refine::settings::Generator;
 
 use super::lists::suffix;
+use super::secrets::environment;
 use super::{Plan, limits};
 
 use arguments::{argument_words, arguments};
@@ -279,7 +279,7 @@ impl CommonParts {
         CommonParts {
             key,
             resources,
-            environment: environment(&setup.profiles),
+            environment: environment(&plan.secrets, job.setup, &setup.profiles),
             kickstart: kickstart(plan, id, setup),
             place,
             limits,
@@ -464,16 +464,4 @@ fn bare(plan: &Plan<'_>, id: JobId, setup: &Setup, arguments: &str, command: &mu
     }
     let _ = write!(line, "{} {}", quote(&setup.executable), arguments);
     command.arguments = line;
-}
-
-/// Returns `/usr/bin/env K=V … `, or an empty text. It precedes kickstart, which reads some variables itself.
-pub(crate) fn environment(profiles: &Profiles) -> String {
-    let mut text = String::new();
-    for (key, value) in profiles.of(Namespace::Env) {
-        if text.is_empty() {
-            text.push_str("/usr/bin/env ");
-        }
-        let _ = write!(text, "{} ", quote(&format!("{key}={value}")));
-    }
-    text
 }

@@ -64,7 +64,7 @@ pub(crate) fn write(
         }
         if let Some(content) = &command.argument_file {
             let path = dir.join(format!("{}.arg", job.name));
-            fs::write(&path, content).map_err(|e| PlanError::io("write", &path, e))?;
+            plan.secrets.put(&path, content)?;
         }
         events.job(id, &command)?;
     }
@@ -133,7 +133,16 @@ fn calls(plan: &Plan<'_>, id: JobId, command: &Command, path: Option<&str>) -> R
     } else {
         work_dir(plan, id)
     };
-    let (program, arguments) = words(command);
+    let (mut program, mut arguments) = words(command);
+    if let Some(script) = plan.secrets.path(job.setup) {
+        let rest = [
+            shell_quote(&script),
+            shell_quote(&program),
+            Cow::Borrowed(&*arguments),
+        ];
+        arguments = rest.join(" ");
+        program = "/bin/sh".into();
+    }
     let mut text = format!(
         "\nexecute_job {} {} {} {} {} {}",
         shell_quote(&job.name),
@@ -225,6 +234,7 @@ fn environment<'p>(plan: &'p Plan<'_>, id: JobId, path: Option<&'p str>) -> Vec<
         .filter_map(|(key, value)| Some((key, value?)))
         .filter(|(key, _)| !own.iter().any(|(k, _)| k == key))
         .chain(own.iter().copied())
+        .filter(|(key, _)| !plan.secrets.has(key))
         .map(|(key, value)| (key, Cow::Borrowed(value)))
         .collect()
 }
