@@ -2,6 +2,7 @@
 
 #[cfg(feature = "mpi")]
 mod mpi;
+mod with_agents;
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
@@ -46,6 +47,12 @@ pub fn main(words: Vec<OsString>, environment: Vec<(OsString, OsString)>) -> Exi
         }
         Ok(args) => {
             let worker = args.worker_options(environment);
+            if args.agent {
+                return with_agents::agent(&args, worker);
+            }
+            if args.agents.is_some() {
+                return with_agents::master(&args, &program, worker, &launch);
+            }
             match launch {
                 Launch::Alone => alone(&args, &program, worker),
                 Launch::Launched { .. } => launched(&args, &program, worker, &launch),
@@ -166,6 +173,6 @@ fn refuse(message: &str) -> ExitCode {
 }
 
 /// Prints to stderr. If that fails, there is no other place for a message.
-fn print(text: &str) {
+pub(crate) fn print(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }

@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
+use super::Agents;
+
 /// The command line and the environment, not yet interpreted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RawArgs {
@@ -80,6 +82,22 @@ pub struct RawArgs {
     pub disk_reserve_mib: Option<u32>,
     /// `--workers`: number of workers of a run without an MPI launcher.
     pub workers: Option<u32>,
+    /// `--agent`: this process is an agent.
+    pub agent: bool,
+    /// The endpoint file of an agent.
+    pub endpoint: Option<PathBuf>,
+    /// `PMC_ENDPOINT`.
+    pub endpoint_value: Option<OsString>,
+    /// `--agents`.
+    pub agents: Option<Agents>,
+    /// `--launch`.
+    pub launch: Option<OsString>,
+    /// `--slots`.
+    pub slots: Option<u32>,
+    /// `--agent-timeout`, in seconds.
+    pub agent_timeout: Option<f64>,
+    /// `--join-timeout`, in seconds.
+    pub join_timeout: Option<f64>,
 }
 
 /// A text to print to stderr instead of running a DAG, and the exit code.

@@ -7,7 +7,7 @@ use signal_hook::consts::SIGTERM;
 
 use super::conclusion::End;
 use super::{Aborted, Driver, Loop, RunError, RunEvent};
-use crate::protocol::{Rank, ToMaster};
+use crate::protocol::{NodeChange, Rank, ToMaster};
 use crate::scheduler::{Event, Summary};
 use crate::transport::{MasterTransport, WaitPolicy};
 
@@ -189,6 +189,8 @@ impl<T: MasterTransport> Driver<'_, T> {
             }
             ToMaster::Retracted { submits } => Event::Retracted(from, submits),
             ToMaster::Failed { message } => Event::Failed(from, message),
+            ToMaster::Node(NodeChange::Lost) => Event::Failed(from, "Its agent is lost".to_owned()),
+            ToMaster::Node(NodeChange::Silent | NodeChange::Back) => return Ok(()),
         };
         Ok(self.master.handle(event, &mut self.out)?)
     }
@@ -198,6 +200,8 @@ impl<T: MasterTransport> Driver<'_, T> {
             return Err(error.into());
         }
         self.out.logs.flush()?;
-        self.note_written()
+        self.note_written()?;
+        self.out.transport.settle();
+        Ok(())
     }
 }

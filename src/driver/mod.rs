@@ -96,6 +96,7 @@ fn start<T: MasterTransport>(
 ) -> Result<RunSummary, RunError> {
     let setup = Setup::new(options, transport.workers(), transport.supports_prefill());
     let result = setup.and_then(|mut setup| {
+        transport.begin()?;
         let database = Database::start(options, &setup.dag)?;
         setup.reporter = database.as_ref().map(Database::reporter);
         let result = Driver::new(setup, transport, options, interrupt, observer).run(event_loop);

@@ -42,6 +42,19 @@ pub enum ToMaster {
     /// The worker was asked to end by SIGTERM: the run should drain. The worker continues until the master
     /// ends it.
     Terminating,
+    /// The transport says this about the worker's agent. It never comes from a worker.
+    Node(NodeChange),
+}
+
+/// What has become of an agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NodeChange {
+    /// It does not answer, but may come back.
+    Silent,
+    /// It answers again.
+    Back,
+    /// It will not come back, and its tasks have ended.
+    Lost,
 }
 
 /// A worker's host and its resources.

@@ -43,6 +43,15 @@ pub enum TransportError {
         /// What is wrong with it.
         source: DecodeError,
     },
+    /// The endpoint file cannot be written.
+    #[error(transparent)]
+    Endpoint(#[from] pmc_link::EndpointError),
+    /// Agents cannot reach this process.
+    #[error(transparent)]
+    Server(#[from] pmc_link::ServerError),
+    /// Agents cannot be started.
+    #[error(transparent)]
+    Launch(#[from] super::agents::LaunchError),
     /// MPI counts bytes with 32 bits.
     #[error("Message of {0} bytes is too long for MPI")]
     TooLong(usize),

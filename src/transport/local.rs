@@ -115,8 +115,8 @@ impl MasterTransport for LocalMaster {
 
     fn receive(&mut self, timeout: Duration) -> Result<Option<(Rank, ToMaster)>, TransportError> {
         let received = self.combiner.receive(timeout);
-        if let Some((_, message)) = &received {
-            self.note_received(message);
+        if let Some((from, message)) = &received {
+            self.note_received(*from, message);
         }
         Ok(received)
     }
@@ -156,7 +156,7 @@ impl CombiningTransport for LocalMaster {
         Arc::clone(&self.combiner)
     }
 
-    fn note_received(&mut self, message: &ToMaster) {
+    fn note_received(&mut self, _: Rank, message: &ToMaster) {
         self.traffic.received += message.encoded_len() as u64;
     }
 }

@@ -1,5 +1,6 @@
 //! Carries messages between master and workers: one trait for each side, and one implementation for each way.
 
+pub mod agents;
 pub mod combiner;
 mod error;
 pub mod local;
@@ -29,6 +30,13 @@ pub enum WaitPolicy {
 pub trait MasterTransport {
     /// Number of workers; their ranks are `1..=workers()`.
     fn workers(&self) -> u32;
+    /// Begins to receive workers, if they come by themselves. The run lock is held from now on.
+    ///
+    /// # Errors
+    /// No worker can come.
+    fn begin(&mut self) -> Result<(), TransportError> {
+        Ok(())
+    }
     /// Sends a message without waiting until the receiver takes it.
     fn send(&mut self, to: Rank, message: ToWorker) -> Result<(), TransportError>;
     /// Returns the next message of any worker. Waits at most `timeout`. `None` if no message came by then, or
@@ -39,6 +47,9 @@ pub trait MasterTransport {
     /// Returns whether prefill pays: messages take so long that workers should have short tasks in advance.
     /// Such workers answer [`ToWorker::Retract`].
     fn supports_prefill(&self) -> bool;
+    /// Notes that what all messages so far say is in the rescue file and the forward journal: workers need not
+    /// keep it any more.
+    fn settle(&mut self) {}
     /// Returns the bytes sent to and received from workers so far.
     fn traffic(&self) -> Traffic;
     /// Waits until all workers have closed their files and ended; they have been sent [`ToWorker::Shutdown`]
@@ -52,7 +63,7 @@ pub trait CombiningTransport: MasterTransport + Send {
     /// Returns the combiner to which workers submit their messages.
     fn combiner(&self) -> Arc<Combiner>;
     /// Counts a message that came through the combiner.
-    fn note_received(&mut self, message: &ToMaster);
+    fn note_received(&mut self, from: Rank, message: &ToMaster);
 }
 
 /// A worker's side.

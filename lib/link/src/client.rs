@@ -162,13 +162,14 @@ impl Link {
 
 /// Makes connections.
 pub struct Client {
-    runtime: tokio::runtime::Runtime,
+    runtime: Arc<tokio::runtime::Runtime>,
     link: Arc<Link>,
 }
 
 /// A connection after its handshake.
-pub struct Connection<'a> {
-    client: &'a Client,
+pub struct Connection {
+    runtime: Arc<tokio::runtime::Runtime>,
+    link: Arc<Link>,
     framed: Framed<TlsStream<TcpStream>, LengthDelimitedCodec>,
     frames: UnboundedReceiver<Bytes>,
     /// What the master said to an agent that joined.
@@ -187,14 +188,17 @@ impl Client {
             .enable_io()
             .enable_time()
             .build()?;
-        Ok(Self { runtime, link })
+        Ok(Self {
+            runtime: Arc::new(runtime),
+            link,
+        })
     }
 
     /// Connects. The session goes on; without one, the agent joins and says `hello`.
     ///
     /// # Errors
     /// There is no connection. The session is kept.
-    pub fn connect(&self, endpoint: &Endpoint, hello: &[u8]) -> Result<Connection<'_>, ConnectError> {
+    pub fn connect(&self, endpoint: &Endpoint, hello: &[u8]) -> Result<Connection, ConnectError> {
         let config = Arc::new(endpoint.key.client_config()?);
         let mut last = ConnectError::Refused("the endpoint has no address".to_owned());
         for address in &endpoint.addresses {
@@ -219,7 +223,7 @@ impl Client {
         address: &str,
         connector: TlsConnector,
         hello: &[u8],
-    ) -> Result<Connection<'_>, ConnectError> {
+    ) -> Result<Connection, ConnectError> {
         let unreachable = |source| ConnectError::Unreachable {
             address: address.to_owned(),
             source,
@@ -271,7 +275,8 @@ impl Client {
                     .welcome(resume.is_some(), master, now)
                     .map_err(|error| ConnectError::Nonsense(error.to_string()))?;
                 Ok(Connection {
-                    client: self,
+                    runtime: Arc::clone(&self.runtime),
+                    link: Arc::clone(&self.link),
                     welcome: body.to_vec(),
                     joined: resume.is_none(),
                     framed,
@@ -318,10 +323,10 @@ impl Client {
     }
 }
 
-impl Connection<'_> {
+impl Connection {
     /// Reads and writes until the connection ends.
     pub fn run(self, agent: &mut dyn Agent) -> Closed {
-        let link = &self.client.link;
+        let link = &self.link;
         let interval = link.timing.heartbeat / 4;
         let mut port = Line {
             link,
@@ -330,7 +335,6 @@ impl Connection<'_> {
             asked: false,
         };
         let ended = self
-            .client
             .runtime
             .block_on(pump(self.framed, self.frames, Some(interval), &mut port));
         let asked = port.asked;

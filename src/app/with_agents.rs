@@ -1,0 +1,126 @@
+//! The program with agents: the master of some, or one of them.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pmc_link::Timing;
+
+use super::{check, conclude, print, refuse};
+use crate::agent::{self, AgentArgs, ENDPOINT_VARIABLE};
+use crate::cli::{self, Agents, RawArgs};
+use crate::interrupt::Interrupt;
+use crate::launch::Launch;
+use crate::logging;
+use crate::options::WorkerOptions;
+use crate::run::{AgentRun, run_with_agents};
+use crate::signals::{self, Process};
+use crate::transport::agents::messages::{HostOptions, WorkerSettings};
+use crate::transport::agents::{self, AgentOptions};
+
+/// Default of `--agent-timeout`.
+const AGENT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Default of `--join-timeout`.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Runs an agent.
+pub(super) fn agent(args: &RawArgs, worker: WorkerOptions) -> ExitCode {
+    let mut environment = worker.environment;
+    // Tasks must not know the key of the run.
+    environment.retain(|(name, _)| name != ENDPOINT_VARIABLE);
+    let args = AgentArgs {
+        endpoint: args.endpoint.clone(),
+        endpoint_value: args
+            .endpoint_value
+            .as_ref()
+            .map(|value| value.to_string_lossy().into_owned()),
+        slots: args.slots.unwrap_or(0),
+        join_timeout: args.join_timeout.map_or(JOIN_TIMEOUT, time),
+        host: HostOptions {
+            name: worker.host_name,
+            memory: worker.host_memory,
+            cpus: worker.host_cpus,
+            gpus: worker.host_gpus,
+        },
+        environment,
+    };
+    let interrupt = Arc::new(Interrupt::new());
+    if let Err(error) = signals::catch(&interrupt, Process::Worker) {
+        return refuse(&format!("Unable to handle signals: {}", pmc_dag::reason(&error)));
+    }
+    agent::run(&args, &interrupt)
+}
+
+/// Runs the master of agents.
+pub(super) fn master(args: &RawArgs, program: &OsStr, worker: WorkerOptions, launch: &Launch) -> ExitCode {
+    if let Launch::Launched { sign, .. } = launch {
+        if launch.is_first() {
+            return refuse(&format!(
+                "--agents is for one process, but an MPI launcher has started this one ({sign} is set)"
+            ));
+        }
+        return ExitCode::FAILURE;
+    }
+    if args.workers.is_some() {
+        return refuse("--workers is for runs without agents: give the slots of each agent with --slots");
+    }
+    let options = match agent_options(args, &worker) {
+        Ok(options) => options,
+        Err(message) => return refuse(&message),
+    };
+    if let Err(message) = check(args, 1) {
+        return refuse(&message.to_string());
+    }
+    print(&cli::version());
+    logging::init(args.verbosity);
+    let interrupt = Arc::new(Interrupt::new());
+    if let Err(error) = signals::catch(&interrupt, Process::Alone) {
+        return refuse(&format!("Unable to handle signals: {}", pmc_dag::reason(&error)));
+    }
+    let run = AgentRun {
+        options: args.options(program),
+        agents: options,
+    };
+    conclude(&run_with_agents(&run, &interrupt, &mut |_| {}))
+}
+
+fn agent_options(args: &RawArgs, worker: &WorkerOptions) -> Result<AgentOptions, String> {
+    let directory = std::env::current_dir().map_err(|error| {
+        format!(
+            "Unable to find the working directory: {}",
+            pmc_dag::reason(&error)
+        )
+    })?;
+    let launch = args.launch.as_deref().map(|how| launch(how, args)).transpose()?;
+    let agents = match &args.agents {
+        Some(Agents::Count(count)) => *count,
+        Some(Agents::Hosts(hosts)) => u32::try_from(hosts.len()).unwrap_or(u32::MAX),
+        None => 0,
+    };
+    Ok(AgentOptions {
+        dag: args.dag.clone(),
+        agents,
+        slots: args.slots.unwrap_or(0),
+        launch,
+        timing: Timing::with_lease(args.agent_timeout.map_or(AGENT_TIMEOUT, time)),
+        settings: WorkerSettings::new(worker, &directory),
+        verbosity: args.verbosity,
+    })
+}
+
+fn launch(how: &OsStr, _args: &RawArgs) -> Result<agents::Launch, String> {
+    match how.as_bytes() {
+        b"local" => Ok(agents::Launch::Local {
+            options: Vec::<OsString>::new(),
+        }),
+        _ => Err(format!("--launch {}: there is no such launcher", how.display())),
+    }
+}
+
+/// A time that does not fit is as good as unlimited.
+fn time(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
+}

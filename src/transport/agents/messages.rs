@@ -1,0 +1,184 @@
+//! What master and agents say to each other, beside the messages of workers.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::options::{WorkerOptions, own_kickstart};
+use crate::protocol::{Rank, SubmitId};
+
+/// What an agent says when it joins.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AgentHello {
+    /// Name of its host.
+    pub host: String,
+    /// Tasks that it can run at a time.
+    pub slots: u32,
+    /// The session that it had before: epoch and number. The tasks of that session have ended, unless they are
+    /// in `kept`.
+    pub before: Option<(u64, u64)>,
+    /// First of the ranks that it keeps, after the master has died.
+    pub first_rank: Option<u32>,
+    /// Attempts of the dead master that it runs, or whose results it has.
+    pub kept: Vec<KeptAttempt>,
+}
+
+/// An attempt that was started for a master that has died.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct KeptAttempt {
+    /// The slot that runs it.
+    pub rank: u32,
+    /// Its number in the run of the dead master.
+    pub submit: SubmitId,
+    /// Name of its task.
+    #[serde(with = "serde_bytes")]
+    pub task: Vec<u8>,
+}
+
+/// What the master says to an agent that joins.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AgentWelcome {
+    /// Rank of its first slot; the others follow.
+    pub first_rank: u32,
+    /// Its slots.
+    pub slots: u32,
+    /// What to print; see [`crate::logging::init`].
+    pub verbosity: i32,
+    /// Settings of its workers.
+    pub settings: WorkerSettings,
+}
+
+/// The part of [`WorkerOptions`] that is the same on all hosts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkerSettings {
+    /// Working directory of the master. Relative paths start there.
+    directory: Bytes,
+    dag: Bytes,
+    per_task_stdio: bool,
+    worker_files: Bytes,
+    lock_worker_files: bool,
+    report_quiet: bool,
+    host_memory: u32,
+    host_cpus: u32,
+    host_gpus: u32,
+    strict_limits: bool,
+    watch_memory: bool,
+    set_affinity: bool,
+    host_script: Option<Bytes>,
+    runtime_limit: Option<Duration>,
+    has_task_server: bool,
+}
+
+/// A path.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Bytes(#[serde(with = "serde_bytes")] Vec<u8>);
+
+impl From<&Path> for Bytes {
+    fn from(path: &Path) -> Self {
+        Self(path.as_os_str().as_bytes().to_vec())
+    }
+}
+
+impl From<&Bytes> for PathBuf {
+    fn from(bytes: &Bytes) -> Self {
+        OsString::from_vec(bytes.0.clone()).into()
+    }
+}
+
+impl WorkerSettings {
+    /// The settings of a run whose master has this working directory.
+    #[must_use]
+    pub fn new(options: &WorkerOptions, directory: &Path) -> Self {
+        Self {
+            directory: directory.into(),
+            dag: options.dag.as_path().into(),
+            per_task_stdio: options.per_task_stdio,
+            worker_files: options.worker_files.as_path().into(),
+            lock_worker_files: options.lock_worker_files,
+            report_quiet: options.report_quiet,
+            host_memory: options.host_memory,
+            host_cpus: options.host_cpus,
+            host_gpus: options.host_gpus,
+            strict_limits: options.strict_limits,
+            watch_memory: options.watch_memory,
+            set_affinity: options.set_affinity,
+            host_script: options.host_script.as_deref().map(Bytes::from),
+            runtime_limit: options.runtime_limit,
+            has_task_server: options.kickstart.is_some(),
+        }
+    }
+
+    /// Working directory of the master.
+    #[must_use]
+    pub fn directory(&self) -> PathBuf {
+        PathBuf::from(&self.directory)
+    }
+
+    /// Returns the options of the workers of this host. What `own` says about the host counts first.
+    #[must_use]
+    pub fn options(&self, own: &HostOptions, environment: Vec<(OsString, OsString)>) -> WorkerOptions {
+        let first = |own, master| if own == 0 { master } else { own };
+        WorkerOptions {
+            dag: PathBuf::from(&self.dag),
+            per_task_stdio: self.per_task_stdio,
+            worker_files: PathBuf::from(&self.worker_files),
+            lock_worker_files: self.lock_worker_files,
+            report_quiet: self.report_quiet,
+            host_name: own.name.clone(),
+            host_memory: first(own.memory, self.host_memory),
+            host_cpus: first(own.cpus, self.host_cpus),
+            host_gpus: first(own.gpus, self.host_gpus),
+            strict_limits: self.strict_limits,
+            watch_memory: self.watch_memory,
+            set_affinity: self.set_affinity,
+            host_script: self.host_script.as_ref().map(PathBuf::from),
+            runtime_limit: self.runtime_limit,
+            kickstart: self.has_task_server.then(own_kickstart).flatten(),
+            environment,
+        }
+    }
+}
+
+/// What the command line of an agent says about its host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostOptions {
+    /// Name instead of the system's.
+    pub name: Option<String>,
+    /// Memory in MB; 0 means unknown.
+    pub memory: u32,
+    /// CPUs; 0 means unknown.
+    pub cpus: u32,
+    /// GPUs; 0 means unknown.
+    pub gpus: u32,
+}
+
+/// Encodes what is said in a handshake.
+pub fn encode(message: &impl Serialize) -> Vec<u8> {
+    // Such messages consist of numbers, strings and lists, so they have no field that can fail to encode.
+    postcard::to_allocvec(message).unwrap_or_default()
+}
+
+/// Decodes what is said in a handshake.
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    match postcard::take_from_bytes(bytes) {
+        Ok((message, [])) => Some(message),
+        _ => None,
+    }
+}
+
+/// Puts the rank of a worker before its message.
+pub fn address(rank: Rank, encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut body = rank.0.to_le_bytes().to_vec();
+    encode(&mut body);
+    body
+}
+
+/// Splits a message into the rank of its worker and the rest.
+pub fn addressed(body: &[u8]) -> Option<(Rank, &[u8])> {
+    let (rank, message) = body.split_first_chunk()?;
+    Some((Rank(u32::from_le_bytes(*rank)), message))
+}

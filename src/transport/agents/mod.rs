@@ -1,0 +1,225 @@
+//! Workers as slots of agents: processes of this program on any host, which may come late and be lost.
+//!
+//! The thread that reads from agents submits their messages to the [`Combiner`], and so does the master's
+//! work itself.
+
+mod launcher;
+pub mod messages;
+mod reception;
+mod table;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pmc_link::{Endpoint, RunKey, Server, SessionId, Timing};
+
+pub use launcher::{Launch, LaunchError, Launcher};
+use messages::{AgentWelcome, WorkerSettings};
+use reception::{Reception, Rules};
+
+use super::combiner::Combiner;
+use super::{CombiningTransport, MasterTransport, Traffic, TransportError};
+use crate::interrupt::Interrupt;
+use crate::options::with_suffix;
+use crate::protocol::{Rank, ToMaster, ToWorker};
+
+/// How a run uses agents.
+#[derive(Clone, Debug)]
+pub struct AgentOptions {
+    /// The DAG file.
+    pub dag: PathBuf,
+    /// Number of agents.
+    pub agents: u32,
+    /// Slots of each agent; 0 lets each agent decide.
+    pub slots: u32,
+    /// How agents are started, if the master starts them.
+    pub launch: Option<Launch>,
+    /// The lease of agents.
+    pub timing: Timing,
+    /// Settings of the workers.
+    pub settings: WorkerSettings,
+    /// What agents print; see [`crate::logging::init`].
+    pub verbosity: i32,
+}
+
+/// The master's side.
+pub struct AgentMaster {
+    options: AgentOptions,
+    combiner: Arc<Combiner>,
+    /// Set when the run has begun.
+    running: Option<Running>,
+    /// The session of rank r is at r - 1.
+    sessions: Vec<SessionId>,
+    /// Handled messages of each session that are not settled.
+    handled: Vec<(SessionId, u64)>,
+    traffic: Traffic,
+}
+
+struct Running {
+    // Dropped first: its thread uses the rest.
+    server: Server,
+    reception: Arc<Reception>,
+    launcher: Option<Launcher>,
+    endpoint: PathBuf,
+}
+
+/// Returns the path of the endpoint file of a DAG.
+#[must_use]
+pub fn endpoint_path(dag: &std::path::Path) -> PathBuf {
+    with_suffix(dag, ".endpoint")
+}
+
+impl AgentMaster {
+    /// Prepares a run. [`MasterTransport::begin`] starts it. `interrupt` ends the waiting of
+    /// [`MasterTransport::receive`].
+    #[must_use]
+    pub fn new(options: AgentOptions, interrupt: &Interrupt) -> Self {
+        let combiner = Arc::new(Combiner::default());
+        let waker = Arc::clone(&combiner);
+        interrupt.on_raise(move || waker.wake());
+        Self {
+            options,
+            combiner,
+            running: None,
+            sessions: Vec::new(),
+            handled: Vec::new(),
+            traffic: Traffic::default(),
+        }
+    }
+
+    fn session_of(&mut self, rank: Rank) -> Option<SessionId> {
+        let index = (rank.0 as usize).checked_sub(1)?;
+        if self.sessions.get(index).is_none_or(|session| *session == 0) {
+            let table = self.running.as_ref()?.reception.table();
+            self.sessions.resize(table.last_rank() as usize, 0);
+            for (rank, session) in (1..).map(Rank).zip(&mut self.sessions) {
+                *session = table.session_of(rank).unwrap_or(0);
+            }
+        }
+        self.sessions.get(index).copied().filter(|session| *session != 0)
+    }
+
+    fn note(&mut self, from: Rank, message: &ToMaster) {
+        if matches!(message, ToMaster::Node(_)) {
+            return;
+        }
+        self.traffic.received += message.encoded_len() as u64;
+        let Some(session) = self.session_of(from) else {
+            return;
+        };
+        match self.handled.iter_mut().find(|(handled, _)| *handled == session) {
+            Some((_, messages)) => *messages += 1,
+            None => self.handled.push((session, 1)),
+        }
+    }
+}
+
+impl MasterTransport for AgentMaster {
+    fn workers(&self) -> u32 {
+        let joined = self
+            .running
+            .as_ref()
+            .map_or(0, |running| running.reception.table().last_rank());
+        joined.max(self.options.agents * self.options.slots)
+    }
+
+    fn begin(&mut self) -> Result<(), TransportError> {
+        let path = endpoint_path(&self.options.dag);
+        let key = RunKey::generate().map_err(pmc_link::ServerError::from)?;
+        let rules = Rules {
+            welcome: AgentWelcome {
+                first_rank: 0,
+                slots: self.options.slots,
+                verbosity: self.options.verbosity,
+                settings: self.options.settings.clone(),
+            },
+        };
+        let combiner = Arc::clone(&self.combiner);
+        let mut reception = None;
+        let server = Server::start(&key, 0, 1, self.options.timing, |hub| {
+            let made = Arc::new(Reception::new(Arc::clone(hub), combiner, rules));
+            reception = Some(Arc::clone(&made));
+            made
+        })?;
+        let reception = reception.ok_or(TransportError::MasterEnded)?;
+        let endpoint = Endpoint {
+            addresses: launcher::addresses(self.options.launch.as_ref(), server.port()),
+            epoch: 1,
+            lease: self.options.timing.lease,
+            key,
+        };
+        endpoint.write(&path)?;
+        let mut running = Running {
+            server,
+            reception,
+            launcher: None,
+            endpoint: path,
+        };
+        if let Some(launch) = &self.options.launch {
+            let agents = self.options.agents;
+            running.launcher = Some(Launcher::start(launch, agents, &running.endpoint, &endpoint)?);
+        }
+        self.running = Some(running);
+        Ok(())
+    }
+
+    fn send(&mut self, to: Rank, message: ToWorker) -> Result<(), TransportError> {
+        let session = self.session_of(to);
+        let Some((running, session)) = self.running.as_ref().zip(session) else {
+            // A slot that never came, at the end of the run.
+            return Ok(());
+        };
+        let body = messages::address(to, |body| message.encode(body));
+        self.traffic.sent += body.len() as u64;
+        running.server.hub().send(session, body);
+        Ok(())
+    }
+
+    fn receive(&mut self, timeout: Duration) -> Result<Option<(Rank, ToMaster)>, TransportError> {
+        let received = self.combiner.receive(timeout);
+        if let Some((from, message)) = &received {
+            self.note(*from, message);
+        }
+        Ok(received)
+    }
+
+    fn supports_prefill(&self) -> bool {
+        true
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+
+    fn settle(&mut self) {
+        if let Some(running) = &self.running {
+            for (session, messages) in self.handled.drain(..) {
+                running.server.hub().settle(session, messages);
+            }
+        }
+    }
+
+    fn close(&mut self, timeout: Duration) -> Vec<Rank> {
+        let end = Instant::now() + timeout;
+        let Some(running) = &mut self.running else {
+            return Vec::new();
+        };
+        let silent = running.reception.wait_gone(timeout);
+        if let Some(launcher) = &mut running.launcher {
+            launcher.end(end.saturating_duration_since(Instant::now()));
+        }
+        let _ = std::fs::remove_file(&running.endpoint);
+        silent
+    }
+}
+
+impl CombiningTransport for AgentMaster {
+    fn combiner(&self) -> Arc<Combiner> {
+        Arc::clone(&self.combiner)
+    }
+
+    fn note_received(&mut self, from: Rank, message: &ToMaster) {
+        self.note(from, message);
+    }
+}

@@ -1,0 +1,149 @@
+//! Receives agents and their messages, in the thread of the server.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use pmc_link::{Hub, Service, SessionId};
+
+use super::messages::{self, AgentHello, AgentWelcome};
+use super::table::AgentTable;
+use crate::protocol::{NodeChange, Rank, ToMaster};
+use crate::transport::combiner::Combiner;
+
+/// Maximum slots of an agent.
+const MAX_SLOTS: u32 = 10_000;
+
+/// What a newcomer is told, and which newcomers there may be.
+pub(super) struct Rules {
+    /// Without the first rank.
+    pub(super) welcome: AgentWelcome,
+}
+
+/// Passes on what agents say to the thread of the master.
+pub(super) struct Reception {
+    pub(super) hub: Arc<Hub>,
+    pub(super) combiner: Arc<Combiner>,
+    pub(super) rules: Rules,
+    table: Mutex<AgentTable>,
+    /// Wakes the thread that waits for the end of all agents.
+    gone: Condvar,
+}
+
+impl Reception {
+    pub(super) fn new(hub: Arc<Hub>, combiner: Arc<Combiner>, rules: Rules) -> Self {
+        Self {
+            hub,
+            combiner,
+            rules,
+            table: Mutex::default(),
+            gone: Condvar::new(),
+        }
+    }
+
+    pub(super) fn table(&self) -> MutexGuard<'_, AgentTable> {
+        // The table is valid at every moment, even if a thread panicked.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until no agent is left, at most `timeout`. Returns the ranks of those that are.
+    pub(super) fn wait_gone(&self, timeout: std::time::Duration) -> Vec<Rank> {
+        let table = self.table();
+        let waited = self
+            .gone
+            .wait_timeout_while(table, timeout, |table| table.present().next().is_some());
+        let (table, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        table
+            .present()
+            .flat_map(|agent| agent.ranks.clone().map(Rank))
+            .collect()
+    }
+
+    /// Tells the master about all workers of an agent.
+    fn tell(&self, session: SessionId, change: &NodeChange) {
+        let ranks = match self.table().get(session) {
+            Some(agent) => agent.ranks.clone(),
+            None => return,
+        };
+        for rank in ranks.map(Rank) {
+            self.combiner.submit(rank, ToMaster::Node(change.clone()));
+        }
+    }
+
+    fn remove(&self, session: SessionId, how: &str) {
+        let host = {
+            let mut table = self.table();
+            let Some(agent) = table.remove(session) else {
+                return;
+            };
+            agent.host.clone()
+        };
+        self.gone.notify_all();
+        tracing::debug!("The agent on {host} {how}");
+        self.tell(session, &NodeChange::Lost);
+    }
+}
+
+impl Service for Reception {
+    fn join(&self, session: SessionId, hello: &[u8]) -> Result<Vec<u8>, String> {
+        let hello: AgentHello =
+            messages::decode(hello).ok_or("What the agent says makes no sense: it is another program")?;
+        let slots = match self.rules.welcome.slots {
+            0 => hello.slots,
+            slots => slots,
+        };
+        if !(1..=MAX_SLOTS).contains(&slots) {
+            return Err(format!("An agent can have 1 to {MAX_SLOTS} slots, not {slots}"));
+        }
+        let ranks = self.table().add(session, hello.host.clone(), slots, None);
+        tracing::debug!(
+            "The agent on {} has joined with slots {} to {}",
+            hello.host,
+            ranks.start,
+            ranks.end - 1
+        );
+        let welcome = AgentWelcome {
+            first_rank: ranks.start,
+            slots,
+            ..self.rules.welcome.clone()
+        };
+        Ok(messages::encode(&welcome))
+    }
+
+    fn joined(&self, _: SessionId) {}
+
+    fn message(&self, session: SessionId, body: &[u8]) {
+        let message = messages::addressed(body).and_then(|(rank, message)| {
+            let is_own = self.table().has(session, rank);
+            is_own.then_some((rank, ToMaster::decode(message)))
+        });
+        match message {
+            Some((rank, Ok(message))) => self.combiner.submit(rank, message),
+            Some((rank, Err(error))) => {
+                let message = format!("Invalid message from worker {}: {error}", rank.0);
+                self.combiner.submit(rank, ToMaster::Failed { message });
+            }
+            None => tracing::error!("An agent sent a message that names none of its slots"),
+        }
+    }
+
+    fn silent(&self, session: SessionId) {
+        if let Some(agent) = self.table().get(session).filter(|agent| agent.present) {
+            tracing::warn!("The agent on {} does not answer", agent.host);
+        }
+        self.tell(session, &NodeChange::Silent);
+    }
+
+    fn back(&self, session: SessionId) {
+        if let Some(agent) = self.table().get(session) {
+            tracing::info!("The agent on {} answers again", agent.host);
+        }
+        self.tell(session, &NodeChange::Back);
+    }
+
+    fn lost(&self, session: SessionId) {
+        self.remove(session, "is lost");
+    }
+
+    fn ended(&self, session: SessionId) {
+        self.remove(session, "has ended");
+    }
+}

@@ -1,0 +1,84 @@
+//! Which agent has which ranks.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use pmc_link::SessionId;
+
+use crate::protocol::Rank;
+
+/// An agent that has joined.
+#[derive(Debug)]
+pub(super) struct AgentEntry {
+    pub(super) host: String,
+    pub(super) ranks: Range<u32>,
+    /// Neither lost nor ended.
+    pub(super) present: bool,
+}
+
+/// The agents of a run. Ranks are never used twice.
+#[derive(Debug, Default)]
+pub(super) struct AgentTable {
+    agents: BTreeMap<SessionId, AgentEntry>,
+    /// The session of rank r is at r - 1; 0 for ranks of an earlier master.
+    sessions: Vec<SessionId>,
+}
+
+impl AgentTable {
+    /// Adds an agent. It gets the next ranks, or keeps those from `first` on.
+    pub(super) fn add(
+        &mut self,
+        session: SessionId,
+        host: String,
+        slots: u32,
+        first: Option<u32>,
+    ) -> Range<u32> {
+        let first = first.unwrap_or(self.last_rank() + 1).max(1);
+        let ranks = first..first.saturating_add(slots);
+        let len = self.sessions.len().max(ranks.end as usize - 1);
+        self.sessions.resize(len, 0);
+        for rank in ranks.clone() {
+            self.sessions[rank as usize - 1] = session;
+        }
+        let entry = AgentEntry {
+            host,
+            ranks: ranks.clone(),
+            present: true,
+        };
+        self.agents.insert(session, entry);
+        ranks
+    }
+
+    /// Ranks up to this one were used by an earlier master.
+    pub(super) fn reserve(&mut self, ranks: u32) {
+        let len = self.sessions.len().max(ranks as usize);
+        self.sessions.resize(len, 0);
+    }
+
+    pub(super) fn last_rank(&self) -> u32 {
+        u32::try_from(self.sessions.len()).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn session_of(&self, rank: Rank) -> Option<SessionId> {
+        let session = self.sessions.get((rank.0 as usize).checked_sub(1)?)?;
+        Some(*session).filter(|session| *session != 0)
+    }
+
+    pub(super) fn get(&self, session: SessionId) -> Option<&AgentEntry> {
+        self.agents.get(&session)
+    }
+
+    pub(super) fn has(&self, session: SessionId, rank: Rank) -> bool {
+        self.session_of(rank) == Some(session)
+    }
+
+    /// Notes that an agent is gone. Returns it if it was there.
+    pub(super) fn remove(&mut self, session: SessionId) -> Option<&AgentEntry> {
+        let agent = self.agents.get_mut(&session)?;
+        std::mem::take(&mut agent.present).then_some(agent)
+    }
+
+    pub(super) fn present(&self) -> impl Iterator<Item = &AgentEntry> {
+        self.agents.values().filter(|agent| agent.present)
+    }
+}
