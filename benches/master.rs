@@ -21,7 +21,7 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 
 use pegasus_mpi_cluster::internals::{
-    Assignment, Event, Master, MasterConfig, Outbox, Record, SubmitId, TaskResult, ToWorker,
+    Assignment, Event, Master, MasterConfig, Outbox, Record, SubmitId, TaskResult, ToWorker, Workers,
 };
 use pegasus_mpi_cluster::{Outcome, Rank, Registration};
 use pmc_dag::Dag;
@@ -213,9 +213,10 @@ fn run(dag: &Arc<Dag>) -> Duration {
     let config = MasterConfig {
         max_attempts: 1,
         max_failures: 0,
+        crash_limit: 0,
     };
     let workers = HOSTS * SLOTS_PER_HOST;
-    let mut master = Master::new(dag.clone(), DoneSet::new(), workers, config);
+    let mut master = Master::new(dag.clone(), DoneSet::new(), Workers::Fixed(workers), config);
     for rank in 1..=workers {
         let host = format!("node{:03}", (rank - 1) / SLOTS_PER_HOST);
         let registration = Registration {

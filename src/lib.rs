@@ -61,5 +61,5 @@ pub mod internals {
     pub use crate::protocol::{
         Assignment, DecodeError, ForwardedData, SubmitId, TaskResult, ToMaster, ToWorker,
     };
-    pub use crate::scheduler::{Event, Master, MasterConfig, Outbox, Record};
+    pub use crate::scheduler::{Event, Master, MasterConfig, Outbox, Record, Workers};
 }

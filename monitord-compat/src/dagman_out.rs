@@ -118,6 +118,11 @@ pub fn ended(out: &mut Vec<u8>, stamp: &Stamp, task: &[u8], number: u64, status:
     }
 }
 
+/// Writes that the worker of an attempt was lost.
+pub fn evicted(out: &mut Vec<u8>, stamp: &Stamp, task: &[u8], number: u64) {
+    event(out, stamp, b"ULOG_JOB_EVICTED", task, number);
+}
+
 /// Numbers of tasks by state. The rest waits for parents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {

@@ -31,6 +31,11 @@ pub fn ended(out: &mut Vec<u8>, at: Duration, task: &[u8], number: u64, status: 
     writeln!(out, " {word} {status} - - {number}").expect("writing to memory does not fail");
 }
 
+/// Writes that the worker of an attempt was lost.
+pub fn evicted(out: &mut Vec<u8>, at: Duration, task: &[u8], number: u64) {
+    state(out, at, task, "JOB_EVICTED", number);
+}
+
 /// Writes the end of a run.
 pub fn finish(out: &mut Vec<u8>, at: Duration, success: bool) {
     time(out, at);

@@ -1,5 +1,7 @@
 //! `.resource`: the free resources of a host, one line per change.
 //!
+//! Where workers come and go during a run, a line with signed numbers says what came to a host or left it.
+//!
 //! The values are separated by commas, as in pegasus-mpi-cluster 5.1: seconds since the epoch with six
 //! decimals, free slots, free CPUs, free memory in MB, host name.
 
@@ -32,6 +34,23 @@ pub fn line(out: &mut Vec<u8>, at: Duration, free: Free<'_>) {
         .expect("writing to memory does not fail");
 }
 
+/// Writes what came to a known host, or left it, with a worker.
+pub fn capacity(out: &mut Vec<u8>, at: Duration, gone: bool, amount: Free<'_>) {
+    let Free {
+        host,
+        slots,
+        cpus,
+        memory_mb,
+    } = amount;
+    let (seconds, micros) = (at.as_secs(), at.subsec_micros());
+    let sign = if gone { '-' } else { '+' };
+    writeln!(
+        out,
+        "{seconds}.{micros:06},{sign}{slots},{sign}{cpus},{sign}{memory_mb},{host}"
+    )
+    .expect("writing to memory does not fail");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -47,5 +66,8 @@ mod tests {
         };
         line(&mut out, Duration::from_millis(1_500), free);
         assert_eq!(out, b"1.500000,2,16,24104,n1\n");
+        out.clear();
+        capacity(&mut out, Duration::from_secs(2), true, Free { slots: 1, ..free });
+        assert_eq!(out, b"2.000000,-1,-16,-24104,n1\n");
     }
 }

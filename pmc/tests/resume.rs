@@ -111,6 +111,25 @@ fn a_repaired_program_is_not_run_again_after_it_succeeded() {
 }
 
 #[test]
+fn a_clean_up_that_was_killed_after_its_removal_runs_again() {
+    let place = Place::new();
+    chain(&place);
+    place
+        .run(["run", "-q", "--cleanup", "leaf", "workflow.yml"])
+        .code(0);
+    assert!(!place.path().join(RUN).join("work").join("mid.txt").exists());
+    // As if the executor had been killed before it noted the end of this job.
+    let rescue = format!("{RUN}/submit/chain-0.dag.rescue");
+    let text = place.read(&rescue);
+    let left = text.replace("\nDONE cleanup_chain_0_local", "");
+    assert_ne!(left, text);
+    place.write(&rescue, &left);
+    let resumed = place.run(["resume", RUN]);
+    resumed.code(0);
+    assert!(place.read(&rescue).contains("\nDONE cleanup_chain_0_local"));
+}
+
+#[test]
 fn jobs_run_again_with_what_they_need() {
     let place = Place::new();
     chain(&place);

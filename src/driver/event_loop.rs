@@ -23,7 +23,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         if let Some(minutes) = self.options.max_wall_minutes {
             tracing::info!("Setting max walltime to {minutes:.6} minutes");
         }
-        while !self.master.registered_all() {
+        while !self.master.may_start() {
             if let Some(aborted) = self.aborted_early() {
                 return Ok(End::Aborted(aborted));
             }

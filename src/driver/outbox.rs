@@ -65,7 +65,12 @@ impl<'a, T> DriverOutbox<'a, T> {
             tracing::debug!("Task {shown} finished with exitcode 0");
             self.failed.remove(&task);
         } else {
-            if outcome.not_forwarded {
+            if outcome.evictions > 0 {
+                tracing::error!(
+                    "Task {shown} failed: {} of its workers were lost (--crash-limit)",
+                    outcome.evictions
+                );
+            } else if outcome.not_forwarded {
                 tracing::error!("Task {shown} failed due to collective I/O errors");
             } else {
                 tracing::error!("Task {shown} failed with exitcode {}", outcome.status);
@@ -100,7 +105,13 @@ impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
         self.logs.record(&record);
         let name = |task| String::from_utf8_lossy(self.dag.name(task));
         match record {
-            Record::Resources { .. } => {}
+            Record::Resources { .. } | Record::Capacity { .. } => {}
+            Record::Adopted(task, _) => tracing::info!("Task {} still runs", name(task)),
+            Record::Evicted { task, rank, .. } => tracing::warn!(
+                "Task {} was lost with worker {}; it will run again",
+                name(task),
+                rank.0
+            ),
             Record::Queued(task, _) => {
                 tracing::debug!("Queueing task {}", name(task));
                 (self.observer)(&RunEvent::Queued {

@@ -16,7 +16,7 @@ use crate::durability::sync::Syncer;
 use crate::logs::Logs;
 use crate::merge;
 use crate::options::{Options, Stdio};
-use crate::scheduler::{Master, MasterConfig};
+use crate::scheduler::{Master, MasterConfig, Workers};
 
 /// When the run began.
 #[derive(Clone, Copy)]
@@ -77,8 +77,9 @@ impl Setup {
         let config = MasterConfig {
             max_attempts: options.tries,
             max_failures: options.max_failures,
+            crash_limit: 0,
         };
-        let mut master = Master::new(Arc::clone(&dag), done, workers, config);
+        let mut master = Master::new(Arc::clone(&dag), done, Workers::Fixed(workers), config);
         if prefill {
             master = master.with_prefill();
         }

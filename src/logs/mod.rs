@@ -203,7 +203,24 @@ impl Logs {
                     );
                 }
             }
-            Record::Queued(task, submit) => {
+            Record::Capacity {
+                host,
+                gone,
+                slots,
+                cpus,
+                memory_mb,
+            } => {
+                if let Some(log) = &mut self.resource {
+                    let amount = Free {
+                        host,
+                        slots,
+                        cpus,
+                        memory_mb,
+                    };
+                    resource_log::capacity(&mut log.lines, now, gone, amount);
+                }
+            }
+            Record::Queued(task, submit) | Record::Adopted(task, submit) => {
                 let name = self.dag.name(task);
                 if let Some(log) = &mut self.dagman {
                     dagman_out::queued(&mut log.lines, self.clock.stamp(), name, submit.0);
@@ -236,6 +253,15 @@ impl Logs {
                 }
                 if let Some(log) = &mut self.jobstate {
                     jobstate_log::ended(&mut log.lines, now, name, submit.0, status);
+                }
+            }
+            Record::Evicted { task, submit, .. } => {
+                let name = self.dag.name(task);
+                if let Some(log) = &mut self.dagman {
+                    dagman_out::evicted(&mut log.lines, self.clock.stamp(), name, submit.0);
+                }
+                if let Some(log) = &mut self.jobstate {
+                    jobstate_log::evicted(&mut log.lines, now, name, submit.0);
                 }
             }
             Record::Fragmented(..) => {}

@@ -38,7 +38,7 @@ impl Progress {
     pub(super) fn note(&mut self, record: &Record<'_>) {
         let counts = &mut self.counts;
         match record {
-            Record::Queued(task, _) => {
+            Record::Queued(task, _) | Record::Adopted(task, _) => {
                 counts.ready += 1;
                 if self.failed.remove(task) {
                     counts.failed -= 1;
@@ -56,7 +56,8 @@ impl Progress {
                     counts.failed += 1;
                 }
             }
-            Record::Resources { .. } | Record::Fragmented(..) => {}
+            Record::Evicted { .. } => counts.running = counts.running.saturating_sub(1),
+            Record::Resources { .. } | Record::Capacity { .. } | Record::Fragmented(..) => {}
         }
     }
 

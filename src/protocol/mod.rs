@@ -102,6 +102,10 @@ pub struct Outcome {
     /// The process succeeded, but its data could not be forwarded. Set by the master; never encoded.
     #[serde(skip)]
     pub not_forwarded: bool,
+    /// The task failed because this number of its workers were lost; 0 if that is not the reason. Set by the
+    /// master; never encoded.
+    #[serde(skip)]
+    pub evictions: u32,
 }
 
 impl Outcome {
@@ -114,6 +118,7 @@ impl Outcome {
             quiet: None,
             memory: None,
             not_forwarded: false,
+            evictions: 0,
         }
     }
 

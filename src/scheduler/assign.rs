@@ -23,6 +23,10 @@ impl Master {
         }
         let mut ready = mem::take(&mut self.ready);
         for task in ready.drain(..) {
+            if self.nodes[task.index()].state != State::Ready {
+                // It was adopted, or is expected to be.
+                continue;
+            }
             self.last_submit += 1;
             let submit = SubmitId(self.last_submit);
             out.record(Record::Queued(task, submit));

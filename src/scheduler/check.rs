@@ -1,5 +1,6 @@
 //! Consistency checks of the whole state.
 
+use crate::protocol::Rank;
 use crate::scheduler::run::{Master, Phase};
 use crate::scheduler::tasks::State;
 
@@ -8,9 +9,33 @@ impl Master {
     /// contradiction.
     pub(super) fn sanity_check(&self) -> Result<(), String> {
         self.check_tasks()?;
-        if self.phase == Phase::Started {
+        if self.phase == Phase::Started || self.is_dynamic() {
             self.check_hosts()?;
+            self.check_members()?;
             self.check_categories()?;
+        }
+        Ok(())
+    }
+
+    /// Checks that exactly the workers that are there belong to hosts.
+    fn check_members(&self) -> Result<(), String> {
+        let ranks = self.hosts.all().iter().map(|host| host.ranks.len());
+        let there = self.slots.iter().filter(|slot| slot.member.is_there()).count();
+        if there != self.present as usize || ranks.sum::<usize>() != there {
+            return Err(format!("{there} workers are there, but {} counted", self.present));
+        }
+        for (rank, slot) in (1..).zip(&self.slots) {
+            let host = self.hosts.all().get(slot.host as usize);
+            let listed = host.is_some_and(|host| host.ranks.contains(&Rank(rank)));
+            if listed != slot.member.is_there() {
+                return Err(format!("worker {rank} is {:?} and of a host or not", slot.member));
+            }
+            if !listed && (slot.running.is_some() || !slot.prefilled.is_empty()) {
+                return Err(format!(
+                    "worker {rank} has tasks although it is {:?}",
+                    slot.member
+                ));
+            }
         }
         Ok(())
     }
@@ -36,7 +61,12 @@ impl Master {
             let released = parents_left[task.index()] == 0;
             match self.nodes[task.index()].state {
                 State::Waiting if released => return Err(format!("{task:?} should be ready")),
-                State::Ready | State::Queued | State::Prefilled | State::Running | State::Failed
+                State::Ready
+                | State::Expected
+                | State::Queued
+                | State::Prefilled
+                | State::Running
+                | State::Failed
                     if !released =>
                 {
                     return Err(format!("{task:?} was released before its parents were done"));
@@ -49,7 +79,13 @@ impl Master {
             tasks
         };
         let expected = |state| ids.iter().filter(is(state)).copied().collect::<Vec<_>>();
-        if sorted(self.ready.clone()) != expected(State::Ready) {
+        let mut ready = sorted(self.ready.clone());
+        ready.dedup();
+        ready.retain(|task| self.nodes[task.index()].state == State::Ready);
+        if expected(State::Expected).len() != self.expected {
+            return Err("the number of expected tasks is wrong".to_owned());
+        }
+        if ready != expected(State::Ready) {
             return Err("the list of ready tasks does not hold exactly the ready ones".to_owned());
         }
         if sorted(self.queue.check(&self.nodes)?) != expected(State::Queued) {
@@ -63,10 +99,12 @@ impl Master {
             return Err("the workers do not hold exactly the prefilled tasks".to_owned());
         }
         let summary = &self.summary;
+        let ended = summary.succeeded + summary.failed + summary.evicted;
+        let started = ended + self.running as u64;
         if summary.done != expected(State::Done).len()
             || summary.failed_tasks != expected(State::Failed).len()
             || summary.success != (summary.done == self.dag.len())
-            || summary.submitted != summary.succeeded + summary.failed + self.running as u64
+            || summary.submitted != started
         {
             return Err(format!("the summary is wrong: {summary:?}"));
         }
@@ -76,17 +114,21 @@ impl Master {
     fn check_hosts(&self) -> Result<(), String> {
         self.hosts.check()?;
         for (index, host) in (0..).zip(self.hosts.all()) {
-            let (mut memory_mb, mut cpus, mut numbers, mut busy) = (0, 0, 0, 0);
+            let (mut memory_mb, mut cpus, mut numbers, mut busy, mut withheld) = (0, 0, 0, 0, 0);
             let mut gpus = host.free_gpus;
             for rank in &host.ranks {
                 let slot = &self.slots[rank.0 as usize - 1];
                 if slot.host != index {
                     return Err(format!("{rank:?} is a slot of two hosts"));
                 }
-                if slot.running.is_some() == host.free_slots.contains(rank) {
+                let is_free = slot.running.is_none() && slot.member.takes_tasks();
+                if is_free != host.free_slots.contains(rank) {
                     return Err(format!("{rank:?} is both free and busy, or neither"));
                 }
-                let Some(running) = &slot.running else { continue };
+                let Some(running) = &slot.running else {
+                    withheld += usize::from(!is_free);
+                    continue;
+                };
                 busy += 1;
                 memory_mb += self.dag.memory_mb(running.task);
                 cpus += u64::from(self.dag.cpus(running.task));
@@ -106,7 +148,8 @@ impl Master {
             }
             if host.free_memory_mb + memory_mb != host.memory_mb
                 || u64::from(host.free_cpus) + cpus != u64::from(host.cpus)
-                || host.free_slots.len() + busy != host.ranks.len()
+                || host.free_slots.len() + busy + withheld != host.ranks.len()
+                || host.busy as usize != busy
                 || host.cpu_set.count_taken() != numbers
                 || gpus.len() != host.gpus
             {

@@ -61,6 +61,23 @@ impl CpuSet {
         None
     }
 
+    /// Takes these numbers, if they are a free block.
+    pub(crate) fn take_block(&mut self, numbers: &[u32]) -> Option<Range<u32>> {
+        let first = *numbers.first()?;
+        let end = first.checked_add(numbers.len() as u32)?;
+        if end > self.threads || !(first..end).eq(numbers.iter().copied()) {
+            return None;
+        }
+        if self.taken.is_empty() {
+            self.taken = vec![false; self.threads as usize];
+        }
+        if self.taken[first as usize..end as usize].contains(&true) {
+            return None;
+        }
+        self.mark(first..end, true);
+        Some(first..end)
+    }
+
     /// Returns a block.
     pub(crate) fn release(&mut self, block: Range<u32>) {
         self.mark(block, false);
@@ -119,6 +136,18 @@ mod tests {
         cpus.release(blocks[2].clone());
         assert_eq!(cpus.take(4), None);
         assert_eq!(cpus.take(2), Some(0..2));
+    }
+
+    #[test]
+    fn a_block_of_given_numbers_is_taken_if_it_is_free() {
+        let mut cpus = CpuSet::new(8, 8, 1);
+        assert_eq!(cpus.take_block(&[2, 3, 4]), Some(2..5));
+        assert_eq!(cpus.take_block(&[4, 5]), None, "4 is taken");
+        assert_eq!(cpus.take_block(&[6, 5]), None, "no block");
+        assert_eq!(cpus.take_block(&[7, 8]), None, "the host has no CPU 8");
+        assert_eq!(cpus.take_block(&[u32::MAX]), None);
+        assert_eq!(cpus.take_block(&[]), None);
+        assert_eq!(cpus.take(3), Some(5..8));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Errors of the scheduler.
 
+use pmc_dag::TaskId;
 use thiserror::Error;
 
 use crate::protocol::{Rank, SubmitId};
@@ -31,6 +32,21 @@ pub enum MasterError {
     /// A worker reported an attempt that it does not have.
     #[error("Protocol error: worker {} reported attempt {}, which it does not run", rank.0, submit.0)]
     NotRunning {
+        /// Which worker.
+        rank: Rank,
+        /// The attempt.
+        submit: SubmitId,
+    },
+    /// A task was expected to run already, but it is not ready, or another attempt has begun.
+    #[error("Task number {} is not ready, so no attempt of it is expected", .0.0)]
+    NotExpected(TaskId),
+    /// A worker runs an attempt of an earlier master that cannot go on.
+    #[error(
+        "Worker {} runs attempt {} of an earlier master, which cannot go on: its task does not wait, or does \
+         not fit",
+        rank.0, submit.0
+    )]
+    NotAdopted {
         /// Which worker.
         rank: Rank,
         /// The attempt.

@@ -35,6 +35,16 @@ impl GpuSet {
         Self(taken)
     }
 
+    /// Removes and returns those of these GPUs that are in the set, and more up to `count`. There must be that
+    /// many.
+    pub(crate) fn take_these(&mut self, gpus: &[u32], count: u32) -> Self {
+        let listed = gpus.iter().filter(|gpu| **gpu < MAX_GPUS);
+        let mut taken = Self(listed.fold(0, |set, gpu| set | 1 << gpu) & self.0).take(count);
+        self.0 &= !taken.0;
+        taken.put_back(self.take(count - taken.len()));
+        taken
+    }
+
     /// Adds GPUs that were taken.
     pub(crate) fn put_back(&mut self, other: Self) {
         self.0 |= other.0;
@@ -54,10 +64,11 @@ pub(crate) struct GpuIndex {
 }
 
 impl GpuIndex {
-    /// Creates an index for hosts with at most this many GPUs.
-    pub(crate) fn new(max_gpus: u32) -> Self {
-        Self {
-            by_free: vec![BTreeSet::new(); max_gpus.min(MAX_GPUS) as usize + 1],
+    /// Makes room for a host with this many GPUs.
+    pub(crate) fn grow(&mut self, gpus: u32) {
+        let len = gpus.min(MAX_GPUS) as usize + 1;
+        if self.by_free.len() < len {
+            self.by_free.resize(len, BTreeSet::new());
         }
     }
 
@@ -105,11 +116,16 @@ mod tests {
         free.put_back(two);
         assert_eq!(free.numbers().collect::<Vec<_>>(), [0, 1, 3]);
         assert!(!free.overlaps(one));
+        let these = free.take_these(&[3, 2, 99], 2);
+        assert_eq!(these.numbers().collect::<Vec<_>>(), [0, 3]);
+        assert_eq!(free.numbers().collect::<Vec<_>>(), [1]);
     }
 
     #[test]
     fn the_host_with_the_fewest_free_gpus_comes_first() {
-        let mut index = GpuIndex::new(4);
+        let mut index = GpuIndex::default();
+        index.grow(4);
+        index.grow(1);
         index.insert(7, GpuSet::first(4));
         index.insert(8, GpuSet::first(1));
         index.insert(9, GpuSet::first(2));

@@ -8,8 +8,10 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
 use pmc_dag::Request;
+use rustc_hash::FxHashMap;
 
 use crate::protocol::{Rank, Registration};
+use crate::scheduler::Adoption;
 use crate::scheduler::cpuset::CpuSet;
 use crate::scheduler::gpus::{GpuIndex, GpuSet};
 
@@ -34,6 +36,8 @@ pub(crate) struct Host {
     pub(crate) free_cpus: u32,
     /// Idle workers, the one to be used next in front.
     pub(crate) free_slots: VecDeque<Rank>,
+    /// Workers that run a task.
+    pub(crate) busy: u32,
     pub(crate) ranks: Vec<Rank>,
     pub(crate) cpu_set: CpuSet,
     pub(crate) gpus: u32,
@@ -50,6 +54,7 @@ impl Host {
             free_memory_mb: registration.memory_mb,
             free_cpus: registration.threads,
             free_slots: VecDeque::new(),
+            busy: 0,
             ranks: Vec::new(),
             cpu_set: CpuSet::new(registration.threads, registration.cores, registration.sockets),
             gpus: GpuSet::first(registration.gpus).len(),
@@ -69,12 +74,10 @@ impl Host {
             && self.free_gpus.len() >= request.gpus
     }
 
-    /// Adds a worker and returns its number on this host.
-    pub(crate) fn add(&mut self, rank: Rank) -> u32 {
-        let host_rank = self.ranks.len() as u32;
+    /// Adds an idle worker.
+    fn add(&mut self, rank: Rank) {
         self.ranks.push(rank);
         self.free_slots.push_back(rank);
-        host_rank
     }
 }
 
@@ -105,6 +108,9 @@ impl Grant {
 #[derive(Debug)]
 pub(crate) struct Hosts {
     hosts: Vec<Host>,
+    by_name: FxHashMap<String, u32>,
+    /// Numbers of CPUs above [`FINE_LEVELS`] that tasks request.
+    coarse: Vec<u32>,
     /// Smallest number of free CPUs of each level, ascending from 0.
     levels: Vec<u32>,
     /// Up to this number of free CPUs, the number is the level.
@@ -117,32 +123,103 @@ pub(crate) struct Hosts {
 }
 
 impl Hosts {
-    /// Creates the index. `requests` are all numbers of CPUs that tasks request.
-    pub(crate) fn new(hosts: Vec<Host>, requests: &[u32], placement: Placement) -> Self {
-        let max_cpus = hosts.iter().map(|host| host.cpus).max().unwrap_or(0);
-        let fine = max_cpus.min(FINE_LEVELS);
-        let mut levels: Vec<u32> = (0..=fine).collect();
-        levels.extend(requests.iter().filter(|cpus| **cpus > FINE_LEVELS));
-        levels.sort_unstable();
-        levels.dedup();
+    /// Creates the index without hosts. `requests` are all numbers of CPUs that tasks request.
+    pub(crate) fn new(requests: &[u32], placement: Placement) -> Self {
         let mut this = Self {
-            members: vec![BTreeSet::new(); levels.len()],
-            most_memory: MaxTree::new(levels.len()),
-            gpus: GpuIndex::new(hosts.iter().map(|host| host.gpus).max().unwrap_or(0)),
-            levels,
-            fine,
-            free_slots: hosts.iter().map(|host| host.free_slots.len()).sum(),
-            hosts,
+            hosts: Vec::new(),
+            by_name: FxHashMap::default(),
+            coarse: requests
+                .iter()
+                .copied()
+                .filter(|cpus| *cpus > FINE_LEVELS)
+                .collect(),
+            levels: Vec::new(),
+            fine: 0,
+            members: Vec::new(),
+            most_memory: MaxTree::new(1),
+            gpus: GpuIndex::default(),
+            free_slots: 0,
             placement,
         };
-        for host in 0..this.hosts.len() as u32 {
-            this.enter(host);
-        }
+        this.set_levels(0);
         this
+    }
+
+    /// Makes levels for hosts with at most this many CPUs, and enters all hosts.
+    fn set_levels(&mut self, max_cpus: u32) {
+        self.fine = max_cpus.min(FINE_LEVELS);
+        self.levels = (0..=self.fine).chain(self.coarse.iter().copied()).collect();
+        self.levels.sort_unstable();
+        self.levels.dedup();
+        self.members = vec![BTreeSet::new(); self.levels.len()];
+        self.most_memory = MaxTree::new(self.levels.len());
+        for host in 0..self.hosts.len() as u32 {
+            self.enter(host);
+        }
+    }
+
+    /// Adds an idle worker, and its host if that has none. Returns the number of the host, and whether the
+    /// registration describes it.
+    pub(crate) fn add(&mut self, rank: Rank, registration: &Registration) -> (u32, bool) {
+        let next = self.hosts.len() as u32;
+        let known = self.by_name.get(&registration.host).copied();
+        let index = known.unwrap_or(next);
+        let is_first = known.is_none_or(|host| self.get(host).ranks.is_empty());
+        if known.is_none() {
+            self.by_name.insert(registration.host.clone(), index);
+            self.hosts.push(Host::new(registration));
+        } else if is_first {
+            // It has come back, and may be another machine.
+            self.hosts[index as usize] = Host::new(registration);
+        }
+        self.gpus.grow(self.get(index).gpus);
+        self.leave(index);
+        self.hosts[index as usize].add(rank);
+        self.free_slots += 1;
+        let cpus = self.get(index).cpus;
+        if cpus > self.fine && self.fine < FINE_LEVELS {
+            // Twice as many each time, so that the hosts are entered again a few times only.
+            self.set_levels(cpus.max(2 * self.fine));
+        } else {
+            self.enter(index);
+        }
+        (index, is_first)
+    }
+
+    /// Takes away a worker that does not run a task. Returns whether it was the last one of its host.
+    pub(crate) fn remove(&mut self, index: u32, rank: Rank) -> bool {
+        self.withhold(index, rank);
+        let ranks = &mut self.hosts[index as usize].ranks;
+        ranks.retain(|other| *other != rank);
+        ranks.is_empty()
+    }
+
+    /// Offers an idle worker that was withheld.
+    pub(crate) fn offer(&mut self, index: u32, rank: Rank) {
+        self.leave(index);
+        self.hosts[index as usize].free_slots.push_back(rank);
+        self.free_slots += 1;
+        self.enter(index);
+    }
+
+    /// Gives no task to an idle worker until it is offered again.
+    pub(crate) fn withhold(&mut self, index: u32, rank: Rank) {
+        let free = &self.get(index).free_slots;
+        if let Some(at) = free.iter().position(|free| *free == rank) {
+            self.leave(index);
+            self.hosts[index as usize].free_slots.remove(at);
+            self.free_slots -= 1;
+            self.enter(index);
+        }
     }
 
     pub(crate) fn all(&self) -> &[Host] {
         &self.hosts
+    }
+
+    /// Number of the host with this name.
+    pub(crate) fn number(&self, name: &str) -> Option<u32> {
+        self.by_name.get(name).copied()
     }
 
     pub(crate) fn get(&self, host: u32) -> &Host {
@@ -199,6 +276,7 @@ impl Hosts {
         if rank.is_some() {
             host.free_memory_mb -= memory_mb;
             host.free_cpus -= cpus;
+            host.busy += 1;
             self.free_slots -= 1;
         }
         let grant = rank.map(|rank| {
@@ -225,29 +303,64 @@ impl Hosts {
         }
         host.free_memory_mb -= request.memory_mb;
         host.free_cpus -= request.cpus;
+        host.busy += 1;
         self.enter(index);
     }
 
-    /// Returns resources that [`Hosts::take`] took.
-    pub(crate) fn give_back(
+    /// Takes resources of a host for a task that runs on one of its workers already. Of the numbers, those
+    /// that are given and free are taken, and other GPUs if they are too few. Returns `None` if the request
+    /// does not fit.
+    pub(crate) fn adopt(
         &mut self,
         index: u32,
         rank: Rank,
+        request: Request,
+        held: &Adoption,
+    ) -> Option<Grant> {
+        if !self.get(index).can_take(request) {
+            return None;
+        }
+        self.take_slot(index, rank, request);
+        self.leave(index);
+        let host = &mut self.hosts[index as usize];
+        let block = if request.cpus > 1 {
+            host.cpu_set.take_block(&held.cpus)
+        } else {
+            None
+        };
+        let gpus = host.free_gpus.take_these(&held.gpus, request.gpus);
+        self.enter(index);
+        Some(Grant {
+            rank,
+            block,
+            gpus,
+            fragmented: false,
+        })
+    }
+
+    /// Returns resources that [`Hosts::take`] took. `rank` is the worker, if it may run another task.
+    pub(crate) fn give_back(
+        &mut self,
+        index: u32,
+        rank: Option<Rank>,
         request: Request,
         block: Option<Range<u32>>,
         gpus: GpuSet,
     ) {
         self.leave(index);
         let host = &mut self.hosts[index as usize];
-        // Reuses the latest slot first: its worker is waiting for a message now.
-        host.free_slots.push_front(rank);
+        if let Some(rank) = rank {
+            // Reuses the latest slot first: its worker is waiting for a message now.
+            host.free_slots.push_front(rank);
+            self.free_slots += 1;
+        }
         host.free_memory_mb += request.memory_mb;
         host.free_cpus += request.cpus;
+        host.busy -= 1;
         host.free_gpus.put_back(gpus);
         if let Some(block) = block {
             host.cpu_set.release(block);
         }
-        self.free_slots += 1;
         self.enter(index);
     }
 
@@ -472,27 +585,26 @@ mod tests {
         }
     }
 
-    fn host(name: &str, memory_mb: u64, threads: u32, ranks: &[u32]) -> Host {
-        let mut host = Host::new(&Registration {
+    fn add(hosts: &mut Hosts, name: &str, memory_mb: u64, threads: u32, ranks: &[u32]) {
+        let registration = Registration {
             host: name.to_owned(),
             memory_mb,
             threads,
             cores: threads,
             sockets: 1,
-            gpus: 0,
-        });
+            gpus: threads / 4,
+        };
         for rank in ranks {
-            host.add(Rank(*rank));
+            hosts.add(Rank(*rank), &registration);
+            hosts.check().unwrap();
         }
-        host
     }
 
     fn two(placement: Placement) -> Hosts {
-        Hosts::new(
-            vec![host("a", 100, 4, &[1, 2]), host("b", 50, 8, &[3])],
-            &[1, 2],
-            placement,
-        )
+        let mut hosts = Hosts::new(&[1, 2], placement);
+        add(&mut hosts, "a", 100, 4, &[1, 2]);
+        add(&mut hosts, "b", 50, 8, &[3]);
+        hosts
     }
 
     #[test]
@@ -508,7 +620,7 @@ mod tests {
         assert_eq!(hosts.find(request(1, 60)), None);
         assert_eq!(hosts.find(request(3, 0)), Some(1));
         assert_eq!(hosts.most_free_memory(0, 0), Some(50));
-        hosts.give_back(0, Rank(1), request(2, 60), grant.block, grant.gpus);
+        hosts.give_back(0, Some(Rank(1)), request(2, 60), grant.block, grant.gpus);
         hosts.check().unwrap();
         assert_eq!(hosts.most_free_memory(0, 0), Some(100));
         assert_eq!(
@@ -537,12 +649,59 @@ mod tests {
 
     #[test]
     fn requests_above_the_fine_levels_are_exact() {
-        let hosts = Hosts::new(
-            vec![host("a", 1, 5000, &[1]), host("b", 1, 6000, &[2])],
-            &[5500, 7000],
-            Placement::Pack,
-        );
+        let mut hosts = Hosts::new(&[5500, 7000], Placement::Pack);
+        add(&mut hosts, "a", 1, 5000, &[1]);
+        add(&mut hosts, "b", 1, 6000, &[2]);
         assert_eq!(hosts.find(request(5500, 0)), Some(1));
         assert_eq!(hosts.find(request(7000, 0)), None);
+    }
+
+    #[test]
+    fn hosts_come_and_go() {
+        let mut hosts = Hosts::new(&[4000], Placement::Pack);
+        assert_eq!(hosts.find(request(0, 0)), None);
+        for (host, threads) in [("a", 2), ("b", 700), ("c", 3), ("d", 4000)] {
+            let rank = threads;
+            add(&mut hosts, host, 10, threads, &[rank]);
+            assert_eq!(
+                hosts.find(request(threads, 10)),
+                Some(hosts.all().len() as u32 - 1)
+            );
+        }
+        assert!(hosts.remove(1, Rank(700)), "its only worker");
+        hosts.check().unwrap();
+        assert_eq!(hosts.find(request(700, 10)), Some(3));
+        assert_eq!(hosts.find(request(3, 10)), Some(2));
+        add(&mut hosts, "b", 20, 1, &[5000]);
+        assert_eq!((hosts.get(1).cpus, hosts.get(1).memory_mb), (1, 20));
+        hosts.withhold(1, Rank(5000));
+        hosts.check().unwrap();
+        assert_eq!(hosts.find(request(1, 20)), None);
+        hosts.offer(1, Rank(5000));
+        hosts.check().unwrap();
+        assert_eq!(hosts.find(request(1, 20)), Some(1));
+    }
+
+    #[test]
+    fn a_running_task_keeps_its_numbers() {
+        let mut hosts = two(Placement::Pack);
+        let held = |cpus: &[u32], gpus: &[u32]| Adoption {
+            task: pmc_dag::TaskId(0),
+            submit: crate::protocol::SubmitId(1),
+            cpus: cpus.to_vec(),
+            gpus: gpus.to_vec(),
+        };
+        let wanted = Request {
+            gpus: 1,
+            ..request(2, 10)
+        };
+        let grant = hosts.adopt(1, Rank(3), wanted, &held(&[4, 5], &[1])).unwrap();
+        assert_eq!(grant.block, Some(4..6));
+        assert_eq!(grant.gpus.numbers().collect::<Vec<_>>(), [1]);
+        hosts.check().unwrap();
+        assert!(hosts.adopt(0, Rank(1), request(5, 0), &held(&[], &[])).is_none());
+        let unknown = hosts.adopt(0, Rank(1), wanted, &held(&[9, 7], &[77])).unwrap();
+        assert_eq!((unknown.block, unknown.gpus.len()), (None, 1));
+        hosts.check().unwrap();
     }
 }

@@ -6,14 +6,14 @@
 //!
 //! # Life of a run
 //!
-//! All workers register. When the last one has registered, each gets [`ToWorker::Setup`]. After
-//! [`Master::start`] the first tasks are ready, and `handle` and `schedule` alternate until
-//! [`Master::is_finished`].
+//! With a fixed number of workers, all register first. When the last one has registered, each gets
+//! [`ToWorker::Setup`]. Otherwise workers come and go at any time (`nodes`). After [`Master::start`] the
+//! first tasks are ready, and `handle` and `schedule` alternate until [`Master::is_finished`].
 //!
 //! ```text
 //! waiting ── last parent done ──> ready ── schedule ──> queued ──> running ──> done
 //!                                   ^                                 │
-//!                                   └────────── attempts left ────────┴──────> failed
+//!                                   └── attempts left, worker lost ───┴──────> failed
 //! ```
 //!
 //! # Order
@@ -46,6 +46,7 @@ mod cpuset;
 mod error;
 mod gpus;
 mod hosts;
+mod nodes;
 mod prefill;
 mod queue;
 mod run;
@@ -57,7 +58,7 @@ mod tests;
 mod wait;
 
 pub use error::MasterError;
-pub use run::{Master, MasterConfig, Summary};
+pub use run::{Master, MasterConfig, Summary, Workers};
 pub use wait::WaitReason;
 
 use pmc_dag::TaskId;
@@ -67,7 +68,8 @@ use crate::protocol::{Outcome, Rank, Registration, SubmitId, TaskResult, ToWorke
 /// Input of the state machine.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A worker has registered. All workers must register before the first task runs.
+    /// A worker has registered. With a fixed number of workers, all must register before the first task
+    /// runs.
     Registered(Rank, Registration),
     /// An attempt ended. Its data has been forwarded, or the outcome says that it was not.
     Finished(Rank, TaskResult),
@@ -75,12 +77,42 @@ pub enum Event {
     Retracted(Rank, Vec<SubmitId>),
     /// A worker cannot continue, with the reason. The run must be aborted.
     Failed(Rank, String),
+    /// Nothing has been heard of a worker for a while: it keeps its tasks and gets no more.
+    Silent(Rank),
+    /// A silent worker has been heard of.
+    Back(Rank),
+    /// A worker is lost, and its tasks have ended: they become ready again. What it still reports is ignored.
+    Lost(Rank),
+    /// A worker is to leave. It gets no more tasks and, when it is idle, [`ToWorker::Shutdown`].
+    Retire(Rank),
+    /// An earlier master started this attempt, and it may still run: its task does not start until
+    /// [`Event::Adopt`] or [`Event::Forget`]. Refused if the task is not ready, or no longer.
+    Expect(TaskId, SubmitId),
+    /// An attempt that was expected will not come.
+    Forget(TaskId),
+    /// A worker runs an attempt that an earlier master started. To be sent directly after
+    /// [`Event::Registered`], before other tasks take the resources. Refused if the task does not wait, or
+    /// does not fit.
+    Adopt(Rank, Adoption),
     /// Start no more tasks.
     Drain,
     /// Start no tasks until [`Event::Release`].
     Hold,
     /// Start tasks again.
     Release,
+}
+
+/// A running attempt of an earlier master.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Adoption {
+    /// Which task.
+    pub task: TaskId,
+    /// Which attempt. New attempts get higher numbers.
+    pub submit: SubmitId,
+    /// CPU numbers that it holds.
+    pub cpus: Vec<u32>,
+    /// GPUs that it holds.
+    pub gpus: Vec<u32>,
 }
 
 /// Output of the state machine: messages to workers, and records in the order of events.
@@ -105,6 +137,20 @@ pub enum Record<'a> {
         /// Free memory in MB.
         memory_mb: u64,
     },
+    /// Resources that came to a known host, or left it, with workers that came or are gone. A new host has
+    /// [`Record::Resources`] instead.
+    Capacity {
+        /// Host name.
+        host: &'a str,
+        /// They left.
+        gone: bool,
+        /// Slots.
+        slots: u32,
+        /// CPUs.
+        cpus: u32,
+        /// Memory in MB.
+        memory_mb: u64,
+    },
     /// A task is ready and waits for a slot.
     Queued(TaskId, SubmitId),
     /// The free CPU numbers of the host are scattered: the task that starts next gets no block and no
@@ -112,6 +158,17 @@ pub enum Record<'a> {
     Fragmented(TaskId, SubmitId),
     /// A task was assigned to a worker.
     Started(TaskId, SubmitId, Rank),
+    /// An attempt that an earlier master started was found. [`Record::Started`] follows.
+    Adopted(TaskId, SubmitId),
+    /// The worker of an attempt was lost. The task is ready again, and no attempt is counted.
+    Evicted {
+        /// Which task.
+        task: TaskId,
+        /// Which attempt.
+        submit: SubmitId,
+        /// Which worker ran it.
+        rank: Rank,
+    },
     /// An attempt ended. If it succeeded, its rescue record must be on disk before any log line about its
     /// end.
     Ended {

@@ -24,6 +24,7 @@ use pmc_dag::TaskId;
 
 use crate::protocol::{Rank, SubmitId, ToWorker};
 use crate::scheduler::hosts::Grant;
+use crate::scheduler::nodes::Member;
 use crate::scheduler::run::Master;
 use crate::scheduler::tasks::State;
 use crate::scheduler::{MasterError, Outbox};
@@ -157,8 +158,11 @@ impl Master {
                 continue;
             }
             // Towards the end, all workers should have work.
-            let share = self.queue.len().div_ceil(self.slots.len());
-            while self.slots[index].prefilled.len() < depth.min(share) && self.may_all_fail() {
+            let share = self.queue.len().div_ceil(self.present.max(1) as usize);
+            while self.slots[index].member.takes_tasks()
+                && self.slots[index].prefilled.len() < depth.min(share)
+                && self.may_all_fail()
+            {
                 let Some((task, submit)) = self.queue.pop(&self.nodes, shape) else {
                     return;
                 };
@@ -198,6 +202,9 @@ impl Master {
             .checked_sub(1)
             .and_then(|index| self.slots.get_mut(index))
             .ok_or(MasterError::UnknownRank(rank))?;
+        if slot.member == Member::Gone {
+            return Ok(());
+        }
         let unknown = submits.iter().find(|submit| {
             !slot
                 .prefilled

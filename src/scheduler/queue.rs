@@ -283,6 +283,36 @@ impl Queue {
         self.update(nodes, shape);
     }
 
+    /// Removes a task from anywhere in its chain. Linear in the length of the chain.
+    pub(crate) fn remove(&mut self, nodes: &mut [Node], task: TaskId) {
+        let number = nodes[task.index()].chain as usize;
+        let (mut before, mut at) = (NO_TASK, self.chains[number].first);
+        while at != task.0 {
+            if at == NO_TASK {
+                return;
+            }
+            (before, at) = (at, nodes[at as usize].next);
+        }
+        let next = nodes[task.index()].next;
+        let chain = &mut self.chains[number];
+        if before == NO_TASK {
+            chain.first = next;
+        } else {
+            nodes[before as usize].next = next;
+        }
+        if next == NO_TASK {
+            chain.last = before;
+        }
+        chain.len -= 1;
+        self.len -= 1;
+        let id = chain.shape;
+        if chain.first == NO_TASK {
+            let shape = &mut self.shapes[id.index()];
+            shape.filled.remove(number - shape.first_chain as usize);
+        }
+        self.update(nodes, id);
+    }
+
     /// Returns the chain of all queued tasks, if they are of one chain.
     pub(crate) fn only_chain(&self) -> Option<u32> {
         let shape = &self.shapes[self.best(|_, _| Some(u64::MAX))?.index()];

@@ -1,18 +1,18 @@
 //! State of a run, and how events change it.
 
-use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use pmc_dag::rescue::DoneSet;
-use pmc_dag::{Dag, Request, TaskId};
+use pmc_dag::{Dag, TaskId};
 use rustc_hash::FxHashMap;
 
 use crate::protocol::{Rank, Registration, SubmitId, TaskResult, ToWorker};
 use crate::scheduler::categories::Category;
 use crate::scheduler::gpus::GpuSet;
-use crate::scheduler::hosts::{Host, Hosts, Placement};
+use crate::scheduler::hosts::{Hosts, Placement};
+use crate::scheduler::nodes::{Member, NO_HOST};
 use crate::scheduler::prefill::{PrefillQueue, PrefillState};
 use crate::scheduler::queue::Queue;
 use crate::scheduler::tasks::{NO_TASK, Node, State};
@@ -25,6 +25,17 @@ pub struct MasterConfig {
     pub max_attempts: u32,
     /// Number of finally failed tasks after which no more tasks start; 0 means no limit.
     pub max_failures: u32,
+    /// Number of lost workers after which a task that ran on each of them fails; 0 means no limit.
+    pub crash_limit: u32,
+}
+
+/// Which workers take part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Workers {
+    /// Ranks 1 to this number, which all register before the run starts.
+    Fixed(u32),
+    /// Workers come and go at any time. Each has its own rank, which is not used again.
+    Dynamic,
 }
 
 /// Figures of a run.
@@ -38,6 +49,8 @@ pub struct Summary {
     pub succeeded: u64,
     /// Attempts that failed in this run, including those that were retried.
     pub failed: u64,
+    /// Attempts that were lost with their workers in this run and did not fail for that.
+    pub evicted: u64,
     /// Tasks that were done before this run.
     pub done_before: usize,
     /// Tasks that are done, before this run or in it.
@@ -57,9 +70,25 @@ pub struct Summary {
 #[repr(align(64))]
 pub(super) struct Slot {
     pub(super) host: u32,
+    /// Its number among the workers of the host.
+    pub(super) host_rank: u32,
+    pub(super) member: Member,
     pub(super) running: Option<Running>,
     /// Tasks that it starts next, without asking.
     pub(super) prefilled: PrefillQueue,
+}
+
+impl Slot {
+    /// A worker that has not registered.
+    pub(super) fn unknown() -> Self {
+        Self {
+            host: NO_HOST,
+            host_rank: 0,
+            member: Member::Unknown,
+            running: None,
+            prefilled: PrefillQueue::default(),
+        }
+    }
 }
 
 const _: () = assert!(size_of::<Slot>() == 64);
@@ -87,9 +116,13 @@ pub struct Master {
     pub(super) phase: Phase,
     pub(super) draining: bool,
     pub(super) held: bool,
-    /// By rank, from 1.
-    pub(super) registrations: Vec<Option<Registration>>,
+    pub(super) workers: Workers,
+    /// By rank, from 1. Only with a fixed number of workers, which are set up when the last one has registered.
+    registrations: Vec<Option<Registration>>,
+    /// Workers that have registered.
     pub(super) registered: u32,
+    /// Workers that are there.
+    pub(super) present: u32,
     pub(super) hosts: Hosts,
     /// The worker of rank r is at r - 1.
     pub(super) slots: Vec<Slot>,
@@ -97,7 +130,11 @@ pub struct Master {
     pub(super) nodes: Vec<Node>,
     /// Failed attempts of each task that has any.
     pub(super) failures: FxHashMap<TaskId, u32>,
-    /// Tasks for the next `schedule`, in order.
+    /// Lost workers of each task that has any.
+    pub(super) evictions: FxHashMap<TaskId, u32>,
+    /// Number of tasks that are expected to be adopted.
+    pub(super) expected: usize,
+    /// Tasks for the next `schedule`, in order. Tasks among them that are not ready any more do not count.
     pub(super) ready: Vec<TaskId>,
     pub(super) queue: Queue,
     /// Categories with a limit.
@@ -109,10 +146,9 @@ pub struct Master {
 }
 
 impl Master {
-    /// Creates the state of a run of `dag` with workers of ranks 1 to `workers`. The tasks in `done` are not
-    /// run.
+    /// Creates the state of a run of `dag`. The tasks in `done` are not run.
     #[must_use]
-    pub fn new(dag: Arc<Dag>, done: DoneSet, workers: u32, config: MasterConfig) -> Self {
+    pub fn new(dag: Arc<Dag>, done: DoneSet, workers: Workers, config: MasterConfig) -> Self {
         let (queue, chain_of) = Queue::new(&dag);
         let mut nodes: Vec<Node> = Vec::with_capacity(dag.len());
         nodes.extend(dag.ids().map(|task| Node {
@@ -137,17 +173,32 @@ impl Master {
         for task in &ready {
             nodes[task.index()].state = State::Ready;
         }
+        let requests: Vec<u32> = queue.shapes().iter().map(|shape| shape.request.cpus).collect();
+        let narrow = requests.iter().all(|cpus| *cpus <= 1);
+        let placement = if narrow {
+            Placement::Spread
+        } else {
+            Placement::Pack
+        };
+        let fixed = match workers {
+            Workers::Fixed(count) => count as usize,
+            Workers::Dynamic => 0,
+        };
         Self {
             config,
             phase: Phase::Registering,
             draining: false,
             held: false,
-            registrations: vec![None; workers as usize],
+            workers,
+            registrations: vec![None; fixed],
             registered: 0,
-            hosts: Hosts::new(Vec::new(), &[], Placement::Spread),
+            present: 0,
+            hosts: Hosts::new(&requests, placement),
             slots: Vec::new(),
             nodes,
             failures: FxHashMap::default(),
+            evictions: FxHashMap::default(),
+            expected: 0,
             ready,
             queue,
             categories: Category::all(&dag),
@@ -168,13 +219,24 @@ impl Master {
     /// Handles an event.
     ///
     /// # Errors
-    /// A worker failed or violated the protocol; the run must be aborted. The state is unchanged.
+    /// A worker failed or violated the protocol; the run must be aborted. After
+    /// [`MasterError::NotExpected`] and [`MasterError::NotAdopted`], it may go on. The state is unchanged.
     pub fn handle(&mut self, event: Event, out: &mut impl Outbox) -> Result<(), MasterError> {
         match event {
             Event::Registered(rank, registration) => self.register(rank, registration, out),
             Event::Finished(rank, result) => self.finished(rank, &result, out),
             Event::Retracted(rank, submits) => self.retracted(rank, &submits),
             Event::Failed(rank, message) => Err(MasterError::WorkerFailed { rank, message }),
+            Event::Silent(rank) => self.fall_silent(rank),
+            Event::Back(rank) => self.come_back(rank),
+            Event::Lost(rank) => self.lose(rank, out),
+            Event::Retire(rank) => self.retire(rank, out),
+            Event::Expect(task, submit) => self.expect(task, submit),
+            Event::Forget(task) => {
+                self.forget(task);
+                Ok(())
+            }
+            Event::Adopt(rank, adoption) => self.adopt(rank, &adoption, out),
             Event::Drain => {
                 self.draining = true;
                 Ok(())
@@ -191,31 +253,38 @@ impl Master {
         }
     }
 
-    /// True if all workers have registered.
+    /// True if the run may start: all workers have registered or, if they come and go, one is there.
     #[must_use]
-    pub fn registered_all(&self) -> bool {
-        self.registered as usize == self.registrations.len()
+    pub fn may_start(&self) -> bool {
+        match self.workers {
+            Workers::Fixed(count) => self.registered == count,
+            Workers::Dynamic => self.present > 0,
+        }
     }
 
-    /// Begins the run, after checking that each task fits on some host.
+    /// Begins the run. If the number of workers is fixed, checks that each task fits on some host.
     ///
     /// # Errors
-    /// A task fits on no host, not all workers have registered, or the run has already begun.
+    /// A task fits on no host, [`Master::may_start`] is false, or the run has already begun.
     pub fn start(&mut self, out: &mut impl Outbox) -> Result<(), MasterError> {
-        if !self.registered_all() || self.phase != Phase::Registering {
-            let workers = self.registrations.len() as u32;
+        if !self.may_start() || self.phase != Phase::Registering {
             return Err(MasterError::CannotStart {
                 registered: self.registered,
-                workers,
+                workers: match self.workers {
+                    Workers::Fixed(count) => count,
+                    Workers::Dynamic => 1,
+                },
             });
         }
-        self.set_up_hosts();
-        for host in 0..self.hosts.all().len() as u32 {
-            self.record_resources(host, out);
-        }
-        if let Some(task) = self.task_without_host() {
-            let task = String::from_utf8_lossy(self.dag.name(task)).into_owned();
-            return Err(MasterError::NoCapableHost { task });
+        if !self.is_dynamic() {
+            self.set_up_hosts();
+            for host in 0..self.hosts.all().len() as u32 {
+                self.record_resources(host, out);
+            }
+            if let Some(task) = self.task_without_host() {
+                let task = String::from_utf8_lossy(self.dag.name(task)).into_owned();
+                return Err(MasterError::NoCapableHost { task });
+            }
         }
         self.phase = Phase::Started;
         Ok(())
@@ -225,14 +294,17 @@ impl Master {
     /// drain or too many failures, and tasks of a cycle.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        let nothing_left = self.ready.is_empty() && self.queue.len() == 0;
-        self.phase == Phase::Started && self.running == 0 && (nothing_left || self.is_stopped())
+        self.phase == Phase::Started && self.running == 0 && (self.has_nothing_ready() || self.is_stopped())
     }
 
     /// True if ready tasks will not be started, because of a drain or too many failures.
     #[must_use]
     pub fn is_cut_short(&self) -> bool {
-        self.is_stopped() && !(self.ready.is_empty() && self.queue.len() == 0)
+        self.is_stopped() && !self.has_nothing_ready()
+    }
+
+    fn has_nothing_ready(&self) -> bool {
+        self.ready.is_empty() && self.queue.len() == 0 && self.expected == 0
     }
 
     /// Number of running attempts.
@@ -281,6 +353,9 @@ impl Master {
         registration: Registration,
         out: &mut impl Outbox,
     ) -> Result<(), MasterError> {
+        if self.is_dynamic() {
+            return self.join(rank, &registration, out);
+        }
         let place = (rank.0 as usize)
             .checked_sub(1)
             .and_then(|index| self.registrations.get_mut(index))
@@ -290,7 +365,7 @@ impl Master {
         }
         *place = Some(registration);
         self.registered += 1;
-        if self.registered_all() {
+        if self.may_start() {
             // The order on a host is known only when all have registered.
             let mut counts: FxHashMap<&str, u32> = FxHashMap::default();
             for (rank, registration) in (1..).zip(self.registrations.iter().flatten()) {
@@ -305,56 +380,16 @@ impl Master {
     /// Creates the hosts in the order of their lowest ranks. The registration of that rank describes the
     /// host.
     fn set_up_hosts(&mut self) {
-        let registrations = mem::take(&mut self.registrations);
-        let mut hosts: Vec<Host> = Vec::new();
-        let mut by_name: FxHashMap<&str, u32> = FxHashMap::default();
-        for (rank, registration) in (1..).zip(registrations.iter().flatten()) {
-            let host = *by_name.entry(&registration.host).or_insert_with(|| {
-                hosts.push(Host::new(registration));
-                hosts.len() as u32 - 1
-            });
-            hosts[host as usize].add(Rank(rank));
+        for (rank, registration) in (1..).zip(self.registrations.iter().flatten()) {
+            let (host, _) = self.hosts.add(Rank(rank), registration);
             self.slots.push(Slot {
                 host,
-                running: None,
-                prefilled: PrefillQueue::default(),
+                member: Member::Working,
+                host_rank: self.hosts.get(host).ranks.len() as u32 - 1,
+                ..Slot::unknown()
             });
         }
-        let requests: Vec<u32> = self
-            .queue
-            .shapes()
-            .iter()
-            .map(|shape| shape.request.cpus)
-            .collect();
-        let narrow = requests.iter().all(|cpus| *cpus <= 1);
-        let placement = if narrow {
-            Placement::Spread
-        } else {
-            Placement::Pack
-        };
-        self.hosts = Hosts::new(hosts, &requests, placement);
-        // Keeps `registered_all` true.
-        self.registrations = registrations;
-    }
-
-    /// Returns the first task in byte order that is not done and requests more than any host has.
-    fn task_without_host(&self) -> Option<TaskId> {
-        let fits = |request: Request| {
-            let all = self.hosts.all();
-            all.iter().any(|host| host.could_take(request))
-        };
-        let shapes = self.queue.shapes();
-        let unfit: Vec<bool> = shapes.iter().map(|shape| !fits(shape.request)).collect();
-        if !unfit.contains(&true) {
-            return None;
-        }
-        self.dag
-            .ids()
-            .filter(|task| {
-                let node = &self.nodes[task.index()];
-                node.state != State::Done && unfit[self.queue.shape_of(node.chain).index()]
-            })
-            .min_by_key(|task| self.dag.name(*task))
+        self.present = self.registered;
     }
 
     fn finished(
@@ -368,23 +403,19 @@ impl Master {
             .and_then(|index| self.slots.get_mut(index))
             .ok_or(MasterError::UnknownRank(rank))?;
         let host = slot.host;
-        let running = slot
-            .running
-            .take_if(|running| running.submit == result.submit)
-            .ok_or(MasterError::NotRunning {
-                rank,
-                submit: result.submit,
-            })?;
+        let Some(running) = slot.running.take_if(|running| running.submit == result.submit) else {
+            if slot.member == Member::Gone {
+                // The attempt was evicted. Its task runs elsewhere, or will.
+                return Ok(());
+            }
+            let submit = result.submit;
+            return Err(MasterError::NotRunning { rank, submit });
+        };
+        let offered = slot.member.takes_tasks().then_some(rank);
         let (task, outcome) = (running.task, result.outcome);
         let chain = self.nodes[task.index()].chain;
-        self.running -= 1;
         self.prefill.note_runtime(chain, outcome.runtime);
-        let shape = self.queue.shape(self.queue.shape_of(chain));
-        self.hosts
-            .give_back(host, rank, shape.request, running.block, running.gpus);
-        if let Some(category) = shape.category {
-            self.leave_category(category);
-        }
+        self.give_back(host, offered, running);
         self.summary.runtime = self.summary.runtime.saturating_add(outcome.runtime);
 
         out.record(Record::Ended {
@@ -402,7 +433,23 @@ impl Master {
         if self.has_prefilled() {
             self.start_prefilled(rank, out);
         }
+        if offered.is_none() {
+            self.leave_if_idle(rank, out);
+        }
         Ok(())
+    }
+
+    /// Returns what an attempt held. `rank` is its worker, if that may run another task.
+    pub(super) fn give_back(&mut self, host: u32, rank: Option<Rank>, running: Running) {
+        let shape = self
+            .queue
+            .shape(self.queue.shape_of(self.nodes[running.task.index()].chain));
+        self.running -= 1;
+        self.hosts
+            .give_back(host, rank, shape.request, running.block, running.gpus);
+        if let Some(category) = shape.category {
+            self.leave_category(category);
+        }
     }
 
     fn succeeded(&mut self, task: TaskId) {
@@ -430,6 +477,11 @@ impl Master {
             self.ready.push(task);
             return;
         }
+        self.fail(task);
+    }
+
+    /// Notes that a task has failed finally.
+    pub(super) fn fail(&mut self, task: TaskId) {
         self.nodes[task.index()].state = State::Failed;
         self.summary.failed_tasks += 1;
         let limit = self.config.max_failures as usize;
@@ -440,7 +492,7 @@ impl Master {
         let host = self.hosts.get(host);
         out.record(Record::Resources {
             host: &host.name,
-            slots: host.free_slots.len() as u32,
+            slots: host.ranks.len() as u32 - host.busy,
             cpus: host.free_cpus,
             memory_mb: host.free_memory_mb,
         });

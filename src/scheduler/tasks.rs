@@ -10,6 +10,8 @@ pub(crate) enum State {
     Waiting,
     /// The next `schedule` queues it.
     Ready,
+    /// An attempt of an earlier master may run.
+    Expected,
     Queued,
     /// Sent to a worker that has not started it.
     Prefilled,

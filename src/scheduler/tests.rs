@@ -7,12 +7,13 @@ use pmc_dag::rescue::DoneSet;
 use pmc_dag::{Dag, TaskId};
 
 use crate::protocol::{Assignment, Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
-use crate::scheduler::{Event, Master, MasterConfig, MasterError, Outbox, Record, WaitReason};
+use crate::scheduler::{Event, Master, MasterConfig, MasterError, Outbox, Record, WaitReason, Workers};
 
 /// One attempt for each task, and no limit of failures.
 const ONE_ATTEMPT: MasterConfig = MasterConfig {
     max_attempts: 1,
     max_failures: 0,
+    crash_limit: 0,
 };
 
 /// Keeps all output as short lines of text.
@@ -40,6 +41,20 @@ impl Outbox for Log {
                 memory_mb,
             } => {
                 format!("{host} {slots} {cpus} {memory_mb}")
+            }
+            Record::Capacity {
+                host,
+                gone,
+                slots,
+                cpus,
+                memory_mb,
+            } => {
+                let sign = if gone { '-' } else { '+' };
+                format!("{host} {sign}{slots} {sign}{cpus} {sign}{memory_mb}")
+            }
+            Record::Adopted(task, submit) => format!("adopted {} {}", task.0, submit.0),
+            Record::Evicted { task, submit, rank } => {
+                format!("evicted {} {} on {}", task.0, submit.0, rank.0)
             }
             Record::Queued(task, submit) => format!("queued {} {}", task.0, submit.0),
             Record::Fragmented(task, submit) => format!("fragmented {} {}", task.0, submit.0),
@@ -89,7 +104,7 @@ impl Run {
             set.insert(TaskId(*task));
         }
         let mut run = Self {
-            master: Master::new(dag(text), set, workers, config),
+            master: Master::new(dag(text), set, Workers::Fixed(workers), config),
             log: Log::default(),
         };
         for rank in 1..=workers {
@@ -236,7 +251,7 @@ fn an_assignment_has_everything_of_the_task_line() {
 #[test]
 fn all_workers_register_and_get_their_number_on_the_host() {
     let mut run = Run {
-        master: Master::new(dag("TASK a x\n"), DoneSet::new(), 3, ONE_ATTEMPT),
+        master: Master::new(dag("TASK a x\n"), DoneSet::new(), Workers::Fixed(3), ONE_ATTEMPT),
         log: Log::default(),
     };
     run.register(3, "h").unwrap();
@@ -244,7 +259,7 @@ fn all_workers_register_and_get_their_number_on_the_host() {
     assert_eq!(run.register(0, "h"), Err(MasterError::UnknownRank(Rank(0))));
     assert_eq!(run.register(4, "h"), Err(MasterError::UnknownRank(Rank(4))));
     run.register(1, "g").unwrap();
-    assert!(!run.master.registered_all());
+    assert!(!run.master.may_start());
     assert_eq!(
         run.start(),
         Err(MasterError::CannotStart {
@@ -255,7 +270,7 @@ fn all_workers_register_and_get_their_number_on_the_host() {
     run.schedule();
     assert_eq!(run.log.lines, [""; 0]);
     run.register(2, "h").unwrap();
-    assert!(run.master.registered_all());
+    assert!(run.master.may_start());
     assert_eq!(run.log.lines, ["setup 1 0", "setup 2 0", "setup 3 1"]);
     run.log.lines.clear();
     run.start().unwrap();
@@ -271,7 +286,7 @@ fn a_task_that_fits_on_no_host_is_refused_before_the_run() {
         ("TASK z -m 1e9 x\nEDGE z z\n", "z"),
     ] {
         let mut run = Run {
-            master: Master::new(dag(text), DoneSet::new(), 1, ONE_ATTEMPT),
+            master: Master::new(dag(text), DoneSet::new(), Workers::Fixed(1), ONE_ATTEMPT),
             log: Log::default(),
         };
         run.register(1, "h").unwrap();
@@ -328,6 +343,7 @@ fn attempts_of_the_task_override_those_of_the_run() {
         MasterConfig {
             max_attempts: 2,
             max_failures: 0,
+            crash_limit: 0,
         },
     );
     run.end(1, 1, 256);
@@ -359,6 +375,7 @@ fn no_task_starts_after_too_many_failures() {
         MasterConfig {
             max_attempts: 1,
             max_failures: 1,
+            crash_limit: 0,
         },
     );
     run.take("");
@@ -385,6 +402,7 @@ fn retried_attempts_do_not_count_as_failures() {
         MasterConfig {
             max_attempts: 2,
             max_failures: 1,
+            crash_limit: 0,
         },
     );
     run.end(1, 1, 256);
@@ -458,7 +476,7 @@ fn blocks_of_cpus_are_granted_and_returned() {
 fn scattered_cpus_are_reported() {
     let text = "TASK a -c 2 x\nTASK b -c 2 x\nTASK c -c 3 x\n";
     let mut run = Run {
-        master: Master::new(dag(text), DoneSet::new(), 3, ONE_ATTEMPT),
+        master: Master::new(dag(text), DoneSet::new(), Workers::Fixed(3), ONE_ATTEMPT),
         log: Log::default(),
     };
     for rank in 1..=3 {
@@ -487,7 +505,7 @@ fn scattered_cpus_are_reported() {
 fn gpus_are_granted_and_returned() {
     let text = "TASK a -g 1 x\nTASK b -g 2 x\nTASK c -g 1 x\nTASK d x\n";
     let mut run = Run {
-        master: Master::new(dag(text), DoneSet::new(), 4, ONE_ATTEMPT),
+        master: Master::new(dag(text), DoneSet::new(), Workers::Fixed(4), ONE_ATTEMPT),
         log: Log::default(),
     };
     for rank in 1..=4 {

@@ -383,10 +383,7 @@ fn monitord_accepts_the_logs_of_killed_runs() {
     let runs = setting("PMC_KILL_RUNS", 40).div_ceil(20);
     for_each_seed(runs, |seed| {
         let mut random = Random(seed);
-        let mut request = Request::new(Build::Local, Format::Yaml);
-        // A job that removes its working directory cannot run again.
-        request.cleanup = "none";
-        let planned = request.plan();
+        let planned = Request::new(Build::Local, Format::Yaml).plan();
         let mut killed = 0;
         loop {
             let mut running = Killable::start(Build::Local, &planned.executor(WORKERS), planned.submit());

@@ -16,7 +16,7 @@ use pmc_dag::Dag;
 use pmc_dag::rescue::DoneSet;
 
 use crate::protocol::{Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
-use crate::scheduler::{Event, Master, MasterConfig};
+use crate::scheduler::{Event, Master, MasterConfig, Workers};
 
 use testutils::Random;
 
@@ -47,7 +47,7 @@ enum Report {
 }
 
 /// The workers: the tasks that each holds, the running one first, and their messages in transit.
-struct Workers {
+struct Slots {
     tasks: Vec<VecDeque<SubmitId>>,
     /// When the end of each running task reaches the master.
     end: Vec<u64>,
@@ -55,7 +55,7 @@ struct Workers {
     arriving: BinaryHeap<Reverse<(u64, Rank, Report)>>,
 }
 
-impl Workers {
+impl Slots {
     fn new(count: u32) -> Self {
         Self {
             tasks: vec![VecDeque::new(); count as usize],
@@ -146,7 +146,7 @@ fn random_result(submit: SubmitId, one_in_fails: u64, random: &mut Random) -> Ta
 fn run(plan: Plan, random: &mut Random) -> Result<Master, String> {
     let mut model = Model::new(&plan);
     let workers = plan.workers.len() as u32;
-    let mut master = Master::new(plan.dag.clone(), plan.done, workers, plan.config);
+    let mut master = Master::new(plan.dag.clone(), plan.done, Workers::Fixed(workers), plan.config);
     if plan.prefill {
         master = master.with_prefill();
     }
@@ -156,7 +156,7 @@ fn run(plan: Plan, random: &mut Random) -> Result<Master, String> {
     let mut now = 0;
     let mut results = 0;
     let mut drained = false;
-    let mut at = Workers::new(workers);
+    let mut at = Slots::new(workers);
     let mut setups = 0;
     loop {
         master.schedule(&mut model);
@@ -319,6 +319,7 @@ fn random_plan(random: &mut Random) -> Plan {
             } else {
                 0
             },
+            crash_limit: 0,
         },
         one_in_fails: random.pick(&[0, 3, 10]),
         drain_after: random.one_in(5).then(|| random.below(50)),
@@ -360,6 +361,7 @@ fn thousands_of_workers_run_a_large_workflow() {
         config: MasterConfig {
             max_attempts: 10,
             max_failures: 0,
+            crash_limit: 0,
         },
         one_in_fails: 50,
         drain_after: None,

@@ -425,6 +425,7 @@ impl Outbox for Model {
                     format!("{host} reports {slots}, {cpus}, {memory_mb}, not {known:?}")
                 });
             }
+            Record::Capacity { .. } | Record::Adopted(..) | Record::Evicted { .. } => {}
             Record::Fragmented(task, _) => {
                 let cpus = self.dag.cpus(task);
                 self.check(cpus > 1, || format!("{task:?} with {cpus} CPUs needs no block"));

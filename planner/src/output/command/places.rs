@@ -36,9 +36,15 @@ pub(crate) fn work_dir<'p>(plan: &'p Plan<'_>, id: JobId) -> &'p str {
 
 /// Returns whether a job does not need the work directory of the run.
 pub(super) fn needs_no_work_dir(plan: &Plan<'_>, id: JobId) -> bool {
-    // Outputs of removed jobs do not pass through the work directory, which may not exist: these jobs have no
-    // other parents.
-    matches!(plan.job(id).task, Task::CreateDir | Task::NoOp) || is_delivery(plan, id)
+    match plan.job(id).task {
+        Task::CreateDir | Task::NoOp => true,
+        // It removes the work directory. If it is killed after that, it must be able to start again. A shell
+        // script is not resumed.
+        Task::RemoveDir => plan.settings.generator == Generator::Pmc,
+        // Outputs of removed jobs do not pass through the work directory, which may not exist: these jobs
+        // have no other parents.
+        _ => is_delivery(plan, id),
+    }
 }
 
 /// Returns whether a job stages out outputs of removed jobs.

@@ -1,0 +1,389 @@
+//! Workers that come, fall silent, come back, leave and are lost, and what becomes of their tasks.
+//!
+//! ```text
+//!                    Silent           Lost
+//!         Registered ┌────────> silent ──┐
+//! unknown ──> working              │     ├──> gone
+//!                    <── Back ─────┘     │
+//!         └── Retire ──> leaving ── idle ┘
+//! ```
+//!
+//! The driver has the clock: it decides when a worker is silent, and when it is lost. Before it says that a
+//! worker is lost, it must be sure that the worker's tasks have ended, because they become ready at once.
+//!
+//! A lost worker may have started each task that it held. So each of them counts as an attempt that was
+//! evicted, and gets a new submit number when it is queued again. An eviction is no failure and uses up no
+//! attempt. But a task may be what brings its workers down: after [`MasterConfig::crash_limit`] evictions,
+//! it has failed.
+//!
+//! [`MasterConfig::crash_limit`]: super::MasterConfig::crash_limit
+
+use std::time::Duration;
+
+use pmc_dag::{Request, TaskId};
+
+use crate::protocol::{EXECUTOR_FAILURE, Outcome, Rank, Registration, SubmitId, ToWorker};
+use crate::scheduler::hosts::Host;
+use crate::scheduler::prefill::PrefillQueue;
+use crate::scheduler::run::{Master, Phase, Slot, Workers};
+use crate::scheduler::tasks::State;
+use crate::scheduler::{Adoption, MasterError, Outbox, Record};
+
+/// Highest rank that is accepted: all lower ones take memory.
+const MAX_RANK: u32 = 1 << 24;
+
+/// Host of a worker that has not registered.
+pub(super) const NO_HOST: u32 = u32::MAX;
+
+/// Whether a worker takes part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Member {
+    /// Has not registered.
+    Unknown,
+    /// Takes tasks.
+    Working,
+    /// Has not been heard of for a while. It keeps its tasks and gets no more.
+    Silent,
+    /// Ends its tasks and gets no more.
+    Leaving,
+    /// Both.
+    LeavingSilent,
+    /// Has left, or is lost.
+    Gone,
+}
+
+impl Member {
+    /// True if its tasks may still end.
+    pub(super) fn is_there(self) -> bool {
+        !matches!(self, Self::Unknown | Self::Gone)
+    }
+
+    /// True if it may get tasks now.
+    pub(super) fn takes_tasks(self) -> bool {
+        self == Self::Working
+    }
+
+    fn is_leaving(self) -> bool {
+        matches!(self, Self::Leaving | Self::LeavingSilent)
+    }
+
+    fn fall_silent(self) -> Self {
+        match self {
+            Self::Working => Self::Silent,
+            Self::Leaving => Self::LeavingSilent,
+            other => other,
+        }
+    }
+
+    fn come_back(self) -> Self {
+        match self {
+            Self::Silent => Self::Working,
+            Self::LeavingSilent => Self::Leaving,
+            other => other,
+        }
+    }
+
+    fn retire(self) -> Self {
+        match self {
+            Self::Working => Self::Leaving,
+            Self::Silent => Self::LeavingSilent,
+            other => other,
+        }
+    }
+}
+
+impl Master {
+    /// Number of workers that are there, also those that are silent or leave.
+    #[must_use]
+    pub fn workers(&self) -> u32 {
+        self.present
+    }
+
+    /// Returns the first task in byte order that is not done and requests more than any host that is there
+    /// has. Linear in hosts and tasks.
+    #[must_use]
+    pub fn task_without_host(&self) -> Option<TaskId> {
+        let shapes = self.queue.shapes();
+        let unfit: Vec<bool> = shapes
+            .iter()
+            .map(|shape| !self.has_host_for(shape.request))
+            .collect();
+        if !unfit.contains(&true) {
+            return None;
+        }
+        self.dag
+            .ids()
+            .filter(|task| {
+                let node = &self.nodes[task.index()];
+                node.state != State::Done && unfit[self.queue.shape_of(node.chain).index()]
+            })
+            .min_by_key(|task| self.dag.name(*task))
+    }
+
+    /// Returns the task that is to start next, if the run can only go on with other workers: nothing runs,
+    /// and no task that waits fits on a host that is there. To be called after [`Master::schedule`].
+    #[must_use]
+    pub fn stranded(&self) -> Option<TaskId> {
+        let may_go_on = self.phase != Phase::Started || self.is_stopped() || self.held;
+        if may_go_on || self.running > 0 || self.expected > 0 || self.queue.len() == 0 {
+            return None;
+        }
+        let present = || self.hosts.all().iter().filter(|host| !host.ranks.is_empty());
+        let most_memory = |cpus, gpus| {
+            let able = present().filter(|host| host.cpus >= cpus && host.gpus >= gpus);
+            able.map(|host| host.memory_mb).max()
+        };
+        if self.queue.best(most_memory).is_some() {
+            return None;
+        }
+        let next = self.queue.best(|_, _| Some(u64::MAX));
+        next.and_then(|shape| self.queue.first(shape))
+    }
+
+    fn has_host_for(&self, request: Request) -> bool {
+        let could_take = |host: &Host| !host.ranks.is_empty() && host.could_take(request);
+        self.hosts.all().iter().any(could_take)
+    }
+
+    /// Adds a worker while others may already run tasks.
+    pub(super) fn join(
+        &mut self,
+        rank: Rank,
+        registration: &Registration,
+        out: &mut impl Outbox,
+    ) -> Result<(), MasterError> {
+        let index = (rank.0 as usize)
+            .checked_sub(1)
+            .filter(|_| rank.0 <= MAX_RANK)
+            .ok_or(MasterError::UnknownRank(rank))?;
+        if self.slots.len() <= index {
+            self.slots.resize_with(index + 1, Slot::unknown);
+        }
+        if self.slots[index].member != Member::Unknown {
+            return Err(MasterError::RegisteredTwice(rank));
+        }
+        let is_new = self.hosts.number(&registration.host).is_none();
+        let (host, describes) = self.hosts.add(rank, registration);
+        let host_rank = self.free_host_rank(host, rank);
+        self.slots[index] = Slot {
+            host,
+            host_rank,
+            member: Member::Working,
+            running: None,
+            prefilled: PrefillQueue::default(),
+        };
+        self.registered += 1;
+        self.present += 1;
+        if is_new {
+            self.record_resources(host, out);
+        } else {
+            self.record_capacity(host, describes, false, out);
+        }
+        out.send(rank, ToWorker::Setup { host_rank });
+        Ok(())
+    }
+
+    /// Returns the lowest number that no other worker of the host has. When all of them were lost, the next
+    /// one prepares the host again, as number 0.
+    fn free_host_rank(&self, host: u32, rank: Rank) -> u32 {
+        let ranks = &self.hosts.get(host).ranks;
+        let mut used = vec![false; ranks.len()];
+        for other in ranks.iter().filter(|other| **other != rank) {
+            let number = self.slots[other.0 as usize - 1].host_rank;
+            if let Some(used) = used.get_mut(number as usize) {
+                *used = true;
+            }
+        }
+        used.iter()
+            .position(|used| !used)
+            .map_or(0, |number| number as u32)
+    }
+
+    /// Handles [`Event::Silent`](super::Event::Silent).
+    pub(super) fn fall_silent(&mut self, rank: Rank) -> Result<(), MasterError> {
+        let slot = self.known_slot(rank)?;
+        slot.member = slot.member.fall_silent();
+        let host = slot.host;
+        if slot.member.is_there() {
+            self.hosts.withhold(host, rank);
+        }
+        Ok(())
+    }
+
+    /// Handles [`Event::Back`](super::Event::Back).
+    pub(super) fn come_back(&mut self, rank: Rank) -> Result<(), MasterError> {
+        let slot = self.known_slot(rank)?;
+        let before = slot.member;
+        slot.member = before.come_back();
+        let host = slot.host;
+        if before == Member::Silent && slot.running.is_none() {
+            self.hosts.offer(host, rank);
+        }
+        Ok(())
+    }
+
+    /// Handles [`Event::Retire`](super::Event::Retire).
+    pub(super) fn retire(&mut self, rank: Rank, out: &mut impl Outbox) -> Result<(), MasterError> {
+        let slot = self.known_slot(rank)?;
+        slot.member = slot.member.retire();
+        if !slot.member.is_there() {
+            return Ok(());
+        }
+        if !slot.prefilled.is_empty() {
+            out.send(rank, ToWorker::Retract);
+        }
+        let host = slot.host;
+        self.hosts.withhold(host, rank);
+        self.leave_if_idle(rank, out);
+        Ok(())
+    }
+
+    /// Lets a worker go that is to leave and runs nothing.
+    pub(super) fn leave_if_idle(&mut self, rank: Rank, out: &mut impl Outbox) {
+        let slot = &mut self.slots[rank.0 as usize - 1];
+        if slot.member.is_leaving() && slot.running.is_none() {
+            slot.member = Member::Gone;
+            out.send(rank, ToWorker::Shutdown);
+            self.take_away(rank, out);
+        }
+    }
+
+    /// Handles [`Event::Lost`](super::Event::Lost).
+    pub(super) fn lose(&mut self, rank: Rank, out: &mut impl Outbox) -> Result<(), MasterError> {
+        let slot = self.known_slot(rank)?;
+        if slot.member == Member::Gone {
+            return Ok(());
+        }
+        slot.member = Member::Gone;
+        while self.evict(rank, out) {
+            // It may have started the next one since.
+            self.start_prefilled(rank, out);
+        }
+        self.take_away(rank, out);
+        Ok(())
+    }
+
+    /// Ends the running attempt of a lost worker. Returns false if there is none.
+    fn evict(&mut self, rank: Rank, out: &mut impl Outbox) -> bool {
+        let slot = &mut self.slots[rank.0 as usize - 1];
+        let host = slot.host;
+        let Some(running) = slot.running.take() else {
+            return false;
+        };
+        let (task, submit) = (running.task, running.submit);
+        self.give_back(host, None, running);
+        let evictions = self.evictions.entry(task).or_insert(0);
+        *evictions += 1;
+        if self.config.crash_limit == 0 || *evictions < self.config.crash_limit {
+            self.summary.evicted += 1;
+            out.record(Record::Evicted { task, submit, rank });
+            self.nodes[task.index()].state = State::Ready;
+            self.ready.push(task);
+        } else {
+            let mut outcome = Outcome::new(EXECUTOR_FAILURE, Duration::ZERO);
+            outcome.evictions = *evictions;
+            out.record(Record::Ended {
+                task,
+                submit,
+                rank,
+                outcome,
+            });
+            self.summary.failed += 1;
+            self.fail(task);
+        }
+        self.record_resources(host, out);
+        true
+    }
+
+    /// Takes the resources of a worker that is gone.
+    fn take_away(&mut self, rank: Rank, out: &mut impl Outbox) {
+        let host = self.slots[rank.0 as usize - 1].host;
+        let was_last = self.hosts.remove(host, rank);
+        self.present -= 1;
+        self.record_capacity(host, was_last, true, out);
+    }
+
+    /// Records that a worker has come or gone, and the whole host if it is the first or last one.
+    fn record_capacity(&self, host: u32, whole: bool, gone: bool, out: &mut impl Outbox) {
+        let host = self.hosts.get(host);
+        let (cpus, memory_mb) = if whole {
+            (host.cpus, host.memory_mb)
+        } else {
+            (0, 0)
+        };
+        out.record(Record::Capacity {
+            host: &host.name,
+            gone,
+            slots: 1,
+            cpus,
+            memory_mb,
+        });
+    }
+
+    /// Handles [`Event::Expect`](super::Event::Expect).
+    pub(super) fn expect(&mut self, task: TaskId, submit: SubmitId) -> Result<(), MasterError> {
+        let state = self.nodes.get(task.index()).map(|node| node.state);
+        if state != Some(State::Ready) {
+            return Err(MasterError::NotExpected(task));
+        }
+        self.last_submit = self.last_submit.max(submit.0);
+        self.nodes[task.index()].state = State::Expected;
+        self.expected += 1;
+        Ok(())
+    }
+
+    /// Handles [`Event::Forget`](super::Event::Forget).
+    pub(super) fn forget(&mut self, task: TaskId) {
+        if let Some(node) = self.nodes.get_mut(task.index())
+            && node.state == State::Expected
+        {
+            node.state = State::Ready;
+            self.expected -= 1;
+            self.ready.push(task);
+        }
+    }
+
+    /// Handles [`Event::Adopt`](super::Event::Adopt).
+    pub(super) fn adopt(
+        &mut self,
+        rank: Rank,
+        adoption: &Adoption,
+        out: &mut impl Outbox,
+    ) -> Result<(), MasterError> {
+        let Adoption { task, submit, .. } = *adoption;
+        let slot = self.known_slot(rank)?;
+        let (host, is_free) = (slot.host, slot.member.is_there() && slot.running.is_none());
+        let state = self.nodes.get(task.index()).map(|node| node.state);
+        let waits = matches!(state, Some(State::Ready | State::Expected | State::Queued));
+        let refused = MasterError::NotAdopted { rank, submit };
+        if !is_free || !waits {
+            return Err(refused);
+        }
+        let request = self.dag.request(task);
+        let grant = self.hosts.adopt(host, rank, request, adoption).ok_or(refused)?;
+        match state {
+            Some(State::Expected) => self.expected -= 1,
+            Some(State::Queued) => self.queue.remove(&mut self.nodes, task),
+            _ => {}
+        }
+        self.last_submit = self.last_submit.max(submit.0);
+        self.nodes[task.index()].submit = submit.0;
+        out.record(Record::Adopted(task, submit));
+        self.started(task, submit, host, grant, out);
+        Ok(())
+    }
+
+    /// Returns the state of a worker that has registered at some time.
+    fn known_slot(&mut self, rank: Rank) -> Result<&mut Slot, MasterError> {
+        (rank.0 as usize)
+            .checked_sub(1)
+            .and_then(|index| self.slots.get_mut(index))
+            .filter(|slot| slot.member != Member::Unknown)
+            .ok_or(MasterError::UnknownRank(rank))
+    }
+
+    /// True if workers may come at any time.
+    pub(super) fn is_dynamic(&self) -> bool {
+        self.workers == Workers::Dynamic
+    }
+}
