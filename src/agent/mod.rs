@@ -252,6 +252,7 @@ impl<'a> AgentProcess<'a> {
             link: &self.link,
             slots,
             interrupt: self.interrupt,
+            leaving: false,
             ended: None,
         };
         match connection.run(&mut talk) {
@@ -266,6 +267,8 @@ struct Talk<'a> {
     link: &'a Link,
     slots: &'a Slots,
     interrupt: &'a Interrupt,
+    /// The master knows that this agent is to end.
+    leaving: bool,
     ended: Option<Ended>,
 }
 
@@ -286,8 +289,12 @@ impl Agent for Talk<'_> {
             self.ended = Some(Ended::Lease);
             return true;
         }
-        // The master is told to do without this agent.
-        let _ = self.interrupt.drain_signal();
+        if self.interrupt.signal().is_some() && !self.slots.have_ended() {
+            self.slots.deliver_all(&ToWorker::Abort);
+        } else if self.interrupt.drain_signal().is_some() && !self.leaving {
+            self.leaving = true;
+            self.slots.leave();
+        }
         false
     }
 }

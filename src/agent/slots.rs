@@ -12,7 +12,7 @@ use pmc_link::{Link, MAX_BODY};
 
 use crate::interrupt::Interrupt;
 use crate::options::WorkerOptions;
-use crate::protocol::{EXECUTOR_FAILURE, Rank, SubmitId, TaskResult, ToMaster, ToWorker};
+use crate::protocol::{EXECUTOR_FAILURE, NodeChange, Rank, SubmitId, TaskResult, ToMaster, ToWorker};
 use crate::transport::agents::messages::{self, KeptAttempt};
 use crate::transport::{TransportError, WorkerTransport};
 use crate::worker;
@@ -46,6 +46,7 @@ pub(super) struct Slots {
     slots: Vec<Slot>,
     /// Slots whose threads have not ended.
     alive: Arc<AtomicUsize>,
+    link: Arc<Link>,
 }
 
 /// A slot's side of the link.
@@ -105,6 +106,7 @@ impl Slots {
             first_rank,
             slots,
             alive,
+            link: Arc::clone(link),
         })
     }
 
@@ -132,6 +134,15 @@ impl Slots {
     pub(super) fn deliver_all(&self, message: &ToWorker) {
         for slot in &self.slots {
             let _ = slot.inbound.send(message.clone());
+        }
+    }
+
+    /// Asks the master for no more tasks.
+    pub(super) fn leave(&self) {
+        for rank in self.ranks().map(Rank) {
+            let leaving = ToMaster::Node(NodeChange::Leaving);
+            self.link
+                .send(messages::address(rank, |body| leaving.encode(body)));
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 
 use super::args::{EarlyExit, RawArgs};
-use super::values::{integer, seconds};
+use super::values::{at_least, integer, seconds, unsigned};
 
 /// Maximum agents of a run.
 const MAX_AGENTS: usize = 100_000;
@@ -82,6 +82,17 @@ pub(super) fn set_agent_timeout(args: &mut RawArgs, value: &OsStr) -> Set {
         ));
     }
     args.agent_timeout = Some(time);
+    Ok(())
+}
+
+pub(super) fn set_start_with(args: &mut RawArgs, value: &OsStr) -> Set {
+    let number = integer(value, "Invalid value for --start-with")?;
+    args.start_with = Some(at_least(1, number, "--start-with must be at least 1")?);
+    Ok(())
+}
+
+pub(super) fn set_crash_limit(args: &mut RawArgs, value: &OsStr) -> Set {
+    args.crash_limit = Some(unsigned(value, "--crash-limit")?);
     Ok(())
 }
 

@@ -96,6 +96,10 @@ pub struct RawArgs {
     pub slots: Option<u32>,
     /// `--agent-timeout`, in seconds.
     pub agent_timeout: Option<f64>,
+    /// `--start-with`: agents to wait for before the first task.
+    pub start_with: Option<u32>,
+    /// `--crash-limit`; 0 means no limit.
+    pub crash_limit: Option<u32>,
     /// `--join-timeout`, in seconds.
     pub join_timeout: Option<f64>,
 }

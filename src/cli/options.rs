@@ -242,6 +242,20 @@ pub const OPTIONS: &[OptionSpec] = &[
     )
     .additional(),
     value(
+        "start-with",
+        "N",
+        agents::set_start_with,
+        "Start with the first task when N agents are there [default: 1]",
+    )
+    .additional(),
+    value(
+        "crash-limit",
+        "N",
+        agents::set_crash_limit,
+        "A task has failed if N agents were lost while it ran; 0: no limit [default: 5]",
+    )
+    .additional(),
+    value(
         "join-timeout",
         "SECONDS",
         agents::set_join_timeout,

@@ -7,7 +7,7 @@ use signal_hook::consts::SIGTERM;
 
 use super::conclusion::End;
 use super::{Aborted, Driver, Loop, RunError, RunEvent};
-use crate::protocol::{NodeChange, Rank, ToMaster};
+use crate::protocol::{Rank, ToMaster};
 use crate::scheduler::{Event, Summary};
 use crate::transport::{MasterTransport, WaitPolicy};
 
@@ -23,14 +23,17 @@ impl<T: MasterTransport> Driver<'_, T> {
         if let Some(minutes) = self.options.max_wall_minutes {
             tracing::info!("Setting max walltime to {minutes:.6} minutes");
         }
-        while !self.master.may_start() {
+        self.check_nodes()?;
+        while !(self.master.may_start() && self.out.transport.may_start(self.master.workers())) {
             if let Some(aborted) = self.aborted_early() {
                 return Ok(End::Aborted(aborted));
             }
             self.receive()?;
+            self.check_nodes()?;
         }
         self.master.start(&mut self.out)?;
-        while self.options.host_script && self.prepared < self.out.transport.workers() {
+        self.check_fit()?;
+        while self.options.host_script && self.prepared < self.master.workers() {
             if let Some(aborted) = self.aborted_early() {
                 return Ok(End::Aborted(aborted));
             }
@@ -69,6 +72,10 @@ impl<T: MasterTransport> Driver<'_, T> {
         // must not run again.
         self.out.logs.flush_rescue()?;
         self.master.schedule(&mut self.out);
+        if self.out.transport.is_dynamic() {
+            self.check_nodes()?;
+            self.check_stranded()?;
+        }
         if tracing::enabled!(tracing::Level::TRACE) {
             self.log_waiting();
         }
@@ -108,7 +115,12 @@ impl<T: MasterTransport> Driver<'_, T> {
     /// Returns when the loop has to act if nothing happens before.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let drained = self.drain.as_ref().and_then(|drain| drain.until);
-        let times = [self.deadline, drained, self.disk.next_check()];
+        let times = [
+            self.deadline,
+            drained,
+            self.disk.next_check(),
+            self.nodes.next_check,
+        ];
         times.into_iter().flatten().min()
     }
 
@@ -189,8 +201,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             }
             ToMaster::Retracted { submits } => Event::Retracted(from, submits),
             ToMaster::Failed { message } => Event::Failed(from, message),
-            ToMaster::Node(NodeChange::Lost) => Event::Failed(from, "Its agent is lost".to_owned()),
-            ToMaster::Node(NodeChange::Silent | NodeChange::Back) => return Ok(()),
+            ToMaster::Node(change) => return self.note_change(from, &change),
         };
         Ok(self.master.handle(event, &mut self.out)?)
     }

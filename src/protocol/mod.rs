@@ -42,7 +42,7 @@ pub enum ToMaster {
     /// The worker was asked to end by SIGTERM: the run should drain. The worker continues until the master
     /// ends it.
     Terminating,
-    /// The transport says this about the worker's agent. It never comes from a worker.
+    /// This has become of the worker's agent. The transport says it, or the agent itself.
     Node(NodeChange),
 }
 
@@ -53,6 +53,8 @@ pub enum NodeChange {
     Silent,
     /// It answers again.
     Back,
+    /// It was asked to end: it gets no more tasks.
+    Leaving,
     /// It will not come back, and its tasks have ended.
     Lost,
 }

@@ -52,6 +52,9 @@ pub enum TransportError {
     /// Agents cannot be started.
     #[error(transparent)]
     Launch(#[from] super::agents::LaunchError),
+    /// No agent has come.
+    #[error("{0}")]
+    NoAgents(super::agents::Missing),
     /// MPI counts bytes with 32 bits.
     #[error("Message of {0} bytes is too long for MPI")]
     TooLong(usize),

@@ -8,7 +8,7 @@ pub mod local;
 pub mod mpi;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use combiner::Combiner;
 pub use error::TransportError;
@@ -36,6 +36,26 @@ pub trait MasterTransport {
     /// No worker can come.
     fn begin(&mut self) -> Result<(), TransportError> {
         Ok(())
+    }
+    /// True if workers come and go during the run.
+    fn is_dynamic(&self) -> bool {
+        false
+    }
+    /// True if enough workers have come for the first task. `registered` is the number of those that have
+    /// registered and are there.
+    fn may_start(&self, _registered: u32) -> bool {
+        true
+    }
+    /// Checks whether awaited workers have come. Returns when to call this next.
+    ///
+    /// # Errors
+    /// No worker will come.
+    fn check(&mut self) -> Result<Option<Instant>, TransportError> {
+        Ok(None)
+    }
+    /// How long to wait for other workers if those that are there cannot run what is left.
+    fn patience(&self) -> Duration {
+        Duration::ZERO
     }
     /// Sends a message without waiting until the receiver takes it.
     fn send(&mut self, to: Rank, message: ToWorker) -> Result<(), TransportError>;

@@ -81,6 +81,18 @@ impl Launcher {
         Ok(launcher)
     }
 
+    /// True if all processes have ended.
+    pub(super) fn all_have_exited(&mut self) -> bool {
+        self.children
+            .iter_mut()
+            .all(|child| !matches!(child.try_wait(), Ok(None)))
+    }
+
+    /// What the processes said last.
+    pub(super) fn last_words(&self) -> String {
+        String::new()
+    }
+
     /// Waits for the end of all processes, at most `timeout`, and kills the rest.
     pub(super) fn end(&mut self, timeout: Duration) {
         let end = Instant::now() + timeout;

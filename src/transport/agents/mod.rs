@@ -8,6 +8,7 @@ pub mod messages;
 mod reception;
 mod table;
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,7 +23,7 @@ use super::combiner::Combiner;
 use super::{CombiningTransport, MasterTransport, Traffic, TransportError};
 use crate::interrupt::Interrupt;
 use crate::options::with_suffix;
-use crate::protocol::{Rank, ToMaster, ToWorker};
+use crate::protocol::{NodeChange, Rank, ToMaster, ToWorker};
 
 /// How a run uses agents.
 #[derive(Clone, Debug)]
@@ -33,6 +34,10 @@ pub struct AgentOptions {
     pub agents: u32,
     /// Slots of each agent; 0 lets each agent decide.
     pub slots: u32,
+    /// Agents that must be there before the first task.
+    pub start_with: u32,
+    /// How long to wait for agents.
+    pub join_timeout: Duration,
     /// How agents are started, if the master starts them.
     pub launch: Option<Launch>,
     /// The lease of agents.
@@ -62,6 +67,43 @@ struct Running {
     reception: Arc<Reception>,
     launcher: Option<Launcher>,
     endpoint: PathBuf,
+    begun: Instant,
+    /// The user knows who has not come.
+    missing_reported: bool,
+}
+
+/// How often the master looks for agents that have not come.
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Agents that have not come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    agents: usize,
+    seconds: u64,
+    /// What their launchers said last.
+    words: String,
+    /// Their launchers have ended.
+    exited: bool,
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (agents, seconds) = (self.agents, self.seconds);
+        let agents = if agents == 1 {
+            "1 agent".to_owned()
+        } else {
+            format!("{agents} agents")
+        };
+        if self.exited {
+            write!(f, "{agents} did not come: what should start them has ended")?;
+        } else {
+            write!(f, "{agents} did not come within {seconds} s (--join-timeout)")?;
+        }
+        if !self.words.is_empty() {
+            write!(f, ". Last words: {}", self.words)?;
+        }
+        Ok(())
+    }
 }
 
 /// Returns the path of the endpoint file of a DAG.
@@ -101,7 +143,7 @@ impl AgentMaster {
     }
 
     fn note(&mut self, from: Rank, message: &ToMaster) {
-        if matches!(message, ToMaster::Node(_)) {
+        if matches!(message, ToMaster::Node(change) if *change != NodeChange::Leaving) {
             return;
         }
         self.traffic.received += message.encoded_len() as u64;
@@ -155,6 +197,8 @@ impl MasterTransport for AgentMaster {
             reception,
             launcher: None,
             endpoint: path,
+            begun: Instant::now(),
+            missing_reported: false,
         };
         if let Some(launch) = &self.options.launch {
             let agents = self.options.agents;
@@ -162,6 +206,65 @@ impl MasterTransport for AgentMaster {
         }
         self.running = Some(running);
         Ok(())
+    }
+
+    fn is_dynamic(&self) -> bool {
+        true
+    }
+
+    fn may_start(&self, registered: u32) -> bool {
+        self.running.as_ref().is_some_and(|running| {
+            let table = running.reception.table();
+            let present = table.present();
+            let (agents, slots) = present.fold((0, 0), |(agents, slots), agent| {
+                (agents + 1, slots + agent.ranks.len())
+            });
+            agents >= self.options.start_with && registered as usize >= slots
+        })
+    }
+
+    fn check(&mut self) -> Result<Option<Instant>, TransportError> {
+        let Some(running) = &mut self.running else {
+            return Ok(None);
+        };
+        let joined = running.reception.table().joined();
+        if joined >= self.options.agents as usize {
+            return Ok(None);
+        }
+        let waited = running.begun.elapsed();
+        let exited = running.launcher.as_mut().map(Launcher::all_have_exited);
+        let is_over = waited >= self.options.join_timeout;
+        if is_over || exited == Some(true) {
+            let missing = self.options.agents as usize - joined;
+            let words = running.launcher.as_ref().map(Launcher::last_words);
+            let missing = Missing {
+                agents: missing,
+                seconds: waited.as_secs(),
+                words: words.unwrap_or_default(),
+                exited: exited == Some(true),
+            };
+            if joined == 0 {
+                return Err(TransportError::NoAgents(missing));
+            }
+            if !std::mem::replace(&mut running.missing_reported, true) {
+                tracing::warn!("{missing}");
+            }
+            return Ok(None);
+        }
+        let next = Instant::now() + CHECK_INTERVAL.min(self.options.join_timeout - waited);
+        Ok(Some(next))
+    }
+
+    fn patience(&self) -> Duration {
+        let Some(running) = &self.running else {
+            return Duration::ZERO;
+        };
+        let table = running.reception.table();
+        if table.present().count() >= self.options.agents as usize {
+            Duration::ZERO
+        } else {
+            self.options.join_timeout
+        }
     }
 
     fn send(&mut self, to: Rank, message: ToWorker) -> Result<(), TransportError> {

@@ -78,6 +78,11 @@ impl AgentTable {
         std::mem::take(&mut agent.present).then_some(agent)
     }
 
+    /// Number of agents that have ever joined.
+    pub(super) fn joined(&self) -> usize {
+        self.agents.len()
+    }
+
     pub(super) fn present(&self) -> impl Iterator<Item = &AgentEntry> {
         self.agents.values().filter(|agent| agent.present)
     }
