@@ -48,7 +48,7 @@ pub fn main(words: Vec<OsString>, environment: Vec<(OsString, OsString)>) -> Exi
         Ok(args) => {
             let worker = args.worker_options(environment);
             if args.agent {
-                return with_agents::agent(&args, worker);
+                return with_agents::agent(&args, arguments, worker);
             }
             if args.agents.is_some() {
                 return with_agents::master(&args, &program, worker, &launch);

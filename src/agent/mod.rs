@@ -1,8 +1,10 @@
 //! The program as an agent: it runs tasks for a master on another host, and outlives a cut connection.
 //!
 //! An agent joins a run, gets ranks for its slots, and then does what workers do. It ends its tasks when its
-//! lease is over: from then on, the master may run them elsewhere.
+//! lease is over: from then on, the master may run them elsewhere. If the master has died, it goes on with what
+//! runs, and offers it to the next master.
 
+pub mod guard;
 mod slots;
 
 use std::ffi::OsString;
@@ -11,12 +13,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pmc_link::{Agent, Client, Closed, ConnectError, Endpoint, EndpointError, Link, Timing};
+use pmc_link::{Agent, Client, Closed, ConnectError, Connection, Endpoint, EndpointError, Link, Timing};
 
 use crate::interrupt::Interrupt;
 use crate::protocol::ToWorker;
 use crate::transport::agents::messages::{self, AgentHello, AgentWelcome, HostOptions};
 use crate::{exit, host, logging};
+use guard::Lifeline;
 use slots::Slots;
 
 /// Variable with the endpoint, for hosts that do not share its file.
@@ -66,6 +69,14 @@ enum AgentError {
     System(#[from] std::io::Error),
 }
 
+impl AgentError {
+    /// True if there is no endpoint file.
+    fn is_missing(&self) -> bool {
+        let not_found = std::io::ErrorKind::NotFound;
+        matches!(self, Self::Endpoint(EndpointError::Read { source, .. }) if source.kind() == not_found)
+    }
+}
+
 fn capitalized(error: &ConnectError) -> String {
     let text = error.to_string();
     let mut characters = text.chars();
@@ -88,11 +99,14 @@ pub fn run(args: &AgentArgs, interrupt: &Arc<Interrupt>) -> ExitCode {
 struct AgentProcess<'a> {
     args: &'a AgentArgs,
     interrupt: &'a Arc<Interrupt>,
+    timing: Timing,
     link: Arc<Link>,
     client: Client,
     /// The session before the present one.
     before: Option<(u64, u64)>,
     slots: Option<Slots>,
+    master_timeout: Duration,
+    lifeline: Option<Lifeline>,
 }
 
 /// Why the agent stops talking to its master.
@@ -103,36 +117,39 @@ enum Ended {
     Lease,
 }
 
+/// What the agent knows about a master that it cannot reach.
+struct Absence {
+    since: Instant,
+    /// When the host of the master last said that nobody listens there: the master has died.
+    dead_at: Option<Instant>,
+}
+
 impl<'a> AgentProcess<'a> {
     fn new(args: &'a AgentArgs, interrupt: &'a Arc<Interrupt>) -> Result<Self, AgentError> {
+        let lifeline = Lifeline::take(&args.environment);
         let started = Instant::now();
         let endpoint = loop {
             match read_endpoint(args) {
                 Ok(endpoint) => break endpoint,
-                Err(AgentError::Endpoint(EndpointError::Read { path, source }))
-                    if source.kind() == std::io::ErrorKind::NotFound =>
-                {
-                    // The master writes it when it listens.
-                    if started.elapsed() >= args.join_timeout {
-                        let error = EndpointError::Read { path, source };
-                        return Err(AgentError::NoMaster {
-                            seconds: args.join_timeout.as_secs(),
-                            last: error.to_string(),
-                        });
-                    }
+                // The master writes it when it listens.
+                Err(error) if error.is_missing() && started.elapsed() < args.join_timeout => {
                     std::thread::sleep(RETRY_INTERVAL);
                 }
                 Err(error) => return Err(error),
             }
         };
-        let link = Link::new(Timing::with_lease(endpoint.lease));
+        let timing = Timing::with_lease(endpoint.lease);
+        let link = Link::new(timing);
         Ok(Self {
             args,
             interrupt,
+            timing,
             client: Client::new(Arc::clone(&link))?,
             link,
-            before: None,
+            before: lifeline.as_ref().and_then(|lifeline| lifeline.before),
             slots: None,
+            master_timeout: Duration::ZERO,
+            lifeline,
         })
     }
 
@@ -158,115 +175,182 @@ impl<'a> AgentProcess<'a> {
                 tracing::error!("A task cannot be ended");
             }
         }
+        self.hold(None);
+    }
+
+    /// Tells the guard until when tasks may run; `None` if there are none.
+    fn hold(&self, time: Option<Duration>) {
+        if let Some(lifeline) = &self.lifeline {
+            lifeline.hold(self.link.session(), time);
+        }
     }
 
     /// Connects again and again while the session lasts.
     fn stay_connected(&mut self) -> Result<Ended, AgentError> {
-        let mut missing_since = Instant::now();
+        let mut absence = Absence::new();
+        let mut next_master = false;
         loop {
-            if self.slots.as_ref().is_some_and(Slots::have_ended) && self.is_over() {
-                return Ok(Ended::Run);
-            }
-            let hello = self.hello();
-            let endpoint = read_endpoint(self.args);
-            let connected = match &endpoint {
-                Ok(endpoint) => self.client.connect(endpoint, &hello),
-                Err(error) => Err(ConnectError::Refused(error.to_string())),
-            };
-            let last = match connected {
+            match self.connect(next_master) {
                 Ok(connection) => {
-                    if connection.joined {
-                        self.joined(&connection.welcome)?;
+                    next_master = false;
+                    if self.slots.is_none() {
+                        self.start_slots(&connection.welcome)?;
                     }
-                    match self.talk(connection) {
-                        Some(ended) => return Ok(ended),
-                        None => "the connection was closed".to_owned(),
+                    if let Some(ended) = self.talk(connection) {
+                        return Ok(ended);
                     }
+                    if self.slots.as_ref().is_some_and(Slots::have_ended) {
+                        return Ok(Ended::Run);
+                    }
+                    absence = Absence::new();
                 }
-                Err(ConnectError::Gone) => return Ok(Ended::Lease),
-                Err(error @ (ConnectError::NobodyListens(_) | ConnectError::Unreachable { .. })) => {
-                    let waited = missing_since.elapsed();
-                    if self.slots.is_none() && waited >= self.args.join_timeout {
-                        return Err(AgentError::NoMaster {
-                            seconds: self.args.join_timeout.as_secs(),
-                            last: error.to_string(),
-                        });
+                // The next master of the DAG has taken over.
+                Err(AgentError::Connect(ConnectError::Gone { epoch }))
+                    if self.link.session().is_some_and(|(known, _)| known < epoch) =>
+                {
+                    next_master = true;
+                    if let Some(slots) = &self.slots {
+                        slots.give_back_prefilled();
                     }
-                    error.to_string()
+                    continue;
                 }
-                Err(error) if self.slots.is_none() => return Err(AgentError::Connect(error)),
-                Err(error) => error.to_string(),
-            };
-            if self.slots.is_some() {
-                missing_since = Instant::now();
-                if self.link.lease_left().is_zero() {
+                Err(AgentError::Connect(ConnectError::Gone { .. })) => return Ok(Ended::Lease),
+                Err(AgentError::Connect(error @ ConnectError::Refused(_))) if self.slots.is_some() => {
+                    tracing::warn!("{}", capitalized(&error));
                     return Ok(Ended::Lease);
                 }
+                Err(error) => {
+                    if let Some(ended) = self.consider(&mut absence, error)? {
+                        return Ok(ended);
+                    }
+                }
             }
-            tracing::debug!("Connecting again: {last}");
             std::thread::sleep(RETRY_INTERVAL);
         }
     }
 
-    /// True if the master needs this agent no more.
-    fn is_over(&self) -> bool {
-        true
+    fn connect(&self, next_master: bool) -> Result<Connection, AgentError> {
+        let endpoint = read_endpoint(self.args)?;
+        let hello = self.hello(next_master);
+        let connected = match self.slots.as_ref().filter(|_| next_master) {
+            None => self.client.connect(&endpoint, &hello),
+            Some(slots) => {
+                let carry = |unsettled: Vec<bytes::Bytes>| slots.introduce(&unsettled);
+                self.client.join_next(&endpoint, &hello, &carry)
+            }
+        };
+        connected.map_err(AgentError::Connect)
     }
 
-    fn hello(&self) -> Vec<u8> {
-        let slots = match self.args.slots {
-            0 => host::usable_cpus(),
-            slots => slots,
+    /// Decides what to do without a connection.
+    fn consider(&self, absence: &mut Absence, error: AgentError) -> Result<Option<Ended>, AgentError> {
+        let now = Instant::now();
+        let is_temporary = error.is_missing()
+            || matches!(
+                error,
+                AgentError::Connect(ConnectError::NobodyListens(_) | ConnectError::Unreachable { .. })
+            );
+        if self.slots.is_none() {
+            // A run that has ended removes its endpoint.
+            if !is_temporary || (self.before.is_some() && error.is_missing()) {
+                return Err(error);
+            }
+            if absence.since.elapsed() >= self.args.join_timeout || self.interrupt.signal().is_some() {
+                return Err(AgentError::NoMaster {
+                    seconds: absence.since.elapsed().as_secs(),
+                    last: error.to_string(),
+                });
+            }
+            return Ok(None);
+        }
+        if let AgentError::Connect(ConnectError::NobodyListens(_)) = error {
+            if absence.dead_at.is_none() {
+                tracing::warn!(
+                    "The master has died: the tasks of this agent go on, and it waits for the next master"
+                );
+            }
+            absence.dead_at = Some(now);
+        }
+        // As long as nobody listens at the master's host, no master has given these tasks to others.
+        let is_dead = absence
+            .dead_at
+            .is_some_and(|at| now.saturating_duration_since(at) < self.timing.lease);
+        if is_dead && absence.since.elapsed() < self.master_timeout && self.interrupt.signal().is_none() {
+            self.hold(Some(self.timing.lease));
+            return Ok(None);
+        }
+        if self.link.lease_left().is_zero() || self.interrupt.signal().is_some() {
+            return Ok(Some(Ended::Lease));
+        }
+        Ok(None)
+    }
+
+    fn hello(&self, next_master: bool) -> Vec<u8> {
+        let kept = self.slots.as_ref().filter(|_| next_master);
+        let slots = match (kept, self.args.slots) {
+            (Some(kept), _) => kept.len(),
+            (None, 0) => host::usable_cpus(),
+            (None, slots) => slots,
         };
         let hello = AgentHello {
             host: self.args.host.name.clone().unwrap_or_else(host::name),
             slots,
-            before: self.before,
-            first_rank: None,
-            kept: Vec::new(),
+            before: self.link.session().or(self.before),
+            first_rank: kept.map(|slots| slots.ranks().start),
         };
         messages::encode(&hello)
     }
 
     /// Starts the slots.
-    fn joined(&mut self, welcome: &[u8]) -> Result<(), AgentError> {
+    fn start_slots(&mut self, welcome: &[u8]) -> Result<(), AgentError> {
         let welcome: AgentWelcome = messages::decode(welcome).ok_or(AgentError::Nonsense)?;
         logging::init(welcome.verbosity);
+        self.master_timeout = welcome.master_timeout;
         let directory = welcome.settings.directory();
         std::env::set_current_dir(&directory).map_err(|error| AgentError::Directory(directory, error))?;
-        let options = welcome
-            .settings
-            .options(&self.args.host, self.args.environment.clone());
+        let mut environment = self.args.environment.clone();
+        environment.retain(|(name, _)| !guard::VARIABLES.iter().any(|own| name == own));
+        let options = welcome.settings.options(&self.args.host, environment);
         let ranks = welcome.first_rank..welcome.first_rank.saturating_add(welcome.slots);
         self.slots = Some(Slots::start(ranks, &self.link, &Arc::new(options))?);
         Ok(())
     }
 
     /// Exchanges messages until the connection ends. `None` if another one may follow.
-    fn talk(&self, connection: pmc_link::Connection) -> Option<Ended> {
+    fn talk(&self, connection: Connection) -> Option<Ended> {
         let slots = self.slots.as_ref()?;
         if slots.have_ended() {
             self.link.goodbye();
         }
         let mut talk = Talk {
-            link: &self.link,
+            process: self,
             slots,
-            interrupt: self.interrupt,
             leaving: false,
             ended: None,
         };
         match connection.run(&mut talk) {
             Closed::Asked => talk.ended,
-            Closed::Broken(_) => None,
+            Closed::Broken(error) => {
+                tracing::debug!("The connection to the master was closed: {error}");
+                None
+            }
+        }
+    }
+}
+
+impl Absence {
+    fn new() -> Self {
+        Self {
+            since: Instant::now(),
+            dead_at: None,
         }
     }
 }
 
 /// A conversation with the master.
 struct Talk<'a> {
-    link: &'a Link,
+    process: &'a AgentProcess<'a>,
     slots: &'a Slots,
-    interrupt: &'a Interrupt,
     /// The master knows that this agent is to end.
     leaving: bool,
     ended: Option<Ended>,
@@ -285,13 +369,16 @@ impl Agent for Talk<'_> {
     }
 
     fn tick(&mut self) -> bool {
-        if self.link.lease_left().is_zero() {
+        let left = self.process.link.lease_left();
+        if left.is_zero() {
             self.ended = Some(Ended::Lease);
             return true;
         }
-        if self.interrupt.signal().is_some() && !self.slots.have_ended() {
+        self.process.hold(Some(left));
+        let interrupt = self.process.interrupt;
+        if interrupt.signal().is_some() && !self.slots.have_ended() {
             self.slots.deliver_all(&ToWorker::Abort);
-        } else if self.interrupt.drain_signal().is_some() && !self.leaving {
+        } else if interrupt.drain_signal().is_some() && !self.leaving {
             self.leaving = true;
             self.slots.leave();
         }

@@ -1,30 +1,42 @@
 //! The slots of an agent: threads that run one task at a time, like the workers of other transports.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use pmc_link::{Link, MAX_BODY};
 
 use crate::interrupt::Interrupt;
 use crate::options::WorkerOptions;
-use crate::protocol::{EXECUTOR_FAILURE, NodeChange, Rank, SubmitId, TaskResult, ToMaster, ToWorker};
-use crate::transport::agents::messages::{self, KeptAttempt};
+use crate::protocol::{
+    EXECUTOR_FAILURE, NodeChange, Rank, Registration, RunningAttempt, SubmitId, TaskResult, ToMaster,
+    ToWorker,
+};
+use crate::transport::agents::messages;
 use crate::transport::{TransportError, WorkerTransport};
 use crate::worker;
 
 /// Room that a message needs beside its data.
 const MARGIN: usize = 64 << 10;
 
+/// Attempts of a slot whose results the master may not have settled: at most those that it can prefill, and one.
+const MAX_ENDED: usize = 64;
+
+/// Maximum time for slots to give back prefilled tasks.
+const RETRACT_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// An attempt that a slot has been given.
 #[derive(Clone, Debug)]
 struct Given {
     submit: SubmitId,
     task: Vec<u8>,
+    cpu_set: Vec<u32>,
+    gpu_set: Vec<u32>,
 }
 
 /// What the link's thread and a slot's thread know of the slot.
@@ -32,6 +44,11 @@ struct Given {
 struct SlotState {
     /// Attempts without a result: the first one runs, the others are prefilled.
     given: VecDeque<Given>,
+    /// Attempts whose results may be unknown to the master.
+    ended: VecDeque<Given>,
+    /// What the slot said about its host.
+    registration: Option<Registration>,
+    is_set_up: bool,
 }
 
 struct Slot {
@@ -47,6 +64,7 @@ pub(super) struct Slots {
     /// Slots whose threads have not ended.
     alive: Arc<AtomicUsize>,
     link: Arc<Link>,
+    has_host_script: bool,
 }
 
 /// A slot's side of the link.
@@ -107,6 +125,7 @@ impl Slots {
             slots,
             alive,
             link: Arc::clone(link),
+            has_host_script: options.host_script.is_some(),
         })
     }
 
@@ -124,7 +143,19 @@ impl Slots {
             lock(&slot.state).given.push_back(Given {
                 submit: task.submit,
                 task: task.name.clone(),
+                cpu_set: task.cpu_set.clone(),
+                gpu_set: task.gpu_set.clone(),
             });
+        }
+        if let ToWorker::Setup { .. } = &message
+            && std::mem::replace(&mut lock(&slot.state).is_set_up, true)
+        {
+            // The next master asks again, and the host is prepared.
+            if self.has_host_script {
+                self.link
+                    .send(messages::address(rank, |body| ToMaster::Ready.encode(body)));
+            }
+            return;
         }
         // A slot whose thread has ended needs no messages.
         let _ = slot.inbound.send(message);
@@ -172,18 +203,64 @@ impl Slots {
         self.first_rank..self.first_rank + u32::try_from(self.slots.len()).unwrap_or(0)
     }
 
-    /// The attempts without a result, with the ranks of their slots. Several of one slot: the first runs.
-    pub(super) fn attempts(&self) -> Vec<KeptAttempt> {
-        let slots = (self.first_rank..).zip(&self.slots);
-        let given = slots.flat_map(|(rank, slot)| {
-            let given = lock(&slot.state).given.clone();
-            given.into_iter().map(move |given| KeptAttempt {
-                rank,
-                submit: given.submit,
-                task: given.task,
-            })
-        });
-        given.collect()
+    /// Number of slots.
+    pub(super) fn len(&self) -> u32 {
+        u32::try_from(self.slots.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Asks all slots to give back prefilled tasks, and waits until none has one. Their master has died.
+    pub(super) fn give_back_prefilled(&self) {
+        self.deliver_all(&ToWorker::Retract);
+        let end = Instant::now() + RETRACT_TIMEOUT;
+        let has_prefilled = |slot: &Slot| lock(&slot.state).given.len() > 1;
+        while self.slots.iter().any(has_prefilled) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Returns the first messages for another master, from those that the dead one has not settled: the
+    /// registrations, the attempts that ran or run, and the results.
+    pub(super) fn introduce(&self, unsettled: &[Bytes]) -> Vec<Vec<u8>> {
+        let mut results: BTreeMap<Rank, Vec<(SubmitId, &[u8])>> = BTreeMap::new();
+        for body in unsettled {
+            if let Some((rank, message)) = messages::addressed(body)
+                && let Ok(ToMaster::Finished(result)) = ToMaster::decode(message)
+            {
+                results.entry(rank).or_default().push((result.submit, body));
+            }
+        }
+        let mut said = Vec::new();
+        for (rank, slot) in (self.first_rank..).map(Rank).zip(&self.slots) {
+            let state = lock(&slot.state);
+            let encoded = |message: &ToMaster| messages::address(rank, |body| message.encode(body));
+            let Some(registration) = &state.registration else {
+                continue;
+            };
+            said.push(encoded(&ToMaster::Register(registration.clone())));
+            let results = results.remove(&rank).unwrap_or_default();
+            for (submit, body) in &results {
+                let mut known = state.ended.iter().chain(&state.given);
+                if let Some(given) = known.find(|given| given.submit == *submit) {
+                    said.push(encoded(&given.running()));
+                    said.push(body.to_vec());
+                }
+            }
+            let has_result = |given: &Given| results.iter().any(|(submit, _)| *submit == given.submit);
+            let running = state.given.iter().filter(|given| !has_result(given));
+            said.extend(running.map(|given| encoded(&given.running())));
+        }
+        said
+    }
+}
+
+impl Given {
+    fn running(&self) -> ToMaster {
+        ToMaster::Running(RunningAttempt {
+            submit: self.submit,
+            task: self.task.clone(),
+            cpu_set: self.cpu_set.clone(),
+            gpu_set: self.gpu_set.clone(),
+        })
     }
 }
 
@@ -194,22 +271,30 @@ impl WorkerTransport for SlotTransport {
 
     fn send(&mut self, message: ToMaster) -> Result<(), TransportError> {
         let message = bounded(message);
-        {
-            let mut state = lock(&self.state);
-            match &message {
-                ToMaster::Finished(result) => state.given.retain(|given| given.submit != result.submit),
-                ToMaster::Retracted { submits } => {
-                    state.given.retain(|given| !submits.contains(&given.submit));
-                }
-                _ => {}
-            }
+        if let ToMaster::Register(registration) = &message {
+            lock(&self.state).registration = Some(registration.clone());
         }
         let body = messages::address(self.rank, |body| message.encode(body));
-        if self.link.send(body) {
-            Ok(())
-        } else {
-            Err(TransportError::MasterEnded)
+        if !self.link.send(body) {
+            return Err(TransportError::MasterEnded);
         }
+        // After the message is with the link: an attempt is known there or here, whenever the master changes.
+        let mut state = lock(&self.state);
+        match &message {
+            ToMaster::Finished(result) => {
+                let at = state.given.iter().position(|given| given.submit == result.submit);
+                if let Some(given) = at.and_then(|at| state.given.remove(at)) {
+                    state.ended.push_back(given);
+                }
+                let old = state.ended.len().saturating_sub(MAX_ENDED);
+                state.ended.drain(..old);
+            }
+            ToMaster::Retracted { submits } => {
+                state.given.retain(|given| !submits.contains(&given.submit));
+            }
+            _ => {}
+        }
+        Ok(())
     }
 
     fn receive(&mut self, timeout: Duration) -> Result<Option<ToWorker>, TransportError> {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use pmc_link::Timing;
 
 use super::{check, conclude, print, refuse};
+use crate::agent::guard::{self, LIFELINE_VARIABLE};
 use crate::agent::{self, AgentArgs, ENDPOINT_VARIABLE};
 use crate::cli::{self, Agents, RawArgs};
 use crate::interrupt::Interrupt;
@@ -23,14 +24,20 @@ use crate::transport::agents::{self, AgentOptions};
 /// Default of `--agent-timeout`.
 const AGENT_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Default of `--master-timeout`.
+const MASTER_TIMEOUT: Duration = Duration::from_secs(600);
+
 /// Default of `--join-timeout`.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Runs an agent.
-pub(super) fn agent(args: &RawArgs, worker: WorkerOptions) -> ExitCode {
+pub(super) fn agent(args: &RawArgs, words: &[OsString], worker: WorkerOptions) -> ExitCode {
     let mut environment = worker.environment;
     // Tasks must not know the key of the run.
     environment.retain(|(name, _)| name != ENDPOINT_VARIABLE);
+    if !environment.iter().any(|(name, _)| name == LIFELINE_VARIABLE) {
+        return guard::run(words);
+    }
     let args = AgentArgs {
         endpoint: args.endpoint.clone(),
         endpoint_value: args
@@ -44,11 +51,12 @@ pub(super) fn agent(args: &RawArgs, worker: WorkerOptions) -> ExitCode {
             memory: worker.host_memory,
             cpus: worker.host_cpus,
             gpus: worker.host_gpus,
+            environment: args.host_environment,
         },
         environment,
     };
     let interrupt = Arc::new(Interrupt::new());
-    if let Err(error) = signals::catch(&interrupt, Process::Worker) {
+    if let Err(error) = signals::catch(&interrupt, Process::Agent) {
         return refuse(&format!("Unable to handle signals: {}", pmc_dag::reason(&error)));
     }
     agent::run(&args, &interrupt)
@@ -106,6 +114,7 @@ fn agent_options(args: &RawArgs, worker: &WorkerOptions) -> Result<AgentOptions,
         slots: args.slots.unwrap_or(0),
         start_with: args.start_with.unwrap_or(1),
         join_timeout: args.join_timeout.map_or(JOIN_TIMEOUT, time),
+        master_timeout: args.master_timeout.map_or(MASTER_TIMEOUT, time),
         launch,
         timing: Timing::with_lease(args.agent_timeout.map_or(AGENT_TIMEOUT, time)),
         settings: WorkerSettings::new(worker, &directory),

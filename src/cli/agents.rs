@@ -65,6 +65,9 @@ pub(super) fn set_launch(args: &mut RawArgs, value: &OsStr) -> Set {
 
 pub(super) fn set_slots(args: &mut RawArgs, value: &OsStr) -> Set {
     let number = integer(value, "Invalid value for --slots")?;
+    if number == 0 {
+        return Err(EarlyExit::refuse("At least one worker process is required"));
+    }
     if !(1..=MAX_SLOTS).contains(&number) {
         return Err(EarlyExit::refuse(&format!(
             "--slots must be at least 1 and at most {MAX_SLOTS}"
@@ -93,6 +96,11 @@ pub(super) fn set_start_with(args: &mut RawArgs, value: &OsStr) -> Set {
 
 pub(super) fn set_crash_limit(args: &mut RawArgs, value: &OsStr) -> Set {
     args.crash_limit = Some(unsigned(value, "--crash-limit")?);
+    Ok(())
+}
+
+pub(super) fn set_master_timeout(args: &mut RawArgs, value: &OsStr) -> Set {
+    args.master_timeout = Some(seconds(value, "--master-timeout")?);
     Ok(())
 }
 

@@ -82,6 +82,10 @@ pub struct RawArgs {
     pub disk_reserve_mib: Option<u32>,
     /// `--workers`: number of workers of a run without an MPI launcher.
     pub workers: Option<u32>,
+    /// `PMC_HOST_MEMORY`, `PMC_HOST_CPUS` and `PMC_HOST_GPUS` of an agent.
+    pub host_environment: [u32; 3],
+    /// `--master-timeout`, in seconds.
+    pub master_timeout: Option<f64>,
     /// `--agent`: this process is an agent.
     pub agent: bool,
     /// The endpoint file of an agent.

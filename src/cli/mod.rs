@@ -45,6 +45,14 @@ pub fn parse(
     }
     let mut args = RawArgs::default();
     read_environment(&mut args, &environment)?;
+    if words.iter().any(|word| word == "--agent") {
+        // What the command line of the master says about hosts counts before the environment of an agent.
+        args.host_environment = [
+            std::mem::take(&mut args.host_memory),
+            std::mem::take(&mut args.host_cpus),
+            std::mem::take(&mut args.host_gpus),
+        ];
+    }
     args.endpoint_value = environment("PMC_ENDPOINT");
     let file = read_words(&mut args, words)?;
     if args.agent {

@@ -256,6 +256,13 @@ pub const OPTIONS: &[OptionSpec] = &[
     )
     .additional(),
     value(
+        "master-timeout",
+        "SECONDS",
+        agents::set_master_timeout,
+        "Time that agents wait for another master if theirs has died [default: 600]",
+    )
+    .additional(),
+    value(
         "join-timeout",
         "SECONDS",
         agents::set_join_timeout,

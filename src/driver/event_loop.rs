@@ -24,15 +24,14 @@ impl<T: MasterTransport> Driver<'_, T> {
             tracing::info!("Setting max walltime to {minutes:.6} minutes");
         }
         self.check_nodes()?;
-        while !(self.master.may_start() && self.out.transport.may_start(self.master.workers())) {
+        while !self.may_start() {
             if let Some(aborted) = self.aborted_early() {
                 return Ok(End::Aborted(aborted));
             }
             self.receive()?;
             self.check_nodes()?;
         }
-        self.master.start(&mut self.out)?;
-        self.check_fit()?;
+        self.start_workers()?;
         while self.options.host_script && self.prepared < self.master.workers() {
             if let Some(aborted) = self.aborted_early() {
                 return Ok(End::Aborted(aborted));
@@ -174,6 +173,9 @@ impl<T: MasterTransport> Driver<'_, T> {
     }
 
     pub(super) fn handle(&mut self, from: Rank, message: ToMaster) -> Result<(), RunError> {
+        let Some(message) = self.keep_early(from, message) else {
+            return Ok(());
+        };
         let event = match message {
             ToMaster::Register(registration) => {
                 if tracing::enabled!(tracing::Level::TRACE) {
@@ -192,6 +194,7 @@ impl<T: MasterTransport> Driver<'_, T> {
                 self.interrupt.drain_for_worker(SIGTERM);
                 return Ok(());
             }
+            ToMaster::Finished(result) if self.is_ignored(from, result.submit) => return Ok(()),
             ToMaster::Finished(result) => {
                 let result = self.forward(from, result)?;
                 let exit = self.abort_exit(from, &result);
@@ -201,6 +204,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             }
             ToMaster::Retracted { submits } => Event::Retracted(from, submits),
             ToMaster::Failed { message } => Event::Failed(from, message),
+            ToMaster::Running(attempt) => return self.adopt(from, attempt),
             ToMaster::Node(change) => return self.note_change(from, &change),
         };
         Ok(self.master.handle(event, &mut self.out)?)

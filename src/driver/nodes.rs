@@ -1,10 +1,11 @@
 //! Workers that come and go.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use super::{Driver, RunError};
-use crate::protocol::{NodeChange, Rank};
-use crate::scheduler::{Event, MasterError};
+use crate::protocol::{NodeChange, Rank, Registration, RunningAttempt, SubmitId, ToMaster};
+use crate::scheduler::{Adoption, Event, MasterError};
 use crate::transport::MasterTransport;
 
 /// What the loop knows about workers that come and go.
@@ -14,6 +15,18 @@ pub(super) struct Nodes {
     pub(super) next_check: Option<Instant>,
     /// Since when nothing that is left fits on a host that is there.
     stranded_since: Option<Instant>,
+    /// The first tasks may start: workers that come now take part at once.
+    started: bool,
+    /// Workers that came before, and what they said since. They register in the order of their ranks.
+    early: BTreeMap<Rank, Early>,
+    /// Results that do not count: their tasks were done before the run.
+    ignored: BTreeSet<(Rank, SubmitId)>,
+}
+
+#[derive(Debug)]
+struct Early {
+    registration: Registration,
+    messages: Vec<ToMaster>,
 }
 
 impl<T: MasterTransport> Driver<'_, T> {
@@ -30,6 +43,94 @@ impl<T: MasterTransport> Driver<'_, T> {
             Err(MasterError::UnknownRank(_)) => Ok(()),
             handled => Ok(handled?),
         }
+    }
+
+    /// Keeps a message of a worker that came before the start. Returns it if it is to be handled now.
+    pub(super) fn keep_early(&mut self, from: Rank, message: ToMaster) -> Option<ToMaster> {
+        if self.nodes.started || !self.out.transport.is_dynamic() {
+            return Some(message);
+        }
+        match message {
+            ToMaster::Register(registration) => {
+                let messages = Vec::new();
+                let early = Early {
+                    registration,
+                    messages,
+                };
+                self.nodes.early.insert(from, early);
+            }
+            ToMaster::Node(NodeChange::Lost) => {
+                self.nodes.early.remove(&from);
+            }
+            ToMaster::Failed { .. } | ToMaster::Terminating => return Some(message),
+            message => {
+                if let Some(early) = self.nodes.early.get_mut(&from) {
+                    early.messages.push(message);
+                }
+            }
+        }
+        None
+    }
+
+    /// True if the first tasks may start.
+    pub(super) fn may_start(&self) -> bool {
+        if self.out.transport.is_dynamic() {
+            let registered = u32::try_from(self.nodes.early.len()).unwrap_or(u32::MAX);
+            registered > 0 && self.out.transport.may_start(registered)
+        } else {
+            self.master.may_start()
+        }
+    }
+
+    /// Begins the run with the workers that have come.
+    pub(super) fn start_workers(&mut self) -> Result<(), RunError> {
+        self.nodes.started = true;
+        let early = std::mem::take(&mut self.nodes.early);
+        let mut said = Vec::new();
+        for (rank, early) in early {
+            self.handle(rank, ToMaster::Register(early.registration))?;
+            said.push((rank, early.messages));
+        }
+        self.master.start(&mut self.out)?;
+        for (rank, messages) in said {
+            for message in messages {
+                self.handle(rank, message)?;
+            }
+        }
+        self.check_fit()
+    }
+
+    /// Goes on with an attempt that an earlier master started.
+    pub(super) fn adopt(&mut self, from: Rank, attempt: RunningAttempt) -> Result<(), RunError> {
+        let submit = attempt.submit;
+        let adopted = match self.out.dag.find(&attempt.task) {
+            None => false,
+            Some(task) => {
+                let adoption = Adoption {
+                    task,
+                    submit,
+                    cpus: attempt.cpu_set,
+                    gpus: attempt.gpu_set,
+                };
+                match self.master.handle(Event::Adopt(from, adoption), &mut self.out) {
+                    Ok(()) => true,
+                    Err(MasterError::NotAdopted { .. }) => false,
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        };
+        if !adopted {
+            // Usually the dead master had written that the task is done, and nobody told the agent.
+            let task = String::from_utf8_lossy(&attempt.task);
+            tracing::debug!("Attempt {} of task {task} does not count any more", submit.0);
+            self.nodes.ignored.insert((from, submit));
+        }
+        Ok(())
+    }
+
+    /// True if this result does not count.
+    pub(super) fn is_ignored(&mut self, from: Rank, submit: SubmitId) -> bool {
+        self.nodes.ignored.remove(&(from, submit))
     }
 
     /// Looks whether awaited workers have come.

@@ -12,7 +12,7 @@ use thiserror::Error;
 use super::{ToMaster, ToWorker};
 
 /// Version of the encoding.
-const VERSION: u8 = 6;
+const VERSION: u8 = 7;
 
 /// Directions.
 const TO_MASTER: u8 = 1;

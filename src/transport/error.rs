@@ -46,6 +46,9 @@ pub enum TransportError {
     /// The endpoint file cannot be written.
     #[error(transparent)]
     Endpoint(#[from] pmc_link::EndpointError),
+    /// The list of agents cannot be used.
+    #[error("Unable to use the list of agents: {}", pmc_dag::reason(.0))]
+    Roster(io::Error),
     /// Agents cannot reach this process.
     #[error(transparent)]
     Server(#[from] pmc_link::ServerError),

@@ -32,6 +32,10 @@ pub trait Agent {
     fn tick(&mut self) -> bool;
 }
 
+/// Turns the messages that a dead master has not settled into the first messages for the next one. Other
+/// threads cannot send meanwhile.
+pub type Carry<'a> = dyn Fn(Vec<Bytes>) -> Vec<Vec<u8>> + 'a;
+
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -52,7 +56,10 @@ pub enum ConnectError {
     WrongKey(String),
     /// The master does not know the session: the agent must join again.
     #[error("the master does not count on this agent any more")]
-    Gone,
+    Gone {
+        /// Number of this master among those of the DAG.
+        epoch: u64,
+    },
     /// The master refuses the agent.
     #[error("the master refuses this agent: {0}")]
     Refused(String),
@@ -199,11 +206,37 @@ impl Client {
     /// # Errors
     /// There is no connection. The session is kept.
     pub fn connect(&self, endpoint: &Endpoint, hello: &[u8]) -> Result<Connection, ConnectError> {
+        self.connect_with(endpoint, hello, None)
+    }
+
+    /// Joins another master, in place of one that has died, and says `hello`. `carry` turns the messages that
+    /// the dead master has not settled into the first messages for the new one.
+    ///
+    /// # Errors
+    /// There is no connection. The session is kept.
+    pub fn join_next(
+        &self,
+        endpoint: &Endpoint,
+        hello: &[u8],
+        carry: &Carry<'_>,
+    ) -> Result<Connection, ConnectError> {
+        self.connect_with(endpoint, hello, Some(carry))
+    }
+
+    fn connect_with(
+        &self,
+        endpoint: &Endpoint,
+        hello: &[u8],
+        carry: Option<&Carry<'_>>,
+    ) -> Result<Connection, ConnectError> {
         let config = Arc::new(endpoint.key.client_config()?);
         let mut last = ConnectError::Refused("the endpoint has no address".to_owned());
         for address in &endpoint.addresses {
             let connector = TlsConnector::from(Arc::clone(&config));
-            match self.runtime.block_on(self.shake_hands(address, connector, hello)) {
+            match self
+                .runtime
+                .block_on(self.shake_hands(address, connector, hello, carry))
+            {
                 Ok(connection) => return Ok(connection),
                 // Another address may be of another host.
                 Err(error @ (ConnectError::NobodyListens(_) | ConnectError::WrongKey(_))) => last = error,
@@ -223,6 +256,7 @@ impl Client {
         address: &str,
         connector: TlsConnector,
         hello: &[u8],
+        carry: Option<&Carry<'_>>,
     ) -> Result<Connection, ConnectError> {
         let unreachable = |source| ConnectError::Unreachable {
             address: address.to_owned(),
@@ -249,7 +283,7 @@ impl Client {
         let mut framed = framed(secured);
         // The lease counts from before the master hears of this agent.
         let now = self.link.now();
-        let resume = self.resume();
+        let resume = if carry.is_some() { None } else { self.resume() };
         let first = frame::encode(&Hello {
             version: VERSION,
             resume,
@@ -268,11 +302,11 @@ impl Client {
         let answer: Answer =
             frame::decode(&answer).map_err(|error| ConnectError::Nonsense(error.to_string()))?;
         match answer {
-            Answer::Gone => Err(ConnectError::Gone),
+            Answer::Gone { epoch } => Err(ConnectError::Gone { epoch }),
             Answer::Refused { reason } => Err(ConnectError::Refused(reason)),
             Answer::Welcome { resume: master, body } => {
                 let frames = self
-                    .welcome(resume.is_some(), master, now)
+                    .welcome(resume.is_some(), master, now, carry)
                     .map_err(|error| ConnectError::Nonsense(error.to_string()))?;
                 Ok(Connection {
                     runtime: Arc::clone(&self.runtime),
@@ -302,13 +336,22 @@ impl Client {
         resumes: bool,
         master: Resume,
         hello_at: Duration,
+        carry: Option<&Carry<'_>>,
     ) -> Result<UnboundedReceiver<Bytes>, SessionError> {
         let mut state = self.link.state();
         if !resumes {
+            let before = state.session.take();
+            let mut session = Session::new(hello_at);
+            if let (Some(before), Some(carry)) = (before, carry) {
+                let unsettled = before.session.unsettled().cloned().collect();
+                for body in carry(unsettled) {
+                    let _ = session.send(body.into());
+                }
+            }
             state.session = Some(Live {
                 epoch: master.epoch,
                 number: master.session,
-                session: Session::new(hello_at),
+                session,
             });
         }
         let (sender, frames) = unbounded_channel();

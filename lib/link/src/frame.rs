@@ -69,7 +69,10 @@ pub enum Answer<'a> {
         body: &'a [u8],
     },
     /// The master does not know the session, or has declared it lost: the agent must join as a new one.
-    Gone,
+    Gone {
+        /// Number of this master among those of the DAG.
+        epoch: u64,
+    },
     /// The agent cannot join.
     Refused { reason: String },
 }

@@ -19,7 +19,7 @@ mod server;
 mod session;
 mod stream;
 
-pub use client::{Agent, Client, Closed, ConnectError, Connection, Link};
+pub use client::{Agent, Carry, Client, Closed, ConnectError, Connection, Link};
 pub use endpoint::{Endpoint, EndpointError, VERSION};
 pub use frame::MAX_BODY;
 pub use key::{KeyError, RunKey};

@@ -158,7 +158,9 @@ impl Hub {
         }
         match hello.resume {
             None => self.join(hello.body, service).map_err(refuse),
-            Some(resume) => self.resume(resume).ok_or_else(|| frame::encode(&Answer::Gone)),
+            Some(resume) => self
+                .resume(resume)
+                .ok_or_else(|| frame::encode(&Answer::Gone { epoch: self.epoch })),
         }
     }
 

@@ -229,7 +229,7 @@ fn an_agent_that_does_not_come_back_is_lost() {
     assert_eq!(link.lease_left(), Duration::ZERO);
     assert!(matches!(
         client.connect(&endpoint, b"n1"),
-        Err(ConnectError::Gone)
+        Err(ConnectError::Gone { epoch: 1 })
     ));
     // It joins as a new one.
     assert_eq!(link.abandon(), [] as [&[u8]; 0]);

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::options::{WorkerOptions, own_kickstart};
-use crate::protocol::{Rank, SubmitId};
+use crate::protocol::Rank;
 
 /// What an agent says when it joins.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -18,25 +18,11 @@ pub struct AgentHello {
     pub host: String,
     /// Tasks that it can run at a time.
     pub slots: u32,
-    /// The session that it had before: epoch and number. The tasks of that session have ended, unless they are
-    /// in `kept`.
+    /// The session that it had before: epoch and number.
     pub before: Option<(u64, u64)>,
-    /// First of the ranks that it keeps, after the master has died.
+    /// First of the ranks that it keeps, with their tasks: the master of that session has died. Otherwise all
+    /// tasks of that session have ended.
     pub first_rank: Option<u32>,
-    /// Attempts of the dead master that it runs, or whose results it has.
-    pub kept: Vec<KeptAttempt>,
-}
-
-/// An attempt that was started for a master that has died.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct KeptAttempt {
-    /// The slot that runs it.
-    pub rank: u32,
-    /// Its number in the run of the dead master.
-    pub submit: SubmitId,
-    /// Name of its task.
-    #[serde(with = "serde_bytes")]
-    pub task: Vec<u8>,
 }
 
 /// What the master says to an agent that joins.
@@ -46,6 +32,8 @@ pub struct AgentWelcome {
     pub first_rank: u32,
     /// Its slots.
     pub slots: u32,
+    /// How long to wait for another master if this one has died.
+    pub master_timeout: Duration,
     /// What to print; see [`crate::logging::init`].
     pub verbosity: i32,
     /// Settings of its workers.
@@ -121,7 +109,8 @@ impl WorkerSettings {
     /// Returns the options of the workers of this host. What `own` says about the host counts first.
     #[must_use]
     pub fn options(&self, own: &HostOptions, environment: Vec<(OsString, OsString)>) -> WorkerOptions {
-        let first = |own, master| if own == 0 { master } else { own };
+        let [memory, cpus, gpus] = own.environment;
+        let first = |numbers: [u32; 3]| numbers.into_iter().find(|number| *number > 0).unwrap_or(0);
         WorkerOptions {
             dag: PathBuf::from(&self.dag),
             per_task_stdio: self.per_task_stdio,
@@ -129,9 +118,9 @@ impl WorkerSettings {
             lock_worker_files: self.lock_worker_files,
             report_quiet: self.report_quiet,
             host_name: own.name.clone(),
-            host_memory: first(own.memory, self.host_memory),
-            host_cpus: first(own.cpus, self.host_cpus),
-            host_gpus: first(own.gpus, self.host_gpus),
+            host_memory: first([own.memory, self.host_memory, memory]),
+            host_cpus: first([own.cpus, self.host_cpus, cpus]),
+            host_gpus: first([own.gpus, self.host_gpus, gpus]),
             strict_limits: self.strict_limits,
             watch_memory: self.watch_memory,
             set_affinity: self.set_affinity,
@@ -154,6 +143,8 @@ pub struct HostOptions {
     pub cpus: u32,
     /// GPUs; 0 means unknown.
     pub gpus: u32,
+    /// Memory, CPUs and GPUs of its environment, which count last.
+    pub environment: [u32; 3],
 }
 
 /// Encodes what is said in a handshake.

@@ -6,6 +6,7 @@
 mod launcher;
 pub mod messages;
 mod reception;
+mod roster;
 mod table;
 
 use std::fmt;
@@ -18,6 +19,7 @@ use pmc_link::{Endpoint, RunKey, Server, SessionId, Timing};
 pub use launcher::{Launch, LaunchError, Launcher};
 use messages::{AgentWelcome, WorkerSettings};
 use reception::{Reception, Rules};
+use roster::Roster;
 
 use super::combiner::Combiner;
 use super::{CombiningTransport, MasterTransport, Traffic, TransportError};
@@ -36,6 +38,8 @@ pub struct AgentOptions {
     pub slots: u32,
     /// Agents that must be there before the first task.
     pub start_with: u32,
+    /// How long agents wait for another master if this one has died.
+    pub master_timeout: Duration,
     /// How long to wait for agents.
     pub join_timeout: Duration,
     /// How agents are started, if the master starts them.
@@ -106,6 +110,19 @@ impl fmt::Display for Missing {
     }
 }
 
+impl Running {
+    /// True if agents of an earlier master that have not come back hold no lease any more.
+    fn is_late(&self, timing: Timing) -> bool {
+        self.begun.elapsed() >= timing.until_lost()
+    }
+}
+
+/// Returns the port of an endpoint.
+fn port(endpoint: &Endpoint) -> Option<u16> {
+    let (_, port) = endpoint.addresses.first()?.rsplit_once(':')?;
+    port.parse().ok()
+}
+
 /// Returns the path of the endpoint file of a DAG.
 #[must_use]
 pub fn endpoint_path(dag: &std::path::Path) -> PathBuf {
@@ -168,26 +185,38 @@ impl MasterTransport for AgentMaster {
 
     fn begin(&mut self) -> Result<(), TransportError> {
         let path = endpoint_path(&self.options.dag);
-        let key = RunKey::generate().map_err(pmc_link::ServerError::from)?;
+        // A master that was killed leaves its endpoint, and agents that know it.
+        let earlier = Endpoint::read(&path).ok();
+        let epoch = earlier
+            .as_ref()
+            .map_or(1, |earlier| earlier.epoch.saturating_add(1));
+        let port = earlier.as_ref().and_then(port).unwrap_or(0);
+        let key = match earlier {
+            Some(earlier) => earlier.key,
+            None => RunKey::generate().map_err(pmc_link::ServerError::from)?,
+        };
+        let roster = Roster::open(&with_suffix(&self.options.dag, ".agents"), epoch);
+        let roster = roster.map_err(TransportError::Roster)?;
         let rules = Rules {
             welcome: AgentWelcome {
                 first_rank: 0,
                 slots: self.options.slots,
+                master_timeout: self.options.master_timeout,
                 verbosity: self.options.verbosity,
                 settings: self.options.settings.clone(),
             },
         };
         let combiner = Arc::clone(&self.combiner);
         let mut reception = None;
-        let server = Server::start(&key, 0, 1, self.options.timing, |hub| {
-            let made = Arc::new(Reception::new(Arc::clone(hub), combiner, rules));
+        let server = Server::start(&key, port, epoch, self.options.timing, |hub| {
+            let made = Arc::new(Reception::new(Arc::clone(hub), combiner, rules, epoch, roster));
             reception = Some(Arc::clone(&made));
             made
         })?;
         let reception = reception.ok_or(TransportError::MasterEnded)?;
         let endpoint = Endpoint {
             addresses: launcher::addresses(self.options.launch.as_ref(), server.port()),
-            epoch: 1,
+            epoch,
             lease: self.options.timing.lease,
             key,
         };
@@ -201,7 +230,8 @@ impl MasterTransport for AgentMaster {
             missing_reported: false,
         };
         if let Some(launch) = &self.options.launch {
-            let agents = self.options.agents;
+            let awaited = u32::try_from(running.reception.awaited()).unwrap_or(u32::MAX);
+            let agents = self.options.agents.saturating_sub(awaited);
             running.launcher = Some(Launcher::start(launch, agents, &running.endpoint, &endpoint)?);
         }
         self.running = Some(running);
@@ -219,7 +249,9 @@ impl MasterTransport for AgentMaster {
             let (agents, slots) = present.fold((0, 0), |(agents, slots), agent| {
                 (agents + 1, slots + agent.ranks.len())
             });
-            agents >= self.options.start_with && registered as usize >= slots
+            agents >= self.options.start_with
+                && registered as usize >= slots
+                && (running.reception.awaited() == 0 || running.is_late(self.options.timing))
         })
     }
 
@@ -227,6 +259,13 @@ impl MasterTransport for AgentMaster {
         let Some(running) = &mut self.running else {
             return Ok(None);
         };
+        let awaited = running.reception.awaited();
+        if awaited > 0 {
+            if !running.is_late(self.options.timing) {
+                return Ok(Some(Instant::now() + CHECK_INTERVAL));
+            }
+            running.reception.forget_earlier();
+        }
         let joined = running.reception.table().joined();
         if joined >= self.options.agents as usize {
             return Ok(None);
@@ -311,6 +350,9 @@ impl MasterTransport for AgentMaster {
         let silent = running.reception.wait_gone(timeout);
         if let Some(launcher) = &mut running.launcher {
             launcher.end(end.saturating_duration_since(Instant::now()));
+        }
+        if silent.is_empty() {
+            running.reception.end();
         }
         let _ = std::fs::remove_file(&running.endpoint);
         silent

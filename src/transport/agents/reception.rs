@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use pmc_link::{Hub, Service, SessionId};
 
 use super::messages::{self, AgentHello, AgentWelcome};
+use super::roster::{Earlier, Roster};
 use super::table::AgentTable;
 use crate::protocol::{NodeChange, Rank, ToMaster};
 use crate::transport::combiner::Combiner;
@@ -24,17 +25,30 @@ pub(super) struct Reception {
     pub(super) combiner: Arc<Combiner>,
     pub(super) rules: Rules,
     table: Mutex<AgentTable>,
+    roster: Mutex<(Roster, Earlier)>,
+    /// Number of this master among those of the DAG.
+    epoch: u64,
     /// Wakes the thread that waits for the end of all agents.
     gone: Condvar,
 }
 
 impl Reception {
-    pub(super) fn new(hub: Arc<Hub>, combiner: Arc<Combiner>, rules: Rules) -> Self {
+    pub(super) fn new(
+        hub: Arc<Hub>,
+        combiner: Arc<Combiner>,
+        rules: Rules,
+        epoch: u64,
+        roster: (Roster, Earlier),
+    ) -> Self {
+        let mut table = AgentTable::default();
+        table.reserve(roster.1.last_rank);
         Self {
             hub,
             combiner,
             rules,
-            table: Mutex::default(),
+            table: Mutex::new(table),
+            roster: Mutex::new(roster),
+            epoch,
             gone: Condvar::new(),
         }
     }
@@ -68,6 +82,29 @@ impl Reception {
         }
     }
 
+    fn roster(&self) -> MutexGuard<'_, (Roster, Earlier)> {
+        self.roster.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Number of agents of an earlier master that have not come back.
+    pub(super) fn awaited(&self) -> usize {
+        self.roster().1.agents.len()
+    }
+
+    /// Counts the agents of earlier masters that have not come back as lost.
+    pub(super) fn forget_earlier(&self) {
+        let mut roster = self.roster();
+        for (session, host) in std::mem::take(&mut roster.1.agents) {
+            tracing::warn!("The agent on {host} has not come back");
+            note(roster.0.gone(session));
+        }
+    }
+
+    /// Removes the list of agents: all have ended.
+    pub(super) fn end(&self) {
+        self.roster().0.remove();
+    }
+
     fn remove(&self, session: SessionId, how: &str) {
         let host = {
             let mut table = self.table();
@@ -76,9 +113,40 @@ impl Reception {
             };
             agent.host.clone()
         };
+        note(self.roster().0.gone((self.epoch, session)));
         self.gone.notify_all();
         tracing::debug!("The agent on {host} {how}");
         self.tell(session, &NodeChange::Lost);
+    }
+}
+
+impl Reception {
+    /// Takes note of what has become of the session that an agent had before.
+    fn replace(&self, hello: &AgentHello) -> Result<(), String> {
+        let Some((epoch, session)) = hello.before else {
+            return Ok(());
+        };
+        if epoch == self.epoch {
+            self.hub.forget(session);
+            self.remove(session, "has come anew");
+            return Ok(());
+        }
+        let mut roster = self.roster();
+        let known = roster.1.agents.remove(&(epoch, session)).is_some();
+        if known {
+            note(roster.0.gone((epoch, session)));
+        }
+        if hello.first_rank.is_some() && !known {
+            return Err("The tasks of this agent do not count any more".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// Logs that the list of agents cannot be written. The run goes on: only the next master would miss it.
+fn note(written: std::io::Result<()>) {
+    if let Err(error) = written {
+        tracing::error!("Unable to write the list of agents: {}", pmc_dag::reason(&error));
     }
 }
 
@@ -88,12 +156,19 @@ impl Service for Reception {
             messages::decode(hello).ok_or("What the agent says makes no sense: it is another program")?;
         let slots = match self.rules.welcome.slots {
             0 => hello.slots,
+            _ if hello.first_rank.is_some() => hello.slots,
             slots => slots,
         };
         if !(1..=MAX_SLOTS).contains(&slots) {
             return Err(format!("An agent can have 1 to {MAX_SLOTS} slots, not {slots}"));
         }
-        let ranks = self.table().add(session, hello.host.clone(), slots, None);
+        self.replace(&hello)?;
+        let ranks = {
+            let mut table = self.table();
+            let ranks = table.add(session, hello.host.clone(), slots, hello.first_rank);
+            ranks.ok_or("The ranks of this agent are those of another one")?
+        };
+        note(self.roster().0.join(session, &ranks, &hello.host));
         tracing::debug!(
             "The agent on {} has joined with slots {} to {}",
             hello.host,

@@ -26,15 +26,24 @@ pub(super) struct AgentTable {
 
 impl AgentTable {
     /// Adds an agent. It gets the next ranks, or keeps those from `first` on.
+    /// `None` if those are taken.
     pub(super) fn add(
         &mut self,
         session: SessionId,
         host: String,
         slots: u32,
         first: Option<u32>,
-    ) -> Range<u32> {
-        let first = first.unwrap_or(self.last_rank() + 1).max(1);
-        let ranks = first..first.saturating_add(slots);
+    ) -> Option<Range<u32>> {
+        // What an agent keeps was given to it by an earlier master.
+        let end = first.map(|first| first.saturating_add(slots));
+        if end.is_some_and(|end| end > self.last_rank() + 1) || first == Some(0) {
+            return None;
+        }
+        let first = first.unwrap_or(self.last_rank() + 1);
+        let ranks = first..first.checked_add(slots)?;
+        if ranks.clone().any(|rank| self.session_of(Rank(rank)).is_some()) {
+            return None;
+        }
         let len = self.sessions.len().max(ranks.end as usize - 1);
         self.sessions.resize(len, 0);
         for rank in ranks.clone() {
@@ -46,7 +55,7 @@ impl AgentTable {
             present: true,
         };
         self.agents.insert(session, entry);
-        ranks
+        Some(ranks)
     }
 
     /// Ranks up to this one were used by an earlier master.
