@@ -10,7 +10,6 @@
 use std::ffi::OsString;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
-use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,6 +22,7 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use crate::exit;
+use crate::transport::agents::NUMBER_VARIABLE;
 
 /// Variable with the number of the agent's end of the pipe.
 pub const LIFELINE_VARIABLE: &str = "PMC_AGENT_LIFELINE";
@@ -31,7 +31,7 @@ pub const LIFELINE_VARIABLE: &str = "PMC_AGENT_LIFELINE";
 const BEFORE_VARIABLE: &str = "PMC_AGENT_BEFORE";
 
 /// Variables that tasks do not inherit.
-pub(super) const VARIABLES: [&str; 2] = [LIFELINE_VARIABLE, BEFORE_VARIABLE];
+pub(super) const VARIABLES: [&str; 3] = [LIFELINE_VARIABLE, BEFORE_VARIABLE, NUMBER_VARIABLE];
 
 /// Bytes of a message: epoch, session, milliseconds.
 const MESSAGE: usize = 24;

@@ -18,12 +18,10 @@ use pmc_link::{Agent, Client, Closed, ConnectError, Connection, Endpoint, Endpoi
 use crate::interrupt::Interrupt;
 use crate::protocol::ToWorker;
 use crate::transport::agents::messages::{self, AgentHello, AgentWelcome, HostOptions};
+use crate::transport::agents::{ENDPOINT_VARIABLE, NUMBER_VARIABLE};
 use crate::{exit, host, logging};
 use guard::Lifeline;
 use slots::Slots;
-
-/// Variable with the endpoint, for hosts that do not share its file.
-pub const ENDPOINT_VARIABLE: &str = "PMC_ENDPOINT";
 
 /// Time between two attempts to connect.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
@@ -295,10 +293,17 @@ impl<'a> AgentProcess<'a> {
         let hello = AgentHello {
             host: self.args.host.name.clone().unwrap_or_else(host::name),
             slots,
+            number: self.number(),
             before: self.link.session().or(self.before),
             first_rank: kept.map(|slots| slots.ranks().start),
         };
         messages::encode(&hello)
+    }
+
+    fn number(&self) -> Option<u32> {
+        let mut variables = self.args.environment.iter();
+        let (_, number) = variables.find(|(name, _)| name == NUMBER_VARIABLE)?;
+        number.to_str()?.parse().ok()
     }
 
     /// Starts the slots.
@@ -388,7 +393,15 @@ impl Agent for Talk<'_> {
 
 fn read_endpoint(args: &AgentArgs) -> Result<Endpoint, AgentError> {
     match (&args.endpoint, &args.endpoint_value) {
-        (Some(path), _) => Ok(Endpoint::read(path)?),
+        // The file counts: the next master writes it anew. Hosts that do not share it have the value.
+        (Some(path), value) => match (Endpoint::read(path), value) {
+            (Err(EndpointError::Read { source, .. }), Some(value))
+                if source.kind() == std::io::ErrorKind::NotFound =>
+            {
+                Ok(Endpoint::from_value(value)?)
+            }
+            (read, _) => Ok(read?),
+        },
         (None, Some(value)) => Ok(Endpoint::from_value(value)?),
         (None, None) => Err(AgentError::NoEndpoint),
     }

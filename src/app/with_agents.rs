@@ -1,7 +1,6 @@
 //! The program with agents: the master of some, or one of them.
 
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +9,7 @@ use pmc_link::Timing;
 
 use super::{check, conclude, print, refuse};
 use crate::agent::guard::{self, LIFELINE_VARIABLE};
-use crate::agent::{self, AgentArgs, ENDPOINT_VARIABLE};
+use crate::agent::{self, AgentArgs};
 use crate::cli::{self, Agents, RawArgs};
 use crate::interrupt::Interrupt;
 use crate::launch::Launch;
@@ -19,7 +18,7 @@ use crate::options::WorkerOptions;
 use crate::run::{AgentRun, run_with_agents};
 use crate::signals::{self, Process};
 use crate::transport::agents::messages::{HostOptions, WorkerSettings};
-use crate::transport::agents::{self, AgentOptions};
+use crate::transport::agents::{self, AgentOptions, ENDPOINT_VARIABLE};
 
 /// Default of `--agent-timeout`.
 const AGENT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -102,11 +101,18 @@ fn agent_options(args: &RawArgs, worker: &WorkerOptions) -> Result<AgentOptions,
             pmc_dag::reason(&error)
         )
     })?;
-    let launch = args.launch.as_deref().map(|how| launch(how, args)).transpose()?;
-    let agents = match &args.agents {
-        Some(Agents::Count(count)) => *count,
-        Some(Agents::Hosts(hosts)) => u32::try_from(hosts.len()).unwrap_or(u32::MAX),
-        None => 0,
+    let (agents, hosts) = match &args.agents {
+        Some(Agents::Count(count)) => (*count, Vec::new()),
+        Some(Agents::Hosts(hosts)) => (u32::try_from(hosts.len()).unwrap_or(u32::MAX), hosts.clone()),
+        None => (0, Vec::new()),
+    };
+    let launch = match &args.launch {
+        None => None,
+        Some(how) => {
+            let how = how.to_str().ok_or("--launch is not valid UTF-8")?;
+            let launch = agents::Launch::parse(how, agents, &hosts);
+            Some(launch.map_err(|error| error.to_string())?)
+        }
     };
     Ok(AgentOptions {
         dag: args.dag.clone(),
@@ -120,15 +126,6 @@ fn agent_options(args: &RawArgs, worker: &WorkerOptions) -> Result<AgentOptions,
         settings: WorkerSettings::new(worker, &directory),
         verbosity: args.verbosity,
     })
-}
-
-fn launch(how: &OsStr, _args: &RawArgs) -> Result<agents::Launch, String> {
-    match how.as_bytes() {
-        b"local" => Ok(agents::Launch::Local {
-            options: Vec::<OsString>::new(),
-        }),
-        _ => Err(format!("--launch {}: there is no such launcher", how.display())),
-    }
 }
 
 /// A time that does not fit is as good as unlimited.

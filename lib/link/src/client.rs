@@ -258,18 +258,25 @@ impl Client {
         hello: &[u8],
         carry: Option<&Carry<'_>>,
     ) -> Result<Connection, ConnectError> {
+        // The lease of running tasks must not pass unnoticed.
+        let lease = self.link.lease_left();
+        let limit = if lease.is_zero() {
+            CONNECT
+        } else {
+            CONNECT.min(lease)
+        };
         let unreachable = |source| ConnectError::Unreachable {
             address: address.to_owned(),
             source,
         };
-        let stream = open(address).await.map_err(|error| match error.kind() {
+        let stream = open(address, limit).await.map_err(|error| match error.kind() {
             io::ErrorKind::ConnectionRefused => ConnectError::NobodyListens(address.to_owned()),
             _ => unreachable(error),
         })?;
         // The name is not looked at: the key tells the master.
         let name = ServerName::try_from("master").map_err(|error| unreachable(io::Error::other(error)))?;
         let secured = limited(
-            CONNECT,
+            limit,
             "the handshake takes too long",
             connector.connect(name, stream),
         );
@@ -293,7 +300,7 @@ impl Client {
             framed.send(first).await?;
             framed.next().await.transpose()
         };
-        let answer = limited(CONNECT, "the master does not answer", exchange).await;
+        let answer = limited(limit, "the master does not answer", exchange).await;
         let answer = answer.map_err(|error| match is_about_key(&error) {
             true => ConnectError::WrongKey(address.to_owned()),
             false => unreachable(error),
@@ -442,11 +449,11 @@ impl Port for Line<'_> {
 }
 
 /// Opens a TCP connection to one of the addresses of a name.
-async fn open(address: &str) -> io::Result<TcpStream> {
+async fn open(address: &str, limit: Duration) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the host is unknown");
     // The agent has nothing else to do meanwhile.
     for socket in address.to_socket_addrs()? {
-        match limited(CONNECT, "the host does not answer", TcpStream::connect(socket)).await {
+        match limited(limit, "the host does not answer", TcpStream::connect(socket)).await {
             Ok(stream) => {
                 stream.set_nodelay(true)?;
                 return Ok(stream);

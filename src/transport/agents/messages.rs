@@ -18,6 +18,8 @@ pub struct AgentHello {
     pub host: String,
     /// Tasks that it can run at a time.
     pub slots: u32,
+    /// Number among the agents that the master has started.
+    pub number: Option<u32>,
     /// The session that it had before: epoch and number.
     pub before: Option<(u64, u64)>,
     /// First of the ranks that it keeps, with their tasks: the master of that session has died. Otherwise all

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use pmc_link::{Endpoint, RunKey, Server, SessionId, Timing};
 
-pub use launcher::{Launch, LaunchError, Launcher};
+pub use launcher::{ENDPOINT_VARIABLE, Launch, LaunchError, Launcher, NUMBER_VARIABLE};
 use messages::{AgentWelcome, WorkerSettings};
 use reception::{Reception, Rules};
 use roster::Roster;
@@ -84,31 +84,67 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 pub struct Missing {
     agents: usize,
     seconds: u64,
-    /// What their launchers said last.
-    words: String,
+    /// Hosts and what their launchers said last.
+    words: Vec<(Option<String>, String)>,
     /// Their launchers have ended.
     exited: bool,
 }
 
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (agents, seconds) = (self.agents, self.seconds);
-        let agents = if agents == 1 {
-            "1 agent".to_owned()
-        } else {
-            format!("{agents} agents")
-        };
-        if self.exited {
-            write!(f, "{agents} did not come: what should start them has ended")?;
-        } else {
-            write!(f, "{agents} did not come within {seconds} s (--join-timeout)")?;
+        match self.agents {
+            1 => f.write_str("1 agent did not come")?,
+            agents => write!(f, "{agents} agents did not come")?,
         }
-        if !self.words.is_empty() {
-            write!(f, ". Last words: {}", self.words)?;
+        if self.exited {
+            f.write_str(": what should start them has ended")?;
+        } else {
+            write!(f, " within {} s (--join-timeout)", self.seconds)?;
+        }
+        for (host, words) in &self.words {
+            match host {
+                Some(host) => write!(f, "; {host}")?,
+                None => f.write_str("; its launcher")?,
+            }
+            match words.as_str() {
+                "" => f.write_str(" said nothing")?,
+                words => write!(f, " said last: {words}")?,
+            }
         }
         Ok(())
     }
 }
+
+impl AgentOptions {
+    /// Returns which agents have not come.
+    fn missing(&self, running: &Running, exited: bool, waited: Duration) -> Missing {
+        let table = running.reception.table();
+        let last_words = |number| {
+            let launcher = running.launcher.as_ref();
+            launcher.map_or_else(String::new, |launcher| launcher.last_words(number))
+        };
+        let hosts = self.launch.as_ref().map_or(&[][..], Launch::hosts);
+        let words = if hosts.is_empty() {
+            vec![(None, last_words(None))]
+        } else {
+            let missing = hosts.iter().enumerate();
+            let missing = missing.filter(|(number, _)| !table.has_number(*number));
+            missing
+                .take(MAX_NAMED)
+                .map(|(number, host)| (Some(host.clone()), last_words(Some(number))))
+                .collect()
+        };
+        Missing {
+            agents: (self.agents as usize).saturating_sub(table.joined()),
+            seconds: waited.as_secs(),
+            words,
+            exited,
+        }
+    }
+}
+
+/// Maximum hosts that a message names.
+const MAX_NAMED: usize = 10;
 
 impl Running {
     /// True if agents of an earlier master that have not come back hold no lease any more.
@@ -230,9 +266,8 @@ impl MasterTransport for AgentMaster {
             missing_reported: false,
         };
         if let Some(launch) = &self.options.launch {
-            let awaited = u32::try_from(running.reception.awaited()).unwrap_or(u32::MAX);
-            let agents = self.options.agents.saturating_sub(awaited);
-            running.launcher = Some(Launcher::start(launch, agents, &running.endpoint, &endpoint)?);
+            let skip = running.reception.awaited();
+            running.launcher = Some(Launcher::start(launch, skip, &running.endpoint, &endpoint)?);
         }
         self.running = Some(running);
         Ok(())
@@ -271,17 +306,9 @@ impl MasterTransport for AgentMaster {
             return Ok(None);
         }
         let waited = running.begun.elapsed();
-        let exited = running.launcher.as_mut().map(Launcher::all_have_exited);
-        let is_over = waited >= self.options.join_timeout;
-        if is_over || exited == Some(true) {
-            let missing = self.options.agents as usize - joined;
-            let words = running.launcher.as_ref().map(Launcher::last_words);
-            let missing = Missing {
-                agents: missing,
-                seconds: waited.as_secs(),
-                words: words.unwrap_or_default(),
-                exited: exited == Some(true),
-            };
+        let exited = running.launcher.as_mut().is_some_and(Launcher::all_have_exited);
+        if exited || waited >= self.options.join_timeout {
+            let missing = self.options.missing(running, exited, waited);
             if joined == 0 {
                 return Err(TransportError::NoAgents(missing));
             }

@@ -165,7 +165,7 @@ impl Service for Reception {
         self.replace(&hello)?;
         let ranks = {
             let mut table = self.table();
-            let ranks = table.add(session, hello.host.clone(), slots, hello.first_rank);
+            let ranks = table.add(session, &hello, slots);
             ranks.ok_or("The ranks of this agent are those of another one")?
         };
         note(self.roster().0.join(session, &ranks, &hello.host));

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use pmc_link::SessionId;
 
+use super::messages::AgentHello;
 use crate::protocol::Rank;
 
 /// An agent that has joined.
@@ -12,6 +13,8 @@ use crate::protocol::Rank;
 pub(super) struct AgentEntry {
     pub(super) host: String,
     pub(super) ranks: Range<u32>,
+    /// Number among those that the master has started.
+    pub(super) number: Option<u32>,
     /// Neither lost nor ended.
     pub(super) present: bool,
 }
@@ -25,16 +28,11 @@ pub(super) struct AgentTable {
 }
 
 impl AgentTable {
-    /// Adds an agent. It gets the next ranks, or keeps those from `first` on.
+    /// Adds an agent. It gets the next ranks, or keeps its own.
     /// `None` if those are taken.
-    pub(super) fn add(
-        &mut self,
-        session: SessionId,
-        host: String,
-        slots: u32,
-        first: Option<u32>,
-    ) -> Option<Range<u32>> {
+    pub(super) fn add(&mut self, session: SessionId, hello: &AgentHello, slots: u32) -> Option<Range<u32>> {
         // What an agent keeps was given to it by an earlier master.
+        let first = hello.first_rank;
         let end = first.map(|first| first.saturating_add(slots));
         if end.is_some_and(|end| end > self.last_rank() + 1) || first == Some(0) {
             return None;
@@ -50,7 +48,8 @@ impl AgentTable {
             self.sessions[rank as usize - 1] = session;
         }
         let entry = AgentEntry {
-            host,
+            host: hello.host.clone(),
+            number: hello.number,
             ranks: ranks.clone(),
             present: true,
         };
@@ -85,6 +84,12 @@ impl AgentTable {
     pub(super) fn remove(&mut self, session: SessionId) -> Option<&AgentEntry> {
         let agent = self.agents.get_mut(&session)?;
         std::mem::take(&mut agent.present).then_some(agent)
+    }
+
+    /// True if the agent of this number has ever joined.
+    pub(super) fn has_number(&self, number: usize) -> bool {
+        let mut numbers = self.agents.values().filter_map(|agent| agent.number);
+        numbers.any(|known| known as usize == number)
     }
 
     /// Number of agents that have ever joined.
