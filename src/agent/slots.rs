@@ -219,7 +219,7 @@ impl Slots {
     }
 
     /// Returns the first messages for another master, from those that the dead one has not settled: the
-    /// registrations, the attempts that ran or run, and the results.
+    /// attempts that ran or run, the results, and the registrations.
     pub(super) fn introduce(&self, unsettled: &[Bytes]) -> Vec<Vec<u8>> {
         let mut results: BTreeMap<Rank, Vec<(SubmitId, &[u8])>> = BTreeMap::new();
         for body in unsettled {
@@ -236,7 +236,6 @@ impl Slots {
             let Some(registration) = &state.registration else {
                 continue;
             };
-            said.push(encoded(&ToMaster::Register(registration.clone())));
             let results = results.remove(&rank).unwrap_or_default();
             for (submit, body) in &results {
                 let mut known = state.ended.iter().chain(&state.given);
@@ -248,6 +247,8 @@ impl Slots {
             let has_result = |given: &Given| results.iter().any(|(submit, _)| *submit == given.submit);
             let running = state.given.iter().filter(|given| !has_result(given));
             said.extend(running.map(|given| encoded(&given.running())));
+            // Last: the master may start when all have registered.
+            said.push(encoded(&ToMaster::Register(registration.clone())));
         }
         said
     }

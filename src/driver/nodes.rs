@@ -23,9 +23,10 @@ pub(super) struct Nodes {
     ignored: BTreeSet<(Rank, SubmitId)>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Early {
-    registration: Registration,
+    /// Comes after what the worker runs for an earlier master.
+    registration: Option<Registration>,
     messages: Vec<ToMaster>,
 }
 
@@ -52,22 +53,13 @@ impl<T: MasterTransport> Driver<'_, T> {
         }
         match message {
             ToMaster::Register(registration) => {
-                let messages = Vec::new();
-                let early = Early {
-                    registration,
-                    messages,
-                };
-                self.nodes.early.insert(from, early);
+                self.nodes.early.entry(from).or_default().registration = Some(registration);
             }
             ToMaster::Node(NodeChange::Lost) => {
                 self.nodes.early.remove(&from);
             }
             ToMaster::Failed { .. } | ToMaster::Terminating => return Some(message),
-            message => {
-                if let Some(early) = self.nodes.early.get_mut(&from) {
-                    early.messages.push(message);
-                }
-            }
+            message => self.nodes.early.entry(from).or_default().messages.push(message),
         }
         None
     }
@@ -75,7 +67,9 @@ impl<T: MasterTransport> Driver<'_, T> {
     /// True if the first tasks may start.
     pub(super) fn may_start(&self) -> bool {
         if self.out.transport.is_dynamic() {
-            let registered = u32::try_from(self.nodes.early.len()).unwrap_or(u32::MAX);
+            let registered = self.nodes.early.values();
+            let registered = registered.filter(|early| early.registration.is_some()).count();
+            let registered = u32::try_from(registered).unwrap_or(u32::MAX);
             registered > 0 && self.out.transport.may_start(registered)
         } else {
             self.master.may_start()
@@ -88,8 +82,10 @@ impl<T: MasterTransport> Driver<'_, T> {
         let early = std::mem::take(&mut self.nodes.early);
         let mut said = Vec::new();
         for (rank, early) in early {
-            self.handle(rank, ToMaster::Register(early.registration))?;
-            said.push((rank, early.messages));
+            if let Some(registration) = early.registration {
+                self.handle(rank, ToMaster::Register(registration))?;
+                said.push((rank, early.messages));
+            }
         }
         self.master.start(&mut self.out)?;
         for (rank, messages) in said {

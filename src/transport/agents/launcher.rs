@@ -22,6 +22,9 @@ pub const NUMBER_VARIABLE: &str = "PMC_AGENT_NUMBER";
 /// Lines of a launcher that are shown when its agent does not come.
 const LAST_LINES: usize = 3;
 
+/// Maximum wait for the last words of a process that has ended.
+const LAST_WORDS_TIMEOUT: Duration = Duration::from_millis(500);
+
 /// Maximum bytes of such a line.
 const MAX_LINE: u64 = 1 << 10;
 
@@ -163,6 +166,7 @@ struct Process {
     child: Child,
     lines: Arc<Mutex<VecDeque<String>>>,
     readers: Vec<JoinHandle<()>>,
+    ended_at: Option<Instant>,
 }
 
 /// The launchers and agents that were started. Dropping it kills those that are left.
@@ -254,6 +258,7 @@ impl Launcher {
             child,
             lines,
             readers,
+            ended_at: None,
         });
         Ok(())
     }
@@ -306,7 +311,12 @@ impl Launcher {
 
 impl Process {
     fn has_exited(&mut self) -> bool {
-        !matches!(self.child.try_wait(), Ok(None))
+        if matches!(self.child.try_wait(), Ok(None)) {
+            return false;
+        }
+        let ended_at = *self.ended_at.get_or_insert_with(Instant::now);
+        // What it has left in the background may keep the pipe open.
+        self.readers.iter().all(JoinHandle::is_finished) || ended_at.elapsed() > LAST_WORDS_TIMEOUT
     }
 }
 
