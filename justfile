@@ -24,6 +24,10 @@ check:
 test *STEPS:
     tests/run {{STEPS}}
 
+# Fuzz the readers of files and messages with libFuzzer, SECONDS for each ENTRY (needs a C++ compiler)
+fuzz SECONDS="60" *ENTRIES:
+    fuzz/run {{SECONDS}} {{ENTRIES}}
+
 # Manual pages and completions in share/
 generate:
     cargo xtask generate

@@ -1,15 +1,57 @@
-//! The fuzzed functions. Each entry takes arbitrary bytes and checks properties of the result. The targets of
-//! `cargo fuzz` and the test `fuzz_corpus` share this file.
+//! The fuzzed functions. Each entry takes arbitrary bytes and checks properties of the result. The fuzzer
+//! (`fuzz/run`) and the test `fuzz_corpus` share this file.
 
+use std::cell::RefCell;
+use std::io::{self, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use monitord_compat::braindump_reader::Braindump;
+use monitord_compat::job_output_reader::{JobOutput, text_outside_records};
+use monitord_compat::static_bp_reader::Event;
+use monitord_compat::{braindump, dagman_out, dagman_out_reader, jobstate_log, properties as java};
+use pegasus_cluster::list::List;
 use pegasus_mpi_cluster::internals::{ToMaster, ToWorker, forward_journal};
-use pmc_dag::rescue;
-use pmc_dag::{Dag, words};
+use pegasus_transfer::spec::{self, Work};
+use pmc_dag::{Dag, list, rescue, trailer, words};
+use pmc_monitor::events::EventLog;
 use pmc_plan::catalog::{replica, site, transformation};
 use pmc_plan::input::{ParsedWorkflow, ReadOptions, read_text};
 use pmc_plan::model::FileId;
 use pmc_plan::properties::Properties;
+use pmc_wire::{Received, Reply, Request};
+
+/// Calls a macro with all entries: the name of the corpus, the function, and the cost of a call compared to
+/// that of a cheap one.
+#[macro_export]
+macro_rules! for_each_entry {
+    ($call:ident) => {
+        $call! {
+            braindump braindump 4,
+            cluster_list cluster_list 1,
+            dag dag 1,
+            dagman_out dagman_out 4,
+            invocation_record invocation_record 4,
+            jobstate_log jobstate_log 4,
+            journal journal 1,
+            properties properties 4,
+            replicas replicas 10,
+            rescue rescue 1,
+            server_reply server_reply 1,
+            server_request server_request 1,
+            sites sites 10,
+            static_bp static_bp 1,
+            to_master to_master 1,
+            to_worker to_worker 1,
+            trailer trailer 4,
+            transfer_list transfer_list 1,
+            transformations transformations 10,
+            workflow_dax workflow 10,
+            workflow_yaml workflow 10,
+        }
+    };
+}
 
 /// Text of a DAG. Tasks are found by name, and words can be quoted again.
 pub fn dag(data: &[u8]) {
@@ -139,9 +181,21 @@ pub fn replicas(data: &[u8]) {
     }
 }
 
-/// A properties file. Each key has its value.
+/// A properties file. Each key has its value. Values do not grow beyond bounds.
 pub fn properties(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
+    let mut simple = java::Properties::parse(&text);
+    for setting in java::settings(&text).into_iter().flatten() {
+        let value = simple.get(&setting.key).unwrap_or_default();
+        assert!(
+            value.len() <= (1 << 20) + data.len(),
+            "{} has {} bytes",
+            setting.key,
+            value.len()
+        );
+    }
+    simple.set("one", "1");
+    assert_eq!(simple.get("one"), Some("1"));
     if let Ok(properties) = Properties::parse(Path::new("properties"), &text) {
         for (key, value) in properties.iter() {
             assert_eq!(properties.get(key), Some(value));
@@ -184,5 +238,208 @@ pub fn workflow(data: &[u8]) {
     assert!(workflow.edges.is_sorted(), "edges are sorted");
     for &(parent, child) in &workflow.edges {
         assert!(parent != child && parent.max(child).index() < workflow.jobs.len());
+    }
+}
+
+/// A DAG that ends with a trailer. Without its last line it is refused, and tasks can be added.
+pub fn trailer(data: &[u8]) {
+    let Ok(dag) = Dag::parse(data.to_vec()) else {
+        return;
+    };
+    if !data.starts_with(trailer::FIRST_LINE.as_bytes()) {
+        return;
+    }
+    let end = data.strip_suffix(b"\n").unwrap_or(data);
+    let last = end.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    assert!(
+        Dag::parse(data[..last].to_vec()).is_err(),
+        "the last line is missing"
+    );
+    let mut file = tempfile::NamedTempFile::new().expect("a temporary file can be made");
+    file.write_all(data).expect("it can be written");
+    let name = b"a task that no DAG has";
+    if dag.find(name).is_none() {
+        trailer::append(file.path(), "TASK one-more /bin/true\n", (1, 0)).expect("it can be changed");
+        let longer = std::fs::read(file.path()).expect("it can be read");
+        match Dag::parse(longer) {
+            Ok(longer) => assert_eq!(longer.len(), dag.len() + 1),
+            Err(error) => assert!(dag.find(b"one-more").is_some(), "{error}"),
+        }
+    }
+}
+
+const RECORD: &str = "- invocation: True\n  transformation: \"t\"\n  mainjob:\n    status:\n      raw: 0\n";
+const CLUSTER_TASK: &str = "[cluster-task id=4, name=a, start=\"2026-11-21T07:28:44.084+00:00\", duration=0.051, \
+                            status=0, app=\"/x\", hostname=\"n\", slot=1, cpus=1, memory=0]\n";
+
+/// Output of a job: invocation records and others. Records before and after it are found.
+pub fn invocation_record(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let output = JobOutput::read(&text);
+    let lines = text.split('\n').count();
+    for (line, _) in &output.damage {
+        assert!((1..=lines).contains(line), "line {line} of {lines}");
+    }
+    if let Some(record) = output.decisive_invocation() {
+        assert!(output.invocations.contains(record));
+    }
+    assert!(text_outside_records(&text).lines().count() <= lines);
+    let more = JobOutput::read(&format!("{RECORD}{CLUSTER_TASK}{text}\n{CLUSTER_TASK}{RECORD}"));
+    assert!(more.invocations.len() >= 2 && more.tasks.len() >= 2);
+    assert_eq!(more.invocations.first(), more.invocations.last());
+}
+
+/// Calls the readers of the front end with a log in a file.
+fn follow(data: &[u8], is_dagman: bool) {
+    let mut file = tempfile::NamedTempFile::new().expect("a temporary file can be made");
+    let none = Path::new("/none");
+    let log = if is_dagman {
+        EventLog::open(file.path(), none)
+    } else {
+        EventLog::open(none, file.path())
+    };
+    let mut log = log.expect("it is a regular file").expect("it exists");
+    let mut count = 0;
+    // A log grows while it is read.
+    let (first, second) = data.split_at(data.len() / 2);
+    for part in [first, second] {
+        file.write_all(part).expect("the file can be written");
+        log.read(|_, _| count += 1).expect("the file can be read");
+    }
+    assert!(count <= data.len(), "an event needs a line");
+}
+
+/// A `.dagman.out`.
+pub fn dagman_out(data: &[u8]) {
+    for line in data.split(|byte| *byte == b'\n') {
+        let _ = dagman_out_reader::read(line);
+        let _ = dagman_out_reader::read_rest(line);
+        if let Some(stamp) = dagman_out::Stamp::of(line) {
+            assert!(stamp.begins(line));
+            let mut written = Vec::new();
+            dagman_out::finish(&mut written, &stamp, 1, true);
+            assert!(dagman_out::is_finish(&written) && !written[..written.len() - 1].contains(&b'\n'));
+        }
+        if let Some(task) = dagman_out::submitted(line) {
+            assert!(task.len() < line.len());
+        }
+        let _ = (dagman_out::pid(line), dagman_out::is_finish(line));
+    }
+    follow(data, true);
+}
+
+/// A `jobstate.log`.
+pub fn jobstate_log(data: &[u8]) {
+    for line in data.split_inclusive(|byte| *byte == b'\n') {
+        if let Some((at, _)) = jobstate_log::time_and_finish(line) {
+            let mut written = Vec::new();
+            jobstate_log::finish(&mut written, at, true);
+            assert_eq!(jobstate_log::time_and_finish(&written), Some((at, true)));
+        }
+    }
+    follow(data, false);
+}
+
+/// The events of the planner.
+pub fn static_bp(data: &[u8]) {
+    for line in String::from_utf8_lossy(data).lines() {
+        if let Some(event) = Event::read(line) {
+            assert!(event.name.len() <= line.len());
+            let _ = event.get("xwf.id");
+        }
+    }
+}
+
+/// A `braindump.yml`. Any text can be one of its values.
+pub fn braindump(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    if let Err(error) = Braindump::read(&text) {
+        assert!((1..=text.len() + 1).contains(&error.line), "{error}");
+    }
+    let written = braindump::write(&[("dax".to_owned(), Some(text.clone().into_owned()))]);
+    let read = Braindump::read(&written).expect("what is written can be read");
+    assert_eq!(read.get("dax"), Some(&*text));
+}
+
+/// Work for `pegasus-transfer`, as JSON or text.
+pub fn transfer_list(data: &[u8]) {
+    let variable = |name: &str| Some(format!("<{name}>").into());
+    for work in spec::parse(data, &variable, &mut || 50).into_iter().flatten() {
+        let url = match &work {
+            Work::Transfer(transfer) => {
+                assert!(!transfer.sources.is_empty());
+                &transfer.destination.url
+            }
+            Work::Mkdir(target) | Work::Remove { target, .. } => &target.url,
+        };
+        assert!(!url.shown().contains(char::is_control), "{url:?}");
+    }
+}
+
+/// A list of commands for `pegasus-cluster`. Words can be quoted again.
+pub fn cluster_list(data: &[u8]) {
+    let mut commands = List::new(Box::new(io::Cursor::new(data.to_vec())));
+    while let Some(listed) = commands
+        .next_command()
+        .expect("reading from memory does not fail")
+    {
+        assert!(listed.number <= listed.line && listed.line <= commands.lines());
+        let Ok(words) = listed.words else { continue };
+        // A line feed cannot be quoted; it is the end of the line.
+        for word in words.iter().filter(|word| !word.contains(&b'\n')) {
+            assert_eq!(list::split(&list::quote(word)).as_ref(), Ok(&vec![word.clone()]));
+        }
+    }
+}
+
+/// What a pipe takes without a reader.
+const PIPE: usize = 60_000;
+
+/// A request as the task server receives it. It round-trips.
+pub fn server_request(data: &[u8]) {
+    let data = &data[..data.len().min(PIPE)];
+    let (socket, _) = UnixStream::pair().expect("a socket can be made");
+    let (read, write) = io::pipe().expect("a pipe can be made");
+    (&write).write_all(data).expect("it fits into the pipe");
+    drop(write);
+    thread_local! {
+        // As in the server, one for all requests.
+        static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    }
+    let mut buffer = BUFFER.take();
+    let length = buffer.len();
+    if let Ok(Some(received)) = pmc_wire::receive_request(&socket, &read, &mut buffer) {
+        check_request(data, &received);
+    }
+    assert!(buffer.len() <= length.max(65 << 20), "a request is bounded");
+    BUFFER.set(buffer);
+}
+
+fn check_request(data: &[u8], received: &Received<'_>) {
+    let words: Vec<&[u8]> = received.words.iter().map(|word| word.as_bytes()).collect();
+    let request = Request {
+        words: &words,
+        variables: &received.variables,
+        cpus: &received.cpus,
+    };
+    assert_eq!(
+        &request.encode()[..],
+        &data[4..],
+        "no descriptors, and the same message"
+    );
+}
+
+/// A reply of the task server. It round-trips.
+pub fn server_reply(data: &[u8]) {
+    let (read, write) = io::pipe().expect("a pipe can be made");
+    (&write)
+        .write_all(&data[..data.len().min(PIPE)])
+        .expect("it fits into the pipe");
+    drop(write);
+    if let Ok(Some(reply)) = pmc_wire::receive_reply(&read) {
+        let (read, write) = io::pipe().expect("a pipe can be made");
+        pmc_wire::send_reply(&write, reply).expect("it fits into the pipe");
+        let again: Option<Reply> = pmc_wire::receive_reply(&read).expect("it is complete");
+        assert_eq!(again, Some(reply));
     }
 }

@@ -1,153 +1,65 @@
-//! Runs the entries of the fuzz targets on the saved corpus and on random mutations of it.
+//! Runs the entries of the fuzz targets on the saved corpus and on random changes of it.
 //!
-//! `PMC_FUZZ_ROUNDS` is the number of mutated inputs for each entry (20,000), `PMC_FUZZ_SEED` the seed (1). A
-//! failing input is printed, to be saved in `fuzz/corpus`.
+//! `PMC_FUZZ_SECONDS` is the time for each entry; without it, each gets the same number of changed inputs,
+//! divided by its cost. `PMC_FUZZ_SEED` is the seed (1). A failing input is printed, to be saved in
+//! `fuzz/corpus`. `just fuzz` finds more, as it looks at what code an input reaches.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails may panic")]
 
-use std::fs;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
+use std::time::Duration;
 
 #[path = "../fuzz/entries.rs"]
 mod entries;
 
-use testutils::Random;
+use testutils::fuzz::{self, Length};
 
-fn random_byte(random: &mut Random) -> u8 {
-    const SPECIAL: &[u8] = b"\0\n\r\t \"'\\#@-=\x01\x7f\xff";
-    match random.index(2) {
-        0 => random.pick(SPECIAL),
-        _ => random.index(256) as u8,
-    }
-}
+/// Changed inputs for an entry of cost 1.
+const INPUTS: u64 = 20_000;
 
-fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |value| value.parse().unwrap())
+fn setting(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|value| value.parse().unwrap())
 }
 
 fn corpus(name: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("fuzz/corpus")
         .join(name);
-    let mut files: Vec<_> = fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
-    files.sort();
-    let corpus: Vec<Vec<u8>> = files.iter().map(|file| fs::read(file).unwrap()).collect();
-    assert!(!corpus.is_empty(), "no corpus for {name}");
-    corpus
+    fuzz::corpus(&folder)
 }
 
-fn mutate(input: &mut Vec<u8>, corpus: &[Vec<u8>], random: &mut Random) {
-    let at = random.index(input.len() + 1);
-    match random.index(7) {
-        0 => input.truncate(at),
-        1 => input.insert(at, random_byte(random)),
-        2 if at < input.len() => {
-            input.remove(at);
-        }
-        3 if at < input.len() => input[at] ^= 1 << random.index(8),
-        4 => {
-            // A number at its limits.
-            let value = [0, 1, 0x7f, 0xff][random.index(4)];
-            let end = (at + [1, 2, 4, 8][random.index(4)]).min(input.len());
-            input[at..end].fill(value);
-        }
-        5 => {
-            let other = &corpus[random.index(corpus.len())];
-            let from = random.index(other.len() + 1);
-            input.truncate(at);
-            input.extend_from_slice(&other[from..]);
-        }
-        _ => {
-            let from = random.index(at + 1);
-            let piece = input[from..at].to_vec();
-            input.splice(at..at, piece);
-        }
+fn run(name: &str, entry: fn(&[u8]), cost: u64) {
+    let seed = setting("PMC_FUZZ_SEED").unwrap_or(1);
+    let length = match setting("PMC_FUZZ_SECONDS") {
+        Some(seconds) => Length::Time(Duration::from_secs(seconds)),
+        None => Length::Inputs(INPUTS / cost),
+    };
+    let calls = fuzz::run(name, &corpus(name), entry, seed, length);
+    println!("fuzz {name}: {calls} inputs, seed {seed}");
+}
+
+macro_rules! tests {
+    ($($name:ident $entry:ident $cost:literal,)*) => {
+        $(
+            #[test]
+            fn $name() {
+                run(stringify!($name), entries::$entry, $cost);
+            }
+        )*
+
+        const NAMES: &[&str] = &[$(stringify!($name)),*];
+    };
+}
+
+for_each_entry!(tests);
+
+#[test]
+fn each_corpus_has_an_entry() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let name = entry.unwrap().file_name();
+        assert!(NAMES.iter().any(|known| name == *known), "{}", name.display());
     }
-    input.truncate(1 << 16);
-}
-
-fn check(name: &str, input: &[u8], entry: fn(&[u8])) {
-    if let Err(cause) = catch_unwind(AssertUnwindSafe(|| entry(input))) {
-        eprintln!("{name} fails with \"{}\"", input.escape_ascii());
-        resume_unwind(cause);
-    }
-}
-
-fn fuzz(name: &str, entry: fn(&[u8])) {
-    fuzz_some(name, entry, 1);
-}
-
-/// Like [`fuzz`], with the number of mutated inputs divided by `divisor`, for slow entries.
-fn fuzz_some(name: &str, entry: fn(&[u8]), divisor: u64) {
-    let corpus = corpus(name);
-    for input in &corpus {
-        check(name, input, entry);
-        for len in 0..input.len() {
-            check(name, &input[..len], entry);
-        }
-    }
-    let mut random = Random(setting("PMC_FUZZ_SEED", 1));
-    for _ in 0..setting("PMC_FUZZ_ROUNDS", 20_000) / divisor {
-        let mut input = corpus[random.index(corpus.len())].clone();
-        for _ in 0..=random.index(5) {
-            mutate(&mut input, &corpus, &mut random);
-        }
-        check(name, &input, entry);
-    }
-}
-
-#[test]
-fn dag() {
-    fuzz("dag", entries::dag);
-}
-
-#[test]
-fn rescue() {
-    fuzz("rescue", entries::rescue);
-}
-
-#[test]
-fn to_master() {
-    fuzz("to_master", entries::to_master);
-}
-
-#[test]
-fn to_worker() {
-    fuzz("to_worker", entries::to_worker);
-}
-
-#[test]
-fn journal() {
-    fuzz("journal", entries::journal);
-}
-
-#[test]
-fn sites() {
-    fuzz_some("sites", entries::sites, 10);
-}
-
-#[test]
-fn transformations() {
-    fuzz_some("transformations", entries::transformations, 10);
-}
-
-#[test]
-fn replicas() {
-    fuzz_some("replicas", entries::replicas, 10);
-}
-
-#[test]
-fn workflow_yaml() {
-    fuzz_some("workflow_yaml", entries::workflow, 10);
-}
-
-#[test]
-fn workflow_dax() {
-    fuzz_some("workflow_dax", entries::workflow, 10);
 }
 
 /// The corpus consists of valid workflows, except those that contain the word "refused".
@@ -166,11 +78,6 @@ fn workflows_of_the_corpus_can_be_read() {
             );
         }
     }
-}
-
-#[test]
-fn properties() {
-    fuzz_some("properties", entries::properties, 4);
 }
 
 /// The corpus contains valid catalogs.

@@ -25,15 +25,25 @@ pub fn started(out: &mut Vec<u8>, at: Duration, task: &[u8], number: u64) {
 /// Writes that an attempt ended with this raw wait status.
 pub fn ended(out: &mut Vec<u8>, at: Duration, task: &[u8], number: u64, status: i32) {
     state(out, at, task, "JOB_TERMINATED", number);
+    result(out, at, task, number, status);
+}
+
+fn result(out: &mut Vec<u8>, at: Duration, task: &[u8], number: u64, status: i32) {
     time(out, at);
     out.extend_from_slice(task);
     let word = if status == 0 { "JOB_SUCCESS" } else { "JOB_FAILURE" };
     writeln!(out, " {word} {status} - - {number}").expect("writing to memory does not fail");
 }
 
-/// Writes that the worker of an attempt was lost.
+/// Writes that an attempt was lost with its worker. Its task is queued again, as another attempt.
 pub fn evicted(out: &mut Vec<u8>, at: Duration, task: &[u8], number: u64) {
     state(out, at, task, "JOB_EVICTED", number);
+}
+
+/// Writes that an attempt was lost with its worker, and that its task has failed for that with this status.
+pub fn aborted(out: &mut Vec<u8>, at: Duration, task: &[u8], number: u64, status: i32) {
+    state(out, at, task, "JOB_ABORTED", number);
+    result(out, at, task, number, status);
 }
 
 /// Writes the end of a run.
@@ -106,6 +116,8 @@ mod tests {
         started(&mut out, at, b"a", 7);
         ended(&mut out, at, b"a", 7, 0);
         ended(&mut out, at, b"b", 8, 9);
+        evicted(&mut out, at, b"c", 9);
+        aborted(&mut out, at, b"c", 10, 256);
         finish(&mut out, at, false);
         let expected = [
             "INTERNAL *** PMC_STARTED ***",
@@ -115,6 +127,9 @@ mod tests {
             "a JOB_SUCCESS 0 - - 7",
             "b JOB_TERMINATED 8.0 - - 8",
             "b JOB_FAILURE 9 - - 8",
+            "c JOB_EVICTED 9.0 - - 9",
+            "c JOB_ABORTED 10.0 - - 10",
+            "c JOB_FAILURE 256 - - 10",
             "INTERNAL *** PMC_FINISHED 1 ***",
         ];
         let expected: String = expected

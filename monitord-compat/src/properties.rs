@@ -143,13 +143,21 @@ fn unescape(text: &str) -> Result<String, BadEscape> {
     Ok(out)
 }
 
+/// Maximum bytes that references in a file may become. Each may double the text, so a small file could
+/// otherwise fill the memory.
+const MAX_EXPANDED: usize = 1 << 20;
+
 /// Properties by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Properties(HashMap<String, String>);
+pub struct Properties {
+    values: HashMap<String, String>,
+    /// Bytes that references have become.
+    expanded: usize,
+}
 
 impl Properties {
     /// Reads properties. Skips invalid lines; the planner reports them. `${name}` in a value is the value of
-    /// an earlier property.
+    /// an earlier property. After 1 MiB of such values, references stay as they are.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let mut properties = Self::default();
@@ -161,19 +169,19 @@ impl Properties {
     /// Sets a property and replaces `${name}` in the value.
     pub fn set(&mut self, key: &str, value: &str) {
         let value = self.expand(value.trim());
-        self.0.insert(key.to_owned(), value);
+        self.values.insert(key.to_owned(), value);
     }
 
     /// Returns the value of a property unless it is empty.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
-        self.0
+        self.values
             .get(key)
             .map(String::as_str)
             .filter(|value| !value.is_empty())
     }
 
-    fn expand(&self, value: &str) -> String {
+    fn expand(&mut self, value: &str) -> String {
         let mut out = String::new();
         let mut rest = value;
         while let Some(start) = rest.find("${") {
@@ -183,7 +191,14 @@ impl Properties {
                 out.push_str(rest);
                 return out;
             };
-            out.push_str(self.get(&rest[start + 2..start + length]).unwrap_or(""));
+            let new = self.get(&rest[start + 2..start + length]).unwrap_or_default();
+            let expanded = self.expanded + new.len();
+            if expanded > MAX_EXPANDED {
+                rest = &rest[start..];
+                break;
+            }
+            out.push_str(new);
+            self.expanded = expanded;
             rest = &rest[start + length + 1..];
         }
         out.push_str(rest);
@@ -252,6 +267,18 @@ mod tests {
         assert_eq!(properties.get("open"), Some("a${base"));
         assert_eq!(properties.get("empty"), None);
         assert_eq!(properties.get("bad"), None);
+    }
+
+    #[test]
+    fn references_that_double_a_value_are_bounded() {
+        let mut text = "a0 = 0123456789\n".to_owned();
+        for n in 1..60 {
+            text.push_str(&format!("a{n} = ${{a{}}}${{a{}}}\n", n - 1, n - 1));
+        }
+        let properties = Properties::parse(&text);
+        assert_eq!(properties.get("a2"), Some("0123456789".repeat(4).as_str()));
+        let bytes: usize = properties.values.values().map(String::len).sum();
+        assert!(bytes <= MAX_EXPANDED + text.len(), "{bytes}");
     }
 
     proptest::proptest! {

@@ -191,6 +191,16 @@ pub struct Planner {
     pub arguments: Vec<OsString>,
 }
 
+/// A factor that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("it must be a number from 1 to 1000")]
+struct FactorError;
+
+/// Parses a factor and returns it in percent.
+fn factor(text: &str) -> Result<u32, FactorError> {
+    pmc_dag::factor(text.as_bytes()).ok_or(FactorError)
+}
+
 /// Limits and options of the execution.
 #[derive(Args, Clone, Debug)]
 pub struct Execution {
@@ -215,6 +225,9 @@ pub struct Execution {
     /// End tasks that use more memory than they request
     #[arg(long)]
     pub strict_limits: bool,
+    /// Let tasks request FACTOR times their memory after running out of it; needs attempts (--tries)
+    #[arg(long, value_name = "FACTOR", value_parser = factor)]
+    pub more_memory: Option<u32>,
     /// Maximum attempts per task
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub tries: u32,

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
 use pegasus_mpi_cluster::{
-    Aborted, Interrupt, LocalRun, MemoryExcess, Options, RunEvent, SERVER_VARIABLES, Stampede, Stdio,
-    WorkerOptions, count_gpus, cpus_for_workers, describe_host, own_kickstart, run_local, usable_cpus,
+    Aborted, DEFAULT_FORWARD_LIMIT, Interrupt, LocalRun, MemoryExcess, Options, RunEvent, SERVER_VARIABLES,
+    Stampede, Stdio, WorkerOptions, count_gpus, cpus_for_workers, describe_host, own_kickstart, run_local,
+    usable_cpus,
 };
 use pmc_dag::{Dag, TaskId};
 
@@ -89,6 +90,7 @@ pub fn run(
 fn local_run(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString, OsString)>) -> LocalRun {
     let mut options = Options::new(dag, "pmc".as_ref());
     options.tries = execution.tries;
+    options.more_memory_percent = execution.more_memory.unwrap_or(100);
     options.max_failures = execution.max_failures.unwrap_or(0);
     options.dagman_log = Some(with_suffix(dag, ".dagman.out"));
     options.dagman_progress = true;
@@ -123,6 +125,7 @@ fn local_run(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString,
             set_affinity: false,
             host_script: None,
             runtime_limit: None,
+            forward_limit: DEFAULT_FORWARD_LIMIT,
             kickstart: shared_kickstart(&environment),
             environment,
         },

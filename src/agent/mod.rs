@@ -17,7 +17,7 @@ use pmc_link::{Agent, Client, Closed, ConnectError, Connection, Endpoint, Endpoi
 
 use crate::interrupt::Interrupt;
 use crate::protocol::ToWorker;
-use crate::transport::agents::messages::{self, AgentHello, AgentWelcome, HostOptions};
+use crate::transport::agents::messages::{self, AgentHello, AgentWelcome, Content, HostOptions};
 use crate::transport::agents::{ENDPOINT_VARIABLE, NUMBER_VARIABLE};
 use crate::{exit, host, logging};
 use guard::Lifeline;
@@ -363,7 +363,7 @@ struct Talk<'a> {
 
 impl Agent for Talk<'_> {
     fn message(&mut self, body: &[u8]) {
-        let Some((rank, message)) = messages::addressed(body) else {
+        let Some((rank, Content::Message(message))) = messages::addressed(body) else {
             tracing::error!("The master sent a message to nobody");
             return;
         };

@@ -9,20 +9,14 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
-use pmc_link::{Link, MAX_BODY};
+use pmc_link::Link;
 
 use crate::interrupt::Interrupt;
 use crate::options::WorkerOptions;
-use crate::protocol::{
-    EXECUTOR_FAILURE, NodeChange, Rank, Registration, RunningAttempt, SubmitId, TaskResult, ToMaster,
-    ToWorker,
-};
-use crate::transport::agents::messages;
-use crate::transport::{TransportError, WorkerTransport};
+use crate::protocol::{NodeChange, Rank, Registration, RunningAttempt, SubmitId, ToMaster, ToWorker};
+use crate::transport::agents::messages::{self, Content};
+use crate::transport::{TransportError, WorkerTransport, parts};
 use crate::worker;
-
-/// Room that a message needs beside its data.
-const MARGIN: usize = 64 << 10;
 
 /// Attempts of a slot whose results the master may not have settled: at most those that it can prefill, and one.
 const MAX_ENDED: usize = 64;
@@ -221,12 +215,19 @@ impl Slots {
     /// Returns the first messages for another master, from those that the dead one has not settled: the
     /// attempts that ran or run, the results, and the registrations.
     pub(super) fn introduce(&self, unsettled: &[Bytes]) -> Vec<Vec<u8>> {
-        let mut results: BTreeMap<Rank, Vec<(SubmitId, &[u8])>> = BTreeMap::new();
+        let mut results: BTreeMap<Rank, Vec<(SubmitId, Vec<&Bytes>)>> = BTreeMap::new();
+        let mut parts: BTreeMap<Rank, Vec<&Bytes>> = BTreeMap::new();
         for body in unsettled {
-            if let Some((rank, message)) = messages::addressed(body)
-                && let Ok(ToMaster::Finished(result)) = ToMaster::decode(message)
-            {
-                results.entry(rank).or_default().push((result.submit, body));
+            match messages::addressed(body) {
+                Some((rank, Content::Part(_))) => parts.entry(rank).or_default().push(body),
+                Some((rank, Content::Message(message))) => {
+                    if let Ok(ToMaster::Finished(result)) = ToMaster::decode(message) {
+                        let mut bodies = parts.remove(&rank).unwrap_or_default();
+                        bodies.push(body);
+                        results.entry(rank).or_default().push((result.submit, bodies));
+                    }
+                }
+                None => {}
             }
         }
         let mut said = Vec::new();
@@ -237,11 +238,11 @@ impl Slots {
                 continue;
             };
             let results = results.remove(&rank).unwrap_or_default();
-            for (submit, body) in &results {
+            for (submit, bodies) in &results {
                 let mut known = state.ended.iter().chain(&state.given);
                 if let Some(given) = known.find(|given| given.submit == *submit) {
                     said.push(encoded(&given.running()));
-                    said.push(body.to_vec());
+                    said.extend(bodies.iter().map(|body| body.to_vec()));
                 }
             }
             let has_result = |given: &Given| results.iter().any(|(submit, _)| *submit == given.submit);
@@ -271,7 +272,11 @@ impl WorkerTransport for SlotTransport {
     }
 
     fn send(&mut self, message: ToMaster) -> Result<(), TransportError> {
-        let message = bounded(message);
+        let mut message = message;
+        parts::send_ahead(&mut message, |part| {
+            let is_sent = self.link.send(messages::address_part(self.rank, part));
+            is_sent.then_some(()).ok_or(TransportError::MasterEnded)
+        })?;
         if let ToMaster::Register(registration) = &message {
             lock(&self.state).registration = Some(registration.clone());
         }
@@ -305,27 +310,4 @@ impl WorkerTransport for SlotTransport {
             Err(RecvTimeoutError::Disconnected) => Err(TransportError::MasterEnded),
         }
     }
-}
-
-/// A result whose data is too long for a message becomes a failure.
-fn bounded(message: ToMaster) -> ToMaster {
-    let ToMaster::Finished(result) = message else {
-        return message;
-    };
-    let bytes: usize = result.forwards.iter().map(|forward| forward.data.len()).sum();
-    if bytes <= MAX_BODY - MARGIN {
-        return ToMaster::Finished(result);
-    }
-    tracing::error!(
-        "Attempt {} forwards {bytes} bytes: over agents, a task can forward {} MiB at most",
-        result.submit.0,
-        (MAX_BODY - MARGIN) >> 20
-    );
-    let mut outcome = result.outcome;
-    outcome.status = EXECUTOR_FAILURE;
-    ToMaster::Finished(TaskResult {
-        submit: result.submit,
-        outcome,
-        forwards: Vec::new(),
-    })
 }

@@ -86,6 +86,7 @@ impl Setup {
             Workers::Fixed(transport.workers())
         };
         let mut master = Master::new(Arc::clone(&dag), done, workers, config);
+        master = master.with_more_memory(options.more_memory_percent);
         if transport.supports_prefill() {
             master = master.with_prefill();
         }

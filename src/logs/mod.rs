@@ -16,17 +16,19 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use clock::Clock;
 pub use file::LogError;
 use file::LogFile;
 use monitord_compat::resource_log::Free;
 use monitord_compat::{dagman_out, jobstate_log, resource_log};
-use pmc_dag::Dag;
 use pmc_dag::rescue::{DoneSet, Writer};
+use pmc_dag::{Dag, TaskId};
 use progress::Progress;
 
 use crate::options::{Options, Stdio};
+use crate::protocol::SubmitId;
 use crate::scheduler::Record;
 
 /// The rescue file and the logs of a run.
@@ -40,6 +42,19 @@ pub struct Logs {
     jobstate: Option<LogFile>,
     resource: Option<LogFile>,
     progress: Option<Progress>,
+}
+
+/// What happened to an attempt.
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Queued,
+    Started,
+    /// Its worker was lost, and its task runs again.
+    Evicted,
+    /// Its worker was lost, and its task has failed with this status.
+    Aborted(i32),
+    /// It ended with this status.
+    Ended(i32),
 }
 
 const WRITING_RESCUE: &str = "Error writing rescue file";
@@ -221,50 +236,52 @@ impl Logs {
                 }
             }
             Record::Queued(task, submit) | Record::Adopted(task, submit) => {
-                let name = self.dag.name(task);
-                if let Some(log) = &mut self.dagman {
-                    dagman_out::queued(&mut log.lines, self.clock.stamp(), name, submit.0);
-                }
-                if let Some(log) = &mut self.jobstate {
-                    jobstate_log::queued(&mut log.lines, now, name, submit.0);
-                }
+                self.write(now, task, submit, What::Queued);
             }
-            Record::Started(task, submit, _) => {
-                let name = self.dag.name(task);
-                if let Some(log) = &mut self.dagman {
-                    dagman_out::started(&mut log.lines, self.clock.stamp(), name, submit.0);
-                }
-                if let Some(log) = &mut self.jobstate {
-                    jobstate_log::started(&mut log.lines, now, name, submit.0);
-                }
-            }
+            Record::Started(task, submit, _) => self.write(now, task, submit, What::Started),
+            Record::Evicted { task, submit, .. } => self.write(now, task, submit, What::Evicted),
             Record::Ended {
                 task,
                 submit,
                 outcome,
                 ..
             } => {
-                let (name, status) = (self.dag.name(task), outcome.status);
                 if outcome.succeeded() {
-                    self.rescue.push(name);
+                    self.rescue.push(self.dag.name(task));
                 }
-                if let Some(log) = &mut self.dagman {
-                    dagman_out::ended(&mut log.lines, self.clock.stamp(), name, submit.0, status);
-                }
-                if let Some(log) = &mut self.jobstate {
-                    jobstate_log::ended(&mut log.lines, now, name, submit.0, status);
-                }
+                let what = if outcome.evictions > 0 {
+                    What::Aborted(outcome.status)
+                } else {
+                    What::Ended(outcome.status)
+                };
+                self.write(now, task, submit, what);
             }
-            Record::Evicted { task, submit, .. } => {
-                let name = self.dag.name(task);
-                if let Some(log) = &mut self.dagman {
-                    dagman_out::evicted(&mut log.lines, self.clock.stamp(), name, submit.0);
-                }
-                if let Some(log) = &mut self.jobstate {
-                    jobstate_log::evicted(&mut log.lines, now, name, submit.0);
-                }
+            Record::Fragmented(..) | Record::MoreMemory { .. } => {}
+        }
+    }
+
+    /// Adds the lines about an attempt.
+    fn write(&mut self, now: Duration, task: TaskId, SubmitId(number): SubmitId, what: What) {
+        let name = self.dag.name(task);
+        if let Some(log) = &mut self.dagman {
+            let (lines, stamp) = (&mut log.lines, self.clock.stamp());
+            match what {
+                What::Queued => dagman_out::queued(lines, stamp, name, number),
+                What::Started => dagman_out::started(lines, stamp, name, number),
+                What::Evicted => dagman_out::evicted(lines, stamp, name, number),
+                What::Aborted(_) => dagman_out::aborted(lines, stamp, name, number),
+                What::Ended(status) => dagman_out::ended(lines, stamp, name, number, status),
             }
-            Record::Fragmented(..) => {}
+        }
+        if let Some(log) = &mut self.jobstate {
+            let lines = &mut log.lines;
+            match what {
+                What::Queued => jobstate_log::queued(lines, now, name, number),
+                What::Started => jobstate_log::started(lines, now, name, number),
+                What::Evicted => jobstate_log::evicted(lines, now, name, number),
+                What::Aborted(status) => jobstate_log::aborted(lines, now, name, number, status),
+                What::Ended(status) => jobstate_log::ended(lines, now, name, number, status),
+            }
         }
     }
 

@@ -157,7 +157,11 @@ impl CombiningTransport for LocalMaster {
     }
 
     fn note_received(&mut self, _: Rank, message: &ToMaster) {
-        self.traffic.received += message.encoded_len() as u64;
+        let stored = match message {
+            ToMaster::Finished(result) => result.stored_len(),
+            _ => 0,
+        };
+        self.traffic.received += message.encoded_len() as u64 + stored;
     }
 }
 

@@ -6,6 +6,7 @@ mod error;
 pub mod local;
 #[cfg(feature = "mpi")]
 pub mod mpi;
+pub(crate) mod parts;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -199,6 +199,8 @@ mod tests {
             runtime_limit: None,
             pipe_forwards: Vec::new(),
             file_forwards: Vec::new(),
+            failure_messages: Vec::new(),
+            success_messages: Vec::new(),
         }))
     }
 

@@ -11,6 +11,7 @@ mod kill;
 mod launch;
 mod memory;
 mod messages;
+mod output_check;
 mod process;
 mod program;
 mod runner;

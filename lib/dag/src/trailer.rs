@@ -54,7 +54,11 @@ fn numbers(line: &[u8]) -> Option<(usize, usize)> {
 
 /// Checks the last line if the first one announces it.
 pub(crate) fn check(text: &[u8], tasks: usize, edges: usize) -> Result<(), DagErrorKind> {
-    if !text.starts_with(FIRST_LINE.as_bytes()) || text.ends_with(last_line(tasks, edges).as_bytes()) {
+    if !text.starts_with(FIRST_LINE.as_bytes()) {
+        return Ok(());
+    }
+    let before = text.strip_suffix(last_line(tasks, edges).as_bytes());
+    if before.is_some_and(|before| before.ends_with(b"\n")) {
         return Ok(());
     }
     Err(DagErrorKind::Incomplete { tasks, edges })
@@ -86,6 +90,8 @@ mod tests {
                 assert!(error.contains("is incomplete"), "{cut}: {error}");
             }
         }
+        let torn = format!("{FIRST_LINE}TASK a /bin/true\n#+ end 1{}", last_line(1, 0));
+        assert!(read(&torn).is_err());
         let without_task = dag.replace("TASK b /bin/true\nEDGE a b\n", "");
         assert!(read(&without_task).is_err());
     }

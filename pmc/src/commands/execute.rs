@@ -199,8 +199,7 @@ impl Watch<'_> {
                 // A remark on an earlier attempt counts no longer.
                 self.observed.notes.remove(&task);
                 if let Some(used) = end.outcome.memory.filter(|used| used.out_of_memory) {
-                    let request = self.dag.find(end.task).map_or(0, |task| self.dag.memory_mb(task));
-                    self.observed.notes.insert(task.clone(), used.describe(request));
+                    self.observed.notes.insert(task.clone(), used.describe());
                 }
                 self.started.remove(&task);
                 self.progress.event(Event::Ended { task, outcome });

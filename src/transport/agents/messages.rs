@@ -60,6 +60,7 @@ pub struct WorkerSettings {
     set_affinity: bool,
     host_script: Option<Bytes>,
     runtime_limit: Option<Duration>,
+    forward_limit: u64,
     has_task_server: bool,
 }
 
@@ -98,6 +99,7 @@ impl WorkerSettings {
             set_affinity: options.set_affinity,
             host_script: options.host_script.as_deref().map(Bytes::from),
             runtime_limit: options.runtime_limit,
+            forward_limit: options.forward_limit,
             has_task_server: options.kickstart.is_some(),
         }
     }
@@ -128,6 +130,7 @@ impl WorkerSettings {
             set_affinity: self.set_affinity,
             host_script: self.host_script.as_ref().map(PathBuf::from),
             runtime_limit: self.runtime_limit,
+            forward_limit: self.forward_limit,
             kickstart: self.has_task_server.then(own_kickstart).flatten(),
             environment,
         }
@@ -170,8 +173,33 @@ pub fn address(rank: Rank, encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     body
 }
 
-/// Splits a message into the rank of its worker and the rest.
-pub fn addressed(body: &[u8]) -> Option<(Rank, &[u8])> {
-    let (rank, message) = body.split_first_chunk()?;
-    Some((Rank(u32::from_le_bytes(*rank)), message))
+/// Marks the rank before a part of forwarded data.
+const PART: u32 = 1 << 31;
+
+/// What follows a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content<'a> {
+    /// A message.
+    Message(&'a [u8]),
+    /// Forwarded data of the next message of this worker.
+    Part(&'a [u8]),
+}
+
+/// Puts the rank of a worker before a part of forwarded data.
+pub fn address_part(rank: Rank, part: &[u8]) -> Vec<u8> {
+    let mut body = (rank.0 | PART).to_le_bytes().to_vec();
+    body.extend_from_slice(part);
+    body
+}
+
+/// Splits a message or part into the rank of its worker and the rest.
+pub fn addressed(body: &[u8]) -> Option<(Rank, Content<'_>)> {
+    let (rank, rest) = body.split_first_chunk()?;
+    let rank = u32::from_le_bytes(*rank);
+    let content = if rank & PART == 0 {
+        Content::Message(rest)
+    } else {
+        Content::Part(rest)
+    };
+    Some((Rank(rank & !PART), content))
 }

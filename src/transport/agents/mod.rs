@@ -24,7 +24,7 @@ use roster::Roster;
 use super::combiner::Combiner;
 use super::{CombiningTransport, MasterTransport, Traffic, TransportError};
 use crate::interrupt::Interrupt;
-use crate::options::with_suffix;
+use crate::options::{folder, with_suffix};
 use crate::protocol::{NodeChange, Rank, ToMaster, ToWorker};
 
 /// How a run uses agents.
@@ -199,13 +199,19 @@ impl AgentMaster {
         if matches!(message, ToMaster::Node(change) if *change != NodeChange::Leaving) {
             return;
         }
-        self.traffic.received += message.encoded_len() as u64;
+        let stored = match message {
+            ToMaster::Finished(result) => result.stored_len(),
+            _ => 0,
+        };
+        self.traffic.received += message.encoded_len() as u64 + stored;
         let Some(session) = self.session_of(from) else {
             return;
         };
+        let reception = self.running.as_ref().map(|running| &running.reception);
+        let frames = reception.map_or(1, |reception| reception.frames_of(from, message));
         match self.handled.iter_mut().find(|(handled, _)| *handled == session) {
-            Some((_, messages)) => *messages += 1,
-            None => self.handled.push((session, 1)),
+            Some((_, settled)) => *settled += frames,
+            None => self.handled.push((session, frames)),
         }
     }
 }
@@ -243,9 +249,17 @@ impl MasterTransport for AgentMaster {
             },
         };
         let combiner = Arc::clone(&self.combiner);
+        let folder = folder(&self.options.dag);
         let mut reception = None;
         let server = Server::start(&key, port, epoch, self.options.timing, |hub| {
-            let made = Arc::new(Reception::new(Arc::clone(hub), combiner, rules, epoch, roster));
+            let made = Arc::new(Reception::new(
+                Arc::clone(hub),
+                combiner,
+                rules,
+                epoch,
+                roster,
+                folder,
+            ));
             reception = Some(Arc::clone(&made));
             made
         })?;

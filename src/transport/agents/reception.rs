@@ -1,14 +1,17 @@
 //! Receives agents and their messages, in the thread of the server.
 
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use pmc_link::{Hub, Service, SessionId};
+use rustc_hash::FxHashMap;
 
-use super::messages::{self, AgentHello, AgentWelcome};
+use super::messages::{self, AgentHello, AgentWelcome, Content};
 use super::roster::{Earlier, Roster};
 use super::table::AgentTable;
-use crate::protocol::{NodeChange, Rank, ToMaster};
+use crate::protocol::{NodeChange, Rank, SubmitId, ToMaster};
 use crate::transport::combiner::Combiner;
+use crate::transport::parts::Arrivals;
 
 /// Maximum slots of an agent.
 const MAX_SLOTS: u32 = 10_000;
@@ -26,6 +29,8 @@ pub(super) struct Reception {
     pub(super) rules: Rules,
     table: Mutex<AgentTable>,
     roster: Mutex<(Roster, Earlier)>,
+    /// Data that has come ahead of its message.
+    arrivals: Mutex<AgentArrivals>,
     /// Number of this master among those of the DAG.
     epoch: u64,
     /// Wakes the thread that waits for the end of all agents.
@@ -39,6 +44,7 @@ impl Reception {
         rules: Rules,
         epoch: u64,
         roster: (Roster, Earlier),
+        folder: &Path,
     ) -> Self {
         let mut table = AgentTable::default();
         table.reserve(roster.1.last_rank);
@@ -48,6 +54,7 @@ impl Reception {
             rules,
             table: Mutex::new(table),
             roster: Mutex::new(roster),
+            arrivals: Mutex::new(AgentArrivals::new(folder)),
             epoch,
             gone: Condvar::new(),
         }
@@ -79,6 +86,18 @@ impl Reception {
         };
         for rank in ranks.map(Rank) {
             self.combiner.submit(rank, ToMaster::Node(change.clone()));
+        }
+    }
+
+    fn arrivals(&self) -> MutexGuard<'_, AgentArrivals> {
+        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Number of frames that brought this message.
+    pub(super) fn frames_of(&self, from: Rank, message: &ToMaster) -> u64 {
+        match message {
+            ToMaster::Finished(result) => 1 + self.arrivals().take(from, result.submit),
+            _ => 1,
         }
     }
 
@@ -150,6 +169,46 @@ fn note(written: std::io::Result<()>) {
     }
 }
 
+/// Forwarded data, and the number of parts in which it came.
+struct AgentArrivals {
+    data: Arrivals,
+    /// Parts of messages that have not come.
+    parts: FxHashMap<Rank, u64>,
+    /// Parts of messages that the master has not handled.
+    came: FxHashMap<(Rank, SubmitId), u64>,
+}
+
+impl AgentArrivals {
+    fn new(folder: &Path) -> Self {
+        Self {
+            data: Arrivals::new(folder),
+            parts: FxHashMap::default(),
+            came: FxHashMap::default(),
+        }
+    }
+
+    fn add(&mut self, rank: Rank, part: &[u8]) {
+        *self.parts.entry(rank).or_default() += 1;
+        self.data.add(rank, part);
+    }
+
+    fn complete(&mut self, rank: Rank, message: &mut ToMaster) {
+        self.data.complete(rank, message);
+        if let ToMaster::Finished(result) = message
+            && let Some(parts) = self.parts.remove(&rank)
+        {
+            self.came.insert((rank, result.submit), parts);
+        }
+    }
+
+    fn take(&mut self, rank: Rank, submit: SubmitId) -> u64 {
+        if self.came.is_empty() {
+            return 0;
+        }
+        self.came.remove(&(rank, submit)).unwrap_or(0)
+    }
+}
+
 impl Service for Reception {
     fn join(&self, session: SessionId, hello: &[u8]) -> Result<Vec<u8>, String> {
         let hello: AgentHello =
@@ -186,17 +245,23 @@ impl Service for Reception {
     fn joined(&self, _: SessionId) {}
 
     fn message(&self, session: SessionId, body: &[u8]) {
-        let message = messages::addressed(body).and_then(|(rank, message)| {
-            let is_own = self.table().has(session, rank);
-            is_own.then_some((rank, ToMaster::decode(message)))
-        });
-        match message {
-            Some((rank, Ok(message))) => self.combiner.submit(rank, message),
-            Some((rank, Err(error))) => {
-                let message = format!("Invalid message from worker {}: {error}", rank.0);
-                self.combiner.submit(rank, ToMaster::Failed { message });
+        let content = messages::addressed(body);
+        let Some((rank, content)) = content.filter(|(rank, _)| self.table().has(session, *rank)) else {
+            tracing::error!("An agent sent a message that names none of its slots");
+            return;
+        };
+        match content {
+            Content::Part(part) => self.arrivals().add(rank, part),
+            Content::Message(message) => {
+                let message = ToMaster::decode(message).map(|mut message| {
+                    self.arrivals().complete(rank, &mut message);
+                    message
+                });
+                let message = message.unwrap_or_else(|error| ToMaster::Failed {
+                    message: format!("Invalid message from worker {}: {error}", rank.0),
+                });
+                self.combiner.submit(rank, message);
             }
-            None => tracing::error!("An agent sent a message that names none of its slots"),
         }
     }
 

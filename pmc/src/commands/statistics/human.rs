@@ -127,7 +127,7 @@ fn breakdown(figures: &Figures<'_>) -> String {
         ("mean s", Right),
         ("max s", Right),
         ("total", Right),
-        ("max MB", Right),
+        ("max MiB", Right),
         ("CPU", Right),
     ]);
     for ((name, well), sums) in &figures.statistics.breakdown {

@@ -1,7 +1,0 @@
-#![no_main]
-
-#[allow(dead_code, reason = "each target uses one of the entries")]
-#[path = "../entries.rs"]
-mod entries;
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| entries::to_worker(data));
