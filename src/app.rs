@@ -5,7 +5,6 @@ mod mpi;
 mod with_agents;
 
 use std::ffi::{OsStr, OsString};
-use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -14,6 +13,7 @@ use crate::driver::{Aborted, RunError, RunSummary};
 use crate::exit;
 use crate::interrupt::Interrupt;
 use crate::launch::{self, Launch};
+use crate::logging::print;
 use crate::options::WorkerOptions;
 use crate::run::{LocalRun, run_local};
 use crate::signals::{self, Process};
@@ -170,9 +170,4 @@ fn conclude(result: &Result<RunSummary, RunError>) -> ExitCode {
 fn refuse(message: &str) -> ExitCode {
     print(&format!("{message}\n"));
     ExitCode::from(exit::FAILURE)
-}
-
-/// Prints to stderr. If that fails, there is no other place for a message.
-pub(crate) fn print(text: &str) {
-    let _ = std::io::stderr().write_all(text.as_bytes());
 }

@@ -2,8 +2,8 @@
 //!
 //! An agent may be killed or stopped. Its tasks would go on, while the master gives them to others. The guard
 //! is a process that does nothing else: it kills an agent that lets its lease pass, and after the agent's end
-//! it kills all processes that are left. The system makes it their parent, so none escapes. Then it starts the
-//! agent again, which tells the master at once that its tasks have ended.
+//! it kills all processes that are left. The system makes it their parent, so none escapes. Then it starts
+//! the agent again, which tells the master at once that its tasks have ended.
 //!
 //! Agent and guard share a pipe, through which the agent says until when its tasks may run.
 
@@ -21,8 +21,8 @@ use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use crate::exit;
 use crate::transport::agents::NUMBER_VARIABLE;
+use crate::{exit, logging};
 
 /// Variable with the number of the agent's end of the pipe.
 pub const LIFELINE_VARIABLE: &str = "PMC_AGENT_LIFELINE";
@@ -36,8 +36,8 @@ pub(super) const VARIABLES: [&str; 3] = [LIFELINE_VARIABLE, BEFORE_VARIABLE, NUM
 /// Bytes of a message: epoch, session, milliseconds.
 const MESSAGE: usize = 24;
 
-/// Time that tasks have after the lease, until the guard kills the agent. The agent itself needs half a second,
-/// and the master waits a second longer than the lease, at least.
+/// Time that tasks have after the lease, until the guard kills the agent. The agent itself needs half a
+/// second, and the master waits a second longer than the lease, at least.
 const MARGIN: Duration = Duration::from_millis(800);
 
 /// How often the guard looks at the lease.
@@ -121,7 +121,7 @@ struct Said {
 /// Starts an agent with these words, and guards it. Returns the exit code of the agent.
 pub fn run(words: &[OsString]) -> ExitCode {
     if let Err(error) = nix::sys::prctl::set_child_subreaper(true) {
-        crate::app::print(&format!(
+        logging::print(&format!(
             "Unable to guard the agent: {}\n",
             pmc_dag::reason(&error.into())
         ));
@@ -129,7 +129,7 @@ pub fn run(words: &[OsString]) -> ExitCode {
     }
     let current = Arc::new(AtomicI32::new(0));
     if let Err(error) = forward_signals(&current) {
-        crate::app::print(&format!(
+        logging::print(&format!(
             "Unable to handle signals: {}\n",
             pmc_dag::reason(&error)
         ));
@@ -142,7 +142,7 @@ pub fn run(words: &[OsString]) -> ExitCode {
         let (pid, thread) = match started {
             Ok(started) => started,
             Err(error) => {
-                crate::app::print(&format!(
+                logging::print(&format!(
                     "Unable to start the agent: {}\n",
                     pmc_dag::reason(&error)
                 ));
@@ -156,7 +156,7 @@ pub fn run(words: &[OsString]) -> ExitCode {
         kill_the_rest();
         match status {
             Some(code) => return ExitCode::from(code),
-            None => crate::app::print("The agent was killed, and its tasks with it: it starts again\n"),
+            None => logging::print("The agent was killed, and its tasks with it: it starts again\n"),
         }
         let (epoch, session) = (&said.epoch, &said.session);
         let session = (epoch.load(Ordering::SeqCst), session.load(Ordering::SeqCst));

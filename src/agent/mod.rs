@@ -1,8 +1,8 @@
 //! The program as an agent: it runs tasks for a master on another host, and outlives a cut connection.
 //!
 //! An agent joins a run, gets ranks for its slots, and then does what workers do. It ends its tasks when its
-//! lease is over: from then on, the master may run them elsewhere. If the master has died, it goes on with what
-//! runs, and offers it to the next master.
+//! lease is over: from then on, the master may run them elsewhere. If the master has died, it goes on with
+//! what runs, and offers it to the next master.
 
 pub mod guard;
 mod slots;
@@ -87,7 +87,7 @@ pub fn run(args: &AgentArgs, interrupt: &Arc<Interrupt>) -> ExitCode {
     match AgentProcess::new(args, interrupt).and_then(AgentProcess::run) {
         Ok(()) => ExitCode::from(exit::SUCCESS),
         Err(error) => {
-            super::app::print(&format!("Agent on {}: {error}\n", host::name()));
+            logging::print(&format!("Agent on {}: {error}\n", host::name()));
             ExitCode::from(exit::FAILURE)
         }
     }

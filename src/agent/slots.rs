@@ -18,7 +18,8 @@ use crate::transport::agents::messages::{self, Content};
 use crate::transport::{TransportError, WorkerTransport, parts};
 use crate::worker;
 
-/// Attempts of a slot whose results the master may not have settled: at most those that it can prefill, and one.
+/// Attempts of a slot whose results the master may not have settled: at most those that it can prefill, and
+/// one.
 const MAX_ENDED: usize = 64;
 
 /// Maximum time for slots to give back prefilled tasks.

@@ -68,8 +68,8 @@ pub trait MasterTransport {
     /// Returns whether prefill pays: messages take so long that workers should have short tasks in advance.
     /// Such workers answer [`ToWorker::Retract`].
     fn supports_prefill(&self) -> bool;
-    /// Notes that what all messages so far say is in the rescue file and the forward journal: workers need not
-    /// keep it any more.
+    /// Notes that what all messages so far say is in the rescue file and the forward journal: workers need
+    /// not keep it any more.
     fn settle(&mut self) {}
     /// Returns the bytes sent to and received from workers so far.
     fn traffic(&self) -> Traffic;

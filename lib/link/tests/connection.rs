@@ -1,5 +1,7 @@
 //! Real connections over loopback: keys, cuts, and agents that do not come back.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by a panic")]
+
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
