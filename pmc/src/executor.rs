@@ -7,8 +7,8 @@ use std::sync::Arc;
 use anyhow::{Context as _, anyhow};
 use pegasus_mpi_cluster::{
     Aborted, DEFAULT_FORWARD_LIMIT, Interrupt, LocalRun, MemoryExcess, Options, RunEvent, SERVER_VARIABLES,
-    Stampede, Stdio, WorkerOptions, count_gpus, cpus_for_workers, describe_host, own_kickstart, run_local,
-    usable_cpus,
+    Stampede, Stdio, WorkerOptions, count_gpus, cpus_for_workers, describe_host, own_kickstart,
+    protect_process, run_local, usable_cpus,
 };
 use pmc_dag::{Dag, TaskId};
 
@@ -65,6 +65,7 @@ pub fn run(
     let _guard = signals::Guard::new(move |signal| stop.raise(signal))
         .context("cannot handle signals")
         .or_code(exit::NOT_RUN)?;
+    protect_process();
     let summary =
         run_local(&run, &interrupt, observer).map_err(|error| Failure::new(exit::NOT_RUN, error))?;
     let (signal, task_exit) = match summary.aborted {

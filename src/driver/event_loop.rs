@@ -61,6 +61,7 @@ impl<T: MasterTransport> Driver<'_, T> {
 
     /// Schedules tasks and writes the logs. Returns the end of the run, if it has ended.
     pub(super) fn advance(&mut self) -> Result<Option<End>, RunError> {
+        self.answer_requests()?;
         self.drain_if_asked()?;
         if let Some(aborted) = self.task_abort {
             self.flush()?;
@@ -117,6 +118,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         let times = [
             self.deadline,
             drained,
+            self.drain_at,
             self.disk.next_check(),
             self.nodes.next_check,
         ];

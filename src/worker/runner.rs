@@ -130,6 +130,7 @@ impl Runner {
     pub(super) fn run(&mut self, task: &Assignment, watch: &mut dyn Watch) -> Result<TaskResult, Failure> {
         let name = String::from_utf8_lossy(&task.name);
         tracing::debug!("Running task {name}");
+        self.kill.begin(task.submit);
         match self.attempt(task, watch) {
             Ok(result) => Ok(result),
             Err(AttemptError::Failure(failure)) => Err(failure),

@@ -118,6 +118,8 @@ impl<'o> Session<'o> {
                         return Ok((Box::new(store), Some(position)));
                     }
                     retire(path)?;
+                    // A replay that was killed left it.
+                    let _ = fs::remove_file(path.with_extension("db.part"));
                     Box::new(Sqlite::create(path, Purpose::Live, now)?)
                 }
                 None => Box::new(Sqlite::create(Path::new(":memory:"), Purpose::Live, now)?),
@@ -322,10 +324,10 @@ pub(super) fn write_error(path: &Path) -> impl FnOnce(std::io::Error) -> LoadErr
     }
 }
 
-/// Renames a database that this loader cannot continue. An empty file is removed.
+/// Renames a database that this loader cannot continue. One without tables is removed: its loader was killed
+/// before the first commit.
 fn retire(database: &Path) -> Result<(), LoadError> {
-    let is_empty = fs::metadata(database).is_ok_and(|data| data.len() == 0);
-    let removed = if is_empty {
+    let removed = if Sqlite::is_empty(database) {
         fs::remove_file(database)
     } else {
         rotate(database)
