@@ -25,4 +25,5 @@ mod stampede;
 mod submit;
 mod support;
 mod transfer;
+mod two_users;
 mod views;
