@@ -1,5 +1,7 @@
 //! Small runs, step by step.
 
+mod prefill;
+
 use std::sync::Arc;
 use std::time::Duration;
 
