@@ -2,7 +2,7 @@
 
 use monitord_compat::job_output_reader::JobOutput;
 
-use super::{Attempt, Loader};
+use super::{Attempt, JobEnd, Loader};
 use crate::error::Notice;
 use crate::facts::{Background, ErrorText, Facts};
 use crate::job_command::{base_name, kickstart_option};
@@ -53,6 +53,15 @@ impl Loader {
             facts.end.stderr_text = None;
         }
         let site = facts.end.site.clone();
+        self.end = self.notes_ends.then(|| JobEnd {
+            status,
+            files: [facts.end.stdout_file.clone(), facts.end.stderr_file.clone()],
+            constituents: facts
+                .invocations
+                .iter()
+                .map(|invocation| (invocation.task_submit_seq, invocation.exitcode))
+                .collect(),
+        });
         self.insert_end(&attempt, facts)?;
         if status == 0 && job.starts_with("register_") {
             self.insert_replicas(job, &submit_file, notice)?;
