@@ -262,6 +262,8 @@ fn baseline(dag: &Dag) -> Duration {
             runtime_limit: line.runtime_limit,
             pipe_forwards: Vec::new(),
             file_forwards: Vec::new(),
+            failure_messages: Vec::new(),
+            success_messages: Vec::new(),
         };
         sent.send(Rank(1), ToWorker::Run(Box::new(assignment)));
         if let Some((_, submit)) = sent.queue.pop_front() {

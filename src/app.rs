@@ -71,6 +71,7 @@ fn alone(args: &RawArgs, program: &OsStr, mut worker: WorkerOptions) -> ExitCode
     if let Err(error) = signals::catch(&interrupt, Process::Alone) {
         return refuse(&format!("Unable to handle signals: {}", pmc_dag::reason(&error)));
     }
+    host::protect_process();
     let run = LocalRun {
         options: args.options(program),
         worker,

@@ -9,6 +9,7 @@
 
 mod app;
 mod cli;
+pub mod control;
 #[cfg_attr(not(feature = "stampede"), path = "database_disabled.rs")]
 mod database;
 mod driver;
@@ -21,6 +22,7 @@ mod logging;
 mod logs;
 mod merge;
 mod options;
+mod payload;
 mod protocol;
 mod run;
 mod scheduler;
@@ -35,7 +37,9 @@ pub use logging::init as init_logging;
 
 // A run on this machine.
 pub use interrupt::Interrupt;
-pub use options::{Options, SERVER_VARIABLES, Stampede, Stdio, Target, WorkerOptions, own_kickstart};
+pub use options::{
+    DEFAULT_FORWARD_LIMIT, Options, SERVER_VARIABLES, Stampede, Stdio, Target, WorkerOptions, own_kickstart,
+};
 pub use run::{LocalRun, run_local};
 
 // What an observer sees, and what remains.
@@ -46,7 +50,7 @@ pub use protocol::{MemoryUse, Outcome, QuietAttempt, Rank};
 pub use scheduler::Summary;
 
 // This machine.
-pub use host::{cpus_for_workers, describe as describe_host, usable_cpus};
+pub use host::{cpus_for_workers, describe as describe_host, protect_process, usable_cpus};
 pub use protocol::Registration;
 pub use worker::count_gpus;
 
@@ -57,6 +61,7 @@ pub mod internals {
     pub use crate::durability::forward_journal;
     pub use crate::durability::forwarding::{Forwarding, NotForwarded};
     pub use crate::durability::shared_files::SharedFiles;
+    pub use crate::payload::Payload;
     pub use crate::protocol::{
         Assignment, DecodeError, ForwardedData, SubmitId, TaskResult, ToMaster, ToWorker,
     };

@@ -15,6 +15,9 @@ const DEFAULT_DRAIN_GRACE: Duration = Duration::from_secs(8);
 /// Default of [`Options::disk_reserve`], in MiB: small, so that only full file systems hold a run.
 const DEFAULT_DISK_RESERVE_MIB: u64 = 8;
 
+/// Default of [`WorkerOptions::forward_limit`]: 1 GiB.
+pub const DEFAULT_FORWARD_LIMIT: u64 = 1 << 30;
+
 /// Options of the master.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -28,6 +31,9 @@ pub struct Options {
     pub skip_rescue: bool,
     /// Attempts of a task without an option of its own; at least 1.
     pub tries: u32,
+    /// Percent of its memory that a task without an option of its own requests after an attempt that ran out
+    /// of memory; 100 for no more.
+    pub more_memory_percent: u32,
     /// Stop after this number of failed tasks; 0 means no limit.
     pub max_failures: u32,
     /// Categories and the maximum numbers of their running tasks, instead of those in the DAG file.
@@ -138,6 +144,8 @@ pub struct WorkerOptions {
     pub host_script: Option<PathBuf>,
     /// Time limit of a task without an option of its own.
     pub runtime_limit: Option<Duration>,
+    /// Maximum bytes that an attempt may send through its pipes; 0 means no limit.
+    pub forward_limit: u64,
     /// The kickstart of this installation. A task server runs its tasks; without it, each starts its own.
     pub kickstart: Option<PathBuf>,
     /// Environment that tasks inherit.
@@ -154,6 +162,7 @@ impl Options {
             rescue: with_suffix(dag, ".rescue"),
             skip_rescue: false,
             tries: 1,
+            more_memory_percent: 100,
             max_failures: 0,
             max_jobs: Vec::new(),
             max_wall_minutes: None,

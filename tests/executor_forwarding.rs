@@ -184,3 +184,66 @@ fn full_disk_fails_tasks_and_leaves_no_partial_data() {
     assert!(output.status.success(), "{}", stderr(&output));
     scene.is_complete();
 }
+
+/// More data than the executor may have memory: what fits into 1 GiB of addresses with all threads, and not
+/// 64 MiB of stacks and heaps.
+#[test]
+fn large_data_needs_no_memory() {
+    const BYTES: u64 = 600 << 20;
+    let scene = Scene::new(0, "");
+    let dag = format!(
+        "TASK a -f OUT=all.bin -f LOG=log.txt /bin/sh -c 'echo >&$LOG; head -c {BYTES} /dev/zero >&$OUT; echo end >&$OUT'\n"
+    );
+    fs::write(scene.path("x.dag"), dag).unwrap();
+    let output = scene.run("ulimit -v 600000;", "");
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(fs::metadata(scene.path("all.bin")).unwrap().len(), BYTES + 4);
+    assert_eq!(fs::read(scene.path("log.txt")).unwrap(), b"\n");
+    let mut names: Vec<_> = fs::read_dir(scene.folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    names.sort();
+    let expected = [
+        "all.bin",
+        "log.txt",
+        "task.sh",
+        "x.dag",
+        "x.dag.rescue",
+        "x.dag.resource",
+    ];
+    assert_eq!(names, expected, "no other files are left");
+}
+
+#[test]
+fn a_task_that_forwards_too_much_fails_and_the_run_goes_on() {
+    let scene = Scene::new(0, "");
+    let dag = "TASK endless -f OUT=all.txt /bin/sh -c 'yes >&$OUT'\nTASK other -f OUT=all.txt /bin/sh -c 'echo other >&$OUT'\n";
+    fs::write(scene.path("x.dag"), dag).unwrap();
+    let output = scene.run("", "--forward-limit 3");
+    let log = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{log}");
+    assert!(
+        log.contains("Task endless: it has forwarded more than 3 MiB"),
+        "{log}"
+    );
+    assert_eq!(scene.done(), BTreeSet::from(["other".to_owned()]));
+    assert_eq!(fs::read(scene.path("all.txt")).unwrap(), b"other\n");
+}
+
+#[test]
+fn no_room_for_large_data_fails_the_task() {
+    let scene = Scene::new(0, "");
+    let dag = "TASK large -f OUT=all.txt /bin/sh -c 'head -c 3000000 /dev/zero >&$OUT'\nTASK other -f OUT=all.txt /bin/sh -c 'echo other >&$OUT'\n";
+    fs::write(scene.path("x.dag"), dag).unwrap();
+    // A limit of the file size acts like a full disk: 1 MB.
+    let output = scene.run("trap '' XFSZ; ulimit -f 2000;", "");
+    let log = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{log}");
+    assert!(
+        log.contains("Task large: Unable to store forwarded data in"),
+        "{log}"
+    );
+    assert_eq!(scene.done(), BTreeSet::from(["other".to_owned()]));
+    assert_eq!(fs::read(scene.path("all.txt")).unwrap(), b"other\n");
+}

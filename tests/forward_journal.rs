@@ -55,7 +55,7 @@ impl World {
         let pieces = self.tasks[task].iter().enumerate();
         let data = pieces.map(|(number, (target, len))| ForwardedData {
             target: self.path(TARGETS[*target]).as_os_str().as_bytes().to_vec(),
-            data: piece(task, number, *len),
+            data: piece(task, number, *len).into(),
         });
         data.collect()
     }

@@ -18,6 +18,9 @@ use reasons::likely_reasons;
 
 /// Program by which a plan sets the environment of a task.
 const ENV: &[u8] = b"/usr/bin/env";
+/// Shell and end of the name of the script by which a plan sets secrets in the environment of a task.
+const SHELL: &str = "/bin/sh";
+const SECRETS: &str = ".secrets";
 /// Longest time between the end of a task that was terminated and the end of the run that terminated it.
 const MAX_STOPPING: Micros = 15 * SECOND;
 /// Maximum failed tasks whose files are read. The others join a group with the same ending.
@@ -143,9 +146,7 @@ pub fn diagnose(history: &History) -> Diagnosis {
         let affected = cause.tasks.len() + cause.blocked;
         (cause.cancelled, std::cmp::Reverse(affected), cause.first)
     });
-    let good = |attempt: &&Attempt| {
-        !attempt.succeeded() && attempt.duration().is_some() && history.state(attempt.task) == State::Done
-    };
+    let good = |attempt: &&Attempt| attempt.failed() && history.state(attempt.task) == State::Done;
     let mut diagnosis = Diagnosis {
         phase,
         causes,
@@ -225,8 +226,16 @@ fn complete(history: &History, task: TaskNumber, attempt: &Attempt, failure: &mu
     };
     if failure.command.is_empty() {
         failure.command = words().collect();
-    } else if command.first().is_some_and(|program| program == ENV) {
-        failure.environment = words().skip(1).take_while(|word| word.contains('=')).collect();
+        return;
+    }
+    let mut rest = words().peekable();
+    if rest.next_if(|word| word.as_bytes() == ENV).is_some() {
+        while let Some(variable) = rest.next_if(|word| word.contains('=')) {
+            failure.environment.push(variable);
+        }
+    }
+    if rest.next_if(|word| word == SHELL).is_some() {
+        failure.secrets = rest.next().filter(|script| script.ends_with(SECRETS));
     }
 }
 
@@ -416,6 +425,26 @@ fn remarks(history: &History, diagnosis: &Diagnosis) -> Vec<String> {
             ));
         }
     }
+    let evicted = history
+        .attempts
+        .iter()
+        .filter(|attempt| attempt.was_evicted())
+        .count();
+    if evicted > 0 {
+        remarks.push(format!(
+            "{} lost with {}, which is no failure: the tasks were started again.",
+            if evicted == 1 {
+                "1 attempt was".to_owned()
+            } else {
+                format!("{evicted} attempts were")
+            },
+            if evicted == 1 {
+                "its worker"
+            } else {
+                "their workers"
+            },
+        ));
+    }
     if diagnosis.repaired > 0 {
         remarks.push(format!(
             "{} failed, but later ones succeeded.",
@@ -557,7 +586,9 @@ mod tests {
 
     #[test]
     fn environment_and_standard_input_are_part_of_a_failure() {
-        let run = TestRun::new("TASK a -c 1 /usr/bin/env A=1 \"B=2 3\" kickstart -n x=y /opt/work\n");
+        let run = TestRun::new(
+            "TASK a -c 1 /usr/bin/env A=1 \"B=2 3\" /bin/sh /s/w-0.secrets kickstart -n x=y /opt/work\n",
+        );
         run.append(
             "jobstate.log",
             "100 INTERNAL *** PMC_STARTED ***\n100 a EXECUTE 1.0 - - 1\n101 a JOB_FAILURE 256 - - 1\n\
@@ -572,6 +603,7 @@ mod tests {
         let found = diagnose(&run.open());
         let example = &found.causes[0].example;
         assert_eq!(example.environment, ["A=1", "B=2 3"]);
+        assert_eq!(example.secrets.as_deref(), Some("/s/w-0.secrets"));
         assert_eq!(example.stdin.as_deref(), Some("/scratch/in"));
         assert_eq!(example.command, ["/opt/work"]);
     }

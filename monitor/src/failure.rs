@@ -73,6 +73,8 @@ pub struct FailedTask {
     pub directory: Option<String>,
     /// Variables that the plan sets for the program, as `KEY=VALUE`.
     pub environment: Vec<String>,
+    /// Script that sets further variables, which are secret, and runs its arguments.
+    pub secrets: Option<String>,
     /// File of standard input.
     pub stdin: Option<String>,
     /// Peak resident memory of the program, KiB.
@@ -109,6 +111,7 @@ pub fn explain(submit: &Path, last: &LastAttempt, attempts: u32) -> FailedTask {
         note: None,
         directory: None,
         environment: Vec::new(),
+        secrets: None,
         stdin: None,
         peak_kib: None,
         output_file: out_file,

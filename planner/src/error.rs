@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Position in an input file, both numbers counted from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -97,21 +97,35 @@ impl InputErrors {
     ///
     /// # Errors
     /// The problems, when there are some.
-    pub fn check(problems: Vec<InputError>) -> Result<(), InputErrors> {
+    pub fn check(mut problems: Vec<InputError>) -> Result<(), InputErrors> {
         if problems.is_empty() {
-            Ok(())
-        } else {
-            Err(InputErrors { problems })
+            return Ok(());
         }
+        sort(&mut problems);
+        Err(InputErrors { problems })
     }
-    /// The problems in the order in which they were found.
+    /// The problems: files in the order in which they were read, those of a file by position.
     pub fn problems(&self) -> &[InputError] {
         &self.problems
     }
     /// Adds the problems of another file.
     pub fn extend(&mut self, other: InputErrors) {
         self.problems.extend(other.problems);
+        sort(&mut self.problems);
     }
+}
+
+/// Sorts by file, in the order of their first problems, then by position. Problems of a whole file come first.
+fn sort(problems: &mut [InputError]) {
+    let mut files: FxHashMap<PathBuf, usize> = FxHashMap::default();
+    for problem in &*problems {
+        let next = files.len();
+        files.entry(problem.file.clone()).or_insert(next);
+    }
+    problems.sort_by_key(|problem| {
+        let place = problem.position.map(|position| (position.line, position.column));
+        (files[&problem.file], place)
+    });
 }
 
 impl From<InputError> for InputErrors {
@@ -359,6 +373,19 @@ fn edit_distance(a: &str, b: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn problems_are_sorted_by_file_and_position() {
+        let at = |file: &str, line| InputError::at(Path::new(file), Position { line, column: 1 }, "wrong");
+        let mut errors = InputErrors::from(at("b", 9));
+        let more = vec![at("a", 2), at("b", 1), InputError::file(Path::new("a"), "wrong")];
+        errors.extend(InputErrors::check(more).expect_err("has problems"));
+        let places: Vec<String> = errors.problems().iter().map(ToString::to_string).collect();
+        assert_eq!(
+            places,
+            ["b:1:1: wrong", "b:9:1: wrong", "a: wrong", "a:2:1: wrong"]
+        );
+    }
 
     #[test]
     fn places_and_hints() {

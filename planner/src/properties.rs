@@ -521,7 +521,7 @@ mod tests {
             format!(
                 "-Dpegasus.a: no value\n  \
                  hint: a property is set by -Dkey=value\n\
-                 {}:2:2: the profile pegasus::memory must be a whole number of MB, not `2 GB`",
+                 {}:2:2: the profile pegasus::memory must be a whole number of MiB, not `2 GB`",
                 conf.display()
             )
         );

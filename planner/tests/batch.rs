@@ -261,6 +261,19 @@ fn all_cores_of_a_node_are_used_by_default() -> Result<(), Box<dyn std::error::E
         let text = fs::read_to_string(&script.expect("a script for Slurm").path).expect("a text");
         (text, plan.planned.batch_size.expect("a size"))
     };
+    let plan = case.plan(&format!("{LINE} --batch flux --nodes 2"))?;
+    let text = fs::read_to_string(&plan.planned.scripts[0].path)?;
+    assert!(
+        directives(&text, "#FLUX:").starts_with(&[
+            "--job-name=two_words-0",
+            "--nodes=2",
+            "--nslots=2",
+            "--exclusive"
+        ]) && text.contains("\nexec flux run --nodes=2 --exclusive --tasks-per-core=1 "),
+        "{text}"
+    );
+    let guesses = |warning: &String| warning.contains("number of its cores is unknown");
+    assert_eq!(plan.warnings().into_iter().find(guesses), None);
     let has = |text: &str, directive: &str| directives(text, "#SBATCH").contains(&directive);
     // The jobs request 1 CPU and 2048 MiB, and 4 CPUs and 3000 MiB.
     let (text, size) = sbatch("--batch slurm");
@@ -314,6 +327,42 @@ fn all_cores_of_a_node_are_used_by_default() -> Result<(), Box<dyn std::error::E
 }
 
 #[test]
+fn agents_take_the_place_of_an_mpi_launcher() {
+    let start = |scheduler: &str, line: &str, properties: &str| {
+        let case = case();
+        case.put("pegasus.properties", properties);
+        let plan = case
+            .plan(&format!("{LINE} --nodes 3 --batch {scheduler} {line}"))
+            .expect("planned");
+        let script = plan.planned.dag.with_extension(match scheduler {
+            "slurm" => "sbatch",
+            other => other,
+        });
+        assert_valid_bash(&script);
+        let script = fs::read_to_string(script).expect("readable");
+        let start = script.lines().find(|line| line.starts_with("exec "));
+        (start.expect("starts the executor").to_owned(), script)
+    };
+    let agents = "pegasus.batch.transport = agents\n";
+    let (line, script) = start("slurm", "", agents);
+    assert!(
+        line.contains("/pegasus-mpi-cluster --agents 3 --launch srun --monitord-hack"),
+        "{line}"
+    );
+    assert!(!line.contains("mpiexec"), "{line}");
+    assert!(script.contains("#SBATCH --no-kill\n"), "{script}");
+    let (line, _) = start("lsf", "--ppn 4", agents);
+    assert!(line.contains(" --agents 3 --launch blaunch --slots 4 "), "{line}");
+    let (line, _) = start("slurm", "--launcher ./start", agents);
+    assert!(line.contains(" --agents 3 --launch ./start "), "{line}");
+    let (line, script) = start("slurm", "", "");
+    assert!(line.contains("mpiexec") && !line.contains("--agents"), "{line}");
+    assert!(!script.contains("--no-kill"), "{script}");
+    let (line, _) = start("slurm", "", "pegasus.batch.transport = none\n");
+    assert!(!line.contains("mpiexec") && !line.contains("--agents"), "{line}");
+}
+
+#[test]
 fn the_default_of_memory_can_be_switched_off() -> Result<(), Box<dyn std::error::Error>> {
     let case = case();
     let task = |options: &str| {
@@ -364,6 +413,7 @@ fn invalid_settings_are_refused_before_anything_is_written() {
         ("pegasus.batch.queue = a\\nb", "one word"),
         ("pegasus.batch.node.memory = much", "number of MiB"),
         ("pegasus.batch.drain = -1", "pegasus.batch.drain"),
+        ("pegasus.batch.transport = udp", "agents, mpi or none"),
     ] {
         case.put("pegasus.properties", &format!("{property}\n"));
         let message = case.fail(LINE);

@@ -204,3 +204,74 @@ fn secrets_are_for_their_owner_only() -> std::io::Result<()> {
     }
     Ok(())
 }
+
+/// Secrets in the environment of jobs, in URLs and in catalogs are in no file that others can read.
+#[test]
+fn secrets_of_jobs_and_urls_are_for_their_owner_only() -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir()?;
+    let put = |name: &str, text: &str| std::fs::write(dir.path().join(name), text);
+    put(
+        "one.yml",
+        "pegasus: \"5.0\"\nname: one\njobs:\n- {type: job, id: A, name: first, arguments: [x], uses: [{lfn: in, \
+         type: input}, {lfn: out, type: output}], profiles: {env: {DB_PASSWORD: open sesame, PLAIN: '1'}}}\n",
+    )?;
+    put(
+        "transformations.yml",
+        "pegasus: \"5.0\"\ntransformations:\n- name: first\n  profiles: {env: {API_KEY: sesame-two}}\n  sites: [{name: \
+         local, type: installed, pfn: /bin/true}]\n",
+    )?;
+    put(
+        "replicas.yml",
+        "pegasus: \"5.0\"\nreplicas:\n- {lfn: in, pfns: [{pfn: \"https://me:sesame3@host/in\", site: web}]}\n",
+    )?;
+    for extra in [&[][..], &["-Dpegasus.code.generator=shell"]] {
+        let line = [
+            "--sites",
+            "local",
+            "--output-sites",
+            "local",
+            "--dir",
+            "runs",
+            "--relative-dir",
+            "r",
+        ];
+        let output = pmc_plan(dir.path(), &[extra, &line, &["--force", "one.yml"]].concat());
+        assert!(output.status.success(), "{output:?}");
+        let mut private = Vec::new();
+        for entry in walkdir::WalkDir::new(dir.path().join("runs/r")) {
+            let entry = entry?;
+            if !entry.file_type().is_file() {
+                continue;
+            }
+            let text = std::fs::read(entry.path())?;
+            if text.windows(6).any(|part| part == b"sesame") {
+                let mode = entry.metadata()?.permissions().mode() & 0o777;
+                assert_eq!(mode, 0o600, "{}", entry.path().display());
+                private.push(entry.file_name().to_string_lossy().into_owned());
+            }
+        }
+        private.sort();
+        let list = "stage_in_local_local_0_0.in";
+        assert_eq!(
+            private,
+            [
+                "one-0-0.secrets",
+                "one.yml",
+                "replicas.yml",
+                list,
+                "transformations.yml"
+            ]
+        );
+        if extra.is_empty() {
+            let dag = std::fs::read_to_string(dir.path().join("runs/r/one-0.dag"))?;
+            let words = format!(
+                "/usr/bin/env PLAIN=1 /bin/sh {}",
+                dir.path().join("runs/r/one-0-0.secrets").display()
+            );
+            assert!(dag.contains(&words), "{dag}");
+        }
+        std::fs::remove_dir_all(dir.path().join("runs"))?;
+    }
+    Ok(())
+}

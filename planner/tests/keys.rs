@@ -392,11 +392,32 @@ fn keys_of_globus_size_the_batch_job() -> Outcome {
 }
 
 #[test]
-fn checks_of_output_are_for_scripts() -> Outcome {
-    let case = chain(&profiles("pegasus: {exitcode.failuremsg: bad}"));
-    assert_eq!(warnings(&case.plan(LINE)?).len(), 1);
-    let planned = case.plan_only(&format!("{LINE} -Dpegasus.code.generator=Shell"))?;
-    assert!(planned.warnings.is_empty(), "{:?}", planned.warnings);
+fn messages_in_the_output_decide() -> Outcome {
+    let case = chain(&profiles(
+        "pegasus: {exitcode.failuremsg: bad@it's worse, exitcode.successmsg: All is well}",
+    ));
+    let expected =
+        "--failure-message bad --failure-message \"it\\'s worse\" --success-message \"All is well\"";
+    let plan = case.plan(LINE)?;
+    assert!(
+        options(&plan, "first_A").ends_with(expected),
+        "{}",
+        options(&plan, "first_A")
+    );
+    assert_eq!(warnings(&plan), Vec::<String>::new());
+    let id = plan.dag.find(b"first_A").expect("the task");
+    assert_eq!(plan.dag.task(id).failure_messages, [&b"bad"[..], b"it's worse"]);
+    assert_eq!(plan.dag.task(id).success_messages, [b"All is well"]);
+    // The job that runs a list has the messages of all, a run inside a cluster gives each job its own.
+    for (aggregator, on_cluster) in [("seqexec", true), ("mpiexec", false)] {
+        let line = format!("{LINE} --cluster whole -Dpegasus.clusterer.job.aggregator={aggregator}");
+        let plan = case.plan(&line)?;
+        let cluster = plan.tasks().into_iter().find(|task| task.starts_with("merge_"));
+        let cluster = cluster.expect("a cluster");
+        assert_eq!(options(&plan, &cluster).contains(expected), on_cluster);
+        let list = plan.file(&format!("00/00/{cluster}.in"));
+        assert_eq!(list.contains(expected), !on_cluster, "{list}");
+    }
     Ok(())
 }
 

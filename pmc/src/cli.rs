@@ -5,9 +5,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+mod control;
 pub mod pegasus;
 mod views;
 
+pub use control::{Drain, Kill, Nodes, Why};
 pub use pegasus::PegasusProgram;
 pub use views::{Analyzer, Report, Section, Statistics, Status, TimeStep};
 
@@ -43,6 +45,14 @@ pub enum Command {
     Statistics(Statistics),
     /// Write an HTML report: tasks by host, use over time, critical path, failures
     Report(Report),
+    /// Show the hosts of a running workflow, or let one of them go
+    Nodes(Nodes),
+    /// Say why a task of a running workflow waits
+    Why(Why),
+    /// Send a signal to a running task
+    Kill(Kill),
+    /// Let a running workflow start no more tasks
+    Drain(Drain),
     /// Answer as a program of Pegasus does, for the scripts in share/pegasus-shims
     #[command(hide = true, disable_help_flag = true)]
     Pegasus(Pegasus),
@@ -191,6 +201,16 @@ pub struct Planner {
     pub arguments: Vec<OsString>,
 }
 
+/// A factor that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("it must be a number from 1 to 1000")]
+struct FactorError;
+
+/// Parses a factor and returns it in percent.
+fn factor(text: &str) -> Result<u32, FactorError> {
+    pmc_dag::factor(text.as_bytes()).ok_or(FactorError)
+}
+
 /// Limits and options of the execution.
 #[derive(Args, Clone, Debug)]
 pub struct Execution {
@@ -215,6 +235,9 @@ pub struct Execution {
     /// End tasks that use more memory than they request
     #[arg(long)]
     pub strict_limits: bool,
+    /// Let tasks request FACTOR times their memory after running out of it; needs attempts (--tries)
+    #[arg(long, value_name = "FACTOR", value_parser = factor)]
+    pub more_memory: Option<u32>,
     /// Maximum attempts per task
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub tries: u32,

@@ -9,7 +9,7 @@ use super::{check, conclude, print, refuse};
 use crate::cli::{self, RawArgs};
 use crate::interrupt::Interrupt;
 use crate::launch::Launch;
-use crate::options::{Options, WorkerOptions};
+use crate::options::{Options, WorkerOptions, folder};
 use crate::protocol::Rank;
 use crate::signals::{self, Process};
 use crate::transport::mpi::{Mpi, Waiting};
@@ -74,6 +74,8 @@ pub(super) fn launched(args: &RawArgs, program: &OsStr, worker: WorkerOptions, l
         ));
         mpi.abort(1);
     }
+    // Not earlier: when MPI starts, processes of one host open files of each other.
+    host::protect_process();
     let waiting = if args.no_sleep_on_recv {
         Waiting::Busy
     } else {
@@ -87,7 +89,7 @@ pub(super) fn launched(args: &RawArgs, program: &OsStr, worker: WorkerOptions, l
 }
 
 fn master(mpi: Mpi, waiting: Waiting, interrupt: &Arc<Interrupt>, options: &Options) -> ExitCode {
-    let mut transport = mpi.master(waiting, Arc::clone(interrupt));
+    let mut transport = mpi.master(waiting, Arc::clone(interrupt), folder(&options.worker_files));
     let result = driver::run(&mut transport, options, interrupt, &mut |_| {});
     let code = conclude(&result);
     let unresponsive = match &result {

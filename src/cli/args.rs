@@ -78,6 +78,10 @@ pub struct RawArgs {
     pub drain_grace: Option<f64>,
     /// `--disk-reserve`, in MiB; 0 means no check.
     pub disk_reserve_mib: Option<u32>,
+    /// `--more-memory`, in percent.
+    pub more_memory_percent: Option<u32>,
+    /// `--forward-limit`, in MiB; 0 means no limit.
+    pub forward_limit_mib: Option<u32>,
     /// `--workers`: number of workers of a run without an MPI launcher.
     pub workers: Option<u32>,
 }

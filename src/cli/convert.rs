@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::RawArgs;
 use crate::options::{
-    Options, Stampede, Stdio, Target, WorkerOptions, folder, is_device, own_kickstart, with_suffix,
+    DEFAULT_FORWARD_LIMIT, Options, Stampede, Stdio, Target, WorkerOptions, folder, is_device, own_kickstart,
+    with_suffix,
 };
 
 impl RawArgs {
@@ -21,6 +22,7 @@ impl RawArgs {
         }
         options.skip_rescue = self.skip_rescue;
         options.tries = self.tries.unwrap_or(1);
+        options.more_memory_percent = self.more_memory_percent.unwrap_or(100);
         options.max_failures = self.max_failures;
         options.max_jobs.clone_from(&self.max_jobs);
         options.max_wall_minutes = self.max_wall_time.filter(|minutes| *minutes > 0.0);
@@ -84,6 +86,9 @@ impl RawArgs {
             runtime_limit: self
                 .runtime_limit
                 .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
+            forward_limit: self
+                .forward_limit_mib
+                .map_or(DEFAULT_FORWARD_LIMIT, |mib| u64::from(mib) << 20),
             kickstart: (!self.exec_kickstart).then(own_kickstart).flatten(),
             environment,
         }

@@ -180,10 +180,24 @@ pub const OPTIONS: &[OptionSpec] = &[
     )
     .additional(),
     value(
+        "more-memory",
+        "FACTOR",
+        set_more_memory,
+        "Let tasks request FACTOR times their memory after running out of it [default: 1]",
+    )
+    .additional(),
+    value(
         "disk-reserve",
         "MIB",
         set_disk_reserve,
         "Start no tasks while the disk has less free space; 0: no check [default: 8]",
+    )
+    .additional(),
+    value(
+        "forward-limit",
+        "MIB",
+        set_forward_limit,
+        "Fail tasks that forward more through their pipes; 0: no limit [default: 1024]",
     )
     .additional(),
     value(
@@ -370,8 +384,20 @@ fn set_host_name(args: &mut RawArgs, value: &OsStr) -> Set {
     Ok(())
 }
 
+fn set_more_memory(args: &mut RawArgs, value: &OsStr) -> Set {
+    let percent = pmc_dag::factor(value.as_bytes());
+    let refusal = || EarlyExit::refuse("--more-memory must be a number from 1 to 1000");
+    args.more_memory_percent = Some(percent.ok_or_else(refusal)?);
+    Ok(())
+}
+
 fn set_disk_reserve(args: &mut RawArgs, value: &OsStr) -> Set {
     args.disk_reserve_mib = Some(unsigned(value, "--disk-reserve")?);
+    Ok(())
+}
+
+fn set_forward_limit(args: &mut RawArgs, value: &OsStr) -> Set {
+    args.forward_limit_mib = Some(unsigned(value, "--forward-limit")?);
     Ok(())
 }
 

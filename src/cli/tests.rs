@@ -53,6 +53,10 @@ fn wrong_words_are_refused() {
         ("--host-name a\"b a.dag", "Invalid value for --host-name\n"),
         ("--disk-reserve", "--disk-reserve requires MIB\n"),
         ("--disk-reserve most a.dag", "Invalid value for --disk-reserve\n"),
+        (
+            "--forward-limit most a.dag",
+            "Invalid value for --forward-limit\n",
+        ),
         ("--host-gpus all a.dag", "Invalid value for --host-gpus\n"),
         ("--runtime-limit", "--runtime-limit requires SECONDS\n"),
         ("--runtime-limit -1 a.dag", "Invalid value for --runtime-limit\n"),
@@ -98,8 +102,8 @@ fn every_option_is_stored() {
     let line = "-v -v -q -o out -e err -s -m 3 -t 2x -n a.dag -r res --host-script hs --host-memory 100 \
                 --host-cpus 4 --host-gpus 3 --strict-limits --max-wall-time 0.5 --jobstate-log --monitord-hack \
                 --no-resource-log --no-sleep-on-recv --maxfds 9 --keep-affinity --set-affinity --workers 3 \
-                --no-forward-journal --sync-interval 20 --drain-grace 2.5 --host-name node7 --disk-reserve 100 \
-                --watch-memory --runtime-limit 60 --max-jobs db=2 --max-jobs a=b=1";
+                --no-forward-journal --sync-interval 20 --drain-grace 2.5 --host-name node7 --disk-reserve 100 --forward-limit 7 \
+                --watch-memory --more-memory 1.5 --runtime-limit 60 --max-jobs db=2 --max-jobs a=b=1";
     let args = parse_with(line, &[("PMC_KICKSTART", "exec")]).unwrap();
     let expected = RawArgs {
         dag: "a.dag".into(),
@@ -117,7 +121,9 @@ fn every_option_is_stored() {
         host_script: Some("hs".into()),
         host_name: Some("node7".into()),
         disk_reserve_mib: Some(100),
+        forward_limit_mib: Some(7),
         watch_memory: true,
+        more_memory_percent: Some(150),
         host_memory: 100,
         host_cpus: 4,
         host_gpus: 3,

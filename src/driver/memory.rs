@@ -22,9 +22,9 @@ pub struct MemoryExcess {
 
 impl MemoryExcess {
     /// Adds an attempt, and logs the first ones.
-    pub(super) fn add(&mut self, task: &str, used: MemoryUse, requested_mib: u64) {
+    pub(super) fn add(&mut self, task: &str, used: MemoryUse) {
         self.attempts += 1;
-        let peak_mib = used.peak_mib;
+        let (peak_mib, requested_mib) = (used.peak_mib, used.requested_mib);
         if self.attempts <= MAX_MESSAGES {
             tracing::warn!("Task {task} used {peak_mib} MiB of memory and had requested {requested_mib} MiB");
         }
@@ -61,12 +61,13 @@ mod tests {
     #[test]
     fn the_largest_excess_is_kept() {
         let mut excess = MemoryExcess::default();
-        for (task, peak_mib, requested) in [("a", 30, 20), ("b", 110, 90), ("c", 200, 190)] {
+        for (task, peak_mib, requested_mib) in [("a", 30, 20), ("b", 110, 90), ("c", 200, 190)] {
             let used = MemoryUse {
                 peak_mib,
+                requested_mib,
                 out_of_memory: false,
             };
-            excess.add(task, used, requested);
+            excess.add(task, used);
         }
         assert_eq!(
             excess.to_string(),

@@ -27,6 +27,8 @@ pub(super) struct DriverOutbox<'a, T> {
     /// An attempt has failed since this was last reset.
     pub(super) attempt_failed: bool,
     pub(super) memory_excess: MemoryExcess,
+    /// Memory of tasks that request more than in the DAG, in MB.
+    raised: BTreeMap<TaskId, u64>,
     /// Hosts of the workers, for messages of the level trace.
     pub(super) hosts: BTreeMap<Rank, String>,
     dag_file: &'a Path,
@@ -50,6 +52,7 @@ impl<'a, T> DriverOutbox<'a, T> {
             reporter: None,
             attempt_failed: false,
             memory_excess: MemoryExcess::default(),
+            raised: BTreeMap::new(),
             hosts: BTreeMap::new(),
             dag_file,
         }
@@ -81,11 +84,10 @@ impl<'a, T> DriverOutbox<'a, T> {
             self.attempt_failed = true;
         }
         if let Some(used) = outcome.memory {
-            let requested = self.dag.memory_mb(task);
             if used.out_of_memory {
-                tracing::error!("Task {shown} ran {}", used.describe(requested));
+                tracing::error!("Task {shown} ran {}", used.describe());
             } else {
-                self.memory_excess.add(&shown, used, requested);
+                self.memory_excess.add(&shown, used);
             }
         }
         let end = TaskEnd::new(name, rank, outcome, self.dag_file);
@@ -112,6 +114,13 @@ impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
                 name(task),
                 rank.0
             ),
+            Record::MoreMemory { task, memory_mb } => {
+                tracing::warn!(
+                    "Task {} gets {memory_mb} MiB of memory in its next attempt",
+                    name(task)
+                );
+                self.raised.insert(task, memory_mb);
+            }
             Record::Queued(task, _) => {
                 tracing::debug!("Queueing task {}", name(task));
                 (self.observer)(&RunEvent::Queued {
@@ -127,6 +136,7 @@ impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
             Record::Started(task, _, rank) => {
                 if let Some(host) = self.hosts.get(&rank) {
                     let Request { cpus, memory_mb, .. } = self.dag.request(task);
+                    let memory_mb = self.raised.get(&task).copied().unwrap_or(memory_mb);
                     tracing::trace!(
                         "Scheduling task {} on host {host}, slot {} (CPUs: {cpus}, memory: {memory_mb} MiB)",
                         name(task),

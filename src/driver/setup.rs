@@ -80,6 +80,7 @@ impl Setup {
             crash_limit: 0,
         };
         let mut master = Master::new(Arc::clone(&dag), done, Workers::Fixed(workers), config);
+        master = master.with_more_memory(options.more_memory_percent);
         if prefill {
             master = master.with_prefill();
         }

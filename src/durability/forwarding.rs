@@ -8,7 +8,7 @@ use std::sync::Arc;
 use pmc_dag::reason;
 use rustc_hash::FxHashMap;
 
-use crate::durability::forward_journal::{Journal, JournalError, Piece};
+use crate::durability::forward_journal::{Journal, JournalError, NewPiece};
 use crate::durability::shared_files::{Place, SharedFiles};
 use crate::protocol::ForwardedData;
 
@@ -170,11 +170,11 @@ impl Forwarding {
             }
         }
         if let Some(journal) = &mut self.journal {
-            let pieces: Vec<Piece<'_>> = planned
+            let pieces: Vec<NewPiece<'_>> = planned
                 .iter()
                 .zip(data)
                 .filter(|(planned, _)| planned.place.identity.is_some())
-                .map(|(planned, data)| Piece {
+                .map(|(planned, data)| NewPiece {
                     target: planned.place.path.as_os_str().as_bytes(),
                     at: (!planned.foreign).then_some(planned.at),
                     data: &data.data,
@@ -192,7 +192,7 @@ impl Forwarding {
                 for index in (0..index).rev().filter(is_file) {
                     let piece = &data[index];
                     self.files
-                        .truncate(&piece.target, planned[index].at, piece.data.len() as u64);
+                        .truncate(&piece.target, planned[index].at, piece.data.len());
                 }
                 if let Some(journal) = &mut self.journal {
                     journal.remove_last()?;
@@ -205,7 +205,7 @@ impl Forwarding {
                 continue;
             };
             if let Some(known) = self.known.get_mut(&identity) {
-                known.end = planned.at + data.data.len() as u64;
+                known.end = planned.at + data.data.len();
             }
             for set in [&mut self.written, &mut self.fresh] {
                 if !set.contains(&planned.place.path) {
@@ -230,7 +230,7 @@ impl Forwarding {
                     .clone()
                     .find(|(planned, _)| planned.place.identity == place.identity);
                 if let Some((planned, data)) = before {
-                    at = planned.at + data.data.len() as u64;
+                    at = planned.at + data.data.len();
                     foreign = planned.foreign;
                 } else {
                     foreign = self.is_foreign(identity, &place);

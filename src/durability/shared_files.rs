@@ -12,6 +12,8 @@ use std::sync::Arc;
 use pmc_dag::reason;
 use rustc_hash::FxHashMap;
 
+use crate::payload::Payload;
+
 /// A cache of open files.
 #[derive(Debug)]
 pub struct SharedFiles {
@@ -110,24 +112,15 @@ impl SharedFiles {
     ///
     /// # Errors
     /// Not all bytes were written; the error is the number of those that were. The reason has been logged.
-    pub fn append(&mut self, target: &[u8], data: &[u8]) -> Result<(), u64> {
+    pub fn append(&mut self, target: &[u8], data: &Payload) -> Result<(), u64> {
         let entry = self.open(target).ok_or(0_u64)?;
         let mut written = 0;
-        while written < data.len() {
-            let error = match (&entry.file).write(&data[written..]) {
-                Ok(0) => io::ErrorKind::WriteZero.into(),
-                Ok(n) => {
-                    written += n;
-                    continue;
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => error,
-            };
+        let appended = data.for_each_chunk(|chunk| write(&entry.file, chunk, &mut written));
+        appended.map_err(|error| {
             let path = as_path(target);
             tracing::error!("fflush failed on file {}: {}", path.display(), reason(&error));
-            return Err(written as u64);
-        }
-        Ok(())
+            written
+        })
     }
 
     /// Removes the data that was appended last, unless another program has appended to the file since. Logs
@@ -178,6 +171,22 @@ impl SharedFiles {
             self.open.remove(&oldest);
         }
     }
+}
+
+/// Writes all of a chunk, and adds the bytes that were written.
+fn write(mut file: &File, mut chunk: &[u8], written: &mut u64) -> io::Result<()> {
+    while !chunk.is_empty() {
+        match file.write(chunk) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => {
+                *written += count as u64;
+                chunk = &chunk[count..];
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 fn open_file(path: &Path) -> io::Result<File> {
@@ -236,7 +245,7 @@ mod tests {
             let mut files = SharedFiles::new(max_open);
             for n in ["a", "a", "b", "b", "c", "a", "b", "c", "c", "a"] {
                 files.inspect(&name(n)).unwrap();
-                files.append(&name(n), n.as_bytes()).unwrap();
+                files.append(&name(n), &n.as_bytes().to_vec().into()).unwrap();
                 assert!(files.open.len() <= max_open);
             }
             assert!((files.hit_rate() - hits).abs() < 1e-9, "{max_open}");
@@ -254,7 +263,7 @@ mod tests {
         assert!(files.inspect(file.join("x").as_os_str().as_bytes()).is_none());
         assert!(files.inspect(b"").is_none());
         assert_eq!(files.inspect(b"/dev/full").unwrap().identity, None);
-        assert_eq!(files.append(b"/dev/full", b"x"), Err(0));
+        assert_eq!(files.append(b"/dev/full", &b"x".to_vec().into()), Err(0));
     }
 
     #[test]
@@ -263,7 +272,7 @@ mod tests {
         let file = folder.path().join("file");
         let name = file.as_os_str().as_bytes();
         let mut files = SharedFiles::new(4);
-        files.append(name, b"abcdef").unwrap();
+        files.append(name, &b"abcdef".to_vec().into()).unwrap();
         files.truncate(name, 2, 3);
         assert_eq!(fs::read(&file).unwrap(), b"abcdef");
         files.truncate(name, 2, 4);

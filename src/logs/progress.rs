@@ -57,7 +57,10 @@ impl Progress {
                 }
             }
             Record::Evicted { .. } => counts.running = counts.running.saturating_sub(1),
-            Record::Resources { .. } | Record::Capacity { .. } | Record::Fragmented(..) => {}
+            Record::Resources { .. }
+            | Record::Capacity { .. }
+            | Record::Fragmented(..)
+            | Record::MoreMemory { .. } => {}
         }
     }
 

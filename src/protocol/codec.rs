@@ -12,7 +12,7 @@ use thiserror::Error;
 use super::{ToMaster, ToWorker};
 
 /// Version of the encoding.
-const VERSION: u8 = 6;
+const VERSION: u8 = 9;
 
 /// Directions.
 const TO_MASTER: u8 = 1;
@@ -103,6 +103,7 @@ mod tests {
     use proptest::sample::Index;
 
     use super::*;
+    use crate::payload::Payload;
     use crate::protocol::{
         Assignment, ForwardedData, MemoryUse, Outcome, QuietAttempt, Registration, SubmitId, TaskResult,
     };
@@ -129,16 +130,24 @@ mod tests {
             },
         );
         let forwards = vec(
-            (bytes(), bytes()).prop_map(|(target, data)| ForwardedData { target, data }),
+            (
+                bytes(),
+                prop_oneof![
+                    bytes().prop_map(Payload::Bytes),
+                    any::<u64>().prop_map(Payload::Sent)
+                ],
+            )
+                .prop_map(|(target, data)| ForwardedData { target, data }),
             0..4,
         );
         let quiet = proptest::option::of((any::<u32>(), any::<u64>()));
-        let memory = proptest::option::of((any::<u64>(), any::<bool>()));
+        let memory = proptest::option::of((any::<u64>(), any::<u64>(), any::<bool>()));
         let result = (any::<u64>(), any::<i32>(), durations(), forwards, quiet, memory).prop_map(
             |(submit, status, runtime, forwards, quiet, memory)| {
                 let mut outcome = Outcome::new(status, runtime);
-                outcome.memory = memory.map(|(peak_mib, out_of_memory)| MemoryUse {
+                outcome.memory = memory.map(|(peak_mib, requested_mib, out_of_memory)| MemoryUse {
                     peak_mib,
+                    requested_mib,
                     out_of_memory,
                 });
                 outcome.quiet = quiet.map(|(file, start_ms)| QuietAttempt { file, start_ms });
@@ -165,30 +174,47 @@ mod tests {
         let texts = (bytes(), proptest::option::of(bytes()), bytes());
         let resources = (any::<u64>(), any::<u32>(), numbers(), numbers());
         let limit = proptest::option::of(durations());
-        let run = (any::<u64>(), texts, resources, limit, forwards(), forwards()).prop_map(
-            |(submit, (name, id, command), resources, runtime_limit, pipe_forwards, file_forwards)| {
-                let (memory_mb, cpus, cpu_set, gpu_set) = resources;
-                ToWorker::Run(Box::new(Assignment {
-                    submit: SubmitId(submit),
-                    name,
-                    id,
-                    command,
-                    memory_mb,
-                    cpus,
-                    cpu_set,
-                    gpu_set,
-                    runtime_limit,
-                    pipe_forwards,
-                    file_forwards,
-                }))
-            },
-        );
+        let messages = (vec(bytes(), 0..3), vec(bytes(), 0..3));
+        let run = (
+            any::<u64>(),
+            texts,
+            resources,
+            limit,
+            (forwards(), forwards()),
+            messages,
+        )
+            .prop_map(
+                |(submit, (name, id, command), resources, runtime_limit, forwards, messages)| {
+                    let (memory_mb, cpus, cpu_set, gpu_set) = resources;
+                    let (pipe_forwards, file_forwards) = forwards;
+                    let (failure_messages, success_messages) = messages;
+                    ToWorker::Run(Box::new(Assignment {
+                        submit: SubmitId(submit),
+                        name,
+                        id,
+                        command,
+                        memory_mb,
+                        cpus,
+                        cpu_set,
+                        gpu_set,
+                        runtime_limit,
+                        pipe_forwards,
+                        file_forwards,
+                        failure_messages,
+                        success_messages,
+                    }))
+                },
+            );
         prop_oneof![
             any::<u32>().prop_map(|host_rank| ToWorker::Setup { host_rank }),
             run,
             Just(ToWorker::Shutdown),
             Just(ToWorker::Abort),
             Just(ToWorker::Retract),
+            (any::<u64>(), any::<i32>()).prop_map(|(submit, signal)| ToWorker::Signal {
+                submit: SubmitId(submit),
+                signal
+            }),
         ]
     }
 

@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 
 pub use codec::DecodeError;
 
+use crate::payload::Payload;
+
 /// Number of a process of the run: 0 is the master, workers start at 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Rank(pub u32);
@@ -75,6 +77,16 @@ pub struct TaskResult {
     pub forwards: Vec<ForwardedData>,
 }
 
+impl TaskResult {
+    /// Bytes of forwarded data that are not part of the encoded message.
+    #[must_use]
+    pub fn stored_len(&self) -> u64 {
+        let data = self.forwards.iter().map(|piece| &piece.data);
+        let stored = data.filter(|data| !matches!(data, Payload::Bytes(_)));
+        stored.map(Payload::len).sum()
+    }
+}
+
 /// How an attempt ended. The same value goes from the worker to the logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
@@ -121,15 +133,17 @@ impl Outcome {
 pub struct MemoryUse {
     /// Peak of its resident memory in MiB, rounded up; 0 if it is unknown.
     pub peak_mib: u64,
+    /// What it had requested, in MiB; 0 without a request.
+    pub requested_mib: u64,
     /// It was ended because there was no more memory, or because it exceeded its request.
     pub out_of_memory: bool,
 }
 
 impl MemoryUse {
-    /// Returns "out of memory" with the numbers that are known. `requested_mib` is 0 without a request.
+    /// Returns "out of memory" with the numbers that are known.
     #[must_use]
-    pub fn describe(&self, requested_mib: u64) -> String {
-        let peak = self.peak_mib;
+    pub fn describe(&self) -> String {
+        let (peak, requested_mib) = (self.peak_mib, self.requested_mib);
         match (peak, requested_mib) {
             (0, 0) => "out of memory: it had requested none".to_owned(),
             (0, _) => format!("out of memory: it had requested {requested_mib} MiB"),
@@ -155,8 +169,7 @@ pub struct ForwardedData {
     #[serde(with = "serde_bytes")]
     pub target: Vec<u8>,
     /// What is appended to it.
-    #[serde(with = "serde_bytes")]
-    pub data: Vec<u8>,
+    pub data: Payload,
 }
 
 /// A message from the master to a worker.
@@ -171,6 +184,13 @@ pub enum ToWorker {
     Run(Box<Assignment>),
     /// Give back the prefilled tasks that have not started.
     Retract,
+    /// Send a signal to the process group of an attempt, if it runs.
+    Signal {
+        /// Which attempt.
+        submit: SubmitId,
+        /// Number of the signal.
+        signal: i32,
+    },
     /// No more tasks: close the files and exit.
     Shutdown,
     /// Stop at once: kill the running task and exit.
@@ -205,4 +225,8 @@ pub struct Assignment {
     pub pipe_forwards: Vec<(Vec<u8>, Vec<u8>)>,
     /// `-F SRC=DEST` of the task.
     pub file_forwards: Vec<(Vec<u8>, Vec<u8>)>,
+    /// `--failure-message` of the task.
+    pub failure_messages: Vec<Vec<u8>>,
+    /// `--success-message` of the task.
+    pub success_messages: Vec<Vec<u8>>,
 }

@@ -67,13 +67,15 @@ impl Master {
             name: line.name.to_vec(),
             id: line.id.map(<[u8]>::to_vec),
             command: line.command.to_vec(),
-            memory_mb: line.memory_mb,
+            memory_mb: self.request(task).memory_mb,
             cpus: line.cpus,
             cpu_set: grant.block.clone().map_or_else(Vec::new, Iterator::collect),
             gpu_set: grant.gpus.numbers().collect(),
             runtime_limit: line.runtime_limit,
             pipe_forwards: line.pipe_forwards.to_vec(),
             file_forwards: line.file_forwards.to_vec(),
+            failure_messages: line.failure_messages.to_vec(),
+            success_messages: line.success_messages.to_vec(),
         }
     }
 
@@ -106,8 +108,7 @@ impl Master {
         });
         self.running += 1;
         self.summary.submitted += 1;
-        let chain = self.nodes[task.index()].chain;
-        if let Some(category) = self.queue.shape(self.queue.shape_of(chain)).category {
+        if let Some(category) = self.category_of(task) {
             self.enter_category(category);
         }
         self.prefill.note_start(rank);

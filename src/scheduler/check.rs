@@ -130,7 +130,7 @@ impl Master {
                     continue;
                 };
                 busy += 1;
-                memory_mb += self.dag.memory_mb(running.task);
+                memory_mb += self.request(running.task).memory_mb;
                 cpus += u64::from(self.dag.cpus(running.task));
                 if running.gpus.overlaps(gpus) || running.gpus.len() != self.dag.request(running.task).gpus {
                     return Err(format!("{:?} has the wrong GPUs", running.task));

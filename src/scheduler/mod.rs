@@ -46,12 +46,15 @@ mod cpuset;
 mod error;
 mod gpus;
 mod hosts;
+mod max_tree;
+mod more_memory;
 mod nodes;
 mod prefill;
 mod queue;
 mod run;
 #[cfg(test)]
 mod sim;
+mod status;
 mod tasks;
 #[cfg(test)]
 mod tests;
@@ -168,6 +171,13 @@ pub enum Record<'a> {
         submit: SubmitId,
         /// Which worker ran it.
         rank: Rank,
+    },
+    /// The next attempt of a task requests this much memory, in MB, because its last one ran out of memory.
+    MoreMemory {
+        /// Which task.
+        task: TaskId,
+        /// New request.
+        memory_mb: u64,
     },
     /// An attempt ended. If it succeeded, its rescue record must be on disk before any log line about its
     /// end.

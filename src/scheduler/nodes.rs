@@ -20,7 +20,7 @@
 
 use std::time::Duration;
 
-use pmc_dag::{Request, TaskId};
+use pmc_dag::{CategoryId, Request, TaskId};
 
 use crate::protocol::{EXECUTOR_FAILURE, Outcome, Rank, Registration, SubmitId, ToWorker};
 use crate::scheduler::hosts::Host;
@@ -329,6 +329,10 @@ impl Master {
         self.last_submit = self.last_submit.max(submit.0);
         self.nodes[task.index()].state = State::Expected;
         self.expected += 1;
+        // It may run.
+        if let Some(category) = self.category_of(task) {
+            self.enter_category(category);
+        }
         Ok(())
     }
 
@@ -338,9 +342,21 @@ impl Master {
             && node.state == State::Expected
         {
             node.state = State::Ready;
-            self.expected -= 1;
             self.ready.push(task);
+            self.no_longer_expected(task);
         }
+    }
+
+    fn no_longer_expected(&mut self, task: TaskId) {
+        self.expected -= 1;
+        if let Some(category) = self.category_of(task) {
+            self.leave_category(category);
+        }
+    }
+
+    pub(super) fn category_of(&self, task: TaskId) -> Option<CategoryId> {
+        let chain = self.nodes[task.index()].chain;
+        self.queue.shape(self.queue.shape_of(chain)).category
     }
 
     /// Handles [`Event::Adopt`](super::Event::Adopt).
@@ -359,10 +375,10 @@ impl Master {
         if !is_free || !waits {
             return Err(refused);
         }
-        let request = self.dag.request(task);
+        let request = self.request(task);
         let grant = self.hosts.adopt(host, rank, request, adoption).ok_or(refused)?;
         match state {
-            Some(State::Expected) => self.expected -= 1,
+            Some(State::Expected) => self.no_longer_expected(task),
             Some(State::Queued) => self.queue.remove(&mut self.nodes, task),
             _ => {}
         }
@@ -383,7 +399,8 @@ impl Master {
     }
 
     /// True if workers may come at any time.
-    pub(super) fn is_dynamic(&self) -> bool {
+    #[must_use]
+    pub fn is_dynamic(&self) -> bool {
         self.workers == Workers::Dynamic
     }
 }

@@ -7,9 +7,11 @@
 //! first.
 //!
 //! Within a shape, tasks of one priority form a *chain*, linked through the tasks. All chains are known from
-//! the DAG; a bit set marks those that are not empty.
+//! the DAG; a bit set marks those that are not empty. Only a task that gets more memory than the DAG says
+//! needs a chain that is made later.
 
 use pmc_dag::{CategoryId, Dag, OptionSet, Request, TaskId};
+use rustc_hash::FxHashMap;
 
 use crate::protocol::SubmitId;
 use crate::scheduler::bits::BitSet;
@@ -91,6 +93,8 @@ pub(crate) struct Queue {
     chains: Vec<Chain>,
     /// Shapes of each category with a limit.
     by_category: Vec<Vec<ShapeId>>,
+    /// Chains of tasks that request more memory than in the DAG, by request, category and priority.
+    raised: FxHashMap<(Request, Option<CategoryId>, i64), u32>,
     len: usize,
     /// Highest priority of all chains.
     highest: i64,
@@ -110,6 +114,7 @@ impl Queue {
             classes: Vec::new(),
             chains: Vec::new(),
             by_category: vec![Vec::new(); dag.category_limits().len()],
+            raised: FxHashMap::default(),
             len: 0,
             highest: sets.iter().map(|set| set.priority).max().unwrap_or(0),
         };
@@ -176,6 +181,56 @@ impl Queue {
             self.chains.push(chain);
         }
         self.chains.len() as u32 - 1
+    }
+
+    /// Returns the chain for tasks like those of a chain, but with this request for memory. A new chain has a
+    /// shape of its own; making it is linear in the number of shapes of the class.
+    pub(crate) fn with_memory(&mut self, nodes: &[Node], chain: u32, memory_mb: u64) -> u32 {
+        let Chain { priority, shape, .. } = self.chains[chain as usize];
+        let &Shape {
+            request,
+            category,
+            is_open,
+            class,
+            ..
+        } = self.shape(shape);
+        let request = Request { memory_mb, ..request };
+        let number = self.chains.len() as u32;
+        let known = *self.raised.entry((request, category, priority)).or_insert(number);
+        if known != number {
+            return known;
+        }
+        let id = ShapeId(self.shapes.len() as u32);
+        self.shapes.push(Shape {
+            request,
+            category,
+            is_open,
+            class,
+            leaf: 0,
+            first_chain: number,
+            filled: BitSet::new(1),
+        });
+        self.chains.push(Chain {
+            priority,
+            shape: id,
+            first: NO_TASK,
+            last: NO_TASK,
+            len: 0,
+        });
+        if let Some(category) = category {
+            self.by_category[category.index()].push(id);
+        }
+        let members = &mut self.classes[class as usize];
+        let leaf = members.memories.partition_point(|memory| *memory <= memory_mb);
+        members.memories.insert(leaf, memory_mb);
+        members.shapes.insert(leaf, id);
+        members.set_up();
+        for leaf in 0..members.shapes.len() {
+            let id = self.classes[class as usize].shapes[leaf];
+            self.shapes[id.index()].leaf = leaf as u32;
+            self.update(nodes, id);
+        }
+        number
     }
 
     pub(crate) fn shapes(&self) -> &[Shape] {

@@ -8,7 +8,7 @@ use pmc_dag::rescue::DoneSet;
 use pmc_dag::{Dag, TaskId};
 use rustc_hash::FxHashMap;
 
-use crate::protocol::{Rank, Registration, SubmitId, TaskResult, ToWorker};
+use crate::protocol::{Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
 use crate::scheduler::categories::Category;
 use crate::scheduler::gpus::GpuSet;
 use crate::scheduler::hosts::{Hosts, Placement};
@@ -117,7 +117,8 @@ pub struct Master {
     pub(super) draining: bool,
     pub(super) held: bool,
     pub(super) workers: Workers,
-    /// By rank, from 1. Only with a fixed number of workers, which are set up when the last one has registered.
+    /// By rank, from 1. Only with a fixed number of workers, which are set up when the last one has
+    /// registered.
     registrations: Vec<Option<Registration>>,
     /// Workers that have registered.
     pub(super) registered: u32,
@@ -137,6 +138,8 @@ pub struct Master {
     /// Tasks for the next `schedule`, in order. Tasks among them that are not ready any more do not count.
     pub(super) ready: Vec<TaskId>,
     pub(super) queue: Queue,
+    /// Percent of its memory that a task requests after an attempt that ran out of memory.
+    pub(super) more_memory: u32,
     /// Categories with a limit.
     pub(super) categories: Vec<Category>,
     pub(super) prefill: PrefillState,
@@ -201,6 +204,7 @@ impl Master {
             expected: 0,
             ready,
             queue,
+            more_memory: 100,
             categories: Category::all(&dag),
             prefill: PrefillState::default(),
             last_submit: 0,
@@ -428,7 +432,7 @@ impl Master {
         if outcome.succeeded() {
             self.succeeded(task);
         } else {
-            self.failed(task);
+            self.failed(task, &outcome, out);
         }
         if self.has_prefilled() {
             self.start_prefilled(rank, out);
@@ -467,12 +471,15 @@ impl Master {
         }
     }
 
-    fn failed(&mut self, task: TaskId) {
+    fn failed(&mut self, task: TaskId, outcome: &Outcome, out: &mut impl Outbox) {
         self.summary.failed += 1;
         let max_attempts = self.dag.tries(task).unwrap_or(self.config.max_attempts).max(1);
         let failures = self.failures.entry(task).or_insert(0);
         *failures += 1;
         if *failures < max_attempts {
+            if let Some(used) = outcome.memory.filter(|used| used.out_of_memory) {
+                self.raise_memory(task, used, out);
+            }
             self.nodes[task.index()].state = State::Ready;
             self.ready.push(task);
             return;

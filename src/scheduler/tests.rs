@@ -1,5 +1,6 @@
 //! Small runs, step by step.
 
+mod nodes;
 mod prefill;
 
 use std::sync::Arc;
@@ -54,6 +55,7 @@ impl Outbox for Log {
                 let sign = if gone { '-' } else { '+' };
                 format!("{host} {sign}{slots} {sign}{cpus} {sign}{memory_mb}")
             }
+            Record::MoreMemory { task, memory_mb } => format!("memory {} {memory_mb}", task.0),
             Record::Adopted(task, submit) => format!("adopted {} {}", task.0, submit.0),
             Record::Evicted { task, submit, rank } => {
                 format!("evicted {} {} on {}", task.0, submit.0, rank.0)
@@ -133,9 +135,13 @@ impl Run {
     }
 
     fn finish(&mut self, rank: u32, submit: u64, status: i32) -> Result<(), MasterError> {
+        self.finish_after(rank, submit, Outcome::new(status, Duration::from_secs(1)))
+    }
+
+    fn finish_after(&mut self, rank: u32, submit: u64, outcome: Outcome) -> Result<(), MasterError> {
         let result = TaskResult {
             submit: SubmitId(submit),
-            outcome: Outcome::new(status, Duration::from_secs(1)),
+            outcome,
             forwards: Vec::new(),
         };
         self.master
@@ -245,6 +251,8 @@ fn an_assignment_has_everything_of_the_task_line() {
             runtime_limit: Some(Duration::from_millis(1500)),
             pipe_forwards: vec![(b"A".to_vec(), b"/a".to_vec())],
             file_forwards: vec![(b"s".to_vec(), b"/d".to_vec())],
+            failure_messages: Vec::new(),
+            success_messages: Vec::new(),
         }
     );
     assert_eq!(run.take("h"), ["0 2 40"]);

@@ -5,6 +5,7 @@ mod error;
 pub mod local;
 #[cfg(feature = "mpi")]
 pub mod mpi;
+mod parts;
 
 use std::sync::Arc;
 use std::time::Duration;

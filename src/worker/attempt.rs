@@ -8,11 +8,12 @@ use pmc_dag::reason;
 
 use super::ended::{Ended, describe_end};
 use super::error::{Failure, WorkerError};
-use super::forward::{self, Pipes};
+use super::forward::{self, Pipes, Room};
 use super::kill::KillSwitch;
 use super::memory;
 use super::process::Process;
 use super::watch::Watch;
+use crate::options::{WorkerOptions, folder};
 use crate::protocol::{Assignment, EXECUTOR_FAILURE, ForwardedData};
 use crate::transport::local::StopTask as _;
 
@@ -27,6 +28,7 @@ pub(super) struct Attempt<'a> {
     /// Memory limit of its processes, KiB.
     pub(super) memory_limit_kib: Option<u64>,
     pub(super) kill: &'a KillSwitch,
+    pub(super) options: &'a WorkerOptions,
 }
 
 /// How an attempt ended.
@@ -109,7 +111,8 @@ impl Attempt<'_> {
         process: &mut Process,
         watch: &mut dyn Watch,
     ) -> Result<Ending, Failure> {
-        let piped = pipes.read(self.kill, watch);
+        let mut room = Room::new(folder(&self.options.worker_files), self.options.forward_limit);
+        let piped = pipes.read(&mut room, self.kill, watch);
         let signalled = self.kill.wait(process.leader(), watch);
         let Ended {
             mut status,
@@ -130,19 +133,18 @@ impl Attempt<'_> {
         if self.kill.is_aborted() {
             return Err(Failure::Aborted);
         }
-        let mut forwards = Vec::new();
-        if status == 0 {
-            let read = piped.map_err(|error| reason(&error)).and_then(|data| {
-                forward::read_files(&self.task.file_forwards, data).map_err(|e| e.to_string())
-            });
-            match read {
-                Ok(data) => forwards = data,
-                Err(message) => {
-                    tracing::error!("Task {}: {message}", self.name());
-                    status = EXECUTOR_FAILURE;
-                }
+        let read = piped.and_then(|()| match status {
+            0 => room.read_files(&self.task.file_forwards),
+            _ => Ok(()),
+        });
+        if let Err(error) = read {
+            tracing::error!("Task {}: {error}", self.name());
+            if status == 0 {
+                status = EXECUTOR_FAILURE;
             }
         }
+        // The data of a failed task does not count.
+        let forwards = if status == 0 { room.finish() } else { Vec::new() };
         forward::remove_files(&self.task.file_forwards);
         Ok(Ending {
             status,

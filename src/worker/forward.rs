@@ -15,20 +15,33 @@ use pmc_spawn::FIRST_KEPT;
 
 use super::kill::KillSwitch;
 use super::watch::Watch;
+use crate::payload::{Queue, Spool, SpoolError};
 use crate::protocol::ForwardedData;
 use crate::transport::local::StopTask as _;
 
 /// Maximum bytes of a forwarded file.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
+/// Maximum data of an attempt in memory.
+const MEMORY_BYTES: usize = 1 << 20;
+
 /// Default interval between checks for an abort while pipes are read.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Why a file cannot be forwarded.
+/// Why the data of an attempt cannot be forwarded.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ForwardError {
+    #[error("{}", reason(.0))]
+    Pipe(#[from] io::Error),
+    #[error(transparent)]
+    Spool(#[from] SpoolError),
+    #[error(
+        "it has forwarded more than {} MiB through its pipes, so these were closed (--forward-limit)",
+        .0 >> 20
+    )]
+    TooMuch(u64),
     #[error("stat failed on file {}: {}", .0.display(), reason(.1))]
     Stat(PathBuf, io::Error),
     #[error("{} is not a file", .0.display())]
@@ -72,14 +85,21 @@ impl<'a> Pipes<'a> {
         names.zip(FIRST_KEPT..)
     }
 
-    /// Reads until all writers have closed their ends, or the run is aborted.
-    pub(super) fn read(mut self, kill: &KillSwitch, watch: &mut dyn Watch) -> io::Result<Vec<ForwardedData>> {
+    /// Reads until all writers have closed their ends, or the run is aborted. After an error the pipes are
+    /// closed: a task that goes on writing gets SIGPIPE.
+    pub(super) fn read(
+        mut self,
+        room: &mut Room,
+        kill: &KillSwitch,
+        watch: &mut dyn Watch,
+    ) -> Result<(), ForwardError> {
         self.write.clear();
         // Most tasks have no pipes, and the buffer is large.
         if self.read.is_empty() {
-            return Ok(Vec::new());
+            return Ok(());
         }
-        let mut data = vec![Vec::new(); self.read.len()];
+        let targets = self.forwards.iter().map(|(_, target)| target.clone());
+        room.data = targets.map(|target| (target, Queue::default())).collect();
         let mut open: Vec<usize> = (0..self.read.len()).collect();
         let mut buffer = vec![0; BUFFER_BYTES];
         let interval = watch.interval().unwrap_or(POLL_INTERVAL);
@@ -93,20 +113,13 @@ impl<'a> Pipes<'a> {
             for pipe in self.ready(&open, timeout)? {
                 match (&self.read[pipe]).read(&mut buffer) {
                     Ok(0) => open.retain(|other| *other != pipe),
-                    Ok(count) => data[pipe].extend_from_slice(&buffer[..count]),
+                    Ok(count) => room.add(pipe, &buffer[..count])?,
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) => return Err(error),
+                    Err(error) => return Err(error.into()),
                 }
             }
         }
-        let forwarded = self.forwards.iter().zip(data);
-        Ok(forwarded
-            .filter(|(_, data)| !data.is_empty())
-            .map(|((_, target), data)| ForwardedData {
-                target: target.clone(),
-                data,
-            })
-            .collect())
+        Ok(())
     }
 
     /// Waits until some of the open pipes have data or are closed.
@@ -126,21 +139,56 @@ impl<'a> Pipes<'a> {
     }
 }
 
-/// Appends the files that a task has left for forwarding to `data`. Missing and empty files are no error.
-pub(super) fn read_files(
-    forwards: &[Forward],
-    mut data: Vec<ForwardedData>,
-) -> Result<Vec<ForwardedData>, ForwardError> {
-    for (source, target) in forwards {
-        let content = read_file(Path::new(OsStr::from_bytes(source)))?;
-        if !content.is_empty() {
-            data.push(ForwardedData {
-                target: target.clone(),
-                data: content,
-            });
+/// Room for the data that one attempt forwards.
+pub(super) struct Room {
+    spool: Spool,
+    /// Bytes that its pipes may still take; `None` means no limit.
+    left: Option<u64>,
+    limit: u64,
+    /// Targets and their data.
+    data: Vec<(Vec<u8>, Queue)>,
+}
+
+impl Room {
+    /// Room for at most `limit` bytes; 0 means no limit. What does not fit into memory is in files without
+    /// names in `folder`.
+    pub(super) fn new(folder: &Path, limit: u64) -> Self {
+        Self {
+            spool: Spool::new(folder, MEMORY_BYTES),
+            left: (limit > 0).then_some(limit),
+            limit,
+            data: Vec::new(),
         }
     }
-    Ok(data)
+
+    /// Adds what a pipe has brought.
+    fn add(&mut self, pipe: usize, data: &[u8]) -> Result<(), ForwardError> {
+        if let Some(left) = &mut self.left {
+            let rest = left.checked_sub(data.len() as u64);
+            *left = rest.ok_or(ForwardError::TooMuch(self.limit))?;
+        }
+        Ok(self.spool.add(&mut self.data[pipe].1, data)?)
+    }
+
+    /// Adds the files that a task has left for forwarding. Missing and empty files are no error.
+    pub(super) fn read_files(&mut self, forwards: &[Forward]) -> Result<(), ForwardError> {
+        for (source, target) in forwards {
+            let content = read_file(Path::new(OsStr::from_bytes(source)))?;
+            let mut queue = Queue::default();
+            self.spool.add(&mut queue, &content)?;
+            self.data.push((target.clone(), queue));
+        }
+        Ok(())
+    }
+
+    /// Returns all data, in the order of the options.
+    pub(super) fn finish(mut self) -> Vec<ForwardedData> {
+        let pieces = self.data.into_iter().map(|(target, queue)| ForwardedData {
+            target,
+            data: self.spool.take(queue),
+        });
+        pieces.filter(|piece| !piece.data.is_empty()).collect()
+    }
 }
 
 /// Reads a file; empty if it is missing.
@@ -191,12 +239,15 @@ mod tests {
     fn files_are_read_up_to_the_limit() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("f");
-        let read = |path: &Path| read_files(&forward(path), Vec::new());
+        let read = |path: &Path| {
+            let mut room = Room::new(folder.path(), 0);
+            room.read_files(&forward(path)).map(|()| room.finish())
+        };
         assert_eq!(read(&file).unwrap(), []);
         std::fs::write(&file, "").unwrap();
         assert_eq!(read(&file).unwrap(), []);
         std::fs::write(&file, vec![7; MAX_FILE_BYTES as usize]).unwrap();
-        assert_eq!(read(&file).unwrap()[0].data.len() as u64, MAX_FILE_BYTES);
+        assert_eq!(read(&file).unwrap()[0].data.len(), MAX_FILE_BYTES);
         std::fs::write(&file, vec![7; MAX_FILE_BYTES as usize + 1]).unwrap();
         let message = read(&file).unwrap_err().to_string();
         assert_eq!(message, format!("File {} is too large", file.display()));
@@ -219,13 +270,30 @@ mod tests {
         );
         let mut end: File = pipes.write.pop().unwrap().into();
         let writer = std::thread::spawn(move || end.write_all(&vec![9; 300_000]));
-        let data = pipes.read(&KillSwitch::new(), &mut NoWatch).unwrap();
+        let mut room = Room::new(Path::new("."), 300_000);
+        pipes.read(&mut room, &KillSwitch::new(), &mut NoWatch).unwrap();
         writer.join().unwrap().unwrap();
+        let data = room.finish();
         assert_eq!(data.len(), 1);
         assert_eq!(
             (data[0].target.as_slice(), data[0].data.len()),
             (&b"b"[..], 300_000)
         );
+    }
+
+    #[test]
+    fn pipes_are_closed_at_the_limit() {
+        let forwards = vec![(b"A".to_vec(), b"a".to_vec())];
+        let mut pipes = Pipes::open(&forwards).unwrap();
+        let mut end: File = pipes.write.pop().unwrap().into();
+        let writer = std::thread::spawn(move || end.write_all(&vec![9; 3 << 20]));
+        let mut room = Room::new(Path::new("."), 2 << 20);
+        let error = pipes
+            .read(&mut room, &KillSwitch::new(), &mut NoWatch)
+            .unwrap_err();
+        assert!(error.to_string().contains("more than 2 MiB"), "{error}");
+        let error = writer.join().unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
     }
 
     #[test]
@@ -235,7 +303,9 @@ mod tests {
         let held = pipes.write[0].try_clone().unwrap();
         let kill = KillSwitch::new();
         kill.terminate();
-        assert_eq!(pipes.read(&kill, &mut NoWatch).unwrap(), []);
+        let mut room = Room::new(Path::new("."), 0);
+        pipes.read(&mut room, &kill, &mut NoWatch).unwrap();
+        assert_eq!(room.finish(), []);
         drop(held);
     }
 }

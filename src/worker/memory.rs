@@ -50,6 +50,7 @@ impl Facts {
         let exceeds = requests && peak_mib > self.requested_mb;
         (exceeds || out_of_memory).then_some(MemoryUse {
             peak_mib,
+            requested_mib: self.requested_mb,
             out_of_memory,
         })
     }
@@ -185,6 +186,7 @@ mod tests {
         let used = |peak_mib, out_of_memory| {
             Some(MemoryUse {
                 peak_mib,
+                requested_mib: FACTS.requested_mb,
                 out_of_memory,
             })
         };

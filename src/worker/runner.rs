@@ -22,6 +22,7 @@ use super::host_script::{HostScript, HostScriptContext};
 use super::kill::KillSwitch;
 use super::launch::TaskLaunch;
 use super::memory::{self, Facts, OomKills};
+use super::output_check::OutputCheck;
 use super::process::Process;
 use super::stdio::{self, TaskFiles};
 use super::task_server::TaskServerClient;
@@ -129,6 +130,7 @@ impl Runner {
     pub(super) fn run(&mut self, task: &Assignment, watch: &mut dyn Watch) -> Result<TaskResult, Failure> {
         let name = String::from_utf8_lossy(&task.name);
         tracing::debug!("Running task {name}");
+        self.kill.begin(task.submit);
         match self.attempt(task, watch) {
             Ok(result) => Ok(result),
             Err(AttemptError::Failure(failure)) => Err(failure),
@@ -172,6 +174,7 @@ impl Runner {
             options: &self.options,
             needs_descriptor: watch.interval().is_some(),
         };
+        let check = OutputCheck::begin(task, files);
         self.oom_kills.begin();
         let process = launch.start(&self.kill, &mut self.task_server, &mut self.spawner);
         let mut process = process.ok_or(Failure::Aborted)?.map_err(NotStarted::Start)?;
@@ -184,8 +187,12 @@ impl Runner {
             limit: task.runtime_limit.or(self.options.runtime_limit),
             memory_limit_kib: launch.watched_memory_mb().map(|mb| mb << 10),
             kill: &self.kill,
+            options: &self.options,
         };
-        let ending = attempt.finish(pipes, &mut process, watch)?;
+        let mut ending = attempt.finish(pipes, &mut process, watch)?;
+        if let Some(problem) = check.and_then(|check| check.problem(ending.status)) {
+            reject(task, files, &problem, &mut ending);
+        }
         let status = ending.status;
         if let Process::Served(server) = process
             && ending.is_reusable
@@ -264,6 +271,17 @@ fn write_exec_failure(files: &TaskFiles, program: &[u8], task: &Assignment, erro
     text.extend_from_slice(format!(": {}\n", reason(error)).as_bytes());
     // If this fails, the record still shows that the task failed.
     let _ = (&files.err).write_all(&text);
+}
+
+/// Lets an attempt fail whose output contradicts its status, and reports it, also to those who read its
+/// standard error.
+fn reject(task: &Assignment, files: &TaskFiles, problem: &str, ending: &mut Ending) {
+    let name = String::from_utf8_lossy(&task.name);
+    tracing::error!("Task {name}: {problem}");
+    // If this fails, the log still tells it.
+    let _ = (&files.err).write_all(format!("Task {name} failed: {problem}\n").as_bytes());
+    ending.status = EXECUTOR_FAILURE;
+    ending.forwards.clear();
 }
 
 fn log_end(task: &Assignment, status: i32, runtime: Duration) {

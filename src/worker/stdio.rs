@@ -20,6 +20,7 @@ pub(super) struct TaskFiles {
     pub(super) out: File,
     pub(super) out_path: PathBuf,
     pub(super) err: File,
+    pub(super) err_path: PathBuf,
     /// The number in the names of the files, if the attempt has its own.
     pub(super) number: u32,
 }
@@ -98,11 +99,15 @@ pub(super) fn open_shared(worker_files: &Path, rank: u32) -> Result<TaskFiles, W
             source,
         })
     };
-    let out_path = worker_stdout(worker_files, rank);
+    let (out_path, err_path) = (
+        worker_stdout(worker_files, rank),
+        worker_stderr(worker_files, rank),
+    );
     Ok(TaskFiles {
         out: open("stdout", &out_path)?,
-        err: open("stderr", &worker_stderr(worker_files, rank))?,
+        err: open("stderr", &err_path)?,
         out_path,
+        err_path,
         number: 0,
     })
 }
@@ -153,6 +158,7 @@ pub(super) fn open_task(dag: &Path, task: &[u8]) -> Result<TaskFiles, NotStarted
             out,
             out_path,
             err,
+            err_path,
             number,
         });
     }

@@ -43,6 +43,34 @@ fn a_task_above_its_request_is_ended_on_request() {
     assert_eq!(run.done(), ["small"]);
 }
 
+#[test]
+fn a_task_that_ran_out_of_memory_gets_more() {
+    let run =
+        Run::new("TASK large -m 100 -t 2 ./large.sh\nTASK fixed -m 100 -t 2 --more-memory 1 ./large.sh\n");
+    run.script(
+        "large.sh",
+        &format!("echo $PMC_MEMORY >> $PMC_TASK; [ $PMC_MEMORY -gt 100 ] || {{ {LARGE} sleep 1000; }}"),
+    );
+    let output = run.run(&[
+        "--watch-memory",
+        "--host-memory",
+        "350",
+        "--more-memory",
+        "2",
+        "x.dag",
+    ]);
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert_eq!(
+        (run.read("large").as_str(), run.read("fixed").as_str()),
+        ("100\n200\n", "100\n100\n")
+    );
+    let line = "Task large gets 200 MiB of memory in its next attempt\n";
+    assert_eq!(stderr.matches(line).count(), 1, "{stderr}");
+    assert!(!stderr.contains("Task fixed gets"), "{stderr}");
+    assert_eq!(run.done(), ["large"]);
+}
+
 /// Another process, or the user, may kill a task.
 #[test]
 fn a_killed_task_that_used_little_has_not_run_out_of_memory() {

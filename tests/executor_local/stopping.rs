@@ -340,3 +340,45 @@ fn logs_of_a_killed_run_are_ended_by_the_next_one() {
     );
     assert!(dagman.ends_with("EXITING WITH STATUS 0\n"));
 }
+
+#[test]
+fn messages_in_the_output_decide_on_success() {
+    let run = Run::new(
+        "TASK early ./early.sh\n\
+         TASK bad -t 3 -F data=all.txt --failure-message 'went wrong' --failure-message never ./bad.sh\n\
+         TASK good --success-message 'All is well' --success-message done --failure-message 'went wrong' ./good.sh\n\
+         TASK unsure -t 1 --success-message 'All is well' ./early.sh\n\
+         EDGE early bad\nEDGE bad good\n",
+    );
+    // What another task prints into the same file does not count.
+    run.script("early.sh", "echo All is not well; echo it went wrong >&2");
+    run.script(
+        "bad.sh",
+        "echo $1 again >> tries; echo data > data; [ $(wc -l < tries) = 3 ] || echo it went wrong >&2",
+    );
+    run.script("good.sh", "echo All is well; echo done >&2");
+    for options in [&[][..], &["--per-task-stdio"]] {
+        let output = run.run(&[options, &["--workers", "1", "x.dag"]].concat());
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        let reason = "[error] Task bad: its output has the failure message \"went wrong\"\n";
+        assert_eq!(stderr.matches(reason).count(), 2, "{stderr}");
+        let reason = "[error] Task unsure: its output lacks the success message \"All is well\"\n";
+        assert_eq!(stderr.matches(reason).count(), 1, "{stderr}");
+        let done: Vec<_> = run.done().into_iter().collect();
+        assert_eq!(done, ["early", "bad", "good"]);
+        assert_eq!(run.read("all.txt"), "data\n", "only the last attempt forwards");
+        let errors = if options.is_empty() {
+            text(&output.stderr)
+        } else {
+            run.read("bad.err.000")
+        };
+        assert!(
+            errors.contains("Task bad failed: its output has the failure message \"went wrong\""),
+            "{errors}"
+        );
+        for file in ["tries", "all.txt", "x.dag.rescue"] {
+            std::fs::remove_file(run.path().join(file)).unwrap();
+        }
+    }
+}

@@ -72,6 +72,10 @@ pub struct Task<'a> {
     pub pipe_forwards: &'a [Forward],
     /// `-F SRC=DEST`, sorted by source.
     pub file_forwards: &'a [Forward],
+    /// Texts in the output of the task that make it fail.
+    pub failure_messages: &'a [Vec<u8>],
+    /// Texts that must be in the output of the task, else it has failed.
+    pub success_messages: &'a [Vec<u8>],
 }
 
 impl Dag {
@@ -175,6 +179,12 @@ impl Dag {
         self.rare(task)?.abort_on
     }
 
+    /// Percent of its memory that a task requests after an attempt that ran out of memory, if set.
+    #[must_use]
+    pub fn more_memory(&self, task: TaskId) -> Option<u32> {
+        self.rare(task)?.more_memory
+    }
+
     /// Resources that a task requests.
     #[must_use]
     pub fn request(&self, task: TaskId) -> Request {
@@ -224,6 +234,8 @@ impl Dag {
             runtime_limit: options.runtime_limit,
             pipe_forwards: rare.map_or(&[], |rare| &rare.pipes),
             file_forwards: rare.map_or(&[], |rare| &rare.files),
+            failure_messages: rare.map_or(&[], |rare| &rare.failure_messages),
+            success_messages: rare.map_or(&[], |rare| &rare.success_messages),
         }
     }
 

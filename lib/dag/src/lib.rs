@@ -30,7 +30,7 @@ pub mod write;
 
 pub use dag::{Dag, Task};
 pub use error::{DagError, DagErrorKind, reason};
-pub use options::{AbortOn, CategoryId, Forward, OptionSet, Request};
+pub use options::{AbortOn, CategoryId, Forward, OptionSet, Request, factor};
 
 /// Identifier and transformation of tasks that an earlier plan of the submit directory had and the present
 /// one has not. They are done, and stay in the DAG because the logs name them.

@@ -1,5 +1,6 @@
 //! Options of a TASK line, between the name and the program.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::error::DagErrorKind;
@@ -88,6 +89,12 @@ pub(crate) struct RareOptions {
     pub(crate) abort_on: Option<AbortOn>,
     /// Name of the category; empty for none.
     pub(crate) category: Vec<u8>,
+    /// Percent of its memory that the task requests after an attempt that ran out of memory.
+    pub(crate) more_memory: Option<u32>,
+    /// Texts in the output that make the task fail.
+    pub(crate) failure_messages: Vec<Vec<u8>>,
+    /// Texts without which the task has failed.
+    pub(crate) success_messages: Vec<Vec<u8>>,
 }
 
 impl Options {
@@ -174,26 +181,56 @@ pub(crate) fn parse<'a>(name: &[u8], rest: &'a [u8]) -> Result<(Options, &'a [u8
                 let rare = options.rare.get_or_insert_default();
                 add(&mut rare.files, FILE, &value, name)?;
             }
-            b"--abort-on" => {
-                let value = value("--abort-on", "CODE[=RETURN]")?;
-                let abort_on = abort_on(&value).ok_or_else(|| invalid("abort code", &value, name))?;
-                options.rare.get_or_insert_default().abort_on = Some(abort_on);
-            }
-            b"--category" => {
-                let value = value("--category", "NAME")?;
-                if value.is_empty() {
-                    return Err(invalid("category", &value, name));
+            option => {
+                let rare = options.rare.get_or_insert_default();
+                if !parse_rare(option, rare, name, &mut value)? {
+                    return Err(DagErrorKind::Argument {
+                        argument: lossy(option),
+                        task: lossy(name),
+                    });
                 }
-                options.rare.get_or_insert_default().category = value.into_owned();
-            }
-            _ => {
-                return Err(DagErrorKind::Argument {
-                    argument: lossy(&word),
-                    task: lossy(name),
-                });
             }
         }
     }
+}
+
+/// Parses one of the options that few tasks have. `value` returns the next word, the value of an option with
+/// this name. Returns false if there is no such option.
+fn parse_rare<'a>(
+    option: &[u8],
+    rare: &mut RareOptions,
+    name: &[u8],
+    value: &mut dyn FnMut(&'static str, &'static str) -> Result<Cow<'a, [u8]>, DagErrorKind>,
+) -> Result<bool, DagErrorKind> {
+    match option {
+        b"--abort-on" => {
+            let value = value("--abort-on", "CODE[=RETURN]")?;
+            let abort_on = abort_on(&value).ok_or_else(|| invalid("abort code", &value, name))?;
+            rare.abort_on = Some(abort_on);
+        }
+        b"--category" => {
+            let value = value("--category", "NAME")?;
+            if value.is_empty() {
+                return Err(invalid("category", &value, name));
+            }
+            rare.category = value.into_owned();
+        }
+        b"--more-memory" => {
+            let value = value("--more-memory", "FACTOR")?;
+            let percent = factor(&value).ok_or_else(|| invalid("memory factor", &value, name))?;
+            rare.more_memory = Some(percent);
+        }
+        b"--failure-message" => {
+            let value = message(value("--failure-message", "TEXT")?, name)?;
+            rare.failure_messages.push(value);
+        }
+        b"--success-message" => {
+            let value = message(value("--success-message", "TEXT")?, name)?;
+            rare.success_messages.push(value);
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
 }
 
 fn invalid(what: &'static str, value: &[u8], name: &[u8]) -> DagErrorKind {
@@ -267,6 +304,21 @@ fn abort_on(value: &[u8]) -> Option<AbortOn> {
     Some(AbortOn { code, exit })
 }
 
+/// Parses a factor from 1 to 1000 and returns it in percent.
+#[must_use]
+pub fn factor(value: &[u8]) -> Option<u32> {
+    let factor = number::float(value).filter(|factor| (1.0..=1000.0).contains(factor))?;
+    Some((factor * 100.0).round() as u32)
+}
+
+/// Returns a text to look for in the output of a task. An empty one would be in every output.
+fn message(value: Cow<'_, [u8]>, name: &[u8]) -> Result<Vec<u8>, DagErrorKind> {
+    if value.is_empty() {
+        return Err(invalid("message", &value, name));
+    }
+    Ok(value.into_owned())
+}
+
 /// Adds a forward, split at the first `=`. The last of several with the same key wins.
 fn add(
     forwards: &mut Vec<Forward>,
@@ -306,6 +358,18 @@ mod tests {
         let applies = |value: &str, status| abort_on(value.as_bytes()).unwrap().applies_to(status);
         assert!(applies("3", 3 << 8) && applies("0", 0) && applies("-9", 9) && applies("-11", 128 + 11));
         assert!(!applies("3", 3) && !applies("0", 9) && !applies("9", 9) && !applies("-9", 9 << 8));
+    }
+
+    #[test]
+    fn factors_are_parsed() {
+        let parsed = |value: &str| factor(value.as_bytes());
+        assert_eq!(
+            (parsed("2"), parsed("1.5"), parsed("1")),
+            (Some(200), Some(150), Some(100))
+        );
+        for value in ["", "x", "0.9", "-2", "1001", "nan", "inf"] {
+            assert_eq!(parsed(value), None, "{value}");
+        }
     }
 
     #[test]

@@ -18,6 +18,18 @@ pub const WORDS: [&str; 9] = [
     "privatekey",
 ];
 
+/// Names that end so say where something is, such as `DB_PASSWORD_FILE`.
+const PLACES: [&str; 3] = ["file", "path", "dir"];
+
+/// Variables of Pegasus and Google that hold the path of a file with a secret. Pegasus appends `_SITE` to its
+/// own.
+const NAMES_OF_FILES: [&str; 4] = [
+    "PEGASUS_CREDENTIALS",
+    "SSH_PRIVATE_KEY",
+    "HPSS_CREDENTIAL",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+];
+
 /// Variable with more words, separated by commas.
 pub const VARIABLE: &str = "PMC_SECRET_NAMES";
 
@@ -49,8 +61,13 @@ impl SecretNames {
     /// Returns whether a name is that of a secret.
     #[must_use]
     pub fn contain(&self, name: &[u8]) -> bool {
-        let name = plain(name);
-        self.words.iter().any(|word| name.contains(word))
+        let letters = plain(name);
+        self.words.iter().any(|word| letters.contains(word)) && !says_where(name)
+    }
+
+    /// Returns the words that make a name that of a secret, in lower case without separators.
+    pub fn words(&self) -> impl Iterator<Item = &str> {
+        self.words.iter().map(String::as_str)
     }
 
     /// Returns a word of a command line, such as `-Ddb.password=x` or `TOKEN=x`, without the value of a
@@ -77,17 +94,23 @@ impl SecretNames {
             })
             .collect()
     }
+}
 
-    /// Returns whether a line `key = value` of a properties file has the value of a secret.
-    #[must_use]
-    pub fn are_in_properties(&self, text: &str) -> bool {
-        text.lines()
-            .filter_map(|line| line.split_once('='))
-            .any(|(key, value)| {
-                let key = key.trim();
-                !key.starts_with('#') && !value.trim().is_empty() && self.contain(key.as_bytes())
-            })
-    }
+/// Returns whether a name is that of a place, not of a secret.
+fn says_where(name: &[u8]) -> bool {
+    let last = name
+        .rsplit(|byte| b"_-.".contains(byte))
+        .next()
+        .unwrap_or_default();
+    let is_place = last.len() < name.len()
+        && PLACES
+            .iter()
+            .any(|place| last.eq_ignore_ascii_case(place.as_bytes()));
+    is_place
+        || NAMES_OF_FILES.iter().any(|known| {
+            name.strip_prefix(known.as_bytes())
+                .is_some_and(|site| site.is_empty() || site.starts_with(b"_"))
+        })
 }
 
 /// Returns a name in lower case without separators.
@@ -113,10 +136,21 @@ mod tests {
             "Api-Key",
             "LABKEY",
             "CARD_PIN",
+            "TOKENFILE",
+            "PEGASUS_CREDENTIALSX",
         ] {
             assert!(names.contain(name.as_bytes()), "{name}");
         }
-        for name in ["PATH", "SSH_AUTH_SOCK", "PASSAGE", "KEY", "pegasus.dir.storage"] {
+        for name in [
+            "PATH",
+            "SSH_AUTH_SOCK",
+            "PASSAGE",
+            "KEY",
+            "pegasus.dir.storage",
+            "DB_PASSWORD_FILE",
+            "SSH_PRIVATE_KEY_hpc",
+            "PEGASUS_CREDENTIALS",
+        ] {
             assert!(!names.contain(name.as_bytes()), "{name}");
         }
     }
@@ -144,12 +178,5 @@ mod tests {
                 "a=b"
             ]
         );
-    }
-
-    #[test]
-    fn properties_with_secrets() {
-        let names = SecretNames::new(None);
-        assert!(names.are_in_properties("a=b\npegasus.db.password = x\n"));
-        assert!(!names.are_in_properties("#password=x\na.password=\na=b\n"));
     }
 }

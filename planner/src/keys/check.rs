@@ -41,7 +41,7 @@ impl Checker {
             return Err(InputError::at(
                 file,
                 position,
-                format!("the profile pegasus::{key} must be a whole number of MB, not `{value}`"),
+                format!("the profile pegasus::{key} must be a whole number of MiB, not `{value}`"),
             ));
         }
         let checked = &mut self.checked[namespace as usize];

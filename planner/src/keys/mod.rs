@@ -99,10 +99,6 @@ pub(crate) const BYPASS: &str = "with a shared file system all inputs come into 
 /// The reason of keys that only HTCondor reads.
 const CONDOR: &str = "there is no HTCondor, the executor starts the tasks";
 
-/// The reason of keys that the code generator Shell uses, and only it.
-pub(crate) const ONLY_SHELL: &str = "the executor judges a task by its exit status; only scripts of the code \
-                                     generator Shell search its output";
-
 /// Returns the entry of a name: that of the name itself, else that of the longest pattern which matches.
 fn find(keys: &'static [Key], name: &str) -> Option<&'static Key> {
     match keys.binary_search_by(|key| key.name.cmp(name)) {

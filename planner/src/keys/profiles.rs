@@ -2,7 +2,7 @@
 
 use crate::profiles::Namespace;
 
-use super::{CONDOR, Key, ONLY_SHELL, off, on, on_for};
+use super::{CONDOR, Key, off, on, on_for};
 
 const CREDENTIALS: &str = "credentials are not copied; profiles of the namespace env name their files";
 const DAGMAN: &str = "there is no DAGMan, the executor runs the jobs";
@@ -44,10 +44,14 @@ const PEGASUS_KEYS: &[Key] = &[
     on("create.dir", "kickstart creates the directory in which the job works"),
     off("data.configuration", "sharedfs", "tasks share a file system"),
     off("diskspace", "",
-        "the executor does not share out disk space; the clean-up strategy constraint limits its use"),
+        "tasks write into the work directory, which they share and no host owns; the clean-up strategy constraint limits \
+        its use"),
     on("enable_for_data_reuse", "the job need not run if its outputs exist, with the scope `partial`"),
-    off("exitcode.failuremsg", "", ONLY_SHELL),
-    off("exitcode.successmsg", "", ONLY_SHELL),
+    on("exitcode.failuremsg",
+        "texts, separated by `@`: a job with one of them in its output has failed: task option `--failure-message`"),
+    on("exitcode.successmsg",
+        "texts, separated by `@`: a job without one of them in its output has failed: task option \
+        `--success-message`"),
     on("glite.arguments", "more lines for the head of the batch script"),
     off("googlep12", "", CREDENTIALS),
     on("gpus", "task option `-g`, the number of GPUs"),
@@ -64,16 +68,18 @@ const PEGASUS_KEYS: &[Key] = &[
     on("label", "label of the job, for the technique `label`"),
     on("maxwalltime",
         "minutes after which kickstart ends the program; wall time of the batch job, for a site"),
-    on("memory", "task option `-m`, the memory in MB; default 2048"),
+    on("memory", "task option `-m`, the memory in MiB; default 2048"),
     on("nodes", "nodes of the batch job, for a site"),
     on("nosymlink", "inputs are copied also with pegasus.transfer.links"),
     off("pegasus_credentials", "", CREDENTIALS),
     off("pegasus_lite_env_source", "", LITE),
     on("pmc_arguments", "the same as pmc_task_arguments"),
+    on("pmc_more_memory",
+        "task option `--more-memory`: factor for the memory of the next attempt after one that ran out of memory"),
     on("pmc_priority", "task option `-p`"),
     on("pmc_request_cpus", "task option `-c`"),
     on("pmc_request_gpus", "task option `-g`"),
-    on("pmc_request_memory", "task option `-m`, in MB"),
+    on("pmc_request_memory", "task option `-m`, in MiB"),
     on("pmc_task_arguments", "more task options"),
     on("ppn", "processes on each node of the batch job, for a site"),
     on("project", "account of the batch job, for a site"),
@@ -138,10 +144,10 @@ const CONDOR_KEYS: &[Key] = &[
     off("*", "", CONDOR),
     on("priority", "order of the job's files in transfer jobs"),
     on("request_cpus", "task option `-c` of jobs without pmc_request_cpus and cores"),
-    off("request_disk", "", "the executor does not share out disk space"),
+    off("request_disk", "", "tasks write into the work directory, which they share and no host owns"),
     on("request_gpus", "task option `-g` of jobs without pmc_request_gpus and gpus"),
     on("request_memory",
-        "task option `-m` of jobs without pmc_request_memory and memory; MB, or with K, M, G, T"),
+        "task option `-m` of jobs without pmc_request_memory and memory; MiB, or with K, M, G, T"),
 ];
 
 #[rustfmt::skip]
@@ -157,7 +163,7 @@ const GLOBUS_KEYS: &[Key] = &[
     on("hostcount", "nodes of the batch job, for a site without pegasus::nodes"),
     off("jobtype", "single", GLOBUS),
     off("maxcputime", "", GLOBUS),
-    on("maxmemory", "task option `-m` in MB where no other key says it"),
+    on("maxmemory", "task option `-m` in MiB where no other key says it"),
     off("maxtime", "", GLOBUS),
     on("maxwalltime", "minutes, as pegasus::maxwalltime, which takes precedence"),
     off("minmemory", "", GLOBUS),
@@ -167,7 +173,7 @@ const GLOBUS_KEYS: &[Key] = &[
     off("stderr", "", GLOBUS),
     off("stdin", "", GLOBUS),
     off("stdout", "", GLOBUS),
-    on("totalmemory", "task option `-m` in MB where no other key but maxmemory says it"),
+    on("totalmemory", "task option `-m` in MiB where no other key but maxmemory says it"),
     on("xcount", "processes on each node of the batch job, for a site without pegasus::ppn"),
 ];
 

@@ -14,9 +14,10 @@ use crate::exec::{JobId, Task};
 use crate::profiles::{Namespace, Profiles};
 
 use super::Plan;
-use super::command::{self, Command, environment, is_wrapped, quote};
+use super::command::{self, Command, is_wrapped, quote};
 use super::dag::replace_spaces;
 use super::limits;
+use super::secrets::environment;
 
 /// Variables that would make pegasus-mpi-cluster join the MPI job in which it runs.
 const LAUNCHER_VARIABLES: &[&str] = &[
@@ -131,7 +132,7 @@ pub(crate) fn command(plan: &Plan<'_>, id: JobId) -> Result<Command, Vec<String>
     command.cpus = command.cpus.max(needs.max_cpus);
     command.gpus = command.gpus.max(needs.max_gpus);
     command.priority = command.priority.or(needs.priority);
-    command.environment = environment(&setup.profiles);
+    command.environment = environment(&plan.secrets, plan.job(id).setup, &setup.profiles);
     command.program = quote(&setup.executable).into_owned();
     let profile = setup.profiles.pegasus("job.aggregator.arguments").map(str::trim);
     let extra = profile
@@ -146,7 +147,11 @@ pub(crate) fn command(plan: &Plan<'_>, id: JobId) -> Result<Command, Vec<String>
         Aggregator::MpiExec => parallel(plan, &setup.profiles, &needs, &mut command),
     };
     let mut options = String::new();
-    super::dagman::push_options(plan, id, &mut options).map_err(|problem| vec![problem])?;
+    super::dagman::push_options(plan, id, &mut options).map_err(|problem| vec![problem.to_string()])?;
+    if cluster.aggregator == Aggregator::SeqExec {
+        // The run inside a cluster judges each of its jobs.
+        super::messages::push_options(&setup.profiles, &mut options);
+    }
     options.push_str(&command.options);
     command.options = options;
     if !extra.is_empty() {
@@ -221,8 +226,8 @@ fn parallel(plan: &Plan<'_>, profiles: &Profiles, needs: &Needs, command: &mut C
         // Writing into a String cannot fail.
         let _ = write!(unset, " -u {variable}");
     }
-    let set = command.environment.strip_prefix("/usr/bin/env").unwrap_or(" ");
-    command.environment = format!("{unset}{set}");
+    let set = command.environment.strip_prefix("/usr/bin/env ");
+    command.environment = format!("{unset} {}", set.unwrap_or(&command.environment));
     words
 }
 

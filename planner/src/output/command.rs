@@ -11,10 +11,10 @@ use std::fmt::Write as _;
 use pmc_dag::write::TaskLine;
 
 use crate::exec::{JobId, Setup, SetupId, SiteId, Task};
-use crate::profiles::{Namespace, Profiles};
 use crate::refine::settings::Generator;
 
 use super::lists::suffix;
+use super::secrets::environment;
 use super::{Plan, limits};
 
 use arguments::{argument_words, arguments};
@@ -154,8 +154,12 @@ impl Commands {
             (of.memory_mb, of.cpus, of.gpus, of.priority);
         command.tries = of.tries;
         if let Err(problem) = super::dagman::push_options(plan, id, &mut command.options) {
-            problems.push(problem);
+            problems.push(problem.to_string());
         }
+        if let Err(problem) = limits::push_more_memory(plan, id, &mut command.options) {
+            problems.push(problem.to_string());
+        }
+        super::messages::push_options(&setup.profiles, &mut command.options);
         command.options.push_str(&of.options);
         if !super::cluster::inherits_environment(plan, id) {
             command.environment.push_str(&common.environment);
@@ -275,7 +279,7 @@ impl CommonParts {
         CommonParts {
             key,
             resources,
-            environment: environment(&setup.profiles),
+            environment: environment(&plan.secrets, job.setup, &setup.profiles),
             kickstart: kickstart(plan, id, setup),
             place,
             limits,
@@ -460,16 +464,4 @@ fn bare(plan: &Plan<'_>, id: JobId, setup: &Setup, arguments: &str, command: &mu
     }
     let _ = write!(line, "{} {}", quote(&setup.executable), arguments);
     command.arguments = line;
-}
-
-/// Returns `/usr/bin/env K=V … `, or an empty text. It precedes kickstart, which reads some variables itself.
-pub(crate) fn environment(profiles: &Profiles) -> String {
-    let mut text = String::new();
-    for (key, value) in profiles.of(Namespace::Env) {
-        if text.is_empty() {
-            text.push_str("/usr/bin/env ");
-        }
-        let _ = write!(text, "{} ", quote(&format!("{key}={value}")));
-    }
-    text
 }

@@ -185,8 +185,8 @@ fn jobs(
         }
         if let Some(content) = &command.argument_file {
             let path = dir.join(format!("{}.arg", job.name));
-            if let Err(error) = std::fs::write(&path, content) {
-                failed.get_or_insert_with(|| PlanError::io("write", &path, error));
+            if let Err(error) = plan.secrets.put(&path, content) {
+                failed.get_or_insert(error);
             }
         }
         prints.task(plan, id, command, print_scratch, print_text);

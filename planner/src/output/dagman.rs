@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 
 use pmc_dag::write;
 
-use crate::error::PlanError;
+use crate::error::{Cause, PlanError, Problem};
 use crate::exec::{JobId, Task};
 use crate::profiles::{Namespace, Profiles};
 
@@ -20,16 +20,16 @@ const MAX_JOBS: &str = ".maxjobs";
 ///
 /// # Errors
 /// An invalid profile; the message names the job.
-pub(crate) fn push_options(plan: &Plan<'_>, id: JobId, options: &mut String) -> Result<(), String> {
+pub(crate) fn push_options(plan: &Plan<'_>, id: JobId, options: &mut String) -> Result<(), Problem> {
     let job = plan.job(id);
     let profiles = &plan.exec.setups[job.setup].profiles;
     let is_member = plan.is_member(id);
     if let Some(text) = value(profiles, "abort-dag-on") {
         let Some((code, exit)) = abort_on(text) else {
-            return Err(format!(
+            return Err(Cause::Profile.problem(format!(
                 "Invalid Value specified for abort-dag-on {text} for job {}: it must be CODE or CODE RETURN CODE",
                 job.name
-            ));
+            )));
         };
         // Writing into a String cannot fail.
         let _ = match exit {

@@ -129,6 +129,9 @@ impl Prints {
                 for position in plan.exec.clusters[n].members.clone() {
                     let setup = plan.exec.members[position].setup;
                     scratch.files.push(self.programs[setup.index()]);
+                    scratch
+                        .text
+                        .push_str(plan.secrets.script(setup).unwrap_or_default());
                 }
                 // Problems of the list have ended the planning before.
                 let _ = super::cluster::list(plan, id, &mut scratch.text);
@@ -161,6 +164,7 @@ impl Prints {
             command.environment.as_str(),
             program,
             command.argument_file.as_deref().unwrap_or_default(),
+            plan.secrets.script(job.setup).unwrap_or_default(),
         ];
         let arguments = arguments.split(self.time_option.as_str());
         let lists = scratch.text.split(self.time_option.as_str());

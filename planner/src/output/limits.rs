@@ -1,5 +1,8 @@
 //! Time, memory, CPUs and priority of a job, from its profiles (section 5.3 of the planner's specification).
 
+use std::fmt::Write as _;
+
+use crate::error::{Cause, Problem};
 use crate::exec::JobId;
 use crate::profiles::{Namespace, Profiles};
 use crate::task_request::{self, CPUS, GPUS, MEMORY, PRIORITY};
@@ -66,7 +69,7 @@ pub(crate) fn resources(plan: &Plan<'_>, id: JobId, command: &mut Command, probl
             && !value.bytes().all(|b| b.is_ascii_digit())
         {
             problems.push(format!(
-                "Invalid Value specified for {key} {value} for job {}: it must be a whole number of MB",
+                "Invalid Value specified for {key} {value} for job {}: it must be a whole number of MiB",
                 job.name
             ));
         }
@@ -77,7 +80,7 @@ pub(crate) fn resources(plan: &Plan<'_>, id: JobId, command: &mut Command, probl
             // 2^53 is the largest exact integer.
             Ok(mb) if (0.0..9e15).contains(&mb) => command.memory_mb = (mb >= 1.0).then_some(mb as u64),
             _ => problems.push(format!(
-                "Invalid Value specified for memory {value} for job {}: it must be a number of MB",
+                "Invalid Value specified for memory {value} for job {}: it must be a number of MiB",
                 job.name
             )),
         }
@@ -126,6 +129,27 @@ pub(crate) fn resources(plan: &Plan<'_>, id: JobId, command: &mut Command, probl
             job.name
         ));
     }
+}
+
+/// Appends the task option for more memory after an attempt that ran out of it.
+///
+/// # Errors
+/// An invalid profile; the message names the job.
+pub(crate) fn push_more_memory(plan: &Plan<'_>, id: JobId, options: &mut String) -> Result<(), Problem> {
+    let job = plan.job(id);
+    let profiles = &plan.exec.setups[job.setup].profiles;
+    let Some(factor) = profiles.pegasus("pmc_more_memory").map(str::trim) else {
+        return Ok(());
+    };
+    if pmc_dag::factor(factor.as_bytes()).is_none() {
+        return Err(Cause::Profile.problem(format!(
+            "Invalid Value specified for pmc_more_memory {factor} for job {}: it must be a number from 1 to 1000",
+            job.name
+        )));
+    }
+    // Writing into a String cannot fail.
+    let _ = write!(options, "--more-memory {factor} ");
+    Ok(())
 }
 
 /// Returns the container of a job's program.

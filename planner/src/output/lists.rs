@@ -143,7 +143,7 @@ pub(crate) fn write(plan: &Plan<'_>, dir: &Path) -> Result<WorkLists, PlanError>
             }
             let out = match &mut shared {
                 Some(out) => out,
-                none => none.insert(File::create(&path).map_err(failed)?),
+                none => none.insert(plan.secrets.create_list(&path).map_err(failed)?),
             };
             out.write_all(rendered.shared.as_bytes()).map_err(failed)?;
             rendered.shared.clear();
@@ -215,8 +215,7 @@ fn append_registrations(plan: &Plan<'_>, dir: &Path, id: JobId, text: &str) -> R
         return link_for_monitoring(plan, dir, id).map(|()| false);
     }
     let path = dir.join(format!("{}.in", plan.job(id).name));
-    std::fs::write(&path, text).map_err(|e| PlanError::io("write", &path, e))?;
-    Ok(true)
+    put_list(plan, &path, text).map(|()| true)
 }
 
 /// Writes a job's file.
@@ -227,7 +226,13 @@ pub(super) fn put(plan: &Plan<'_>, dir: &Path, id: JobId, suffix: &str, text: &s
     let path = dir
         .join(plan.layout.of(id))
         .join(format!("{}{suffix}", plan.job(id).name));
-    std::fs::write(&path, text).map_err(|e| PlanError::io("write", &path, e))
+    put_list(plan, &path, text)
+}
+
+fn put_list(plan: &Plan<'_>, path: &Path, text: &str) -> Result<(), PlanError> {
+    let file = plan.secrets.create_list(path);
+    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|e| PlanError::io("write", path, e))
 }
 
 /// Returns whether the monitoring daemon can read a list. It splits lines at spaces, ignores quotes, and

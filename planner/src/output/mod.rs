@@ -11,7 +11,9 @@ pub(crate) mod in_order;
 pub(crate) mod layout;
 pub(crate) mod limits;
 pub(crate) mod lists;
+mod messages;
 pub(crate) mod records;
+pub(crate) mod secrets;
 pub(crate) mod shell;
 pub(crate) mod stat;
 pub(crate) mod submit_dir;
@@ -54,6 +56,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) orders: std::sync::OnceLock<lists::WorkLists>,
     /// Jobs in topological order.
     pub(crate) order: Vec<JobId>,
+    /// What only the owner of the plan may read.
+    pub(crate) secrets: secrets::Secrets,
 }
 
 /// Maximum jobs of a small plan. Larger plans name files in command lines and share one file for work lists.

@@ -3,7 +3,6 @@
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
-use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
@@ -192,7 +191,7 @@ pub(crate) fn count_files(workflow: &Workflow) -> [usize; 3] {
 pub(crate) fn write_cache(plan: &Plan<'_>, path: &Path) -> Result<(), PlanError> {
     const LINE_CHUNK: usize = 4096;
     let failed = |e| PlanError::io("write", path, e);
-    let mut out = File::create(path).map_err(failed)?;
+    let mut out = plan.secrets.create_list(path).map_err(failed)?;
     let cache = &plan.exec.cache;
     in_order(
         cache.len(),

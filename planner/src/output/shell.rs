@@ -8,13 +8,14 @@ use std::io::{BufWriter, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use crate::error::PlanError;
+use crate::error::{Cause, PlanError, Problem};
 use crate::exec::{JobId, Task};
 use crate::profiles::Namespace;
 
 use super::Plan;
 use super::command::{Command, command, creates_work_dir, is_wrapped, shell_quote, work_dir};
 use super::events::JobEvents;
+use super::messages::{self, Kind};
 
 /// File with the functions, beside the script.
 const FUNCTIONS: (&str, &str) = (
@@ -59,11 +60,11 @@ pub(crate) fn write(
         };
         match calls(plan, id, &command, path) {
             Ok(text) => out.write_all(text.as_bytes()).map_err(failed)?,
-            Err(problem) => problems.push(problem),
+            Err(problem) => problems.push(problem.to_string()),
         }
         if let Some(content) = &command.argument_file {
             let path = dir.join(format!("{}.arg", job.name));
-            fs::write(&path, content).map_err(|e| PlanError::io("write", &path, e))?;
+            plan.secrets.put(&path, content)?;
         }
         events.job(id, &command)?;
     }
@@ -115,7 +116,7 @@ fn head(plan: &Plan<'_>) -> String {
 }
 
 /// Appends the calls for one job.
-fn calls(plan: &Plan<'_>, id: JobId, command: &Command, path: Option<&str>) -> Result<String, String> {
+fn calls(plan: &Plan<'_>, id: JobId, command: &Command, path: Option<&str>) -> Result<String, Problem> {
     let job = plan.job(id);
     let files = format!("{}/{}", plan.submit, plan.layout.of(id));
     let elsewhere = matches!(
@@ -132,7 +133,16 @@ fn calls(plan: &Plan<'_>, id: JobId, command: &Command, path: Option<&str>) -> R
     } else {
         work_dir(plan, id)
     };
-    let (program, arguments) = words(command);
+    let (mut program, mut arguments) = words(command);
+    if let Some(script) = plan.secrets.path(job.setup) {
+        let rest = [
+            shell_quote(&script),
+            shell_quote(&program),
+            Cow::Borrowed(&*arguments),
+        ];
+        arguments = rest.join(" ");
+        program = "/bin/sh".into();
+    }
     let mut text = format!(
         "\nexecute_job {} {} {} {} {} {}",
         shell_quote(&job.name),
@@ -147,10 +157,10 @@ fn calls(plan: &Plan<'_>, id: JobId, command: &Command, path: Option<&str>) -> R
     );
     for (key, value) in environment(plan, id, path) {
         if key.is_empty() || key.contains('=') {
-            return Err(format!(
+            return Err(Cause::Profile.problem(format!(
                 "job {}: {key:?} cannot be the name of an environment variable",
                 job.name
-            ));
+            )));
         }
         text.push(' ');
         text.push_str(&double_quoted(&format!("{key}={value}")));
@@ -170,7 +180,8 @@ fn calls(plan: &Plan<'_>, id: JobId, command: &Command, path: Option<&str>) -> R
         let _ = writeln!(text, "check_exitcode {} JOB $?", shell_quote(&job.name));
     }
     if text.contains('\0') {
-        return Err(format!("job {}: its command contains a NUL character", job.name));
+        let message = format!("job {}: its command contains a NUL character", job.name);
+        return Err(Cause::Job.problem(message));
     }
     Ok(text)
 }
@@ -197,10 +208,12 @@ fn post_arguments(plan: &Plan<'_>, id: JobId) -> String {
     let job = plan.job(id);
     let profiles = &plan.exec.setups[job.setup].profiles;
     let mut text = String::new();
-    for (option, key) in [("-f", "exitcode.failuremsg"), ("-s", "exitcode.successmsg")] {
-        if let Some(message) = profiles.pegasus(key).filter(|m| !m.is_empty()) {
-            let _ = write!(text, "{option} {} ", shell_quote(message));
-        }
+    for (kind, message) in messages::of(profiles) {
+        let option = match kind {
+            Kind::Failure => "-f",
+            Kind::Success => "-s",
+        };
+        let _ = write!(text, "{option} {} ", shell_quote(message));
     }
     text.push_str(&shell_quote(&job.name));
     text
@@ -221,6 +234,7 @@ fn environment<'p>(plan: &'p Plan<'_>, id: JobId, path: Option<&'p str>) -> Vec<
         .filter_map(|(key, value)| Some((key, value?)))
         .filter(|(key, _)| !own.iter().any(|(k, _)| k == key))
         .chain(own.iter().copied())
+        .filter(|(key, _)| !plan.secrets.has(key))
         .map(|(key, value)| (key, Cow::Borrowed(value)))
         .collect()
 }

@@ -10,8 +10,9 @@ use crate::error::{Cause, PlanError};
 use crate::exec::{Exec, JobId};
 use crate::graph::{Graph, by_depth};
 use crate::output::layout::Layout;
+use crate::output::secrets::Secrets;
 use crate::output::submit_dir::SubmitDir;
-use crate::output::{self, Plan, batch, records};
+use crate::output::{self, Plan, records};
 use crate::properties::Properties;
 use crate::refine::cleanup::space::Sizes;
 use crate::refine::mapping::Mapper;
@@ -177,13 +178,16 @@ impl BuiltPlan<'_> {
     fn view(&self) -> Plan<'_> {
         let (request, workflow, settings) = (self.request, &self.inputs.workflow, &self.inputs.settings);
         let now = request.environment.now;
+        let base = directories::base(request, workflow);
+        let path = format!("{}/{base}", self.submit);
+        let names = request.environment.variables.get(pmc_secrets::VARIABLE);
         Plan {
             workflow,
             exec: &self.exec,
             sites: &self.sites,
             settings,
             catalog: &self.inputs.transformations.catalog,
-            base: directories::base(request, workflow),
+            base,
             run_label: request.basename.clone().unwrap_or_else(|| workflow.label.clone()),
             stamp: iso_seconds(workflow.mtime.unwrap_or_else(|| now.into()), *now.offset()),
             uuid: &request.environment.uuid,
@@ -196,6 +200,7 @@ impl BuiltPlan<'_> {
                 || self.exec.jobs.len() <= output::MAX_SMALL_PLAN,
             orders: std::sync::OnceLock::new(),
             order: self.order.clone(),
+            secrets: Secrets::new(&self.exec, &self.sites, names.map(String::as_str), path),
             submit: self.submit.clone(),
         }
     }
@@ -275,7 +280,7 @@ impl BuiltPlan<'_> {
         let plan = self.view();
         let (request, inputs) = (self.request, &self.inputs);
         let site = files::main_site(&plan);
-        let resources = batch::Resources::new(request, &inputs.properties, &plan.sites.get(site).profiles)?;
+        let resources = files::resources(request, &inputs.properties, plan.sites.get(site))?;
         warnings.extend(resources.warnings().into_iter().map(Diagnostic::from));
         check_commands(&plan)?;
         let mut sizes = Sizes::new(plan.workflow, plan.exec, &plan.settings.space)?;

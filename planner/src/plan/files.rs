@@ -1,12 +1,8 @@
 //! Writes the files of a submit directory.
 
-use std::ffi::OsStr;
 use std::fs;
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use pmc_secrets::SecretNames;
 use rustc_hash::FxHashMap;
 
 use crate::catalog::replica::ReplicaCatalog;
@@ -15,8 +11,11 @@ use crate::exec::{ExecJob, Place, SiteId, Task};
 use crate::fingerprint::Facts;
 use crate::output::events::{JobEvents, Tasks};
 use crate::output::fingerprints::Prints;
+use crate::output::secrets::{Secrets, put_private};
 use crate::output::{self, PROPERTIES, Plan, batch, records};
+use crate::properties::Properties;
 use crate::refine::settings::Generator;
+use crate::refine::sites::WorkSite;
 
 use super::inputs::{Inputs, property_sources};
 use super::{Script, iso_seconds};
@@ -25,22 +24,6 @@ use crate::request::Request;
 
 pub(super) fn put(path: &Path, text: &str) -> Result<(), PlanError> {
     fs::write(path, text).map_err(|e| PlanError::io("write", path, e))
-}
-
-/// Writes the properties. Only their owner may read them if they have secrets, as the recipe can have, too.
-fn put_properties(path: &Path, text: &str, request: &Request) -> Result<(), PlanError> {
-    let more = request.environment.variables.get(pmc_secrets::VARIABLE);
-    let secrets = SecretNames::new(more.map(OsStr::new));
-    let has_secrets = secrets.are_in_properties(text) || secrets.hide_all(&request.line) != request.line;
-    let mode = if has_secrets { 0o600 } else { 0o666 };
-    let written = fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(mode)
-        .open(path)
-        .and_then(|mut file| file.write_all(text.as_bytes()));
-    written.map_err(|e| PlanError::io("write", path, e))
 }
 
 /// What runs the plan; paths are relative to the submit directory.
@@ -74,7 +57,12 @@ fn generate(
             let prints = Prints::new(plan);
             let head = prints.head(facts, read)?;
             let path = output::fingerprints::file(plan, dir);
-            put(&path, &head)?;
+            if plan.secrets.are_in_environments() {
+                // A hash of a short secret is not far from the secret.
+                put_private(&path, &head)?;
+            } else {
+                put(&path, &head)?;
+            }
             let file = fs::OpenOptions::new().append(true).open(&path);
             let to = output::dag::PrintsFile {
                 prints: &prints,
@@ -82,7 +70,15 @@ fn generate(
                 path: &path,
             };
             output::dag::write(plan, dir, &dag, resources.node, events, to)?;
-            let executor = executor(request, &plan.sites.get(site).tools, warnings);
+            let tools = &plan.sites.get(site).tools;
+            let (executor, is_found) = executor(request, tools);
+            if !is_found {
+                warnings.push(Diagnostic::from(format!(
+                    "{EXECUTOR} is neither in {tools} nor on PATH; the batch scripts name it there all the same, in \
+                     case the compute nodes have it"
+                )));
+            }
+            let executor = executor.display().to_string();
             code.scripts = batch::write(plan, resources, &executor, dir)?;
             code.batch_size = Some(batch::describe(plan, resources));
         }
@@ -105,10 +101,11 @@ pub(super) fn write(
     warnings: &mut Vec<Diagnostic>,
 ) -> Result<Code, PlanError> {
     let base = &plan.base;
-    copy_catalogs(&catalogs(request, inputs), dir)?;
+    copy_catalogs(&catalogs(request, inputs), dir, &plan.secrets)?;
     if let Some(name) = request.workflow.file_name() {
-        copy(&request.workflow, &dir.join(name))?;
+        copy(&request.workflow, &dir.join(name), &plan.secrets)?;
     }
+    plan.secrets.write(dir)?;
     let now = request.environment.now;
     let time = now.to_utc().format("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
     let tasks = Tasks::create(
@@ -118,7 +115,7 @@ pub(super) fn write(
         time,
     )?;
     let site = main_site(plan);
-    let resources = batch::Resources::new(request, &inputs.properties, &plan.sites.get(site).profiles)?;
+    let resources = resources(request, &inputs.properties, plan.sites.get(site))?;
     warnings.extend(resources.warnings().into_iter().map(Diagnostic::from));
     let places = output::lists::write(plan, dir)?;
     plan.orders.get_or_init(|| places);
@@ -149,9 +146,9 @@ pub(super) fn write(
         inputs.sites.path.as_deref(),
         inputs.transformations.path.as_deref(),
     );
-    put_properties(&dir.join(PROPERTIES), &properties, request)?;
+    plan.secrets.put(&dir.join(PROPERTIES), &properties)?;
     if let Some(embedded) = &inputs.replicas.embedded {
-        put(
+        plan.secrets.put(
             &dir.join(format!("{base}.replica.store")),
             &replica_store(plan, embedded, &iso_seconds(now.into(), *now.offset())),
         )?;
@@ -196,33 +193,38 @@ fn read_files(request: &Request, inputs: &Inputs) -> Vec<PathBuf> {
     all
 }
 
-/// Returns the path of pegasus-mpi-cluster: in the tools of the site, else on `PATH`.
-fn executor(request: &Request, tools: &str, warnings: &mut Vec<Diagnostic>) -> String {
-    const NAME: &str = "pegasus-mpi-cluster";
-    let first = Path::new(tools).join(NAME);
+/// Name of the executor.
+const EXECUTOR: &str = "pegasus-mpi-cluster";
+
+/// Returns the resources of the batch job of a site.
+///
+/// # Errors
+/// Invalid settings.
+pub(super) fn resources(
+    request: &Request,
+    properties: &Properties,
+    site: &WorkSite,
+) -> Result<batch::Resources, PlanError> {
+    let (executor, _) = executor(request, &site.tools);
+    let lacks_mpi = batch::lacks_mpi(&executor, request.environment.own_bin.as_deref());
+    batch::Resources::new(request, properties, &site.profiles, lacks_mpi)
+}
+
+/// Returns the path of the executor, in the tools of the site, else on `PATH`, and whether it is there.
+fn executor(request: &Request, tools: &str) -> (PathBuf, bool) {
+    let first = Path::new(tools).join(EXECUTOR);
     if first.exists() {
-        return first.display().to_string();
+        return (first, true);
     }
-    let path = request
-        .environment
-        .variables
-        .get("PATH")
-        .map_or("", String::as_str);
+    let path = request.environment.variables.get("PATH");
     let found = path
+        .map_or("", String::as_str)
         .split(':')
         .filter(|directory| directory.starts_with('/'))
-        .map(|directory| Path::new(directory).join(NAME))
+        .map(|directory| Path::new(directory).join(EXECUTOR))
         .find(|program| program.is_file());
-    match found {
-        Some(program) => program.display().to_string(),
-        None => {
-            warnings.push(Diagnostic::from(format!(
-                "{NAME} is neither in {tools} nor on PATH; the batch scripts name it there all the same, in case the \
-                 compute nodes have it"
-            )));
-            first.display().to_string()
-        }
-    }
+    let is_found = found.is_some();
+    (found.unwrap_or(first), is_found)
 }
 
 /// Returns the catalogs to copy into the submit directory.
@@ -238,7 +240,7 @@ fn catalogs(request: &Request, inputs: &Inputs) -> Vec<PathBuf> {
         .collect()
 }
 
-fn copy_catalogs(files: &[PathBuf], dir: &Path) -> Result<(), PlanError> {
+fn copy_catalogs(files: &[PathBuf], dir: &Path, secrets: &Secrets) -> Result<(), PlanError> {
     if files.is_empty() {
         return Ok(());
     }
@@ -252,14 +254,14 @@ fn copy_catalogs(files: &[PathBuf], dir: &Path) -> Result<(), PlanError> {
             number += 1;
             path = target.join(format!("{}.{number}", name.display()));
         }
-        copy(file, &path)?;
+        copy(file, &path, secrets)?;
     }
     Ok(())
 }
 
-fn copy(from: &Path, to: &Path) -> Result<(), PlanError> {
-    fs::copy(from, to)
-        .map(|_| ())
+fn copy(from: &Path, to: &Path, secrets: &Secrets) -> Result<(), PlanError> {
+    secrets
+        .copy(from, to)
         .map_err(|e| PlanError::io("copy to", to, e))
 }
 

@@ -17,7 +17,7 @@ use crate::model::{Files, Workflow};
 use crate::properties::{Properties, PropertySources};
 use crate::refine::programs::Programs;
 use crate::refine::replicas::Replicas;
-use crate::refine::settings::{Generator, Settings};
+use crate::refine::settings::Settings;
 use crate::refine::sites::{Sites, made_local};
 use crate::refine::storage::StorageMapper;
 use crate::refine::{further_problems, subworkflow};
@@ -187,7 +187,7 @@ fn read(request: &Request, properties: Properties, settings: Settings) -> Result
     .flatten()
     .map(Diagnostic::from)
     .chain(of_parts.into_iter().chain(this_machine).map(Diagnostic::from));
-    let warnings = without_repetitions(warnings, settings.generator);
+    let warnings = without_repetitions(warnings);
     Ok(Inputs {
         properties,
         settings,
@@ -202,16 +202,11 @@ fn read(request: &Request, properties: Properties, settings: Settings) -> Result
     })
 }
 
-/// Leaves out further warnings about one key, and those that are wrong for the code generator.
-fn without_repetitions(warnings: impl Iterator<Item = Diagnostic>, generator: Generator) -> Vec<Diagnostic> {
+/// Leaves out further warnings about one key.
+fn without_repetitions(warnings: impl Iterator<Item = Diagnostic>) -> Vec<Diagnostic> {
     let mut seen = FxHashSet::default();
     warnings
-        .filter(|warning| {
-            let is_wrong = generator == Generator::Shell && warning.message.ends_with(keys::ONLY_SHELL);
-            let mut is_first =
-                || !keys::is_about_key(&warning.message) || seen.insert(warning.message.clone());
-            !is_wrong && is_first()
-        })
+        .filter(|warning| !keys::is_about_key(&warning.message) || seen.insert(warning.message.clone()))
         .collect()
 }
 

@@ -213,7 +213,7 @@ impl<'a, 'm> Explainer<'a, 'm> {
         };
         page.line("program", &program);
         for (name, keys, unit) in [
-            ("memory", task_request::MEMORY, " MB"),
+            ("memory", task_request::MEMORY, " MiB"),
             ("cores", task_request::CPUS, ""),
             ("priority", task_request::PRIORITY, ""),
             ("run time", &[(Namespace::Pegasus, "runtime")], " s expected"),

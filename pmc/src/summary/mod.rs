@@ -125,6 +125,7 @@ pub mod fixture {
                     note: None,
                     directory: None,
                     environment: vec![],
+                    secrets: None,
                     stdin: None,
                     peak_kib: None,
                     output_file: Some(
@@ -144,6 +145,7 @@ pub mod fixture {
                     note: Some("it left no invocation record".into()),
                     directory: None,
                     environment: vec![],
+                    secrets: None,
                     stdin: None,
                     peak_kib: None,
                     output_file: None,

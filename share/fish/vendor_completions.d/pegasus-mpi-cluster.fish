@@ -13,7 +13,9 @@ complete -c pegasus-mpi-cluster -l host-name -d 'Name of this host; workers with
 complete -c pegasus-mpi-cluster -l host-gpus -d 'Number of GPUs per host' -r
 complete -c pegasus-mpi-cluster -l runtime-limit -d 'Time limit of each task without an option -T of its own' -r
 complete -c pegasus-mpi-cluster -l drain-grace -d 'Time that running tasks have after SIGTERM [default: 8]' -r
+complete -c pegasus-mpi-cluster -l more-memory -d 'Let tasks request FACTOR times their memory after running out of it [default: 1]' -r
 complete -c pegasus-mpi-cluster -l disk-reserve -d 'Start no tasks while the disk has less free space; 0: no check [default: 8]' -r
+complete -c pegasus-mpi-cluster -l forward-limit -d 'Fail tasks that forward more through their pipes; 0: no limit [default: 1024]' -r
 complete -c pegasus-mpi-cluster -l max-jobs -d 'Run at most N tasks of a category at a time; may be repeated' -r
 complete -c pegasus-mpi-cluster -l sync-interval -d 'Sync rescue file and forwarded data to disk this often; 0: never [default: 1000]' -r
 complete -c pegasus-mpi-cluster -s h -l help -d 'Print this message'

@@ -4,6 +4,7 @@ complete -c pegasus-transfer -s m -l max-attempts -d 'Maximum attempts of each t
 complete -c pegasus-transfer -s n -l threads -d 'Maximum parallel transfers [default: PEGASUS_TRANSFER_THREADS, else 8]' -r
 complete -c pegasus-transfer -l retry-wait -d 'Wait before the second attempt; four times as long before each further one. Network errors wait 30 times as long' -r
 complete -c pegasus-transfer -l timeout -d 'Close a connection after SECONDS without data' -r
+complete -c pegasus-transfer -l min-rate -d 'Close a connection on which fewer BYTES a second arrive, on average over the time of --timeout; 0: no limit' -r
 complete -c pegasus-transfer -s s -l symlink -d 'Create symbolic links instead of copies if source and destination are local files'
 complete -c pegasus-transfer -s d -l debug -d 'Log details for debugging'
 complete -c pegasus-transfer -s h -l help -d 'Print help'

@@ -56,6 +56,7 @@ complete -c pmc -n "__fish_pmc_using_subcommand run" -s w -s j -l workers -d 'Ma
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l host-memory -d 'Memory for tasks, in MiB [default: memory of this machine]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l host-cpus -d 'CPUs for tasks [default: CPUs of this machine]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l host-gpus -d 'GPUs for tasks [default: GPUs of this machine]' -r
+complete -c pmc -n "__fish_pmc_using_subcommand run" -l more-memory -d 'Let tasks request FACTOR times their memory after running out of it; needs attempts (--tries)' -r
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l tries -d 'Maximum attempts per task' -r
 complete -c pmc -n "__fish_pmc_using_subcommand run" -s m -l max-failures -d 'Start no more tasks after N failures [default: no limit]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l on-end -d 'Command for the shell at the end of the run, however it ends. PMC_RESULT is success, failure or interrupted; PMC_EXIT_CODE, PMC_WORKFLOW, PMC_RUN_DIR, PMC_SUBMIT_DIR, PMC_TASKS, PMC_TASKS_DONE and PMC_TASKS_FAILED say more' -r
@@ -73,6 +74,7 @@ complete -c pmc -n "__fish_pmc_using_subcommand resume" -s w -s j -l workers -d 
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l host-memory -d 'Memory for tasks, in MiB [default: memory of this machine]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l host-cpus -d 'CPUs for tasks [default: CPUs of this machine]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l host-gpus -d 'GPUs for tasks [default: GPUs of this machine]' -r
+complete -c pmc -n "__fish_pmc_using_subcommand resume" -l more-memory -d 'Let tasks request FACTOR times their memory after running out of it; needs attempts (--tries)' -r
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l tries -d 'Maximum attempts per task' -r
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -s m -l max-failures -d 'Start no more tasks after N failures [default: no limit]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l on-end -d 'Command for the shell at the end of the run, however it ends. PMC_RESULT is success, failure or interrupted; PMC_EXIT_CODE, PMC_WORKFLOW, PMC_RUN_DIR, PMC_SUBMIT_DIR, PMC_TASKS, PMC_TASKS_DONE and PMC_TASKS_FAILED say more' -r

@@ -15,7 +15,11 @@ const MAGIC: [u8; 8] = *b"PMCFWDJ1";
 /// Bytes of the header.
 pub(crate) const HEADER_LEN: usize = 28;
 
-const FRAME_LEN: usize = 12;
+/// Bytes of length and checksum before a body.
+pub(super) const FRAME_LEN: usize = 12;
+
+/// Bytes of a piece beside its target and its data.
+pub(super) const PIECE_HEAD_LEN: u64 = 21;
 
 /// Data of one task for one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,22 +91,91 @@ pub fn header(begin: &Begin) -> [u8; HEADER_LEN] {
 
 /// Appends a record to `out`.
 pub fn encode(out: &mut Vec<u8>, task: &[u8], pieces: &[Piece<'_>]) {
-    let start = out.len();
-    out.extend_from_slice(&[0; FRAME_LEN]);
-    put_short(out, task);
-    out.extend_from_slice(&(pieces.len() as u32).to_le_bytes());
+    let mut record = Encoder::begin(out, task, pieces.len());
     for piece in pieces {
-        put_short(out, piece.target);
-        out.push(u8::from(piece.at.is_some()));
-        out.extend_from_slice(&piece.at.unwrap_or(0).to_le_bytes());
         let data = if piece.at.is_some() { piece.data } else { &[] };
-        out.extend_from_slice(&(data.len() as u64).to_le_bytes());
-        out.extend_from_slice(data);
+        record.piece(piece.target, piece.at, data.len() as u64);
+        record.data(data);
     }
-    let len = (out.len() - start - FRAME_LEN) as u64;
-    out[start..start + 8].copy_from_slice(&len.to_le_bytes());
-    let crc = frame_crc(&out[start..start + 8], &out[start + FRAME_LEN..]);
-    out[start + 8..start + FRAME_LEN].copy_from_slice(&crc.to_le_bytes());
+    record.end();
+}
+
+/// Appends a record to a buffer.
+pub(super) struct Encoder<'a> {
+    out: &'a mut Vec<u8>,
+    /// Where the record begins.
+    start: usize,
+}
+
+impl<'a> Encoder<'a> {
+    pub(super) fn begin(out: &'a mut Vec<u8>, task: &[u8], pieces: usize) -> Self {
+        let start = out.len();
+        out.extend_from_slice(&[0; FRAME_LEN]);
+        out.extend_from_slice(&body_head(task, pieces));
+        Self { out, start }
+    }
+
+    /// Begins a piece; its data, of this length, follows.
+    pub(super) fn piece(&mut self, target: &[u8], at: Option<u64>, len: u64) {
+        self.out.extend_from_slice(&piece_head(target, at, len));
+    }
+
+    pub(super) fn data(&mut self, data: &[u8]) {
+        self.out.extend_from_slice(data);
+    }
+
+    pub(super) fn end(self) {
+        let body = self.start + FRAME_LEN;
+        let mut frame = Frame::new((self.out.len() - body) as u64);
+        frame.update(&self.out[body..]);
+        self.out[self.start..body].copy_from_slice(&frame.finish());
+    }
+}
+
+/// Length and checksum of a body.
+pub(super) struct Frame {
+    len: [u8; 8],
+    crc: crc32fast::Hasher,
+}
+
+impl Frame {
+    /// The frame of a body of this length.
+    pub(super) fn new(len: u64) -> Self {
+        let len = len.to_le_bytes();
+        let mut crc = crc32fast::Hasher::new();
+        crc.update(&len);
+        Self { len, crc }
+    }
+
+    /// Adds the next bytes of the body to the checksum.
+    pub(super) fn update(&mut self, bytes: &[u8]) {
+        self.crc.update(bytes);
+    }
+
+    pub(super) fn finish(self) -> [u8; FRAME_LEN] {
+        let mut frame = [0; FRAME_LEN];
+        frame[..8].copy_from_slice(&self.len);
+        frame[8..].copy_from_slice(&self.crc.finalize().to_le_bytes());
+        frame
+    }
+}
+
+/// Returns the beginning of a body.
+pub(super) fn body_head(task: &[u8], pieces: usize) -> Vec<u8> {
+    let mut head = Vec::with_capacity(8 + task.len());
+    put_short(&mut head, task);
+    head.extend_from_slice(&(pieces as u32).to_le_bytes());
+    head
+}
+
+/// Returns what precedes the data of a piece.
+pub(super) fn piece_head(target: &[u8], at: Option<u64>, len: u64) -> Vec<u8> {
+    let mut head = Vec::with_capacity(PIECE_HEAD_LEN as usize + target.len());
+    put_short(&mut head, target);
+    head.push(u8::from(at.is_some()));
+    head.extend_from_slice(&at.unwrap_or(0).to_le_bytes());
+    head.extend_from_slice(&len.to_le_bytes());
+    head
 }
 
 /// Decodes a journal up to the first incomplete record.
@@ -118,13 +191,6 @@ pub fn decode(bytes: &[u8]) -> Result<Content<'_>, UnknownFormat> {
         records.push(record);
     }
     Ok(Content { begin, records })
-}
-
-fn frame_crc(len: &[u8], body: &[u8]) -> u32 {
-    let mut crc = crc32fast::Hasher::new();
-    crc.update(len);
-    crc.update(body);
-    crc.finalize()
 }
 
 fn put_short(out: &mut Vec<u8>, bytes: &[u8]) {
@@ -171,7 +237,9 @@ impl<'a> Reader<'a> {
         let len = self.take(8)?;
         let crc = self.u32()?;
         let body = self.take(u64::from_le_bytes(len.try_into().ok()?))?;
-        if frame_crc(len, body) != crc {
+        let mut frame = Frame::new(body.len() as u64);
+        frame.update(body);
+        if frame.finish()[8..] != crc.to_le_bytes() {
             return None;
         }
         let mut body = Reader(body);

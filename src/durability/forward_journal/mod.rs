@@ -61,12 +61,13 @@ pub use recover::{Recovered, recover};
 
 use crate::durability::lock::lock_if_possible;
 use crate::options::{folder, with_suffix};
+use crate::payload::Payload;
 
 /// Length of a journal that makes a checkpoint due.
 pub const CHECKPOINT_BYTES: u64 = 64 << 20;
 
-/// Maximum capacity of the buffer that is kept from one task to the next.
-const MAX_KEPT_BUFFER: usize = 4 << 20;
+/// Maximum data of a record that is put together in memory. Larger records are written in chunks.
+const MAX_BUFFERED: u64 = 4 << 20;
 
 /// The journal or one of its targets could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -88,6 +89,24 @@ pub enum JournalError {
     Complete { path: PathBuf, source: io::Error },
     #[error("Unable to correct the rescue file {}: {}", path.display(), reason(source))]
     Rescue { path: PathBuf, source: io::Error },
+}
+
+/// Data of one task for one file, to be recorded.
+#[derive(Clone, Copy, Debug)]
+pub struct NewPiece<'a> {
+    /// As [`Piece::target`].
+    pub target: &'a [u8],
+    /// As [`Piece::at`].
+    pub at: Option<u64>,
+    /// As [`Piece::data`].
+    pub data: &'a Payload,
+}
+
+impl NewPiece<'_> {
+    /// Bytes of the data in the record.
+    fn recorded_len(&self) -> u64 {
+        self.at.map_or(0, |_| self.data.len())
+    }
 }
 
 /// Returns the path of the journal of a rescue file.
@@ -184,19 +203,70 @@ impl Journal {
     /// # Errors
     /// The outer error means that the journal is unusable and the run must end. The inner error means that
     /// the record was not written.
-    pub fn append(&mut self, task: &[u8], pieces: &[Piece<'_>]) -> Result<io::Result<()>, JournalError> {
+    pub fn append(&mut self, task: &[u8], pieces: &[NewPiece<'_>]) -> Result<io::Result<()>, JournalError> {
+        let data: u64 = pieces.iter().map(NewPiece::recorded_len).sum();
+        let written = if data <= MAX_BUFFERED {
+            self.write_at_once(task, pieces)
+        } else {
+            self.write_in_chunks(task, pieces)
+        };
+        match written {
+            Ok(len) => {
+                self.last = self.len;
+                self.len += len;
+                Ok(Ok(()))
+            }
+            Err(error) => {
+                self.truncate(self.len)?;
+                Ok(Err(error))
+            }
+        }
+    }
+
+    /// Writes a record by one call. Returns its length.
+    fn write_at_once(&mut self, task: &[u8], pieces: &[NewPiece<'_>]) -> io::Result<u64> {
         self.buffer.clear();
-        format::encode(&mut self.buffer, task, pieces);
-        if let Err(error) = self.file.write_all_at(&self.buffer, self.len) {
-            self.truncate(self.len)?;
-            return Ok(Err(error));
+        let mut record = format::Encoder::begin(&mut self.buffer, task, pieces.len());
+        for piece in pieces {
+            record.piece(piece.target, piece.at, piece.recorded_len());
+            if piece.at.is_some() {
+                piece.data.for_each_chunk(|chunk| {
+                    record.data(chunk);
+                    Ok(())
+                })?;
+            }
         }
-        self.last = self.len;
-        self.len += self.buffer.len() as u64;
-        if self.buffer.capacity() > MAX_KEPT_BUFFER {
-            self.buffer = Vec::new();
+        record.end();
+        self.file.write_all_at(&self.buffer, self.len)?;
+        Ok(self.buffer.len() as u64)
+    }
+
+    /// Writes a record piece by piece. Its frame, which has the checksum, comes last: without it, there is no
+    /// record. Returns its length.
+    fn write_in_chunks(&self, task: &[u8], pieces: &[NewPiece<'_>]) -> io::Result<u64> {
+        let heads = pieces
+            .iter()
+            .map(|piece| piece.target.len() as u64 + format::PIECE_HEAD_LEN);
+        let data: u64 = pieces.iter().map(NewPiece::recorded_len).sum();
+        let mut frame =
+            format::Frame::new(format::body_head(task, 0).len() as u64 + heads.sum::<u64>() + data);
+        let begin = self.len + format::FRAME_LEN as u64;
+        let mut end = begin;
+        let mut put = |bytes: &[u8]| {
+            frame.update(bytes);
+            self.file.write_all_at(bytes, end)?;
+            end += bytes.len() as u64;
+            Ok(())
+        };
+        put(&format::body_head(task, pieces.len()))?;
+        for piece in pieces {
+            put(&format::piece_head(piece.target, piece.at, piece.recorded_len()))?;
+            if piece.at.is_some() {
+                piece.data.for_each_chunk(&mut put)?;
+            }
         }
-        Ok(Ok(()))
+        self.file.write_all_at(&frame.finish(), self.len)?;
+        Ok(end - self.len)
     }
 
     /// Removes the last record.
@@ -236,5 +306,30 @@ impl Journal {
             path: self.path,
             source,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_the_same_whether_it_is_written_at_once_or_in_chunks() {
+        let folder = tempfile::tempdir().unwrap();
+        let rescue = folder.path().join("x.rescue");
+        std::fs::write(&rescue, "").unwrap();
+        let mut journal = Journal::begin(&rescue, 0).unwrap();
+        let (large, small) = (Payload::from(vec![7; 300_000]), Payload::from(b"abc".to_vec()));
+        let piece = |target, at, data| NewPiece { target, at, data };
+        let pieces = [
+            piece(b"/a", Some(5), &large),
+            piece(b"/b", None, &large),
+            piece(b"/a", Some(300_005), &small),
+        ];
+        let len = journal.write_in_chunks(b"task", &pieces).unwrap();
+        let chunks = std::fs::read(&journal.path).unwrap();
+        assert_eq!(journal.write_at_once(b"task", &pieces).unwrap(), len);
+        assert_eq!(chunks[format::HEADER_LEN..], journal.buffer);
+        assert_eq!(decode(&chunks).unwrap().records.len(), 1);
     }
 }

@@ -17,6 +17,9 @@ use crate::options::{folder, with_suffix};
 /// Unit in which a file system may lose data but keep the length of the file.
 const BLOCK: usize = 4096;
 
+/// Bytes of a target that are compared at once: a number of blocks.
+const SPAN: usize = 64 * BLOCK;
+
 /// Result of a recovery.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
@@ -67,9 +70,7 @@ pub fn recover(rescue: &Path, dag: &Dag) -> Result<Option<Recovered>, JournalErr
             if !lock_if_possible(&journal) {
                 return Err(JournalError::InUse { path });
             }
-            let mut bytes = Vec::new();
-            journal.read_to_end(&mut bytes).map_err(read_error)?;
-            bytes
+            read_whole(&mut journal).map_err(read_error)?
         }
     };
     let content = format::decode(&bytes).map_err(|error| read_error(io::Error::other(error)))?;
@@ -277,19 +278,62 @@ impl Target<'_> {
             self.warn_skipped("it is not as long as the last run left it");
             return Ok(());
         }
-        let expected = self.data.concat();
-        let mut found = vec![0; usize::try_from(len - self.start).map_err(io::Error::other)?];
-        file.read_exact_at(&mut found, self.start)?;
-        if !can_be_left_of(&expected, &found, self.start) {
-            self.warn_skipped("others have written to it since");
-            return Ok(());
+        let mut is_complete = len == self.end;
+        for (at, expected) in self.spans() {
+            let mut found = vec![
+                0;
+                usize::try_from(len.saturating_sub(at))
+                    .map_or(SPAN, |left| left.min(expected.len()))
+            ];
+            file.read_exact_at(&mut found, at)?;
+            if !can_be_left_of(&expected, &found, at) {
+                self.warn_skipped("others have written to it since");
+                return Ok(());
+            }
+            is_complete &= found == expected;
         }
-        if found != expected {
-            file.write_all_at(&expected, self.start)?;
+        if !is_complete {
+            let mut at = self.start;
+            for data in &self.data {
+                file.write_all_at(data, at)?;
+                at += data.len() as u64;
+            }
             tracing::info!("Completed the forwarded data in {}", self.path.display());
         }
         file.sync_data()
     }
+
+    /// Returns the data in spans that end where a block of the file ends, and where each begins.
+    fn spans(&self) -> impl Iterator<Item = (u64, Vec<u8>)> + '_ {
+        let mut pieces = self.data.iter().copied();
+        let mut rest: &[u8] = &[];
+        let mut at = self.start;
+        std::iter::from_fn(move || {
+            let mut span = Vec::new();
+            let end = SPAN - (at % BLOCK as u64) as usize;
+            while span.len() < end {
+                if rest.is_empty() {
+                    let Some(piece) = pieces.next() else { break };
+                    rest = piece;
+                }
+                let (head, tail) = rest.split_at(rest.len().min(end - span.len()));
+                span.extend_from_slice(head);
+                rest = tail;
+            }
+            let begin = at;
+            at += span.len() as u64;
+            (!span.is_empty()).then_some((begin, span))
+        })
+    }
+}
+
+/// Reads the rest of a file. Without enough memory, that is an error.
+fn read_whole(file: &mut File) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+    bytes.try_reserve_exact(len + 1).map_err(io::Error::other)?;
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// True if a crash can have left `found` of `expected`: its beginning, with lost blocks. `found` is not

@@ -1,12 +1,14 @@
 //! Sends without waiting, and receives with pauses: the part that both sides share.
 
 use std::collections::VecDeque;
+use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mpi::ffi;
 use mpi::topology::{AnyProcess, Communicator as _, SimpleCommunicator};
 use mpi::traits::{Equivalence as _, Source as _};
+use rustc_hash::FxHashMap;
 
 use super::doorbell::Doorbells;
 use super::{MASTER, Mpi};
@@ -16,8 +18,22 @@ use crate::transport::{TransportError, WaitPolicy};
 
 /// Tag of encoded messages.
 pub(super) const MESSAGE: mpi::Tag = 1;
+/// Tag of a piece of an encoded message that is too long for one MPI message; [`MESSAGE`] ends it.
+const CHUNK: mpi::Tag = 3;
+/// Tag of forwarded data that comes ahead of its message.
+pub(super) const PART: mpi::Tag = 4;
 /// Tag of the empty message that is the last one of its sender.
 pub(super) const GOODBYE: mpi::Tag = 2;
+
+/// Maximum bytes of an MPI message. MPI libraries may send more than about 4 kB in another way: the receiver
+/// reads the memory of the sender, which the system forbids for processes that do not trust their tasks.
+pub(super) const MAX_BYTES: usize = 4000;
+
+/// Maximum bytes of an encoded message: more than any system takes as the arguments of a process.
+const MAX_MESSAGE: usize = 64 << 20;
+
+/// Maximum parts on their way from one process.
+const MAX_PARTS: usize = 16;
 
 /// Maximum pause between two polls. Idle processes then need less than a hundredth of a core, and receive a
 /// message within two milliseconds.
@@ -45,6 +61,17 @@ pub enum Waiting {
     Busy,
 }
 
+/// `MPI_Isend`, or `MPI_Issend`, which completes when the receiver takes the message.
+type SendFunction = unsafe extern "C" fn(
+    *const c_void,
+    c_int,
+    ffi::MPI_Datatype,
+    c_int,
+    c_int,
+    ffi::MPI_Comm,
+    *mut ffi::MPI_Request,
+) -> c_int;
+
 /// This process in the MPI program.
 pub(super) struct Endpoint<'a> {
     world: &'a SimpleCommunicator,
@@ -57,6 +84,8 @@ pub(super) struct Endpoint<'a> {
     /// Requests of `interrupt` that the caller knows of.
     known_requests: u32,
     sends: VecDeque<PendingSend>,
+    /// Messages of which only the first pieces have come.
+    incomplete: FxHashMap<Rank, Vec<u8>>,
     last_peer_check: Instant,
 }
 
@@ -81,6 +110,7 @@ impl<'a> Endpoint<'a> {
             interrupt,
             known_requests: 0,
             sends: VecDeque::new(),
+            incomplete: FxHashMap::default(),
             last_peer_check: Instant::now(),
         }
     }
@@ -111,18 +141,50 @@ impl<'a> Endpoint<'a> {
         self.sends.is_empty()
     }
 
+    /// Sends a message without waiting.
+    pub(super) fn send(&mut self, to: Rank, tag: mpi::Tag, mut bytes: Vec<u8>) -> Result<(), TransportError> {
+        if bytes.len() > MAX_MESSAGE {
+            return Err(TransportError::TooLong(bytes.len()));
+        }
+        if bytes.len() > MAX_BYTES {
+            let last = (bytes.len() - 1) / MAX_BYTES * MAX_BYTES;
+            for chunk in bytes[..last].chunks(MAX_BYTES) {
+                self.start_send(to, CHUNK, chunk.to_vec(), ffi::MPI_Isend)?;
+            }
+            bytes = bytes.split_off(last);
+        }
+        self.start_send(to, tag, bytes, ffi::MPI_Isend)
+    }
+
+    /// Sends a part if there are not too many on their way. A part is on its way until the receiver takes it,
+    /// so that parts need no memory there. Returns whether it was sent.
+    pub(super) fn send_part(&mut self, to: Rank, part: &[u8]) -> Result<bool, TransportError> {
+        self.drop_completed_sends();
+        let has_room = self.sends.len() < MAX_PARTS;
+        if has_room {
+            self.start_send(to, PART, part.to_vec(), ffi::MPI_Issend)?;
+        }
+        Ok(has_room)
+    }
+
     #[expect(
         unsafe_code,
         reason = "the safe interface ties a send to the life of a borrowed buffer"
     )]
-    pub(super) fn send(&mut self, to: Rank, tag: mpi::Tag, bytes: Vec<u8>) -> Result<(), TransportError> {
+    fn start_send(
+        &mut self,
+        to: Rank,
+        tag: mpi::Tag,
+        bytes: Vec<u8>,
+        function: SendFunction,
+    ) -> Result<(), TransportError> {
         let count = i32::try_from(bytes.len()).map_err(|_| TransportError::TooLong(bytes.len()))?;
         let rank = i32::try_from(to.0).map_err(|_| TransportError::UnknownRank(to))?;
         let mut request = std::mem::MaybeUninit::uninit();
         // SAFETY: the bytes are on the heap and stay in the queue, unchanged, until MPI is done with them.
-        // The communicator is that of the running program. MPI_Isend initializes the request.
+        // The communicator is that of the running program. The function initializes the request.
         let request = unsafe {
-            ffi::MPI_Isend(
+            function(
                 bytes.as_ptr().cast(),
                 count,
                 ffi::RSMPI_UINT8_T,
@@ -162,6 +224,24 @@ impl<'a> Endpoint<'a> {
     /// Receives a message into `buffer`, if there is one. Returns sender and tag.
     pub(super) fn poll(&mut self, buffer: &mut Vec<u8>) -> Option<(Rank, mpi::Tag)> {
         self.drop_completed_sends();
+        loop {
+            let (from, tag) = self.receive(buffer)?;
+            if tag == CHUNK {
+                self.incomplete.entry(from).or_default().extend_from_slice(buffer);
+                continue;
+            }
+            if tag == MESSAGE
+                && !self.incomplete.is_empty()
+                && let Some(mut whole) = self.incomplete.remove(&from)
+            {
+                whole.append(buffer);
+                *buffer = whole;
+            }
+            return Some((from, tag));
+        }
+    }
+
+    fn receive(&self, buffer: &mut Vec<u8>) -> Option<(Rank, mpi::Tag)> {
         let (message, status) = AnyProcess::immediate_matched_probe(&self.world.any_process())?;
         let len = usize::try_from(status.count(u8::equivalent_datatype())).unwrap_or(0);
         buffer.clear();

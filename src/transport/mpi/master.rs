@@ -1,13 +1,18 @@
 //! The master's side.
 
 use std::collections::VecDeque;
+use std::path::Path;
 use std::time::Duration;
 
-use super::endpoint::{Endpoint, GOODBYE, MAX_PAUSE, MESSAGE, PEER_CHECK_INTERVAL};
+use super::endpoint::{Endpoint, GOODBYE, MAX_PAUSE, MESSAGE, PART, PEER_CHECK_INTERVAL};
 use super::patience::Patience;
 use crate::protocol::{Rank, ToMaster, ToWorker};
 use crate::transport::error::Peer;
+use crate::transport::parts::Arrivals;
 use crate::transport::{MasterTransport, Traffic, TransportError, WaitPolicy};
+
+/// Maximum parts taken before the caller can do something else.
+const MAX_PARTS_AT_ONCE: u32 = 256;
 
 /// The master's side.
 pub struct MpiMaster<'a> {
@@ -21,10 +26,11 @@ pub struct MpiMaster<'a> {
     suspect: Option<Rank>,
     traffic: Traffic,
     buffer: Vec<u8>,
+    arrivals: Arrivals,
 }
 
 impl<'a> MpiMaster<'a> {
-    pub(super) fn new(endpoint: Endpoint<'a>, workers: u32) -> Self {
+    pub(super) fn new(endpoint: Endpoint<'a>, workers: u32, folder: &Path) -> Self {
         Self {
             endpoint,
             workers,
@@ -33,6 +39,7 @@ impl<'a> MpiMaster<'a> {
             suspect: None,
             traffic: Traffic::default(),
             buffer: Vec::new(),
+            arrivals: Arrivals::new(folder),
         }
     }
 
@@ -73,7 +80,7 @@ impl<'a> MpiMaster<'a> {
         self.silent().filter(|rank| self.endpoint.is_gone(*rank))
     }
 
-    /// Decodes the message in the buffer. Returns `None` for a goodbye, and notes it.
+    /// Decodes the message in the buffer. Returns `None` for a goodbye and for a part, and notes them.
     fn take(&mut self, from: Rank, tag: mpi::Tag) -> Result<Option<(Rank, ToMaster)>, TransportError> {
         self.traffic.received += self.buffer.len() as u64;
         if tag == GOODBYE {
@@ -82,10 +89,15 @@ impl<'a> MpiMaster<'a> {
             }
             return Ok(None);
         }
-        let message = ToMaster::decode(&self.buffer).map_err(|source| TransportError::Decode {
+        if tag == PART {
+            self.arrivals.add(from, &self.buffer);
+            return Ok(None);
+        }
+        let mut message = ToMaster::decode(&self.buffer).map_err(|source| TransportError::Decode {
             from: Peer::Worker(from),
             source,
         })?;
+        self.arrivals.complete(from, &mut message);
         Ok(Some((from, message)))
     }
 }
@@ -108,7 +120,7 @@ impl MasterTransport for MpiMaster<'_> {
         if let Some(early) = self.early.pop_front() {
             return Ok(Some(early));
         }
-        loop {
+        for _ in 0..MAX_PARTS_AT_ONCE {
             let received = self
                 .endpoint
                 .wait(timeout.min(PEER_CHECK_INTERVAL), &mut self.buffer);
@@ -120,6 +132,7 @@ impl MasterTransport for MpiMaster<'_> {
                 return Ok(Some(message));
             }
         }
+        Ok(None)
     }
 
     fn set_wait_policy(&mut self, policy: WaitPolicy) {

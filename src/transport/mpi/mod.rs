@@ -17,6 +17,7 @@ mod shared_memory;
 mod worker;
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -105,11 +106,11 @@ impl Mpi {
         u32::try_from(self.world.size()).unwrap_or(0)
     }
 
-    /// Returns the master's side; for rank 0.
+    /// Returns the master's side; for rank 0. Files without names for large data are in `folder`.
     #[must_use]
-    pub fn master(&self, waiting: Waiting, interrupt: Arc<Interrupt>) -> MpiMaster<'_> {
+    pub fn master(&self, waiting: Waiting, interrupt: Arc<Interrupt>, folder: &Path) -> MpiMaster<'_> {
         let workers = self.size().saturating_sub(1);
-        MpiMaster::new(Endpoint::new(self, waiting, interrupt), workers)
+        MpiMaster::new(Endpoint::new(self, waiting, interrupt), workers, folder)
     }
 
     /// Returns a worker's side; for the other ranks.

@@ -89,6 +89,16 @@ fn scp_with_a_real_server() {
     write(run.path("big"), noise(3_000_000));
     let there = run.path("there");
     let url = |name: &str| format!("scp://127.0.0.1:{port}{}/{name}", there.display());
+    // Nobody knows the key of this server.
+    let result = run.run(&[transfer("a", &url("d/a"))]);
+    assert_eq!(result.code(), 1, "{}", result.details());
+    assert!(
+        result.stderr.contains("Failed after 1 attempt: ")
+            && result.stderr.contains("PEGASUS_SSH_HOST_KEYS=new"),
+        "{}",
+        result.details()
+    );
+    run.set("PEGASUS_SSH_HOST_KEYS", "ignore");
     run.run(&[
         mkdir(&url("made/deep")),
         transfer("a", &url("d/a")),
@@ -175,6 +185,7 @@ fn start_nginx(run: &TransferRun, plain: u16, secure: u16) -> Server {
              ssl_certificate {top}/tls.crt; ssl_certificate_key {top}/tls.key;
              root {top}/root;
              location /moved {{ return 302 /big; }}
+             location /down {{ return 302 http://localhost:{plain}/big; }}
              location /dav/ {{
                auth_basic realm; auth_basic_user_file {top}/users;
                dav_methods PUT DELETE MKCOL; dav_access user:rw;
@@ -236,6 +247,15 @@ fn http_and_webdav_with_a_real_server() {
     run.set("SSL_CERT_FILE", run.path("ca.crt"));
     run.run(&[https("got/4")]).ok();
     assert_eq!(fs::read(run.path("got/4")).expect("fetched"), b"hello");
+    // From https, no redirection leads to http.
+    let result = run.run(&[transfer(&format!("https://localhost:{secure}/down"), "got/5")]);
+    assert_eq!(result.code(), 1);
+    assert!(
+        result.stderr.contains("Failed after 1 attempt") && result.stderr.contains("which is not encrypted"),
+        "{}",
+        result.details()
+    );
+    assert!(!run.path("got/5").exists());
     let dav = |name: &str| format!("webdav://{host}/dav/{name}");
     run.run(&[
         mkdir(&dav("new/deep")),

@@ -9,6 +9,9 @@ const KICKSTART_VALUES: &[u8] = b"nNRLTBioelwWSsIkK";
 /// Letters of kickstart's options without a value.
 const KICKSTART_FLAGS: &[u8] = b"HfqXtzZFc";
 
+/// End of the name of a script of pmc-plan that sets secret variables and runs its arguments.
+const SECRETS: &[u8] = b".secrets";
+
 /// Returns the program that a command finally runs.
 #[must_use]
 pub fn application(words: &[Vec<u8>]) -> &[u8] {
@@ -23,6 +26,7 @@ pub fn application(words: &[Vec<u8>]) -> &[u8] {
         rest = match name.as_bytes() {
             b"pegasus-kickstart" | b"kickstart" | b"invoke" => after_kickstart(arguments),
             b"env" => after_env(arguments),
+            b"sh" if arguments.first().is_some_and(|script| script.ends_with(SECRETS)) => &arguments[1..],
             _ => return first,
         };
     }
@@ -79,6 +83,11 @@ mod tests {
             app("/usr/bin/env A=b -u C /p/kickstart -n x -- /bin/ls"),
             "/bin/ls"
         );
+        assert_eq!(
+            app("env A=b /bin/sh /s/w-0.secrets /p/kickstart -n x -- /bin/ls"),
+            "/bin/ls"
+        );
+        assert_eq!(app("/bin/sh script"), "/bin/sh");
         assert_eq!(app("/bin/ls -l"), "/bin/ls");
         assert_eq!(app("/p/pegasus-kickstart -n x -I args"), "/p/pegasus-kickstart");
         assert_eq!(app("/p/pegasus-kickstart -n"), "/p/pegasus-kickstart");

@@ -7,7 +7,7 @@ use std::time::{Instant, SystemTime};
 
 use nix::errno::Errno;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
-use nix::sys::prctl::set_child_subreaper;
+use nix::sys::prctl::{get_dumpable, set_child_subreaper, set_dumpable};
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, dup2_stdin, dup2_stdout, getpgrp, getpid, setpgid};
@@ -53,6 +53,8 @@ fn serve(inherited: Inherited, mut signals: ProcessSignals) -> io::Result<()> {
     if getpgrp() != getpid() {
         setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
     }
+    // Tasks must not reach the pipes and the memory of the server, which has the rights of the same user.
+    set_dumpable(false)?;
     // Processes that a task leaves behind become children of the server, so it notices them.
     set_child_subreaper(true)?;
     // Dropped last: their end shows the executor that the server has finished.
@@ -70,8 +72,9 @@ fn serve(inherited: Inherited, mut signals: ProcessSignals) -> io::Result<()> {
     while let Some(request) = pmc_wire::receive_request(&socket, &pipes.read, &mut buffer)? {
         // Signals between tasks are for no task.
         signals.discard();
+        let ticket = request.ticket;
         let reply = server.run_task(request, &mut signals);
-        pmc_wire::send_reply(&pipes.write, reply)?;
+        pmc_wire::send_reply(&pipes.write, ticket, reply)?;
         if reply.last {
             break;
         }
@@ -143,7 +146,9 @@ impl Server {
             peak_kib,
         } = cli::run(request.words, context, host, &mut interrupts);
         drop(binding);
-        let last = size.max(written) > MAX_MESSAGE || self.builtins.must_exit() || has_children();
+        // Kickstart makes the process accessible if a job cannot do its work otherwise.
+        let is_open = get_dumpable() != Ok(false);
+        let last = size.max(written) > MAX_MESSAGE || self.builtins.must_exit() || is_open || has_children();
         Reply { code, last, peak_kib }
     }
 

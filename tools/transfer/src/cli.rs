@@ -69,6 +69,7 @@ fn registry(options: &Options, cancel: &Cancel) -> Registry {
     let timeouts = Timeouts {
         idle,
         connect: Timeouts::default().connect.min(idle),
+        lowest_rate: options.min_rate,
     };
     remote::registry(environment, timeouts, cancel)
 }

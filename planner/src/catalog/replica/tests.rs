@@ -112,11 +112,11 @@ fn invalid_catalogs_are_refused() {
             "replicas:\n- {lfn: a, pfn: /a}\n- {lfn: 'b(', pfns: [{site: x}], regex: true}\n"
         )
         .expect_err("wrong"),
-        "r.yml:2:12: Illegal key pfn for element replica\n  \
+        "r.yml:2:3: a replica needs the key pfns\n\
+         r.yml:2:12: Illegal key pfn for element replica\n  \
          hint: did you mean `pfns`? legal keys are lfn, pfns, checksum, metadata, regex\n\
-         r.yml:2:3: a replica needs the key pfns\n\
-         r.yml:3:22: an entry of pfns needs the key pfn\n\
-         r.yml:3:9: the pattern `b(` is invalid: unclosed group"
+         r.yml:3:9: the pattern `b(` is invalid: unclosed group\n\
+         r.yml:3:22: an entry of pfns needs the key pfn"
     );
     assert_eq!(
         loaded("r", Some("JDBCRC"), "").expect_err("wrong"),

@@ -94,15 +94,15 @@ fn invalid_yaml_is_refused() {
          sites.yml:2:24: Illegal key direcories for element site\n  \
          hint: did you mean `directories`? legal keys are name, arch, os.type, os.release, os.version, \
          directories, grids, profiles, metadata\n\
+         sites.yml:3:3: the site a is listed twice\n\
          sites.yml:3:34: `scratch` is not a type of directory\n  \
          hint: types are sharedScratch, sharedStorage, localScratch, localStorage\n\
          sites.yml:3:54: a directory needs the key path\n\
-         sites.yml:3:3: the site a is listed twice\n\
          sites.yml:4:3: a site needs the key name\n\
+         sites.yml:5:59: the site has two directories of this type\n\
          sites.yml:5:104: a file server needs the key url\n\
          sites.yml:5:142: `write` is not an operation of a file server\n  \
-         hint: operations are all, get, put\n\
-         sites.yml:5:59: the site has two directories of this type"
+         hint: operations are all, get, put"
     );
     assert_eq!(
         loaded("sites.yml", "site: []").expect_err("wrong"),

@@ -149,12 +149,12 @@ fn invalid_yaml_is_refused() {
         loaded("t.yml", text).expect_err("wrong"),
         "t.yml:2:21: the site of a transformation needs the key pfn\n\
          t.yml:2:32: the site of a transformation needs the key name\n\
-         t.yml:2:104: `static` is not a type of transformation\n  hint: types are installed, stageable\n\
          t.yml:2:58: transformation a: `a` is stageable, so it must be an absolute path or a URL\n\
+         t.yml:2:104: `static` is not a type of transformation\n  hint: types are installed, stageable\n\
+         t.yml:3:3: a transformation needs the key name\n\
          t.yml:3:4: Illegal key site for element transformation\n  \
          hint: did you mean `sites`? legal keys are namespace, name, version, metadata, profiles, hooks, \
-         requires, checksum, sites\n\
-         t.yml:3:3: a transformation needs the key name"
+         requires, checksum, sites"
     );
 }
 

@@ -46,7 +46,7 @@ fn wrong_values_are_reported() {
          w:8:78: `in` is not a type of file use\n  hint: types are input, output, inout, checkpoint\n\
          w:8:115: optional must be true or false, not `maybe`\n\
          w:8:128: size must be a whole number, not `big`\n\
-         w:9:60: the profile pegasus::memory must be a whole number of MB, not `2 GB`\n\
+         w:9:60: the profile pegasus::memory must be a whole number of MiB, not `2 GB`\n\
          w:9:67: `envs` is no namespace of profiles\n  \
          hint: did you mean env? namespaces are pegasus, env, dagman, condor, globus, selector, hints, metadata, stat\n\
          w:10:3: the job id A is used twice, first in line 3\n\
@@ -221,8 +221,8 @@ fn wrong_dax_elements_are_reported() {
          w:3:22: the element uses needs the attribute name\n\
          w:3:39: the attribute transfer must be true, false or optional, not `perhaps`\n\
          w:4:1: job C needs the attribute file\n\
-         w:6:1: job t has no id\n\
-         w:5:16: the dependency X -> A names the job X, which does not exist"
+         w:5:16: the dependency X -> A names the job X, which does not exist\n\
+         w:6:1: job t has no id"
     );
     assert_eq!(
         refused("<adag name=\"x\" version=\"4.0\"><job id=\"A\" name=\"t\"/></adag>"),

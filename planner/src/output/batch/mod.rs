@@ -2,7 +2,9 @@
 //! template directory replace the built-in templates.
 
 mod resources;
+mod settings;
 mod size;
+mod transport;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -18,9 +20,10 @@ use crate::scheduler::Script;
 use super::Plan;
 use super::command::shell_quote;
 
+pub(crate) use resources::{NodeSize, Resources};
+pub(crate) use settings::{parse_megabytes, parse_minutes};
 pub(crate) use size::describe;
-
-pub(crate) use resources::{NodeSize, Resources, parse_megabytes, parse_minutes};
+pub(crate) use transport::lacks_mpi;
 
 /// Template included by all others: it starts the run.
 const RUN: (&str, &str) = ("run.j2", include_str!("../../../../templates/run.j2"));
@@ -133,6 +136,8 @@ fn values(plan: &Plan<'_>, resources: &Resources, executor: &str, scheduler: Sch
         dag => format!("{}.dag", plan.base),
         executor => executor,
         launcher => resources.launcher(scheduler),
+        agents => resources.agents(scheduler),
+        slots => resources.slots(),
         nodes => resources.nodes,
         tasks_per_node => resources.tasks_per_node,
         ranks => resources.ranks(),

@@ -3,10 +3,13 @@
 use std::path::PathBuf;
 
 use crate::error::{Cause, PlanError, Problem};
-use crate::profiles::{Namespace, Profiles};
+use crate::profiles::Profiles;
 use crate::properties::Properties;
 use crate::request::Request;
 use crate::scheduler::Scheduler;
+
+use super::settings::{COUNT, DRAIN, MEMORY, Reader, TIME, Text, schedulers};
+use super::transport::{self, Transport};
 
 /// Default number of nodes.
 const NODES: u32 = 1;
@@ -49,6 +52,8 @@ pub(crate) struct Resources {
     /// Account or project.
     pub(crate) account: Option<String>,
     launcher: Option<String>,
+    /// How the processes exchange messages.
+    pub(super) transport: Transport,
     /// Size of a node, if known.
     pub(crate) node: NodeSize,
     /// Minutes before the executor's time limit at which it stops starting tasks; `None`: default.
@@ -105,7 +110,7 @@ impl NodeSize {
 
 impl Resources {
     /// Collects the resources from options, else properties `pegasus.batch.*`, else profiles of the site,
-    /// which win over profiles in properties.
+    /// which win over profiles in properties. `lacks_mpi`: the executor is known to have no MPI.
     ///
     /// # Errors
     /// All invalid values.
@@ -113,6 +118,7 @@ impl Resources {
         request: &Request,
         properties: &Properties,
         site: &Profiles,
+        lacks_mpi: bool,
     ) -> Result<Self, PlanError> {
         let options = &request.batch;
         let stampede = properties.get_bool("pegasus.batch.stampede", false)?;
@@ -135,6 +141,7 @@ impl Resources {
             "batch.launcher",
             Text::Line,
         );
+        let transport = reader.transport(launcher.as_deref(), nodes, lacks_mpi);
         let scheduler_names = reader.value("scheduler", None);
         let schedulers = schedulers(request, scheduler_names, &mut reader.problems);
         let has_choice =
@@ -154,6 +161,7 @@ impl Resources {
         });
         let is_default = setup.is_none()
             && launcher.is_none()
+            && transport == Transport::Mpi
             && directives.is_empty()
             && [nodes, tasks_per_node, minutes, cpus, memory, drain]
                 .iter()
@@ -173,6 +181,7 @@ impl Resources {
             queue,
             account,
             launcher,
+            transport,
             node: NodeSize {
                 cpus,
                 memory_mb: memory.filter(|mb| *mb > 0).map(u64::from),
@@ -223,12 +232,21 @@ impl Resources {
 
     /// Returns whether there is one process, which is too few under MPI.
     fn is_single_process(&self) -> bool {
-        self.ranks() < 2 && self.launcher.as_deref() != Some("none")
+        self.ranks() < 2 && self.transport == Transport::Mpi
     }
 
-    /// Returns whether the executor runs on one node without MPI.
-    pub(crate) fn is_local(&self) -> bool {
-        self.launcher.as_deref() == Some("none")
+    /// Returns whether the executor starts as one process, and runs as many tasks on a node as it has cores.
+    pub(crate) fn has_slot_for_each_core(&self) -> bool {
+        match self.transport {
+            Transport::None => true,
+            Transport::Agents => self.slots().is_none(),
+            Transport::Mpi => false,
+        }
+    }
+
+    /// Returns the number of tasks that an agent runs at a time, if it is not the number of its cores.
+    pub(super) fn slots(&self) -> Option<u32> {
+        (!self.all_cores).then_some(self.tasks_per_node)
     }
 
     /// Returns the total number of processes.
@@ -238,13 +256,15 @@ impl Resources {
 
     /// Returns whether the script asks for whole nodes and starts a process for each core.
     pub(crate) fn uses_all_cores(&self, scheduler: Scheduler) -> bool {
-        self.all_cores && scheduler == Scheduler::Slurm
+        // The others ask for cores by number.
+        self.all_cores && matches!(scheduler, Scheduler::Slurm | Scheduler::Flux)
     }
 
     /// Returns whether the script asks for all memory of its nodes.
     pub(crate) fn uses_all_memory(&self, scheduler: Scheduler) -> bool {
-        let is_default = self.uses_all_cores(scheduler) && self.node.memory_mb.is_none();
-        scheduler == Scheduler::Slurm && (self.all_memory || is_default)
+        // The others give the memory of a whole node with its cores, or ask for memory by number.
+        scheduler == Scheduler::Slurm
+            && (self.all_memory || (self.all_cores && self.node.memory_mb.is_none()))
     }
 
     /// Returns the CPUs for each process, if the size of a node is known.
@@ -252,14 +272,28 @@ impl Resources {
         self.node.cpus.map(|cpus| (cpus / self.tasks_per_node).max(1))
     }
 
-    /// Returns the command that starts the processes.
+    /// Returns how the executor starts its agents, if it has some.
+    pub(super) fn agents(&self, scheduler: Scheduler) -> Option<&str> {
+        (self.transport == Transport::Agents).then(|| match &self.launcher {
+            Some(launcher) => launcher.as_str(),
+            None => transport::agent_launcher(scheduler),
+        })
+    }
+
+    /// Returns the command that starts the processes, `none` if the script starts only one.
     pub(crate) fn launcher(&self, scheduler: Scheduler) -> String {
+        if self.transport != Transport::Mpi {
+            return "none".into();
+        }
         match (&self.launcher, scheduler) {
             // By itself, it would start one process on each node.
-            (Some(launcher), _) if launcher == "srun" && self.uses_all_cores(scheduler) => {
+            (Some(launcher), Scheduler::Slurm) if launcher == "srun" && self.all_cores => {
                 "srun --ntasks-per-node=\"$SLURM_CPUS_ON_NODE\"".into()
             }
             (Some(launcher), _) => launcher.clone(),
+            (None, Scheduler::Flux) if self.all_cores => {
+                format!("flux run --nodes={} --exclusive --tasks-per-core=1", self.nodes)
+            }
             (None, Scheduler::Flux) => format!("flux run --nodes={} --ntasks={}", self.nodes, self.ranks()),
             (None, Scheduler::Cobalt) => {
                 format!("aprun -n {} -N {}", self.ranks(), self.tasks_per_node)
@@ -281,7 +315,10 @@ impl Resources {
     /// Returns the minutes from the start of the job to the signal after which no task is started, `None`
     /// without such a signal. By default, only Slurm sends it, and only to launchers that forward it.
     pub(crate) fn drain_after(&self, scheduler: Scheduler) -> Option<u32> {
-        let launcher = self.launcher.as_deref().unwrap_or("mpiexec");
+        let launcher = match self.transport {
+            Transport::Mpi => self.launcher.as_deref().unwrap_or("mpiexec"),
+            Transport::Agents | Transport::None => "none",
+        };
         let first = launcher.split_whitespace().next().unwrap_or_default();
         let program = first.rsplit('/').next().unwrap_or_default();
         let limit = self.max_wall_time(scheduler);
@@ -303,15 +340,15 @@ impl Resources {
         }
         if let Some(scheduler) = self.preferred
             && self.all_cores
-            && scheduler != Scheduler::Slurm
-            && self.launcher.as_deref() != Some("none")
+            && !self.uses_all_cores(scheduler)
+            && self.transport == Transport::Mpi
         {
             warnings.push(format!(
                 "the script for {scheduler} starts {TASKS_PER_NODE} processes on each node, because the number of its \
                  cores is unknown: give --node-cpus or --ntasks-per-node"
             ));
         }
-        if self.launcher.as_deref() == Some("none") && self.nodes > 1 {
+        if self.transport == Transport::None && self.nodes > 1 {
             warnings.push(format!(
                 "the launcher none starts the executor on one node only; {} nodes are requested",
                 self.nodes
@@ -330,219 +367,9 @@ impl Resources {
     }
 }
 
-/// Keys of Globus that mean the same as those of the namespace `pegasus`.
-const GLOBUS_KEYS: &[(&str, &str)] = &[
-    ("maxwalltime", "maxwalltime"),
-    ("nodes", "hostcount"),
-    ("ppn", "xcount"),
-    ("project", "project"),
-    ("queue", "queue"),
-];
-
-/// Reader for settings of batch jobs.
-struct Reader<'a> {
-    properties: &'a Properties,
-    site: &'a Profiles,
-    problems: Vec<Problem>,
-}
-
-impl<'a> Reader<'a> {
-    /// Returns a value that is not empty: from the property `pegasus.batch.…`, else from a profile.
-    fn value(&self, property: &str, profile: Option<&str>) -> Option<&'a str> {
-        let globus = || GLOBUS_KEYS.iter().find(|(key, _)| Some(*key) == profile);
-        self.properties
-            .get(&format!("pegasus.batch.{property}"))
-            .or_else(|| self.site.pegasus(profile?))
-            .or_else(|| self.site.get(Namespace::Globus, globus()?.1))
-            .or_else(|| self.properties.get(&format!("pegasus.{}", profile?)))
-            .or_else(|| self.properties.get(&format!("globus.{}", globus()?.1)))
-            .map(str::trim)
-            .filter(|t| !t.is_empty())
-    }
-
-    fn number(
-        &mut self,
-        option: Option<u32>,
-        property: &str,
-        profile: Option<&str>,
-        kind: Number,
-    ) -> Option<u32> {
-        if option.is_some() {
-            return option;
-        }
-        let text = self.value(property, profile)?;
-        let number = (kind.parse)(text).filter(|&n| n >= kind.min);
-        if number.is_none() {
-            let profile = profile.map_or(String::new(), |p| format!(" or the profile pegasus::{p}"));
-            self.problems.push(Cause::Batch.problem(format!(
-                "the property pegasus.batch.{property}{profile} must be {}, not {text}",
-                kind.description
-            )));
-        }
-        number
-    }
-
-    /// Returns a text without line breaks, which would add lines to the script.
-    fn text(&mut self, option: Option<&String>, property: &str, profile: &str, kind: Text) -> Option<String> {
-        let value = || self.value(property, Some(profile));
-        let text = option.map(String::as_str).or_else(value)?.to_owned();
-        if text.contains(|c: char| c.is_control() || (kind == Text::Word && c.is_whitespace())) {
-            self.problems.push(Cause::Batch.problem(format!(
-                "the {property} of the batch job must be {}, not {text:?}",
-                if kind == Text::Line {
-                    "one line"
-                } else {
-                    "one word"
-                }
-            )));
-        }
-        Some(text)
-    }
-}
-
-/// A text without line breaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Text {
-    Line,
-    /// A text without white space.
-    Word,
-}
-
-/// A kind of number.
-#[derive(Clone, Copy)]
-struct Number {
-    parse: fn(&str) -> Option<u32>,
-    min: u32,
-    description: &'static str,
-}
-
-const COUNT: Number = Number {
-    parse: |text| text.parse().ok(),
-    min: 1,
-    description: "a positive number",
-};
-const TIME: Number = Number {
-    parse: parse_minutes,
-    min: 1,
-    description: "a positive number of minutes or HH:MM:SS",
-};
-const DRAIN: Number = Number {
-    parse: parse_minutes,
-    min: 0,
-    description: "a number of minutes or HH:MM:SS",
-};
-const MEMORY: Number = Number {
-    parse: parse_megabytes,
-    min: 0,
-    description: "a number of MiB, or a number with M, G or T",
-};
-
-/// Returns the schedulers that get a script: PBS and Slurm always, others on request.
-fn schedulers(request: &Request, property: Option<&str>, problems: &mut Vec<Problem>) -> Vec<Scheduler> {
-    let mut requested = request.batch.schedulers.clone();
-    if requested.is_empty() {
-        for name in property
-            .unwrap_or_default()
-            .split(',')
-            .map(str::trim)
-            .filter(|name| !name.is_empty())
-        {
-            match Scheduler::parse(name) {
-                Some(scheduler) => requested.push(scheduler),
-                None => problems.push(Cause::Batch.problem(format!(
-                    "the property pegasus.batch.scheduler: {}",
-                    Scheduler::unknown(name)
-                ))),
-            }
-        }
-    }
-    if requested.is_empty() {
-        requested.extend(request.batch.detected);
-    }
-    let mut all: Vec<Scheduler> = Vec::new();
-    for scheduler in requested {
-        match all.iter().find(|known| known.suffix() == scheduler.suffix()) {
-            Some(&known) if known != scheduler => problems.push(Cause::Batch.problem(format!(
-                "the scripts for {known} and {scheduler} would have the same name: choose one of the two"
-            ))),
-            Some(_) => {}
-            None => all.push(scheduler),
-        }
-    }
-    for scheduler in [Scheduler::Torque, Scheduler::Slurm] {
-        if !all.iter().any(|known| known.suffix() == scheduler.suffix()) {
-            all.push(scheduler);
-        }
-    }
-    all
-}
-
-/// Parses minutes: `N` (minutes), `HH:MM`, `HH:MM:SS` or `D-HH:MM:SS`. Rounds seconds up.
-pub(crate) fn parse_minutes(text: &str) -> Option<u32> {
-    let text = text.trim();
-    if let Ok(minutes) = text.parse::<u32>() {
-        return Some(minutes);
-    }
-    let (days, clock) = match text.split_once('-') {
-        Some((days, clock)) => (days.parse::<u32>().ok()?, clock),
-        None => (0, text),
-    };
-    let parts: Vec<u32> = clock
-        .split(':')
-        .map(|part| {
-            part.parse()
-                .ok()
-                .filter(|_| part.bytes().all(|b| b.is_ascii_digit()))
-        })
-        .collect::<Option<_>>()?;
-    let (hours, minutes, seconds) = match parts.as_slice() {
-        [h, m] => (*h, *m, 0),
-        [h, m, s] => (*h, *m, *s),
-        _ => return None,
-    };
-    days.checked_mul(24 * 60)?
-        .checked_add(hours.checked_mul(60)?)?
-        .checked_add(minutes)?
-        .checked_add(seconds.div_ceil(60))
-}
-
-/// Parses MiB: `N` (MiB) or a number with the unit M, G or T (with or without B), in powers of 1024.
-pub(crate) fn parse_megabytes(text: &str) -> Option<u32> {
-    let text = text.trim();
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == ' ');
-    let factor = match text[digits.len()..].trim().to_ascii_uppercase().as_str() {
-        "" | "M" | "MB" => 1,
-        "G" | "GB" => 1024,
-        "T" | "TB" => 1024 * 1024,
-        _ => return None,
-    };
-    digits.parse::<u32>().ok()?.checked_mul(factor)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn wall_times_are_parsed() {
-        assert_eq!(parse_minutes("90"), Some(90));
-        assert_eq!(parse_minutes("1:30"), Some(90));
-        assert_eq!(parse_minutes("01:30:01"), Some(91));
-        assert_eq!(parse_minutes("2-00:00:00"), Some(2880));
-        assert_eq!(parse_minutes("soon"), None);
-        assert_eq!(parse_minutes("1:-3"), None);
-        assert_eq!(parse_minutes("1:2:3:4"), None);
-    }
-
-    #[test]
-    fn memory_sizes_are_parsed() {
-        assert_eq!(parse_megabytes("512"), Some(512));
-        assert_eq!(parse_megabytes("64G"), Some(65536));
-        assert_eq!(parse_megabytes("1 tb"), Some(1 << 20));
-        assert_eq!(parse_megabytes("64K"), None);
-        assert_eq!(parse_megabytes("G"), None);
-        assert_eq!(parse_megabytes("9999999G"), None);
-    }
 
     #[test]
     fn a_task_too_large_for_a_node_is_reported_with_both_sizes() {

@@ -4,6 +4,7 @@ use crate::exec::Task;
 use crate::output::Plan;
 
 use super::Resources;
+use super::transport::Transport;
 
 /// The largest requests of the compute jobs of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,11 +50,12 @@ fn sentence(resources: &Resources, largest: Largest) -> String {
     };
     let scheduler = resources.schedulers.first().copied();
     let is_open = scheduler.is_some_and(|scheduler| resources.uses_all_cores(scheduler));
-    if is_open || resources.is_local() {
+    if is_open || resources.has_slot_for_each_core() {
         return format!("a slot for each core of {nodes}; {request}");
     }
-    // One process is the master.
-    let slots = resources.ranks().saturating_sub(1);
+    // Under MPI, one process is the master.
+    let masters = u64::from(resources.transport == Transport::Mpi);
+    let slots = resources.ranks().saturating_sub(masters);
     let per_node = u64::from(resources.tasks_per_node);
     let by_cpus = resources.node.cpus.map(|cpus| u64::from(cpus) / largest.cpus);
     let by_memory = resources.node.memory_mb.filter(|_| largest.memory_mib > 0);

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::selection::{Class, Placing, levels, of_job};
-use crate::error::{Cause, Problem};
+use crate::error::{Cause, HINT, Problem};
 use crate::exec::SiteId;
 use crate::model::JobIndex;
 
@@ -48,6 +48,46 @@ pub(crate) enum Keep {
     Never,
 }
 
+/// Why a program gives no answer that can be used.
+#[derive(Debug, thiserror::Error)]
+enum CalloutError {
+    /// The request file cannot be made.
+    #[error("cannot be asked: cannot {action} {}: {source}", path.display())]
+    Request {
+        action: &'static str,
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    /// The program cannot be started.
+    #[error("cannot be started: {0}")]
+    Start(std::io::Error),
+    /// It ended with an error; `said` is the last line on its standard error.
+    #[error("fails with {status}{}", after_colon(.said))]
+    Failed {
+        status: ExitStatus,
+        said: Option<String>,
+    },
+    /// It printed no answer.
+    #[error("prints no line {ANSWER}SITE{}", after_colon(.said))]
+    NoSolution { said: Option<String> },
+    /// It took too long.
+    #[error(
+        "gives no answer within {} s; pegasus.selector.site.timeout allows more",
+        .0.as_secs_f64()
+    )]
+    Timeout(Duration),
+    /// The site of its answer cannot run the job.
+    #[error("answers {name}, which cannot run it; sites that can are [{}]", able.join(", "))]
+    WrongSite { name: String, able: Vec<String> },
+    /// Any of these, with the request file that is kept.
+    #[error("{error}{HINT}what it was asked is in {}", path.display())]
+    Kept { error: Box<CalloutError>, path: PathBuf },
+}
+
+fn after_colon(said: &Option<String>) -> String {
+    said.as_ref().map_or_else(String::new, |line| format!(": {line}"))
+}
+
 /// Chooses for all jobs.
 ///
 /// # Errors
@@ -72,19 +112,16 @@ pub(super) fn choose(placing: &Placing<'_>, callout: &Callout) -> Result<Vec<Sit
 }
 
 /// The site of an answer.
-fn resolve(placing: &Placing<'_>, class: &Class, name: &str) -> Result<SiteId, String> {
+fn resolve(placing: &Placing<'_>, class: &Class, name: &str) -> Result<SiteId, CalloutError> {
     let sites = placing.sites;
     let found = sites.find(name).filter(|&site| class.entry(site).is_some());
-    found.ok_or_else(|| {
-        let able: Vec<&str> = class
+    found.ok_or_else(|| CalloutError::WrongSite {
+        name: name.to_owned(),
+        able: class
             .options
             .iter()
-            .map(|(site, _)| sites.get(*site).name.as_str())
-            .collect();
-        format!(
-            "answers {name}, which cannot run it; sites that can are [{}]",
-            able.join(", ")
-        )
+            .map(|(site, _)| sites.get(*site).name.clone())
+            .collect(),
     })
 }
 
@@ -134,9 +171,11 @@ fn request(placing: &Placing<'_>, class: &Class, n: JobIndex, level: u32) -> Str
 }
 
 /// Asks about one job; gives the name of a site.
-fn ask(callout: &Callout, request: &str) -> Result<String, String> {
-    let failed = |what: &str, path: &Path, e: std::io::Error| {
-        format!("cannot be asked: cannot {what} {}: {e}", path.display())
+fn ask(callout: &Callout, request: &str) -> Result<String, CalloutError> {
+    let failed = |action, path: &Path, source| CalloutError::Request {
+        action,
+        path: path.to_owned(),
+        source,
     };
     let mut file = tempfile::Builder::new()
         .prefix("pegasus")
@@ -158,10 +197,13 @@ fn ask(callout: &Callout, request: &str) -> Result<String, String> {
         .into_temp_path()
         .keep()
         .map_err(|e| failed("keep", &callout.temp_dir, e.error))?;
-    answer.map_err(|problem| format!("{problem}\n  hint: what it was asked is in {}", path.display()))
+    answer.map_err(|error| CalloutError::Kept {
+        error: Box::new(error),
+        path,
+    })
 }
 
-fn run(callout: &Callout, request: &Path) -> Result<String, String> {
+fn run(callout: &Callout, request: &Path) -> Result<String, CalloutError> {
     let mut child = Command::new(&callout.path)
         .arg(request)
         .env_clear()
@@ -171,7 +213,7 @@ fn run(callout: &Callout, request: &Path) -> Result<String, String> {
         .stderr(Stdio::piped())
         .process_group(0)
         .spawn()
-        .map_err(|e| format!("cannot be started: {e}"))?;
+        .map_err(CalloutError::Start)?;
     let (sender, texts) = mpsc::channel();
     collect(child.stdout.take(), true, &sender);
     collect(child.stderr.take(), false, &sender);
@@ -190,12 +232,9 @@ fn run(callout: &Callout, request: &Path) -> Result<String, String> {
     let Some(status) = wait(&mut child, deadline) else {
         return Err(stop(&mut child, callout));
     };
-    let said = err
-        .lines()
-        .last()
-        .map_or(String::new(), |line| format!(": {line}"));
+    let said = err.lines().last().map(str::to_owned);
     if !status.success() {
-        return Err(format!("fails with {status}{said}"));
+        return Err(CalloutError::Failed { status, said });
     }
     let answer = out
         .lines()
@@ -203,9 +242,7 @@ fn run(callout: &Callout, request: &Path) -> Result<String, String> {
         .filter_map(|solution| solution.split(':').next())
         .map(str::trim)
         .find(|site| !site.is_empty());
-    answer
-        .map(str::to_owned)
-        .ok_or_else(|| format!("prints no line {ANSWER}SITE{said}"))
+    answer.map(str::to_owned).ok_or(CalloutError::NoSolution { said })
 }
 
 /// Reads a stream to its end in a thread of its own, so that the program never waits for us.
@@ -237,17 +274,14 @@ fn wait(child: &mut Child, deadline: Instant) -> Option<ExitStatus> {
 }
 
 /// Ends the program with all that it has started.
-fn stop(child: &mut Child, callout: &Callout) -> String {
+fn stop(child: &mut Child, callout: &Callout) -> CalloutError {
     if let Ok(id) = i32::try_from(child.id()) {
         let group = nix::unistd::Pid::from_raw(id);
         // It may have ended in the meantime.
         let _ = nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL);
     }
     let _ = child.wait();
-    format!(
-        "gives no answer within {} s; pegasus.selector.site.timeout allows more",
-        callout.timeout.as_secs_f64()
-    )
+    CalloutError::Timeout(callout.timeout)
 }
 
 #[cfg(test)]
@@ -288,7 +322,7 @@ mod tests {
             dir.path(),
             "echo noise; cat \"$1\"; echo \" SOLUTION:$WORD:gate \"; echo SOLUTION:late",
         );
-        assert_eq!(ask(&callout, "a=b\n"), Ok("harbour".into()));
+        assert_eq!(ask(&callout, "a=b\n").expect("answers"), "harbour");
         assert_eq!(kept(&dir), 0);
         callout.keep = Keep::Always;
         assert!(ask(&callout, "a=b\n").is_ok());
@@ -299,7 +333,7 @@ mod tests {
     fn failures_keep_the_request() {
         let dir = dir();
         let failing = callout(dir.path(), "echo why >&2; exit 3");
-        let problem = ask(&failing, "a=b\n").expect_err("fails");
+        let problem = ask(&failing, "a=b\n").expect_err("fails").to_string();
         assert!(
             problem.starts_with("fails with exit status: 3: why\n  hint: what it was asked is in "),
             "{problem}"
@@ -307,7 +341,7 @@ mod tests {
         assert_eq!(kept(&dir), 1);
         let mut silent = callout(dir.path(), "echo SOLUTION:");
         silent.keep = Keep::Never;
-        let problem = ask(&silent, "").expect_err("no answer");
+        let problem = ask(&silent, "").expect_err("no answer").to_string();
         assert_eq!(problem, "prints no line SOLUTION:SITE");
         assert_eq!(kept(&dir), 1);
     }
@@ -318,7 +352,7 @@ mod tests {
         let mut slow = callout(dir.path(), "sleep 900 & echo SOLUTION:a; wait");
         slow.timeout = Duration::from_millis(300);
         let begin = Instant::now();
-        let problem = ask(&slow, "").expect_err("too slow");
+        let problem = ask(&slow, "").expect_err("too slow").to_string();
         assert!(problem.contains("no answer within 0.3 s"), "{problem}");
         assert!(begin.elapsed() < Duration::from_secs(600));
     }
@@ -332,6 +366,6 @@ mod tests {
              i=$((i+1)); done; exec >&2; i=0; while [ $i -lt 3000 ]; do \
              echo $i 0123456789012345678901234567890123456789; i=$((i+1)); done",
         );
-        assert_eq!(ask(&loud, ""), Ok("a".into()));
+        assert_eq!(ask(&loud, "").expect("answers"), "a");
     }
 }

@@ -187,6 +187,9 @@ pub fn by_hand(example: &FailedTask) -> String {
         words.push("env".to_owned());
         words.extend(example.environment.iter().map(|word| shell_word(word)));
     }
+    if let Some(script) = &example.secrets {
+        words.extend(["/bin/sh".to_owned(), shell_word(script)]);
+    }
     words.extend(example.command.iter().map(|word| shell_word(word)));
     if let Some(stdin) = &example.stdin {
         words.push(format!("< {}", shell_word(stdin)));

@@ -129,7 +129,7 @@ impl HttpService for ClientAdapter {
         let body = if (200..300).contains(&status) {
             // Discard the failure of an earlier attempt.
             self.take_failure();
-            let all = response.body.into_reader();
+            let all = response.body;
             let reader: Box<dyn Read + Send> = if parts.method == Method::GET {
                 Box::new(all)
             } else {
@@ -448,7 +448,7 @@ impl Read for ObjectReader {
             let next = std::future::poll_fn(|context| stream.as_mut().poll_next(context));
             match self.runtime.block_on(next) {
                 Some(Ok(chunk)) => self.chunk = chunk,
-                Some(Err(error)) => return Err(io::Error::other(cause(&error))),
+                Some(Err(error)) => return Err(cause(&error)),
                 None => return Ok(0),
             }
         }
@@ -460,12 +460,13 @@ impl Read for ObjectReader {
 }
 
 /// Returns the innermost cause of an error.
-fn cause(error: &dyn Error) -> String {
+fn cause(error: &(dyn Error + 'static)) -> io::Error {
     let mut inner = error;
     while let Some(next) = inner.source() {
         inner = next;
     }
-    inner.to_string()
+    let slow = inner.downcast_ref().and_then(super::http::slow);
+    slow.map_or_else(|| io::Error::other(inner.to_string()), io::Error::other)
 }
 
 #[cfg(test)]

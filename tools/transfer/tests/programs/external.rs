@@ -69,6 +69,7 @@ fn scp_uses_the_key_of_the_site() {
     let env = [
         ("SSH_PRIVATE_KEY_local", key.as_str()),
         ("SSH_PRIVATE_KEY", other.as_str()),
+        ("PEGASUS_SSH_HOST_KEYS", "ignore"),
     ];
     let run = programs.run(
         &env,
@@ -100,6 +101,43 @@ fn scp_uses_the_key_of_the_site() {
 }
 
 #[test]
+fn keys_of_hosts_are_checked() {
+    let programs = Programs::new(&[("scp", WRITE_LAST_ARGUMENT), ("ssh", "")]);
+    let spec = [transfer("scp://h/f", "dst/f")];
+    for (env, options) in [
+        (&[][..], ""),
+        (&[("PEGASUS_SSH_HOST_KEYS", "check")], ""),
+        (
+            &[("PEGASUS_SSH_HOST_KEYS", "new")],
+            "-o|StrictHostKeyChecking=accept-new|",
+        ),
+        (
+            &[
+                ("PEGASUS_SSH_HOST_KEYS", "ignore"),
+                ("PEGASUS_SSH_HOST_KEYS_local", "check"),
+            ],
+            "",
+        ),
+    ] {
+        programs.run(env, &spec).expect_ok();
+        let expected = format!("scp|-r|-B|{options}-P|22|h:/f|./dst/TMP/f");
+        assert_eq!(programs.calls().last(), Some(&expected));
+    }
+    programs
+        .run(&[("PEGASUS_SSH_HOST_KEYS", "maybe")], &spec)
+        .expect_failed("PEGASUS_SSH_HOST_KEYS must be check, new or ignore, not 'maybe'");
+    let unknown =
+        "echo 'No ED25519 host key is known for h.' >&2; echo 'Host key verification failed.' >&2; exit 255";
+    let programs = Programs::new(&[("scp", unknown), ("ssh", unknown)]);
+    for spec in [&spec[0], &mkdir("scp://h/d")] {
+        programs
+            .run(&[], std::slice::from_ref(spec))
+            .expect_failed("Failed after 1 attempt")
+            .expect_failed("set PEGASUS_SSH_HOST_KEYS=new to accept unknown keys");
+    }
+}
+
+#[test]
 fn scp_copies_several_files_per_call_and_isolates_failures() {
     let body = r#"for last; do :; done
         for word; do case $word in h:*bad) echo "scp: $word: No such file or directory" >&2; exit 1;; esac; done
@@ -121,8 +159,8 @@ fn scp_copies_several_files_per_call_and_isolates_failures() {
     assert_eq!(
         programs.calls(),
         [
-            format!("scp|-r|-B|{HOST_KEY_OPTIONS}|-P|22|h:/d/1|h:/d/2|./dst/TMP/"),
-            format!("scp|-r|-B|{HOST_KEY_OPTIONS}|-P|22|h:/e/1|./dst/TMP/1"),
+            "scp|-r|-B|-P|22|h:/d/1|h:/d/2|./dst/TMP/",
+            "scp|-r|-B|-P|22|h:/e/1|./dst/TMP/1",
         ]
     );
     let run = programs.run(

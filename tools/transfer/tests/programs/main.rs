@@ -11,6 +11,8 @@ mod integrity_program;
 mod kill;
 mod local;
 #[cfg(feature = "remote")]
+mod odd_servers;
+#[cfg(feature = "remote")]
 mod server;
 #[cfg(feature = "remote")]
 mod stores;

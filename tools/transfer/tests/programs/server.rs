@@ -28,6 +28,8 @@ pub struct Reply {
     pub body: Vec<u8>,
     /// Close the connection after this number of bytes of the body.
     pub cut: Option<usize>,
+    /// Send the body byte by byte, with this time between two of them.
+    pub trickle: Option<Duration>,
     /// Stop sending after this number of bytes of the body, but keep the connection open.
     pub stall: Option<usize>,
 }
@@ -142,7 +144,13 @@ fn serve(stream: TcpStream, seen: &Mutex<Vec<Request>>, respond: &dyn Fn(&Reques
             .min(reply.body.len());
         let written = writer
             .write_all(head.as_bytes())
-            .and_then(|()| writer.write_all(&reply.body[..end]));
+            .and_then(|()| match reply.trickle {
+                None => writer.write_all(&reply.body[..end]),
+                Some(wait) => reply.body[..end].iter().try_for_each(|byte| {
+                    std::thread::sleep(wait);
+                    writer.write_all(&[*byte])
+                }),
+            });
         if reply.stall.is_some() {
             std::thread::sleep(Duration::from_secs(30));
         }

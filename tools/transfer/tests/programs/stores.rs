@@ -234,6 +234,31 @@ fn terminated_transfers_end_at_once() {
 }
 
 #[test]
+fn answers_that_are_no_listing_are_failures() {
+    for url in ["s3://me@store/b/d/", "gs://b/d/"] {
+        for reply in [
+            "<html><body>Please log in</body></html>",
+            "",
+            "{}",
+            "<ListBucketResult><Conte",
+        ] {
+            let case = Case::new();
+            let server = Server::start(move |_, _| body(reply));
+            run(&case, &environment(&case, &server.host()), &[remove(url, "true")])
+                .expect_failed("Failed after 3 attempts");
+        }
+        // Neither is the page of something that is no store.
+        let case = Case::new();
+        let server = Server::start(|_, _| Reply {
+            status: 404,
+            ..body("<html/>")
+        });
+        let run = run(&case, &environment(&case, &server.host()), &[remove(url, "true")]);
+        assert!(!run.ok || url.starts_with("gs"), "{}", run.stderr);
+    }
+}
+
+#[test]
 fn invalid_endpoints_keys_and_names_are_refused() {
     let section = |endpoint: &str, key: &str| {
         format!("[store]\nendpoint = {endpoint}\n[me@store]\naccess_key = {key}\nsecret_key = sk\n")

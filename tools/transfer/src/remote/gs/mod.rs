@@ -28,7 +28,7 @@ use super::local_side::{open_upload, uploaded};
 use super::objects::{
     ClientAdapter, PartSize, check_address, join_directory, retry_config, runtime, split_name,
 };
-use crate::error::TransferError;
+use crate::error::{Retry, TransferError};
 use crate::protocol::{Context, Done, Handler, Pair};
 use crate::spec::Location;
 use crate::url::Url;
@@ -367,6 +367,10 @@ impl Gs {
                 Err(TransferError::Remote { message, .. }) if message.contains(" 404 ") => return Ok(()),
                 other => other?,
             };
+            if list["kind"].as_str() != Some("storage#objects") && !list["items"].is_array() {
+                let what = "the answer of the service is no list of objects";
+                return Err(TransferError::remote(what, Retry::Later));
+            }
             let items = list["items"].as_array().map(Vec::as_slice).unwrap_or_default();
             for name in items.iter().filter_map(|item| item["name"].as_str()) {
                 if context.cancel.is_cancelled() {

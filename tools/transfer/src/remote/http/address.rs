@@ -23,6 +23,11 @@ pub(crate) fn of_url(url: &Url, scheme: &str) -> (String, Option<(String, String
     (format!("{scheme}://{host}{}", encode_part(path)), user)
 }
 
+/// Returns whether requests to an address are encrypted.
+pub(crate) fn is_secure(address: &str) -> bool {
+    split(address).is_some_and(|(scheme, _, _)| scheme.eq_ignore_ascii_case("https"))
+}
+
 /// Encodes only the bytes that are invalid in an address.
 fn encode_part(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len());

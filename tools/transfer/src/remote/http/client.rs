@@ -10,8 +10,9 @@ use std::time::Duration;
 use ureq::http::uri::{self, Scheme};
 use ureq::http::{HeaderMap, Uri};
 use ureq::unversioned::resolver::DefaultResolver;
-use ureq::{Agent, Body, Proxy, SendBody};
+use ureq::{Agent, BodyReader, Proxy, SendBody};
 
+use super::pace::{Receiving, Sending, Slow};
 use super::{address, forward_proxy, tls};
 use crate::cancel::Cancel;
 use crate::error::{Retry, TransferError};
@@ -32,6 +33,8 @@ pub struct Timeouts {
     pub connect: Duration,
     /// Limit for the next bytes of a request or response.
     pub idle: Duration,
+    /// Fewest bytes a second of a request or response, on average over `idle`; 0 for no limit.
+    pub lowest_rate: u64,
 }
 
 impl Default for Timeouts {
@@ -39,6 +42,7 @@ impl Default for Timeouts {
         Self {
             connect: Duration::from_secs(60),
             idle: Duration::from_secs(300),
+            lowest_rate: 1000,
         }
     }
 }
@@ -53,6 +57,24 @@ pub(crate) enum Payload<'a> {
         file: &'a File,
         length: u64,
     },
+}
+
+impl<'a> Payload<'a> {
+    /// Returns the data and their length in bytes.
+    fn content(self) -> Option<(Box<dyn Read + 'a>, u64)> {
+        match self {
+            Payload::None => None,
+            Payload::Bytes(bytes) => Some((Box::new(bytes), bytes.len() as u64)),
+            Payload::File { file, length } => {
+                let reader = FileReader {
+                    file,
+                    position: 0,
+                    left: length,
+                };
+                Some((Box::new(reader), length))
+            }
+        }
+    }
 }
 
 /// A request.
@@ -90,7 +112,7 @@ impl<'a> Request<'a> {
 pub(crate) struct Response {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
-    pub(crate) body: Body,
+    pub(crate) body: Receiving<BodyReader<'static>>,
     /// The response came through a proxy.
     pub(crate) proxied: bool,
 }
@@ -104,8 +126,7 @@ impl Response {
     /// Reads the body as text.
     pub(crate) fn text(&mut self) -> Result<String, TransferError> {
         let mut bytes = Vec::new();
-        self.body
-            .as_reader()
+        (&mut self.body)
             .take(MAX_TEXT_SIZE)
             .read_to_end(&mut bytes)
             .map_err(|error| read_error(&error))?;
@@ -196,10 +217,18 @@ impl Client {
             let Some(location) = response.header("location").filter(|_| redirects) else {
                 return Ok(response);
             };
-            address = address::resolve(&address, location).ok_or_else(|| {
-                let name = shown::bytes(location.as_bytes());
-                TransferError::remote(format!("the server redirects to '{name}'"), Retry::Never)
+            let name = || shown::bytes(location.as_bytes());
+            let next = address::resolve(&address, location).ok_or_else(|| {
+                TransferError::remote(format!("the server redirects to '{}'", name()), Retry::Never)
             })?;
+            if address::is_secure(&address) && !address::is_secure(&next) {
+                let message = format!(
+                    "the server redirects from https to '{}', which is not encrypted",
+                    name()
+                );
+                return Err(TransferError::remote(message, Retry::Never));
+            }
+            address = next;
         }
         Err(TransferError::remote(
             format!("the server redirects more than {MAX_REDIRECTS} times"),
@@ -213,7 +242,7 @@ impl Client {
             TransferError::remote(format!("'{name}' is not a valid address"), Retry::Never)
         };
         let (scheme, host, _) = address::split(address).ok_or_else(invalid)?;
-        let secure = scheme.eq_ignore_ascii_case("https");
+        let secure = address::is_secure(address);
         let proxy = if request.proxied && request.method == "GET" {
             self.proxy(secure, host)
         } else {
@@ -249,24 +278,17 @@ impl Client {
                 builder = builder.header(name.as_str(), value.as_str());
             }
         }
-        let response = match request.payload {
-            Payload::None => agent.run(builder.body(()).map_err(|_| invalid())?),
-            Payload::Bytes(bytes) => {
-                if bytes.len() as u64 >= EXPECT_CONTINUE_SIZE {
-                    builder = builder.header("expect", "100-continue");
+        let response = match request.payload.content() {
+            None => agent.run(builder.body(()).map_err(|_| invalid())?),
+            Some((content, length)) => {
+                let is_length = |(name, _): &(String, String)| name.eq_ignore_ascii_case("content-length");
+                if !request.headers.iter().any(is_length) {
+                    builder = builder.header("content-length", length.to_string());
                 }
-                agent.run(builder.body(bytes).map_err(|_| invalid())?)
-            }
-            Payload::File { file, length } => {
-                builder = builder.header("content-length", length.to_string());
                 if length >= EXPECT_CONTINUE_SIZE {
                     builder = builder.header("expect", "100-continue");
                 }
-                let mut content = FileReader {
-                    file,
-                    position: 0,
-                    left: length,
-                };
+                let mut content = Sending::new(content, self.timeouts);
                 let body = SendBody::from_reader(&mut content);
                 agent.run(builder.body(body).map_err(|_| invalid())?)
             }
@@ -277,7 +299,7 @@ impl Client {
                 Ok(Response {
                     status: parts.status.as_u16(),
                     headers: parts.headers,
-                    body,
+                    body: Receiving::new(body.into_reader(), self.timeouts),
                     proxied,
                 })
             }
@@ -318,6 +340,7 @@ impl Client {
             .max_idle_connections_per_host(16)
             .timeout_resolve(Some(self.timeouts.connect))
             .timeout_connect(Some(self.timeouts.connect))
+            .timeout_recv_response(Some(self.timeouts.idle))
             .timeout_per_read(Some(self.timeouts.idle))
             .timeout_per_write(Some(self.timeouts.idle))
             .proxy(None);
@@ -454,7 +477,10 @@ fn connection_error(host: &str, error: &ureq::Error) -> TransferError {
         _ => Retry::Later,
     };
     let why = match error {
-        E::Io(error) => error.to_string(),
+        E::Io(error) => match slow(error) {
+            Some(slow) => format!("it takes {slow}"),
+            None => error.to_string(),
+        },
         E::Timeout(_) => "it does not answer in time".to_owned(),
         error => error.to_string(),
     };
@@ -468,7 +494,16 @@ fn connection_error(host: &str, error: &ureq::Error) -> TransferError {
 
 /// Converts a failure while reading a response to an error.
 pub(crate) fn read_error(error: &io::Error) -> TransferError {
-    TransferError::remote(format!("the connection broke: {error}"), Retry::Later)
+    match slow(error) {
+        // The next attempt may have another source. It continues where this one ends.
+        Some(slow) => TransferError::remote(format!("the server sends {slow}"), Retry::Soon),
+        None => TransferError::remote(format!("the connection broke: {error}"), Retry::Later),
+    }
+}
+
+/// Returns whether an error says that the other side is too slow.
+pub(crate) fn slow(error: &io::Error) -> Option<Slow> {
+    error.get_ref()?.downcast_ref().copied()
 }
 
 #[cfg(test)]

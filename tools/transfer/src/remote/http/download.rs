@@ -29,6 +29,8 @@ struct Partial {
     received: u64,
     /// Version of the file on the server: an entity tag or a time.
     version: Option<String>,
+    /// Size of the file that the server has announced, bytes.
+    total: Option<u64>,
     hasher: Option<Sha256>,
 }
 
@@ -38,6 +40,7 @@ impl Partial {
             incoming: Incoming::create(destination)?,
             received: 0,
             version: None,
+            total: None,
             hasher: checksum.then(Sha256::new),
         })
     }
@@ -48,6 +51,7 @@ impl Partial {
         truncated.map_err(|error| TransferError::io("write", self.incoming.path(), error))?;
         self.received = 0;
         self.version = None;
+        self.total = None;
         self.hasher = self.hasher.as_ref().map(|_| Sha256::new());
         Ok(())
     }
@@ -172,7 +176,7 @@ fn receive(
         mut body,
     } = match open(resume)? {
         Opened::Body(arriving) => arriving,
-        Opened::Complete => return Ok(()),
+        Opened::Complete => return check_total(partial, partial.received),
         Opened::Changed => {
             partial.restart()?;
             return Err(TransferError::remote(
@@ -191,6 +195,9 @@ fn receive(
             "the server sent another range than requested",
             Retry::Soon,
         ));
+    }
+    if let Some(total) = total {
+        check_total(partial, total)?;
     }
     if partial.version.is_none() {
         partial.version = version;
@@ -222,6 +229,20 @@ fn receive(
             format!("only {} of {total} bytes arrived", partial.received),
             Retry::Later,
         )),
+        _ => Ok(()),
+    }
+}
+
+/// Remembers the size of the file, or checks that it is the one that the server has announced before.
+fn check_total(partial: &mut Partial, total: u64) -> Result<(), TransferError> {
+    match *partial.total.get_or_insert(total) {
+        announced if announced != total => {
+            partial.restart()?;
+            Err(TransferError::remote(
+                format!("the server has announced {announced} bytes, and now says that the file has {total}"),
+                Retry::Soon,
+            ))
+        }
         _ => Ok(()),
     }
 }
@@ -261,7 +282,7 @@ pub(crate) fn open_download(
         start,
         total,
         version: version(&response),
-        body: Box::new(response.body.into_reader()),
+        body: Box::new(response.body),
     }))
 }
 

@@ -4,6 +4,7 @@ mod address;
 mod client;
 mod download;
 mod forward_proxy;
+mod pace;
 mod tls;
 mod webdav;
 
@@ -11,7 +12,7 @@ use std::sync::Arc;
 
 pub(crate) use address::{encode, of_url, split};
 pub use client::Timeouts;
-pub(crate) use client::{Client, Payload, Request, Response};
+pub(crate) use client::{Client, Payload, Request, Response, slow};
 pub(crate) use download::{Download, Downloads, Opened, RemoteBody, ResumePoint, open_download};
 pub(super) use webdav::Webdav;
 
@@ -48,8 +49,6 @@ impl Handler for Http {
             .fetch(&download, &|resume| open_download(&self.client, resume, request))
     }
 }
-
-impl Http {}
 
 /// The address of a file, with credentials.
 pub(super) struct Access {

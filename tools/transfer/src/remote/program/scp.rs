@@ -13,6 +13,8 @@ use crate::protocol::{Context, Done, Handler, Pair};
 use crate::remote::Environment;
 use crate::spec::Location;
 
+/// Variable that says how keys of hosts are checked.
+const HOST_KEYS: &str = "PEGASUS_SSH_HOST_KEYS";
 /// Maximum files of one call.
 const MAX_SET: usize = 64;
 
@@ -62,12 +64,7 @@ impl Scp {
         place: &Location,
         port: &str,
     ) -> Result<(), TransferError> {
-        tool.args([
-            "-o",
-            "UserKnownHostsFile=/dev/null",
-            "-o",
-            "StrictHostKeyChecking=no",
-        ]);
+        tool.args(host_keys(&self.environment, &place.site)?);
         if self.grid {
             if let Some(proxy) =
                 self.environment
@@ -114,7 +111,7 @@ impl Scp {
         } else {
             Retry::Never
         };
-        Err(tool.failure(&outcome, retry))
+        Err(failure(&tool, &outcome, retry))
     }
 
     fn prepare_directory(
@@ -218,7 +215,7 @@ impl Scp {
         let is_permanent = permanent.iter().any(|words| outcome.output.contains(words))
             && !outcome.output.contains("lost connection");
         let retry = if is_permanent { Retry::Never } else { Retry::Later };
-        Err(tool.failure(&outcome, retry))
+        Err(failure(&tool, &outcome, retry))
     }
 
     /// Downloads files of one host into one directory with one call.
@@ -280,6 +277,41 @@ impl Scp {
         let target = self.remote(context, place, &target, false)?;
         self.copy(context, place, &sources, &target.argument, target.needs_sftp)?;
         Ok(done)
+    }
+}
+
+/// Returns the options about keys of hosts. Without a variable, the user's configuration of OpenSSH counts,
+/// which refuses unknown keys unless it says otherwise: nobody is there to be asked.
+fn host_keys(environment: &Environment, site: &str) -> Result<&'static [&'static str], TransferError> {
+    let value = environment.for_site(HOST_KEYS, site).map(OsStr::as_bytes);
+    match value {
+        None | Some(b"check") => Ok(&[]),
+        Some(b"new") => Ok(&["-o", "StrictHostKeyChecking=accept-new"]),
+        Some(b"ignore") => Ok(&[
+            "-o",
+            "UserKnownHostsFile=/dev/null",
+            "-o",
+            "StrictHostKeyChecking=no",
+        ]),
+        Some(other) => Err(TransferError::Credentials(format!(
+            "{HOST_KEYS} must be check, new or ignore, not '{}'",
+            crate::shown::bytes(other)
+        ))),
+    }
+}
+
+/// Converts an outcome to an error. An unknown host key is explained.
+fn failure(tool: &Tool<'_>, outcome: &super::Outcome, retry: Retry) -> TransferError {
+    if !outcome.output.contains("Host key verification failed") {
+        return tool.failure(outcome, retry);
+    }
+    TransferError::External {
+        program: tool.name(),
+        message: format!(
+            "the key of the host is unknown or has changed: check it and put it into ~/.ssh/known_hosts \
+             (ssh-keyscan), or set {HOST_KEYS}=new to accept unknown keys"
+        ),
+        retry: Retry::Never,
     }
 }
 

@@ -245,9 +245,18 @@ impl Store {
         request.query = &query;
         let mut response = self.send(client, request)?;
         match response.status {
-            200 => Ok(all_texts(&response.text()?, "Key")),
-            404 => Ok(Vec::new()),
-            _ => Err(failure(response)),
+            200 => {
+                let text = response.text()?;
+                if is_listing(&text) {
+                    return Ok(all_texts(&text, "Key"));
+                }
+                let what = format!("the answer of {} is no list of objects", self.endpoint);
+                Err(TransferError::remote(what, Retry::Later))
+            }
+            _ => match failure(response) {
+                missing if is_no_bucket(&missing) => Ok(Vec::new()),
+                error => Err(error),
+            },
         }
     }
 }
@@ -290,6 +299,30 @@ fn first_text(xml: &str, name: &str) -> Option<String> {
     all_texts(xml, name).into_iter().next()
 }
 
+/// Returns whether a text is a complete list of objects. Something else, for example the page of a proxy, must
+/// not pass for an empty list: then nothing would be removed.
+fn is_listing(xml: &str) -> bool {
+    use quick_xml::events::Event;
+    let mut reader = quick_xml::Reader::from_str(xml);
+    let (mut depth, mut is_list) = (0_usize, false);
+    loop {
+        match reader.read_event() {
+            Ok(Event::Start(tag)) => {
+                if depth == 0 {
+                    is_list = tag.local_name().as_ref() == "ListBucketResult";
+                }
+                depth += 1;
+            }
+            Ok(Event::Empty(tag)) if depth == 0 => is_list = tag.local_name().as_ref() == "ListBucketResult",
+            // The reader refuses ends without a start.
+            Ok(Event::End(_)) => depth = depth.saturating_sub(1),
+            Ok(Event::Eof) => return is_list && depth == 0,
+            Err(_) => return false,
+            Ok(_) => {}
+        }
+    }
+}
+
 /// Returns the texts of all elements `name`, up to the first syntax error.
 fn all_texts(xml: &str, name: &str) -> Vec<String> {
     use quick_xml::events::Event;
@@ -330,6 +363,17 @@ mod tests {
             "<?xml version=\"1.0\"?><a xmlns=\"x\"><Key>a&amp;b&#33;</Key><b><Key>c d</Key></b><Key/></a>";
         assert_eq!(all_texts(xml, "Key"), ["a&b!", "c d"]);
         assert_eq!(all_texts("<Key>broken", "Key"), [""; 0]);
+        let list = "<?xml version=\"1.0\"?><ListBucketResult xmlns=\"x\"><Key>a</Key></ListBucketResult>";
+        assert!(is_listing(list) && is_listing("<ListBucketResult/>"));
+        for other in [
+            "",
+            "<html/>",
+            "<a><ListBucketResult/></a>",
+            &list[..list.len() - 3],
+            "<ListBucketResult>",
+        ] {
+            assert!(!is_listing(other), "{other}");
+        }
         let slow = "<Error><Code>SlowDown</Code><Message>less</Message></Error>";
         assert_eq!(store_error(503, slow).retry(), Retry::Later);
         assert_eq!(

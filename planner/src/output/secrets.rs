@@ -1,0 +1,335 @@
+//! Keeps secrets out of the files that colleagues read.
+//!
+//! Secret values of environments go into scripts `BASE-N.secrets`, which only their owner can read. A task runs
+//! `/bin/sh BASE-N.secrets PROGRAM …`, so that the values are neither in the DAG nor in a command line. Other
+//! files that may hold secrets are readable by their owner only.
+
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
+
+use pmc_secrets::SecretNames;
+use regex::bytes::{Regex, RegexBuilder};
+
+use crate::error::PlanError;
+use crate::exec::{Exec, Place, SetupId};
+use crate::profiles::{Namespace, Profiles};
+use crate::refine::sites::Sites;
+
+use super::command::{quote, shell_quote};
+
+/// Permissions of a file that may hold secrets.
+const PRIVATE: u32 = 0o600;
+/// Bytes of a file that are searched at once.
+const BLOCK: usize = 1 << 20;
+/// Bytes that two blocks share, so that what they cut is found.
+const OVERLAP: usize = 4 << 10;
+
+/// Secrets of a plan.
+#[derive(Debug)]
+pub(crate) struct Secrets {
+    names: SecretNames,
+    /// Number of each setup's script, `None` without secrets.
+    numbers: Vec<Option<usize>>,
+    /// Scripts that set secrets and run their arguments.
+    scripts: Vec<String>,
+    /// Path of the scripts without number and suffix.
+    path: String,
+    /// URLs of the plan may hold secrets.
+    in_urls: bool,
+    /// What secrets look like in a text.
+    pattern: Option<Regex>,
+}
+
+impl Secrets {
+    /// Finds the secrets of a plan. `more` is the value of [`pmc_secrets::VARIABLE`], `base` the path of the
+    /// plan's files without suffix.
+    pub(crate) fn new(exec: &Exec, sites: &Sites, more: Option<&str>, base: String) -> Self {
+        let names = SecretNames::new(more.map(OsStr::new));
+        let mut scripts: Vec<String> = Vec::new();
+        let numbers = exec.setups.iter().map(|setup| {
+            let script = script(&names, &setup.profiles)?;
+            let known = scripts.iter().position(|other| *other == script);
+            Some(known.unwrap_or_else(|| {
+                scripts.push(script);
+                scripts.len() - 1
+            }))
+        });
+        let numbers = numbers.collect();
+        let pattern = pattern(&names);
+        let is_secret = |url: &str| {
+            // Most URLs have neither a user nor a query.
+            memchr::memchr2(b'@', b'?', url.as_bytes()).is_some() && finds(&names, &pattern, url.as_bytes())
+        };
+        let moved = exec.transfers.iter().flat_map(|set| &set.files);
+        let mut places = moved.flat_map(|file| {
+            let sources = file.sources.iter().map(|(place, _)| place);
+            sources.chain([&file.destination])
+        });
+        let in_urls = sites.outputs.iter().any(|output| is_secret(&output.put))
+            || sites
+                .all()
+                .iter()
+                .filter_map(|site| site.scratch.as_ref())
+                .any(|scratch| is_secret(&scratch.url))
+            || places.any(|place| match place {
+                Place::Url(url, _) => is_secret(url),
+                _ => false,
+            });
+        Secrets {
+            numbers,
+            scripts,
+            path: base,
+            in_urls,
+            pattern,
+            names,
+        }
+    }
+
+    /// Returns whether a variable is a secret.
+    pub(crate) fn has(&self, variable: &str) -> bool {
+        self.names.contain(variable.as_bytes())
+    }
+
+    /// Returns the path of the script for a setup.
+    pub(crate) fn path(&self, setup: SetupId) -> Option<String> {
+        self.numbers[setup.index()].map(|number| self.path_of(number))
+    }
+
+    fn path_of(&self, number: usize) -> String {
+        format!("{}-{number}.secrets", self.path)
+    }
+
+    /// Returns the script for a setup.
+    pub(crate) fn script(&self, setup: SetupId) -> Option<&str> {
+        self.numbers[setup.index()].map(|number| self.scripts[number].as_str())
+    }
+
+    /// Returns whether there are secret values in the environments of jobs.
+    pub(crate) fn are_in_environments(&self) -> bool {
+        !self.scripts.is_empty()
+    }
+
+    /// Writes the scripts into a directory.
+    ///
+    /// # Errors
+    /// A failed write.
+    pub(crate) fn write(&self, dir: &Path) -> Result<(), PlanError> {
+        for (number, script) in self.scripts.iter().enumerate() {
+            let path = self.path_of(number);
+            let path = dir.join(Path::new(&path).file_name().unwrap_or_default());
+            put_private(&path, script)?;
+        }
+        Ok(())
+    }
+
+    /// Creates a file for lists of URLs.
+    ///
+    /// # Errors
+    /// It cannot be created.
+    pub(crate) fn create_list(&self, path: &Path) -> io::Result<File> {
+        create(path, self.in_urls)
+    }
+
+    /// Writes a text. Only its owner may read it if it may hold secrets.
+    ///
+    /// # Errors
+    /// A failed write.
+    pub(crate) fn put(&self, path: &Path, text: &str) -> Result<(), PlanError> {
+        let is_private = finds(&self.names, &self.pattern, text.as_bytes());
+        put_with(path, text, is_private)
+    }
+
+    /// Copies a file. Only its owner may read the copy if it may hold secrets.
+    ///
+    /// # Errors
+    /// A file that cannot be read or written.
+    pub(crate) fn copy(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let is_private = self.are_in_file(from)?;
+        std::fs::copy(from, to)?;
+        if is_private {
+            std::fs::set_permissions(to, std::fs::Permissions::from_mode(PRIVATE))?;
+        }
+        Ok(())
+    }
+
+    fn are_in_file(&self, path: &Path) -> io::Result<bool> {
+        let file = File::open(path)?;
+        let mut block = Vec::with_capacity(BLOCK + OVERLAP);
+        while (&file).take(BLOCK as u64).read_to_end(&mut block)? > 0 {
+            if finds(&self.names, &self.pattern, &block) {
+                return Ok(true);
+            }
+            block.drain(..block.len().saturating_sub(OVERLAP));
+        }
+        Ok(false)
+    }
+}
+
+/// Writes a text that only its owner may read.
+///
+/// # Errors
+/// A failed write.
+pub(crate) fn put_private(path: &Path, text: &str) -> Result<(), PlanError> {
+    put_with(path, text, true)
+}
+
+fn put_with(path: &Path, text: &str, is_private: bool) -> Result<(), PlanError> {
+    let written = create(path, is_private).and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|e| PlanError::io("write", path, e))
+}
+
+fn create(path: &Path, is_private: bool) -> io::Result<File> {
+    let mode = if is_private { PRIVATE } else { 0o666 };
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(mode);
+    options.open(path)
+}
+
+/// Returns the script that sets the secrets among the variables of a job, `None` without any.
+fn script(names: &SecretNames, profiles: &Profiles) -> Option<String> {
+    let mut text = String::new();
+    // Names that a shell does not accept.
+    let mut others = String::new();
+    let variables = profiles.of(Namespace::Env);
+    for (key, value) in variables.filter(|(key, _)| names.contain(key.as_bytes())) {
+        // Writing into a String cannot fail.
+        let _ = if is_shell_name(key) {
+            writeln!(text, "export {key}={}", shell_quote(value))
+        } else {
+            write!(others, " {}", shell_quote(&format!("{key}={value}")))
+        };
+    }
+    if text.is_empty() && others.is_empty() {
+        return None;
+    }
+    let env = if others.is_empty() { "" } else { " /usr/bin/env" };
+    Some(format!(
+        "# Secrets among the variables of jobs.\n{text}exec{env}{others} \"$@\"\n"
+    ))
+}
+
+fn is_shell_name(name: &str) -> bool {
+    !name.starts_with(|c: char| c.is_ascii_digit())
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+/// Returns the part of a command line that sets the environment of a setup: `/usr/bin/env K=V … `, then the
+/// script with secrets. It precedes kickstart, which reads some variables itself.
+pub(crate) fn environment(secrets: &Secrets, setup: SetupId, profiles: &Profiles) -> String {
+    let mut text = String::new();
+    let variables = profiles.of(Namespace::Env);
+    for (key, value) in variables.filter(|(key, _)| !secrets.has(key)) {
+        if text.is_empty() {
+            text.push_str("/usr/bin/env ");
+        }
+        let _ = write!(text, "{} ", quote(&format!("{key}={value}")));
+    }
+    if let Some(path) = secrets.path(setup) {
+        let _ = write!(text, "/bin/sh {} ", quote(&path));
+    }
+    text
+}
+
+/// Returns what a secret looks like in a text: `NAME: value`, `NAME=value`, `"NAME">value`, and URLs with a
+/// password or a signature.
+fn pattern(names: &SecretNames) -> Option<Regex> {
+    let words = names.words().map(|word| {
+        let letters = word
+            .chars()
+            .map(|letter| regex::escape(letter.encode_utf8(&mut [0; 4])));
+        letters.collect::<Vec<_>>().join("[-_.]?")
+    });
+    let words = words.collect::<Vec<_>>().join("|");
+    let text = format!(
+        r#"((?:{words})[\w.-]*)(?:["']?[ \t]*[:=][ \t]*[^\s]|["'][^<>]*>[^<])|://[^/\s"'@]*:[^/\s"'@]+@|[?&](?:[\w-]*signature|sig)="#
+    );
+    // Only words of the user could make it too large: then all files are private.
+    RegexBuilder::new(&text)
+        .unicode(false)
+        .case_insensitive(true)
+        .build()
+        .ok()
+}
+
+fn finds(names: &SecretNames, pattern: &Option<Regex>, text: &[u8]) -> bool {
+    let Some(pattern) = pattern else { return true };
+    pattern.captures_iter(text).any(|found| match found.get(1) {
+        None => true,
+        Some(word) => {
+            let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-.".contains(byte);
+            let before = text[..word.start()]
+                .iter()
+                .rev()
+                .take_while(|b| is_name(b))
+                .count();
+            names.contain(&text[word.start() - before..word.end()])
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_found(text: &str) -> bool {
+        let names = SecretNames::new(Some(OsStr::new("lab_key")));
+        finds(&names, &pattern(&names), text.as_bytes())
+    }
+
+    #[test]
+    fn secrets_in_texts_are_found() {
+        for text in [
+            "env: {DB_PASSWORD: x}",
+            "  db_password : 'x'",
+            "pegasus.catalog.replica.db.password = x\n",
+            "<profile namespace=\"env\" key=\"API-KEY\">x</profile>",
+            "\"LABKEY\": 1",
+            "in.dat https://me:pw@host/in.dat site=\"web\"",
+            "url: https://host/in?X-Amz-Signature=0",
+            "url: https://host/in?a=b&sig=0",
+            "jdbc:postgresql://host/db?user=u&password=p",
+        ] {
+            assert!(is_found(text), "{text}");
+        }
+        for text in [
+            "a.password=\nb=1",
+            "name: tokenize\nuses: []",
+            "DB_PASSWORD_FILE: /home/me/x",
+            "PEGASUS_CREDENTIALS: /home/me/x",
+            "url: https://host:80/in?a=b",
+            "me@host: x",
+        ] {
+            assert!(!is_found(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn scripts_quote_values() {
+        let mut profiles = Profiles::default();
+        profiles.set(Namespace::Env, "A", "b");
+        let names = SecretNames::new(None);
+        assert_eq!(script(&names, &profiles), None);
+        profiles.set(Namespace::Env, "TOKEN", "it's $(x)\n\"y\"");
+        profiles.set(Namespace::Env, "my-token", "a b");
+        let text = script(&names, &profiles).expect("it has secrets");
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("s");
+        put_private(&path, &text).expect("writable");
+        let output = std::process::Command::new("/bin/sh")
+            .arg(&path)
+            .args(["/usr/bin/env", "-u", "A"])
+            .output()
+            .expect("sh is there");
+        let output = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.contains("\nTOKEN=it's $(x)\n\"y\"\n"), "{output}");
+        assert!(output.contains("\nmy-token=a b\n"), "{output}");
+        let mode = path.metadata().expect("a file").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+}
