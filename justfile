@@ -54,3 +54,7 @@ tarball:
 # Install each package into an empty environment and run the example with it
 check-packages:
     packaging/check
+
+# Kill programs at random moments, fill the disk, take directories away: nothing may be lost (--rounds N --seed N)
+crash *OPTIONS:
+    cargo xtask crash {{OPTIONS}}

@@ -106,6 +106,11 @@ pub fn started(out: &mut Vec<u8>, stamp: &Stamp, task: &[u8], number: u64) {
 /// Writes that an attempt ended with this raw wait status.
 pub fn ended(out: &mut Vec<u8>, stamp: &Stamp, task: &[u8], number: u64, status: i32) {
     event(out, stamp, b"ULOG_JOB_TERMINATED", task, number);
+    result(out, stamp, task, number, status);
+}
+
+/// Writes the second line of [`ended`].
+pub fn result(out: &mut Vec<u8>, stamp: &Stamp, task: &[u8], number: u64, status: i32) {
     out.extend_from_slice(&stamp.0);
     out.extend_from_slice(b"Node ");
     out.extend_from_slice(task);

@@ -28,7 +28,8 @@ pub fn ended(out: &mut Vec<u8>, at: Duration, task: &[u8], number: u64, status: 
     result(out, at, task, number, status);
 }
 
-fn result(out: &mut Vec<u8>, at: Duration, task: &[u8], number: u64, status: i32) {
+/// Writes the second line of [`ended`].
+pub fn result(out: &mut Vec<u8>, at: Duration, task: &[u8], number: u64, status: i32) {
     time(out, at);
     out.extend_from_slice(task);
     let word = if status == 0 { "JOB_SUCCESS" } else { "JOB_FAILURE" };
@@ -68,6 +69,45 @@ pub fn time_and_finish(line: &[u8]) -> Option<(Duration, bool)> {
     Some((at, text.starts_with("INTERNAL *** PMC_FINISHED ")))
 }
 
+/// Content of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What<'a> {
+    /// A run begins.
+    Start,
+    /// An attempt has a new state.
+    Attempt {
+        /// Task.
+        task: &'a [u8],
+        /// The state, for instance `SUBMIT`.
+        state: &'a [u8],
+        /// Submit number.
+        number: u64,
+    },
+    /// Anything else.
+    Other,
+}
+
+/// Reads a complete line. Lines of other programs and incomplete lines are [`What::Other`].
+#[must_use]
+pub fn read(line: &[u8]) -> What<'_> {
+    let Some(line) = line.strip_suffix(b"\n") else {
+        return What::Other;
+    };
+    let mut words = line.split(|byte| *byte == b' ').skip(1);
+    let (Some(task), Some(state)) = (words.next(), words.next()) else {
+        return What::Other;
+    };
+    if task == b"INTERNAL" && state == b"***" {
+        let is_start = words.next() == Some(b"PMC_STARTED");
+        return if is_start { What::Start } else { What::Other };
+    }
+    // After the state come its value, two empty columns and the number.
+    let number = words
+        .nth(3)
+        .and_then(|word| std::str::from_utf8(word).ok()?.parse().ok());
+    number.map_or(What::Other, |number| What::Attempt { task, state, number })
+}
+
 fn state(out: &mut Vec<u8>, at: Duration, task: &[u8], word: &str, number: u64) {
     time(out, at);
     out.extend_from_slice(task);
@@ -103,6 +143,7 @@ mod tests {
             "1.9999999 a\n",
             "",
         ] {
+            assert_eq!(read(other.as_bytes()), What::Other, "{other}");
             assert_eq!(time_and_finish(other.as_bytes()), None, "{other}");
         }
     }
@@ -136,6 +177,12 @@ mod tests {
             .iter()
             .map(|l| format!("1700000000.042000 {l}\n"))
             .collect();
+        let read: Vec<_> = out.split_inclusive(|byte| *byte == b'\n').map(read).collect();
+        let attempt = |task, state, number| What::Attempt { task, state, number };
+        assert_eq!(read[0], What::Start);
+        assert_eq!(read[1], attempt(b"a", b"SUBMIT", 7));
+        assert_eq!(read[4], attempt(b"a", b"JOB_SUCCESS", 7));
+        assert_eq!(read[7], What::Other);
         assert_eq!(String::from_utf8(out).unwrap(), expected);
     }
 }

@@ -21,6 +21,7 @@ use std::time::Duration;
 use clock::Clock;
 pub use file::LogError;
 use file::LogFile;
+use killed_run::Done;
 use monitord_compat::resource_log::Free;
 use monitord_compat::{dagman_out, jobstate_log, resource_log};
 use pmc_dag::rescue::{DoneSet, Writer};
@@ -112,7 +113,7 @@ impl Logs {
         self.dagman = open("Error writing DAGMan log", options.dagman_log.as_deref())?;
         if options.lock {
             // Without the lock, another run may be writing.
-            self.finish_killed_run();
+            self.finish_killed_run(done);
         }
         if let Some(log) = &options.dagman_log {
             last_second::wait(log, &mut self.clock);
@@ -132,18 +133,24 @@ impl Logs {
     }
 
     /// Adds the last lines of a previous run that was killed. Logs that cannot be read stay as they are.
-    fn finish_killed_run(&mut self) {
-        let finished = |log: &mut Option<LogFile>, finish: fn(&Path, &mut Vec<u8>) -> io::Result<()>| {
+    fn finish_killed_run(&mut self, done: &DoneSet) {
+        type Finish = fn(&Path, Done<'_>, &mut Vec<u8>) -> io::Result<usize>;
+        let dag = &*self.dag;
+        let finished = |log: &mut Option<LogFile>, finish: Finish| {
             log.as_mut()
-                .map_or(Ok(()), |log| finish(&log.path, &mut log.lines))
+                .map_or(Ok(0), |log| finish(&log.path, Done { dag, done }, &mut log.lines))
         };
         let dagman = finished(&mut self.dagman, killed_run::finish_dagman);
         let jobstate = finished(&mut self.jobstate, killed_run::finish_jobstate);
-        if let Err(error) = dagman.and(jobstate) {
-            tracing::debug!(
-                "Unable to read the log of the previous run: {}",
+        match dagman.and_then(|ends| Ok(ends.max(jobstate?))) {
+            Ok(0) => {}
+            Ok(ends) => tracing::info!(
+                "The previous run was killed before it logged the end of {ends} tasks that are done: added to the logs"
+            ),
+            Err(error) => tracing::warn!(
+                "Unable to read the log of the previous run, which may lack the ends of tasks: {}",
                 pmc_dag::reason(&error)
-            );
+            ),
         }
     }
 

@@ -12,6 +12,7 @@ use pmc_spawn::Child;
 
 use super::strays::Strays;
 use super::watch::Watch;
+use crate::protocol::SubmitId;
 use crate::transport::local::StopTask;
 
 /// Knows the process group of a worker's running task and can end it.
@@ -76,6 +77,8 @@ impl Leader for Child {
 
 #[derive(Debug, Default)]
 struct State {
+    /// The attempt that runs, or is about to.
+    attempt: Option<SubmitId>,
     group: Option<Pid>,
     /// The group was sent a signal.
     signalled: bool,
@@ -122,6 +125,11 @@ impl KillSwitch {
             left = left.saturating_sub(awake_part(wait, begin.elapsed()));
         }
         false
+    }
+
+    /// Names the attempt whose processes start next.
+    pub(super) fn begin(&self, attempt: SubmitId) {
+        self.state().attempt = Some(attempt);
     }
 
     /// Kills the running task. Other tasks may start afterwards.
@@ -189,6 +197,15 @@ impl StopTask for KillSwitch {
 
     fn kill(&self) {
         self.abort(Signal::SIGKILL);
+    }
+
+    fn signal(&self, attempt: SubmitId, signal: i32) {
+        let mut state = self.state();
+        if state.attempt == Some(attempt)
+            && let Ok(signal) = Signal::try_from(signal)
+        {
+            state.signal_group(signal);
+        }
     }
 
     fn is_aborted(&self) -> bool {

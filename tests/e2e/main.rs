@@ -9,6 +9,7 @@
 mod bad_input;
 mod chains;
 mod clusters;
+mod crash;
 mod dashboard;
 mod failure;
 mod first_run;
