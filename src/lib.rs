@@ -9,6 +9,7 @@
 
 mod app;
 mod cli;
+pub mod control;
 #[cfg_attr(not(feature = "stampede"), path = "database_disabled.rs")]
 mod database;
 mod driver;

@@ -1,6 +1,7 @@
 //! Runs the executor on this machine, with the log files that Pegasus' monitoring reads.
 
 use std::ffi::OsString;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -101,7 +102,9 @@ fn local_run(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString,
         let found = environment.iter().find(|(other, _)| other == name);
         found.map(|(_, value)| value.clone())
     };
-    options.stampede = execution.stampede.then(|| Stampede {
+    // Notifications are sent by the thread that writes the database.
+    let stampede = execution.stampede || has_notifications(dag);
+    options.stampede = stampede.then(|| Stampede {
         home: value("HOME").map(PathBuf::from),
         variables: SERVER_VARIABLES
             .into_iter()
@@ -116,7 +119,7 @@ fn local_run(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString,
             per_task_stdio: true,
             worker_files: dag.to_owned(),
             lock_worker_files: false,
-            report_quiet: execution.stampede,
+            report_quiet: stampede,
             host_name: None,
             host_memory: execution.host_memory.unwrap_or(0),
             host_cpus: host_cpus(execution),
@@ -132,6 +135,11 @@ fn local_run(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString,
         },
         workers: workers(execution),
     }
+}
+
+/// Returns whether a plan asks for notifications. The planner always writes their file.
+fn has_notifications(dag: &Path) -> bool {
+    fs::metadata(dag.with_extension("notify")).is_ok_and(|file| file.len() > 0)
 }
 
 fn workers(execution: &cli::Execution) -> u32 {

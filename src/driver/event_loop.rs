@@ -59,6 +59,7 @@ impl<T: MasterTransport> Driver<'_, T> {
 
     /// Schedules tasks and writes the logs. Returns the end of the run, if it has ended.
     pub(super) fn advance(&mut self) -> Result<Option<End>, RunError> {
+        self.answer_requests()?;
         self.drain_if_asked()?;
         if let Some(aborted) = self.task_abort {
             self.flush()?;
@@ -108,7 +109,7 @@ impl<T: MasterTransport> Driver<'_, T> {
     /// Returns when the loop has to act if nothing happens before.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let drained = self.drain.as_ref().and_then(|drain| drain.until);
-        let times = [self.deadline, drained, self.disk.next_check()];
+        let times = [self.deadline, drained, self.drain_at, self.disk.next_check()];
         times.into_iter().flatten().min()
     }
 

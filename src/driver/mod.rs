@@ -5,6 +5,7 @@
 
 mod combine;
 mod conclusion;
+mod control;
 mod disk;
 mod drain;
 mod durability;
@@ -35,6 +36,7 @@ use self::disk::DiskWatch;
 use self::drain::Drain;
 use self::outbox::DriverOutbox;
 use self::setup::Setup;
+use crate::control::Control;
 use crate::database::Database;
 use crate::durability::forwarding::Forwarding;
 use crate::durability::lock::DagLock;
@@ -152,6 +154,11 @@ struct Driver<'a, T> {
     inbox: VecDeque<(Rank, ToMaster)>,
     /// Cores that this process may use.
     cores: usize,
+    /// Requests of other processes.
+    control: Control,
+    /// When to drain because a process has asked for it.
+    drain_at: Option<Instant>,
+    _server: Option<control::Server>,
     _lock: Option<DagLock>,
 }
 
@@ -167,6 +174,8 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
         out.reporter = setup.reporter;
         let begin = setup.begin;
         let deadline = options.wall_limit().and_then(|limit| begin.at.checked_add(limit));
+        let control = Control::default();
+        let server = control::serve(&control, setup.lock.is_some(), options, interrupt);
         Self {
             master: setup.master,
             out,
@@ -185,6 +194,9 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             prepared: 0,
             inbox: VecDeque::new(),
             cores: host::usable_cpus() as usize,
+            control,
+            drain_at: None,
+            _server: server,
             _lock: setup.lock,
         }
     }

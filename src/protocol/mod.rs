@@ -184,6 +184,13 @@ pub enum ToWorker {
     Run(Box<Assignment>),
     /// Give back the prefilled tasks that have not started.
     Retract,
+    /// Send a signal to the process group of an attempt, if it runs.
+    Signal {
+        /// Which attempt.
+        submit: SubmitId,
+        /// Number of the signal.
+        signal: i32,
+    },
     /// No more tasks: close the files and exit.
     Shutdown,
     /// Stop at once: kill the running task and exit.

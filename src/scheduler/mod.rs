@@ -54,6 +54,7 @@ mod queue;
 mod run;
 #[cfg(test)]
 mod sim;
+mod status;
 mod tasks;
 #[cfg(test)]
 mod tests;

@@ -399,7 +399,8 @@ impl Master {
     }
 
     /// True if workers may come at any time.
-    pub(super) fn is_dynamic(&self) -> bool {
+    #[must_use]
+    pub fn is_dynamic(&self) -> bool {
         self.workers == Workers::Dynamic
     }
 }

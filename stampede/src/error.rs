@@ -185,10 +185,10 @@ pub enum Notice {
         /// Why.
         source: io::Error,
     },
-    /// The run needs something that only pegasus-monitord does.
+    /// A notification is not sent.
     #[error("{what}")]
-    Unsupported {
-        /// The missing function, and what to use instead.
+    Notification {
+        /// Which one, and why.
         what: String,
     },
     /// The connection to the database was lost.
