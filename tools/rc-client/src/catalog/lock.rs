@@ -31,12 +31,10 @@ impl Locked {
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let mut name = path.as_os_str().to_owned();
         name.push(".lock");
-        let lock = fs::OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .open(&name)
+        let mut options = fs::OpenOptions::new();
+        options.create(true).truncate(false).write(true).mode(0o600);
+        // In the directory of another user it may be a link to a file whose mode must not change.
+        let lock = pmc_files::open_for_writing(Path::new(&name), &mut options)
             .map_err(CatalogError::io("open its lock file", &path))?;
         restrict(&lock, &path);
         acquire(&lock, LOCK_TIMEOUT).map_err(CatalogError::io("lock it", &path))?;
@@ -107,8 +105,7 @@ fn acquire(lock: &File, timeout: Duration) -> io::Result<()> {
                 pause = (pause * 2).min(Duration::from_millis(50));
             }
             Err(Errno::WOULDBLOCK) => {
-                let holder = holder(lock).map_or_else(String::new, |pid| format!(" by process {pid}"));
-                let reason = format!("it has been locked{holder} for {} s", timeout.as_secs());
+                let reason = is_locked_by(lock.metadata().ok().as_ref(), "FLOCK", timeout);
                 return Err(io::Error::new(io::ErrorKind::TimedOut, reason));
             }
             Err(errno) => return Err(errno.into()),
@@ -116,18 +113,27 @@ fn acquire(lock: &File, timeout: Duration) -> io::Result<()> {
     }
 }
 
-/// Returns the process on this host that holds the lock, from `/proc/locks`: see proc_locks(5).
-fn holder(lock: &File) -> Option<u32> {
-    let inode = lock.metadata().ok()?.ino().to_string();
+/// Describes a lock that is not released, with the process on this host that holds it, if it is known from
+/// `/proc/locks`: see proc_locks(5). `kind` is `FLOCK` or `POSIX`.
+pub(super) fn is_locked_by(file: Option<&fs::Metadata>, kind: &str, waited: Duration) -> String {
+    let holder = file.and_then(|file| holder(file.ino(), kind));
+    let by = holder.map_or_else(String::new, |pid| format!(" by process {pid}"));
+    format!("it has been locked{by} for {} s", waited.as_secs())
+}
+
+fn holder(inode: u64, wanted: &str) -> Option<u32> {
+    let inode = inode.to_string();
     let locks = fs::read_to_string("/proc/locks").ok()?;
     locks.lines().find_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let [_, "FLOCK", _, _, pid, file, ..] = words[..] else {
+        let [_, kind, _, _, pid, file, ..] = words[..] else {
             return None;
         };
-        (file.rsplit(':').next() == Some(&inode))
-            .then(|| pid.parse().ok())
-            .flatten()
+        let pid = pid
+            .parse()
+            .ok()
+            .filter(|pid| wanted == "FLOCK" || *pid != std::process::id())?;
+        (kind == wanted && file.rsplit(':').next() == Some(&inode)).then_some(pid)
     })
 }
 
