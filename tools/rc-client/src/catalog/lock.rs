@@ -1,6 +1,8 @@
 //! Lock of a catalog file that several processes change.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -8,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
+use tempfile::NamedTempFile;
 
 use super::CatalogError;
 
@@ -42,10 +45,8 @@ impl Locked {
     pub(super) fn replace(&self, content: &str) -> Result<(), CatalogError> {
         let write = || -> io::Result<()> {
             let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
-            let mut file = tempfile::Builder::new()
-                .prefix(".pegasus-rc-client-")
-                .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666))
-                .tempfile_in(directory.unwrap_or(Path::new(".")))?;
+            let directory = directory.unwrap_or(Path::new("."));
+            let mut file = temporary(directory, self.path.file_name().unwrap_or_default())?;
             if let Ok(meta) = fs::metadata(&self.path) {
                 file.as_file().set_permissions(meta.permissions())?;
             }
@@ -56,6 +57,24 @@ impl Locked {
         };
         write().map_err(CatalogError::io("write", &self.path))
     }
+}
+
+/// Creates a file that is to replace the catalog with this name. Its own name depends on that of the catalog
+/// only: the holder of the lock finds, and removes, what a killed process has left.
+fn temporary(directory: &Path, name: &OsStr) -> io::Result<NamedTempFile> {
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    let prefix = format!(".pegasus-rc-client-{:x}", hasher.finish());
+    let create = |random| {
+        tempfile::Builder::new()
+            .prefix(&prefix)
+            .rand_bytes(random)
+            .permissions(fs::Permissions::from_mode(0o666))
+            .tempfile_in(directory)
+    };
+    // If it cannot be removed, another name is needed.
+    let _ = fs::remove_file(directory.join(&prefix));
+    create(0).or_else(|_| create(6))
 }
 
 /// Lets only those users open the lock file who may write the catalog. Any user who can open it can hold the
@@ -129,6 +148,24 @@ pub(super) fn read(path: &Path) -> Result<String, CatalogError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_killed_process_left_is_replaced() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let catalog = directory.path().join("rc.txt");
+        let killed = temporary(directory.path(), OsStr::new("rc.txt")).expect("a file");
+        killed.keep().expect("a file");
+        Locked::wait(&catalog)
+            .expect("the lock")
+            .replace("a b\n")
+            .expect("written");
+        let mut names: Vec<_> = fs::read_dir(directory.path())
+            .expect("a directory")
+            .map(|entry| entry.expect("an entry").file_name())
+            .collect();
+        names.sort();
+        assert_eq!(names, ["rc.txt", "rc.txt.lock"]);
+    }
 
     fn mode(path: &Path) -> u32 {
         fs::metadata(path).unwrap().permissions().mode() & 0o777
