@@ -1,6 +1,7 @@
 //! Small runs, step by step.
 
 mod nodes;
+mod prefill;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -336,7 +336,8 @@ impl Loader {
         Ok(())
     }
 
-    /// A job is in another state, its end excepted: `EXECUTE`, `JOB_TERMINATED`, `JOB_HELD`…
+    /// A job is in another state, its end excepted: `EXECUTE`, `JOB_TERMINATED`, `JOB_HELD`, `JOB_EVICTED`…
+    /// `JOB_ABORTED` ends the attempt as a failure without records.
     pub fn state(
         &mut self,
         time: i64,
@@ -363,6 +364,9 @@ impl Loader {
             seq,
         };
         self.log.job(time, &line);
+        if state == "JOB_ABORTED" {
+            self.aborted(time, job)?;
+        }
         Ok(())
     }
 }

@@ -8,6 +8,7 @@ use crate::facts::{Background, ErrorText, Facts};
 use crate::job_command::{base_name, kickstart_option};
 use crate::outcome_hints::OutcomeHint;
 use crate::outputs::{self, LogFacts};
+use crate::rows::AttemptEnd;
 use crate::state_log::JobLine;
 use crate::store::StoreError;
 
@@ -77,6 +78,28 @@ impl Loader {
         };
         self.log.job(time, &line);
         Ok(())
+    }
+
+    /// The attempt of a job was aborted: by HTCondor, or because it was lost with its worker and its task has
+    /// failed for that. It has no records, and its files are named as if there were no other attempts.
+    pub(super) fn aborted(&mut self, time: i64, job: &str) -> Result<(), StoreError> {
+        let Some(attempt) = self.attempts.remove(job) else {
+            return Ok(());
+        };
+        self.jobs_ended += 1;
+        let end = AttemptEnd {
+            user: self.workflow.user.clone(),
+            work_dir: self.workflow.submit_dir.clone(),
+            local_duration: attempt.started.map(|started| time - started),
+            stdout_file: format!("{job}.out"),
+            stderr_file: format!("{job}.err"),
+            exitcode: 1,
+            ..AttemptEnd::default()
+        };
+        self.store.end_attempt(attempt.id, end, None)?;
+        // It shares the number of the state before.
+        self.store
+            .insert_state(attempt.id, "JOB_FAILURE", time, attempt.states)
     }
 
     fn insert_end(&mut self, attempt: &Attempt, facts: Facts) -> Result<(), StoreError> {
