@@ -35,6 +35,11 @@ complete -c pmc -n "__fish_pmc_needs_command" -f -a "status" -d 'Show progress o
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "analyzer" -d 'Explain failures, root cause first'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "statistics" -d 'Print statistics of a run'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "report" -d 'Write an HTML report: tasks by host, use over time, critical path, failures'
+complete -c pmc -n "__fish_pmc_needs_command" -f -a "nodes" -d 'Show the hosts of a running workflow, or let one of them go'
+complete -c pmc -n "__fish_pmc_needs_command" -f -a "why" -d 'Say why a task of a running workflow waits'
+complete -c pmc -n "__fish_pmc_needs_command" -f -a "kill" -d 'Send a signal to a running task'
+complete -c pmc -n "__fish_pmc_needs_command" -f -a "drain" -d 'Let a running workflow start no more tasks'
+complete -c pmc -n "__fish_pmc_needs_command" -f -a "simulate" -d 'Estimate how long a plan or a run would take on other nodes'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "pegasus" -d 'Answer as a program of Pegasus does, for the scripts in share/pegasus-shims'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c pmc -n "__fish_pmc_using_subcommand init" -s t -l template -d 'Shape of the workflow' -r -f -a "single\t'One job'
@@ -116,14 +121,39 @@ complete -c pmc -n "__fish_pmc_using_subcommand report" -l trace -d 'Also write 
 complete -c pmc -n "__fish_pmc_using_subcommand report" -l ro-crate -d 'Write provenance as a Workflow Run RO-Crate into this new directory: workflow, inputs, outputs, and each execution of a program' -r -F
 complete -c pmc -n "__fish_pmc_using_subcommand report" -s q -l quiet -d 'Do not print the names of the files'
 complete -c pmc -n "__fish_pmc_using_subcommand report" -s h -l help -d 'Print help'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report pegasus help" -f -a "init" -d 'Write a small workflow to start from, with catalogs and programs'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report pegasus help" -f -a "run" -d 'Plan a workflow and run it on this machine'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report pegasus help" -f -a "plan" -d 'Plan a workflow for a cluster, as pmc-plan does'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report pegasus help" -f -a "explain" -d 'Explain jobs of a plan, or print its figures, as `pmc-plan explain` does'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report pegasus help" -f -a "resume" -d 'Resume a run that failed or was interrupted'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report pegasus help" -f -a "status" -d 'Show progress of a run, during or after it'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report pegasus help" -f -a "analyzer" -d 'Explain failures, root cause first'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report pegasus help" -f -a "statistics" -d 'Print statistics of a run'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report pegasus help" -f -a "report" -d 'Write an HTML report: tasks by host, use over time, critical path, failures'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report pegasus help" -f -a "pegasus" -d 'Answer as a program of Pegasus does, for the scripts in share/pegasus-shims'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report pegasus help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c pmc -n "__fish_pmc_using_subcommand nodes" -l drain -d 'Start no more tasks on this host, and let its agent go when the running ones have ended' -r
+complete -c pmc -n "__fish_pmc_using_subcommand nodes" -l json -d 'Print JSON'
+complete -c pmc -n "__fish_pmc_using_subcommand nodes" -s h -l help -d 'Print help'
+complete -c pmc -n "__fish_pmc_using_subcommand why" -l json -d 'Print JSON'
+complete -c pmc -n "__fish_pmc_using_subcommand why" -s h -l help -d 'Print help'
+complete -c pmc -n "__fish_pmc_using_subcommand kill" -s s -l signal -d 'Signal, by name or number' -r
+complete -c pmc -n "__fish_pmc_using_subcommand kill" -s h -l help -d 'Print help'
+complete -c pmc -n "__fish_pmc_using_subcommand drain" -l in -d 'Go on for this time first: seconds, or a number with s, m or h' -r
+complete -c pmc -n "__fish_pmc_using_subcommand drain" -s h -l help -d 'Print help'
+complete -c pmc -n "__fish_pmc_using_subcommand simulate" -l nodes -d 'Numbers of nodes to simulate, separated by commas [default: 1, 2, 4… while that makes the run shorter]' -r
+complete -c pmc -n "__fish_pmc_using_subcommand simulate" -l walltime -d 'Mark the batch job that ends within this time and needs the fewest node hours' -r
+complete -c pmc -n "__fish_pmc_using_subcommand simulate" -l loss-rate -d 'Mean number of losses of one node in an hour, such as 0.01' -r
+complete -c pmc -n "__fish_pmc_using_subcommand simulate" -l replacement -d 'Time until another node takes the place of a lost one' -r
+complete -c pmc -n "__fish_pmc_using_subcommand simulate" -l seed -d 'Chooses the moments of the losses' -r
+complete -c pmc -n "__fish_pmc_using_subcommand simulate" -l set -d 'Run time of the tasks of a transformation; `*` stands for all transformations that have not run' -r
+complete -c pmc -n "__fish_pmc_using_subcommand simulate" -l node-slots -d 'Slots of a node [default: those of the largest node of the run, else the CPUs]' -r
+complete -c pmc -n "__fish_pmc_using_subcommand simulate" -l node-cpus -d 'CPUs of a node [default: those of the largest node of the run, else of this machine]' -r
+complete -c pmc -n "__fish_pmc_using_subcommand simulate" -l node-memory -d 'Memory of a node [default: that of the largest node of the run, else of this machine]' -r
+complete -c pmc -n "__fish_pmc_using_subcommand simulate" -l json -d 'Print JSON'
+complete -c pmc -n "__fish_pmc_using_subcommand simulate" -s h -l help -d 'Print help'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report nodes why kill drain simulate pegasus help" -f -a "init" -d 'Write a small workflow to start from, with catalogs and programs'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report nodes why kill drain simulate pegasus help" -f -a "run" -d 'Plan a workflow and run it on this machine'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report nodes why kill drain simulate pegasus help" -f -a "plan" -d 'Plan a workflow for a cluster, as pmc-plan does'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report nodes why kill drain simulate pegasus help" -f -a "explain" -d 'Explain jobs of a plan, or print its figures, as `pmc-plan explain` does'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report nodes why kill drain simulate pegasus help" -f -a "resume" -d 'Resume a run that failed or was interrupted'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report nodes why kill drain simulate pegasus help" -f -a "status" -d 'Show progress of a run, during or after it'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report nodes why kill drain simulate pegasus help" -f -a "analyzer" -d 'Explain failures, root cause first'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report nodes why kill drain simulate pegasus help" -f -a "statistics" -d 'Print statistics of a run'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report nodes why kill drain simulate pegasus help" -f -a "report" -d 'Write an HTML report: tasks by host, use over time, critical path, failures'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report nodes why kill drain simulate pegasus help" -f -a "nodes" -d 'Show the hosts of a running workflow, or let one of them go'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report nodes why kill drain simulate pegasus help" -f -a "why" -d 'Say why a task of a running workflow waits'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report nodes why kill drain simulate pegasus help" -f -a "kill" -d 'Send a signal to a running task'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report nodes why kill drain simulate pegasus help" -f -a "drain" -d 'Let a running workflow start no more tasks'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report nodes why kill drain simulate pegasus help" -f -a "simulate" -d 'Estimate how long a plan or a run would take on other nodes'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report nodes why kill drain simulate pegasus help" -f -a "pegasus" -d 'Answer as a program of Pegasus does, for the scripts in share/pegasus-shims'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report nodes why kill drain simulate pegasus help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
