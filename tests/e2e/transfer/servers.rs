@@ -57,6 +57,7 @@ fn noise(size: usize) -> Vec<u8> {
 
 #[test]
 #[ignore = "needs an SSH server: tests/run e2e"]
+#[expect(clippy::too_many_lines, reason = "one session with a server")]
 fn scp_with_a_real_server() {
     let mut run = TransferRun::new();
     for name in ["host", "key"] {
@@ -205,6 +206,7 @@ fn start_nginx(run: &TransferRun, plain: u16, secure: u16) -> Server {
 
 #[test]
 #[ignore = "needs nginx: tests/run e2e"]
+#[expect(clippy::too_many_lines, reason = "one session with a server")]
 fn http_and_webdav_with_a_real_server() {
     let mut run = TransferRun::new();
     let (plain, secure) = (free_port(), free_port());
