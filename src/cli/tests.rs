@@ -27,6 +27,7 @@ fn refusal(line: &str) -> String {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of command lines")]
 fn wrong_words_are_refused() {
     for (line, message) in [
         ("-x a.dag", "Unrecognized argument: -x\n"),
