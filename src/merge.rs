@@ -113,8 +113,8 @@ impl Merge<'_> {
 }
 
 /// A file beside those of the workers, while these are merged: how long the destinations were before. If the
-/// run is killed meanwhile, the next one begins there, and no output is repeated. Without the file, some would
-/// be repeated; none is ever lost.
+/// run is killed meanwhile, the next one begins there, and no output is repeated. Without the file, some
+/// would be repeated; none is ever lost.
 struct Note(PathBuf);
 
 impl Note {

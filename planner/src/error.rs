@@ -115,7 +115,8 @@ impl InputErrors {
     }
 }
 
-/// Sorts by file, in the order of their first problems, then by position. Problems of a whole file come first.
+/// Sorts by file, in the order of their first problems, then by position. Problems of a whole file come
+/// first.
 fn sort(problems: &mut [InputError]) {
     let mut files: FxHashMap<PathBuf, usize> = FxHashMap::default();
     for problem in &*problems {

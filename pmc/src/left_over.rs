@@ -1,5 +1,5 @@
-//! What a killed run has left to do although all its tasks are done: the last lines of the logs, forwarded data
-//! in a journal, rows of the database.
+//! What a killed run has left to do although all its tasks are done: the last lines of the logs, forwarded
+//! data in a journal, rows of the database.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;

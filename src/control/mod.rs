@@ -1,8 +1,8 @@
 //! Control of a run from outside: other processes of its owner ask about it and change its course.
 //!
-//! The executor listens on a Unix socket beside the DAG, `NAME.dag.control`. A tool sends one [`Request`] as a
-//! line of JSON and gets one [`Answer`] as another. A thread of its own does the talking; the driver takes the
-//! requests between two messages ([`Control::take`]), so a slow tool holds up nothing.
+//! The executor listens on a Unix socket beside the DAG, `NAME.dag.control`. A tool sends one [`Request`] as
+//! a line of JSON and gets one [`Answer`] as another. A thread of its own does the talking; the driver takes
+//! the requests between two messages ([`Control::take`]), so a slow tool holds up nothing.
 //!
 //! The socket has the mode 0600, and the peer must be the same user or root. Without a socket, for example on
 //! a file system that has none, the run goes on and cannot be controlled.

@@ -116,8 +116,8 @@ impl<T: MasterTransport> Driver<'_, T> {
     }
 }
 
-/// Returns how much this user may still write below a folder, and the size of its file system. `None` if the file system has no limit or
-/// does not know.
+/// Returns how much this user may still write below a folder, and the size of its file system. `None` if the
+/// file system has no limit or does not know.
 fn space(folder: &Path) -> Option<Space> {
     let data = nix::sys::statvfs::statvfs(folder).ok()?;
     let is_known = data.blocks() > 0;

@@ -91,8 +91,8 @@ impl<'a> Pipes<'a> {
         names.zip(FIRST_KEPT..)
     }
 
-    /// Reads until all writers have closed their ends, the task is killed, or the run is aborted. After an error the pipes are
-    /// closed: a task that goes on writing gets SIGPIPE.
+    /// Reads until all writers have closed their ends, the task is killed, or the run is aborted. After an
+    /// error the pipes are closed: a task that goes on writing gets SIGPIPE.
     pub(super) fn read(
         mut self,
         room: &mut Room,

@@ -1,5 +1,5 @@
-//! The crash harness: kills programs at random moments, fills the disk, takes descriptors and directories away,
-//! lets the work continue, and counts what was lost, doubled, torn or wrong, and what was left over.
+//! The crash harness: kills programs at random moments, fills the disk, takes descriptors and directories
+//! away, lets the work continue, and counts what was lost, doubled, torn or wrong, and what was left over.
 //!
 //! A round is determined by its seed, except for what the machine decides: which process is just running.
 

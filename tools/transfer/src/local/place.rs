@@ -131,9 +131,9 @@ impl Place {
         }
     }
 
-    /// Links a file under a temporary name, from which it can replace the present one. The name depends on the
-    /// final name only: so a transfer finds, and removes, what a killed one has left. A living process has
-    /// locked its file.
+    /// Links a file under a temporary name, from which it can replace the present one. The name depends on
+    /// the final name only: so a transfer finds, and removes, what a killed one has left. A living process
+    /// has locked its file.
     fn link_beside(
         &self,
         file: &File,
