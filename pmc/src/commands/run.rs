@@ -207,7 +207,9 @@ impl PlanLine {
         let mut request = self.parse()?;
         request.check_files = !arguments.no_check;
         request.runs_here = true;
-        request.arguments = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
+        let line = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+        let line: Vec<String> = line.collect();
+        request.arguments = pmc_plan::cli::shown_arguments(&line, &self.environment);
         Ok(request)
     }
 

@@ -1,5 +1,6 @@
 //! Lock of a catalog file that several processes change.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
@@ -44,17 +45,24 @@ impl Locked {
     pub(super) fn replace(&self, content: &str) -> Result<(), CatalogError> {
         let write = || -> io::Result<()> {
             let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
-            let mut file = tempfile::Builder::new()
-                .prefix(".pegasus-rc-client-")
-                .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666))
-                .tempfile_in(directory.unwrap_or(Path::new(".")))?;
-            if let Ok(meta) = fs::metadata(&self.path) {
-                file.as_file().set_permissions(meta.permissions())?;
-            }
-            file.write_all(content.as_bytes())?;
-            file.as_file().sync_all()?;
-            file.persist(pmc_files::replaceable(&self.path)?)?;
-            Ok(())
+            let mut name = OsString::from(".pegasus-rc-client-");
+            name.push(self.path.file_name().unwrap_or_default());
+            let new = directory.unwrap_or(Path::new(".")).join(name);
+            let target = pmc_files::replaceable(&self.path)?;
+            // Only the holder of the lock uses this name. What a killed process has left goes away here.
+            let mut file = pmc_files::create_anew(&new)?;
+            let written = || {
+                if let Ok(meta) = fs::metadata(&self.path) {
+                    file.set_permissions(meta.permissions())?;
+                }
+                file.write_all(content.as_bytes())?;
+                file.sync_all()?;
+                fs::rename(&new, target)
+            };
+            written().inspect_err(|_| {
+                // The first error counts.
+                let _ = fs::remove_file(&new);
+            })
         };
         write().map_err(CatalogError::io("write", &self.path))
     }
@@ -88,7 +96,9 @@ fn acquire(lock: &File, timeout: Duration) -> io::Result<()> {
                 pause = (pause * 2).min(Duration::from_millis(50));
             }
             Err(Errno::WOULDBLOCK) => {
-                let holder = holder(lock).map_or_else(String::new, |pid| format!(" by process {pid}"));
+                let inode = lock.metadata().map(|data| data.ino());
+                let holder = inode.ok().and_then(|inode| holder("FLOCK", &[inode]));
+                let holder = holder.map_or_else(String::new, |pid| format!(" by process {pid}"));
                 let reason = format!("it has been locked{holder} for {} s", timeout.as_secs());
                 return Err(io::Error::new(io::ErrorKind::TimedOut, reason));
             }
@@ -97,16 +107,17 @@ fn acquire(lock: &File, timeout: Duration) -> io::Result<()> {
     }
 }
 
-/// Returns the process on this host that holds the lock, from `/proc/locks`: see proc_locks(5).
-fn holder(lock: &File) -> Option<u32> {
-    let inode = lock.metadata().ok()?.ino().to_string();
+/// Returns the process on this host that holds a lock of this kind on one of the files with these inodes,
+/// from `/proc/locks`: see proc_locks(5).
+pub(super) fn holder(kind: &str, inodes: &[u64]) -> Option<u32> {
     let locks = fs::read_to_string("/proc/locks").ok()?;
     locks.lines().find_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let [_, "FLOCK", _, _, pid, file, ..] = words[..] else {
+        let [_, of_kind, _, _, pid, file, ..] = words[..] else {
             return None;
         };
-        (file.rsplit(':').next() == Some(&inode))
+        let inode = file.rsplit(':').next()?.parse().ok()?;
+        (of_kind == kind && inodes.contains(&inode))
             .then(|| pid.parse().ok())
             .flatten()
     })
@@ -151,6 +162,21 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         let wanted = format!("by process {}", std::process::id());
         assert!(error.to_string().contains(&wanted), "{error}");
+    }
+
+    #[test]
+    fn a_killed_writer_leaves_nothing_for_long() {
+        let dir = tempfile::tempdir().unwrap();
+        let catalog = dir.path().join("rc.txt");
+        fs::write(dir.path().join(".pegasus-rc-client-rc.txt"), "half").unwrap();
+        Locked::wait(&catalog).unwrap().replace("whole\n").unwrap();
+        assert_eq!(fs::read_to_string(&catalog).unwrap(), "whole\n");
+        let names = fs::read_dir(dir.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name());
+        let mut names: Vec<_> = names.collect();
+        names.sort();
+        assert_eq!(names, ["rc.txt", "rc.txt.lock"]);
     }
 
     #[test]

@@ -70,6 +70,15 @@ pub enum CatalogError {
         /// Its error.
         source: rusqlite::Error,
     },
+    /// Another process holds a lock on the database.
+    #[error("{}: the process {process} has been using the database for more than a minute; try again when it has \
+             ended", path.display())]
+    Busy {
+        /// The database.
+        path: PathBuf,
+        /// The number of the process on this host.
+        process: u32,
+    },
     /// The catalog file cannot be read or written.
     #[error("{}: cannot {action}: {source}", path.display())]
     Io {
