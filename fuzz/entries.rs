@@ -20,7 +20,7 @@ use pmc_plan::catalog::{replica, site, transformation};
 use pmc_plan::input::{ParsedWorkflow, ReadOptions, read_text};
 use pmc_plan::model::FileId;
 use pmc_plan::properties::Properties;
-use pmc_wire::{Received, Reply, Request};
+use pmc_wire::{Received, Reply, Request, Ticket};
 
 /// Calls a macro with all entries: the name of the corpus, the function, and the cost of a call compared to
 /// that of a cheap one.
@@ -418,6 +418,7 @@ pub fn server_request(data: &[u8]) {
 fn check_request(data: &[u8], received: &Received<'_>) {
     let words: Vec<&[u8]> = received.words.iter().map(|word| word.as_bytes()).collect();
     let request = Request {
+        ticket: received.ticket,
         words: &words,
         variables: &received.variables,
         cpus: &received.cpus,
@@ -436,10 +437,11 @@ pub fn server_reply(data: &[u8]) {
         .write_all(&data[..data.len().min(PIPE)])
         .expect("it fits into the pipe");
     drop(write);
-    if let Ok(Some(reply)) = pmc_wire::receive_reply(&read) {
+    let ticket = Ticket::default();
+    if let Ok(Some(reply)) = pmc_wire::receive_reply(&read, ticket) {
         let (read, write) = io::pipe().expect("a pipe can be made");
-        pmc_wire::send_reply(&write, reply).expect("it fits into the pipe");
-        let again: Option<Reply> = pmc_wire::receive_reply(&read).expect("it is complete");
+        pmc_wire::send_reply(&write, ticket, reply).expect("it fits into the pipe");
+        let again: Option<Reply> = pmc_wire::receive_reply(&read, ticket).expect("it is complete");
         assert_eq!(again, Some(reply));
     }
 }

@@ -16,6 +16,7 @@ use pmc_dag::words::Words;
 use pmc_dag::{Dag, Task};
 use pmc_stampede::client::ClientSettings;
 use pmc_stampede::error::Notice;
+use pmc_stampede::notifications::Limits;
 use pmc_stampede::outcome_hints::{OutcomeHint, OutcomeHints, fingerprint};
 use pmc_stampede::run::Run;
 use pmc_stampede::session::{self, End, Live};
@@ -58,6 +59,7 @@ fn requested(options: &Options) -> Option<session::Options> {
         state_log: Some("monitord.jobstate.log".into()).filter(|_| options.jobstate_log.is_some()),
         dashboard: home.map(|home| home.join(".pegasus/workflow.db")),
         client: ClientSettings::of_pairs(home, &stampede.variables),
+        notifications: Some(Limits::default()),
         ..session::Options::default()
     })
 }

@@ -141,6 +141,15 @@ pub fn reset_affinity() {
     let _ = unsafe { libc::syscall(libc::SYS_set_mempolicy, MPOL_DEFAULT, 0, 0) };
 }
 
+/// Keeps other processes of this user away from the memory and the descriptors of this process, as far as the
+/// system can: tasks could otherwise write results in place of their workers. Programs that tasks run stay as
+/// they are. Debuggers cannot attach any more, and there are no core dumps.
+pub fn protect_process() {
+    if let Err(error) = nix::sys::prctl::set_dumpable(false) {
+        tracing::debug!("Tasks can reach this process: {error}");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,7 +1,7 @@
 //! Requests to stop or drain a run.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// A request to stop or drain, shared by the requesting thread and the loop that checks for it.
 #[derive(Default)]
@@ -10,8 +10,23 @@ pub struct Interrupt {
     drain: AtomicI32,
     /// Only workers have asked to drain so far.
     by_worker: AtomicBool,
-    requests: AtomicU32,
+    bell: Arc<Bell>,
+}
+
+/// Wakes the loops that wait for messages.
+#[derive(Default)]
+struct Bell {
+    rings: AtomicU32,
     wakers: Mutex<Vec<Box<dyn Fn() + Send>>>,
+}
+
+impl Bell {
+    fn ring(&self) {
+        self.rings.fetch_add(1, Ordering::AcqRel);
+        if let Ok(wakers) = self.wakers.lock() {
+            wakers.iter().for_each(|wake| wake());
+        }
+    }
 }
 
 impl Interrupt {
@@ -58,10 +73,13 @@ impl Interrupt {
     }
 
     fn wake(&self) {
-        self.requests.fetch_add(1, Ordering::AcqRel);
-        if let Ok(wakers) = self.wakers.lock() {
-            wakers.iter().for_each(|wake| wake());
-        }
+        self.bell.ring();
+    }
+
+    /// Returns what wakes the loop, for threads that have work for it.
+    pub(crate) fn waker(&self) -> Arc<dyn Fn() + Send + Sync> {
+        let bell = Arc::clone(&self.bell);
+        Arc::new(move || bell.ring())
     }
 
     /// The signal that asked to stop, if any.
@@ -76,15 +94,15 @@ impl Interrupt {
         Some(self.drain.load(Ordering::Acquire)).filter(|signal| *signal != 0)
     }
 
-    /// Number of requests so far.
+    /// Number of times that the loop was woken.
     #[must_use]
     pub fn requests(&self) -> u32 {
-        self.requests.load(Ordering::Acquire)
+        self.bell.rings.load(Ordering::Acquire)
     }
 
     /// Calls `wake` on each request, to wake a loop that waits for messages.
     pub fn on_raise(&self, wake: impl Fn() + Send + 'static) {
-        if let Ok(mut wakers) = self.wakers.lock() {
+        if let Ok(mut wakers) = self.bell.wakers.lock() {
             wakers.push(Box::new(wake));
         }
     }

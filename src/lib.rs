@@ -7,8 +7,10 @@
     expect(dead_code, reason = "some parts serve only the MPI transport")
 )]
 
+mod agent;
 mod app;
 mod cli;
+pub mod control;
 #[cfg_attr(not(feature = "stampede"), path = "database_disabled.rs")]
 mod database;
 mod driver;
@@ -49,7 +51,7 @@ pub use protocol::{MemoryUse, Outcome, QuietAttempt, Rank};
 pub use scheduler::Summary;
 
 // This machine.
-pub use host::{cpus_for_workers, describe as describe_host, usable_cpus};
+pub use host::{cpus_for_workers, describe as describe_host, protect_process, usable_cpus};
 pub use protocol::Registration;
 pub use worker::count_gpus;
 

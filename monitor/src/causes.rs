@@ -146,9 +146,7 @@ pub fn diagnose(history: &History) -> Diagnosis {
         let affected = cause.tasks.len() + cause.blocked;
         (cause.cancelled, std::cmp::Reverse(affected), cause.first)
     });
-    let good = |attempt: &&Attempt| {
-        !attempt.succeeded() && attempt.duration().is_some() && history.state(attempt.task) == State::Done
-    };
+    let good = |attempt: &&Attempt| attempt.failed() && history.state(attempt.task) == State::Done;
     let mut diagnosis = Diagnosis {
         phase,
         causes,
@@ -426,6 +424,26 @@ fn remarks(history: &History, diagnosis: &Diagnosis) -> Vec<String> {
                 count(diagnosis.left - diagnosis.lost.len())
             ));
         }
+    }
+    let evicted = history
+        .attempts
+        .iter()
+        .filter(|attempt| attempt.was_evicted())
+        .count();
+    if evicted > 0 {
+        remarks.push(format!(
+            "{} lost with {}, which is no failure: the tasks were started again.",
+            if evicted == 1 {
+                "1 attempt was".to_owned()
+            } else {
+                format!("{evicted} attempts were")
+            },
+            if evicted == 1 {
+                "its worker"
+            } else {
+                "their workers"
+            },
+        ));
     }
     if diagnosis.repaired > 0 {
         remarks.push(format!(

@@ -32,6 +32,10 @@ pub enum Event<'a> {
     Started(TaskRef<'a>),
     /// An attempt ends with this raw wait status.
     Ended(TaskRef<'a>, i32),
+    /// An attempt is lost with its worker. Its task will be queued again.
+    Lost(TaskRef<'a>),
+    /// An attempt is lost with its worker. Its task has failed, because that happened too often.
+    Abandoned(TaskRef<'a>),
 }
 
 /// A task in the log.
@@ -159,6 +163,16 @@ fn dagman_line<'a>(line: &'a [u8], clock: &mut LogClock, stamp: &mut Stamp) -> O
             job,
             number,
         } => Event::Started(task(job, number)),
+        What::Event {
+            state: b"JOB_EVICTED",
+            job,
+            number,
+        } => Event::Lost(task(job, number)),
+        What::Event {
+            state: b"JOB_ABORTED",
+            job,
+            number,
+        } => Event::Abandoned(task(job, number)),
         What::Ended { job, number, status } => Event::Ended(task(job, number), status),
         What::Event { .. } | What::StartingUp { .. } | What::Other => return None,
     };
@@ -202,6 +216,9 @@ fn jobstate_line(line: &[u8]) -> Option<(Micros, Event<'_>)> {
     let event = match state {
         b"SUBMIT" => Event::Queued(task),
         b"EXECUTE" => Event::Started(task),
+        b"JOB_EVICTED" => Event::Lost(task),
+        // The line about the failure follows, and changes nothing.
+        b"JOB_ABORTED" => Event::Abandoned(task),
         b"JOB_SUCCESS" => Event::Ended(task, 0),
         b"JOB_FAILURE" => Event::Ended(task, number(word(rest).0).unwrap_or(256)),
         _ => return None,

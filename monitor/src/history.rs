@@ -492,4 +492,36 @@ EDGE stage_in_0 a\nEDGE stage_in_0 b\nEDGE a c\nEDGE b c\n";
         fs::write(run.dir.path().join("jobstate.log"), "").unwrap();
         assert!(history.is_stale());
     }
+
+    #[test]
+    fn attempts_that_are_lost_with_their_workers_are_no_failures() {
+        let dagman = |events: &[&str]| {
+            let line = |event: &&str| format!("01/02/26 10:00:00 {event}\n");
+            events.iter().map(line).collect::<String>()
+        };
+        let jobstate = "100.0 INTERNAL *** PMC_STARTED ***\n100.1 a SUBMIT 1.0 - - 1\n\
+            100.2 a EXECUTE 1.0 - - 1\n102.0 a JOB_EVICTED 1.0 - - 1\n102.0 a SUBMIT 2.0 - - 2\n\
+            102.1 a EXECUTE 2.0 - - 2\n103.0 a JOB_ABORTED 2.0 - - 2\n103.0 a JOB_FAILURE 256 - - 2\n";
+        let log = dagman(&[
+            "Parsing w.dag ...",
+            "Event: ULOG_SUBMIT for Condor Node a (1.0)",
+            "Event: ULOG_EXECUTE for Condor Node a (1.0)",
+            "Event: ULOG_JOB_EVICTED for Condor Node a (1.0)",
+            "Event: ULOG_SUBMIT for Condor Node a (2.0)",
+            "Event: ULOG_EXECUTE for Condor Node a (2.0)",
+            "Event: ULOG_JOB_ABORTED for Condor Node a (2.0)",
+        ]);
+        for (file, text) in [("jobstate.log", jobstate), ("w.dag.dagman.out", log.as_str())] {
+            let run = TestRun::new("TASK a x\n");
+            run.append(file, text);
+            let history = run.open();
+            assert_eq!(history.state(0), State::Failed, "{file}");
+            let lost: Vec<_> = history
+                .attempts
+                .iter()
+                .map(|attempt| (attempt.was_evicted(), attempt.failed(), attempt.worker_lost))
+                .collect();
+            assert_eq!(lost, [(true, false, true), (false, true, true)], "{file}");
+        }
+    }
 }

@@ -37,6 +37,8 @@ pub struct Progress {
     pub attempts: usize,
     /// Attempts that did not succeed.
     pub failed_attempts: usize,
+    /// Attempts that were lost with their workers. They are no failures.
+    pub lost_attempts: usize,
     /// Running tasks, longest first.
     pub running: Vec<RunningTask>,
     /// Tasks whose last attempt failed, the latest first.
@@ -150,9 +152,12 @@ impl Observer {
         let rate = (phase == Phase::Running).then(|| rate(history, now)).flatten();
         let estimate = rate.and_then(|rate| self.estimate(history, &blocked, rate, now));
         let ended = history.attempts.iter().filter(|attempt| attempt.end != NEVER);
-        let (attempts, good) = ended.fold((0, 0), |(attempts, good), attempt| {
-            (attempts + 1, good + usize::from(attempt.succeeded()))
-        });
+        let (mut attempts, mut failed_attempts, mut lost_attempts) = (0, 0, 0);
+        for attempt in ended {
+            attempts += 1;
+            failed_attempts += usize::from(attempt.failed());
+            lost_attempts += usize::from(attempt.was_evicted());
+        }
         Progress {
             phase,
             missing_dag: history.missing_dag().map(Path::to_owned),
@@ -163,7 +168,8 @@ impl Observer {
             all: history.all(),
             blocked: blocked.iter().filter(|blocked| **blocked).count() - failed.len().min(blocked.len()),
             attempts,
-            failed_attempts: attempts - good,
+            failed_attempts,
+            lost_attempts,
             running: running(history, now),
             failed,
             rate,

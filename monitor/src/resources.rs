@@ -3,7 +3,8 @@
 //! The executor writes a line for each host when a run starts, then a line for each start and end of a task,
 //! in the order of its main log. So the n-th change in the main log belongs to the n-th line here, which has
 //! the host and the time in microseconds. Each pair is checked: a start takes a slot of the host, an end
-//! frees one.
+//! frees one. An attempt that is lost with its worker ends, too. Lines with signs are no changes: they say
+//! what came to a host or left it, with workers that came or went.
 
 use std::collections::VecDeque;
 use std::io;
@@ -118,7 +119,7 @@ pub struct Hosts {
     /// New runs: start in the main log and in this log.
     run_starts: Vec<(Micros, Micros)>,
     /// Lines without a change.
-    lines: VecDeque<(Micros, HostNumber, Amount)>,
+    lines: VecDeque<(Micros, HostNumber, Line)>,
     /// The two logs of this run do not match.
     mismatch: bool,
     /// Only use is counted, without changes of the main log.
@@ -200,10 +201,15 @@ impl Hosts {
             }
         }
         let result = reader.read(|_, line| {
-            let Some((time, free, name)) = parse(line) else {
+            let Some((time, sign, free, name)) = parse(line) else {
                 return;
             };
             let Some(host) = self.host(name) else { return };
+            let free = match sign {
+                Sign::None => Line::Free(free),
+                Sign::Plus => Line::Came(free),
+                Sign::Minus => Line::Left(free),
+            };
             if !self.lines.is_empty() || !self.line(time, host, free, &mut take) {
                 self.lines.push_back((time, host, free));
             }
@@ -228,7 +234,7 @@ impl Hosts {
     }
 
     /// Handles a line. Returns false if its change is not known yet.
-    fn line(&mut self, time: Micros, number: HostNumber, free: Amount, take: &mut impl FnMut(Found)) -> bool {
+    fn line(&mut self, time: Micros, number: HostNumber, line: Line, take: &mut impl FnMut(Found)) -> bool {
         // A run never starts in the second in which another ended.
         while let Some(&(start, before)) = self.runs.front().filter(|(start, _)| *start <= time) {
             self.runs.pop_front();
@@ -241,6 +247,17 @@ impl Hosts {
             self.mismatch = false;
         }
         let host = &mut self.hosts[usize::from(number)];
+        let free = match line {
+            Line::Free(free) => free,
+            Line::Came(amount) => {
+                host.resize(time, amount, u32::saturating_add, u64::saturating_add);
+                return true;
+            }
+            Line::Left(amount) => {
+                host.resize(time, amount, u32::saturating_sub, u64::saturating_sub);
+                return true;
+            }
+        };
         if !host.present {
             host.present = true;
             host.capacity = free;
@@ -284,12 +301,31 @@ impl Hosts {
 }
 
 impl Host {
+    /// Changes the capacity, and what is free of it.
+    fn resize(&mut self, time: Micros, by: Amount, small: fn(u32, u32) -> u32, large: fn(u64, u64) -> u64) {
+        if self.present {
+            self.account(time, self.free);
+        } else {
+            // Its first line in this run is lost.
+            (self.present, self.last) = (true, time);
+            (self.capacity, self.free) = (Amount::default(), Amount::default());
+        }
+        for amount in [&mut self.capacity, &mut self.free] {
+            amount.slots = small(amount.slots, by.slots);
+            amount.cpus = small(amount.cpus, by.cpus);
+            amount.memory_mb = large(amount.memory_mb, by.memory_mb);
+        }
+    }
+
     /// Adds the use since the last line.
     fn account(&mut self, time: Micros, free: Amount) {
         let seconds = time.saturating_sub(self.last).max(0) as f64 / SECOND as f64;
         let used = |all: u64, free: u64| all.saturating_sub(free) as f64;
         let (slots, cpus) = (u64::from(self.capacity.slots), u64::from(self.capacity.cpus));
-        self.seconds += seconds;
+        if slots > 0 {
+            // Without workers, it takes no part.
+            self.seconds += seconds;
+        }
         self.slot_seconds += seconds * used(slots, u64::from(self.free.slots));
         self.cpu_seconds += seconds * used(cpus, u64::from(self.free.cpus));
         self.memory_seconds += seconds * used(self.capacity.memory_mb, self.free.memory_mb);
@@ -307,12 +343,42 @@ impl Host {
     }
 }
 
-/// Reads `1700000000.500000,2,16,24104,host`.
-fn parse(line: &[u8]) -> Option<(Micros, Amount, &[u8])> {
-    let mut parts = line.splitn(5, |byte| *byte == b',');
+/// What a line is about.
+#[derive(Clone, Copy, Debug)]
+enum Line {
+    /// Free resources.
+    Free(Amount),
+    /// Resources that came.
+    Came(Amount),
+    /// Resources that left.
+    Left(Amount),
+}
+
+/// The sign of the numbers in a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sign {
+    None,
+    Plus,
+    Minus,
+}
+
+/// Reads `1700000000.500000,2,16,24104,host`, or the same with a sign before each amount.
+fn parse(line: &[u8]) -> Option<(Micros, Sign, Amount, &[u8])> {
+    let mut parts = line.splitn(5, |byte| *byte == b',').peekable();
     let time = micros(parts.next()?)?;
+    let sign = match parts.peek()?.first() {
+        Some(b'+') => Sign::Plus,
+        Some(b'-') => Sign::Minus,
+        _ => Sign::None,
+    };
     let mut number = || {
-        let text = parts.next().filter(|text| (1..19).contains(&text.len()))?;
+        let text = parts.next()?;
+        let text = match sign {
+            Sign::None => text,
+            Sign::Plus => text.strip_prefix(b"+")?,
+            Sign::Minus => text.strip_prefix(b"-")?,
+        };
+        let text = Some(text).filter(|text| (1..19).contains(&text.len()))?;
         text.iter().try_fold(0_u64, |value, byte| {
             byte.is_ascii_digit().then(|| value * 10 + u64::from(byte - b'0'))
         })
@@ -323,7 +389,7 @@ fn parse(line: &[u8]) -> Option<(Micros, Amount, &[u8])> {
         memory_mb: number()?,
     };
     let host = parts.next()?.trim_ascii_end();
-    (!host.is_empty()).then_some((time, free, host))
+    (!host.is_empty()).then_some((time, sign, free, host))
 }
 
 #[cfg(test)]
@@ -388,6 +454,39 @@ mod tests {
     }
 
     #[test]
+    fn workers_come_and_go() {
+        let mut hosts = Hosts::default();
+        // Attempt 0 is lost with its worker, which is an end.
+        for change in [
+            run(100, None),
+            Change::Start(0),
+            Change::Start(1),
+            Change::End(0),
+            Change::End(1),
+        ] {
+            hosts.expect(change);
+        }
+        let text = "100.0,1,4,100,a\n101.0,+1,+0,+0,a\n102.0,1,3,100,a\n102.0,1,8,200,b\n102.5,0,7,200,b\n\
+                    104.0,2,4,100,a\n104.0,-1,-0,-0,a\n105.0,-1,-4,-100,a\n107.0,1,8,200,b\n";
+        let found = read(&mut hosts, text);
+        let at = |found: &Found| (found.attempt, found.start, hosts.name(found.host));
+        let expected = [
+            (0, true, Some("a")),
+            (1, true, Some("b")),
+            (0, false, Some("a")),
+            (1, false, Some("b")),
+        ];
+        assert_eq!(found.iter().map(at).collect::<Vec<_>>(), expected);
+        let a = &hosts.used_until(200 * SECOND)[0];
+        assert!(
+            (a.seconds - 5.0).abs() < 1e-6,
+            "its workers were there until 105: {a:?}"
+        );
+        assert!((a.slot_seconds_there - 8.0).abs() < 1e-6 && (a.slot_seconds - 2.0).abs() < 1e-6);
+        assert_eq!((a.capacity, a.free), (Amount::default(), Amount::default()));
+    }
+
+    #[test]
     fn lines_are_kept_until_their_changes_come() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "100.2,2,4,100,a\n100.3,1,4,100,a\n").unwrap();
@@ -403,7 +502,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_panics(text in "([0-9]{1,3},[0-3],[0-3],[0-9],[ab]\n|[0-9,.a\n]{0,9}){0,20}", runs in 0..3_i64) {
+        fn never_panics(text in "([0-9]{1,3},[+-]?[0-3],[+-]?[0-3],[+-]?[0-9],[ab]\n|[0-9,.a\n]{0,9}){0,20}", runs in 0..3_i64) {
             let mut hosts = Hosts::default();
             for run in 0..runs {
                 hosts.expect(super::tests::run(run * 300, None));

@@ -172,6 +172,8 @@ pub struct Statistics {
     pub tasks: Counts,
     /// Jobs of the plan, auxiliary jobs included.
     pub jobs: Counts,
+    /// Attempts that were lost with their workers. They are no failures and no retries.
+    pub lost_attempts: u64,
     /// Number of restarts.
     pub restarts: u64,
     /// Wall time of all runs; `None` if one has no end.
@@ -272,7 +274,11 @@ impl Statistics {
         });
         let (durations, breakdown) = durations?;
         self.name_breakdown(joined(names)?, &breakdown);
-        (self.attempts.submitted, self.attempts.executed) = joined(states)?;
+        (
+            self.attempts.submitted,
+            self.attempts.executed,
+            self.lost_attempts,
+        ) = joined(states)?;
         self.jobs_by_time(&durations, &hosts, step);
         self.read_integrity(connection)?;
         Ok(used.unwrap_or_else(|_| Err(io::Error::other("the reading thread panicked"))))
@@ -472,26 +478,30 @@ fn host_names(connection: &Connection) -> rusqlite::Result<Vec<Option<String>>> 
     Ok(names)
 }
 
-/// Returns the submit and start times of attempts in seconds since the epoch; 0 for an unknown time.
-fn read_states(path: &Path, size: usize) -> rusqlite::Result<(Vec<u32>, Vec<u32>)> {
+/// Returns the submit and start times of attempts in seconds since the epoch, 0 for an unknown time, and the
+/// number of attempts that were lost with their workers.
+fn read_states(path: &Path, size: usize) -> rusqlite::Result<(Vec<u32>, Vec<u32>, u64)> {
     let connection = open_untrusted(path)?;
-    let (mut submitted, mut executed) = (vec![0; size], vec![0; size]);
+    let (mut submitted, mut executed, mut lost) = (vec![0; size], vec![0; size], 0);
     let mut statement = connection.prepare(
-        "SELECT job_instance_id, state = 'SUBMIT', CAST(timestamp AS INTEGER) FROM jobstate NOT INDEXED
-         WHERE state IN ('SUBMIT', 'EXECUTE')",
+        "SELECT job_instance_id, state, CAST(timestamp AS INTEGER) FROM jobstate NOT INDEXED
+         WHERE state IN ('SUBMIT', 'EXECUTE', 'JOB_EVICTED')",
     )?;
     let mut rows = statement.query(())?;
     while let Some(row) = rows.next()? {
-        let times = if row.get(1)? {
-            &mut submitted
-        } else {
-            &mut executed
+        let times = match row.get_ref(1)?.as_str()? {
+            "SUBMIT" => &mut submitted,
+            "EXECUTE" => &mut executed,
+            _ => {
+                lost += 1;
+                continue;
+            }
         };
         if let Some(time) = times.get_mut(index(row.get(0)?)) {
             *time = u32::try_from(row.get::<_, i64>(2)?).unwrap_or(0);
         }
     }
-    Ok((submitted, executed))
+    Ok((submitted, executed, lost))
 }
 
 fn by_host(amounts: FxHashMap<(i64, u16), Amount>, hosts: &[Option<String>]) -> OverTime {

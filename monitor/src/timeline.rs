@@ -9,7 +9,7 @@ mod run_times;
 mod slots;
 
 use crate::events::Micros;
-use crate::history::{History, NEVER, seconds};
+use crate::history::{History, seconds};
 use crate::kinds::Kind;
 use crate::plan::TaskNumber;
 
@@ -286,7 +286,7 @@ fn spans(
             host: at.host,
             slot: at.slot,
             task: attempt.task,
-            failed: attempt.end != NEVER && !attempt.succeeded(),
+            failed: attempt.failed(),
         }
     };
     let spans = slots.iter().map(span).collect();

@@ -25,15 +25,26 @@ pub fn started(out: &mut Vec<u8>, at: Duration, task: &[u8], number: u64) {
 /// Writes that an attempt ended with this raw wait status.
 pub fn ended(out: &mut Vec<u8>, at: Duration, task: &[u8], number: u64, status: i32) {
     state(out, at, task, "JOB_TERMINATED", number);
+    result(out, at, task, number, status);
+}
+
+/// Writes the second line of [`ended`].
+pub fn result(out: &mut Vec<u8>, at: Duration, task: &[u8], number: u64, status: i32) {
     time(out, at);
     out.extend_from_slice(task);
     let word = if status == 0 { "JOB_SUCCESS" } else { "JOB_FAILURE" };
     writeln!(out, " {word} {status} - - {number}").expect("writing to memory does not fail");
 }
 
-/// Writes that the worker of an attempt was lost.
+/// Writes that an attempt was lost with its worker. Its task is queued again, as another attempt.
 pub fn evicted(out: &mut Vec<u8>, at: Duration, task: &[u8], number: u64) {
     state(out, at, task, "JOB_EVICTED", number);
+}
+
+/// Writes that an attempt was lost with its worker, and that its task has failed for that with this status.
+pub fn aborted(out: &mut Vec<u8>, at: Duration, task: &[u8], number: u64, status: i32) {
+    state(out, at, task, "JOB_ABORTED", number);
+    result(out, at, task, number, status);
 }
 
 /// Writes the end of a run.
@@ -56,6 +67,45 @@ pub fn time_and_finish(line: &[u8]) -> Option<(Duration, bool)> {
     let nanos = micros.checked_mul(1000).filter(|nanos| *nanos < 1_000_000_000)?;
     let at = Duration::new(seconds, nanos);
     Some((at, text.starts_with("INTERNAL *** PMC_FINISHED ")))
+}
+
+/// Content of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What<'a> {
+    /// A run begins.
+    Start,
+    /// An attempt has a new state.
+    Attempt {
+        /// Task.
+        task: &'a [u8],
+        /// The state, for instance `SUBMIT`.
+        state: &'a [u8],
+        /// Submit number.
+        number: u64,
+    },
+    /// Anything else.
+    Other,
+}
+
+/// Reads a complete line. Lines of other programs and incomplete lines are [`What::Other`].
+#[must_use]
+pub fn read(line: &[u8]) -> What<'_> {
+    let Some(line) = line.strip_suffix(b"\n") else {
+        return What::Other;
+    };
+    let mut words = line.split(|byte| *byte == b' ').skip(1);
+    let (Some(task), Some(state)) = (words.next(), words.next()) else {
+        return What::Other;
+    };
+    if task == b"INTERNAL" && state == b"***" {
+        let is_start = words.next() == Some(b"PMC_STARTED");
+        return if is_start { What::Start } else { What::Other };
+    }
+    // After the state come its value, two empty columns and the number.
+    let number = words
+        .nth(3)
+        .and_then(|word| std::str::from_utf8(word).ok()?.parse().ok());
+    number.map_or(What::Other, |number| What::Attempt { task, state, number })
 }
 
 fn state(out: &mut Vec<u8>, at: Duration, task: &[u8], word: &str, number: u64) {
@@ -93,6 +143,7 @@ mod tests {
             "1.9999999 a\n",
             "",
         ] {
+            assert_eq!(read(other.as_bytes()), What::Other, "{other}");
             assert_eq!(time_and_finish(other.as_bytes()), None, "{other}");
         }
     }
@@ -106,6 +157,8 @@ mod tests {
         started(&mut out, at, b"a", 7);
         ended(&mut out, at, b"a", 7, 0);
         ended(&mut out, at, b"b", 8, 9);
+        evicted(&mut out, at, b"c", 9);
+        aborted(&mut out, at, b"c", 10, 256);
         finish(&mut out, at, false);
         let expected = [
             "INTERNAL *** PMC_STARTED ***",
@@ -115,12 +168,21 @@ mod tests {
             "a JOB_SUCCESS 0 - - 7",
             "b JOB_TERMINATED 8.0 - - 8",
             "b JOB_FAILURE 9 - - 8",
+            "c JOB_EVICTED 9.0 - - 9",
+            "c JOB_ABORTED 10.0 - - 10",
+            "c JOB_FAILURE 256 - - 10",
             "INTERNAL *** PMC_FINISHED 1 ***",
         ];
         let expected: String = expected
             .iter()
             .map(|l| format!("1700000000.042000 {l}\n"))
             .collect();
+        let read: Vec<_> = out.split_inclusive(|byte| *byte == b'\n').map(read).collect();
+        let attempt = |task, state, number| What::Attempt { task, state, number };
+        assert_eq!(read[0], What::Start);
+        assert_eq!(read[1], attempt(b"a", b"SUBMIT", 7));
+        assert_eq!(read[4], attempt(b"a", b"JOB_SUCCESS", 7));
+        assert_eq!(read[7], What::Other);
         assert_eq!(String::from_utf8(out).unwrap(), expected);
     }
 }

@@ -5,9 +5,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+mod control;
 pub mod pegasus;
 mod views;
 
+pub use control::{Drain, Kill, Nodes, Why};
 pub use pegasus::PegasusProgram;
 pub use views::{Analyzer, Report, Section, Statistics, Status, TimeStep};
 
@@ -43,6 +45,14 @@ pub enum Command {
     Statistics(Statistics),
     /// Write an HTML report: tasks by host, use over time, critical path, failures
     Report(Report),
+    /// Show the hosts of a running workflow, or let one of them go
+    Nodes(Nodes),
+    /// Say why a task of a running workflow waits
+    Why(Why),
+    /// Send a signal to a running task
+    Kill(Kill),
+    /// Let a running workflow start no more tasks
+    Drain(Drain),
     /// Answer as a program of Pegasus does, for the scripts in share/pegasus-shims
     #[command(hide = true, disable_help_flag = true)]
     Pegasus(Pegasus),

@@ -1,14 +1,15 @@
 //! Runs the executor on this machine, with the log files that Pegasus' monitoring reads.
 
 use std::ffi::OsString;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
 use pegasus_mpi_cluster::{
     Aborted, DEFAULT_FORWARD_LIMIT, Interrupt, LocalRun, MemoryExcess, Options, RunEvent, SERVER_VARIABLES,
-    Stampede, Stdio, WorkerOptions, count_gpus, cpus_for_workers, describe_host, own_kickstart, run_local,
-    usable_cpus,
+    Stampede, Stdio, WorkerOptions, count_gpus, cpus_for_workers, describe_host, own_kickstart,
+    protect_process, run_local, usable_cpus,
 };
 use pmc_dag::{Dag, TaskId};
 
@@ -65,6 +66,7 @@ pub fn run(
     let _guard = signals::Guard::new(move |signal| stop.raise(signal))
         .context("cannot handle signals")
         .or_code(exit::NOT_RUN)?;
+    protect_process();
     let summary =
         run_local(&run, &interrupt, observer).map_err(|error| Failure::new(exit::NOT_RUN, error))?;
     let (signal, task_exit) = match summary.aborted {
@@ -100,7 +102,9 @@ fn local_run(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString,
         let found = environment.iter().find(|(other, _)| other == name);
         found.map(|(_, value)| value.clone())
     };
-    options.stampede = execution.stampede.then(|| Stampede {
+    // Notifications are sent by the thread that writes the database.
+    let stampede = execution.stampede || has_notifications(dag);
+    options.stampede = stampede.then(|| Stampede {
         home: value("HOME").map(PathBuf::from),
         variables: SERVER_VARIABLES
             .into_iter()
@@ -115,7 +119,7 @@ fn local_run(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString,
             per_task_stdio: true,
             worker_files: dag.to_owned(),
             lock_worker_files: false,
-            report_quiet: execution.stampede,
+            report_quiet: stampede,
             host_name: None,
             host_memory: execution.host_memory.unwrap_or(0),
             host_cpus: host_cpus(execution),
@@ -131,6 +135,11 @@ fn local_run(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString,
         },
         workers: workers(execution),
     }
+}
+
+/// Returns whether a plan asks for notifications. The planner always writes their file.
+fn has_notifications(dag: &Path) -> bool {
+    fs::metadata(dag.with_extension("notify")).is_ok_and(|file| file.len() > 0)
 }
 
 fn workers(execution: &cli::Execution) -> u32 {

@@ -1,10 +1,12 @@
 //! Where a run keeps its files: `BASE/LABEL/runNNNN` with `submit`, `scratch` and `output`.
 
+use std::fs::{DirEntry, File, Metadata};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
+use nix::fcntl::{Flock, FlockArg};
 use pmc_monitor::dir::RunDir;
 
 use crate::exit;
@@ -21,23 +23,83 @@ pub const RUNS: &str = "pmc-runs";
 /// Link to the latest run of a workflow.
 const LATEST: &str = "latest";
 
-/// Creates the directory of a new run. Simultaneous runs get different directories.
-pub fn new_run(base: &Path, label: &str) -> Result<PathBuf> {
+/// Age from which a run without a plan and without a lock was abandoned.
+const MIN_AGE: Duration = Duration::from_secs(60);
+
+/// The directory of a new run. While it is being planned, its lock shows that `pmc` is alive.
+#[derive(Debug)]
+pub struct NewRun {
+    /// Path.
+    pub dir: PathBuf,
+    /// `None` on file systems without locks.
+    _lock: Option<Flock<File>>,
+}
+
+/// Creates the directory of a new run. Simultaneous runs get different directories. Removes runs that were
+/// killed before they had a plan.
+pub fn new_run(base: &Path, label: &str) -> Result<NewRun> {
     let parent = base.join(label);
     std::fs::create_dir_all(&parent)
         .with_context(|| format!("cannot create the directory {}", parent.display()))?;
+    sweep(&parent);
     let mut number = last_number(&parent)?;
     loop {
         number += 1;
         let dir = parent.join(format!("run{number:04}"));
         match std::fs::create_dir(&dir) {
-            Ok(()) => return Ok(dir),
+            Ok(()) => {
+                let _lock = lock(&dir);
+                return Ok(NewRun { dir, _lock });
+            }
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => {
                 return Err(error).with_context(|| format!("cannot create the directory {}", dir.display()));
             }
         }
     }
+}
+
+/// Removes what killed programs have left: runs without a plan, and links that were to become `latest`.
+fn sweep(parent: &Path) {
+    for entry in parent.read_dir().into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let Some(name) = name.to_str() else { continue };
+        let path = entry.path();
+        let Some(data) = entry.metadata().ok().filter(is_old) else {
+            continue;
+        };
+        // What cannot be removed is of another user, or in use.
+        if data.is_symlink() && name.starts_with(&format!(".{LATEST}.")) {
+            let _ = std::fs::remove_file(path);
+        } else if data.is_dir() && run_number(name).is_some() && has_no_plan(&path) && lock(&path).is_some() {
+            let _ = std::fs::remove_dir_all(path);
+        }
+    }
+}
+
+fn is_old(data: &Metadata) -> bool {
+    let age = data.modified().map(|time| time.elapsed().unwrap_or_default());
+    age.is_ok_and(|age| age > MIN_AGE)
+}
+
+/// Returns whether a directory holds nothing but unfinished plans and the empty directory of a finished one.
+fn has_no_plan(run: &Path) -> bool {
+    let is_unfinished = |entry: io::Result<DirEntry>| {
+        entry.is_ok_and(|entry| match entry.file_name().to_str() {
+            Some(SUBMIT) => entry
+                .path()
+                .read_dir()
+                .is_ok_and(|mut inside| inside.next().is_none()),
+            name => name.is_some_and(|name| name.starts_with(".plan-")),
+        })
+    };
+    run.read_dir().is_ok_and(|mut entries| entries.all(is_unfinished))
+}
+
+/// Locks a directory without waiting.
+fn lock(directory: &Path) -> Option<Flock<File>> {
+    let directory = File::open(directory).ok()?;
+    Flock::lock(directory, FlockArg::LockExclusiveNonblock).ok()
 }
 
 /// Returns the directory that [`new_run`] would create.
@@ -52,9 +114,14 @@ fn last_number(parent: &Path) -> Result<u32> {
         .with_context(|| format!("cannot read the directory {}", parent.display()))?;
     let numbers = entries.filter_map(|entry| {
         let name = entry.ok()?.file_name();
-        name.to_str()?.strip_prefix("run")?.parse().ok()
+        run_number(name.to_str()?)
     });
     Ok(numbers.max().unwrap_or(0))
+}
+
+/// Returns the number in the name of a run.
+fn run_number(name: &str) -> Option<u32> {
+    name.strip_prefix("run")?.parse().ok()
 }
 
 /// Removes the directory of a run that never started, and its parent if that is empty.
@@ -166,11 +233,39 @@ mod tests {
     #[test]
     fn numbers_continue_after_the_highest() {
         let base = tempfile::tempdir().expect("temporary directory");
-        let first = new_run(base.path(), "w").expect("first run");
+        let first = new_run(base.path(), "w").expect("first run").dir;
         assert!(first.ends_with("w/run0001"));
         std::fs::create_dir(base.path().join("w/run0007")).expect("directory");
-        let next = new_run(base.path(), "w").expect("next run");
+        let next = new_run(base.path(), "w").expect("next run").dir;
         assert!(next.ends_with("w/run0008"));
+    }
+
+    #[test]
+    fn runs_that_were_killed_before_they_had_a_plan_are_removed() {
+        let base = tempfile::tempdir().expect("temporary directory");
+        let runs = base.path().join("w");
+        let alive = new_run(base.path(), "w").expect("run");
+        for name in [
+            "run0002/submit",
+            "run0003/.plan-x",
+            "run0004/submit/00",
+            "run0005",
+        ] {
+            std::fs::create_dir_all(runs.join(name)).expect("directory");
+        }
+        std::os::unix::fs::symlink("run0001", runs.join(".latest.1")).expect("link");
+        for name in ["run0001", "run0002", "run0003", "run0004"] {
+            let directory = File::open(runs.join(name)).expect("directory");
+            directory
+                .set_modified(SystemTime::now() - 2 * MIN_AGE)
+                .expect("time");
+        }
+        new_run(base.path(), "w").expect("run");
+        let left =
+            ["run0001", "run0002", "run0003", "run0004", "run0005"].map(|name| runs.join(name).exists());
+        assert_eq!(left, [true, false, false, true, true]);
+        drop(alive);
+        assert!(runs.join(".latest.1").symlink_metadata().is_ok(), "it is new");
     }
 
     #[test]
@@ -179,8 +274,8 @@ mod tests {
         let default = || given_or_latest_in(None, cwd.path());
         assert_eq!(default(), cwd.path());
         let runs = cwd.path().join(RUNS);
-        let first = new_run(&runs, "b").expect("run");
-        let second = new_run(&runs, "a").expect("run");
+        let first = new_run(&runs, "b").expect("run").dir;
+        let second = new_run(&runs, "a").expect("run").dir;
         for (run, seconds) in [(&first, 200), (&second, 100)] {
             std::fs::create_dir(run.join(SUBMIT)).expect("directory");
             let file = std::fs::File::create(run.join(SUBMIT).join("braindump.yml")).expect("file");
@@ -200,7 +295,7 @@ mod tests {
     #[test]
     fn a_run_is_found_by_any_of_its_directories() {
         let base = tempfile::tempdir().expect("temporary directory");
-        let run = new_run(base.path(), "w").expect("run");
+        let run = new_run(base.path(), "w").expect("run").dir;
         let submit = run.join(SUBMIT);
         std::fs::create_dir(&submit).expect("directory");
         assert!(find_submit(&run).is_err());

@@ -12,6 +12,7 @@ mod exit;
 mod failure;
 mod kinds;
 mod layout;
+mod left_over;
 mod programs;
 mod progress;
 mod report;
@@ -61,6 +62,10 @@ pub fn main() -> ExitCode {
         cli::Command::Analyzer(arguments) => (commands::analyzer::analyzer(&arguments), false),
         cli::Command::Statistics(arguments) => (commands::statistics::statistics(&arguments), false),
         cli::Command::Report(arguments) => (commands::report::report(&arguments), false),
+        cli::Command::Nodes(arguments) => (commands::control::nodes(&arguments), false),
+        cli::Command::Why(arguments) => (commands::control::why(&arguments), false),
+        cli::Command::Kill(arguments) => (commands::control::kill(&arguments), false),
+        cli::Command::Drain(arguments) => (commands::control::drain(&arguments), false),
         cli::Command::Pegasus(arguments) => (commands::pegasus::pegasus(&arguments), false),
     };
     match result {

@@ -130,6 +130,52 @@ fn a_clean_up_that_was_killed_after_its_removal_runs_again() {
 }
 
 #[test]
+fn ends_that_a_killed_run_did_not_log_are_added() {
+    let place = Place::new();
+    chain(&place);
+    place.run(["run", "-q", "workflow.yml"]).code(0);
+    // As if the executor had been killed after the record in the rescue file.
+    for log in ["chain-0.dag.dagman.out", "jobstate.log"] {
+        let log = format!("{RUN}/submit/{log}");
+        let text = place.read(&log);
+        let last = text
+            .lines()
+            .position(|line| line.contains("cleanup_chain_0_local") && line.contains("EXECUTE"))
+            .expect("the last job was logged");
+        let kept: Vec<&str> = text.lines().take(last + 1).collect();
+        place.write(&log, &format!("{}\n", kept.join("\n")));
+    }
+    let resumed = place.run(["resume", "--stampede", RUN]);
+    resumed.code(0);
+    let statistics = place.run(["statistics", "--json", RUN]);
+    let jobs = &statistics.json()["summary"]["jobs"];
+    assert_eq!(
+        (&jobs["succeeded"], &jobs["incomplete"], &jobs["total"]),
+        (&8.into(), &0.into(), &8.into()),
+        "{jobs}"
+    );
+    // Now nothing is left, so nothing is added.
+    let log = || place.read(&format!("{RUN}/submit/chain-0.dag.dagman.out"));
+    let before = log();
+    place.run(["resume", "--stampede", RUN]).code(0);
+    assert_eq!(log(), before);
+    let states = place.read(&format!("{RUN}/submit/jobstate.log"));
+    assert_eq!(states.matches(" JOB_SUCCESS 0 ").count(), 8, "{states}");
+}
+
+#[test]
+fn a_database_that_a_killed_run_did_not_write_is_completed() {
+    let place = Place::new();
+    chain(&place);
+    place.run(["run", "-q", "workflow.yml"]).code(0);
+    place.run(["resume", "--stampede", RUN]).code(0);
+    let database = format!("{RUN}/submit/chain-0.stampede.db");
+    assert!(place.path().join(&database).exists(), "{database}");
+    let statistics = place.run(["statistics", "--json", RUN]);
+    assert_eq!(statistics.json()["summary"]["jobs"]["succeeded"], 8);
+}
+
+#[test]
 fn jobs_run_again_with_what_they_need() {
     let place = Place::new();
     chain(&place);

@@ -619,3 +619,35 @@ fn exit_codes_are_in_the_help() {
     place.run(["run"]).code(2);
     place.run(["resume", "nowhere"]).code(2);
 }
+
+#[test]
+fn notifications_are_sent_by_a_run_and_by_nothing_else() {
+    let place = Place::new();
+    place.chain("cp in.txt mid.txt", "cp mid.txt out.txt");
+    place.script("note", "echo \"$PEGASUS_EVENT $1 $PEGASUS_STATUS\" >> \"$2\"");
+    let note = place.path().join("note");
+    let hook = |when: &str, what: &str| {
+        let (note, sent) = (note.display(), place.path().join("sent"));
+        format!("{{_on: {when}, cmd: {note} {what} {}}}", sent.display())
+    };
+    let workflow = place.read("workflow.yml");
+    let workflow = workflow.replace(
+        "name: chain\n",
+        &format!("name: chain\nhooks: {{shell: [{}]}}\n", hook("end", "workflow")),
+    );
+    let workflow = workflow.replace(
+        "id: B, name: second,",
+        &format!(
+            "id: B, name: second, hooks: {{shell: [{}]}},",
+            hook("success", "second_B")
+        ),
+    );
+    place.write("workflow.yml", &workflow);
+    place.run(["run", "workflow.yml"]).code(0);
+    let sent = "success second_B 0\nend workflow 0\n";
+    assert_eq!(place.read("sent"), sent);
+    for view in ["status", "statistics", "analyzer", "report"] {
+        place.run([view, "pmc-runs/chain"]).code(0);
+    }
+    assert_eq!(place.read("sent"), sent);
+}

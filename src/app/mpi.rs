@@ -74,6 +74,8 @@ pub(super) fn launched(args: &RawArgs, program: &OsStr, worker: WorkerOptions, l
         ));
         mpi.abort(1);
     }
+    // Not earlier: when MPI starts, processes of one host open files of each other.
+    host::protect_process();
     let waiting = if args.no_sleep_on_recv {
         Waiting::Busy
     } else {

@@ -15,6 +15,17 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Minimum interval between checks after failed attempts.
 const FAILURE_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
+/// The part of a file system that is enough: a small one never has the reserve free, and would hold the run
+/// for ever.
+const ENOUGH: u64 = 8;
+
+/// Space of a file system, in bytes.
+#[derive(Clone, Copy, Debug)]
+struct Space {
+    free: u64,
+    total: u64,
+}
+
 /// Watches the free space of the file systems of a run.
 #[derive(Debug)]
 pub(super) struct DiskWatch {
@@ -49,7 +60,12 @@ impl DiskWatch {
     }
 
     /// Checks the free space, in bytes, if a check is due.
-    fn check(&mut self, now: Instant, failed: bool, free: impl Fn(&Path) -> Option<u64>) -> Option<Change> {
+    fn check(
+        &mut self,
+        now: Instant,
+        failed: bool,
+        space: impl Fn(&Path) -> Option<Space>,
+    ) -> Option<Change> {
         let interval = if failed {
             FAILURE_CHECK_INTERVAL
         } else {
@@ -61,7 +77,10 @@ impl DiskWatch {
         }
         self.last_check = Some(now);
         let full = self.folders.iter().find_map(|folder| {
-            let free = free(folder).filter(|free| *free < self.reserve)?;
+            let Space { free, total } = space(folder)?;
+            if free >= self.reserve.min(total / ENOUGH) {
+                return None;
+            }
             let folder = folder.clone();
             Some(Change::Full { folder, free })
         });
@@ -77,7 +96,7 @@ impl<T: MasterTransport> Driver<'_, T> {
     /// Holds the run while a file system is full.
     pub(super) fn hold_while_full(&mut self) -> Result<(), RunError> {
         let failed = std::mem::take(&mut self.out.attempt_failed);
-        let event = match self.disk.check(Instant::now(), failed, free_space) {
+        let event = match self.disk.check(Instant::now(), failed, space) {
             None => return Ok(()),
             Some(Change::Full { folder, free }) => {
                 tracing::warn!(
@@ -97,12 +116,16 @@ impl<T: MasterTransport> Driver<'_, T> {
     }
 }
 
-/// Returns the bytes that this user may still write below a folder. `None` if the file system has no limit or
+/// Returns how much this user may still write below a folder, and the size of its file system. `None` if the file system has no limit or
 /// does not know.
-fn free_space(folder: &Path) -> Option<u64> {
+fn space(folder: &Path) -> Option<Space> {
     let data = nix::sys::statvfs::statvfs(folder).ok()?;
     let is_known = data.blocks() > 0;
-    is_known.then(|| data.blocks_available().saturating_mul(data.fragment_size()))
+    let bytes = |blocks: u64| blocks.saturating_mul(data.fragment_size());
+    is_known.then(|| Space {
+        free: bytes(data.blocks_available()),
+        total: bytes(data.blocks()),
+    })
 }
 
 #[cfg(test)]
@@ -116,16 +139,17 @@ mod tests {
         let mut options = Options::new(Path::new("run/x.dag"), OsStr::new("pmc"));
         options.disk_reserve = 100;
         let mut watch = DiskWatch::new(&options);
+        let large = |free| Some(Space { free, total: 1 << 40 });
         let begin = Instant::now();
         let at = |milliseconds| begin + Duration::from_millis(milliseconds);
         let full = |folder: &str| {
             let folder = PathBuf::from(folder);
             Some(Change::Full { folder, free: 99 })
         };
-        assert_eq!(watch.check(at(0), false, |_| Some(100)), None);
-        assert_eq!(watch.check(at(900), false, |_| Some(99)), None, "too early");
+        assert_eq!(watch.check(at(0), false, |_| large(100)), None);
+        assert_eq!(watch.check(at(900), false, |_| large(99)), None, "too early");
         assert_eq!(watch.next_check(), None);
-        let of_run = |folder: &Path| Some(if folder == Path::new("run") { 99 } else { 100 });
+        let of_run = |folder: &Path| large(if folder == Path::new("run") { 99 } else { 100 });
         assert_eq!(
             watch.check(at(901), true, of_run),
             full("run"),
@@ -133,21 +157,30 @@ mod tests {
         );
         assert_eq!(watch.next_check(), Some(at(1901)));
         assert_eq!(
-            watch.check(at(1901), false, |_| Some(0)),
+            watch.check(at(1901), false, |_| large(0)),
             None,
             "it is held already"
         );
         assert_eq!(watch.check(at(2901), false, |_| None), Some(Change::Free));
         assert_eq!(watch.next_check(), None);
-        assert_eq!(watch.check(at(3901), false, |_| Some(99)), full("run"));
+        assert_eq!(watch.check(at(3901), false, |_| large(99)), full("run"));
+        assert_eq!(watch.check(at(4901), false, |_| large(100)), Some(Change::Free));
+        let small = |free| Some(Space { free, total: 80 });
+        assert_eq!(
+            watch.check(at(5901), false, |_| small(10)),
+            None,
+            "an eighth is enough"
+        );
+        let change = watch.check(at(6901), false, |_| small(9));
+        assert!(matches!(change, Some(Change::Full { free: 9, .. })), "{change:?}");
         options.disk_reserve = 0;
-        assert_eq!(DiskWatch::new(&options).check(at(0), true, |_| Some(0)), None);
+        assert_eq!(DiskWatch::new(&options).check(at(0), true, |_| large(0)), None);
     }
 
     #[test]
     fn free_space_is_known_for_directories_of_disks() {
-        assert!(free_space(Path::new("/nowhere/at/all")).is_none());
-        assert!(free_space(Path::new("/proc")).is_none());
-        assert!(free_space(&std::env::temp_dir()).is_some());
+        assert!(space(Path::new("/nowhere/at/all")).is_none());
+        assert!(space(Path::new("/proc")).is_none());
+        assert!(space(&std::env::temp_dir()).is_some());
     }
 }

@@ -36,9 +36,14 @@ impl<T: MasterTransport> Driver<'_, T> {
         let grace = (signal == SIGTERM).then_some(self.options.drain_grace);
         let until = grace.and_then(|grace| Instant::now().checked_add(grace));
         tracing::error!(target: FATAL, "Caught signal {signal}");
+        self.begin_drain(signal, until)
+    }
+
+    /// Starts no more tasks. Those that still run at `until` are killed.
+    pub(super) fn begin_drain(&mut self, signal: i32, until: Option<Instant>) -> Result<(), RunError> {
         let running = self.master.running();
         // After SIGTERM, the original logs nothing else at this level, and programs compare the output.
-        if grace.is_none() {
+        if until.is_none() {
             tracing::info!("Starting no more tasks, waiting for the {running} that run");
         } else {
             tracing::debug!("Starting no more tasks, waiting for the {running} that run");

@@ -5,6 +5,7 @@
 
 mod combine;
 mod conclusion;
+mod control;
 mod disk;
 mod drain;
 mod durability;
@@ -13,6 +14,7 @@ mod event_loop;
 mod events;
 
 mod memory;
+mod nodes;
 mod outbox;
 mod position;
 mod report;
@@ -33,8 +35,10 @@ pub use report::{Aborted, FailedTask, RunSummary};
 use self::conclusion::End;
 use self::disk::DiskWatch;
 use self::drain::Drain;
+use self::nodes::Nodes;
 use self::outbox::DriverOutbox;
 use self::setup::Setup;
+use crate::control::Control;
 use crate::database::Database;
 use crate::durability::forwarding::Forwarding;
 use crate::durability::lock::DagLock;
@@ -94,8 +98,9 @@ fn start<T: MasterTransport>(
     observer: &mut Observer<'_>,
     event_loop: Loop<T>,
 ) -> Result<RunSummary, RunError> {
-    let setup = Setup::new(options, transport.workers(), transport.supports_prefill());
+    let setup = Setup::new(options, transport);
     let result = setup.and_then(|mut setup| {
+        transport.begin()?;
         let database = Database::start(options, &setup.dag)?;
         setup.reporter = database.as_ref().map(Database::reporter);
         let result = Driver::new(setup, transport, options, interrupt, observer).run(event_loop);
@@ -142,6 +147,7 @@ struct Driver<'a, T> {
     /// A task has ended the run.
     task_abort: Option<Aborted>,
     disk: DiskWatch,
+    nodes: Nodes,
     /// The task and reason of the last message about a waiting task.
     waiting: Option<(TaskId, WaitReason)>,
     /// From the moment when all workers are ready to the end of the last task.
@@ -152,6 +158,11 @@ struct Driver<'a, T> {
     inbox: VecDeque<(Rank, ToMaster)>,
     /// Cores that this process may use.
     cores: usize,
+    /// Requests of other processes.
+    control: Control,
+    /// When to drain because a process has asked for it.
+    drain_at: Option<Instant>,
+    _server: Option<control::Server>,
     _lock: Option<DagLock>,
 }
 
@@ -167,6 +178,8 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
         out.reporter = setup.reporter;
         let begin = setup.begin;
         let deadline = options.wall_limit().and_then(|limit| begin.at.checked_add(limit));
+        let control = Control::default();
+        let server = control::serve(&control, setup.lock.is_some(), options, interrupt);
         Self {
             master: setup.master,
             out,
@@ -180,11 +193,15 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             drain: None,
             task_abort: None,
             disk: DiskWatch::new(options),
+            nodes: Nodes::default(),
             waiting: None,
             makespan: Duration::ZERO,
             prepared: 0,
             inbox: VecDeque::new(),
             cores: host::usable_cpus() as usize,
+            control,
+            drain_at: None,
+            _server: server,
             _lock: setup.lock,
         }
     }

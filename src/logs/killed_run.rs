@@ -2,47 +2,171 @@
 //!
 //! A run that a launcher kills cannot write its last lines. Readers of the logs would take the next run for a
 //! part of it. The lines get the time of the last line of that run.
+//!
+//! A run can also be killed after it has recorded in the rescue file that a task is done, and before its logs
+//! say so. That task does not run again, so readers would wait for its end for ever. Its last lines are
+//! written, too.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader};
 use std::path::Path;
+use std::time::Duration;
 
+use monitord_compat::dagman_out_reader::{self, What};
 use monitord_compat::{dagman_out, jobstate_log};
+use pmc_dag::rescue::DoneSet;
+use pmc_dag::{Dag, TaskId};
+use rustc_hash::FxHashMap;
 
 use super::last_second::tail;
 
-/// Adds the finish line of the last run to `lines`, if `.dagman.out` has none. No run may be writing the log.
-pub(super) fn finish_dagman(log: &Path, lines: &mut Vec<u8>) -> io::Result<()> {
+/// The tasks that are done.
+#[derive(Clone, Copy)]
+pub(super) struct Done<'a> {
+    pub(super) dag: &'a Dag,
+    pub(super) done: &'a DoneSet,
+}
+
+/// Attempts that a log of the last run submits and does not end.
+#[derive(Default)]
+struct Unended(FxHashMap<TaskId, Attempt>);
+
+struct Attempt {
+    number: u64,
+    /// The last state in the log.
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum State {
+    Queued,
+    Started,
+    /// The first of the two lines about its end is there.
+    Terminated,
+}
+
+impl Unended {
+    fn note(&mut self, dag: &Dag, task: &[u8], number: u64, state: &[u8]) {
+        let Some(task) = dag.find(task) else { return };
+        let state = match state {
+            b"SUBMIT" => State::Queued,
+            b"EXECUTE" => State::Started,
+            b"JOB_TERMINATED" => State::Terminated,
+            _ => {
+                self.0.remove(&task);
+                return;
+            }
+        };
+        self.0.insert(task, Attempt { number, state });
+    }
+
+    /// Returns those of tasks that are done, in the order of their submission.
+    fn of_done(self, done: &DoneSet) -> Vec<(TaskId, Attempt)> {
+        let attempts = self.0.into_iter().filter(|(task, _)| done.contains(*task));
+        let mut attempts: Vec<_> = attempts.collect();
+        attempts.sort_unstable_by_key(|(_, attempt)| attempt.number);
+        attempts
+    }
+}
+
+/// Adds to `lines` what the last run could not write to `.dagman.out`: ends of tasks that are done, and the
+/// finish line. No run may be writing the log. Returns the number of ends.
+pub(super) fn finish_dagman(log: &Path, done: Done<'_>, lines: &mut Vec<u8>) -> io::Result<usize> {
     let tail = tail(log)?;
     let last = tail
         .rsplit(|byte| *byte == b'\n')
         .find_map(|line| Some((line, dagman_out::Stamp::of(line)?)));
-    if let Some((line, stamp)) = last
-        && !dagman_out::is_finish(line)
-        && let Some(pid) = last_pid(log)?
-    {
-        dagman_out::finish(lines, &stamp, pid, false);
+    let Some((line, stamp)) = last else { return Ok(0) };
+    if dagman_out::is_finish(line) {
+        return Ok(0);
     }
-    Ok(())
+    let (pid, unended) = last_run(log, done.dag)?;
+    let Some(pid) = pid else { return Ok(0) };
+    let ends = unended.of_done(done.done);
+    for (task, Attempt { number, state }) in &ends {
+        let name = done.dag.name(*task);
+        match state {
+            State::Queued => dagman_out::started(lines, &stamp, name, *number),
+            State::Started => {}
+            State::Terminated => {
+                dagman_out::result(lines, &stamp, name, *number, 0);
+                continue;
+            }
+        }
+        dagman_out::ended(lines, &stamp, name, *number, 0);
+    }
+    dagman_out::finish(lines, &stamp, pid, false);
+    Ok(ends.len())
 }
 
-/// Returns the process id of the last run in the log.
-fn last_pid(log: &Path) -> io::Result<Option<u32>> {
-    let mut reader = BufReader::with_capacity(1 << 16, File::open(log)?);
-    let (mut line, mut pid) = (Vec::new(), None);
-    while reader.read_until(b'\n', &mut line)? > 0 {
-        pid = dagman_out::pid(&line).or(pid);
-        line.clear();
-    }
-    Ok(pid)
+/// Returns the process id of the last run in `.dagman.out`, and its attempts without an end.
+fn last_run(log: &Path, dag: &Dag) -> io::Result<(Option<u32>, Unended)> {
+    let (mut pid, mut unended) = (None, Unended::default());
+    for_each_line(log, |line| {
+        match dagman_out_reader::read(line).map(|line| line.what) {
+            Some(What::Pid(number)) => {
+                pid = Some(number);
+                unended.0.clear();
+            }
+            Some(What::Event { state, job, number }) => {
+                if let Some(number) = submit_number(number) {
+                    unended.note(dag, job, number, state);
+                }
+            }
+            Some(What::Ended { job, .. }) => unended.note(dag, job, 0, b"ended"),
+            _ => {}
+        }
+    })?;
+    Ok((pid, unended))
+}
+
+/// Reads the number in `17.0`.
+fn submit_number(id: &[u8]) -> Option<u64> {
+    std::str::from_utf8(id.strip_suffix(b".0")?).ok()?.parse().ok()
 }
 
 /// As [`finish_dagman`], for `jobstate.log`.
-pub(super) fn finish_jobstate(log: &Path, lines: &mut Vec<u8>) -> io::Result<()> {
+pub(super) fn finish_jobstate(log: &Path, done: Done<'_>, lines: &mut Vec<u8>) -> io::Result<usize> {
     let tail = tail(log)?;
     let mut complete = tail.split_inclusive(|byte| *byte == b'\n').rev();
-    if let Some((at, false)) = complete.find_map(jobstate_log::time_and_finish) {
-        jobstate_log::finish(lines, at, false);
+    let Some((at, false)) = complete.find_map(jobstate_log::time_and_finish) else {
+        return Ok(0);
+    };
+    let mut unended = Unended::default();
+    for_each_line(log, |line| match jobstate_log::read(line) {
+        jobstate_log::What::Start => unended.0.clear(),
+        jobstate_log::What::Attempt { task, state, number } => unended.note(done.dag, task, number, state),
+        jobstate_log::What::Other => {}
+    })?;
+    let ends = unended.of_done(done.done);
+    for (task, attempt) in &ends {
+        end_in_jobstate(lines, at, done.dag.name(*task), attempt);
+    }
+    jobstate_log::finish(lines, at, false);
+    Ok(ends.len())
+}
+
+fn end_in_jobstate(lines: &mut Vec<u8>, at: Duration, name: &[u8], attempt: &Attempt) {
+    let Attempt { number, state } = *attempt;
+    if state == State::Terminated {
+        jobstate_log::result(lines, at, name, number, 0);
+        return;
+    }
+    if state == State::Queued {
+        jobstate_log::started(lines, at, name, number);
+    }
+    jobstate_log::ended(lines, at, name, number, 0);
+}
+
+/// Calls `each` with every complete line.
+fn for_each_line(log: &Path, mut each: impl FnMut(&[u8])) -> io::Result<()> {
+    let mut reader = BufReader::with_capacity(1 << 16, File::open(log)?);
+    let mut line = Vec::new();
+    while reader.read_until(b'\n', &mut line)? > 0 {
+        if line.ends_with(b"\n") {
+            each(&line);
+        }
+        line.clear();
     }
     Ok(())
 }
@@ -56,15 +180,24 @@ mod tests {
 
     use super::*;
 
-    /// Returns what is added to logs with these contents.
+    /// Returns what is added to logs with these contents, when tasks `a` to `c` are done.
     fn added(dagman: &[u8], jobstate: &[u8]) -> (String, String) {
+        let dag = Dag::parse(b"TASK a x\nTASK b x\nTASK c x\nTASK d x\n".to_vec()).unwrap();
+        let mut done = DoneSet::new();
+        for name in [b"a", b"b", b"c"] {
+            done.insert(dag.find(name).unwrap());
+        }
+        let done = Done {
+            dag: &dag,
+            done: &done,
+        };
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         fs::write(path("dagman"), dagman).unwrap();
         fs::write(path("jobstate"), jobstate).unwrap();
         let (mut to_dagman, mut to_jobstate) = (Vec::new(), Vec::new());
-        finish_dagman(&path("dagman"), &mut to_dagman).unwrap();
-        finish_jobstate(&path("jobstate"), &mut to_jobstate).unwrap();
+        finish_dagman(&path("dagman"), done, &mut to_dagman).unwrap();
+        finish_jobstate(&path("jobstate"), done, &mut to_jobstate).unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
         (text(to_dagman), text(to_jobstate))
     }
@@ -81,8 +214,8 @@ mod tests {
             dagman_out::start(&mut dagman, &stamp, pid, b"x.dag");
             jobstate_log::start(&mut jobstate, time);
             let (stamp, time) = at(begin + 5);
-            dagman_out::queued(&mut dagman, &stamp, b"a", 1);
-            jobstate_log::queued(&mut jobstate, time, b"a", 1);
+            dagman_out::queued(&mut dagman, &stamp, b"d", 1);
+            jobstate_log::queued(&mut jobstate, time, b"d", 1);
             let expected = (
                 format!(
                     "01/01/70 00:00:{:02} **** condor_scheduniv_exec.0.0 (condor_DAGMAN) pid {pid} \
@@ -109,8 +242,66 @@ mod tests {
         assert_eq!(added(b"", b""), (String::new(), String::new()));
         assert_eq!(added(b"notes\n", b"notes\n"), (String::new(), String::new()));
         let mut none = Vec::new();
-        finish_dagman(Path::new("/dev/null"), &mut none).unwrap();
-        finish_jobstate(Path::new("/dev/null"), &mut none).unwrap();
+        let (dag, done) = (Dag::parse(Vec::new()).unwrap(), DoneSet::new());
+        let done = Done {
+            dag: &dag,
+            done: &done,
+        };
+        finish_dagman(Path::new("/dev/null"), done, &mut none).unwrap();
+        finish_jobstate(Path::new("/dev/null"), done, &mut none).unwrap();
         assert!(none.is_empty());
+    }
+
+    #[test]
+    fn tasks_that_are_done_get_their_ends() {
+        let stamp = dagman_out::Stamp::new(NaiveDateTime::default());
+        let at = Duration::new(5, 0);
+        // The lines of a run with the states that the log of the killed run has.
+        let log = |states: [usize; 4]| {
+            let (mut dagman, mut jobstate) = (Vec::new(), Vec::new());
+            dagman_out::start(&mut dagman, &stamp, 7, b"x.dag");
+            jobstate_log::start(&mut jobstate, at);
+            for (task, number, states) in [
+                (b"a", 2, states[0]),
+                (b"b", 3, states[1]),
+                (b"c", 4, states[2]),
+                (b"d", 5, states[3]),
+            ] {
+                let mut lines = Vec::new();
+                dagman_out::queued(&mut lines, &stamp, task, number);
+                dagman_out::started(&mut lines, &stamp, task, number);
+                dagman_out::ended(&mut lines, &stamp, task, number, 0);
+                // A submission has two lines.
+                let lines = lines.split_inclusive(|byte| *byte == b'\n').take(states + 1);
+                lines.for_each(|line| dagman.extend_from_slice(line));
+                let mut lines = Vec::new();
+                jobstate_log::queued(&mut lines, at, task, number);
+                jobstate_log::started(&mut lines, at, task, number);
+                jobstate_log::ended(&mut lines, at, task, number, 0);
+                let lines = lines.split_inclusive(|byte| *byte == b'\n').take(states);
+                lines.for_each(|line| jobstate.extend_from_slice(line));
+            }
+            (dagman, jobstate)
+        };
+        let sorted = |text: &[u8]| {
+            let text = String::from_utf8(text.to_vec()).unwrap();
+            let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
+            lines.sort_unstable();
+            lines
+        };
+        for states in [[1, 1, 1, 1], [1, 2, 3, 2], [4, 4, 3, 3], [4, 4, 4, 1]] {
+            let (mut dagman, mut jobstate) = log(states);
+            let (to_dagman, to_jobstate) = added(&dagman, &jobstate);
+            dagman.extend_from_slice(to_dagman.as_bytes());
+            jobstate.extend_from_slice(to_jobstate.as_bytes());
+            // The task that is not done stays as it is.
+            let (mut whole_dagman, mut whole_jobstate) = log([4, 4, 4, states[3]]);
+            dagman_out::finish(&mut whole_dagman, &stamp, 7, false);
+            jobstate_log::finish(&mut whole_jobstate, at, false);
+            assert_eq!(sorted(&dagman), sorted(&whole_dagman));
+            assert_eq!(sorted(&jobstate), sorted(&whole_jobstate));
+            let again = added(&dagman, &jobstate);
+            assert_eq!(again, (String::new(), String::new()), "nothing is added twice");
+        }
     }
 }

@@ -16,17 +16,20 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use clock::Clock;
 pub use file::LogError;
 use file::LogFile;
+use killed_run::Done;
 use monitord_compat::resource_log::Free;
 use monitord_compat::{dagman_out, jobstate_log, resource_log};
-use pmc_dag::Dag;
 use pmc_dag::rescue::{DoneSet, Writer};
+use pmc_dag::{Dag, TaskId};
 use progress::Progress;
 
 use crate::options::{Options, Stdio};
+use crate::protocol::SubmitId;
 use crate::scheduler::Record;
 
 /// The rescue file and the logs of a run.
@@ -40,6 +43,19 @@ pub struct Logs {
     jobstate: Option<LogFile>,
     resource: Option<LogFile>,
     progress: Option<Progress>,
+}
+
+/// What happened to an attempt.
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Queued,
+    Started,
+    /// Its worker was lost, and its task runs again.
+    Evicted,
+    /// Its worker was lost, and its task has failed with this status.
+    Aborted(i32),
+    /// It ended with this status.
+    Ended(i32),
 }
 
 const WRITING_RESCUE: &str = "Error writing rescue file";
@@ -97,7 +113,7 @@ impl Logs {
         self.dagman = open("Error writing DAGMan log", options.dagman_log.as_deref())?;
         if options.lock {
             // Without the lock, another run may be writing.
-            self.finish_killed_run();
+            self.finish_killed_run(done);
         }
         if let Some(log) = &options.dagman_log {
             last_second::wait(log, &mut self.clock);
@@ -117,18 +133,24 @@ impl Logs {
     }
 
     /// Adds the last lines of a previous run that was killed. Logs that cannot be read stay as they are.
-    fn finish_killed_run(&mut self) {
-        let finished = |log: &mut Option<LogFile>, finish: fn(&Path, &mut Vec<u8>) -> io::Result<()>| {
+    fn finish_killed_run(&mut self, done: &DoneSet) {
+        type Finish = fn(&Path, Done<'_>, &mut Vec<u8>) -> io::Result<usize>;
+        let dag = &*self.dag;
+        let finished = |log: &mut Option<LogFile>, finish: Finish| {
             log.as_mut()
-                .map_or(Ok(()), |log| finish(&log.path, &mut log.lines))
+                .map_or(Ok(0), |log| finish(&log.path, Done { dag, done }, &mut log.lines))
         };
         let dagman = finished(&mut self.dagman, killed_run::finish_dagman);
         let jobstate = finished(&mut self.jobstate, killed_run::finish_jobstate);
-        if let Err(error) = dagman.and(jobstate) {
-            tracing::debug!(
-                "Unable to read the log of the previous run: {}",
+        match dagman.and_then(|ends| Ok(ends.max(jobstate?))) {
+            Ok(0) => {}
+            Ok(ends) => tracing::info!(
+                "The previous run was killed before it logged the end of {ends} tasks that are done: added to the logs"
+            ),
+            Err(error) => tracing::warn!(
+                "Unable to read the log of the previous run, which may lack the ends of tasks: {}",
                 pmc_dag::reason(&error)
-            );
+            ),
         }
     }
 
@@ -221,50 +243,52 @@ impl Logs {
                 }
             }
             Record::Queued(task, submit) | Record::Adopted(task, submit) => {
-                let name = self.dag.name(task);
-                if let Some(log) = &mut self.dagman {
-                    dagman_out::queued(&mut log.lines, self.clock.stamp(), name, submit.0);
-                }
-                if let Some(log) = &mut self.jobstate {
-                    jobstate_log::queued(&mut log.lines, now, name, submit.0);
-                }
+                self.write(now, task, submit, What::Queued);
             }
-            Record::Started(task, submit, _) => {
-                let name = self.dag.name(task);
-                if let Some(log) = &mut self.dagman {
-                    dagman_out::started(&mut log.lines, self.clock.stamp(), name, submit.0);
-                }
-                if let Some(log) = &mut self.jobstate {
-                    jobstate_log::started(&mut log.lines, now, name, submit.0);
-                }
-            }
+            Record::Started(task, submit, _) => self.write(now, task, submit, What::Started),
+            Record::Evicted { task, submit, .. } => self.write(now, task, submit, What::Evicted),
             Record::Ended {
                 task,
                 submit,
                 outcome,
                 ..
             } => {
-                let (name, status) = (self.dag.name(task), outcome.status);
                 if outcome.succeeded() {
-                    self.rescue.push(name);
+                    self.rescue.push(self.dag.name(task));
                 }
-                if let Some(log) = &mut self.dagman {
-                    dagman_out::ended(&mut log.lines, self.clock.stamp(), name, submit.0, status);
-                }
-                if let Some(log) = &mut self.jobstate {
-                    jobstate_log::ended(&mut log.lines, now, name, submit.0, status);
-                }
-            }
-            Record::Evicted { task, submit, .. } => {
-                let name = self.dag.name(task);
-                if let Some(log) = &mut self.dagman {
-                    dagman_out::evicted(&mut log.lines, self.clock.stamp(), name, submit.0);
-                }
-                if let Some(log) = &mut self.jobstate {
-                    jobstate_log::evicted(&mut log.lines, now, name, submit.0);
-                }
+                let what = if outcome.evictions > 0 {
+                    What::Aborted(outcome.status)
+                } else {
+                    What::Ended(outcome.status)
+                };
+                self.write(now, task, submit, what);
             }
             Record::Fragmented(..) | Record::MoreMemory { .. } => {}
+        }
+    }
+
+    /// Adds the lines about an attempt.
+    fn write(&mut self, now: Duration, task: TaskId, SubmitId(number): SubmitId, what: What) {
+        let name = self.dag.name(task);
+        if let Some(log) = &mut self.dagman {
+            let (lines, stamp) = (&mut log.lines, self.clock.stamp());
+            match what {
+                What::Queued => dagman_out::queued(lines, stamp, name, number),
+                What::Started => dagman_out::started(lines, stamp, name, number),
+                What::Evicted => dagman_out::evicted(lines, stamp, name, number),
+                What::Aborted(_) => dagman_out::aborted(lines, stamp, name, number),
+                What::Ended(status) => dagman_out::ended(lines, stamp, name, number, status),
+            }
+        }
+        if let Some(log) = &mut self.jobstate {
+            let lines = &mut log.lines;
+            match what {
+                What::Queued => jobstate_log::queued(lines, now, name, number),
+                What::Started => jobstate_log::started(lines, now, name, number),
+                What::Evicted => jobstate_log::evicted(lines, now, name, number),
+                What::Aborted(status) => jobstate_log::aborted(lines, now, name, number, status),
+                What::Ended(status) => jobstate_log::ended(lines, now, name, number, status),
+            }
         }
     }
 

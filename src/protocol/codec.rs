@@ -12,7 +12,7 @@ use thiserror::Error;
 use super::{ToMaster, ToWorker};
 
 /// Version of the encoding.
-const VERSION: u8 = 7;
+const VERSION: u8 = 9;
 
 /// Directions.
 const TO_MASTER: u8 = 1;
@@ -211,6 +211,10 @@ mod tests {
             Just(ToWorker::Shutdown),
             Just(ToWorker::Abort),
             Just(ToWorker::Retract),
+            (any::<u64>(), any::<i32>()).prop_map(|(submit, signal)| ToWorker::Signal {
+                submit: SubmitId(submit),
+                signal
+            }),
         ]
     }
 

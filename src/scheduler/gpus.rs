@@ -35,8 +35,8 @@ impl GpuSet {
         Self(taken)
     }
 
-    /// Removes and returns those of these GPUs that are in the set, and more up to `count`. There must be that
-    /// many.
+    /// Removes and returns those of these GPUs that are in the set, and more up to `count`. There must be
+    /// that many.
     pub(crate) fn take_these(&mut self, gpus: &[u32], count: u32) -> Self {
         let listed = gpus.iter().filter(|gpu| **gpu < MAX_GPUS);
         let mut taken = Self(listed.fold(0, |set, gpu| set | 1 << gpu) & self.0).take(count);

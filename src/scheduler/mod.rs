@@ -46,6 +46,7 @@ mod cpuset;
 mod error;
 mod gpus;
 mod hosts;
+mod max_tree;
 mod more_memory;
 mod nodes;
 mod prefill;
@@ -53,6 +54,7 @@ mod queue;
 mod run;
 #[cfg(test)]
 mod sim;
+mod status;
 mod tasks;
 #[cfg(test)]
 mod tests;

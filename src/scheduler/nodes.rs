@@ -20,7 +20,7 @@
 
 use std::time::Duration;
 
-use pmc_dag::{Request, TaskId};
+use pmc_dag::{CategoryId, Request, TaskId};
 
 use crate::protocol::{EXECUTOR_FAILURE, Outcome, Rank, Registration, SubmitId, ToWorker};
 use crate::scheduler::hosts::Host;
@@ -174,7 +174,9 @@ impl Master {
         };
         self.registered += 1;
         self.present += 1;
-        if is_new {
+        if self.phase == Phase::Registering {
+            // The start records all hosts that have come by then.
+        } else if is_new {
             self.record_resources(host, out);
         } else {
             self.record_capacity(host, describes, false, out);
@@ -305,6 +307,9 @@ impl Master {
 
     /// Records that a worker has come or gone, and the whole host if it is the first or last one.
     fn record_capacity(&self, host: u32, whole: bool, gone: bool, out: &mut impl Outbox) {
+        if self.phase == Phase::Registering {
+            return;
+        }
         let host = self.hosts.get(host);
         let (cpus, memory_mb) = if whole {
             (host.cpus, host.memory_mb)
@@ -329,6 +334,10 @@ impl Master {
         self.last_submit = self.last_submit.max(submit.0);
         self.nodes[task.index()].state = State::Expected;
         self.expected += 1;
+        // It may run.
+        if let Some(category) = self.category_of(task) {
+            self.enter_category(category);
+        }
         Ok(())
     }
 
@@ -338,9 +347,21 @@ impl Master {
             && node.state == State::Expected
         {
             node.state = State::Ready;
-            self.expected -= 1;
             self.ready.push(task);
+            self.no_longer_expected(task);
         }
+    }
+
+    fn no_longer_expected(&mut self, task: TaskId) {
+        self.expected -= 1;
+        if let Some(category) = self.category_of(task) {
+            self.leave_category(category);
+        }
+    }
+
+    pub(super) fn category_of(&self, task: TaskId) -> Option<CategoryId> {
+        let chain = self.nodes[task.index()].chain;
+        self.queue.shape(self.queue.shape_of(chain)).category
     }
 
     /// Handles [`Event::Adopt`](super::Event::Adopt).
@@ -359,10 +380,10 @@ impl Master {
         if !is_free || !waits {
             return Err(refused);
         }
-        let request = self.dag.request(task);
+        let request = self.request(task);
         let grant = self.hosts.adopt(host, rank, request, adoption).ok_or(refused)?;
         match state {
-            Some(State::Expected) => self.expected -= 1,
+            Some(State::Expected) => self.no_longer_expected(task),
             Some(State::Queued) => self.queue.remove(&mut self.nodes, task),
             _ => {}
         }
@@ -383,7 +404,8 @@ impl Master {
     }
 
     /// True if workers may come at any time.
-    pub(super) fn is_dynamic(&self) -> bool {
+    #[must_use]
+    pub fn is_dynamic(&self) -> bool {
         self.workers == Workers::Dynamic
     }
 }

@@ -117,7 +117,8 @@ pub struct Master {
     pub(super) draining: bool,
     pub(super) held: bool,
     pub(super) workers: Workers,
-    /// By rank, from 1. Only with a fixed number of workers, which are set up when the last one has registered.
+    /// By rank, from 1. Only with a fixed number of workers, which are set up when the last one has
+    /// registered.
     registrations: Vec<Option<Registration>>,
     /// Workers that have registered.
     pub(super) registered: u32,
@@ -287,6 +288,10 @@ impl Master {
             if let Some(task) = self.task_without_host() {
                 let task = String::from_utf8_lossy(self.dag.name(task)).into_owned();
                 return Err(MasterError::NoCapableHost { task });
+            }
+        } else {
+            for host in 0..self.hosts.all().len() as u32 {
+                self.record_resources(host, out);
             }
         }
         self.phase = Phase::Started;

@@ -20,6 +20,22 @@ pub(crate) enum State {
     Failed,
 }
 
+impl State {
+    /// Returns the word that people read.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Ready => "ready",
+            Self::Expected => "expected",
+            Self::Queued => "queued",
+            Self::Prefilled => "sent",
+            Self::Running => "running",
+            Self::Done => "done",
+            Self::Failed => "failed",
+        }
+    }
+}
+
 /// One task, in half a cache line: with a million tasks, each access is a cache miss.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(32))]

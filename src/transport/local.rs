@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use super::combiner::Combiner;
 use super::{CombiningTransport, MasterTransport, Traffic, TransportError, WorkerTransport};
 use crate::interrupt::Interrupt;
-use crate::protocol::{Rank, ToMaster, ToWorker};
+use crate::protocol::{Rank, SubmitId, ToMaster, ToWorker};
 
 /// Ends the task of a worker thread, from outside.
 pub trait StopTask: Send + Sync {
@@ -17,6 +17,8 @@ pub trait StopTask: Send + Sync {
     fn terminate(&self);
     /// Kills the running task, and lets no other one start.
     fn kill(&self);
+    /// Sends a signal to the processes of this attempt, if it runs.
+    fn signal(&self, attempt: SubmitId, signal: i32);
     /// Returns whether [`Self::terminate`] or [`Self::kill`] was called.
     fn is_aborted(&self) -> bool;
     /// Waits until no task runs, at most `timeout`. True if none runs.
@@ -105,8 +107,14 @@ impl MasterTransport for LocalMaster {
         self.traffic.sent += message.encoded_len() as u64;
         let worker = self.workers.get(to.0.wrapping_sub(1) as usize);
         let worker = worker.ok_or(TransportError::UnknownRank(to))?;
-        if matches!(message, ToWorker::Abort) {
-            worker.stop.terminate();
+        match message {
+            ToWorker::Abort => worker.stop.terminate(),
+            // Its thread waits for the task.
+            ToWorker::Signal { submit, signal } => {
+                worker.stop.signal(submit, signal);
+                return Ok(());
+            }
+            _ => {}
         }
         // A worker whose thread has ended has reported the reason.
         let _ = worker.outbound.send(message);
@@ -115,8 +123,8 @@ impl MasterTransport for LocalMaster {
 
     fn receive(&mut self, timeout: Duration) -> Result<Option<(Rank, ToMaster)>, TransportError> {
         let received = self.combiner.receive(timeout);
-        if let Some((_, message)) = &received {
-            self.note_received(message);
+        if let Some((from, message)) = &received {
+            self.note_received(*from, message);
         }
         Ok(received)
     }
@@ -156,7 +164,7 @@ impl CombiningTransport for LocalMaster {
         Arc::clone(&self.combiner)
     }
 
-    fn note_received(&mut self, message: &ToMaster) {
+    fn note_received(&mut self, _: Rank, message: &ToMaster) {
         let stored = match message {
             ToMaster::Finished(result) => result.stored_len(),
             _ => 0,

@@ -10,7 +10,9 @@ use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 use pmc_spawn::Child;
 
+use super::strays::Strays;
 use super::watch::Watch;
+use crate::protocol::SubmitId;
 use crate::transport::local::StopTask;
 
 /// Knows the process group of a worker's running task and can end it.
@@ -75,9 +77,13 @@ impl Leader for Child {
 
 #[derive(Debug, Default)]
 struct State {
+    /// The attempt that runs, or is about to.
+    attempt: Option<SubmitId>,
     group: Option<Pid>,
     /// The group was sent a signal.
     signalled: bool,
+    /// The signal was SIGKILL.
+    killed: bool,
     aborted: bool,
     /// Number of threads that wait for the end of the group.
     waiters: u32,
@@ -97,10 +103,13 @@ impl KillSwitch {
         if self.wait_idle_awake(limit) {
             return false;
         }
+        let strays = self.strays();
         self.state().signal_group(Signal::SIGTERM);
+        strays.terminate();
         if !self.wait_idle(grace) {
             self.state().signal_group(Signal::SIGKILL);
         }
+        strays.kill();
         true
     }
 
@@ -118,9 +127,27 @@ impl KillSwitch {
         false
     }
 
+    /// Names the attempt whose processes start next.
+    pub(super) fn begin(&self, attempt: SubmitId) {
+        self.state().attempt = Some(attempt);
+    }
+
     /// Kills the running task. Other tasks may start afterwards.
     pub(super) fn end_now(&self) {
+        let strays = self.strays();
         self.state().signal_group(Signal::SIGKILL);
+        strays.kill();
+    }
+
+    /// Returns the processes of the running task that have left its group.
+    fn strays(&self) -> Strays {
+        let group = self.state().group;
+        group.map(Strays::of).unwrap_or_default()
+    }
+
+    /// Returns whether SIGKILL was sent to the task that runs or ran last.
+    pub(super) fn is_killed(&self) -> bool {
+        self.state().killed
     }
 
     /// Starts a process that leads its own group. `None` after an abort.
@@ -132,6 +159,7 @@ impl KillSwitch {
         Some(start().inspect(|leader| {
             state.group = Some(leader.pid());
             state.signalled = false;
+            state.killed = false;
         }))
     }
 
@@ -171,6 +199,15 @@ impl StopTask for KillSwitch {
         self.abort(Signal::SIGKILL);
     }
 
+    fn signal(&self, attempt: SubmitId, signal: i32) {
+        let mut state = self.state();
+        if state.attempt == Some(attempt)
+            && let Ok(signal) = Signal::try_from(signal)
+        {
+            state.signal_group(signal);
+        }
+    }
+
     fn is_aborted(&self) -> bool {
         self.state().aborted
     }
@@ -191,6 +228,7 @@ impl State {
     fn signal_group(&mut self, signal: Signal) {
         if let Some(group) = self.group {
             self.signalled = true;
+            self.killed |= signal == Signal::SIGKILL;
             // It may have ended by itself.
             let _ = killpg(group, signal);
         }

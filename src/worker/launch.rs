@@ -10,7 +10,7 @@ use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 use pmc_dag::reason;
 use pmc_spawn::{CStrings, Child, Spawn, Spawner};
-use pmc_wire::{MAX_DESCRIPTORS, Request};
+use pmc_wire::{MAX_DESCRIPTORS, Request, Ticket};
 
 use super::environment::TaskVariables;
 use super::kill::KillSwitch;
@@ -48,7 +48,7 @@ impl TaskLaunch<'_> {
         client: &mut TaskServerClient,
         spawner: &mut Spawner,
     ) -> Option<io::Result<Process>> {
-        if let Some(request) = self.server_request(client) {
+        if let Some((ticket, request)) = self.server_request(client) {
             // If the first server has died meanwhile, the task has not started.
             for _ in 0..2 {
                 let Some(server) = client.take_server(self.inherited, spawner) else {
@@ -56,7 +56,12 @@ impl TaskLaunch<'_> {
                 };
                 let start = || {
                     server
-                        .start_task(&request, self.streams, &self.pipes, self.streams_are_shared)
+                        .start_task(
+                            (ticket, &request),
+                            self.streams,
+                            &self.pipes,
+                            self.streams_are_shared,
+                        )
                         .map(|()| server)
                 };
                 match kill.start(start) {
@@ -70,22 +75,24 @@ impl TaskLaunch<'_> {
     }
 
     /// Returns the request for the task server, if it can run this task.
-    fn server_request(&self, client: &TaskServerClient) -> Option<Vec<u8>> {
+    fn server_request(&self, client: &mut TaskServerClient) -> Option<(Ticket, Vec<u8>)> {
         let command = client.kickstart_command(self.words, self.path)?;
         // A limit must not count the memory of the server.
         let has_limit = self.memory_limit().is_some() || self.watched_memory_mb().is_some();
         if has_limit || self.pipes.len() + 3 > MAX_DESCRIPTORS {
             return None;
         }
+        let ticket = client.next_ticket()?;
         let own = self.variables.all().iter().map(|variable| variable.as_bytes());
         let variables = own.chain(command.variables.iter().map(Vec::as_slice));
         let words = command.words.iter().map(Vec::as_slice);
         let request = Request {
+            ticket,
             words: &words.collect::<Vec<_>>(),
             variables: &variables.collect::<Vec<_>>(),
             cpus: self.cpu_binding().map_or(&[], |_| self.task.cpu_set.as_slice()),
         };
-        Some(request.encode())
+        Some((ticket, request.encode()))
     }
 
     fn spawn(&self, spawner: &mut Spawner) -> io::Result<Child> {

@@ -110,6 +110,7 @@ impl<'a, T: WorkerTransport> MessageWatch<'a, T> {
         while let Some(message) = self.transport.receive(Duration::ZERO)? {
             match message {
                 ToWorker::Retract => retract = true,
+                ToWorker::Signal { submit, signal } => self.kill.signal(submit, signal),
                 ToWorker::Abort => {
                     self.abort();
                     self.early.push_back(ToWorker::Abort);

@@ -16,6 +16,7 @@ mod process;
 mod program;
 mod runner;
 mod stdio;
+mod strays;
 mod task_server;
 mod watch;
 
@@ -160,7 +161,8 @@ fn handle(
     match message {
         ToWorker::Setup { host_rank } => Ok(runner.set_up(host_rank, watch)?.then_some(ToMaster::Ready)),
         ToWorker::Run(task) => Ok(Some(ToMaster::Finished(runner.run(&task, watch)?))),
-        ToWorker::Retract | ToWorker::Shutdown | ToWorker::Abort => Ok(None),
+        // A signal for an attempt that has ended.
+        ToWorker::Signal { .. } | ToWorker::Retract | ToWorker::Shutdown | ToWorker::Abort => Ok(None),
     }
 }
 

@@ -130,6 +130,7 @@ impl Runner {
     pub(super) fn run(&mut self, task: &Assignment, watch: &mut dyn Watch) -> Result<TaskResult, Failure> {
         let name = String::from_utf8_lossy(&task.name);
         tracing::debug!("Running task {name}");
+        self.kill.begin(task.submit);
         match self.attempt(task, watch) {
             Ok(result) => Ok(result),
             Err(AttemptError::Failure(failure)) => Err(failure),
@@ -189,12 +190,8 @@ impl Runner {
             options: &self.options,
         };
         let mut ending = attempt.finish(pipes, &mut process, watch)?;
-        if let Some(check) = check
-            && let Some(problem) = check.problem(ending.status)
-        {
-            reject(task, files, &problem);
-            ending.status = EXECUTOR_FAILURE;
-            ending.forwards.clear();
+        if let Some(problem) = check.and_then(|check| check.problem(ending.status)) {
+            reject(task, files, &problem, &mut ending);
         }
         let status = ending.status;
         if let Process::Served(server) = process
@@ -276,12 +273,15 @@ fn write_exec_failure(files: &TaskFiles, program: &[u8], task: &Assignment, erro
     let _ = (&files.err).write_all(&text);
 }
 
-/// Reports that the output of a task contradicts its status, also to those who read its standard error.
-fn reject(task: &Assignment, files: &TaskFiles, problem: &str) {
+/// Lets an attempt fail whose output contradicts its status, and reports it, also to those who read its
+/// standard error.
+fn reject(task: &Assignment, files: &TaskFiles, problem: &str, ending: &mut Ending) {
     let name = String::from_utf8_lossy(&task.name);
     tracing::error!("Task {name}: {problem}");
     // If this fails, the log still tells it.
     let _ = (&files.err).write_all(format!("Task {name} failed: {problem}\n").as_bytes());
+    ending.status = EXECUTOR_FAILURE;
+    ending.forwards.clear();
 }
 
 fn log_end(task: &Assignment, status: i32, runtime: Duration) {

@@ -7,6 +7,7 @@ use clap::{CommandFactory as _, Parser};
 
 use crate::client::ClientSettings;
 use crate::destination::{UrlError, read_url};
+use crate::notifications::Limits;
 use crate::session::{Destination, Options};
 
 /// Load a run into its STAMPEDE database.
@@ -56,6 +57,17 @@ pub struct Cli {
     /// Do not store the output of jobs.
     #[arg(long)]
     skip_stdout: bool,
+    /// Send no notifications.
+    #[arg(long, visible_alias = "no-notification")]
+    no_notifications: bool,
+    /// Commands of notifications at a time; 0 sends none [default: the property
+    /// pegasus.monitord.notifications.max, else 10]
+    #[arg(long, value_name = "N")]
+    notifications_max: Option<usize>,
+    /// Time limit of the commands of notifications; 0 is none [default: the property
+    /// pegasus.monitord.notifications.timeout, else 0]
+    #[arg(long, value_name = "SECONDS")]
+    notifications_timeout: Option<u64>,
     /// Pause after each line of the log.
     #[arg(short = 'S', long = "sim", default_value_t = 0, value_name = "MILLISECONDS")]
     pause: u64,
@@ -65,12 +77,6 @@ pub struct Cli {
     /// An option of pegasus-monitord without effect, like all that follow.
     #[arg(long, hide = true)]
     no_recursive: bool,
-    #[arg(long, hide = true)]
-    no_notifications: bool,
-    #[arg(long, hide = true)]
-    notifications_max: Option<i64>,
-    #[arg(long, hide = true)]
-    notifications_timeout: Option<i64>,
     #[arg(long, hide = true)]
     keep_state: bool,
     #[arg(long, hide = true)]
@@ -110,6 +116,10 @@ impl Cli {
                 .filter(|_| !self.no_dashboard)
                 .map(|home| home.join(".pegasus/workflow.db")),
             skip_output: self.skip_stdout,
+            notifications: (!self.no_notifications && !self.replay).then(|| Limits {
+                max: self.notifications_max,
+                timeout: self.notifications_timeout.map(Duration::from_secs),
+            }),
             pause: Duration::from_millis(self.pause),
             lock: None,
         })

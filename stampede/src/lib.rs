@@ -19,6 +19,7 @@ mod job_command;
 pub mod loader;
 pub mod log_reader;
 pub mod markers;
+pub mod notifications;
 pub mod outcome_hints;
 pub mod outputs;
 pub mod pgpass;

@@ -40,6 +40,17 @@ pub struct Workflow {
     pub keep_output: bool,
 }
 
+/// How an attempt ended, for notifications.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct JobEnd {
+    /// Raw wait status.
+    pub(crate) status: i64,
+    /// Names of the files with standard output and error, relative to the submit directory.
+    pub(crate) files: [String; 2],
+    /// Number, from 1, and raw wait status of each constituent.
+    pub(crate) constituents: Vec<(i64, i64)>,
+}
+
 /// Loads the runs of one workflow, one after another.
 pub struct Loader {
     store: Box<dyn Store>,
@@ -60,6 +71,9 @@ pub struct Loader {
     attempted: JobSet,
     jobs_ended: u64,
     hints: Option<Arc<OutcomeHints>>,
+    /// The latest end, if ends are noted.
+    end: Option<JobEnd>,
+    notes_ends: bool,
 }
 
 impl std::fmt::Debug for Loader {
@@ -103,6 +117,8 @@ impl Loader {
             first_tasks: None,
             jobs_ended: 0,
             hints: None,
+            end: None,
+            notes_ends: false,
             store,
             log,
             workflow,
@@ -112,6 +128,16 @@ impl Loader {
     /// Uses hints, where there are any, instead of reading the files of an attempt.
     pub(crate) fn use_hints(&mut self, hints: Arc<OutcomeHints>) {
         self.hints = Some(hints);
+    }
+
+    /// From now on, keeps how the latest attempt ended.
+    pub(crate) fn note_ends(&mut self) {
+        self.notes_ends = true;
+    }
+
+    /// Returns how an attempt has ended since the last call.
+    pub(crate) fn take_end(&mut self) -> Option<JobEnd> {
+        self.end.take()
     }
 
     /// Returns whether a run has begun and not ended.
@@ -310,7 +336,8 @@ impl Loader {
         Ok(())
     }
 
-    /// A job is in another state, its end excepted: `EXECUTE`, `JOB_TERMINATED`, `JOB_HELD`…
+    /// A job is in another state, its end excepted: `EXECUTE`, `JOB_TERMINATED`, `JOB_HELD`, `JOB_EVICTED`…
+    /// `JOB_ABORTED` ends the attempt as a failure without records.
     pub fn state(
         &mut self,
         time: i64,
@@ -337,6 +364,9 @@ impl Loader {
             seq,
         };
         self.log.job(time, &line);
+        if state == "JOB_ABORTED" {
+            self.aborted(time, job)?;
+        }
         Ok(())
     }
 }

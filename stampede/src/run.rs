@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use chrono::DateTime;
 use monitord_compat::braindump_reader::Braindump;
+use monitord_compat::properties::Properties;
 use nix::unistd::{User, getuid};
 
 use crate::destination::{self, DatabaseUrls, Destination};
@@ -37,7 +38,9 @@ pub struct Run {
     pub database: PathBuf,
     /// Columns of the workflow.
     pub workflow: WorkflowRow,
-    /// File of notifications, which this loader does not send.
+    /// Index of the workflow, which follows its label in the variables of notifications.
+    pub index: Option<String>,
+    /// File of notifications.
     pub notify: Option<String>,
     /// Properties of the plan.
     pub properties: Option<PathBuf>,
@@ -86,6 +89,7 @@ impl Run {
             static_events: beside(".static.bp"),
             log: beside(LOG_SUFFIX),
             database,
+            index: None,
             notify: None,
             properties: None,
             planned: false,
@@ -146,6 +150,7 @@ impl Run {
             static_events: choose(".static.bp"),
             database: beside(".stampede.db"),
             log: dir.join(format!("{name}{LOG_SUFFIX}")),
+            index: get("dax_index"),
             notify: get("notify"),
             properties: get("properties").map(|name| {
                 let here = dir.join(Path::new(&name).file_name().unwrap_or_default());
@@ -192,7 +197,7 @@ impl Run {
     /// Replaces [`Destination::AsPlanned`] by the destination in the properties.
     ///
     /// # Errors
-    /// The properties cannot be read, or their URL is not supported.
+    /// The properties cannot be read, their URL is not supported, or they are those of another user.
     pub fn destination(
         &self,
         requested: &Destination,
@@ -204,13 +209,24 @@ impl Run {
         let (path, urls) = self.database_urls(conf)?;
         match urls.workflow {
             None => Ok(Destination::BesideLog),
+            Some((key, _)) if conf.is_none() && !pmc_files::is_of_trusted_user(&path) => {
+                Err(LoadError::OthersProperties { path, key })
+            }
             Some((key, url)) => {
                 destination::read_url(&url).map_err(|source| LoadError::Url { path, key, source })
             }
         }
     }
 
-    /// Returns the list of all workflows: `default` unless the properties name another.
+    /// Returns the properties of the run, or those in `conf`; none if they cannot be read.
+    pub(crate) fn properties(&self, conf: Option<&Path>) -> Properties {
+        let path = conf.or(self.properties.as_deref());
+        let text = path.and_then(|path| pmc_files::read(path, MAX_SMALL_FILE).ok());
+        Properties::parse(&String::from_utf8_lossy(&text.unwrap_or_default()))
+    }
+
+    /// Returns the list of all workflows: `default` unless the properties name another. Those of another user
+    /// do not count.
     #[must_use]
     pub fn dashboard(
         &self,
@@ -218,8 +234,9 @@ impl Run {
         conf: Option<&Path>,
         notice: &mut dyn FnMut(Notice),
     ) -> Option<PathBuf> {
-        let urls = self.database_urls(conf).map(|(_, urls)| urls).unwrap_or_default();
-        let Some((key, url)) = urls.dashboard else {
+        let (path, urls) = self.database_urls(conf).unwrap_or_default();
+        let is_trusted = conf.is_some() || pmc_files::is_of_trusted_user(&path);
+        let Some((key, url)) = urls.dashboard.filter(|_| is_trusted) else {
             return Some(default.to_owned());
         };
         let reason = match destination::read_url(&url) {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::client::ClientSettings;
 use crate::error::Notice;
+use crate::notifications::Limits;
 
 mod context;
 mod follow;
@@ -37,6 +38,8 @@ pub struct Options {
     pub dashboard: Option<PathBuf>,
     /// True to leave out what jobs printed.
     pub skip_output: bool,
+    /// Send the notifications of the run while it is followed.
+    pub notifications: Option<Limits>,
     /// Pause after each line, to simulate a slow run.
     pub pause: Duration,
     /// The file to lock instead of `monitord.pid` in the submit directory.

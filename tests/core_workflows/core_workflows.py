@@ -196,11 +196,13 @@ def cases(options, place):
 def workflows_of(notebook):
     """The Python code of a notebook up to each place where a workflow is planned."""
     cells = json.loads(notebook.read_text())["cells"]
-    head = "from Pegasus.api import *\nfrom pathlib import Path\nimport logging\n"
+    head = "from Pegasus.api import *\nfrom pathlib import Path\nimport logging, os, sys, time\n"
     code, found = head, []
     for cell in cells:
         text = "".join(cell["source"])
-        if cell["cell_type"] != "code" or re.search(r"IPython|Process\(|pickle|time\.sleep|\.graph\(|f\"big|os\.remove", text):
+        # Programs that a cell writes into files are not what the cell does.
+        bare = re.sub(r'""".*?"""', "", text, flags=re.S)
+        if cell["cell_type"] != "code" or re.search(r"IPython|Process\(|pickle|time\.sleep|\.graph\(|f\"big|os\.remove", bare):
             text = text if "Workflow(" in text and cell["cell_type"] == "code" else ""
         text = "\n".join("" if line.lstrip().startswith(("!", "%")) else line for line in text.splitlines())
         if ".plan(" in text:

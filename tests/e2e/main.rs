@@ -9,6 +9,7 @@
 mod bad_input;
 mod chains;
 mod clusters;
+mod crash;
 mod dashboard;
 mod failure;
 mod first_run;
@@ -25,4 +26,5 @@ mod stampede;
 mod submit;
 mod support;
 mod transfer;
+mod two_users;
 mod views;

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
 
+mod attack;
 mod built_ins;
 
 use std::collections::BTreeSet;

@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use xtask::{golden, manual, workspace};
+use xtask::{crash, golden, manual, workspace};
 
 const USAGE: &str = "usage: cargo xtask generate
+       cargo xtask crash [--rounds N] [--seed N] [--minutes N] [--only KIND]
        cargo xtask golden pack FOLDER...
        cargo xtask golden unpack ARCHIVE FOLDER";
 
@@ -18,6 +19,7 @@ fn main() -> Result<()> {
             std::fs::write(root.join(manual::KEYS_PAGE), pmc_plan::keys::page())?;
             manual::write(&root.join("share"))
         }
+        ["crash", options @ ..] => crash::run(options),
         ["golden", "pack", folders @ ..] if !folders.is_empty() => {
             for folder in folders {
                 println!("{}", golden::pack(Path::new(folder))?.display());

@@ -41,6 +41,9 @@ impl AbortOn {
     }
 }
 
+/// Name in MAXJOBS that stands for all tasks.
+pub(crate) const ALL_TASKS: &[u8] = b"*";
+
 /// Number of a category whose running tasks are limited, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CategoryId(pub u32);
@@ -181,39 +184,56 @@ pub(crate) fn parse<'a>(name: &[u8], rest: &'a [u8]) -> Result<(Options, &'a [u8
                 let rare = options.rare.get_or_insert_default();
                 add(&mut rare.files, FILE, &value, name)?;
             }
-            b"--abort-on" => {
-                let value = value("--abort-on", "CODE[=RETURN]")?;
-                let abort_on = abort_on(&value).ok_or_else(|| invalid("abort code", &value, name))?;
-                options.rare.get_or_insert_default().abort_on = Some(abort_on);
-            }
-            b"--category" => {
-                let value = value("--category", "NAME")?;
-                if value.is_empty() {
-                    return Err(invalid("category", &value, name));
+            option => {
+                let rare = options.rare.get_or_insert_default();
+                if !parse_rare(option, rare, name, &mut value)? {
+                    return Err(DagErrorKind::Argument {
+                        argument: lossy(option),
+                        task: lossy(name),
+                    });
                 }
-                options.rare.get_or_insert_default().category = value.into_owned();
-            }
-            b"--more-memory" => {
-                let value = value("--more-memory", "FACTOR")?;
-                let percent = factor(&value).ok_or_else(|| invalid("memory factor", &value, name))?;
-                options.rare.get_or_insert_default().more_memory = Some(percent);
-            }
-            b"--failure-message" => {
-                let value = message(value("--failure-message", "TEXT")?, name)?;
-                options.rare.get_or_insert_default().failure_messages.push(value);
-            }
-            b"--success-message" => {
-                let value = message(value("--success-message", "TEXT")?, name)?;
-                options.rare.get_or_insert_default().success_messages.push(value);
-            }
-            _ => {
-                return Err(DagErrorKind::Argument {
-                    argument: lossy(&word),
-                    task: lossy(name),
-                });
             }
         }
     }
+}
+
+/// Parses one of the options that few tasks have. `value` returns the next word, the value of an option with
+/// this name. Returns false if there is no such option.
+fn parse_rare<'a>(
+    option: &[u8],
+    rare: &mut RareOptions,
+    name: &[u8],
+    value: &mut dyn FnMut(&'static str, &'static str) -> Result<Cow<'a, [u8]>, DagErrorKind>,
+) -> Result<bool, DagErrorKind> {
+    match option {
+        b"--abort-on" => {
+            let value = value("--abort-on", "CODE[=RETURN]")?;
+            let abort_on = abort_on(&value).ok_or_else(|| invalid("abort code", &value, name))?;
+            rare.abort_on = Some(abort_on);
+        }
+        b"--category" => {
+            let value = value("--category", "NAME")?;
+            if value.is_empty() {
+                return Err(invalid("category", &value, name));
+            }
+            rare.category = value.into_owned();
+        }
+        b"--more-memory" => {
+            let value = value("--more-memory", "FACTOR")?;
+            let percent = factor(&value).ok_or_else(|| invalid("memory factor", &value, name))?;
+            rare.more_memory = Some(percent);
+        }
+        b"--failure-message" => {
+            let value = message(value("--failure-message", "TEXT")?, name)?;
+            rare.failure_messages.push(value);
+        }
+        b"--success-message" => {
+            let value = message(value("--success-message", "TEXT")?, name)?;
+            rare.success_messages.push(value);
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
 }
 
 fn invalid(what: &'static str, value: &[u8], name: &[u8]) -> DagErrorKind {

@@ -4,11 +4,12 @@
 //! the executor writes one [`Request`], and the server answers with one [`Reply`] when the task has ended.
 //! Requests and replies go through the pipes: a round trip takes half as long as over a socket. Descriptors
 //! cannot go through a pipe, so they precede the request over the socket, as `SCM_RIGHTS` of one byte. A
-//! request without descriptors reuses the streams of the request before.
+//! request without descriptors reuses the streams of the request before. Each request has a [`Ticket`], and
+//! only a reply with the same ticket counts: a task might find a way to write into the pipe.
 //!
 //! Lengths and numbers are 32 bits, little endian. A request is the number of descriptors, the length of the
-//! rest, and then the fields in order, each as a list with its number of entries. Executor and server come
-//! from one installation, so the greeting changes with every change of the format.
+//! rest, the ticket, and then the fields in order, each as a list with its number of entries. Executor and
+//! server come from one installation, so the greeting changes with every change of the format.
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, PipeReader, PipeWriter, Read, Write};
@@ -24,7 +25,7 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, s
 pub const SERVER_NAME: &str = "pegasus-kickstart-server";
 
 /// The first message of a server.
-pub const GREETING: [u8; 8] = *b"pmc-ks06";
+pub const GREETING: [u8; 8] = *b"pmc-ks07";
 
 /// Maximum descriptors sent with a message: a limit of the kernel.
 pub const MAX_DESCRIPTORS: usize = 253;
@@ -42,7 +43,10 @@ const TYPICAL_REQUEST: usize = 2 << 10;
 const TYPICAL_ENTRIES: usize = 16;
 
 /// Bytes of a reply.
-const REPLY_BYTES: usize = 10;
+const REPLY_BYTES: usize = 10 + TICKET_BYTES;
+
+/// Bytes of a ticket.
+const TICKET_BYTES: usize = 24;
 
 /// One side's ends of the two pipes.
 #[derive(Debug)]
@@ -53,9 +57,37 @@ pub struct PipeEnds {
     pub write: PipeWriter,
 }
 
+/// Names a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ticket {
+    /// Counts the requests of an executor's worker.
+    pub number: u64,
+    /// Random bytes, so that nobody else can make up a reply.
+    pub token: [u8; 16],
+}
+
+impl Ticket {
+    fn to_bytes(self) -> [u8; TICKET_BYTES] {
+        let mut bytes = [0; TICKET_BYTES];
+        bytes[..8].copy_from_slice(&self.number.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.token);
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (number, token) = bytes.split_first_chunk()?;
+        Some(Self {
+            number: u64::from_le_bytes(*number),
+            token: token.try_into().ok()?,
+        })
+    }
+}
+
 /// A task as the executor describes it.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
+    /// Names the request.
+    pub ticket: Ticket,
     /// Arguments of kickstart, without its name.
     pub words: &'a [&'a [u8]],
     /// Variables as `NAME=value`, added to those that the server inherited; the last of equal names counts.
@@ -69,6 +101,7 @@ impl Request<'_> {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut message = vec![0; 4];
+        message.extend_from_slice(&self.ticket.to_bytes());
         for list in [self.words, self.variables] {
             put(&mut message, list.len());
             for entry in list {
@@ -138,6 +171,8 @@ fn send_descriptors(socket: impl AsFd, bytes: &[u8], descriptors: &[RawFd]) -> i
 /// A task as the server receives it.
 #[derive(Debug, Default)]
 pub struct Received<'a> {
+    /// As [`Request::ticket`].
+    pub ticket: Ticket,
     /// As [`Request::words`].
     pub words: Vec<OsString>,
     /// As [`Request::variables`].
@@ -275,6 +310,7 @@ impl<'a> Reader<'a> {
 
     fn request(mut self) -> Option<Received<'a>> {
         let received = Received {
+            ticket: Ticket::from_bytes(self.bytes(TICKET_BYTES)?)?,
             words: self.texts(|word| OsString::from_vec(word.to_vec()))?,
             variables: self.texts(|variable| variable)?,
             cpus: (0..self.number()?)
@@ -297,31 +333,41 @@ pub struct Reply {
     pub peak_kib: u64,
 }
 
-/// Sends a reply. The calling process must ignore `SIGPIPE`.
+/// Sends a reply to the request with this ticket. The calling process must ignore `SIGPIPE`.
 ///
 /// # Errors
 /// The pipe fails.
-pub fn send_reply(pipe: &PipeWriter, reply: Reply) -> io::Result<()> {
+pub fn send_reply(pipe: &PipeWriter, ticket: Ticket, reply: Reply) -> io::Result<()> {
     let mut pipe = pipe;
     let mut message = [0; REPLY_BYTES];
     (message[0], message[1]) = (reply.code, u8::from(reply.last));
-    message[2..].copy_from_slice(&reply.peak_kib.to_le_bytes());
+    message[2..10].copy_from_slice(&reply.peak_kib.to_le_bytes());
+    message[10..].copy_from_slice(&ticket.to_bytes());
     pipe.write_all(&message)
 }
 
-/// Waits for the reply. Returns `None` if the server has ended without one.
+/// Waits for the reply to the request with this ticket. Returns `None` if the server has ended without one.
 ///
 /// # Errors
-/// The pipe fails.
-pub fn receive_reply(pipe: &PipeReader) -> io::Result<Option<Reply>> {
+/// The pipe fails. [`ErrorKind::InvalidData`] means that the reply has another ticket, so it is not from the
+/// server.
+pub fn receive_reply(pipe: &PipeReader, ticket: Ticket) -> io::Result<Option<Reply>> {
     let mut pipe = pipe;
     let mut message = [0; REPLY_BYTES];
     match pipe.read_exact(&mut message) {
         Ok(()) => {
-            let [code, last, peak_kib @ ..] = message;
+            let (reply, found) = message.split_at(REPLY_BYTES - TICKET_BYTES);
+            if Ticket::from_bytes(found) != Some(ticket) {
+                return Err(io::Error::new(
+                    ErrorKind::InvalidData,
+                    "not the reply to this request",
+                ));
+            }
+            let mut peak_kib = [0; 8];
+            peak_kib.copy_from_slice(&reply[2..]);
             Ok(Some(Reply {
-                code,
-                last: last != 0,
+                code: reply[0],
+                last: reply[1] != 0,
                 peak_kib: u64::from_le_bytes(peak_kib),
             }))
         }
@@ -387,18 +433,25 @@ mod tests {
 
     proptest! {
         #[test]
-        fn requests_arrive(words: Vec<Vec<u8>>, variables: Vec<Vec<u8>>, cpus: Vec<u32>) {
+        fn requests_arrive(
+            words: Vec<Vec<u8>>,
+            variables: Vec<Vec<u8>>,
+            cpus: Vec<u32>,
+            number: u64,
+            token: [u8; 16],
+        ) {
             let null = File::open("/dev/null").unwrap();
             let refs = |list: &'_ [Vec<u8>]| list.iter().map(|text| text.to_vec()).collect::<Vec<_>>();
             let (words, variables) = (refs(&words), refs(&variables));
             let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
             let variables: Vec<&[u8]> = variables.iter().map(Vec::as_slice).collect();
-            let request = Request { words: &words, variables: &variables, cpus: &cpus };
+            let ticket = Ticket { number, token };
+            let request = Request { ticket, words: &words, variables: &variables, cpus: &cpus };
             let mut buffer = Vec::new();
             let received = transmit(request, &[null.as_raw_fd(); 4], &mut buffer).unwrap().unwrap();
             prop_assert!(received.words.iter().map(|word| word.as_bytes()).eq(words));
             prop_assert!(received.variables == variables);
-            prop_assert_eq!(&received.cpus, &cpus);
+            prop_assert_eq!((&received.cpus, received.ticket), (&cpus, ticket));
             prop_assert!(received.streams.is_some());
             prop_assert_eq!(received.descriptors.len(), 1);
         }
@@ -422,6 +475,7 @@ mod tests {
         let word = vec![b'x'; 3 << 20];
         let words: Vec<&[u8]> = vec![&word];
         let request = Request {
+            ticket: Ticket::default(),
             words: &words,
             variables: &[],
             cpus: &[],
@@ -443,6 +497,7 @@ mod tests {
     fn a_request_without_descriptors_reuses_the_streams() {
         let words: Vec<&[u8]> = vec![b"x"];
         let request = Request {
+            ticket: Ticket::default(),
             words: &words,
             variables: &[],
             cpus: &[],
@@ -464,10 +519,25 @@ mod tests {
         };
         let server = send_greeting(&there).unwrap();
         let executor = receive_greeting(&here).unwrap().unwrap();
-        send_reply(&server.write, reply).unwrap();
-        assert_eq!(receive_reply(&executor.read).unwrap(), Some(reply));
+        let ticket = Ticket {
+            number: 1,
+            token: [7; 16],
+        };
+        send_reply(&server.write, ticket, reply).unwrap();
+        assert_eq!(receive_reply(&executor.read, ticket).unwrap(), Some(reply));
+        for other in [
+            Ticket { number: 2, ..ticket },
+            Ticket {
+                token: [8; 16],
+                ..ticket
+            },
+        ] {
+            send_reply(&server.write, other, reply).unwrap();
+            let error = receive_reply(&executor.read, ticket).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidData);
+        }
         drop(server);
-        assert_eq!(receive_reply(&executor.read).unwrap(), None);
+        assert_eq!(receive_reply(&executor.read, ticket).unwrap(), None);
         assert!(send_request(&here, &executor.write, b"x", &[]).is_err());
     }
 
@@ -504,7 +574,7 @@ mod tests {
             last: false,
             peak_kib: 0,
         };
-        let error = send_reply(&server.write, reply).unwrap_err();
+        let error = send_reply(&server.write, Ticket::default(), reply).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::BrokenPipe);
     }
 }

@@ -13,6 +13,10 @@ const MIN_SUSPICIOUS: usize = 3;
 /// Returns likely reasons for a cause.
 pub(super) fn likely_reasons(history: &History, cause: &Cause) -> Vec<String> {
     let mut reasons = Vec::new();
+    let first = cause.tasks.first().and_then(|task| history.latest_attempt(*task));
+    if first.is_some_and(|attempt| attempt.worker_lost) {
+        reasons.push("each of its attempts was lost with its worker (--crash-limit)".to_owned());
+    }
     let example = &cause.example;
     let text = |part: &str| {
         let lines = example.stderr.lines.iter().chain(&example.stdout.lines);

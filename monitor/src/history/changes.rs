@@ -5,6 +5,9 @@ use crate::events::{Event, Micros, TaskRef};
 use crate::plan::TaskNumber;
 use crate::resources::{Change, NO_HOST};
 
+/// Status of an attempt whose task failed because too many of its workers were lost.
+const ABANDONED: i32 = 256;
+
 impl History {
     pub(super) fn count_all(&mut self) {
         self.tallies = vec![Tally::default(); self.plan.classes().len()];
@@ -77,7 +80,15 @@ impl History {
             }
             Event::Ended(task, status) => {
                 let task = self.task(task)?;
-                return self.end_attempt(task, time, status);
+                return self.end_attempt(task, time, status, false);
+            }
+            Event::Lost(task) => {
+                let task = self.task(task)?;
+                return self.lose_attempt(task, time);
+            }
+            Event::Abandoned(task) => {
+                let task = self.task(task)?;
+                return self.end_attempt(task, time, ABANDONED, true);
             }
         }
         None
@@ -117,6 +128,7 @@ impl History {
             end: NEVER,
             host: NO_HOST,
             lost: false,
+            worker_lost: false,
         });
         self.latest[task as usize] = index;
         self.set(task, State::Running);
@@ -124,13 +136,24 @@ impl History {
         Some(())
     }
 
-    fn end_attempt(&mut self, task: TaskNumber, time: Micros, status: i32) -> Option<u32> {
+    fn end_attempt(&mut self, task: TaskNumber, time: Micros, status: i32, worker_lost: bool) -> Option<u32> {
         let index = self.latest[task as usize];
         let state = if status == 0 { State::Done } else { State::Failed };
         let running = self.states[task as usize] == State::Running;
         self.set(task, state);
         let attempt = self.attempts.get_mut(index as usize).filter(|_| running)?;
-        (attempt.status, attempt.end) = (status, time);
+        (attempt.status, attempt.end, attempt.worker_lost) = (status, time, worker_lost);
+        self.hosts.expect(Change::End(index));
+        Some(index)
+    }
+
+    /// The worker of an attempt was lost.
+    fn lose_attempt(&mut self, task: TaskNumber, time: Micros) -> Option<u32> {
+        let index = self.latest[task as usize];
+        let running = self.states[task as usize] == State::Running;
+        self.set(task, State::Waiting);
+        let attempt = self.attempts.get_mut(index as usize).filter(|_| running)?;
+        (attempt.end, attempt.lost, attempt.worker_lost) = (time, true, true);
         self.hosts.expect(Change::End(index));
         Some(index)
     }

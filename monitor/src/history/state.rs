@@ -45,8 +45,10 @@ pub struct Attempt {
     pub end: Micros,
     /// Host.
     pub host: HostNumber,
-    /// The run ended before the attempt.
+    /// It has no result: the run ended before it, or its worker was lost.
     pub lost: bool,
+    /// Its worker was lost. If the task failed for that, the attempt has a status and is not `lost`.
+    pub worker_lost: bool,
 }
 
 impl Attempt {
@@ -54,6 +56,18 @@ impl Attempt {
     #[must_use]
     pub fn succeeded(&self) -> bool {
         self.end != NEVER && self.status == 0 && !self.lost
+    }
+
+    /// Returns whether it was lost with its worker and its task ran again, which is no failure.
+    #[must_use]
+    pub fn was_evicted(&self) -> bool {
+        self.lost && self.worker_lost
+    }
+
+    /// Returns whether the attempt ended and failed, or the run ended before it.
+    #[must_use]
+    pub fn failed(&self) -> bool {
+        self.end != NEVER && !self.succeeded() && !self.was_evicted()
     }
 
     /// Returns the duration if the attempt has ended.

@@ -15,8 +15,7 @@ use crate::request::{
 };
 use crate::scheduler::Scheduler;
 
-/// Returns the command line for files that others may read: without the name of the program, and without the
-/// values of secrets.
+/// Returns the words of a command line after the program, for files that others may read: without secrets.
 #[must_use]
 pub fn shown_arguments(arguments: &[String], environment: &Environment) -> String {
     let more = environment.variables.get(pmc_secrets::VARIABLE);

@@ -1,5 +1,6 @@
 //! The submit directory: created atomically to reserve its number; its content appears at once.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -24,6 +25,8 @@ pub(crate) struct SubmitDir {
     published: bool,
     /// Shows that the planner of the temporary directory is alive. `None` on file systems without locks.
     _lock: Option<Flock<fs::File>>,
+    /// The same for the final directory, if its name is reserved.
+    _reserved: Option<Flock<fs::File>>,
     /// The content is a new plan for a directory that has one; [`replacement`] moves it to its place.
     replaces: bool,
 }
@@ -63,7 +66,8 @@ impl SubmitDir {
             match fs::create_dir(&path) {
                 Ok(()) => {
                     created.insert(0, path.clone());
-                    return Self::stage(path, created);
+                    let reserved = lock(&path);
+                    return Self::stage(path, created, reserved);
                 }
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => number += 1,
                 Err(e) => {
@@ -86,7 +90,7 @@ impl SubmitDir {
     /// A directory that cannot be created.
     pub(crate) fn named(path: &Path) -> Result<Self, PlanError> {
         let created = make_dirs(path)?;
-        Self::stage(path.to_owned(), created)
+        Self::stage(path.to_owned(), created, None)
     }
 
     /// Prepares a new plan for a submit directory. [`replacement::commit`] makes it count.
@@ -108,11 +112,16 @@ impl SubmitDir {
             published: false,
             // The run lock keeps others away.
             _lock: None,
+            _reserved: None,
             replaces: true,
         })
     }
 
-    fn stage(path: PathBuf, created: Vec<PathBuf>) -> Result<Self, PlanError> {
+    fn stage(
+        path: PathBuf,
+        created: Vec<PathBuf>,
+        reserved: Option<Flock<fs::File>>,
+    ) -> Result<Self, PlanError> {
         let parent = path.parent().unwrap_or(&path).to_owned();
         sweep(&parent);
         let staged = tempfile::Builder::new()
@@ -123,6 +132,7 @@ impl SubmitDir {
             Ok(directory) => Ok(SubmitDir {
                 path,
                 _lock: lock(directory.path()),
+                _reserved: reserved,
                 staging: directory.keep(),
                 created,
                 published: false,
@@ -238,19 +248,16 @@ fn make_dirs(path: &Path) -> Result<Vec<PathBuf>, PlanError> {
 fn last_run(parent: &Path) -> io::Result<u32> {
     let mut last = 0;
     for entry in fs::read_dir(parent)? {
-        let name = entry?.file_name();
-        let digits = name
-            .to_str()
-            .and_then(|n| n.strip_prefix("run"))
-            .unwrap_or_default();
-        if digits.len() == 4
-            && digits.bytes().all(|b| b.is_ascii_digit())
-            && let Ok(number) = digits.parse::<u32>()
-        {
-            last = last.max(number);
-        }
+        last = last.max(run_number(&entry?.file_name()).unwrap_or(0));
     }
     Ok(last)
+}
+
+/// Returns the number in `runNNNN`.
+fn run_number(name: &OsStr) -> Option<u32> {
+    let digits = name.to_str()?.strip_prefix("run")?;
+    let is_number = digits.len() == 4 && digits.bytes().all(|b| b.is_ascii_digit());
+    is_number.then(|| digits.parse().ok()).flatten()
 }
 
 /// Moves every file below `from` to its place below `to`. The braindump comes last, because tools find the
@@ -272,20 +279,26 @@ fn merge(from: &Path, to: &Path) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// Removes the temporary directories of planners that were killed. The lock of a living one is held.
+/// Removes what planners that were killed have left: temporary directories, and directories of runs that they
+/// reserved and that are empty. The lock of a living one is held.
 fn sweep(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else {
         return;
     };
     for entry in entries.flatten() {
-        let is_staging = entry
-            .file_name()
-            .as_encoded_bytes()
-            .starts_with(STAGING.as_bytes())
-            && entry.metadata().is_ok_and(|data| data.is_dir() && is_old(&data));
-        if is_staging && lock(&entry.path()).is_some() {
-            // What cannot be removed is of another user, or in use.
-            let _ = fs::remove_dir_all(entry.path());
+        let name = entry.file_name();
+        let is_staging = name.as_encoded_bytes().starts_with(STAGING.as_bytes());
+        if !is_staging && run_number(&name).is_none() {
+            continue;
+        }
+        let path = entry.path();
+        if entry.metadata().is_ok_and(|data| data.is_dir() && is_old(&data)) && lock(&path).is_some() {
+            // What cannot be removed is of another user, in use, or not empty.
+            let _ = if is_staging {
+                fs::remove_dir_all(path)
+            } else {
+                fs::remove_dir(path)
+            };
         }
     }
 }
@@ -351,6 +364,17 @@ mod tests {
         drop(SubmitDir::next_run(base.path())?);
         let left = [".plan-killed", ".plan-alive", ".plan-new", "run0001"].map(|name| dir(name).exists());
         assert_eq!(left, [false, alive.is_some(), true, true]);
+        // A killed planner has reserved this one, a living one the next.
+        for name in ["run0003", "run0004"] {
+            fs::create_dir(dir(name))?;
+            fs::File::open(dir(name))?.set_modified(old)?;
+        }
+        let alive = lock(&dir("run0004"));
+        drop(SubmitDir::next_run(base.path())?);
+        assert_eq!(
+            ["run0003", "run0004"].map(|name| dir(name).exists()),
+            [false, alive.is_some()]
+        );
         Ok(())
     }
 

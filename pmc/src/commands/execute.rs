@@ -15,6 +15,7 @@ use crate::cli;
 use crate::executor;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
+use crate::left_over;
 use crate::programs;
 use crate::progress::{self, Event, Outcome, Progress};
 use crate::report::{self, LastAttempt, Observed};
@@ -96,7 +97,7 @@ fn run(request: &Request) -> Result<Summary, Failure> {
         started: BTreeMap::new(),
         observed,
     };
-    let ended = if done_before == total {
+    let ended = if done_before == total && !left_over::exists(&submit.dag, request.execution.stampede) {
         // An empty run would only add to the logs.
         executor::Ended::nothing_left()
     } else {

@@ -1,6 +1,7 @@
 //! The commands, one module each.
 
 pub mod analyzer;
+pub mod control;
 mod execute;
 pub mod init;
 mod on_end;

@@ -57,7 +57,8 @@ pub fn run(arguments: &cli::Run) -> Result<u8, Failure> {
         line.place(arguments, &run_dir, &facts)?;
         return dry_run(&line.request(arguments)?, &run_dir, arguments.output);
     }
-    let run_dir = layout::new_run(&runs, &facts.label).or_code(exit::NOT_RUN)?;
+    let new_run = layout::new_run(&runs, &facts.label).or_code(exit::NOT_RUN)?;
+    let run_dir = new_run.dir.clone();
     let planned = line
         .place(arguments, &run_dir, &facts)
         .and_then(|()| line.request(arguments))
@@ -71,6 +72,7 @@ pub fn run(arguments: &cli::Run) -> Result<u8, Failure> {
         }
     };
     layout::mark_latest(&run_dir);
+    drop(new_run);
     print_plan(&planned, arguments.output);
     execute::execute(&execute::Request {
         submit: Submit {
@@ -207,9 +209,10 @@ impl PlanLine {
         let mut request = self.parse()?;
         request.check_files = !arguments.no_check;
         request.runs_here = true;
-        let line = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
-        let line: Vec<String> = line.collect();
-        request.arguments = pmc_plan::cli::shown_arguments(&line, &self.environment);
+        let words: Vec<String> = std::env::args_os()
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect();
+        request.arguments = pmc_plan::cli::shown_arguments(&words, &self.environment);
         Ok(request)
     }
 

@@ -4,6 +4,8 @@
 //! and how many are handled at a time. A failing test names its seed; `PMC_SIM_SEED=<seed> cargo test
 //! simulated` runs only that seed.
 
+mod machines;
+mod membership;
 mod model;
 
 use std::cmp::Reverse;
@@ -16,10 +18,12 @@ use pmc_dag::Dag;
 use pmc_dag::rescue::DoneSet;
 
 use crate::protocol::{MemoryUse, Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
-use crate::scheduler::{Event, Master, MasterConfig, Workers};
+use crate::scheduler::{Event, Master, MasterConfig, MasterError, Workers};
 
+use rustc_hash::FxHashMap;
 use testutils::Random;
 
+use membership::Membership;
 use model::Model;
 
 /// Parameters of a run.
@@ -28,6 +32,8 @@ struct Plan {
     done: DoneSet,
     /// Host of each worker.
     workers: Vec<Registration>,
+    /// Workers come and go.
+    dynamic: bool,
     config: MasterConfig,
     /// One attempt in this number fails; 0 means none.
     one_in_fails: u64,
@@ -50,24 +56,28 @@ enum Report {
 
 /// The workers: the tasks that each holds, the running one first, and their messages in transit.
 struct Slots {
-    tasks: Vec<VecDeque<SubmitId>>,
+    tasks: FxHashMap<Rank, VecDeque<SubmitId>>,
     /// When the end of each running task reaches the master.
-    end: Vec<u64>,
+    end: FxHashMap<Rank, u64>,
     /// By time of arrival.
     arriving: BinaryHeap<Reverse<(u64, Rank, Report)>>,
 }
 
 impl Slots {
-    fn new(count: u32) -> Self {
+    fn new() -> Self {
         Self {
-            tasks: vec![VecDeque::new(); count as usize],
-            end: vec![0; count as usize],
+            tasks: FxHashMap::default(),
+            end: FxHashMap::default(),
             arriving: BinaryHeap::new(),
         }
     }
 
+    fn of(&mut self, rank: Rank) -> &mut VecDeque<SubmitId> {
+        self.tasks.entry(rank).or_default()
+    }
+
     fn run(&mut self, rank: Rank, submit: SubmitId, now: u64, random: &mut Random) {
-        let tasks = &mut self.tasks[rank.0 as usize - 1];
+        let tasks = self.of(rank);
         tasks.push_back(submit);
         if tasks.len() == 1 {
             self.start(rank, submit, now, random);
@@ -79,14 +89,14 @@ impl Slots {
     fn start(&mut self, rank: Rank, submit: SubmitId, now: u64, random: &mut Random) {
         // Message, execution, message.
         let time = now + random.below(5) + random.below(100) + random.below(5);
-        self.end[rank.0 as usize - 1] = time;
+        self.end.insert(rank, time);
         self.arriving.push(Reverse((time, rank, Report::Ended(submit))));
     }
 
     fn give_back(&mut self, rank: Rank, now: u64, random: &mut Random) {
         // When the running task has ended, the next one has already started.
-        let left = self.end[rank.0 as usize - 1].saturating_sub(now);
-        let tasks = &mut self.tasks[rank.0 as usize - 1];
+        let left = self.end.get(&rank).map_or(0, |end| end.saturating_sub(now));
+        let tasks = self.of(rank);
         if left == 0 || tasks.len() < 2 {
             return;
         }
@@ -102,9 +112,12 @@ impl Slots {
 
     fn take(&mut self, random: &mut Random) -> Option<(Rank, Report)> {
         let Reverse((time, rank, report)) = self.arriving.pop()?;
-        if let Report::Ended(_) = report {
-            let tasks = &mut self.tasks[rank.0 as usize - 1];
-            tasks.pop_front();
+        if let Report::Ended(submit) = report {
+            let tasks = self.of(rank);
+            // A lost worker has none.
+            if tasks.front() == Some(&submit) {
+                tasks.pop_front();
+            }
             if let Some(next) = tasks.front().copied() {
                 self.start(rank, next, time, random);
             }
@@ -119,14 +132,17 @@ fn register_all(
     model: &mut Model,
     workers: &[Registration],
     random: &mut Random,
-) -> Result<(), String> {
+) -> Result<(), MasterError> {
     let mut order: Vec<usize> = (0..workers.len()).collect();
     for at in (1..order.len()).rev() {
         order.swap(at, random.below(at as u64 + 1) as usize);
     }
+    for (rank, worker) in (1..).zip(workers) {
+        model.join(Rank(rank), worker);
+    }
     order.into_iter().try_for_each(|index| {
         let event = Event::Registered(Rank(index as u32 + 1), workers[index].clone());
-        master.handle(event, model).map_err(|e| e.to_string())
+        master.handle(event, model)
     })
 }
 
@@ -150,88 +166,153 @@ fn random_result(submit: SubmitId, one_in_fails: u64, random: &mut Random) -> Ta
     }
 }
 
+/// A run of a plan.
+struct Run<'a> {
+    master: Master,
+    model: Model,
+    at: Slots,
+    membership: Membership,
+    random: &'a mut Random,
+    now: u64,
+    results: u64,
+    drained: bool,
+    setups: u64,
+}
+
 /// Runs a plan to its end.
 fn run(plan: Plan, random: &mut Random) -> Result<Master, String> {
-    let mut model = Model::new(&plan);
-    let workers = plan.workers.len() as u32;
-    let mut master = Master::new(plan.dag.clone(), plan.done, Workers::Fixed(workers), plan.config);
+    let workers = if plan.dynamic {
+        Workers::Dynamic
+    } else {
+        Workers::Fixed(plan.workers.len() as u32)
+    };
+    let model = Model::new(&plan);
+    let mut master = Master::new(plan.dag.clone(), plan.done.clone(), workers, plan.config);
     master = master.with_more_memory(plan.more_memory);
     if plan.prefill {
         master = master.with_prefill();
     }
-    register_all(&mut master, &mut model, &plan.workers, random)?;
-    master.start(&mut model).map_err(|e| e.to_string())?;
-
-    let mut now = 0;
-    let mut results = 0;
-    let mut drained = false;
-    let mut at = Slots::new(workers);
-    let mut setups = 0;
+    let mut run = Run {
+        master,
+        model,
+        at: Slots::new(),
+        membership: Membership::default(),
+        random,
+        now: 0,
+        results: 0,
+        drained: false,
+        setups: 0,
+    };
+    run.begin(&plan).map_err(|error| error.to_string())?;
     loop {
-        master.schedule(&mut model);
-        if plan.thorough {
-            model.check_no_idle_room();
-            master.sanity_check()?;
+        run.schedule(&plan)?;
+        if run.master.is_finished() {
+            return run.check_end();
         }
-        model.starting = false;
-        for (rank, message) in std::mem::take(&mut model.sent) {
+        // Several messages may have arrived when the first one is handled.
+        for taken in 0..1 + run.random.below(4) {
+            if !run.step(&plan, taken == 0)? {
+                break;
+            }
+        }
+    }
+}
+
+impl Run<'_> {
+    fn begin(&mut self, plan: &Plan) -> Result<(), MasterError> {
+        let (master, model) = (&mut self.master, &mut self.model);
+        if plan.dynamic {
+            self.membership.expect_earlier(master, model, self.random)?;
+            for worker in &plan.workers {
+                self.membership.join(master, model, worker, self.random)?;
+            }
+        } else {
+            register_all(master, model, &plan.workers, self.random)?;
+        }
+        master.start(model)
+    }
+
+    /// Lets the scheduler act and passes on its messages.
+    fn schedule(&mut self, plan: &Plan) -> Result<(), String> {
+        self.master.schedule(&mut self.model);
+        if plan.thorough {
+            self.model.check_no_idle_room();
+            self.master.sanity_check()?;
+        }
+        self.model.starting = false;
+        for (rank, message) in std::mem::take(&mut self.model.sent) {
             match message {
-                ToWorker::Run(assignment) => at.run(rank, assignment.submit, now, random),
-                ToWorker::Retract => at.give_back(rank, now, random),
-                ToWorker::Setup { .. } => setups += 1,
+                ToWorker::Run(assignment) => {
+                    self.at.run(rank, assignment.submit, self.now, self.random);
+                }
+                ToWorker::Retract => self.at.give_back(rank, self.now, self.random),
+                ToWorker::Setup { .. } => self.setups += 1,
+                ToWorker::Shutdown if plan.dynamic => {}
                 other => return Err(format!("the master sends {other:?}")),
             }
         }
-        if let Some(mistake) = model.mistake.take() {
-            return Err(mistake);
-        }
-        if master.is_finished() {
-            break;
-        }
-        // Several messages may have arrived when the first one is handled.
-        for taken in 0..1 + random.below(4) {
-            let Some(time) = at.next() else {
-                if taken == 0 {
-                    return Err("the run has not ended, but nothing runs".to_owned());
-                }
-                break;
-            };
-            if taken > 0 && time > now + 2 {
-                break;
-            }
-            now = now.max(time);
-            let (rank, submit) = match at.take(random) {
-                Some((rank, Report::Ended(submit))) => (rank, submit),
-                Some((rank, Report::Retracted(submits))) => {
-                    model.give_back(rank, &submits);
-                    let retracted = Event::Retracted(rank, submits);
-                    master.handle(retracted, &mut model).map_err(|e| e.to_string())?;
-                    continue;
-                }
-                None => break,
-            };
-            let result = random_result(submit, plan.one_in_fails, random);
-            master
-                .handle(Event::Finished(rank, result), &mut model)
-                .map_err(|e| e.to_string())?;
-            results += 1;
-            if plan.drain_after == Some(results) {
-                master
-                    .handle(Event::Drain, &mut model)
-                    .map_err(|e| e.to_string())?;
-                model.stopped = true;
-                drained = true;
-            }
-        }
+        self.model.mistake.take().map_or(Ok(()), Err)
     }
-    master.sanity_check()?;
-    model.check_end(drained);
-    let summary = master.summary();
-    let expected = (u64::from(workers), model.started, results);
-    if (setups, summary.submitted, summary.succeeded + summary.failed) != expected {
-        return Err(format!("the summary is wrong: {summary:?}, {setups} set up"));
+
+    /// Lets one thing happen. Returns false if nothing else happens before the scheduler acts.
+    fn step(&mut self, plan: &Plan, is_first: bool) -> Result<bool, String> {
+        let (master, model) = (&mut self.master, &mut self.model);
+        if plan.dynamic && self.random.one_in(4) {
+            let time = (self.now, &mut *self.random);
+            let disturbed = self.membership.disturb(master, model, &mut self.at, time);
+            return disturbed.map(|()| false).map_err(|e| e.to_string());
+        }
+        let Some(time) = self.at.next() else {
+            if is_first && plan.dynamic {
+                self.membership.help(master, model, &mut self.at, self.random)?;
+            } else if is_first {
+                return Err("the run has not ended, but nothing runs".to_owned());
+            }
+            return Ok(false);
+        };
+        if !is_first && time > self.now + 2 {
+            return Ok(false);
+        }
+        self.now = self.now.max(time);
+        let Some((rank, report)) = self.at.take(self.random) else {
+            return Ok(false);
+        };
+        let event = match report {
+            report if model.member(rank).gone => report.late(rank),
+            Report::Retracted(submits) => {
+                model.give_back(rank, &submits);
+                Event::Retracted(rank, submits)
+            }
+            Report::Ended(submit) => {
+                self.results += 1;
+                Event::Finished(rank, random_result(submit, plan.one_in_fails, self.random))
+            }
+        };
+        let is_result = matches!(event, Event::Finished(..));
+        master.handle(event, model).map_err(|e| e.to_string())?;
+        if is_result && plan.drain_after == Some(self.results) && !self.drained {
+            master.handle(Event::Drain, model).map_err(|e| e.to_string())?;
+            model.stopped = true;
+            self.drained = true;
+        }
+        Ok(true)
     }
-    model.mistake.map_or(Ok(master), Err)
+
+    fn check_end(mut self) -> Result<Master, String> {
+        self.master.sanity_check()?;
+        self.model.check_end(self.drained);
+        let (summary, model) = (self.master.summary(), &self.model);
+        let results = self.results + model.crashed;
+        let expected = (model.workers(), model.started, results, model.evicted);
+        let ended = summary.succeeded + summary.failed;
+        if (self.setups, summary.submitted, ended, summary.evicted) != expected {
+            return Err(format!(
+                "the summary is wrong: {summary:?}, {} set up",
+                self.setups
+            ));
+        }
+        self.model.mistake.map_or(Ok(self.master), Err)
+    }
 }
 
 /// Creates a DAG as text, so that the reader is part of the test.
@@ -285,6 +366,25 @@ const REQUESTS: [&str; 10] = [
     "-g 2 -c 2 -m 500",
 ];
 
+fn random_worker(random: &mut Random) -> Registration {
+    let kinds = [
+        (2000, 4, 2, 1, 2),
+        (3000, 8, 8, 2, 4),
+        (2500, 16, 4, 2, 3),
+        (8000, 6, 6, 1, 8),
+    ];
+    let host = random.below(5);
+    let (memory_mb, threads, cores, sockets, gpus) = kinds[host as usize % kinds.len()];
+    Registration {
+        host: format!("host{host}"),
+        memory_mb,
+        threads,
+        cores,
+        sockets,
+        gpus,
+    }
+}
+
 fn random_plan(random: &mut Random) -> Plan {
     let first = random.below(REQUESTS.len() as u64) as usize;
     let requests = &REQUESTS[first..first + 1 + random.below((REQUESTS.len() - first) as u64) as usize];
@@ -297,30 +397,14 @@ fn random_plan(random: &mut Random) -> Plan {
             done.insert(task);
         }
     }
-    let kinds = [
-        (2000, 4, 2, 1, 2),
-        (3000, 8, 8, 2, 4),
-        (2500, 16, 4, 2, 3),
-        (8000, 6, 6, 1, 8),
-    ];
     let workers = (0..random.pick(&[1, 2, 5, 40]))
-        .map(|_| {
-            let host = random.below(5);
-            let (memory_mb, threads, cores, sockets, gpus) = kinds[host as usize % kinds.len()];
-            Registration {
-                host: format!("host{host}"),
-                memory_mb,
-                threads,
-                cores,
-                sockets,
-                gpus,
-            }
-        })
+        .map(|_| random_worker(random))
         .collect();
     Plan {
         dag,
         done,
         workers,
+        dynamic: false,
         config: MasterConfig {
             max_attempts: random.below(4) as u32,
             max_failures: if random.one_in(3) {
@@ -352,12 +436,34 @@ fn simulated_runs_agree_with_the_model() {
 }
 
 #[test]
+fn simulated_runs_whose_workers_come_and_go_agree_with_the_model() {
+    let only: Option<u64> = std::env::var("PMC_SIM_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok());
+    let mut evicted = 0;
+    for seed in only.map_or(10_000..10_600, |seed| seed..seed + 1) {
+        let mut random = Random(seed);
+        let mut plan = random_plan(&mut random);
+        plan.dynamic = true;
+        plan.config.crash_limit = random.pick(&[0, 2, 5]);
+        let outcome = run(plan, &mut random);
+        assert!(outcome.is_ok(), "PMC_SIM_SEED={seed}: {}", outcome.unwrap_err());
+        evicted += outcome.map_or(0, |master| master.summary().evicted);
+    }
+    assert!(
+        only.is_some() || evicted > 300,
+        "only {evicted} attempts were lost"
+    );
+}
+
+#[test]
 fn thousands_of_workers_run_a_large_workflow() {
     let mut random = Random(42);
     let requests = ["", "-m 1000", "-m 4000 -c 2", "-c 4", "-m 30000"];
     let plan = Plan {
         dag: Arc::new(random_dag(&mut random, 100_000, &requests, 0)),
         done: DoneSet::new(),
+        dynamic: false,
         workers: (0..5_000)
             .map(|worker| Registration {
                 host: format!("node{:03}", worker / 20),

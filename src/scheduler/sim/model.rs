@@ -7,12 +7,17 @@ use std::sync::Arc;
 use pmc_dag::{CategoryId, Dag, Request, TaskId};
 
 use super::Plan;
-use crate::protocol::{Rank, SubmitId, ToWorker};
+use super::machines::{ModelHost, ModelWorker};
+use crate::protocol::{Outcome, Rank, SubmitId, ToWorker};
 use crate::scheduler::{MasterConfig, Outbox, Record};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+pub(super) enum State {
     Waiting,
+    /// An attempt of an earlier master may run.
+    Expected,
+    /// It was found.
+    Adopted(SubmitId),
     Queued(SubmitId),
     /// Sent to a worker that runs another task.
     Prefilled(SubmitId, Rank),
@@ -27,29 +32,16 @@ type Kind = (Request, Option<CategoryId>);
 /// Queued tasks in the order in which they must start.
 type Queued = BTreeSet<(Reverse<i64>, SubmitId)>;
 
-/// Free resources of a host.
-struct ModelHost {
-    memory_mb: u64,
-    cpus: u32,
-    slots: u32,
-    numbers: BTreeSet<u32>,
-    gpus: BTreeSet<u32>,
-    /// GPUs that no task has taken.
-    free_gpus: u32,
-}
-
-impl ModelHost {
-    fn fits(&self, request: Request) -> bool {
-        self.memory_mb >= request.memory_mb && self.cpus >= request.cpus && self.free_gpus >= request.gpus
-    }
-}
-
 pub(super) struct Model {
     dag: Arc<Dag>,
     config: MasterConfig,
-    hosts: BTreeMap<String, ModelHost>,
-    host_of: Vec<String>,
-    states: Vec<State>,
+    pub(super) hosts: BTreeMap<String, ModelHost>,
+    pub(super) workers: BTreeMap<Rank, ModelWorker>,
+    pub(super) states: Vec<State>,
+    evictions: BTreeMap<TaskId, u32>,
+    pub(super) evicted: u64,
+    /// Attempts that failed because too many of their workers were lost.
+    pub(super) crashed: u64,
     parents_left: Vec<u32>,
     attempts_left: Vec<u32>,
     queued: BTreeMap<Kind, Queued>,
@@ -76,18 +68,6 @@ pub(super) struct Model {
 
 impl Model {
     pub(super) fn new(plan: &Plan) -> Self {
-        let mut hosts: BTreeMap<String, ModelHost> = BTreeMap::new();
-        for worker in &plan.workers {
-            let host = hosts.entry(worker.host.clone()).or_insert(ModelHost {
-                memory_mb: worker.memory_mb,
-                cpus: worker.threads,
-                slots: 0,
-                numbers: (0..worker.threads).collect(),
-                gpus: (0..worker.gpus).collect(),
-                free_gpus: worker.gpus,
-            });
-            host.slots += 1;
-        }
         let dag = plan.dag.clone();
         let mut parents_left: Vec<u32> = dag.ids().map(|task| dag.parent_count(task)).collect();
         let mut states = vec![State::Waiting; dag.len()];
@@ -99,8 +79,11 @@ impl Model {
         }
         Self {
             config: plan.config,
-            hosts,
-            host_of: plan.workers.iter().map(|worker| worker.host.clone()).collect(),
+            hosts: BTreeMap::new(),
+            workers: BTreeMap::new(),
+            evictions: BTreeMap::new(),
+            evicted: 0,
+            crashed: 0,
             states,
             parents_left,
             attempts_left: dag
@@ -125,6 +108,65 @@ impl Model {
         }
     }
 
+    /// Number of workers that have ever registered.
+    pub(super) fn workers(&self) -> u64 {
+        self.workers.len() as u64
+    }
+
+    /// True if a task that waits could run on a host that is there.
+    pub(super) fn may_go_on(&self) -> bool {
+        let waiting = self.queued.iter().filter(|(_, queued)| !queued.is_empty());
+        let could = |request| self.hosts.values().any(|host| host.could_take(request));
+        waiting.into_iter().any(|((request, _), _)| could(*request))
+    }
+
+    /// Tasks without parents that are not done.
+    pub(super) fn ready(&self) -> Vec<TaskId> {
+        let waits = |task: &TaskId| self.states[task.index()] == State::Waiting;
+        let ready = |task: &TaskId| self.parents_left[task.index()] == 0;
+        self.dag.ids().filter(|task| waits(task) && ready(task)).collect()
+    }
+
+    pub(super) fn state(&self, task: TaskId) -> State {
+        self.states[task.index()]
+    }
+
+    pub(super) fn expect(&mut self, task: TaskId, submit: SubmitId) {
+        self.count_in_category(task, 1);
+        self.states[task.index()] = State::Expected;
+        self.submits = self.submits.max(submit.0);
+    }
+
+    pub(super) fn forget(&mut self, task: TaskId) {
+        if self.states[task.index()] == State::Expected {
+            self.states[task.index()] = State::Waiting;
+            self.count_in_category(task, -1);
+        }
+    }
+
+    fn count_in_category(&mut self, task: TaskId, change: i32) {
+        if let Some(category) = self.dag.category(task) {
+            let count = &mut self.in_category[category.index()];
+            *count = count.saturating_add_signed(change);
+        }
+    }
+
+    fn adopt(&mut self, task: TaskId, submit: SubmitId) {
+        let state = self.states[task.index()];
+        if let State::Queued(queued) = state {
+            let key = (Reverse(self.dag.priority(task)), queued);
+            let kind = self.kind(task);
+            self.queued.entry(kind).or_default().remove(&key);
+        }
+        if state == State::Expected {
+            self.count_in_category(task, -1);
+        }
+        let waits = matches!(state, State::Waiting | State::Expected | State::Queued(_));
+        self.check(waits, || format!("{task:?} was adopted while {state:?}"));
+        self.submits = self.submits.max(submit.0);
+        self.states[task.index()] = State::Adopted(submit);
+    }
+
     fn request(&self, task: TaskId) -> Request {
         let request = self.dag.request(task);
         let memory_mb = self.raised.get(&task).copied().unwrap_or(request.memory_mb);
@@ -145,7 +187,7 @@ impl Model {
         self.has_room(category) && hosts.any(|host| host.slots > 0 && host.fits(request))
     }
 
-    fn check(&mut self, ok: bool, mistake: impl FnOnce() -> String) {
+    pub(super) fn check(&mut self, ok: bool, mistake: impl FnOnce() -> String) {
         if !ok && self.mistake.is_none() {
             self.mistake = Some(mistake());
         }
@@ -181,6 +223,10 @@ impl Model {
     fn start(&mut self, task: TaskId, submit: SubmitId, rank: Rank) {
         self.started += 1;
         let state = self.states[task.index()];
+        if state == State::Adopted(submit) {
+            self.occupy(task, submit, rank);
+            return;
+        }
         if state == State::Prefilled(submit, rank) {
             let next = self.prefilled.get_mut(&rank).and_then(VecDeque::pop_front);
             self.check(next == Some(submit), || {
@@ -197,6 +243,10 @@ impl Model {
             format!("{task:?} started although the run is stopped")
         });
         let key = self.take_first(task, submit);
+        let member = self.member(rank);
+        self.check(member.takes_tasks(), || {
+            format!("{task:?} is started on {rank:?}, which is {member:?}")
+        });
         if self.thorough {
             let overtaken: Vec<_> = self
                 .queued
@@ -272,15 +322,18 @@ impl Model {
 
     fn occupy(&mut self, task: TaskId, submit: SubmitId, rank: Rank) {
         let request = self.request(task);
+        let was_adopted = matches!(self.states[task.index()], State::Adopted(_));
         self.states[task.index()] = State::Running(submit, rank);
-        let host = self.host_of[rank.0 as usize - 1].clone();
+        let host = self.host_of(rank);
+        let offered = u32::from(self.member(rank).takes_tasks());
         let free = self
             .hosts
             .get_mut(&host)
-            .filter(|host| host.slots > 0 && host.fits(request));
+            .filter(|host| host.idle > 0 && host.slots >= offered && host.fits(request));
         match free {
             Some(free) => {
-                free.slots -= 1;
+                free.slots -= offered;
+                free.idle -= 1;
                 free.memory_mb -= request.memory_mb;
                 free.cpus -= request.cpus;
                 free.free_gpus -= request.gpus;
@@ -289,21 +342,25 @@ impl Model {
         }
         if let Some(category) = self.dag.category(task) {
             let has_room = self.has_room(Some(category));
-            self.check(has_room, || {
+            self.check(has_room || was_adopted, || {
                 format!("{task:?} starts although {category:?} is full")
             });
             self.in_category[category.index()] += 1;
         }
     }
 
-    fn end(&mut self, task: TaskId, submit: SubmitId, rank: Rank, done: bool) {
+    /// Takes the end of an attempt, and returns what it held.
+    fn leave_worker(&mut self, task: TaskId, submit: SubmitId, rank: Rank) {
         let state = self.states[task.index()];
         self.check(state == State::Running(submit, rank), || {
             format!("{task:?} ended while {state:?}")
         });
         let request = self.request(task);
-        if let Some(host) = self.hosts.get_mut(&self.host_of[rank.0 as usize - 1]) {
-            host.slots += 1;
+        let host = self.host_of(rank);
+        let offered = u32::from(self.member(rank).takes_tasks());
+        if let Some(host) = self.hosts.get_mut(&host) {
+            host.slots += offered;
+            host.idle += 1;
             host.memory_mb += request.memory_mb;
             host.cpus += request.cpus;
             host.free_gpus += request.gpus;
@@ -314,7 +371,36 @@ impl Model {
         if let Some(category) = self.dag.category(task) {
             self.in_category[category.index()] -= 1;
         }
-        if done {
+    }
+
+    fn evict(&mut self, task: TaskId, submit: SubmitId, rank: Rank) {
+        self.leave_worker(task, submit, rank);
+        let member = self.member(rank);
+        self.check(member.gone, || {
+            format!("{task:?} was lost with {rank:?}, which is {member:?}")
+        });
+        let count = self.evictions.entry(task).or_default();
+        *count += 1;
+        let (count, limit) = (*count, self.config.crash_limit);
+        self.check(limit == 0 || count < limit, || {
+            format!("{task:?} was lost {count} times")
+        });
+        self.evicted += 1;
+        self.states[task.index()] = State::Waiting;
+    }
+
+    fn end(&mut self, task: TaskId, submit: SubmitId, rank: Rank, outcome: Outcome) {
+        self.leave_worker(task, submit, rank);
+        if outcome.evictions > 0 {
+            let count = self.evictions.get(&task).copied().unwrap_or(0) + 1;
+            let limit = self.config.crash_limit;
+            self.check(count == outcome.evictions && count == limit, || {
+                format!("{task:?} fails after {count} lost workers")
+            });
+            self.attempts_left[task.index()] = 1;
+            self.crashed += 1;
+        }
+        if outcome.succeeded() {
             self.states[task.index()] = State::Done;
             for child in self.dag.children(task) {
                 self.parents_left[child.index()] -= 1;
@@ -354,7 +440,8 @@ impl Model {
                 State::Done | State::Failed => true,
                 State::Waiting => stopped || left > 0,
                 State::Queued(_) => stopped,
-                State::Prefilled(..) | State::Running(..) => false,
+                State::Expected => stopped,
+                State::Prefilled(..) | State::Running(..) | State::Adopted(_) => false,
             };
             self.check(explained, || {
                 format!("the run has ended, but {task:?} is {state:?}")
@@ -365,6 +452,11 @@ impl Model {
 
 impl Outbox for Model {
     fn send(&mut self, to: Rank, message: ToWorker) {
+        if matches!(message, ToWorker::Shutdown) {
+            let leaving = self.member(to).leaving;
+            self.check(leaving, || format!("{to:?} is shut down"));
+            self.leave(to);
+        }
         if let ToWorker::Run(assignment) = &message {
             let task = self.dag.find(&assignment.name);
             if let Some(task) = task
@@ -378,7 +470,7 @@ impl Outbox for Model {
             self.check(state == Some(State::Running(assignment.submit, to)), || {
                 format!("{to:?} is sent {:?} without record", assignment.submit)
             });
-            let host = self.host_of[to.0 as usize - 1].clone();
+            let host = self.host_of(to);
             for cpu in &assignment.cpu_set {
                 let free = self
                     .hosts
@@ -418,24 +510,29 @@ impl Outbox for Model {
                 submit,
                 rank,
                 outcome,
-            } => self.end(task, submit, rank, outcome.succeeded()),
+            } => self.end(task, submit, rank, outcome),
+            Record::Adopted(task, submit) => self.adopt(task, submit),
+            Record::Evicted { task, submit, rank } => self.evict(task, submit, rank),
             Record::Resources {
                 host,
                 slots,
                 cpus,
                 memory_mb,
             } => {
-                let known = self.hosts.get(host).map(|h| (h.slots, h.cpus, h.memory_mb));
+                let known = self.hosts.get(host).map(|h| (h.idle, h.cpus, h.memory_mb));
                 self.check(known == Some((slots, cpus, memory_mb)), || {
                     format!("{host} reports {slots}, {cpus}, {memory_mb}, not {known:?}")
                 });
+            }
+            Record::Capacity { host, slots, .. } => {
+                let known = self.hosts.contains_key(host);
+                self.check(known && slots == 1, || format!("{slots} slots of {host}"));
             }
             Record::MoreMemory { task, memory_mb } => {
                 let before = self.request(task).memory_mb;
                 self.check(memory_mb > before, || format!("{task:?} gets no more memory"));
                 self.raised.insert(task, memory_mb);
             }
-            Record::Capacity { .. } | Record::Adopted(..) | Record::Evicted { .. } => {}
             Record::Fragmented(task, _) => {
                 let cpus = self.dag.cpus(task);
                 self.check(cpus > 1, || format!("{task:?} with {cpus} CPUs needs no block"));

@@ -14,7 +14,7 @@ use mpi::collective::SystemOperation;
 use mpi::topology::{Communicator as _, SimpleCommunicator};
 use mpi::traits::{CommunicatorCollectives as _, Root as _};
 use nix::fcntl::{FcntlArg, fcntl};
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
 /// A folder in memory.
 const FOLDER: &str = "/dev/shm";
@@ -79,8 +79,11 @@ pub(super) struct SharedFile {
 impl SharedFile {
     /// A file without a name. Other processes open it through the descriptors of this process.
     pub(super) fn unnamed(len: usize) -> io::Result<Self> {
-        let file = File::from(memfd_create("pmc", MemfdFlags::CLOEXEC)?);
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = File::from(memfd_create("pmc", flags)?);
         file.set_len(len as u64)?;
+        // A process that shortened the file would end all others that use its memory.
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Ok(Self {
             path: format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()).into(),
             identity: identity(&file)?,
@@ -134,6 +137,13 @@ fn write_lock(offset: usize) -> libc::flock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_file_cannot_be_shortened() {
+        let shared = SharedFile::unnamed(64).unwrap();
+        let (_, file) = shared.open(64, 0).unwrap();
+        assert!(file.set_len(0).is_err() && file.set_len(65).is_err());
+    }
 
     #[test]
     fn other_file_of_the_same_path_is_refused() {

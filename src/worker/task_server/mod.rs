@@ -2,6 +2,7 @@
 
 mod command;
 mod server;
+mod tickets;
 
 use std::ffi::CString;
 use std::io;
@@ -10,11 +11,12 @@ use std::sync::Once;
 
 use pmc_dag::reason;
 use pmc_spawn::Spawner;
-use pmc_wire::SERVER_NAME;
+use pmc_wire::{SERVER_NAME, Ticket};
 
 pub(super) use self::command::KickstartCommand;
 use self::command::KickstartProgram;
 pub(super) use self::server::TaskServer;
+use self::tickets::Tickets;
 
 /// Recognizes kickstart tasks, and keeps a server for them.
 pub(super) struct TaskServerClient {
@@ -22,6 +24,7 @@ pub(super) struct TaskServerClient {
     kickstart: Option<KickstartProgram>,
     /// The idle server.
     idle: Option<TaskServer>,
+    tickets: Tickets,
 }
 
 impl TaskServerClient {
@@ -31,7 +34,13 @@ impl TaskServerClient {
         Self {
             kickstart: kickstart.and_then(KickstartProgram::new),
             idle: None,
+            tickets: Tickets::default(),
         }
+    }
+
+    /// Returns the ticket of the next request. `None` if the system has no random bytes.
+    pub(super) fn next_ticket(&mut self) -> Option<Ticket> {
+        self.tickets.next()
     }
 
     /// Returns the kickstart command in the words of a task, if a server can run it.

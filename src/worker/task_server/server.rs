@@ -10,12 +10,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use pmc_spawn::{Child, Spawn, Spawner};
-use pmc_wire::{self as wire, PipeEnds, Reply, SERVER_NAME};
+use pmc_wire::{self as wire, PipeEnds, Reply, SERVER_NAME, Ticket};
 
+use crate::protocol::EXECUTOR_FAILURE;
 use crate::worker::ended::{Ended, reap};
 use crate::worker::kill::Leader;
 
@@ -37,6 +38,8 @@ pub(in crate::worker) struct TaskServer {
     is_gone: bool,
     /// The server knows the worker's shared streams.
     has_streams: Cell<bool>,
+    /// Ticket of the last task.
+    ticket: Cell<Ticket>,
     /// Reply to the last task, once it has been read.
     reply: Cell<Option<io::Result<Option<Reply>>>>,
 }
@@ -81,6 +84,7 @@ impl TaskServer {
             connection: None,
             is_gone: false,
             has_streams: Cell::new(false),
+            ticket: Cell::default(),
             reply: Cell::new(None),
         };
         match failure.map_or_else(|| receive_greeting(&socket), Err) {
@@ -109,7 +113,7 @@ impl TaskServer {
     /// have these streams. After an error the task has not started.
     pub(in crate::worker) fn start_task(
         &self,
-        request: &[u8],
+        (ticket, request): (Ticket, &[u8]),
         streams: [RawFd; 3],
         pipes: &[RawFd],
         streams_are_shared: bool,
@@ -119,6 +123,7 @@ impl TaskServer {
             pipes: PipeEnds { write, .. },
             ..
         } = self.connection()?;
+        self.ticket.set(ticket);
         if streams_are_shared && pipes.is_empty() && self.has_streams.get() {
             return wire::send_request(socket, write, request, &[]);
         }
@@ -131,8 +136,13 @@ impl TaskServer {
     pub(in crate::worker) fn conclude(&mut self) -> io::Result<Ended> {
         let reply = match self.reply.take() {
             Some(reply) => reply,
-            None => wire::receive_reply(&self.connection()?.pipes.read),
+            None => wire::receive_reply(&self.connection()?.pipes.read, self.ticket.get()),
         };
+        if let Err(error) = &reply
+            && error.kind() == io::ErrorKind::InvalidData
+        {
+            return self.distrust();
+        }
         if let Some(reply) = reply? {
             return Ok(Ended {
                 status: i32::from(reply.code) << 8,
@@ -147,6 +157,25 @@ impl TaskServer {
             peak_kib: 0,
             is_reusable: false,
             server_died: true,
+        })
+    }
+
+    /// Ends a server after a reply that is not its own. It may still run the task.
+    fn distrust(&mut self) -> io::Result<Ended> {
+        tracing::error!(
+            "{SERVER_NAME} {}: the reply is forged: a process, perhaps the task, has written into its pipe",
+            self.child.pid
+        );
+        // It is not reaped, so no other group has its number.
+        let _ = killpg(self.child.pid, Signal::SIGKILL);
+        self.connection = None;
+        self.is_gone = true;
+        reap(self.child.pid)?;
+        Ok(Ended {
+            status: EXECUTOR_FAILURE,
+            peak_kib: 0,
+            is_reusable: false,
+            server_died: false,
         })
     }
 
@@ -195,7 +224,7 @@ impl Leader for TaskServer {
     fn wait(&self) {
         let connection = self.connection.as_ref();
         self.reply
-            .set(connection.map(|connection| wire::receive_reply(&connection.pipes.read)));
+            .set(connection.map(|connection| wire::receive_reply(&connection.pipes.read, self.ticket.get())));
     }
 
     fn has_ended_within(&self, timeout: Duration, _: Duration) -> bool {

@@ -2,12 +2,13 @@
 
 use monitord_compat::job_output_reader::JobOutput;
 
-use super::{Attempt, Loader};
+use super::{Attempt, JobEnd, Loader};
 use crate::error::Notice;
 use crate::facts::{Background, ErrorText, Facts};
 use crate::job_command::{base_name, kickstart_option};
 use crate::outcome_hints::OutcomeHint;
 use crate::outputs::{self, LogFacts};
+use crate::rows::AttemptEnd;
 use crate::state_log::JobLine;
 use crate::store::StoreError;
 
@@ -52,6 +53,15 @@ impl Loader {
             facts.end.stderr_text = None;
         }
         let site = facts.end.site.clone();
+        self.end = self.notes_ends.then(|| JobEnd {
+            status,
+            files: [facts.end.stdout_file.clone(), facts.end.stderr_file.clone()],
+            constituents: facts
+                .invocations
+                .iter()
+                .map(|invocation| (invocation.task_submit_seq, invocation.exitcode))
+                .collect(),
+        });
         self.insert_end(&attempt, facts)?;
         if status == 0 && job.starts_with("register_") {
             self.insert_replicas(job, &submit_file, notice)?;
@@ -68,6 +78,28 @@ impl Loader {
         };
         self.log.job(time, &line);
         Ok(())
+    }
+
+    /// The attempt of a job was aborted: by HTCondor, or because it was lost with its worker and its task has
+    /// failed for that. It has no records, and its files are named as if there were no other attempts.
+    pub(super) fn aborted(&mut self, time: i64, job: &str) -> Result<(), StoreError> {
+        let Some(attempt) = self.attempts.remove(job) else {
+            return Ok(());
+        };
+        self.jobs_ended += 1;
+        let end = AttemptEnd {
+            user: self.workflow.user.clone(),
+            work_dir: self.workflow.submit_dir.clone(),
+            local_duration: attempt.started.map(|started| time - started),
+            stdout_file: format!("{job}.out"),
+            stderr_file: format!("{job}.err"),
+            exitcode: 1,
+            ..AttemptEnd::default()
+        };
+        self.store.end_attempt(attempt.id, end, None)?;
+        // It shares the number of the state before.
+        self.store
+            .insert_state(attempt.id, "JOB_FAILURE", time, attempt.states)
     }
 
     fn insert_end(&mut self, attempt: &Attempt, facts: Facts) -> Result<(), StoreError> {

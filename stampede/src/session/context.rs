@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use chrono::Local;
@@ -17,6 +18,7 @@ use crate::destination::{self, Destination};
 use crate::error::{LoadError, Notice};
 use crate::loader::{Loader, Workflow};
 use crate::markers::{MarkerError, Markers, rotate, timestamp};
+use crate::notifications::{About, Notifier};
 use crate::rows::WorkflowState;
 use crate::run::Run;
 use crate::static_part;
@@ -39,18 +41,15 @@ pub(super) struct Session<'o> {
     clock: LogClock,
     /// HTCondor id of the master.
     master: String,
+    /// Sends the notifications of the lines after the one with the number `notified`.
+    notifier: Option<Notifier>,
+    notified: u64,
     _lock: LoaderLock,
 }
 
 impl<'o> Session<'o> {
     /// Takes the lock of the directory and finds the destination.
     pub fn new(options: &'o Options, run: Run, notice: Notices<'_>) -> Result<Self, LoadError> {
-        if let Some(notify) = &run.notify
-            && has_notifications(&run.dir.join(notify))
-        {
-            let what = format!("notifications ({notify}) are not sent; use pegasus-monitord for them");
-            notice(Notice::Unsupported { what });
-        }
         let lock = take_lock(options, &run, notice)?;
         let mut destination = run.destination(&options.destination, options.conf.as_deref())?;
         if let Destination::Server(server) = &mut destination {
@@ -75,8 +74,83 @@ impl<'o> Session<'o> {
             start: Instant::now(),
             clock: LogClock::new(options.adjust),
             master: "0.0".to_owned(),
+            notifier: None,
+            notified: 0,
             _lock: lock,
         })
+    }
+
+    /// Sends the notifications of the run from now on, if the options ask for it.
+    pub fn send_notifications(&mut self, notice: Notices<'_>) {
+        let (Some(limits), Some(file)) = (self.options.notifications, &self.run.notify) else {
+            return;
+        };
+        let workflow = &self.run.workflow;
+        let part = |text: &Option<String>| text.clone().unwrap_or_else(|| "unknown".to_owned());
+        let about = About {
+            dir: &self.run.dir,
+            submit_dir: workflow.submit_dir.as_deref(),
+            uuid: &workflow.wf_uuid,
+            label: format!("{}-{}", part(&workflow.dax_label), part(&self.run.index)),
+            log: &self.run.log,
+        };
+        self.notifier = Notifier::open(
+            &self.run.dir.join(file),
+            limits,
+            &self.run.properties(self.options.conf.as_deref()),
+            &about,
+            |name| self.markers.path(name),
+            notice,
+        );
+    }
+
+    /// Returns whether notifications are sent.
+    pub fn notifies(&self) -> bool {
+        self.notifier.is_some()
+    }
+
+    /// Starts commands of notifications, and notes which have ended.
+    pub fn poll_notifications(&mut self, notice: Notices<'_>) {
+        if let Some(notifier) = &mut self.notifier {
+            notifier.poll(notice);
+        }
+    }
+
+    /// Waits for the last commands of notifications, unless `stop` is set.
+    pub fn finish_notifications(&mut self, stop: &AtomicBool, notice: Notices<'_>) {
+        if let Some(notifier) = &mut self.notifier {
+            notifier.finish(stop, notice);
+        }
+    }
+
+    /// The log is read again from its beginning, and its lines are new.
+    pub fn expect_new_lines(&mut self) {
+        self.notified = 0;
+    }
+
+    /// Notes what a line means for notifications, once.
+    fn notify(&mut self, loader: &mut Loader, time: i64, what: &What<'_>, number: u64) {
+        let end = loader.take_end();
+        let Some(notifier) = self.notifier.as_mut().filter(|_| number > self.notified) else {
+            return;
+        };
+        self.notified = number;
+        let text = String::from_utf8_lossy;
+        match *what {
+            What::Start => notifier.workflow(time, None),
+            What::Finish { status } => notifier.workflow(time, Some(status)),
+            What::Event {
+                state: b"EXECUTE",
+                job,
+                ..
+            } => notifier.job_started(time, &text(job)),
+            What::Ended { job, .. } => {
+                if let Some(end) = end {
+                    notifier.job_ended(time, &text(job), &end);
+                }
+            }
+            _ => {}
+        }
     }
 
     pub fn state_log_path(&self) -> PathBuf {
@@ -118,6 +192,8 @@ impl<'o> Session<'o> {
                         return Ok((Box::new(store), Some(position)));
                     }
                     retire(path)?;
+                    // A replay that was killed left it.
+                    let _ = fs::remove_file(path.with_extension("db.part"));
                     Box::new(Sqlite::create(path, Purpose::Live, now)?)
                 }
                 None => Box::new(Sqlite::create(Path::new(":memory:"), Purpose::Live, now)?),
@@ -217,6 +293,7 @@ impl<'o> Session<'o> {
             }
             What::Pid(_) | What::Other => {}
         }
+        self.notify(loader, time, &line.what, number);
         if !self.options.pause.is_zero() {
             std::thread::sleep(self.options.pause);
         }
@@ -322,23 +399,13 @@ pub(super) fn write_error(path: &Path) -> impl FnOnce(std::io::Error) -> LoadErr
     }
 }
 
-/// Renames a database that this loader cannot continue. An empty file is removed.
+/// Renames a database that this loader cannot continue. One without tables is removed: its loader was killed
+/// before the first commit.
 fn retire(database: &Path) -> Result<(), LoadError> {
-    let is_empty = fs::metadata(database).is_ok_and(|data| data.len() == 0);
-    let removed = if is_empty {
+    let removed = if Sqlite::is_empty(database) {
         fs::remove_file(database)
     } else {
         rotate(database)
     };
     removed.map_err(write_error(database))
-}
-
-/// Maximum size in bytes of a file of notifications.
-const MAX_NOTIFICATIONS: u64 = 256 << 20;
-
-/// Returns whether a file of notifications has any. The planner always writes the file.
-fn has_notifications(path: &Path) -> bool {
-    let text = pmc_files::read_to_string(path, MAX_NOTIFICATIONS).unwrap_or_default();
-    text.lines()
-        .any(|line| !line.trim().is_empty() && !line.starts_with('#'))
 }

@@ -64,7 +64,7 @@ pub fn follow(options: &Options, stop: &AtomicBool, notice: Notices<'_>) -> Resu
     let mut follower = Follower::new(session, loader, reader);
     follower.resume(position, notice)?;
     let end = follower.complete(stop, notice, |this, notice| this.run(stop, was_done, notice))?;
-    follower.finish(end, notice)
+    follower.finish(end, stop, notice)
 }
 
 /// Loads a run whose log this program writes, in a separate thread. `dag` is the path of the DAG, and the
@@ -92,7 +92,7 @@ pub fn follow_own(
     let mut follower = Follower::new(session, loader, reader);
     follower.resume(position, notice)?;
     let end = follower.complete(live.stop(), notice, |this, notice| this.run_live(live, notice))?;
-    follower.finish(end, notice)
+    follower.finish(end, live.stop(), notice)
 }
 
 /// Returns the run of a log once its files exist.
@@ -117,12 +117,16 @@ fn begin<'o>(
     dag: Option<&Dag>,
     notice: Notices<'_>,
 ) -> Result<(Session<'o>, Loader, Position), LoadError> {
-    let session = Session::new(options, run, notice)?;
+    let mut session = Session::new(options, run, notice)?;
+    session.send_notifications(notice);
     let (store, position) = session.open(dag, notice)?;
     let state_log = session.state_log_path();
     let log =
         StateLog::open(&state_log, position.map(|at| at.jobstate_bytes)).map_err(write_error(&state_log))?;
     let mut loader = Loader::new(store, log, session.workflow())?;
+    if session.notifies() {
+        loader.note_ends();
+    }
     loader
         .log()
         .internal(Local::now().timestamp(), "MONITORD_STARTED", "");
@@ -198,6 +202,7 @@ impl<'o> Follower<'o> {
             if stop.load(Ordering::Relaxed) {
                 return Ok(End::Interrupted);
             }
+            self.session.poll_notifications(notice);
             // Before reading, so that lines written in between are read. The original executor holds its lock
             // only until it has read the DAG, before it writes the log.
             let is_running = self.loader.is_running();
@@ -233,6 +238,7 @@ impl<'o> Follower<'o> {
             if self.reader.was_replaced().unwrap_or(false) {
                 let path = self.session.run.log.clone();
                 self.reader = LogReader::open(&path).map_err(|source| self.session.read_error(source))?;
+                self.session.expect_new_lines();
                 notice(Notice::NewLog { path });
                 continue;
             }
@@ -268,6 +274,7 @@ impl<'o> Follower<'o> {
         loop {
             // Before reading, so that lines written in between are read.
             let is_complete = live.is_complete();
+            self.session.poll_notifications(notice);
             // Frequent reads leave little to do at the end.
             pause = match self.read_lines(live.stop(), notice)? {
                 0 => (pause * 3 / 2).min(COMMIT_INTERVAL),
@@ -409,6 +416,9 @@ impl<'o> Follower<'o> {
         let path = self.session.state_log_path();
         let log = StateLog::open(&path, Some(position.jobstate_bytes)).map_err(write_error(&path))?;
         self.loader = Loader::new(store, log, self.session.workflow())?;
+        if self.session.notifies() {
+            self.loader.note_ends();
+        }
         self.reader =
             LogReader::open(&self.session.run.log).map_err(|source| self.session.read_error(source))?;
         self.lines = 0;
@@ -435,8 +445,9 @@ impl<'o> Follower<'o> {
         self.loader.commit(position)
     }
 
-    fn finish(self, end: End, notice: Notices<'_>) -> Result<Summary, LoadError> {
+    fn finish(mut self, end: End, stop: &AtomicBool, notice: Notices<'_>) -> Result<Summary, LoadError> {
         report_truncated(&self.loader, notice);
+        self.session.finish_notifications(stop, notice);
         let summary = self.session.summary(&self.loader, end);
         if end == End::Interrupted {
             // All complete lines are committed.

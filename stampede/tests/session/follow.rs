@@ -427,3 +427,67 @@ fn the_death_of_an_executor_is_noticed() {
     assert!(text.ends_with("MONITORD_FINISHED 42 ***\n"), "{text}");
     assert_eq!(run.count("SELECT count(*) FROM workflowstate"), 1);
 }
+
+/// As in the files that the planners write.
+const NOTIFICATIONS: &str = "WORKFLOW 5d0b1c52-0000-4000-8000-0000000000aa all ./n.sh workflow\n\n\
+    JOB work_ID2 start ./n.sh start\nJOB work_ID2 on_error ./n.sh 'two words'\nJOB work_ID2 success ./n.sh ok\n\n\
+    JOB work_ID0 error ./n.sh error\nINVOCATION work_ID1 1 at_end ./n.sh one\nJOB work_ID1 end /no/such\n";
+
+#[test]
+fn notifications_are_sent_once() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let run = Fixture::run(3);
+    let mut braindump = fs::read_to_string(run.dir.join("braindump.yml")).unwrap();
+    braindump.push_str("notify: \"x-0.notify\"\ndax_index: \"0\"\n");
+    fs::write(run.dir.join("braindump.yml"), braindump).unwrap();
+    fs::write(run.dir.join("x-0.notify"), NOTIFICATIONS).unwrap();
+    let script = "#!/bin/sh\necho \"$1: $PEGASUS_EVENT $PEGASUS_JOBID $PEGASUS_INVID $PEGASUS_WFID $PEGASUS_STATUS \
+        ${PEGASUS_STDOUT#$PEGASUS_SUBMIT_DIR/}\" >> sent\necho \"said $1\"\n";
+    fs::write(run.dir.join("n.sh"), script).unwrap();
+    fs::set_permissions(run.dir.join("n.sh"), fs::Permissions::from_mode(0o755)).unwrap();
+    run.write_log();
+    for quiet in [
+        &["-r"][..],
+        &["--no-notifications"],
+        &["--notifications-max", "0"],
+    ] {
+        run.load(quiet);
+        assert!(!run.dir.join("sent").exists(), "{quiet:?}");
+        remove(&run, &["x-0.stampede.db", "monitord.done", "jobstate.log"]);
+    }
+    let stderr = run.load(&["--notifications-max", "1"]);
+    assert_eq!(
+        stderr,
+        "pmc-monitord: cannot start the notification /no/such: No such file or directory\n"
+    );
+    let sent = fs::read_to_string(run.dir.join("sent")).unwrap();
+    let expected = "\
+        workflow: start 5d0b1c52-0000-4000-8000-0000000000aa  x-0  x-0.dag.dagman.out\n\
+        one: at_end work_ID1 1 x-0 0 work_ID1.out.000\n\
+        start: start work_ID2  x-0  work_ID2.out\n\
+        two words: on_error work_ID2  x-0 1 work_ID2.out.000\n\
+        start: start work_ID2  x-0  work_ID2.out\n\
+        ok: success work_ID2  x-0 0 work_ID2.out.001\n\
+        workflow: at_end 5d0b1c52-0000-4000-8000-0000000000aa  x-0 0 x-0.dag.dagman.out\n";
+    assert_eq!(sent, expected);
+    let log = fs::read_to_string(run.dir.join("monitord-notifications.log")).unwrap();
+    assert!(
+        log.contains("\nNotification event : work_ID2 - on_error\nNotification action: ./n.sh 'two words'\n"),
+        "{log}"
+    );
+    assert!(log.contains("\nstdout:\nsaid two words\n\nstderr:\n"), "{log}");
+    // A slow command ends at its limit.
+    remove(
+        &run,
+        &[
+            "x-0.stampede.db",
+            "monitord.done",
+            "jobstate.log",
+            "monitord-notifications.log",
+        ],
+    );
+    fs::write(run.dir.join("n.sh"), "#!/bin/sh\nsleep 1000\n").unwrap();
+    run.load(&["--notifications-timeout", "1"]);
+    let log = fs::read_to_string(run.dir.join("monitord-notifications.log")).unwrap();
+    assert_eq!(log.matches("\nNotification status: -15\n").count(), 7, "{log}");
+}

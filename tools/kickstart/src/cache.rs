@@ -6,7 +6,7 @@
 //! streams to a process that existed before. The system grants a lease for writing only then. It counts
 //! openings, so jobs open the file anew instead of sharing kickstart's descriptor.
 
-use std::cell::{OnceCell, RefCell, RefMut};
+use std::cell::{Cell, OnceCell, RefCell, RefMut};
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -30,6 +30,8 @@ pub struct InvocationCache {
     mailboxes: RefCell<Vec<KeptFile<Mailbox>>>,
     captures: RefCell<Vec<KeptFile<Capture>>>,
     keeps_captures: bool,
+    /// Files that killed processes left behind are removed.
+    has_swept: Cell<bool>,
 }
 
 /// A temporary file for reuse.
@@ -141,6 +143,12 @@ impl InvocationCache {
             && is_unused(&named)
         {
             return Ok(kept.file);
+        }
+        // A program that runs one job has no time for this.
+        if self.keeps_captures && !self.has_swept.replace(true) {
+            directories
+                .iter()
+                .for_each(|directory| temporary::sweep(directory));
         }
         Mailbox::new(directories, purpose)
     }

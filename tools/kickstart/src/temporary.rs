@@ -1,11 +1,14 @@
 //! Temporary files. Files that capture a stream have no name where the file system allows it, so none is left
-//! behind however the process ends. Files that the job opens have a name until they are dropped.
+//! behind however the process ends. Files that the job opens have a name until they are dropped; [`sweep`]
+//! removes those of processes that were killed.
 
-use std::fs::{File, OpenOptions, Permissions};
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -90,6 +93,49 @@ fn named(directory: &Path, stream: &str) -> io::Result<NamedTempFile> {
         .tempfile_in(directory)
 }
 
+/// End of the names of mailboxes. The original kickstart never uses it, so its files are never swept.
+const MAILBOX_SUFFIX: &str = ".pmc";
+
+/// Returns a name for what knows the processes of this machine: its start, and the name space of processes.
+/// Directories may be shared with other machines and containers.
+fn machine() -> Option<&'static str> {
+    static MACHINE: OnceLock<Option<String>> = OnceLock::new();
+    let read = || {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        let space = fs::metadata("/proc/self/ns/pid").ok()?.ino();
+        Some(format!("{}-{space}", boot.split('-').next()?))
+    };
+    MACHINE.get_or_init(read).as_deref()
+}
+
+/// Removes the mailboxes of killed processes from a directory. Their names say which process they belong to.
+pub fn sweep(directory: &Path) {
+    let Some(machine) = machine() else { return };
+    let owner = |name: &OsStr| {
+        let name = name.to_str()?.strip_prefix("ks.")?.strip_suffix(MAILBOX_SUFFIX)?;
+        let (_, rest) = name.split_once(&format!(".{machine}-"))?;
+        rest.split_once('.')?.0.parse().ok()
+    };
+    for entry in directory.read_dir().into_iter().flatten().flatten() {
+        if let Some(pid) = owner(&entry.file_name())
+            && has_ended(pid)
+        {
+            // Another process may sweep, too. Those of other users stay.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Returns whether a process has ended, perhaps without its parent having noticed.
+fn has_ended(pid: u32) -> bool {
+    match fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(stat) => stat
+            .rsplit_once(") ")
+            .is_some_and(|(_, rest)| rest.starts_with(['Z', 'X'])),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
 fn in_memory(stream: &str) -> io::Result<File> {
     Ok(memfd_create(format!("ks.{stream}"), MemfdFlags::CLOEXEC)?.into())
 }
@@ -110,11 +156,21 @@ impl Mailbox {
     /// No file can be made, not even in memory.
     pub fn new(directories: &[PathBuf], purpose: &str) -> io::Result<Self> {
         for directory in directories {
-            if let Ok(file) = named(directory, purpose) {
+            let made = match machine() {
+                Some(machine) => Builder::new()
+                    .prefix(&format!("ks.{purpose}.{machine}-{}.", std::process::id()))
+                    .suffix(MAILBOX_SUFFIX)
+                    .append(true)
+                    .tempfile_in(directory),
+                None => named(directory, purpose),
+            };
+            if let Ok(file) = made {
                 return Ok(Self::Named(file));
             }
         }
         let file = in_memory(purpose)?;
+        // A task server is closed to its jobs; this job needs the file.
+        nix::sys::prctl::set_dumpable(true)?;
         let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()).into();
         Ok(Self::Memory(file, path))
     }
@@ -161,6 +217,25 @@ mod tests {
         assert_eq!(mailbox.file().metadata().unwrap().len(), 3);
         drop(mailbox);
         assert_eq!(folder.path().read_dir().unwrap().count(), 0);
+    }
+
+    #[test]
+    fn mailboxes_of_killed_processes_are_swept() {
+        let folder = tempfile::tempdir().unwrap();
+        let live = Mailbox::new(&[folder.path().into()], "meta").unwrap();
+        let machine = machine().unwrap();
+        // No process has such a large id.
+        let killed = format!("ks.meta.{machine}-{}.AbCdEf.pmc", i32::MAX);
+        let others = [
+            "ks.meta.original".to_owned(),
+            format!("ks.meta.0-1-{}.AbCdEf.pmc", i32::MAX),
+        ];
+        for name in others.iter().chain([&killed]) {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        sweep(folder.path());
+        assert!(live.path().exists() && !folder.path().join(killed).exists());
+        assert!(others.iter().all(|name| folder.path().join(name).exists()));
     }
 
     #[test]

@@ -23,7 +23,8 @@ pub fn value(history: &History, timeline: &Timeline, diagnosis: &Diagnosis, now:
     let hosts = history.use_of_hosts(now);
     let (bars, cells) = picture(history, &timeline.picture);
     let ended = history.attempts.iter().filter(|attempt| attempt.end != NEVER);
-    let failed = ended.clone().filter(|attempt| !attempt.succeeded()).count();
+    let failed = ended.clone().filter(|attempt| attempt.failed()).count();
+    let lost = ended.clone().filter(|attempt| attempt.was_evicted()).count();
     let sum = |part: fn(&Host) -> f64| hosts.iter().map(part).sum::<f64>();
     let share = |used: f64, there: f64| (there > 0.0).then(|| round(used / there, 4));
     let points = f64::from(u32::try_from(timeline.cpus.len().max(1)).unwrap_or(1));
@@ -45,7 +46,7 @@ pub fn value(history: &History, timeline: &Timeline, diagnosis: &Diagnosis, now:
         "seconds": round(timeline.seconds, 6),
         "restarts": timeline.restarts,
         "tasks": {"total": all.total(), "done": all.get(State::Done), "failed": all.get(State::Failed)},
-        "tries": {"all": ended.count(), "failed": failed},
+        "tries": {"all": ended.count(), "failed": failed, "lost": lost},
         "blocked": diagnosis.never_ran.values().sum::<usize>(),
         "parallel": round(parallel, 3),
         "use": {"slots": share(sum(|host| host.slot_seconds), sum(|host| host.slot_seconds_there))},

@@ -30,7 +30,7 @@ pub fn write(history: &History, now: Micros, out: &mut dyn Write) -> io::Result<
             "dur": (end - attempt.start).max(0),
             "name": history.plan.text_name(attempt.task),
             "cat": class.transformation,
-            "cname": (ended && !attempt.succeeded()).then_some("terrible"),
+            "cname": attempt.failed().then_some("terrible"),
             "args": {
                 "transformation": class.transformation,
                 "kind": class.kind.key(),

@@ -91,6 +91,14 @@ fn summary(figures: &Figures<'_>) -> String {
             statistics.job_seconds / wall
         );
     }
+    if statistics.lost_attempts > 0 {
+        let lost = usize::try_from(statistics.lost_attempts).unwrap_or(usize::MAX);
+        let _ = writeln!(
+            out,
+            "  {} lost with their workers, which is no failure",
+            text::count(lost, "attempt")
+        );
+    }
     if statistics.integrity_failures > 0 {
         let _ = writeln!(
             out,

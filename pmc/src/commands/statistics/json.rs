@@ -74,6 +74,7 @@ fn summary(figures: &Figures<'_>) -> Value {
     json!({
         "tasks": counts(statistics.tasks),
         "jobs": counts(statistics.jobs),
+        "lost_attempts": statistics.lost_attempts,
         "restarts": statistics.restarts,
         "wall_seconds": statistics.wall_seconds,
         "job_seconds": statistics.job_seconds,

@@ -84,6 +84,12 @@ pub fn line(history: &History, progress: &Progress) -> String {
 
 /// Renders a failed attempt in one line.
 pub fn failure(history: &History, attempt: &Attempt) -> String {
+    if attempt.was_evicted() {
+        let name = history.plan.text_name(attempt.task);
+        let host = history.hosts.name(attempt.host);
+        let host = host.map_or(String::new(), |host| format!(" on {host}"));
+        return format!("lost: {name} with its worker{host}, will run again");
+    }
     let ending = if attempt.lost {
         "interrupted by the end of the run".to_owned()
     } else {
@@ -214,6 +220,13 @@ fn pace(out: &mut String, progress: &Progress, shown: &Shown<'_>) {
         && let Some(silent) = progress.silent_seconds.filter(|silent| *silent > MAX_SILENCE)
     {
         let _ = writeln!(out, "  log      no new line for {}", span(silent));
+    }
+    if progress.lost_attempts > 0 {
+        let _ = writeln!(
+            out,
+            "  lost     {} with workers that were lost; they count as no failures",
+            text::count(progress.lost_attempts, "attempt"),
+        );
     }
     if progress.blocked > 0 {
         let _ = writeln!(

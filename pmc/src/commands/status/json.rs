@@ -65,7 +65,7 @@ pub fn value(history: &History, progress: &Progress, lines: usize) -> Value {
         "tasks": tally(&progress.all),
         "by_kind": kinds,
         "blocked": progress.blocked,
-        "tries": {"ended": progress.attempts, "failed": progress.failed_attempts},
+        "tries": {"ended": progress.attempts, "failed": progress.failed_attempts, "lost": progress.lost_attempts},
         "rate": progress.rate.map(|rate| json!({
             "window_seconds": rate.window_seconds,
             "tasks_per_minute": rate.per_minute,

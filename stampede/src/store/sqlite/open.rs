@@ -127,6 +127,21 @@ impl Sqlite {
             .map(|(connection, wf, position)| (Self::new(connection, path, Purpose::Live, wf), position)))
     }
 
+    /// Returns whether a file is a database without tables, as a loader leaves it that is killed before its
+    /// first commit.
+    #[must_use]
+    pub fn is_empty(path: &Path) -> bool {
+        let count = || {
+            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+            let connection = Connection::open_with_flags(path, flags)?;
+            // Undoes what was not committed.
+            connection.query_row("SELECT count(*) FROM sqlite_master", (), |row| {
+                row.get::<_, i64>(0)
+            })
+        };
+        path.is_file() && count().is_ok_and(|tables| tables == 0)
+    }
+
     /// Returns the UUID of the workflow in a database that this loader made.
     #[must_use]
     pub fn workflow_of(path: &Path) -> Option<String> {
@@ -191,6 +206,23 @@ fn prepare(connection: &Connection) -> rusqlite::Result<()> {
 mod tests {
     use super::*;
     use crate::store::Store as _;
+
+    #[test]
+    fn a_database_without_a_commit_is_empty() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run.db");
+        assert!(!Sqlite::is_empty(&path));
+        let store = Sqlite::create(&path, Purpose::Live, 1).unwrap();
+        // All that a kill leaves behind is the file with what is on disk now.
+        let killed = folder.path().join("killed.db");
+        std::fs::copy(&path, &killed).unwrap();
+        assert!(Sqlite::is_empty(&killed));
+        store.commit(Position::default()).unwrap();
+        drop(store);
+        assert!(!Sqlite::is_empty(&path));
+        std::fs::write(&killed, "no database").unwrap();
+        assert!(!Sqlite::is_empty(&killed));
+    }
 
     #[test]
     fn a_reader_only_postpones_the_journal() {

@@ -1,7 +1,8 @@
 //! Lock of a catalog file that several processes change.
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
+use tempfile::NamedTempFile;
 
 use super::CatalogError;
 
@@ -29,12 +31,10 @@ impl Locked {
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let mut name = path.as_os_str().to_owned();
         name.push(".lock");
-        let lock = fs::OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .open(&name)
+        let mut options = fs::OpenOptions::new();
+        options.create(true).truncate(false).write(true).mode(0o600);
+        // In the directory of another user it may be a link to a file whose mode must not change.
+        let lock = pmc_files::open_for_writing(Path::new(&name), &mut options)
             .map_err(CatalogError::io("open its lock file", &path))?;
         restrict(&lock, &path);
         acquire(&lock, LOCK_TIMEOUT).map_err(CatalogError::io("lock it", &path))?;
@@ -45,27 +45,36 @@ impl Locked {
     pub(super) fn replace(&self, content: &str) -> Result<(), CatalogError> {
         let write = || -> io::Result<()> {
             let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
-            let mut name = OsString::from(".pegasus-rc-client-");
-            name.push(self.path.file_name().unwrap_or_default());
-            let new = directory.unwrap_or(Path::new(".")).join(name);
-            let target = pmc_files::replaceable(&self.path)?;
-            // Only the holder of the lock uses this name. What a killed process has left goes away here.
-            let mut file = pmc_files::create_anew(&new)?;
-            let written = || {
-                if let Ok(meta) = fs::metadata(&self.path) {
-                    file.set_permissions(meta.permissions())?;
-                }
-                file.write_all(content.as_bytes())?;
-                file.sync_all()?;
-                fs::rename(&new, target)
-            };
-            written().inspect_err(|_| {
-                // The first error counts.
-                let _ = fs::remove_file(&new);
-            })
+            let directory = directory.unwrap_or(Path::new("."));
+            let mut file = temporary(directory, self.path.file_name().unwrap_or_default())?;
+            if let Ok(meta) = fs::metadata(&self.path) {
+                file.as_file().set_permissions(meta.permissions())?;
+            }
+            file.write_all(content.as_bytes())?;
+            file.as_file().sync_all()?;
+            file.persist(pmc_files::replaceable(&self.path)?)?;
+            Ok(())
         };
         write().map_err(CatalogError::io("write", &self.path))
     }
+}
+
+/// Creates a file that is to replace the catalog with this name. Its own name depends on that of the catalog
+/// only: the holder of the lock finds, and removes, what a killed process has left.
+fn temporary(directory: &Path, name: &OsStr) -> io::Result<NamedTempFile> {
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    let prefix = format!(".pegasus-rc-client-{:x}", hasher.finish());
+    let create = |random| {
+        tempfile::Builder::new()
+            .prefix(&prefix)
+            .rand_bytes(random)
+            .permissions(fs::Permissions::from_mode(0o666))
+            .tempfile_in(directory)
+    };
+    // If it cannot be removed, another name is needed.
+    let _ = fs::remove_file(directory.join(&prefix));
+    create(0).or_else(|_| create(6))
 }
 
 /// Lets only those users open the lock file who may write the catalog. Any user who can open it can hold the
@@ -96,10 +105,7 @@ fn acquire(lock: &File, timeout: Duration) -> io::Result<()> {
                 pause = (pause * 2).min(Duration::from_millis(50));
             }
             Err(Errno::WOULDBLOCK) => {
-                let inode = lock.metadata().map(|data| data.ino());
-                let holder = inode.ok().and_then(|inode| holder("FLOCK", &[inode]));
-                let holder = holder.map_or_else(String::new, |pid| format!(" by process {pid}"));
-                let reason = format!("it has been locked{holder} for {} s", timeout.as_secs());
+                let reason = is_locked_by(lock.metadata().ok().as_ref(), "FLOCK", timeout);
                 return Err(io::Error::new(io::ErrorKind::TimedOut, reason));
             }
             Err(errno) => return Err(errno.into()),
@@ -107,19 +113,27 @@ fn acquire(lock: &File, timeout: Duration) -> io::Result<()> {
     }
 }
 
-/// Returns the process on this host that holds a lock of this kind on one of the files with these inodes,
-/// from `/proc/locks`: see proc_locks(5).
-pub(super) fn holder(kind: &str, inodes: &[u64]) -> Option<u32> {
+/// Describes a lock that is not released, with the process on this host that holds it, if it is known from
+/// `/proc/locks`: see proc_locks(5). `kind` is `FLOCK` or `POSIX`.
+pub(super) fn is_locked_by(file: Option<&fs::Metadata>, kind: &str, waited: Duration) -> String {
+    let holder = file.and_then(|file| holder(file.ino(), kind));
+    let by = holder.map_or_else(String::new, |pid| format!(" by process {pid}"));
+    format!("it has been locked{by} for {} s", waited.as_secs())
+}
+
+fn holder(inode: u64, wanted: &str) -> Option<u32> {
+    let inode = inode.to_string();
     let locks = fs::read_to_string("/proc/locks").ok()?;
     locks.lines().find_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let [_, of_kind, _, _, pid, file, ..] = words[..] else {
+        let [_, kind, _, _, pid, file, ..] = words[..] else {
             return None;
         };
-        let inode = file.rsplit(':').next()?.parse().ok()?;
-        (of_kind == kind && inodes.contains(&inode))
-            .then(|| pid.parse().ok())
-            .flatten()
+        let pid = pid
+            .parse()
+            .ok()
+            .filter(|pid| wanted == "FLOCK" || *pid != std::process::id())?;
+        (kind == wanted && file.rsplit(':').next() == Some(&inode)).then_some(pid)
     })
 }
 
@@ -134,6 +148,24 @@ pub(super) fn read(path: &Path) -> Result<String, CatalogError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_killed_process_left_is_replaced() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let catalog = directory.path().join("rc.txt");
+        let killed = temporary(directory.path(), OsStr::new("rc.txt")).expect("a file");
+        killed.keep().expect("a file");
+        Locked::wait(&catalog)
+            .expect("the lock")
+            .replace("a b\n")
+            .expect("written");
+        let mut names: Vec<_> = fs::read_dir(directory.path())
+            .expect("a directory")
+            .map(|entry| entry.expect("an entry").file_name())
+            .collect();
+        names.sort();
+        assert_eq!(names, ["rc.txt", "rc.txt.lock"]);
+    }
 
     fn mode(path: &Path) -> u32 {
         fs::metadata(path).unwrap().permissions().mode() & 0o777
@@ -162,21 +194,6 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         let wanted = format!("by process {}", std::process::id());
         assert!(error.to_string().contains(&wanted), "{error}");
-    }
-
-    #[test]
-    fn a_killed_writer_leaves_nothing_for_long() {
-        let dir = tempfile::tempdir().unwrap();
-        let catalog = dir.path().join("rc.txt");
-        fs::write(dir.path().join(".pegasus-rc-client-rc.txt"), "half").unwrap();
-        Locked::wait(&catalog).unwrap().replace("whole\n").unwrap();
-        assert_eq!(fs::read_to_string(&catalog).unwrap(), "whole\n");
-        let names = fs::read_dir(dir.path())
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name());
-        let mut names: Vec<_> = names.collect();
-        names.sort();
-        assert_eq!(names, ["rc.txt", "rc.txt.lock"]);
     }
 
     #[test]

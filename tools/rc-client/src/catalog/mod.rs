@@ -70,14 +70,13 @@ pub enum CatalogError {
         /// Its error.
         source: rusqlite::Error,
     },
-    /// Another process holds a lock on the database.
-    #[error("{}: the process {process} has been using the database for more than a minute; try again when it has \
-             ended", path.display())]
+    /// Another process keeps the database locked.
+    #[error("{}: {reason}; end that process, or try again", path.display())]
     Busy {
         /// The database.
         path: PathBuf,
-        /// The number of the process on this host.
-        process: u32,
+        /// For how long, and by whom.
+        reason: String,
     },
     /// The catalog file cannot be read or written.
     #[error("{}: cannot {action}: {source}", path.display())]

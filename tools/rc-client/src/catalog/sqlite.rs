@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use monitord_compat::database::{INDEXES, INSERT_VERSION, TABLES, VERSION};
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, TransactionBehavior, params};
 
+use super::lock::is_locked_by;
 use super::{Catalog, CatalogError, Pattern, new_database};
 use crate::entry::Entry;
 
@@ -99,11 +100,15 @@ impl<'a> SqliteCatalog<'a> {
 
     fn error(&self) -> impl FnOnce(rusqlite::Error) -> CatalogError + use<> {
         let path = self.path.clone();
-        move |source| match holder(&path) {
-            Some(process) if source.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {
-                CatalogError::Busy { path, process }
+        let start = Instant::now();
+        move |source| {
+            if source.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) {
+                // Any user who may read the database can delay a change of it.
+                let file = fs::metadata(&path).ok();
+                let reason = is_locked_by(file.as_ref(), "POSIX", start.elapsed());
+                return CatalogError::Busy { path, reason };
             }
-            _ => CatalogError::Sqlite { path, source },
+            CatalogError::Sqlite { path, source }
         }
     }
 
@@ -164,16 +169,6 @@ impl<'a> SqliteCatalog<'a> {
         };
         run().map_err(error)
     }
-}
-
-/// Returns the process on this host that reads or changes a database.
-fn holder(path: &Path) -> Option<u32> {
-    let inodes = ["", "-journal", "-wal", "-shm"].iter().filter_map(|suffix| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(suffix);
-        Some(fs::metadata(name).ok()?.ino())
-    });
-    super::lock::holder("POSIX", &inodes.collect::<Vec<_>>())
 }
 
 fn connect(path: &Path) -> rusqlite::Result<Connection> {
@@ -327,23 +322,6 @@ mod tests {
         insert(&below.join("one.db"), "j", &mut database);
         assert_eq!(names(&below.join("one.db")), ["h", "i", "j"]);
         assert!(!one.exists());
-    }
-
-    #[test]
-    fn the_holder_of_a_locked_database_is_found() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("x.db");
-        insert(&path, "a", &mut OpenDatabase::default());
-        assert_eq!(holder(&path), None);
-        let reader = Connection::open(&path).unwrap();
-        reader.execute_batch("BEGIN; SELECT * FROM rc_lfn").unwrap();
-        assert_eq!(holder(&path), Some(std::process::id()));
-        let mut database = OpenDatabase::default();
-        let catalog = SqliteCatalog::open(&path, &mut database).unwrap();
-        let busy = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_BUSY);
-        let message = catalog.error()(rusqlite::Error::SqliteFailure(busy, None)).to_string();
-        let wanted = format!("the process {} has been using the database", std::process::id());
-        assert!(message.contains(&wanted), "{message}");
     }
 
     #[test]

@@ -1,0 +1,126 @@
+//! Options of the commands that ask a run, or change its course.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+/// Exit codes of these commands.
+const EXIT: &str = "\
+Exit codes:
+  0    the run answered
+  2    the command line is wrong, or RUN is not the directory of a run
+  4    the run does not go on, cannot be asked from here, or refuses";
+
+/// `pmc nodes`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXIT)]
+pub struct Nodes {
+    /// Directory of the run [default: the working directory if it is one, else the latest run below pmc-runs]
+    #[arg(value_name = "RUN")]
+    pub run: Option<PathBuf>,
+    /// Start no more tasks on this host, and let its agent go when the running ones have ended
+    #[arg(long, value_name = "HOST")]
+    pub drain: Option<String>,
+    /// Print JSON
+    #[arg(long, conflicts_with = "drain")]
+    pub json: bool,
+}
+
+/// `pmc drain`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXIT)]
+pub struct Drain {
+    /// Directory of the run [default: the working directory if it is one, else the latest run below pmc-runs]
+    #[arg(value_name = "RUN")]
+    pub run: Option<PathBuf>,
+    /// Go on for this time first: seconds, or a number with s, m or h
+    #[arg(long = "in", value_name = "TIME", value_parser = time)]
+    pub after: Option<Duration>,
+}
+
+/// `pmc kill`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXIT)]
+pub struct Kill {
+    /// Directory of the run
+    #[arg(value_name = "RUN")]
+    pub run: PathBuf,
+    /// Running task
+    #[arg(value_name = "TASK")]
+    pub task: String,
+    /// Signal, by name or number
+    #[arg(short, long, value_name = "SIGNAL", default_value = "TERM", value_parser = signal)]
+    pub signal: i32,
+}
+
+/// `pmc why`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXIT)]
+pub struct Why {
+    /// Directory of the run
+    #[arg(value_name = "RUN")]
+    pub run: PathBuf,
+    /// Task
+    #[arg(value_name = "TASK")]
+    pub task: String,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn time(text: &str) -> Result<Duration, &'static str> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let factor = match &text[digits.len()..] {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err("a time is a number of seconds, or a number with s, m or h, such as 20m"),
+    };
+    let number: Option<u64> = digits.parse().ok();
+    let seconds = number.and_then(|number| number.checked_mul(factor));
+    seconds
+        .map(Duration::from_secs)
+        .ok_or("a time is a number of seconds, or a number with s, m or h, such as 20m")
+}
+
+fn signal(text: &str) -> Result<i32, &'static str> {
+    let upper = text.to_ascii_uppercase();
+    let name = upper.strip_prefix("SIG").unwrap_or(&upper);
+    let by_name = || format!("SIG{name}").parse::<nix::sys::signal::Signal>().ok();
+    let by_number = || nix::sys::signal::Signal::try_from(text.parse::<i32>().ok()?).ok();
+    by_number()
+        .or_else(by_name)
+        .map(|signal| signal as i32)
+        .ok_or("there is no such signal")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        assert_eq!(time("20m"), Ok(Duration::from_secs(1200)));
+        assert_eq!(time("5"), Ok(Duration::from_secs(5)));
+        assert_eq!(time("2h"), Ok(Duration::from_secs(7200)));
+        for wrong in [
+            "",
+            "m",
+            "1d",
+            "-1",
+            "99999999999999999999",
+            "9999999999999999999h",
+        ] {
+            assert!(time(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn signals_have_names_and_numbers() {
+        for text in ["TERM", "SIGTERM", "term", "15"] {
+            assert_eq!(signal(text), Ok(15));
+        }
+        assert!(signal("NONE").is_err() && signal("0").is_err() && signal("99").is_err());
+    }
+}

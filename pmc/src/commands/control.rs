@@ -1,0 +1,157 @@
+//! `pmc nodes`, `drain`, `kill` and `why`: ask a run, or change its course.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::anyhow;
+use pegasus_mpi_cluster::control::{Answer, MAX_PARENTS, NodeStatus, Request, TaskStatus, ask};
+use pmc_terminal::{escape, print};
+
+use crate::cli;
+use crate::exit;
+use crate::failure::{Failure, OrCode as _};
+use crate::layout;
+use crate::table::{Align, Table};
+
+/// Shows the hosts of a run, or lets one go. Returns the exit code.
+pub fn nodes(arguments: &cli::Nodes) -> Result<u8, Failure> {
+    let dir = layout::given_or_latest(arguments.run.as_deref(), arguments.json);
+    let request = match &arguments.drain {
+        Some(host) => Request::DrainNode { host: host.clone() },
+        None => Request::Nodes,
+    };
+    show(&dir, &request, arguments.json)
+}
+
+/// Lets a run start no more tasks.
+pub fn drain(arguments: &cli::Drain) -> Result<u8, Failure> {
+    let dir = layout::given_or_latest(arguments.run.as_deref(), false);
+    let after_seconds = arguments.after.map(|after| after.as_secs());
+    show(&dir, &Request::Drain { after_seconds }, false)
+}
+
+/// Sends a signal to a running task.
+pub fn kill(arguments: &cli::Kill) -> Result<u8, Failure> {
+    let request = Request::Kill {
+        task: arguments.task.clone(),
+        signal: arguments.signal,
+    };
+    show(&arguments.run, &request, false)
+}
+
+/// Says what a task waits for.
+pub fn why(arguments: &cli::Why) -> Result<u8, Failure> {
+    let task = arguments.task.clone();
+    show(&arguments.run, &Request::Why { task }, arguments.json)
+}
+
+fn show(dir: &Path, request: &Request, json: bool) -> Result<u8, Failure> {
+    let run = layout::find_run(dir)?;
+    let answer = ask(&run.dag, request).or_code(exit::NOT_RUN)?;
+    if let Answer::Refused(reason) = &answer {
+        return Err(Failure::new(exit::NOT_RUN, anyhow!("{}", escape(reason))));
+    }
+    let text = match &answer {
+        Answer::Nodes(nodes) if json => json_text(nodes),
+        Answer::Task(task) if json => json_text(task),
+        Answer::Nodes(nodes) => node_table(nodes),
+        Answer::Task(task) => describe(task),
+        Answer::Done(text) => format!("{}\n", escape(text)),
+        _ => {
+            return Err(Failure::new(
+                exit::NOT_RUN,
+                anyhow!("the run is of another version"),
+            ));
+        }
+    };
+    print(&text);
+    Ok(exit::SUCCESS)
+}
+
+fn json_text(value: &impl serde::Serialize) -> String {
+    // These structures have no keys or numbers that JSON lacks.
+    let text = serde_json::to_string_pretty(value).unwrap_or_default();
+    text + "\n"
+}
+
+fn node_table(nodes: &[NodeStatus]) -> String {
+    let mut table = Table::new(&[
+        ("HOST", Align::Left),
+        ("STATE", Align::Left),
+        ("TASKS", Align::Right),
+        ("SLOTS", Align::Right),
+        ("FREE CPUS", Align::Right),
+        ("OF", Align::Right),
+        ("FREE MIB", Align::Right),
+        ("OF", Align::Right),
+    ]);
+    for node in nodes {
+        table.row([
+            escape(&node.host).into_owned(),
+            escape(&node.state).into_owned(),
+            node.busy.to_string(),
+            node.slots.to_string(),
+            node.free_cpus.to_string(),
+            node.cpus.to_string(),
+            node.free_memory_mib.to_string(),
+            node.memory_mib.to_string(),
+        ]);
+    }
+    table.render("")
+}
+
+fn describe(task: &TaskStatus) -> String {
+    let mut text = format!("{} is {}", task.task, task.state);
+    if let Some(host) = &task.host {
+        let _ = write!(text, " on {host}");
+    }
+    if let Some(attempt) = task.attempt {
+        let _ = write!(text, " (submit number {attempt})");
+    }
+    if task.parents_left > 0 {
+        let _ = write!(
+            text,
+            "\nwaits for {} parents: {}",
+            task.parents_left,
+            task.parents.join(", ")
+        );
+        if task.parents_left as usize > MAX_PARENTS.max(task.parents.len()) {
+            text.push_str(", …");
+        }
+    }
+    if let Some(reason) = &task.reason {
+        let _ = write!(text, "\nit waits because {reason}");
+    }
+    text.lines()
+        .fold(String::new(), |all, line| all + &escape(line) + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_is_described_with_what_it_waits_for() {
+        let mut task = TaskStatus {
+            task: "merge".into(),
+            state: "waiting".into(),
+            attempt: None,
+            host: None,
+            parents: vec!["a".into(), "b\u{1b}[2J".into()],
+            parents_left: 2,
+            reason: None,
+        };
+        assert_eq!(
+            describe(&task),
+            "merge is waiting\nwaits for 2 parents: a, b\\u001b[2J\n"
+        );
+        task.state = "queued".into();
+        task.attempt = Some(7);
+        task.parents_left = 0;
+        task.reason = Some("all slots are busy".into());
+        assert_eq!(
+            describe(&task),
+            "merge is queued (submit number 7)\nit waits because all slots are busy\n"
+        );
+    }
+}

@@ -1,0 +1,96 @@
+//! A tool's side.
+
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::sys::socket::{getsockopt, sockopt};
+use pmc_dag::reason;
+
+use super::{Answer, Request, ShortPath, socket};
+
+/// Time for the run to answer.
+const TIMEOUT: Duration = Duration::from_secs(40);
+/// Maximum bytes of an answer: ten thousand hosts with long names.
+const MAX_ANSWER: u64 = 16 << 20;
+
+/// A run gives no answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ControlError {
+    /// There is no socket.
+    #[error("no run of {} is going on, or it cannot be controlled: {} does not exist", dag.display(), socket(dag).display())]
+    NoRun {
+        /// The DAG file.
+        dag: PathBuf,
+    },
+    /// The run has ended without removing its socket, or is on another host.
+    #[error(
+        "nothing listens on {}: the run was killed, or it is on another host; ask on the host of its master",
+        socket(dag).display()
+    )]
+    NotListening {
+        /// The DAG file.
+        dag: PathBuf,
+    },
+    /// The socket is that of another user.
+    #[error("the run of {} belongs to another user (number {owner})", dag.display())]
+    OtherUser {
+        /// The DAG file.
+        dag: PathBuf,
+        /// User number of its owner.
+        owner: u32,
+    },
+    /// The connection fails.
+    #[error("cannot ask the run of {}: {}", dag.display(), reason(source))]
+    Io {
+        /// The DAG file.
+        dag: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The run closed the connection, or answered in another version of the protocol.
+    #[error("the run of {} gives no answer that this program understands", dag.display())]
+    NoAnswer {
+        /// The DAG file.
+        dag: PathBuf,
+    },
+}
+
+/// Asks the run of a DAG file.
+///
+/// # Errors
+/// No run listens, it belongs to another user, or it gives no answer.
+pub fn ask(dag: &Path, request: &Request) -> Result<Answer, ControlError> {
+    let dag_path = || dag.to_owned();
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::NotFound => ControlError::NoRun { dag: dag_path() },
+        io::ErrorKind::ConnectionRefused => ControlError::NotListening { dag: dag_path() },
+        _ => ControlError::Io {
+            dag: dag_path(),
+            source,
+        },
+    };
+    let short = ShortPath::new(&socket(dag)).map_err(failed)?;
+    let mut stream = UnixStream::connect(short.as_path()).map_err(failed)?;
+    let owner = getsockopt(&stream, sockopt::PeerCredentials)
+        .map_err(|error| failed(error.into()))?
+        .uid();
+    // Another user could have planted the socket.
+    let own = nix::unistd::geteuid().as_raw();
+    if own != 0 && owner != own {
+        return Err(ControlError::OtherUser {
+            dag: dag_path(),
+            owner,
+        });
+    }
+    stream.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
+    stream.set_write_timeout(Some(TIMEOUT)).map_err(failed)?;
+    let mut text = serde_json::to_vec(request).map_err(|error| failed(error.into()))?;
+    text.push(b'\n');
+    stream.write_all(&text).map_err(failed)?;
+    let mut answer = Vec::new();
+    stream.take(MAX_ANSWER).read_to_end(&mut answer).map_err(failed)?;
+    serde_json::from_slice(&answer).map_err(|_| ControlError::NoAnswer { dag: dag_path() })
+}

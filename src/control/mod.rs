@@ -1,0 +1,193 @@
+//! Control of a run from outside: other processes of its owner ask about it and change its course.
+//!
+//! The executor listens on a Unix socket beside the DAG, `NAME.dag.control`. A tool sends one [`Request`] as a
+//! line of JSON and gets one [`Answer`] as another. A thread of its own does the talking; the driver takes the
+//! requests between two messages ([`Control::take`]), so a slow tool holds up nothing.
+//!
+//! The socket has the mode 0600, and the peer must be the same user or root. Without a socket, for example on
+//! a file system that has none, the run goes on and cannot be controlled.
+
+mod client;
+mod server;
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+pub use client::{ControlError, ask};
+pub(crate) use server::Server;
+
+/// What a tool asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Request {
+    /// The hosts of the run.
+    Nodes,
+    /// Start no more tasks.
+    Drain {
+        /// From this number of seconds on; at once without it.
+        after_seconds: Option<u64>,
+    },
+    /// Start no more tasks on a host, and let its workers go.
+    DrainNode {
+        /// Name of the host.
+        host: String,
+    },
+    /// Send a signal to the process group of a running task.
+    Kill {
+        /// Name of the task.
+        task: String,
+        /// Number of the signal.
+        signal: i32,
+    },
+    /// Why a task does not run.
+    Why {
+        /// Name of the task.
+        task: String,
+    },
+}
+
+/// What the run answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Answer {
+    /// To [`Request::Nodes`].
+    Nodes(Vec<NodeStatus>),
+    /// To [`Request::Why`].
+    Task(TaskStatus),
+    /// It is done; a sentence about it.
+    Done(String),
+    /// It is not possible; why.
+    Refused(String),
+}
+
+/// A host of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// Host name.
+    pub host: String,
+    /// `working`, `silent`, `leaving` or `gone`.
+    pub state: String,
+    /// Workers, each of which runs one task at a time.
+    pub slots: u32,
+    /// Workers that run a task.
+    pub busy: u32,
+    /// CPUs.
+    pub cpus: u32,
+    /// CPUs that no task holds.
+    pub free_cpus: u32,
+    /// Memory in MiB.
+    pub memory_mib: u64,
+    /// Memory in MiB that no task holds.
+    pub free_memory_mib: u64,
+}
+
+/// A task of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskStatus {
+    /// Name of the task.
+    pub task: String,
+    /// `waiting`, `ready`, `queued`, `sent`, `running`, `done` or `failed`.
+    pub state: String,
+    /// Number of its latest attempt, over all tasks of the run.
+    pub attempt: Option<u64>,
+    /// Host on which it runs.
+    pub host: Option<String>,
+    /// Parents that are not done, the first [`MAX_PARENTS`] of them.
+    pub parents: Vec<String>,
+    /// Number of all parents that are not done.
+    pub parents_left: u32,
+    /// What else it waits for, as the end of "it waits because".
+    pub reason: Option<String>,
+}
+
+/// Maximum parents that a [`TaskStatus`] names.
+pub const MAX_PARENTS: usize = 20;
+
+/// A request and where its answer goes.
+pub(crate) struct Pending {
+    pub(crate) request: Request,
+    pub(crate) answer: SyncSender<Answer>,
+}
+
+/// Requests that the driver has not taken.
+#[derive(Clone, Default)]
+pub(crate) struct Control {
+    shared: Arc<Queue>,
+}
+
+#[derive(Default)]
+struct Queue {
+    has_some: AtomicBool,
+    requests: Mutex<VecDeque<Pending>>,
+}
+
+impl Control {
+    /// Takes the next request.
+    pub(crate) fn take(&self) -> Option<Pending> {
+        if !self.shared.has_some.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut requests = self
+            .shared
+            .requests
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let next = requests.pop_front();
+        self.shared
+            .has_some
+            .store(!requests.is_empty(), Ordering::Release);
+        next
+    }
+
+    fn push(&self, pending: Pending) {
+        let mut requests = self
+            .shared
+            .requests
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        requests.push_back(pending);
+        self.shared.has_some.store(true, Ordering::Release);
+    }
+}
+
+/// Returns the path of the socket of a DAG.
+#[must_use]
+pub fn socket(dag: &Path) -> PathBuf {
+    let mut path = OsString::from(dag);
+    path.push(".control");
+    path.into()
+}
+
+/// An address of at most 107 bytes for a path of any length: through a descriptor of its directory.
+pub(crate) struct ShortPath {
+    _directory: std::fs::File,
+    path: PathBuf,
+}
+
+impl ShortPath {
+    pub(crate) fn new(path: &Path) -> std::io::Result<Self> {
+        use std::os::fd::AsRawFd as _;
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let directory = std::fs::File::open(parent.unwrap_or(Path::new(".")))?;
+        let name = path.file_name().unwrap_or_default();
+        let path = Path::new("/proc/self/fd")
+            .join(directory.as_raw_fd().to_string())
+            .join(name);
+        Ok(Self {
+            _directory: directory,
+            path,
+        })
+    }
+
+    pub(crate) fn as_path(&self) -> &Path {
+        &self.path
+    }
+}

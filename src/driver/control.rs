@@ -1,0 +1,130 @@
+//! Answers requests of other processes.
+
+use std::time::{Duration, Instant};
+
+use signal_hook::consts::SIGUSR1;
+
+pub(super) use crate::control::Server;
+use crate::control::{Answer, Control, Request};
+use crate::interrupt::Interrupt;
+use crate::options::Options;
+use crate::protocol::ToWorker;
+use crate::scheduler::{Event, Outbox as _};
+use crate::transport::MasterTransport;
+
+use super::{Driver, RunError};
+
+/// Listens for requests, if the run has the lock of its DAG: two runs cannot share a socket.
+pub(super) fn serve(
+    control: &Control,
+    has_lock: bool,
+    options: &Options,
+    interrupt: &Interrupt,
+) -> Option<Server> {
+    if !has_lock {
+        return None;
+    }
+    let started = Server::start(&options.dag, control.clone(), interrupt);
+    let failed = |error: &std::io::Error| {
+        tracing::debug!(
+            "The run cannot be controlled from outside: {}",
+            pmc_dag::reason(error)
+        );
+    };
+    started.inspect_err(failed).ok()
+}
+
+impl<T: MasterTransport> Driver<'_, T> {
+    /// Answers all requests that have come, and begins to drain when it is time.
+    pub(super) fn answer_requests(&mut self) -> Result<(), RunError> {
+        while let Some(pending) = self.control.take() {
+            let answer = self.answer(pending.request)?;
+            // A tool that has gone needs no answer.
+            let _ = pending.answer.send(answer);
+        }
+        if self.drain_at.is_some_and(|at| at <= Instant::now()) {
+            self.drain_at = None;
+            self.drain_now()?;
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, request: Request) -> Result<Answer, RunError> {
+        Ok(match request {
+            Request::Nodes => Answer::Nodes(self.master.node_statuses()),
+            Request::Why { task } => match self.out.dag.find(task.as_bytes()) {
+                Some(task) => Answer::Task(self.master.task_status(task)),
+                None => no_task(&task),
+            },
+            Request::Drain { after_seconds } => self.drain_after(after_seconds)?,
+            Request::DrainNode { host } => self.drain_node(&host)?,
+            Request::Kill { task, signal } => self.kill(&task, signal),
+        })
+    }
+
+    fn drain_after(&mut self, seconds: Option<u64>) -> Result<Answer, RunError> {
+        let Some(seconds) = seconds.filter(|seconds| *seconds > 0) else {
+            self.drain_now()?;
+            let running = self.master.running();
+            return Ok(Answer::Done(format!(
+                "no more tasks start; the run ends when the {running} that run have ended"
+            )));
+        };
+        let Some(at) = Instant::now().checked_add(Duration::from_secs(seconds)) else {
+            return Ok(Answer::Refused(format!("{seconds} seconds are too long")));
+        };
+        self.drain_at = Some(at);
+        Ok(Answer::Done(format!("no more tasks start in {seconds} seconds")))
+    }
+
+    fn drain_now(&mut self) -> Result<(), RunError> {
+        if self.drain.is_some() {
+            return Ok(());
+        }
+        tracing::info!("Asked to drain");
+        // As after this signal.
+        self.begin_drain(SIGUSR1, None)
+    }
+
+    fn drain_node(&mut self, host: &str) -> Result<Answer, RunError> {
+        let ranks = self.master.workers_of(host);
+        if ranks.is_empty() {
+            return Ok(Answer::Refused(format!(
+                "no worker of this run is on the host {host}"
+            )));
+        }
+        if !self.master.is_dynamic() {
+            let reason = "only a run with agents can go on without one of its nodes (--agents)";
+            return Ok(Answer::Refused(reason.to_owned()));
+        }
+        for rank in &ranks {
+            self.master.handle(Event::Retire(*rank), &mut self.out)?;
+        }
+        tracing::info!("Asked to drain the node {host}");
+        Ok(Answer::Done(format!(
+            "no more tasks start on {host}; its {} slots leave when their tasks have ended",
+            ranks.len()
+        )))
+    }
+
+    fn kill(&mut self, name: &str, signal: i32) -> Answer {
+        if nix::sys::signal::Signal::try_from(signal).is_err() {
+            return Answer::Refused(format!("there is no signal {signal}"));
+        }
+        let Some(task) = self.out.dag.find(name.as_bytes()) else {
+            return no_task(name);
+        };
+        let running = self.master.assignments().find(|(_, running, _)| *running == task);
+        let Some((rank, _, submit)) = running else {
+            let state = self.master.task_status(task).state;
+            return Answer::Refused(format!("the task {name} does not run: it is {state}"));
+        };
+        tracing::info!("Asked to send signal {signal} to task {name}");
+        self.out.send(rank, ToWorker::Signal { submit, signal });
+        Answer::Done(format!("signal {signal} is sent to the task {name}"))
+    }
+}
+
+fn no_task(name: &str) -> Answer {
+    Answer::Refused(format!("the DAG has no task {name}"))
+}

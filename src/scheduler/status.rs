@@ -1,0 +1,105 @@
+//! Hosts and tasks as a person sees them.
+
+use pmc_dag::TaskId;
+
+use crate::control::{MAX_PARENTS, NodeStatus, TaskStatus};
+use crate::protocol::Rank;
+use crate::scheduler::nodes::Member;
+use crate::scheduler::run::Master;
+use crate::scheduler::tasks::State;
+
+impl Master {
+    /// Returns all hosts, also those that are gone. Linear in hosts and workers.
+    #[must_use]
+    pub fn node_statuses(&self) -> Vec<NodeStatus> {
+        let member = |rank: &Rank| self.slots[rank.0 as usize - 1].member;
+        let describe = |host: &crate::scheduler::hosts::Host| {
+            let busy = host.ranks.iter().filter(|rank| self.running_on(**rank).is_some());
+            let has = |wanted: fn(Member) -> bool| host.ranks.iter().map(member).any(wanted);
+            let state = if host.ranks.is_empty() {
+                "gone"
+            } else if has(Member::takes_tasks) {
+                "working"
+            } else if has(|member| member == Member::Leaving) {
+                "leaving"
+            } else {
+                "silent"
+            };
+            NodeStatus {
+                host: host.name.clone(),
+                state: state.to_owned(),
+                slots: host.ranks.len() as u32,
+                busy: busy.count() as u32,
+                cpus: host.cpus,
+                free_cpus: host.free_cpus,
+                memory_mib: host.memory_mb,
+                free_memory_mib: host.free_memory_mb,
+            }
+        };
+        self.hosts.all().iter().map(describe).collect()
+    }
+
+    /// Returns the workers of a host; none if there is no such host.
+    pub fn workers_of(&self, host: &str) -> Vec<Rank> {
+        let number = self.hosts.number(host);
+        number.map_or_else(Vec::new, |number| self.hosts.get(number).ranks.clone())
+    }
+
+    /// Returns what a task does or waits for. Linear in tasks and edges.
+    #[must_use]
+    pub fn task_status(&self, task: TaskId) -> TaskStatus {
+        let node = &self.nodes[task.index()];
+        let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
+        let running = self.assignments().find(|(_, running, _)| *running == task);
+        let host =
+            running.map(|(rank, _, _)| self.hosts.get(self.slots[rank.0 as usize - 1].host).name.clone());
+        let is_open = |parent: &TaskId| self.nodes[parent.index()].state != State::Done;
+        let parents = match node.state {
+            State::Waiting => {
+                let parents = self.dag.ids().filter(is_open);
+                let parents = parents.filter(|parent| self.dag.children(*parent).contains(&task));
+                parents
+                    .take(MAX_PARENTS)
+                    .map(|parent| text(self.dag.name(parent)))
+                    .collect()
+            }
+            _ => Vec::new(),
+        };
+        TaskStatus {
+            task: text(self.dag.name(task)),
+            state: node.state.word().to_owned(),
+            attempt: (node.submit > 0).then_some(node.submit),
+            host,
+            parents_left: if node.state == State::Waiting {
+                node.parents_left
+            } else {
+                0
+            },
+            parents,
+            reason: self.reason(task, node.state),
+        }
+    }
+
+    fn reason(&self, task: TaskId, state: State) -> Option<String> {
+        if !matches!(state, State::Ready | State::Queued) {
+            return None;
+        }
+        if self.is_stopped() {
+            return Some("the run drains: no more tasks start".to_owned());
+        }
+        let request = self.dag.request(task);
+        let able = self.hosts.all().iter().filter(|host| !host.ranks.is_empty());
+        if !able.clone().any(|host| host.could_take(request)) {
+            return Some("it requests more than any host of the run has".to_owned());
+        }
+        let (first, reason) = self.waiting()?;
+        let name = String::from_utf8_lossy(self.dag.name(first));
+        Some(if first == task {
+            reason.to_string()
+        } else if self.dag.priority(first) > self.dag.priority(task) {
+            format!("{name} has a higher priority and waits, too: {reason}")
+        } else {
+            format!("{name} is before it and waits, too: {reason}")
+        })
+    }
+}

@@ -1,0 +1,269 @@
+//! Small runs whose workers come and go, step by step.
+
+use std::time::Duration;
+
+use pmc_dag::TaskId;
+use pmc_dag::rescue::DoneSet;
+
+use super::{Log, ONE_ATTEMPT, Run, dag, registration};
+use crate::protocol::{Outcome, Rank, SubmitId};
+use crate::scheduler::{Adoption, Event, Master, MasterConfig, MasterError, Workers};
+
+impl Run {
+    fn dynamic(text: &str, config: MasterConfig) -> Self {
+        Self {
+            master: Master::new(dag(text), DoneSet::new(), Workers::Dynamic, config),
+            log: Log::default(),
+        }
+    }
+
+    /// Handles an event and schedules.
+    fn event(&mut self, event: Event) {
+        self.master.handle(event, &mut self.log).unwrap();
+        self.schedule();
+    }
+
+    /// Starts the run with these workers.
+    fn begin(text: &str, workers: &[(u32, &str)], config: MasterConfig) -> Self {
+        let mut run = Self::dynamic(text, config);
+        for (rank, host) in workers {
+            run.register(*rank, host).unwrap();
+        }
+        run.start().unwrap();
+        run.log.lines.clear();
+        run.schedule();
+        run
+    }
+
+    fn lines(&mut self) -> Vec<String> {
+        self.take("")
+    }
+}
+
+#[test]
+fn workers_may_come_after_the_start() {
+    let mut run = Run::dynamic("TASK a x\nTASK b x\nTASK c x\n", ONE_ATTEMPT);
+    assert!(!run.master.may_start() && run.start().is_err());
+    run.register(7, "h").unwrap();
+    assert!(run.master.may_start());
+    run.start().unwrap();
+    // Hosts are recorded as they are at the start.
+    assert_eq!(run.lines(), ["setup 7 0", "h 1 4 100"]);
+    run.schedule();
+    assert_eq!(run.take("started"), ["0 1 on 7"]);
+    run.register(3, "h").unwrap();
+    run.register(9, "g").unwrap();
+    assert_eq!(run.register(9, "g"), Err(MasterError::RegisteredTwice(Rank(9))));
+    assert_eq!(run.register(0, "g"), Err(MasterError::UnknownRank(Rank(0))));
+    assert_eq!(
+        run.register(u32::MAX, "g"),
+        Err(MasterError::UnknownRank(Rank(u32::MAX)))
+    );
+    assert_eq!(run.lines(), ["h +1 +0 +0", "setup 3 1", "g 1 4 100", "setup 9 0"]);
+    assert_eq!(run.master.workers(), 3);
+    run.schedule();
+    assert_eq!(
+        run.take("started"),
+        ["1 2 on 9", "2 3 on 3"],
+        "the emptier host first"
+    );
+}
+
+#[test]
+fn tasks_of_a_lost_worker_run_elsewhere_and_use_up_no_attempt() {
+    let mut run = Run::begin("TASK a x\nTASK b x\n", &[(1, "g"), (2, "h")], ONE_ATTEMPT);
+    run.lines();
+    run.event(Event::Lost(Rank(1)));
+    assert_eq!(
+        run.lines(),
+        ["evicted 0 1 on 1", "g 1 4 100", "g -1 -4 -100", "queued 0 3"],
+        "with a new number, at once"
+    );
+    // What the lost worker still sends does not count.
+    run.end(1, 1, 0);
+    run.event(Event::Back(Rank(1)));
+    run.event(Event::Lost(Rank(1)));
+    assert_eq!(run.lines(), [""; 0]);
+    run.end(2, 2, 0);
+    run.end(2, 3, 0);
+    assert!(run.master.is_finished());
+    let summary = run.master.summary();
+    assert!(summary.success);
+    assert_eq!(
+        (
+            summary.submitted,
+            summary.succeeded,
+            summary.failed,
+            summary.evicted
+        ),
+        (3, 2, 0, 1)
+    );
+}
+
+#[test]
+fn a_task_that_loses_too_many_workers_fails() {
+    let config = MasterConfig {
+        max_attempts: 3,
+        max_failures: 1,
+        crash_limit: 2,
+    };
+    let mut run = Run::begin("TASK a x\nTASK b x\nEDGE a b\n", &[(1, "g"), (2, "h")], config);
+    let rank = run.master.assignments().next().unwrap().0;
+    run.event(Event::Lost(rank));
+    let (rank, _, submit) = run.master.assignments().next().unwrap();
+    run.lines();
+    run.event(Event::Lost(rank));
+    assert_eq!(
+        run.lines()[0],
+        format!("ended 0 {} on {} with 256", submit.0, rank.0)
+    );
+    assert!(run.master.is_finished());
+    let summary = run.master.summary();
+    assert_eq!((summary.failed, summary.failed_tasks, summary.evicted), (1, 1, 1));
+    assert!(summary.max_failures_reached);
+}
+
+#[test]
+fn a_silent_worker_keeps_its_task_and_gets_no_other() {
+    let mut run = Run::begin("TASK a x\nTASK b x\n", &[(1, "h")], ONE_ATTEMPT);
+    run.lines();
+    run.event(Event::Silent(Rank(1)));
+    run.end(1, 1, 0);
+    assert_eq!(run.lines(), ["ended 0 1 on 1 with 0", "h 1 4 100"]);
+    assert_eq!(run.master.stranded(), None, "it may come back");
+    run.event(Event::Back(Rank(1)));
+    run.event(Event::Back(Rank(1)));
+    assert_eq!(run.take("started"), ["1 2 on 1"]);
+}
+
+#[test]
+fn a_worker_that_retires_ends_its_task_first() {
+    let mut run = Run::begin("TASK a x\nTASK b x\n", &[(1, "h"), (2, "h")], ONE_ATTEMPT);
+    run.lines();
+    run.end(2, 2, 0);
+    run.lines();
+    run.event(Event::Retire(Rank(1)));
+    run.event(Event::Retire(Rank(2)));
+    assert_eq!(run.lines(), ["Shutdown 2", "h -1 -0 -0"]);
+    run.end(1, 1, 0);
+    assert_eq!(
+        run.lines(),
+        ["ended 0 1 on 1 with 0", "h 1 4 100", "Shutdown 1", "h -1 -4 -100"]
+    );
+    // The connection of a worker that has left is closed.
+    run.event(Event::Lost(Rank(1)));
+    assert!(run.master.is_finished());
+    assert_eq!(run.master.workers(), 0);
+    let unknown = run.master.handle(Event::Retire(Rank(5)), &mut run.log);
+    assert_eq!(unknown, Err(MasterError::UnknownRank(Rank(5))));
+}
+
+#[test]
+fn a_host_that_comes_back_is_prepared_again_and_may_be_another() {
+    let mut run = Run::begin("TASK a -m 90 x\n", &[(1, "h"), (2, "h")], ONE_ATTEMPT);
+    run.lines();
+    run.event(Event::Lost(Rank(1)));
+    run.event(Event::Lost(Rank(2)));
+    run.lines();
+    assert_eq!(run.master.stranded(), Some(TaskId(0)));
+    assert_eq!(run.master.task_without_host(), Some(TaskId(0)));
+    let mut small = registration("h");
+    small.memory_mb = 80;
+    run.event(Event::Registered(Rank(3), small));
+    assert_eq!(run.lines(), ["h +1 +4 +80", "setup 3 0"]);
+    assert_eq!(run.master.stranded(), Some(TaskId(0)), "it does not fit there");
+    run.event(Event::Registered(Rank(4), registration("h")));
+    assert_eq!(
+        run.lines(),
+        ["h +1 +0 +0", "setup 4 1"],
+        "the first one describes the host"
+    );
+    assert!(run.master.stranded().is_some() && !run.master.is_finished());
+    run.event(Event::Registered(Rank(5), registration("g")));
+    assert_eq!(run.take("started"), ["0 3 on 5"]);
+    assert_eq!(
+        (run.master.stranded(), run.master.task_without_host()),
+        (None, None)
+    );
+}
+
+#[test]
+fn an_attempt_of_an_earlier_master_goes_on() {
+    let mut run = Run::dynamic("TASK a -c 2 x\nTASK b x\nTASK c x\nEDGE a c\n", ONE_ATTEMPT);
+    let expect = |task, submit| Event::Expect(TaskId(task), SubmitId(submit));
+    run.event(expect(0, 41));
+    let refused = run.master.handle(expect(2, 42), &mut run.log);
+    assert_eq!(
+        refused,
+        Err(MasterError::NotExpected(TaskId(2))),
+        "its parent is not done"
+    );
+    run.register(1, "h").unwrap();
+    run.start().unwrap();
+    run.lines();
+    run.schedule();
+    assert_eq!(run.lines(), ["queued 1 42", "started 1 42 on 1", "h 0 3 100"]);
+    run.register(2, "h").unwrap();
+    run.lines();
+    let adopt = |task, cpus: &[u32]| {
+        let adoption = Adoption {
+            task: TaskId(task),
+            submit: SubmitId(41),
+            cpus: cpus.to_vec(),
+            gpus: Vec::new(),
+        };
+        Event::Adopt(Rank(2), adoption)
+    };
+    let refused = run.master.handle(adopt(1, &[]), &mut run.log).unwrap_err();
+    assert!(
+        matches!(refused, MasterError::NotAdopted { .. }),
+        "b runs elsewhere"
+    );
+    run.event(adopt(0, &[2, 3]));
+    assert_eq!(run.lines(), ["adopted 0 41", "started 0 41 on 2", "h 0 1 100"]);
+    run.end(2, 41, 0);
+    assert_eq!(run.take("started"), ["2 43 on 2"]);
+    run.end(1, 42, 0);
+    run.end(2, 43, 0);
+    assert!(run.master.summary().success);
+}
+
+#[test]
+fn an_expected_attempt_that_does_not_come_runs_again() {
+    let mut run = Run::dynamic(
+        "MAXJOBS one 1\nTASK a --category one x\nTASK b --category one x\n",
+        ONE_ATTEMPT,
+    );
+    run.event(Event::Expect(TaskId(0), SubmitId(9)));
+    run.register(1, "h").unwrap();
+    run.start().unwrap();
+    run.schedule();
+    assert_eq!(
+        run.take("started"),
+        [""; 0],
+        "a may run elsewhere, so the category is full"
+    );
+    assert!(!run.master.is_finished() && run.master.stranded().is_none());
+    run.event(Event::Forget(TaskId(0)));
+    assert_eq!(run.take("started"), ["1 10 on 1"]);
+    run.end(1, 10, 0);
+    assert_eq!(run.take("started"), ["0 11 on 1"]);
+}
+
+#[test]
+fn prefilled_tasks_of_a_lost_worker_may_have_started() {
+    let text: String = (0..20).map(|n| format!("TASK t{n:02} x\n")).collect();
+    let mut run = Run::dynamic(&text, ONE_ATTEMPT);
+    run.master = run.master.with_prefill();
+    run.register(1, "h").unwrap();
+    run.start().unwrap();
+    run.schedule();
+    let short = Outcome::new(0, Duration::from_millis(4));
+    run.finish_after(1, 1, short).unwrap();
+    run.schedule();
+    run.lines();
+    assert!(run.master.has_prefilled());
+    run.event(Event::Lost(Rank(1)));
+    assert_eq!(run.take("evicted"), ["1 2 on 1", "2 3 on 1", "3 4 on 1"]);
+    assert!(!run.master.has_prefilled());
+}

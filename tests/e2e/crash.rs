@@ -1,0 +1,37 @@
+//! Rounds of the crash harness (`cargo xtask crash`): programs are killed, the disk gets full, directories
+//! disappear. `PMC_CRASH_ROUNDS` sets the number of rounds (default 60), `PMC_CRASH_SEED` the first seed.
+
+use std::time::Duration;
+
+use testutils::crash::{self, Settings};
+
+fn setting(name: &str, default: u64) -> u64 {
+    let value = std::env::var(name).ok();
+    value.map_or(default, |value| value.parse().expect("a number"))
+}
+
+#[test]
+#[ignore = "takes time: tests/run e2e"]
+fn faults_lose_double_and_leave_nothing() {
+    let settings = Settings {
+        programs: testutils::programs::directory().to_owned(),
+        rounds: setting("PMC_CRASH_ROUNDS", 60),
+        seed: setting("PMC_CRASH_SEED", 1),
+        limit: Duration::MAX,
+        only: None,
+    };
+    let report = crash::run(&settings, &mut |findings, kept| {
+        for finding in findings {
+            println!("{finding}");
+        }
+        if let Some(kept) = kept {
+            println!("    kept: {}", kept.display());
+        }
+    });
+    println!("{report}");
+    assert!(
+        report.findings.is_empty(),
+        "see above; repeat with PMC_CRASH_SEED"
+    );
+    assert!(report.skipped.is_empty(), "a part was not tested, see above");
+}
