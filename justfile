@@ -24,6 +24,15 @@ check:
 test *STEPS:
     tests/run {{STEPS}}
 
+# Known defects of libraries, with a copy of github.com/rustsec/advisory-db in DIR (needs cargo-audit)
+audit DIR:
+    cargo audit --no-fetch --db {{DIR}}
+
+# Does a test fail for each small change of the code? One of N changes in FILES of PACKAGE (needs cargo-mutants)
+mutants PACKAGE FILES SHARD="0/8" *ARGS:
+    nice -n 19 cargo mutants --jobs 1 --timeout 240 --package {{PACKAGE}} --file '{{FILES}}' \
+        --shard {{SHARD}} --sharding round-robin --output target {{ARGS}}
+
 # Fuzz the readers of files and messages with libFuzzer, SECONDS for each ENTRY (needs a C++ compiler)
 fuzz SECONDS="60" *ENTRIES:
     fuzz/run {{SECONDS}} {{ENTRIES}}

@@ -2,9 +2,9 @@
 
 #[cfg(feature = "mpi")]
 mod mpi;
+mod with_agents;
 
 use std::ffi::{OsStr, OsString};
-use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ use crate::driver::{Aborted, RunError, RunSummary};
 use crate::exit;
 use crate::interrupt::Interrupt;
 use crate::launch::{self, Launch};
+use crate::logging::print;
 use crate::options::WorkerOptions;
 use crate::run::{LocalRun, run_local};
 use crate::signals::{self, Process};
@@ -46,6 +47,12 @@ pub fn main(words: Vec<OsString>, environment: Vec<(OsString, OsString)>) -> Exi
         }
         Ok(args) => {
             let worker = args.worker_options(environment);
+            if args.agent {
+                return with_agents::agent(&args, arguments, worker);
+            }
+            if args.agents.is_some() {
+                return with_agents::master(&args, &program, worker, &launch);
+            }
             match launch {
                 Launch::Alone => alone(&args, &program, worker),
                 Launch::Launched { .. } => launched(&args, &program, worker, &launch),
@@ -164,9 +171,4 @@ fn conclude(result: &Result<RunSummary, RunError>) -> ExitCode {
 fn refuse(message: &str) -> ExitCode {
     print(&format!("{message}\n"));
     ExitCode::from(exit::FAILURE)
-}
-
-/// Prints to stderr. If that fails, there is no other place for a message.
-fn print(text: &str) {
-    let _ = std::io::stderr().write_all(text.as_bytes());
 }

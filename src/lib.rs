@@ -7,6 +7,7 @@
     expect(dead_code, reason = "some parts serve only the MPI transport")
 )]
 
+mod agent;
 mod app;
 mod cli;
 pub mod control;

@@ -4,6 +4,7 @@
 //! error, so events with the target `fatal` are printed as fatal.
 
 use std::fmt;
+use std::io::Write as _;
 
 use tracing::{Event, Level, Subscriber, level_filters::LevelFilter};
 use tracing_subscriber::fmt::format::Writer;
@@ -12,6 +13,11 @@ use tracing_subscriber::registry::LookupSpan;
 
 /// Target of events that are printed as `[fatal]`.
 pub const FATAL: &str = "fatal";
+
+/// Prints to stderr. If that fails, there is no other place for a message.
+pub fn print(text: &str) {
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}
 
 /// Prints log lines of this process to stderr. `verbosity` is the number of `-v` minus the number of `-q`; 0
 /// is the level info.

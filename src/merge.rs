@@ -1,8 +1,10 @@
 //! Merges the output files of the workers at the end of a run.
 
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::ops::RangeInclusive;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::AccessFlags;
@@ -52,23 +54,13 @@ impl Merge<'_> {
     /// A file cannot be opened, read or written. The files of the workers are still there, and destinations
     /// that are appended to are as before, so that the next run can merge.
     pub fn run(&self) -> Result<(), MergeError> {
-        let out = Destination::open("stdout", self.stdout, self.append)?;
-        let err = if self.stderr == self.stdout {
-            None
-        } else {
-            Some(Destination::open("stderr", self.stderr, self.append)?)
-        };
-        let ranks = self.ranks();
-        let err_file = err.as_ref().map_or(&out.file, |err| &err.file);
-        let copied = ranks
-            .clone()
-            .try_for_each(|rank| self.copy(rank, &out.file, err_file));
-        if copied.is_err() {
-            out.restore();
-            err.iter().for_each(Destination::restore);
-            return copied;
-        }
-        for rank in ranks {
+        let note = Note::new(self.worker_files);
+        note.undo();
+        note.write(self);
+        let merged = self.copy_all();
+        note.remove();
+        merged?;
+        for rank in self.ranks() {
             for path in self.paths(rank) {
                 if let Err(error) = std::fs::remove_file(&path) {
                     tracing::warn!("Unable to remove {}: {}", path.display(), reason(&error));
@@ -76,6 +68,25 @@ impl Merge<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Copies all files of the workers, or leaves the destinations as they were.
+    fn copy_all(&self) -> Result<(), MergeError> {
+        let out = Destination::open("stdout", self.stdout, self.append)?;
+        let err = if self.stderr == self.stdout {
+            None
+        } else {
+            Some(Destination::open("stderr", self.stderr, self.append)?)
+        };
+        let err_file = err.as_ref().map_or(&out.file, |err| &err.file);
+        let copied = self
+            .ranks()
+            .try_for_each(|rank| self.copy(rank, &out.file, err_file));
+        if copied.is_err() {
+            out.restore();
+            err.iter().for_each(Destination::restore);
+        }
+        copied
     }
 
     /// Ranks of the workers, and the next ones that have files.
@@ -98,6 +109,62 @@ impl Merge<'_> {
             worker_stdout(self.worker_files, rank),
             worker_stderr(self.worker_files, rank),
         ]
+    }
+}
+
+/// A file beside those of the workers, while these are merged: how long the destinations were before. If the
+/// run is killed meanwhile, the next one begins there, and no output is repeated. Without the file, some would
+/// be repeated; none is ever lost.
+struct Note(PathBuf);
+
+impl Note {
+    fn new(worker_files: &Path) -> Self {
+        let mut path = worker_files.as_os_str().to_owned();
+        path.push(".merging");
+        Self(path.into())
+    }
+
+    /// Takes back what a killed run has merged. The files of its workers are still there.
+    fn undo(&self) {
+        let text = std::fs::read(&self.0).unwrap_or_default();
+        for line in text.split_inclusive(|byte| *byte == 0) {
+            let Some((length, path)) = line
+                .strip_suffix(&[0])
+                .and_then(|line| Some(line.split_at(line.iter().position(|byte| *byte == b' ')?)))
+            else {
+                continue;
+            };
+            let length = std::str::from_utf8(length)
+                .ok()
+                .and_then(|text| text.parse::<u64>().ok());
+            let file = OpenOptions::new().write(true).open(OsStr::from_bytes(&path[1..]));
+            if let (Some(length), Ok(file)) = (length, file)
+                && file
+                    .metadata()
+                    .is_ok_and(|data| data.is_file() && data.len() > length)
+            {
+                let _ = file.set_len(length);
+            }
+        }
+    }
+
+    fn write(&self, merge: &Merge<'_>) {
+        let mut text = Vec::new();
+        for target in [merge.stdout, merge.stderr] {
+            let Target::File(path) = target else { continue };
+            let present = path.metadata().ok().filter(std::fs::Metadata::is_file);
+            let length = present.filter(|_| merge.append).map_or(0, |data| data.len());
+            text.extend_from_slice(format!("{length} ").as_bytes());
+            text.extend_from_slice(path.as_os_str().as_bytes());
+            text.push(0);
+        }
+        if !text.is_empty() {
+            let _ = std::fs::write(&self.0, text);
+        }
+    }
+
+    fn remove(&self) {
+        let _ = std::fs::remove_file(&self.0);
     }
 }
 
@@ -247,6 +314,34 @@ mod tests {
         append().unwrap();
         assert_eq!(fs::read_to_string(out).unwrap(), "before\nout 1\nout 2\n");
         assert_eq!(fs::read_to_string(err).unwrap(), "err 1\nerr 2\n");
+    }
+
+    #[test]
+    fn a_merge_that_was_killed_is_not_repeated() {
+        let folder = tempfile::tempdir().unwrap();
+        let dag = files(folder.path());
+        let (out, err) = (folder.path().join("o"), folder.path().join("e"));
+        fs::write(&out, "before\n").unwrap();
+        let (stdout, stderr) = (Target::File(out.clone()), Target::File(err.clone()));
+        let merge = Merge {
+            worker_files: &dag,
+            workers: 2,
+            stdout: &stdout,
+            stderr: &stderr,
+            append: true,
+        };
+        // Killed after it has copied some files.
+        Note::new(&dag).write(&merge);
+        fs::write(&out, "before\nout 1\nou").unwrap();
+        fs::write(&err, "err 1\n").unwrap();
+        merge.run().unwrap();
+        assert_eq!(fs::read_to_string(out).unwrap(), "before\nout 1\nout 2\n");
+        assert_eq!(fs::read_to_string(err).unwrap(), "err 1\nerr 2\n");
+        assert_eq!(
+            fs::read_dir(folder.path()).unwrap().count(),
+            2,
+            "nothing else is left"
+        );
     }
 
     #[test]

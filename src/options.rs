@@ -15,6 +15,9 @@ const DEFAULT_DRAIN_GRACE: Duration = Duration::from_secs(8);
 /// Default of [`Options::disk_reserve`], in MiB: small, so that only full file systems hold a run.
 const DEFAULT_DISK_RESERVE_MIB: u64 = 8;
 
+/// Default of [`Options::crash_limit`].
+const DEFAULT_CRASH_LIMIT: u32 = 5;
+
 /// Default of [`WorkerOptions::forward_limit`]: 1 GiB.
 pub const DEFAULT_FORWARD_LIMIT: u64 = 1 << 30;
 
@@ -36,6 +39,8 @@ pub struct Options {
     pub more_memory_percent: u32,
     /// Stop after this number of failed tasks; 0 means no limit.
     pub max_failures: u32,
+    /// A task has failed when this number of agents were lost while it ran; 0 means no limit.
+    pub crash_limit: u32,
     /// Categories and the maximum numbers of their running tasks, instead of those in the DAG file.
     pub max_jobs: Vec<(Vec<u8>, NonZeroU32)>,
     /// Wall time of the run, in minutes.
@@ -164,6 +169,7 @@ impl Options {
             tries: 1,
             more_memory_percent: 100,
             max_failures: 0,
+            crash_limit: DEFAULT_CRASH_LIMIT,
             max_jobs: Vec::new(),
             max_wall_minutes: None,
             drain_grace: DEFAULT_DRAIN_GRACE,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::driver::{self, Observer, RunError, RunSummary};
 use crate::interrupt::Interrupt;
 use crate::options::{Options, WorkerOptions};
+use crate::transport::agents::{AgentMaster, AgentOptions};
 use crate::transport::local::{LocalMaster, LocalWorker, LocalWorkerSetup};
 use crate::worker::{self, KillSwitch, Shared};
 
@@ -43,5 +44,27 @@ pub fn run_local(
         }
     };
     let mut transport = LocalMaster::start(run.workers, interrupt, worker::GRACE, setup)?;
+    driver::run_combining(&mut transport, &run.options, interrupt, observer)
+}
+
+/// A run whose tasks run in agents.
+#[derive(Clone, Debug)]
+pub struct AgentRun {
+    /// What to run.
+    pub options: Options,
+    /// The agents.
+    pub agents: AgentOptions,
+}
+
+/// Runs a DAG in agents; otherwise like [`run_local`].
+///
+/// # Errors
+/// The run could not begin or had to be aborted. The rescue file lists the tasks that are done.
+pub fn run_with_agents(
+    run: &AgentRun,
+    interrupt: &Interrupt,
+    observer: &mut Observer<'_>,
+) -> Result<RunSummary, RunError> {
+    let mut transport = AgentMaster::new(run.agents.clone(), interrupt);
     driver::run_combining(&mut transport, &run.options, interrupt, observer)
 }

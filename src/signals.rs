@@ -28,12 +28,16 @@ pub enum Process {
     Master,
     /// A worker, a process of a launcher.
     Worker,
+    /// An agent: asked to end, it leaves its run.
+    Agent,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Request {
     Nothing,
     Drain,
+    /// As `Drain`, however often.
+    Leave,
     Stop,
 }
 
@@ -42,6 +46,7 @@ impl Process {
         match (self, signal) {
             // Launchers send it to all processes.
             (Self::Worker, SIGUSR1) => Request::Nothing,
+            (Self::Agent, SIGTERM | SIGUSR1) => Request::Leave,
             (Self::Alone | Self::Master, SIGUSR1) | (Self::Alone, SIGTERM) => Request::Drain,
             // A worker passes the request on to the master.
             (Self::Master | Self::Worker, SIGTERM) if !from_parent => Request::Drain,
@@ -72,6 +77,7 @@ pub fn catch(interrupt: &Arc<Interrupt>, process: Process) -> io::Result<()> {
                 match process.request(signal, by_parent.load(Ordering::Acquire)) {
                     Request::Nothing => {}
                     Request::Drain => interrupt.drain(signal),
+                    Request::Leave => interrupt.drain_for_worker(signal),
                     Request::Stop => interrupt.raise(signal),
                 }
             }

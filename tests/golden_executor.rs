@@ -1,4 +1,4 @@
-//! The executor does what the original did in the golden cases, on threads of one process.
+//! The executor does what the original did in the golden cases, on threads of one process and in an agent.
 
 use testutils::golden::{self, Case, executor};
 
@@ -14,6 +14,27 @@ fn executor_does_what_the_original_did() {
     // Most cases wait most of the time.
     golden::check("executor", 4 * golden::processors(), |case| {
         executor::compare(case, &start)
+    });
+}
+
+/// One agent on this machine, with a slot for each worker of the original.
+fn start_agent(ranks: u32) -> Vec<String> {
+    let slots = (ranks - 1).to_string();
+    let program = testutils::programs::path("pegasus-mpi-cluster");
+    let words = [program, "--agents", "1", "--launch", "local", "--slots", &slots];
+    words.map(str::to_owned).to_vec()
+}
+
+/// Cases that are refused before the first agent joins. The files for the output of workers are then missing.
+const WITHOUT_WORKERS: [&str; 3] = ["cli-errors", "dag-rejected", "redirect-same"];
+
+#[test]
+fn executor_with_an_agent_does_what_the_original_did() {
+    golden::check("executor", 4 * golden::processors(), |case| {
+        let mut problems = executor::compare(case, &start_agent);
+        let has_no_files = WITHOUT_WORKERS.contains(&case.name.as_str());
+        problems.retain(|problem| !has_no_files || problem.what != "files");
+        problems
     });
 }
 

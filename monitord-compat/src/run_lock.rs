@@ -4,7 +4,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -104,18 +104,25 @@ pub enum DagLockError {
     Replace(io::Error),
 }
 
-/// Locks the DAG of a submit directory for as long as the file is open. If the plan was being replaced, the
+/// The lock of a DAG. Dropping it releases the lock.
+#[derive(Debug)]
+pub struct DagGuard {
+    _dag: File,
+    _beside: Option<File>,
+}
+
+/// Locks the DAG of a submit directory for as long as the result lives. If the plan was being replaced, the
 /// new plan is put in its place first.
 ///
 /// # Errors
 /// The DAG cannot be opened or is locked, or the new plan cannot be put in its place.
-pub fn lock_dag(path: &Path) -> Result<File, DagLockError> {
+pub fn lock_dag(path: &Path) -> Result<DagGuard, DagLockError> {
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
     let dir = dir.unwrap_or(Path::new("."));
     loop {
         let file = OpenOptions::new().read(true).write(true).open(path);
         let file = file.map_err(DagLockError::Open)?;
-        lock(&file).map_err(DagLockError::Held)?;
+        let beside = lock_against_runs(&file, path).map_err(DagLockError::Held)?;
         if replacement::is_pending(dir) {
             replacement::finish(dir, path.file_name().unwrap_or_default()).map_err(DagLockError::Replace)?;
         }
@@ -123,9 +130,59 @@ pub fn lock_dag(path: &Path) -> Result<File, DagLockError> {
         let is_same = |now: std::fs::Metadata| (now.dev(), now.ino()) == (own.dev(), own.ino());
         // Another DAG may have taken the place of the one that was opened.
         if path.metadata().is_ok_and(is_same) {
-            return Ok(file);
+            return Ok(DagGuard {
+                _dag: file,
+                _beside: beside,
+            });
         }
     }
+}
+
+/// Locks a DAG, or the file beside it, or both.
+///
+/// Any user who may read the DAG can lock it for reading, which would keep the owner from running it. In that
+/// case a second file takes the place of the DAG: only those who may write the DAG can open it. Whoever locks
+/// one of the two looks at the other one after that, so two runs cannot miss each other.
+fn lock_against_runs(dag: &File, path: &Path) -> Result<Option<File>, Errno> {
+    let beside = beside(path);
+    match lock(dag) {
+        Ok(()) => match pmc_files::open_for_writing(&beside, OpenOptions::new().read(true).write(true)) {
+            Ok(file) => lock(&file).map(|()| Some(file)),
+            // This is the usual case.
+            Err(_) => Ok(None),
+        },
+        Err(held) if !is_read_locked(dag) => Err(held),
+        Err(held) => {
+            let mode = dag.metadata().map_or(0, |data| data.mode()) & 0o222;
+            let mut options = OpenOptions::new();
+            options
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600 | mode | mode << 1);
+            let file = pmc_files::open_for_writing(&beside, &mut options).map_err(|_| held)?;
+            lock(&file)?;
+            match lock(dag) {
+                Err(held) if !is_read_locked(dag) => Err(held),
+                _ => Ok(Some(file)),
+            }
+        }
+    }
+}
+
+/// Returns the file that is locked in place of a DAG.
+fn beside(dag: &Path) -> PathBuf {
+    let mut name = dag.as_os_str().to_owned();
+    name.push(".lock");
+    name.into()
+}
+
+/// Returns whether the locks of a file are those of readers, which no run takes.
+fn is_read_locked(file: &File) -> bool {
+    let mut query = whole_file(libc::F_WRLCK);
+    let asked = fcntl(file, FcntlArg::F_OFD_GETLK(&mut query));
+    asked.is_ok() && libc::c_int::from(query.l_type) == libc::F_RDLCK
 }
 
 /// Locks a whole file for as long as it is open.
@@ -139,6 +196,10 @@ pub fn lock(file: &File) -> Result<(), Errno> {
 /// Returns whether a file is locked, as a DAG is while its executor runs. `None` if that is unknown.
 #[must_use]
 pub fn is_locked(path: &Path) -> Option<bool> {
+    Some(is_file_locked(path)? || is_file_locked(&beside(path)) == Some(true))
+}
+
+fn is_file_locked(path: &Path) -> Option<bool> {
     let file = pmc_files::open(path).ok()?;
     // Asks without locking, as a lock would disturb the executor.
     let mut query = whole_file(libc::F_RDLCK);
@@ -172,6 +233,53 @@ fn read_holder(file: &mut File) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn dag() -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.dag");
+        std::fs::write(&path, "TASK a /bin/true\n").unwrap();
+        (dir, path)
+    }
+
+    /// Locks a file as somebody can who may only read it.
+    fn read_lock(path: &Path) -> File {
+        let file = File::open(path).unwrap();
+        fcntl(&file, FcntlArg::F_OFD_SETLK(&whole_file(libc::F_RDLCK))).unwrap();
+        file
+    }
+
+    #[test]
+    fn two_runs_exclude_each_other() {
+        let (dir, path) = dag();
+        let first = lock_dag(&path).unwrap();
+        assert_eq!(is_locked(&path), Some(true));
+        assert!(matches!(lock_dag(&path), Err(DagLockError::Held(_))));
+        drop(first);
+        assert_eq!(is_locked(&path), Some(false));
+        drop(lock_dag(&path).unwrap());
+        assert_eq!(
+            std::fs::read_dir(dir.path()).unwrap().count(),
+            1,
+            "no second file"
+        );
+    }
+
+    #[test]
+    fn a_reader_does_not_stop_a_run() {
+        let (_dir, path) = dag();
+        let reader = read_lock(&path);
+        let first = lock_dag(&path).unwrap();
+        assert_eq!(is_locked(&path), Some(true));
+        assert!(matches!(lock_dag(&path), Err(DagLockError::Held(_))));
+        drop(reader);
+        // The second run gets the lock of the DAG, and looks beside it.
+        assert!(matches!(lock_dag(&path), Err(DagLockError::Held(_))));
+        drop(first);
+        let second = lock_dag(&path).unwrap();
+        assert!(matches!(lock_dag(&path), Err(DagLockError::Held(_))));
+        drop(second);
+        assert_eq!(beside(&path).metadata().unwrap().mode() & 0o777, 0o600);
+    }
 
     #[test]
     fn the_error_names_the_holder() {

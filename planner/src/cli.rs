@@ -15,7 +15,7 @@ use crate::request::{Environment, Request};
 
 use options::Options;
 pub use print::{preview_text, result_json, result_text, submitted_text};
-pub use resolve::parse_subworkflow_options;
+pub use resolve::{parse_subworkflow_options, shown_arguments};
 
 /// What the command line asks for.
 #[derive(Clone, Debug)]
@@ -112,12 +112,18 @@ fn explain(arguments: &[String], environment: &Environment) -> Result<Invocation
     let mut jobs = options.words;
     let directory = |word: &String| environment.working_dir.join(word);
     match jobs.last().map(directory) {
-        Some(dir) if dir.is_dir() && (jobs.len() > 1 || is_plan(&dir)) => {
+        Some(dir) if names_directory(&jobs, &dir, &environment.working_dir) => {
             jobs.pop();
             Ok(Invocation::Explain(dir.components().collect(), jobs))
         }
         _ => Ok(Invocation::Explain(environment.working_dir.clone(), jobs)),
     }
+}
+
+/// Returns whether the last word is a directory, right or wrong, and not a job. No job has a slash in its name.
+fn names_directory(words: &[String], dir: &Path, working_dir: &Path) -> bool {
+    let is_path = words.last().is_some_and(|word| word.contains('/'));
+    is_path || dir.is_dir() && (words.len() > 1 || is_plan(dir) || !is_plan(working_dir))
 }
 
 /// Returns whether a directory has a plan. A job may have the name of another directory.

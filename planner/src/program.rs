@@ -116,6 +116,11 @@ fn explain(dir: &Path, jobs: &[String]) -> u8 {
         Ok(request) => request,
         Err(e) => return fail(&e.to_string(), 1),
     };
+    if !pmc_files::is_of_user(dir) {
+        message(format_args!(
+            "{NAME}: note: another user has made this plan; your catalogs, properties and variables may lead to another one"
+        ));
+    }
     for file in recipe::changed(dir, &request) {
         message(format_args!(
             "{NAME}: warning: {} has changed since the plan was made: this is what a plan would be now",

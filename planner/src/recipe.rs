@@ -31,7 +31,7 @@ pub struct Recipe {
 #[derive(Debug, thiserror::Error)]
 pub enum RecipeError {
     /// The file cannot be read.
-    #[error("{} is not a submit directory of pmc-plan: cannot read {PROPERTIES} in it: {source}", dir.display())]
+    #[error("{} is not a submit directory of pmc-plan: cannot read {PROPERTIES} in it: {}", dir.display(), pmc_dag::reason(.source))]
     Unreadable {
         /// Directory.
         dir: PathBuf,

@@ -336,7 +336,8 @@ fn jobs_may_end_the_run_and_have_limited_categories() -> Outcome {
     let case = chain(&profiles(
         "dagman: {ABORT-DAG-ON: 3 RETURN 0, CATEGORY: Sim}, pegasus: {pmc_task_arguments: -t 2}",
     ));
-    let limits = "-Ddagman.sim.maxjobs=4 -Ddagman.stagein.maxjobs=1 -Ddagman.cleanup.maxjobs=0";
+    let limits =
+        "-Ddagman.maxjobs=9 -Ddagman.sim.maxjobs=4 -Ddagman.stagein.maxjobs=1 -Ddagman.cleanup.maxjobs=0";
     let plan = case.plan(&format!("{LINE} {limits}"))?;
     assert_eq!(
         options(&plan, "first_A"),
@@ -346,7 +347,7 @@ fn jobs_may_end_the_run_and_have_limited_categories() -> Outcome {
     assert_eq!(options(&plan, "clean_up_local_level_4_0"), "");
     let dag = std::fs::read_to_string(&plan.planned.dag)?;
     assert!(
-        dag.contains("\nMAXJOBS sim 4\nMAXJOBS stagein 1\n\nEDGE "),
+        dag.contains("\nMAXJOBS * 9\nMAXJOBS sim 4\nMAXJOBS stagein 1\n\nEDGE "),
         "{dag}"
     );
     assert_eq!(plan.dag.category_limits(), [4, 1]);

@@ -149,7 +149,7 @@ fn explanations_before_and_after_planning_are_equal() {
     assert!(ok);
     for part in [
         "work_A: runs work (job A, workflow.yml:4)",
-        "memory      4096 MB, from the profile pegasus::memory of the job",
+        "memory      4096 MiB, from the profile pegasus::memory of the job",
         "cores       1, the default",
         "in: from stage_in_remote_local_0_0, copied from file://",
         "else from http://far.example.org/in at far",
@@ -172,7 +172,7 @@ fn explanations_before_and_after_planning_are_equal() {
     assert!(!err.contains("has changed"), "{err}");
     case.put("workflow.yml", &WORKFLOW.replace("4096", "8192"));
     let (after, err, ok) = run(&case, &["explain", "A", &dir]);
-    assert!(ok && after.contains("8192 MB"), "{after}");
+    assert!(ok && after.contains("8192 MiB"), "{after}");
     assert!(
         err.contains("workflow.yml has changed since the plan was made"),
         "{err}"
@@ -181,6 +181,18 @@ fn explanations_before_and_after_planning_are_equal() {
     assert!(!ok && err.contains("did you mean work_A?"), "{err}");
     let (_, err, ok) = run(&case, &["explain", "A"]);
     assert!(!ok && err.contains("is not a submit directory"), "{err}");
+    for words in [
+        &["explain", "submit"][..],
+        &["explain", "A", "submit"],
+        &["explain", "A", "no/submit"],
+    ] {
+        let (_, err, ok) = run(&case, words);
+        let last = words.last().expect("a word");
+        assert!(
+            !ok && err.contains(&format!("{last} is not a submit directory of pmc-plan")),
+            "{err}"
+        );
+    }
 }
 
 #[test]

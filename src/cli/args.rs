@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
+use super::Agents;
+
 /// The command line and the environment, not yet interpreted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RawArgs {
@@ -84,6 +86,30 @@ pub struct RawArgs {
     pub forward_limit_mib: Option<u32>,
     /// `--workers`: number of workers of a run without an MPI launcher.
     pub workers: Option<u32>,
+    /// `PMC_HOST_MEMORY`, `PMC_HOST_CPUS` and `PMC_HOST_GPUS` of an agent.
+    pub host_environment: [u32; 3],
+    /// `--master-timeout`, in seconds.
+    pub master_timeout: Option<f64>,
+    /// `--agent`: this process is an agent.
+    pub agent: bool,
+    /// The endpoint file of an agent.
+    pub endpoint: Option<PathBuf>,
+    /// `PMC_ENDPOINT`.
+    pub endpoint_value: Option<OsString>,
+    /// `--agents`.
+    pub agents: Option<Agents>,
+    /// `--launch`.
+    pub launch: Option<OsString>,
+    /// `--slots`.
+    pub slots: Option<u32>,
+    /// `--agent-timeout`, in seconds.
+    pub agent_timeout: Option<f64>,
+    /// `--start-with`: agents to wait for before the first task.
+    pub start_with: Option<u32>,
+    /// `--crash-limit`; 0 means no limit.
+    pub crash_limit: Option<u32>,
+    /// `--join-timeout`, in seconds.
+    pub join_timeout: Option<f64>,
 }
 
 /// A text to print to stderr instead of running a DAG, and the exit code.

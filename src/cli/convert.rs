@@ -24,6 +24,9 @@ impl RawArgs {
         options.tries = self.tries.unwrap_or(1);
         options.more_memory_percent = self.more_memory_percent.unwrap_or(100);
         options.max_failures = self.max_failures;
+        if let Some(limit) = self.crash_limit {
+            options.crash_limit = limit;
+        }
         options.max_jobs.clone_from(&self.max_jobs);
         options.max_wall_minutes = self.max_wall_time.filter(|minutes| *minutes > 0.0);
         if let Some(seconds) = self.drain_grace {

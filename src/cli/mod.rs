@@ -3,11 +3,13 @@
 //! The grammar is that of pegasus-mpi-cluster 5.1. Every option is one word, and its value is the next word.
 //! Options may stand before or after the DAG file. The last one wins.
 
+mod agents;
 mod args;
 mod convert;
 mod help;
 mod number;
 mod options;
+mod values;
 mod version;
 
 use std::ffi::{OsStr, OsString};
@@ -16,6 +18,7 @@ use std::path::PathBuf;
 
 use crate::options::SERVER_VARIABLES;
 
+pub use agents::Agents;
 pub use args::{EarlyExit, RawArgs};
 pub use options::{OPTIONS, OptionSpec, Section};
 pub use version::version;
@@ -41,8 +44,22 @@ pub fn parse(
         return Err(help(0));
     }
     let mut args = RawArgs::default();
-    read_environment(&mut args, environment)?;
-    args.dag = read_words(&mut args, words)?.ok_or_else(|| help(1))?;
+    read_environment(&mut args, &environment)?;
+    if words.iter().any(|word| word == "--agent") {
+        // What the command line of the master says about hosts counts before the environment of an agent.
+        args.host_environment = [
+            std::mem::take(&mut args.host_memory),
+            std::mem::take(&mut args.host_cpus),
+            std::mem::take(&mut args.host_gpus),
+        ];
+    }
+    args.endpoint_value = environment("PMC_ENDPOINT");
+    let file = read_words(&mut args, words)?;
+    if args.agent {
+        args.endpoint = file;
+    } else {
+        args.dag = file.ok_or_else(|| help(1))?;
+    }
     Ok(args)
 }
 
@@ -55,9 +72,9 @@ fn read_environment(
         Some(text) => number::unsigned(&text).ok_or_else(|| EarlyExit::invalid_value(name)),
         None => Ok(0),
     };
-    args.host_script = environment("PMC_HOST_SCRIPT").and_then(options::path);
+    args.host_script = environment("PMC_HOST_SCRIPT").and_then(values::path);
     args.host_name = match environment("PMC_HOST_NAME") {
-        Some(name) => options::host_name(&name, "PMC_HOST_NAME")?,
+        Some(name) => values::host_name(&name, "PMC_HOST_NAME")?,
         None => None,
     };
     args.home = environment("HOME").map(PathBuf::from);

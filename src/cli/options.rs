@@ -2,10 +2,10 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::PathBuf;
 
+use super::agents;
 use super::args::{EarlyExit, RawArgs};
-use super::number;
+use super::values::{at_least, float, host_name, integer, path, seconds, unsigned};
 use super::version::version;
 
 /// One option.
@@ -225,6 +225,62 @@ pub const OPTIONS: &[OptionSpec] = &[
         "no-forward-journal",
         |args| args.no_forward_journal = true,
         "Keep no journal of forwarded data; a crash may then duplicate or cut data",
+    )
+    .additional(),
+    value(
+        "agents",
+        "N|HOSTS",
+        agents::set_agents,
+        "Run tasks in this number of agents, or in one on each of these hosts",
+    )
+    .additional(),
+    value(
+        "launch",
+        "HOW",
+        agents::set_launch,
+        "Start the agents: local, ssh, srun, pbsdsh, mpiexec, flux, blaunch or a command",
+    )
+    .additional(),
+    value("slots", "N", agents::set_slots, "Tasks of an agent at a time").additional(),
+    flag(
+        "agent",
+        |args| args.agent = true,
+        "Be an agent; the file is the endpoint",
+    )
+    .additional(),
+    value(
+        "agent-timeout",
+        "SECONDS",
+        agents::set_agent_timeout,
+        "An agent that is silent for this time is lost [default: 30]",
+    )
+    .additional(),
+    value(
+        "start-with",
+        "N",
+        agents::set_start_with,
+        "Start with the first task when N agents are there [default: 1]",
+    )
+    .additional(),
+    value(
+        "crash-limit",
+        "N",
+        agents::set_crash_limit,
+        "A task has failed if N agents were lost while it ran; 0: no limit [default: 5]",
+    )
+    .additional(),
+    value(
+        "master-timeout",
+        "SECONDS",
+        agents::set_master_timeout,
+        "Time that agents wait for another master if theirs has died [default: 600]",
+    )
+    .additional(),
+    value(
+        "join-timeout",
+        "SECONDS",
+        agents::set_join_timeout,
+        "Time for agents and master to find each other [default: 300]",
     )
     .additional(),
 ];
@@ -447,50 +503,6 @@ fn set_runtime_limit(args: &mut RawArgs, value: &OsStr) -> Set {
 fn set_drain_grace(args: &mut RawArgs, value: &OsStr) -> Set {
     args.drain_grace = Some(seconds(value, "--drain-grace")?);
     Ok(())
-}
-
-/// A path, unless the word is empty: scripts pass an empty one for "none".
-pub(super) fn path(word: OsString) -> Option<PathBuf> {
-    (!word.is_empty()).then(|| word.into())
-}
-
-/// A name for logs, whose words are separated by blanks. An empty one means none.
-pub(super) fn host_name(value: &OsStr, source: &str) -> Result<Option<String>, EarlyExit> {
-    let name = value.to_str().ok_or_else(|| EarlyExit::invalid_value(source))?;
-    if name.contains(|c: char| c.is_whitespace() || c.is_control() || c == '"') {
-        return Err(EarlyExit::invalid_value(source));
-    }
-    Ok((!name.is_empty()).then(|| name.to_owned()))
-}
-
-fn integer(value: &OsStr, message: &str) -> Result<i64, EarlyExit> {
-    number::integer(value.as_bytes()).ok_or_else(|| EarlyExit::refuse(message))
-}
-
-/// The number, capped at `u32::MAX`.
-fn at_least(minimum: i64, number: i64, message: &str) -> Result<u32, EarlyExit> {
-    if number < minimum {
-        return Err(EarlyExit::refuse(message));
-    }
-    Ok(u32::try_from(number).unwrap_or(u32::MAX))
-}
-
-fn unsigned(value: &OsStr, option: &str) -> Result<u32, EarlyExit> {
-    number::unsigned(value.as_bytes()).ok_or_else(|| EarlyExit::invalid_value(option))
-}
-
-fn float(value: &OsStr, option: &str) -> Result<f64, EarlyExit> {
-    number::float(value.as_bytes()).ok_or_else(|| EarlyExit::invalid_value(option))
-}
-
-fn seconds(value: &OsStr, option: &str) -> Result<f64, EarlyExit> {
-    let seconds = float(value, option)?;
-    // Also false for a number that is none.
-    if seconds >= 0.0 {
-        Ok(seconds)
-    } else {
-        Err(EarlyExit::invalid_value(option))
-    }
 }
 
 /// Applies one option; `words` are those behind it.

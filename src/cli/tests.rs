@@ -90,6 +90,29 @@ fn wrong_words_are_refused() {
             "--max-jobs db=0 a.dag",
             "--max-jobs must be CATEGORY=N with an N of at least 1\n",
         ),
+        (
+            "--agents , a.dag",
+            "--agents must be a number of agents, or names of hosts with commas\n",
+        ),
+        (
+            "--agents 0 a.dag",
+            "--agents must be at least 1 and at most 100000\n",
+        ),
+        (
+            "--agents n,m,n a.dag",
+            "--agents names the host n twice: one agent runs there, give it more --slots\n",
+        ),
+        ("--slots 0 a.dag", "At least one worker process is required\n"),
+        (
+            "--slots 10001 a.dag",
+            "--slots must be at least 1 and at most 10000\n",
+        ),
+        (
+            "--agent-timeout 0 a.dag",
+            "--agent-timeout must be at least 1 second and at most a day\n",
+        ),
+        ("--start-with 0 a.dag", "--start-with must be at least 1\n"),
+        ("--crash-limit x a.dag", "Invalid value for --crash-limit\n"),
         ("--workers many a.dag", "Invalid value for --workers\n"),
         ("--workers 99999 a.dag", "--workers must be at most 10000\n"),
     ] {
@@ -103,7 +126,9 @@ fn every_option_is_stored() {
                 --host-cpus 4 --host-gpus 3 --strict-limits --max-wall-time 0.5 --jobstate-log --monitord-hack \
                 --no-resource-log --no-sleep-on-recv --maxfds 9 --keep-affinity --set-affinity --workers 3 \
                 --no-forward-journal --sync-interval 20 --drain-grace 2.5 --host-name node7 --disk-reserve 100 --forward-limit 7 \
-                --watch-memory --more-memory 1.5 --runtime-limit 60 --max-jobs db=2 --max-jobs a=b=1";
+                --watch-memory --more-memory 1.5 --runtime-limit 60 --max-jobs db=2 --max-jobs a=b=1 \
+                --agents n1,n2 --launch ssh --slots 4 --start-with 2 --crash-limit 0 --agent-timeout 9 \
+                --join-timeout 8 --master-timeout 7";
     let args = parse_with(line, &[("PMC_KICKSTART", "exec")]).unwrap();
     let expected = RawArgs {
         dag: "a.dag".into(),
@@ -146,6 +171,18 @@ fn every_option_is_stored() {
         runtime_limit: Some(60.0),
         drain_grace: Some(2.5),
         workers: Some(3),
+        agents: Some(Agents::Hosts(vec!["n1".to_owned(), "n2".to_owned()])),
+        launch: Some("ssh".into()),
+        slots: Some(4),
+        start_with: Some(2),
+        crash_limit: Some(0),
+        agent_timeout: Some(9.0),
+        join_timeout: Some(8.0),
+        master_timeout: Some(7.0),
+        agent: false,
+        endpoint: None,
+        endpoint_value: None,
+        host_environment: [0; 3],
     };
     assert_eq!(args, expected);
 }
@@ -242,4 +279,14 @@ fn version_skips_later_words() {
         }) => assert!(text.starts_with("Version: ")),
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn an_agent_has_an_endpoint_and_no_dag() {
+    let environment = [("PMC_HOST_CPUS", "4"), ("PMC_ENDPOINT", "value")];
+    let args = parse_with("--agent x.dag.endpoint --host-cpus 2", &environment).unwrap();
+    assert_eq!((args.agent, args.endpoint), (true, Some("x.dag.endpoint".into())));
+    assert_eq!((args.host_cpus, args.host_environment), (2, [0, 4, 0]));
+    let args = parse_with("--agent", &environment).unwrap();
+    assert_eq!((args.endpoint, args.endpoint_value), (None, Some("value".into())));
 }

@@ -35,7 +35,7 @@ impl<T: CombiningTransport> Combine for CombinedLoop<'_, '_, T> {
         let driver = &mut *self.driver;
         let mut work = || {
             while let Some((from, message)) = messages.pop_front() {
-                driver.out.transport.note_received(&message);
+                driver.out.transport.note_received(from, &message);
                 driver.handle(from, message)?;
             }
             driver.advance()

@@ -23,14 +23,16 @@ impl<T: MasterTransport> Driver<'_, T> {
         if let Some(minutes) = self.options.max_wall_minutes {
             tracing::info!("Setting max walltime to {minutes:.6} minutes");
         }
-        while !self.master.may_start() {
+        self.check_nodes()?;
+        while !self.may_start() {
             if let Some(aborted) = self.aborted_early() {
                 return Ok(End::Aborted(aborted));
             }
             self.receive()?;
+            self.check_nodes()?;
         }
-        self.master.start(&mut self.out)?;
-        while self.options.host_script && self.prepared < self.out.transport.workers() {
+        self.start_workers()?;
+        while self.options.host_script && self.prepared < self.master.workers() {
             if let Some(aborted) = self.aborted_early() {
                 return Ok(End::Aborted(aborted));
             }
@@ -70,6 +72,10 @@ impl<T: MasterTransport> Driver<'_, T> {
         // must not run again.
         self.out.logs.flush_rescue()?;
         self.master.schedule(&mut self.out);
+        if self.out.transport.is_dynamic() {
+            self.check_nodes()?;
+            self.check_stranded()?;
+        }
         if tracing::enabled!(tracing::Level::TRACE) {
             self.log_waiting();
         }
@@ -109,7 +115,13 @@ impl<T: MasterTransport> Driver<'_, T> {
     /// Returns when the loop has to act if nothing happens before.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let drained = self.drain.as_ref().and_then(|drain| drain.until);
-        let times = [self.deadline, drained, self.drain_at, self.disk.next_check()];
+        let times = [
+            self.deadline,
+            drained,
+            self.drain_at,
+            self.disk.next_check(),
+            self.nodes.next_check,
+        ];
         times.into_iter().flatten().min()
     }
 
@@ -163,6 +175,9 @@ impl<T: MasterTransport> Driver<'_, T> {
     }
 
     pub(super) fn handle(&mut self, from: Rank, message: ToMaster) -> Result<(), RunError> {
+        let Some(message) = self.keep_early(from, message) else {
+            return Ok(());
+        };
         let event = match message {
             ToMaster::Register(registration) => {
                 if tracing::enabled!(tracing::Level::TRACE) {
@@ -181,6 +196,7 @@ impl<T: MasterTransport> Driver<'_, T> {
                 self.interrupt.drain_for_worker(SIGTERM);
                 return Ok(());
             }
+            ToMaster::Finished(result) if self.is_ignored(from, result.submit) => return Ok(()),
             ToMaster::Finished(result) => {
                 let result = self.forward(from, result)?;
                 let exit = self.abort_exit(from, &result);
@@ -190,6 +206,8 @@ impl<T: MasterTransport> Driver<'_, T> {
             }
             ToMaster::Retracted { submits } => Event::Retracted(from, submits),
             ToMaster::Failed { message } => Event::Failed(from, message),
+            ToMaster::Running(attempt) => return self.adopt(from, attempt),
+            ToMaster::Node(change) => return self.note_change(from, &change),
         };
         Ok(self.master.handle(event, &mut self.out)?)
     }
@@ -199,6 +217,8 @@ impl<T: MasterTransport> Driver<'_, T> {
             return Err(error.into());
         }
         self.out.logs.flush()?;
-        self.note_written()
+        self.note_written()?;
+        self.out.transport.settle();
+        Ok(())
     }
 }

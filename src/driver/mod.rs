@@ -14,6 +14,7 @@ mod event_loop;
 mod events;
 
 mod memory;
+mod nodes;
 mod outbox;
 mod position;
 mod report;
@@ -34,6 +35,7 @@ pub use report::{Aborted, FailedTask, RunSummary};
 use self::conclusion::End;
 use self::disk::DiskWatch;
 use self::drain::Drain;
+use self::nodes::Nodes;
 use self::outbox::DriverOutbox;
 use self::setup::Setup;
 use crate::control::Control;
@@ -96,8 +98,9 @@ fn start<T: MasterTransport>(
     observer: &mut Observer<'_>,
     event_loop: Loop<T>,
 ) -> Result<RunSummary, RunError> {
-    let setup = Setup::new(options, transport.workers(), transport.supports_prefill());
+    let setup = Setup::new(options, transport);
     let result = setup.and_then(|mut setup| {
+        transport.begin()?;
         let database = Database::start(options, &setup.dag)?;
         setup.reporter = database.as_ref().map(Database::reporter);
         let result = Driver::new(setup, transport, options, interrupt, observer).run(event_loop);
@@ -144,6 +147,7 @@ struct Driver<'a, T> {
     /// A task has ended the run.
     task_abort: Option<Aborted>,
     disk: DiskWatch,
+    nodes: Nodes,
     /// The task and reason of the last message about a waiting task.
     waiting: Option<(TaskId, WaitReason)>,
     /// From the moment when all workers are ready to the end of the last task.
@@ -189,6 +193,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             drain: None,
             task_abort: None,
             disk: DiskWatch::new(options),
+            nodes: Nodes::default(),
             waiting: None,
             makespan: Duration::ZERO,
             prepared: 0,

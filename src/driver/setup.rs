@@ -17,6 +17,7 @@ use crate::logs::Logs;
 use crate::merge;
 use crate::options::{Options, Stdio};
 use crate::scheduler::{Master, MasterConfig, Workers};
+use crate::transport::MasterTransport;
 
 /// When the run began.
 #[derive(Clone, Copy)]
@@ -39,7 +40,7 @@ pub(super) struct Setup {
 
 impl Setup {
     /// Opens everything in the order of the original, so that the first failure leaves the same files behind.
-    pub(super) fn new(options: &Options, workers: u32, prefill: bool) -> Result<Self, RunError> {
+    pub(super) fn new(options: &Options, transport: &impl MasterTransport) -> Result<Self, RunError> {
         let begin = Begin {
             at: Instant::now(),
             time: Local::now().fixed_offset(),
@@ -69,7 +70,7 @@ impl Setup {
         tracing::debug!("Open files limit = {limit}");
         let max_open = shared_files::max_open(options.max_fds, limit)?;
         tracing::info!("Setting max cached files = {max_open}");
-        tracing::info!("Master starting with {workers} workers");
+        tracing::info!("Master starting with {} workers", transport.workers());
         logs.start(options, &done)?;
         logs.flush()?;
         durability::end_recovery(recovered, &mut logs)?;
@@ -77,11 +78,16 @@ impl Setup {
         let config = MasterConfig {
             max_attempts: options.tries,
             max_failures: options.max_failures,
-            crash_limit: 0,
+            crash_limit: options.crash_limit,
         };
-        let mut master = Master::new(Arc::clone(&dag), done, Workers::Fixed(workers), config);
+        let workers = if transport.is_dynamic() {
+            Workers::Dynamic
+        } else {
+            Workers::Fixed(transport.workers())
+        };
+        let mut master = Master::new(Arc::clone(&dag), done, workers, config);
         master = master.with_more_memory(options.more_memory_percent);
-        if prefill {
+        if transport.supports_prefill() {
             master = master.with_prefill();
         }
         Ok(Self {

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use monitord_compat::run_lock::{DagLockError, lock, lock_dag};
+use monitord_compat::run_lock::{DagGuard, DagLockError, lock, lock_dag};
 use nix::errno::Errno;
 use nix::libc;
 use pmc_dag::reason;
@@ -14,7 +14,7 @@ use pmc_dag::reason;
 /// the process closes another descriptor of the same file. The two exclude each other.
 #[derive(Debug)]
 pub struct DagLock {
-    _file: File,
+    _guard: DagGuard,
 }
 
 /// Why there is no lock. `Display` is the text of the original.
@@ -42,7 +42,7 @@ impl DagLock {
     pub fn acquire(path: &Path) -> Result<Self, LockError> {
         let own_path = || path.to_owned();
         match lock_dag(path) {
-            Ok(file) => Ok(Self { _file: file }),
+            Ok(guard) => Ok(Self { _guard: guard }),
             Err(DagLockError::Open(source)) => {
                 let path = own_path();
                 let is_refused = matches!(

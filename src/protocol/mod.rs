@@ -44,6 +44,37 @@ pub enum ToMaster {
     /// The worker was asked to end by SIGTERM: the run should drain. The worker continues until the master
     /// ends it.
     Terminating,
+    /// The worker runs this attempt, which an earlier master started.
+    Running(RunningAttempt),
+    /// This has become of the worker's agent. The transport says it, or the agent itself.
+    Node(NodeChange),
+}
+
+/// A running attempt that an earlier master started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunningAttempt {
+    /// Its number.
+    pub submit: SubmitId,
+    /// Name of its task.
+    #[serde(with = "serde_bytes")]
+    pub task: Vec<u8>,
+    /// Numbers of its CPUs, if it has a block of CPUs.
+    pub cpu_set: Vec<u32>,
+    /// Numbers of its GPUs.
+    pub gpu_set: Vec<u32>,
+}
+
+/// What has become of an agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NodeChange {
+    /// It does not answer, but may come back.
+    Silent,
+    /// It answers again.
+    Back,
+    /// It was asked to end: it gets no more tasks.
+    Leaving,
+    /// It will not come back, and its tasks have ended.
+    Lost,
 }
 
 /// A worker's host and its resources.

@@ -41,7 +41,7 @@ impl Master {
 
     /// Starts the first task that fits. Returns `None` if there is no such task.
     fn start_next(&mut self, out: &mut impl Outbox) -> Option<()> {
-        if self.hosts.free_slots() == 0 || self.queue.len() == 0 {
+        if self.hosts.free_slots() == 0 || self.queue.len() == 0 || self.has_max_jobs() {
             return None;
         }
         let shape = self
@@ -57,6 +57,13 @@ impl Master {
         self.started(task, submit, host, grant, out);
         out.send(rank, ToWorker::Run(Box::new(assignment)));
         Some(())
+    }
+
+    /// True if as many tasks run as the DAG allows.
+    pub(super) fn has_max_jobs(&self) -> bool {
+        self.dag
+            .max_jobs()
+            .is_some_and(|limit| self.running >= limit as usize)
     }
 
     /// Builds the message that makes a worker run a task.

@@ -174,7 +174,9 @@ impl Master {
         };
         self.registered += 1;
         self.present += 1;
-        if is_new {
+        if self.phase == Phase::Registering {
+            // The start records all hosts that have come by then.
+        } else if is_new {
             self.record_resources(host, out);
         } else {
             self.record_capacity(host, describes, false, out);
@@ -305,6 +307,9 @@ impl Master {
 
     /// Records that a worker has come or gone, and the whole host if it is the first or last one.
     fn record_capacity(&self, host: u32, whole: bool, gone: bool, out: &mut impl Outbox) {
+        if self.phase == Phase::Registering {
+            return;
+        }
         let host = self.hosts.get(host);
         let (cpus, memory_mb) = if whole {
             (host.cpus, host.memory_mb)

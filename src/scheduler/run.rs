@@ -289,6 +289,10 @@ impl Master {
                 let task = String::from_utf8_lossy(self.dag.name(task)).into_owned();
                 return Err(MasterError::NoCapableHost { task });
             }
+        } else {
+            for host in 0..self.hosts.all().len() as u32 {
+                self.record_resources(host, out);
+            }
         }
         self.phase = Phase::Started;
         Ok(())

@@ -1,6 +1,7 @@
 //! Small runs, step by step.
 
 mod nodes;
+mod prefill;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -584,4 +585,6 @@ fn waiting_tasks_have_reasons() {
     assert_eq!(waiting("-c 2", "-c 3").as_deref(), Some(cpus));
     let memory = "it requests 60 MiB, and at most 50 MiB are free on a host";
     assert_eq!(waiting("-m 50", "-m 60").as_deref(), Some(memory));
+    let limit = "as many tasks run as the DAG allows (MAXJOBS *)";
+    assert_eq!(waiting("", "x\nTASK c x\nMAXJOBS * 1\n#").as_deref(), Some(limit));
 }

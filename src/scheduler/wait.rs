@@ -13,6 +13,8 @@ pub enum WaitReason {
     Held,
     /// As many tasks of its category run as its limit allows.
     Category,
+    /// As many tasks run as the DAG allows.
+    MaxJobs,
     /// All workers are busy.
     Slots,
     /// No host with a free slot has that many free CPUs and GPUs.
@@ -36,6 +38,7 @@ impl fmt::Display for WaitReason {
         match *self {
             Self::Held => f.write_str("the run is held"),
             Self::Category => f.write_str("its category is full (MAXJOBS)"),
+            Self::MaxJobs => f.write_str("as many tasks run as the DAG allows (MAXJOBS *)"),
             Self::Slots => f.write_str("all slots are busy"),
             Self::Cpus { cpus, gpus: 0 } => {
                 write!(
@@ -77,7 +80,9 @@ impl Master {
             return Some((self.queue.first_closed(&self.nodes)?, WaitReason::Category));
         };
         let request = self.queue.shape(next).request;
-        let reason = if self.hosts.free_slots() == 0 {
+        let reason = if self.has_max_jobs() {
+            WaitReason::MaxJobs
+        } else if self.hosts.free_slots() == 0 {
             WaitReason::Slots
         } else {
             match self.hosts.most_free_memory(request.cpus, request.gpus) {

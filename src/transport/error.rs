@@ -43,6 +43,21 @@ pub enum TransportError {
         /// What is wrong with it.
         source: DecodeError,
     },
+    /// The endpoint file cannot be written.
+    #[error(transparent)]
+    Endpoint(#[from] pmc_link::EndpointError),
+    /// The list of agents cannot be used.
+    #[error("Unable to use the list of agents: {}", pmc_dag::reason(.0))]
+    Roster(io::Error),
+    /// Agents cannot reach this process.
+    #[error(transparent)]
+    Server(#[from] pmc_link::ServerError),
+    /// Agents cannot be started.
+    #[error(transparent)]
+    Launch(#[from] super::agents::LaunchError),
+    /// No agent has come.
+    #[error("{0}")]
+    NoAgents(super::agents::Missing),
     /// MPI counts bytes with 32 bits.
     #[error("Message of {0} bytes is too long for MPI")]
     TooLong(usize),

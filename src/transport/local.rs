@@ -123,8 +123,8 @@ impl MasterTransport for LocalMaster {
 
     fn receive(&mut self, timeout: Duration) -> Result<Option<(Rank, ToMaster)>, TransportError> {
         let received = self.combiner.receive(timeout);
-        if let Some((_, message)) = &received {
-            self.note_received(message);
+        if let Some((from, message)) = &received {
+            self.note_received(*from, message);
         }
         Ok(received)
     }
@@ -164,7 +164,7 @@ impl CombiningTransport for LocalMaster {
         Arc::clone(&self.combiner)
     }
 
-    fn note_received(&mut self, message: &ToMaster) {
+    fn note_received(&mut self, _: Rank, message: &ToMaster) {
         let stored = match message {
             ToMaster::Finished(result) => result.stored_len(),
             _ => 0,

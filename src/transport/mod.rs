@@ -1,14 +1,15 @@
 //! Carries messages between master and workers: one trait for each side, and one implementation for each way.
 
+pub mod agents;
 pub mod combiner;
 mod error;
 pub mod local;
 #[cfg(feature = "mpi")]
 pub mod mpi;
-mod parts;
+pub(crate) mod parts;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use combiner::Combiner;
 pub use error::TransportError;
@@ -30,6 +31,33 @@ pub enum WaitPolicy {
 pub trait MasterTransport {
     /// Number of workers; their ranks are `1..=workers()`.
     fn workers(&self) -> u32;
+    /// Begins to receive workers, if they come by themselves. The run lock is held from now on.
+    ///
+    /// # Errors
+    /// No worker can come.
+    fn begin(&mut self) -> Result<(), TransportError> {
+        Ok(())
+    }
+    /// True if workers come and go during the run.
+    fn is_dynamic(&self) -> bool {
+        false
+    }
+    /// True if enough workers have come for the first task. `registered` is the number of those that have
+    /// registered and are there.
+    fn may_start(&self, _registered: u32) -> bool {
+        true
+    }
+    /// Checks whether awaited workers have come. Returns when to call this next.
+    ///
+    /// # Errors
+    /// No worker will come.
+    fn check(&mut self) -> Result<Option<Instant>, TransportError> {
+        Ok(None)
+    }
+    /// How long to wait for other workers if those that are there cannot run what is left.
+    fn patience(&self) -> Duration {
+        Duration::ZERO
+    }
     /// Sends a message without waiting until the receiver takes it.
     fn send(&mut self, to: Rank, message: ToWorker) -> Result<(), TransportError>;
     /// Returns the next message of any worker. Waits at most `timeout`. `None` if no message came by then, or
@@ -40,6 +68,9 @@ pub trait MasterTransport {
     /// Returns whether prefill pays: messages take so long that workers should have short tasks in advance.
     /// Such workers answer [`ToWorker::Retract`].
     fn supports_prefill(&self) -> bool;
+    /// Notes that what all messages so far say is in the rescue file and the forward journal: workers need
+    /// not keep it any more.
+    fn settle(&mut self) {}
     /// Returns the bytes sent to and received from workers so far.
     fn traffic(&self) -> Traffic;
     /// Waits until all workers have closed their files and ended; they have been sent [`ToWorker::Shutdown`]
@@ -53,7 +84,7 @@ pub trait CombiningTransport: MasterTransport + Send {
     /// Returns the combiner to which workers submit their messages.
     fn combiner(&self) -> Arc<Combiner>;
     /// Counts a message that came through the combiner.
-    fn note_received(&mut self, message: &ToMaster);
+    fn note_received(&mut self, from: Rank, message: &ToMaster);
 }
 
 /// A worker's side.

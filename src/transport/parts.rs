@@ -17,7 +17,7 @@ const MEMORY_BYTES: usize = 64 << 20;
 
 /// Passes large data of a message to `send`, in order, a chunk at a time. The message then only names the
 /// lengths. If data cannot be read, the receiver notices that it is missing, and the attempt fails.
-pub(super) fn send_ahead(
+pub(crate) fn send_ahead(
     message: &mut ToMaster,
     mut send: impl FnMut(&[u8]) -> Result<(), TransportError>,
 ) -> Result<(), TransportError> {
@@ -51,7 +51,7 @@ pub(super) fn send_ahead(
 
 /// Data that has come ahead of its message.
 #[derive(Debug)]
-pub(super) struct Arrivals {
+pub(crate) struct Arrivals {
     spool: Spool,
     /// Data of each sender; `None` if it could not be stored.
     queues: FxHashMap<Rank, Option<Queue>>,
@@ -59,7 +59,7 @@ pub(super) struct Arrivals {
 
 impl Arrivals {
     /// Large data is in files without names in `folder`.
-    pub(super) fn new(folder: &Path) -> Self {
+    pub(crate) fn new(folder: &Path) -> Self {
         Self {
             spool: Spool::new(folder, MEMORY_BYTES),
             queues: FxHashMap::default(),
@@ -67,7 +67,7 @@ impl Arrivals {
     }
 
     /// Stores a part. If that fails, the attempt will fail; the reason is logged.
-    pub(super) fn add(&mut self, from: Rank, part: &[u8]) {
+    pub(crate) fn add(&mut self, from: Rank, part: &[u8]) {
         let queue = self.queues.entry(from).or_insert_with(|| Some(Queue::default()));
         if let Some(stored) = queue
             && let Err(error) = self.spool.add(stored, part)
@@ -78,7 +78,7 @@ impl Arrivals {
     }
 
     /// Puts the data into the message that it belongs to. Data that is missing stays [`Payload::Sent`].
-    pub(super) fn complete(&mut self, from: Rank, message: &mut ToMaster) {
+    pub(crate) fn complete(&mut self, from: Rank, message: &mut ToMaster) {
         let ToMaster::Finished(result) = message else {
             return;
         };

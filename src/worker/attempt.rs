@@ -8,10 +8,11 @@ use pmc_dag::reason;
 
 use super::ended::{Ended, describe_end};
 use super::error::{Failure, WorkerError};
-use super::forward::{self, Pipes, Room};
+use super::forward::{self, ForwardError, Pipes, Room};
 use super::kill::KillSwitch;
 use super::memory;
 use super::process::Process;
+use super::strays;
 use super::watch::Watch;
 use crate::options::{WorkerOptions, folder};
 use crate::protocol::{Assignment, EXECUTOR_FAILURE, ForwardedData};
@@ -114,6 +115,9 @@ impl Attempt<'_> {
         let mut room = Room::new(folder(&self.options.worker_files), self.options.forward_limit);
         let piped = pipes.read(&mut room, self.kill, watch);
         let signalled = self.kill.wait(process.leader(), watch);
+        if let Err(ForwardError::Held(pipes)) = &piped {
+            strays::kill_writers(pipes);
+        }
         let Ended {
             mut status,
             peak_kib,

@@ -14,6 +14,7 @@ use pmc_dag::{Forward, reason};
 use pmc_spawn::FIRST_KEPT;
 
 use super::kill::KillSwitch;
+use super::strays::PipeId;
 use super::watch::Watch;
 use crate::payload::{Queue, Spool, SpoolError};
 use crate::protocol::ForwardedData;
@@ -27,6 +28,9 @@ const MEMORY_BYTES: usize = 1 << 20;
 
 /// Default interval between checks for an abort while pipes are read.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How long pipes are read after the task was killed: what it has written is there already.
+const AFTER_KILL: Duration = Duration::from_millis(200);
 
 const BUFFER_BYTES: usize = 64 << 10;
 
@@ -42,6 +46,8 @@ pub(super) enum ForwardError {
         .0 >> 20
     )]
     TooMuch(u64),
+    #[error("processes that it has left behind held its pipes, and were killed")]
+    Held(Vec<PipeId>),
     #[error("stat failed on file {}: {}", .0.display(), reason(.1))]
     Stat(PathBuf, io::Error),
     #[error("{} is not a file", .0.display())]
@@ -85,7 +91,7 @@ impl<'a> Pipes<'a> {
         names.zip(FIRST_KEPT..)
     }
 
-    /// Reads until all writers have closed their ends, or the run is aborted. After an error the pipes are
+    /// Reads until all writers have closed their ends, the task is killed, or the run is aborted. After an error the pipes are
     /// closed: a task that goes on writing gets SIGPIPE.
     pub(super) fn read(
         mut self,
@@ -105,7 +111,15 @@ impl<'a> Pipes<'a> {
         let interval = watch.interval().unwrap_or(POLL_INTERVAL);
         let timeout = PollTimeout::try_from(interval).unwrap_or(PollTimeout::ZERO);
         let mut last_poll = Instant::now();
-        while !open.is_empty() && !kill.is_aborted() {
+        let mut killed: Option<Instant> = None;
+        while !open.is_empty() {
+            if kill.is_killed() {
+                killed.get_or_insert_with(Instant::now);
+            }
+            if kill.is_aborted() || killed.is_some_and(|killed| killed.elapsed() >= AFTER_KILL) {
+                let held = open.iter().filter_map(|pipe| PipeId::of(&self.read[*pipe]));
+                return Err(ForwardError::Held(held.collect()));
+            }
             if last_poll.elapsed() >= interval {
                 watch.poll();
                 last_poll = Instant::now();
@@ -304,8 +318,8 @@ mod tests {
         let kill = KillSwitch::new();
         kill.terminate();
         let mut room = Room::new(Path::new("."), 0);
-        pipes.read(&mut room, &kill, &mut NoWatch).unwrap();
-        assert_eq!(room.finish(), []);
+        let read = pipes.read(&mut room, &kill, &mut NoWatch);
+        assert!(matches!(read, Err(ForwardError::Held(pipes)) if pipes.len() == 1));
         drop(held);
     }
 }

@@ -10,6 +10,7 @@ use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 use pmc_spawn::Child;
 
+use super::strays::Strays;
 use super::watch::Watch;
 use crate::protocol::SubmitId;
 use crate::transport::local::StopTask;
@@ -81,6 +82,8 @@ struct State {
     group: Option<Pid>,
     /// The group was sent a signal.
     signalled: bool,
+    /// The signal was SIGKILL.
+    killed: bool,
     aborted: bool,
     /// Number of threads that wait for the end of the group.
     waiters: u32,
@@ -100,10 +103,13 @@ impl KillSwitch {
         if self.wait_idle_awake(limit) {
             return false;
         }
+        let strays = self.strays();
         self.state().signal_group(Signal::SIGTERM);
+        strays.terminate();
         if !self.wait_idle(grace) {
             self.state().signal_group(Signal::SIGKILL);
         }
+        strays.kill();
         true
     }
 
@@ -128,7 +134,20 @@ impl KillSwitch {
 
     /// Kills the running task. Other tasks may start afterwards.
     pub(super) fn end_now(&self) {
+        let strays = self.strays();
         self.state().signal_group(Signal::SIGKILL);
+        strays.kill();
+    }
+
+    /// Returns the processes of the running task that have left its group.
+    fn strays(&self) -> Strays {
+        let group = self.state().group;
+        group.map(Strays::of).unwrap_or_default()
+    }
+
+    /// Returns whether SIGKILL was sent to the task that runs or ran last.
+    pub(super) fn is_killed(&self) -> bool {
+        self.state().killed
     }
 
     /// Starts a process that leads its own group. `None` after an abort.
@@ -140,6 +159,7 @@ impl KillSwitch {
         Some(start().inspect(|leader| {
             state.group = Some(leader.pid());
             state.signalled = false;
+            state.killed = false;
         }))
     }
 
@@ -208,6 +228,7 @@ impl State {
     fn signal_group(&mut self, signal: Signal) {
         if let Some(group) = self.group {
             self.signalled = true;
+            self.killed |= signal == Signal::SIGKILL;
             // It may have ended by itself.
             let _ = killpg(group, signal);
         }

@@ -16,6 +16,7 @@ mod process;
 mod program;
 mod runner;
 mod stdio;
+mod strays;
 mod task_server;
 mod watch;
 

@@ -79,6 +79,18 @@ pub enum LoadError {
         /// Why.
         source: UrlError,
     },
+    /// Properties of another user name a database.
+    #[error(
+        "{}: {key}: the properties of another user do not choose where you write; name the database with --dest, or \
+         the properties with --conf",
+        path.display()
+    )]
+    OthersProperties {
+        /// File of the properties.
+        path: PathBuf,
+        /// Property.
+        key: &'static str,
+    },
     /// The environment has settings for PostgreSQL that are not supported.
     #[error(transparent)]
     Client(#[from] ClientError),

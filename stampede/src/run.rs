@@ -197,7 +197,7 @@ impl Run {
     /// Replaces [`Destination::AsPlanned`] by the destination in the properties.
     ///
     /// # Errors
-    /// The properties cannot be read, or their URL is not supported.
+    /// The properties cannot be read, their URL is not supported, or they are those of another user.
     pub fn destination(
         &self,
         requested: &Destination,
@@ -209,6 +209,9 @@ impl Run {
         let (path, urls) = self.database_urls(conf)?;
         match urls.workflow {
             None => Ok(Destination::BesideLog),
+            Some((key, _)) if conf.is_none() && !pmc_files::is_of_trusted_user(&path) => {
+                Err(LoadError::OthersProperties { path, key })
+            }
             Some((key, url)) => {
                 destination::read_url(&url).map_err(|source| LoadError::Url { path, key, source })
             }
@@ -222,7 +225,8 @@ impl Run {
         Properties::parse(&String::from_utf8_lossy(&text.unwrap_or_default()))
     }
 
-    /// Returns the list of all workflows: `default` unless the properties name another.
+    /// Returns the list of all workflows: `default` unless the properties name another. Those of another user
+    /// do not count.
     #[must_use]
     pub fn dashboard(
         &self,
@@ -230,8 +234,9 @@ impl Run {
         conf: Option<&Path>,
         notice: &mut dyn FnMut(Notice),
     ) -> Option<PathBuf> {
-        let urls = self.database_urls(conf).map(|(_, urls)| urls).unwrap_or_default();
-        let Some((key, url)) = urls.dashboard else {
+        let (path, urls) = self.database_urls(conf).unwrap_or_default();
+        let is_trusted = conf.is_some() || pmc_files::is_of_trusted_user(&path);
+        let Some((key, url)) = urls.dashboard.filter(|_| is_trusted) else {
             return Some(default.to_owned());
         };
         let reason = match destination::read_url(&url) {

@@ -26,4 +26,5 @@ mod stampede;
 mod submit;
 mod support;
 mod transfer;
+mod two_users;
 mod views;

@@ -51,3 +51,21 @@ fn a_forged_reply_does_not_count() {
     assert!(!run.text("x.dag.rescue").contains("DONE"), "{log}");
     assert!(!run.path("ran").exists(), "{log}");
 }
+
+/// A job whose output is captured leaves a process in a session of its own.
+#[test]
+fn a_limit_ends_what_a_job_has_left_behind() {
+    let leave = "setsid sleep 1000 & echo $! >pid.$PMC_TASK;";
+    let run = Run::new(&[
+        sh("-T 0.2 -f OUT=all.txt KS", &format!("{leave} echo data")),
+        sh("-T 0.2 KS", &format!("{leave} wait")),
+    ]);
+    let output = run.run(1, &[]);
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{log}");
+    assert!(!run.text("x.dag.rescue").contains("DONE"), "{log}");
+    for name in ["pid.t0", "pid.t1"] {
+        let stray = run.wait_for_pid(name);
+        assert!(wait(|| !is_running(stray)), "{name}: {log}");
+    }
+}

@@ -382,3 +382,53 @@ fn messages_in_the_output_decide_on_success() {
         }
     }
 }
+
+/// Leaves a process in a session of its own, which holds the task's pipe and its output.
+const LEAVE: &str = "setsid sleep 1000 & echo $! > sleep.$1; mv sleep.$1 pid.$1; echo data >&$OUT";
+
+fn assert_gone(run: &Run, name: &str) {
+    let stray: i32 = run.read(name).trim().parse().unwrap();
+    let started = Instant::now();
+    // Only init can reap it, so this may take a while.
+    while is_running(stray) {
+        assert!(
+            started.elapsed() < Duration::from_secs(30),
+            "{stray} is still there"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_limit_ends_what_holds_the_pipe_in_a_session_of_its_own() {
+    let dag = "TASK leaves -T 0.2 -f OUT=all.txt ./leave.sh leaves\n\
+         TASK stays -T 0.2 ./stay.sh\nTASK next -p -1 -f OUT=all.txt ./next.sh\n";
+    let run = Run::new(dag);
+    run.script("leave.sh", LEAVE);
+    run.script("stay.sh", "setsid sleep 1000 & echo $! > pid.stays; wait");
+    run.script("next.sh", "echo next >&$OUT");
+    let output = run.run(&["--workers", "1", "x.dag"]);
+    let log = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{log}");
+    assert!(
+        log.contains("Task leaves: processes that it has left behind held its pipes"),
+        "{log}"
+    );
+    assert_eq!(run.done(), ["next"], "{log}");
+    // Killed processes may have written a part.
+    assert_eq!(run.read("all.txt"), "next\n");
+    assert_gone(&run, "pid.leaves");
+    assert_gone(&run, "pid.stays");
+}
+
+#[test]
+fn the_end_of_a_drain_ends_what_holds_the_pipe_in_a_session_of_its_own() {
+    let run = Run::new("TASK leaves -f OUT=all.txt ./leave.sh leaves\n");
+    run.script("leave.sh", LEAVE);
+    let child = run.start(&["--workers", "1", "--drain-grace", "0.2", "x.dag"]);
+    run.wait_for("pid.leaves");
+    signal(&child, Signal::SIGTERM);
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(1));
+    assert!(run.done().is_empty() && !run.path().join("all.txt").exists());
+    assert_gone(&run, "pid.leaves");
+}

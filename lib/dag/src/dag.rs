@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::TaskId;
 use crate::names::{self, NameIndex};
-use crate::options::{AbortOn, CategoryId, Forward, OptionSet, Options, RareOptions, Request};
+use crate::options::{ALL_TASKS, AbortOn, CategoryId, Forward, OptionSet, Options, RareOptions, Request};
 
 /// A DAG, as read from its file.
 ///
@@ -21,6 +21,8 @@ pub struct Dag {
     pub(crate) options: Vec<Options>,
     /// By category.
     pub(crate) category_limits: Vec<u32>,
+    /// Maximum running tasks.
+    pub(crate) max_jobs: Option<u32>,
     pub(crate) names: NameIndex,
     pub(crate) first_child: Vec<u32>,
     pub(crate) children: Vec<TaskId>,
@@ -149,9 +151,19 @@ impl Dag {
         &self.category_limits
     }
 
-    /// Limits the running tasks of a category, instead of its MAXJOBS line. Returns false if no task has the
+    /// Maximum running tasks of the whole DAG, if it has a limit: `MAXJOBS * N`.
+    #[must_use]
+    pub fn max_jobs(&self) -> Option<u32> {
+        self.max_jobs
+    }
+
+    /// Limits the running tasks of a category, or of all tasks (`*`), instead of its MAXJOBS line. Returns false if no task has the
     /// category. Linear in the number of sets of options.
     pub fn limit_category(&mut self, name: &[u8], limit: NonZeroU32) -> bool {
+        if name == ALL_TASKS {
+            self.max_jobs = Some(limit.get());
+            return true;
+        }
         let has_name = |set: &&mut Options| set.rare.as_ref().is_some_and(|rare| rare.category == name);
         let mut members = self.options.iter_mut().filter(has_name).peekable();
         let Some(first) = members.peek().filter(|_| !name.is_empty()) else {

@@ -41,6 +41,9 @@ impl AbortOn {
     }
 }
 
+/// Name in MAXJOBS that stands for all tasks.
+pub(crate) const ALL_TASKS: &[u8] = b"*";
+
 /// Number of a category whose running tasks are limited, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CategoryId(pub u32);

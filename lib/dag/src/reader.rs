@@ -10,7 +10,7 @@ use crate::TaskId;
 use crate::dag::{Dag, Entry, NO_ID};
 use crate::error::{DagError, DagErrorKind};
 use crate::names::{self, NameIndex};
-use crate::options::{self, CategoryId, Options};
+use crate::options::{self, ALL_TASKS, CategoryId, Options};
 use crate::record::{Record, TaskRecord};
 use crate::text::lossy;
 use crate::trailer;
@@ -61,6 +61,7 @@ pub(crate) fn read(text: Vec<u8>) -> Result<Dag, DagError> {
         entries,
         option_sets,
         category_limits,
+        max_jobs,
         names,
         edges,
         ..
@@ -75,6 +76,7 @@ pub(crate) fn read(text: Vec<u8>) -> Result<Dag, DagError> {
         entries,
         options: option_sets,
         category_limits,
+        max_jobs,
         names,
         first_child,
         children,
@@ -99,6 +101,8 @@ struct Reader<'a> {
     known_sets: FxHashMap<Options, u32>,
     /// Maximum running tasks of each category.
     category_limits: Vec<u32>,
+    /// Maximum running tasks of all categories and without one.
+    max_jobs: Option<u32>,
     /// Numbers of these categories by name.
     categories: FxHashMap<Vec<u8>, CategoryId>,
 }
@@ -123,6 +127,7 @@ impl<'a> Reader<'a> {
             option_sets: vec![Options::default()],
             known_sets: FxHashMap::from_iter([(Options::default(), 0)]),
             category_limits: Vec::new(),
+            max_jobs: None,
             categories: FxHashMap::default(),
         }
     }
@@ -259,6 +264,10 @@ impl<'a> Reader<'a> {
 
     /// Sets the limit of a category. The last line of a category counts.
     fn max_jobs(&mut self, name: Vec<u8>, limit: u32) -> Result<(), DagError> {
+        if name == ALL_TASKS {
+            self.max_jobs = Some(limit);
+            return Ok(());
+        }
         let limits = &mut self.category_limits;
         let number =
             new_number(limits.len(), "categories").map_err(|kind| DagError::at(self.number, kind))?;

@@ -425,3 +425,12 @@ fn categories_have_limits() {
         "Invalid category '' for task a"
     );
 }
+
+#[test]
+fn all_tasks_may_have_a_limit() {
+    let mut dag = read("TASK a --category x /bin/a\nMAXJOBS * 4\nMAXJOBS x 2\nMAXJOBS * 3\n");
+    assert_eq!((dag.max_jobs(), dag.category_limits()), (Some(3), &[2][..]));
+    assert!(dag.limit_category(b"*", NonZeroU32::MIN));
+    assert_eq!(dag.max_jobs(), Some(1));
+    assert_eq!(read("TASK a /bin/a\n").max_jobs(), None);
+}

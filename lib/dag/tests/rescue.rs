@@ -40,6 +40,38 @@ fn files_written_by_hand_are_read() {
 }
 
 #[test]
+fn a_set_knows_whether_it_is_empty() {
+    let dag = dag(&["a"]);
+    assert!(DoneSet::new().is_empty());
+    assert!(!rescue::parse(b"DONE a\n", &dag).unwrap().is_empty());
+}
+
+#[test]
+fn at_most_three_unknown_tasks_are_named() {
+    let dag = dag(&["a"]);
+    let message = |text: &str| {
+        let done = rescue::parse(text.as_bytes(), &dag).unwrap();
+        done.unknown().unwrap().to_string()
+    };
+    assert!(message("DONE x\nDONE y\nDONE z\n").contains("x, y, z (from"));
+    assert!(message("DONE x\nDONE y\nDONE z\nDONE zz\n").contains("x, y, z, ... (from"));
+}
+
+#[test]
+fn a_writer_knows_the_length_of_its_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.rescue");
+    let mut writer = Writer::open_append(&path, &DoneSet::new()).unwrap();
+    for name in [&b"a"[..], b"bb", b"ccc"] {
+        writer.done(name).unwrap();
+        assert_eq!(writer.len(), fs::metadata(&path).unwrap().len());
+    }
+    writer.sync().unwrap();
+    let device = Writer::open_append(std::path::Path::new("/dev/null"), &DoneSet::new()).unwrap();
+    assert!(device.sync().is_err(), "a device cannot be synced");
+}
+
+#[test]
 fn error_messages_are_those_of_the_original() {
     let dag = dag(&["a", "b"]);
     for (text, message, line) in [

@@ -94,6 +94,18 @@ pub fn replaceable(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
+/// Returns whether a file belongs to the user of this process or to root. False if there is no such file.
+#[must_use]
+pub fn is_of_trusted_user(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|data| is_trusted(data.uid()))
+}
+
+/// Returns whether a file belongs to the user of this process. False if there is no such file.
+#[must_use]
+pub fn is_of_user(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|data| data.uid() == nix::unistd::geteuid().as_raw())
+}
+
 /// Returns whether links of a user are followed.
 fn is_trusted(user: u32) -> bool {
     user == 0 || user == nix::unistd::geteuid().as_raw()
@@ -175,6 +187,9 @@ mod tests {
         symlink(&file, &link).unwrap();
         std::os::unix::fs::lchown(&link, Some(65534), None).unwrap();
         assert_eq!(reason(open(&link)), "is a link of another user");
+        assert!(is_of_trusted_user(&file));
+        std::os::unix::fs::chown(&file, Some(65534), None).unwrap();
+        assert!(!is_of_trusted_user(&file));
     }
 
     #[test]

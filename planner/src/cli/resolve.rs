@@ -15,8 +15,9 @@ use crate::request::{
 };
 use crate::scheduler::Scheduler;
 
-/// Returns the command line for files that others may read.
-fn shown_arguments(arguments: &[String], environment: &Environment) -> String {
+/// Returns the words of a command line after the program, for files that others may read: without secrets.
+#[must_use]
+pub fn shown_arguments(arguments: &[String], environment: &Environment) -> String {
     let more = environment.variables.get(pmc_secrets::VARIABLE);
     let secrets = SecretNames::new(more.map(OsStr::new));
     secrets.hide_all(arguments.get(1..).unwrap_or_default()).join(" ")

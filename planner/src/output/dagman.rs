@@ -88,8 +88,11 @@ fn category(plan: &Plan<'_>, task: Task, profiles: &Profiles) -> Option<String> 
 pub(crate) fn push_limits(profiles: &Profiles, text: &mut String) -> Result<(), PlanError> {
     let mut problems = Vec::new();
     for (key, value) in profiles.of(Namespace::Dagman) {
-        let Some(category) = key.strip_suffix(MAX_JOBS).filter(|name| !name.is_empty()) else {
-            continue;
+        let category = match key.strip_suffix(MAX_JOBS) {
+            // The limit of the whole DAG.
+            _ if key == "maxjobs" => "*",
+            Some(name) if !name.is_empty() => name,
+            _ => continue,
         };
         match value.trim().parse::<u32>().map(NonZeroU32::new) {
             // As with DAGMan, 0 is no limit.

@@ -209,7 +209,10 @@ impl PlanLine {
         let mut request = self.parse()?;
         request.check_files = !arguments.no_check;
         request.runs_here = true;
-        request.arguments = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
+        let words: Vec<String> = std::env::args_os()
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect();
+        request.arguments = pmc_plan::cli::shown_arguments(&words, &self.environment);
         Ok(request)
     }
 

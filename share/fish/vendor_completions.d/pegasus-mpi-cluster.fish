@@ -18,6 +18,14 @@ complete -c pegasus-mpi-cluster -l disk-reserve -d 'Start no tasks while the dis
 complete -c pegasus-mpi-cluster -l forward-limit -d 'Fail tasks that forward more through their pipes; 0: no limit [default: 1024]' -r
 complete -c pegasus-mpi-cluster -l max-jobs -d 'Run at most N tasks of a category at a time; may be repeated' -r
 complete -c pegasus-mpi-cluster -l sync-interval -d 'Sync rescue file and forwarded data to disk this often; 0: never [default: 1000]' -r
+complete -c pegasus-mpi-cluster -l agents -d 'Run tasks in this number of agents, or in one on each of these hosts' -r
+complete -c pegasus-mpi-cluster -l launch -d 'Start the agents: local, ssh, srun, pbsdsh, mpiexec, flux, blaunch or a command' -r
+complete -c pegasus-mpi-cluster -l slots -d 'Tasks of an agent at a time' -r
+complete -c pegasus-mpi-cluster -l agent-timeout -d 'An agent that is silent for this time is lost [default: 30]' -r
+complete -c pegasus-mpi-cluster -l start-with -d 'Start with the first task when N agents are there [default: 1]' -r
+complete -c pegasus-mpi-cluster -l crash-limit -d 'A task has failed if N agents were lost while it ran; 0: no limit [default: 5]' -r
+complete -c pegasus-mpi-cluster -l master-timeout -d 'Time that agents wait for another master if theirs has died [default: 600]' -r
+complete -c pegasus-mpi-cluster -l join-timeout -d 'Time for agents and master to find each other [default: 300]' -r
 complete -c pegasus-mpi-cluster -s h -l help -d 'Print this message'
 complete -c pegasus-mpi-cluster -s V -l version -d 'Print version information'
 complete -c pegasus-mpi-cluster -s v -l verbose -d 'Increase logging level'
@@ -35,3 +43,4 @@ complete -c pegasus-mpi-cluster -l set-affinity -d 'Set CPU affinity for multico
 complete -c pegasus-mpi-cluster -l watch-memory -d 'End tasks whose processes use more memory than they request'
 complete -c pegasus-mpi-cluster -l stampede -d 'Write the STAMPEDE database during the run'
 complete -c pegasus-mpi-cluster -l no-forward-journal -d 'Keep no journal of forwarded data; a crash may then duplicate or cut data'
+complete -c pegasus-mpi-cluster -l agent -d 'Be an agent; the file is the endpoint'

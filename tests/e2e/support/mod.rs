@@ -6,4 +6,5 @@ pub mod pegasus;
 pub mod programs;
 pub mod server;
 pub mod slurm;
+pub mod users;
 pub mod workflow;

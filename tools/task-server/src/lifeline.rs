@@ -34,6 +34,8 @@ impl Lifeline {
 pub(crate) struct TaskInterrupts<'a> {
     pub(crate) signals: &'a mut ProcessSignals,
     pub(crate) lifeline: &'a Lifeline,
+    /// A signal was passed on to the job.
+    pub(crate) has_forwarded: bool,
 }
 
 impl Interrupts for TaskInterrupts<'_> {
@@ -42,7 +44,9 @@ impl Interrupts for TaskInterrupts<'_> {
     }
 
     fn take(&mut self) -> Option<Interrupt> {
-        self.signals.take()
+        let interrupt = self.signals.take();
+        self.has_forwarded |= matches!(interrupt, Some(Interrupt::Forward(_)));
+        interrupt
     }
 
     fn pause(&mut self, pause: Option<Duration>) -> Option<io::Result<()>> {

@@ -4,11 +4,10 @@ mod decision;
 mod earlier;
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use monitord_compat::replacement;
-use monitord_compat::run_lock::{DagLockError, lock_dag};
+use monitord_compat::run_lock::{DagGuard, DagLockError, lock_dag};
 use pmc_dag::{Dag, DagError, rescue};
 use rustc_hash::FxHashMap;
 
@@ -146,7 +145,7 @@ pub fn finish_replacement(dir: &Path, dag: &Path) -> Result<(), ReplanError> {
     }
 }
 
-fn lock(dir: &Path, dag: &Path) -> Result<fs::File, ReplanError> {
+fn lock(dir: &Path, dag: &Path) -> Result<DagGuard, ReplanError> {
     lock_dag(dag).map_err(|source| match source {
         DagLockError::Held(nix::errno::Errno::EAGAIN | nix::errno::Errno::EACCES) => {
             ReplanError::Active { dir: dir.to_owned() }

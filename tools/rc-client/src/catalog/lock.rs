@@ -1,6 +1,8 @@
 //! Lock of a catalog file that several processes change.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -8,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
+use tempfile::NamedTempFile;
 
 use super::CatalogError;
 
@@ -28,12 +31,10 @@ impl Locked {
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let mut name = path.as_os_str().to_owned();
         name.push(".lock");
-        let lock = fs::OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .open(&name)
+        let mut options = fs::OpenOptions::new();
+        options.create(true).truncate(false).write(true).mode(0o600);
+        // In the directory of another user it may be a link to a file whose mode must not change.
+        let lock = pmc_files::open_for_writing(Path::new(&name), &mut options)
             .map_err(CatalogError::io("open its lock file", &path))?;
         restrict(&lock, &path);
         acquire(&lock, LOCK_TIMEOUT).map_err(CatalogError::io("lock it", &path))?;
@@ -44,10 +45,8 @@ impl Locked {
     pub(super) fn replace(&self, content: &str) -> Result<(), CatalogError> {
         let write = || -> io::Result<()> {
             let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
-            let mut file = tempfile::Builder::new()
-                .prefix(".pegasus-rc-client-")
-                .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666))
-                .tempfile_in(directory.unwrap_or(Path::new(".")))?;
+            let directory = directory.unwrap_or(Path::new("."));
+            let mut file = temporary(directory, self.path.file_name().unwrap_or_default())?;
             if let Ok(meta) = fs::metadata(&self.path) {
                 file.as_file().set_permissions(meta.permissions())?;
             }
@@ -58,6 +57,24 @@ impl Locked {
         };
         write().map_err(CatalogError::io("write", &self.path))
     }
+}
+
+/// Creates a file that is to replace the catalog with this name. Its own name depends on that of the catalog
+/// only: the holder of the lock finds, and removes, what a killed process has left.
+fn temporary(directory: &Path, name: &OsStr) -> io::Result<NamedTempFile> {
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    let prefix = format!(".pegasus-rc-client-{:x}", hasher.finish());
+    let create = |random| {
+        tempfile::Builder::new()
+            .prefix(&prefix)
+            .rand_bytes(random)
+            .permissions(fs::Permissions::from_mode(0o666))
+            .tempfile_in(directory)
+    };
+    // If it cannot be removed, another name is needed.
+    let _ = fs::remove_file(directory.join(&prefix));
+    create(0).or_else(|_| create(6))
 }
 
 /// Lets only those users open the lock file who may write the catalog. Any user who can open it can hold the
@@ -88,8 +105,7 @@ fn acquire(lock: &File, timeout: Duration) -> io::Result<()> {
                 pause = (pause * 2).min(Duration::from_millis(50));
             }
             Err(Errno::WOULDBLOCK) => {
-                let holder = holder(lock).map_or_else(String::new, |pid| format!(" by process {pid}"));
-                let reason = format!("it has been locked{holder} for {} s", timeout.as_secs());
+                let reason = is_locked_by(lock.metadata().ok().as_ref(), "FLOCK", timeout);
                 return Err(io::Error::new(io::ErrorKind::TimedOut, reason));
             }
             Err(errno) => return Err(errno.into()),
@@ -97,18 +113,27 @@ fn acquire(lock: &File, timeout: Duration) -> io::Result<()> {
     }
 }
 
-/// Returns the process on this host that holds the lock, from `/proc/locks`: see proc_locks(5).
-fn holder(lock: &File) -> Option<u32> {
-    let inode = lock.metadata().ok()?.ino().to_string();
+/// Describes a lock that is not released, with the process on this host that holds it, if it is known from
+/// `/proc/locks`: see proc_locks(5). `kind` is `FLOCK` or `POSIX`.
+pub(super) fn is_locked_by(file: Option<&fs::Metadata>, kind: &str, waited: Duration) -> String {
+    let holder = file.and_then(|file| holder(file.ino(), kind));
+    let by = holder.map_or_else(String::new, |pid| format!(" by process {pid}"));
+    format!("it has been locked{by} for {} s", waited.as_secs())
+}
+
+fn holder(inode: u64, wanted: &str) -> Option<u32> {
+    let inode = inode.to_string();
     let locks = fs::read_to_string("/proc/locks").ok()?;
     locks.lines().find_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let [_, "FLOCK", _, _, pid, file, ..] = words[..] else {
+        let [_, kind, _, _, pid, file, ..] = words[..] else {
             return None;
         };
-        (file.rsplit(':').next() == Some(&inode))
-            .then(|| pid.parse().ok())
-            .flatten()
+        let pid = pid
+            .parse()
+            .ok()
+            .filter(|pid| wanted == "FLOCK" || *pid != std::process::id())?;
+        (kind == wanted && file.rsplit(':').next() == Some(&inode)).then_some(pid)
     })
 }
 
@@ -123,6 +148,24 @@ pub(super) fn read(path: &Path) -> Result<String, CatalogError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_killed_process_left_is_replaced() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let catalog = directory.path().join("rc.txt");
+        let killed = temporary(directory.path(), OsStr::new("rc.txt")).expect("a file");
+        killed.keep().expect("a file");
+        Locked::wait(&catalog)
+            .expect("the lock")
+            .replace("a b\n")
+            .expect("written");
+        let mut names: Vec<_> = fs::read_dir(directory.path())
+            .expect("a directory")
+            .map(|entry| entry.expect("an entry").file_name())
+            .collect();
+        names.sort();
+        assert_eq!(names, ["rc.txt", "rc.txt.lock"]);
+    }
 
     fn mode(path: &Path) -> u32 {
         fs::metadata(path).unwrap().permissions().mode() & 0o777

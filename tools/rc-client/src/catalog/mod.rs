@@ -70,6 +70,14 @@ pub enum CatalogError {
         /// Its error.
         source: rusqlite::Error,
     },
+    /// Another process keeps the database locked.
+    #[error("{}: {reason}; end that process, or try again", path.display())]
+    Busy {
+        /// The database.
+        path: PathBuf,
+        /// For how long, and by whom.
+        reason: String,
+    },
     /// The catalog file cannot be read or written.
     #[error("{}: cannot {action}: {source}", path.display())]
     Io {

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use monitord_compat::database::{INDEXES, INSERT_VERSION, TABLES, VERSION};
-use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, TransactionBehavior, params};
 
+use super::lock::is_locked_by;
 use super::{Catalog, CatalogError, Pattern, new_database};
 use crate::entry::Entry;
 
@@ -99,7 +100,16 @@ impl<'a> SqliteCatalog<'a> {
 
     fn error(&self) -> impl FnOnce(rusqlite::Error) -> CatalogError + use<> {
         let path = self.path.clone();
-        move |source| CatalogError::Sqlite { path, source }
+        let start = Instant::now();
+        move |source| {
+            if source.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) {
+                // Any user who may read the database can delay a change of it.
+                let file = fs::metadata(&path).ok();
+                let reason = is_locked_by(file.as_ref(), "POSIX", start.elapsed());
+                return CatalogError::Busy { path, reason };
+            }
+            CatalogError::Sqlite { path, source }
+        }
     }
 
     fn connection(&mut self) -> Result<&mut Connection, CatalogError> {

@@ -3,14 +3,14 @@
 use std::collections::hash_map::RandomState;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::hash::{BuildHasher, Hasher};
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 
 use super::TEMPORARY_PREFIX;
@@ -131,6 +131,48 @@ impl Place {
         }
     }
 
+    /// Links a file under a temporary name, from which it can replace the present one. The name depends on the
+    /// final name only: so a transfer finds, and removes, what a killed one has left. A living process has
+    /// locked its file.
+    fn link_beside(
+        &self,
+        file: &File,
+        link: impl Fn(&OsStr) -> Result<(), Errno>,
+    ) -> Result<(OsString, ()), Errno> {
+        let mut hasher = DefaultHasher::new();
+        self.name.hash(&mut hasher);
+        let name = OsString::from(format!("{TEMPORARY_PREFIX}{:x}", hasher.finish()));
+        if flock(file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Self::try_names(link);
+        }
+        let linked = link(&name).or_else(|errno| match errno {
+            Errno::EXIST if self.remove_abandoned(&name) => link(&name),
+            errno => Err(errno),
+        });
+        match linked {
+            Err(Errno::EXIST) => Self::try_names(link),
+            linked => linked.map(|()| (name, ())),
+        }
+    }
+
+    /// Removes a file that no process has locked. Returns whether it did.
+    fn remove_abandoned(&self, name: &OsStr) -> bool {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let Ok(file) = rustix::fs::openat(&self.directory, name, flags, Mode::empty()) else {
+            return false;
+        };
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return false;
+        }
+        // Another process may have removed it meanwhile, and made a file of the same name.
+        let locked = rustix::fs::fstat(&file).map(|status| (status.st_dev, status.st_ino));
+        let named = rustix::fs::statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW)
+            .map(|status| (status.st_dev, status.st_ino));
+        locked.is_ok()
+            && locked == named
+            && rustix::fs::unlinkat(&self.directory, name, AtFlags::empty()).is_ok()
+    }
+
     fn temporary(&self, name: OsString, kind: Kind) -> Temporary<'_> {
         Temporary {
             place: self,
@@ -223,7 +265,7 @@ impl Temporary<'_> {
         let linked = match link(&place.name) {
             Ok(()) => return Ok(()),
             // A link never replaces a file, a rename does.
-            Err(Errno::EXIST) => Place::try_names(link),
+            Err(Errno::EXIST) => place.link_beside(&file, link),
             Err(errno) => Err(errno),
         };
         match linked {
@@ -287,6 +329,39 @@ mod tests {
             .collect();
         names.sort();
         names
+    }
+
+    #[test]
+    fn what_a_killed_process_left_is_replaced() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a");
+        fs::write(&path, "old").expect("written");
+        let place = Place::open(&path).expect("place");
+        let mode = Mode::from_raw_mode(0o640);
+        let link = |temporary: &Temporary<'_>, file: &File| {
+            let target = format!("/proc/self/fd/{}", file.as_raw_fd());
+            let directory = &temporary.place.directory;
+            let link =
+                |name: &OsStr| rustix::fs::linkat(CWD, &*target, directory, name, AtFlags::SYMLINK_FOLLOW);
+            temporary.place.link_beside(file, link).expect("a name").0
+        };
+        let (temporary, file) = written(place.create_file(mode), "one");
+        if !temporary.name.is_empty() {
+            // This file system has no unnamed files.
+            return;
+        }
+        let name = link(&temporary, &file);
+        // As long as its process lives, another one takes another name.
+        let (other, another) = written(place.create_file(mode), "two");
+        assert_ne!(link(&other, &another), name);
+        assert_eq!(names(folder.path()).len(), 3);
+        drop((file, another));
+        let (temporary, file) = written(place.create_file(mode), "three");
+        assert_eq!(link(&temporary, &file), name);
+        assert_eq!(
+            fs::read_to_string(folder.path().join(name)).expect("read"),
+            "three"
+        );
     }
 
     /// With and without temporary names and replaced files, only the final file remains.

@@ -1,0 +1,484 @@
+//! The agent's side: one connection at a time, which the caller makes anew.
+
+use std::io;
+use std::net::ToSocketAddrs as _;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use futures_util::{SinkExt as _, StreamExt as _};
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_util::codec::{Framed, LengthDelimitedCodec};
+
+use crate::Timing;
+use crate::endpoint::{Endpoint, VERSION};
+use crate::frame::{self, Answer, Hello, Resume};
+use crate::key::KeyError;
+use crate::session::{Received, Session, SessionError};
+use crate::stream::{Port, framed, limited, pump};
+
+/// Maximum time to connect to one address.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// What the program does with messages. The thread of [`Connection::run`] calls it.
+pub trait Agent {
+    /// A message of the master.
+    fn message(&mut self, body: &[u8]);
+    /// Called several times between two heartbeats. `true` closes the connection.
+    fn tick(&mut self) -> bool;
+}
+
+/// Turns the messages that a dead master has not settled into the first messages for the next one. Other
+/// threads cannot send meanwhile.
+pub type Carry<'a> = dyn Fn(Vec<Bytes>) -> Vec<Vec<u8>> + 'a;
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The host of the master answers that nobody listens: the master has ended.
+    #[error("nobody listens at {0}")]
+    NobodyListens(String),
+    /// The master cannot be reached.
+    #[error("{address}: {}", pmc_dag::reason(.source))]
+    Unreachable {
+        /// Its address.
+        address: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The other side has another key.
+    #[error("{0} has another key: it is the master of another run, or the endpoint is an old one")]
+    WrongKey(String),
+    /// The master does not know the session: the agent must join again.
+    #[error("the master does not count on this agent any more")]
+    Gone {
+        /// Number of this master among those of the DAG.
+        epoch: u64,
+    },
+    /// The master refuses the agent.
+    #[error("the master refuses this agent: {0}")]
+    Refused(String),
+    /// The key cannot be used.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// What the master says makes no sense.
+    #[error("what the master says makes no sense: {0}")]
+    Nonsense(String),
+}
+
+/// Why a connection has ended.
+#[derive(Debug)]
+pub enum Closed {
+    /// By the master, by the network, or because nothing was heard.
+    Broken(io::Error),
+    /// By [`Agent::tick`].
+    Asked,
+}
+
+/// The agent's end of its session. All threads may use it.
+pub struct Link {
+    origin: Instant,
+    timing: Timing,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    session: Option<Live>,
+    /// Frames for the connection.
+    frames: Option<UnboundedSender<Bytes>>,
+}
+
+struct Live {
+    epoch: u64,
+    number: u64,
+    session: Session,
+}
+
+impl Link {
+    /// A link without a session.
+    #[must_use]
+    pub fn new(timing: Timing) -> Arc<Self> {
+        Arc::new(Self {
+            origin: Instant::now(),
+            timing,
+            state: Mutex::default(),
+        })
+    }
+
+    /// Sends a message, now or over the next connection. Returns false if there is no session.
+    pub fn send(&self, body: Vec<u8>) -> bool {
+        let mut state = self.state();
+        let State { session, frames } = &mut *state;
+        let Some(live) = session else { return false };
+        let frame = live.session.send(body.into());
+        if let Some(frames) = frames {
+            // If the connection has ended, the next one sends the message again.
+            let _ = frames.send(frame);
+        }
+        true
+    }
+
+    /// The time for which the lease still holds; zero if it is over, or if there is no session.
+    #[must_use]
+    pub fn lease_left(&self) -> Duration {
+        let state = self.state();
+        let leased_at = state.session.as_ref().map(|live| live.session.leased_at());
+        leased_at.map_or(Duration::ZERO, |at| {
+            (at + self.timing.lease).saturating_sub(self.now())
+        })
+    }
+
+    /// The master of the session and its number there.
+    #[must_use]
+    pub fn session(&self) -> Option<(u64, u64)> {
+        let state = self.state();
+        state.session.as_ref().map(|live| (live.epoch, live.number))
+    }
+
+    /// Ends the session on this side. Returns the messages that the master has not settled.
+    pub fn abandon(&self) -> Vec<Bytes> {
+        let mut state = self.state();
+        state.frames = None;
+        let live = state.session.take();
+        live.map_or_else(Vec::new, |live| live.session.unsettled().cloned().collect())
+    }
+
+    /// Says that all tasks have ended, as the last frame of this session.
+    pub fn goodbye(&self) {
+        let state = self.state();
+        if let (Some(live), Some(frames)) = (&state.session, &state.frames) {
+            let _ = frames.send(live.session.goodbye());
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.origin.elapsed()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The state is valid at every moment, even if a thread panicked.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Makes connections.
+pub struct Client {
+    runtime: Arc<tokio::runtime::Runtime>,
+    link: Arc<Link>,
+}
+
+/// A connection after its handshake.
+pub struct Connection {
+    runtime: Arc<tokio::runtime::Runtime>,
+    link: Arc<Link>,
+    framed: Framed<TlsStream<TcpStream>, LengthDelimitedCodec>,
+    frames: UnboundedReceiver<Bytes>,
+    /// What the master said to an agent that joined.
+    pub welcome: Vec<u8>,
+    /// The session has begun with this connection.
+    pub joined: bool,
+}
+
+impl Client {
+    /// A client for this link.
+    ///
+    /// # Errors
+    /// The system refused what it needs.
+    pub fn new(link: Arc<Link>) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build()?;
+        Ok(Self {
+            runtime: Arc::new(runtime),
+            link,
+        })
+    }
+
+    /// Connects. The session goes on; without one, the agent joins and says `hello`.
+    ///
+    /// # Errors
+    /// There is no connection. The session is kept.
+    pub fn connect(&self, endpoint: &Endpoint, hello: &[u8]) -> Result<Connection, ConnectError> {
+        self.connect_with(endpoint, hello, None)
+    }
+
+    /// Joins another master, in place of one that has died, and says `hello`. `carry` turns the messages that
+    /// the dead master has not settled into the first messages for the new one.
+    ///
+    /// # Errors
+    /// There is no connection. The session is kept.
+    pub fn join_next(
+        &self,
+        endpoint: &Endpoint,
+        hello: &[u8],
+        carry: &Carry<'_>,
+    ) -> Result<Connection, ConnectError> {
+        self.connect_with(endpoint, hello, Some(carry))
+    }
+
+    fn connect_with(
+        &self,
+        endpoint: &Endpoint,
+        hello: &[u8],
+        carry: Option<&Carry<'_>>,
+    ) -> Result<Connection, ConnectError> {
+        let config = Arc::new(endpoint.key.client_config()?);
+        let mut last = ConnectError::Refused("the endpoint has no address".to_owned());
+        for address in &endpoint.addresses {
+            let connector = TlsConnector::from(Arc::clone(&config));
+            match self
+                .runtime
+                .block_on(self.shake_hands(address, connector, hello, carry))
+            {
+                Ok(connection) => return Ok(connection),
+                // Another address may be of another host.
+                Err(error @ (ConnectError::NobodyListens(_) | ConnectError::WrongKey(_))) => last = error,
+                Err(error @ ConnectError::Unreachable { .. }) => {
+                    if !matches!(last, ConnectError::NobodyListens(_) | ConnectError::WrongKey(_)) {
+                        last = error;
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(last)
+    }
+
+    async fn shake_hands(
+        &self,
+        address: &str,
+        connector: TlsConnector,
+        hello: &[u8],
+        carry: Option<&Carry<'_>>,
+    ) -> Result<Connection, ConnectError> {
+        // The lease of running tasks must not pass unnoticed.
+        let lease = self.link.lease_left();
+        let limit = if lease.is_zero() {
+            CONNECT
+        } else {
+            CONNECT.min(lease)
+        };
+        let unreachable = |source| ConnectError::Unreachable {
+            address: address.to_owned(),
+            source,
+        };
+        let stream = open(address, limit).await.map_err(|error| match error.kind() {
+            io::ErrorKind::ConnectionRefused => ConnectError::NobodyListens(address.to_owned()),
+            _ => unreachable(error),
+        })?;
+        // The name is not looked at: the key tells the master.
+        let name = ServerName::try_from("master").map_err(|error| unreachable(io::Error::other(error)))?;
+        let secured = limited(
+            limit,
+            "the handshake takes too long",
+            connector.connect(name, stream),
+        );
+        let secured = secured.await.map_err(|error| {
+            if is_about_key(&error) {
+                ConnectError::WrongKey(address.to_owned())
+            } else {
+                unreachable(error)
+            }
+        })?;
+        let mut framed = framed(secured);
+        // The lease counts from before the master hears of this agent.
+        let now = self.link.now();
+        let resume = if carry.is_some() { None } else { self.resume() };
+        let first = frame::encode(&Hello {
+            version: VERSION,
+            resume,
+            body: if resume.is_some() { &[] } else { hello },
+        });
+        let exchange = async {
+            framed.send(first).await?;
+            framed.next().await.transpose()
+        };
+        let answer = limited(limit, "the master does not answer", exchange).await;
+        let answer = answer.map_err(|error| match is_about_key(&error) {
+            true => ConnectError::WrongKey(address.to_owned()),
+            false => unreachable(error),
+        })?;
+        let answer = answer.ok_or_else(|| unreachable(io::ErrorKind::UnexpectedEof.into()))?;
+        let answer: Answer =
+            frame::decode(&answer).map_err(|error| ConnectError::Nonsense(error.to_string()))?;
+        match answer {
+            Answer::Gone { epoch } => Err(ConnectError::Gone { epoch }),
+            Answer::Refused { reason } => Err(ConnectError::Refused(reason)),
+            Answer::Welcome { resume: master, body } => {
+                let frames = self
+                    .welcome(resume.is_some(), master, now, carry)
+                    .map_err(|error| ConnectError::Nonsense(error.to_string()))?;
+                Ok(Connection {
+                    runtime: Arc::clone(&self.runtime),
+                    link: Arc::clone(&self.link),
+                    welcome: body.to_vec(),
+                    joined: resume.is_none(),
+                    framed,
+                    frames,
+                })
+            }
+        }
+    }
+
+    fn resume(&self) -> Option<Resume> {
+        let state = self.link.state();
+        state.session.as_ref().map(|live| Resume {
+            epoch: live.epoch,
+            session: live.number,
+            expected: live.session.expected(),
+            head: live.session.head(),
+        })
+    }
+
+    /// Continues or begins the session.
+    fn welcome(
+        &self,
+        resumes: bool,
+        master: Resume,
+        hello_at: Duration,
+        carry: Option<&Carry<'_>>,
+    ) -> Result<UnboundedReceiver<Bytes>, SessionError> {
+        let mut state = self.link.state();
+        if !resumes {
+            let before = state.session.take();
+            let mut session = Session::new(hello_at);
+            if let (Some(before), Some(carry)) = (before, carry) {
+                let unsettled = before.session.unsettled().cloned().collect();
+                for body in carry(unsettled) {
+                    let _ = session.send(body.into());
+                }
+            }
+            state.session = Some(Live {
+                epoch: master.epoch,
+                number: master.session,
+                session,
+            });
+        }
+        let (sender, frames) = unbounded_channel();
+        let live = state.session.as_mut().ok_or(SessionError::Unknown)?;
+        live.session.note(master.head, self.link.now())?;
+        for frame in live.session.resume(master.expected)? {
+            // The receiver is in this function.
+            let _ = sender.send(frame);
+        }
+        state.frames = Some(sender);
+        Ok(frames)
+    }
+}
+
+impl Connection {
+    /// Reads and writes until the connection ends.
+    pub fn run(self, agent: &mut dyn Agent) -> Closed {
+        let link = &self.link;
+        let interval = link.timing.heartbeat / 4;
+        let mut port = Line {
+            link,
+            agent,
+            next_beat: link.now(),
+            asked: false,
+        };
+        let ended = self
+            .runtime
+            .block_on(pump(self.framed, self.frames, Some(interval), &mut port));
+        let asked = port.asked;
+        link.state().frames = None;
+        match ended {
+            _ if asked => Closed::Asked,
+            Ok(()) => Closed::Broken(io::ErrorKind::UnexpectedEof.into()),
+            Err(error) => Closed::Broken(error),
+        }
+    }
+}
+
+struct Line<'a> {
+    link: &'a Link,
+    agent: &'a mut dyn Agent,
+    next_beat: Duration,
+    asked: bool,
+}
+
+impl Port for Line<'_> {
+    fn receive(&mut self, frame: &BytesMut) -> io::Result<()> {
+        let received = {
+            let now = self.link.now();
+            let mut state = self.link.state();
+            let live = state.session.as_mut();
+            let live = live.ok_or_else(|| io::Error::other("the session has ended"))?;
+            let received = live.session.receive(frame, now).map_err(io::Error::other)?;
+            // What an agent has received, it has done: it keeps its tasks itself.
+            live.session.settle(u64::MAX);
+            received
+        };
+        if let Received::Message(body) = received {
+            self.agent.message(&body);
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self) -> io::Result<()> {
+        let now = self.link.now();
+        {
+            let mut state = self.link.state();
+            let State { session, frames } = &mut *state;
+            if let (Some(live), Some(frames)) = (session, frames) {
+                if now.saturating_sub(live.session.heard_at()) > self.link.timing.patience() {
+                    return Err(io::Error::new(
+                        io::ErrorKind::TimedOut,
+                        "nothing was heard of the master",
+                    ));
+                }
+                if now >= self.next_beat {
+                    self.next_beat = now + self.link.timing.heartbeat;
+                    let _ = frames.send(live.session.beat(now));
+                }
+            }
+        }
+        if self.agent.tick() {
+            self.asked = true;
+            return Err(io::Error::other("asked to close"));
+        }
+        Ok(())
+    }
+}
+
+/// Opens a TCP connection to one of the addresses of a name.
+async fn open(address: &str, limit: Duration) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the host is unknown");
+    // The agent has nothing else to do meanwhile.
+    for socket in address.to_socket_addrs()? {
+        match limited(limit, "the host does not answer", TcpStream::connect(socket)).await {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// Returns whether TLS failed because of the key.
+fn is_about_key(error: &io::Error) -> bool {
+    use rustls::{AlertDescription, Error};
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
+    matches!(
+        inner,
+        Some(
+            Error::InvalidCertificate(_)
+                | Error::AlertReceived(
+                    AlertDescription::UnknownCA
+                        | AlertDescription::BadCertificate
+                        | AlertDescription::CertificateUnknown
+                        | AlertDescription::DecryptError
+                        | AlertDescription::AccessDenied
+                )
+        )
+    )
+}

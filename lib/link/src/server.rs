@@ -1,0 +1,495 @@
+//! The master's side: accepts agents, and knows which of them are there.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use futures_util::{SinkExt as _, StreamExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio_rustls::TlsAcceptor;
+
+use crate::Timing;
+use crate::endpoint::VERSION;
+use crate::frame::{self, Answer, Hello, Resume};
+use crate::key::{KeyError, RunKey};
+use crate::session::{Received, Session};
+use crate::stream::{Port, framed, limited, pump};
+
+/// Maximum time of a handshake.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// Number of a session; the master gives it.
+pub type SessionId = u64;
+
+/// What the program does with agents. The thread of the [`Server`] calls it.
+pub trait Service: Send + Sync + 'static {
+    /// An agent wants to join. Returns what the program says to it.
+    ///
+    /// # Errors
+    /// The agent cannot join, with the reason as a sentence for the user.
+    fn join(&self, session: SessionId, hello: &[u8]) -> Result<Vec<u8>, String>;
+    /// The agent has joined: messages reach it from now on.
+    fn joined(&self, session: SessionId);
+    /// A message of an agent.
+    fn message(&self, session: SessionId, body: &[u8]);
+    /// The connection is closed, or nothing was heard for some time. The agent may come back.
+    fn silent(&self, session: SessionId);
+    /// An agent that was silent is there again.
+    fn back(&self, session: SessionId);
+    /// The agent is lost: it holds no lease any more, so its tasks have ended.
+    fn lost(&self, session: SessionId);
+    /// The agent has said that all its tasks have ended.
+    fn ended(&self, session: SessionId);
+}
+
+/// The server cannot start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// The system refused the port or the thread.
+    #[error("Unable to listen for agents: {}", pmc_dag::reason(.0))]
+    Listen(#[from] io::Error),
+    /// The key cannot be used.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+}
+
+/// The sessions of a master. All threads may use it.
+pub struct Hub {
+    origin: Instant,
+    epoch: u64,
+    timing: Timing,
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    last_session: SessionId,
+    last_connection: u64,
+    sessions: BTreeMap<SessionId, Entry>,
+}
+
+struct Entry {
+    session: Session,
+    /// Number of the newest connection. Older ones may still be open.
+    connection: u64,
+    /// Frames for the newest connection.
+    frames: Option<UnboundedSender<Bytes>>,
+    silent: bool,
+}
+
+/// A connection that has shaken hands.
+struct Accepted {
+    session: SessionId,
+    connection: u64,
+    frames: UnboundedReceiver<Bytes>,
+    welcome: Bytes,
+    joined: bool,
+    back: bool,
+}
+
+impl Hub {
+    fn new(epoch: u64, timing: Timing) -> Self {
+        Self {
+            origin: Instant::now(),
+            epoch,
+            timing,
+            table: Mutex::default(),
+        }
+    }
+
+    /// Sends a message to an agent. A message to an agent that is lost or has ended is dropped.
+    pub fn send(&self, session: SessionId, body: Vec<u8>) {
+        let mut table = self.table();
+        if let Some(entry) = table.sessions.get_mut(&session) {
+            let frame = entry.session.send(body.into());
+            entry.put(frame);
+        }
+    }
+
+    /// Settles messages of an agent: they are on disk. It hears of it soon.
+    pub fn settle(&self, session: SessionId, messages: u64) {
+        if let Some(entry) = self.table().sessions.get_mut(&session) {
+            entry.session.settle(messages);
+        }
+    }
+
+    /// Tells an agent at once which of its messages are settled.
+    pub fn confirm(&self, session: SessionId) {
+        if let Some(entry) = self.table().sessions.get_mut(&session) {
+            entry.put(entry.session.alive());
+        }
+    }
+
+    /// Forgets an agent: the processes of its tasks have ended.
+    pub fn forget(&self, session: SessionId) {
+        self.table().sessions.remove(&session);
+    }
+
+    /// Number of agents that are neither lost nor ended.
+    #[must_use]
+    pub fn agents(&self) -> usize {
+        self.table().sessions.len()
+    }
+
+    fn now(&self) -> Duration {
+        self.origin.elapsed()
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        // The table is valid at every moment, even if a thread panicked.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Answers the first frame of a connection.
+    fn hello(&self, bytes: &[u8], service: &dyn Service) -> Result<Accepted, Bytes> {
+        let refuse = |reason: String| frame::encode(&Answer::Refused { reason });
+        let hello: Hello = frame::decode(bytes)
+            .map_err(|_| refuse("The first frame of the agent makes no sense".to_owned()))?;
+        if hello.version != VERSION {
+            let version = hello.version;
+            return Err(refuse(format!(
+                "The agent has version {version}, not {VERSION}: master and agent are different programs"
+            )));
+        }
+        match hello.resume {
+            None => self.join(hello.body, service).map_err(refuse),
+            Some(resume) => self
+                .resume(resume)
+                .ok_or_else(|| frame::encode(&Answer::Gone { epoch: self.epoch })),
+        }
+    }
+
+    fn join(&self, body: &[u8], service: &dyn Service) -> Result<Accepted, String> {
+        let session = {
+            let mut table = self.table();
+            table.last_session += 1;
+            table.last_session
+        };
+        let body = service.join(session, body)?;
+        let mut table = self.table();
+        let (sender, frames) = unbounded_channel();
+        table.last_connection += 1;
+        let connection = table.last_connection;
+        let entry = Entry {
+            session: Session::new(self.now()),
+            connection,
+            frames: Some(sender),
+            silent: false,
+        };
+        let welcome = self.welcome(session, &entry, &body);
+        table.sessions.insert(session, entry);
+        Ok(Accepted {
+            session,
+            connection,
+            frames,
+            welcome,
+            joined: true,
+            back: false,
+        })
+    }
+
+    fn resume(&self, resume: Resume) -> Option<Accepted> {
+        let mut table = self.table();
+        table.last_connection += 1;
+        let connection = table.last_connection;
+        let session = resume.session;
+        let entry = table.sessions.get_mut(&session)?;
+        if resume.epoch != self.epoch {
+            return None;
+        }
+        let again = entry.session.resume(resume.expected).ok()?;
+        entry.session.note(resume.head, self.now()).ok()?;
+        let (sender, frames) = unbounded_channel();
+        for frame in again {
+            // The receiver is in this function.
+            let _ = sender.send(frame);
+        }
+        // This closes an older connection.
+        entry.frames = Some(sender);
+        entry.connection = connection;
+        let back = std::mem::take(&mut entry.silent);
+        Some(Accepted {
+            session,
+            connection,
+            frames,
+            welcome: self.welcome(session, entry, &[]),
+            joined: false,
+            back,
+        })
+    }
+
+    fn welcome(&self, session: SessionId, entry: &Entry, body: &[u8]) -> Bytes {
+        let resume = Resume {
+            epoch: self.epoch,
+            session,
+            expected: entry.session.expected(),
+            head: entry.session.head(),
+        };
+        frame::encode(&Answer::Welcome { resume, body })
+    }
+
+    /// Takes a frame of a connection.
+    fn receive(&self, session: SessionId, connection: u64, frame: &[u8]) -> io::Result<(Received, bool)> {
+        let now = self.now();
+        let mut table = self.table();
+        let entry = table.sessions.get_mut(&session);
+        let entry = entry.filter(|entry| entry.connection == connection);
+        let entry = entry.ok_or_else(|| io::Error::other("there is a newer connection"))?;
+        let echo = entry.session.echo();
+        let received = entry.session.receive(frame, now).map_err(io::Error::other)?;
+        if entry.session.echo() != echo {
+            entry.put(entry.session.alive());
+        }
+        if received == Received::Goodbye {
+            table.sessions.remove(&session);
+            return Ok((received, false));
+        }
+        let back = std::mem::take(&mut entry.silent);
+        Ok((received, back))
+    }
+
+    /// Notes that a connection has ended. Returns whether the agent is silent because of it.
+    fn closed(&self, session: SessionId, connection: u64) -> bool {
+        let mut table = self.table();
+        let entry = table.sessions.get_mut(&session);
+        let Some(entry) = entry.filter(|entry| entry.connection == connection) else {
+            return false;
+        };
+        entry.frames = None;
+        !std::mem::replace(&mut entry.silent, true)
+    }
+
+    /// Finds the agents that have become silent, and those that are lost; the latter are removed.
+    fn scan(&self) -> (Vec<SessionId>, Vec<SessionId>) {
+        let now = self.now();
+        let (mut silent, mut lost) = (Vec::new(), Vec::new());
+        let mut table = self.table();
+        table.sessions.retain(|session, entry| {
+            let quiet = now.saturating_sub(entry.session.heard_at());
+            if quiet > self.timing.until_lost() {
+                lost.push(*session);
+                return false;
+            }
+            if quiet > self.timing.patience() && !entry.silent {
+                entry.silent = true;
+                silent.push(*session);
+            }
+            true
+        });
+        (silent, lost)
+    }
+}
+
+impl Entry {
+    fn put(&self, frame: Bytes) {
+        if let Some(frames) = &self.frames {
+            // A connection that has ended is replaced by the next one, which sends the message again.
+            let _ = frames.send(frame);
+        }
+    }
+}
+
+/// Listens for agents in a thread of its own, until it is dropped.
+pub struct Server {
+    hub: Arc<Hub>,
+    address: SocketAddr,
+    /// Dropping it ends the thread.
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Server {
+    /// Listens on this port, or on any free one if that is 0 or in use. `service` makes the service from the
+    /// hub.
+    ///
+    /// # Errors
+    /// No port or thread can be had, or the key is unusable.
+    pub fn start<S: Service>(
+        key: &RunKey,
+        port: u16,
+        epoch: u64,
+        timing: Timing,
+        service: impl FnOnce(&Arc<Hub>) -> Arc<S>,
+    ) -> Result<Self, ServerError> {
+        let acceptor = TlsAcceptor::from(Arc::new(key.server_config()?));
+        let any = |port| TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)));
+        let listener = any(port).or_else(|_| any(0))?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build()?;
+        let hub = Arc::new(Hub::new(epoch, timing));
+        let service = service(&hub);
+        let (stop, stopped) = tokio::sync::oneshot::channel();
+        let inner = Arc::clone(&hub);
+        let thread = std::thread::Builder::new()
+            .name("agents".to_owned())
+            .spawn(move || {
+                let local = tokio::task::LocalSet::new();
+                let accept = accept(listener, acceptor, inner, service);
+                runtime.block_on(local.run_until(async {
+                    tokio::select! {
+                        ended = accept => {
+                            if let Err(error) = ended {
+                                tracing::error!("Unable to listen for agents: {}", pmc_dag::reason(&error));
+                            }
+                        }
+                        _ = stopped => {}
+                    }
+                }));
+            })?;
+        Ok(Self {
+            hub,
+            address,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+
+    /// The sessions.
+    #[must_use]
+    pub fn hub(&self) -> &Arc<Hub> {
+        &self.hub
+    }
+
+    /// The port.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // Its panic was printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn accept<S: Service>(
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+    hub: Arc<Hub>,
+    service: Arc<S>,
+) -> io::Result<()> {
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    tokio::task::spawn_local(watch(Arc::clone(&hub), Arc::clone(&service)));
+    loop {
+        let (stream, from) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Too many open files, perhaps: some will be closed.
+                tracing::warn!("Unable to accept an agent: {}", pmc_dag::reason(&error));
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let (acceptor, hub, service) = (acceptor.clone(), Arc::clone(&hub), Arc::clone(&service));
+        tokio::task::spawn_local(async move {
+            if let Err(error) = serve(stream, acceptor, hub, service).await {
+                tracing::debug!("Connection from {from}: {error}");
+            }
+        });
+    }
+}
+
+/// Reports agents that have become silent or lost.
+async fn watch<S: Service>(hub: Arc<Hub>, service: Arc<S>) {
+    let interval = (hub.timing.heartbeat / 4).max(Duration::from_millis(20));
+    let mut ticks = tokio::time::interval(interval);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let (silent, lost) = hub.scan();
+        silent.into_iter().for_each(|session| service.silent(session));
+        lost.into_iter().for_each(|session| service.lost(session));
+    }
+}
+
+/// A connection after its handshake.
+struct Line<S> {
+    hub: Arc<Hub>,
+    service: Arc<S>,
+    session: SessionId,
+    connection: u64,
+}
+
+impl<S: Service> Port for Line<S> {
+    fn receive(&mut self, frame: &BytesMut) -> io::Result<()> {
+        let (received, back) = self.hub.receive(self.session, self.connection, frame)?;
+        if back {
+            self.service.back(self.session);
+        }
+        match received {
+            Received::Message(body) => self.service.message(self.session, &body),
+            Received::Goodbye => {
+                self.service.ended(self.session);
+                return Err(io::Error::other("the agent has ended"));
+            }
+            Received::Nothing => {}
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+async fn serve<S: Service>(
+    stream: TcpStream,
+    acceptor: TlsAcceptor,
+    hub: Arc<Hub>,
+    service: Arc<S>,
+) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let accepted = acceptor.accept(stream);
+    let mut framed = framed(limited(HANDSHAKE, "the handshake takes too long", accepted).await?);
+    let hello = async { framed.next().await.transpose() };
+    let hello = limited(HANDSHAKE, "the agent says nothing", hello).await?;
+    let Some(hello) = hello else { return Ok(()) };
+    let accepted = match hub.hello(&hello, service.as_ref()) {
+        Ok(accepted) => accepted,
+        Err(answer) => return framed.send(answer).await,
+    };
+    let Accepted {
+        session,
+        connection,
+        frames,
+        welcome,
+        joined,
+        back,
+    } = accepted;
+    let mut line = Line {
+        hub: Arc::clone(&hub),
+        service: Arc::clone(&service),
+        session,
+        connection,
+    };
+    let ended = match framed.send(welcome).await {
+        Err(error) => Err(error),
+        Ok(()) => {
+            if joined {
+                service.joined(session);
+            }
+            if back {
+                service.back(session);
+            }
+            pump(framed, frames, None, &mut line).await
+        }
+    };
+    if hub.closed(session, connection) {
+        service.silent(session);
+    }
+    ended
+}

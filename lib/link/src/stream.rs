@@ -1,0 +1,90 @@
+//! Frames over an encrypted stream.
+
+use std::future::Future;
+use std::io;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::{SinkExt as _, StreamExt as _};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio_util::codec::{Framed, LengthDelimitedCodec};
+
+use crate::frame::MAX_FRAME;
+
+/// Maximum frames that are written before they are flushed.
+const BATCH: usize = 64;
+
+pub(crate) fn framed<S: AsyncRead + AsyncWrite>(stream: S) -> Framed<S, LengthDelimitedCodec> {
+    let codec = LengthDelimitedCodec::builder()
+        .max_frame_length(MAX_FRAME)
+        .new_codec();
+    Framed::new(stream, codec)
+}
+
+/// What a connection has to do besides reading frames.
+pub(crate) trait Port {
+    /// Takes a frame. An error closes the connection.
+    fn receive(&mut self, frame: &BytesMut) -> io::Result<()>;
+
+    /// Called now and then. An error closes the connection.
+    fn tick(&mut self) -> io::Result<()>;
+}
+
+/// Reads and writes frames until the connection ends. Returns why it ended: `Ok` if the other side, or
+/// [`Port`], closed it in order, or if there is nothing more to write.
+pub(crate) async fn pump<S: AsyncRead + AsyncWrite>(
+    framed: Framed<S, LengthDelimitedCodec>,
+    mut frames: UnboundedReceiver<Bytes>,
+    interval: Option<Duration>,
+    port: &mut impl Port,
+) -> io::Result<()> {
+    // Reading and writing must not wait for each other: both sides may have much to send.
+    let (mut sink, mut stream) = framed.split();
+    let write = async move {
+        let mut batch = Vec::new();
+        while frames.recv_many(&mut batch, BATCH).await > 0 {
+            for frame in batch.drain(..) {
+                sink.feed(frame).await?;
+            }
+            sink.flush().await?;
+        }
+        sink.close().await
+    };
+    let read = async move {
+        let mut ticks = interval.map(tokio::time::interval);
+        loop {
+            let frame = match &mut ticks {
+                None => stream.next().await,
+                Some(ticks) => tokio::select! {
+                    biased;
+                    frame = stream.next() => frame,
+                    _ = ticks.tick() => {
+                        port.tick()?;
+                        continue;
+                    }
+                },
+            };
+            match frame {
+                Some(frame) => port.receive(&frame?)?,
+                None => return Ok(()),
+            }
+        }
+    };
+    tokio::select! {
+        ended = read => ended,
+        ended = write => ended,
+    }
+}
+
+/// Ends a wait that takes too long.
+pub(crate) async fn limited<T>(
+    limit: Duration,
+    what: &'static str,
+    wait: impl Future<Output = io::Result<T>>,
+) -> io::Result<T> {
+    match tokio::time::timeout(limit, wait).await {
+        Ok(result) => result,
+        Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, what)),
+    }
+}

@@ -1,0 +1,294 @@
+//! The guard: the parent of an agent, which ends the tasks if the agent cannot.
+//!
+//! An agent may be killed or stopped. Its tasks would go on, while the master gives them to others. The guard
+//! is a process that does nothing else: it kills an agent that lets its lease pass, and after the agent's end
+//! it kills all processes that are left. The system makes it their parent, so none escapes. Then it starts
+//! the agent again, which tells the master at once that its tasks have ended.
+//!
+//! Agent and guard share a pipe, through which the agent says until when its tasks may run.
+
+use std::ffi::OsString;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use crate::transport::agents::NUMBER_VARIABLE;
+use crate::{exit, logging};
+
+/// Variable with the number of the agent's end of the pipe.
+pub const LIFELINE_VARIABLE: &str = "PMC_AGENT_LIFELINE";
+
+/// Variable with epoch and number of the session of the agent before.
+const BEFORE_VARIABLE: &str = "PMC_AGENT_BEFORE";
+
+/// Variables that tasks do not inherit.
+pub(super) const VARIABLES: [&str; 3] = [LIFELINE_VARIABLE, BEFORE_VARIABLE, NUMBER_VARIABLE];
+
+/// Bytes of a message: epoch, session, milliseconds.
+const MESSAGE: usize = 24;
+
+/// Time that tasks have after the lease, until the guard kills the agent. The agent itself needs half a
+/// second, and the master waits a second longer than the lease, at least.
+const MARGIN: Duration = Duration::from_millis(800);
+
+/// How often the guard looks at the lease.
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How often an agent that was killed is started again, at most.
+const MAX_RESTARTS: u32 = 10;
+
+/// The agent's end of the pipe.
+#[derive(Debug)]
+pub(super) struct Lifeline {
+    pipe: Mutex<std::fs::File>,
+    /// The session of the agent before, whose tasks have ended.
+    pub(super) before: Option<(u64, u64)>,
+}
+
+impl Lifeline {
+    /// Takes the pipe, if there is a guard.
+    pub(super) fn take(environment: &[(OsString, OsString)]) -> Option<Self> {
+        let value = |name| {
+            let (_, value) = environment.iter().find(|(key, _)| key == name)?;
+            value.to_str()
+        };
+        let number: i32 = value(LIFELINE_VARIABLE)?.parse().ok()?;
+        if !is_pipe(number) {
+            return None;
+        }
+        let pipe = take_descriptor(number);
+        // Tasks must not keep it open.
+        fcntl(&pipe, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).ok()?;
+        // Without its guard, the agent ends in order.
+        nix::sys::prctl::set_pdeathsig(Signal::SIGINT).ok()?;
+        let before = value(BEFORE_VARIABLE).and_then(|text| {
+            let (epoch, session) = text.split_once(':')?;
+            Some((epoch.parse().ok()?, session.parse().ok()?))
+        });
+        Some(Self {
+            pipe: Mutex::new(pipe.into()),
+            before,
+        })
+    }
+
+    /// Says for how long tasks may run from now on; `None` means that there are none.
+    pub(super) fn hold(&self, session: Option<(u64, u64)>, time: Option<Duration>) {
+        let (epoch, session) = session.unwrap_or_default();
+        let time = time.map_or(u64::MAX, |time| {
+            u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+        });
+        let mut message = [0; MESSAGE];
+        for (part, number) in message.chunks_exact_mut(8).zip([epoch, session, time]) {
+            part.copy_from_slice(&number.to_le_bytes());
+        }
+        let mut pipe = self.pipe.lock().unwrap_or_else(PoisonError::into_inner);
+        // Without its guard, the agent is told to end.
+        let _ = pipe.write_all(&message);
+    }
+}
+
+/// Returns whether this descriptor is a pipe.
+fn is_pipe(number: i32) -> bool {
+    let target = std::fs::read_link(format!("/proc/self/fd/{number}"));
+    number > 2 && target.is_ok_and(|target| target.to_string_lossy().starts_with("pipe:"))
+}
+
+#[expect(unsafe_code, reason = "a descriptor that the guard has passed on")]
+fn take_descriptor(number: i32) -> OwnedFd {
+    // SAFETY: the guard opened this pipe for this process, and nothing else in it uses the number. The caller
+    // has checked that it is open.
+    unsafe { OwnedFd::from_raw_fd(number) }
+}
+
+/// What the agent has said last.
+#[derive(Default)]
+struct Said {
+    epoch: AtomicU64,
+    session: AtomicU64,
+    /// When its tasks must have ended.
+    until: Mutex<Option<Instant>>,
+}
+
+/// Starts an agent with these words, and guards it. Returns the exit code of the agent.
+pub fn run(words: &[OsString]) -> ExitCode {
+    if let Err(error) = nix::sys::prctl::set_child_subreaper(true) {
+        logging::print(&format!(
+            "Unable to guard the agent: {}\n",
+            pmc_dag::reason(&error.into())
+        ));
+        return ExitCode::from(exit::FAILURE);
+    }
+    let current = Arc::new(AtomicI32::new(0));
+    if let Err(error) = forward_signals(&current) {
+        logging::print(&format!(
+            "Unable to handle signals: {}\n",
+            pmc_dag::reason(&error)
+        ));
+        return ExitCode::from(exit::FAILURE);
+    }
+    let mut before = None;
+    for _ in 0..=MAX_RESTARTS {
+        let said = Arc::new(Said::default());
+        let started = start(words, before, &current, &said);
+        let (pid, thread) = match started {
+            Ok(started) => started,
+            Err(error) => {
+                logging::print(&format!(
+                    "Unable to start the agent: {}\n",
+                    pmc_dag::reason(&error)
+                ));
+                return ExitCode::from(exit::FAILURE);
+            }
+        };
+        let status = wait_for(pid);
+        current.store(0, Ordering::SeqCst);
+        // The pipe has no writer any more.
+        let _ = thread.join();
+        kill_the_rest();
+        match status {
+            Some(code) => return ExitCode::from(code),
+            None => logging::print("The agent was killed, and its tasks with it: it starts again\n"),
+        }
+        let (epoch, session) = (&said.epoch, &said.session);
+        let session = (epoch.load(Ordering::SeqCst), session.load(Ordering::SeqCst));
+        before = Some(session).filter(|session| *session != (0, 0)).or(before);
+    }
+    ExitCode::from(exit::FAILURE)
+}
+
+/// Starts the agent, and a thread that watches its lease.
+fn start(
+    words: &[OsString],
+    before: Option<(u64, u64)>,
+    current: &Arc<AtomicI32>,
+    said: &Arc<Said>,
+) -> io::Result<(Pid, std::thread::JoinHandle<()>)> {
+    let (reader, writer) = nix::unistd::pipe()?;
+    fcntl(&reader, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command
+        .args(words)
+        .env(LIFELINE_VARIABLE, writer.as_raw_fd().to_string());
+    match before {
+        Some((epoch, session)) => command.env(BEFORE_VARIABLE, format!("{epoch}:{session}")),
+        None => command.env_remove(BEFORE_VARIABLE),
+    };
+    let child = command.spawn()?;
+    drop(writer);
+    let pid = Pid::from_raw(child.id().cast_signed());
+    current.store(pid.as_raw(), Ordering::SeqCst);
+    let (said, current) = (Arc::clone(said), Arc::clone(current));
+    let watch = {
+        let said = Arc::clone(&said);
+        move || {
+            while current.load(Ordering::SeqCst) == pid.as_raw() {
+                let until = *said.until.lock().unwrap_or_else(PoisonError::into_inner);
+                if until.is_some_and(|until| Instant::now() >= until) {
+                    // Nobody has reaped it: `wait_for` does so before it forgets the number.
+                    let _ = kill(pid, Signal::SIGKILL);
+                }
+                std::thread::sleep(CHECK_INTERVAL);
+            }
+        }
+    };
+    std::thread::Builder::new()
+        .name("lease".to_owned())
+        .spawn(watch)?;
+    let mut pipe = std::fs::File::from(reader);
+    let listen = move || {
+        let mut message = [0; MESSAGE];
+        while pipe.read_exact(&mut message).is_ok() {
+            let mut numbers = message.chunks_exact(8).map(|part| {
+                let mut number = [0; 8];
+                number.copy_from_slice(part);
+                u64::from_le_bytes(number)
+            });
+            let mut next = || numbers.next().unwrap_or(0);
+            let (epoch, session, time) = (next(), next(), next());
+            if (epoch, session) != (0, 0) {
+                said.epoch.store(epoch, Ordering::SeqCst);
+                said.session.store(session, Ordering::SeqCst);
+            }
+            let until = (time != u64::MAX)
+                .then(|| Instant::now().checked_add(Duration::from_millis(time) + MARGIN))
+                .flatten();
+            *said.until.lock().unwrap_or_else(PoisonError::into_inner) = until;
+        }
+    };
+    let thread = std::thread::Builder::new()
+        .name("lifeline".to_owned())
+        .spawn(listen)?;
+    Ok((pid, thread))
+}
+
+/// Waits for the end of a child, and reaps those that it has left. Returns its exit code, or `None` if it was
+/// killed.
+fn wait_for(pid: Pid) -> Option<u8> {
+    loop {
+        match waitpid(None, None) {
+            Ok(WaitStatus::Exited(ended, code)) if ended == pid => {
+                return Some(u8::try_from(code).unwrap_or(1));
+            }
+            Ok(WaitStatus::Signaled(ended, _, _)) if ended == pid => return None,
+            Err(Errno::ECHILD) => return Some(exit::FAILURE),
+            _ => {}
+        }
+    }
+}
+
+/// Kills all processes that the agent has left, and waits for them.
+fn kill_the_rest() {
+    loop {
+        let children = children();
+        for child in &children {
+            // They are not reaped yet, so no other process has the number.
+            let _ = killpg(*child, Signal::SIGKILL);
+            let _ = kill(*child, Signal::SIGKILL);
+        }
+        // Their children become those of this process.
+        if children.is_empty() || waitpid(None, None) == Err(Errno::ECHILD) {
+            return;
+        }
+    }
+}
+
+/// The children of this process, from all of its threads.
+fn children() -> Vec<Pid> {
+    let threads = std::fs::read_dir("/proc/self/task")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let lists = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    let lists: Vec<String> = lists.collect();
+    let numbers = lists.iter().flat_map(|list| list.split_whitespace());
+    numbers
+        .filter_map(|number| number.parse().ok().map(Pid::from_raw))
+        .collect()
+}
+
+/// Passes signals to the agent.
+fn forward_signals(current: &Arc<AtomicI32>) -> io::Result<()> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
+    let current = Arc::clone(current);
+    std::thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || {
+            for signal in signals.forever() {
+                let pid = current.load(Ordering::SeqCst);
+                if let (1.., Ok(signal)) = (pid, Signal::try_from(signal)) {
+                    let _ = kill(Pid::from_raw(pid), signal);
+                }
+            }
+        })?;
+    Ok(())
+}

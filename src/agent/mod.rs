@@ -1,0 +1,408 @@
+//! The program as an agent: it runs tasks for a master on another host, and outlives a cut connection.
+//!
+//! An agent joins a run, gets ranks for its slots, and then does what workers do. It ends its tasks when its
+//! lease is over: from then on, the master may run them elsewhere. If the master has died, it goes on with
+//! what runs, and offers it to the next master.
+
+pub mod guard;
+mod slots;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pmc_link::{Agent, Client, Closed, ConnectError, Connection, Endpoint, EndpointError, Link, Timing};
+
+use crate::interrupt::Interrupt;
+use crate::protocol::ToWorker;
+use crate::transport::agents::messages::{self, AgentHello, AgentWelcome, Content, HostOptions};
+use crate::transport::agents::{ENDPOINT_VARIABLE, NUMBER_VARIABLE};
+use crate::{exit, host, logging};
+use guard::Lifeline;
+use slots::Slots;
+
+/// Time between two attempts to connect.
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Maximum time for tasks to end. It is less than what the master waits after the lease.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The command line of an agent.
+#[derive(Clone, Debug)]
+pub struct AgentArgs {
+    /// The endpoint file.
+    pub endpoint: Option<PathBuf>,
+    /// The value of [`ENDPOINT_VARIABLE`].
+    pub endpoint_value: Option<String>,
+    /// Tasks to run at a time; 0 means one for each CPU.
+    pub slots: u32,
+    /// How long to wait for a master.
+    pub join_timeout: Duration,
+    /// What is known about this host.
+    pub host: HostOptions,
+    /// Environment that tasks inherit.
+    pub environment: Vec<(OsString, OsString)>,
+}
+
+/// Why an agent ends before its run does.
+#[derive(Debug, thiserror::Error)]
+enum AgentError {
+    #[error("An agent needs an endpoint: name its file, or set {ENDPOINT_VARIABLE}")]
+    NoEndpoint,
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    #[error("No master after {} seconds: {last}", .seconds)]
+    NoMaster { seconds: u64, last: String },
+    #[error("{}", capitalized(.0))]
+    Connect(ConnectError),
+    #[error("The agent cannot enter the directory {} of the run: {}", .0.display(), pmc_dag::reason(.1))]
+    Directory(PathBuf, std::io::Error),
+    #[error(transparent)]
+    Transport(#[from] crate::transport::TransportError),
+    #[error("What the master says makes no sense: it is another program")]
+    Nonsense,
+    #[error("Unable to prepare connections: {}", pmc_dag::reason(.0))]
+    System(#[from] std::io::Error),
+}
+
+impl AgentError {
+    /// True if there is no endpoint file.
+    fn is_missing(&self) -> bool {
+        let not_found = std::io::ErrorKind::NotFound;
+        matches!(self, Self::Endpoint(EndpointError::Read { source, .. }) if source.kind() == not_found)
+    }
+}
+
+fn capitalized(error: &ConnectError) -> String {
+    let text = error.to_string();
+    let mut characters = text.chars();
+    let first = characters.next().map(|first| first.to_uppercase().to_string());
+    first.unwrap_or_default() + characters.as_str()
+}
+
+/// Runs an agent until its run ends.
+pub fn run(args: &AgentArgs, interrupt: &Arc<Interrupt>) -> ExitCode {
+    match AgentProcess::new(args, interrupt).and_then(AgentProcess::run) {
+        Ok(()) => ExitCode::from(exit::SUCCESS),
+        Err(error) => {
+            logging::print(&format!("Agent on {}: {error}\n", host::name()));
+            ExitCode::from(exit::FAILURE)
+        }
+    }
+}
+
+/// An agent and its connection.
+struct AgentProcess<'a> {
+    args: &'a AgentArgs,
+    interrupt: &'a Arc<Interrupt>,
+    timing: Timing,
+    link: Arc<Link>,
+    client: Client,
+    /// The session before the present one.
+    before: Option<(u64, u64)>,
+    slots: Option<Slots>,
+    master_timeout: Duration,
+    lifeline: Option<Lifeline>,
+}
+
+/// Why the agent stops talking to its master.
+enum Ended {
+    /// The run is over.
+    Run,
+    /// The lease is over, or the master has given the agent up.
+    Lease,
+}
+
+/// What the agent knows about a master that it cannot reach.
+struct Absence {
+    since: Instant,
+    /// When the host of the master last said that nobody listens there: the master has died.
+    dead_at: Option<Instant>,
+}
+
+impl<'a> AgentProcess<'a> {
+    fn new(args: &'a AgentArgs, interrupt: &'a Arc<Interrupt>) -> Result<Self, AgentError> {
+        let lifeline = Lifeline::take(&args.environment);
+        let started = Instant::now();
+        let endpoint = loop {
+            match read_endpoint(args) {
+                Ok(endpoint) => break endpoint,
+                // The master writes it when it listens.
+                Err(error) if error.is_missing() && started.elapsed() < args.join_timeout => {
+                    std::thread::sleep(RETRY_INTERVAL);
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        let timing = Timing::with_lease(endpoint.lease);
+        let link = Link::new(timing);
+        Ok(Self {
+            args,
+            interrupt,
+            timing,
+            client: Client::new(Arc::clone(&link))?,
+            link,
+            before: lifeline.as_ref().and_then(|lifeline| lifeline.before),
+            slots: None,
+            master_timeout: Duration::ZERO,
+            lifeline,
+        })
+    }
+
+    fn run(mut self) -> Result<(), AgentError> {
+        loop {
+            match self.stay_connected()? {
+                Ended::Run => return Ok(()),
+                Ended::Lease => {
+                    tracing::warn!("The master does not count on this agent any more: its tasks end");
+                    self.end_tasks();
+                    self.before = self.link.session();
+                    self.link.abandon();
+                }
+            }
+        }
+    }
+
+    /// Ends all tasks and slots.
+    fn end_tasks(&mut self) {
+        if let Some(slots) = self.slots.take() {
+            slots.deliver_all(&ToWorker::Abort);
+            if !slots.wait(END_TIMEOUT) {
+                tracing::error!("A task cannot be ended");
+            }
+        }
+        self.hold(None);
+    }
+
+    /// Tells the guard until when tasks may run; `None` if there are none.
+    fn hold(&self, time: Option<Duration>) {
+        if let Some(lifeline) = &self.lifeline {
+            lifeline.hold(self.link.session(), time);
+        }
+    }
+
+    /// Connects again and again while the session lasts.
+    fn stay_connected(&mut self) -> Result<Ended, AgentError> {
+        let mut absence = Absence::new();
+        let mut next_master = false;
+        loop {
+            match self.connect(next_master) {
+                Ok(connection) => {
+                    next_master = false;
+                    if self.slots.is_none() {
+                        self.start_slots(&connection.welcome)?;
+                    }
+                    if let Some(ended) = self.talk(connection) {
+                        return Ok(ended);
+                    }
+                    if self.slots.as_ref().is_some_and(Slots::have_ended) {
+                        return Ok(Ended::Run);
+                    }
+                    absence = Absence::new();
+                }
+                // The next master of the DAG has taken over.
+                Err(AgentError::Connect(ConnectError::Gone { epoch }))
+                    if self.link.session().is_some_and(|(known, _)| known < epoch) =>
+                {
+                    next_master = true;
+                    if let Some(slots) = &self.slots {
+                        slots.give_back_prefilled();
+                    }
+                    continue;
+                }
+                Err(AgentError::Connect(ConnectError::Gone { .. })) => return Ok(Ended::Lease),
+                Err(AgentError::Connect(error @ ConnectError::Refused(_))) if self.slots.is_some() => {
+                    tracing::warn!("{}", capitalized(&error));
+                    return Ok(Ended::Lease);
+                }
+                Err(error) => {
+                    if let Some(ended) = self.consider(&mut absence, error)? {
+                        return Ok(ended);
+                    }
+                }
+            }
+            std::thread::sleep(RETRY_INTERVAL);
+        }
+    }
+
+    fn connect(&self, next_master: bool) -> Result<Connection, AgentError> {
+        let endpoint = read_endpoint(self.args)?;
+        let hello = self.hello(next_master);
+        let connected = match self.slots.as_ref().filter(|_| next_master) {
+            None => self.client.connect(&endpoint, &hello),
+            Some(slots) => {
+                let carry = |unsettled: Vec<bytes::Bytes>| slots.introduce(&unsettled);
+                self.client.join_next(&endpoint, &hello, &carry)
+            }
+        };
+        connected.map_err(AgentError::Connect)
+    }
+
+    /// Decides what to do without a connection.
+    fn consider(&self, absence: &mut Absence, error: AgentError) -> Result<Option<Ended>, AgentError> {
+        let now = Instant::now();
+        let is_temporary = error.is_missing()
+            || matches!(
+                error,
+                AgentError::Connect(ConnectError::NobodyListens(_) | ConnectError::Unreachable { .. })
+            );
+        if self.slots.is_none() {
+            // A run that has ended removes its endpoint.
+            if !is_temporary || (self.before.is_some() && error.is_missing()) {
+                return Err(error);
+            }
+            if absence.since.elapsed() >= self.args.join_timeout || self.interrupt.signal().is_some() {
+                return Err(AgentError::NoMaster {
+                    seconds: absence.since.elapsed().as_secs(),
+                    last: error.to_string(),
+                });
+            }
+            return Ok(None);
+        }
+        if let AgentError::Connect(ConnectError::NobodyListens(_)) = error {
+            if absence.dead_at.is_none() {
+                tracing::warn!(
+                    "The master has died: the tasks of this agent go on, and it waits for the next master"
+                );
+            }
+            absence.dead_at = Some(now);
+        }
+        // As long as nobody listens at the master's host, no master has given these tasks to others.
+        let is_dead = absence
+            .dead_at
+            .is_some_and(|at| now.saturating_duration_since(at) < self.timing.lease);
+        if is_dead && absence.since.elapsed() < self.master_timeout && self.interrupt.signal().is_none() {
+            self.hold(Some(self.timing.lease));
+            return Ok(None);
+        }
+        if self.link.lease_left().is_zero() || self.interrupt.signal().is_some() {
+            return Ok(Some(Ended::Lease));
+        }
+        Ok(None)
+    }
+
+    fn hello(&self, next_master: bool) -> Vec<u8> {
+        let kept = self.slots.as_ref().filter(|_| next_master);
+        let slots = match (kept, self.args.slots) {
+            (Some(kept), _) => kept.len(),
+            (None, 0) => host::usable_cpus(),
+            (None, slots) => slots,
+        };
+        let hello = AgentHello {
+            host: self.args.host.name.clone().unwrap_or_else(host::name),
+            slots,
+            number: self.number(),
+            before: self.link.session().or(self.before),
+            first_rank: kept.map(|slots| slots.ranks().start),
+        };
+        messages::encode(&hello)
+    }
+
+    fn number(&self) -> Option<u32> {
+        let mut variables = self.args.environment.iter();
+        let (_, number) = variables.find(|(name, _)| name == NUMBER_VARIABLE)?;
+        number.to_str()?.parse().ok()
+    }
+
+    /// Starts the slots.
+    fn start_slots(&mut self, welcome: &[u8]) -> Result<(), AgentError> {
+        let welcome: AgentWelcome = messages::decode(welcome).ok_or(AgentError::Nonsense)?;
+        logging::init(welcome.verbosity);
+        self.master_timeout = welcome.master_timeout;
+        let directory = welcome.settings.directory();
+        std::env::set_current_dir(&directory).map_err(|error| AgentError::Directory(directory, error))?;
+        let mut environment = self.args.environment.clone();
+        environment.retain(|(name, _)| !guard::VARIABLES.iter().any(|own| name == own));
+        let options = welcome.settings.options(&self.args.host, environment);
+        let ranks = welcome.first_rank..welcome.first_rank.saturating_add(welcome.slots);
+        self.slots = Some(Slots::start(ranks, &self.link, &Arc::new(options))?);
+        Ok(())
+    }
+
+    /// Exchanges messages until the connection ends. `None` if another one may follow.
+    fn talk(&self, connection: Connection) -> Option<Ended> {
+        let slots = self.slots.as_ref()?;
+        if slots.have_ended() {
+            self.link.goodbye();
+        }
+        let mut talk = Talk {
+            process: self,
+            slots,
+            leaving: false,
+            ended: None,
+        };
+        match connection.run(&mut talk) {
+            Closed::Asked => talk.ended,
+            Closed::Broken(error) => {
+                tracing::debug!("The connection to the master was closed: {error}");
+                None
+            }
+        }
+    }
+}
+
+impl Absence {
+    fn new() -> Self {
+        Self {
+            since: Instant::now(),
+            dead_at: None,
+        }
+    }
+}
+
+/// A conversation with the master.
+struct Talk<'a> {
+    process: &'a AgentProcess<'a>,
+    slots: &'a Slots,
+    /// The master knows that this agent is to end.
+    leaving: bool,
+    ended: Option<Ended>,
+}
+
+impl Agent for Talk<'_> {
+    fn message(&mut self, body: &[u8]) {
+        let Some((rank, Content::Message(message))) = messages::addressed(body) else {
+            tracing::error!("The master sent a message to nobody");
+            return;
+        };
+        match ToWorker::decode(message) {
+            Ok(message) => self.slots.deliver(rank, message),
+            Err(error) => tracing::error!("Invalid message from the master: {error}"),
+        }
+    }
+
+    fn tick(&mut self) -> bool {
+        let left = self.process.link.lease_left();
+        if left.is_zero() {
+            self.ended = Some(Ended::Lease);
+            return true;
+        }
+        self.process.hold(Some(left));
+        let interrupt = self.process.interrupt;
+        if interrupt.signal().is_some() && !self.slots.have_ended() {
+            self.slots.deliver_all(&ToWorker::Abort);
+        } else if interrupt.drain_signal().is_some() && !self.leaving {
+            self.leaving = true;
+            self.slots.leave();
+        }
+        false
+    }
+}
+
+fn read_endpoint(args: &AgentArgs) -> Result<Endpoint, AgentError> {
+    match (&args.endpoint, &args.endpoint_value) {
+        // The file counts: the next master writes it anew. Hosts that do not share it have the value.
+        (Some(path), value) => match (Endpoint::read(path), value) {
+            (Err(EndpointError::Read { source, .. }), Some(value))
+                if source.kind() == std::io::ErrorKind::NotFound =>
+            {
+                Ok(Endpoint::from_value(value)?)
+            }
+            (read, _) => Ok(read?),
+        },
+        (None, Some(value)) => Ok(Endpoint::from_value(value)?),
+        (None, None) => Err(AgentError::NoEndpoint),
+    }
+}

@@ -1,0 +1,314 @@
+//! The slots of an agent: threads that run one task at a time, like the workers of other transports.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use pmc_link::Link;
+
+use crate::interrupt::Interrupt;
+use crate::options::WorkerOptions;
+use crate::protocol::{NodeChange, Rank, Registration, RunningAttempt, SubmitId, ToMaster, ToWorker};
+use crate::transport::agents::messages::{self, Content};
+use crate::transport::{TransportError, WorkerTransport, parts};
+use crate::worker;
+
+/// Attempts of a slot whose results the master may not have settled: at most those that it can prefill, and
+/// one.
+const MAX_ENDED: usize = 64;
+
+/// Maximum time for slots to give back prefilled tasks.
+const RETRACT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// An attempt that a slot has been given.
+#[derive(Clone, Debug)]
+struct Given {
+    submit: SubmitId,
+    task: Vec<u8>,
+    cpu_set: Vec<u32>,
+    gpu_set: Vec<u32>,
+}
+
+/// What the link's thread and a slot's thread know of the slot.
+#[derive(Default)]
+struct SlotState {
+    /// Attempts without a result: the first one runs, the others are prefilled.
+    given: VecDeque<Given>,
+    /// Attempts whose results may be unknown to the master.
+    ended: VecDeque<Given>,
+    /// What the slot said about its host.
+    registration: Option<Registration>,
+    is_set_up: bool,
+}
+
+struct Slot {
+    state: Arc<Mutex<SlotState>>,
+    inbound: Sender<ToWorker>,
+    thread: JoinHandle<()>,
+}
+
+/// All slots of an agent.
+pub(super) struct Slots {
+    first_rank: u32,
+    slots: Vec<Slot>,
+    /// Slots whose threads have not ended.
+    alive: Arc<AtomicUsize>,
+    link: Arc<Link>,
+    has_host_script: bool,
+}
+
+/// A slot's side of the link.
+struct SlotTransport {
+    rank: Rank,
+    link: Arc<Link>,
+    inbound: Receiver<ToWorker>,
+    state: Arc<Mutex<SlotState>>,
+}
+
+fn lock(state: &Mutex<SlotState>) -> MutexGuard<'_, SlotState> {
+    // The state is valid at every moment, even if a thread panicked.
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Slots {
+    /// Starts a thread for each rank. Each registers its worker with the master.
+    pub(super) fn start(
+        ranks: Range<u32>,
+        link: &Arc<Link>,
+        options: &Arc<WorkerOptions>,
+    ) -> Result<Self, TransportError> {
+        let first_rank = ranks.start;
+        let alive = Arc::new(AtomicUsize::new(ranks.len()));
+        let mut slots = Vec::with_capacity(ranks.len());
+        for rank in ranks.map(Rank) {
+            let (inbound, receiver) = unbounded();
+            let state = Arc::new(Mutex::default());
+            let mut transport = SlotTransport {
+                rank,
+                link: Arc::clone(link),
+                inbound: receiver,
+                state: Arc::clone(&state),
+            };
+            let (options, alive, link) = (Arc::clone(options), Arc::clone(&alive), Arc::clone(link));
+            let serve = move || {
+                // Signals to the agent are handled by its main thread.
+                let ended = worker::serve_process(&mut transport, options, &Interrupt::new());
+                if let Err(error) = ended {
+                    tracing::debug!("Slot {}: {error}", rank.0);
+                }
+                if alive.fetch_sub(1, Ordering::AcqRel) == 1 {
+                    link.goodbye();
+                }
+            };
+            let thread = std::thread::Builder::new()
+                .name(format!("worker-{}", rank.0))
+                .spawn(serve)
+                .map_err(|source| TransportError::StartWorker { rank, source })?;
+            slots.push(Slot {
+                state,
+                inbound,
+                thread,
+            });
+        }
+        Ok(Self {
+            first_rank,
+            slots,
+            alive,
+            link: Arc::clone(link),
+            has_host_script: options.host_script.is_some(),
+        })
+    }
+
+    /// Passes a message of the master on.
+    pub(super) fn deliver(&self, rank: Rank, message: ToWorker) {
+        let slot = rank.0.checked_sub(self.first_rank);
+        let Some(slot) = slot.and_then(|index| self.slots.get(index as usize)) else {
+            tracing::error!(
+                "The master sent a message to worker {}, which is not here",
+                rank.0
+            );
+            return;
+        };
+        if let ToWorker::Run(task) = &message {
+            lock(&slot.state).given.push_back(Given {
+                submit: task.submit,
+                task: task.name.clone(),
+                cpu_set: task.cpu_set.clone(),
+                gpu_set: task.gpu_set.clone(),
+            });
+        }
+        if let ToWorker::Setup { .. } = &message
+            && std::mem::replace(&mut lock(&slot.state).is_set_up, true)
+        {
+            // The next master asks again, and the host is prepared.
+            if self.has_host_script {
+                self.link
+                    .send(messages::address(rank, |body| ToMaster::Ready.encode(body)));
+            }
+            return;
+        }
+        // A slot whose thread has ended needs no messages.
+        let _ = slot.inbound.send(message);
+    }
+
+    /// Sends a message to all slots.
+    pub(super) fn deliver_all(&self, message: &ToWorker) {
+        for slot in &self.slots {
+            let _ = slot.inbound.send(message.clone());
+        }
+    }
+
+    /// Asks the master for no more tasks.
+    pub(super) fn leave(&self) {
+        for rank in self.ranks().map(Rank) {
+            let leaving = ToMaster::Node(NodeChange::Leaving);
+            self.link
+                .send(messages::address(rank, |body| leaving.encode(body)));
+        }
+    }
+
+    /// True if all threads have ended, and so all tasks.
+    pub(super) fn have_ended(&self) -> bool {
+        self.alive.load(Ordering::Acquire) == 0
+    }
+
+    /// Waits for the end of all threads, at most `timeout`. True if they have ended.
+    pub(super) fn wait(self, timeout: Duration) -> bool {
+        let end = Instant::now() + timeout;
+        while !self.have_ended() {
+            if Instant::now() >= end {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        for slot in self.slots {
+            // Its panic was printed.
+            let _ = slot.thread.join();
+        }
+        true
+    }
+
+    /// The ranks.
+    pub(super) fn ranks(&self) -> Range<u32> {
+        self.first_rank..self.first_rank + u32::try_from(self.slots.len()).unwrap_or(0)
+    }
+
+    /// Number of slots.
+    pub(super) fn len(&self) -> u32 {
+        u32::try_from(self.slots.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Asks all slots to give back prefilled tasks, and waits until none has one. Their master has died.
+    pub(super) fn give_back_prefilled(&self) {
+        self.deliver_all(&ToWorker::Retract);
+        let end = Instant::now() + RETRACT_TIMEOUT;
+        let has_prefilled = |slot: &Slot| lock(&slot.state).given.len() > 1;
+        while self.slots.iter().any(has_prefilled) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Returns the first messages for another master, from those that the dead one has not settled: the
+    /// attempts that ran or run, the results, and the registrations.
+    pub(super) fn introduce(&self, unsettled: &[Bytes]) -> Vec<Vec<u8>> {
+        let mut results: BTreeMap<Rank, Vec<(SubmitId, Vec<&Bytes>)>> = BTreeMap::new();
+        let mut parts: BTreeMap<Rank, Vec<&Bytes>> = BTreeMap::new();
+        for body in unsettled {
+            match messages::addressed(body) {
+                Some((rank, Content::Part(_))) => parts.entry(rank).or_default().push(body),
+                Some((rank, Content::Message(message))) => {
+                    if let Ok(ToMaster::Finished(result)) = ToMaster::decode(message) {
+                        let mut bodies = parts.remove(&rank).unwrap_or_default();
+                        bodies.push(body);
+                        results.entry(rank).or_default().push((result.submit, bodies));
+                    }
+                }
+                None => {}
+            }
+        }
+        let mut said = Vec::new();
+        for (rank, slot) in (self.first_rank..).map(Rank).zip(&self.slots) {
+            let state = lock(&slot.state);
+            let encoded = |message: &ToMaster| messages::address(rank, |body| message.encode(body));
+            let Some(registration) = &state.registration else {
+                continue;
+            };
+            let results = results.remove(&rank).unwrap_or_default();
+            for (submit, bodies) in &results {
+                let mut known = state.ended.iter().chain(&state.given);
+                if let Some(given) = known.find(|given| given.submit == *submit) {
+                    said.push(encoded(&given.running()));
+                    said.extend(bodies.iter().map(|body| body.to_vec()));
+                }
+            }
+            let has_result = |given: &Given| results.iter().any(|(submit, _)| *submit == given.submit);
+            let running = state.given.iter().filter(|given| !has_result(given));
+            said.extend(running.map(|given| encoded(&given.running())));
+            // Last: the master may start when all have registered.
+            said.push(encoded(&ToMaster::Register(registration.clone())));
+        }
+        said
+    }
+}
+
+impl Given {
+    fn running(&self) -> ToMaster {
+        ToMaster::Running(RunningAttempt {
+            submit: self.submit,
+            task: self.task.clone(),
+            cpu_set: self.cpu_set.clone(),
+            gpu_set: self.gpu_set.clone(),
+        })
+    }
+}
+
+impl WorkerTransport for SlotTransport {
+    fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    fn send(&mut self, message: ToMaster) -> Result<(), TransportError> {
+        let mut message = message;
+        parts::send_ahead(&mut message, |part| {
+            let is_sent = self.link.send(messages::address_part(self.rank, part));
+            is_sent.then_some(()).ok_or(TransportError::MasterEnded)
+        })?;
+        if let ToMaster::Register(registration) = &message {
+            lock(&self.state).registration = Some(registration.clone());
+        }
+        let body = messages::address(self.rank, |body| message.encode(body));
+        if !self.link.send(body) {
+            return Err(TransportError::MasterEnded);
+        }
+        // After the message is with the link: an attempt is known there or here, whenever the master changes.
+        let mut state = lock(&self.state);
+        match &message {
+            ToMaster::Finished(result) => {
+                let at = state.given.iter().position(|given| given.submit == result.submit);
+                if let Some(given) = at.and_then(|at| state.given.remove(at)) {
+                    state.ended.push_back(given);
+                }
+                let old = state.ended.len().saturating_sub(MAX_ENDED);
+                state.ended.drain(..old);
+            }
+            ToMaster::Retracted { submits } => {
+                state.given.retain(|given| !submits.contains(&given.submit));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, timeout: Duration) -> Result<Option<ToWorker>, TransportError> {
+        match self.inbound.recv_timeout(timeout) {
+            Ok(message) => Ok(Some(message)),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(TransportError::MasterEnded),
+        }
+    }
+}

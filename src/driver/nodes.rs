@@ -1,0 +1,176 @@
+//! Workers that come and go.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use super::{Driver, RunError};
+use crate::protocol::{NodeChange, Rank, Registration, RunningAttempt, SubmitId, ToMaster};
+use crate::scheduler::{Adoption, Event, MasterError};
+use crate::transport::MasterTransport;
+
+/// What the loop knows about workers that come and go.
+#[derive(Debug, Default)]
+pub(super) struct Nodes {
+    /// When to look for awaited workers next.
+    pub(super) next_check: Option<Instant>,
+    /// Since when nothing that is left fits on a host that is there.
+    stranded_since: Option<Instant>,
+    /// The first tasks may start: workers that come now take part at once.
+    started: bool,
+    /// Workers that came before, and what they said since. They register in the order of their ranks.
+    early: BTreeMap<Rank, Early>,
+    /// Results that do not count: their tasks were done before the run.
+    ignored: BTreeSet<(Rank, SubmitId)>,
+}
+
+#[derive(Debug, Default)]
+struct Early {
+    /// Comes after what the worker runs for an earlier master.
+    registration: Option<Registration>,
+    messages: Vec<ToMaster>,
+}
+
+impl<T: MasterTransport> Driver<'_, T> {
+    /// Tells the scheduler what has become of a worker's agent.
+    pub(super) fn note_change(&mut self, from: Rank, change: &NodeChange) -> Result<(), RunError> {
+        let event = match change {
+            NodeChange::Silent => Event::Silent(from),
+            NodeChange::Back => Event::Back(from),
+            NodeChange::Leaving => Event::Retire(from),
+            NodeChange::Lost => Event::Lost(from),
+        };
+        match self.master.handle(event, &mut self.out) {
+            // Its agent was there, but the worker has not registered.
+            Err(MasterError::UnknownRank(_)) => Ok(()),
+            handled => Ok(handled?),
+        }
+    }
+
+    /// Keeps a message of a worker that came before the start. Returns it if it is to be handled now.
+    pub(super) fn keep_early(&mut self, from: Rank, message: ToMaster) -> Option<ToMaster> {
+        if self.nodes.started || !self.out.transport.is_dynamic() {
+            return Some(message);
+        }
+        match message {
+            ToMaster::Register(registration) => {
+                self.nodes.early.entry(from).or_default().registration = Some(registration);
+            }
+            ToMaster::Node(NodeChange::Lost) => {
+                self.nodes.early.remove(&from);
+            }
+            ToMaster::Failed { .. } | ToMaster::Terminating => return Some(message),
+            message => self.nodes.early.entry(from).or_default().messages.push(message),
+        }
+        None
+    }
+
+    /// True if the first tasks may start.
+    pub(super) fn may_start(&self) -> bool {
+        if self.out.transport.is_dynamic() {
+            let registered = self.nodes.early.values();
+            let registered = registered.filter(|early| early.registration.is_some()).count();
+            let registered = u32::try_from(registered).unwrap_or(u32::MAX);
+            registered > 0 && self.out.transport.may_start(registered)
+        } else {
+            self.master.may_start()
+        }
+    }
+
+    /// Begins the run with the workers that have come.
+    pub(super) fn start_workers(&mut self) -> Result<(), RunError> {
+        self.nodes.started = true;
+        let early = std::mem::take(&mut self.nodes.early);
+        let mut said = Vec::new();
+        for (rank, early) in early {
+            if let Some(registration) = early.registration {
+                self.handle(rank, ToMaster::Register(registration))?;
+                said.push((rank, early.messages));
+            }
+        }
+        self.master.start(&mut self.out)?;
+        for (rank, messages) in said {
+            for message in messages {
+                self.handle(rank, message)?;
+            }
+        }
+        self.check_fit()
+    }
+
+    /// Goes on with an attempt that an earlier master started.
+    pub(super) fn adopt(&mut self, from: Rank, attempt: RunningAttempt) -> Result<(), RunError> {
+        let submit = attempt.submit;
+        let adopted = match self.out.dag.find(&attempt.task) {
+            None => false,
+            Some(task) => {
+                let adoption = Adoption {
+                    task,
+                    submit,
+                    cpus: attempt.cpu_set,
+                    gpus: attempt.gpu_set,
+                };
+                match self.master.handle(Event::Adopt(from, adoption), &mut self.out) {
+                    Ok(()) => true,
+                    Err(MasterError::NotAdopted { .. }) => false,
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        };
+        if !adopted {
+            // Usually the dead master had written that the task is done, and nobody told the agent.
+            let task = String::from_utf8_lossy(&attempt.task);
+            tracing::debug!("Attempt {} of task {task} does not count any more", submit.0);
+            self.nodes.ignored.insert((from, submit));
+        }
+        Ok(())
+    }
+
+    /// True if this result does not count.
+    pub(super) fn is_ignored(&mut self, from: Rank, submit: SubmitId) -> bool {
+        self.nodes.ignored.remove(&(from, submit))
+    }
+
+    /// Looks whether awaited workers have come.
+    pub(super) fn check_nodes(&mut self) -> Result<(), RunError> {
+        self.nodes.next_check = self.out.transport.check()?;
+        Ok(())
+    }
+
+    /// Ends the run if nothing that is left can run on the workers that are there, and no others come.
+    pub(super) fn check_stranded(&mut self) -> Result<(), RunError> {
+        let Some(task) = self.master.stranded() else {
+            self.nodes.stranded_since = None;
+            return Ok(());
+        };
+        let name = || String::from_utf8_lossy(self.out.dag.name(task)).into_owned();
+        let now = Instant::now();
+        let patience = self.out.transport.patience();
+        if self.nodes.stranded_since.is_none() && !patience.is_zero() {
+            tracing::warn!(
+                "Task {} fits on no host that is there: waiting {} s for others",
+                name(),
+                patience.as_secs()
+            );
+        }
+        let since = *self.nodes.stranded_since.get_or_insert(now);
+        if now.saturating_duration_since(since) < patience {
+            let next = since.checked_add(patience);
+            self.nodes.next_check = self.nodes.next_check.into_iter().chain(next).min();
+            return Ok(());
+        }
+        Err(MasterError::NoCapableHost { task: name() }.into())
+    }
+
+    /// Fails if a task fits on no host, once all workers have come.
+    pub(super) fn check_fit(&self) -> Result<(), RunError> {
+        if !self.out.transport.is_dynamic() || !self.out.transport.patience().is_zero() {
+            return Ok(());
+        }
+        match self.master.task_without_host() {
+            None => Ok(()),
+            Some(task) => {
+                let task = String::from_utf8_lossy(self.out.dag.name(task)).into_owned();
+                Err(MasterError::NoCapableHost { task }.into())
+            }
+        }
+    }
+}

@@ -1,0 +1,411 @@
+//! Workers as slots of agents: processes of this program on any host, which may come late and be lost.
+//!
+//! The thread that reads from agents submits their messages to the [`Combiner`], and so does the master's
+//! work itself.
+
+mod launcher;
+pub mod messages;
+mod reception;
+mod roster;
+mod table;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pmc_link::{Endpoint, RunKey, Server, SessionId, Timing};
+
+pub use launcher::{ENDPOINT_VARIABLE, Launch, LaunchError, Launcher, NUMBER_VARIABLE};
+use messages::{AgentWelcome, WorkerSettings};
+use reception::{Reception, Rules};
+use roster::Roster;
+
+use super::combiner::Combiner;
+use super::{CombiningTransport, MasterTransport, Traffic, TransportError};
+use crate::interrupt::Interrupt;
+use crate::options::{folder, with_suffix};
+use crate::protocol::{NodeChange, Rank, ToMaster, ToWorker};
+
+/// How a run uses agents.
+#[derive(Clone, Debug)]
+pub struct AgentOptions {
+    /// The DAG file.
+    pub dag: PathBuf,
+    /// Number of agents.
+    pub agents: u32,
+    /// Slots of each agent; 0 lets each agent decide.
+    pub slots: u32,
+    /// Agents that must be there before the first task.
+    pub start_with: u32,
+    /// How long agents wait for another master if this one has died.
+    pub master_timeout: Duration,
+    /// How long to wait for agents.
+    pub join_timeout: Duration,
+    /// How agents are started, if the master starts them.
+    pub launch: Option<Launch>,
+    /// The lease of agents.
+    pub timing: Timing,
+    /// Settings of the workers.
+    pub settings: WorkerSettings,
+    /// What agents print; see [`crate::logging::init`].
+    pub verbosity: i32,
+}
+
+/// The master's side.
+pub struct AgentMaster {
+    options: AgentOptions,
+    combiner: Arc<Combiner>,
+    /// Set when the run has begun.
+    running: Option<Running>,
+    /// The session of rank r is at r - 1.
+    sessions: Vec<SessionId>,
+    /// Handled messages of each session that are not settled.
+    handled: Vec<(SessionId, u64)>,
+    traffic: Traffic,
+}
+
+struct Running {
+    // Dropped first: its thread uses the rest.
+    server: Server,
+    reception: Arc<Reception>,
+    launcher: Option<Launcher>,
+    endpoint: PathBuf,
+    begun: Instant,
+    /// The user knows who has not come.
+    missing_reported: bool,
+}
+
+/// How often the master looks for agents that have not come.
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Agents that have not come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    agents: usize,
+    seconds: u64,
+    /// Hosts and what their launchers said last.
+    words: Vec<(Option<String>, String)>,
+    /// Their launchers have ended.
+    exited: bool,
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.agents {
+            1 => f.write_str("1 agent did not come")?,
+            agents => write!(f, "{agents} agents did not come")?,
+        }
+        if self.exited {
+            f.write_str(": what should start them has ended")?;
+        } else {
+            write!(f, " within {} s (--join-timeout)", self.seconds)?;
+        }
+        for (host, words) in &self.words {
+            match host {
+                Some(host) => write!(f, "; {host}")?,
+                None => f.write_str("; its launcher")?,
+            }
+            match words.as_str() {
+                "" => f.write_str(" said nothing")?,
+                words => write!(f, " said last: {words}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl AgentOptions {
+    /// Returns which agents have not come.
+    fn missing(&self, running: &Running, exited: bool, waited: Duration) -> Missing {
+        let table = running.reception.table();
+        let last_words = |number| {
+            let launcher = running.launcher.as_ref();
+            launcher.map_or_else(String::new, |launcher| launcher.last_words(number))
+        };
+        let hosts = self.launch.as_ref().map_or(&[][..], Launch::hosts);
+        let words = if hosts.is_empty() {
+            vec![(None, last_words(None))]
+        } else {
+            let missing = hosts.iter().enumerate();
+            let missing = missing.filter(|(number, _)| !table.has_number(*number));
+            missing
+                .take(MAX_NAMED)
+                .map(|(number, host)| (Some(host.clone()), last_words(Some(number))))
+                .collect()
+        };
+        Missing {
+            agents: (self.agents as usize).saturating_sub(table.joined()),
+            seconds: waited.as_secs(),
+            words,
+            exited,
+        }
+    }
+}
+
+/// Maximum hosts that a message names.
+const MAX_NAMED: usize = 10;
+
+impl Running {
+    /// True if agents of an earlier master that have not come back hold no lease any more.
+    fn is_late(&self, timing: Timing) -> bool {
+        self.begun.elapsed() >= timing.until_lost()
+    }
+}
+
+/// Returns the port of an endpoint.
+fn port(endpoint: &Endpoint) -> Option<u16> {
+    let (_, port) = endpoint.addresses.first()?.rsplit_once(':')?;
+    port.parse().ok()
+}
+
+/// Returns the path of the endpoint file of a DAG.
+#[must_use]
+pub fn endpoint_path(dag: &std::path::Path) -> PathBuf {
+    with_suffix(dag, ".endpoint")
+}
+
+impl AgentMaster {
+    /// Prepares a run. [`MasterTransport::begin`] starts it. `interrupt` ends the waiting of
+    /// [`MasterTransport::receive`].
+    #[must_use]
+    pub fn new(options: AgentOptions, interrupt: &Interrupt) -> Self {
+        let combiner = Arc::new(Combiner::default());
+        let waker = Arc::clone(&combiner);
+        interrupt.on_raise(move || waker.wake());
+        Self {
+            options,
+            combiner,
+            running: None,
+            sessions: Vec::new(),
+            handled: Vec::new(),
+            traffic: Traffic::default(),
+        }
+    }
+
+    fn session_of(&mut self, rank: Rank) -> Option<SessionId> {
+        let index = (rank.0 as usize).checked_sub(1)?;
+        if self.sessions.get(index).is_none_or(|session| *session == 0) {
+            let table = self.running.as_ref()?.reception.table();
+            self.sessions.resize(table.last_rank() as usize, 0);
+            for (rank, session) in (1..).map(Rank).zip(&mut self.sessions) {
+                *session = table.session_of(rank).unwrap_or(0);
+            }
+        }
+        self.sessions.get(index).copied().filter(|session| *session != 0)
+    }
+
+    fn note(&mut self, from: Rank, message: &ToMaster) {
+        if matches!(message, ToMaster::Node(change) if *change != NodeChange::Leaving) {
+            return;
+        }
+        let stored = match message {
+            ToMaster::Finished(result) => result.stored_len(),
+            _ => 0,
+        };
+        self.traffic.received += message.encoded_len() as u64 + stored;
+        let Some(session) = self.session_of(from) else {
+            return;
+        };
+        let reception = self.running.as_ref().map(|running| &running.reception);
+        let frames = reception.map_or(1, |reception| reception.frames_of(from, message));
+        match self.handled.iter_mut().find(|(handled, _)| *handled == session) {
+            Some((_, settled)) => *settled += frames,
+            None => self.handled.push((session, frames)),
+        }
+    }
+}
+
+impl MasterTransport for AgentMaster {
+    fn workers(&self) -> u32 {
+        let joined = self
+            .running
+            .as_ref()
+            .map_or(0, |running| running.reception.table().last_rank());
+        joined.max(self.options.agents * self.options.slots)
+    }
+
+    fn begin(&mut self) -> Result<(), TransportError> {
+        let path = endpoint_path(&self.options.dag);
+        // A master that was killed leaves its endpoint, and agents that know it.
+        let earlier = Endpoint::read(&path).ok();
+        let epoch = earlier
+            .as_ref()
+            .map_or(1, |earlier| earlier.epoch.saturating_add(1));
+        let port = earlier.as_ref().and_then(port).unwrap_or(0);
+        let key = match earlier {
+            Some(earlier) => earlier.key,
+            None => RunKey::generate().map_err(pmc_link::ServerError::from)?,
+        };
+        let roster = Roster::open(&with_suffix(&self.options.dag, ".agents"), epoch);
+        let roster = roster.map_err(TransportError::Roster)?;
+        let rules = Rules {
+            welcome: AgentWelcome {
+                first_rank: 0,
+                slots: self.options.slots,
+                master_timeout: self.options.master_timeout,
+                verbosity: self.options.verbosity,
+                settings: self.options.settings.clone(),
+            },
+        };
+        let combiner = Arc::clone(&self.combiner);
+        let folder = folder(&self.options.dag);
+        let mut reception = None;
+        let server = Server::start(&key, port, epoch, self.options.timing, |hub| {
+            let made = Arc::new(Reception::new(
+                Arc::clone(hub),
+                combiner,
+                rules,
+                epoch,
+                roster,
+                folder,
+            ));
+            reception = Some(Arc::clone(&made));
+            made
+        })?;
+        let reception = reception.ok_or(TransportError::MasterEnded)?;
+        let endpoint = Endpoint {
+            addresses: launcher::addresses(self.options.launch.as_ref(), server.port()),
+            epoch,
+            lease: self.options.timing.lease,
+            key,
+        };
+        endpoint.write(&path)?;
+        let mut running = Running {
+            server,
+            reception,
+            launcher: None,
+            endpoint: path,
+            begun: Instant::now(),
+            missing_reported: false,
+        };
+        if let Some(launch) = &self.options.launch {
+            let skip = running.reception.awaited();
+            running.launcher = Some(Launcher::start(launch, skip, &running.endpoint, &endpoint)?);
+        }
+        self.running = Some(running);
+        Ok(())
+    }
+
+    fn is_dynamic(&self) -> bool {
+        true
+    }
+
+    fn may_start(&self, registered: u32) -> bool {
+        self.running.as_ref().is_some_and(|running| {
+            let table = running.reception.table();
+            let present = table.present();
+            let (agents, slots) = present.fold((0, 0), |(agents, slots), agent| {
+                (agents + 1, slots + agent.ranks.len())
+            });
+            agents >= self.options.start_with
+                && registered as usize >= slots
+                && (running.reception.awaited() == 0 || running.is_late(self.options.timing))
+        })
+    }
+
+    fn check(&mut self) -> Result<Option<Instant>, TransportError> {
+        let Some(running) = &mut self.running else {
+            return Ok(None);
+        };
+        let awaited = running.reception.awaited();
+        if awaited > 0 {
+            if !running.is_late(self.options.timing) {
+                return Ok(Some(Instant::now() + CHECK_INTERVAL));
+            }
+            running.reception.forget_earlier();
+        }
+        let joined = running.reception.table().joined();
+        if joined >= self.options.agents as usize {
+            return Ok(None);
+        }
+        let waited = running.begun.elapsed();
+        let exited = running.launcher.as_mut().is_some_and(Launcher::all_have_exited);
+        if exited || waited >= self.options.join_timeout {
+            let missing = self.options.missing(running, exited, waited);
+            if joined == 0 {
+                return Err(TransportError::NoAgents(missing));
+            }
+            if !std::mem::replace(&mut running.missing_reported, true) {
+                tracing::warn!("{missing}");
+            }
+            return Ok(None);
+        }
+        let next = Instant::now() + CHECK_INTERVAL.min(self.options.join_timeout - waited);
+        Ok(Some(next))
+    }
+
+    fn patience(&self) -> Duration {
+        let Some(running) = &self.running else {
+            return Duration::ZERO;
+        };
+        let table = running.reception.table();
+        if table.present().count() >= self.options.agents as usize {
+            Duration::ZERO
+        } else {
+            self.options.join_timeout
+        }
+    }
+
+    fn send(&mut self, to: Rank, message: ToWorker) -> Result<(), TransportError> {
+        let session = self.session_of(to);
+        let Some((running, session)) = self.running.as_ref().zip(session) else {
+            // A slot that never came, at the end of the run.
+            return Ok(());
+        };
+        let body = messages::address(to, |body| message.encode(body));
+        self.traffic.sent += body.len() as u64;
+        running.server.hub().send(session, body);
+        Ok(())
+    }
+
+    fn receive(&mut self, timeout: Duration) -> Result<Option<(Rank, ToMaster)>, TransportError> {
+        let received = self.combiner.receive(timeout);
+        if let Some((from, message)) = &received {
+            self.note(*from, message);
+        }
+        Ok(received)
+    }
+
+    fn supports_prefill(&self) -> bool {
+        true
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+
+    fn settle(&mut self) {
+        if let Some(running) = &self.running {
+            for (session, messages) in self.handled.drain(..) {
+                running.server.hub().settle(session, messages);
+            }
+        }
+    }
+
+    fn close(&mut self, timeout: Duration) -> Vec<Rank> {
+        let end = Instant::now() + timeout;
+        let Some(running) = &mut self.running else {
+            return Vec::new();
+        };
+        let silent = running.reception.wait_gone(timeout);
+        if let Some(launcher) = &mut running.launcher {
+            launcher.end(end.saturating_duration_since(Instant::now()));
+        }
+        if silent.is_empty() {
+            running.reception.end();
+        }
+        let _ = std::fs::remove_file(&running.endpoint);
+        silent
+    }
+}
+
+impl CombiningTransport for AgentMaster {
+    fn combiner(&self) -> Arc<Combiner> {
+        Arc::clone(&self.combiner)
+    }
+
+    fn note_received(&mut self, from: Rank, message: &ToMaster) {
+        self.note(from, message);
+    }
+}

@@ -1,0 +1,289 @@
+//! Receives agents and their messages, in the thread of the server.
+
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use pmc_link::{Hub, Service, SessionId};
+use rustc_hash::FxHashMap;
+
+use super::messages::{self, AgentHello, AgentWelcome, Content};
+use super::roster::{Earlier, Roster};
+use super::table::AgentTable;
+use crate::protocol::{NodeChange, Rank, SubmitId, ToMaster};
+use crate::transport::combiner::Combiner;
+use crate::transport::parts::Arrivals;
+
+/// Maximum slots of an agent.
+const MAX_SLOTS: u32 = 10_000;
+
+/// What a newcomer is told, and which newcomers there may be.
+pub(super) struct Rules {
+    /// Without the first rank.
+    pub(super) welcome: AgentWelcome,
+}
+
+/// Passes on what agents say to the thread of the master.
+pub(super) struct Reception {
+    pub(super) hub: Arc<Hub>,
+    pub(super) combiner: Arc<Combiner>,
+    pub(super) rules: Rules,
+    table: Mutex<AgentTable>,
+    roster: Mutex<(Roster, Earlier)>,
+    /// Data that has come ahead of its message.
+    arrivals: Mutex<AgentArrivals>,
+    /// Number of this master among those of the DAG.
+    epoch: u64,
+    /// Wakes the thread that waits for the end of all agents.
+    gone: Condvar,
+}
+
+impl Reception {
+    pub(super) fn new(
+        hub: Arc<Hub>,
+        combiner: Arc<Combiner>,
+        rules: Rules,
+        epoch: u64,
+        roster: (Roster, Earlier),
+        folder: &Path,
+    ) -> Self {
+        let mut table = AgentTable::default();
+        table.reserve(roster.1.last_rank);
+        Self {
+            hub,
+            combiner,
+            rules,
+            table: Mutex::new(table),
+            roster: Mutex::new(roster),
+            arrivals: Mutex::new(AgentArrivals::new(folder)),
+            epoch,
+            gone: Condvar::new(),
+        }
+    }
+
+    pub(super) fn table(&self) -> MutexGuard<'_, AgentTable> {
+        // The table is valid at every moment, even if a thread panicked.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until no agent is left, at most `timeout`. Returns the ranks of those that are.
+    pub(super) fn wait_gone(&self, timeout: std::time::Duration) -> Vec<Rank> {
+        let table = self.table();
+        let waited = self
+            .gone
+            .wait_timeout_while(table, timeout, |table| table.present().next().is_some());
+        let (table, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        table
+            .present()
+            .flat_map(|agent| agent.ranks.clone().map(Rank))
+            .collect()
+    }
+
+    /// Tells the master about all workers of an agent.
+    fn tell(&self, session: SessionId, change: &NodeChange) {
+        let ranks = match self.table().get(session) {
+            Some(agent) => agent.ranks.clone(),
+            None => return,
+        };
+        for rank in ranks.map(Rank) {
+            self.combiner.submit(rank, ToMaster::Node(change.clone()));
+        }
+    }
+
+    fn arrivals(&self) -> MutexGuard<'_, AgentArrivals> {
+        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Number of frames that brought this message.
+    pub(super) fn frames_of(&self, from: Rank, message: &ToMaster) -> u64 {
+        match message {
+            ToMaster::Finished(result) => 1 + self.arrivals().take(from, result.submit),
+            _ => 1,
+        }
+    }
+
+    fn roster(&self) -> MutexGuard<'_, (Roster, Earlier)> {
+        self.roster.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Number of agents of an earlier master that have not come back.
+    pub(super) fn awaited(&self) -> usize {
+        self.roster().1.agents.len()
+    }
+
+    /// Counts the agents of earlier masters that have not come back as lost.
+    pub(super) fn forget_earlier(&self) {
+        let mut roster = self.roster();
+        for (session, host) in std::mem::take(&mut roster.1.agents) {
+            tracing::warn!("The agent on {host} has not come back");
+            note(roster.0.gone(session));
+        }
+    }
+
+    /// Removes the list of agents: all have ended.
+    pub(super) fn end(&self) {
+        self.roster().0.remove();
+    }
+
+    fn remove(&self, session: SessionId, how: &str) {
+        let host = {
+            let mut table = self.table();
+            let Some(agent) = table.remove(session) else {
+                return;
+            };
+            agent.host.clone()
+        };
+        note(self.roster().0.gone((self.epoch, session)));
+        self.gone.notify_all();
+        tracing::debug!("The agent on {host} {how}");
+        self.tell(session, &NodeChange::Lost);
+    }
+}
+
+impl Reception {
+    /// Takes note of what has become of the session that an agent had before.
+    fn replace(&self, hello: &AgentHello) -> Result<(), String> {
+        let Some((epoch, session)) = hello.before else {
+            return Ok(());
+        };
+        if epoch == self.epoch {
+            self.hub.forget(session);
+            self.remove(session, "has come anew");
+            return Ok(());
+        }
+        let mut roster = self.roster();
+        let known = roster.1.agents.remove(&(epoch, session)).is_some();
+        if known {
+            note(roster.0.gone((epoch, session)));
+        }
+        if hello.first_rank.is_some() && !known {
+            return Err("The tasks of this agent do not count any more".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// Logs that the list of agents cannot be written. The run goes on: only the next master would miss it.
+fn note(written: std::io::Result<()>) {
+    if let Err(error) = written {
+        tracing::error!("Unable to write the list of agents: {}", pmc_dag::reason(&error));
+    }
+}
+
+/// Forwarded data, and the number of parts in which it came.
+struct AgentArrivals {
+    data: Arrivals,
+    /// Parts of messages that have not come.
+    parts: FxHashMap<Rank, u64>,
+    /// Parts of messages that the master has not handled.
+    came: FxHashMap<(Rank, SubmitId), u64>,
+}
+
+impl AgentArrivals {
+    fn new(folder: &Path) -> Self {
+        Self {
+            data: Arrivals::new(folder),
+            parts: FxHashMap::default(),
+            came: FxHashMap::default(),
+        }
+    }
+
+    fn add(&mut self, rank: Rank, part: &[u8]) {
+        *self.parts.entry(rank).or_default() += 1;
+        self.data.add(rank, part);
+    }
+
+    fn complete(&mut self, rank: Rank, message: &mut ToMaster) {
+        self.data.complete(rank, message);
+        if let ToMaster::Finished(result) = message
+            && let Some(parts) = self.parts.remove(&rank)
+        {
+            self.came.insert((rank, result.submit), parts);
+        }
+    }
+
+    fn take(&mut self, rank: Rank, submit: SubmitId) -> u64 {
+        if self.came.is_empty() {
+            return 0;
+        }
+        self.came.remove(&(rank, submit)).unwrap_or(0)
+    }
+}
+
+impl Service for Reception {
+    fn join(&self, session: SessionId, hello: &[u8]) -> Result<Vec<u8>, String> {
+        let hello: AgentHello =
+            messages::decode(hello).ok_or("What the agent says makes no sense: it is another program")?;
+        let slots = match self.rules.welcome.slots {
+            0 => hello.slots,
+            _ if hello.first_rank.is_some() => hello.slots,
+            slots => slots,
+        };
+        if !(1..=MAX_SLOTS).contains(&slots) {
+            return Err(format!("An agent can have 1 to {MAX_SLOTS} slots, not {slots}"));
+        }
+        self.replace(&hello)?;
+        let ranks = {
+            let mut table = self.table();
+            let ranks = table.add(session, &hello, slots);
+            ranks.ok_or("The ranks of this agent are those of another one")?
+        };
+        note(self.roster().0.join(session, &ranks, &hello.host));
+        tracing::debug!(
+            "The agent on {} has joined with slots {} to {}",
+            hello.host,
+            ranks.start,
+            ranks.end - 1
+        );
+        let welcome = AgentWelcome {
+            first_rank: ranks.start,
+            slots,
+            ..self.rules.welcome.clone()
+        };
+        Ok(messages::encode(&welcome))
+    }
+
+    fn joined(&self, _: SessionId) {}
+
+    fn message(&self, session: SessionId, body: &[u8]) {
+        let content = messages::addressed(body);
+        let Some((rank, content)) = content.filter(|(rank, _)| self.table().has(session, *rank)) else {
+            tracing::error!("An agent sent a message that names none of its slots");
+            return;
+        };
+        match content {
+            Content::Part(part) => self.arrivals().add(rank, part),
+            Content::Message(message) => {
+                let message = ToMaster::decode(message).map(|mut message| {
+                    self.arrivals().complete(rank, &mut message);
+                    message
+                });
+                let message = message.unwrap_or_else(|error| ToMaster::Failed {
+                    message: format!("Invalid message from worker {}: {error}", rank.0),
+                });
+                self.combiner.submit(rank, message);
+            }
+        }
+    }
+
+    fn silent(&self, session: SessionId) {
+        if let Some(agent) = self.table().get(session).filter(|agent| agent.present) {
+            tracing::warn!("The agent on {} does not answer", agent.host);
+        }
+        self.tell(session, &NodeChange::Silent);
+    }
+
+    fn back(&self, session: SessionId) {
+        if let Some(agent) = self.table().get(session) {
+            tracing::info!("The agent on {} answers again", agent.host);
+        }
+        self.tell(session, &NodeChange::Back);
+    }
+
+    fn lost(&self, session: SessionId) {
+        self.remove(session, "is lost");
+    }
+
+    fn ended(&self, session: SessionId) {
+        self.remove(session, "has ended");
+    }
+}

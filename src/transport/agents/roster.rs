@@ -1,0 +1,131 @@
+//! The list of agents, on disk: it tells the next master which agents may still run tasks.
+//!
+//! A line for each agent that joins (`JOIN EPOCH SESSION FIRST-RANK SLOTS HOST`) and for each that is gone
+//! (`GONE EPOCH SESSION`). A run that ends in order removes the file.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::ops::Range;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use pmc_link::SessionId;
+
+/// Epoch and number of a session.
+pub(super) type SessionName = (u64, SessionId);
+
+/// What an earlier master has left.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Earlier {
+    /// Agents that may still run tasks, with their hosts.
+    pub(super) agents: BTreeMap<SessionName, String>,
+    /// The highest rank that was given to an agent.
+    pub(super) last_rank: u32,
+}
+
+/// The open file.
+#[derive(Debug)]
+pub(super) struct Roster {
+    path: PathBuf,
+    file: File,
+    epoch: u64,
+}
+
+impl Earlier {
+    /// Reads the lines of earlier masters. Lines that make no sense are skipped: the last one may be torn.
+    fn read(text: &str) -> Self {
+        let mut earlier = Self::default();
+        for line in text.lines() {
+            let mut words = line.splitn(6, ' ');
+            let kind = words.next();
+            let mut number = || words.next().and_then(|word| word.parse::<u64>().ok());
+            let (Some(epoch), Some(session)) = (number(), number()) else {
+                continue;
+            };
+            match (kind, number(), number(), words.next()) {
+                (Some("JOIN"), Some(first), Some(slots), Some(host)) => {
+                    let last = first.saturating_add(slots).saturating_sub(1);
+                    let last = u32::try_from(last).unwrap_or(0);
+                    earlier.last_rank = earlier.last_rank.max(last);
+                    earlier.agents.insert((epoch, session), host.to_owned());
+                }
+                (Some("GONE"), ..) => {
+                    earlier.agents.remove(&(epoch, session));
+                }
+                _ => {}
+            }
+        }
+        earlier
+    }
+}
+
+impl Roster {
+    /// Opens the list of this DAG, and reads what an earlier master has left.
+    pub(super) fn open(path: &Path, epoch: u64) -> io::Result<(Self, Earlier)> {
+        let earlier = match std::fs::read(path) {
+            Ok(bytes) => Earlier::read(&String::from_utf8_lossy(&bytes)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Earlier::default(),
+            Err(error) => return Err(error),
+        };
+        let mut options = OpenOptions::new();
+        let mut file = options.append(true).create(true).mode(0o600).open(path)?;
+        if file.metadata()?.len() > 0 {
+            // Ends a line that was torn.
+            file.write_all(b"\n")?;
+        }
+        let path = path.to_owned();
+        Ok((Self { path, file, epoch }, earlier))
+    }
+
+    pub(super) fn join(&mut self, session: SessionId, ranks: &Range<u32>, host: &str) -> io::Result<()> {
+        let (epoch, first, slots) = (self.epoch, ranks.start, ranks.len());
+        self.append(&format!("JOIN {epoch} {session} {first} {slots} {host}\n"))
+    }
+
+    pub(super) fn gone(&mut self, (epoch, session): SessionName) -> io::Result<()> {
+        self.append(&format!("GONE {epoch} {session}\n"))
+    }
+
+    fn append(&mut self, line: &str) -> io::Result<()> {
+        self.file.write_all(line.as_bytes())
+    }
+
+    /// Removes the file: no agent is left.
+    pub(super) fn remove(&self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agents_that_are_not_gone_are_found() {
+        let text = "JOIN 1 1 1 4 n1\nJOIN 1 2 5 4 n 2\nGONE 1 1\nJOIN 2 1 9 1 n3\nJOIN 2 2 10";
+        let earlier = Earlier::read(text);
+        let agents = [((1, 2), "n 2".to_owned()), ((2, 1), "n3".to_owned())];
+        assert_eq!(earlier.agents, agents.into());
+        assert_eq!(earlier.last_rank, 9);
+        for cut in 0..text.len() {
+            let _ = Earlier::read(&text[..cut]);
+        }
+    }
+
+    #[test]
+    fn the_file_goes_on_after_a_torn_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.dag.agents");
+        std::fs::write(&path, "JOIN 1 1 1 4 n1\nGONE 1").unwrap();
+        let (mut roster, earlier) = Roster::open(&path, 2).unwrap();
+        assert_eq!(earlier.agents.len(), 1);
+        roster.join(1, &(5..7), "n2").unwrap();
+        roster.gone((1, 1)).unwrap();
+        let (roster, earlier) = Roster::open(&path, 3).unwrap();
+        assert_eq!(earlier.agents, [((2, 1), "n2".to_owned())].into());
+        assert_eq!(earlier.last_rank, 6);
+        roster.remove();
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,103 @@
+//! Which agent has which ranks.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use pmc_link::SessionId;
+
+use super::messages::AgentHello;
+use crate::protocol::Rank;
+
+/// An agent that has joined.
+#[derive(Debug)]
+pub(super) struct AgentEntry {
+    pub(super) host: String,
+    pub(super) ranks: Range<u32>,
+    /// Number among those that the master has started.
+    pub(super) number: Option<u32>,
+    /// Neither lost nor ended.
+    pub(super) present: bool,
+}
+
+/// The agents of a run. Ranks are never used twice.
+#[derive(Debug, Default)]
+pub(super) struct AgentTable {
+    agents: BTreeMap<SessionId, AgentEntry>,
+    /// The session of rank r is at r - 1; 0 for ranks of an earlier master.
+    sessions: Vec<SessionId>,
+}
+
+impl AgentTable {
+    /// Adds an agent. It gets the next ranks, or keeps its own.
+    /// `None` if those are taken.
+    pub(super) fn add(&mut self, session: SessionId, hello: &AgentHello, slots: u32) -> Option<Range<u32>> {
+        // What an agent keeps was given to it by an earlier master.
+        let first = hello.first_rank;
+        let end = first.map(|first| first.saturating_add(slots));
+        if end.is_some_and(|end| end > self.last_rank() + 1) || first == Some(0) {
+            return None;
+        }
+        let first = first.unwrap_or(self.last_rank() + 1);
+        let ranks = first..first.checked_add(slots)?;
+        if ranks.clone().any(|rank| self.session_of(Rank(rank)).is_some()) {
+            return None;
+        }
+        let len = self.sessions.len().max(ranks.end as usize - 1);
+        self.sessions.resize(len, 0);
+        for rank in ranks.clone() {
+            self.sessions[rank as usize - 1] = session;
+        }
+        let entry = AgentEntry {
+            host: hello.host.clone(),
+            number: hello.number,
+            ranks: ranks.clone(),
+            present: true,
+        };
+        self.agents.insert(session, entry);
+        Some(ranks)
+    }
+
+    /// Ranks up to this one were used by an earlier master.
+    pub(super) fn reserve(&mut self, ranks: u32) {
+        let len = self.sessions.len().max(ranks as usize);
+        self.sessions.resize(len, 0);
+    }
+
+    pub(super) fn last_rank(&self) -> u32 {
+        u32::try_from(self.sessions.len()).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn session_of(&self, rank: Rank) -> Option<SessionId> {
+        let session = self.sessions.get((rank.0 as usize).checked_sub(1)?)?;
+        Some(*session).filter(|session| *session != 0)
+    }
+
+    pub(super) fn get(&self, session: SessionId) -> Option<&AgentEntry> {
+        self.agents.get(&session)
+    }
+
+    pub(super) fn has(&self, session: SessionId, rank: Rank) -> bool {
+        self.session_of(rank) == Some(session)
+    }
+
+    /// Notes that an agent is gone. Returns it if it was there.
+    pub(super) fn remove(&mut self, session: SessionId) -> Option<&AgentEntry> {
+        let agent = self.agents.get_mut(&session)?;
+        std::mem::take(&mut agent.present).then_some(agent)
+    }
+
+    /// True if the agent of this number has ever joined.
+    pub(super) fn has_number(&self, number: usize) -> bool {
+        let mut numbers = self.agents.values().filter_map(|agent| agent.number);
+        numbers.any(|known| known as usize == number)
+    }
+
+    /// Number of agents that have ever joined.
+    pub(super) fn joined(&self) -> usize {
+        self.agents.len()
+    }
+
+    pub(super) fn present(&self) -> impl Iterator<Item = &AgentEntry> {
+        self.agents.values().filter(|agent| agent.present)
+    }
+}
