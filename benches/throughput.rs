@@ -36,11 +36,14 @@ fn main() {
     let bench = Bench::new();
     bench.line("independent tasks, local", Bench::independent_local);
     bench.line("chain, local", Bench::chain_local);
+    bench.line("independent tasks, agent", Bench::independent_agent);
+    bench.line("chain, agent", Bench::chain_agent);
     bench.line("with record", Bench::with_record);
     bench.line("forwarding", Bench::forwarding);
     bench.line("sync and resource log", Bench::logs);
     bench.line("database of the run", Bench::database);
     bench.line("at rest, local", Bench::rest_local);
+    bench.line("at rest, agent", Bench::rest_agent);
     if bench.mpi.is_some() {
         bench.line("independent tasks, MPI", Bench::independent_mpi);
         bench.line("chain, MPI", Bench::chain_mpi);
@@ -93,6 +96,15 @@ impl Bench {
 
     fn chain_local(&self) -> String {
         self.throughput(self.chain, 1, &local(2), &self.one_by_one(), "")
+    }
+
+    fn independent_agent(&self) -> String {
+        let agent = agent(self.cpus);
+        self.throughput(self.tasks, self.cpus, &agent, &self.many(self.tasks), "")
+    }
+
+    fn chain_agent(&self) -> String {
+        self.throughput(self.chain, 1, &agent(2), &self.one_by_one(), "")
     }
 
     fn independent_mpi(&self) -> String {
@@ -233,6 +245,10 @@ impl Bench {
         self.rest(&local(2))
     }
 
+    fn rest_agent(&self) -> String {
+        self.rest(&agent(2))
+    }
+
     fn rest_mpi(&self) -> String {
         self.rest(self.mpi())
     }
@@ -285,6 +301,14 @@ fn local(workers: usize) -> Vec<String> {
         "--workers".to_owned(),
         workers.to_string(),
     ]
+}
+
+/// A master and one agent on this machine; they talk over an encrypted connection.
+fn agent(slots: usize) -> Vec<String> {
+    let program = testutils::programs::path("pegasus-mpi-cluster");
+    let slots = slots.to_string();
+    let words = [program, "--agents", "1", "--launch", "local", "--slots", &slots];
+    words.map(str::to_owned).to_vec()
 }
 
 /// Spawns the program `tasks` times and waits for it, from `threads` threads.

@@ -28,6 +28,7 @@ mod protocol;
 mod run;
 mod scheduler;
 mod signals;
+pub mod simulate;
 mod transport;
 mod worker;
 

@@ -11,7 +11,7 @@ mod views;
 
 pub use control::{Drain, Kill, Nodes, Why};
 pub use pegasus::PegasusProgram;
-pub use views::{Analyzer, Report, Section, Statistics, Status, TimeStep};
+pub use views::{Analyzer, Report, Section, Simulate, Statistics, Status, TimeOf, TimeStep};
 
 /// Plans and runs a Pegasus workflow on this machine.
 #[derive(Debug, Parser)]
@@ -53,6 +53,8 @@ pub enum Command {
     Kill(Kill),
     /// Let a running workflow start no more tasks
     Drain(Drain),
+    /// Estimate how long a plan or a run would take on other nodes
+    Simulate(Simulate),
     /// Answer as a program of Pegasus does, for the scripts in share/pegasus-shims
     #[command(hide = true, disable_help_flag = true)]
     Pegasus(Pegasus),

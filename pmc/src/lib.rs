@@ -59,6 +59,7 @@ pub fn main() -> ExitCode {
         cli::Command::Explain(arguments) => return planner(&["explain"], &arguments),
         cli::Command::Resume(arguments) => (commands::resume::resume(&arguments), arguments.output.json),
         cli::Command::Status(arguments) => (commands::status::status(&arguments), false),
+        cli::Command::Simulate(arguments) => (commands::simulate::simulate(&arguments), false),
         cli::Command::Analyzer(arguments) => (commands::analyzer::analyzer(&arguments), false),
         cli::Command::Statistics(arguments) => (commands::statistics::statistics(&arguments), false),
         cli::Command::Report(arguments) => (commands::report::report(&arguments), false),

@@ -173,18 +173,14 @@ fn ranks_below(launcher: Pid) -> Vec<(u32, Pid)> {
             .take(8)
             .any(|pid| pid == launcher)
     };
+    // More is closed to other users than root.
     let is_executor = |pid: Pid| {
-        fs::read_link(format!("/proc/{pid}/exe"))
-            .is_ok_and(|path| path.to_string_lossy().contains("pegasus-mpi-cluster"))
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        !name.trim().is_empty() && "pegasus-mpi-cluster".starts_with(name.trim())
     };
-    let rank = |pid: Pid| {
-        let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
-        let mut variables = environment.split(|b| *b == 0);
-        let value = variables.find_map(|variable| variable.strip_prefix(b"OMPI_COMM_WORLD_RANK="))?;
-        std::str::from_utf8(value).ok()?.parse().ok()
-    };
+    // Launchers start the ranks in their order.
     let below = parents.keys().filter(|pid| is_below(**pid) && is_executor(**pid));
-    let ranks = below.filter_map(|pid| Some((rank(*pid)?, *pid)));
+    let ranks = (0..).zip(below.copied());
     // The system may have reused the number of a process that has ended.
     let is_same = |pid: &Pid| stat(*pid).map(|stat| stat.1) == parents.get(pid).copied();
     ranks.filter(|(_, pid)| is_same(pid)).collect()
@@ -374,6 +370,48 @@ fn killed_run_loses_and_repeats_nothing() {
 fn killed_run_under_open_mpi_loses_and_repeats_nothing() {
     let runs = setting("PMC_KILL_RUNS", 40).div_ceil(2);
     kill_runs(Build::OpenMpi, runs);
+}
+
+/// A batch system may send SIGTERM to every process of a job.
+#[test]
+#[ignore = "needs Open MPI: tests/run e2e"]
+fn sigterm_to_all_ranks_at_once_drains_the_run() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name);
+    let dag = "TASK first /bin/sh -c 'touch begun; while [ ! -e go ]; do sleep 0.01; done'\n\
+         TASK second /bin/true\nEDGE first second\n";
+    fs::write(path("x.dag"), dag).expect("a file");
+    let program = Build::OpenMpi
+        .executor_with(WORKERS)
+        .args(["--drain-grace", "60", "x.dag"]);
+    let mut running = Killable::start(Build::OpenMpi, &program, directory.path());
+    let started = Instant::now();
+    while !path("begun").exists() {
+        assert!(started.elapsed() < TIMEOUT, "the task does not begin");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let ranks = ranks_below(Pid::from_raw(running.child.id().cast_signed()));
+    assert_eq!(ranks.len() as u32, WORKERS + 1);
+    for (_, pid) in ranks {
+        kill(pid, Signal::SIGTERM).expect("a rank that runs");
+    }
+    assert!(
+        running.wait(Duration::from_millis(500)).is_none(),
+        "the task runs to its end"
+    );
+    fs::write(path("go"), "").expect("a file");
+    let status = running.wait(TIMEOUT).expect("the run ends in time");
+    let log = fs::read_to_string(path("stderr")).expect("the log");
+    assert_eq!(status.code(), Some(75), "{log}");
+    assert_eq!(log.matches("Caught signal 15").count(), 1, "{log}");
+    let rescue = || fs::read_to_string(path("x.dag.rescue")).expect("a rescue file");
+    assert!(
+        rescue().contains("DONE first") && !rescue().contains("DONE second"),
+        "{log}"
+    );
+    let mut running = Killable::start(Build::OpenMpi, &program, directory.path());
+    assert!(running.wait(TIMEOUT).is_some_and(|status| status.success()));
+    assert!(rescue().contains("DONE second"));
 }
 
 /// Runs a planned workflow with kickstart. Pegasus' monitoring then reads all logs.

@@ -1,8 +1,8 @@
 //! Keeps secrets out of the files that colleagues read.
 //!
-//! Secret values of environments go into scripts `BASE-N.secrets`, which only their owner can read. A task runs
-//! `/bin/sh BASE-N.secrets PROGRAM …`, so that the values are neither in the DAG nor in a command line. Other
-//! files that may hold secrets are readable by their owner only.
+//! Secret values of environments go into scripts `BASE-N.secrets`, which only their owner can read. A task
+//! runs `/bin/sh BASE-N.secrets PROGRAM …`, so that the values are neither in the DAG nor in a command line.
+//! Other files that may hold secrets are readable by their owner only.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;

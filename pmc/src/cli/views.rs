@@ -1,8 +1,11 @@
 //! Options of the commands that read a run without changing it.
 
+use std::num::NonZeroU32;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
+use thiserror::Error;
 
 /// Exit codes of `pmc status --quiet`.
 const STATUS_EXIT: &str = "\
@@ -152,4 +155,112 @@ pub struct Report {
     /// Do not print the names of the files
     #[arg(short, long)]
     pub quiet: bool,
+}
+
+/// Exit codes of `pmc simulate`.
+const SIMULATE_EXIT: &str = "\
+Exit codes:
+  0    done
+  2    the command line is wrong, DIR is not the directory of a run or plan, or a run time is not known
+  4    a file cannot be read, or the tasks cannot run on such nodes";
+
+/// `pmc simulate`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = SIMULATE_EXIT)]
+pub struct Simulate {
+    /// Directory of the run, its submit directory, or a submit directory of pmc-plan [default: the working
+    /// directory if it is one of these, else the latest run below pmc-runs]
+    #[arg(value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Numbers of nodes to simulate, separated by commas [default: 1, 2, 4… while that makes the run shorter]
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    pub nodes: Vec<NonZeroU32>,
+    /// Mark the batch job that ends within this time and needs the fewest node hours
+    #[arg(long, value_name = "MINUTES", value_parser = positive)]
+    pub walltime: Option<f64>,
+    /// Mean number of losses of one node in an hour, such as 0.01
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub loss_rate: Option<f64>,
+    /// Time until another node takes the place of a lost one
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub replacement: u64,
+    /// Chooses the moments of the losses
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Run time of the tasks of a transformation; `*` stands for all transformations that have not run
+    #[arg(long = "set", value_name = "TRANSFORMATION.time=SECONDS")]
+    pub times: Vec<TimeOf>,
+    /// Slots of a node [default: those of the largest node of the run, else the CPUs]
+    #[arg(long, value_name = "N")]
+    pub node_slots: Option<NonZeroU32>,
+    /// CPUs of a node [default: those of the largest node of the run, else of this machine]
+    #[arg(long, value_name = "N")]
+    pub node_cpus: Option<NonZeroU32>,
+    /// Memory of a node [default: that of the largest node of the run, else of this machine]
+    #[arg(long, value_name = "MIB")]
+    pub node_memory: Option<u64>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The run time of the tasks of a transformation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TimeOf {
+    /// Name of the transformation.
+    pub transformation: String,
+    /// Run time of a task.
+    pub seconds: f64,
+}
+
+/// An option has a wrong value.
+#[derive(Debug, Error)]
+#[error("it must be {0}")]
+pub struct WrongValue(&'static str);
+
+impl FromStr for TimeOf {
+    type Err = WrongValue;
+
+    fn from_str(text: &str) -> Result<Self, WrongValue> {
+        const FORM: WrongValue = WrongValue("TRANSFORMATION.time=SECONDS, such as align.time=60");
+        let (key, value) = text.rsplit_once('=').ok_or(FORM)?;
+        let transformation = key.strip_suffix(".time").filter(|name| !name.is_empty());
+        let seconds = value.parse().ok().filter(|seconds| (0.0..1e9).contains(seconds));
+        Ok(Self {
+            transformation: transformation.ok_or(FORM)?.to_owned(),
+            seconds: seconds.ok_or(FORM)?,
+        })
+    }
+}
+
+/// Reads a number above 0.
+fn positive(text: &str) -> Result<f64, WrongValue> {
+    let number = text.parse().ok().filter(|number| *number > 0.0 && *number < 1e9);
+    number.ok_or(WrongValue("a number above 0"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn run_times_name_their_transformation() {
+        let time: TimeOf = "ns::align:1.0.time=2.5".parse().unwrap();
+        assert_eq!(
+            (time.transformation.as_str(), time.seconds),
+            ("ns::align:1.0", 2.5)
+        );
+        for wrong in [
+            "align",
+            "align=3",
+            ".time=3",
+            "a.time=",
+            "a.time=-1",
+            "a.time=NaN",
+            "a.time=1e99",
+        ] {
+            assert!(wrong.parse::<TimeOf>().is_err(), "{wrong}");
+        }
+        assert!(positive("0").is_err() && positive("inf").is_err() && positive("0.5").is_ok());
+    }
 }

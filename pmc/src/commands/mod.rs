@@ -9,5 +9,6 @@ pub mod pegasus;
 pub mod report;
 pub mod resume;
 pub mod run;
+pub mod simulate;
 pub mod statistics;
 pub mod status;

@@ -49,11 +49,17 @@ pub fn read(file: &File, size: u64, limit: Option<usize>) -> io::Result<Option<P
     }))
 }
 
+/// Maximum bytes that [`read_all`] reads: a job decides how large the file is.
+const MAX_BYTES: u64 = 64 << 20;
+
 /// Reads all of `file`, which has `size` bytes.
 ///
 /// # Errors
-/// The file cannot be read.
+/// The file cannot be read, or has more than 64 MiB.
 pub fn read_all(file: &File, size: u64) -> io::Result<Vec<u8>> {
+    if size > MAX_BYTES {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
     let mut bytes = vec![0; usize::try_from(size).map_err(io::Error::other)?];
     read_up_to(file, &mut bytes, 0)?;
     Ok(bytes)
@@ -170,6 +176,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn data_of_any_size_needs_little_memory() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(1 << 40).unwrap();
+        assert!(read_all(&file, 1 << 40).is_err());
+    }
 
     fn captured(bytes: &[u8], limit: Option<usize>) -> Option<(bool, String)> {
         let mut file = tempfile::tempfile().unwrap();

@@ -25,7 +25,7 @@ const MAX_FREE: u64 = 400 << 10;
 pub(super) fn write_workflow(place: &Place) {
     place.write(
         "step",
-        "#!/bin/sh\nsleep 0.0$4\n{ cat \"$2\"; echo \"$1\"; } >\"$3\"\n",
+        "#!/bin/sh\nset -e\nsleep 0.0$4\n{ cat \"$2\"; echo \"$1\"; } >\"$3\"\n",
     );
     let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(place.path("step"), executable).expect("a file");

@@ -61,6 +61,7 @@ pub(super) fn plan(place: &mut Place) {
 const TASKS: u64 = 24;
 
 const FORWARDING_TASK: &str = r#"#!/bin/sh
+set -e
 name=$1 lines=$2
 n=0 rest=$(printf '%2000s' end)
 { while [ $n -lt $lines ]; do echo "$name $n $rest"; n=$((n + 1)); done; echo "$name end"; } >/proc/self/fd/$PIPE

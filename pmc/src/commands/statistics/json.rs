@@ -9,7 +9,7 @@ use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 
 /// Version of the format: major.minor.
-pub const VERSION: &str = "1.0";
+pub const VERSION: &str = "1.1";
 
 /// Returns the sections as one object.
 pub fn value(figures: &Figures<'_>, sections: &[Section]) -> Result<Value, Failure> {

@@ -144,7 +144,10 @@ impl Session<'_, '_> {
 
     /// Returns the integrity data of the job by key.
     fn integrity_data(&mut self, size: u64) -> Vec<(String, String)> {
-        let data = payload::read_all(self.integrity.file(), size).unwrap_or_default();
+        let data = payload::read_all(self.integrity.file(), size).unwrap_or_else(|error| {
+            (self.notice)(&format!("WARNING: integrity data is left out: {error}"));
+            Vec::new()
+        });
         let parsed = payload::parse_integrity_data(&data);
         if parsed.dropped > 0 {
             (self.notice)(&format!(

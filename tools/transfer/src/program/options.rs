@@ -37,7 +37,8 @@ pub struct Options {
     /// Close a connection after SECONDS without data
     #[arg(long, value_name = "SECONDS", default_value_t = 300.0)]
     pub timeout: f64,
-    /// Close a connection on which fewer BYTES a second arrive, on average over the time of --timeout; 0: no limit
+    /// Close a connection on which fewer BYTES a second arrive, on average over the time of --timeout; 0: no
+    /// limit
     #[arg(long, value_name = "BYTES", default_value_t = 1000)]
     pub min_rate: u64,
     /// Log details for debugging

@@ -299,8 +299,8 @@ fn first_text(xml: &str, name: &str) -> Option<String> {
     all_texts(xml, name).into_iter().next()
 }
 
-/// Returns whether a text is a complete list of objects. Something else, for example the page of a proxy, must
-/// not pass for an empty list: then nothing would be removed.
+/// Returns whether a text is a complete list of objects. Something else, for example the page of a proxy,
+/// must not pass for an empty list: then nothing would be removed.
 fn is_listing(xml: &str) -> bool {
     use quick_xml::events::Event;
     let mut reader = quick_xml::Reader::from_str(xml);

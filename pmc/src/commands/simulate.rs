@@ -1,0 +1,356 @@
+//! `pmc simulate`: how long a plan would run on other nodes.
+
+use std::fmt::Write as _;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use pegasus_mpi_cluster::simulate::{Cluster, Losses, Simulated, simulate as run};
+use pegasus_mpi_cluster::{Registration, describe_host};
+use pmc_dag::{Dag, TaskId};
+use pmc_monitor::history::{History, seconds};
+use pmc_monitor::kinds::Kind;
+use pmc_terminal::print;
+use serde_json::{Value, json};
+
+use crate::cli;
+use crate::exit;
+use crate::failure::{Failure, OrCode as _};
+use crate::layout;
+use crate::table::{Align, Table, thousands};
+use crate::text;
+
+/// Version of the JSON form.
+const VERSION: &str = "1.0";
+/// Run time of an auxiliary job that has not run, in seconds.
+const AUXILIARY_SECONDS: f64 = 1.0;
+/// Largest number of nodes that is tried without `--nodes`.
+const MOST_NODES: u32 = 1024;
+/// Twice the nodes must save this share of the time, or no more are tried.
+const WORTHWHILE: f64 = 0.02;
+
+/// Simulates a run on the numbers of nodes that the user asks for. Returns the exit code.
+pub fn simulate(arguments: &cli::Simulate) -> Result<u8, Failure> {
+    let dir = layout::given_or_latest(arguments.dir.as_deref(), arguments.json);
+    let history = History::open(layout::find_run(&dir)?).or_code(exit::NOT_RUN)?;
+    let dag = Dag::open(&history.dir.dag)
+        .map_err(|error| anyhow!("{}: {error}", history.dir.dag.display()))
+        .or_code(exit::NOT_RUN)?;
+    let dag = Arc::new(dag);
+    let times = Times::new(&history, &dag, &arguments.times)?;
+    let node = node(&history, &dag, arguments);
+    let mut rows = Vec::new();
+    for &nodes in &arguments.nodes {
+        rows.push(one(&dag, &times, &node, nodes.get(), arguments)?);
+    }
+    if rows.is_empty() {
+        rows = doubling(&dag, &times, &node, arguments)?;
+    }
+    let best = cheapest(&rows, arguments.walltime.map(|minutes| minutes * 60.0));
+    let recorded = recorded(&history);
+    let shown = Shown {
+        label: &history.dir.label,
+        tasks: dag.len(),
+        node: &node,
+        recorded,
+        rows: &rows,
+        best,
+        guessed: times.guessed,
+    };
+    print(&if arguments.json {
+        format!("{:#}\n", json_value(&shown, arguments))
+    } else {
+        human(&shown, arguments)
+    });
+    Ok(exit::SUCCESS)
+}
+
+/// Run times of all tasks, by their place in the DAG.
+struct Times {
+    seconds: Vec<f64>,
+    /// Tasks whose own time is not known.
+    guessed: usize,
+}
+
+impl Times {
+    /// Takes the recorded time of each task, else the mean of its transformation. `set` replaces both.
+    fn new(history: &History, dag: &Dag, set: &[cli::TimeOf]) -> Result<Self, Failure> {
+        let classes = history.plan.classes();
+        let mut own: Vec<Option<f64>> = vec![None; dag.len()];
+        let mut sums = vec![(0.0, 0_u32); classes.len()];
+        for attempt in history.attempts.iter().filter(|attempt| attempt.succeeded()) {
+            let Some(duration) = attempt.duration() else {
+                continue;
+            };
+            let time = seconds(duration);
+            let sum = &mut sums[history.plan.class_index(attempt.task)];
+            *sum = (sum.0 + time, sum.1 + 1);
+            if let Some(task) = dag.find(history.plan.name(attempt.task)) {
+                own[task.index()] = Some(time);
+            }
+        }
+        let given = |name: &str| {
+            let matching = set.iter().rev();
+            let mut exact = matching.clone().filter(|set| set.transformation == name);
+            let mut any = matching.filter(|set| set.transformation == "*");
+            exact.next().or_else(|| any.next()).map(|set| set.seconds)
+        };
+        let mut unknown: Vec<&str> = Vec::new();
+        let mut guessed = 0;
+        let mut times = Vec::with_capacity(dag.len());
+        for task in dag.ids() {
+            let class = history
+                .plan
+                .find(dag.name(task))
+                .map(|task| history.plan.class_index(task));
+            let name = class.map_or("", |class| classes[class].transformation.as_str());
+            let exact = set.iter().any(|set| set.transformation == name);
+            let recorded = own[task.index()].filter(|_| !exact);
+            let mean = class.and_then(|class| {
+                let (sum, count) = sums[class];
+                (count > 0 && !exact).then(|| sum / f64::from(count))
+            });
+            let is_auxiliary = class.is_some_and(|class| classes[class].kind != Kind::Compute);
+            let auxiliary = is_auxiliary.then_some(AUXILIARY_SECONDS);
+            guessed += usize::from(recorded.is_none());
+            let time = recorded.or(mean).or_else(|| given(name)).or(auxiliary);
+            if time.is_none() && !unknown.contains(&name) {
+                unknown.push(name);
+            }
+            times.push(time.unwrap_or(0.0));
+        }
+        if let Some(first) = unknown.first() {
+            let all = unknown.join(", ");
+            let error = anyhow!("no run time is known of: {all}");
+            return Err(Failure::new(exit::USAGE, error)
+                .hint(format!("say how long a task runs, such as --set {first}.time=60")));
+        }
+        Ok(Self {
+            seconds: times,
+            guessed,
+        })
+    }
+
+    fn of(&self, task: TaskId) -> Duration {
+        Duration::try_from_secs_f64(self.seconds[task.index()]).unwrap_or(Duration::ZERO)
+    }
+}
+
+/// A node of the simulated run, and its slots.
+struct Node {
+    registration: Registration,
+    slots: u32,
+}
+
+/// Returns the largest node of the recorded run, else this machine. Options replace its values.
+fn node(history: &History, dag: &Dag, arguments: &cli::Simulate) -> Node {
+    let hosts = history.hosts.all().iter();
+    let recorded = hosts
+        .map(|host| host.capacity)
+        .max_by_key(|capacity| capacity.slots);
+    let here = describe_host(None, 0, 0, 0);
+    let (slots, cpus, memory_mb) = match recorded.filter(|capacity| capacity.slots > 0) {
+        Some(capacity) => (capacity.slots, capacity.cpus, capacity.memory_mb),
+        None => (here.threads, here.threads, here.memory_mb),
+    };
+    let cpus = arguments.node_cpus.map_or(cpus, NonZeroU32::get);
+    let slots = arguments
+        .node_slots
+        .or(arguments.node_cpus)
+        .map_or(slots, NonZeroU32::get);
+    // The logs do not tell the GPUs of a node: it has as many as the task that requests most.
+    let gpus = dag.option_sets().map(|set| set.request.gpus).max().unwrap_or(0);
+    Node {
+        registration: Registration {
+            host: String::new(),
+            memory_mb: arguments.node_memory.unwrap_or(memory_mb),
+            threads: cpus,
+            cores: cpus,
+            sockets: 1,
+            gpus,
+        },
+        slots,
+    }
+}
+
+fn one(
+    dag: &Arc<Dag>,
+    times: &Times,
+    node: &Node,
+    nodes: u32,
+    arguments: &cli::Simulate,
+) -> Result<Simulated, Failure> {
+    let named = |number| {
+        let host = format!("node{number}");
+        let registration = Registration {
+            host,
+            ..node.registration.clone()
+        };
+        (registration, node.slots)
+    };
+    let cluster = Cluster {
+        nodes: (1..=nodes).map(named).collect(),
+        overhead: Duration::ZERO,
+        losses: arguments
+            .loss_rate
+            .filter(|rate| *rate > 0.0)
+            .map(|per_hour| Losses {
+                per_hour,
+                replacement: Duration::from_secs(arguments.replacement),
+                seed: arguments.seed,
+            }),
+    };
+    run(dag, &cluster, &|task| times.of(task))
+        .with_context(|| {
+            format!(
+                "the run cannot be simulated on {}",
+                text::count(nodes as usize, "node")
+            )
+        })
+        .or_code(exit::NOT_RUN)
+}
+
+/// Tries 1, 2, 4… nodes while that makes the run shorter.
+fn doubling(
+    dag: &Arc<Dag>,
+    times: &Times,
+    node: &Node,
+    arguments: &cli::Simulate,
+) -> Result<Vec<Simulated>, Failure> {
+    let mut rows: Vec<Simulated> = Vec::new();
+    let mut nodes = 1;
+    while nodes <= MOST_NODES {
+        let row = one(dag, times, node, nodes, arguments)?;
+        let before = rows.last().map(|row| row.makespan.as_secs_f64());
+        rows.push(row);
+        if before.is_some_and(|before| row.makespan.as_secs_f64() > before * (1.0 - WORTHWHILE)) {
+            break;
+        }
+        nodes *= 2;
+    }
+    Ok(rows)
+}
+
+/// Returns the place of the row with the fewest node hours among those that end in time.
+fn cheapest(rows: &[Simulated], limit: Option<f64>) -> Option<usize> {
+    let limit = limit?;
+    let in_time = rows
+        .iter()
+        .enumerate()
+        .filter(|(_, row)| row.makespan.as_secs_f64() <= limit);
+    let cheaper = in_time.min_by(|(_, a), (_, b)| a.node_hours().total_cmp(&b.node_hours()));
+    cheaper.map(|(at, _)| at)
+}
+
+/// Nodes and wall time of the recorded run, if there is one and it was not resumed.
+fn recorded(history: &History) -> Option<(usize, f64)> {
+    let [run] = history.runs.as_slice() else {
+        return None;
+    };
+    let last = history.attempts.iter().map(|attempt| attempt.end).max()?;
+    let first = history.attempts.iter().map(|attempt| attempt.start).min()?;
+    run.end?;
+    Some((history.hosts.all().len(), seconds(last - first)))
+}
+
+/// What to show.
+struct Shown<'a> {
+    label: &'a str,
+    tasks: usize,
+    node: &'a Node,
+    recorded: Option<(usize, f64)>,
+    rows: &'a [Simulated],
+    best: Option<usize>,
+    guessed: usize,
+}
+
+fn human(shown: &Shown<'_>, arguments: &cli::Simulate) -> String {
+    let span = |seconds: f64| text::duration(Duration::try_from_secs_f64(seconds).unwrap_or_default());
+    let node = &shown.node.registration;
+    let mut out = format!(
+        "{}: {}, simulated on nodes with {}, {} and {} MiB\n\n",
+        shown.label,
+        text::count(shown.tasks, "task"),
+        text::count(shown.node.slots as usize, "slot"),
+        text::count(node.threads as usize, "CPU"),
+        thousands(usize::try_from(node.memory_mb).unwrap_or(usize::MAX)),
+    );
+    let mut columns = vec![
+        ("nodes", Align::Right),
+        ("time", Align::Right),
+        ("use of slots", Align::Right),
+        ("node hours", Align::Right),
+    ];
+    if arguments.loss_rate.is_some() {
+        columns.extend([("lost attempts", Align::Right), ("lost time", Align::Right)]);
+    }
+    columns.push(("", Align::Left));
+    let mut table = Table::new(&columns);
+    for (at, row) in shown.rows.iter().enumerate() {
+        let mut cells = vec![
+            thousands(row.nodes as usize),
+            span(row.makespan.as_secs_f64()),
+            format!("{:.0} %", 100.0 * row.utilisation()),
+            format!("{:.2}", row.node_hours()),
+        ];
+        if arguments.loss_rate.is_some() {
+            let lost = usize::try_from(row.lost_attempts).unwrap_or(usize::MAX);
+            cells.extend([thousands(lost), span(row.lost.as_secs_f64())]);
+        }
+        let is_best = shown.best == Some(at);
+        cells.push(if is_best { "<- ask for this" } else { "" }.to_owned());
+        table.row(cells);
+    }
+    out.push_str(&table.render("  "));
+    out.push('\n');
+    if let Some((nodes, time)) = shown.recorded {
+        let _ = writeln!(
+            out,
+            "  recorded  {} on {}",
+            span(time),
+            text::count(nodes, "node")
+        );
+    }
+    if let (Some(minutes), None) = (arguments.walltime, shown.best) {
+        let _ = writeln!(out, "  none of these ends within {}", span(minutes * 60.0));
+    }
+    if shown.guessed > 0 {
+        let _ = writeln!(
+            out,
+            "  guessed   the run times of {}, from others of the transformation or from --set",
+            text::count(shown.guessed, "task")
+        );
+    }
+    out
+}
+
+fn json_value(shown: &Shown<'_>, arguments: &cli::Simulate) -> Value {
+    let row = |row: &Simulated| {
+        json!({
+            "nodes": row.nodes,
+            "slots": row.slots,
+            "seconds": row.makespan.as_secs_f64(),
+            "utilisation": row.utilisation(),
+            "node_hours": row.node_hours(),
+            "lost_attempts": row.lost_attempts,
+            "lost_seconds": row.lost.as_secs_f64(),
+        })
+    };
+    json!({
+        "format": "pmc-simulate",
+        "version": VERSION,
+        "workflow": shown.label,
+        "tasks": shown.tasks,
+        "tasks_with_guessed_time": shown.guessed,
+        "node": {
+            "slots": shown.node.slots,
+            "cpus": shown.node.registration.threads,
+            "memory_mb": shown.node.registration.memory_mb,
+        },
+        "recorded": shown.recorded.map(|(nodes, time)| json!({"nodes": nodes, "seconds": time})),
+        "simulated": shown.rows.iter().map(row).collect::<Vec<_>>(),
+        "walltime_minutes": arguments.walltime,
+        "cheapest": shown.best.map(|at| row(&shown.rows[at])),
+    })
+}
