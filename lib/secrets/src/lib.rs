@@ -96,6 +96,40 @@ impl SecretNames {
     }
 }
 
+/// Returns a text without the passwords and queries of the URLs in it. A query can be a signature.
+#[must_use]
+pub fn urls_without_secrets(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("://") {
+        let (before, url) = rest.split_at(at + 3);
+        out.push_str(before);
+        let end = url.find(|c: char| c.is_whitespace() || "'\"<>".contains(c));
+        let (url, after) = url.split_at(end.unwrap_or(url.len()));
+        let host = url.find('/').unwrap_or(url.len());
+        let (login, place) = match url[..host].rfind('@') {
+            Some(at) => (&url[..at], &url[at..]),
+            None => ("", url),
+        };
+        out.push_str(login.split(':').next().unwrap_or_default());
+        if login.contains(':') {
+            out.push(':');
+            out.push_str(HIDDEN);
+        }
+        match place.split_once('?') {
+            Some((place, _)) => {
+                out.push_str(place);
+                out.push('?');
+                out.push_str(HIDDEN);
+            }
+            None => out.push_str(place),
+        }
+        rest = after;
+    }
+    out.push_str(rest);
+    out
+}
+
 /// Returns whether a name is that of a place, not of a secret.
 fn says_where(name: &[u8]) -> bool {
     let last = name
@@ -152,6 +186,25 @@ mod tests {
             "PEGASUS_CREDENTIALS",
         ] {
             assert!(!names.contain(name.as_bytes()), "{name}");
+        }
+    }
+
+    #[test]
+    fn urls_lose_passwords_and_queries() {
+        for (text, expected) in [
+            (
+                "curl -o x ftp://me:p@w@h/a/b?c",
+                "curl -o x ftp://me:XXX@h/a/b?XXX",
+            ),
+            (
+                "a 'davs://h/x?authz=t' b http://h?t",
+                "a 'davs://h/x?XXX' b http://h?XXX",
+            ),
+            ("ftp://me@h/a@b:c", "ftp://me@h/a@b:c"),
+            ("no url: a@b:c?d", "no url: a@b:c?d"),
+            ("://", "://"),
+        ] {
+            assert_eq!(urls_without_secrets(text), expected);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use pmc_secrets::SecretNames;
 use rustc_hash::FxHashSet;
 
 use crate::error::{InputError, Position, near_spelling};
@@ -132,7 +133,11 @@ fn about_property(key: &str, value: &str) -> Option<Warning> {
         let hint = format!("use {}.{new}", namespace.as_str());
         return Some((format!("{subject} has an old name"), Some(hint)));
     }
-    no_effect(known, value).map(|why| (format!("{subject} = {} has no effect: {why}", value.trim()), None))
+    let value_shown = match SecretNames::new(None).contain(key.as_bytes()) {
+        true => pmc_secrets::HIDDEN,
+        false => value.trim(),
+    };
+    no_effect(known, value).map(|why| (format!("{subject} = {value_shown} has no effect: {why}"), None))
 }
 
 /// Returns the new name of a property that has an old one.

@@ -3,6 +3,7 @@
 
 mod analyzer;
 mod hostile;
+mod secrets;
 mod statistics;
 mod status;
 #[path = "../support/mod.rs"]

@@ -41,6 +41,9 @@ pub enum UrlError {
     Syntax(String),
 }
 
+/// Other protocols whose URLs may have a query with a token.
+const TOKEN_SCHEMES: [&str; 5] = ["root", "gsidavs", "osdf", "pelican", "stash"];
+
 /// Protocols of local paths.
 const LOCAL_PROTOCOLS: [&str; 3] = ["file", "symlink", "moveto"];
 /// Protocols whose paths can end with a query.
@@ -177,7 +180,8 @@ impl Url {
 
     fn path_shown(&self) -> PathBuf {
         let bytes = self.path.as_os_str().as_bytes();
-        let has_queries = HTTP_SCHEMES.contains(&self.scheme.as_str());
+        let scheme = self.scheme.as_str();
+        let has_queries = HTTP_SCHEMES.contains(&scheme) || TOKEN_SCHEMES.contains(&scheme);
         match bytes.iter().position(|byte| *byte == b'?') {
             Some(query) if has_queries => OsString::from_vec([&bytes[..query], b"?XXX"].concat()).into(),
             _ => self.path.clone(),

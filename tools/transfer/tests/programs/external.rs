@@ -1,6 +1,7 @@
 //! Protocols with external programs, replaced by scripts that record their arguments.
 
 use std::fs;
+use std::path::Path;
 
 use super::common::{Case, Run, list, mkdir, remove, transfer};
 
@@ -387,6 +388,7 @@ fn irods_logs_in_once() {
     );
     run.expect_ok();
     assert!(!run.stderr.contains("pw\n"), "{}", run.stderr);
+    assert!(run.stderr.contains("irm -f -r -t XXX /z/f"), "{}", run.stderr);
     assert_eq!(programs.0.read("dst/f"), "data");
     let get = "iget|-v|-f|-T|-K|-N|4|-R|res|-t|T|/z/f|./dst/TMP/f";
     assert_eq!(
@@ -401,6 +403,35 @@ fn irods_logs_in_once() {
             "irm|-f|-r|-t|T|/z/f",
         ]
     );
+}
+
+#[test]
+fn passwords_are_neither_arguments_nor_logged() {
+    let curl = r#"cat > "$LOG.input"; printf data > "$6""#;
+    let wget = r#"for last; do :; done; case $5 in --config) cat "$6" > "$LOG.input";; esac; printf data > "$4"; echo "$last" >&2"#;
+    for (name, body, input) in [
+        ("curl", curl, "user = \"me:opensesame\"\n"),
+        ("wget", wget, "ftp_user = me\nftp_password = opensesame\n"),
+    ] {
+        let programs = Programs::new(&[(name, body), ("gfal-copy", "echo $6 $7; exit 1")]);
+        let run = programs.run(&[], &[transfer("ftp://me:opensesame@h/f", "dst/f")]);
+        if name == "wget" && Path::new("/usr/bin/curl").exists() {
+            eprintln!("SKIPPED: wget is not used, since curl is installed");
+            continue;
+        }
+        run.expect_ok();
+        assert_eq!(programs.0.read("log.input"), input);
+        let calls = programs.calls().concat();
+        assert!(!calls.contains("sesame"), "{calls}");
+        assert!(!run.stderr.contains("sesame"), "{}", run.stderr);
+        let run = programs.run(&[], &[transfer("root://me:pw@h/f?authz=sesame", "dst/g")]);
+        run.expect_failed("gfal-copy failed");
+        assert!(
+            !run.stderr.contains("sesame") && !run.stderr.contains("pw@"),
+            "{}",
+            run.stderr
+        );
+    }
 }
 
 #[test]

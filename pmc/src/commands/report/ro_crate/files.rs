@@ -130,7 +130,8 @@ fn place(name: &str, url: &str, folder: &Path, folder_name: &str) -> io::Result<
         size,
     };
     let Some(path) = local_path(url) else {
-        return Ok(Some(named(url.to_owned(), 0)));
+        // A crate is made to be published.
+        return Ok(Some(named(pmc_secrets::urls_without_secrets(url), 0)));
     };
     let Some(size) = path
         .metadata()

@@ -92,7 +92,7 @@ impl Session {
         tool.env("IRODS_ENVIRONMENT_FILE", &self.environment)
             .env("IRODS_AUTHENTICATION_FILE", &self.authentication);
         if let Some(ticket) = &self.ticket {
-            tool.env("IRODS_TICKET", ticket);
+            tool.env("IRODS_TICKET", ticket).hide(ticket);
         }
     }
 

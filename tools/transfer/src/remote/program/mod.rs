@@ -52,6 +52,8 @@ const MAX_OUTPUT: u64 = 64 << 10;
 pub(super) struct Tool<'a> {
     program: &'a Path,
     arguments: Vec<OsString>,
+    /// Arguments that no log shows.
+    secrets: Vec<OsString>,
     variables: Vec<(&'static str, OsString)>,
     input: Vec<u8>,
     limit: Duration,
@@ -69,6 +71,7 @@ impl<'a> Tool<'a> {
         Self {
             program,
             arguments: Vec::new(),
+            secrets: Vec::new(),
             variables: Vec::new(),
             input: Vec::new(),
             limit: TIME_LIMIT,
@@ -84,6 +87,13 @@ impl<'a> Tool<'a> {
         for argument in arguments {
             self.arg(argument);
         }
+        self
+    }
+
+    /// Hides an argument from the log. Other users of the host can see it while the program runs, so this is
+    /// for programs that take it in no other way.
+    pub(super) fn hide(&mut self, argument: impl AsRef<OsStr>) -> &mut Self {
+        self.secrets.push(argument.as_ref().to_owned());
         self
     }
 
@@ -167,6 +177,7 @@ impl<'a> Tool<'a> {
                 !line.contains("Could not create directory") && !line.contains("Permanently added")
             })
             .fold(String::new(), |text, line| text + line + "\n");
+        let output = pmc_secrets::urls_without_secrets(&output);
         if !output.trim().is_empty() {
             context.observer.event(&Event::Note(output.trim().to_owned()));
         }
@@ -227,8 +238,12 @@ impl<'a> Tool<'a> {
     fn command_line(&self) -> String {
         let mut line = shown::path(self.program).to_string();
         for argument in &self.arguments {
-            let text = shown::bytes(argument.as_bytes()).to_string();
             line.push(' ');
+            if self.secrets.contains(argument) {
+                line.push_str("XXX");
+                continue;
+            }
+            let text = pmc_secrets::urls_without_secrets(&shown::bytes(argument.as_bytes()).to_string());
             if is_plain(argument.as_bytes()) {
                 line.push_str(&text);
             } else {
