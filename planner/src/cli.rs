@@ -120,7 +120,8 @@ fn explain(arguments: &[String], environment: &Environment) -> Result<Invocation
     }
 }
 
-/// Returns whether the last word is a directory, right or wrong, and not a job. No job has a slash in its name.
+/// Returns whether the last word is a directory, right or wrong, and not a job. No job has a slash in its
+/// name.
 fn names_directory(words: &[String], dir: &Path, working_dir: &Path) -> bool {
     let is_path = words.last().is_some_and(|word| word.contains('/'));
     is_path || dir.is_dir() && (words.len() > 1 || is_plan(dir) || !is_plan(working_dir))

@@ -157,8 +157,8 @@ impl Dag {
         self.max_jobs
     }
 
-    /// Limits the running tasks of a category, or of all tasks (`*`), instead of its MAXJOBS line. Returns false
-    /// if no task has the category. Linear in the number of sets of options.
+    /// Limits the running tasks of a category, or of all tasks (`*`), instead of its MAXJOBS line. Returns
+    /// false if no task has the category. Linear in the number of sets of options.
     pub fn limit_category(&mut self, name: &[u8], limit: NonZeroU32) -> bool {
         if name == ALL_TASKS {
             self.max_jobs = Some(limit.get());

@@ -15,8 +15,8 @@ pub(crate) enum Kind {
     Success,
 }
 
-/// Returns the messages in profiles. A value holds several if they are separated by `@`, as in the profiles of
-/// clusters.
+/// Returns the messages in profiles. A value holds several if they are separated by `@`, as in the profiles
+/// of clusters.
 pub(crate) fn of(profiles: &Profiles) -> impl Iterator<Item = (Kind, &str)> {
     let keys = [
         (Kind::Failure, "exitcode.failuremsg"),
