@@ -128,6 +128,51 @@ fn submitted_run_drains_on_the_signal_of_slurm_and_resumes() {
     );
 }
 
+/// The executor has no MPI, so the script for several nodes starts agents.
+#[test]
+#[ignore = "needs Slurm: tests/run e2e"]
+fn agents_run_a_submitted_plan() {
+    let cluster = Cluster::start();
+    let directory = tempfile::Builder::new()
+        .prefix("pmc-agents.")
+        .tempdir()
+        .expect("a temporary directory");
+    let top = directory.path();
+    write_inputs(top);
+    let result = cluster
+        .job_command(Build::Local.program("pmc-plan"))
+        .in_directory(top)
+        .args([
+            "--sites",
+            "local",
+            "--dir",
+            "submit",
+            "--relative-submit-dir",
+            "run",
+        ])
+        .args(["--cleanup", "none", "--nodes", "3", "--ntasks-per-node", "2"])
+        .args(["--walltime", "10", "-Dpegasus.parser.arguments.split=false"])
+        .args(["-Dpegasus.memory=1", "--submit", "--json", "workflow.yml"])
+        .run()
+        .ok();
+    let object: serde_json::Value = serde_json::from_str(&result.stdout).expect("JSON");
+    let submit = PathBuf::from(object["submit_dir"].as_str().expect("a directory"));
+    let script = fs::read_to_string(only_file(&submit, ".sbatch")).expect("a script");
+    assert!(
+        script.contains(" --agents 3 --launch srun --slots 2 "),
+        "{script}"
+    );
+    let job = cluster.job(object["job_id"].as_str().expect("a number"));
+    job.assert_ends_as("COMPLETED");
+    assert_eq!(
+        completed_jobs(top),
+        (0..JOBS).collect::<Vec<_>>(),
+        "each job has run once"
+    );
+    let log = fs::read_to_string(only_file(&submit, ".dag.dagman.out")).expect("a log");
+    assert!(log.contains("EXITING WITH STATUS 0"), "{log}");
+}
+
 #[test]
 #[ignore = "needs all programs built: tests/run e2e"]
 fn submission_without_a_scheduler_writes_no_plan() {

@@ -206,8 +206,9 @@ pub(super) fn resources(
     site: &WorkSite,
 ) -> Result<batch::Resources, PlanError> {
     let (executor, _) = executor(request, &site.tools);
-    let lacks_mpi = batch::lacks_mpi(&executor, request.environment.own_bin.as_deref());
-    batch::Resources::new(request, properties, &site.profiles, lacks_mpi)
+    let own_bin = request.environment.own_bin.as_deref();
+    let lacks_mpi = || request.may_start_programs && batch::lacks_mpi(&executor, own_bin);
+    batch::Resources::new(request, properties, &site.profiles, &lacks_mpi)
 }
 
 /// Returns the path of the executor, in the tools of the site, else on `PATH`, and whether it is there.

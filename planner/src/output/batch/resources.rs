@@ -110,7 +110,8 @@ impl NodeSize {
 
 impl Resources {
     /// Collects the resources from options, else properties `pegasus.batch.*`, else profiles of the site,
-    /// which win over profiles in properties. `lacks_mpi`: the executor is known to have no MPI.
+    /// which win over profiles in properties. `lacks_mpi` returns whether the executor is
+    /// known to have no MPI.
     ///
     /// # Errors
     /// All invalid values.
@@ -118,7 +119,7 @@ impl Resources {
         request: &Request,
         properties: &Properties,
         site: &Profiles,
-        lacks_mpi: bool,
+        lacks_mpi: &dyn Fn() -> bool,
     ) -> Result<Self, PlanError> {
         let options = &request.batch;
         let stampede = properties.get_bool("pegasus.batch.stampede", false)?;

@@ -66,15 +66,15 @@ impl<'a> Reader<'a> {
         &mut self,
         launcher: Option<&str>,
         nodes: Option<u32>,
-        lacks_mpi: bool,
+        lacks_mpi: &dyn Fn() -> bool,
     ) -> Transport {
-        let default = match launcher {
+        let default = || match launcher {
             Some("none") => Transport::None,
-            None if lacks_mpi && nodes.is_some_and(|nodes| nodes > 1) => Transport::Agents,
+            None if nodes.is_some_and(|nodes| nodes > 1) && lacks_mpi() => Transport::Agents,
             _ => Transport::Mpi,
         };
         let Some(name) = self.value("transport", None) else {
-            return default;
+            return default();
         };
         let problem = match Transport::parse(name) {
             None => format!("the property pegasus.batch.transport must be agents, mpi or none, not {name}"),
@@ -84,7 +84,7 @@ impl<'a> Reader<'a> {
             Some(chosen) => return chosen,
         };
         self.problems.push(Cause::Batch.problem(problem));
-        default
+        Transport::Mpi
     }
 
     /// Returns a text without line breaks, which would add lines to the script.

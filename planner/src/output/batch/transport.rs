@@ -1,6 +1,7 @@
 //! How the processes of a batch job exchange messages.
 
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use crate::scheduler::Scheduler;
 
@@ -38,11 +39,22 @@ pub(super) fn agent_launcher(scheduler: Scheduler) -> &'static str {
     }
 }
 
-/// Returns whether the executor is known to have no MPI: it was built together with this program, without it.
+/// Returns whether an executor of our own installation says that it has no MPI. Others are not asked: they may
+/// be the original, which has no agents, or a program of somebody else.
 pub(crate) fn lacks_mpi(executor: &Path, own_bin: Option<&Path>) -> bool {
-    let same = |own: &Path| {
-        let directory = executor.parent().and_then(|path| path.canonicalize().ok());
-        directory.is_some() && directory == own.canonicalize().ok()
-    };
-    !cfg!(feature = "mpi") && own_bin.is_some_and(same)
+    let directory = executor.parent().and_then(|path| path.canonicalize().ok());
+    let own = own_bin.and_then(|path| path.canonicalize().ok());
+    if directory.is_none() || directory != own {
+        return false;
+    }
+    let output = Command::new(executor)
+        .arg("--version")
+        .stdin(Stdio::null())
+        .output();
+    output.is_ok_and(|output| {
+        let printed = [output.stdout, output.stderr].concat();
+        printed
+            .split(|byte| *byte == b'\n')
+            .any(|line| line == b"MPI: none")
+    })
 }
