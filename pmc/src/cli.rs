@@ -6,10 +6,12 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod control;
+mod log;
 pub mod pegasus;
 mod views;
 
 pub use control::{Drain, Kill, Nodes, Why};
+pub use log::Log;
 pub use pegasus::PegasusProgram;
 pub use views::{Analyzer, Report, Section, Simulate, Statistics, Status, TimeOf, TimeStep};
 
@@ -45,6 +47,8 @@ pub enum Command {
     Statistics(Statistics),
     /// Write an HTML report: tasks by host, use over time, critical path, failures
     Report(Report),
+    /// Print the output of a task, during or after its run
+    Log(Log),
     /// Show the hosts of a running workflow, or let one of them go
     Nodes(Nodes),
     /// Say why a task of a running workflow waits
@@ -327,6 +331,7 @@ mod tests {
             "analyzer",
             "statistics",
             "report",
+            "log",
         ] {
             let sub = command.find_subcommand_mut(name).expect("the command is there");
             section(
