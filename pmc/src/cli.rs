@@ -317,22 +317,11 @@ mod tests {
             ));
         };
         section("pmc", command.render_long_help().to_string());
-        for name in [
-            "init",
-            "run",
-            "plan",
-            "explain",
-            "resume",
-            "status",
-            "analyzer",
-            "statistics",
-            "report",
-        ] {
-            let sub = command.find_subcommand_mut(name).expect("the command is there");
-            section(
-                &format!("pmc {name}"),
-                sub.clone().term_width(100).render_long_help().to_string(),
-            );
+        for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+            if sub.get_name() != "help" {
+                let help = sub.clone().term_width(100).render_long_help();
+                section(&format!("pmc {}", sub.get_name()), help.to_string());
+            }
         }
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/manual/pmc.md");
         if std::env::var_os("UPDATE_MANUAL").is_some() {
