@@ -227,6 +227,9 @@ fn the_next_master_takes_over_what_runs() {
     scene.wait_for("begin", 2);
     // Dropping a run kills its master.
     drop(run);
+    let (code, stderr) = result(&scene.command(&["x.dag"]).output().unwrap());
+    assert_eq!(code, 1, "{stderr}");
+    assert!(stderr.contains("may still run tasks of x.dag"), "{stderr}");
     // Results that come meanwhile are kept.
     scene.wait_for("end", 2);
     let run = scene.start("2", &["--launch", "local", "--jobstate-log"]);

@@ -52,6 +52,11 @@ pub(crate) enum Kind {
     Merge(#[from] MergeError),
     #[error(transparent)]
     Database(#[from] crate::database::DatabaseError),
+    #[error(
+        "Agents of an earlier run on {hosts} may still run tasks of {dag}: go on with agents (--agents, pmc resume \
+         --hosts), or remove {dag}.agents when they have ended"
+    )]
+    AgentsLeft { hosts: String, dag: String },
     #[error("{what}: {}", reason(source))]
     System {
         what: &'static str,
@@ -88,6 +93,12 @@ impl RunError {
             source: source.into(),
         }
         .into()
+    }
+
+    /// True if no agent has come.
+    #[must_use]
+    pub fn has_no_agents(&self) -> bool {
+        matches!(&*self.kind, Kind::Transport(TransportError::NoAgents(_)))
     }
 
     pub(crate) fn kind(&self) -> &Kind {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use super::{Driver, RunError};
+use super::{Driver, RunError, RunEvent};
 use crate::protocol::{NodeChange, Rank, Registration, RunningAttempt, SubmitId, ToMaster};
 use crate::scheduler::{Adoption, Event, MasterError};
 use crate::transport::MasterTransport;
@@ -131,7 +131,12 @@ impl<T: MasterTransport> Driver<'_, T> {
 
     /// Looks whether awaited workers have come.
     pub(super) fn check_nodes(&mut self) -> Result<(), RunError> {
-        self.nodes.next_check = self.out.transport.check()?;
+        let checked = self.out.transport.check();
+        for notice in self.out.transport.notices() {
+            tracing::warn!("{notice}");
+            (self.out.observer)(&RunEvent::Notice(&notice));
+        }
+        self.nodes.next_check = checked?;
         Ok(())
     }
 

@@ -14,6 +14,7 @@ mod dashboard;
 mod failure;
 mod first_run;
 mod golden_executor;
+mod hosts;
 mod kill;
 mod launch;
 mod pegasus_api;

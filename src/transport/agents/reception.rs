@@ -33,6 +33,8 @@ pub(super) struct Reception {
     arrivals: Mutex<AgentArrivals>,
     /// Number of this master among those of the DAG.
     epoch: u64,
+    /// What the user should know.
+    notices: Mutex<Vec<String>>,
     /// Wakes the thread that waits for the end of all agents.
     gone: Condvar,
 }
@@ -56,6 +58,7 @@ impl Reception {
             roster: Mutex::new(roster),
             arrivals: Mutex::new(AgentArrivals::new(folder)),
             epoch,
+            notices: Mutex::default(),
             gone: Condvar::new(),
         }
     }
@@ -114,9 +117,22 @@ impl Reception {
     pub(super) fn forget_earlier(&self) {
         let mut roster = self.roster();
         for (session, host) in std::mem::take(&mut roster.1.agents) {
-            tracing::warn!("The agent on {host} has not come back");
+            self.notice(format!("The agent on {host} has not come back"));
             note(roster.0.gone(session));
         }
+    }
+
+    /// Keeps a message for the user.
+    pub(super) fn notice(&self, text: String) {
+        self.notice_list().push(text);
+    }
+
+    pub(super) fn take_notices(&self) -> Vec<String> {
+        std::mem::take(&mut *self.notice_list())
+    }
+
+    fn notice_list(&self) -> MutexGuard<'_, Vec<String>> {
+        self.notices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes the list of agents: all have ended.
