@@ -7,10 +7,12 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use pegasus_mpi_cluster::{HostsError, parse_hosts};
 
 mod control;
+mod log;
 pub mod pegasus;
 mod views;
 
 pub use control::{Drain, Kill, Nodes, Why};
+pub use log::Log;
 pub use pegasus::PegasusProgram;
 pub use views::{Analyzer, Report, Section, Simulate, Statistics, Status, TimeOf, TimeStep};
 
@@ -46,6 +48,8 @@ pub enum Command {
     Statistics(Statistics),
     /// Write an HTML report: tasks by host, use over time, critical path, failures
     Report(Report),
+    /// Print the output of a task, during or after its run
+    Log(Log),
     /// Show the hosts of a running workflow, or let one of them go
     Nodes(Nodes),
     /// Say why a task of a running workflow waits
@@ -109,7 +113,7 @@ pub enum Template {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = crate::exit::HELP, after_long_help = long_help())]
 pub struct Run {
-    /// Workflow: Pegasus YAML 5.0 or DAX XML
+    /// Workflow: Pegasus YAML 5.0, DAX XML, or a DAGMan file of HTCondor
     #[arg(value_name = "WORKFLOW")]
     pub workflow: PathBuf,
     /// Directory for runs
@@ -331,22 +335,11 @@ mod tests {
             ));
         };
         section("pmc", command.render_long_help().to_string());
-        for name in [
-            "init",
-            "run",
-            "plan",
-            "explain",
-            "resume",
-            "status",
-            "analyzer",
-            "statistics",
-            "report",
-        ] {
-            let sub = command.find_subcommand_mut(name).expect("the command is there");
-            section(
-                &format!("pmc {name}"),
-                sub.clone().term_width(100).render_long_help().to_string(),
-            );
+        for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+            if sub.get_name() != "help" {
+                let help = sub.clone().term_width(100).render_long_help();
+                section(&format!("pmc {}", sub.get_name()), help.to_string());
+            }
         }
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/manual/pmc.md");
         if std::env::var_os("UPDATE_MANUAL").is_some() {

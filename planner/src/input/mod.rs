@@ -1,6 +1,8 @@
-//! Reads an abstract workflow: Pegasus YAML 5.0 or DAX XML (section 3 of the planner's specification).
+//! Reads an abstract workflow: Pegasus YAML 5.0 or DAX XML (section 3 of the planner's specification), or a
+//! DAGMan file of HTCondor.
 
 mod builder;
+mod dagman;
 mod dax;
 mod graph;
 mod workflow_yaml;
@@ -86,7 +88,8 @@ pub struct Embedded {
     pub replicas: Option<ReplicaCatalog>,
 }
 
-/// Reads a workflow: expands its variables, checks its consistency, derives edges from files.
+/// Reads a workflow: expands its variables, checks its consistency, derives edges from files. A DAGMan file
+/// is known by its content; relative paths in it begin at its directory.
 ///
 /// # Errors
 /// All problems of the file.
@@ -96,6 +99,15 @@ pub fn read_workflow(
     options: &ReadOptions,
 ) -> Result<ParsedWorkflow, InputErrors> {
     let text = text::load(path)?;
+    if dagman::is_dagman(path, &text) {
+        let directory = path.parent().unwrap_or(Path::new("/"));
+        return dagman::read(path, directory, env, options);
+    }
+    if dagman::is_pmc_dag(&text) {
+        let message = "this is not a workflow, but a DAG for pegasus-mpi-cluster";
+        let hint = format!("run it with pegasus-mpi-cluster {}", path.display());
+        return Err(InputError::file(path, message).with_hint(hint).into());
+    }
     let text = expand(path, &text, env)?;
     read_text(path, &text, options)
 }
