@@ -324,7 +324,9 @@ pub(super) fn runs(place: &mut Place, directory: &Path) {
     for entry in directory.read_dir().into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let is_run = name.strip_prefix("run").is_some_and(|n| n.parse::<u32>().is_ok());
-        if !is_run && name != "latest" {
+        // A link that was never renamed is removed by the next new run, when it is a minute old.
+        let is_link = name == "latest" || name.starts_with(".latest.");
+        if !is_run && !is_link {
             place.find(Damage::LeftOver, entry.path().display().to_string());
         } else if is_run && !entry.path().join("submit/crash-0.dag").exists() {
             place.find(
