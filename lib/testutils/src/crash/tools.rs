@@ -346,7 +346,8 @@ pub(super) fn load(place: &mut Place) {
             break;
         }
     }
-    if !submit.join("monitord.done").exists() {
+    // A loader that was killed when all was loaded leaves its process number to the next one.
+    if !submit.join("monitord.done").exists() || submit.join("monitord.pid").exists() {
         let mut command = place.command("pmc-monitord", &arguments);
         if !place.run(&mut command) {
             place.find(Damage::Lost, "the run cannot be loaded");
