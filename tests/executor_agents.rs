@@ -298,6 +298,33 @@ fn a_task_that_brings_down_agents_fails() {
     );
 }
 
+/// A broken host fails its tasks at once.
+#[test]
+fn a_host_whose_tasks_succeed_elsewhere_is_set_aside() {
+    let scene = Scene::new(8, "0.2");
+    let task = format!("#!/bin/sh\n[ -z \"$BROKEN\" ] || exit 1\n{TASK}");
+    fs::write(scene.path("task.sh"), task).unwrap();
+    let run = scene.start("2", &["--tries", "1000", "--start-with", "2"]);
+    wait_for_file(&scene.path("x.dag.endpoint"));
+    let agent = |name: &str, broken: bool| {
+        let mut command = scene.command(&["--agent", "x.dag.endpoint", "--host-name", name]);
+        if broken {
+            command.env("BROKEN", "1");
+        }
+        Run::new(command)
+    };
+    let (good, bad) = (agent("good", false), agent("bad", true));
+    // It leaves before the end of the run.
+    let (code, stderr) = bad.wait();
+    assert_eq!(code, 0, "{stderr}");
+    let (code, stderr) = run.wait();
+    assert_eq!(code, 0, "{stderr}");
+    assert_eq!(good.wait().0, 0);
+    let said = "The host bad is set aside: 3 tasks in a row failed there";
+    assert_eq!(stderr.matches(said).count(), 1, "{stderr}");
+    scene.begins(8);
+}
+
 /// All nodes are gone, and none comes.
 #[test]
 fn a_run_without_nodes_ends_in_order() {
