@@ -155,7 +155,8 @@ type Problem = (Option<u32>, ErrorKind);
 
 fn command(text: &str, lines: &mut Lines<'_>) -> Result<Command, Problem> {
     let mut rest = text;
-    let word = take_word(&mut rest).unwrap_or_default().to_ascii_uppercase();
+    let written = take_word(&mut rest).unwrap_or_default();
+    let word = written.to_ascii_uppercase();
     let rest = &mut rest;
     let command = match word.as_str() {
         "JOB" => return job(rest, lines).map(Command::Job),
@@ -203,7 +204,7 @@ fn command(text: &str, lines: &mut Lines<'_>) -> Result<Command, Problem> {
                 None,
                 match known {
                     Some((_, reason)) => ErrorKind::unsupported(word, reason),
-                    None => ErrorKind::UnknownCommand(word),
+                    None => ErrorKind::UnknownCommand(written.to_owned()),
                 },
             ));
         }

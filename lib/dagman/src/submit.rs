@@ -21,12 +21,9 @@ pub(crate) struct Description {
 }
 
 impl Description {
-    /// Returns the value of a command, without regard to case.
+    /// Returns the value of a command, whose name is in lower case.
     pub(crate) fn get(&self, name: &str) -> Option<&Value> {
-        self.values.get(name).or_else(|| {
-            let lower = name.to_ascii_lowercase();
-            self.values.get(&lower)
-        })
+        self.values.get(name)
     }
 
     /// Parses the text of a submit description.
@@ -150,7 +147,7 @@ mod tests {
                 .map(|value| (value.text.as_str(), value.line))
         };
         assert_eq!(value("executable"), Some(("/bin/x", 2)));
-        assert_eq!(value("ARGS"), Some(("a b c", 4)));
+        assert_eq!(value("args"), Some(("a b c", 4)));
         assert_eq!(value("+group"), Some(("\"g\"", 6)));
         assert_eq!(value("x"), None);
     }

@@ -6,18 +6,17 @@ mod node;
 use std::io;
 use std::path::Path;
 
-use pmc_dag::record::Record;
 use pmc_dagman::{DagmanError, Surroundings};
 
 use super::builder::Builder;
-use super::{ParsedWorkflow, ReadOptions};
+use super::{ReadOptions, executor_dag};
 use crate::error::{InputError, InputErrors};
 use crate::expand::ExpandEnv;
-use crate::model::{JobIndex, Position};
+use crate::model::{JobIndex, Position, Workflow};
 use crate::syntax::text;
 
-/// Version of the workflow format that such a workflow has in the records of a plan.
-const VERSION: &str = "5.0";
+/// Version of the workflow format that a workflow of another format has in the records of a plan.
+pub(super) const VERSION: &str = "5.0";
 
 /// Returns whether a workflow file is a DAGMan file, by its first command. A file named `*.dag` is one also
 /// if its first command is unknown, so that the message names the command.
@@ -25,7 +24,7 @@ pub(super) fn is_dagman(path: &Path, text: &str) -> bool {
     if pmc_dagman::is_dagman(text) {
         return true;
     }
-    if path.extension().is_none_or(|extension| extension != "dag") || is_pmc_dag(text) {
+    if path.extension().is_none_or(|extension| extension != "dag") || executor_dag::is_executor_dag(text) {
         return false;
     }
     let first = text
@@ -34,18 +33,6 @@ pub(super) fn is_dagman(path: &Path, text: &str) -> bool {
         .find(|line| !line.is_empty() && !line.starts_with('#'));
     let word = first.and_then(|line| line.split_whitespace().next());
     word.is_some_and(|word| !word.starts_with(['<', '%', '{', '"', '-']) && !word.contains(':'))
-}
-
-/// Returns whether a text is a DAG for pegasus-mpi-cluster, by its first record.
-pub(super) fn is_pmc_dag(text: &str) -> bool {
-    for line in text.lines() {
-        match Record::parse(line.as_bytes()) {
-            Ok(Record::Nothing | Record::MaxJobs { .. }) => {}
-            Ok(Record::Task(_) | Record::Edge { .. } | Record::Label { .. }) => return true,
-            Err(_) => return false,
-        }
-    }
-    false
 }
 
 /// Reads a DAGMan file. Relative paths in it begin at `directory`.
@@ -57,7 +44,7 @@ pub(super) fn read(
     directory: &Path,
     env: &ExpandEnv,
     options: &ReadOptions,
-) -> Result<ParsedWorkflow, InputErrors> {
+) -> Result<Workflow, InputErrors> {
     let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
     let load = |path: &Path| text::load(path).map_err(|error| io::Error::other(error.message));
     let surroundings = Surroundings {
@@ -95,9 +82,7 @@ pub(super) fn read(
     if dag.nodes.is_empty() {
         builder.problem(Position::default(), "all nodes are marked as done");
     }
-    let embedded = std::mem::take(&mut builder.embedded);
-    let workflow = builder.finish(options)?;
-    Ok(ParsedWorkflow { workflow, embedded })
+    builder.finish(options)
 }
 
 fn input_error(error: DagmanError) -> InputErrors {

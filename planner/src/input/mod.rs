@@ -4,6 +4,7 @@
 mod builder;
 mod dagman;
 mod dax;
+mod executor_dag;
 mod graph;
 mod workflow_yaml;
 
@@ -77,6 +78,15 @@ pub struct ParsedWorkflow {
     pub embedded: Embedded,
 }
 
+impl From<Workflow> for ParsedWorkflow {
+    fn from(workflow: Workflow) -> Self {
+        ParsedWorkflow {
+            workflow,
+            embedded: Embedded::default(),
+        }
+    }
+}
+
 /// Catalog entries in the workflow file itself.
 #[derive(Clone, Debug, Default)]
 pub struct Embedded {
@@ -101,15 +111,33 @@ pub fn read_workflow(
     let text = text::load(path)?;
     if dagman::is_dagman(path, &text) {
         let directory = path.parent().unwrap_or(Path::new("/"));
-        return dagman::read(path, directory, env, options);
+        return dagman::read(path, directory, env, options).map(ParsedWorkflow::from);
     }
-    if dagman::is_pmc_dag(&text) {
+    if executor_dag::is_executor_dag(&text) {
         let message = "this is not a workflow, but a DAG for pegasus-mpi-cluster";
         let hint = format!("run it with pegasus-mpi-cluster {}", path.display());
         return Err(InputError::file(path, message).with_hint(hint).into());
     }
     let text = expand(path, &text, env)?;
     read_text(path, &text, options)
+}
+
+/// Reads the file of a job of the type `condorWorkflow`: a DAGMan file, or a DAG for pegasus-mpi-cluster.
+/// Relative paths in it begin at `directory`.
+///
+/// # Errors
+/// The first problem of a DAGMan file; all problems of a DAG.
+pub(crate) fn read_dag(
+    path: &Path,
+    directory: &Path,
+    env: &ExpandEnv,
+    options: &ReadOptions,
+) -> Result<Workflow, InputErrors> {
+    let text = text::load(path)?;
+    match executor_dag::is_executor_dag(&text) {
+        true => executor_dag::read(path, &text, directory, options),
+        false => dagman::read(path, directory, env, options),
+    }
 }
 
 /// Reads a workflow from text with variables already expanded. `path` is for messages and the model.

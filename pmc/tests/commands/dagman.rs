@@ -197,3 +197,27 @@ fn arguments_are_exact_without_kickstart() {
         assert_eq!(place.read("out"), "[$HOME][a\\$b][']", "{more}");
     }
 }
+
+#[test]
+fn a_workflow_runs_dags() {
+    let place = Place::new();
+    place.chain("cat in.txt > mid.txt", "cat mid.txt in.txt > out.txt");
+    let workflow = place.read("workflow.yml").replace(
+        "- {type: job, id: C,",
+        "- {type: condorWorkflow, id: D, file: d.dag, uses: [{lfn: d.dag, type: input}, {lfn: mid.txt, type: input}]}\n\
+         - {type: condorWorkflow, id: T, file: t.dag, profiles: {dagman: {DIR: sub}}, uses: [{lfn: t.dag, type: input}]}\n\
+         - {type: job, id: C,",
+    );
+    place.write(
+        "workflow.yml",
+        &format!("{workflow}jobDependencies: [{{id: D, children: [T]}}]\n"),
+    );
+    place.script("sub/show", "printf '[%s]' \"$@\" >> \"$HOME/notes\"");
+    place.write(
+        "d.dag",
+        "JOB N {\n executable = sub/show\n arguments = \"'a $b' c\"\n}\n",
+    );
+    place.write("t.dag", "TASK a ./show 'x  $y'\nTASK b -t 2 sh -c 'test -e ../mark || { touch ../mark; exit 1; }'\nEDGE a b\n");
+    place.run(["run", "workflow.yml", "--cleanup", "inplace"]).code(0);
+    assert_eq!(place.read("notes"), "[a $b][c][x  $y]");
+}
