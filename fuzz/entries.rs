@@ -159,7 +159,7 @@ pub fn endpoint(data: &[u8]) {
     assert_eq!(again, endpoint);
 }
 
-/// Frames of a peer, each after a byte with its length. A bad frame changes nothing, and messages are counted.
+/// Frames of a peer, each after a byte with its length. A bad frame changes nothing, messages are counted.
 pub fn link_frames(data: &[u8]) {
     let mut session = Session::new(Duration::ZERO);
     let _ = session.beat(Duration::from_millis(1));

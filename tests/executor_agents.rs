@@ -223,7 +223,7 @@ fn a_stopped_agent_loses_its_tasks_after_its_lease_only() {
 /// It counts all agents as lost, and they join again before their workers register.
 #[test]
 fn a_master_that_was_stopped_takes_its_agents_back() {
-    let scene = Scene::new(4, "1");
+    let scene = Scene::new(2, "5");
     let run = scene.start("2", &["--launch", "local"]);
     scene.wait_for("begin", 2);
     run.signal(Signal::SIGSTOP);
@@ -231,7 +231,7 @@ fn a_master_that_was_stopped_takes_its_agents_back() {
     run.signal(Signal::SIGCONT);
     let (code, stderr) = run.wait();
     assert_eq!(code, 0, "{stderr}");
-    scene.begins(4);
+    scene.begins(2);
 }
 
 #[test]
