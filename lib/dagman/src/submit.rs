@@ -113,9 +113,10 @@ fn resolve(value: &str, name: &str, before: &str) -> String {
         let (head, from) = rest.split_at(at);
         out.push_str(head);
         let inner = &from[2..];
-        let is_own = inner
-            .find(')')
-            .filter(|&end| inner[..end].trim().eq_ignore_ascii_case(name));
+        let is_own = inner.find(')').filter(|&end| {
+            let (own, default) = inner[..end].split_once(':').unwrap_or((&inner[..end], ""));
+            own.eq_ignore_ascii_case(name) && !default.contains('(')
+        });
         match is_own {
             Some(end) => {
                 out.push_str(before);
@@ -139,7 +140,7 @@ mod tests {
 
     #[test]
     fn assignments_are_read() {
-        let text = "# A job\nExecutable = /bin/x\nargs = a\nargs = $(ARGS) b \\\n  c\n+Group = \"g\"\nqueue 1\nargs = z\n";
+        let text = "# A job\nExecutable = /bin/x\nargs = a\nargs = $(ARGS:x) b \\\n  c\n+Group = \"g\"\nqueue 1\nargs = z\n";
         let description = Description::parse(text).unwrap();
         let value = |name: &str| {
             description
