@@ -19,6 +19,9 @@ pub const PROPERTIES: &[Key] = &[
     on("pegasus.batch.node.cpus", "CPUs of a node; like `--node-cpus`"),
     on("pegasus.batch.node.memory", "memory of a node; like `--node-memory`"),
     on("pegasus.batch.nodes", "nodes of the batch job; like `--nodes`"),
+    on("pegasus.batch.output",
+        "output of tasks: `files`, `packed`, or `auto`: packed for more than 10,000 tasks if the executor loads the \
+         database"),
     on("pegasus.batch.ppn", "processes on each node; like `--ntasks-per-node`"),
     on("pegasus.batch.queue", "queue of the batch job; like `--queue`"),
     on("pegasus.batch.scheduler", "schedulers that get a batch script; like `--batch`"),

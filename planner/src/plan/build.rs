@@ -248,6 +248,7 @@ impl BuiltPlan<'_> {
             shell: code.shell.map(|name| path.join(name)),
             scripts: scripts.collect(),
             batch_size: code.batch_size,
+            run_files: code.run_files,
             label: plan.workflow.label.clone(),
             index: plan.workflow.index.clone(),
             uuid: request.environment.uuid.clone(),
