@@ -16,6 +16,7 @@ mod first_run;
 mod golden_executor;
 mod kill;
 mod launch;
+mod lite;
 mod pegasus_api;
 mod plans_run;
 mod postgresql;
