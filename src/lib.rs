@@ -37,12 +37,15 @@ pub use app::main;
 pub use cli::{OPTIONS as CLI_OPTIONS, OptionSpec, Section as OptionSection};
 pub use logging::init as init_logging;
 
-// A run on this machine.
+// A run on this machine, or in agents.
 pub use interrupt::Interrupt;
 pub use options::{
     DEFAULT_FORWARD_LIMIT, Options, SERVER_VARIABLES, Stampede, Stdio, Target, WorkerOptions, own_kickstart,
 };
-pub use run::{LocalRun, run_local};
+pub use run::{AgentRun, LocalRun, run_local, run_with_agents};
+pub use transport::agents::{
+    AgentOptions, HostsError, Launch, LaunchOptions, messages::WorkerSettings, parse_hosts,
+};
 
 // What an observer sees, and what remains.
 pub use driver::{

@@ -12,8 +12,8 @@ const DEFAULT_SYNC_INTERVAL: Duration = Duration::from_secs(1);
 /// fastest, with 10 seconds.
 const DEFAULT_DRAIN_GRACE: Duration = Duration::from_secs(8);
 
-/// Default of [`Options::disk_reserve`], in MiB: small, so that only full file systems hold a run.
-const DEFAULT_DISK_RESERVE_MIB: u64 = 8;
+/// Default of [`Options::disk_reserve`], in bytes: small, so that only full file systems hold a run.
+pub(crate) const DEFAULT_DISK_RESERVE: u64 = 8 << 20;
 
 /// Default of [`Options::crash_limit`].
 const DEFAULT_CRASH_LIMIT: u32 = 5;
@@ -68,7 +68,8 @@ pub struct Options {
     /// Maximum time between syncs of rescue file and forwarded data; `None` leaves it to the system.
     pub sync_interval: Option<Duration>,
     /// Start no tasks while the file system of the DAG has less free space, in bytes; 0 means no check.
-    pub disk_reserve: u64,
+    /// `None` is [`DEFAULT_DISK_RESERVE`], but at most an eighth of the file system.
+    pub disk_reserve: Option<u64>,
     /// Wait for the host scripts before the first task.
     pub host_script: bool,
     /// Print the summary record, and merge the output of the tasks.
@@ -186,7 +187,7 @@ impl Options {
             max_fds: None,
             forward_journal: true,
             sync_interval: Some(DEFAULT_SYNC_INTERVAL),
-            disk_reserve: DEFAULT_DISK_RESERVE_MIB << 20,
+            disk_reserve: None,
             host_script: false,
             console: true,
             app: app.to_owned(),

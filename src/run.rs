@@ -1,4 +1,4 @@
-//! A run on this machine, inside the calling program.
+//! Runs on this machine, inside the calling program, or in agents.
 
 use std::sync::Arc;
 

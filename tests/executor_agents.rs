@@ -227,6 +227,9 @@ fn the_next_master_takes_over_what_runs() {
     scene.wait_for("begin", 2);
     // Dropping a run kills its master.
     drop(run);
+    let (code, stderr) = result(&scene.command(&["x.dag"]).output().unwrap());
+    assert_eq!(code, 1, "{stderr}");
+    assert!(stderr.contains("may still run tasks of x.dag"), "{stderr}");
     // Results that come meanwhile are kept.
     scene.wait_for("end", 2);
     let run = scene.start("2", &["--launch", "local", "--jobstate-log"]);
@@ -293,6 +296,32 @@ fn a_task_that_brings_down_agents_fails() {
         stderr.contains("Task bad failed: 2 of its workers were lost"),
         "{stderr}"
     );
+}
+
+/// All nodes are gone, and none comes.
+#[test]
+fn a_run_without_nodes_ends_in_order() {
+    let scene = Scene::new(3, "1");
+    let run = scene.start("1", &["--join-timeout", "2", "--jobstate-log"]);
+    wait_for_file(&scene.path("x.dag.endpoint"));
+    let agent = Run::new(scene.command(&["--agent", "x.dag.endpoint", "--host-name", "n7"]));
+    scene.wait_for("begin", 2);
+    // The guard is the parent of the agent: neither comes again.
+    kill(agent.pid, Signal::SIGKILL).unwrap();
+    let (code, stderr) = run.wait();
+    assert_eq!(code, 76, "{stderr}");
+    let last = stderr.lines().last().unwrap();
+    assert!(last.starts_with("ABORT: Task t"), "{last}");
+    assert!(
+        last.contains(" s (--join-timeout). Hosts that are gone: n7. Tasks that are left: 2."),
+        "{last}"
+    );
+    let rescue = fs::read_to_string(scene.path("x.dag.rescue")).unwrap();
+    assert!(rescue.contains("DONE t0"), "{rescue}");
+    let log = fs::read_to_string(scene.path("jobstate.log")).unwrap();
+    assert!(log.contains("DAGMAN_FINISHED 1"), "{log}");
+    let (code, stderr) = scene.start("1", &["--launch", "local"]).wait();
+    assert_eq!(code, 0, "{stderr}");
 }
 
 #[test]

@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(read[0], What::Start);
         assert_eq!(read[1], attempt(b"a", b"SUBMIT", 7));
         assert_eq!(read[4], attempt(b"a", b"JOB_SUCCESS", 7));
-        assert_eq!(read[7], What::Other);
+        assert_eq!(read[7], attempt(b"c", b"JOB_EVICTED", 9));
         assert_eq!(String::from_utf8(out).unwrap(), expected);
     }
 }

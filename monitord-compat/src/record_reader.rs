@@ -42,6 +42,8 @@ pub struct Record {
     pub stdout: Option<String>,
     /// Captured standard error.
     pub stderr: Option<String>,
+    /// Where standard output and standard error went.
+    pub streams: [StreamFile; 2],
     /// The file entry being read.
     entry: Entry,
 }
@@ -86,6 +88,19 @@ pub struct OutputFile {
     pub sha256: Option<String>,
     /// Seconds that the checksum took.
     pub checksum_timing: Option<String>,
+}
+
+/// The file that an output stream of the job went to. A missing number is `None`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StreamFile {
+    /// The file that the job was asked to write into; `None` if kickstart captured the stream.
+    pub name: Option<String>,
+    /// Bytes.
+    pub size: Option<u64>,
+    /// Number of the file on its file system.
+    pub inode: Option<u64>,
+    /// The record has only the last part of what was captured.
+    pub is_truncated: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -166,6 +181,20 @@ impl Record {
         if self.entry.key != entry {
             self.end_entry();
             entry.clone_into(&mut self.entry.key);
+        }
+        let stream = match entry {
+            "stdout" => Some(&mut self.streams[0]),
+            "stderr" => Some(&mut self.streams[1]),
+            _ => None,
+        };
+        if let Some(stream) = stream {
+            match key {
+                "file_name" => stream.name = Some(value.clone().into_owned()),
+                "size" => stream.size = value.parse().ok(),
+                "inode" => stream.inode = value.parse().ok(),
+                "data_truncated" => stream.is_truncated = value.eq_ignore_ascii_case("true"),
+                _ => {}
+            }
         }
         let file = &mut self.entry.file;
         match key {

@@ -4,12 +4,15 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use pegasus_mpi_cluster::{HostsError, parse_hosts};
 
 mod control;
+mod log;
 pub mod pegasus;
 mod views;
 
 pub use control::{Drain, Kill, Nodes, Why};
+pub use log::Log;
 pub use pegasus::PegasusProgram;
 pub use views::{Analyzer, Report, Section, Simulate, Statistics, Status, TimeOf, TimeStep};
 
@@ -45,6 +48,8 @@ pub enum Command {
     Statistics(Statistics),
     /// Write an HTML report: tasks by host, use over time, critical path, failures
     Report(Report),
+    /// Print the output of a task, during or after its run
+    Log(Log),
     /// Show the hosts of a running workflow, or let one of them go
     Nodes(Nodes),
     /// Say why a task of a running workflow waits
@@ -108,7 +113,7 @@ pub enum Template {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = crate::exit::HELP, after_long_help = long_help())]
 pub struct Run {
-    /// Workflow: Pegasus YAML 5.0 or DAX XML
+    /// Workflow: Pegasus YAML 5.0, DAX XML, or a DAGMan file of HTCondor
     #[arg(value_name = "WORKFLOW")]
     pub workflow: PathBuf,
     /// Directory for runs
@@ -213,10 +218,23 @@ fn factor(text: &str) -> Result<u32, FactorError> {
     pmc_dag::factor(text.as_bytes()).ok_or(FactorError)
 }
 
+/// Hosts of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hosts(pub Vec<String>);
+
+/// Parses names of hosts.
+fn hosts(text: &str) -> Result<Hosts, HostsError> {
+    parse_hosts(text).map(Hosts)
+}
+
 /// Limits and options of the execution.
 #[derive(Args, Clone, Debug)]
 pub struct Execution {
-    /// Maximum tasks running at the same time [default: number of CPUs]
+    /// Run the tasks on these hosts, through ssh without a password, instead of on this machine. They share
+    /// its directories, and the programs are at the same place
+    #[arg(long, value_name = "HOST,…", value_parser = hosts)]
+    pub hosts: Option<Hosts>,
+    /// Maximum tasks running at the same time, with --hosts on each of them [default: number of CPUs]
     #[arg(
         short = 'w',
         visible_short_alias = 'j',
@@ -225,13 +243,13 @@ pub struct Execution {
         value_parser = clap::value_parser!(u32).range(1..)
     )]
     pub workers: Option<u32>,
-    /// Memory for tasks, in MiB [default: memory of this machine]
+    /// Memory for tasks, in MiB [default: memory of the machine]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..))]
     pub host_memory: Option<u32>,
-    /// CPUs for tasks [default: CPUs of this machine]
+    /// CPUs for tasks [default: CPUs of the machine]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub host_cpus: Option<u32>,
-    /// GPUs for tasks [default: GPUs of this machine]
+    /// GPUs for tasks [default: GPUs of the machine]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub host_gpus: Option<u32>,
     /// End tasks that use more memory than they request
@@ -317,22 +335,11 @@ mod tests {
             ));
         };
         section("pmc", command.render_long_help().to_string());
-        for name in [
-            "init",
-            "run",
-            "plan",
-            "explain",
-            "resume",
-            "status",
-            "analyzer",
-            "statistics",
-            "report",
-        ] {
-            let sub = command.find_subcommand_mut(name).expect("the command is there");
-            section(
-                &format!("pmc {name}"),
-                sub.clone().term_width(100).render_long_help().to_string(),
-            );
+        for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+            if sub.get_name() != "help" {
+                let help = sub.clone().term_width(100).render_long_help();
+                section(&format!("pmc {}", sub.get_name()), help.to_string());
+            }
         }
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/manual/pmc.md");
         if std::env::var_os("UPDATE_MANUAL").is_some() {
@@ -353,5 +360,9 @@ mod tests {
         assert!(Cli::try_parse_from(["pmc", "run"]).is_err());
         assert!(Cli::try_parse_from(["pmc", "run", "w.yml", "-Dpegasus.register=false", "-w2"]).is_ok());
         assert!(Cli::try_parse_from(["pmc", "run", "w.yml", "-j", "2"]).is_ok());
+        assert!(Cli::try_parse_from(["pmc", "run", "w.yml", "--hosts", "n1,n2"]).is_ok());
+        let twice = Cli::try_parse_from(["pmc", "run", "w.yml", "--hosts", "n1,n2,n1"]);
+        let error = twice.expect_err("a host is named twice").to_string();
+        assert!(error.contains("it names the host n1 twice"), "{error}");
     }
 }

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
 use pegasus_mpi_cluster::{
-    Aborted, DEFAULT_FORWARD_LIMIT, Interrupt, LocalRun, MemoryExcess, Options, RunEvent, SERVER_VARIABLES,
-    Stampede, Stdio, WorkerOptions, count_gpus, cpus_for_workers, describe_host, own_kickstart,
-    protect_process, run_local, usable_cpus,
+    Aborted, AgentOptions, AgentRun, DEFAULT_FORWARD_LIMIT, Interrupt, Launch, LaunchOptions, LocalRun,
+    MemoryExcess, Options, RunEvent, SERVER_VARIABLES, Stampede, Stdio, WorkerOptions, WorkerSettings,
+    count_gpus, cpus_for_workers, describe_host, own_kickstart, protect_process, run_local, run_with_agents,
+    usable_cpus,
 };
 use pmc_dag::{Dag, TaskId};
 
@@ -18,6 +19,12 @@ use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::signals;
 use crate::text;
+
+/// The program of agents.
+const EXECUTOR: &str = "pegasus-mpi-cluster";
+
+/// Verbosity of agents that print only errors.
+const QUIET: i32 = -2;
 
 /// How a run ended.
 #[derive(Debug)]
@@ -58,17 +65,33 @@ pub fn run(
     dag: &Path,
     execution: &cli::Execution,
     environment: Vec<(OsString, OsString)>,
+    log: bool,
     observer: &mut (dyn FnMut(&RunEvent<'_>) + Send),
 ) -> Result<Ended, Failure> {
-    let run = local_run(dag, execution, environment);
+    let setting = local_run(dag, execution, environment);
     let interrupt = Arc::new(Interrupt::new());
     let stop = Arc::clone(&interrupt);
     let _guard = signals::Guard::new(move |signal| stop.raise(signal))
         .context("cannot handle signals")
         .or_code(exit::NOT_RUN)?;
-    protect_process();
-    let summary =
-        run_local(&run, &interrupt, observer).map_err(|error| Failure::new(exit::NOT_RUN, error))?;
+    let ended = match &execution.hosts {
+        None => {
+            protect_process();
+            run_local(&setting, &interrupt, observer)
+        }
+        Some(hosts) => {
+            let run = run_on(hosts, execution, setting, log)?;
+            run_with_agents(&run, &interrupt, observer)
+        }
+    };
+    let summary = ended.map_err(|error| {
+        let has_no_agents = error.has_no_agents();
+        let failure = Failure::new(exit::NOT_RUN, error);
+        match has_no_agents {
+            true => failure.hint("each host has to answer to `ssh -o BatchMode=yes HOST true`"),
+            false => failure,
+        }
+    })?;
     let (signal, task_exit) = match summary.aborted {
         Some(Aborted::Signal(signal)) => (u8::try_from(signal).ok(), None),
         Some(Aborted::Task { exit }) => (None, Some(exit)),
@@ -137,6 +160,40 @@ fn local_run(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString,
     }
 }
 
+/// Lets the tasks of a run start on hosts. `log` prints what they say.
+fn run_on(
+    hosts: &cli::Hosts,
+    execution: &cli::Execution,
+    run: LocalRun,
+    log: bool,
+) -> Result<AgentRun, Failure> {
+    let LocalRun {
+        options, mut worker, ..
+    } = run;
+    // Each host knows its own.
+    worker.host_cpus = execution.host_cpus.unwrap_or(0);
+    let directory = std::env::current_dir()
+        .context("cannot determine the working directory")
+        .or_code(exit::NOT_RUN)?;
+    let program = std::env::current_exe()
+        .context("cannot find this program")
+        .or_code(exit::NOT_RUN)?;
+    let agents = AgentOptions {
+        agents: u32::try_from(hosts.0.len()).unwrap_or(u32::MAX),
+        slots: execution.workers.unwrap_or(0),
+        launch: Some(Launch::Ssh {
+            hosts: hosts.0.clone(),
+        }),
+        launch_options: LaunchOptions {
+            program: Some(program.with_file_name(EXECUTOR)),
+            quiet: !log,
+        },
+        verbosity: if log { 0 } else { QUIET },
+        ..AgentOptions::new(&options.dag, WorkerSettings::new(&worker, &directory))
+    };
+    Ok(AgentRun { options, agents })
+}
+
 /// Returns whether a plan asks for notifications. The planner always writes their file.
 fn has_notifications(dag: &Path) -> bool {
     fs::metadata(dag.with_extension("notify")).is_ok_and(|file| file.len() > 0)
@@ -166,6 +223,10 @@ pub fn check_fit(
     execution: &cli::Execution,
     environment: &[(OsString, OsString)],
 ) -> Result<(), Failure> {
+    if execution.hosts.is_some() {
+        // The master checks it when the hosts have come.
+        return Ok(());
+    }
     let host = describe_host(
         None,
         execution.host_memory.unwrap_or(0),

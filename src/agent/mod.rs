@@ -315,7 +315,11 @@ impl<'a> AgentProcess<'a> {
         std::env::set_current_dir(&directory).map_err(|error| AgentError::Directory(directory, error))?;
         let mut environment = self.args.environment.clone();
         environment.retain(|(name, _)| !guard::VARIABLES.iter().any(|own| name == own));
-        let options = welcome.settings.options(&self.args.host, environment);
+        let mut options = welcome.settings.options(&self.args.host, environment);
+        // Tasks are bound only to CPUs that exist.
+        if !options.set_affinity {
+            options.host_cpus = host::cpus_for_workers(options.host_cpus, welcome.slots);
+        }
         let ranks = welcome.first_rank..welcome.first_rank.saturating_add(welcome.slots);
         self.slots = Some(Slots::start(ranks, &self.link, &Arc::new(options))?);
         Ok(())

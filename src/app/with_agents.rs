@@ -18,16 +18,9 @@ use crate::options::WorkerOptions;
 use crate::run::{AgentRun, run_with_agents};
 use crate::signals::{self, Process};
 use crate::transport::agents::messages::{HostOptions, WorkerSettings};
-use crate::transport::agents::{self, AgentOptions, ENDPOINT_VARIABLE};
-
-/// Default of `--agent-timeout`.
-const AGENT_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Default of `--master-timeout`.
-const MASTER_TIMEOUT: Duration = Duration::from_secs(600);
-
-/// Default of `--join-timeout`.
-const JOIN_TIMEOUT: Duration = Duration::from_secs(300);
+use crate::transport::agents::{
+    self, AGENT_TIMEOUT, AgentOptions, ENDPOINT_VARIABLE, JOIN_TIMEOUT, MASTER_TIMEOUT,
+};
 
 /// Runs an agent.
 pub(super) fn agent(args: &RawArgs, words: &[OsString], worker: WorkerOptions) -> ExitCode {
@@ -115,7 +108,6 @@ fn agent_options(args: &RawArgs, worker: &WorkerOptions) -> Result<AgentOptions,
         }
     };
     Ok(AgentOptions {
-        dag: args.dag.clone(),
         agents,
         slots: args.slots.unwrap_or(0),
         start_with: args.start_with.unwrap_or(1),
@@ -123,8 +115,8 @@ fn agent_options(args: &RawArgs, worker: &WorkerOptions) -> Result<AgentOptions,
         master_timeout: args.master_timeout.map_or(MASTER_TIMEOUT, time),
         launch,
         timing: Timing::with_lease(args.agent_timeout.map_or(AGENT_TIMEOUT, time)),
-        settings: WorkerSettings::new(worker, &directory),
         verbosity: args.verbosity,
+        ..AgentOptions::new(&args.dag, WorkerSettings::new(worker, &directory))
     })
 }
 

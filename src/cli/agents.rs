@@ -1,10 +1,10 @@
 //! Options about agents.
 
-use std::collections::BTreeSet;
 use std::ffi::OsStr;
 
 use super::args::{EarlyExit, RawArgs};
 use super::values::{at_least, integer, seconds, unsigned};
+use crate::transport::agents::{HostsError, parse_hosts};
 
 /// Maximum agents of a run.
 const MAX_AGENTS: usize = 100_000;
@@ -35,22 +35,12 @@ pub(super) fn set_agents(args: &mut RawArgs, value: &OsStr) -> Set {
         args.agents = Some(Agents::Count(u32::try_from(count).unwrap_or(u32::MAX)));
         return Ok(());
     }
-    let hosts: Vec<String> = text.split(',').map(str::to_owned).collect();
-    let mut seen = BTreeSet::new();
-    for host in &hosts {
-        // A name that begins with a dash would be an option of the launcher.
-        if host.is_empty()
-            || host.starts_with('-')
-            || host.contains(|c: char| c.is_whitespace() || c.is_control())
-        {
-            return Err(invalid());
-        }
-        if !seen.insert(host) {
-            return Err(EarlyExit::refuse(&format!(
-                "--agents names the host {host} twice: one agent runs there, give it more --slots"
-            )));
-        }
-    }
+    let hosts = parse_hosts(text).map_err(|error| match error {
+        HostsError::Name(_) => invalid(),
+        HostsError::Twice(host) => EarlyExit::refuse(&format!(
+            "--agents names the host {host} twice: one agent runs there, give it more --slots"
+        )),
+    })?;
     args.agents = Some(Agents::Hosts(hosts));
     Ok(())
 }

@@ -62,7 +62,7 @@ impl RawArgs {
             options.sync_interval = Some(interval).filter(|interval| !interval.is_zero());
         }
         if let Some(mib) = self.disk_reserve_mib {
-            options.disk_reserve = u64::from(mib) << 20;
+            options.disk_reserve = Some(u64::from(mib) << 20);
         }
         options.host_script = self.host_script.is_some();
         options

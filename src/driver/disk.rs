@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::{Driver, RunError};
-use crate::options::{Options, folder};
+use crate::options::{DEFAULT_DISK_RESERVE, Options, folder};
 use crate::scheduler::Event;
 use crate::transport::MasterTransport;
 
@@ -15,8 +15,8 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Minimum interval between checks after failed attempts.
 const FAILURE_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The part of a file system that is enough: a small one never has the reserve free, and would hold the run
-/// for ever.
+/// The part of a file system that is enough by default: a small one never has the reserve free, and would
+/// hold the run for ever.
 const ENOUGH: u64 = 8;
 
 /// Space of a file system, in bytes.
@@ -30,8 +30,8 @@ struct Space {
 #[derive(Debug)]
 pub(super) struct DiskWatch {
     folders: [PathBuf; 2],
-    /// Minimum free space in bytes; 0 means no check.
-    reserve: u64,
+    /// Minimum free space in bytes, as the user asks; 0 means no check.
+    reserve: Option<u64>,
     last_check: Option<Instant>,
     is_held: bool,
 }
@@ -39,7 +39,7 @@ pub(super) struct DiskWatch {
 /// What changed.
 #[derive(Debug, PartialEq, Eq)]
 enum Change {
-    Full { folder: PathBuf, free: u64 },
+    Full { folder: PathBuf, free: u64, needed: u64 },
     Free,
 }
 
@@ -72,17 +72,20 @@ impl DiskWatch {
             CHECK_INTERVAL
         };
         let is_due = self.last_check.is_none_or(|last| now >= last + interval);
-        if self.reserve == 0 || !is_due {
+        if self.reserve == Some(0) || !is_due {
             return None;
         }
         self.last_check = Some(now);
         let full = self.folders.iter().find_map(|folder| {
             let Space { free, total } = space(folder)?;
-            if free >= self.reserve.min(total / ENOUGH) {
+            let needed = self
+                .reserve
+                .unwrap_or_else(|| DEFAULT_DISK_RESERVE.min(total / ENOUGH));
+            if free >= needed {
                 return None;
             }
             let folder = folder.clone();
-            Some(Change::Full { folder, free })
+            Some(Change::Full { folder, free, needed })
         });
         if full.is_some() == self.is_held {
             return None;
@@ -98,12 +101,12 @@ impl<T: MasterTransport> Driver<'_, T> {
         let failed = std::mem::take(&mut self.out.attempt_failed);
         let event = match self.disk.check(Instant::now(), failed, space) {
             None => return Ok(()),
-            Some(Change::Full { folder, free }) => {
+            Some(Change::Full { folder, free, needed }) => {
                 tracing::warn!(
-                    "Starting no tasks: only {:.1} MiB are free in {} (--disk-reserve {})",
-                    free as f64 / f64::from(1 << 20),
+                    "Starting no tasks: only {:.1} MiB are free in {}, {:.1} are needed (--disk-reserve)",
+                    mib(free),
                     folder.display(),
-                    self.options.disk_reserve >> 20
+                    mib(needed)
                 );
                 Event::Hold
             }
@@ -114,6 +117,11 @@ impl<T: MasterTransport> Driver<'_, T> {
         };
         Ok(self.master.handle(event, &mut self.out)?)
     }
+}
+
+/// Bytes in MiB.
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
 }
 
 /// Returns how much this user may still write below a folder, and the size of its file system. `None` if the
@@ -137,14 +145,18 @@ mod tests {
     #[test]
     fn a_run_is_held_until_there_is_space() {
         let mut options = Options::new(Path::new("run/x.dag"), OsStr::new("pmc"));
-        options.disk_reserve = 100;
+        options.disk_reserve = Some(100);
         let mut watch = DiskWatch::new(&options);
         let large = |free| Some(Space { free, total: 1 << 40 });
         let begin = Instant::now();
         let at = |milliseconds| begin + Duration::from_millis(milliseconds);
         let full = |folder: &str| {
             let folder = PathBuf::from(folder);
-            Some(Change::Full { folder, free: 99 })
+            Some(Change::Full {
+                folder,
+                free: 99,
+                needed: 100,
+            })
         };
         assert_eq!(watch.check(at(0), false, |_| large(100)), None);
         assert_eq!(watch.check(at(900), false, |_| large(99)), None, "too early");
@@ -165,16 +177,29 @@ mod tests {
         assert_eq!(watch.next_check(), None);
         assert_eq!(watch.check(at(3901), false, |_| large(99)), full("run"));
         assert_eq!(watch.check(at(4901), false, |_| large(100)), Some(Change::Free));
-        let small = |free| Some(Space { free, total: 80 });
-        assert_eq!(
-            watch.check(at(5901), false, |_| small(10)),
-            None,
-            "an eighth is enough"
-        );
-        let change = watch.check(at(6901), false, |_| small(9));
-        assert!(matches!(change, Some(Change::Full { free: 9, .. })), "{change:?}");
-        options.disk_reserve = 0;
+        options.disk_reserve = Some(0);
         assert_eq!(DiskWatch::new(&options).check(at(0), true, |_| large(0)), None);
+    }
+
+    #[test]
+    fn an_eighth_of_a_file_system_is_enough_by_default() {
+        let mut options = Options::new(Path::new("run/x.dag"), OsStr::new("pmc"));
+        let now = Instant::now();
+        let check = |options: &Options, free| {
+            let space = |_: &Path| Some(Space { free, total: 80 });
+            DiskWatch::new(options).check(now, false, space)
+        };
+        assert_eq!(check(&options, 10), None);
+        let change = check(&options, 9);
+        assert!(
+            matches!(change, Some(Change::Full { needed: 10, .. })),
+            "{change:?}"
+        );
+        options.disk_reserve = Some(11);
+        assert!(
+            check(&options, 10).is_some(),
+            "a reserve that was asked for is kept"
+        );
     }
 
     #[test]

@@ -52,6 +52,21 @@ pub(crate) enum Kind {
     Merge(#[from] MergeError),
     #[error(transparent)]
     Database(#[from] crate::database::DatabaseError),
+    #[error(
+        "Agents of an earlier run on {hosts} may still run tasks of {dag}: go on with agents (--agents, pmc resume \
+         --hosts), or remove {dag}.agents when they have ended"
+    )]
+    AgentsLeft { hosts: String, dag: String },
+    #[error(
+        "Task {task} fits on no host that is there, and no other has come within {seconds} s (--join-timeout). \
+         Hosts that are gone: {gone}. Tasks that are left: {left}. Start the run again to go on"
+    )]
+    Stranded {
+        task: String,
+        seconds: u64,
+        gone: String,
+        left: usize,
+    },
     #[error("{what}: {}", reason(source))]
     System {
         what: &'static str,
@@ -88,6 +103,18 @@ impl RunError {
             source: source.into(),
         }
         .into()
+    }
+
+    /// True if nodes were lost, and nothing that is left fits on those that are there.
+    #[must_use]
+    pub fn is_stranded(&self) -> bool {
+        matches!(&*self.kind, Kind::Stranded { .. })
+    }
+
+    /// True if no agent has come.
+    #[must_use]
+    pub fn has_no_agents(&self) -> bool {
+        matches!(&*self.kind, Kind::Transport(TransportError::NoAgents(_)))
     }
 
     pub(crate) fn kind(&self) -> &Kind {

@@ -27,6 +27,13 @@ pub enum RunEvent<'a> {
         /// Worker that runs it.
         rank: Rank,
     },
+    /// An attempt was lost with its worker. The task runs again.
+    Lost {
+        /// Name of the task.
+        task: &'a [u8],
+    },
+    /// Something about hosts that the user should know.
+    Notice(&'a str),
     /// An attempt has ended.
     Ended(TaskEnd<'a>),
 }

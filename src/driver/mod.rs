@@ -48,7 +48,7 @@ use crate::interrupt::Interrupt;
 use crate::options::Options;
 use crate::protocol::{Rank, ToMaster, ToWorker};
 use crate::scheduler::{Master, MasterError, WaitReason};
-use crate::transport::{CombiningTransport, MasterTransport};
+use crate::transport::{CombiningTransport, MasterTransport, agents};
 
 /// Maximum time for workers to exit, including the grace of tasks and host scripts.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -100,6 +100,9 @@ fn start<T: MasterTransport>(
 ) -> Result<RunSummary, RunError> {
     let setup = Setup::new(options, transport);
     let result = setup.and_then(|mut setup| {
+        if !transport.is_dynamic() {
+            refuse_if_agents_are_left(options)?;
+        }
         transport.begin()?;
         let database = Database::start(options, &setup.dag)?;
         setup.reporter = database.as_ref().map(Database::reporter);
@@ -116,6 +119,20 @@ fn start<T: MasterTransport>(
         }
         error
     })
+}
+
+/// Refuses a run without agents while agents of a master that was killed may run its tasks.
+fn refuse_if_agents_are_left(options: &Options) -> Result<(), RunError> {
+    let left = agents::left(&options.dag);
+    let hosts = left.map_err(|error| RunError::system("Unable to read the list of agents", error))?;
+    if hosts.is_empty() {
+        return Ok(());
+    }
+    let kind = error::Kind::AgentsLeft {
+        hosts: hosts.into_iter().collect::<Vec<_>>().join(", "),
+        dag: options.dag.display().to_string(),
+    };
+    Err(kind.into())
 }
 
 /// Stops all workers and waits for them. Returns those that have not exited.

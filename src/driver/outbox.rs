@@ -109,11 +109,16 @@ impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
         match record {
             Record::Resources { .. } | Record::Capacity { .. } => {}
             Record::Adopted(task, _) => tracing::info!("Task {} still runs", name(task)),
-            Record::Evicted { task, rank, .. } => tracing::warn!(
-                "Task {} was lost with worker {}; it will run again",
-                name(task),
-                rank.0
-            ),
+            Record::Evicted { task, rank, .. } => {
+                tracing::warn!(
+                    "Task {} was lost with worker {}; it will run again",
+                    name(task),
+                    rank.0
+                );
+                (self.observer)(&RunEvent::Lost {
+                    task: self.dag.name(task),
+                });
+            }
             Record::MoreMemory { task, memory_mb } => {
                 tracing::warn!(
                     "Task {} gets {memory_mb} MiB of memory in its next attempt",

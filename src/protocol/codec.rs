@@ -279,7 +279,11 @@ mod tests {
 
     #[test]
     fn other_versions_are_named() {
-        assert_eq!(ToMaster::decode(&[9, TO_MASTER, 0]), Err(DecodeError::Version(9)));
+        let other = VERSION + 1;
+        assert_eq!(
+            ToMaster::decode(&[other, TO_MASTER, 0]),
+            Err(DecodeError::Version(other))
+        );
         assert!(matches!(ToWorker::decode(&[]), Err(DecodeError::Damaged(_))));
         assert!(matches!(
             ToWorker::decode(&[VERSION, TO_WORKER, 99]),

@@ -53,6 +53,14 @@ impl<W: Write> EscapingWriter<W> {
         }
     }
 
+    /// Flushes what is written, but not the start of a character that is not complete yet.
+    ///
+    /// # Errors
+    /// The inner writer fails.
+    pub fn flush_characters(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+
     /// Writes whole characters of `bytes`, and returns the incomplete one at the end.
     fn write_characters<'a>(&mut self, bytes: &'a [u8]) -> io::Result<&'a [u8]> {
         let mut chunks = bytes.utf8_chunks().peekable();

@@ -9,8 +9,10 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 
+mod copy;
 mod escape;
 
+pub use copy::CopyWriter;
 pub use escape::{EscapingWriter, escape};
 
 /// Exit code of a program that succeeded but could not write its output.

@@ -57,6 +57,7 @@ const SHORT: &str = "\
     stdin:
       file_name: /dev/null
     stdout:
+      inode: 77
       size: 18
       data_truncated: false
       data: |
@@ -66,6 +67,7 @@ const SHORT: &str = "\
         - three
         
     stderr:
+      data_truncated: true
       data: \"a\\n\\
         \\  b\"
   limits:
@@ -126,6 +128,9 @@ fn all_fields_are_read() {
     );
     assert_eq!(record.stdout, some("one\n  two: 2\n\n- three\n"));
     assert_eq!(record.stderr, some("a\n  b"));
+    let [stdout, stderr] = &record.streams;
+    assert_eq!((stdout.size, stdout.inode), (Some(18), Some(77)));
+    assert!(!stdout.is_truncated && stderr.is_truncated);
 }
 
 #[test]

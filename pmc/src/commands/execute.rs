@@ -101,15 +101,17 @@ fn run(request: &Request) -> Result<Summary, Failure> {
         // An empty run would only add to the logs.
         executor::Ended::nothing_left()
     } else {
-        executor::run(&submit.dag, &request.execution, environment, &mut |event| {
+        executor::run(&submit.dag, &request.execution, environment, log, &mut |event| {
             watch.note(event)
         })
         .map_err(|failure| {
             let command: Vec<String> = resume.iter().map(|word| text::shell_word(word)).collect();
-            failure.hint(format!(
-                "fix the problem, then resume with `{}`",
-                command.join(" ")
-            ))
+            let advice = format!("fix the problem, then resume with `{}`", command.join(" "));
+            let advice = match &failure.hint {
+                Some(first) => format!("{first}; {advice}"),
+                None => advice,
+            };
+            failure.hint(advice)
         })?
     };
     let mut observed = watch.observed;
@@ -189,6 +191,16 @@ impl Watch<'_> {
                 self.started.insert(task, Instant::now());
                 self.progress.event(Event::Started);
             }
+            RunEvent::Lost { task } => {
+                let task = lossy(task);
+                self.started.remove(&task);
+                // It is no attempt of its own.
+                if let Some(attempts) = self.observed.attempts.get_mut(&task) {
+                    *attempts = attempts.saturating_sub(1);
+                }
+                self.progress.event(Event::Lost { task });
+            }
+            RunEvent::Notice(text) => self.progress.event(Event::Notice((*text).to_owned())),
             RunEvent::Ended(end) => {
                 let task = lossy(end.task);
                 let outcome = if end.outcome.succeeded() {
@@ -269,6 +281,9 @@ fn resume_command(request: &Request) -> Vec<String> {
     let mut words = vec![program, "resume".into()];
     if request.here {
         words.push("--here".into());
+    }
+    if let Some(hosts) = &request.execution.hosts {
+        words.extend(["--hosts".into(), hosts.0.join(",")]);
     }
     words.push(request.name.display().to_string());
     words

@@ -4,6 +4,7 @@ pub mod analyzer;
 pub mod control;
 mod execute;
 pub mod init;
+pub mod log;
 mod on_end;
 pub mod pegasus;
 pub mod report;

@@ -12,6 +12,13 @@ const BAR_WIDTH: usize = 24;
 pub enum Event {
     /// An attempt started.
     Started,
+    /// An attempt was lost with its host, and runs again.
+    Lost {
+        /// Name of the task.
+        task: String,
+    },
+    /// Something that the user should know.
+    Notice(String),
     /// An attempt ended.
     Ended {
         /// Name of the task.
@@ -53,6 +60,11 @@ impl State {
                 self.running += 1;
                 None
             }
+            Event::Lost { task } => {
+                self.running = self.running.saturating_sub(1);
+                Some(format!("lost with its host, runs again: {task}"))
+            }
+            Event::Notice(text) => Some(format!("warning: {text}")),
             Event::Ended { task, outcome } => {
                 self.running = self.running.saturating_sub(1);
                 match outcome {
@@ -128,6 +140,10 @@ mod tests {
             state.line(Duration::from_secs(5)),
             "1 of 4 tasks done, 2 running, 5.0 s"
         );
+        let lost = state.note(&Event::Lost { task: "a".into() });
+        assert_eq!(lost.as_deref(), Some("lost with its host, runs again: a"));
+        assert_eq!((state.running, state.failed), (1, 0));
+        assert_eq!(state.note(&Event::Started), None);
         assert_eq!(state.note(&ended("a", Outcome::Succeeded)), None);
         let retry = state.note(&ended("b", Outcome::WillRetry("exit status 3".into())));
         assert_eq!(retry.as_deref(), Some("will be retried: b (exit status 3)"));

@@ -36,7 +36,7 @@ fn write_run(place: &Place, dir: &str) {
     place.write(&format!("{dir}/{name}.err.000"), &format!("err {CONTROLS}\n"));
 }
 
-const VIEWS: [&[&str]; 8] = [
+const VIEWS: [&[&str]; 9] = [
     &["status", "run"],
     &["status", "--json", "run"],
     &["analyzer", "run"],
@@ -45,6 +45,7 @@ const VIEWS: [&[&str]; 8] = [
     &["statistics", "-s", "all", "--csv", "run"],
     &["statistics", "--json", "-s", "all", "run"],
     &["report", "-o", "r.html", "run"],
+    &["log", "-f", "b", "run"],
 ];
 
 #[test]

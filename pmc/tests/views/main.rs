@@ -3,6 +3,7 @@
 
 mod analyzer;
 mod hostile;
+mod log;
 mod secrets;
 mod statistics;
 mod status;

@@ -35,6 +35,7 @@ complete -c pmc -n "__fish_pmc_needs_command" -f -a "status" -d 'Show progress o
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "analyzer" -d 'Explain failures, root cause first'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "statistics" -d 'Print statistics of a run'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "report" -d 'Write an HTML report: tasks by host, use over time, critical path, failures'
+complete -c pmc -n "__fish_pmc_needs_command" -f -a "log" -d 'Print the output of a task, during or after its run'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "nodes" -d 'Show the hosts of a running workflow, or let one of them go'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "why" -d 'Say why a task of a running workflow waits'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "kill" -d 'Send a signal to a running task'
@@ -57,10 +58,11 @@ complete -c pmc -n "__fish_pmc_using_subcommand run" -s t -l transformations-dir
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l cleanup -d 'When to remove files from scratch' -r -f -a "none\t'Never'
 leaf\t'All at the end'
 inplace\t'Each after its last use'"
-complete -c pmc -n "__fish_pmc_using_subcommand run" -s w -s j -l workers -d 'Maximum tasks running at the same time [default: number of CPUs]' -r
-complete -c pmc -n "__fish_pmc_using_subcommand run" -l host-memory -d 'Memory for tasks, in MiB [default: memory of this machine]' -r
-complete -c pmc -n "__fish_pmc_using_subcommand run" -l host-cpus -d 'CPUs for tasks [default: CPUs of this machine]' -r
-complete -c pmc -n "__fish_pmc_using_subcommand run" -l host-gpus -d 'GPUs for tasks [default: GPUs of this machine]' -r
+complete -c pmc -n "__fish_pmc_using_subcommand run" -l hosts -d 'Run the tasks on these hosts, through ssh without a password, instead of on this machine. They share its directories, and the programs are at the same place' -r
+complete -c pmc -n "__fish_pmc_using_subcommand run" -s w -s j -l workers -d 'Maximum tasks running at the same time, with --hosts on each of them [default: number of CPUs]' -r
+complete -c pmc -n "__fish_pmc_using_subcommand run" -l host-memory -d 'Memory for tasks, in MiB [default: memory of the machine]' -r
+complete -c pmc -n "__fish_pmc_using_subcommand run" -l host-cpus -d 'CPUs for tasks [default: CPUs of the machine]' -r
+complete -c pmc -n "__fish_pmc_using_subcommand run" -l host-gpus -d 'GPUs for tasks [default: GPUs of the machine]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l more-memory -d 'Let tasks request FACTOR times their memory after running out of it; needs attempts (--tries)' -r
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l tries -d 'Maximum attempts per task' -r
 complete -c pmc -n "__fish_pmc_using_subcommand run" -s m -l max-failures -d 'Start no more tasks after N failures [default: no limit]' -r
@@ -75,10 +77,11 @@ complete -c pmc -n "__fish_pmc_using_subcommand run" -s q -l quiet -d 'Print no 
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l json -d 'Print the summary as JSON'
 complete -c pmc -n "__fish_pmc_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l rerun -d 'Run these jobs again: names of tasks, or ids in the workflow. What is missing for them is made again' -r
-complete -c pmc -n "__fish_pmc_using_subcommand resume" -s w -s j -l workers -d 'Maximum tasks running at the same time [default: number of CPUs]' -r
-complete -c pmc -n "__fish_pmc_using_subcommand resume" -l host-memory -d 'Memory for tasks, in MiB [default: memory of this machine]' -r
-complete -c pmc -n "__fish_pmc_using_subcommand resume" -l host-cpus -d 'CPUs for tasks [default: CPUs of this machine]' -r
-complete -c pmc -n "__fish_pmc_using_subcommand resume" -l host-gpus -d 'GPUs for tasks [default: GPUs of this machine]' -r
+complete -c pmc -n "__fish_pmc_using_subcommand resume" -l hosts -d 'Run the tasks on these hosts, through ssh without a password, instead of on this machine. They share its directories, and the programs are at the same place' -r
+complete -c pmc -n "__fish_pmc_using_subcommand resume" -s w -s j -l workers -d 'Maximum tasks running at the same time, with --hosts on each of them [default: number of CPUs]' -r
+complete -c pmc -n "__fish_pmc_using_subcommand resume" -l host-memory -d 'Memory for tasks, in MiB [default: memory of the machine]' -r
+complete -c pmc -n "__fish_pmc_using_subcommand resume" -l host-cpus -d 'CPUs for tasks [default: CPUs of the machine]' -r
+complete -c pmc -n "__fish_pmc_using_subcommand resume" -l host-gpus -d 'GPUs for tasks [default: GPUs of the machine]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l more-memory -d 'Let tasks request FACTOR times their memory after running out of it; needs attempts (--tries)' -r
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l tries -d 'Maximum attempts per task' -r
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -s m -l max-failures -d 'Start no more tasks after N failures [default: no limit]' -r
@@ -121,6 +124,11 @@ complete -c pmc -n "__fish_pmc_using_subcommand report" -l trace -d 'Also write 
 complete -c pmc -n "__fish_pmc_using_subcommand report" -l ro-crate -d 'Write provenance as a Workflow Run RO-Crate into this new directory: workflow, inputs, outputs, and each execution of a program' -r -F
 complete -c pmc -n "__fish_pmc_using_subcommand report" -s q -l quiet -d 'Do not print the names of the files'
 complete -c pmc -n "__fish_pmc_using_subcommand report" -s h -l help -d 'Print help'
+complete -c pmc -n "__fish_pmc_using_subcommand log" -l attempt -d 'Number of the attempt, counted from 1 over all runs of the plan [default: the latest]' -r
+complete -c pmc -n "__fish_pmc_using_subcommand log" -s f -l follow -d 'Go on until the attempt has ended. Waits for the start of a task that has not started'
+complete -c pmc -n "__fish_pmc_using_subcommand log" -l stdout -d 'Print standard output only'
+complete -c pmc -n "__fish_pmc_using_subcommand log" -l stderr -d 'Print standard error only, to standard output'
+complete -c pmc -n "__fish_pmc_using_subcommand log" -s h -l help -d 'Print help'
 complete -c pmc -n "__fish_pmc_using_subcommand nodes" -l drain -d 'Start no more tasks on this host, and let its agent go when the running ones have ended' -r
 complete -c pmc -n "__fish_pmc_using_subcommand nodes" -l json -d 'Print JSON'
 complete -c pmc -n "__fish_pmc_using_subcommand nodes" -s h -l help -d 'Print help'
@@ -141,19 +149,20 @@ complete -c pmc -n "__fish_pmc_using_subcommand simulate" -l node-cpus -d 'CPUs 
 complete -c pmc -n "__fish_pmc_using_subcommand simulate" -l node-memory -d 'Memory of a node [default: that of the largest node of the run, else of this machine]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand simulate" -l json -d 'Print JSON'
 complete -c pmc -n "__fish_pmc_using_subcommand simulate" -s h -l help -d 'Print help'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report nodes why kill drain simulate pegasus help" -f -a "init" -d 'Write a small workflow to start from, with catalogs and programs'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report nodes why kill drain simulate pegasus help" -f -a "run" -d 'Plan a workflow and run it on this machine'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report nodes why kill drain simulate pegasus help" -f -a "plan" -d 'Plan a workflow for a cluster, as pmc-plan does'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report nodes why kill drain simulate pegasus help" -f -a "explain" -d 'Explain jobs of a plan, or print its figures, as `pmc-plan explain` does'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report nodes why kill drain simulate pegasus help" -f -a "resume" -d 'Resume a run that failed or was interrupted'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report nodes why kill drain simulate pegasus help" -f -a "status" -d 'Show progress of a run, during or after it'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report nodes why kill drain simulate pegasus help" -f -a "analyzer" -d 'Explain failures, root cause first'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report nodes why kill drain simulate pegasus help" -f -a "statistics" -d 'Print statistics of a run'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report nodes why kill drain simulate pegasus help" -f -a "report" -d 'Write an HTML report: tasks by host, use over time, critical path, failures'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report nodes why kill drain simulate pegasus help" -f -a "nodes" -d 'Show the hosts of a running workflow, or let one of them go'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report nodes why kill drain simulate pegasus help" -f -a "why" -d 'Say why a task of a running workflow waits'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report nodes why kill drain simulate pegasus help" -f -a "kill" -d 'Send a signal to a running task'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report nodes why kill drain simulate pegasus help" -f -a "drain" -d 'Let a running workflow start no more tasks'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report nodes why kill drain simulate pegasus help" -f -a "simulate" -d 'Estimate how long a plan or a run would take on other nodes'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report nodes why kill drain simulate pegasus help" -f -a "pegasus" -d 'Answer as a program of Pegasus does, for the scripts in share/pegasus-shims'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report nodes why kill drain simulate pegasus help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log nodes why kill drain simulate pegasus help" -f -a "init" -d 'Write a small workflow to start from, with catalogs and programs'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log nodes why kill drain simulate pegasus help" -f -a "run" -d 'Plan a workflow and run it on this machine'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log nodes why kill drain simulate pegasus help" -f -a "plan" -d 'Plan a workflow for a cluster, as pmc-plan does'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log nodes why kill drain simulate pegasus help" -f -a "explain" -d 'Explain jobs of a plan, or print its figures, as `pmc-plan explain` does'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log nodes why kill drain simulate pegasus help" -f -a "resume" -d 'Resume a run that failed or was interrupted'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log nodes why kill drain simulate pegasus help" -f -a "status" -d 'Show progress of a run, during or after it'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log nodes why kill drain simulate pegasus help" -f -a "analyzer" -d 'Explain failures, root cause first'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log nodes why kill drain simulate pegasus help" -f -a "statistics" -d 'Print statistics of a run'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log nodes why kill drain simulate pegasus help" -f -a "report" -d 'Write an HTML report: tasks by host, use over time, critical path, failures'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log nodes why kill drain simulate pegasus help" -f -a "log" -d 'Print the output of a task, during or after its run'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log nodes why kill drain simulate pegasus help" -f -a "nodes" -d 'Show the hosts of a running workflow, or let one of them go'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log nodes why kill drain simulate pegasus help" -f -a "why" -d 'Say why a task of a running workflow waits'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log nodes why kill drain simulate pegasus help" -f -a "kill" -d 'Send a signal to a running task'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log nodes why kill drain simulate pegasus help" -f -a "drain" -d 'Let a running workflow start no more tasks'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log nodes why kill drain simulate pegasus help" -f -a "simulate" -d 'Estimate how long a plan or a run would take on other nodes'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log nodes why kill drain simulate pegasus help" -f -a "pegasus" -d 'Answer as a program of Pegasus does, for the scripts in share/pegasus-shims'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log nodes why kill drain simulate pegasus help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'

@@ -1,10 +1,10 @@
 //! Starts agents: on this machine, or by a launcher of the cluster.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead as _, BufReader, Read, Write as _};
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -76,6 +76,46 @@ pub enum LaunchError {
     /// Hosts are needed.
     #[error("--launch {0} needs names of hosts: --agents HOST,HOST")]
     NeedsHosts(String),
+}
+
+/// Names of hosts that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HostsError {
+    /// One of them is no name.
+    #[error("{0:?} is no name of a host")]
+    Name(String),
+    /// An agent has all slots of its host.
+    #[error("it names the host {0} twice")]
+    Twice(String),
+}
+
+/// Reads names of hosts with commas between them.
+///
+/// # Errors
+/// One of them is no name, or there twice.
+pub fn parse_hosts(text: &str) -> Result<Vec<String>, HostsError> {
+    let hosts: Vec<String> = text.split(',').map(|host| host.trim().to_owned()).collect();
+    let mut seen = BTreeSet::new();
+    for host in &hosts {
+        // A name that begins with a dash would be an option of the launcher.
+        let is_name = !host.is_empty() && !host.starts_with('-');
+        if !is_name || host.contains(|c: char| c.is_whitespace() || c.is_control()) {
+            return Err(HostsError::Name(host.clone()));
+        }
+        if !seen.insert(host) {
+            return Err(HostsError::Twice(host.clone()));
+        }
+    }
+    Ok(hosts)
+}
+
+/// Which program agents are, and who sees what launchers say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LaunchOptions {
+    /// The program instead of the one of this process.
+    pub program: Option<PathBuf>,
+    /// Lines of launchers are only kept, and not passed on to standard error.
+    pub quiet: bool,
 }
 
 impl Launch {
@@ -173,6 +213,7 @@ struct Process {
 #[derive(Default)]
 pub struct Launcher {
     processes: Vec<Process>,
+    quiet: bool,
 }
 
 impl Launcher {
@@ -182,14 +223,21 @@ impl Launcher {
     /// A process does not start. Those that did are killed.
     pub(super) fn start(
         launch: &Launch,
+        options: &LaunchOptions,
         skip: usize,
         path: &Path,
         endpoint: &Endpoint,
     ) -> Result<Self, LaunchError> {
-        let program = std::env::current_exe().map_err(LaunchError::OwnPath)?;
+        let program = match &options.program {
+            Some(program) => program.clone(),
+            None => std::env::current_exe().map_err(LaunchError::OwnPath)?,
+        };
         let path = std::path::absolute(path).map_err(LaunchError::OwnPath)?;
         let agent = [program.as_os_str(), OsStr::new("--agent"), path.as_os_str()];
-        let mut launcher = Self::default();
+        let mut launcher = Self {
+            processes: Vec::new(),
+            quiet: options.quiet,
+        };
         match launch {
             Launch::Local { agents } => {
                 for number in skip..*agents as usize {
@@ -204,7 +252,8 @@ impl Launcher {
             Launch::Ssh { hosts } => {
                 for (number, host) in hosts.iter().enumerate() {
                     let mut command = Command::new("ssh");
-                    command.args(["-o", "BatchMode=yes", "--", host]);
+                    // A host that is off must not hold back the message about it for minutes.
+                    command.args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=30", "--", host]);
                     command.arg(remote(&agent, number)?);
                     // The key of the run must not be on a command line, which others see.
                     launcher.feed(command, &endpoint.to_value())?;
@@ -251,8 +300,8 @@ impl Launcher {
             source,
         })?;
         let lines = Arc::new(Mutex::default());
-        let stdout = child.stdout.take().map(|pipe| read(pipe, &lines));
-        let stderr = child.stderr.take().map(|pipe| read(pipe, &lines));
+        let stdout = child.stdout.take().map(|pipe| read(pipe, &lines, self.quiet));
+        let stderr = child.stderr.take().map(|pipe| read(pipe, &lines, self.quiet));
         let readers = stdout.into_iter().chain(stderr).flatten().collect();
         self.processes.push(Process {
             child,
@@ -266,6 +315,11 @@ impl Launcher {
     /// True if all processes have ended.
     pub(super) fn all_have_exited(&mut self) -> bool {
         self.processes.iter_mut().all(Process::has_exited)
+    }
+
+    /// True if this process has ended.
+    pub(super) fn has_exited(&mut self, number: usize) -> bool {
+        self.processes.get_mut(number).is_some_and(Process::has_exited)
     }
 
     /// What the launcher of this agent said last, or all of them without a number.
@@ -326,14 +380,21 @@ impl Drop for Launcher {
     }
 }
 
-/// Passes lines on to standard error, and keeps the last ones. `None` if the system refuses a thread.
-fn read(pipe: impl Read + Send + 'static, kept: &Arc<Mutex<VecDeque<String>>>) -> Option<JoinHandle<()>> {
+/// Passes lines on to standard error unless `quiet`, and keeps the last ones. `None` if the system refuses a
+/// thread.
+fn read(
+    pipe: impl Read + Send + 'static,
+    kept: &Arc<Mutex<VecDeque<String>>>,
+    quiet: bool,
+) -> Option<JoinHandle<()>> {
     let kept = Arc::clone(kept);
     let mut pipe = BufReader::new(pipe);
     let read = move || {
         let mut line = Vec::new();
         while let Ok(1..) = pipe.by_ref().take(MAX_LINE).read_until(b'\n', &mut line) {
-            let _ = io::stderr().write_all(&line);
+            if !quiet {
+                let _ = io::stderr().write_all(&line);
+            }
             let text = String::from_utf8_lossy(&line).trim_end().to_owned();
             let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
             if !text.is_empty() {
@@ -404,6 +465,15 @@ mod tests {
         }
     }
 
+    #[test]
+    fn hosts_are_named_once() {
+        assert_eq!(parse_hosts("n1, n2").unwrap(), hosts());
+        assert_eq!(parse_hosts("n1,n2,n1"), Err(HostsError::Twice("n1".to_owned())));
+        for wrong in ["", "n1,", "-oProxyCommand=x", "a b"] {
+            assert!(matches!(parse_hosts(wrong), Err(HostsError::Name(_))), "{wrong}");
+        }
+    }
+
     /// The remote shell is the user's, which need not know the syntax of others.
     #[test]
     fn words_survive_two_shells() {
@@ -429,7 +499,8 @@ mod tests {
             lease: Duration::from_secs(30),
             key: pmc_link::RunKey::generate().unwrap(),
         };
-        let mut launcher = Launcher::start(&launch, 0, Path::new("x"), &endpoint).unwrap();
+        let mut launcher =
+            Launcher::start(&launch, &LaunchOptions::default(), 0, Path::new("x"), &endpoint).unwrap();
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "echo one; echo two >&2; sleep 0.1; echo three; echo four"]);
         launcher.spawn(command, true).unwrap();

@@ -9,23 +9,35 @@ mod reception;
 mod roster;
 mod table;
 
+use std::collections::BTreeSet;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pmc_link::{Endpoint, RunKey, Server, SessionId, Timing};
 
-pub use launcher::{ENDPOINT_VARIABLE, Launch, LaunchError, Launcher, NUMBER_VARIABLE};
+pub use launcher::{
+    ENDPOINT_VARIABLE, HostsError, Launch, LaunchError, LaunchOptions, Launcher, NUMBER_VARIABLE, parse_hosts,
+};
 use messages::{AgentWelcome, WorkerSettings};
 use reception::{Reception, Rules};
-use roster::Roster;
+use roster::{Earlier, Roster};
 
 use super::combiner::Combiner;
 use super::{CombiningTransport, MasterTransport, Traffic, TransportError};
 use crate::interrupt::Interrupt;
 use crate::options::{folder, with_suffix};
 use crate::protocol::{NodeChange, Rank, ToMaster, ToWorker};
+
+/// Default of `--agent-timeout`.
+pub const AGENT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Default of `--master-timeout`.
+pub const MASTER_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Default of `--join-timeout`.
+pub const JOIN_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// How a run uses agents.
 #[derive(Clone, Debug)]
@@ -44,6 +56,8 @@ pub struct AgentOptions {
     pub join_timeout: Duration,
     /// How agents are started, if the master starts them.
     pub launch: Option<Launch>,
+    /// How they are started, in detail.
+    pub launch_options: LaunchOptions,
     /// The lease of agents.
     pub timing: Timing,
     /// Settings of the workers.
@@ -63,6 +77,8 @@ pub struct AgentMaster {
     /// Handled messages of each session that are not settled.
     handled: Vec<(SessionId, u64)>,
     traffic: Traffic,
+    /// The highest rank that a message went to.
+    addressed: u32,
 }
 
 struct Running {
@@ -74,6 +90,8 @@ struct Running {
     begun: Instant,
     /// The user knows who has not come.
     missing_reported: bool,
+    /// Numbers of the agents whose launchers have ended, as the user knows.
+    reported: BTreeSet<usize>,
 }
 
 /// How often the master looks for agents that have not come.
@@ -106,16 +124,31 @@ impl fmt::Display for Missing {
                 Some(host) => write!(f, "; {host}")?,
                 None => f.write_str("; its launcher")?,
             }
-            match words.as_str() {
-                "" => f.write_str(" said nothing")?,
-                words => write!(f, " said last: {words}")?,
-            }
+            f.write_str(&said(words))?;
         }
         Ok(())
     }
 }
 
 impl AgentOptions {
+    /// The defaults for a DAG whose workers have these settings.
+    #[must_use]
+    pub fn new(dag: &Path, settings: WorkerSettings) -> Self {
+        Self {
+            dag: dag.to_owned(),
+            agents: 0,
+            slots: 0,
+            start_with: 1,
+            master_timeout: MASTER_TIMEOUT,
+            join_timeout: JOIN_TIMEOUT,
+            launch: None,
+            launch_options: LaunchOptions::default(),
+            timing: Timing::with_lease(AGENT_TIMEOUT),
+            settings,
+            verbosity: 0,
+        }
+    }
+
     /// Returns which agents have not come.
     fn missing(&self, running: &Running, exited: bool, waited: Duration) -> Missing {
         let table = running.reception.table();
@@ -128,14 +161,15 @@ impl AgentOptions {
             vec![(None, last_words(None))]
         } else {
             let missing = hosts.iter().enumerate();
-            let missing = missing.filter(|(number, _)| !table.has_number(*number));
+            let missing = missing
+                .filter(|(number, _)| !table.has_number(*number) && !running.reported.contains(number));
             missing
                 .take(MAX_NAMED)
                 .map(|(number, host)| (Some(host.clone()), last_words(Some(number))))
                 .collect()
         };
         Missing {
-            agents: (self.agents as usize).saturating_sub(table.joined()),
+            agents: (self.agents as usize).saturating_sub(table.joined() + running.reported.len()),
             seconds: waited.as_secs(),
             words,
             exited,
@@ -143,10 +177,36 @@ impl AgentOptions {
     }
 }
 
+/// What a launcher has said, as the end of a sentence.
+fn said(words: &str) -> String {
+    match words {
+        "" => " said nothing".to_owned(),
+        words => format!(" said last: {words}"),
+    }
+}
+
 /// Maximum hosts that a message names.
 const MAX_NAMED: usize = 10;
 
 impl Running {
+    /// Tells the user about launchers that have ended before their agents have come.
+    fn report_ended_launchers(&mut self, launch: Option<&Launch>) {
+        let Some((launch, launcher)) = launch.zip(self.launcher.as_mut()) else {
+            return;
+        };
+        for (number, host) in launch.hosts().iter().enumerate() {
+            let is_late = !self.reported.contains(&number)
+                && launcher.has_exited(number)
+                && !self.reception.table().has_number(number);
+            if is_late {
+                self.reported.insert(number);
+                let words = said(&launcher.last_words(Some(number)));
+                self.reception
+                    .notice(format!("The agent on {host} did not come; its launcher{words}"));
+            }
+        }
+    }
+
     /// True if agents of an earlier master that have not come back hold no lease any more.
     fn is_late(&self, timing: Timing) -> bool {
         self.begun.elapsed() >= timing.until_lost()
@@ -161,8 +221,21 @@ fn port(endpoint: &Endpoint) -> Option<u16> {
 
 /// Returns the path of the endpoint file of a DAG.
 #[must_use]
-pub fn endpoint_path(dag: &std::path::Path) -> PathBuf {
+pub fn endpoint_path(dag: &Path) -> PathBuf {
     with_suffix(dag, ".endpoint")
+}
+
+/// Returns the path of the list of agents of a DAG.
+fn roster_path(dag: &Path) -> PathBuf {
+    with_suffix(dag, ".agents")
+}
+
+/// Returns the hosts of agents that may run tasks of a DAG, because their master was killed.
+///
+/// # Errors
+/// The list of agents cannot be read.
+pub fn left(dag: &Path) -> std::io::Result<BTreeSet<String>> {
+    Ok(Earlier::open(&roster_path(dag))?.agents.into_values().collect())
 }
 
 impl AgentMaster {
@@ -180,6 +253,7 @@ impl AgentMaster {
             sessions: Vec::new(),
             handled: Vec::new(),
             traffic: Traffic::default(),
+            addressed: 0,
         }
     }
 
@@ -193,6 +267,19 @@ impl AgentMaster {
             }
         }
         self.sessions.get(index).copied().filter(|session| *session != 0)
+    }
+
+    /// Lets no more agents in, and lets those go that have joined since all others were told to end.
+    fn dismiss_newcomers(&mut self) {
+        let Some(running) = &self.running else {
+            return;
+        };
+        running.reception.close();
+        let last = running.reception.table().last_rank();
+        for rank in self.addressed.saturating_add(1)..=last {
+            // An agent that cannot be reached is found out by waiting for it.
+            let _ = self.send(Rank(rank), ToWorker::Shutdown);
+        }
     }
 
     fn note(&mut self, from: Rank, message: &ToMaster) {
@@ -237,7 +324,7 @@ impl MasterTransport for AgentMaster {
             Some(earlier) => earlier.key,
             None => RunKey::generate().map_err(pmc_link::ServerError::from)?,
         };
-        let roster = Roster::open(&with_suffix(&self.options.dag, ".agents"), epoch);
+        let roster = Roster::open(&roster_path(&self.options.dag), epoch);
         let roster = roster.map_err(TransportError::Roster)?;
         let rules = Rules {
             welcome: AgentWelcome {
@@ -278,10 +365,17 @@ impl MasterTransport for AgentMaster {
             endpoint: path,
             begun: Instant::now(),
             missing_reported: false,
+            reported: BTreeSet::new(),
         };
         if let Some(launch) = &self.options.launch {
             let skip = running.reception.awaited();
-            running.launcher = Some(Launcher::start(launch, skip, &running.endpoint, &endpoint)?);
+            running.launcher = Some(Launcher::start(
+                launch,
+                &self.options.launch_options,
+                skip,
+                &running.endpoint,
+                &endpoint,
+            )?);
         }
         self.running = Some(running);
         Ok(())
@@ -304,6 +398,18 @@ impl MasterTransport for AgentMaster {
         })
     }
 
+    fn gone_hosts(&self) -> Vec<String> {
+        let running = self.running.as_ref();
+        running.map_or_else(Vec::new, |running| running.reception.table().gone_hosts())
+    }
+
+    fn notices(&mut self) -> Vec<String> {
+        let Some(running) = &self.running else {
+            return Vec::new();
+        };
+        running.reception.take_notices()
+    }
+
     fn check(&mut self) -> Result<Option<Instant>, TransportError> {
         let Some(running) = &mut self.running else {
             return Ok(None);
@@ -321,15 +427,22 @@ impl MasterTransport for AgentMaster {
         }
         let waited = running.begun.elapsed();
         let exited = running.launcher.as_mut().is_some_and(Launcher::all_have_exited);
+        let all_reported = joined + running.reported.len() >= self.options.agents as usize;
+        if joined > 0 && all_reported {
+            return Ok(None);
+        }
         if exited || waited >= self.options.join_timeout {
             let missing = self.options.missing(running, exited, waited);
             if joined == 0 {
                 return Err(TransportError::NoAgents(missing));
             }
             if !std::mem::replace(&mut running.missing_reported, true) {
-                tracing::warn!("{missing}");
+                running.reception.notice(missing.to_string());
             }
             return Ok(None);
+        }
+        if joined > 0 {
+            running.report_ended_launchers(self.options.launch.as_ref());
         }
         let next = Instant::now() + CHECK_INTERVAL.min(self.options.join_timeout - waited);
         Ok(Some(next))
@@ -348,6 +461,7 @@ impl MasterTransport for AgentMaster {
     }
 
     fn send(&mut self, to: Rank, message: ToWorker) -> Result<(), TransportError> {
+        self.addressed = self.addressed.max(to.0);
         let session = self.session_of(to);
         let Some((running, session)) = self.running.as_ref().zip(session) else {
             // A slot that never came, at the end of the run.
@@ -385,6 +499,7 @@ impl MasterTransport for AgentMaster {
 
     fn close(&mut self, timeout: Duration) -> Vec<Rank> {
         let end = Instant::now() + timeout;
+        self.dismiss_newcomers();
         let Some(running) = &mut self.running else {
             return Vec::new();
         };

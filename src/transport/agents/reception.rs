@@ -1,6 +1,7 @@
 //! Receives agents and their messages, in the thread of the server.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use pmc_link::{Hub, Service, SessionId};
@@ -33,6 +34,10 @@ pub(super) struct Reception {
     arrivals: Mutex<AgentArrivals>,
     /// Number of this master among those of the DAG.
     epoch: u64,
+    /// No more agents may join.
+    is_closed: AtomicBool,
+    /// What the user should know.
+    notices: Mutex<Vec<String>>,
     /// Wakes the thread that waits for the end of all agents.
     gone: Condvar,
 }
@@ -56,6 +61,8 @@ impl Reception {
             roster: Mutex::new(roster),
             arrivals: Mutex::new(AgentArrivals::new(folder)),
             epoch,
+            is_closed: AtomicBool::new(false),
+            notices: Mutex::default(),
             gone: Condvar::new(),
         }
     }
@@ -114,9 +121,29 @@ impl Reception {
     pub(super) fn forget_earlier(&self) {
         let mut roster = self.roster();
         for (session, host) in std::mem::take(&mut roster.1.agents) {
-            tracing::warn!("The agent on {host} has not come back");
+            self.notice(format!("The agent on {host} has not come back"));
             note(roster.0.gone(session));
         }
+    }
+
+    /// Lets no more agents join.
+    pub(super) fn close(&self) {
+        // Whoever has the table has joined before, or will see this.
+        let _table = self.table();
+        self.is_closed.store(true, Ordering::Release);
+    }
+
+    /// Keeps a message for the user.
+    pub(super) fn notice(&self, text: String) {
+        self.notice_list().push(text);
+    }
+
+    pub(super) fn take_notices(&self) -> Vec<String> {
+        std::mem::take(&mut *self.notice_list())
+    }
+
+    fn notice_list(&self) -> MutexGuard<'_, Vec<String>> {
+        self.notices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes the list of agents: all have ended.
@@ -224,6 +251,9 @@ impl Service for Reception {
         self.replace(&hello)?;
         let ranks = {
             let mut table = self.table();
+            if self.is_closed.load(Ordering::Acquire) {
+                return Err("The run has ended".to_owned());
+            }
             let ranks = table.add(session, &hello, slots);
             ranks.ok_or("The ranks of this agent are those of another one")?
         };

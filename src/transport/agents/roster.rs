@@ -33,6 +33,15 @@ pub(super) struct Roster {
 }
 
 impl Earlier {
+    /// Reads the list of a DAG; it is empty without a file.
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        match std::fs::read(path) {
+            Ok(bytes) => Ok(Self::read(&String::from_utf8_lossy(&bytes))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Reads the lines of earlier masters. Lines that make no sense are skipped: the last one may be torn.
     fn read(text: &str) -> Self {
         let mut earlier = Self::default();
@@ -63,11 +72,7 @@ impl Earlier {
 impl Roster {
     /// Opens the list of this DAG, and reads what an earlier master has left.
     pub(super) fn open(path: &Path, epoch: u64) -> io::Result<(Self, Earlier)> {
-        let earlier = match std::fs::read(path) {
-            Ok(bytes) => Earlier::read(&String::from_utf8_lossy(&bytes)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Earlier::default(),
-            Err(error) => return Err(error),
-        };
+        let earlier = Earlier::open(path)?;
         let mut options = OpenOptions::new();
         let mut file = options.append(true).create(true).mode(0o600).open(path)?;
         if file.metadata()?.len() > 0 {

@@ -6,5 +6,6 @@ pub mod pegasus;
 pub mod programs;
 pub mod server;
 pub mod slurm;
+pub mod sshd;
 pub mod users;
 pub mod workflow;

@@ -9,6 +9,7 @@ use super::{mkdir, remove, transfer, tree, write, write_secret};
 use crate::support::command::{CommandResult, Program};
 use crate::support::programs::{Build, server_bin};
 use crate::support::server::{Server, free_port, system_program};
+use crate::support::sshd::Sshd;
 
 /// A directory in which the program runs.
 struct TransferRun {
@@ -57,33 +58,11 @@ fn noise(size: usize) -> Vec<u8> {
 
 #[test]
 #[ignore = "needs an SSH server: tests/run e2e"]
-#[expect(clippy::too_many_lines, reason = "one session with a server")]
 fn scp_with_a_real_server() {
     let mut run = TransferRun::new();
-    for name in ["host", "key"] {
-        Program::from_line("ssh-keygen -q -t ed25519 -N")
-            .arg("")
-            .arg("-f")
-            .arg(run.path(name))
-            .run()
-            .ok();
-    }
-    let port = free_port();
-    let configuration = format!(
-        "Port {port}\nListenAddress 127.0.0.1\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\nStrictModes no\n\
-         UsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\nSubsystem sftp internal-sftp\n",
-        run.path("host").display(),
-        run.path("key.pub").display()
-    );
-    write(run.path("sshd_config"), configuration);
-    if nix::unistd::geteuid().is_root() {
-        fs::create_dir_all("/run/sshd").expect("the directory that sshd needs");
-    }
-    let server = Program::new(system_program("sshd"))
-        .args(["-D", "-e", "-f"])
-        .arg(run.path("sshd_config"));
-    let server = Server::start(server, port);
-    run.set("SSH_PRIVATE_KEY_local", run.path("key"));
+    let server = Sshd::start(run.directory.path());
+    let port = server.port;
+    run.set("SSH_PRIVATE_KEY_local", server.key.clone());
     let nasty = "it's; $(touch pwned) *[x]?\\ \"q\" é";
     write(run.path("a"), "hello");
     write(run.path(nasty), nasty);

@@ -39,8 +39,8 @@ pub(super) fn agent_launcher(scheduler: Scheduler) -> &'static str {
     }
 }
 
-/// Returns whether an executor of our own installation says that it has no MPI. Others are not asked: they may
-/// be the original, which has no agents, or a program of somebody else.
+/// Returns whether an executor of our own installation says that it has no MPI. Others are not asked: they
+/// may be the original, which has no agents, or a program of somebody else.
 pub(crate) fn lacks_mpi(executor: &Path, own_bin: Option<&Path>) -> bool {
     let directory = executor.parent().and_then(|path| path.canonicalize().ok());
     let own = own_bin.and_then(|path| path.canonicalize().ok());

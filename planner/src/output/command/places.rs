@@ -86,10 +86,11 @@ pub(super) fn input(plan: &Plan<'_>, id: JobId) -> Option<String> {
         Task::Compute(n) => {
             let file = plan.workflow.jobs[n].stdin?;
             let name = plan.workflow.files.name(file);
-            Some(match plan.exec.is_lite(job) {
-                true => name.to_owned(),
-                false => plan.sites.scratch_path(job.staging, name),
-            })
+            // Jobs of DAGMan files read files of any directory.
+            if name.starts_with('/') || plan.exec.is_lite(job) {
+                return Some(name.to_owned());
+            }
+            Some(plan.sites.scratch_path(job.staging, name))
         }
         task if has_input_file(task) && part(plan, id).is_none() => Some(plan.job_file(id, suffix(plan, id))),
         _ => None,

@@ -1,0 +1,139 @@
+//! `pmc log`: the output of a task.
+
+mod find;
+mod pace;
+mod show;
+
+use std::os::unix::ffi::OsStrExt as _;
+
+use anyhow::anyhow;
+use pmc_monitor::history::{History, Phase, State};
+use pmc_monitor::plan::TaskNumber;
+use pmc_monitor::task_output::{self, AttemptFiles};
+use pmc_terminal::message;
+
+use crate::cli;
+use crate::exit;
+use crate::failure::{Failure, OrCode as _};
+use crate::layout;
+
+use find::Source;
+use pace::Pace;
+use show::Show;
+
+/// Prints the output of a task. Returns the exit code.
+pub fn log(arguments: &cli::Log) -> Result<u8, Failure> {
+    let dir = layout::given_or_latest(arguments.run.as_deref(), false);
+    let history = History::open(layout::find_run(&dir)?).or_code(exit::NOT_RUN)?;
+    let name = arguments.task.as_bytes();
+    let task = history
+        .plan
+        .find(name)
+        .ok_or_else(|| find::unknown_task(&history, &arguments.task))?;
+    let mut log = Log { history, task };
+    let source = log.source(arguments)?;
+    let mut show = Show::new(arguments);
+    log.copy(&source, arguments.follow, &mut show)?;
+    show.end();
+    Ok(exit::SUCCESS)
+}
+
+/// A task whose output is shown.
+struct Log {
+    history: History,
+    task: TaskNumber,
+}
+
+impl Log {
+    /// Returns where the output of the attempt is. Waits for its start if it is to be followed.
+    fn source(&mut self, arguments: &cli::Log) -> Result<Source, Failure> {
+        let mut pace = Pace::default();
+        let mut is_waiting = false;
+        loop {
+            // First the state: once a task has ended, its files are complete.
+            let state = self.state()?;
+            let may_come =
+                arguments.follow && find::may_come(state) && self.history.phase() == Phase::Running;
+            if let Some(source) = find::source(self, arguments.attempt, !may_come)? {
+                return Ok(source);
+            }
+            if !may_come {
+                return Err(self.no_output(state, arguments.attempt));
+            }
+            if !is_waiting {
+                message(format!("pmc: waiting for the output of {}", self.name()));
+                is_waiting = true;
+            }
+            pace.wait();
+        }
+    }
+
+    /// Copies the output, and what is added to it until the attempt has ended.
+    fn copy(&mut self, source: &Source, follow: bool, show: &mut Show) -> Result<(), Failure> {
+        let mut reader = source.open().map_err(|error| find::unreadable(self, error))?;
+        let mut pace = Pace::default();
+        loop {
+            let has_ended = !follow || self.has_ended(source)?;
+            let mut count = 0;
+            while let Some(read) = reader.read(show).map_err(|error| find::unreadable(self, error))? {
+                count += read;
+            }
+            if has_ended || show.has_record_of(&self.name()) || show.is_closed() {
+                break;
+            }
+            pace.note(count > 0);
+            pace.wait();
+        }
+        show.finish();
+        Ok(())
+    }
+
+    /// Returns whether nothing is added to the output of an attempt.
+    fn has_ended(&mut self, source: &Source) -> Result<bool, Failure> {
+        let Source::Files { attempt, .. } = source else {
+            return Ok(true);
+        };
+        if self.state()? != State::Running || self.history.phase() != Phase::Running {
+            return Ok(true);
+        }
+        let next = AttemptFiles::new(&self.history.dir, self.history.plan.name(self.task), attempt + 1);
+        Ok(next.out.exists())
+    }
+
+    /// Reads what was added to the logs, and returns the state of the task.
+    fn state(&mut self) -> Result<State, Failure> {
+        self.history.update().or_code(exit::NOT_RUN)?;
+        Ok(self.history.state(self.task))
+    }
+
+    fn name(&self) -> String {
+        self.history.plan.text_name(self.task)
+    }
+
+    fn no_output(&self, state: State, attempt: Option<u32>) -> Failure {
+        let name = self.name();
+        let count = task_output::count(&self.history.dir, self.history.plan.name(self.task));
+        let error = match (attempt, state) {
+            (Some(attempt), _) if count > 0 => {
+                let s = if count == 1 { "" } else { "s" };
+                anyhow!("the task {name} has no attempt {attempt}: it has {count} attempt{s}")
+            }
+            (_, State::Waiting) => anyhow!("the task {name} has not started: it waits for other tasks"),
+            (_, State::Ready) => anyhow!("the task {name} has not started: it waits for a free slot"),
+            _ if self.history.phase() == Phase::Running => anyhow!(
+                "the output of {name} is not there yet: without --per-task-stdio it can be shown when the task \
+                 has ended"
+            ),
+            _ => anyhow!("the output of {name} is not in the directory of the run"),
+        };
+        let failure = Failure::new(exit::NOT_RUN, error);
+        match state {
+            State::Waiting | State::Ready => failure.hint("-f waits for its start"),
+            _ if count > 0 => failure,
+            _ => failure.hint(
+                "a run without --per-task-stdio merges the output of all tasks into the output of \
+                 pegasus-mpi-cluster when it ends",
+            ),
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Finds the output of a task, or says why there is none.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::anyhow;
+use pmc_dag::reason;
+use pmc_monitor::history::{History, State};
+use pmc_monitor::task_output::{self, AttemptFiles, Part};
+use pmc_plan::error::near_spelling;
+
+use super::Log;
+use super::show::{Show, Stream};
+use crate::exit;
+use crate::failure::Failure;
+
+/// Bytes of one read.
+const CHUNK: usize = 64 << 10;
+
+/// Where the output of an attempt is.
+pub enum Source {
+    /// In its own files.
+    Files {
+        /// The files.
+        files: AttemptFiles,
+        /// Number of the attempt, from 0.
+        attempt: u32,
+    },
+    /// In the files of a worker. The attempt has ended.
+    Part(Part),
+}
+
+/// A file cannot be read.
+pub struct Unreadable {
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// Returns where the output of an attempt is, if it is anywhere. Looks into the files of the workers only if
+/// `with_parts`: that takes long.
+pub fn source(log: &Log, attempt: Option<u32>, with_parts: bool) -> Result<Option<Source>, Failure> {
+    let (dir, name) = (&log.history.dir, log.history.plan.name(log.task));
+    let count = task_output::count(dir, name);
+    let wanted = attempt.unwrap_or(count);
+    if (1..=count).contains(&wanted) {
+        return Ok(Some(Source::Files {
+            files: AttemptFiles::new(dir, name, wanted - 1),
+            attempt: wanted - 1,
+        }));
+    }
+    if count > 0 || !with_parts {
+        return Ok(None);
+    }
+    let parts = task_output::parts(dir, name)
+        .map_err(|(path, source)| unreadable(log, Unreadable { path, source }))?;
+    let index = attempt.map_or(parts.len(), |attempt| attempt as usize);
+    Ok(index
+        .checked_sub(1)
+        .and_then(|index| parts.into_iter().nth(index))
+        .map(Source::Part))
+}
+
+/// Returns whether output may come: the task has not ended.
+pub fn may_come(state: State) -> bool {
+    matches!(state, State::Waiting | State::Ready | State::Running)
+}
+
+impl Source {
+    /// Opens the files.
+    pub fn open(&self) -> Result<Reader, Unreadable> {
+        match self {
+            Self::Files { files, .. } => Ok(Reader {
+                out: Input::open(&files.out, 0, u64::MAX)?,
+                // A worker makes this file after the other one.
+                err: Input {
+                    file: None,
+                    path: files.err.clone(),
+                    left: u64::MAX,
+                },
+                buffer: vec![0; CHUNK],
+            }),
+            Self::Part(part) => {
+                pmc_terminal::message(format!(
+                    "pmc: standard error of this task is in {}, with that of others",
+                    part.err.display()
+                ));
+                Ok(Reader {
+                    out: Input::open(&part.file, part.start, part.end - part.start)?,
+                    err: Input {
+                        file: None,
+                        path: part.err.clone(),
+                        left: 0,
+                    },
+                    buffer: vec![0; CHUNK],
+                })
+            }
+        }
+    }
+}
+
+/// The open files of an attempt.
+pub struct Reader {
+    out: Input,
+    err: Input,
+    buffer: Vec<u8>,
+}
+
+struct Input {
+    /// `None` until it is opened.
+    file: Option<File>,
+    path: PathBuf,
+    /// Bytes to be read at most.
+    left: u64,
+}
+
+impl Reader {
+    /// Passes the next bytes of both files on. Returns their number; `None` at the end.
+    pub fn read(&mut self, show: &mut Show) -> Result<Option<usize>, Unreadable> {
+        let mut count = 0;
+        for (input, stream) in [(&mut self.out, Stream::Out), (&mut self.err, Stream::Err)] {
+            let bytes = input.read(&mut self.buffer)?;
+            show.push(stream, bytes);
+            count += bytes.len();
+        }
+        Ok((count > 0).then_some(count))
+    }
+}
+
+impl Input {
+    fn open(path: &Path, start: u64, left: u64) -> Result<Self, Unreadable> {
+        Ok(Self {
+            file: Some(open_at(path, start)?),
+            path: path.to_owned(),
+            left,
+        })
+    }
+
+    fn read<'a>(&mut self, buffer: &'a mut [u8]) -> Result<&'a [u8], Unreadable> {
+        if self.left == 0 {
+            return Ok(&[]);
+        }
+        let file = match &mut self.file {
+            Some(file) => file,
+            None => match open_at(&self.path, 0) {
+                Ok(file) => self.file.insert(file),
+                Err(missing) if missing.source.kind() == io::ErrorKind::NotFound => return Ok(&[]),
+                Err(other) => return Err(other),
+            },
+        };
+        let most = usize::try_from(self.left).map_or(buffer.len(), |left| left.min(buffer.len()));
+        let count = loop {
+            match file.read(&mut buffer[..most]) {
+                Ok(count) => break count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(source) => {
+                    let path = self.path.clone();
+                    return Err(Unreadable { path, source });
+                }
+            }
+        };
+        self.left -= count as u64;
+        Ok(&buffer[..count])
+    }
+}
+
+fn open_at(path: &Path, start: u64) -> Result<File, Unreadable> {
+    let opened = pmc_files::open(path).and_then(|mut file| {
+        file.seek(SeekFrom::Start(start))?;
+        Ok(file)
+    });
+    opened.map_err(|source| Unreadable {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// The DAG has no such task.
+pub fn unknown_task(history: &History, task: &OsStr) -> Failure {
+    let task = task.to_string_lossy();
+    let plan = &history.plan;
+    let error = anyhow!("{}: there is no task {task}", history.dir.dag.display());
+    let failure = Failure::new(exit::USAGE, error);
+    let tasks = u32::try_from(plan.len()).unwrap_or(u32::MAX);
+    let names: Vec<String> = (0..tasks).map(|task| plan.text_name(task)).collect();
+    // A user may know a job by its id in the workflow, with which its task's name ends.
+    let by_id = || {
+        let ending = format!("_{task}");
+        let mut found = names.iter().filter(|name| name.ends_with(&ending));
+        found.next().filter(|_| found.next().is_none())
+    };
+    let known = names.iter().map(String::as_str);
+    match near_spelling(&task, known).or_else(|| by_id().map(String::as_str)) {
+        Some(near) => failure.hint(format!("did you mean {near}?")),
+        None => failure,
+    }
+}
+
+/// A file cannot be read, perhaps because it belongs to another user.
+pub fn unreadable(log: &Log, Unreadable { path, source }: Unreadable) -> Failure {
+    let owner = path.metadata().or_else(|_| log.history.dir.dir.metadata());
+    let other = owner
+        .ok()
+        .map(|data| data.uid())
+        .filter(|owner| *owner != nix::unistd::geteuid().as_raw());
+    let error = anyhow!("{}: {}", path.display(), reason(&source));
+    let failure = Failure::new(exit::NOT_RUN, error);
+    match other {
+        Some(owner) if source.kind() == io::ErrorKind::PermissionDenied => {
+            failure.hint(format!("the run belongs to another user (number {owner})"))
+        }
+        _ => failure,
+    }
+}
