@@ -17,6 +17,7 @@ mod golden_executor;
 mod hosts;
 mod kill;
 mod launch;
+mod lite;
 mod node_faults;
 mod packed;
 mod pegasus_api;
