@@ -64,7 +64,7 @@ impl Expander<'_> {
                 return Err(refuse("the macros in it have no end"));
             }
             match found.function {
-                "" if found.name.eq_ignore_ascii_case("DOLLAR") => out.push('$'),
+                "" if found.name == "DOLLAR" => out.push('$'),
                 "" => match self.values.get(found.name, within).map_err(refuse)? {
                     Some(value) => {
                         let value = value.to_owned();
@@ -113,8 +113,7 @@ impl<'t> Macro<'t> {
         let after = &text[1..];
         let open = after.find('(')?;
         let function = &after[..open];
-        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        if function != "$" && !function.chars().all(is_name) {
+        if !matches!(function, "" | "$" | "ENV") && !is_function(function) {
             return None;
         }
         let inner = &after[open + 1..];
@@ -133,8 +132,8 @@ impl<'t> Macro<'t> {
             Some((name, default)) => (name, Some(default)),
             None => (inner, None),
         };
-        let name = name.trim();
-        if name.is_empty() || name.contains(char::is_whitespace) {
+        let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '/');
+        if function.is_empty() && !name.chars().all(is_of_name) {
             return None;
         }
         Some(Macro {
@@ -144,6 +143,25 @@ impl<'t> Macro<'t> {
             length: 1 + open + 1 + close + 1,
         })
     }
+}
+
+/// Returns whether this is a function of HTCondor's macros, other than `ENV`.
+fn is_function(name: &str) -> bool {
+    const FUNCTIONS: [&str; 10] = [
+        "BASENAME",
+        "CHOICE",
+        "DIRNAME",
+        "EVAL",
+        "INT",
+        "RANDOM_CHOICE",
+        "RANDOM_INTEGER",
+        "REAL",
+        "STRING",
+        "SUBSTR",
+    ];
+    // `$F(x)`, `$Fnx(x)`: parts of a path.
+    let of_path = name.strip_prefix('F');
+    FUNCTIONS.contains(&name) || of_path.is_some_and(|parts| parts.bytes().all(|b| b.is_ascii_lowercase()))
 }
 
 #[cfg(test)]
@@ -178,11 +196,13 @@ mod tests {
     #[test]
     fn macros_are_expanded() {
         for (text, expected) in [
-            ("x$(a)y$( b )z", "x1y<11>z"),
+            ("x$(a)y$(b)z", "x1y<11>z"),
             ("$(none)|$(none:d(e)f)|$(none:$(a))", "|d(e)f|1"),
             ("$ENV(HOME) $ENV(X:y)", "/home/$(a) y"),
-            ("5$ $(DOLLAR)(a) $x $() $( ) $", "5$ $(a) $x $() $( ) $"),
-            ("$(a", "$(a"),
+            // As HTCondor 25.14 expands them.
+            ("5$ $(DOLLAR)(a) $x $x(a) $( a ) $", "5$ $(a) $x $x(a) $( a ) $"),
+            ("$()$(:)$(:x) $($(a)) $(a-b) $(a", "x $(1) $(a-b) $(a"),
+            ("$(a:b:c) $(none:b:c)", "1 b:c"),
         ] {
             assert_eq!(expand(text, "", &VALUES).unwrap(), expected, "{text}");
         }

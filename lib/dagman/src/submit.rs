@@ -21,12 +21,9 @@ pub(crate) struct Description {
 }
 
 impl Description {
-    /// Returns the value of a command, without regard to case.
+    /// Returns the value of a command, whose name is in lower case.
     pub(crate) fn get(&self, name: &str) -> Option<&Value> {
-        self.values.get(name).or_else(|| {
-            let lower = name.to_ascii_lowercase();
-            self.values.get(&lower)
-        })
+        self.values.get(name)
     }
 
     /// Parses the text of a submit description.
@@ -116,9 +113,10 @@ fn resolve(value: &str, name: &str, before: &str) -> String {
         let (head, from) = rest.split_at(at);
         out.push_str(head);
         let inner = &from[2..];
-        let is_own = inner
-            .find(')')
-            .filter(|&end| inner[..end].trim().eq_ignore_ascii_case(name));
+        let is_own = inner.find(')').filter(|&end| {
+            let (own, default) = inner[..end].split_once(':').unwrap_or((&inner[..end], ""));
+            own.eq_ignore_ascii_case(name) && !default.contains('(')
+        });
         match is_own {
             Some(end) => {
                 out.push_str(before);
@@ -142,7 +140,7 @@ mod tests {
 
     #[test]
     fn assignments_are_read() {
-        let text = "# A job\nExecutable = /bin/x\nargs = a\nargs = $(ARGS) b \\\n  c\n+Group = \"g\"\nqueue 1\nargs = z\n";
+        let text = "# A job\nExecutable = /bin/x\nargs = a\nargs = $(ARGS:x) b \\\n  c\n+Group = \"g\"\nqueue 1\nargs = z\n";
         let description = Description::parse(text).unwrap();
         let value = |name: &str| {
             description
@@ -150,7 +148,7 @@ mod tests {
                 .map(|value| (value.text.as_str(), value.line))
         };
         assert_eq!(value("executable"), Some(("/bin/x", 2)));
-        assert_eq!(value("ARGS"), Some(("a b c", 4)));
+        assert_eq!(value("args"), Some(("a b c", 4)));
         assert_eq!(value("+group"), Some(("\"g\"", 6)));
         assert_eq!(value("x"), None);
     }
