@@ -208,6 +208,12 @@ pub const OPTIONS: &[OptionSpec] = &[
     )
     .additional(),
     flag(
+        "packed-output",
+        set_packed_output,
+        "Write the tasks' stdout/stderr to a few files with indexes, in packed-output/",
+    )
+    .additional(),
+    flag(
         "stampede",
         set_stampede,
         "Write the STAMPEDE database during the run",
@@ -471,6 +477,11 @@ fn set_max_wall_time(args: &mut RawArgs, value: &OsStr) -> Set {
 
 fn set_monitord_hack(args: &mut RawArgs) {
     args.monitord_hack = true;
+    args.per_task_stdio = true;
+}
+
+fn set_packed_output(args: &mut RawArgs) {
+    args.packed_output = true;
     args.per_task_stdio = true;
 }
 
