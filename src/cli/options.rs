@@ -279,7 +279,7 @@ pub const OPTIONS: &[OptionSpec] = &[
         "bad-host-limit",
         "N",
         agents::set_bad_host_limit,
-        "Set a host aside if N tasks in a row failed there and succeeded elsewhere; 0: never [default: 3]",
+        "Set a host aside on which N tasks in a row failed that succeed elsewhere [default: 3]",
     )
     .additional(),
     value(
