@@ -17,6 +17,7 @@ mod golden_executor;
 mod hosts;
 mod kill;
 mod launch;
+mod log;
 mod pegasus_api;
 mod plans_run;
 mod postgresql;
