@@ -67,3 +67,7 @@ check-packages:
 # Kill programs at random moments, fill the disk, take directories away: nothing may be lost (--rounds N --seed N)
 crash *OPTIONS:
     cargo xtask crash {{OPTIONS}}
+
+# Switch off, cut off, stop and kill nodes and masters of runs with agents (--rounds N --seed N --master-kills N)
+node-faults *OPTIONS:
+    cargo xtask node-faults {{OPTIONS}}

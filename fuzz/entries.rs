@@ -31,6 +31,7 @@ macro_rules! for_each_entry {
             braindump braindump 4,
             cluster_list cluster_list 1,
             dag dag 1,
+            dagman dagman 2,
             dagman_out dagman_out 4,
             invocation_record invocation_record 4,
             jobstate_log jobstate_log 4,
@@ -81,6 +82,40 @@ pub fn dag(data: &[u8]) {
         );
     }
     let _ = pmc_dag::cycle::find(&dag);
+}
+
+/// A DAGMan file, and after zero bytes the files `x.dag` and `x.sub`, which it may name.
+pub fn dagman(data: &[u8]) {
+    let parts: Vec<_> = data
+        .split(|byte| *byte == 0)
+        .map(String::from_utf8_lossy)
+        .collect();
+    let load = |path: &Path| {
+        let part = match path.file_name().and_then(|name| name.to_str()) {
+            Some("top.dag") => parts.first(),
+            Some("x.dag") => parts.get(1),
+            Some("x.sub") => parts.get(2),
+            _ => None,
+        };
+        part.map(|text| text.to_string())
+            .ok_or_else(|| io::ErrorKind::NotFound.into())
+    };
+    let surroundings = pmc_dagman::Surroundings {
+        directory: Path::new("/d"),
+        load: &load,
+        environment: &|_| None,
+    };
+    let Ok(dag) = pmc_dagman::read(Path::new("/d/top.dag"), surroundings) else {
+        return;
+    };
+    let is_node = |n: u32| (n as usize) < dag.nodes.len();
+    assert!(
+        dag.edges.iter().all(|&(p, c)| is_node(p) && is_node(c)),
+        "edges are between nodes"
+    );
+    let mut names: Vec<&str> = dag.nodes.iter().map(|node| node.name.as_str()).collect();
+    names.sort_unstable();
+    assert!(names.is_sorted_by(|a, b| a < b), "each name once");
 }
 
 /// Text of a DAG, a zero byte, text of a rescue file.

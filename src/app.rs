@@ -163,7 +163,11 @@ fn conclude(result: &Result<RunSummary, RunError>) -> ExitCode {
                 print(&format!("{position}\n"));
             }
             print(&format!("ABORT: {error}\n"));
-            ExitCode::from(exit::FAILURE)
+            ExitCode::from(if error.is_stranded() {
+                exit::STRANDED
+            } else {
+                exit::FAILURE
+            })
         }
     }
 }

@@ -9,3 +9,6 @@ pub const FAILURE: u8 = 1;
 /// `drained`: a signal asked to drain, all started tasks have ended, and tasks are left for another run.
 /// `EX_TEMPFAIL` of `sysexits.h`.
 pub const DRAINED: u8 = 75;
+
+/// `stranded`: nodes were lost, and nothing that is left fits on those that are there.
+pub const STRANDED: u8 = 76;

@@ -298,6 +298,32 @@ fn a_task_that_brings_down_agents_fails() {
     );
 }
 
+/// All nodes are gone, and none comes.
+#[test]
+fn a_run_without_nodes_ends_in_order() {
+    let scene = Scene::new(3, "1");
+    let run = scene.start("1", &["--join-timeout", "2", "--jobstate-log"]);
+    wait_for_file(&scene.path("x.dag.endpoint"));
+    let agent = Run::new(scene.command(&["--agent", "x.dag.endpoint", "--host-name", "n7"]));
+    scene.wait_for("begin", 2);
+    // The guard is the parent of the agent: neither comes again.
+    kill(agent.pid, Signal::SIGKILL).unwrap();
+    let (code, stderr) = run.wait();
+    assert_eq!(code, 76, "{stderr}");
+    let last = stderr.lines().last().unwrap();
+    assert!(last.starts_with("ABORT: Task t"), "{last}");
+    assert!(
+        last.contains(" s (--join-timeout). Hosts that are gone: n7. Tasks that are left: 2."),
+        "{last}"
+    );
+    let rescue = fs::read_to_string(scene.path("x.dag.rescue")).unwrap();
+    assert!(rescue.contains("DONE t0"), "{rescue}");
+    let log = fs::read_to_string(scene.path("jobstate.log")).unwrap();
+    assert!(log.contains("DAGMAN_FINISHED 1"), "{log}");
+    let (code, stderr) = scene.start("1", &["--launch", "local"]).wait();
+    assert_eq!(code, 0, "{stderr}");
+}
+
 #[test]
 fn launchers_that_fail_have_the_last_word() {
     let scene = Scene::new(1, "0");

@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
-use std::io;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use monitord_compat::braindump_reader::Braindump;
 
 /// Maximum size in bytes of a braindump.
 const MAX_BRAINDUMP: u64 = 16 << 20;
+/// Bytes of a file that show whether it is a DAGMan file.
+const BEGINNING: u64 = 1 << 16;
 
 /// A submit directory, complete or not.
 #[derive(Clone, Debug)]
@@ -53,7 +55,8 @@ pub enum DirError {
 
 impl RunDir {
     /// Finds the files of a submit directory, which may have been moved since planning. `braindump.yml` names
-    /// the DAG. If it does not, there must be one file that ends in `.dag`.
+    /// the DAG. If it does not, there must be one file that ends in `.dag` and is no DAGMan file, which is a
+    /// workflow.
     ///
     /// # Errors
     /// It is not a submit directory.
@@ -74,7 +77,7 @@ impl RunDir {
                 let mut dags = Vec::new();
                 for entry in fs::read_dir(&dir).map_err(read(&dir))? {
                     let path = entry.map_err(read(&dir))?.path();
-                    if path.extension() == Some(OsStr::new("dag")) {
+                    if path.extension() == Some(OsStr::new("dag")) && !is_dagman(&path) {
                         dags.push(path);
                     }
                 }
@@ -137,6 +140,13 @@ impl RunDir {
     }
 }
 
+/// Returns whether the beginning of a file is that of a DAGMan file.
+fn is_dagman(path: &Path) -> bool {
+    let mut beginning = Vec::new();
+    let read = pmc_files::open(path).and_then(|file| file.take(BEGINNING).read_to_end(&mut beginning));
+    read.is_ok() && pmc_dagman::is_dagman(&String::from_utf8_lossy(&beginning))
+}
+
 fn braindump(dir: &Path) -> BTreeMap<String, String> {
     const KEYS: [&str; 10] = [
         "dag",
@@ -169,6 +179,9 @@ mod tests {
     fn complete_and_incomplete_directories() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path();
+        assert!(matches!(RunDir::open(path), Err(DirError::NotARun { .. })));
+        // A workflow of HTCondor, from which runs are planned.
+        fs::write(path.join("condor.dag"), "# nodes\nJOB A a.sub\n").unwrap();
         assert!(matches!(RunDir::open(path), Err(DirError::NotARun { .. })));
         fs::write(path.join("a.dag"), "").unwrap();
         let run = RunDir::open(path).unwrap();

@@ -36,6 +36,8 @@ pub struct Workflow {
     pub files: Files,
     /// Parent, child: explicit and inferred edges, no duplicates, sorted.
     pub edges: Vec<(JobIndex, JobIndex)>,
+    /// Maximum of running jobs by category, in lower case. DAGMan files have such limits.
+    pub max_jobs: BTreeMap<String, u32>,
     /// Warnings, for example about unknown profile keys.
     pub warnings: Vec<InputError>,
 }
@@ -190,6 +192,8 @@ pub enum Arguments {
     Raw(String),
     /// One word for each argument, source text kept (`1.50` stays `1.50`).
     Words(Words),
+    /// One word for each argument, which the program gets as it is: nothing is expanded.
+    Exact(Words),
 }
 
 impl Default for Arguments {

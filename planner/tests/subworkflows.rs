@@ -186,7 +186,7 @@ fn subworkflows_that_cannot_join_the_plan_are_refused() {
         (
             "type: pegasusWorkflow",
             "type: condorWorkflow",
-            &["job S", "DAGMan", "HTCondor", "pegasusWorkflow"],
+            &["inner.yml:1:", "`pegasus:` is no command of DAGMan"],
         ),
         (
             "--output-sites, local",
@@ -336,4 +336,112 @@ fn a_sub_workflow_has_catalogs_of_its_own() -> Result<(), Box<dyn std::error::Er
     );
     assert!(case.fail(LINE).contains("another program make"));
     Ok(())
+}
+
+/// A workflow in which the job `D` runs `sub.dag`.
+const WITH_DAG: &str = r#"pegasus: "5.0"
+name: outer
+jobs:
+- {type: job, id: A, name: make, uses: [{lfn: mid, type: output, stageOut: false, registerReplica: false}]}
+- type: condorWorkflow
+  id: D
+  file: sub.dag
+  profiles: {dagman: {dir: jobs}}
+  uses: [{lfn: sub.dag, type: input}, {lfn: mid, type: input}]
+- {type: job, id: Z, name: look}
+jobDependencies: [{id: D, children: [Z]}]
+"#;
+
+fn with_dag(dag: &str) -> Case {
+    let case = Case::new(WITH_DAG);
+    case.put("sub.dag", dag).programs(&["make", "look"]);
+    case.put(
+        "jobs/a.sub",
+        "executable = run\narguments = $(JOB)\nrequest_cpus = 2\nqueue\n",
+    );
+    case
+}
+
+#[test]
+fn nodes_of_dagman_files_join_the_plan() -> Result<(), Box<dyn std::error::Error>> {
+    let case = with_dag(
+        "JOB one a.sub\nJOB two a.sub\nJOB end a.sub\nPARENT one two CHILD end\nCATEGORY two Few\nMAXJOBS Few 1\n",
+    );
+    let plan = case.plan(&format!("{LINE} --cleanup inplace"))?;
+    plan.assert_edges(&[
+        ("make_A", "run_D_one"),
+        ("make_A", "run_D_two"),
+        ("run_D_one", "run_D_end"),
+        ("run_D_end", "look_Z"),
+    ]);
+    let text = plan.file("outer-0.dag");
+    assert!(
+        text.contains("MAXJOBS d.few 1\n") && text.contains("--category d.few "),
+        "{text}"
+    );
+    let jobs = case.path().join("jobs").display().to_string();
+    let command = plan.command("run_D_end");
+    assert!(
+        command.ends_with(&[format!("{jobs}/run"), "end".to_owned()]),
+        "{command:?}"
+    );
+    assert!(text.contains(&format!(" -w {jobs} ")), "{text}");
+    // `mid` is there until the last node has ended.
+    let mut cleanups = plan
+        .edges
+        .iter()
+        .filter(|(_, child)| child.starts_with("clean_up"));
+    assert!(
+        cleanups.any(|(parent, _)| parent == "run_D_end"),
+        "{:?}",
+        plan.edges
+    );
+    Ok(())
+}
+
+#[test]
+fn tasks_of_dags_for_the_executor_join_the_plan() -> Result<(), Box<dyn std::error::Error>> {
+    let case = with_dag(
+        "MAXJOBS net 3\n#@ 1 lab::work:2 X\nTASK one -m 100 -t 3 --category net -T 60 /bin/echo 'a  b' $HOME\n\
+         TASK two pegasus-kickstart /bin/true\nEDGE one two\n",
+    );
+    let plan = case.plan(LINE)?;
+    let text = plan.file("outer-0.dag");
+    let jobs = case.path().join("jobs").display().to_string();
+    for part in [
+        "MAXJOBS d.net 3\n",
+        "TASK work_D_one -m 100 -c 1 -t 3 --category d.net -T 60 ",
+        "/bin/echo \"a  b\" \"\\\\$HOME\"\n",
+        "EDGE work_D_one pegasus-kickstart_D_two\n",
+        &format!("{jobs} /usr/bin/env pegasus-kickstart /bin/true\n"),
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    Ok(())
+}
+
+#[test]
+fn dags_that_cannot_join_the_plan_are_refused() {
+    for (dag, words) in [
+        ("JOB one none.sub\n", &["sub.dag:1:", "none.sub"][..]),
+        ("JOB one a.sub\nFINAL f a.sub\n", &["sub.dag:2:", "FINAL"]),
+        ("TASK a --abort-on 3 /bin/a\n", &["sub.dag:1:", "--abort-on"]),
+        (
+            "TASK a /bin/a\nTASK b -F x=y /bin/b\n",
+            &["sub.dag:2:", "-F", "forwarded"],
+        ),
+        ("MAXJOBS * 3\nTASK a /bin/a\n", &["sub.dag:1:", "MAXJOBS *"]),
+        ("TASK a /bin/a\nEDGE a b\n", &["sub.dag:2:", "b"]),
+    ] {
+        let message = with_dag(dag).fail(LINE);
+        for word in words {
+            assert!(message.contains(word), "{dag}: {word}: {message}");
+        }
+    }
+    let case = with_dag("JOB one a.sub\nABORT-DAG-ON one 3\n");
+    let message = case.fail(LINE);
+    assert!(
+        message.contains("sub.dag:1: the node one has ABORT-DAG-ON"),
+        "{message}"
+    );
 }

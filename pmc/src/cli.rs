@@ -113,7 +113,7 @@ pub enum Template {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = crate::exit::HELP, after_long_help = long_help())]
 pub struct Run {
-    /// Workflow: Pegasus YAML 5.0 or DAX XML
+    /// Workflow: Pegasus YAML 5.0, DAX XML, or a DAGMan file of HTCondor
     #[arg(value_name = "WORKFLOW")]
     pub workflow: PathBuf,
     /// Directory for runs

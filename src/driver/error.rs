@@ -57,6 +57,16 @@ pub(crate) enum Kind {
          --hosts), or remove {dag}.agents when they have ended"
     )]
     AgentsLeft { hosts: String, dag: String },
+    #[error(
+        "Task {task} fits on no host that is there, and no other has come within {seconds} s (--join-timeout). \
+         Hosts that are gone: {gone}. Tasks that are left: {left}. Start the run again to go on"
+    )]
+    Stranded {
+        task: String,
+        seconds: u64,
+        gone: String,
+        left: usize,
+    },
     #[error("{what}: {}", reason(source))]
     System {
         what: &'static str,
@@ -93,6 +103,12 @@ impl RunError {
             source: source.into(),
         }
         .into()
+    }
+
+    /// True if nodes were lost, and nothing that is left fits on those that are there.
+    #[must_use]
+    pub fn is_stranded(&self) -> bool {
+        matches!(&*self.kind, Kind::Stranded { .. })
     }
 
     /// True if no agent has come.

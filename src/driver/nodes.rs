@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
+use super::error::Kind;
 use super::{Driver, RunError, RunEvent};
 use crate::protocol::{NodeChange, Rank, Registration, RunningAttempt, SubmitId, ToMaster};
 use crate::scheduler::{Adoption, Event, MasterError};
@@ -28,6 +29,18 @@ struct Early {
     /// Comes after what the worker runs for an earlier master.
     registration: Option<Registration>,
     messages: Vec<ToMaster>,
+}
+
+/// Maximum hosts that a message names.
+const MAX_NAMED: usize = 10;
+
+/// The first ones of these hosts, and the number of the others.
+fn named(hosts: &[String]) -> String {
+    let first = hosts.iter().take(MAX_NAMED).cloned().collect::<Vec<_>>();
+    match hosts.len().saturating_sub(MAX_NAMED) {
+        0 => first.join(", "),
+        others => format!("{} and {others} other hosts", first.join(", ")),
+    }
 }
 
 impl<T: MasterTransport> Driver<'_, T> {
@@ -162,7 +175,18 @@ impl<T: MasterTransport> Driver<'_, T> {
             self.nodes.next_check = self.nodes.next_check.into_iter().chain(next).min();
             return Ok(());
         }
-        Err(MasterError::NoCapableHost { task: name() }.into())
+        let gone = self.out.transport.gone_hosts();
+        if gone.is_empty() {
+            return Err(MasterError::NoCapableHost { task: name() }.into());
+        }
+        let figures = self.master.summary();
+        let kind = Kind::Stranded {
+            task: name(),
+            seconds: patience.as_secs(),
+            gone: named(&gone),
+            left: figures.tasks - figures.done_before - figures.succeeded as usize,
+        };
+        Err(kind.into())
     }
 
     /// Fails if a task fits on no host, once all workers have come.

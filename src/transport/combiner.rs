@@ -42,7 +42,11 @@ struct Inbox {
 }
 
 /// A borrowed [`Combine`] with its lifetime erased.
-struct Borrowed(*mut (dyn Combine + Send));
+struct Borrowed {
+    master: *mut (dyn Combine + Send),
+    /// The deadline that the owner knows.
+    announced: Option<Instant>,
+}
 
 #[expect(unsafe_code, reason = "see `Combiner::run`")]
 // SAFETY: the pointee is `Send`, and the lock around this value lets one thread at a time use it.
@@ -86,13 +90,16 @@ impl Combiner {
     /// messages do.
     pub fn run(&self, master: &mut (dyn Combine + Send)) {
         let running = Running { combiner: self };
-        *self.master() = Some(Borrowed(erase_lifetime(master)));
+        *self.master() = Some(Borrowed {
+            master: erase_lifetime(master),
+            announced: None,
+        });
         {
             let mut inbox = self.inbox();
             (inbox.running, inbox.finished, inbox.woken) = (true, false, true);
         }
         loop {
-            let deadline = self.master().as_mut().and_then(|master| master.get().deadline());
+            let deadline = self.master().as_mut().and_then(Borrowed::announce);
             let mut inbox = self.inbox();
             // Messages may have come while this thread held the master.
             while !inbox.finished && !inbox.woken && inbox.messages.is_empty() {
@@ -151,6 +158,10 @@ impl Combiner {
         }
         if !finished {
             std::mem::forget(finish);
+            // The owner waits for a later one, or for none.
+            if master.has_earlier_deadline() {
+                self.wake();
+            }
         }
     }
 
@@ -203,7 +214,24 @@ impl Borrowed {
     fn get(&mut self) -> &mut (dyn Combine + Send) {
         // SAFETY: `run` still holds the borrow, and the lock through which the caller reached `self` excludes
         // other threads.
-        unsafe { &mut *self.0 }
+        unsafe { &mut *self.master }
+    }
+
+    /// Returns the deadline, for the owner.
+    fn announce(&mut self) -> Option<Instant> {
+        self.announced = self.get().deadline();
+        self.announced
+    }
+
+    /// True if the deadline has become earlier than the owner knows. It is told once.
+    fn has_earlier_deadline(&mut self) -> bool {
+        let deadline = self.get().deadline();
+        let known = self.announced;
+        let is_earlier = deadline.is_some_and(|at| known.is_none_or(|known| at < known));
+        if is_earlier {
+            self.announced = deadline;
+        }
+        is_earlier
     }
 }
 
@@ -218,6 +246,36 @@ mod tests {
         ToMaster::Failed {
             message: text.to_owned(),
         }
+    }
+
+    /// Ends at a deadline that the first message sets.
+    struct Timer(Option<Instant>);
+
+    impl Combine for Timer {
+        fn combine(&mut self, messages: &mut VecDeque<(Rank, ToMaster)>) -> bool {
+            if messages.drain(..).count() > 0 {
+                self.0 = Some(Instant::now() + Duration::from_millis(30));
+            }
+            self.0.is_some_and(|at| at <= Instant::now())
+        }
+
+        fn deadline(&self) -> Option<Instant> {
+            self.0
+        }
+    }
+
+    /// The turn of another thread sets a deadline, and then nothing happens any more.
+    #[test]
+    fn the_owner_learns_of_deadlines_that_others_set() {
+        let combiner = Combiner::default();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                // The owner waits by then, without a deadline.
+                thread::sleep(Duration::from_millis(50));
+                combiner.submit(Rank(1), failed("now"));
+            });
+            combiner.run(&mut Timer(None));
+        });
     }
 
     /// Counts messages up to a number.

@@ -54,6 +54,10 @@ pub trait MasterTransport {
     fn check(&mut self) -> Result<Option<Instant>, TransportError> {
         Ok(None)
     }
+    /// The hosts that were there and are not any more.
+    fn gone_hosts(&self) -> Vec<String> {
+        Vec::new()
+    }
     /// Takes what a user should know about workers that do not come or are lost.
     fn notices(&mut self) -> Vec<String> {
         Vec::new()

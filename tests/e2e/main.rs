@@ -18,6 +18,7 @@ mod hosts;
 mod kill;
 mod launch;
 mod log;
+mod node_faults;
 mod pegasus_api;
 mod plans_run;
 mod postgresql;

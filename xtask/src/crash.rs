@@ -56,7 +56,10 @@ pub fn run(options: &[&str]) -> Result<()> {
 }
 
 /// Builds the programs for the profile of this program. Returns their directory.
-fn programs() -> Result<std::path::PathBuf> {
+///
+/// # Errors
+/// They do not build.
+pub(crate) fn programs() -> Result<std::path::PathBuf> {
     let own = std::env::current_exe().context("this program has no path")?;
     let directory = own.parent().context("a program is in a directory")?;
     let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

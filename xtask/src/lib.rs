@@ -9,5 +9,6 @@ pub mod crash;
 pub mod golden;
 pub mod imports;
 pub mod manual;
+pub mod node_faults;
 pub mod programs;
 pub mod workspace;

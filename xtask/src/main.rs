@@ -3,10 +3,12 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use xtask::{crash, golden, manual, workspace};
+use xtask::{crash, golden, manual, node_faults, workspace};
 
 const USAGE: &str = "usage: cargo xtask generate
        cargo xtask crash [--rounds N] [--seed N] [--minutes N] [--only KIND]
+       cargo xtask node-faults [--rounds N] [--seed N] [--minutes N] [--parallel N] [--lease SECONDS]
+                               [--only FAULT] [--master-kills N]
        cargo xtask golden pack FOLDER...
        cargo xtask golden unpack ARCHIVE FOLDER";
 
@@ -20,6 +22,7 @@ fn main() -> Result<()> {
             manual::write(&root.join("share"))
         }
         ["crash", options @ ..] => crash::run(options),
+        ["node-faults", options @ ..] => node_faults::run(options),
         ["golden", "pack", folders @ ..] if !folders.is_empty() => {
             for folder in folders {
                 println!("{}", golden::pack(Path::new(folder))?.display());

@@ -171,6 +171,8 @@ impl Link {
 pub struct Client {
     runtime: Arc<tokio::runtime::Runtime>,
     link: Arc<Link>,
+    /// The address at which the master of the session was reached.
+    reached_at: Mutex<Option<String>>,
 }
 
 /// A connection after its handshake.
@@ -198,6 +200,7 @@ impl Client {
         Ok(Self {
             runtime: Arc::new(runtime),
             link,
+            reached_at: Mutex::default(),
         })
     }
 
@@ -237,7 +240,17 @@ impl Client {
                 .runtime
                 .block_on(self.shake_hands(address, connector, hello, carry))
             {
-                Ok(connection) => return Ok(connection),
+                Ok(connection) => {
+                    *self.reached_at() = Some(address.clone());
+                    return Ok(connection);
+                }
+                // The name may be that of another host here, while the one of the master is cut off.
+                Err(ConnectError::NobodyListens(address)) if !self.may_be_master(&address) => {
+                    if !matches!(last, ConnectError::NobodyListens(_) | ConnectError::WrongKey(_)) {
+                        let source = io::ErrorKind::ConnectionRefused.into();
+                        last = ConnectError::Unreachable { address, source };
+                    }
+                }
                 // Another address may be of another host.
                 Err(error @ (ConnectError::NobodyListens(_) | ConnectError::WrongKey(_))) => last = error,
                 Err(error @ ConnectError::Unreachable { .. }) => {
@@ -249,6 +262,15 @@ impl Client {
             }
         }
         Err(last)
+    }
+
+    /// False if the master of the session was reached at another address.
+    fn may_be_master(&self, address: &str) -> bool {
+        self.link.session().is_none() || self.reached_at().as_deref() == Some(address)
+    }
+
+    fn reached_at(&self) -> MutexGuard<'_, Option<String>> {
+        self.reached_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn shake_hands(

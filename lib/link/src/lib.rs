@@ -46,7 +46,8 @@ impl Timing {
         Self {
             heartbeat: (lease / 15).clamp(Duration::from_millis(100), Duration::from_secs(2)),
             lease,
-            grace: (lease / 15).clamp(Duration::from_millis(1_000), Duration::from_secs(2)),
+            // Even a busy host ends its tasks in this time.
+            grace: Duration::from_secs(2),
         }
     }
 

@@ -240,6 +240,27 @@ fn an_agent_that_does_not_come_back_is_lost() {
     link.goodbye();
 }
 
+/// A name of the master may be that of another host at the agent: that nobody listens there says nothing.
+#[test]
+fn a_master_is_dead_only_where_it_was_reached() {
+    let master = Master::start();
+    let unused = TcpListener::bind("127.0.0.1:0").unwrap();
+    let elsewhere = unused.local_addr().unwrap().to_string();
+    drop(unused);
+    let mut endpoint = master.endpoint(master.server.port());
+    endpoint.addresses.insert(0, elsewhere.clone());
+    let client = Client::new(Link::new(timing())).unwrap();
+    let connection = client.connect(&endpoint, b"n1").unwrap();
+    drop(connection);
+    let mut cut = endpoint.clone();
+    cut.addresses = vec![elsewhere];
+    let error = client.connect(&cut, b"n1").err().unwrap();
+    assert!(matches!(error, ConnectError::Unreachable { .. }), "{error}");
+    drop(master);
+    let error = client.connect(&endpoint, b"n1").err().unwrap();
+    assert!(matches!(error, ConnectError::NobodyListens(_)), "{error}");
+}
+
 #[test]
 fn goodbye_ends_a_session_at_once() {
     let master = Master::start();

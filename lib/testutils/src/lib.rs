@@ -7,6 +7,7 @@ pub mod fuzz;
 pub mod generated_run;
 pub mod golden;
 pub mod launcher;
+pub mod node_faults;
 pub mod programs;
 mod random;
 pub mod txtar;

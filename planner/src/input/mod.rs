@@ -1,7 +1,10 @@
-//! Reads an abstract workflow: Pegasus YAML 5.0 or DAX XML (section 3 of the planner's specification).
+//! Reads an abstract workflow: Pegasus YAML 5.0 or DAX XML (section 3 of the planner's specification), or a
+//! DAGMan file of HTCondor.
 
 mod builder;
+mod dagman;
 mod dax;
+mod executor_dag;
 mod graph;
 mod workflow_yaml;
 
@@ -75,6 +78,15 @@ pub struct ParsedWorkflow {
     pub embedded: Embedded,
 }
 
+impl From<Workflow> for ParsedWorkflow {
+    fn from(workflow: Workflow) -> Self {
+        ParsedWorkflow {
+            workflow,
+            embedded: Embedded::default(),
+        }
+    }
+}
+
 /// Catalog entries in the workflow file itself.
 #[derive(Clone, Debug, Default)]
 pub struct Embedded {
@@ -86,7 +98,8 @@ pub struct Embedded {
     pub replicas: Option<ReplicaCatalog>,
 }
 
-/// Reads a workflow: expands its variables, checks its consistency, derives edges from files.
+/// Reads a workflow: expands its variables, checks its consistency, derives edges from files. A DAGMan file
+/// is known by its content; relative paths in it begin at its directory.
 ///
 /// # Errors
 /// All problems of the file.
@@ -96,8 +109,35 @@ pub fn read_workflow(
     options: &ReadOptions,
 ) -> Result<ParsedWorkflow, InputErrors> {
     let text = text::load(path)?;
+    if dagman::is_dagman(path, &text) {
+        let directory = path.parent().unwrap_or(Path::new("/"));
+        return dagman::read(path, directory, env, options).map(ParsedWorkflow::from);
+    }
+    if executor_dag::is_executor_dag(&text) {
+        let message = "this is not a workflow, but a DAG for pegasus-mpi-cluster";
+        let hint = format!("run it with pegasus-mpi-cluster {}", path.display());
+        return Err(InputError::file(path, message).with_hint(hint).into());
+    }
     let text = expand(path, &text, env)?;
     read_text(path, &text, options)
+}
+
+/// Reads the file of a job of the type `condorWorkflow`: a DAGMan file, or a DAG for pegasus-mpi-cluster.
+/// Relative paths in it begin at `directory`.
+///
+/// # Errors
+/// The first problem of a DAGMan file; all problems of a DAG.
+pub(crate) fn read_dag(
+    path: &Path,
+    directory: &Path,
+    env: &ExpandEnv,
+    options: &ReadOptions,
+) -> Result<Workflow, InputErrors> {
+    let text = text::load(path)?;
+    match executor_dag::is_executor_dag(&text) {
+        true => executor_dag::read(path, &text, directory, options),
+        false => dagman::read(path, directory, env, options),
+    }
 }
 
 /// Reads a workflow from text with variables already expanded. `path` is for messages and the model.

@@ -119,7 +119,7 @@ const DAGMAN_KEYS: &[Key] = &[
     on("abort-dag-on",
         "`CODE [RETURN CODE]`: an attempt that ends with CODE ends the run: task option `--abort-on`"),
     on("category", "category of the job, for `*.maxjobs`: task option `--category`"),
-    off("dir", "", DAGMAN),
+    on("dir", "directory to which paths in the DAG of a job of the type condorWorkflow are relative"),
     off("job", "", DAGMAN),
     off("maxidle", "", DAGMAN),
     on("maxjobs", "limit on the running tasks of the workflow, as a property: record `MAXJOBS *`; 0 is none"),

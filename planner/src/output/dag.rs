@@ -97,7 +97,7 @@ pub(crate) fn write(
         return Err(PlanError::Code(shown(&mut problems)));
     }
     let mut limits = String::new();
-    dagman::push_limits(&plan.settings.profiles, &mut limits)?;
+    dagman::push_limits(&plan.workflow.max_jobs, &plan.settings.profiles, &mut limits)?;
     limits.push('\n');
     file.write_all(limits.as_bytes()).map_err(failed)?;
     let place = positions(plan);

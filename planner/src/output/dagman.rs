@@ -1,6 +1,7 @@
 //! Task options and records for what DAGMan does: the end of the run by the exit code of a job, and limits on
 //! the running jobs of a category.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::num::NonZeroU32;
 
@@ -77,16 +78,32 @@ fn category(plan: &Plan<'_>, task: Task, profiles: &Profiles) -> Option<String> 
     if category.is_empty() {
         return None;
     }
-    let limit = value(&plan.settings.profiles, &format!("{category}{MAX_JOBS}"))?;
-    (limit.trim() != "0").then_some(category)
+    let is_limited = match value(&plan.settings.profiles, &format!("{category}{MAX_JOBS}")) {
+        Some(limit) => limit != "0",
+        None => plan.workflow.max_jobs.contains_key(&category),
+    };
+    is_limited.then_some(category)
 }
 
-/// Appends the limits on categories.
+/// Appends the limits on categories: those of the workflow, unless a property says otherwise, then those of
+/// the properties.
 ///
 /// # Errors
 /// Limits that are no numbers, names that a DAG cannot express.
-pub(crate) fn push_limits(profiles: &Profiles, text: &mut String) -> Result<(), PlanError> {
+pub(crate) fn push_limits(
+    of_workflow: &BTreeMap<String, u32>,
+    profiles: &Profiles,
+    text: &mut String,
+) -> Result<(), PlanError> {
     let mut problems = Vec::new();
+    for (category, &limit) in of_workflow {
+        if value(profiles, &format!("{category}{MAX_JOBS}")).is_none()
+            && let Some(limit) = NonZeroU32::new(limit)
+            && let Err(error) = write::max_jobs(text, category, limit)
+        {
+            problems.push(error.to_string());
+        }
+    }
     for (key, value) in profiles.of(Namespace::Dagman) {
         let category = match key.strip_suffix(MAX_JOBS) {
             // The limit of the whole DAG.

@@ -249,7 +249,7 @@ impl Prefixes {
         scratch.clear();
         job.transformation.push_to(scratch);
         let at = scratch.len();
-        if let Arguments::Words(words) = &job.arguments {
+        if let Arguments::Words(words) | Arguments::Exact(words) = &job.arguments {
             for (k, word) in words.iter().enumerate() {
                 if k > 0 {
                     scratch.push(' ');
@@ -260,7 +260,7 @@ impl Prefixes {
         let (transformation, words) = scratch.split_at(at);
         let arguments = match &job.arguments {
             Arguments::Raw(raw) => raw,
-            Arguments::Words(_) => words,
+            Arguments::Words(_) | Arguments::Exact(_) => words,
         };
         let event = self
             .task

@@ -2,6 +2,7 @@
 #![expect(clippy::panic, reason = "tests")]
 
 mod comfort;
+mod dagman;
 mod pegasus;
 #[path = "../support/mod.rs"]
 mod support;

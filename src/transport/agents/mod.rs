@@ -77,6 +77,8 @@ pub struct AgentMaster {
     /// Handled messages of each session that are not settled.
     handled: Vec<(SessionId, u64)>,
     traffic: Traffic,
+    /// The highest rank that a message went to.
+    addressed: u32,
 }
 
 struct Running {
@@ -251,6 +253,7 @@ impl AgentMaster {
             sessions: Vec::new(),
             handled: Vec::new(),
             traffic: Traffic::default(),
+            addressed: 0,
         }
     }
 
@@ -264,6 +267,19 @@ impl AgentMaster {
             }
         }
         self.sessions.get(index).copied().filter(|session| *session != 0)
+    }
+
+    /// Lets no more agents in, and lets those go that have joined since all others were told to end.
+    fn dismiss_newcomers(&mut self) {
+        let Some(running) = &self.running else {
+            return;
+        };
+        running.reception.close();
+        let last = running.reception.table().last_rank();
+        for rank in self.addressed.saturating_add(1)..=last {
+            // An agent that cannot be reached is found out by waiting for it.
+            let _ = self.send(Rank(rank), ToWorker::Shutdown);
+        }
     }
 
     fn note(&mut self, from: Rank, message: &ToMaster) {
@@ -382,6 +398,11 @@ impl MasterTransport for AgentMaster {
         })
     }
 
+    fn gone_hosts(&self) -> Vec<String> {
+        let running = self.running.as_ref();
+        running.map_or_else(Vec::new, |running| running.reception.table().gone_hosts())
+    }
+
     fn notices(&mut self) -> Vec<String> {
         let Some(running) = &self.running else {
             return Vec::new();
@@ -440,6 +461,7 @@ impl MasterTransport for AgentMaster {
     }
 
     fn send(&mut self, to: Rank, message: ToWorker) -> Result<(), TransportError> {
+        self.addressed = self.addressed.max(to.0);
         let session = self.session_of(to);
         let Some((running, session)) = self.running.as_ref().zip(session) else {
             // A slot that never came, at the end of the run.
@@ -477,6 +499,7 @@ impl MasterTransport for AgentMaster {
 
     fn close(&mut self, timeout: Duration) -> Vec<Rank> {
         let end = Instant::now() + timeout;
+        self.dismiss_newcomers();
         let Some(running) = &mut self.running else {
             return Vec::new();
         };

@@ -1,6 +1,7 @@
 //! Receives agents and their messages, in the thread of the server.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use pmc_link::{Hub, Service, SessionId};
@@ -33,6 +34,8 @@ pub(super) struct Reception {
     arrivals: Mutex<AgentArrivals>,
     /// Number of this master among those of the DAG.
     epoch: u64,
+    /// No more agents may join.
+    is_closed: AtomicBool,
     /// What the user should know.
     notices: Mutex<Vec<String>>,
     /// Wakes the thread that waits for the end of all agents.
@@ -58,6 +61,7 @@ impl Reception {
             roster: Mutex::new(roster),
             arrivals: Mutex::new(AgentArrivals::new(folder)),
             epoch,
+            is_closed: AtomicBool::new(false),
             notices: Mutex::default(),
             gone: Condvar::new(),
         }
@@ -120,6 +124,13 @@ impl Reception {
             self.notice(format!("The agent on {host} has not come back"));
             note(roster.0.gone(session));
         }
+    }
+
+    /// Lets no more agents join.
+    pub(super) fn close(&self) {
+        // Whoever has the table has joined before, or will see this.
+        let _table = self.table();
+        self.is_closed.store(true, Ordering::Release);
     }
 
     /// Keeps a message for the user.
@@ -240,6 +251,9 @@ impl Service for Reception {
         self.replace(&hello)?;
         let ranks = {
             let mut table = self.table();
+            if self.is_closed.load(Ordering::Acquire) {
+                return Err("The run has ended".to_owned());
+            }
             let ranks = table.add(session, &hello, slots);
             ranks.ok_or("The ranks of this agent are those of another one")?
         };

@@ -1,6 +1,6 @@
 //! Which agent has which ranks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use pmc_link::SessionId;
@@ -90,6 +90,13 @@ impl AgentTable {
     pub(super) fn has_number(&self, number: usize) -> bool {
         let mut numbers = self.agents.values().filter_map(|agent| agent.number);
         numbers.any(|known| known as usize == number)
+    }
+
+    /// Hosts that had agents and have none any more.
+    pub(super) fn gone_hosts(&self) -> Vec<String> {
+        let present: BTreeSet<&str> = self.present().map(|agent| agent.host.as_str()).collect();
+        let all: BTreeSet<&str> = self.agents.values().map(|agent| agent.host.as_str()).collect();
+        all.difference(&present).map(|host| (*host).to_owned()).collect()
     }
 
     /// Number of agents that have ever joined.

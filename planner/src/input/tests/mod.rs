@@ -39,7 +39,7 @@ fn refused(text: &str) -> String {
 
 fn words(workflow: &Workflow, job: usize) -> Vec<&str> {
     match &workflow.jobs[job].arguments {
-        Arguments::Words(words) => words.iter().collect(),
+        Arguments::Words(words) | Arguments::Exact(words) => words.iter().collect(),
         Arguments::Raw(raw) => vec![raw],
     }
 }
@@ -47,7 +47,7 @@ fn words(workflow: &Workflow, job: usize) -> Vec<&str> {
 fn raw(workflow: &Workflow, job: usize) -> &str {
     match &workflow.jobs[job].arguments {
         Arguments::Raw(raw) => raw,
-        Arguments::Words(_) => panic!("words"),
+        Arguments::Words(_) | Arguments::Exact(_) => panic!("words"),
     }
 }
 

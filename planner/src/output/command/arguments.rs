@@ -103,7 +103,7 @@ fn compute_arguments<'t>(
             }
             raw
         }
-        Arguments::Words(list) => {
+        Arguments::Words(list) | Arguments::Exact(list) => {
             for (k, word) in list.iter().enumerate() {
                 if word.contains(['\n', '\r']) {
                     problems.push(format!(
@@ -116,7 +116,7 @@ fn compute_arguments<'t>(
                 if k > 0 {
                     text.push(' ');
                 }
-                text.push_str(&quote(&given(word, wrapped)));
+                text.push_str(&quote(&given(job, word, wrapped)));
             }
             text
         }
@@ -143,9 +143,9 @@ pub(super) fn argument_words(job: &Job, wrapped: bool) -> Option<Vec<Cow<'_, str
         Arguments::Raw(text) => pmc_dag::words::Words::new(text.as_bytes())
             .map(|word| Some(text_of(word)).filter(is_line))
             .collect(),
-        Arguments::Words(list) => list
+        Arguments::Words(list) | Arguments::Exact(list) => list
             .iter()
-            .map(|word| Some(given(word, wrapped)).filter(is_line))
+            .map(|word| Some(given(job, word, wrapped)).filter(is_line))
             .collect(),
     }
 }
@@ -189,13 +189,29 @@ fn kickstart_refuses(word: &str) -> bool {
     quote.is_some()
 }
 
-/// Quotes a word for the program, which kickstart may start.
-fn given(word: &str, wrapped: bool) -> Cow<'_, str> {
-    if wrapped {
-        for_kickstart(word)
-    } else {
-        Cow::Borrowed(word)
+/// Quotes a word of a job for the program, which kickstart may start.
+fn given<'w>(job: &Job, word: &'w str, wrapped: bool) -> Cow<'w, str> {
+    match job.arguments {
+        _ if !wrapped => Cow::Borrowed(word),
+        Arguments::Exact(_) => exactly_for_kickstart(word),
+        _ => for_kickstart(word),
     }
+}
+
+/// Escapes a word so that kickstart passes it unchanged and expands nothing.
+fn exactly_for_kickstart(word: &str) -> Cow<'_, str> {
+    const SPECIAL: [char; 4] = ['\\', '"', '\'', '$'];
+    if !word.contains(SPECIAL) {
+        return Cow::Borrowed(word);
+    }
+    let mut out = String::with_capacity(word.len() + 8);
+    for c in word.chars() {
+        if SPECIAL.contains(&c) {
+            out.push('\\');
+        }
+        out.push(c);
+    }
+    Cow::Owned(out)
 }
 
 /// Escapes a word so that kickstart, which rewrites arguments, passes it unchanged. Variables `$NAME` and
@@ -245,6 +261,10 @@ mod tests {
         assert_eq!(for_kickstart("plain $HOME"), "plain $HOME");
         assert_eq!(for_kickstart(r#"it's a\b "q""#), r#"it\'s a\\b \"q\""#);
         assert_eq!(for_kickstart(r"\$HOME"), r"\$HOME");
+        assert_eq!(
+            exactly_for_kickstart(r#"\$HOME 'a' ${b} "c""#),
+            r#"\\\$HOME \'a\' \${b} \"c\""#
+        );
     }
 
     #[test]

@@ -75,6 +75,10 @@ pub(super) fn input(plan: &Plan<'_>, id: JobId) -> Option<String> {
         Task::Compute(n) => {
             let file = plan.workflow.jobs[n].stdin?;
             let name = plan.workflow.files.name(file);
+            // Jobs of DAGMan files read files of any directory.
+            if name.starts_with('/') {
+                return Some(name.to_owned());
+            }
             Some(plan.sites.scratch_path(job.staging, name))
         }
         task if has_input_file(task) && part(plan, id).is_none() => Some(plan.job_file(id, suffix(plan, id))),

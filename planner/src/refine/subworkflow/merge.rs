@@ -136,6 +136,7 @@ impl Merger {
             has_parents[child] = true;
             self.edges.push((moved(parent), moved(child)));
         }
+        workflow.max_jobs.extend(part.max_jobs);
         let ends = |has: &[bool]| -> Vec<JobIndex> {
             let without = JobIndex::first(has.len()).filter(|&n| !has[n]);
             without.map(moved).collect()

@@ -1,9 +1,11 @@
 //! Sub-workflows: replaces a sub-workflow job (`pegasusWorkflow`, `<dax>`) by the jobs of its workflow before
 //! the refinement, so that all jobs are in one DAG (sections 3.2.7 and 8.25 of the planner's specification).
+//! A job that runs a DAG (`condorWorkflow`, `<dag>`) is replaced by the nodes of that: [`dag`].
 //!
 //! The workflow file must exist at planning time. Options that one plan cannot fulfil are refused: other
 //! sites, outputs or properties than those of the outer workflow.
 
+mod dag;
 mod merge;
 mod options;
 
@@ -92,13 +94,9 @@ impl Inliner<'_, '_> {
             match job.kind {
                 JobKind::Compute => continue,
                 JobKind::SubDag => {
-                    let file = job.file.map_or("", |file| workflow.files.name(file));
-                    self.problems.push(Cause::SubWorkflow.problem(format!(
-                        "the job {} runs the DAGMan file {file}, for which HTCondor is needed: take the job out and \
-                         run the file with condor_submit_dag, or put the workflow that it was planned from in its \
-                         place, as a job of the type pegasusWorkflow",
-                        job.id
-                    )));
+                    if let Some(part) = self.dag(workflow, job)? {
+                        parts.push((JobIndex::new(n), part));
+                    }
                 }
                 JobKind::SubWorkflow => {
                     if let Some(part) = self.part(workflow, job, chain)? {
@@ -147,19 +145,8 @@ impl Inliner<'_, '_> {
             )));
             return Ok(None);
         }
-        self.count += 1;
-        if chain.len() > MAX_DEPTH || self.count > MAX_SUBWORKFLOWS {
-            return Err(Cause::SubWorkflow.error(format!(
-                "the job {}: there are more than {MAX_DEPTH} workflows within each other, or more than {MAX_SUBWORKFLOWS} in all",
-                job.id
-            )));
-        }
-        let mut variables = self.outer.variables.clone();
-        if let Some(directory) = path.parent() {
-            let directory = directory.display().to_string();
-            variables.insert(self.outer.directory_variable.to_owned(), directory);
-        }
-        let env = ExpandEnv::new(&variables).with_variables(self.outer.properties.with_prefix("env."));
+        self.count(job, chain.len())?;
+        let env = self.variables(&path);
         let ParsedWorkflow {
             workflow: mut part,
             embedded,
@@ -167,11 +154,7 @@ impl Inliner<'_, '_> {
         self.warnings
             .extend(part.warnings.drain(..).map(|warning| warning.to_string()));
         if !part.hooks.is_empty() || !job.hooks.is_empty() {
-            self.warnings.push(format!(
-                "the job {}: the hooks of its workflow as a whole are passed over, since its jobs become jobs of this \
-                 one; those of its jobs stay",
-                job.id
-            ));
+            self.warnings.push(hooks_passed_over(job));
         }
         if let Some(own) = own {
             let loaded = options::catalogs(&own, workflow, &part, self.outer, self.catalogs.replicas, &env);
@@ -188,6 +171,28 @@ impl Inliner<'_, '_> {
         chain.pop();
         expanded?;
         Ok((self.problems.len() == before).then_some(part))
+    }
+
+    /// Counts a sub-workflow at a depth.
+    fn count(&mut self, job: &Job, depth: usize) -> Result<(), PlanError> {
+        self.count += 1;
+        if depth > MAX_DEPTH || self.count > MAX_SUBWORKFLOWS {
+            return Err(Cause::SubWorkflow.error(format!(
+                "the job {}: there are more than {MAX_DEPTH} workflows within each other, or more than {MAX_SUBWORKFLOWS} in all",
+                job.id
+            )));
+        }
+        Ok(())
+    }
+
+    /// Returns the variables that the workflow file at `path` may use.
+    fn variables(&self, path: &Path) -> ExpandEnv {
+        let mut variables = self.outer.variables.clone();
+        if let Some(directory) = path.parent() {
+            let directory = directory.display().to_string();
+            variables.insert(self.outer.directory_variable.to_owned(), directory);
+        }
+        ExpandEnv::new(&variables).with_variables(self.outer.properties.with_prefix("env."))
     }
 
     /// Finds the workflow file: in the replica catalogs, else next to the outer workflow.
@@ -291,6 +296,14 @@ impl Inliner<'_, '_> {
             }
         }
     }
+}
+
+fn hooks_passed_over(job: &Job) -> String {
+    format!(
+        "the job {}: the hooks of its workflow as a whole are passed over, since its jobs become jobs of this one; those \
+         of its jobs stay",
+        job.id
+    )
 }
 
 /// Returns the canonical path of a file.

@@ -59,7 +59,7 @@ pub(super) fn check(
         Arguments::Raw(text) => pmc_dag::words::Words::new(text.as_bytes())
             .map(|word| String::from_utf8_lossy(&word).into_owned())
             .collect(),
-        Arguments::Words(words) => words.iter().map(str::to_owned).collect(),
+        Arguments::Words(words) | Arguments::Exact(words) => words.iter().map(str::to_owned).collect(),
     };
     let own = match (outer.request.parse_options)(&words) {
         Ok(options) => options,

@@ -1,0 +1,240 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::model::Word;
+
+/// Reads `/d/top.dag` from these files below `/d`.
+fn read_from(files: &[(&str, &str)]) -> Result<Dag, String> {
+    let load = |path: &Path| {
+        let name = path.to_str().unwrap();
+        let found = files.iter().find(|(file, _)| format!("/d/{file}") == name);
+        found
+            .map(|(_, text)| (*text).to_owned())
+            .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
+    };
+    let surroundings = Surroundings {
+        directory: Path::new("/d"),
+        load: &load,
+        environment: &|_| None,
+    };
+    read(Path::new("/d/top.dag"), surroundings).map_err(|error| error.to_string())
+}
+
+const SUBMIT: (&str, &str) = (
+    "s.sub",
+    "executable = /bin/echo\narguments = $(JOB) $(x:-) $(Cluster)\nqueue\n",
+);
+
+/// Names of the edges of a DAG.
+fn edges(dag: &Dag) -> Vec<String> {
+    let name = |n: u32| dag.nodes[n as usize].name.as_str();
+    dag.edges
+        .iter()
+        .map(|&(p, c)| format!("{} {}", name(p), name(c)))
+        .collect()
+}
+
+fn arguments(node: &Node) -> Vec<&str> {
+    let Work::Job(job) = &node.work else {
+        return Vec::new();
+    };
+    job.arguments.iter().map(String::as_str).collect()
+}
+
+#[test]
+fn the_diamond_of_the_manual() {
+    let top = "JOB A s.sub\nPARENT A CHILD B C\nJOB B s.sub\nJOB C s.sub\nJOB D s.sub\nPARENT B C CHILD D\n\
+               RETRY C 3\nVARS all_nodes x=\"$(JOB)!\"\nVARS B X=\"b\"\nPRIORITY C 7\nMAXJOBS net 2\nCATEGORY B net\n";
+    let dag = read_from(&[("top.dag", top), SUBMIT]).unwrap();
+    assert_eq!(edges(&dag), ["A B", "A C", "B D", "C D"]);
+    assert_eq!(arguments(&dag.nodes[0]), ["A", "A!", "1"]);
+    assert_eq!(arguments(&dag.nodes[1]), ["B", "b", "2"]);
+    assert_eq!(
+        (dag.nodes[2].retries, dag.nodes[2].priority, dag.nodes[2].line),
+        (Some(3), Some(7), 4)
+    );
+    assert_eq!(dag.nodes[1].category.as_deref(), Some("net"));
+    assert_eq!(dag.max_jobs["net"], 2);
+}
+
+#[test]
+fn splices_are_put_in_place() {
+    let x = "JOB A s.sub\nJOB B s.sub DIR in\nJOB C s.sub\nPARENT A B CHILD C\nCATEGORY A catX\nCATEGORY B +catY\n\
+             MAXJOBS catX 5\nMAXJOBS +catY 1\n";
+    let top = "JOB A s.sub\nSPLICE X x.dag\nSPLICE Y x.dag DIR sub\nPARENT A CHILD X\nPARENT X CHILD Y\n\
+               PARENT X+A CHILD Y+C\nMAXJOBS X+catX 10\nMAXJOBS +catY 2\n";
+    let files = [
+        ("top.dag", top),
+        ("x.dag", x),
+        ("sub/x.dag", x),
+        SUBMIT,
+        ("in/s.sub", SUBMIT.1),
+        ("sub/s.sub", SUBMIT.1),
+        ("sub/in/s.sub", SUBMIT.1),
+    ];
+    let dag = read_from(&files).unwrap();
+    assert_eq!(
+        edges(&dag),
+        [
+            "A X+A", "A X+B", "X+A X+C", "X+A Y+C", "X+B X+C", "X+C Y+A", "X+C Y+B", "Y+A Y+C", "Y+B Y+C"
+        ]
+    );
+    assert_eq!(dag.nodes[5].directory, Path::new("/d/sub/in"));
+    assert_eq!(arguments(&dag.nodes[5]), ["Y+B", "-", "6"]);
+    let limits: Vec<_> = dag
+        .max_jobs
+        .iter()
+        .map(|(name, limit)| (name.as_str(), *limit))
+        .collect();
+    assert_eq!(limits, [("+catY", 2), ("X+catX", 10), ("Y+catX", 5)]);
+    assert_eq!(dag.nodes[2].category.as_deref(), Some("+catY"));
+}
+
+#[test]
+fn sub_dags_are_put_in_place() {
+    let low = "JOB A s.sub\nJOB B s.sub\nPRIORITY A 10\nCATEGORY B +c\nMAXJOBS +c 1\n";
+    let top = "SUBDAG EXTERNAL B low.dag\nPRIORITY B 100\nJOB N x.sub NOOP\nSUBDAG EXTERNAL E none.dag NOOP\n\
+               PARENT B CHILD E\nPARENT E CHILD N\nRETRY B 0\n";
+    let dag = read_from(&[("top.dag", top), ("low.dag", low), SUBMIT]).unwrap();
+    let priorities: Vec<_> = dag.nodes.iter().map(|node| node.priority).collect();
+    assert_eq!(priorities, [Some(110), Some(100), None, None]);
+    assert_eq!(dag.nodes[1].category.as_deref(), Some("B++c"));
+    assert_eq!(dag.max_jobs["B++c"], 1);
+    assert_eq!(edges(&dag), ["B+A E", "B+B E", "E N"]);
+    for more in [
+        "RETRY B 1",
+        "SCRIPT PRE B x",
+        "ABORT-DAG-ON B 1",
+        "VARS B x=\"1\"",
+    ] {
+        let top = format!("{top}{more}\n");
+        let error = read_from(&[("top.dag", &top), ("low.dag", low), SUBMIT]).unwrap_err();
+        assert!(error.starts_with("/d/top.dag:8: this command for B"), "{error}");
+    }
+    let low = "JOB A s.sub\nABORT-DAG-ON A 3\n";
+    let error = read_from(&[("top.dag", top), ("low.dag", low), SUBMIT]).unwrap_err();
+    assert!(error.starts_with("/d/low.dag:2: ABORT-DAG-ON"), "{error}");
+}
+
+#[test]
+fn nodes_that_are_done_are_left_out() {
+    let top = "JOB A s.sub DONE\nJOB B s.sub\nJOB C missing.sub\nJOB D s.sub\nDONE C\nPARENT A B CHILD C\n\
+               PARENT B C CHILD D\n";
+    let dag = read_from(&[("top.dag", top), SUBMIT]).unwrap();
+    assert_eq!((edges(&dag), dag.done), (vec!["B D".to_owned()], 2));
+}
+
+#[test]
+fn descriptions_may_be_inline_or_included() {
+    let top = "INCLUDE nodes.inc\nSUBMIT-DESCRIPTION one {\n executable = bin/one\n priority = 1\n}\n\
+               JOB B {\n executable = /bin/b\n priority = 2\n}\nPRIORITY A 5\n";
+    let dag = read_from(&[("top.dag", top), ("nodes.inc", "JOB A one\n")]).unwrap();
+    let Work::Job(job) = &dag.nodes[0].work else {
+        panic!()
+    };
+    assert_eq!(
+        (job.program.as_path(), dag.nodes[0].priority),
+        (Path::new("/d/bin/one"), Some(5))
+    );
+    assert_eq!(dag.nodes[1].priority, Some(2));
+}
+
+#[test]
+fn scripts_get_their_macros() {
+    let top = "JOB A s.sub\nRETRY A 2\nSCRIPT PRE A pre $NODE x$NODE $Money $MAX_RETRIES\n\
+               SCRIPT POST A post $RETURN $SUCCESS $PRE_SCRIPT_RETURN\nPRE_SKIP A 4\nABORT-DAG-ON A 9 RETURN 0\n";
+    let dag = read_from(&[("top.dag", top), SUBMIT]).unwrap();
+    let text = |text: &str| Word::Text(text.to_owned());
+    let node = &dag.nodes[0];
+    let pre = node.pre.as_ref().unwrap();
+    assert_eq!(
+        pre.arguments,
+        [text("A"), text("x$NODE"), text("$Money"), text("2")]
+    );
+    let post = node.post.as_ref().unwrap();
+    assert_eq!(
+        post.arguments,
+        [Word::Return, Word::Success, Word::PreScriptReturn]
+    );
+    assert_eq!(
+        (node.pre_skip, node.abort_on.map(|on| (on.code, on.exit))),
+        (Some(4), Some((9, Some(0))))
+    );
+    for macro_of_dagman in ["$RETRY", "$JOBID", "$DAG_STATUS"] {
+        let top = format!("{top}SCRIPT POST A post {macro_of_dagman}\n");
+        assert!(
+            read_from(&[("top.dag", &top), SUBMIT]).is_err(),
+            "{macro_of_dagman}"
+        );
+    }
+}
+
+#[test]
+fn problems_name_file_and_line() {
+    for (top, message) in [
+        ("JOB A none.sub", "/d/top.dag:1: cannot read /d/none.sub: "),
+        (
+            "JOB A s.sub\nJOB A s.sub",
+            "/d/top.dag:2: the name A is used twice",
+        ),
+        (
+            "JOB A s.sub\nPARENT A CHILD B",
+            "/d/top.dag:2: there is no node B",
+        ),
+        ("JOB A s.sub\nRETRY B 1", "/d/top.dag:2: there is no node B"),
+        (
+            "JOB A s.sub\nSPLICE B top.dag",
+            "/d/top.dag:2: /d/top.dag is part of itself",
+        ),
+        (
+            "JOB A s.sub\nINCLUDE top.dag",
+            "/d/top.dag:2: /d/top.dag is part of itself",
+        ),
+        ("# none", "/d/top.dag:1: /d/top.dag has no node"),
+        ("JOB A bad.sub", "/d/bad.sub:2: universe = grid is not supported"),
+        (
+            "JOB A {\nexecutable = x\nhold = true\n}",
+            "/d/top.dag:3: hold = true is not supported",
+        ),
+        (
+            "JOB A {\nx = y\n}",
+            "/d/top.dag:1: the submit description of the node A has no executable",
+        ),
+    ] {
+        let bad = ("bad.sub", "executable = x\nuniverse = grid\nqueue");
+        let error = read_from(&[("top.dag", top), SUBMIT, bad]).unwrap_err();
+        assert!(error.starts_with(message), "{error}");
+    }
+}
+
+#[test]
+fn what_is_passed_over_is_said_once() {
+    let submit = ("s.sub", "executable = x\nrequirements = Memory > 1\nqueue");
+    let dag = read_from(&[("top.dag", "JOB A s.sub\nJOB B s.sub"), submit]).unwrap();
+    let passed_over: Vec<_> = dag
+        .passed_over
+        .iter()
+        .map(|one| (one.line, one.command))
+        .collect();
+    assert_eq!(passed_over, [(2, "requirements")]);
+}
+
+proptest! {
+    #[test]
+    fn edges_are_between_nodes(commands in proptest::collection::vec(
+        "JOB [A-D] s.sub( DONE)?|PARENT [A-DS] CHILD [A-DS]|SPLICE S x.dag|SUBDAG EXTERNAL S x.dag|DONE [A-D]\
+         |RETRY [A-D] [01]|PRIORITY S 2",
+        0..12,
+    )) {
+        let top = commands.join("\n");
+        let files = [("top.dag", top.as_str()), ("x.dag", "JOB A s.sub\nJOB B s.sub\nPARENT A CHILD B"), SUBMIT];
+        if let Ok(dag) = read_from(&files) {
+            let nodes = dag.nodes.len() as u32;
+            prop_assert!(dag.edges.iter().all(|&(p, c)| p < nodes && c < nodes));
+            prop_assert!(dag.edges.is_sorted_by(|a, b| a < b));
+            let jobs = commands.iter().filter(|command| command.starts_with("JOB")).count();
+            let splices = commands.iter().filter(|command| command.starts_with('S')).count();
+            prop_assert_eq!(dag.nodes.len() + dag.done, jobs + 2 * splices);
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Submit descriptions: assignments and `queue`.
+
+use rustc_hash::FxHashMap;
+
+use crate::error::ErrorKind;
+use crate::text::{Line, Lines};
+
+/// A value, before macros are expanded, and its line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Value {
+    pub(crate) text: String,
+    pub(crate) line: u32,
+}
+
+/// Commands and macros of a submit description, by their names in lower case.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Description {
+    values: FxHashMap<String, Value>,
+    /// It is in a file of its own.
+    pub(crate) is_file: bool,
+}
+
+impl Description {
+    /// Returns the value of a command, whose name is in lower case.
+    pub(crate) fn get(&self, name: &str) -> Option<&Value> {
+        self.values.get(name)
+    }
+
+    /// Parses the text of a submit description.
+    ///
+    /// # Errors
+    /// The line of the problem, and the problem.
+    pub(crate) fn parse(text: &str) -> Result<Self, (u32, ErrorKind)> {
+        let mut description = Description {
+            is_file: true,
+            ..Description::default()
+        };
+        let mut queued = false;
+        for line in Lines::new(text) {
+            let added = description.add(&line, &mut queued);
+            added.map_err(|kind| (line.number, kind))?;
+        }
+        Ok(description)
+    }
+
+    /// Adds a line. `queued`: there was a `queue` before it.
+    pub(crate) fn add(&mut self, line: &Line<'_>, queued: &mut bool) -> Result<(), ErrorKind> {
+        let text = line.text.as_ref();
+        let first = text.split([' ', '\t', '=', ':']).next().unwrap_or_default();
+        if first.eq_ignore_ascii_case("queue") && !text[first.len()..].trim_start().starts_with('=') {
+            let count = text[first.len()..].trim();
+            if *queued {
+                return Err(ErrorKind::unsupported("a second queue", "a node is one job"));
+            }
+            if !matches!(count, "" | "1") {
+                return Err(ErrorKind::unsupported(
+                    text,
+                    "a node is one job; give each job a node of its own",
+                ));
+            }
+            *queued = true;
+            return Ok(());
+        }
+        if *queued {
+            // It would be a setting of the next `queue`.
+            return Ok(());
+        }
+        for word in ["if", "elif", "else", "endif", "include", "use"] {
+            if first.eq_ignore_ascii_case(word) && !text[first.len()..].trim_start().starts_with('=') {
+                return Err(ErrorKind::unsupported(
+                    text,
+                    "write the lines that apply into the submit description",
+                ));
+            }
+        }
+        let Some((name, value)) = text.split_once('=') else {
+            return Err(ErrorKind::SubmitLine(text.to_owned()));
+        };
+        let (name, value) = (name.trim(), value.trim());
+        if name.ends_with('@') {
+            return Err(ErrorKind::unsupported(text, "write the value on one line"));
+        }
+        if name.is_empty() || name.contains(char::is_whitespace) {
+            return Err(ErrorKind::SubmitLine(text.to_owned()));
+        }
+        let name = name.to_ascii_lowercase();
+        let before = self.values.get(&name).map(|value| value.text.as_str());
+        let text = match before {
+            Some(before) => resolve(value, &name, before),
+            None => value.to_owned(),
+        };
+        if text.len() > MAX_VALUE {
+            return Err(ErrorKind::Value {
+                name,
+                value: text.chars().take(40).collect(),
+                problem: "it has more than 1 MiB",
+            });
+        }
+        let line = line.number;
+        self.values.insert(name, Value { text, line });
+        Ok(())
+    }
+}
+
+/// Maximum length of a value in bytes.
+const MAX_VALUE: usize = 1 << 20;
+
+/// Replaces a macro in its own value by its value so far.
+fn resolve(value: &str, name: &str, before: &str) -> String {
+    let mut out = String::with_capacity(value.len());
+    let mut rest = value;
+    while let Some(at) = rest.find("$(") {
+        let (head, from) = rest.split_at(at);
+        out.push_str(head);
+        let inner = &from[2..];
+        let is_own = inner.find(')').filter(|&end| {
+            let (own, default) = inner[..end].split_once(':').unwrap_or((&inner[..end], ""));
+            own.eq_ignore_ascii_case(name) && !default.contains('(')
+        });
+        match is_own {
+            Some(end) => {
+                out.push_str(before);
+                rest = &inner[end + 1..];
+            }
+            None => {
+                out.push_str("$(");
+                rest = inner;
+            }
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn assignments_are_read() {
+        let text = "# A job\nExecutable = /bin/x\nargs = a\nargs = $(ARGS:x) b \\\n  c\n+Group = \"g\"\nqueue 1\nargs = z\n";
+        let description = Description::parse(text).unwrap();
+        let value = |name: &str| {
+            description
+                .get(name)
+                .map(|value| (value.text.as_str(), value.line))
+        };
+        assert_eq!(value("executable"), Some(("/bin/x", 2)));
+        assert_eq!(value("args"), Some(("a b c", 4)));
+        assert_eq!(value("+group"), Some(("\"g\"", 6)));
+        assert_eq!(value("x"), None);
+    }
+
+    #[test]
+    fn lines_that_need_htcondor_are_refused() {
+        for (text, line) in [
+            ("queue 2", 1),
+            ("a = 1\nqueue\nqueue", 3),
+            ("queue x in (a b)", 1),
+            ("\nif defined x", 2),
+            ("include : more.sub", 1),
+            ("nothing", 1),
+            ("a b = c", 1),
+            ("x @=end", 1),
+        ] {
+            assert_eq!(Description::parse(text).unwrap_err().0, line, "{text}");
+        }
+        assert!(Description::parse("queue_name = 2\nqueue").is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "([a= \n\\\\$()]|queue|if|#)*") {
+            let _ = Description::parse(&text);
+        }
+    }
+}

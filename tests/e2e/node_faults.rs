@@ -1,0 +1,40 @@
+//! Rounds of the harness for lost nodes (`cargo xtask node-faults`): nodes are switched off, cut off, stopped
+//! and killed, and so is the master. `PMC_NODE_ROUNDS` sets the number of rounds (default 60),
+//! `PMC_NODE_SEED` the first seed, `PMC_MASTER_KILLS` how often the master is killed in a run (default 20).
+
+use testutils::node_faults::{self, Settings};
+
+fn setting(name: &str, default: u64) -> u64 {
+    let value = std::env::var(name).ok();
+    value.map_or(default, |value| value.parse().expect("a number"))
+}
+
+fn check(settings: &Settings) {
+    let report = node_faults::run(settings);
+    println!("{report}");
+    assert!(report.findings.is_empty(), "see above; repeat with PMC_NODE_SEED");
+    assert!(report.skipped.is_empty(), "a part was not tested, see above");
+}
+
+#[test]
+#[ignore = "needs network namespaces: tests/run e2e"]
+fn lost_nodes_cost_only_their_tasks() {
+    check(&Settings {
+        rounds: setting("PMC_NODE_ROUNDS", 60),
+        seed: setting("PMC_NODE_SEED", 1),
+        ..Settings::new(testutils::programs::directory())
+    });
+}
+
+#[test]
+#[ignore = "needs network namespaces: tests/run e2e"]
+fn nothing_starts_again_when_masters_die() {
+    let kills = setting("PMC_MASTER_KILLS", 20);
+    check(&Settings {
+        rounds: 1,
+        // A busy machine must not lose an agent.
+        lease: 30,
+        master_kills: u32::try_from(kills).expect("a small number"),
+        ..Settings::new(testutils::programs::directory())
+    });
+}
