@@ -1,9 +1,9 @@
 //! Control of a run from outside: other processes of its owner ask about it and change its course.
 //!
 //! The executor listens on a Unix socket beside the DAG, `NAME.dag.control`. A tool sends [`Request`]s, each
-//! a line of JSON, and gets an [`Answer`] to each as another. A thread of its own does the talking; the driver
-//! takes the requests between two messages ([`Control::take`]), so a slow tool holds up nothing. Output of
-//! tasks comes in portions, one for each request, or as an open file: it waits nowhere in memory.
+//! a line of JSON, and gets an [`Answer`] to each as another. A thread of its own does the talking; the
+//! driver takes the requests between two messages ([`Control::take`]), so a slow tool holds up nothing.
+//! Output of tasks comes in portions, one for each request, or as an open file: it waits nowhere in memory.
 //!
 //! The socket has the mode 0600, and the peer must be the same user or root. Without a socket, for example on
 //! a file system that has none, the run goes on and cannot be controlled.

@@ -1,4 +1,5 @@
-//! Messages about the output of a task that kickstart captures: while the task runs, no other process sees it.
+//! Messages about the output of a task that kickstart captures: while the task runs, no other process sees
+//! it.
 
 use std::fs::File;
 
