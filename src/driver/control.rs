@@ -130,6 +130,6 @@ impl<T: MasterTransport> Driver<'_, T> {
     }
 }
 
-pub(super) fn no_task(name: &str) -> Answer {
+fn no_task(name: &str) -> Answer {
     Answer::Refused(format!("the DAG has no task {name}"))
 }

@@ -20,6 +20,17 @@ pub(super) struct Taps {
     asked: BTreeMap<u64, Asked>,
 }
 
+/// Why there is no output of a task.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error("the DAG has no task {0}")]
+    NoTask(String),
+    #[error("the task {task} does not run: it is {state}")]
+    NotRunning { task: String, state: String },
+    #[error("the run has no worker {0}")]
+    NoWorker(u32),
+}
+
 #[derive(Debug)]
 struct Asked {
     worker: Rank,
@@ -32,7 +43,7 @@ impl<T: MasterTransport> Driver<'_, T> {
     /// Answers a request for output of a task, or asks the worker that runs it or has run it.
     pub(super) fn tap(&mut self, request: TapRequest, answer: SyncSender<Reply>) {
         let reply = match self.attempt_of(&request) {
-            Err(refusal) => Reply::Answer(refusal),
+            Err(refusal) => Reply::Answer(Answer::Refused(refusal.to_string())),
             Ok((worker, attempt)) => match self.out.transport.captures(worker, attempt) {
                 Some(captures) => Reply::Output(Output {
                     worker: worker.0,
@@ -47,22 +58,24 @@ impl<T: MasterTransport> Driver<'_, T> {
     }
 
     /// Returns where the task of a request runs, or where its last attempt has run if the tool knows that.
-    fn attempt_of(&self, request: &TapRequest) -> Result<(Rank, SubmitId), Answer> {
+    /// Otherwise returns why that is not known.
+    fn attempt_of(&self, request: &TapRequest) -> Result<(Rank, SubmitId), Refusal> {
         let name = &request.task;
         let Some(task) = self.out.dag.find(name.as_bytes()) else {
-            return Err(super::control::no_task(name));
+            return Err(Refusal::NoTask(name.clone()));
         };
         let running = self.master.assignments().find(|(_, running, _)| *running == task);
         let running = running.map(|(rank, _, submit)| (rank, submit));
         match request.attempt {
             None => running.ok_or_else(|| {
                 let state = self.master.task_status(task).state;
-                Answer::Refused(format!("the task {name} does not run: it is {state}"))
+                let task = name.clone();
+                Refusal::NotRunning { task, state }
             }),
             Some((worker, attempt)) if worker > 0 && worker <= self.out.transport.workers() => {
                 Ok((Rank(worker), SubmitId(attempt)))
             }
-            Some((worker, _)) => Err(Answer::Refused(format!("the run has no worker {worker}"))),
+            Some((worker, _)) => Err(Refusal::NoWorker(worker)),
         }
     }
 
