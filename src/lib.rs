@@ -71,4 +71,5 @@ pub mod internals {
         Assignment, DecodeError, ForwardedData, SubmitId, TaskResult, ToMaster, ToWorker,
     };
     pub use crate::scheduler::{Event, Master, MasterConfig, Outbox, Record, Workers};
+    pub use crate::transport::agents::messages as agent_messages;
 }

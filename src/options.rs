@@ -18,6 +18,9 @@ pub(crate) const DEFAULT_DISK_RESERVE: u64 = 8 << 20;
 /// Default of [`Options::crash_limit`].
 const DEFAULT_CRASH_LIMIT: u32 = 5;
 
+/// Default of [`Options::bad_host_limit`].
+const DEFAULT_BAD_HOST_LIMIT: u32 = 3;
+
 /// Default of [`WorkerOptions::forward_limit`]: 1 GiB.
 pub const DEFAULT_FORWARD_LIMIT: u64 = 1 << 30;
 
@@ -41,6 +44,9 @@ pub struct Options {
     pub max_failures: u32,
     /// A task has failed when this number of agents were lost while it ran; 0 means no limit.
     pub crash_limit: u32,
+    /// A host is set aside when this number of tasks in a row failed there and succeeded elsewhere; 0 means
+    /// never.
+    pub bad_host_limit: u32,
     /// Categories and the maximum numbers of their running tasks, instead of those in the DAG file.
     pub max_jobs: Vec<(Vec<u8>, NonZeroU32)>,
     /// Wall time of the run, in minutes.
@@ -104,8 +110,11 @@ pub enum Stdio {
         /// Standard error of all tasks.
         stderr: Target,
     },
-    /// Each attempt of a task has its own files in the folder of the DAG file.
+    /// Each attempt of a task has its own files in the folder of the DAG file. A run that continues a packed
+    /// one is packed, too.
     PerTask,
+    /// Each worker appends the output of its attempts to a pack: see [`pmc_packed`].
+    Packed,
 }
 
 /// Destination of merged output.
@@ -124,7 +133,7 @@ pub enum Target {
 pub struct WorkerOptions {
     /// The DAG file: the output files of tasks lie beside it.
     pub dag: PathBuf,
-    /// Each attempt of a task has its own files.
+    /// Each attempt of a task has its own files, or its own entry in a pack.
     pub per_task_stdio: bool,
     /// As [`Options::worker_files`].
     pub worker_files: PathBuf,
@@ -171,6 +180,7 @@ impl Options {
             more_memory_percent: 100,
             max_failures: 0,
             crash_limit: DEFAULT_CRASH_LIMIT,
+            bad_host_limit: DEFAULT_BAD_HOST_LIMIT,
             max_jobs: Vec::new(),
             max_wall_minutes: None,
             drain_grace: DEFAULT_DRAIN_GRACE,

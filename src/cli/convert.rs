@@ -24,6 +24,9 @@ impl RawArgs {
         options.tries = self.tries.unwrap_or(1);
         options.more_memory_percent = self.more_memory_percent.unwrap_or(100);
         options.max_failures = self.max_failures;
+        if let Some(limit) = self.bad_host_limit {
+            options.bad_host_limit = limit;
+        }
         if let Some(limit) = self.crash_limit {
             options.crash_limit = limit;
         }
@@ -46,7 +49,9 @@ impl RawArgs {
         if self.no_resource_log {
             options.resource_log = None;
         }
-        options.stdio = if self.per_task_stdio {
+        options.stdio = if self.packed_output {
+            Stdio::Packed
+        } else if self.per_task_stdio {
             Stdio::PerTask
         } else {
             Stdio::Merged {

@@ -3,6 +3,7 @@
 //! The loop brings messages, time and signals to the scheduler, and its decisions to workers, logs and the
 //! observer.
 
+mod bad_hosts;
 mod combine;
 mod conclusion;
 mod control;
@@ -15,6 +16,7 @@ mod events;
 
 mod memory;
 mod nodes;
+mod numbers;
 mod outbox;
 mod position;
 mod report;
@@ -33,6 +35,7 @@ pub use memory::MemoryExcess;
 pub use position::Position;
 pub use report::{Aborted, FailedTask, RunSummary};
 
+use self::bad_hosts::BadHosts;
 use self::conclusion::End;
 use self::disk::DiskWatch;
 use self::drain::Drain;
@@ -167,6 +170,7 @@ struct Driver<'a, T> {
     task_abort: Option<Aborted>,
     disk: DiskWatch,
     nodes: Nodes,
+    bad_hosts: BadHosts,
     /// The task and reason of the last message about a waiting task.
     waiting: Option<(TaskId, WaitReason)>,
     /// From the moment when all workers are ready to the end of the last task.
@@ -197,8 +201,10 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
     ) -> Self {
         let mut out = DriverOutbox::new(transport, setup.logs, setup.dag, observer, &options.dag);
         out.reporter = setup.reporter;
+        out.numbers = setup.numbers;
         let begin = setup.begin;
         let deadline = options.wall_limit().and_then(|limit| begin.at.checked_add(limit));
+        out.notes_ends = options.bad_host_limit > 0 && out.transport.is_dynamic();
         let control = Control::default();
         let server = control::serve(&control, setup.lock.is_some(), options, interrupt);
         Self {
@@ -215,6 +221,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             task_abort: None,
             disk: DiskWatch::new(options),
             nodes: Nodes::default(),
+            bad_hosts: BadHosts::new(options.bad_host_limit),
             waiting: None,
             makespan: Duration::ZERO,
             prepared: 0,
