@@ -71,4 +71,7 @@ pub mod internals {
         Assignment, DecodeError, ForwardedData, SubmitId, TaskResult, ToMaster, ToWorker,
     };
     pub use crate::scheduler::{Event, Master, MasterConfig, Outbox, Record, Workers};
+    pub use crate::transport::MasterTransport;
+    pub use crate::transport::agents::messages::{self, AgentHello, AgentWelcome, WorkerSettings};
+    pub use crate::transport::agents::{AgentMaster, AgentOptions, LaunchOptions};
 }
