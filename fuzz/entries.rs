@@ -6,15 +6,17 @@ use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 use monitord_compat::braindump_reader::Braindump;
 use monitord_compat::job_output_reader::{JobOutput, text_outside_records};
 use monitord_compat::static_bp_reader::Event;
 use monitord_compat::{braindump, dagman_out, dagman_out_reader, jobstate_log, properties as java};
 use pegasus_cluster::list::List;
-use pegasus_mpi_cluster::internals::{ToMaster, ToWorker, forward_journal};
+use pegasus_mpi_cluster::internals::{ToMaster, ToWorker, agent_messages as agents, forward_journal};
 use pegasus_transfer::spec::{self, Work};
 use pmc_dag::{Dag, list, rescue, trailer, words};
+use pmc_link::{Endpoint, Received as FromLink, Session};
 use pmc_monitor::events::EventLog;
 use pmc_plan::catalog::{replica, site, transformation};
 use pmc_plan::input::{ParsedWorkflow, ReadOptions, read_text};
@@ -28,14 +30,17 @@ use pmc_wire::{Received, Reply, Request, Ticket};
 macro_rules! for_each_entry {
     ($call:ident) => {
         $call! {
+            agent_messages agent_messages 1,
             braindump braindump 4,
             cluster_list cluster_list 1,
             dag dag 1,
             dagman dagman 2,
             dagman_out dagman_out 4,
+            endpoint endpoint 4,
             invocation_record invocation_record 4,
             jobstate_log jobstate_log 4,
             journal journal 1,
+            link_frames link_frames 1,
             properties properties 4,
             replicas replicas 10,
             rescue rescue 1,
@@ -141,6 +146,67 @@ pub fn rescue(data: &[u8]) {
         more.extend_from_slice(b"\n");
         let more = rescue::parse(&more, &dag).expect("a record was added");
         assert!(more.contains(task) && done.ids().all(|task| more.contains(task)));
+    }
+}
+
+/// Text of an endpoint file. An endpoint is the same as a value of the variable.
+pub fn endpoint(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let Ok(endpoint) = Endpoint::parse(&text, "it") else {
+        return;
+    };
+    let again = Endpoint::from_value(&endpoint.to_value()).expect("an endpoint can be written and read");
+    assert_eq!(again, endpoint);
+}
+
+/// Frames of a peer, each after a byte with its length. A bad frame changes nothing, messages are counted.
+pub fn link_frames(data: &[u8]) {
+    let mut session = Session::new(Duration::ZERO);
+    let _ = session.beat(Duration::from_millis(1));
+    let mut sent = 0;
+    let mut rest = data;
+    let mut now = Duration::from_millis(2);
+    while let Some((&len, more)) = rest.split_first() {
+        let (frame, more) = more.split_at(more.len().min(usize::from(len)));
+        rest = more;
+        now += Duration::from_millis(1);
+        let state = |session: &Session| {
+            let unsettled = session.unsettled().count();
+            (
+                session.expected(),
+                session.echo(),
+                session.leased_at(),
+                session.heard_at(),
+                unsettled,
+            )
+        };
+        let before = state(&session);
+        match session.receive(frame, now) {
+            Err(_) => assert_eq!(state(&session), before, "a bad frame changes nothing"),
+            Ok(FromLink::Message(_)) => assert_eq!(session.expected(), before.0 + 1),
+            Ok(FromLink::Nothing | FromLink::Goodbye) => assert_eq!(session.expected(), before.0),
+        }
+        assert!(session.leased_at() <= now && session.unsettled().count() <= sent);
+        let _ = session.send(b"x".to_vec().into());
+        sent += 1;
+        session.settle(u64::from(len));
+        let _ = session.resume(u64::from(len));
+    }
+}
+
+/// What agent and master say when an agent joins, and a message with the rank of its worker.
+pub fn agent_messages(data: &[u8]) {
+    if let Some(hello) = agents::decode::<agents::AgentHello>(data) {
+        assert_eq!(agents::decode(&agents::encode(&hello)), Some(hello));
+    }
+    if let Some(welcome) = agents::decode::<agents::AgentWelcome>(data) {
+        assert_eq!(agents::decode(&agents::encode(&welcome)), Some(welcome));
+    }
+    match agents::addressed(data) {
+        Some((_, agents::Content::Message(rest) | agents::Content::Part(rest))) => {
+            assert_eq!(rest.len() + 4, data.len());
+        }
+        None => assert!(data.len() < 4),
     }
 }
 

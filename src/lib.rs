@@ -72,6 +72,6 @@ pub mod internals {
     };
     pub use crate::scheduler::{Event, Master, MasterConfig, Outbox, Record, Workers};
     pub use crate::transport::MasterTransport;
-    pub use crate::transport::agents::messages::{self, AgentHello, AgentWelcome, WorkerSettings};
+    pub use crate::transport::agents::messages as agent_messages;
     pub use crate::transport::agents::{AgentMaster, AgentOptions, LaunchOptions};
 }

@@ -18,6 +18,9 @@ pub(crate) const DEFAULT_DISK_RESERVE: u64 = 8 << 20;
 /// Default of [`Options::crash_limit`].
 const DEFAULT_CRASH_LIMIT: u32 = 5;
 
+/// Default of [`Options::bad_host_limit`].
+const DEFAULT_BAD_HOST_LIMIT: u32 = 3;
+
 /// Default of [`WorkerOptions::forward_limit`]: 1 GiB.
 pub const DEFAULT_FORWARD_LIMIT: u64 = 1 << 30;
 
@@ -41,6 +44,9 @@ pub struct Options {
     pub max_failures: u32,
     /// A task has failed when this number of agents were lost while it ran; 0 means no limit.
     pub crash_limit: u32,
+    /// A host is set aside when this number of tasks in a row failed there and succeeded elsewhere; 0 means
+    /// never.
+    pub bad_host_limit: u32,
     /// Categories and the maximum numbers of their running tasks, instead of those in the DAG file.
     pub max_jobs: Vec<(Vec<u8>, NonZeroU32)>,
     /// Wall time of the run, in minutes.
@@ -171,6 +177,7 @@ impl Options {
             more_memory_percent: 100,
             max_failures: 0,
             crash_limit: DEFAULT_CRASH_LIMIT,
+            bad_host_limit: DEFAULT_BAD_HOST_LIMIT,
             max_jobs: Vec::new(),
             max_wall_minutes: None,
             drain_grace: DEFAULT_DRAIN_GRACE,

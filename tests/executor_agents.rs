@@ -220,6 +220,20 @@ fn a_stopped_agent_loses_its_tasks_after_its_lease_only() {
     }
 }
 
+/// It counts all agents as lost, and they join again before their workers register.
+#[test]
+fn a_master_that_was_stopped_takes_its_agents_back() {
+    let scene = Scene::new(2, "5");
+    let run = scene.start("2", &["--launch", "local"]);
+    scene.wait_for("begin", 2);
+    run.signal(Signal::SIGSTOP);
+    std::thread::sleep(Duration::from_secs(7));
+    run.signal(Signal::SIGCONT);
+    let (code, stderr) = run.wait();
+    assert_eq!(code, 0, "{stderr}");
+    scene.begins(2);
+}
+
 #[test]
 fn the_next_master_takes_over_what_runs() {
     let scene = Scene::new(6, "4");
@@ -296,6 +310,33 @@ fn a_task_that_brings_down_agents_fails() {
         stderr.contains("Task bad failed: 2 of its workers were lost"),
         "{stderr}"
     );
+}
+
+/// A broken host fails its tasks at once.
+#[test]
+fn a_host_whose_tasks_succeed_elsewhere_is_set_aside() {
+    let scene = Scene::new(8, "0.2");
+    let task = format!("#!/bin/sh\n[ -z \"$BROKEN\" ] || exit 1\n{TASK}");
+    fs::write(scene.path("task.sh"), task).unwrap();
+    let run = scene.start("2", &["--tries", "1000", "--start-with", "2"]);
+    wait_for_file(&scene.path("x.dag.endpoint"));
+    let agent = |name: &str, broken: bool| {
+        let mut command = scene.command(&["--agent", "x.dag.endpoint", "--host-name", name]);
+        if broken {
+            command.env("BROKEN", "1");
+        }
+        Run::new(command)
+    };
+    let (good, bad) = (agent("good", false), agent("bad", true));
+    // It leaves before the end of the run.
+    let (code, stderr) = bad.wait();
+    assert_eq!(code, 0, "{stderr}");
+    let (code, stderr) = run.wait();
+    assert_eq!(code, 0, "{stderr}");
+    assert_eq!(good.wait().0, 0);
+    let said = "The host bad is set aside: 3 tasks in a row failed there";
+    assert_eq!(stderr.matches(said).count(), 1, "{stderr}");
+    scene.begins(8);
 }
 
 /// All nodes are gone, and none comes.

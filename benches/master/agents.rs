@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pegasus_mpi_cluster::internals::{
-    AgentHello, AgentMaster, AgentOptions, AgentWelcome, Event, LaunchOptions, Master, MasterConfig,
-    MasterTransport, Outbox, Record, SubmitId, TaskResult, ToMaster, ToWorker, Workers, messages,
+    AgentMaster, AgentOptions, Event, LaunchOptions, Master, MasterConfig, MasterTransport, Outbox, Record,
+    SubmitId, TaskResult, ToMaster, ToWorker, Workers, agent_messages as messages,
 };
 use pegasus_mpi_cluster::{Interrupt, Outcome, Rank, Registration, WorkerOptions};
 use pmc_dag::Dag;
@@ -152,7 +152,7 @@ impl Agent {
 }
 
 fn join(transport: &AgentMaster, number: u32) -> Agent {
-    let hello = AgentHello {
+    let hello = messages::AgentHello {
         host: format!("node{number:05}"),
         slots: 1,
         number: Some(number),
@@ -161,7 +161,7 @@ fn join(transport: &AgentMaster, number: u32) -> Agent {
     };
     let joined = transport.join_in_memory(&hello).expect("the run has begun");
     let (link, welcome) = joined.expect("the agent is welcome");
-    let welcome: AgentWelcome = messages::decode(&welcome).expect("the welcome is right");
+    let welcome: messages::AgentWelcome = messages::decode(&welcome).expect("the welcome is right");
     Agent {
         link,
         rank: Rank(welcome.first_rank),

@@ -89,6 +89,11 @@ pub(super) fn set_crash_limit(args: &mut RawArgs, value: &OsStr) -> Set {
     Ok(())
 }
 
+pub(super) fn set_bad_host_limit(args: &mut RawArgs, value: &OsStr) -> Set {
+    args.bad_host_limit = Some(unsigned(value, "--bad-host-limit")?);
+    Ok(())
+}
+
 pub(super) fn set_master_timeout(args: &mut RawArgs, value: &OsStr) -> Set {
     args.master_timeout = Some(seconds(value, "--master-timeout")?);
     Ok(())

@@ -108,6 +108,8 @@ pub struct RawArgs {
     pub start_with: Option<u32>,
     /// `--crash-limit`; 0 means no limit.
     pub crash_limit: Option<u32>,
+    /// `--bad-host-limit`; 0 means no limit.
+    pub bad_host_limit: Option<u32>,
     /// `--join-timeout`, in seconds.
     pub join_timeout: Option<f64>,
 }

@@ -24,6 +24,9 @@ impl RawArgs {
         options.tries = self.tries.unwrap_or(1);
         options.more_memory_percent = self.more_memory_percent.unwrap_or(100);
         options.max_failures = self.max_failures;
+        if let Some(limit) = self.bad_host_limit {
+            options.bad_host_limit = limit;
+        }
         if let Some(limit) = self.crash_limit {
             options.crash_limit = limit;
         }

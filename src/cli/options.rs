@@ -270,6 +270,13 @@ pub const OPTIONS: &[OptionSpec] = &[
     )
     .additional(),
     value(
+        "bad-host-limit",
+        "N",
+        agents::set_bad_host_limit,
+        "Set a host aside if N tasks in a row failed there and succeeded elsewhere; 0: never [default: 3]",
+    )
+    .additional(),
+    value(
         "master-timeout",
         "SECONDS",
         agents::set_master_timeout,

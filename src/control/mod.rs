@@ -73,7 +73,7 @@ pub enum Answer {
 pub struct NodeStatus {
     /// Host name.
     pub host: String,
-    /// `working`, `silent`, `leaving` or `gone`.
+    /// `working`, `silent`, `leaving`, `gone` or `set aside`.
     pub state: String,
     /// Workers, each of which runs one task at a time.
     pub slots: u32,

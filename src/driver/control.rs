@@ -51,7 +51,11 @@ impl<T: MasterTransport> Driver<'_, T> {
 
     fn answer(&mut self, request: Request) -> Result<Answer, RunError> {
         Ok(match request {
-            Request::Nodes => Answer::Nodes(self.master.node_statuses()),
+            Request::Nodes => {
+                let mut nodes = self.master.node_statuses();
+                self.bad_hosts.mark(&mut nodes);
+                Answer::Nodes(nodes)
+            }
             Request::Why { task } => match self.out.dag.find(task.as_bytes()) {
                 Some(task) => Answer::Task(self.master.task_status(task)),
                 None => no_task(&task),

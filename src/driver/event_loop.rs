@@ -201,6 +201,7 @@ impl<T: MasterTransport> Driver<'_, T> {
                 let result = self.forward(from, result)?;
                 let exit = self.abort_exit(from, &result);
                 self.master.handle(Event::Finished(from, result), &mut self.out)?;
+                self.judge_hosts()?;
                 exit.into_iter().for_each(|exit| self.abort_with(exit));
                 return Ok(());
             }

@@ -3,6 +3,7 @@
 //! The loop brings messages, time and signals to the scheduler, and its decisions to workers, logs and the
 //! observer.
 
+mod bad_hosts;
 mod combine;
 mod conclusion;
 mod control;
@@ -32,6 +33,7 @@ pub use memory::MemoryExcess;
 pub use position::Position;
 pub use report::{Aborted, FailedTask, RunSummary};
 
+use self::bad_hosts::BadHosts;
 use self::conclusion::End;
 use self::disk::DiskWatch;
 use self::drain::Drain;
@@ -165,6 +167,7 @@ struct Driver<'a, T> {
     task_abort: Option<Aborted>,
     disk: DiskWatch,
     nodes: Nodes,
+    bad_hosts: BadHosts,
     /// The task and reason of the last message about a waiting task.
     waiting: Option<(TaskId, WaitReason)>,
     /// From the moment when all workers are ready to the end of the last task.
@@ -195,6 +198,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
         out.reporter = setup.reporter;
         let begin = setup.begin;
         let deadline = options.wall_limit().and_then(|limit| begin.at.checked_add(limit));
+        out.notes_ends = options.bad_host_limit > 0 && out.transport.is_dynamic();
         let control = Control::default();
         let server = control::serve(&control, setup.lock.is_some(), options, interrupt);
         Self {
@@ -211,6 +215,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             task_abort: None,
             disk: DiskWatch::new(options),
             nodes: Nodes::default(),
+            bad_hosts: BadHosts::new(options.bad_host_limit),
             waiting: None,
             makespan: Duration::ZERO,
             prepared: 0,

@@ -161,7 +161,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         };
         let name = || String::from_utf8_lossy(self.out.dag.name(task)).into_owned();
         let now = Instant::now();
-        let patience = self.out.transport.patience();
+        let patience = self.out.transport.patience(self.master.workers());
         if self.nodes.stranded_since.is_none() && !patience.is_zero() {
             tracing::warn!(
                 "Task {} fits on no host that is there: waiting {} s for others",
@@ -191,7 +191,7 @@ impl<T: MasterTransport> Driver<'_, T> {
 
     /// Fails if a task fits on no host, once all workers have come.
     pub(super) fn check_fit(&self) -> Result<(), RunError> {
-        if !self.out.transport.is_dynamic() || !self.out.transport.patience().is_zero() {
+        if !self.out.transport.is_dynamic() || !self.out.transport.patience(self.master.workers()).is_zero() {
             return Ok(());
         }
         match self.master.task_without_host() {

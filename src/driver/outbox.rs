@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use pmc_dag::{Dag, Request, TaskId};
 
+use super::bad_hosts::AttemptEnd;
 use super::report::Failure;
 use super::{MemoryExcess, Observer, RunEvent, TaskEnd};
 use crate::database::OutcomeReporter;
@@ -31,6 +32,9 @@ pub(super) struct DriverOutbox<'a, T> {
     raised: BTreeMap<TaskId, u64>,
     /// Hosts of the workers, for messages of the level trace.
     pub(super) hosts: BTreeMap<Rank, String>,
+    /// Attempts that have ended, if somebody wants to know.
+    pub(super) ends: Vec<AttemptEnd>,
+    pub(super) notes_ends: bool,
     dag_file: &'a Path,
 }
 
@@ -54,11 +58,16 @@ impl<'a, T> DriverOutbox<'a, T> {
             memory_excess: MemoryExcess::default(),
             raised: BTreeMap::new(),
             hosts: BTreeMap::new(),
+            ends: Vec::new(),
+            notes_ends: false,
             dag_file,
         }
     }
 
     fn ended(&mut self, task: TaskId, submit: SubmitId, rank: Rank, outcome: Outcome) {
+        if self.notes_ends {
+            self.ends.extend(AttemptEnd::new(task, rank, &outcome));
+        }
         if let Some(reporter) = &mut self.reporter {
             reporter.ended(rank, submit, self.dag.task(task), &outcome);
         }

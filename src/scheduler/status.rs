@@ -45,6 +45,12 @@ impl Master {
         number.map_or_else(Vec::new, |number| self.hosts.get(number).ranks.clone())
     }
 
+    /// Returns the host of a worker that has registered at some time.
+    pub fn host_of(&self, rank: Rank) -> Option<&str> {
+        let slot = self.slots.get((rank.0 as usize).checked_sub(1)?)?;
+        (slot.member != Member::Unknown).then(|| self.hosts.get(slot.host).name.as_str())
+    }
+
     /// Returns what a task does or waits for. Linear in tasks and edges.
     #[must_use]
     pub fn task_status(&self, task: TaskId) -> TaskStatus {

@@ -62,8 +62,9 @@ pub trait MasterTransport {
     fn notices(&mut self) -> Vec<String> {
         Vec::new()
     }
-    /// How long to wait for other workers if those that are there cannot run what is left.
-    fn patience(&self) -> Duration {
+    /// How long to wait for other workers if those that are there cannot run what is left. `registered` is
+    /// the number of those that have registered and are there.
+    fn patience(&self, _registered: u32) -> Duration {
         Duration::ZERO
     }
     /// Sends a message without waiting until the receiver takes it.

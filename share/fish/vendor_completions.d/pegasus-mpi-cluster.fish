@@ -24,6 +24,7 @@ complete -c pegasus-mpi-cluster -l slots -d 'Tasks of an agent at a time' -r
 complete -c pegasus-mpi-cluster -l agent-timeout -d 'An agent that is silent for this time is lost [default: 30]' -r
 complete -c pegasus-mpi-cluster -l start-with -d 'Start with the first task when N agents are there [default: 1]' -r
 complete -c pegasus-mpi-cluster -l crash-limit -d 'A task has failed if N agents were lost while it ran; 0: no limit [default: 5]' -r
+complete -c pegasus-mpi-cluster -l bad-host-limit -d 'Set a host aside if N tasks in a row failed there and succeeded elsewhere; 0: never [default: 3]' -r
 complete -c pegasus-mpi-cluster -l master-timeout -d 'Time that agents wait for another master if theirs has died [default: 600]' -r
 complete -c pegasus-mpi-cluster -l join-timeout -d 'Time for agents and master to find each other [default: 300]' -r
 complete -c pegasus-mpi-cluster -s h -l help -d 'Print this message'

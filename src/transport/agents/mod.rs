@@ -465,12 +465,15 @@ impl MasterTransport for AgentMaster {
         Ok(running.next_look)
     }
 
-    fn patience(&self) -> Duration {
+    fn patience(&self, registered: u32) -> Duration {
         let Some(running) = &self.running else {
             return Duration::ZERO;
         };
         let table = running.reception.table();
-        if table.present().count() >= self.options.agents as usize {
+        let all_present = table.present().count() >= self.options.agents as usize;
+        let slots: usize = table.present().map(|agent| agent.ranks.len()).sum();
+        // An agent joins before its workers register.
+        if all_present && registered as usize >= slots {
             Duration::ZERO
         } else {
             self.options.join_timeout

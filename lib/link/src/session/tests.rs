@@ -229,6 +229,24 @@ fn a_half_open_connection_gives_no_lease() {
 }
 
 #[test]
+fn torn_and_replayed_frames_change_nothing() {
+    let (mut agent, mut master) = (Session::new(Duration::ZERO), Session::new(Duration::ZERO));
+    let frame = agent.send(Bytes::from_static(b"a message"));
+    for end in 0..frame.len() {
+        let torn = master.receive(&frame[..end], Duration::ZERO);
+        assert!(matches!(torn, Err(SessionError::Damaged(_))), "{end}: {torn:?}");
+    }
+    let longer = [&frame[..], b"x"].concat();
+    let received = master.receive(&longer, Duration::ZERO);
+    assert!(matches!(received, Err(SessionError::Damaged(_))), "{received:?}");
+    assert_eq!(master.expected(), 0);
+    let received = master.receive(&frame, Duration::ZERO);
+    assert_eq!(received, Ok(Received::Message(Bytes::from_static(b"a message"))));
+    assert_eq!(master.receive(&frame, Duration::ZERO), Ok(Received::Nothing));
+    assert_eq!(master.expected(), 1);
+}
+
+#[test]
 fn a_missing_message_is_noticed() {
     let (mut agent, mut master) = (Session::new(Duration::ZERO), Session::new(Duration::ZERO));
     let _ = agent.send(Bytes::from_static(b"a"));
