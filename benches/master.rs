@@ -320,6 +320,7 @@ fn baseline(dag: &Dag) -> Duration {
             runtime_limit: line.runtime_limit,
             pipe_forwards: Vec::new(),
             file_forwards: Vec::new(),
+            packed: None,
             failure_messages: Vec::new(),
             success_messages: Vec::new(),
         };

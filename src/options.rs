@@ -110,8 +110,11 @@ pub enum Stdio {
         /// Standard error of all tasks.
         stderr: Target,
     },
-    /// Each attempt of a task has its own files in the folder of the DAG file.
+    /// Each attempt of a task has its own files in the folder of the DAG file. A run that continues a packed
+    /// one is packed, too.
     PerTask,
+    /// Each worker appends the output of its attempts to a pack: see [`pmc_packed`].
+    Packed,
 }
 
 /// Destination of merged output.
@@ -130,7 +133,7 @@ pub enum Target {
 pub struct WorkerOptions {
     /// The DAG file: the output files of tasks lie beside it.
     pub dag: PathBuf,
-    /// Each attempt of a task has its own files.
+    /// Each attempt of a task has its own files, or its own entry in a pack.
     pub per_task_stdio: bool,
     /// As [`Options::worker_files`].
     pub worker_files: PathBuf,

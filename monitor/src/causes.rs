@@ -5,6 +5,7 @@ mod reasons;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use pmc_packed::TaskOutput;
 use rustc_hash::FxHashMap;
 
 use crate::batch_output::{BatchOutput, unexplained};
@@ -95,16 +96,19 @@ pub fn diagnose(history: &History) -> Diagnosis {
     failed.sort_by_key(|(task, attempt)| (attempt.end, *task));
     let attempts = attempts(history, &failed);
     let mut groups = Groups::default();
+    let mut output = TaskOutput::new(&history.dir.dir);
     for at in 0..failed.len() {
         if is_sampled(at, failed.len()) {
             let (task, attempt) = failed[at];
-            let found = examine(history, task, &attempt, attempts.get(&task).copied().unwrap_or(1));
+            let count = attempts.get(&task).copied().unwrap_or(1);
+            let found = examine(history, &mut output, &attempt, count);
             groups.add(history, task, &attempt, found);
         }
     }
     for (at, (task, attempt)) in failed.iter().enumerate() {
         if !is_sampled(at, failed.len()) {
-            groups.add_unread(history, *task, attempt, attempts.get(task).copied().unwrap_or(1));
+            let count = attempts.get(task).copied().unwrap_or(1);
+            groups.add_unread(history, &mut output, attempt, count);
         }
     }
     let mut causes = groups.causes;
@@ -198,7 +202,8 @@ fn attempts(history: &History, failed: &[(TaskNumber, Attempt)]) -> FxHashMap<Ta
     attempts
 }
 
-fn examine(history: &History, task: TaskNumber, attempt: &Attempt, attempts: u32) -> FailedTask {
+fn examine(history: &History, output: &mut TaskOutput, attempt: &Attempt, attempts: u32) -> FailedTask {
+    let task = attempt.task;
     let last = LastAttempt {
         task: history.plan.text_name(task),
         status: attempt.status,
@@ -206,7 +211,7 @@ fn examine(history: &History, task: TaskNumber, attempt: &Attempt, attempts: u32
             .duration()
             .map(|micros| Duration::from_micros(u64::try_from(micros).unwrap_or(0))),
     };
-    let mut failure = explain(&history.dir.dir, &last, attempts);
+    let mut failure = explain(output, &last, attempts);
     complete(history, task, attempt, &mut failure);
     failure
 }
@@ -289,7 +294,8 @@ impl Groups {
     }
 
     /// Adds a task without reading its files.
-    fn add_unread(&mut self, history: &History, task: TaskNumber, attempt: &Attempt, attempts: u32) {
+    fn add_unread(&mut self, history: &History, output: &mut TaskOutput, attempt: &Attempt, attempts: u32) {
+        let task = attempt.task;
         let class = history.plan.class_index(task);
         match self.largest.get(&(class, attempt.status)) {
             Some(at) => {
@@ -298,7 +304,12 @@ impl Groups {
                 cause.count(task, attempt, history.hosts.name(attempt.host).map(str::to_owned));
             }
             // There is no such group yet.
-            None => self.add(history, task, attempt, examine(history, task, attempt, attempts)),
+            None => self.add(
+                history,
+                task,
+                attempt,
+                examine(history, output, attempt, attempts),
+            ),
         }
     }
 }

@@ -2,10 +2,11 @@
 
 use std::borrow::Cow;
 use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use monitord_compat::job_output_reader::{JobOutput, text_outside_records};
+use pmc_packed::{Channel, TaskOutput};
 
 use crate::ending::Ending;
 
@@ -79,7 +80,7 @@ pub struct FailedTask {
     pub stdin: Option<String>,
     /// Peak resident memory of the program, KiB.
     pub peak_kib: Option<u64>,
-    /// File with the record and standard output of the task.
+    /// File or pack with the record and standard output of the task.
     pub output_file: Option<PathBuf>,
 }
 
@@ -94,10 +95,10 @@ pub struct LastAttempt {
     pub runtime: Option<Duration>,
 }
 
-/// Explains why a task failed, from the files of its last attempt in the submit directory.
+/// Explains why a task failed, from the output of its last attempt.
 #[must_use]
-pub fn explain(submit: &Path, last: &LastAttempt, attempts: u32) -> FailedTask {
-    let (out_file, out, err) = read_output(submit, &last.task);
+pub fn explain(place: &mut TaskOutput, last: &LastAttempt, attempts: u32) -> FailedTask {
+    let (out_file, out, err) = read_output(place, &last.task);
     let mut failure = FailedTask {
         task: last.task.clone(),
         transformation: None,
@@ -175,23 +176,22 @@ fn without_notices(text: &str) -> Cow<'_, str> {
     )
 }
 
-/// Returns the output file of the last attempt, its text, and the text of standard error.
+/// Returns the file or pack with the output of the last attempt, its text, and the text of standard error.
 #[must_use]
-pub fn read_output(submit: &Path, task: &str) -> (Option<PathBuf>, String, String) {
-    let file = |stream: &str, number: u32| submit.join(format!("{task}.{stream}.{number:03}"));
-    let Some(last) = (0..).take_while(|&number| file("out", number).exists()).last() else {
+pub fn read_output(place: &mut TaskOutput, task: &str) -> (Option<PathBuf>, String, String) {
+    let task = task.as_bytes();
+    let Some(last) = place.last(task) else {
         return (None, String::new(), String::new());
     };
-    let path = file("out", last);
-    let out = read(&path);
-    (Some(path), out, read(&file("err", last)))
+    let [out, err] = [Channel::Out, Channel::Err].map(|channel| read(place, task, channel, last));
+    (place.place(task, last), out, err)
 }
 
-fn read(path: &Path) -> String {
+fn read(place: &mut TaskOutput, task: &[u8], channel: Channel, number: u32) -> String {
     let mut bytes = Vec::new();
-    if let Ok(file) = pmc_files::open(path) {
+    if let Ok(stream) = place.open(task, channel, number) {
         // The text before a read error is still useful.
-        let _ = file.take(MAX_READ).read_to_end(&mut bytes);
+        let _ = stream.take(MAX_READ).read_to_end(&mut bytes);
     }
     String::from_utf8_lossy(&bytes).into_owned()
 }
@@ -219,7 +219,7 @@ mod tests {
         write("t.out.000", "an earlier try");
         write("t.out.001", RECORD);
         write("t.err.001", "wrapper: gave up\n");
-        let failure = explain(dir.path(), &last("t", 256), 2);
+        let failure = explain(&mut TaskOutput::new(dir.path()), &last("t", 256), 2);
         assert_eq!((failure.ending, failure.attempts), (Ending::Exit(3), 2));
         assert_eq!(failure.stderr.lines, ["asked to fail", "wrapper: gave up"]);
         assert_eq!(failure.command, ["/opt/step", "-i"]);
@@ -234,7 +234,8 @@ mod tests {
     fn a_task_without_a_record_shows_its_output() {
         let dir = tempfile::tempdir().expect("temporary directory");
         std::fs::write(dir.path().join("t.out.000"), "half a result\n").expect("file");
-        let failures = [last("t", 9), last("u", 256)].map(|last| explain(dir.path(), &last, 1));
+        let mut place = TaskOutput::new(dir.path());
+        let failures = [last("t", 9), last("u", 256)].map(|last| explain(&mut place, &last, 1));
         assert_eq!(failures[0].ending, Ending::Signal(9));
         assert_eq!(failures[0].stdout.lines, ["half a result"]);
         assert_eq!(failures[1].output_file, None);

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use crate::data::{DataMode, FileDirectories};
 pub(crate) use crate::ids::{EntryId, JobId, ListId, SetupId, SiteId};
 use crate::model::{FileId, FileUse, JobIndex, Workflow};
 
@@ -170,6 +171,17 @@ pub(crate) struct Registration {
     pub(crate) producers: Vec<JobId>,
 }
 
+/// An input that jobs with directories of their own fetch from its own locations.
+#[derive(Clone, Debug)]
+pub(crate) struct Bypassed {
+    /// URLs with their priorities, best first.
+    pub(crate) sources: Vec<(Box<str>, u32)>,
+    /// A symbolic link suffices.
+    pub(crate) link: bool,
+    /// SHA-256 from the catalog.
+    pub(crate) sha256: Option<Box<str>>,
+}
+
 /// Program and profiles, shared by jobs with equal ones.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
@@ -179,6 +191,8 @@ pub(crate) struct Setup {
     pub(crate) profiles: crate::profiles::Profiles,
     /// The program is staged by the workflow.
     pub(crate) staged: bool,
+    /// How its jobs get their files.
+    pub(crate) mode: DataMode,
     /// Index of the catalog entry that has hooks and metadata of the transformation.
     pub(crate) entry: Option<EntryId>,
 }
@@ -211,6 +225,12 @@ pub(crate) struct Exec {
     pub(crate) linked: rustc_hash::FxHashSet<(FileId, SiteId)>,
     /// Outputs that stay in a work directory, since no job copies them.
     pub(crate) staying: rustc_hash::FxHashSet<FileId>,
+    /// Inputs that bypass the staging site, by file and execution site.
+    pub(crate) bypassed: rustc_hash::FxHashMap<(FileId, SiteId), Bypassed>,
+    /// Lines of the cache file for these inputs: file, URL, site.
+    pub(crate) bypassing: Vec<(FileId, Box<str>, Box<str>)>,
+    /// Directories of files in the work directories of staging sites.
+    pub(crate) directories: FileDirectories,
     /// Lines of the cache file: file, and site of its work directory.
     pub(crate) cache: Vec<(FileId, SiteId)>,
     /// New file uses of abstract jobs that do without some files. Moved into the workflow at the end.
@@ -238,6 +258,10 @@ impl Exec {
             Task::Cluster(n, _) => &self.clusters[n].uses,
             _ => &[],
         }
+    }
+    /// Returns whether a job has a directory of its own on its node.
+    pub(crate) fn is_lite(&self, job: &ExecJob) -> bool {
+        matches!(job.task, Task::Compute(_)) && self.setups[job.setup].mode.is_lite()
     }
     /// Returns the first job of the abstract workflow that a job runs.
     pub(crate) fn leading(&self, task: Task) -> Option<JobIndex> {

@@ -3,6 +3,7 @@
 pub mod again;
 pub mod catalog;
 pub mod cli;
+mod data;
 pub mod diagnostic;
 pub mod error;
 mod exec;

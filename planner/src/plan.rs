@@ -30,6 +30,8 @@ pub struct Planned {
     pub scripts: Vec<Script>,
     /// Slots of the batch job of the preferred scheduler, and how many jobs run at a time.
     pub batch_size: Option<String>,
+    /// Files that a run of the batch job makes for the output of tasks.
+    pub run_files: Option<String>,
     /// Output directories on file systems.
     pub output_dirs: Vec<PathBuf>,
     /// Numbers of jobs by kind.

@@ -227,6 +227,32 @@ fn every_plan_has_pbs_and_slurm_scripts() -> Result<(), Box<dyn std::error::Erro
 }
 
 #[test]
+fn output_is_packed_on_demand() -> Result<(), Box<dyn std::error::Error>> {
+    let case = case();
+    for (option, expected) in [
+        ("", " --per-task-stdio --max-wall-time "),
+        (
+            "-Dpegasus.batch.output=packed",
+            " --per-task-stdio --packed-output --max-wall-time ",
+        ),
+    ] {
+        // The script that equals that of Pegasus, and one that does not.
+        for size in ["", "--nodes 3"] {
+            let plan = case.plan(&format!("{LINE} --batch torque {size} {option}"))?;
+            let text = fs::read_to_string(&plan.planned.scripts[0].path)?;
+            assert!(text.contains(expected), "{text}");
+        }
+    }
+    let refused = case.plan(&format!("{LINE} -Dpegasus.batch.output=pack"));
+    let error = refused.err().map(|error| error.to_string()).unwrap_or_default();
+    assert!(
+        error.contains("must be auto, files or packed, not pack"),
+        "{error}"
+    );
+    Ok(())
+}
+
+#[test]
 fn special_characters_in_directories_are_quoted() -> Result<(), Box<dyn std::error::Error>> {
     let case = case();
     let plan =

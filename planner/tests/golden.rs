@@ -16,6 +16,13 @@ fn plans_are_those_of_the_original() {
 }
 
 #[test]
+fn plans_without_a_shared_file_system_are_those_of_the_original() {
+    golden::check("planner-lite", golden::processors(), |case| {
+        planner::compare(case, Path::new(program()))
+    });
+}
+
+#[test]
 fn other_expectations_are_reported() {
     let mut case = Case::read("planner", "diamond");
     for file in &mut case.archive.files {

@@ -157,7 +157,7 @@ fn refused_values_end_the_planning() {
         .iter()
         .filter(|key| matches!(key.state, State::Refused(_)));
     let names: Vec<&str> = refused.map(|key| key.name).collect();
-    assert_eq!(names, ["pegasus.code.generator", "pegasus.data.configuration"]);
+    assert_eq!(names, ["pegasus.code.generator"]);
     for name in names {
         let message = chain("").fail(&format!("{LINE} -D{name}=condor"));
         assert!(message.contains("condor is not offered"), "{message}");

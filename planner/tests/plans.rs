@@ -459,7 +459,10 @@ fn files_for_monitoring_are_written() -> Result<(), Box<dyn std::error::Error>> 
 fn unsupported_features_are_refused() {
     let case = chain();
     for (property, word) in [
-        ("pegasus.data.configuration = condorio", "sharedfs"),
+        (
+            "pegasus.data.configuration = nfs",
+            "sharedfs, nonsharedfs or condorio",
+        ),
         ("pegasus.code.generator = Condor", "PMC or Shell"),
         ("pegasus.transfer.refiner = Chain", "BalancedCluster"),
     ] {

@@ -8,11 +8,13 @@ use pegasus_mpi_cluster::{HostsError, parse_hosts};
 
 mod control;
 mod log;
+mod packed;
 pub mod pegasus;
 mod views;
 
 pub use control::{Drain, Kill, Nodes, Why};
 pub use log::Log;
+pub use packed::{PackedOutput, Unpack};
 pub use pegasus::PegasusProgram;
 pub use views::{Analyzer, Report, Section, Simulate, Statistics, Status, TimeOf, TimeStep};
 
@@ -50,6 +52,8 @@ pub enum Command {
     Report(Report),
     /// Print the output of a task, during or after its run
     Log(Log),
+    /// Make the two files of each attempt from packed output
+    Unpack(Unpack),
     /// Show the hosts of a running workflow, or let one of them go
     Nodes(Nodes),
     /// Say why a task of a running workflow waits
@@ -276,6 +280,17 @@ pub struct Execution {
     /// Write the database for statistics, analyzer and dashboard during the run
     #[arg(long)]
     pub stampede: bool,
+    /// Write the output of tasks to a few files with indexes instead of two files for each attempt
+    #[arg(
+        long,
+        value_name = "WHEN",
+        value_enum,
+        default_value_t = PackedOutput::Auto,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "always"
+    )]
+    pub packed_output: PackedOutput,
     /// Command for the shell at the end of the run, however it ends. PMC_RESULT is success, failure or
     /// interrupted; PMC_EXIT_CODE, PMC_WORKFLOW, PMC_RUN_DIR, PMC_SUBMIT_DIR, PMC_TASKS, PMC_TASKS_DONE and
     /// PMC_TASKS_FAILED say more

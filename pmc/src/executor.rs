@@ -23,6 +23,9 @@ use crate::text;
 /// The program of agents.
 const EXECUTOR: &str = "pegasus-mpi-cluster";
 
+/// Tasks above which their output is packed.
+const MANY_TASKS: usize = 10_000;
+
 /// Verbosity of agents that print only errors.
 const QUIET: i32 = -2;
 
@@ -60,15 +63,18 @@ impl Ended {
     }
 }
 
-/// Runs a DAG until it is done or a signal ends the run.
+/// Runs a DAG with this number of tasks until it is done or a signal ends the run.
 pub fn run(
-    dag: &Path,
+    (dag, tasks): (&Path, usize),
     execution: &cli::Execution,
     environment: Vec<(OsString, OsString)>,
     log: bool,
     observer: &mut (dyn FnMut(&RunEvent<'_>) + Send),
 ) -> Result<Ended, Failure> {
-    let setting = local_run(dag, execution, environment);
+    let mut setting = local_run(dag, execution, environment);
+    if is_packed(dag, tasks, execution.packed_output) {
+        setting.options.stdio = Stdio::Packed;
+    }
     let interrupt = Arc::new(Interrupt::new());
     let stop = Arc::clone(&interrupt);
     let _guard = signals::Guard::new(move |signal| stop.raise(signal))
@@ -192,6 +198,16 @@ fn run_on(
         ..AgentOptions::new(&options.dag, WorkerSettings::new(&worker, &directory))
     };
     Ok(AgentRun { options, agents })
+}
+
+/// Returns whether the output of tasks goes into packs.
+fn is_packed(dag: &Path, tasks: usize, when: cli::PackedOutput) -> bool {
+    match when {
+        cli::PackedOutput::Always => true,
+        cli::PackedOutput::Never => false,
+        // Commands of notifications read the files.
+        cli::PackedOutput::Auto => tasks > MANY_TASKS && !has_notifications(dag),
+    }
 }
 
 /// Returns whether a plan asks for notifications. The planner always writes their file.

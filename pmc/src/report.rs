@@ -5,6 +5,7 @@ use std::path::Path;
 
 pub use pmc_monitor::failure::LastAttempt;
 use pmc_monitor::failure::{FailedTask, explain};
+use pmc_packed::TaskOutput;
 
 use crate::kinds::{Job, Kind};
 use crate::summary::Tally;
@@ -44,12 +45,13 @@ pub fn tallies<'a>(
 
 /// Explains the failed tasks.
 pub fn failures(submit: &Path, observed: &Observed) -> Vec<FailedTask> {
+    let mut output = TaskOutput::new(submit);
     observed
         .failed
         .iter()
         .map(|last| {
             let attempts = observed.attempts.get(&last.task).copied().unwrap_or(1);
-            let mut failure = explain(submit, last, attempts);
+            let mut failure = explain(&mut output, last, attempts);
             if let Some(note) = observed.notes.get(&last.task) {
                 failure.note = Some(note.clone());
             }

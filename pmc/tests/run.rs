@@ -367,7 +367,7 @@ fn a_site_catalog_and_properties_of_a_cluster_are_respected() {
     );
     place.write(
         "pegasus.properties",
-        "pegasus.data.configuration = condorio\npegasus.code.generator = Condor\nenv.HERE = SOMEWHERE\n",
+        "pegasus.code.generator = Condor\nenv.HERE = SOMEWHERE\n",
     );
     let here = format!("-Denv.HERE={}", place.path().display());
     let finished = place.run(["run", &here, "workflow.yml"]);
@@ -375,7 +375,7 @@ fn a_site_catalog_and_properties_of_a_cluster_are_respected() {
     assert!(
         finished
             .stderr()
-            .contains("pmc: pegasus.data.configuration=condorio is ignored: it is sharedfs on one machine\n"),
+            .contains("pmc: pegasus.code.generator=Condor is ignored: it is PMC on one machine\n"),
         "{}",
         finished.stderr()
     );

@@ -49,7 +49,9 @@ impl RawArgs {
         if self.no_resource_log {
             options.resource_log = None;
         }
-        options.stdio = if self.per_task_stdio {
+        options.stdio = if self.packed_output {
+            Stdio::Packed
+        } else if self.per_task_stdio {
             Stdio::PerTask
         } else {
             Stdio::Merged {

@@ -208,6 +208,12 @@ pub const OPTIONS: &[OptionSpec] = &[
     )
     .additional(),
     flag(
+        "packed-output",
+        set_packed_output,
+        "Write the tasks' stdout/stderr to a few files with indexes, in packed-output/",
+    )
+    .additional(),
+    flag(
         "stampede",
         set_stampede,
         "Write the STAMPEDE database during the run",
@@ -273,7 +279,7 @@ pub const OPTIONS: &[OptionSpec] = &[
         "bad-host-limit",
         "N",
         agents::set_bad_host_limit,
-        "Set a host aside if N tasks in a row failed there and succeeded elsewhere; 0: never [default: 3]",
+        "Set a host aside on which N tasks in a row failed that succeed elsewhere [default: 3]",
     )
     .additional(),
     value(
@@ -471,6 +477,11 @@ fn set_max_wall_time(args: &mut RawArgs, value: &OsStr) -> Set {
 
 fn set_monitord_hack(args: &mut RawArgs) {
     args.monitord_hack = true;
+    args.per_task_stdio = true;
+}
+
+fn set_packed_output(args: &mut RawArgs) {
+    args.packed_output = true;
     args.per_task_stdio = true;
 }
 

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use pmc_dag::rescue::RescueError;
 use pmc_dag::{DagError, reason};
+use pmc_packed::PacksError;
 
 use super::position::Position;
 use crate::durability::forward_journal::JournalError;
@@ -38,6 +39,8 @@ pub(crate) enum Kind {
     Rescue(RescueError),
     #[error(transparent)]
     Log(#[from] LogError),
+    #[error("Unable to continue the packed output of tasks: {0}")]
+    Packs(#[from] PacksError),
     #[error(transparent)]
     TooManyFiles(#[from] TooManyFiles),
     #[error(transparent)]

@@ -16,6 +16,7 @@ mod events;
 
 mod memory;
 mod nodes;
+mod numbers;
 mod outbox;
 mod position;
 mod report;
@@ -196,6 +197,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
     ) -> Self {
         let mut out = DriverOutbox::new(transport, setup.logs, setup.dag, observer, &options.dag);
         out.reporter = setup.reporter;
+        out.numbers = setup.numbers;
         let begin = setup.begin;
         let deadline = options.wall_limit().and_then(|limit| begin.at.checked_add(limit));
         out.notes_ends = options.bad_host_limit > 0 && out.transport.is_dynamic();

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use pmc_dag::{Dag, Request, TaskId};
 
 use super::bad_hosts::AttemptEnd;
+use super::numbers::AttemptNumbers;
 use super::report::Failure;
 use super::{MemoryExcess, Observer, RunEvent, TaskEnd};
 use crate::database::OutcomeReporter;
@@ -32,6 +33,8 @@ pub(super) struct DriverOutbox<'a, T> {
     raised: BTreeMap<TaskId, u64>,
     /// Hosts of the workers, for messages of the level trace.
     pub(super) hosts: BTreeMap<Rank, String>,
+    /// Set if the output of attempts goes into packs.
+    pub(super) numbers: Option<AttemptNumbers>,
     /// Attempts that have ended, if somebody wants to know.
     pub(super) ends: Vec<AttemptEnd>,
     pub(super) notes_ends: bool,
@@ -58,6 +61,7 @@ impl<'a, T> DriverOutbox<'a, T> {
             memory_excess: MemoryExcess::default(),
             raised: BTreeMap::new(),
             hosts: BTreeMap::new(),
+            numbers: None,
             ends: Vec::new(),
             notes_ends: false,
             dag_file,
@@ -105,7 +109,11 @@ impl<'a, T> DriverOutbox<'a, T> {
 }
 
 impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
-    fn send(&mut self, to: Rank, message: ToWorker) {
+    fn send(&mut self, to: Rank, mut message: ToWorker) {
+        if let (ToWorker::Run(assignment), Some(numbers)) = (&mut message, &self.numbers) {
+            let task = self.dag.find(&assignment.name);
+            assignment.packed = task.map(|task| numbers.of(task));
+        }
         if let Err(error) = self.transport.send(to, message) {
             self.error.get_or_insert(error);
         }
@@ -114,6 +122,11 @@ impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
     fn record(&mut self, record: Record<'_>) {
         // The reporter must know of an end before the log is written, which `flush` does later.
         self.logs.record(&record);
+        if let (Record::Queued(task, _) | Record::Adopted(task, _), Some(numbers)) =
+            (&record, &mut self.numbers)
+        {
+            numbers.submitted(*task);
+        }
         let name = |task| String::from_utf8_lossy(self.dag.name(task));
         match record {
             Record::Resources { .. } | Record::Capacity { .. } => {}

@@ -7,6 +7,7 @@ use chrono::{DateTime, FixedOffset, Local};
 use nix::sys::resource::{Resource, getrlimit};
 use pmc_dag::Dag;
 
+use super::numbers::AttemptNumbers;
 use super::{RunError, durability};
 use crate::database::{self, OutcomeReporter};
 use crate::durability::forwarding::Forwarding;
@@ -33,6 +34,8 @@ pub(super) struct Setup {
     pub(super) dag: Arc<Dag>,
     pub(super) master: Master,
     pub(super) logs: Logs,
+    /// Set if the output of attempts goes into packs.
+    pub(super) numbers: Option<AttemptNumbers>,
     pub(super) forwarding: Forwarding,
     pub(super) syncer: Option<Syncer>,
     pub(super) reporter: Option<OutcomeReporter>,
@@ -71,7 +74,8 @@ impl Setup {
         let max_open = shared_files::max_open(options.max_fds, limit)?;
         tracing::info!("Setting max cached files = {max_open}");
         tracing::info!("Master starting with {} workers", transport.workers());
-        logs.start(options, &done)?;
+        let numbers = AttemptNumbers::new(options, &dag)?;
+        logs.start(options, &done, numbers.is_some())?;
         logs.flush()?;
         durability::end_recovery(recovered, &mut logs)?;
         let syncer = durability::start_syncer(options, &logs)?;
@@ -96,6 +100,7 @@ impl Setup {
             dag,
             master,
             logs,
+            numbers,
             forwarding: durability::forwarding(options, max_open),
             syncer,
             reporter: None,

@@ -16,12 +16,8 @@ use rustc_hash::FxHashMap;
 
 use crate::worker::fill_numbers;
 
-/// Creates an empty output file for each submission in the log without one, of tasks that are not done. A log
-/// that is missing or not a regular file has no submissions.
+/// Creates an empty output file for each submission in the log without one, of tasks that are not done.
 pub(super) fn fill(log: &Path, dag_file: &Path, dag: &Dag, done: &DoneSet) -> io::Result<()> {
-    if !log.metadata().is_ok_and(|data| data.is_file()) {
-        return Ok(());
-    }
     for (task, number) in submissions(log, dag)? {
         if !done.contains(task) {
             fill_numbers(dag_file, dag.name(task), number)?;
@@ -30,8 +26,12 @@ pub(super) fn fill(log: &Path, dag_file: &Path, dag: &Dag, done: &DoneSet) -> io
     Ok(())
 }
 
-/// Returns the number of submissions of each task.
-fn submissions(log: &Path, dag: &Dag) -> io::Result<FxHashMap<TaskId, u32>> {
+/// Returns the number of submissions of each task in a log. A log that is missing or not a regular file has
+/// none.
+pub(crate) fn submissions(log: &Path, dag: &Dag) -> io::Result<FxHashMap<TaskId, u32>> {
+    if !log.metadata().is_ok_and(|data| data.is_file()) {
+        return Ok(FxHashMap::default());
+    }
     let mut reader = BufReader::with_capacity(1 << 16, File::open(log)?);
     let mut counts = FxHashMap::default();
     let mut line = Vec::new();

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use attempts::submissions;
 use clock::Clock;
 pub use file::LogError;
 use file::LogFile;
@@ -96,13 +97,14 @@ impl Logs {
         })
     }
 
-    /// Opens the logs for monitoring and writes their first lines. To be called when the run can no longer be
-    /// refused. Waits less than a second if the previous run ended in the current one.
+    /// Opens the logs for monitoring and writes their first lines. To be called when the run can no longer
+    /// be refused. Waits less than a second if the previous run ended in the current one. `is_packed`: the
+    /// output of attempts goes into packs.
     ///
     /// # Errors
     /// A file cannot be opened.
-    pub fn start(&mut self, options: &Options, done: &DoneSet) -> Result<(), LogError> {
-        if let (Stdio::PerTask, Some(log)) = (&options.stdio, &options.dagman_log) {
+    pub fn start(&mut self, options: &Options, done: &DoneSet, is_packed: bool) -> Result<(), LogError> {
+        if let (false, Stdio::PerTask, Some(log)) = (is_packed, &options.stdio, &options.dagman_log) {
             attempts::fill(log, &options.dag, &self.dag, done).map_err(|source| LogError {
                 action: "Error continuing DAGMan log",
                 path: log.clone(),

@@ -12,7 +12,7 @@ use thiserror::Error;
 use super::{ToMaster, ToWorker};
 
 /// Version of the encoding.
-const VERSION: u8 = 9;
+const VERSION: u8 = 10;
 
 /// Directions.
 const TO_MASTER: u8 = 1;
@@ -174,7 +174,11 @@ mod tests {
         let texts = (bytes(), proptest::option::of(bytes()), bytes());
         let resources = (any::<u64>(), any::<u32>(), numbers(), numbers());
         let limit = proptest::option::of(durations());
-        let messages = (vec(bytes(), 0..3), vec(bytes(), 0..3));
+        let messages = (
+            vec(bytes(), 0..3),
+            vec(bytes(), 0..3),
+            proptest::option::of(any::<u32>()),
+        );
         let run = (
             any::<u64>(),
             texts,
@@ -187,7 +191,7 @@ mod tests {
                 |(submit, (name, id, command), resources, runtime_limit, forwards, messages)| {
                     let (memory_mb, cpus, cpu_set, gpu_set) = resources;
                     let (pipe_forwards, file_forwards) = forwards;
-                    let (failure_messages, success_messages) = messages;
+                    let (failure_messages, success_messages, packed) = messages;
                     ToWorker::Run(Box::new(Assignment {
                         submit: SubmitId(submit),
                         name,
@@ -200,6 +204,7 @@ mod tests {
                         runtime_limit,
                         pipe_forwards,
                         file_forwards,
+                        packed,
                         failure_messages,
                         success_messages,
                     }))

@@ -256,6 +256,9 @@ pub struct Assignment {
     pub pipe_forwards: Vec<(Vec<u8>, Vec<u8>)>,
     /// `-F SRC=DEST` of the task.
     pub file_forwards: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Set if the output of the attempt goes into the pack of the worker: how often the task was submitted
+    /// before, over all runs of the DAG.
+    pub packed: Option<u32>,
     /// `--failure-message` of the task.
     pub failure_messages: Vec<Vec<u8>>,
     /// `--success-message` of the task.

@@ -81,6 +81,7 @@ impl Master {
             runtime_limit: line.runtime_limit,
             pipe_forwards: line.pipe_forwards.to_vec(),
             file_forwards: line.file_forwards.to_vec(),
+            packed: None,
             failure_messages: line.failure_messages.to_vec(),
             success_messages: line.success_messages.to_vec(),
         }

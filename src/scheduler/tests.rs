@@ -251,6 +251,7 @@ fn an_assignment_has_everything_of_the_task_line() {
             runtime_limit: Some(Duration::from_millis(1500)),
             pipe_forwards: vec![(b"A".to_vec(), b"/a".to_vec())],
             file_forwards: vec![(b"s".to_vec(), b"/d".to_vec())],
+            packed: None,
             failure_messages: Vec::new(),
             success_messages: Vec::new(),
         }

@@ -44,6 +44,8 @@ pub(super) enum WorkerError {
         path: PathBuf,
         source: io::Error,
     },
+    #[error("unable to open the pack for the output of tasks: {}: {}", .path.display(), reason(.source))]
+    OpenPack { path: PathBuf, source: io::Error },
     #[error("Unable to wait for a task: {}", reason(.0))]
     Wait(io::Error),
     #[error(transparent)]

@@ -200,6 +200,7 @@ mod tests {
             runtime_limit: None,
             pipe_forwards: Vec::new(),
             file_forwards: Vec::new(),
+            packed: None,
             failure_messages: Vec::new(),
             success_messages: Vec::new(),
         }))

@@ -12,6 +12,7 @@ mod launch;
 mod memory;
 mod messages;
 mod output_check;
+mod packing;
 mod process;
 mod program;
 mod runner;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use chrono::Local;
 use monitord_compat::cluster_record::TaskRecord;
 use pmc_dag::{reason, words};
+use pmc_packed::Pack;
 use pmc_spawn::Spawner;
 
 use super::attempt::{Attempt, Ending};
@@ -23,6 +24,7 @@ use super::kill::KillSwitch;
 use super::launch::TaskLaunch;
 use super::memory::{self, Facts, OomKills};
 use super::output_check::OutputCheck;
+use super::packing;
 use super::process::Process;
 use super::stdio::{self, TaskFiles};
 use super::task_server::TaskServerClient;
@@ -41,6 +43,8 @@ pub(super) struct Runner {
     input: File,
     /// Files of all tasks; `None` if each attempt has its own.
     shared_files: Option<TaskFiles>,
+    /// The pack with the output of attempts, once one of them is packed.
+    pack: Option<Pack>,
     /// Keeps other runs away from `shared_files`.
     _lock: Option<File>,
     /// Variables that tasks inherit.
@@ -84,6 +88,7 @@ impl Runner {
             host_rank: 0,
             input,
             shared_files,
+            pack: None,
             _lock: lock,
             spawner: Spawner::new(),
             host_script: None,
@@ -136,6 +141,11 @@ impl Runner {
             Err(AttemptError::Failure(failure)) => Err(failure),
             Err(AttemptError::NotStarted(error)) => {
                 tracing::error!("Task {name}: {error}");
+                if let (Some(number), Some(pack)) = (task.packed, &mut self.pack) {
+                    // As the empty files of such an attempt.
+                    let streams = [&self.input, &self.input];
+                    packing::append(pack, task, (number, 0), streams, &[])?;
+                }
                 Ok(TaskResult {
                     submit: task.submit,
                     outcome: Outcome::new(EXECUTOR_FAILURE, Duration::ZERO),
@@ -150,7 +160,7 @@ impl Runner {
         let files = if let Some(shared) = &self.shared_files {
             shared
         } else {
-            own_files = stdio::open_task(&self.options.dag, &task.name)?;
+            own_files = open_own(task, &self.options, self.rank, &mut self.pack)?;
             &own_files
         };
         let words = words::split(&task.command);
@@ -215,10 +225,8 @@ impl Runner {
         };
         let mut outcome = Outcome::new(status, runtime);
         outcome.memory = self.memory_use(task, &ending);
-        let record_bytes = write_record(files, &record)?;
-        if self.options.report_quiet && files.hold_only(record_bytes) {
-            outcome.quiet = quiet_attempt(&record, files.number);
-        }
+        let quiet = keep_record(task, &record, files, &mut self.pack)?;
+        outcome.quiet = quiet.filter(|_| self.options.report_quiet);
         Ok(TaskResult {
             submit: task.submit,
             outcome,
@@ -240,18 +248,49 @@ impl Runner {
     }
 }
 
-/// Appends the record to the task's standard output. Returns its length.
-fn write_record(files: &TaskFiles, record: &TaskRecord<'_>) -> Result<usize, Failure> {
+/// Opens the streams of an attempt that has its own, and the pack for them if it has an entry there.
+fn open_own(
+    task: &Assignment,
+    options: &WorkerOptions,
+    rank: Rank,
+    pack: &mut Option<Pack>,
+) -> Result<TaskFiles, AttemptError> {
+    if task.packed.is_none() {
+        return Ok(stdio::open_task(&options.dag, &task.name)?);
+    }
+    if pack.is_none() {
+        *pack = Some(packing::open(options, rank).map_err(Failure::from)?);
+    }
+    Ok(packing::open_streams(options)?)
+}
+
+/// Appends the record to the task's standard output; and both streams to the pack, if the attempt has an
+/// entry there. Returns what the master needs to know about an attempt without output.
+fn keep_record(
+    task: &Assignment,
+    record: &TaskRecord<'_>,
+    files: &TaskFiles,
+    pack: &mut Option<Pack>,
+) -> Result<Option<QuietAttempt>, Failure> {
     let mut text = Vec::with_capacity(256 + record.name.len() + record.app.len());
     record.write(&mut text);
-    (&files.out)
-        .write_all(&text)
-        .map_err(|source| WorkerError::WriteRecord {
-            task: String::from_utf8_lossy(record.name).into_owned(),
-            path: files.out_path.clone(),
-            source,
-        })?;
-    Ok(text.len())
+    // The record is in the pack only.
+    let (number, alone) = if let (Some(number), Some(pack)) = (task.packed, pack) {
+        let start_ms = u64::try_from(record.start_ms()).unwrap_or(0);
+        packing::append(pack, task, (number, start_ms), [&files.out, &files.err], &text)?;
+        (number, 0)
+    } else {
+        (&files.out)
+            .write_all(&text)
+            .map_err(|source| WorkerError::WriteRecord {
+                task: String::from_utf8_lossy(record.name).into_owned(),
+                path: files.out_path.clone(),
+                source,
+            })?;
+        (files.number, text.len())
+    };
+    let is_quiet = files.hold_only(alone);
+    Ok(is_quiet.then(|| quiet_attempt(record, number)).flatten())
 }
 
 /// Returns what the master needs to know about an attempt without output. `None` if the record quotes a

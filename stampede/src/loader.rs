@@ -1,12 +1,14 @@
 //! Turns the states of a run, in their order, into rows of the database.
 //!
-//! The caller reports the states from a log and decides when to commit. Only attempts that have not ended are
-//! in memory; everything else is looked up in the database. So memory does not grow with the run, and a
-//! restarted loader needs the database only.
+//! The caller reports the states from a log and decides when to commit. Only attempts that have not ended
+//! are in memory; everything else is looked up in the database. So memory does not grow with the run, and a
+//! restarted loader needs the database only. Of packed output, the loader knows where the entries are that
+//! it has not read yet.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use pmc_packed::TaskOutput;
 use rustc_hash::FxHashMap;
 
 use crate::error::{LoadError, Notice};
@@ -56,6 +58,7 @@ pub struct Loader {
     store: Box<dyn Store>,
     log: StateLog,
     workflow: Workflow,
+    output: TaskOutput,
     /// Attempts that have begun and not ended, by job.
     attempts: FxHashMap<String, Attempt>,
     /// `None` if the store takes attempts when they are submitted.
@@ -121,6 +124,7 @@ impl Loader {
             notes_ends: false,
             store,
             log,
+            output: TaskOutput::new(&workflow.dir),
             workflow,
         })
     }

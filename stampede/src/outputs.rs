@@ -1,9 +1,10 @@
-//! The output files of an attempt: `JOB.out.NNN` and `JOB.err.NNN`.
+//! The output of an attempt: in the files `JOB.out.NNN` and `JOB.err.NNN`, or in a pack.
 
-use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use monitord_compat::job_output_reader::JobOutput;
+use pmc_packed::{Channel, TaskOutput};
 
 use crate::text;
 
@@ -24,8 +25,22 @@ const MAX_CANDIDATES: u32 = 1000;
 /// # Errors
 /// The file cannot be read.
 pub fn read(path: &Path) -> io::Result<String> {
-    let mut file = pmc_files::open(path)?;
+    let file = pmc_files::open(path)?;
     let size = file.metadata()?.len();
+    read_from(file, size)
+}
+
+/// Like [`read`], for a stream of an attempt.
+///
+/// # Errors
+/// There is no such stream, or it cannot be read.
+pub fn read_stream(output: &mut TaskOutput, job: &str, channel: Channel, number: u32) -> io::Result<String> {
+    let stream = output.open(job.as_bytes(), channel, number)?;
+    let size = stream.size()?;
+    read_from(stream, size)
+}
+
+fn read_from(mut file: impl Read + Seek, size: u64) -> io::Result<String> {
     let mut bytes = Vec::new();
     if size <= MAX_SIZE {
         file.read_to_end(&mut bytes)?;
@@ -68,16 +83,22 @@ pub struct Found {
     pub output: io::Result<(String, JobOutput)>,
 }
 
-/// Finds and reads the output of an attempt of `job` in `dir`. `expected` is the number that its files should
+/// Finds and reads the output of an attempt of `job`. `expected` is the number that its files should
 /// have, `last_used` the number of an earlier attempt.
 ///
 /// The number is uncertain: a new log does not know earlier attempts, whose files may still exist, and an
 /// attempt that was lost with its host may have left no file. So a file whose record contradicts the log is
 /// skipped if a later one fits.
 #[must_use]
-pub fn find(dir: &Path, job: &str, expected: u32, last_used: Option<u32>, log: LogFacts) -> Found {
-    let load = |number| {
-        let text = read(&dir.join(name(job, "out", number)))?;
+pub fn find(
+    place: &mut TaskOutput,
+    job: &str,
+    expected: u32,
+    last_used: Option<u32>,
+    log: LogFacts,
+) -> Found {
+    let mut load = |number| {
+        let text = read_stream(place, job, Channel::Out, number)?;
         let output = JobOutput::read(&text);
         io::Result::Ok((text, output))
     };
@@ -165,7 +186,7 @@ mod tests {
                 status,
                 submitted: Some(MIDNIGHT + second),
             };
-            let found = find(dir.path(), "a", expected, None, log);
+            let found = find(&mut TaskOutput::new(dir.path()), "a", expected, None, log);
             found.output.is_ok().then_some(found.number)
         };
         assert_eq!(found(0, 0, 0), None);

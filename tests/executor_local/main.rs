@@ -5,6 +5,7 @@
 mod control;
 mod memory;
 mod output;
+mod packed;
 mod resuming;
 mod stopping;
 

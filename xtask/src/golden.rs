@@ -31,7 +31,10 @@ fn kind(archive: &Archive, folder: &Path) -> Result<&'static str> {
     Ok(if archive.get("np").is_some() && has_below("expected") {
         "executor"
     } else if has_below("input") && has_below("expected") {
-        "planner"
+        match archive.get("setup") {
+            Some(_) => "planner-lite",
+            None => "planner",
+        }
     } else if has_below("executed") && archive.get("expected.json").is_some() {
         "stampede"
     } else {

@@ -30,6 +30,9 @@ pub fn result_text(planned: &Planned) -> String {
     if let Some(size) = &planned.batch_size {
         text.push_str(&format!("Batch job:        {size}\n"));
     }
+    if let Some(files) = &planned.run_files {
+        text.push_str(&format!("Files of a run:   {files}\n"));
+    }
     match &planned.shell {
         Some(script) => text.push_str(&format!("To run it:        {}\n", script.display())),
         None => text.push_str(&format!(

@@ -7,7 +7,6 @@ use super::{CONDOR, Key, off, on, on_for};
 const CREDENTIALS: &str = "credentials are not copied; profiles of the namespace env name their files";
 const DAGMAN: &str = "there is no DAGMan, the executor runs the jobs";
 const GLOBUS: &str = "there is no Globus, the executor starts the tasks";
-const LITE: &str = "jobs share the work directory, so none runs under PegasusLite";
 const SCRIPTS: &str = "there is no DAGMan that starts scripts before and after jobs";
 
 /// The keys of each namespace, sorted by name. Old names stand in [`OLD_KEYS`](crate::profiles).
@@ -42,7 +41,7 @@ const PEGASUS_KEYS: &[Key] = &[
     off("container.*", "", "jobs with containers are refused"),
     on("cores", "task option `-c`, the number of CPUs; default 1"),
     on("create.dir", "kickstart creates the directory in which the job works"),
-    off("data.configuration", "sharedfs", "tasks share a file system"),
+    on("data.configuration", "how the job gets its files: sharedfs, nonsharedfs, condorio"),
     off("diskspace", "",
         "tasks write into the work directory, which they share and no host owns; the clean-up strategy constraint limits \
         its use"),
@@ -72,7 +71,7 @@ const PEGASUS_KEYS: &[Key] = &[
     on("nodes", "nodes of the batch job, for a site"),
     on("nosymlink", "inputs are copied also with pegasus.transfer.links"),
     off("pegasus_credentials", "", CREDENTIALS),
-    off("pegasus_lite_env_source", "", LITE),
+    on("pegasus_lite_env_source", "script of sh that sets the environment of jobs with directories of their own"),
     on("pmc_arguments", "the same as pmc_task_arguments"),
     on("pmc_more_memory",
         "task option `--more-memory`: factor for the memory of the next attempt after one that ran out of memory"),
@@ -97,12 +96,12 @@ const PEGASUS_KEYS: &[Key] = &[
     off("style", "", "it says how HTCondor submits a job; all tasks run in one batch job"),
     off("tag", "", "there are no jobs of type decaf"),
     on("transfer.arguments", "options of pegasus-transfer"),
-    off("transfer.lite.arguments", "", LITE),
-    off("transfer.lite.threads", "", LITE),
+    on("transfer.lite.arguments", "options of pegasus-transfer in jobs with directories of their own"),
+    on("transfer.lite.threads", "parallel transfers in jobs with directories of their own; default 1"),
     off("transfer.proxy", "false", CREDENTIALS),
     on("transfer.threads", "files that pegasus-transfer moves at the same time"),
     off("type", "", "there are no jobs of type decaf"),
-    off("wntmp", "", LITE),
+    on("wntmp", "directory of the node in which jobs have directories of their own"),
     on("workdir", "work directory of a site; refused for a job"),
     off("x509_user_proxy", "", CREDENTIALS),
 ];

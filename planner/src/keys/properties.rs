@@ -1,6 +1,6 @@
 //! The properties.
 
-use super::{BYPASS, CONDOR, Key, copied, off, old, on, refused};
+use super::{CONDOR, Key, copied, off, old, on, refused};
 
 const CREDENTIALS: &str = "credentials are not copied; profiles of the namespace env name their files";
 const NO_NETWORK: &str = "the planner loads nothing from the network; put the sites into the site catalog";
@@ -19,6 +19,9 @@ pub const PROPERTIES: &[Key] = &[
     on("pegasus.batch.node.cpus", "CPUs of a node; like `--node-cpus`"),
     on("pegasus.batch.node.memory", "memory of a node; like `--node-memory`"),
     on("pegasus.batch.nodes", "nodes of the batch job; like `--nodes`"),
+    on("pegasus.batch.output",
+        "output of tasks: `files`, `packed`, or `auto`: packed for more than 10,000 tasks if the executor loads the \
+         database"),
     on("pegasus.batch.ppn", "processes on each node; like `--ntasks-per-node`"),
     on("pegasus.batch.queue", "queue of the batch job; like `--queue`"),
     on("pegasus.batch.scheduler", "schedulers that get a batch script; like `--batch`"),
@@ -77,15 +80,18 @@ pub const PROPERTIES: &[Key] = &[
     off("pegasus.condor.*", "", CONDOR),
     off("pegasus.credential.encrypt", "", "files do not pass through HTCondor"),
     old("pegasus.dashboard.output", "pegasus.catalog.master.url"),
-    refused("pegasus.data.configuration", "`sharedfs` (default)"),
+    on("pegasus.data.configuration",
+        "how jobs get their files: sharedfs (default), nonsharedfs, condorio (nonsharedfs with the staging site local)"),
     on("pegasus.data.reuse.scope", "jobs that need not run if their outputs exist: full, partial, none"),
     old("pegasus.dir.create", "pegasus.dir.create.strategy"),
     off("pegasus.dir.create.impl", "defaultimplementation", "pegasus-transfer creates directories"),
     on("pegasus.dir.create.strategy",
         "which jobs wait for the work directory: Minimal, Tentacles, HourGlass"),
     on("pegasus.dir.exec", "work directory below that of the site"),
-    off("pegasus.dir.staging.mapper", "flat",
-        "jobs find their files in the work directory by name, so files lie there by name"),
+    on("pegasus.dir.staging.mapper",
+        "layout of staged files with nonsharedfs: Hashed (default), Flat; with sharedfs always Flat"),
+    on("pegasus.dir.staging.mapper.hashed.levels", "levels of directories of the mapper Hashed"),
+    on("pegasus.dir.staging.mapper.hashed.multiplier", "places that a job takes in the mapper Hashed"),
     off("pegasus.dir.storage", "", "the site catalog or `--output-dir` says where outputs are kept"),
     on("pegasus.dir.storage.deep", "outputs in a directory of their workflow"),
     on("pegasus.dir.storage.mapper", "places of outputs: Flat, Fixed, Hashed, Replica"),
@@ -174,7 +180,8 @@ pub const PROPERTIES: &[Key] = &[
     off("pegasus.transfer.*.priority", "", "transfers have the condor::priority of their jobs"),
     on("pegasus.transfer.*.remote.sites",
         "sites whose transfer jobs run on the site: for `*`, `stagein`, `inter`, `stageout`"),
-    off("pegasus.transfer.bypass.input.staging", "false", BYPASS),
+    on("pegasus.transfer.bypass.input.staging",
+        "with nonsharedfs, jobs fetch inputs from their own locations instead of the staging site"),
     off("pegasus.transfer.container.onhost", "", "jobs with containers are refused"),
     on("pegasus.transfer.disable.chmod.sites", "sites on which staged programs need no `chmod`"),
     off("pegasus.transfer.force", "false", TRANSFER),

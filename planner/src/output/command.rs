@@ -11,6 +11,7 @@ use std::fmt::Write as _;
 use pmc_dag::write::TaskLine;
 
 use crate::exec::{JobId, Setup, SetupId, SiteId, Task};
+use crate::refine::programs::default_program;
 use crate::refine::settings::Generator;
 
 use super::lists::suffix;
@@ -19,10 +20,11 @@ use super::{Plan, limits};
 
 use arguments::{argument_words, arguments};
 use places::{has_input_file, has_outputs, input, needs_no_work_dir, part};
-use quoting::{push_word, spaced};
+use quoting::spaced;
 
 pub(crate) use arguments::doubt;
 pub(crate) use places::{creates_work_dir, work_dir};
+pub(super) use quoting::push_word;
 pub(crate) use quoting::{quote, shell_quote};
 
 /// Parts of the TASK line of one job.
@@ -92,6 +94,15 @@ impl Command {
     }
 }
 
+/// The first program of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Called {
+    /// Kickstart.
+    Kickstart,
+    /// A launcher, or the program itself.
+    Program,
+}
+
 /// Parts shared by the commands of jobs with the same key.
 #[derive(Debug)]
 struct CommonParts {
@@ -134,11 +145,29 @@ impl Commands {
         id: JobId,
         command: &mut Command,
     ) -> Result<(), Vec<String>> {
+        self.fill_task(plan, id, command)?;
+        if plan.exec.is_lite(plan.job(id)) {
+            lite(plan, id, command);
+        }
+        Ok(())
+    }
+
+    /// As [`Self::fill`], but the command of a job with a directory of its own is what runs in that
+    /// directory.
+    ///
+    /// # Errors
+    /// Invalid profiles; each message names the job.
+    pub(super) fn fill_task(
+        &mut self,
+        plan: &Plan<'_>,
+        id: JobId,
+        command: &mut Command,
+    ) -> Result<Called, Vec<String>> {
         let job = plan.job(id);
         command.clear();
         if let Task::Cluster(..) = job.task {
             *command = super::cluster::command(plan, id)?;
-            return Ok(());
+            return Ok(Called::Program);
         }
         let setup = &plan.exec.setups[job.setup];
         let mut problems = Vec::new();
@@ -192,11 +221,13 @@ impl Commands {
         } else {
             bare(plan, id, setup, arguments, command);
         }
-        if problems.is_empty() {
-            Ok(())
-        } else {
-            Err(problems)
+        if !problems.is_empty() {
+            return Err(problems);
         }
+        Ok(match launcher {
+            None if wrapped && !names_kickstart(plan, id) => Called::Kickstart,
+            _ => Called::Program,
+        })
     }
 
     /// Returns the index of the common parts of a job's command, `None` if there are problems.
@@ -247,7 +278,9 @@ impl CommonParts {
         let _ = write!(place, "-R {} ", quote(&plan.sites.get(job.site).name));
         let option = if creates_work_dir(plan, id) { "-W" } else { "-w" };
         // The script of the generator Shell changes into an existing directory itself.
-        if option == "-W" || !is_called_by_script(plan, id) {
+        if plan.exec.is_lite(job) {
+            // It is there.
+        } else if option == "-W" || !is_called_by_script(plan, id) {
             let _ = write!(place, " {option} {} ", quote(work_dir(plan, id)));
         }
         if plan.settings.set_xbit && setup.staged {
@@ -287,13 +320,37 @@ impl CommonParts {
     }
 }
 
+/// Replaces the program of a command by the one that runs it in a directory of its own.
+fn lite(plan: &Plan<'_>, id: JobId, command: &mut Command) {
+    command.program = quote(&format!("{}/pegasus-lite", plan.own_tools)).into_owned();
+    command.stdin = None;
+    command.arguments = match part(plan, id) {
+        Some((at, length)) => {
+            let file = format!(
+                "{}/{}",
+                plan.submit,
+                super::lists::WorkLists::file_name(&plan.base)
+            );
+            format!("--part {at}:{length} {}", quote(&file))
+        }
+        None => quote(&plan.job_file(id, suffix(plan, id))).into_owned(),
+    };
+}
+
 /// Returns whether the script of the generator Shell starts a job directly, not through a cluster.
 fn is_called_by_script(plan: &Plan<'_>, id: JobId) -> bool {
     plan.settings.generator == Generator::Shell && !plan.is_member(id)
 }
 
-/// Known wrappers. PegasusLite is ignored, since jobs share the work directory.
-const WRAPPERS: &[&str] = &["", "Kickstart", "None", "NoGridStart", "PegasusLite"];
+/// Known wrappers. PegasusLite is ignored: the data configuration decides about it.
+const WRAPPERS: &[&str] = &[
+    "",
+    "Kickstart",
+    "None",
+    "NoGridStart",
+    "PegasusLite",
+    "PegasusLite.None",
+];
 
 /// Returns whether kickstart wraps the program.
 pub(crate) fn is_wrapped(plan: &Plan<'_>, id: JobId) -> bool {
@@ -305,7 +362,8 @@ pub(crate) fn is_wrapped(plan: &Plan<'_>, id: JobId) -> bool {
 /// Returns whether a value of the profile `gridstart` means that no kickstart wraps the program.
 pub(crate) fn is_no_wrapper(gridstart: &str) -> bool {
     let gridstart = gridstart.trim();
-    gridstart.eq_ignore_ascii_case("none") || gridstart.eq_ignore_ascii_case("nogridstart")
+    let words = ["none", "nogridstart", "pegasuslite.none"];
+    words.iter().any(|word| gridstart.eq_ignore_ascii_case(word))
 }
 
 /// Returns the launcher from the profiles and its options.
@@ -313,6 +371,18 @@ fn launcher(setup: &Setup) -> Option<(&str, Option<&str>)> {
     let value = |key: &str| setup.profiles.pegasus(key).map(str::trim);
     let launcher = value("gridstart.launcher").filter(|l| !l.is_empty())?;
     Some((launcher, value("gridstart.launcher.arguments")))
+}
+
+/// Returns whether a profile or a catalog names the kickstart of a job.
+fn names_kickstart(plan: &Plan<'_>, id: JobId) -> bool {
+    let job = plan.job(id);
+    let path = plan.exec.setups[job.setup].profiles.pegasus("gridstart.path");
+    let default = default_program(
+        "pegasus::kickstart",
+        &plan.sites.get(job.site).tools,
+        &plan.own_tools,
+    );
+    path.is_some_and(|path| !path.trim().is_empty()) || plan.kickstarts[job.site] != default
 }
 
 fn kickstart(plan: &Plan<'_>, id: JobId, setup: &Setup) -> String {
@@ -390,6 +460,7 @@ fn append_program(
     let is_long = line.len() + setup.executable.len() + arguments.len() > settings.invoke_length;
     if let Task::Compute(n) = job.task
         && !plan.is_member(id)
+        && !plan.exec.is_lite(job)
         && !settings.invoke_disable
         && (settings.invoke_always || is_long)
         && let Some(words) = argument_words(&plan.workflow.jobs[n], true)
@@ -455,7 +526,12 @@ fn bare(plan: &Plan<'_>, id: JobId, setup: &Setup, arguments: &str, command: &mu
         );
     }
     command.program = "/bin/sh".into();
-    let mut line = format!("-c {} {} ", quote(&script), quote(work_dir(plan, id)));
+    let directory = if plan.exec.is_lite(job) {
+        "."
+    } else {
+        work_dir(plan, id)
+    };
+    let mut line = format!("-c {} {} ", quote(&script), quote(directory));
     if let Some((launcher, options)) = launcher(setup) {
         let _ = write!(line, "{} ", quote(launcher));
         if let Some(options) = options {

@@ -1,5 +1,6 @@
 //! Directories of the jobs' files below the submit directory (section 1.6 of the planner's specification).
 
+use crate::data::hashed;
 use crate::exec::{Exec, JobId, Task};
 use crate::model::Workflow;
 use crate::refine::settings::SubmitMapper;
@@ -10,11 +11,6 @@ pub(crate) struct Layout {
     directories: Vec<Box<str>>,
     of_job: Vec<u32>,
 }
-
-/// Files per directory of the hashed layout.
-const FILES_PER_DIRECTORY: u64 = 254;
-/// Initial counter of the hashed layout.
-const FIRST_COUNT: u64 = 30;
 
 impl Layout {
     /// Assigns directories to all jobs, in order of creation.
@@ -70,17 +66,6 @@ impl Layout {
     }
 }
 
-fn hashed(n: u64, levels: u32, multiplier: u32) -> String {
-    let mut e = n * u64::from(multiplier) + FIRST_COUNT;
-    let mut digits = vec![0; levels as usize];
-    for digit in digits.iter_mut().rev() {
-        e /= FILES_PER_DIRECTORY;
-        *digit = e % FILES_PER_DIRECTORY;
-    }
-    let parts: Vec<String> = digits.iter().map(|d| format!("{d:02X}")).collect();
-    parts.join("/")
-}
-
 /// Normalizes a relative directory so that it cannot leave the submit directory.
 fn inside(name: &str) -> String {
     let parts: Vec<&str> = name
@@ -97,16 +82,6 @@ fn inside(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn hashed_directories_are_numbered() {
-        assert_eq!(hashed(0, 2, 5), "00/00");
-        assert_eq!(hashed(44, 2, 5), "00/00");
-        assert_eq!(hashed(45, 2, 5), "00/01");
-        assert_eq!(hashed(95, 2, 5), "00/01");
-        assert_eq!(hashed(96, 2, 5), "00/02");
-        assert_eq!(hashed(1_000_000, 2, 5), "4D/7F");
-    }
 
     #[test]
     fn named_directories_stay_inside() {

@@ -11,6 +11,8 @@ use crate::error::PlanError;
 use crate::exec::{ExecJob, FileTransfer, JobId, Place, Task};
 use crate::model::FileId;
 
+use crate::refine::sites::Access;
+
 use super::Plan;
 use super::in_order::in_order;
 
@@ -54,6 +56,9 @@ const UNSEEN: &str = ".entries";
 /// Returns the suffix of a job's list. Without a record of kickstart, the monitoring daemon takes a file
 /// `JOB.in` beside the DAG for a list of commands, and fails on the second line in it.
 pub(crate) fn suffix(plan: &Plan<'_>, id: JobId) -> &'static str {
+    if plan.exec.is_lite(plan.job(id)) {
+        return super::lite::SUFFIX;
+    }
     let is_list_of_commands = matches!(plan.job(id).task, Task::Cluster(..));
     let is_found = plan.layout.of(id) == "." && !is_list_of_commands;
     if is_found && !super::command::is_wrapped(plan, id) {
@@ -66,6 +71,9 @@ pub(crate) fn suffix(plan: &Plan<'_>, id: JobId) -> &'static str {
 /// Returns whether a job can read its list from a part of a file. Only this project's transfer tool can.
 fn reads_parts(plan: &Plan<'_>, id: JobId) -> bool {
     let job = plan.job(id);
+    if plan.exec.is_lite(job) {
+        return !plan.files_apart;
+    }
     let name = plan.exec.setups[job.setup]
         .executable
         .strip_prefix(plan.own_tools.as_str());
@@ -265,7 +273,7 @@ pub(super) fn append_list(plan: &Plan<'_>, id: JobId, text: &mut String) {
             } else {
                 "output"
             };
-            transfers(plan, &plan.exec.transfers[n].files, linkage, text);
+            transfers(plan, id, &plan.exec.transfers[n].files, linkage, text);
         }
         Task::Register(n) => {
             for (file, place, metadata) in &plan.exec.registrations[n].entries {
@@ -286,17 +294,18 @@ pub(super) fn append_list(plan: &Plan<'_>, id: JobId, text: &mut String) {
                 } else {
                     Place::Scratch(job.staging)
                 };
-                let (_, url) = plan.url_parts(&place, plan.workflow.files.name(file));
+                let (_, url) = plan.url_parts(&place, file, Access::Put);
                 directory(&site.name, "remove", &url, Some("False"), k + 1, text);
             }
             text.push_str("\n]\n");
         }
+        Task::Compute(_) if plan.exec.is_lite(job) => super::lite::append(plan, id, text),
         Task::Compute(_) | Task::Cluster(..) | Task::Chmod(_) | Task::NoOp => {}
     }
 }
 
 /// Appends a text given in parts as a JSON string.
-fn push_json(parts: &[&str], text: &mut String) {
+pub(super) fn push_json(parts: &[&str], text: &mut String) {
     text.push('"');
     for part in parts {
         let special = |b: u8| (b < b' ') | (b == b'"') | (b == b'\\');
@@ -313,7 +322,7 @@ fn push_json(parts: &[&str], text: &mut String) {
 /// Appends the entry that creates or removes the work directory.
 fn scratch(plan: &Plan<'_>, job: &ExecJob, kind: &str, recursive: Option<&str>, text: &mut String) {
     let site = plan.sites.get(job.staging);
-    let url = site.scratch.as_ref().map_or("", |s| s.url.as_str());
+    let url = plan.sites.work_url(job.staging, Access::Put);
     text.push_str("[\n");
     directory(&site.name, kind, &[url], recursive, 1, text);
     text.push_str("\n]\n");
@@ -333,7 +342,7 @@ fn directory(site: &str, kind: &str, url: &[&str], recursive: Option<&str>, id: 
     text.push_str(" } }");
 }
 
-fn transfers(plan: &Plan<'_>, files: &[FileTransfer], linkage: &str, text: &mut String) {
+fn transfers(plan: &Plan<'_>, id: JobId, files: &[FileTransfer], linkage: &str, text: &mut String) {
     text.push_str("[\n");
     for (k, file) in files.iter().enumerate() {
         if k > 0 {
@@ -352,6 +361,9 @@ fn transfers(plan: &Plan<'_>, files: &[FileTransfer], linkage: &str, text: &mut 
         if file.generate_checksum {
             text.push_str("   \"generate_checksum\": true,\n");
         }
+        if super::lite::is_verified(plan, id, file) {
+            text.push_str("   \"verify_checksum_remote\": true,\n");
+        }
         if file.optional {
             text.push_str("   \"optional\": true,\n");
         }
@@ -368,7 +380,7 @@ fn transfers(plan: &Plan<'_>, files: &[FileTransfer], linkage: &str, text: &mut 
         }
         text.push_str("   \"src_urls\": [\n");
         for (n, (place, priority)) in file.sources.iter().enumerate() {
-            at_site(plan.url_parts(place, lfn), text);
+            at_site(plan.url_parts(place, file.file, Access::Get), text);
             if let Some(priority) = priority {
                 let _ = write!(text, ", \"priority\": {priority}");
             }
@@ -379,14 +391,14 @@ fn transfers(plan: &Plan<'_>, files: &[FileTransfer], linkage: &str, text: &mut 
             });
         }
         text.push_str("   ],\n   \"dest_urls\": [\n");
-        at_site(plan.url_parts(&file.destination, lfn), text);
+        at_site(plan.url_parts(&file.destination, file.file, Access::Put), text);
         text.push_str(" }\n   ] }\n");
     }
     text.push_str("]\n");
 }
 
 /// The beginning of a location.
-fn at_site((site, url): (&str, [&str; 4]), text: &mut String) {
+pub(super) fn at_site((site, url): (&str, [&str; 6]), text: &mut String) {
     text.push_str("     { \"site_label\": ");
     push_json(&[site], text);
     text.push_str(", \"url\": ");
@@ -401,7 +413,7 @@ fn registration(
     text: &mut String,
 ) {
     let lfn = plan.workflow.files.name(file);
-    let (site, url) = plan.read_url(place, lfn);
+    let (site, url) = plan.url(place, file, Access::Get);
     let name = if plan.settings.register_deep {
         lfn
     } else {

@@ -11,6 +11,7 @@ pub(crate) mod in_order;
 pub(crate) mod layout;
 pub(crate) mod limits;
 pub(crate) mod lists;
+pub(crate) mod lite;
 mod messages;
 pub(crate) mod records;
 pub(crate) mod secrets;
@@ -18,11 +19,12 @@ pub(crate) mod shell;
 pub(crate) mod stat;
 pub(crate) mod submit_dir;
 
-use crate::exec::{Exec, ExecJob, JobId, Place, Task};
-use crate::model::Workflow;
+use crate::exec::{Exec, ExecJob, JobId, Place, SiteId, Task};
+use crate::model::{FileId, Workflow};
 pub(crate) use crate::recipe::PROPERTIES;
+use crate::refine::data::directory_of;
 use crate::refine::settings::Settings;
-use crate::refine::sites::Sites;
+use crate::refine::sites::{Access, Sites};
 
 /// A complete plan, ready to be written.
 pub(crate) struct Plan<'a> {
@@ -54,6 +56,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) files_apart: bool,
     /// Locations of work lists, set after they are written.
     pub(crate) orders: std::sync::OnceLock<lists::WorkLists>,
+    /// Where the checksums of files are found, for jobs with directories of their own.
+    pub(crate) checksums: lite::Checksums,
     /// Jobs in topological order.
     pub(crate) order: Vec<JobId>,
     /// What only the owner of the plan may read.
@@ -113,38 +117,38 @@ impl<'a> Plan<'a> {
         }
     }
     /// Returns the site of a file at a place, and the parts of its URL.
-    pub(crate) fn url_parts<'t>(&'t self, place: &'t Place, lfn: &'t str) -> (&'t str, [&'t str; 4]) {
+    pub(crate) fn url_parts<'t>(
+        &'t self,
+        place: &'t Place,
+        file: FileId,
+        access: Access,
+    ) -> (&'t str, [&'t str; 6]) {
+        let lfn = self.workflow.files.name(file);
+        let in_work = |site: SiteId, scheme: &'t str, base: &'t str| {
+            let directory = directory_of(self.exec, self.sites, site, file);
+            let name = self.sites.get(site).name.as_str();
+            (name, [scheme, base, "/", directory, "/", lfn])
+        };
         match place {
-            Place::Scratch(site) => {
-                let site = self.sites.get(*site);
-                let base = site.scratch.as_ref().map_or("", |s| s.url.as_str());
-                (&site.name, ["", base, "/./", lfn])
-            }
+            Place::Scratch(site) => in_work(*site, "", self.sites.work_url(*site, access)),
             Place::ScratchLink(site) => {
-                let site = self.sites.get(*site);
-                let base = site.scratch.as_ref().map_or("", |s| s.path.as_str());
-                (&site.name, ["symlink://", base, "/./", lfn])
+                let scratch = self.sites.get(*site).scratch.as_ref();
+                in_work(*site, "symlink://", scratch.map_or("", |s| s.path.as_str()))
             }
             Place::Storage(output) => {
                 let storage = &self.sites.outputs[usize::from(*output)];
-                (&storage.name, ["", &storage.put, "/", lfn])
+                let base = match access {
+                    Access::Get => &storage.get,
+                    Access::Put => &storage.put,
+                };
+                (&storage.name, ["", base, "/", lfn, "", ""])
             }
-            Place::Url(url, site) => (site, ["", url, "", ""]),
+            Place::Url(url, site) => (site, ["", url, "", "", "", ""]),
         }
     }
     /// Returns site and URL of a file at a place.
-    pub(crate) fn url(&self, place: &Place, lfn: &str) -> (String, String) {
-        let (site, parts) = self.url_parts(place, lfn);
+    pub(crate) fn url(&self, place: &Place, file: FileId, access: Access) -> (String, String) {
+        let (site, parts) = self.url_parts(place, file, access);
         (site.to_owned(), parts.concat())
-    }
-    /// Returns site and URL to read a registered file from.
-    pub(crate) fn read_url(&self, place: &Place, lfn: &str) -> (String, String) {
-        match place {
-            Place::Storage(output) => {
-                let storage = &self.sites.outputs[usize::from(*output)];
-                (storage.name.clone(), format!("{}/{lfn}", storage.get))
-            }
-            place => self.url(place, lfn),
-        }
     }
 }

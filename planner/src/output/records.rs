@@ -14,10 +14,11 @@ use crate::exec::{Exec, ExecJob, Place, Task};
 use crate::model::{Hook, Link, Workflow};
 use crate::properties::Properties;
 use crate::refine::settings::Generator;
+use crate::refine::sites::Access;
 use crate::request::Request;
 
 use super::in_order::in_order;
-use super::lists::catalog_word;
+use super::lists::{catalog_value, catalog_word};
 use super::{PROPERTIES, Plan};
 
 /// Version of Pegasus with which plans are compatible.
@@ -139,7 +140,7 @@ pub(crate) fn metrics(
         "exitcode": 0,
         "root_wf_uuid": plan.uuid,
         "wf_uuid": plan.uuid,
-        "data_config": "sharedfs",
+        "data_config": plan.settings.data.name(),
         "planner_args": format!("{} ", request.arguments),
         "uses_pmc": plan.settings.generator == Generator::Pmc,
         "wf_metrics": {
@@ -201,7 +202,7 @@ pub(crate) fn write_cache(plan: &Plan<'_>, path: &Path) -> Result<(), PlanError>
             for &(file, site) in &cache[range] {
                 let lfn = plan.workflow.files.name(file);
                 let place = Place::Scratch(site);
-                let (site, url) = plan.url_parts(&place, lfn);
+                let (site, url) = plan.url_parts(&place, file, Access::Get);
                 let is_word = |part: &str| part.is_empty() || matches!(catalog_word(part), Cow::Borrowed(_));
                 if is_word(lfn) && url.iter().all(|part| is_word(part)) {
                     text.push_str(lfn);
@@ -222,9 +223,15 @@ pub(crate) fn write_cache(plan: &Plan<'_>, path: &Path) -> Result<(), PlanError>
         |text| {
             out.write_all(text.as_bytes()).map_err(failed)?;
             text.clear();
-            Ok(())
+            Ok::<(), PlanError>(())
         },
-    )
+    )?;
+    for (file, url, site) in &plan.exec.bypassing {
+        let lfn = catalog_word(plan.workflow.files.name(*file));
+        let line = format!("{lfn} {} site={}\n", catalog_word(url), catalog_value(site));
+        out.write_all(line.as_bytes()).map_err(failed)?;
+    }
+    Ok(())
 }
 
 /// Returns hooks of the workflow and its jobs.

@@ -74,7 +74,11 @@ impl Secrets {
                 .all()
                 .iter()
                 .filter_map(|site| site.scratch.as_ref())
-                .any(|scratch| is_secret(&scratch.url))
+                .any(|scratch| {
+                    let servers = scratch.servers.iter();
+                    let mut urls = servers.flat_map(|servers| [&servers.put, &servers.get]);
+                    is_secret(&scratch.url) || urls.any(|url| is_secret(url))
+                })
             || places.any(|place| match place {
                 Place::Url(url, _) => is_secret(url),
                 _ => false,

@@ -54,13 +54,20 @@ pub(super) fn doubtful_arguments(workflow: &Workflow, exec: &Exec) -> Option<Str
     ))
 }
 
-/// Returns a warning about inputs that bypass the work directory: here all jobs share that directory.
-pub(super) fn bypass(workflow: &Workflow) -> Option<String> {
-    let uses = || workflow.jobs.iter().flat_map(|job| &job.uses);
-    let first = uses().find(|u| u.bypass)?;
+/// Returns a warning about inputs of jobs that share their work directory and are to bypass it.
+pub(super) fn bypass(workflow: &Workflow, exec: &Exec, by_property: bool) -> Option<String> {
+    const PROPERTY: &str = "pegasus.transfer.bypass.input.staging";
+    if by_property && exec.computing().any(|(job, _)| !exec.is_lite(job)) {
+        return Some(format!("the property {PROPERTY} = true has no effect: {BYPASS}"));
+    }
+    let uses = || {
+        let shared = exec.computing().filter(|(job, _)| !exec.is_lite(job));
+        shared.flat_map(|(_, n)| workflow.jobs[n].uses.iter().filter(|u| u.bypass))
+    };
+    let first = uses().next()?;
     Some(format!(
         "bypass, as {} inputs have it, for example {}, has no effect: {BYPASS}",
-        uses().filter(|u| u.bypass).count(),
+        uses().count(),
         workflow.files.name(first.file)
     ))
 }

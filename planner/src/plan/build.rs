@@ -146,7 +146,7 @@ fn build_plan<'r>(
     advice::note_sites(&exec, &sites, &mut notes);
     let further = [
         advice::doubtful_arguments(workflow, &exec),
-        advice::bypass(workflow),
+        advice::bypass(workflow, &exec, inputs.settings.bypass),
     ];
     let further = further.into_iter().flatten().chain(exec.warnings.iter().cloned());
     let further = further.chain(advice::outputs_that_stay(workflow, &exec, &sites));
@@ -199,6 +199,7 @@ impl BuiltPlan<'_> {
                 || settings.generator == Generator::Shell
                 || self.exec.jobs.len() <= output::MAX_SMALL_PLAN,
             orders: std::sync::OnceLock::new(),
+            checksums: output::lite::Checksums::new(workflow, &self.exec, &self.sites, settings),
             order: self.order.clone(),
             secrets: Secrets::new(&self.exec, &self.sites, names.map(String::as_str), path),
             submit: self.submit.clone(),
@@ -248,6 +249,7 @@ impl BuiltPlan<'_> {
             shell: code.shell.map(|name| path.join(name)),
             scripts: scripts.collect(),
             batch_size: code.batch_size,
+            run_files: code.run_files,
             label: plan.workflow.label.clone(),
             index: plan.workflow.index.clone(),
             uuid: request.environment.uuid.clone(),

@@ -33,6 +33,8 @@ pub(super) struct Code {
     pub(super) scripts: Vec<Script>,
     /// What fits into the batch job.
     pub(super) batch_size: Option<String>,
+    /// Files of a run of the batch job for the output of tasks.
+    pub(super) run_files: Option<String>,
     /// Script of the generator Shell.
     pub(super) shell: Option<String>,
 }
@@ -81,6 +83,7 @@ fn generate(
             let executor = executor.display().to_string();
             code.scripts = batch::write(plan, resources, &executor, dir)?;
             code.batch_size = Some(batch::describe(plan, resources));
+            code.run_files = Some(batch::describe_files(plan, resources));
         }
         Generator::Shell => {
             let search = request.environment.variables.get("PATH");

@@ -280,11 +280,7 @@ fn cluster_size(nodes: usize, mapper: &Mapper<'_>, site: SiteId) -> usize {
 
 /// Returns the site on which the clean-up jobs of a site run.
 fn runs_on(mapper: &Mapper<'_>, site: SiteId) -> SiteId {
-    if mapper.sites.get(site).visible {
-        mapper.sites.local()
-    } else {
-        site
-    }
+    mapper.sites.managed_from(site)
 }
 
 fn add_job(

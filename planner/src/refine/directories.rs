@@ -37,11 +37,7 @@ fn takes_from(exec: &Exec, job: JobId, site: SiteId) -> bool {
 
 /// Returns the site that makes and removes the directories of a site.
 fn runs_on(mapper: &Mapper<'_>, site: SiteId) -> SiteId {
-    if mapper.sites.get(site).visible {
-        mapper.sites.local()
-    } else {
-        site
-    }
+    mapper.sites.managed_from(site)
 }
 
 /// Step: adds one job per site that makes the work directory.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::catalog::transformation::{TransformationEntry, TransformationKind};
+use crate::data::DataMode;
 use crate::error::{Cause, PlanError, Problem};
 use crate::model::{
     FileId, FileKind, FileUse, Files, Job, JobIndex, JobKind, Link, TransferFlag, TransformationName,
@@ -14,6 +15,7 @@ use crate::profiles::{Namespace, Profiles};
 use crate::task_request;
 
 use super::Refinement;
+use super::data;
 use super::programs::{Programs, auxiliary_name, default_program};
 use super::replicas::missing;
 use super::reuse::Reduced;
@@ -140,18 +142,27 @@ impl<'a> Mapper<'a> {
                     continue;
                 }
             };
+            let staging = match self.sites.staging_of(site, exec.setups[setup].mode) {
+                Ok(staging) => staging,
+                Err(problem) => {
+                    problems.push(problem);
+                    continue;
+                }
+            };
             let job = &workflow.jobs[n];
             let name = job_name(&self.prefix, &job.transformation.name, &job.id);
             let id = exec.add(ExecJob {
                 name,
                 task: Task::Compute(n),
                 site,
-                staging: self.sites.directory_of(site),
+                staging,
                 setup,
             });
             numbers[n] = Some(id);
         }
+        problems.dedup();
         PlanError::check(problems)?;
+        data::settle(exec, self.sites)?;
         Ok(Mapped { numbers, staged })
     }
 
@@ -269,14 +280,13 @@ impl<'a> Mapper<'a> {
             Program::Entry(number) => (Some(*number), self.programs.entry(*number).pfn.clone()),
             Program::Pinned(path) => (None, path.clone()),
         };
-        let mut is_staged = false;
+        let mut staged_file = None;
         if let Some(number) = entry
             && self.programs.entry(number).kind == TransformationKind::Stageable
         {
-            is_staged = true;
             let name = Arc::clone(&workflow.jobs[n].transformation);
             let file = self.stage_program(workflow, n, &name, number, staged)?;
-            executable = self.sites.scratch_path(site, workflow.files.name(file));
+            staged_file = Some(file);
             for required in self.programs.requires(&name).iter().chain(&declared) {
                 let Some(other) = self.programs.usable(required, self.sites.get(site)) else {
                     let site = [self.sites.get(site).name.as_str()];
@@ -307,10 +317,18 @@ impl<'a> Mapper<'a> {
                 profiles.set(Namespace::Pegasus, key, value);
             }
         }
+        let mode = self.mode(&workflow.jobs[n], &profiles)?;
+        if let Some(file) = staged_file {
+            executable = match mode {
+                DataMode::Shared => self.sites.scratch_path(site, workflow.files.name(file)),
+                _ => format!("./{}", workflow.files.name(file)),
+            };
+        }
         exec.setups.push(Setup {
             executable: executable.into(),
             profiles,
-            staged: is_staged,
+            staged: staged_file.is_some(),
+            mode,
             entry,
         });
         let number = SetupId::new(exec.setups.len() - 1);
@@ -318,6 +336,20 @@ impl<'a> Mapper<'a> {
             self.shared.insert(key, number);
         }
         Ok(number)
+    }
+
+    /// Returns how a job gets its files: from its profiles, else from the properties.
+    fn mode(&self, job: &Job, profiles: &Profiles) -> Result<DataMode, Problem> {
+        let Some(name) = profiles.pegasus(data::KEY).filter(|name| !name.trim().is_empty()) else {
+            return Ok(self.settings.data);
+        };
+        DataMode::parse(name).ok_or_else(|| {
+            Cause::Profile.problem(format!(
+                "the profile pegasus::{} of the job {} must be sharedfs, nonsharedfs or condorio, not {name}",
+                data::KEY,
+                job.id
+            ))
+        })
     }
 
     /// Removes and returns the transformations that a job lists among its input files. They are staged
@@ -391,7 +423,7 @@ impl<'a> Mapper<'a> {
                 transfer: TransferFlag::Mandatory,
                 register: false,
                 optional: false,
-                bypass: false,
+                bypass: self.programs.entry(entry).bypass,
                 for_planning: false,
                 size: None,
                 metadata: Default::default(),
@@ -443,6 +475,7 @@ impl<'a> Mapper<'a> {
             executable: executable.into(),
             profiles,
             staged: false,
+            mode: DataMode::Shared,
             entry: None,
         });
         let number = SetupId::new(exec.setups.len() - 1);

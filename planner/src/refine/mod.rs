@@ -5,6 +5,7 @@
 
 pub(crate) mod cleanup;
 pub(crate) mod cluster;
+pub(crate) mod data;
 pub(crate) mod directories;
 pub(crate) mod files;
 pub(crate) mod java_hash_order;

@@ -176,6 +176,7 @@ mod tests {
             metadata: Vec::new(),
             hooks: Vec::new(),
             container: None,
+            bypass: false,
         }
     }
 
@@ -188,6 +189,7 @@ mod tests {
             },
             profiles: Profiles::default(),
             tools: "/opt/bin".into(),
+            local_scratch: None,
             visible: false,
             scratch: None,
             workdir: None,

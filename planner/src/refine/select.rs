@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use crate::catalog::replica::Replica;
 
 use super::settings::Settings;
-use super::sites::Sites;
+use super::sites::{Access, Sites};
 use crate::exec::SiteId;
 
 /// Direction of a transfer.
@@ -69,10 +69,7 @@ pub(crate) fn side(settings: &Settings, sites: &Sites, site: SiteId, direction: 
         .iter()
         .chain(own)
         .any(|name| name == "*" || *name == place.name);
-    let on_file_system = place
-        .scratch
-        .as_ref()
-        .is_some_and(|s| s.url.starts_with("file://"));
+    let on_file_system = sites.work_url(site, Access::Put).starts_with("file://");
     if is_remote || on_file_system {
         Side::Remote
     } else {
@@ -117,11 +114,12 @@ fn count(of: &mut (usize, String), pfn: &str) {
     of.0 += 1;
 }
 
-/// Returns the locations of a file for a job on `site`, best first; `None` if none can be used.
+/// Returns the locations of a file for the work directory of `site`, best first; `None` if none can be used.
+/// Those on the site `preferred` come first.
 pub(crate) fn select(
     settings: &Settings,
     sites: &Sites,
-    site: SiteId,
+    (site, preferred): (SiteId, SiteId),
     replicas: &[Replica],
     linkable: bool,
     left_out: &mut LeftOut,
@@ -134,7 +132,10 @@ pub(crate) fn select(
             count(&mut left_out.siteless, &replica.pfn);
             continue;
         };
-        let Some(priority) = settings.replica_selector.priority(&place.name, at, &replica.pfn) else {
+        let Some(priority) = settings
+            .replica_selector
+            .priority(&sites.get(preferred).name, at, &replica.pfn)
+        else {
             count(&mut left_out.unwanted, &replica.pfn);
             continue;
         };

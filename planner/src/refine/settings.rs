@@ -1,5 +1,6 @@
 //! Typed settings of the refinement, read from the properties.
 
+use crate::data::{DataMode, StagingMapper};
 use crate::error::{InputError, InputErrors, PlanError};
 use crate::profiles::{Namespace, Profiles};
 use crate::properties::Properties;
@@ -193,6 +194,12 @@ const CLEANUP_STRATEGIES: &[(&str, CleanupStrategy)] = &[
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) generator: Generator,
+    /// How jobs get their files, unless a profile says otherwise.
+    pub(crate) data: DataMode,
+    /// All inputs of jobs with directories of their own bypass the staging site.
+    pub(crate) bypass: bool,
+    /// Layout of files on staging sites.
+    pub(crate) staging_mapper: StagingMapper,
     pub(crate) submit_mapper: SubmitMapper,
     pub(crate) storage_mapper: StorageMapper,
     pub(crate) dir_exec: Option<String>,
@@ -305,8 +312,7 @@ impl Settings {
     /// # Errors
     /// Values without a meaning, and choices that are not offered.
     pub(crate) fn new(properties: &Properties, request: &Request) -> Result<Self, PlanError> {
-        let generator = generator(properties)?;
-        check_data_configuration(properties, request)?;
+        let (generator, data) = (generator(properties)?, data_mode(properties)?);
         let mut problems = Vec::new();
         let mut choices = Choices {
             properties,
@@ -315,6 +321,7 @@ impl Settings {
         let mode = choices.one_of("pegasus.mode", Mode::Production, MODES);
         let is_development = matches!(mode, Mode::Debug | Mode::Development);
         let submit_mapper = choices.submit_mapper()?;
+        let staging_mapper = choices.staging_mapper(data)?;
         let storage_mapper = storage::mapper(properties, choices.problems);
         let create_dir = choices.one_of(
             "pegasus.dir.create.strategy",
@@ -328,16 +335,16 @@ impl Settings {
         let site_selector = sites::settings::selector(properties, request, choices.problems);
         let seed = sites::settings::seed(properties, request, choices.problems);
         let cluster = ClusterSettings::new(properties, request, choices.problems)?;
-        let cleanup = request.cleanup.unwrap_or_else(|| {
-            let default = CleanupStrategy::InPlace;
-            choices.one_of("pegasus.file.cleanup.strategy", default, CLEANUP_STRATEGIES)
-        });
+        let cleanup = request.cleanup.unwrap_or_else(|| choices.cleanup());
         InputErrors::check(problems)?;
         let is_set = |key: &str, default: bool| properties.get_bool(key, default);
         let stat = is_set("pegasus.gridstart.kickstart.stat", true)?;
         let lists_apart = is_set("pegasus.gridstart.generate.lof", false)?;
         Ok(Settings {
             generator,
+            data,
+            bypass: is_set("pegasus.transfer.bypass.input.staging", false)?,
+            staging_mapper,
             submit_mapper,
             storage_mapper,
             dir_exec: text(properties, "pegasus.dir.exec"),
@@ -383,7 +390,7 @@ impl Settings {
                 .map_or(4000, |n| usize::try_from(n).unwrap_or(usize::MAX)),
             mode,
             profiles: default_profiles(properties, is_development),
-            warnings: warnings(refiner),
+            warnings: warnings(refiner, data),
         })
     }
 }
@@ -409,6 +416,19 @@ impl Choices<'_> {
                 default
             }
         }
+    }
+
+    fn cleanup(&mut self) -> CleanupStrategy {
+        let default = CleanupStrategy::InPlace;
+        self.one_of("pegasus.file.cleanup.strategy", default, CLEANUP_STRATEGIES)
+    }
+
+    fn staging_mapper(&mut self, data: DataMode) -> Result<StagingMapper, InputErrors> {
+        let hashed = (
+            positive(self.properties, "pegasus.dir.staging.mapper.hashed.levels")?,
+            positive(self.properties, "pegasus.dir.staging.mapper.hashed.multiplier")?,
+        );
+        Ok(StagingMapper::new(self.properties, data, hashed, self.problems))
     }
 
     fn submit_mapper(&mut self) -> Result<SubmitMapper, InputErrors> {
@@ -480,8 +500,15 @@ fn default_profiles(properties: &Properties, is_development: bool) -> Profiles {
     profiles
 }
 
-fn warnings(refiner: Refiner) -> Vec<String> {
+fn warnings(refiner: Refiner, data: DataMode) -> Vec<String> {
     let mut warnings = Vec::new();
+    if data == DataMode::CondorIo {
+        warnings.push(
+            "pegasus.data.configuration = condorio: jobs run as with nonsharedfs and the staging site local, since \
+             HTCondor, which would bring their files, takes no part"
+                .into(),
+        );
+    }
     if refiner == Refiner::Empty {
         warnings.push(
             "pegasus.transfer.refiner = Empty: no files are staged or registered; inputs must be in the work directory \
@@ -513,29 +540,15 @@ pub(crate) fn generator(properties: &Properties) -> Result<Generator, PlanError>
     }
 }
 
-/// Refuses data configurations without a shared file system. Without the property, one is assumed.
-fn check_data_configuration(properties: &Properties, request: &Request) -> Result<(), PlanError> {
-    let Some(mode) = text(properties, "pegasus.data.configuration") else {
-        return Ok(());
-    };
-    if mode.eq_ignore_ascii_case("sharedfs") {
-        return Ok(());
+/// Returns the data configuration: without the property, a shared file system is assumed.
+fn data_mode(properties: &Properties) -> Result<DataMode, PlanError> {
+    match text(properties, "pegasus.data.configuration") {
+        None => Ok(DataMode::Shared),
+        Some(name) => DataMode::parse(&name).ok_or_else(|| {
+            PlanError::Unsupported(format!(
+                "the data configuration {name} is not offered: set pegasus.data.configuration to sharedfs, nonsharedfs or \
+                 condorio, or leave it out, which means sharedfs"
+            ))
+        }),
     }
-    let home = request.environment.variables.get("PEGASUS_HOME");
-    let mut message = format!(
-        "the data configuration {mode} is not offered with PMC, whose tasks share a file system: set \
-         pegasus.data.configuration to sharedfs, or leave it out"
-    );
-    if mode.eq_ignore_ascii_case("nonsharedfs")
-        && let Some(home) = home
-    {
-        let packages = std::path::Path::new(home).join("share/pegasus/worker-packages");
-        if !packages.is_dir() {
-            message.push_str(&format!(
-                "\nSource directory for worker package does not exist {}",
-                packages.display()
-            ));
-        }
-    }
-    Err(PlanError::Unsupported(message))
 }

@@ -10,6 +10,7 @@ pub(crate) mod settings;
 mod storage;
 
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 use crate::catalog::site::{Directory, DirectoryKind, FileServer, Operation, Site, SiteCatalog, SysInfo};
 use crate::error::{Cause, PlanError, Problem};
@@ -17,6 +18,7 @@ use crate::profiles::{Namespace, Profiles, parse_bool};
 use crate::request::Request;
 
 use super::settings::Settings;
+use crate::data::DataMode;
 use crate::error::near_spelling;
 use crate::exec::SiteId;
 
@@ -37,6 +39,8 @@ pub(crate) struct WorkSite {
     pub(crate) profiles: Profiles,
     /// Directory of the tools (kickstart, transfer…) on the site.
     pub(crate) tools: String,
+    /// Directory for jobs on each node, if the site has one.
+    pub(crate) local_scratch: Option<String>,
     /// Its file system is visible on the submit host (profile `auxillary.local`).
     pub(crate) visible: bool,
     /// Work directory of the run; `None` without a shared scratch directory.
@@ -68,6 +72,26 @@ pub(crate) struct Scratch {
     pub(crate) path: String,
     /// URL for transfers.
     pub(crate) url: String,
+    /// URLs for jobs that do not see the directory; `None` without a file server.
+    pub(crate) servers: Option<ScratchServers>,
+}
+
+/// URLs of a work directory for jobs that do not see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ScratchServers {
+    /// To write to.
+    pub(crate) put: String,
+    /// To read from.
+    pub(crate) get: String,
+}
+
+/// What is done with a file at a URL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// It is read.
+    Get,
+    /// It is written or removed.
+    Put,
 }
 
 /// All sites, candidate execution sites, and output sites.
@@ -79,6 +103,11 @@ pub(crate) struct Sites {
     pub(crate) candidates: Vec<SiteId>,
     /// Output sites in the order of the command line.
     pub(crate) outputs: Vec<OutputSite>,
+    /// Staging sites by execution site; `None` for any.
+    staging: Vec<(Option<SiteId>, SiteId)>,
+    /// Whether each site is the staging site of jobs with directories of their own. Set once the jobs have
+    /// their sites.
+    lite: OnceLock<Vec<bool>>,
 }
 
 impl Sites {
@@ -120,12 +149,64 @@ impl Sites {
         let mut candidates = self.candidates.iter().copied();
         candidates.find(|&other| same(self.get(other))).unwrap_or(id)
     }
-    /// URL of a file in the work directory of a site.
-    pub(crate) fn scratch_url(&self, id: SiteId, lfn: &str) -> String {
-        let base = self.get(id).scratch.as_ref().map_or("", |s| s.url.as_str());
-        format!("{base}/./{lfn}")
+    /// Returns the site whose work directory the jobs of a site exchange files through.
+    ///
+    /// # Errors
+    /// Jobs that share a work directory cannot have that of another site.
+    pub(crate) fn staging_of(&self, id: SiteId, mode: DataMode) -> Result<SiteId, Problem> {
+        let chosen = |site| self.staging.iter().find(|(of, _)| *of == site);
+        let chosen = chosen(Some(id))
+            .or_else(|| chosen(None))
+            .map(|&(_, staging)| staging);
+        let staging = match mode {
+            DataMode::Shared => {
+                if let Some(other) = chosen.filter(|&other| other != id) {
+                    return Err(Cause::Site.problem(format!(
+                        "--staging-site: with the data configuration sharedfs jobs work where their files are: the \
+                         staging site of {} must be the execution site itself, not {}",
+                        self.get(id).name,
+                        self.get(other).name
+                    )));
+                }
+                id
+            }
+            DataMode::NonShared => chosen.unwrap_or(id),
+            DataMode::CondorIo => self.local(),
+        };
+        Ok(self.directory_of(staging))
     }
-    /// Path of a file in the work directory of a site.
+    /// Notes which sites are staging sites of jobs with directories of their own.
+    pub(crate) fn serve_lite(&self, lite: Vec<bool>) {
+        // A plan maps its jobs once.
+        self.lite.get_or_init(|| lite);
+    }
+    /// Returns whether a site is the staging site of jobs with directories of their own.
+    pub(crate) fn is_lite(&self, id: SiteId) -> bool {
+        self.lite.get().is_some_and(|lite| lite[id.index()])
+    }
+    /// Returns the URL of the work directory of a site.
+    pub(crate) fn work_url(&self, id: SiteId, access: Access) -> &str {
+        let Some(scratch) = &self.get(id).scratch else {
+            return "";
+        };
+        match (&scratch.servers, access) {
+            (Some(servers), Access::Get) if self.is_lite(id) => &servers.get,
+            (Some(servers), Access::Put) if self.is_lite(id) => &servers.put,
+            _ => &scratch.url,
+        }
+    }
+    /// Returns the site on which jobs run that make and empty the work directory of a site: its own, unless
+    /// that directory is visible or served elsewhere.
+    pub(crate) fn managed_from(&self, id: SiteId) -> SiteId {
+        if self.get(id).visible
+            || (self.is_lite(id) && !self.work_url(id, Access::Put).starts_with("file://"))
+        {
+            self.local()
+        } else {
+            id
+        }
+    }
+    /// Path of a file in the shared work directory of a site.
     pub(crate) fn scratch_path(&self, id: SiteId, lfn: &str) -> String {
         let base = self.get(id).scratch.as_ref().map_or("", |s| s.path.as_str());
         format!("{base}/./{lfn}")
@@ -157,7 +238,7 @@ impl Sites {
             .extend(catalog.names_of_local.iter().map(|name| (name.clone(), local)));
         let mut problems = Vec::new();
         this.candidates = this.choose_candidates(request, &mut problems);
-        this.check_staging(request, &mut problems);
+        this.staging = this.choose_staging(request, &mut problems);
         this.outputs = this.choose_outputs(&all, request, settings, &dirs.storage, &mut problems);
         PlanError::check(problems)?;
         Ok(this)
@@ -248,31 +329,26 @@ impl Sites {
         candidates
     }
 
-    /// With a shared file system, the staging site is the execution site.
-    fn check_staging(&self, request: &Request, problems: &mut Vec<Problem>) {
+    /// Returns the staging sites of the command line.
+    fn choose_staging(
+        &self,
+        request: &Request,
+        problems: &mut Vec<Problem>,
+    ) -> Vec<(Option<SiteId>, SiteId)> {
+        let mut chosen = Vec::new();
         for (site, staging) in &request.staging_sites {
-            let mut known = true;
             for (what, name) in [("Execution", site), ("Staging", staging)] {
                 if !name.is_empty() && self.find(name).is_none() {
-                    known = false;
                     problems.push(Cause::Site.problem(self.unknown(what, name)));
                 }
             }
-            let (site, staging) = (self.catalog_name(site), self.catalog_name(staging));
-            let differ: Vec<&str> = if site.is_empty() {
-                let names = self.names(&self.candidates).into_iter();
-                names.filter(|&name| name != staging).collect()
-            } else {
-                Some(site).filter(|&site| site != staging).into_iter().collect()
-            };
-            if known && !differ.is_empty() {
-                problems.push(Cause::Site.problem(format!(
-                    "--staging-site: with the data configuration sharedfs jobs work where their files are: the staging \
-                     site of {} must be the execution site itself, not {staging}",
-                    differ.join(", ")
-                )));
+            if let (of, Some(staging)) = (self.find(site), self.find(staging))
+                && (of.is_some() || site.is_empty())
+            {
+                chosen.push((of, staging));
             }
         }
+        chosen
     }
 
     fn choose_outputs(
@@ -357,9 +433,14 @@ fn work_site(site: &Site, request: &Request, settings: &Settings, exec_rel: &str
                 None => base.trim_end_matches('/').to_owned(),
             };
             if let Some(path) = workdir.as_ref().filter(|dir| dir.starts_with('/')) {
+                let url = format!("file://{path}");
                 return Scratch {
-                    url: format!("file://{path}"),
                     path: path.clone(),
+                    servers: Some(ScratchServers {
+                        put: url.clone(),
+                        get: url.clone(),
+                    }),
+                    url,
                 };
             }
             let exec_rel = workdir.as_deref().unwrap_or(exec_rel);
@@ -372,7 +453,19 @@ fn work_site(site: &Site, request: &Request, settings: &Settings, exec_rel: &str
                 }
                 _ => format!("file://{path}"),
             };
-            Scratch { path, url }
+            let served = |operation| {
+                let url = join(&within(directory.url(operation)?), exec_rel);
+                Some(match url.starts_with('/') {
+                    true => format!("file://{url}"),
+                    false => url,
+                })
+            };
+            let servers = served(Operation::Put).zip(served(Operation::Get));
+            Scratch {
+                path,
+                url,
+                servers: servers.map(|(put, get)| ScratchServers { put, get }),
+            }
         });
     WorkSite {
         name: site.name.clone(),
@@ -380,6 +473,10 @@ fn work_site(site: &Site, request: &Request, settings: &Settings, exec_rel: &str
         visible: site.profiles.pegasus("auxillary.local").and_then(parse_bool) == Some(true),
         profiles,
         tools,
+        local_scratch: site
+            .directories
+            .get(&DirectoryKind::LocalScratch)
+            .map(|directory| directory.path.clone()),
         scratch,
         workdir,
         processors: site.idle_nodes.or(site.total_nodes).unwrap_or(PROCESSORS).max(1),

@@ -13,14 +13,17 @@ use crate::model::{FileId, FileKind, FileUse, JobIndex, Link, TransferFlag, Work
 use crate::profiles::parse_bool;
 
 use super::Refinement;
+use super::data::directory_of;
 use super::java_hash_order;
 use super::mapping::{Mapper, StagedPrograms};
 use super::replicas::{ADVISED, Locations, Replicas, missing_text};
 use super::select::{Direction, LeftOut, Selected, Side, select, side};
 use super::settings::{Integrity, Refiner};
+use super::sites::Access;
 use super::storage::Storage;
 use crate::exec::{
-    Attributes, Exec, ExecJob, FileTransfer, JobId, ListId, Place, Registration, SiteId, Task, TransferSet,
+    Attributes, Bypassed, Exec, ExecJob, FileTransfer, JobId, ListId, Place, Registration, SiteId, Task,
+    TransferSet,
 };
 use crate::graph::Graph;
 use crate::ids::Id;
@@ -200,6 +203,12 @@ impl Builder<'_, '_> {
     ) {
         let Some(job) = self.numbers[n] else { return };
         let site = self.exec.jobs[job].staging;
+        if self.exec.is_lite(&self.exec.jobs[job]) {
+            let inputs = uses.inputs(n).iter().map(|ordered| ordered.file);
+            let files = inputs.chain(uses.outputs(n).map(|(ordered, _)| ordered.file));
+            let mapper = self.mapper.settings.staging_mapper;
+            self.exec.directories.add_job(mapper, files);
+        }
         if self.mapper.settings.refiner == Refiner::Empty {
             return self.leave_in_place(n, site, uses);
         }
@@ -318,8 +327,7 @@ impl Builder<'_, '_> {
             self.exec.edges.push((transfer, job));
             return;
         }
-        let name = self.workflow.files.name(file);
-        if self.mapper.sites.scratch_url(from, name) == self.mapper.sites.scratch_url(site, name) {
+        if self.work_url(from, file, Access::Put) == self.work_url(site, file, Access::Put) {
             return;
         }
         let transfer = match self.inter {
@@ -352,6 +360,13 @@ impl Builder<'_, '_> {
                 chmod: None,
             },
         );
+    }
+
+    /// Returns the URL of a file in the work directory of a site.
+    fn work_url(&self, site: SiteId, file: FileId, access: Access) -> String {
+        let base = self.mapper.sites.work_url(site, access);
+        let directory = directory_of(self.exec, self.mapper.sites, site, file);
+        format!("{base}/{directory}/{}", self.workflow.files.name(file))
     }
 
     fn site_of(&self, side: Side, site: SiteId) -> SiteId {

@@ -14,6 +14,7 @@ use crate::refine::files;
 use crate::refine::mapping::Mapper;
 use crate::refine::replicas::Replicas;
 use crate::refine::settings::ReuseScope;
+use crate::refine::sites::Access;
 use crate::task_request::{self, ProfileKey};
 
 /// Maximum entries of a list that are shown.
@@ -350,7 +351,7 @@ impl<'a, 'm> Explainer<'a, 'm> {
         let lfn = self.file(file);
         let mut text = String::new();
         for (k, (place, priority)) in moved.sources.iter().enumerate() {
-            let (site, url) = self.view.plan.url(place, lfn);
+            let (site, url) = self.view.plan.url(place, file, Access::Get);
             text.push_str(match k {
                 0 => ", copied from ",
                 _ => ", else from ",
@@ -405,7 +406,12 @@ impl<'a, 'm> Explainer<'a, 'm> {
                             moved.file == u.file
                                 && self.graph.parents(JobId::new(k)).contains(&self.runs_as(id))
                         })
-                        .map(|moved| format!("staged out to {} by", plan.url(&moved.destination, lfn).1)),
+                        .map(|moved| {
+                            format!(
+                                "staged out to {} by",
+                                plan.url(&moved.destination, moved.file, Access::Put).1
+                            )
+                        }),
                     Task::Register(r) => plan.exec.registrations[r]
                         .entries
                         .iter()
@@ -452,12 +458,12 @@ impl<'a, 'm> Explainer<'a, 'm> {
                         let sources: Vec<String> = moved
                             .sources
                             .iter()
-                            .map(|(place, _)| plan.url(place, lfn).1)
+                            .map(|(place, _)| plan.url(place, moved.file, Access::Get).1)
                             .collect();
                         format!(
                             "{lfn}: {} → {}",
                             sources.join(", else "),
-                            plan.url(&moved.destination, lfn).1
+                            plan.url(&moved.destination, moved.file, Access::Put).1
                         )
                     }),
                 );
@@ -468,7 +474,7 @@ impl<'a, 'm> Explainer<'a, 'm> {
                 "files",
                 plan.exec.registrations[n].entries.iter().map(|(file, place, _)| {
                     let lfn = self.file(*file);
-                    format!("{lfn}: {}", plan.read_url(place, lfn).1)
+                    format!("{lfn}: {}", plan.url(place, *file, Access::Get).1)
                 }),
             ),
             Task::CleanUp(n) => {

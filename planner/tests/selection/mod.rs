@@ -2,6 +2,7 @@
 
 mod catalogs;
 mod directories;
+mod lite;
 mod replicas;
 mod sites;
 mod storage;

@@ -101,7 +101,8 @@ fn run(request: &Request) -> Result<Summary, Failure> {
         // An empty run would only add to the logs.
         executor::Ended::nothing_left()
     } else {
-        executor::run(&submit.dag, &request.execution, environment, log, &mut |event| {
+        let what = (&*submit.dag, dag.len());
+        executor::run(what, &request.execution, environment, log, &mut |event| {
             watch.note(event)
         })
         .map_err(|failure| {

@@ -9,7 +9,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use anyhow::anyhow;
 use pmc_monitor::history::{History, Phase, State};
 use pmc_monitor::plan::TaskNumber;
-use pmc_monitor::task_output::{self, AttemptFiles};
+use pmc_monitor::task_output::AttemptFiles;
+use pmc_packed::TaskOutput;
 use pmc_terminal::message;
 
 use crate::cli;
@@ -30,7 +31,12 @@ pub fn log(arguments: &cli::Log) -> Result<u8, Failure> {
         .plan
         .find(name)
         .ok_or_else(|| find::unknown_task(&history, &arguments.task))?;
-    let mut log = Log { history, task };
+    let output = TaskOutput::new(&history.dir.dir);
+    let mut log = Log {
+        history,
+        task,
+        output,
+    };
     let source = log.source(arguments)?;
     let mut show = Show::new(arguments);
     log.copy(&source, arguments.follow, &mut show)?;
@@ -42,6 +48,7 @@ pub fn log(arguments: &cli::Log) -> Result<u8, Failure> {
 struct Log {
     history: History,
     task: TaskNumber,
+    output: TaskOutput,
 }
 
 impl Log {
@@ -70,7 +77,8 @@ impl Log {
 
     /// Copies the output, and what is added to it until the attempt has ended.
     fn copy(&mut self, source: &Source, follow: bool, show: &mut Show) -> Result<(), Failure> {
-        let mut reader = source.open().map_err(|error| find::unreadable(self, error))?;
+        let reader = source.open(self);
+        let mut reader = reader.map_err(|error| find::unreadable(self, error))?;
         let mut pace = Pace::default();
         loop {
             let has_ended = !follow || self.has_ended(source)?;
@@ -106,13 +114,19 @@ impl Log {
         Ok(self.history.state(self.task))
     }
 
+    /// Returns the number of the latest attempt with its own output, counted from 1; 0 if there is none.
+    fn count(&mut self) -> u32 {
+        let last = self.output.last(self.history.plan.name(self.task));
+        last.map_or(0, |last| last.saturating_add(1))
+    }
+
     fn name(&self) -> String {
         self.history.plan.text_name(self.task)
     }
 
-    fn no_output(&self, state: State, attempt: Option<u32>) -> Failure {
+    fn no_output(&mut self, state: State, attempt: Option<u32>) -> Failure {
         let name = self.name();
-        let count = task_output::count(&self.history.dir, self.history.plan.name(self.task));
+        let count = self.count();
         let error = match (attempt, state) {
             (Some(attempt), _) if count > 0 => {
                 let s = if count == 1 { "" } else { "s" };
@@ -121,8 +135,8 @@ impl Log {
             (_, State::Waiting) => anyhow!("the task {name} has not started: it waits for other tasks"),
             (_, State::Ready) => anyhow!("the task {name} has not started: it waits for a free slot"),
             _ if self.history.phase() == Phase::Running => anyhow!(
-                "the output of {name} is not there yet: without --per-task-stdio it can be shown when the task \
-                 has ended"
+                "the output of {name} is not there yet: without --per-task-stdio, or with --packed-output, it can \
+                 be shown when the task has ended"
             ),
             _ => anyhow!("the output of {name} is not in the directory of the run"),
         };

@@ -13,3 +13,4 @@ pub mod run;
 pub mod simulate;
 pub mod statistics;
 pub mod status;
+pub mod unpack;

@@ -24,10 +24,7 @@ use crate::submit::Submit;
 const HOME_VARIABLE: &str = "PEGASUS_HOME";
 
 /// Properties of a cluster that have only one valid value on one machine.
-const ONE_MACHINE: [(&str, &str); 2] = [
-    ("pegasus.code.generator", "PMC"),
-    ("pegasus.data.configuration", "sharedfs"),
-];
+const ONE_MACHINE: [(&str, &str); 1] = [("pegasus.code.generator", "PMC")];
 /// Default memory of tasks, which is 0 unless the user sets it: the planner's default would idle CPUs of a
 /// machine with little memory. Requests of jobs, programs and sites override it.
 const MEMORY: &str = "pegasus.memory";

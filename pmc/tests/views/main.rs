@@ -4,6 +4,7 @@
 mod analyzer;
 mod hostile;
 mod log;
+mod packed;
 mod secrets;
 mod statistics;
 mod status;

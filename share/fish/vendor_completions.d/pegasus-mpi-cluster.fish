@@ -24,7 +24,7 @@ complete -c pegasus-mpi-cluster -l slots -d 'Tasks of an agent at a time' -r
 complete -c pegasus-mpi-cluster -l agent-timeout -d 'An agent that is silent for this time is lost [default: 30]' -r
 complete -c pegasus-mpi-cluster -l start-with -d 'Start with the first task when N agents are there [default: 1]' -r
 complete -c pegasus-mpi-cluster -l crash-limit -d 'A task has failed if N agents were lost while it ran; 0: no limit [default: 5]' -r
-complete -c pegasus-mpi-cluster -l bad-host-limit -d 'Set a host aside if N tasks in a row failed there and succeeded elsewhere; 0: never [default: 3]' -r
+complete -c pegasus-mpi-cluster -l bad-host-limit -d 'Set a host aside on which N tasks in a row failed that succeed elsewhere [default: 3]' -r
 complete -c pegasus-mpi-cluster -l master-timeout -d 'Time that agents wait for another master if theirs has died [default: 600]' -r
 complete -c pegasus-mpi-cluster -l join-timeout -d 'Time for agents and master to find each other [default: 300]' -r
 complete -c pegasus-mpi-cluster -s h -l help -d 'Print this message'
@@ -42,6 +42,7 @@ complete -c pegasus-mpi-cluster -l no-sleep-on-recv -d 'Do not sleep on message 
 complete -c pegasus-mpi-cluster -l keep-affinity -d 'Keep inherited CPU and memory affinity'
 complete -c pegasus-mpi-cluster -l set-affinity -d 'Set CPU affinity for multicore tasks'
 complete -c pegasus-mpi-cluster -l watch-memory -d 'End tasks whose processes use more memory than they request'
+complete -c pegasus-mpi-cluster -l packed-output -d 'Write the tasks\' stdout/stderr to a few files with indexes, in packed-output/'
 complete -c pegasus-mpi-cluster -l stampede -d 'Write the STAMPEDE database during the run'
 complete -c pegasus-mpi-cluster -l no-forward-journal -d 'Keep no journal of forwarded data; a crash may then duplicate or cut data'
 complete -c pegasus-mpi-cluster -l agent -d 'Be an agent; the file is the endpoint'

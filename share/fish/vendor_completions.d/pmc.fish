@@ -36,6 +36,7 @@ complete -c pmc -n "__fish_pmc_needs_command" -f -a "analyzer" -d 'Explain failu
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "statistics" -d 'Print statistics of a run'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "report" -d 'Write an HTML report: tasks by host, use over time, critical path, failures'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "log" -d 'Print the output of a task, during or after its run'
+complete -c pmc -n "__fish_pmc_needs_command" -f -a "unpack" -d 'Make the two files of each attempt from packed output'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "nodes" -d 'Show the hosts of a running workflow, or let one of them go'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "why" -d 'Say why a task of a running workflow waits'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "kill" -d 'Send a signal to a running task'
@@ -66,6 +67,9 @@ complete -c pmc -n "__fish_pmc_using_subcommand run" -l host-gpus -d 'GPUs for t
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l more-memory -d 'Let tasks request FACTOR times their memory after running out of it; needs attempts (--tries)' -r
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l tries -d 'Maximum attempts per task' -r
 complete -c pmc -n "__fish_pmc_using_subcommand run" -s m -l max-failures -d 'Start no more tasks after N failures [default: no limit]' -r
+complete -c pmc -n "__fish_pmc_using_subcommand run" -l packed-output -d 'Write the output of tasks to a few files with indexes instead of two files for each attempt' -r -f -a "auto\t'If the DAG has more than 10,000 tasks and the plan asks for no notifications'
+always\t'Always'
+never\t'Never; a run that has packs already goes on in packs'"
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l on-end -d 'Command for the shell at the end of the run, however it ends. PMC_RESULT is success, failure or interrupted; PMC_EXIT_CODE, PMC_WORKFLOW, PMC_RUN_DIR, PMC_SUBMIT_DIR, PMC_TASKS, PMC_TASKS_DONE and PMC_TASKS_FAILED say more' -r
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l dry-run -d 'Plan without running: print jobs by kind, levels, files to stage, and the estimated time'
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l no-check -d 'Do not check before the run that programs and local inputs exist'
@@ -85,6 +89,9 @@ complete -c pmc -n "__fish_pmc_using_subcommand resume" -l host-gpus -d 'GPUs fo
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l more-memory -d 'Let tasks request FACTOR times their memory after running out of it; needs attempts (--tries)' -r
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l tries -d 'Maximum attempts per task' -r
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -s m -l max-failures -d 'Start no more tasks after N failures [default: no limit]' -r
+complete -c pmc -n "__fish_pmc_using_subcommand resume" -l packed-output -d 'Write the output of tasks to a few files with indexes instead of two files for each attempt' -r -f -a "auto\t'If the DAG has more than 10,000 tasks and the plan asks for no notifications'
+always\t'Always'
+never\t'Never; a run that has packs already goes on in packs'"
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l on-end -d 'Command for the shell at the end of the run, however it ends. PMC_RESULT is success, failure or interrupted; PMC_EXIT_CODE, PMC_WORKFLOW, PMC_RUN_DIR, PMC_SUBMIT_DIR, PMC_TASKS, PMC_TASKS_DONE and PMC_TASKS_FAILED say more' -r
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l replan -d 'Plan again first, and keep what is done and has not changed: workflow, catalogs, properties, programs, inputs'
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l with-dependents -d 'With --rerun: also run again what depends on the jobs'
@@ -95,7 +102,7 @@ complete -c pmc -n "__fish_pmc_using_subcommand resume" -l stampede -d 'Write th
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -s v -l verbose -d 'Report the end of every task; twice: also the planner\'s decisions and the executor\'s log'
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -s q -l quiet -d 'Print no progress, and no summary unless something failed'
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l json -d 'Print the summary as JSON'
-complete -c pmc -n "__fish_pmc_using_subcommand resume" -s h -l help -d 'Print help'
+complete -c pmc -n "__fish_pmc_using_subcommand resume" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pmc -n "__fish_pmc_using_subcommand status" -s n -l lines -d 'Maximum running and failed tasks to list' -r
 complete -c pmc -n "__fish_pmc_using_subcommand status" -s w -l watch -d 'Refresh until the run ends. Without a terminal: print failures at once and progress every 10 seconds'
 complete -c pmc -n "__fish_pmc_using_subcommand status" -l json -d 'Print JSON; with --watch one object per line'
@@ -129,6 +136,7 @@ complete -c pmc -n "__fish_pmc_using_subcommand log" -s f -l follow -d 'Go on un
 complete -c pmc -n "__fish_pmc_using_subcommand log" -l stdout -d 'Print standard output only'
 complete -c pmc -n "__fish_pmc_using_subcommand log" -l stderr -d 'Print standard error only, to standard output'
 complete -c pmc -n "__fish_pmc_using_subcommand log" -s h -l help -d 'Print help'
+complete -c pmc -n "__fish_pmc_using_subcommand unpack" -s h -l help -d 'Print help'
 complete -c pmc -n "__fish_pmc_using_subcommand nodes" -l drain -d 'Start no more tasks on this host, and let its agent go when the running ones have ended' -r
 complete -c pmc -n "__fish_pmc_using_subcommand nodes" -l json -d 'Print JSON'
 complete -c pmc -n "__fish_pmc_using_subcommand nodes" -s h -l help -d 'Print help'
@@ -149,20 +157,21 @@ complete -c pmc -n "__fish_pmc_using_subcommand simulate" -l node-cpus -d 'CPUs 
 complete -c pmc -n "__fish_pmc_using_subcommand simulate" -l node-memory -d 'Memory of a node [default: that of the largest node of the run, else of this machine]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand simulate" -l json -d 'Print JSON'
 complete -c pmc -n "__fish_pmc_using_subcommand simulate" -s h -l help -d 'Print help'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log nodes why kill drain simulate pegasus help" -f -a "init" -d 'Write a small workflow to start from, with catalogs and programs'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log nodes why kill drain simulate pegasus help" -f -a "run" -d 'Plan a workflow and run it on this machine'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log nodes why kill drain simulate pegasus help" -f -a "plan" -d 'Plan a workflow for a cluster, as pmc-plan does'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log nodes why kill drain simulate pegasus help" -f -a "explain" -d 'Explain jobs of a plan, or print its figures, as `pmc-plan explain` does'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log nodes why kill drain simulate pegasus help" -f -a "resume" -d 'Resume a run that failed or was interrupted'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log nodes why kill drain simulate pegasus help" -f -a "status" -d 'Show progress of a run, during or after it'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log nodes why kill drain simulate pegasus help" -f -a "analyzer" -d 'Explain failures, root cause first'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log nodes why kill drain simulate pegasus help" -f -a "statistics" -d 'Print statistics of a run'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log nodes why kill drain simulate pegasus help" -f -a "report" -d 'Write an HTML report: tasks by host, use over time, critical path, failures'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log nodes why kill drain simulate pegasus help" -f -a "log" -d 'Print the output of a task, during or after its run'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log nodes why kill drain simulate pegasus help" -f -a "nodes" -d 'Show the hosts of a running workflow, or let one of them go'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log nodes why kill drain simulate pegasus help" -f -a "why" -d 'Say why a task of a running workflow waits'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log nodes why kill drain simulate pegasus help" -f -a "kill" -d 'Send a signal to a running task'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log nodes why kill drain simulate pegasus help" -f -a "drain" -d 'Let a running workflow start no more tasks'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log nodes why kill drain simulate pegasus help" -f -a "simulate" -d 'Estimate how long a plan or a run would take on other nodes'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log nodes why kill drain simulate pegasus help" -f -a "pegasus" -d 'Answer as a program of Pegasus does, for the scripts in share/pegasus-shims'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log nodes why kill drain simulate pegasus help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log unpack nodes why kill drain simulate pegasus help" -f -a "init" -d 'Write a small workflow to start from, with catalogs and programs'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log unpack nodes why kill drain simulate pegasus help" -f -a "run" -d 'Plan a workflow and run it on this machine'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log unpack nodes why kill drain simulate pegasus help" -f -a "plan" -d 'Plan a workflow for a cluster, as pmc-plan does'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log unpack nodes why kill drain simulate pegasus help" -f -a "explain" -d 'Explain jobs of a plan, or print its figures, as `pmc-plan explain` does'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log unpack nodes why kill drain simulate pegasus help" -f -a "resume" -d 'Resume a run that failed or was interrupted'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log unpack nodes why kill drain simulate pegasus help" -f -a "status" -d 'Show progress of a run, during or after it'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log unpack nodes why kill drain simulate pegasus help" -f -a "analyzer" -d 'Explain failures, root cause first'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log unpack nodes why kill drain simulate pegasus help" -f -a "statistics" -d 'Print statistics of a run'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log unpack nodes why kill drain simulate pegasus help" -f -a "report" -d 'Write an HTML report: tasks by host, use over time, critical path, failures'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log unpack nodes why kill drain simulate pegasus help" -f -a "log" -d 'Print the output of a task, during or after its run'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log unpack nodes why kill drain simulate pegasus help" -f -a "unpack" -d 'Make the two files of each attempt from packed output'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log unpack nodes why kill drain simulate pegasus help" -f -a "nodes" -d 'Show the hosts of a running workflow, or let one of them go'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log unpack nodes why kill drain simulate pegasus help" -f -a "why" -d 'Say why a task of a running workflow waits'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log unpack nodes why kill drain simulate pegasus help" -f -a "kill" -d 'Send a signal to a running task'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log unpack nodes why kill drain simulate pegasus help" -f -a "drain" -d 'Let a running workflow start no more tasks'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log unpack nodes why kill drain simulate pegasus help" -f -a "simulate" -d 'Estimate how long a plan or a run would take on other nodes'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log unpack nodes why kill drain simulate pegasus help" -f -a "pegasus" -d 'Answer as a program of Pegasus does, for the scripts in share/pegasus-shims'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log unpack nodes why kill drain simulate pegasus help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'

@@ -1,6 +1,9 @@
 //! The end of an attempt: rows from its output files.
 
+use std::path::Path;
+
 use monitord_compat::job_output_reader::JobOutput;
+use pmc_packed::Channel;
 
 use super::{Attempt, JobEnd, Loader};
 use crate::error::Notice;
@@ -142,7 +145,7 @@ impl Loader {
 
     /// Reads the files of an attempt that ended.
     fn read_output(
-        &self,
+        &mut self,
         job: &str,
         attempt: &Attempt,
         background: Background,
@@ -159,10 +162,13 @@ impl Loader {
             status: background.status,
             submitted: attempt.submitted,
         };
-        let found = outputs::find(&self.workflow.dir, job, expected, last_used, log);
+        let found = outputs::find(&mut self.output, job, expected, last_used, log);
         let name = |stream| outputs::name(job, stream, found.number);
         let (stdout_file, stderr_file) = (name("out"), name("err"));
-        let path = |file: &str| self.workflow.dir.join(file);
+        let errors = outputs::read_stream(&mut self.output, job, Channel::Err, found.number);
+        let pack = self.output.pack(job.as_bytes(), found.number).map(Path::to_owned);
+        self.output.forget(job.as_bytes(), found.number);
+        let path = |file: &str| pack.clone().unwrap_or_else(|| self.workflow.dir.join(file));
         let (text, output) = match found.output {
             Ok((text, mut output)) => {
                 // The executor's record follows all output of a task.
@@ -182,7 +188,7 @@ impl Loader {
                 (None, JobOutput::default())
             }
         };
-        let errors = match outputs::read(&path(&stderr_file)) {
+        let errors = match errors {
             Ok(text) => Some(ErrorText::read(&text)),
             Err(source) => {
                 let path = path(&stderr_file);

@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::command::Program;
 
 /// Programs in every installation besides the executor.
-const COMPANIONS: [&str; 8] = [
+const COMPANIONS: [&str; 9] = [
     "pmc-plan",
     "pegasus-kickstart",
     "pegasus-kickstart-server",
+    "pegasus-lite",
     "pegasus-transfer",
     "pegasus-rc-client",
     "pegasus-cluster",

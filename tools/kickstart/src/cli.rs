@@ -37,6 +37,17 @@ pub fn run<'h>(
     host: impl FnOnce(bool) -> Cow<'h, Host>,
     interrupts: &mut dyn Interrupts,
 ) -> Outcome {
+    run_and_show(words, context, host, interrupts, &mut |_| {})
+}
+
+/// As [`run`], and shows the record to `observer` before it is written.
+pub fn run_and_show<'h>(
+    words: impl IntoIterator<Item = OsString>,
+    context: Context<'_>,
+    host: impl FnOnce(bool) -> Cow<'h, Host>,
+    interrupts: &mut dyn Interrupts,
+    observer: &mut dyn FnMut(&Report),
+) -> Outcome {
     let (stdout, stderr) = (context.stdout, context.stderr);
     let without_record = |code| Outcome {
         code,
@@ -79,7 +90,10 @@ pub fn run<'h>(
         }),
     };
     match report {
-        Ok(report) => print(&report, &options, [stdout, stderr]),
+        Ok(report) => {
+            observer(&report);
+            print(&report, &options, [stdout, stderr])
+        }
         Err(error) => {
             notice(stderr, &format!("ERROR: cannot begin: {error}"));
             without_record(exit::INITIALISATION)

@@ -56,9 +56,11 @@ fn run(call: &Call<'_>, log: &Log<'_>) -> Result<bool, ProgramError> {
     Ok(call.carry_out(&registry, &work, &settings, log))
 }
 
-/// Creates the handlers of all protocols of this build.
+/// Creates the handlers of all protocols of this build, for the environment of the process. Other programs
+/// are looked for beside that of the process first.
 #[cfg(feature = "remote")]
-fn registry(options: &Options, cancel: &Cancel) -> Registry {
+#[must_use]
+pub fn registry(options: &Options, cancel: &Cancel) -> Registry {
     use crate::remote::{self, Environment, http::Timeouts};
     use std::time::Duration;
     let program = std::env::current_exe().ok();
@@ -74,8 +76,10 @@ fn registry(options: &Options, cancel: &Cancel) -> Registry {
     remote::registry(environment, timeouts, cancel)
 }
 
+/// Creates the handlers of local files.
 #[cfg(not(feature = "remote"))]
-fn registry(_: &Options, _: &Cancel) -> Registry {
+#[must_use]
+pub fn registry(_: &Options, _: &Cancel) -> Registry {
     Registry::default()
 }
 

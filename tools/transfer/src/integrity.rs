@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
@@ -186,9 +186,28 @@ pub fn append(file: &Path, block: &str) -> io::Result<()> {
     file.write_all(block.as_bytes())
 }
 
+/// Known checksums: SHA-256 in hexadecimal by logical name.
+pub type Checksums = HashMap<Vec<u8>, String>;
+
 /// Reads the checksums in the files `*.meta` of a directory. Skips unreadable files.
 #[must_use]
-pub fn known_checksums(directory: &Path) -> HashMap<Vec<u8>, String> {
+pub fn known_checksums(directory: &Path) -> Checksums {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "meta"));
+    paths.sort();
+    let mut known = HashMap::new();
+    for path in paths {
+        known.extend(read_metadata(&path).unwrap_or_default());
+    }
+    known
+}
+
+/// Reads the checksums in one metadata file.
+///
+/// # Errors
+/// The file cannot be read, or is not such a file.
+pub fn read_metadata(file: &Path) -> io::Result<Checksums> {
     #[derive(Deserialize)]
     struct Entry {
         #[serde(rename = "_id")]
@@ -196,23 +215,41 @@ pub fn known_checksums(directory: &Path) -> HashMap<Vec<u8>, String> {
         #[serde(rename = "_attributes", default)]
         attributes: HashMap<String, serde_json::Value>,
     }
-    let mut known = HashMap::new();
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
-    paths.retain(|path| path.extension().is_some_and(|extension| extension == "meta"));
-    paths.sort();
-    for path in paths {
-        let Ok(text) = fs::read(&path) else { continue };
-        let Ok(entries) = serde_json::from_slice::<Vec<Entry>>(&text) else {
-            continue;
-        };
-        for mut entry in entries {
-            if let Some(serde_json::Value::String(sha256)) = entry.attributes.remove("checksum.value") {
-                known.insert(entry.id.into_bytes(), sha256);
-            }
-        }
-    }
-    known
+    let entries: Vec<Entry> = serde_json::from_slice(&fs::read(file)?)?;
+    let known = entries
+        .into_iter()
+        .filter_map(|mut entry| match entry.attributes.remove("checksum.value") {
+            Some(serde_json::Value::String(sha256)) => Some((entry.id.into_bytes(), sha256)),
+            _ => None,
+        });
+    Ok(known.collect())
+}
+
+/// Writes a metadata file with checksums, as a whole: a reader finds all of them, or those before.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_metadata<'c>(
+    file: &Path,
+    checksums: impl Iterator<Item = (&'c [u8], &'c str)>,
+) -> io::Result<()> {
+    let entries: Vec<serde_json::Value> = checksums
+        .map(|(lfn, sha256)| {
+            serde_json::json!({
+                "_type": "file",
+                "_id": String::from_utf8_lossy(lfn),
+                "_attributes": {"checksum.type": "sha256", "checksum.value": sha256},
+            })
+        })
+        .collect();
+    let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let mut new = tempfile::Builder::new()
+        .permissions(fs::Permissions::from_mode(0o644))
+        .tempfile_in(directory.unwrap_or(Path::new(".")))?;
+    serde_json::to_writer(&mut new, &entries)?;
+    new.write_all(b"\n")?;
+    new.persist(file)?;
+    Ok(())
 }
 
 /// Computes the SHA-256 of a file.
@@ -221,12 +258,7 @@ pub fn sha256(path: &Path, cancel: &Cancel) -> Result<[u8; 32], TransferError> {
 }
 
 /// Compares a file with the known checksum of `lfn`.
-pub fn verify(
-    lfn: &[u8],
-    path: &Path,
-    known: &HashMap<Vec<u8>, String>,
-    cancel: &Cancel,
-) -> Result<(), TransferError> {
+pub fn verify(lfn: &[u8], path: &Path, known: &Checksums, cancel: &Cancel) -> Result<(), TransferError> {
     let expected = known
         .get(lfn)
         .ok_or_else(|| TransferError::ChecksumUnknown(lfn.to_owned()))?;

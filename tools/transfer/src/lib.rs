@@ -26,4 +26,4 @@ pub mod shown;
 pub mod spec;
 pub mod url;
 
-pub use cli::{command, main};
+pub use cli::{command, main, registry};

@@ -52,6 +52,8 @@ pub struct Report {
     pub failures: Vec<Failure>,
     /// Checksum comparisons.
     pub checks: Checks,
+    /// Published checksums: logical name, SHA-256 in hexadecimal.
+    pub published: Vec<(Vec<u8>, String)>,
 }
 
 impl Report {

@@ -52,6 +52,8 @@ pub struct TransformationEntry {
     pub hooks: Vec<Hook>,
     /// Container, if any.
     pub container: Option<String>,
+    /// A staged program bypasses the staging site.
+    pub bypass: bool,
 }
 
 /// How a program becomes available at a site.
@@ -222,6 +224,7 @@ pub fn from_directory(directory: &Path, sysinfo: &SysInfo) -> Result<Transformat
             metadata: Vec::new(),
             hooks: Vec::new(),
             container: None,
+            bypass: false,
         });
     }
     Ok(catalog)

@@ -245,6 +245,7 @@ impl Parser<'_> {
             metadata: Vec::new(),
             hooks: Vec::new(),
             container: None,
+            bypass: false,
         };
         let mut pfn_position = position;
         while let Some((key, position)) = self.key()? {

@@ -66,6 +66,7 @@ struct AtSite {
     kind: TransformationKind,
     sysinfo: SysInfo,
     container: Option<String>,
+    bypass: bool,
     common: Common,
     position: Position,
 }
@@ -149,6 +150,7 @@ fn transformation(
             metadata: merged.metadata,
             hooks: merged.hooks,
             container: at.container,
+            bypass: at.bypass,
         });
     }
     Ok(())
@@ -200,6 +202,7 @@ fn at_site(yaml: &mut Yaml<'_>, position: Position, checker: &mut Checker) -> Re
         kind: TransformationKind::Installed,
         sysinfo: SysInfo::default(),
         container: None,
+        bypass: false,
         common: Common::default(),
         position,
     };
@@ -225,9 +228,7 @@ fn at_site(yaml: &mut Yaml<'_>, position: Position, checker: &mut Checker) -> Re
                 }
             }
             "container" => at.container = given(yaml.text("the name of a container")?),
-            "bypass" => {
-                yaml.boolean(key)?;
-            }
+            "bypass" => at.bypass = yaml.boolean(key)?.unwrap_or(false),
             "profiles" => yaml.profiles(&mut at.common.profiles, checker)?,
             "metadata" => yaml.metadata(&mut at.common.metadata)?,
             _ => system(yaml, key, &mut at.sysinfo)?,

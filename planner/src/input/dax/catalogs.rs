@@ -143,6 +143,7 @@ impl<'a> Dax<'_, 'a> {
                 metadata: metadata.clone(),
                 hooks: hooks.clone(),
                 container: None,
+                bypass: false,
             };
             let embedded = &mut self.builder.embedded;
             embedded

@@ -4,6 +4,7 @@
 mod resources;
 mod settings;
 mod size;
+mod task_files;
 mod transport;
 
 use std::fs;
@@ -126,6 +127,12 @@ fn environment<'a>() -> Result<Environment<'a>, PlanError> {
     Ok(environment)
 }
 
+/// Describes the files that a run of the plan makes for the output of its tasks.
+pub(crate) fn describe_files(plan: &Plan<'_>, resources: &Resources) -> String {
+    let tasks = plan.exec.jobs.len();
+    task_files::sentence(tasks, resources.is_packed(tasks))
+}
+
 /// Returns the variables for templates.
 fn values(plan: &Plan<'_>, resources: &Resources, executor: &str, scheduler: Scheduler) -> minijinja::Value {
     context! {
@@ -156,6 +163,7 @@ fn values(plan: &Plan<'_>, resources: &Resources, executor: &str, scheduler: Sch
         setup => resources.setup.as_deref(),
         directives => resources.directives.clone(),
         stampede => resources.stampede,
+        packed_output => resources.is_packed(plan.exec.jobs.len()),
         as_pegasus => resources.is_default,
     }
 }

@@ -9,6 +9,7 @@ use crate::request::Request;
 use crate::scheduler::Scheduler;
 
 use super::settings::{COUNT, DRAIN, MEMORY, Reader, TIME, Text, schedulers};
+use super::task_files::TaskFiles;
 use super::transport::{self, Transport};
 
 /// Default number of nodes.
@@ -64,6 +65,8 @@ pub(crate) struct Resources {
     pub(crate) directives: Vec<String>,
     /// The executor writes the database of the run.
     pub(crate) stampede: bool,
+    /// Where the output of tasks goes.
+    task_files: TaskFiles,
     /// Directory of custom templates.
     pub(crate) templates: Option<PathBuf>,
 }
@@ -191,6 +194,7 @@ impl Resources {
             setup,
             directives,
             stampede,
+            task_files: reader.task_files(),
             templates,
         };
         let has_size = options.nodes.is_some() || options.tasks_per_node.is_some();
@@ -331,6 +335,11 @@ impl Resources {
             None => 0,
         };
         (lead > 0 && lead < limit).then(|| limit - lead)
+    }
+
+    /// Returns whether the output of tasks goes into packs.
+    pub(super) fn is_packed(&self, tasks: usize) -> bool {
+        self.task_files.is_packed(tasks, self.stampede)
     }
 
     /// Returns warnings about unusual values.

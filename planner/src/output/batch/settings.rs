@@ -6,6 +6,7 @@ use crate::properties::Properties;
 use crate::request::Request;
 use crate::scheduler::Scheduler;
 
+use super::task_files::TaskFiles;
 use super::transport::Transport;
 
 /// Keys of Globus that mean the same as those of the namespace `pegasus`.
@@ -85,6 +86,17 @@ impl<'a> Reader<'a> {
         };
         self.problems.push(Cause::Batch.problem(problem));
         Transport::Mpi
+    }
+
+    /// Returns where the output of tasks goes.
+    pub(super) fn task_files(&mut self) -> TaskFiles {
+        let name = self.value("output", None).unwrap_or("auto");
+        TaskFiles::parse(name).unwrap_or_else(|| {
+            self.problems.push(Cause::Batch.problem(format!(
+                "the property pegasus.batch.output must be auto, files or packed, not {name}"
+            )));
+            TaskFiles::Auto
+        })
     }
 
     /// Returns a text without line breaks, which would add lines to the script.

@@ -35,6 +35,7 @@ pub(super) fn arguments<'t>(
                 Some(more) if !more.is_empty() => text.push_str(more),
                 _ => text.push_str(plan.settings.mode.transfer_arguments()),
             }
+            crate::output::lite::push_checksum_options(plan, id, text);
         }
         Task::Register(n) => {
             let _ = write!(

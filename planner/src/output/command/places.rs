@@ -1,10 +1,11 @@
 //! Work directory and input files of a job.
 
-use crate::exec::{JobId, Task};
+use crate::exec::{ExecJob, JobId, Task};
 use crate::output::Plan;
 use crate::output::lists::suffix;
 use crate::profiles::{Namespace, parse_bool};
 use crate::refine::settings::Generator;
+use crate::refine::sites::{Access, Scratch};
 
 use super::is_wrapped;
 
@@ -15,7 +16,7 @@ const FALLBACK_DIR: &str = "/tmp";
 pub(crate) fn work_dir<'p>(plan: &'p Plan<'_>, id: JobId) -> &'p str {
     let job = plan.job(id);
     let setup = &plan.exec.setups[job.setup];
-    if needs_no_work_dir(plan, id) {
+    if needs_no_work_dir(plan, id) || is_out_of_sight(plan, job) {
         return FALLBACK_DIR;
     }
     // Registration needs no file of the work directory, which may be removed before or meanwhile. A shell
@@ -32,6 +33,16 @@ pub(crate) fn work_dir<'p>(plan: &'p Plan<'_>, id: JobId) -> &'p str {
             .as_ref()
             .map_or(FALLBACK_DIR, |scratch| scratch.path.as_str()),
     }
+}
+
+/// Returns whether a job need not see the work directory of its staging site: it has a directory of its own,
+/// or the site is reached through a server.
+fn is_out_of_sight(plan: &Plan<'_>, job: &ExecJob) -> bool {
+    let is_seen = |scratch: &Scratch| plan.sites.work_url(job.staging, Access::Put) == scratch.url;
+    plan.sites.is_lite(job.staging)
+        && (plan.exec.is_lite(job)
+            || job.site != job.staging
+            || !plan.sites.get(job.staging).scratch.as_ref().is_some_and(is_seen))
 }
 
 /// Returns whether a job does not need the work directory of the run.
@@ -76,7 +87,7 @@ pub(super) fn input(plan: &Plan<'_>, id: JobId) -> Option<String> {
             let file = plan.workflow.jobs[n].stdin?;
             let name = plan.workflow.files.name(file);
             // Jobs of DAGMan files read files of any directory.
-            if name.starts_with('/') {
+            if name.starts_with('/') || plan.exec.is_lite(job) {
                 return Some(name.to_owned());
             }
             Some(plan.sites.scratch_path(job.staging, name))

@@ -13,7 +13,7 @@ pub(crate) fn quote(word: &str) -> Cow<'_, str> {
 }
 
 /// Appends a quoted word with a text before and after it.
-pub(super) fn push_word(line: &mut String, before: &str, word: &str, after: &str) {
+pub(in crate::output) fn push_word(line: &mut String, before: &str, word: &str, after: &str) {
     line.push_str(before);
     line.push_str(&quote(word));
     line.push_str(after);

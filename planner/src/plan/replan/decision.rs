@@ -9,6 +9,7 @@ use crate::graph::Graph;
 use crate::ids::Id as _;
 use crate::model::{FileId, Link};
 use crate::output::Plan;
+use crate::refine::sites::Access;
 
 /// What happens to the tasks.
 pub(super) struct Decision {
@@ -171,26 +172,34 @@ impl Decider<'_> {
                 let Some(&maker) = self.makers.get(&(file, site)) else {
                     continue;
                 };
-                let path = || {
-                    self.plan
-                        .sites
-                        .scratch_path(site, self.plan.workflow.files.name(file))
-                };
-                if maker != id && self.keeps(maker) && !Path::new(&path()).exists() {
+                if maker != id && self.keeps(maker) && !self.is_there(site, file) {
                     self.keep[maker] = false;
                 }
             }
         }
     }
 
+    /// Returns whether a file is in a work directory. What lies behind a server counts as missing.
+    fn is_there(&self, site: SiteId, file: FileId) -> bool {
+        if self.plan.sites.is_lite(site) {
+            let (_, url) = self.plan.url(&Place::Scratch(site), file, Access::Get);
+            return url
+                .strip_prefix("file://")
+                .is_some_and(|path| Path::new(path).exists());
+        }
+        let name = self.plan.workflow.files.name(file);
+        Path::new(&self.plan.sites.scratch_path(site, name)).exists()
+    }
+
     /// Lets missing work directories be made again in which jobs run.
     fn make_missing_directories(&mut self) {
         let exec = self.plan.exec;
         for (id, job) in exec.jobs.iter().enumerate() {
-            let scratch = self.plan.sites.get(job.staging).scratch.as_ref();
-            if !matches!(job.task, Task::CreateDir)
-                || scratch.is_none_or(|scratch| Path::new(&scratch.path).is_dir())
-            {
+            let url = self.plan.sites.work_url(job.staging, Access::Put);
+            let is_there = url
+                .strip_prefix("file://")
+                .is_some_and(|path| Path::new(path).is_dir());
+            if !matches!(job.task, Task::CreateDir) || is_there {
                 continue;
             }
             let runs_there = |(other, kept): (&ExecJob, &bool)| {

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::data::DataMode;
 use crate::error::{Cause, PlanError, Problem};
 use crate::model::{JobIndex, TransformationName, Workflow};
 use crate::profiles::Namespace;
@@ -139,6 +140,14 @@ pub(super) fn cluster_jobs(refinement: &mut Refinement<'_, '_>) -> Result<(), Pl
     let techniques = &mapper.settings.cluster.techniques;
     if techniques.is_empty() || exec.jobs.is_empty() {
         return Ok(());
+    }
+    if let Some(job) = exec.jobs.iter().find(|job| exec.is_lite(job)) {
+        return Err(PlanError::Unsupported(format!(
+            "job clustering is offered with the data configuration sharedfs only, and the job {} has another one: leave \
+             --cluster and its properties out, or set the property pegasus.data.configuration and the profile \
+             pegasus::data.configuration to sharedfs",
+            job.name
+        )));
     }
     let job_edges: Vec<(JobId, JobId)> = mapped.edges(&reduced.edges).collect();
     let mut units: Vec<Unit> = JobId::first(exec.jobs.len())
@@ -478,6 +487,7 @@ fn cluster_job(
         executable,
         profiles,
         staged: false,
+        mode: DataMode::Shared,
         entry: None,
     });
     Ok(ExecJob {

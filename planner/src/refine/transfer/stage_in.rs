@@ -58,12 +58,23 @@ impl Builder<'_, '_> {
                 return true;
             }
         };
+        if (file_use.bypass || self.mapper.settings.bypass)
+            && file_use.link != Link::Checkpoint
+            && self.bypass(job, file, &locations)
+        {
+            return true;
+        }
         let profiles = &self.exec.setups[self.exec.jobs[job].setup].profiles;
-        let linkable = !is_program && profiles.pegasus("nosymlink").and_then(parse_bool) != Some(true);
+        let linkable = !is_program
+            && !self.mapper.sites.is_lite(site)
+            && profiles.pegasus("nosymlink").and_then(parse_bool) != Some(true);
+        // Jobs with directories of their own prefer what is near them, not near the staging site.
+        let this = &self.exec.jobs[job];
+        let preferred = if self.exec.is_lite(this) { this.site } else { site };
         let Some(selected) = select(
             self.mapper.settings,
             self.mapper.sites,
-            site,
+            (site, preferred),
             &locations.replicas,
             linkable,
             &mut self.left_out,
@@ -75,8 +86,7 @@ impl Builder<'_, '_> {
             return true;
         };
         self.exec.cache.push((file, site));
-        let name = self.workflow.files.name(file);
-        let destination = self.mapper.sites.scratch_url(site, name);
+        let destination = self.work_url(site, file, Access::Put);
         if selected
             .sources
             .iter()
@@ -108,6 +118,58 @@ impl Builder<'_, '_> {
         if is_program {
             programs.push((file, transfer));
         }
+        true
+    }
+
+    /// Lets a job with a directory of its own fetch a file from its own locations. Returns whether there is
+    /// one that its site can reach.
+    fn bypass(&mut self, job: JobId, file: FileId, locations: &Locations) -> bool {
+        let this = &self.exec.jobs[job];
+        if !self.exec.is_lite(this) {
+            return false;
+        }
+        let (key, staging) = ((file, this.site), this.staging);
+        let profiles = &self.exec.setups[this.setup].profiles;
+        let may_link =
+            self.mapper.settings.links && profiles.pegasus("nosymlink").and_then(parse_bool) != Some(true);
+        let site = &self.mapper.sites.get(this.site).name;
+        let mut sources: Vec<(Box<str>, u32, &str)> = Vec::new();
+        let mut is_here = false;
+        for replica in &locations.replicas {
+            let at = replica.site.as_deref().unwrap_or_default();
+            let is_file = replica.pfn.starts_with("file://");
+            if is_file && at != site {
+                continue;
+            }
+            let selector = &self.mapper.settings.replica_selector;
+            let Some(priority) = selector.priority(site, at, &replica.pfn) else {
+                continue;
+            };
+            is_here |= is_file;
+            sources.push((replica.pfn.as_str().into(), priority, at));
+        }
+        sources.sort_by_key(|(_, priority, _)| std::cmp::Reverse(*priority));
+        let Some((url, _, at)) = sources.first() else {
+            return false;
+        };
+        self.exec.bypassing.push((file, url.clone(), (*at).into()));
+        let is_program = self.staged_programs.entries.contains_key(&file);
+        let link = may_link && is_here && !is_program && sources[0].0.starts_with("file://");
+        let checksum = |key: &str| locations.metadata.get(key).map(String::as_str);
+        let sha256 = checksum("checksum.value").filter(|_| checksum("checksum.type") == Some("sha256"));
+        self.exec.bypassed.insert(
+            key,
+            Bypassed {
+                sources: sources
+                    .into_iter()
+                    .map(|(url, priority, _)| (url, priority))
+                    .collect(),
+                link,
+                sha256: sha256.map(Into::into),
+            },
+        );
+        // It never comes to the staging site.
+        self.exec.in_place.insert((file, staging));
         true
     }
 
@@ -262,6 +324,8 @@ impl Builder<'_, '_> {
     /// Adds one chmod job for the programs first staged for a job. Returns whether there is one.
     pub(super) fn add_chmod(&mut self, job: JobId, site: SiteId, programs: &[(FileId, JobId)]) -> bool {
         if programs.is_empty()
+            // Its own directory is the place to do that.
+            || self.exec.is_lite(&self.exec.jobs[job])
             || self
                 .mapper
                 .settings

@@ -27,8 +27,10 @@ impl Builder<'_, '_> {
             None => {
                 let storage = &sites.outputs[usize::from(output)];
                 // Both have the file under its name.
-                let base = sites.get(site).scratch.as_ref().map_or("", |s| s.url.as_str());
-                let moves = transfers && !same_place(base, &storage.put);
+                let base = sites.work_url(site, Access::Put);
+                let is_same =
+                    directory_of(self.exec, sites, site, file) == "." && same_place(base, &storage.put);
+                let moves = transfers && !is_same;
                 let place = Place::Storage(output);
                 self.store(job, site, level, width, file_use, moves, place.clone(), place);
             }
@@ -36,7 +38,7 @@ impl Builder<'_, '_> {
                 if targets.is_empty() && transfers {
                     self.exec.staying.insert(file);
                 }
-                let source = sites.scratch_url(site, name);
+                let source = self.work_url(site, file, Access::Get);
                 for target in targets {
                     let moves = transfers && !same_place(&source, &target.url);
                     self.store(job, site, level, width, file_use, moves, target.put, target.get);

@@ -1,7 +1,6 @@
 //! Finds the output of a task, or says why there is none.
 
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -10,6 +9,7 @@ use anyhow::anyhow;
 use pmc_dag::reason;
 use pmc_monitor::history::{History, State};
 use pmc_monitor::task_output::{self, AttemptFiles, Part};
+use pmc_packed::{self as packed, Channel};
 use pmc_plan::error::near_spelling;
 
 use super::Log;
@@ -29,6 +29,13 @@ pub enum Source {
         /// Number of the attempt, from 0.
         attempt: u32,
     },
+    /// In a pack. The attempt has ended.
+    Packed {
+        /// The pack.
+        pack: PathBuf,
+        /// Number of the attempt, from 0.
+        attempt: u32,
+    },
     /// In the files of a worker. The attempt has ended.
     Part(Part),
 }
@@ -41,10 +48,18 @@ pub struct Unreadable {
 
 /// Returns where the output of an attempt is, if it is anywhere. Looks into the files of the workers only if
 /// `with_parts`: that takes long.
-pub fn source(log: &Log, attempt: Option<u32>, with_parts: bool) -> Result<Option<Source>, Failure> {
+pub fn source(log: &mut Log, attempt: Option<u32>, with_parts: bool) -> Result<Option<Source>, Failure> {
+    // If an index cannot be read, opening the output tells it.
+    let _ = log.output.refresh();
+    let count = log.count();
     let (dir, name) = (&log.history.dir, log.history.plan.name(log.task));
-    let count = task_output::count(dir, name);
     let wanted = attempt.unwrap_or(count);
+    if let Some(attempt) = wanted.checked_sub(1)
+        && let Some(pack) = log.output.pack(name, attempt)
+    {
+        let pack = pack.to_owned();
+        return Ok(Some(Source::Packed { pack, attempt }));
+    }
     if (1..=count).contains(&wanted) {
         return Ok(Some(Source::Files {
             files: AttemptFiles::new(dir, name, wanted - 1),
@@ -70,8 +85,28 @@ pub fn may_come(state: State) -> bool {
 
 impl Source {
     /// Opens the files.
-    pub fn open(&self) -> Result<Reader, Unreadable> {
+    pub fn open(&self, log: &mut Log) -> Result<Reader, Unreadable> {
         match self {
+            Self::Packed { pack, attempt } => {
+                let mut open = |channel| {
+                    let name = log.history.plan.name(log.task);
+                    let stream = log.output.open(name, channel, *attempt);
+                    let file = stream.map_err(|source| Unreadable {
+                        path: pack.clone(),
+                        source,
+                    })?;
+                    Ok(Input {
+                        file: Some(file),
+                        path: pack.clone(),
+                        left: u64::MAX,
+                    })
+                };
+                Ok(Reader {
+                    out: open(Channel::Out)?,
+                    err: open(Channel::Err)?,
+                    buffer: vec![0; CHUNK],
+                })
+            }
             Self::Files { files, .. } => Ok(Reader {
                 out: Input::open(&files.out, 0, u64::MAX)?,
                 // A worker makes this file after the other one.
@@ -110,7 +145,7 @@ pub struct Reader {
 
 struct Input {
     /// `None` until it is opened.
-    file: Option<File>,
+    file: Option<packed::Stream>,
     path: PathBuf,
     /// Bytes to be read at most.
     left: u64,
@@ -166,10 +201,10 @@ impl Input {
     }
 }
 
-fn open_at(path: &Path, start: u64) -> Result<File, Unreadable> {
+fn open_at(path: &Path, start: u64) -> Result<packed::Stream, Unreadable> {
     let opened = pmc_files::open(path).and_then(|mut file| {
         file.seek(SeekFrom::Start(start))?;
-        Ok(file)
+        Ok(file.into())
     });
     opened.map_err(|source| Unreadable {
         path: path.to_owned(),

@@ -54,8 +54,9 @@ fn json(submit: &Submit, started: &start::Started) -> Result<serde_json::Value, 
 fn run_here(submit: Submit) -> Result<u8, Failure> {
     // Fails only for the leader of a process group, which is one of its own already.
     let _ = nix::unistd::setsid();
-    // Pegasus always writes its database.
-    let defaults = Cli::try_parse_from(["pmc", "resume", "--stampede", "."]);
+    // Pegasus always writes its database, and two files for each attempt.
+    let words = ["pmc", "resume", "--stampede", "--packed-output=never", "."];
+    let defaults = Cli::try_parse_from(words);
     let Ok(cli::Command::Resume(defaults)) = defaults.map(|cli| cli.command) else {
         let error = anyhow!("the defaults of `pmc resume` are not consistent");
         return Err(Failure::new(exit::NOT_RUN, error));

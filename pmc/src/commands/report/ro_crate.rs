@@ -18,6 +18,7 @@ use monitord_compat::job_output_reader::JobOutput;
 use pmc_monitor::failure::read_output;
 use pmc_monitor::history::History;
 use pmc_monitor::kinds::Kind;
+use pmc_packed::TaskOutput;
 use pmc_plan::expand::ExpandEnv;
 use pmc_plan::input::{ReadOptions, read_workflow};
 use pmc_plan::model::{FileUse, Link, Workflow};
@@ -170,13 +171,14 @@ impl<'a> Crate<'a> {
             .map(|(number, job)| (job.id.as_str(), number))
             .collect();
         let mut programs = BTreeMap::new();
+        let mut place = TaskOutput::new(&self.history.dir.dir);
         let plan = &self.history.plan;
         for task in (0..).take(plan.len()) {
             if plan.class(task).kind != Kind::Compute {
                 continue;
             }
             let name = plan.text_name(task);
-            let (_, output, _) = read_output(&self.history.dir.dir, &name);
+            let (_, output, _) = read_output(&mut place, &name);
             for (number, record) in JobOutput::read(&output).invocations.iter().enumerate() {
                 let job = record.derivation.as_deref().and_then(|id| jobs.get(id));
                 let uses = job.map(|number| &self.workflow.jobs[*number].uses[..]);

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use super::settings::random_below;
 use super::{Engine, lock};
 use crate::error::TransferError;
-use crate::integrity;
+use crate::integrity::{self, Checksums};
 use crate::local;
 use crate::observer::Event;
 use crate::protocol::{Done, Pair};
@@ -113,6 +113,8 @@ impl Engine<'_> {
             Ok(meta) => meta,
             Err(error) => return warn(error.to_string()),
         };
+        let published = (lfn.clone(), integrity::hex(&sha256));
+        lock(&self.report).published.push(published);
         let block = integrity::record(&lfn, &path, &meta, &sha256, took);
         match &self.settings.integrity_data {
             Some(file) => {
@@ -124,11 +126,26 @@ impl Engine<'_> {
         }
     }
 
-    /// Compares the copy with the checksum in the metadata files of the working directory.
+    /// Returns the known checksums: those in the metadata files of the settings, else those in the metadata
+    /// files of the working directory.
+    fn known(&self) -> Result<&Checksums, TransferError> {
+        if let Some(known) = self.known.get() {
+            return Ok(known);
+        }
+        let mut known = Checksums::new();
+        for file in &self.settings.known_checksums {
+            let read = integrity::read_metadata(file);
+            known.extend(read.map_err(|error| TransferError::io("read the checksums in", file, error))?);
+        }
+        if self.settings.known_checksums.is_empty() {
+            known = integrity::known_checksums(self.context.base.unwrap_or(Path::new(".")));
+        }
+        Ok(self.known.get_or_init(|| known))
+    }
+
+    /// Compares the copy with the known checksum.
     fn verify(&self, transfer: &Transfer, done: &Done) -> Result<(), TransferError> {
-        let known = self
-            .known
-            .get_or_init(|| integrity::known_checksums(self.context.base.unwrap_or(Path::new("."))));
+        let known = self.known()?;
         let destination = &transfer.destination;
         let (_fetched, path) = if destination.url.is_local() {
             let path = done.path.clone();

@@ -10,11 +10,12 @@ mod item;
 mod settings;
 mod staged;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use crate::error::{Retry, TransferError};
+use crate::integrity::Checksums;
 use crate::observer::{Event, Observer};
 use crate::protocol::{Context, Handler, Pair, Registry, Route};
 use crate::report::{Failure, Report};
@@ -91,7 +92,7 @@ struct Engine<'a> {
     /// Logical names with a published checksum.
     published: Mutex<HashSet<Vec<u8>>>,
     /// Checksums in the `*.meta` files, read on first use.
-    known: OnceLock<HashMap<Vec<u8>, String>>,
+    known: OnceLock<Checksums>,
     /// Failures of the remote hosts.
     hosts: Mutex<Hosts>,
 }

@@ -22,6 +22,9 @@ pub struct Settings {
     /// File that receives published checksums (`KICKSTART_INTEGRITY_DATA`). If `None`, they are reported as
     /// [`Event::Checksum`](crate::observer::Event::Checksum).
     pub integrity_data: Option<PathBuf>,
+    /// Metadata files with the checksums that copies are compared with. If empty, those of the working
+    /// directory are used.
+    pub known_checksums: Vec<PathBuf>,
     /// Directory for temporary files.
     pub temporary: PathBuf,
     /// Test hook: percentage of copies to corrupt by appending a text.
@@ -39,6 +42,7 @@ impl Default for Settings {
             base: None,
             waits: Waits::default(),
             integrity_data: None,
+            known_checksums: Vec::new(),
             temporary: PathBuf::from("/tmp"),
             error_rate: 0,
             cancel: Cancel::new(),

@@ -1,5 +1,6 @@
 //! The engine with a stub handler: order, sets, attempts and giving up.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use std::fs;

@@ -15,7 +15,7 @@ use crate::protocol::Registry;
 use crate::report::Report;
 use crate::spec::{self, SpecError, Work};
 use crate::url::Lookup;
-use crate::{multipart, shown};
+use crate::{integrity, multipart, shown};
 
 pub use log::{Level, Log};
 pub use options::{Options, Part};
@@ -127,6 +127,7 @@ impl Call<'_> {
                 ..Waits::default()
             },
             integrity_data: self.variable("KICKSTART_INTEGRITY_DATA"),
+            known_checksums: options.checksums_from.clone(),
             temporary: ["TMPDIR", "TEMP", "TMP"]
                 .iter()
                 .find_map(|name| self.variable(name))
@@ -199,10 +200,39 @@ impl Call<'_> {
 
     /// Carries out the work and logs the result. Returns whether everything succeeded.
     pub fn carry_out(&self, registry: &Registry, work: &[Work], settings: &Settings, log: &Log<'_>) -> bool {
+        self.carry_out_for(registry, work, settings, log).success()
+    }
+
+    /// As [`Self::carry_out`], but returns the report.
+    pub fn carry_out_for(
+        &self,
+        registry: &Registry,
+        work: &[Work],
+        settings: &Settings,
+        log: &Log<'_>,
+    ) -> Report {
         log.info(&format!("{} transfers loaded", work.len()));
         let report = engine::run_with(registry, work, settings, log);
+        self.write_checksums(&report, log);
         self.log_result(&report, log, &settings.cancel);
-        report.success()
+        report
+    }
+
+    /// Writes the published checksums into a metadata file. A failure gives a warning only: who needs a
+    /// checksum reports that it is missing.
+    fn write_checksums(&self, report: &Report, log: &Log<'_>) {
+        let Some(file) = &self.options.checksums_to else {
+            return;
+        };
+        let published = report.published.iter();
+        let published = published.map(|(lfn, sha256)| (lfn.as_slice(), sha256.as_str()));
+        if let Err(error) = integrity::write_metadata(file, published) {
+            let name = shown::path(file);
+            log.line(
+                Level::Warning,
+                &format!("cannot write the checksums into {name}: {error}"),
+            );
+        }
     }
 
     fn log_result(&self, report: &Report, log: &Log<'_>, cancel: &Cancel) {

@@ -30,6 +30,12 @@ pub struct Options {
     /// Create symbolic links instead of copies if source and destination are local files
     #[arg(short, long)]
     pub symlink: bool,
+    /// Compare copies with the checksums in these metadata files, instead of those in the working directory
+    #[arg(long, value_name = "FILE,...", value_delimiter = ',')]
+    pub checksums_from: Vec<PathBuf>,
+    /// Write the checksums that entries ask for into this metadata file, too
+    #[arg(long, value_name = "FILE")]
+    pub checksums_to: Option<PathBuf>,
     /// Wait before the second attempt; four times as long before each further one. Network errors wait 30
     /// times as long
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]

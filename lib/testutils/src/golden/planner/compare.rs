@@ -13,7 +13,8 @@ type Settings = BTreeMap<String, Value>;
 
 /// Returns the group of a file, which decides how it is compared.
 pub fn group(path: &str) -> &'static str {
-    const SUFFIXES: [(&str, &str); 11] = [
+    const SUFFIXES: [(&str, &str); 12] = [
+        (".json", "lite"),
         (".dag", "dag"),
         (".pbs", "pbs"),
         (".lof", "lof"),
@@ -42,6 +43,7 @@ pub fn files(group: &str, expected: &str, got: &str) -> Vec<String> {
         "dag" => dag::compare(expected, got),
         "in" => compare_input(expected, got),
         "lof" => compare_lines(expected, &without_comments(got)),
+        "lite" => compare_facts(expected, got),
         "cache" => compare_lines(expected, got),
         "bp" => events::compare(expected, got),
         "braindump" => compare_braindump(expected, got),
@@ -115,6 +117,12 @@ pub fn compare_lines(expected: &str, got: &str) -> Vec<String> {
         lines.map(squeeze).collect()
     };
     compare_counts(lines(expected), lines(got), "line")
+}
+
+/// Compares lines in any order.
+fn compare_facts(expected: &str, got: &str) -> Vec<String> {
+    let facts = |text: &str| text.lines().map(str::to_owned).collect();
+    compare_sets(&facts(expected), &facts(got), "fact")
 }
 
 fn compare_exactly(expected: &str, got: &str) -> Vec<String> {

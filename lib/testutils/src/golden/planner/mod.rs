@@ -4,6 +4,7 @@
 mod compare;
 mod dag;
 mod events;
+mod lite;
 mod normalize;
 mod run;
 mod yaml;
@@ -58,7 +59,9 @@ pub fn compare(case: &Case, planner: &Path) -> Vec<Problem> {
 fn compare_trees(case: &Case, tree: Tree) -> Vec<String> {
     let expected = case.archive.below("expected/tree");
     let expected = expected.map(|(path, file)| (path.to_owned(), file.content.clone()));
-    let (expected, tree) = (without_hashes(expected.collect()), without_hashes(tree));
+    let expected = lite::settle_scripts(expected.collect());
+    let tree = lite::settle_descriptions(tree);
+    let (expected, tree) = (without_hashes(expected), without_hashes(tree));
     let mut problems = Vec::new();
     for (path, content) in &expected {
         let Some(got) = tree.get(path) else {

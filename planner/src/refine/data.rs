@@ -1,0 +1,78 @@
+//! Staging sites of jobs with directories of their own.
+
+use crate::error::{Cause, PlanError, Problem};
+use crate::exec::{Exec, SiteId, Task};
+use crate::model::FileId;
+
+use super::sites::Sites;
+
+/// Profile with the data configuration.
+pub(crate) const KEY: &str = "data.configuration";
+
+/// Returns the directory of a file in the work directory of a site, `.` for that itself.
+pub(crate) fn directory_of<'e>(exec: &'e Exec, sites: &Sites, site: SiteId, file: FileId) -> &'e str {
+    if sites.is_lite(site) {
+        exec.directories.of(file)
+    } else {
+        "."
+    }
+}
+
+/// Notes the staging sites of jobs with directories of their own, and checks that jobs agree.
+///
+/// # Errors
+/// Sites with jobs of both kinds, staging sites that cannot be used.
+pub(crate) fn settle(exec: &Exec, sites: &Sites) -> Result<(), PlanError> {
+    // The first shared job and the first other one of each site.
+    let mut first: Vec<[Option<usize>; 2]> = vec![[None; 2]; sites.len()];
+    for (n, job) in exec.jobs.iter().enumerate() {
+        let is_lite = exec.setups[job.setup].mode.is_lite();
+        if matches!(job.task, Task::Compute(_)) {
+            first[job.staging.index()][usize::from(is_lite)].get_or_insert(n);
+        }
+    }
+    let mut problems: Vec<Problem> = Vec::new();
+    for (n, jobs) in first.iter().enumerate() {
+        let site = sites.get(SiteId::new(n));
+        let name = |n: usize| &exec.jobs[n].name;
+        if let [Some(shared), Some(lite)] = jobs {
+            problems.push(Problem {
+                cause: Cause::Site,
+                message: format!(
+                    "Worker package is set to be staged for both sharedfs and nonsharedfs|condorio mode for sites [{}]: \
+                     the data configuration of the job {} is sharedfs, that of the job {} is not",
+                    site.name,
+                    name(*shared),
+                    name(*lite)
+                ),
+                hint: Some(
+                    "give all jobs of a site the same one, with the property pegasus.data.configuration or the profile \
+                     pegasus::data.configuration"
+                        .into(),
+                ),
+            });
+        }
+        if let Some(lite) = jobs[1]
+            && site
+                .scratch
+                .as_ref()
+                .is_none_or(|scratch| scratch.servers.is_none())
+        {
+            problems.push(Problem {
+                cause: Cause::Site,
+                message: format!(
+                    "the staging site {} of the job {} has no directory of type sharedScratch with a file server, from \
+                     which jobs could fetch files",
+                    site.name,
+                    name(lite)
+                ),
+                hint: Some(format!(
+                    "add fileServers with a URL to that directory of the site {}, or choose another site with --staging-site",
+                    site.name
+                )),
+            });
+        }
+    }
+    sites.serve_lite(first.iter().map(|jobs| jobs[1].is_some()).collect());
+    PlanError::check(problems)
+}

@@ -1,0 +1,132 @@
+//! Plans without a shared file system.
+
+use serde_json::Value;
+
+use crate::common::Case;
+
+const CHAIN: &str = r#"pegasus: "5.0"
+name: chain
+jobs:
+- {type: job, id: A, name: first, uses: [{lfn: in, type: input}, {lfn: mid, type: output, stageOut: false}]}
+- {type: job, id: B, name: second, stdin: mid, uses: [{lfn: mid, type: input}, {lfn: out, type: output}]}
+jobDependencies:
+- {id: A, children: [B]}
+"#;
+
+const LINE: &str = "--sites local --output-sites local --dir submit";
+
+fn chain(properties: &str) -> Case {
+    let case = Case::new(CHAIN);
+    case.programs(&["first", "second"]).replicas(&["in"]);
+    case.put("pegasus.properties", properties);
+    case
+}
+
+#[test]
+fn a_description_says_what_the_job_needs() -> Result<(), Box<dyn std::error::Error>> {
+    let case = chain("pegasus.data.configuration = nonsharedfs\npegasus.transfer.lite.threads = 3\n");
+    let plan = case.plan(LINE)?;
+    let job: Value = serde_json::from_str(&plan.file("00/00/second_B.json"))?;
+    assert_eq!(job["format"], 1);
+    assert_eq!(job["transfer_arguments"], serde_json::json!(["--threads", "3"]));
+    let source = job["stage_in"][0]["src_urls"][0]["url"]
+        .as_str()
+        .unwrap_or_default();
+    assert!(
+        source.starts_with("file:///") && source.ends_with("/00/00/mid"),
+        "{source}"
+    );
+    assert_eq!(job["stage_in"][0]["dest_urls"][0]["url"], "file://$PWD/mid");
+    let target = job["stage_out"][0]["dest_urls"][0]["url"]
+        .as_str()
+        .unwrap_or_default();
+    assert!(target.ends_with("/00/00/out"), "{target}");
+    assert_eq!(job["verify"][0]["lfn"], "mid");
+    let words: Vec<&str> = job["run"]["kickstart"]
+        .as_array()
+        .ok_or("a command")?
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    assert_eq!(words[..2], ["-i", "mid"]);
+    assert!(!words.contains(&"-w"), "{words:?}");
+    let command = plan.command("second_B");
+    assert!(
+        command[0].ends_with("/pegasus-lite") && command[1].ends_with("/00/00/second_B.json"),
+        "{command:?}"
+    );
+    assert!(
+        plan.command("stage_out_local_local_1_0")
+            .contains(&"--checksums-from".to_owned())
+    );
+    Ok(())
+}
+
+#[test]
+fn jobs_of_one_site_have_one_configuration() {
+    let case = chain("");
+    let text = case.file("workflow.yml").replace(
+        "name: first,",
+        "name: first, profiles: {pegasus: {data.configuration: nonsharedfs}},",
+    );
+    case.put("workflow.yml", &text);
+    let message = case.fail(LINE);
+    assert!(
+        message.contains("for sites [local]") && message.contains("give all jobs of a site the same one"),
+        "{message}"
+    );
+    case.put("workflow.yml", &text.replace("nonsharedfs", "nfs"));
+    let message = case.fail(LINE);
+    assert!(
+        message.contains("of the job A must be sharedfs, nonsharedfs or condorio, not nfs"),
+        "{message}"
+    );
+}
+
+#[test]
+fn what_cannot_be_staged_is_told() {
+    let case = chain("pegasus.data.configuration = nonsharedfs\n");
+    let sites = case.file("sites.yml");
+    let hub = "- name: hub\n  directories:\n  - {type: sharedScratch, path: /hub}\n";
+    case.put(
+        "sites.yml",
+        &sites.replacen("- name: local\n", &format!("{hub}- name: local\n"), 1),
+    );
+    let message = case.fail(&format!("{LINE} --staging-site local=hub"));
+    assert!(
+        message.contains("the staging site hub of the job first_A has no directory"),
+        "{message}"
+    );
+    assert!(message.contains("add fileServers"), "{message}");
+    let message = case.fail(&format!("{LINE} --staging-site local=moon"));
+    assert!(message.contains("Staging site moon"), "{message}");
+    let message = case.fail(&format!("{LINE} --cluster horizontal"));
+    assert!(
+        message.contains("job clustering is offered with the data configuration sharedfs only"),
+        "{message}"
+    );
+}
+
+#[test]
+fn with_a_shared_file_system_the_staging_site_is_the_execution_site() {
+    let case = chain("");
+    let sites = case.file("sites.yml");
+    let hub = "- name: hub\n  directories:\n  - {type: sharedScratch, path: /hub}\n";
+    case.put(
+        "sites.yml",
+        &sites.replacen("- name: local\n", &format!("{hub}- name: local\n"), 1),
+    );
+    let message = case.fail(&format!("{LINE} --staging-site hub"));
+    let expected = "the staging site of local must be the execution site itself, not hub";
+    assert_eq!(message.matches(expected).count(), 1, "{message}");
+}
+
+#[test]
+fn condorio_is_nonsharedfs_with_local_staging_and_says_so() -> Result<(), Box<dyn std::error::Error>> {
+    let case = chain("pegasus.data.configuration = condorio\n");
+    let plan = case.plan(LINE)?;
+    let said = plan.warnings().iter().filter(|w| w.contains("condorio")).count();
+    assert_eq!(said, 1, "{:?}", plan.warnings());
+    assert!(plan.file("00/00/first_A.json").contains("scratch/"));
+    Ok(())
+}

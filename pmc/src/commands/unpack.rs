@@ -1,0 +1,145 @@
+//! `pmc unpack`: makes the two files of each attempt from packed output.
+
+use std::fs;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+use anyhow::{Context as _, anyhow};
+use pmc_dag::reason;
+use pmc_packed::{Channel, Packed, TaskOutput, relative_file};
+use pmc_terminal::message;
+
+use crate::cli;
+use crate::exit;
+use crate::failure::{Failure, OrCode as _};
+use crate::layout;
+use crate::text;
+
+/// Maximum messages about attempts that cannot be unpacked.
+const MAX_MESSAGES: usize = 10;
+/// Maximum submissions without output between two attempts of a task that get empty files.
+const MAX_GAP: usize = 1000;
+
+/// Makes the files that are missing. Returns the exit code.
+pub fn unpack(arguments: &cli::Unpack) -> Result<u8, Failure> {
+    let run = layout::given_or_latest(arguments.run.as_deref(), false);
+    let dir = layout::find_run(&run)?.dir;
+    let mut output = TaskOutput::new(&dir);
+    output
+        .refresh()
+        .context("cannot read the packed output")
+        .or_code(exit::NOT_RUN)?;
+    let attempts = output.packed();
+    let mut done = Done::default();
+    let mut last: Option<&Packed> = None;
+    for attempt in &attempts {
+        let same = last.filter(|last| last.task == attempt.task);
+        let first = same.map_or(0, |last| last.number.saturating_add(1));
+        for number in (first..attempt.number).take(MAX_GAP) {
+            done.note(fill_gap(&dir, &attempt.task, number).map(|()| false));
+        }
+        for channel in [Channel::Out, Channel::Err] {
+            done.note(unpack_stream(&dir, &mut output, attempt, channel));
+        }
+        last = Some(attempt);
+    }
+    let Done { files, failed } = done;
+    for (pack, bytes) in output.left_over() {
+        message(format!(
+            "pmc: warning: {bytes} bytes of {} are those of attempts that did not end: they are skipped",
+            pack.display()
+        ));
+    }
+    if failed > 0 {
+        let error = anyhow!("{} cannot be made", text::count(failed, "file"));
+        return Err(Failure::new(exit::NOT_RUN, error));
+    }
+    pmc_terminal::print(&format!(
+        "{} of {} in {}\n",
+        text::count(files, "new file"),
+        text::count(attempts.len(), "packed attempt"),
+        dir.display()
+    ));
+    Ok(exit::SUCCESS)
+}
+
+/// What was done.
+#[derive(Default)]
+struct Done {
+    /// New files.
+    files: usize,
+    /// Files that cannot be made.
+    failed: usize,
+}
+
+impl Done {
+    /// Takes whether a file is new, or why it cannot be made.
+    fn note(&mut self, made: Result<bool, (PathBuf, io::Error)>) {
+        match made {
+            Ok(is_new) => self.files += usize::from(is_new),
+            Err((path, error)) => {
+                self.failed += 1;
+                if self.failed <= MAX_MESSAGES {
+                    message(format!("pmc: {}: {}", path.display(), reason(&error)));
+                }
+            }
+        }
+    }
+}
+
+/// Returns the path of the file of a stream, which is in the directory.
+fn place(dir: &Path, task: &[u8], channel: Channel, number: u32) -> Result<PathBuf, (PathBuf, io::Error)> {
+    let relative = relative_file(task, channel, number);
+    if relative
+        .components()
+        .all(|part| matches!(part, Component::Normal(_)))
+    {
+        return Ok(dir.join(relative));
+    }
+    let error = io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "the name of the task leads out of the directory",
+    );
+    Err((relative, error))
+}
+
+/// Makes an empty file for a submission without output, which shows that its number is taken.
+fn fill_gap(dir: &Path, task: &[u8], number: u32) -> Result<(), (PathBuf, io::Error)> {
+    let path = place(dir, task, Channel::Out, number)?;
+    match fs::File::create_new(&path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err((path, error)),
+        _ => Ok(()),
+    }
+}
+
+/// Makes a file, unless it exists. Returns whether it is new. A file is there as a whole or not at all.
+fn unpack_stream(
+    dir: &Path,
+    output: &mut TaskOutput,
+    attempt: &Packed,
+    channel: Channel,
+) -> Result<bool, (PathBuf, io::Error)> {
+    let path = place(dir, &attempt.task, channel, attempt.number)?;
+    let failed = |error| (path.clone(), error);
+    if path.symlink_metadata().is_ok() {
+        return Ok(false);
+    }
+    let mut copy = || {
+        let mut stream = output.open(&attempt.task, channel, attempt.number)?;
+        let folder = path.parent().unwrap_or(dir);
+        fs::create_dir_all(folder)?;
+        let mut file = tempfile::Builder::new()
+            .prefix(".unpack.")
+            .permissions(permissions())
+            .tempfile_in(folder)?;
+        io::copy(&mut stream, &mut file)?;
+        file.persist_noclobber(&path).map_err(|error| error.error)?;
+        Ok(true)
+    };
+    copy().map_err(failed)
+}
+
+/// Those of output files, before the umask.
+fn permissions() -> fs::Permissions {
+    std::os::unix::fs::PermissionsExt::from_mode(0o644)
+}

@@ -1,0 +1,132 @@
+//! Packed output, seen by `pmc`.
+
+use std::fs;
+
+use crate::support::{Finished, Place};
+
+const DAG: &str =
+    "TASK good /bin/sh -c 'echo fine'\nTASK bad /bin/sh -c 'echo half; echo broken >&2; exit 3'\n";
+
+/// Runs the executor in the directory `name` of a place.
+fn run(place: &Place, name: &str, options: &[&str]) {
+    place.write(&format!("{name}/w.dag"), DAG);
+    let output = std::process::Command::new(crate::support::bin().join("pegasus-mpi-cluster"))
+        .args(["--workers", "2", "--jobstate-log", "--monitord-hack", "-t", "2"])
+        .args(options)
+        .arg("w.dag")
+        .current_dir(place.path().join(name))
+        .output()
+        .expect("the executor starts");
+    Finished::from(output).code(1);
+}
+
+/// The names of files with output of tasks.
+fn task_files(place: &Place, name: &str) -> Vec<String> {
+    let entries = fs::read_dir(place.path().join(name)).expect("the run").flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let mut names: Vec<String> = names.filter(|name| name.contains(".0")).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn views_read_packs_as_files_and_unpack_makes_the_files() {
+    let place = Place::new();
+    run(&place, "files", &[]);
+    run(&place, "packed", &["--packed-output"]);
+    assert_eq!(task_files(&place, "packed"), Vec::<String>::new());
+    let log = place.run(["log", "bad", "packed"]);
+    assert_eq!(
+        (log.code(0).stdout(), log.stderr()),
+        ("half\n".into(), "broken\n".into())
+    );
+    let log = place.run(["log", "--attempt", "1", "good", "packed"]);
+    assert_eq!(log.code(0).stdout(), "fine\n");
+    let none = place.run(["log", "--attempt", "3", "bad", "packed"]);
+    assert!(
+        none.code(4).stderr().contains("it has 2 attempts"),
+        "{}",
+        none.stderr()
+    );
+    let causes = |name: &str| {
+        let text = place.run(["analyzer", "--json", name]).stdout();
+        let mut value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let file = value
+            .pointer_mut("/causes/0/example/output_file")
+            .expect("the output of the example");
+        let file = file.take().as_str().expect("a path").to_owned();
+        let example = value.pointer("/causes/0/example").expect("an example").clone();
+        (example["stderr"].clone(), example["stdout"].clone(), file)
+    };
+    let (files, packed) = (causes("files"), causes("packed"));
+    assert_eq!((&files.0, &files.1), (&packed.0, &packed.1));
+    assert!(
+        files.2.ends_with("/bad.out.001") && packed.2.contains("/packed-output/w.dag."),
+        "{packed:?}"
+    );
+
+    let unpacked = place.run(["unpack", "packed"]);
+    assert!(
+        unpacked
+            .code(0)
+            .stdout()
+            .starts_with("6 new files of 3 packed attempts in "),
+        "{}",
+        unpacked.stdout()
+    );
+    assert_eq!(task_files(&place, "packed"), task_files(&place, "files"));
+    assert_eq!(place.read("packed/bad.err.001"), "broken\n");
+    assert!(
+        place
+            .read("packed/bad.out.001")
+            .starts_with("half\n[cluster-task name=bad, ")
+    );
+    let again = place.run(["unpack", "packed"]);
+    assert!(
+        again.code(0).stdout().starts_with("0 new files of 3 "),
+        "{}",
+        again.stdout()
+    );
+}
+
+#[test]
+fn damage_is_told_and_the_rest_unpacked() {
+    let place = Place::new();
+    run(&place, "packed", &["--packed-output", "--workers", "1"]);
+    let pack = "packed/packed-output/w.dag.1";
+    let text = place.read(pack);
+    place.write(pack, &(text.replace("fine", "FINE") + "torn"));
+    let unpacked = place.run(["unpack", "packed"]);
+    let stderr = unpacked.code(4).stderr();
+    assert!(
+        stderr.contains("good.out.000: the pack is damaged here"),
+        "{stderr}"
+    );
+    assert!(
+        stderr.contains("4 bytes of ") && stderr.contains("1 file cannot be made"),
+        "{stderr}"
+    );
+    assert_eq!(task_files(&place, "packed").len(), 5);
+    let log = place.run(["log", "good", "packed"]);
+    assert!(
+        log.code(4).stderr().contains("the pack is damaged here"),
+        "{}",
+        log.stderr()
+    );
+}
+
+#[test]
+fn a_small_run_is_packed_on_demand() {
+    let place = Place::new();
+    place.chain("cat in.txt > mid.txt", "cat mid.txt > out.txt");
+    place
+        .run(["run", "workflow.yml", "--packed-output", "--stampede"])
+        .code(0);
+    let submit = "pmc-runs/chain/run0001/submit";
+    assert_eq!(task_files(&place, submit), Vec::<String>::new());
+    assert!(place.path().join(submit).join("packed-output").is_dir());
+    let figures = place.run(["statistics", submit]);
+    assert!(figures.code(0).stdout().contains("first"), "{}", figures.stdout());
+    place.run(["run", "workflow.yml"]).code(0);
+    assert!(!task_files(&place, "pmc-runs/chain/run0002/submit").is_empty());
+}

@@ -1,0 +1,301 @@
+//! Inputs and outputs of a job: transfers, checksums.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, PipeReader};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use nix::sys::signal::Signal;
+use pegasus_kickstart::interrupts::{Interrupt, Interrupts};
+use pegasus_kickstart::wait::poll_interrupts;
+use pegasus_transfer::cancel::Cancel;
+use pegasus_transfer::error::TransferError;
+use pegasus_transfer::integrity::{self, Checksums};
+use pegasus_transfer::multipart::{self, Comparison};
+use pegasus_transfer::program::{Call, Input, Log, Options, ProgramError};
+use pegasus_transfer::report::Report;
+use serde_json::Value;
+
+use crate::description::Verified;
+
+/// How long a cancelled transfer may clean up.
+const CLEANUP_LIMIT: Duration = Duration::from_secs(2);
+
+/// Bytes of the stack of the thread that transfers.
+const STACK_BYTES: usize = 8 << 20;
+
+/// Transfers or checks of a job that failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DataError {
+    /// A signal arrived meanwhile.
+    #[error("stopped by {0}")]
+    Signal(Signal),
+    /// Some files could not be transferred; the log says which.
+    #[error("{failed} of {all} files could not be {done}; see the messages above")]
+    Transfers {
+        failed: usize,
+        all: usize,
+        done: &'static str,
+    },
+    /// The transfers could not begin.
+    #[error("the transfers cannot begin: {0}")]
+    Program(#[from] ProgramError),
+    /// Invalid options of `pegasus-transfer`.
+    #[error("the profile or property transfer.lite.arguments: {0}")]
+    Options(String),
+    /// A system call failed.
+    #[error("{0}")]
+    System(#[from] io::Error),
+    /// The code of a transfer has a defect.
+    #[error("the transfer ended without a result")]
+    NoResult,
+    /// A file cannot be made executable.
+    #[error("cannot make {} executable: {source}", file.display())]
+    Executable { file: PathBuf, source: io::Error },
+    /// Checksums of parents cannot be read.
+    #[error(
+        "cannot read the checksum of {lfn} in {}: {source}; the submit directory must be visible on the node",
+        file.display()
+    )]
+    Checksums {
+        lfn: String,
+        file: PathBuf,
+        source: io::Error,
+    },
+    /// An output cannot be read.
+    #[error(transparent)]
+    Output(#[from] TransferError),
+    /// The checksums of the outputs cannot be written.
+    #[error(
+        "cannot write the checksums of the outputs into {}: {source}; the submit directory must be writable on the \
+         node, or set pegasus.integrity.checking to none",
+        file.display()
+    )]
+    ChecksumFile { file: PathBuf, source: io::Error },
+    /// Files differ from what their producers wrote.
+    #[error("{0} files have not the expected checksum or none is known; see the messages above")]
+    Integrity(usize),
+}
+
+/// Direction of the transfers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    In,
+    Out,
+}
+
+/// Moves files between the job's directory, which is the working directory of the process, and others.
+pub(crate) struct Mover {
+    options: Options,
+    directory: PathBuf,
+    /// Records for monitoring, in the order of the work.
+    pub(crate) records: Vec<String>,
+}
+
+impl Mover {
+    /// Makes a mover for `directory`. `arguments` are options of `pegasus-transfer`.
+    ///
+    /// # Errors
+    /// Invalid options.
+    pub(crate) fn new(arguments: &[String], directory: &Path) -> Result<Self, DataError> {
+        let words = std::iter::once("pegasus-transfer").chain(arguments.iter().map(String::as_str));
+        let options =
+            Options::try_parse_from(words).map_err(|error| DataError::Options(error.to_string()))?;
+        Ok(Self {
+            options,
+            directory: directory.to_owned(),
+            records: Vec::new(),
+        })
+    }
+
+    /// Carries out a list of transfers. A signal cancels them.
+    ///
+    /// # Errors
+    /// A file could not be transferred, or a signal arrived.
+    pub(crate) fn transfer(
+        &mut self,
+        list: &[Value],
+        direction: Direction,
+        interrupts: &mut dyn Interrupts,
+    ) -> Result<(), DataError> {
+        if list.is_empty() {
+            return Ok(());
+        }
+        let bytes = serde_json::to_vec(list).map_err(io::Error::from)?;
+        let report = self.in_thread(bytes, interrupts)?;
+        if !report.attempts.is_empty() {
+            self.records.push(multipart::record(&report.attempts));
+        }
+        if report.success() {
+            return Ok(());
+        }
+        Err(DataError::Transfers {
+            failed: report.failures.len(),
+            all: list.len(),
+            done: match direction {
+                Direction::In => "fetched",
+                Direction::Out => "delivered",
+            },
+        })
+    }
+
+    /// Runs the transfers in a thread and waits for it or for a signal.
+    fn in_thread(&self, list: Vec<u8>, interrupts: &mut dyn Interrupts) -> Result<Report, DataError> {
+        let cancel = Cancel::new();
+        let (sender, results) = channel();
+        let (ended, bell): (PipeReader, _) = io::pipe()?;
+        let (options, directory, flag) = (self.options.clone(), self.directory.clone(), cancel.clone());
+        let builder = thread::Builder::new().stack_size(STACK_BYTES);
+        builder.spawn(move || {
+            // If nobody waits any more, the process is about to end.
+            let _ = sender.send(carry_out(&options, &directory, list, &flag));
+            drop(bell);
+        })?;
+        let ended = OwnedFd::from(ended);
+        let mut stopped: Option<(Signal, Instant)> = None;
+        loop {
+            let pause = stopped.map(|(_, until)| until.saturating_duration_since(Instant::now()));
+            let wakeup = poll_interrupts(pause, Some(&ended), interrupts)?;
+            while let Some(interrupt) = interrupts.take() {
+                if let Interrupt::Forward(signal) = interrupt {
+                    cancel.cancel();
+                    stopped.get_or_insert_with(|| (signal, Instant::now() + CLEANUP_LIMIT));
+                }
+            }
+            let is_over = stopped.is_some_and(|(_, until)| until <= Instant::now());
+            if !wakeup.watched && !is_over {
+                continue;
+            }
+            return match stopped {
+                Some((signal, _)) => Err(DataError::Signal(signal)),
+                // The panic has printed its message.
+                None => results
+                    .recv()
+                    .map_err(|_| DataError::NoResult)?
+                    .map_err(DataError::from),
+            };
+        }
+    }
+
+    /// Compares inputs with the checksums that their producers have recorded.
+    ///
+    /// # Errors
+    /// A checksum differs, or none is known.
+    pub(crate) fn verify(&mut self, files: &[Verified]) -> Result<(), DataError> {
+        let clock = Instant::now();
+        let mut known: HashMap<&Path, Checksums> = HashMap::new();
+        let (mut comparisons, mut failed) = (Vec::new(), 0);
+        for file in files {
+            let expected = match (&file.sha256, &file.checksum_file) {
+                (Some(sha256), _) => Some(sha256.clone()),
+                (None, Some(path)) => {
+                    if !known.contains_key(path.as_path()) {
+                        let read = integrity::read_metadata(path).map_err(|source| DataError::Checksums {
+                            lfn: file.lfn.clone(),
+                            file: path.clone(),
+                            source,
+                        })?;
+                        known.insert(path, read);
+                    }
+                    known[path.as_path()].get(file.lfn.as_bytes()).cloned()
+                }
+                (None, None) => None,
+            };
+            match compare(&file.lfn, expected) {
+                Ok(comparison) => {
+                    if comparison.expected.is_some() {
+                        crate::messages::log(format_args!(
+                            "Integrity check: {}: SHA-256 is {}, but {} was expected",
+                            file.lfn,
+                            comparison.sha256,
+                            comparison.expected.as_deref().unwrap_or_default()
+                        ));
+                        failed += 1;
+                    }
+                    comparisons.push(comparison);
+                }
+                Err(error) => {
+                    crate::messages::log(format_args!("Integrity check: {}: {error}", file.lfn));
+                    failed += 1;
+                }
+            }
+        }
+        if !comparisons.is_empty() {
+            self.records
+                .push(multipart::comparisons(&comparisons, clock.elapsed()));
+        }
+        if failed == 0 {
+            Ok(())
+        } else {
+            Err(DataError::Integrity(failed))
+        }
+    }
+}
+
+/// Compares one file with its checksum.
+fn compare(lfn: &str, expected: Option<String>) -> Result<Comparison, TransferError> {
+    let path = PathBuf::from(lfn);
+    let expected = expected.ok_or_else(|| TransferError::ChecksumUnknown(lfn.as_bytes().to_vec()))?;
+    let sha256 = integrity::hex(&integrity::sha256(&path, &Cancel::new())?);
+    Ok(Comparison {
+        lfn: lfn.as_bytes().to_vec(),
+        path,
+        expected: (!sha256.eq_ignore_ascii_case(&expected)).then_some(expected),
+        sha256,
+    })
+}
+
+/// Makes files executable for their owner and all who may read them.
+///
+/// # Errors
+/// A file is not there, or belongs to somebody else.
+pub(crate) fn make_executable(files: &[PathBuf]) -> Result<(), DataError> {
+    for file in files {
+        let changed = fs::metadata(file).and_then(|status| {
+            let mode = status.permissions().mode();
+            fs::set_permissions(file, fs::Permissions::from_mode(mode | 0o111))
+        });
+        changed.map_err(|source| DataError::Executable {
+            file: file.clone(),
+            source,
+        })?;
+    }
+    Ok(())
+}
+
+/// Carries out a list of transfers in this thread. `$PWD` in URLs is the job's directory.
+fn carry_out(
+    options: &Options,
+    directory: &Path,
+    list: Vec<u8>,
+    cancel: &Cancel,
+) -> Result<Report, ProgramError> {
+    let environment = |name: &str| match name {
+        "PWD" => Some(OsString::from(directory)),
+        // The records are taken from the report.
+        "PEGASUS_MULTIPART_DIR" | "KICKSTART_INTEGRITY_DATA" => None,
+        name => std::env::var_os(name),
+    };
+    let call = Call {
+        options,
+        environment: &environment,
+        start: Instant::now(),
+    };
+    let mut stderr = io::stderr();
+    let log = Log::new(&mut stderr, options.debug);
+    let settings = call.settings(cancel)?;
+    call.check_credentials(&log)?;
+    let work = call.parse(&Input {
+        name: "the description of the job".to_owned(),
+        bytes: list,
+    })?;
+    let registry = pegasus_transfer::registry(options, cancel);
+    Ok(call.carry_out_for(&registry, &work, &settings, &log))
+}

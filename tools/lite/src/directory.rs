@@ -1,0 +1,342 @@
+//! The directory of a job on the node.
+//!
+//! Each directory has a lock file, which its process holds locked. A lock that is free belongs to a process
+//! that was killed: the next job of the node removes its directory.
+
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::sys::statvfs::statvfs;
+use nix::unistd::getuid;
+use rustix::fs::{FlockOperation, flock};
+
+use crate::messages::log;
+
+/// Variables with directories for jobs, best first, as in Pegasus' job scripts.
+const VARIABLES: [&str; 8] = [
+    "PEGASUS_WN_TMP",
+    "_CONDOR_SCRATCH_DIR",
+    "OSG_WN_TMP",
+    "TG_NODE_SCRATCH",
+    "TG_CLUSTER_SCRATCH",
+    "SCRATCH",
+    "TMPDIR",
+    "TMP",
+];
+
+/// The directory that is tried last.
+const LAST: &str = "/tmp";
+
+/// Free space that a directory must have, in KiB, unless [`MIN_SPACE_VARIABLE`] says otherwise.
+const MIN_SPACE: u64 = 1_000_000;
+
+/// Variable with the free space that a directory must have, in KiB.
+const MIN_SPACE_VARIABLE: &str = "PEGASUS_WN_TMP_MIN_SPACE";
+
+/// Beginning of the names of directories of jobs.
+const PREFIX: &str = "pegasus.";
+
+/// Attempts to make a directory, should others sweep at the same moment.
+const ATTEMPTS: u32 = 16;
+
+/// The directory of a job. [`Self::remove`] ends it; if the process is killed before, the next job does.
+#[derive(Debug)]
+pub(crate) struct JobDirectory {
+    path: PathBuf,
+    /// Its name, and the locked file.
+    lock: (PathBuf, File),
+}
+
+/// No directory can be used.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "no directory for the job: {}; set PEGASUS_WN_TMP (profile env of the job, or localScratch of the site) to a \
+     directory of the node", .0.join("; ")
+)]
+pub(crate) struct NoDirectory(Vec<String>);
+
+impl JobDirectory {
+    /// Makes a directory in `first`, or else in the first suitable directory that a variable names. Removes
+    /// directories of killed jobs there.
+    ///
+    /// # Errors
+    /// No directory is suitable; the message says why.
+    pub(crate) fn make(
+        first: Option<&Path>,
+        variable: &dyn Fn(&str) -> Option<OsString>,
+    ) -> Result<Self, NoDirectory> {
+        let value = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let text = |name: &str| value(name)?.into_string().ok();
+        let min_space = text(MIN_SPACE_VARIABLE).and_then(|kib| kib.trim().parse().ok());
+        let min_space = min_space.unwrap_or(MIN_SPACE);
+        let named = VARIABLES.iter().filter_map(|name| value(name).map(PathBuf::from));
+        let mut reasons = Vec::new();
+        for base in first
+            .map(Path::to_owned)
+            .into_iter()
+            .chain(named)
+            .chain([LAST.into()])
+        {
+            log(format_args!(
+                "Checking {} for potential use as work space",
+                base.display()
+            ));
+            let made = check(&base, min_space).and_then(|()| {
+                sweep(&base);
+                Self::make_in(&base).map_err(|error| error.to_string())
+            });
+            match made {
+                Ok(this) => {
+                    log(format_args!("Work dir is {}", this.path.display()));
+                    return Ok(this);
+                }
+                Err(reason) => {
+                    log(format_args!("Not usable: {}: {reason}", base.display()));
+                    reasons.push(format!("{}: {reason}", base.display()));
+                }
+            }
+        }
+        Err(NoDirectory(reasons))
+    }
+
+    fn make_in(base: &Path) -> io::Result<Self> {
+        let locks = locks_of(base);
+        for _ in 0..ATTEMPTS {
+            make_private(&locks)?;
+            let made = tempfile::Builder::new()
+                .prefix("")
+                .rand_bytes(9)
+                .tempfile_in(&locks);
+            if made
+                .as_ref()
+                .is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+            {
+                // The last job of the node has removed it just now.
+                continue;
+            }
+            let (file, lock) = made?.keep().map_err(|error| error.error)?;
+            // A sweep may have seen the file before it was locked.
+            if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err()
+                || file.metadata()?.nlink() == 0
+            {
+                continue;
+            }
+            let Some(name) = lock.file_name() else { continue };
+            let path = directory_of(base, name.as_encoded_bytes());
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => {
+                    return Ok(Self {
+                        path: path.canonicalize()?,
+                        lock: (lock, file),
+                    });
+                }
+                Err(error) => {
+                    fs::remove_file(&lock)?;
+                    if error.kind() != io::ErrorKind::AlreadyExists {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
+    }
+
+    /// Returns its absolute path without links.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes the directory with its content.
+    ///
+    /// # Errors
+    /// Something in it cannot be removed. The next job tries again.
+    pub(crate) fn remove(self) -> io::Result<()> {
+        remove_tree(&self.path)?;
+        fs::remove_file(&self.lock.0)?;
+        if let Some(locks) = self.lock.0.parent() {
+            // Other jobs may have their locks there.
+            let _ = fs::remove_dir(locks);
+        }
+        Ok(())
+    }
+}
+
+/// Returns why a directory is not suitable.
+fn check(base: &Path, min_space: u64) -> Result<(), String> {
+    if !base.is_dir() {
+        return Err("it is no directory".to_owned());
+    }
+    let space = statvfs(base).map_err(|error| error.desc().to_owned())?;
+    let free = space.blocks_available().saturating_mul(space.fragment_size()) / 1024;
+    if free < min_space {
+        return Err(format!("not enough disk space: {free} of {min_space} KiB"));
+    }
+    Ok(())
+}
+
+/// Returns the directory of the lock files of this user's jobs.
+fn locks_of(base: &Path) -> PathBuf {
+    base.join(format!(".pegasus-lite-{}", getuid()))
+}
+
+fn directory_of(base: &Path, name: &[u8]) -> PathBuf {
+    base.join(format!("{PREFIX}{}", String::from_utf8_lossy(name)))
+}
+
+/// Makes a directory that only this user can use, or checks that it is one.
+fn make_private(directory: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(directory) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        made => return made,
+    }
+    let status = fs::symlink_metadata(directory)?;
+    if status.is_dir() && status.uid() == getuid().as_raw() && status.mode() & 0o022 == 0 {
+        Ok(())
+    } else {
+        let message = format!("{} is not a directory of this user alone", directory.display());
+        Err(io::Error::other(message))
+    }
+}
+
+/// Removes the directories of killed jobs. What cannot be removed stays for the next sweep.
+fn sweep(base: &Path) {
+    let locks = locks_of(base);
+    if make_private(&locks).is_err() {
+        return;
+    }
+    for entry in fs::read_dir(&locks).into_iter().flatten().flatten() {
+        let lock = entry.path();
+        let opened = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(nix::libc::O_NOFOLLOW)
+            .open(&lock);
+        let Ok(file) = opened else { continue };
+        let is_free = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+        if !is_free || file.metadata().is_ok_and(|status| status.nlink() == 0) {
+            continue;
+        }
+        let left = directory_of(base, entry.file_name().as_encoded_bytes());
+        let removed = match fs::symlink_metadata(&left) {
+            Ok(status) if status.is_dir() => remove_tree(&left),
+            _ => Ok(()),
+        };
+        match removed {
+            Ok(()) => {
+                let _ = fs::remove_file(&lock);
+            }
+            Err(error) => log(format_args!(
+                "the directory {} of a killed job cannot be removed: {error}",
+                left.display()
+            )),
+        }
+    }
+}
+
+/// Removes a directory with its content, also where the job has taken away its own rights.
+fn remove_tree(directory: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            open_directories(directory)?;
+            fs::remove_dir_all(directory)
+        }
+        removed => removed,
+    }
+}
+
+/// Gives the owner all rights to a directory and those in it.
+fn open_directories(directory: &Path) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let mut open = vec![directory.to_owned()];
+    while let Some(directory) = open.pop() {
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o700))?;
+        for entry in fs::read_dir(&directory)?.flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                open.push(entry.path());
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn none(_: &str) -> Option<OsString> {
+        None
+    }
+
+    fn names(base: &Path) -> Vec<String> {
+        let entries = fs::read_dir(base).unwrap().flatten();
+        let mut names: Vec<String> = entries
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .filter(|name| name.starts_with(PREFIX))
+            .collect();
+        names.sort();
+        names
+    }
+
+    fn small(name: &str) -> Option<OsString> {
+        (name == MIN_SPACE_VARIABLE).then(|| "1".into())
+    }
+
+    #[test]
+    fn directory_is_made_in_the_first_suitable_place_and_removed() {
+        let base = tempfile::tempdir().unwrap();
+        let path = base.path().to_owned();
+        let variable = move |name: &str| match name {
+            "PEGASUS_WN_TMP" => Some("/nowhere/at/all".into()),
+            "SCRATCH" => Some(path.clone().into_os_string()),
+            name => small(name),
+        };
+        let directory = JobDirectory::make(None, &variable).unwrap();
+        assert_eq!(
+            directory.path().parent(),
+            Some(base.path().canonicalize().unwrap().as_path())
+        );
+        // A job may take away its own rights.
+        let inner = directory.path().join("closed");
+        DirBuilder::new().mode(0o000).create(&inner).unwrap();
+        directory.remove().unwrap();
+        assert!(names(base.path()).is_empty());
+    }
+
+    #[test]
+    fn lack_of_space_is_told() {
+        let variable = |name: &str| match name {
+            MIN_SPACE_VARIABLE => Some(u64::MAX.to_string().into()),
+            name => none(name),
+        };
+        let error = JobDirectory::make(None, &variable).unwrap_err().to_string();
+        assert!(error.contains("not enough disk space"), "{error}");
+        assert!(error.contains("set PEGASUS_WN_TMP"), "{error}");
+    }
+
+    #[test]
+    fn directories_of_killed_jobs_are_removed_and_others_kept() {
+        let base = tempfile::tempdir().unwrap();
+        let make = || JobDirectory::make(Some(base.path()), &small).unwrap();
+        let (killed, running) = (make(), make());
+        fs::write(killed.path().join("data"), "x").unwrap();
+        // Of Pegasus' own job scripts: never touched.
+        fs::create_dir(base.path().join("pegasus.ABCDEFGHI")).unwrap();
+        // What the kernel does at the end of a process.
+        drop(killed);
+        let next = make();
+        let mut expected = vec!["pegasus.ABCDEFGHI".to_owned()];
+        expected.extend([&running, &next].map(|directory| {
+            directory
+                .path()
+                .file_name()
+                .unwrap()
+                .to_string_lossy()
+                .into_owned()
+        }));
+        expected.sort();
+        assert_eq!(names(base.path()), expected);
+    }
+}

@@ -1,0 +1,22 @@
+//! `pegasus-lite`: runs one job of a plan without a shared file system, in a directory of its own on the
+//! node.
+//!
+//! It does what the job scripts of Pegasus (`PegasusLite`) do, in this order: find and make the directory,
+//! fetch the inputs, verify their checksums, run the program through kickstart, deliver the outputs, remove
+//! the directory. Its messages and its exit code are those that Pegasus' monitoring reads. Transfers and
+//! kickstart run inside this process; no shell and no other program is needed.
+//!
+//! ```text
+//! program → job → data, task → messages → description
+//!               → directory
+//! ```
+
+mod data;
+mod description;
+mod directory;
+mod job;
+mod messages;
+mod program;
+mod task;
+
+pub use program::{command, main};

@@ -1,0 +1,137 @@
+//! The process: command line, signals, exit status.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use clap::{CommandFactory, Parser};
+use pegasus_kickstart::context::Inherited;
+use pegasus_kickstart::interrupts::ProcessSignals;
+use pegasus_transfer::program::Part;
+use pmc_terminal::finish_early;
+
+use crate::description::{Description, DescriptionError};
+use crate::job::{self, FAILURE};
+use crate::messages;
+
+/// Name of the program.
+const NAME: &str = "pegasus-lite";
+
+/// The program that invocation records name.
+const KICKSTART: &str = "pegasus-kickstart";
+
+/// Runs one job in a directory of its own on the node: fetches its inputs, runs it, delivers its outputs.
+#[derive(Debug, Parser)]
+#[command(name = "pegasus-lite", version)]
+struct Args {
+    /// Read only LENGTH bytes of FILE, starting at byte START; large plans keep all descriptions in one file
+    #[arg(long, value_name = "START:LENGTH")]
+    part: Option<Part>,
+    /// The script for the environment has run
+    #[arg(long, hide = true)]
+    env_sourced: bool,
+    /// Description of the job, as pmc-plan writes it
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+}
+
+/// What keeps a job from beginning.
+#[derive(Debug, thiserror::Error)]
+enum ProgramError {
+    #[error("cannot read {}: {source}", file.display())]
+    Read { file: PathBuf, source: io::Error },
+    #[error("{}: {source}", file.display())]
+    Description { file: PathBuf, source: DescriptionError },
+    #[error("cannot read the script for the environment {}: {source}", file.display())]
+    EnvSource { file: PathBuf, source: io::Error },
+    #[error("cannot begin: {0}")]
+    System(#[from] io::Error),
+}
+
+/// Returns the description of the command line.
+#[must_use]
+pub fn command() -> clap::Command {
+    Args::command()
+}
+
+/// Runs the program with the arguments and the environment of the process. Returns its exit status.
+#[must_use]
+pub fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => return finish_early(NAME, error.print(), error.use_stderr(), FAILURE),
+    };
+    match run(&args) {
+        Ok(code) => code.into(),
+        Err(error) => {
+            messages::version();
+            messages::log(format_args!("ERROR: {error}"));
+            messages::end(0, FAILURE);
+            FAILURE.into()
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<u8, ProgramError> {
+    let text = read(&args.file, args.part).map_err(|source| ProgramError::Read {
+        file: args.file.clone(),
+        source,
+    })?;
+    let description = Description::parse(&text).map_err(|source| ProgramError::Description {
+        file: args.file.clone(),
+        source,
+    })?;
+    if let Some(file) = description.env_source.as_deref().filter(|_| !args.env_sourced) {
+        return Err(source_environment(file));
+    }
+    // Before other threads exist, so that all of them block the signals.
+    let mut signals = ProcessSignals::install()?;
+    let own = std::env::current_exe()?;
+    let inherited = Inherited::of_process(own.with_file_name(KICKSTART));
+    Ok(job::run(&description, inherited, &mut signals))
+}
+
+/// Becomes a shell that runs the script and then this program again. Returns only if that fails.
+fn source_environment(file: &Path) -> ProgramError {
+    const SCRIPT: &str = ". \"$0\" && exec \"$@\"";
+    let failed = |source| ProgramError::EnvSource {
+        file: file.to_owned(),
+        source,
+    };
+    // The shell would look for a name without a slash elsewhere.
+    let script = match file
+        .canonicalize()
+        .and_then(|script| File::open(&script).map(|_| script))
+    {
+        Ok(script) => script,
+        Err(error) => return failed(error),
+    };
+    let own = match std::env::current_exe() {
+        Ok(own) => own,
+        Err(error) => return error.into(),
+    };
+    let mut shell = Command::new("/bin/sh");
+    shell
+        .arg("-c")
+        .arg(SCRIPT)
+        .arg(script)
+        .arg(own)
+        .arg("--env-sourced");
+    failed(shell.args(std::env::args_os().skip(1)).exec())
+}
+
+/// Reads a file or a part of it.
+fn read(path: &Path, part: Option<Part>) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    let mut bytes = Vec::new();
+    match part {
+        None => file.read_to_end(&mut bytes)?,
+        Some(part) => {
+            file.seek(SeekFrom::Start(part.start))?;
+            file.take(part.length).read_to_end(&mut bytes)?
+        }
+    };
+    Ok(bytes)
+}
