@@ -10,6 +10,12 @@
 //! of all rounds. The rates are those of the best round. Times are CPU time of the thread. `PMC_BENCH_TASKS`
 //! is the largest workflow, `PMC_BENCH_ROUNDS` the number of rounds; a word on the command line (`cargo bench
 //! --bench master -- mixed`) selects workflows by name.
+//!
+//! The line `10,000 agents` measures scheduler and agent transport together (`master/agents.rs`), the line
+//! `simulated run` what `pmc simulate` does.
+
+#[path = "master/agents.rs"]
+mod agents;
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -23,9 +29,10 @@ use nix::time::{ClockId, clock_gettime};
 use pegasus_mpi_cluster::internals::{
     Assignment, Event, Master, MasterConfig, Outbox, Record, SubmitId, TaskResult, ToWorker, Workers,
 };
+use pegasus_mpi_cluster::simulate::{Cluster, simulate};
 use pegasus_mpi_cluster::{Outcome, Rank, Registration};
-use pmc_dag::Dag;
 use pmc_dag::rescue::DoneSet;
+use pmc_dag::{Dag, TaskId};
 
 const HOSTS: u32 = 500;
 const SLOTS_PER_HOST: u32 = 20;
@@ -99,7 +106,8 @@ fn main() {
         .skip(1)
         .find(|argument| !argument.starts_with('-'))
         .unwrap_or_default();
-    for (what, options, children) in WORKFLOWS.into_iter().filter(|w| w.0.contains(&filter)) {
+    let filter = filter.as_str();
+    for (what, options, children) in WORKFLOWS.into_iter().filter(|w| w.0.contains(filter)) {
         let sizes = [10_000, 100_000, 1_000_000].into_iter();
         let mut sizes: Vec<Size> = sizes
             .filter(|tasks| *tasks <= largest)
@@ -119,6 +127,64 @@ fn main() {
             );
         }
     }
+    if "10,000 agents".contains(filter) {
+        many_agents(largest, rounds);
+    }
+    if "simulated run".contains(filter) {
+        simulated_run(largest, rounds);
+    }
+}
+
+/// Measures a simulated run, without reading the DAG.
+fn simulated_run(tasks: usize, rounds: usize) {
+    let dag = Arc::new(dag(tasks, |_| String::new(), one_each));
+    let node = |number| (registration(format!("node{number:03}")), SLOTS_PER_HOST);
+    let cluster = Cluster {
+        nodes: (0..HOSTS).map(node).collect(),
+        overhead: Duration::ZERO,
+        losses: None,
+    };
+    let time_of = |task: TaskId| Duration::from_millis(1000 + task.index() as u64 * 7919 % 60_000);
+    let measured = (0..rounds).map(|_| {
+        let start = cpu_time();
+        let simulated = simulate(&dag, &cluster, &time_of).expect("every task fits");
+        assert!(black_box(simulated).utilisation() > 0.5);
+        cpu_time() - start
+    });
+    let least = measured.min().unwrap_or_default().as_secs_f64();
+    println!(
+        "{:<36} {tasks:>9} {:>12.0} (bar 333,000); {least:.2} s",
+        "simulated run",
+        tasks as f64 / least
+    );
+}
+
+fn registration(host: String) -> Registration {
+    Registration {
+        host,
+        memory_mb: 64_000,
+        threads: SLOTS_PER_HOST,
+        cores: SLOTS_PER_HOST,
+        gpus: 0,
+        sockets: 2,
+    }
+}
+
+/// Measures the master of many agents.
+fn many_agents(tasks: usize, rounds: usize) {
+    let dag = Arc::new(dag(tasks, |_| String::new(), one_each));
+    let measured: Vec<_> = (0..rounds).map(|_| agents::measure(&dag)).collect();
+    let task = measured.iter().map(|times| times.task).min().unwrap_or_default();
+    let join = measured.iter().map(|times| times.join).min().unwrap_or_default();
+    let heartbeats = measured.iter().map(|times| times.heartbeats);
+    println!(
+        "{:<36} {tasks:>9} {:>12.0} (bar 200,000); heartbeats {:.2} % of a core (bar 2 %), {:.0} us for each \
+         agent that joins",
+        "10,000 agents",
+        1.0 / task.as_secs_f64(),
+        100.0 * heartbeats.fold(f64::INFINITY, f64::min),
+        join.as_secs_f64() * 1e6,
+    );
 }
 
 /// A workflow with the times of a task in each round.
@@ -219,16 +285,8 @@ fn run(dag: &Arc<Dag>) -> Duration {
     let mut master = Master::new(dag.clone(), DoneSet::new(), Workers::Fixed(workers), config);
     for rank in 1..=workers {
         let host = format!("node{:03}", (rank - 1) / SLOTS_PER_HOST);
-        let registration = Registration {
-            host,
-            memory_mb: 64_000,
-            threads: SLOTS_PER_HOST,
-            cores: SLOTS_PER_HOST,
-            gpus: 0,
-            sockets: 2,
-        };
         master
-            .handle(Event::Registered(Rank(rank), registration), &mut sent)
+            .handle(Event::Registered(Rank(rank), registration(host)), &mut sent)
             .expect("each registers once");
     }
     master.start(&mut sent).expect("every task fits");

@@ -71,5 +71,7 @@ pub mod internals {
         Assignment, DecodeError, ForwardedData, SubmitId, TaskResult, ToMaster, ToWorker,
     };
     pub use crate::scheduler::{Event, Master, MasterConfig, Outbox, Record, Workers};
+    pub use crate::transport::MasterTransport;
     pub use crate::transport::agents::messages as agent_messages;
+    pub use crate::transport::agents::{AgentMaster, AgentOptions, LaunchOptions};
 }

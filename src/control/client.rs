@@ -1,6 +1,6 @@
 //! A tool's side.
 
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,12 +8,13 @@ use std::time::Duration;
 use nix::sys::socket::{getsockopt, sockopt};
 use pmc_dag::reason;
 
-use super::{Answer, Request, ShortPath, socket};
+use super::connection::Receiver;
+use super::{Answer, Output, Request, ShortPath, StreamHead, StreamOutput, TapRequest, socket};
 
 /// Time for the run to answer.
 const TIMEOUT: Duration = Duration::from_secs(40);
 /// Maximum bytes of an answer: ten thousand hosts with long names.
-const MAX_ANSWER: u64 = 16 << 20;
+const MAX_ANSWER: usize = 16 << 20;
 
 /// A run gives no answer.
 #[derive(Debug, thiserror::Error)]
@@ -63,34 +64,110 @@ pub enum ControlError {
 /// # Errors
 /// No run listens, it belongs to another user, or it gives no answer.
 pub fn ask(dag: &Path, request: &Request) -> Result<Answer, ControlError> {
-    let dag_path = || dag.to_owned();
-    let failed = |source: io::Error| match source.kind() {
-        io::ErrorKind::NotFound => ControlError::NoRun { dag: dag_path() },
-        io::ErrorKind::ConnectionRefused => ControlError::NotListening { dag: dag_path() },
-        _ => ControlError::Io {
+    Tool::connect(dag)?.ask(request)
+}
+
+/// A connection to a run.
+#[derive(Debug)]
+pub struct Tool {
+    dag: PathBuf,
+    receiver: Receiver,
+}
+
+impl Tool {
+    /// Connects to the run of a DAG file.
+    ///
+    /// # Errors
+    /// No run listens, or it belongs to another user.
+    pub fn connect(dag: &Path) -> Result<Self, ControlError> {
+        let dag_path = || dag.to_owned();
+        let failed = |source: io::Error| match source.kind() {
+            io::ErrorKind::NotFound => ControlError::NoRun { dag: dag_path() },
+            io::ErrorKind::ConnectionRefused => ControlError::NotListening { dag: dag_path() },
+            _ => ControlError::Io {
+                dag: dag_path(),
+                source,
+            },
+        };
+        let short = ShortPath::new(&socket(dag)).map_err(failed)?;
+        let stream = UnixStream::connect(short.as_path()).map_err(failed)?;
+        let owner = getsockopt(&stream, sockopt::PeerCredentials)
+            .map_err(|error| failed(error.into()))?
+            .uid();
+        // Another user could have planted the socket.
+        let own = nix::unistd::geteuid().as_raw();
+        if own != 0 && owner != own {
+            return Err(ControlError::OtherUser {
+                dag: dag_path(),
+                owner,
+            });
+        }
+        stream.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
+        stream.set_write_timeout(Some(TIMEOUT)).map_err(failed)?;
+        Ok(Self {
             dag: dag_path(),
-            source,
-        },
-    };
-    let short = ShortPath::new(&socket(dag)).map_err(failed)?;
-    let mut stream = UnixStream::connect(short.as_path()).map_err(failed)?;
-    let owner = getsockopt(&stream, sockopt::PeerCredentials)
-        .map_err(|error| failed(error.into()))?
-        .uid();
-    // Another user could have planted the socket.
-    let own = nix::unistd::geteuid().as_raw();
-    if own != 0 && owner != own {
-        return Err(ControlError::OtherUser {
-            dag: dag_path(),
-            owner,
-        });
+            receiver: Receiver::new(stream),
+        })
     }
-    stream.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
-    stream.set_write_timeout(Some(TIMEOUT)).map_err(failed)?;
-    let mut text = serde_json::to_vec(request).map_err(|error| failed(error.into()))?;
-    text.push(b'\n');
-    stream.write_all(&text).map_err(failed)?;
-    let mut answer = Vec::new();
-    stream.take(MAX_ANSWER).read_to_end(&mut answer).map_err(failed)?;
-    serde_json::from_slice(&answer).map_err(|_| ControlError::NoAnswer { dag: dag_path() })
+
+    /// Asks the run.
+    ///
+    /// # Errors
+    /// The run gives no answer.
+    pub fn ask(&mut self, request: &Request) -> Result<Answer, ControlError> {
+        let mut text = serde_json::to_vec(request).map_err(|error| self.failed(error.into()))?;
+        text.push(b'\n');
+        let sent = self.receiver.stream().write_all(&text);
+        sent.map_err(|error| self.failed(error))?;
+        let answer = self.receiver.line(MAX_ANSWER);
+        let answer = answer.map_err(|error| self.failed(error))?;
+        serde_json::from_slice(&answer).map_err(|_| self.no_answer())
+    }
+
+    /// Asks for output of a task.
+    ///
+    /// # Errors
+    /// The run gives no answer.
+    pub fn tap(&mut self, request: TapRequest) -> Result<Result<Output, String>, ControlError> {
+        let (worker, attempt, heads) = match self.ask(&Request::Tap(request))? {
+            Answer::Output {
+                worker,
+                attempt,
+                streams,
+            } => (worker, attempt, streams),
+            Answer::Refused(reason) => return Ok(Err(reason)),
+            _ => return Err(self.no_answer()),
+        };
+        let mut streams = [StreamOutput::None, StreamOutput::None];
+        for (head, stream) in heads.into_iter().zip(&mut streams) {
+            *stream = match head {
+                StreamHead::None => StreamOutput::None,
+                StreamHead::File => StreamOutput::File(self.receiver.file().ok_or_else(|| self.no_answer())?),
+                StreamHead::Bytes { length, .. } if length > MAX_ANSWER => return Err(self.no_answer()),
+                StreamHead::Bytes { position, length } => {
+                    let bytes = self.receiver.take(length);
+                    let bytes = bytes.map_err(|error| self.failed(error))?;
+                    StreamOutput::Bytes { position, bytes }
+                }
+            };
+        }
+        Ok(Ok(Output {
+            worker,
+            attempt,
+            streams,
+        }))
+    }
+
+    fn failed(&self, source: io::Error) -> ControlError {
+        let dag = self.dag.clone();
+        match source.kind() {
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData => ControlError::NoAnswer { dag },
+            _ => ControlError::Io { dag, source },
+        }
+    }
+
+    fn no_answer(&self) -> ControlError {
+        let dag = self.dag.clone();
+        ControlError::NoAnswer { dag }
+    }
 }

@@ -1,17 +1,20 @@
 //! Control of a run from outside: other processes of its owner ask about it and change its course.
 //!
-//! The executor listens on a Unix socket beside the DAG, `NAME.dag.control`. A tool sends one [`Request`] as
-//! a line of JSON and gets one [`Answer`] as another. A thread of its own does the talking; the driver takes
-//! the requests between two messages ([`Control::take`]), so a slow tool holds up nothing.
+//! The executor listens on a Unix socket beside the DAG, `NAME.dag.control`. A tool sends [`Request`]s, each
+//! a line of JSON, and gets an [`Answer`] to each as another. A thread of its own does the talking; the
+//! driver takes the requests between two messages ([`Control::take`]), so a slow tool holds up nothing.
+//! Output of tasks comes in portions, one for each request, or as an open file: it waits nowhere in memory.
 //!
 //! The socket has the mode 0600, and the peer must be the same user or root. Without a socket, for example on
 //! a file system that has none, the run goes on and cannot be controlled.
 
 mod client;
+mod connection;
 mod server;
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
@@ -19,7 +22,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-pub use client::{ControlError, ask};
+pub use crate::protocol::Position;
+pub use client::{ControlError, Tool, ask};
 pub(crate) use server::Server;
 
 /// What a tool asks for.
@@ -51,6 +55,20 @@ pub enum Request {
         /// Name of the task.
         task: String,
     },
+    /// What kickstart has captured of the output of a running task.
+    Tap(TapRequest),
+}
+
+/// A request for output of a task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TapRequest {
+    /// Name of the task.
+    pub task: String,
+    /// Worker and attempt of an earlier answer: also output of that attempt after its end. `None` for the
+    /// attempt that runs.
+    pub attempt: Option<(u32, u64)>,
+    /// What the tool has of standard output and standard error.
+    pub after: [Position; 2],
 }
 
 /// What the run answers.
@@ -62,10 +80,70 @@ pub enum Answer {
     Nodes(Vec<NodeStatus>),
     /// To [`Request::Why`].
     Task(TaskStatus),
+    /// To [`Request::Tap`]. What it announces follows.
+    Output {
+        /// The worker of the attempt.
+        worker: u32,
+        /// Number of the attempt, over all tasks of the run.
+        attempt: u64,
+        /// Standard output and standard error.
+        streams: [StreamHead; 2],
+    },
     /// It is done; a sentence about it.
     Done(String),
     /// It is not possible; why.
     Refused(String),
+}
+
+/// What follows an [`Answer::Output`] for a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StreamHead {
+    /// Nothing: it has no new output, or kickstart does not capture it.
+    None,
+    /// The open file that captures it. The tool reads it by itself, from whatever position.
+    File,
+    /// Bytes.
+    Bytes {
+        /// Position of the first one.
+        position: Position,
+        /// Their number.
+        length: usize,
+    },
+}
+
+/// Output of a task.
+#[derive(Debug)]
+pub struct Output {
+    /// The worker of the attempt.
+    pub worker: u32,
+    /// Number of the attempt, over all tasks of the run.
+    pub attempt: u64,
+    /// Standard output and standard error.
+    pub streams: [StreamOutput; 2],
+}
+
+/// Output of a task in a stream.
+#[derive(Debug)]
+pub enum StreamOutput {
+    /// As [`StreamHead::None`].
+    None,
+    /// As [`StreamHead::File`].
+    File(File),
+    /// As [`StreamHead::Bytes`].
+    Bytes {
+        /// Position of the first one.
+        position: Position,
+        /// The bytes.
+        bytes: Vec<u8>,
+    },
+}
+
+/// What the driver answers.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    Answer(Answer),
+    Output(Output),
 }
 
 /// A host of a run.
@@ -114,7 +192,7 @@ pub const MAX_PARENTS: usize = 20;
 /// A request and where its answer goes.
 pub(crate) struct Pending {
     pub(crate) request: Request,
-    pub(crate) answer: SyncSender<Answer>,
+    pub(crate) answer: SyncSender<Reply>,
 }
 
 /// Requests that the driver has not taken.

@@ -1,7 +1,7 @@
 //! The socket of a run.
 
 use std::fs;
-use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -9,20 +9,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::socket::{self, AddressFamily, Backlog, Shutdown, SockFlag, SockType, UnixAddr, sockopt};
 use nix::sys::stat::{Mode, fchmod};
 
-use super::{Answer, Control, Pending, Request, ShortPath};
+use super::{Answer, Control, Pending, Reply, Request, ShortPath, connection};
 use crate::interrupt::Interrupt;
 
 /// Maximum bytes of a request.
 const MAX_REQUEST: u64 = 64 * 1024;
-/// Time for a tool to send its request and to take the answer.
+/// Time for a tool to send its next request and to take the answer.
 const PEER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for the driver to answer. It is busy for longer only if a file system hangs.
 const DRIVER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time for a worker to answer. One that is lost does not answer.
+const TAP_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time at the end of a run to pass on what the driver has answered.
+const LAST_ANSWERS: Duration = Duration::from_millis(200);
 /// Maximum tools at a time.
 const MAX_PEERS: u32 = 32;
 
@@ -31,6 +35,9 @@ pub(crate) struct Server {
     path: PathBuf,
     listener: Arc<UnixListener>,
     thread: Option<JoinHandle<()>>,
+    control: Control,
+    /// Requests without an answer.
+    open_requests: Arc<AtomicU32>,
 }
 
 impl Server {
@@ -43,7 +50,9 @@ impl Server {
         let path = super::socket(dag);
         let listener = Arc::new(listen(&path)?);
         let waker = interrupt.waker();
+        let open_requests = Arc::new(AtomicU32::new(0));
         let thread = {
+            let (control, open_requests) = (control.clone(), Arc::clone(&open_requests));
             let listener = Arc::clone(&listener);
             let peers = Arc::new(AtomicU32::new(0));
             let serve = move || {
@@ -54,9 +63,10 @@ impl Server {
                         continue;
                     }
                     let (control, waker, done) = (control.clone(), Arc::clone(&waker), Arc::clone(&peers));
+                    let open_requests = Arc::clone(&open_requests);
                     let talk = move || {
                         // A tool that has gone needs no answer.
-                        let _ = talk(&stream, &control, &*waker);
+                        let _ = talk(&stream, &control, &*waker, &open_requests);
                         done.fetch_sub(1, Ordering::AcqRel);
                     };
                     let started = std::thread::Builder::new()
@@ -74,6 +84,8 @@ impl Server {
                 path,
                 listener,
                 thread: Some(thread),
+                control,
+                open_requests,
             }),
             Err(error) => {
                 let _ = fs::remove_file(&path);
@@ -89,6 +101,13 @@ impl Drop for Server {
         // Ends `accept`.
         let _ = socket::shutdown(self.listener.as_raw_fd(), Shutdown::Both);
         self.thread.take().map(JoinHandle::join);
+        // Nobody takes these any more.
+        while self.control.take().is_some() {}
+        // What the driver has answered is passed on, usually in no time.
+        let end = Instant::now() + LAST_ANSWERS;
+        while self.open_requests.load(Ordering::Acquire) > 0 && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 
@@ -113,30 +132,59 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(descriptor.into())
 }
 
-/// Reads the request of a tool and sends the answer.
-fn talk(stream: &UnixStream, control: &Control, wake: &(dyn Fn() + Send + Sync)) -> io::Result<()> {
+/// Reads the requests of a tool and sends the answers.
+fn talk(
+    stream: &UnixStream,
+    control: &Control,
+    wake: &(dyn Fn() + Send + Sync),
+    open_requests: &AtomicU32,
+) -> io::Result<()> {
     let peer = socket::getsockopt(stream, sockopt::PeerCredentials)?.uid();
     if peer != 0 && peer != nix::unistd::geteuid().as_raw() {
         return Ok(());
     }
     stream.set_read_timeout(Some(PEER_TIMEOUT))?;
     stream.set_write_timeout(Some(PEER_TIMEOUT))?;
-    let mut line = Vec::new();
-    BufReader::new(stream.take(MAX_REQUEST)).read_until(b'\n', &mut line)?;
-    let answer = match serde_json::from_slice::<Request>(&line) {
-        Err(error) => Answer::Refused(format!("the request is not understood: {error}")),
-        Ok(request) => {
-            let (sender, answers) = sync_channel(1);
-            control.push(Pending {
-                request,
-                answer: sender,
-            });
-            wake();
-            let busy = |_| Answer::Refused("the run is busy, or has not started yet; ask again".to_owned());
-            answers.recv_timeout(DRIVER_TIMEOUT).unwrap_or_else(busy)
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut line = Vec::new();
+        if (&mut reader).take(MAX_REQUEST).read_until(b'\n', &mut line)? == 0 {
+            return Ok(());
         }
+        let request = match serde_json::from_slice::<Request>(&line) {
+            Ok(request) => request,
+            Err(error) => {
+                let refused = Answer::Refused(format!("the request is not understood: {error}"));
+                return connection::send_answer(stream, &refused);
+            }
+        };
+        open_requests.fetch_add(1, Ordering::AcqRel);
+        let answered = answer(stream, request, control, wake);
+        open_requests.fetch_sub(1, Ordering::AcqRel);
+        answered?;
+    }
+}
+
+/// Has the driver answer a request, and sends the answer.
+fn answer(
+    stream: &UnixStream,
+    request: Request,
+    control: &Control,
+    wake: &(dyn Fn() + Send + Sync),
+) -> io::Result<()> {
+    let timeout = match &request {
+        Request::Tap(_) => TAP_TIMEOUT,
+        _ => DRIVER_TIMEOUT,
     };
-    let mut text = serde_json::to_vec(&answer)?;
-    text.push(b'\n');
-    (&mut &*stream).write_all(&text)
+    let (answer, answers) = sync_channel(1);
+    control.push(Pending { request, answer });
+    wake();
+    match answers.recv_timeout(timeout) {
+        Ok(Reply::Answer(answer)) => connection::send_answer(stream, &answer),
+        Ok(Reply::Output(output)) => connection::send_output(stream, &output),
+        Err(_) => {
+            let busy = "the run is busy, or has not started yet; ask again";
+            connection::send_answer(stream, &Answer::Refused(busy.to_owned()))
+        }
+    }
 }

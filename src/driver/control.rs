@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::SIGUSR1;
 
 pub(super) use crate::control::Server;
-use crate::control::{Answer, Control, Request};
+use crate::control::{Answer, Control, Pending, Reply, Request};
 use crate::interrupt::Interrupt;
 use crate::options::Options;
 use crate::protocol::ToWorker;
@@ -38,9 +38,7 @@ impl<T: MasterTransport> Driver<'_, T> {
     /// Answers all requests that have come, and begins to drain when it is time.
     pub(super) fn answer_requests(&mut self) -> Result<(), RunError> {
         while let Some(pending) = self.control.take() {
-            let answer = self.answer(pending.request)?;
-            // A tool that has gone needs no answer.
-            let _ = pending.answer.send(answer);
+            self.answer(pending)?;
         }
         if self.drain_at.is_some_and(|at| at <= Instant::now()) {
             self.drain_at = None;
@@ -49,8 +47,8 @@ impl<T: MasterTransport> Driver<'_, T> {
         Ok(())
     }
 
-    fn answer(&mut self, request: Request) -> Result<Answer, RunError> {
-        Ok(match request {
+    fn answer(&mut self, Pending { request, answer }: Pending) -> Result<(), RunError> {
+        let reply = match request {
             Request::Nodes => {
                 let mut nodes = self.master.node_statuses();
                 self.bad_hosts.mark(&mut nodes);
@@ -63,7 +61,14 @@ impl<T: MasterTransport> Driver<'_, T> {
             Request::Drain { after_seconds } => self.drain_after(after_seconds)?,
             Request::DrainNode { host } => self.drain_node(&host)?,
             Request::Kill { task, signal } => self.kill(&task, signal),
-        })
+            Request::Tap(request) => {
+                self.tap(request, answer);
+                return Ok(());
+            }
+        };
+        // A tool that has gone needs no answer.
+        let _ = answer.send(Reply::Answer(reply));
+        Ok(())
     }
 
     fn drain_after(&mut self, seconds: Option<u64>) -> Result<Answer, RunError> {

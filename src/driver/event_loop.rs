@@ -208,6 +208,10 @@ impl<T: MasterTransport> Driver<'_, T> {
             ToMaster::Retracted { submits } => Event::Retracted(from, submits),
             ToMaster::Failed { message } => Event::Failed(from, message),
             ToMaster::Running(attempt) => return self.adopt(from, attempt),
+            ToMaster::Tapped(tapped) => {
+                self.note_tapped(*tapped);
+                return Ok(());
+            }
             ToMaster::Node(change) => return self.note_change(from, &change),
         };
         Ok(self.master.handle(event, &mut self.out)?)

@@ -21,6 +21,7 @@ mod outbox;
 mod position;
 mod report;
 mod setup;
+mod taps;
 mod task_abort;
 
 use std::collections::VecDeque;
@@ -41,6 +42,7 @@ use self::drain::Drain;
 use self::nodes::Nodes;
 use self::outbox::DriverOutbox;
 use self::setup::Setup;
+use self::taps::Taps;
 use crate::control::Control;
 use crate::database::Database;
 use crate::durability::forwarding::Forwarding;
@@ -181,6 +183,8 @@ struct Driver<'a, T> {
     cores: usize,
     /// Requests of other processes.
     control: Control,
+    /// Requests for output that workers have not answered.
+    taps: Taps,
     /// When to drain because a process has asked for it.
     drain_at: Option<Instant>,
     _server: Option<control::Server>,
@@ -224,6 +228,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             inbox: VecDeque::new(),
             cores: host::usable_cpus() as usize,
             control,
+            taps: Taps::default(),
             drain_at: None,
             _server: server,
             _lock: setup.lock,

@@ -105,11 +105,16 @@ mod tests {
     use super::*;
     use crate::payload::Payload;
     use crate::protocol::{
-        Assignment, ForwardedData, MemoryUse, Outcome, QuietAttempt, Registration, SubmitId, TaskResult,
+        Assignment, Chunk, ForwardedData, MemoryUse, Outcome, Position, QuietAttempt, Registration, SubmitId,
+        Tap, Tapped, TaskResult,
     };
 
     fn bytes() -> impl Strategy<Value = Vec<u8>> {
         vec(any::<u8>(), 0..40)
+    }
+
+    fn position() -> impl Strategy<Value = Position> {
+        any::<(u64, u64)>().prop_map(|(file, offset)| Position { file, offset })
     }
 
     fn durations() -> impl Strategy<Value = Duration> {
@@ -158,9 +163,13 @@ mod tests {
                 })
             },
         );
+        let chunk = || (position(), bytes()).prop_map(|(position, bytes)| Chunk { position, bytes });
+        let tapped = (any::<u64>(), [chunk(), chunk()])
+            .prop_map(|(number, chunks)| ToMaster::Tapped(Box::new(Tapped { number, chunks })));
         prop_oneof![
             registration,
             result,
+            tapped,
             Just(ToMaster::Ready),
             Just(ToMaster::Terminating),
             vec(any::<u64>().prop_map(SubmitId), 0..9).prop_map(|submits| ToMaster::Retracted { submits }),
@@ -210,7 +219,16 @@ mod tests {
                     }))
                 },
             );
+        let tap =
+            (any::<u64>(), any::<u64>(), [position(), position()]).prop_map(|(number, submit, after)| {
+                ToWorker::Tap(Box::new(Tap {
+                    number,
+                    submit: SubmitId(submit),
+                    after,
+                }))
+            });
         prop_oneof![
+            tap,
             any::<u32>().prop_map(|host_rank| ToWorker::Setup { host_rank }),
             run,
             Just(ToWorker::Shutdown),

@@ -3,12 +3,14 @@
 //! The local transport passes these values unchanged; the MPI transport encodes them.
 
 mod codec;
+mod tap;
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 pub use codec::DecodeError;
+pub use tap::{Captures, Chunk, Position, Tap, Tapped};
 
 use crate::payload::Payload;
 
@@ -46,6 +48,8 @@ pub enum ToMaster {
     Terminating,
     /// The worker runs this attempt, which an earlier master started.
     Running(RunningAttempt),
+    /// The answer to [`ToWorker::Tap`].
+    Tapped(Box<Tapped>),
     /// This has become of the worker's agent. The transport says it, or the agent itself.
     Node(NodeChange),
 }
@@ -222,6 +226,8 @@ pub enum ToWorker {
         /// Number of the signal.
         signal: i32,
     },
+    /// Send what kickstart has captured of the output of an attempt.
+    Tap(Box<Tap>),
     /// No more tasks: close the files and exit.
     Shutdown,
     /// Stop at once: kill the running task and exit.

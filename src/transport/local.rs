@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use super::combiner::Combiner;
 use super::{CombiningTransport, MasterTransport, Traffic, TransportError, WorkerTransport};
 use crate::interrupt::Interrupt;
-use crate::protocol::{Rank, SubmitId, ToMaster, ToWorker};
+use crate::protocol::{Captures, Rank, SubmitId, ToMaster, ToWorker};
 
 /// Ends the task of a worker thread, from outside.
 pub trait StopTask: Send + Sync {
@@ -19,6 +19,8 @@ pub trait StopTask: Send + Sync {
     fn kill(&self);
     /// Sends a signal to the processes of this attempt, if it runs.
     fn signal(&self, attempt: SubmitId, signal: i32);
+    /// Returns the files that capture the output of this attempt, if it runs and there are any.
+    fn captures(&self, attempt: SubmitId) -> Captures;
     /// Returns whether [`Self::terminate`] or [`Self::kill`] was called.
     fn is_aborted(&self) -> bool;
     /// Waits until no task runs, at most `timeout`. True if none runs.
@@ -127,6 +129,11 @@ impl MasterTransport for LocalMaster {
             self.note_received(*from, message);
         }
         Ok(received)
+    }
+
+    fn captures(&self, worker: Rank, attempt: SubmitId) -> Option<Captures> {
+        let worker = self.workers.get(worker.0.wrapping_sub(1) as usize);
+        Some(worker.map_or_else(Captures::default, |worker| worker.stop.captures(attempt)))
     }
 
     fn supports_prefill(&self) -> bool {

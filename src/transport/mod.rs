@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use combiner::Combiner;
 pub use error::TransportError;
 
-use crate::protocol::{Rank, ToMaster, ToWorker};
+use crate::protocol::{Captures, Rank, SubmitId, ToMaster, ToWorker};
 
 /// How the master waits for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +72,11 @@ pub trait MasterTransport {
     /// Returns the next message of any worker. Waits at most `timeout`. `None` if no message came by then, or
     /// if a signal arrived.
     fn receive(&mut self, timeout: Duration) -> Result<Option<(Rank, ToMaster)>, TransportError>;
+    /// Returns the files that capture the output of an attempt, if the workers are threads of this process.
+    /// Other workers answer [`ToWorker::Tap`].
+    fn captures(&self, _worker: Rank, _attempt: SubmitId) -> Option<Captures> {
+        None
+    }
     /// Sets how to wait from now on.
     fn set_wait_policy(&mut self, _policy: WaitPolicy) {}
     /// Returns whether prefill pays: messages take so long that workers should have short tasks in advance.

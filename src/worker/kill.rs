@@ -10,9 +10,10 @@ use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 use pmc_spawn::Child;
 
+use super::captures;
 use super::strays::Strays;
 use super::watch::Watch;
-use crate::protocol::SubmitId;
+use crate::protocol::{Captures, SubmitId};
 use crate::transport::local::StopTask;
 
 /// Knows the process group of a worker's running task and can end it.
@@ -145,6 +146,14 @@ impl KillSwitch {
         group.map(Strays::of).unwrap_or_default()
     }
 
+    /// Returns the files that capture the output of an attempt, if it runs.
+    pub(super) fn captures(&self, attempt: SubmitId) -> Option<Captures> {
+        // The lock keeps the leader from being reaped.
+        let state = self.state();
+        let group = state.group.filter(|_| state.attempt == Some(attempt))?;
+        Some(captures::find(group))
+    }
+
     /// Returns whether SIGKILL was sent to the task that runs or ran last.
     pub(super) fn is_killed(&self) -> bool {
         self.state().killed
@@ -208,6 +217,10 @@ impl StopTask for KillSwitch {
         }
     }
 
+    fn captures(&self, attempt: SubmitId) -> Captures {
+        self.captures(attempt).unwrap_or_default()
+    }
+
     fn is_aborted(&self) -> bool {
         self.state().aborted
     }
@@ -238,10 +251,12 @@ impl State {
 fn wait_and_watch(leader: &dyn Leader, interval: Duration, watch: &mut dyn Watch) {
     let started = Instant::now();
     let mut last_poll = started;
+    let mut interval = interval;
     while !leader.has_ended_within(interval, started.elapsed()) {
         if last_poll.elapsed() >= interval {
             watch.poll();
             last_poll = Instant::now();
+            interval = watch.interval().unwrap_or(interval);
         }
     }
 }

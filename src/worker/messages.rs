@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::GRACE;
 use super::kill::KillSwitch;
+use super::taps::Taps;
 use super::watch::Watch;
 use crate::interrupt::Interrupt;
 use crate::protocol::{ToMaster, ToWorker};
@@ -13,6 +14,9 @@ use crate::transport::{TransportError, WorkerTransport};
 
 /// Interval between polls for messages while a task runs. Only an abort is urgent.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// The same while a tool waits for output of the task.
+const TAP_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Time that a worker waits for the master after a signal. Usually the whole run gets the signal, and the
 /// master ends it in good order.
@@ -33,6 +37,8 @@ pub(super) struct MessageWatch<'a, T> {
     signal_reported: bool,
     /// The master knows that this worker was asked to end.
     drain_reported: bool,
+    /// Requests for output of tasks.
+    taps: Taps,
     error: Option<TransportError>,
 }
 
@@ -47,11 +53,14 @@ impl<'a, T: WorkerTransport> MessageWatch<'a, T> {
             signalled_since: None,
             signal_reported: false,
             drain_reported: false,
+            taps: Taps::default(),
             error: None,
         }
     }
 
     pub(super) fn send(&mut self, message: ToMaster) -> Result<(), TransportError> {
+        // Before the result: with the last one, the run ends.
+        self.answer_taps()?;
         if self.receive_early()? {
             // Before the result: with a result, the master regards the next task as started.
             self.give_back()?;
@@ -75,7 +84,31 @@ impl<'a, T: WorkerTransport> MessageWatch<'a, T> {
             // The transport does not wait any more.
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.transport.receive(timeout)
+        self.answer_taps()?;
+        let timeout = if self.taps.is_waiting() {
+            timeout.min(POLL_INTERVAL)
+        } else {
+            timeout
+        };
+        match self.transport.receive(timeout)? {
+            Some(ToWorker::Tap(tap)) => {
+                self.taps.begin(*tap);
+                self.answer_taps()?;
+                Ok(None)
+            }
+            message => Ok(message),
+        }
+    }
+
+    /// Sends the output that tools wait for.
+    fn answer_taps(&mut self) -> Result<(), TransportError> {
+        if self.taps.are_idle() {
+            return Ok(());
+        }
+        for tapped in self.taps.answers(self.kill) {
+            self.transport.send(ToMaster::Tapped(Box::new(tapped)))?;
+        }
+        Ok(())
     }
 
     /// Asks the running task to end, and lets no other one start.
@@ -111,6 +144,7 @@ impl<'a, T: WorkerTransport> MessageWatch<'a, T> {
             match message {
                 ToWorker::Retract => retract = true,
                 ToWorker::Signal { submit, signal } => self.kill.signal(submit, signal),
+                ToWorker::Tap(tap) => self.taps.begin(*tap),
                 ToWorker::Abort => {
                     self.abort();
                     self.early.push_back(ToWorker::Abort);
@@ -125,6 +159,7 @@ impl<'a, T: WorkerTransport> MessageWatch<'a, T> {
         self.receive_early()?;
         // Other workers may be idle while the task here runs.
         self.give_back()?;
+        self.answer_taps()?;
         self.check_signal()
     }
 
@@ -147,7 +182,11 @@ impl<'a, T: WorkerTransport> MessageWatch<'a, T> {
 
 impl<T: WorkerTransport> Watch for MessageWatch<'_, T> {
     fn interval(&self) -> Option<Duration> {
-        Some(POLL_INTERVAL)
+        Some(if self.taps.is_waiting() {
+            TAP_INTERVAL
+        } else {
+            POLL_INTERVAL
+        })
     }
 
     fn poll(&mut self) {

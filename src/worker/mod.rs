@@ -1,6 +1,7 @@
 //! Workers: each runs one task at a time and owns the files of its output.
 
 mod attempt;
+mod captures;
 mod ended;
 mod environment;
 mod error;
@@ -18,6 +19,7 @@ mod program;
 mod runner;
 mod stdio;
 mod strays;
+mod taps;
 mod task_server;
 mod watch;
 
@@ -162,8 +164,12 @@ fn handle(
     match message {
         ToWorker::Setup { host_rank } => Ok(runner.set_up(host_rank, watch)?.then_some(ToMaster::Ready)),
         ToWorker::Run(task) => Ok(Some(ToMaster::Finished(runner.run(&task, watch)?))),
-        // A signal for an attempt that has ended.
-        ToWorker::Signal { .. } | ToWorker::Retract | ToWorker::Shutdown | ToWorker::Abort => Ok(None),
+        // A signal for an attempt that has ended. Taps are answered while messages are received.
+        ToWorker::Signal { .. }
+        | ToWorker::Tap(_)
+        | ToWorker::Retract
+        | ToWorker::Shutdown
+        | ToWorker::Abort => Ok(None),
     }
 }
 

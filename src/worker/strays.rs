@@ -113,7 +113,7 @@ fn open(pid: Pid) -> Option<OwnedFd> {
 }
 
 /// Returns the children of a process, each with this parent.
-fn children(parent: Pid) -> Vec<(Pid, Pid)> {
+pub(super) fn children(parent: Pid) -> Vec<(Pid, Pid)> {
     let threads = fs::read_dir(format!("/proc/{parent}/task"))
         .into_iter()
         .flatten()

@@ -18,6 +18,7 @@ mod hosts;
 mod kill;
 mod launch;
 mod lite;
+mod log;
 mod node_faults;
 mod packed;
 mod pegasus_api;

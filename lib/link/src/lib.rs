@@ -15,6 +15,7 @@ mod client;
 mod endpoint;
 mod frame;
 mod key;
+mod memory;
 mod server;
 mod session;
 mod stream;
@@ -23,6 +24,7 @@ pub use client::{Agent, Carry, Client, Closed, ConnectError, Connection, Link};
 pub use endpoint::{Endpoint, EndpointError, VERSION};
 pub use frame::MAX_BODY;
 pub use key::{KeyError, RunKey};
+pub use memory::MemoryAgent;
 pub use server::{Hub, Server, ServerError, Service, SessionId};
 pub use session::{Received, Session, SessionError};
 

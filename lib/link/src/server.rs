@@ -83,11 +83,11 @@ struct Entry {
 }
 
 /// A connection that has shaken hands.
-struct Accepted {
-    session: SessionId,
-    connection: u64,
-    frames: UnboundedReceiver<Bytes>,
-    welcome: Bytes,
+pub(crate) struct Accepted {
+    pub(crate) session: SessionId,
+    pub(crate) connection: u64,
+    pub(crate) frames: UnboundedReceiver<Bytes>,
+    pub(crate) welcome: Bytes,
     joined: bool,
     back: bool,
 }
@@ -136,7 +136,7 @@ impl Hub {
         self.table().sessions.len()
     }
 
-    fn now(&self) -> Duration {
+    pub(crate) fn now(&self) -> Duration {
         self.origin.elapsed()
     }
 
@@ -146,7 +146,7 @@ impl Hub {
     }
 
     /// Answers the first frame of a connection.
-    fn hello(&self, bytes: &[u8], service: &dyn Service) -> Result<Accepted, Bytes> {
+    pub(crate) fn hello(&self, bytes: &[u8], service: &dyn Service) -> Result<Accepted, Bytes> {
         let refuse = |reason: String| frame::encode(&Answer::Refused { reason });
         let hello: Hello = frame::decode(bytes)
             .map_err(|_| refuse("The first frame of the agent makes no sense".to_owned()))?;
@@ -417,15 +417,16 @@ async fn watch<S: Service>(hub: Arc<Hub>, service: Arc<S>) {
 }
 
 /// A connection after its handshake.
-struct Line<S> {
-    hub: Arc<Hub>,
-    service: Arc<S>,
-    session: SessionId,
-    connection: u64,
+pub(crate) struct Line<S: ?Sized> {
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) service: Arc<S>,
+    pub(crate) session: SessionId,
+    pub(crate) connection: u64,
 }
 
-impl<S: Service> Port for Line<S> {
-    fn receive(&mut self, frame: &BytesMut) -> io::Result<()> {
+impl<S: Service + ?Sized> Line<S> {
+    /// Takes a frame. An error closes the connection.
+    pub(crate) fn take(&self, frame: &[u8]) -> io::Result<()> {
         let (received, back) = self.hub.receive(self.session, self.connection, frame)?;
         if back {
             self.service.back(self.session);
@@ -439,6 +440,12 @@ impl<S: Service> Port for Line<S> {
             Received::Nothing => {}
         }
         Ok(())
+    }
+}
+
+impl<S: Service> Port for Line<S> {
+    fn receive(&mut self, frame: &BytesMut) -> io::Result<()> {
+        self.take(frame)
     }
 
     fn tick(&mut self) -> io::Result<()> {

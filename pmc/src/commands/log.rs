@@ -3,6 +3,7 @@
 mod find;
 mod pace;
 mod show;
+mod tap;
 
 use std::os::unix::ffi::OsStrExt as _;
 
@@ -21,6 +22,7 @@ use crate::layout;
 use find::Source;
 use pace::Pace;
 use show::Show;
+use tap::Tap;
 
 /// Prints the output of a task. Returns the exit code.
 pub fn log(arguments: &cli::Log) -> Result<u8, Failure> {
@@ -38,7 +40,7 @@ pub fn log(arguments: &cli::Log) -> Result<u8, Failure> {
         output,
     };
     let source = log.source(arguments)?;
-    let mut show = Show::new(arguments);
+    let mut show = Show::new(arguments, log.captured());
     log.copy(&source, arguments.follow, &mut show)?;
     show.end();
     Ok(exit::SUCCESS)
@@ -81,37 +83,51 @@ impl Log {
         let mut reader = reader.map_err(|error| find::unreadable(self, error))?;
         let mut pace = Pace::default();
         loop {
-            let has_ended = !follow || self.has_ended(source)?;
-            let mut count = 0;
-            while let Some(read) = reader.read(show).map_err(|error| find::unreadable(self, error))? {
-                count += read;
+            let is_running = self.is_running(source)?;
+            let mut has_found = is_running && show.tap();
+            while reader.read(show).map_err(|error| find::unreadable(self, error))? {
+                has_found = true;
             }
-            if has_ended || show.has_record_of(&self.name()) || show.is_closed() {
+            let is_complete = !is_running || !follow && !has_found;
+            if is_complete || show.has_record_of(&self.name()) || show.is_closed() {
                 break;
             }
-            pace.note(count > 0);
+            pace.note(has_found);
             pace.wait();
         }
         show.finish();
         Ok(())
     }
 
-    /// Returns whether nothing is added to the output of an attempt.
-    fn has_ended(&mut self, source: &Source) -> Result<bool, Failure> {
+    /// Returns whether something may be added to the output of an attempt.
+    fn is_running(&mut self, source: &Source) -> Result<bool, Failure> {
         let Source::Files { attempt, .. } = source else {
-            return Ok(true);
+            return Ok(false);
         };
-        if self.state()? != State::Running || self.history.phase() != Phase::Running {
-            return Ok(true);
+        let state = self.state()?;
+        // Without a log, only the files tell when a task ends.
+        let has_log = !self.history.runs.is_empty();
+        if has_log && state != State::Running || self.history.phase() != Phase::Running {
+            return Ok(false);
         }
         let next = AttemptFiles::new(&self.history.dir, self.history.plan.name(self.task), attempt + 1);
-        Ok(next.out.exists())
+        Ok(!next.out.exists())
     }
 
     /// Reads what was added to the logs, and returns the state of the task.
     fn state(&mut self) -> Result<State, Failure> {
         self.history.update().or_code(exit::NOT_RUN)?;
         Ok(self.history.state(self.task))
+    }
+
+    /// Returns what reads the output while kickstart captures it.
+    fn captured(&self) -> Tap {
+        let command = self.history.plan.command(self.task).unwrap_or_default();
+        let program = command.first().map_or(&b""[..], Vec::as_slice);
+        let is_wrapper = [&b"pegasus-kickstart"[..], b"pegasus-cluster"]
+            .iter()
+            .any(|wrapper| program.ends_with(wrapper));
+        Tap::new(&self.history.dir.dag, self.name(), is_wrapper)
     }
 
     /// Returns the number of the latest attempt with its own output, counted from 1; 0 if there is none.

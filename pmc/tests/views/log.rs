@@ -8,7 +8,7 @@ use crate::support::{Finished, Place};
 
 /// A program that prints `begun`, waits for the file `go` and prints more, with an escape sequence and bytes
 /// that are no text.
-const WAITS: &str = r"printf 'begun\n'; while [ ! -e go ]; do sleep 0.02; done
+const WAITS: &str = r"printf 'begun\n'; n=0; while [ ! -e go ] && [ $((n += 1)) -lt 3000 ]; do sleep 0.02; done
 printf 'on error\n' >&2; printf '\033[2J\377 end'";
 
 /// What it prints to standard output.
@@ -18,7 +18,6 @@ const PRINTED: &[u8] = b"begun\n\x1b[2J\xff end";
 fn start(place: &Place, dag: &str, options: &[&str]) -> Child {
     place.write("run/w.dag", dag);
     let child = Command::new(crate::support::bin().join("pegasus-mpi-cluster"))
-        .args(["--workers", "1", "--jobstate-log"])
         .args(options)
         .arg("w.dag")
         .current_dir(place.path().join("run"))
@@ -26,7 +25,7 @@ fn start(place: &Place, dag: &str, options: &[&str]) -> Child {
         .stderr(Stdio::null())
         .spawn()
         .expect("the executor starts");
-    while !place.path().join("run/jobstate.log").exists() {
+    while !place.path().join("run/w.dag.rescue").exists() {
         std::thread::sleep(Duration::from_millis(5));
     }
     child
@@ -43,7 +42,7 @@ fn the_output_of_a_running_task_is_followed_to_its_end() {
     let mut executor = start(
         &place,
         "TASK t ./waits\nTASK u /bin/true\nEDGE t u\n",
-        &["--per-task-stdio"],
+        &["--workers", "1", "--jobstate-log", "--per-task-stdio"],
     );
     let mut follower = place
         .pmc(["log", "-f", "t", "run"])
@@ -85,6 +84,94 @@ fn the_output_of_a_running_task_is_followed_to_its_end() {
 }
 
 #[test]
+fn a_task_is_followed_in_a_run_without_logs() {
+    let place = Place::new();
+    place.script("run/waits", WAITS);
+    let mut executor = start(
+        &place,
+        "TASK t ./waits\nTASK u /bin/sleep 1\nEDGE t u\n",
+        &["--workers", "1", "--per-task-stdio"],
+    );
+    let follower = place
+        .pmc(["log", "-f", "--stdout", "t", "run"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("pmc starts");
+    std::thread::sleep(Duration::from_millis(200));
+    go(&place);
+    let output = follower.wait_with_output().expect("pmc ends");
+    assert_eq!(output.stdout, PRINTED);
+    executor.wait().expect("the executor ends");
+}
+
+/// Follows a task under kickstart, whose streams are in files without names while it runs.
+fn follow_captured(options: &[&str]) {
+    let place = Place::new();
+    place.script("run/waits", WAITS);
+    let kickstart = crate::support::bin().join("pegasus-kickstart");
+    let dag = format!("TASK t -m 500 {} ./waits\n", kickstart.display());
+    let mut executor = start(&place, &dag, options);
+    let mut follower = place
+        .pmc(["log", "-f", "t", "run"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("pmc starts");
+    let mut begun = [0; 6];
+    let stdout = follower.stdout.as_mut().expect("it is piped");
+    stdout.read_exact(&mut begun).expect("the first line comes");
+    assert_eq!(&begun, b"begun\n");
+    let once = place.run(["log", "t", "run"]);
+    once.code(0);
+    assert_eq!(once.stdout(), "begun\n");
+    go(&place);
+    let output = follower.wait_with_output().expect("pmc ends");
+    // What was not copied before the end of the run comes from the record, which is text.
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert_eq!(text(&output.stdout), text(&PRINTED[6..]), "each byte comes once");
+    let finished = Finished::from(output);
+    finished.code(0);
+    assert!(finished.stderr().ends_with("on error\n"), "{}", finished.stderr());
+    assert_eq!(
+        finished.stderr().matches("on error").count(),
+        1,
+        "{}",
+        finished.stderr()
+    );
+    executor.wait().expect("the executor ends");
+}
+
+#[test]
+fn captured_output_is_followed_in_a_local_run() {
+    follow_captured(&["--workers", "1", "--jobstate-log", "--per-task-stdio"]);
+}
+
+#[test]
+fn captured_output_is_followed_in_an_agent() {
+    follow_captured(&[
+        "--agents",
+        "1",
+        "--launch",
+        "local",
+        "--slots",
+        "1",
+        "--per-task-stdio",
+    ]);
+}
+
+#[test]
+fn captured_output_is_followed_if_each_task_has_its_own_kickstart() {
+    // A memory limit must not count the memory of the task server.
+    follow_captured(&[
+        "--workers",
+        "1",
+        "--jobstate-log",
+        "--per-task-stdio",
+        "--strict-limits",
+    ]);
+}
+
+#[test]
 fn captured_streams_are_taken_from_the_record() {
     let place = Place::new();
     place.chain(
@@ -105,7 +192,7 @@ fn attempts_have_their_own_output() {
     start(
         &place,
         "TASK t ./fails\nTASK u /bin/true\nEDGE t u\n",
-        &["--per-task-stdio", "-t", "2"],
+        &["--workers", "1", "--jobstate-log", "--per-task-stdio", "-t", "2"],
     )
     .wait()
     .expect("the executor ends");
@@ -137,7 +224,11 @@ fn output_in_the_file_of_a_worker_is_found() {
     let place = Place::new();
     place.script("run/waits", WAITS);
     place.script("run/says", "echo said; echo more");
-    let mut executor = start(&place, "TASK says ./says\nTASK t ./waits\nEDGE says t\n", &[]);
+    let mut executor = start(
+        &place,
+        "TASK says ./says\nTASK t ./waits\nEDGE says t\n",
+        &["--workers", "1", "--jobstate-log"],
+    );
     let output = place.run(["log", "-f", "says", "run"]);
     output.code(0);
     assert_eq!(output.stdout(), "said\nmore\n");

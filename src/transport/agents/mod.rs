@@ -15,12 +15,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pmc_link::{Endpoint, RunKey, Server, SessionId, Timing};
+use pmc_link::{Endpoint, MemoryAgent, RunKey, Server, Service, SessionId, Timing};
+use rustc_hash::FxHashMap;
 
 pub use launcher::{
     ENDPOINT_VARIABLE, HostsError, Launch, LaunchError, LaunchOptions, Launcher, NUMBER_VARIABLE, parse_hosts,
 };
-use messages::{AgentWelcome, WorkerSettings};
+use messages::{AgentHello, AgentWelcome, WorkerSettings};
 use reception::{Reception, Rules};
 use roster::{Earlier, Roster};
 
@@ -75,7 +76,7 @@ pub struct AgentMaster {
     /// The session of rank r is at r - 1.
     sessions: Vec<SessionId>,
     /// Handled messages of each session that are not settled.
-    handled: Vec<(SessionId, u64)>,
+    handled: FxHashMap<SessionId, u64>,
     traffic: Traffic,
     /// The highest rank that a message went to.
     addressed: u32,
@@ -90,6 +91,8 @@ struct Running {
     begun: Instant,
     /// The user knows who has not come.
     missing_reported: bool,
+    /// When to look again for agents that have not come.
+    next_look: Option<Instant>,
     /// Numbers of the agents whose launchers have ended, as the user knows.
     reported: BTreeSet<usize>,
 }
@@ -251,7 +254,7 @@ impl AgentMaster {
             combiner,
             running: None,
             sessions: Vec::new(),
-            handled: Vec::new(),
+            handled: FxHashMap::default(),
             traffic: Traffic::default(),
             addressed: 0,
         }
@@ -259,14 +262,15 @@ impl AgentMaster {
 
     fn session_of(&mut self, rank: Rank) -> Option<SessionId> {
         let index = (rank.0 as usize).checked_sub(1)?;
-        if self.sessions.get(index).is_none_or(|session| *session == 0) {
-            let table = self.running.as_ref()?.reception.table();
-            self.sessions.resize(table.last_rank() as usize, 0);
-            for (rank, session) in (1..).map(Rank).zip(&mut self.sessions) {
-                *session = table.session_of(rank).unwrap_or(0);
-            }
+        if let Some(session) = self.sessions.get(index).filter(|session| **session != 0) {
+            return Some(*session);
         }
-        self.sessions.get(index).copied().filter(|session| *session != 0)
+        let session = self.running.as_ref()?.reception.table().session_of(rank)?;
+        if self.sessions.len() <= index {
+            self.sessions.resize(index + 1, 0);
+        }
+        self.sessions[index] = session;
+        Some(session)
     }
 
     /// Lets no more agents in, and lets those go that have joined since all others were told to end.
@@ -296,10 +300,18 @@ impl AgentMaster {
         };
         let reception = self.running.as_ref().map(|running| &running.reception);
         let frames = reception.map_or(1, |reception| reception.frames_of(from, message));
-        match self.handled.iter_mut().find(|(handled, _)| *handled == session) {
-            Some((_, settled)) => *settled += frames,
-            None => self.handled.push((session, frames)),
-        }
+        *self.handled.entry(session).or_default() += frames;
+    }
+
+    /// Lets an agent join that is in memory. `None` before the run has begun.
+    ///
+    /// # Errors
+    /// The agent is refused.
+    pub fn join_in_memory(&self, hello: &AgentHello) -> Option<std::io::Result<(MemoryAgent, Vec<u8>)>> {
+        let running = self.running.as_ref()?;
+        let service: Arc<dyn Service> = Arc::clone(&running.reception) as _;
+        let hello = messages::encode(hello);
+        Some(MemoryAgent::join(running.server.hub(), &service, &hello))
     }
 }
 
@@ -365,6 +377,7 @@ impl MasterTransport for AgentMaster {
             endpoint: path,
             begun: Instant::now(),
             missing_reported: false,
+            next_look: None,
             reported: BTreeSet::new(),
         };
         if let Some(launch) = &self.options.launch {
@@ -425,27 +438,31 @@ impl MasterTransport for AgentMaster {
         if joined >= self.options.agents as usize {
             return Ok(None);
         }
-        let waited = running.begun.elapsed();
-        let exited = running.launcher.as_mut().is_some_and(Launcher::all_have_exited);
         let all_reported = joined + running.reported.len() >= self.options.agents as usize;
-        if joined > 0 && all_reported {
+        if running.missing_reported || (joined > 0 && all_reported) {
             return Ok(None);
         }
+        // This is called for each message, and what follows takes system calls.
+        if let Some(next) = running.next_look.filter(|next| Instant::now() < *next) {
+            return Ok(Some(next));
+        }
+        let waited = running.begun.elapsed();
+        let exited = running.launcher.as_mut().is_some_and(Launcher::all_have_exited);
         if exited || waited >= self.options.join_timeout {
             let missing = self.options.missing(running, exited, waited);
             if joined == 0 {
                 return Err(TransportError::NoAgents(missing));
             }
-            if !std::mem::replace(&mut running.missing_reported, true) {
-                running.reception.notice(missing.to_string());
-            }
+            running.missing_reported = true;
+            running.reception.notice(missing.to_string());
             return Ok(None);
         }
         if joined > 0 {
             running.report_ended_launchers(self.options.launch.as_ref());
         }
         let next = Instant::now() + CHECK_INTERVAL.min(self.options.join_timeout - waited);
-        Ok(Some(next))
+        running.next_look = Some(next);
+        Ok(running.next_look)
     }
 
     fn patience(&self, registered: u32) -> Duration {
@@ -494,7 +511,7 @@ impl MasterTransport for AgentMaster {
 
     fn settle(&mut self) {
         if let Some(running) = &self.running {
-            for (session, messages) in self.handled.drain(..) {
+            for (session, messages) in self.handled.drain() {
                 running.server.hub().settle(session, messages);
             }
         }

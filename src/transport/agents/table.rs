@@ -13,8 +13,6 @@ use crate::protocol::Rank;
 pub(super) struct AgentEntry {
     pub(super) host: String,
     pub(super) ranks: Range<u32>,
-    /// Number among those that the master has started.
-    pub(super) number: Option<u32>,
     /// Neither lost nor ended.
     pub(super) present: bool,
 }
@@ -25,6 +23,8 @@ pub(super) struct AgentTable {
     agents: BTreeMap<SessionId, AgentEntry>,
     /// The session of rank r is at r - 1; 0 for ranks of an earlier master.
     sessions: Vec<SessionId>,
+    /// Numbers of all agents that have ever joined, among those that the master has started.
+    numbers: BTreeSet<u32>,
 }
 
 impl AgentTable {
@@ -47,9 +47,9 @@ impl AgentTable {
         for rank in ranks.clone() {
             self.sessions[rank as usize - 1] = session;
         }
+        self.numbers.extend(hello.number);
         let entry = AgentEntry {
             host: hello.host.clone(),
-            number: hello.number,
             ranks: ranks.clone(),
             present: true,
         };
@@ -88,8 +88,7 @@ impl AgentTable {
 
     /// True if the agent of this number has ever joined.
     pub(super) fn has_number(&self, number: usize) -> bool {
-        let mut numbers = self.agents.values().filter_map(|agent| agent.number);
-        numbers.any(|known| known as usize == number)
+        u32::try_from(number).is_ok_and(|number| self.numbers.contains(&number))
     }
 
     /// Hosts that had agents and have none any more.

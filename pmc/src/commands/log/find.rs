@@ -152,15 +152,15 @@ struct Input {
 }
 
 impl Reader {
-    /// Passes the next bytes of both files on. Returns their number; `None` at the end.
-    pub fn read(&mut self, show: &mut Show) -> Result<Option<usize>, Unreadable> {
-        let mut count = 0;
+    /// Passes the next bytes of both files on. Returns whether there were any.
+    pub fn read(&mut self, show: &mut Show) -> Result<bool, Unreadable> {
+        let mut has_read = false;
         for (input, stream) in [(&mut self.out, Stream::Out), (&mut self.err, Stream::Err)] {
             let bytes = input.read(&mut self.buffer)?;
             show.push(stream, bytes);
-            count += bytes.len();
+            has_read |= !bytes.is_empty();
         }
-        Ok((count > 0).then_some(count))
+        Ok(has_read)
     }
 }
 

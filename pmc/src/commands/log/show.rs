@@ -1,9 +1,10 @@
 //! Prints the output of a task.
 
-use monitord_compat::record_reader::Record;
+use monitord_compat::record_reader::{Record, StreamFile};
 use pmc_monitor::task_output::{Piece, Splitter};
 use pmc_terminal::{CopyWriter, message};
 
+use super::tap::Tap;
 use crate::cli;
 
 /// A file of an attempt.
@@ -25,12 +26,14 @@ pub struct Show {
 struct Printer {
     out: Option<CopyWriter>,
     err: Option<CopyWriter>,
+    /// What kickstart captures.
+    tap: Tap,
     /// Name of the task in the last record of the executor.
     ended: Option<String>,
 }
 
 impl Show {
-    pub fn new(arguments: &cli::Log) -> Self {
+    pub fn new(arguments: &cli::Log, tap: Tap) -> Self {
         let (out, err) = match (arguments.stdout, arguments.stderr) {
             (true, _) => (Some(CopyWriter::to_stdout()), None),
             (_, true) => (None, Some(CopyWriter::to_stdout())),
@@ -41,9 +44,16 @@ impl Show {
             printer: Printer {
                 out,
                 err,
+                tap,
                 ended: None,
             },
         }
+    }
+
+    /// Prints what kickstart has captured since the last call. Returns whether there was anything.
+    pub fn tap(&mut self) -> bool {
+        let Printer { out, err, tap, .. } = &mut self.printer;
+        tap.poll(&mut |stream, bytes| write(if stream == 0 { out } else { err }, bytes))
     }
 
     /// Takes the next bytes of a file.
@@ -92,11 +102,13 @@ impl Printer {
     }
 
     fn record(&mut self, record: &Record) {
-        let streams = [
-            (&mut self.out, &record.stdout, "output"),
-            (&mut self.err, &record.stderr, "error"),
-        ];
-        for ((to, captured, name), file) in streams.into_iter().zip(&record.streams) {
+        let Self { out, err, tap, .. } = self;
+        let seen = tap.finish(&record.streams, &mut |stream, bytes| {
+            write(if stream == 0 { out } else { err }, bytes);
+        });
+        let streams = [(out, &record.stdout, "output"), (err, &record.stderr, "error")];
+        for ((stream, (to, captured, name)), seen) in streams.into_iter().enumerate().zip(seen) {
+            let file = &record.streams[stream];
             if to.is_none() {
                 continue;
             }
@@ -105,17 +117,48 @@ impl Printer {
                     "pmc: standard {name} of the program went to the file {path}"
                 ));
             }
-            let Some(text) = captured else { continue };
-            if file.is_truncated {
-                let all = file
-                    .size
-                    .map_or_else(String::new, |size| format!(" of {size} bytes"));
+            let text = captured.as_deref().unwrap_or_default();
+            let rest = rest(text, file, seen);
+            if rest.lost > 0 {
+                let all = file.size.unwrap_or_default();
                 message(format!(
-                    "pmc: kickstart has kept only the end of standard {name}{all}"
+                    "pmc: {} of {all} bytes of standard {name} are missing here: kickstart has kept only the end",
+                    rest.lost
                 ));
             }
-            write(to, text.as_bytes());
+            write(to, rest.text.as_bytes());
         }
+    }
+}
+
+/// The part of a captured text that has not been printed.
+#[derive(Debug, PartialEq, Eq)]
+struct Rest<'a> {
+    text: &'a str,
+    /// Bytes before it that nobody has.
+    lost: u64,
+}
+
+/// Returns what is left of a captured text when the first `seen` bytes of its file are printed.
+fn rest<'a>(text: &'a str, file: &StreamFile, seen: u64) -> Rest<'a> {
+    let length = text.len() as u64;
+    let size = file.size.unwrap_or(length);
+    if seen == 0 {
+        let lost = if file.is_truncated {
+            size.saturating_sub(length)
+        } else {
+            0
+        };
+        return Rest { text, lost };
+    }
+    let left = size.saturating_sub(seen);
+    let mut from = usize::try_from(length.saturating_sub(left)).unwrap_or(text.len());
+    while !text.is_char_boundary(from) {
+        from += 1;
+    }
+    Rest {
+        text: &text[from..],
+        lost: left.saturating_sub(length),
     }
 }
 
@@ -124,5 +167,33 @@ fn write(to: &mut Option<CopyWriter>, bytes: &[u8]) {
         && !bytes.is_empty()
     {
         writer.write(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_adds_what_was_not_seen() {
+        let file = |size, is_truncated| StreamFile {
+            size: Some(size),
+            is_truncated,
+            ..StreamFile::default()
+        };
+        let shown = |text, file, seen| {
+            let Rest { text, lost } = rest(text, &file, seen);
+            (text, lost)
+        };
+        assert_eq!(shown("abcdef", file(6, false), 0), ("abcdef", 0));
+        assert_eq!(shown("abcdef", file(6, false), 4), ("ef", 0));
+        assert_eq!(shown("abcdef", file(6, false), 6), ("", 0));
+        // The record has the last six of ten bytes.
+        assert_eq!(shown("abcdef", file(10, true), 0), ("abcdef", 4));
+        assert_eq!(shown("abcdef", file(10, true), 1), ("abcdef", 3));
+        assert_eq!(shown("abcdef", file(10, true), 5), ("bcdef", 0));
+        assert_eq!(shown("aé", file(3, false), 2), ("", 0));
+        // Bytes that are no text are longer in the record.
+        assert_eq!(shown("a\u{fffd}", file(2, false), 0), ("a\u{fffd}", 0));
     }
 }

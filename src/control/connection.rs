@@ -1,0 +1,203 @@
+//! What goes over the socket: a line of JSON in each direction. The answer to a request for output goes on
+//! with the bytes, or comes with the open files.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut, Write as _};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+
+use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
+
+use super::{Answer, Output, StreamHead, StreamOutput};
+
+/// Maximum files that come with a portion of bytes.
+const MAX_FILES: usize = 4;
+/// Bytes of one read.
+const CHUNK: usize = 64 << 10;
+
+/// Sends an answer.
+///
+/// # Errors
+/// The peer does not take it.
+pub(super) fn send_answer(mut stream: &UnixStream, answer: &Answer) -> io::Result<()> {
+    let mut text = serde_json::to_vec(answer)?;
+    text.push(b'\n');
+    stream.write_all(&text)
+}
+
+/// Sends output of a task.
+///
+/// # Errors
+/// The peer does not take it.
+pub(super) fn send_output(mut stream: &UnixStream, output: &Output) -> io::Result<()> {
+    let files: Vec<RawFd> = output.streams.iter().filter_map(descriptor).collect();
+    let mut text = serde_json::to_vec(&Answer::Output {
+        worker: output.worker,
+        attempt: output.attempt,
+        streams: output.streams.each_ref().map(head),
+    })?;
+    text.push(b'\n');
+    let rights = [ControlMessage::ScmRights(&files)];
+    let rights: &[ControlMessage<'_>] = if files.is_empty() { &[] } else { &rights };
+    let sent = sendmsg::<()>(
+        stream.as_raw_fd(),
+        &[IoSlice::new(&text)],
+        rights,
+        MsgFlags::MSG_NOSIGNAL,
+        None,
+    )?;
+    stream.write_all(&text[sent..])?;
+    for chunk in &output.streams {
+        if let StreamOutput::Bytes { bytes, .. } = chunk {
+            stream.write_all(bytes)?;
+        }
+    }
+    Ok(())
+}
+
+fn descriptor(output: &StreamOutput) -> Option<RawFd> {
+    match output {
+        StreamOutput::File(file) => Some(file.as_raw_fd()),
+        _ => None,
+    }
+}
+
+fn head(output: &StreamOutput) -> StreamHead {
+    match output {
+        StreamOutput::None => StreamHead::None,
+        StreamOutput::File(_) => StreamHead::File,
+        StreamOutput::Bytes { position, bytes } => StreamHead::Bytes {
+            position: *position,
+            length: bytes.len(),
+        },
+    }
+}
+
+/// The receiving end of a connection.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    stream: UnixStream,
+    /// What was received and not taken.
+    bytes: VecDeque<u8>,
+    files: VecDeque<OwnedFd>,
+}
+
+impl Receiver {
+    pub(super) fn new(stream: UnixStream) -> Self {
+        Self {
+            stream,
+            bytes: VecDeque::new(),
+            files: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn stream(&self) -> &UnixStream {
+        &self.stream
+    }
+
+    /// Returns the next line, without its end. It has at most `max` bytes.
+    ///
+    /// # Errors
+    /// The connection ends before, or the line is longer.
+    pub(super) fn line(&mut self, max: usize) -> io::Result<Vec<u8>> {
+        let mut searched = 0;
+        loop {
+            if let Some(at) = self.bytes.range(searched..).position(|byte| *byte == b'\n') {
+                let mut line: Vec<u8> = self.bytes.drain(..=searched + at).collect();
+                line.pop();
+                return Ok(line);
+            }
+            searched = self.bytes.len();
+            if searched > max {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            self.receive()?;
+        }
+    }
+
+    /// Returns this number of bytes.
+    ///
+    /// # Errors
+    /// The connection ends before.
+    pub(super) fn take(&mut self, count: usize) -> io::Result<Vec<u8>> {
+        while self.bytes.len() < count {
+            self.receive()?;
+        }
+        Ok(self.bytes.drain(..count).collect())
+    }
+
+    /// Returns the next file that came with what was received.
+    pub(super) fn file(&mut self) -> Option<File> {
+        self.files.pop_front().map(File::from)
+    }
+
+    fn receive(&mut self) -> io::Result<()> {
+        let mut buffer = [0; CHUNK];
+        let mut rights = nix::cmsg_space!([RawFd; MAX_FILES]);
+        let received = {
+            let mut slices = [IoSliceMut::new(&mut buffer)];
+            let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+            let message = recvmsg::<()>(self.stream.as_raw_fd(), &mut slices, Some(&mut rights), flags)?;
+            for rights in message.cmsgs()? {
+                if let ControlMessageOwned::ScmRights(descriptors) = rights {
+                    self.files.extend(descriptors.into_iter().map(own));
+                }
+            }
+            message.bytes
+        };
+        if received == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.bytes.extend(&buffer[..received]);
+        Ok(())
+    }
+}
+
+/// Takes a descriptor that was received.
+#[expect(unsafe_code, reason = "nix returns the numbers of descriptors")]
+fn own(descriptor: RawFd) -> OwnedFd {
+    // SAFETY: the system has just made it for this process, and nothing else has it.
+    unsafe { OwnedFd::from_raw_fd(descriptor) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use super::*;
+    use crate::control::Position;
+
+    #[test]
+    fn files_and_bytes_arrive() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"captured").unwrap();
+        std::io::Seek::rewind(&mut file).unwrap();
+        let position = Position { file: 7, offset: 3 };
+        let output = Output {
+            worker: 1,
+            attempt: 2,
+            streams: [
+                StreamOutput::File(file),
+                StreamOutput::Bytes {
+                    position,
+                    bytes: b"a\nb".to_vec(),
+                },
+            ],
+        };
+        send_output(&ours, &output).unwrap();
+        send_answer(&ours, &Answer::Done("x".into())).unwrap();
+        drop(ours);
+        let mut receiver = Receiver::new(theirs);
+        let line = receiver.line(1000).unwrap();
+        assert!(String::from_utf8(line).unwrap().contains("\"length\":3"));
+        let mut text = String::new();
+        receiver.file().unwrap().read_to_string(&mut text).unwrap();
+        assert_eq!(text, "captured");
+        assert!(receiver.file().is_none());
+        assert_eq!(receiver.take(3).unwrap(), b"a\nb");
+        assert_eq!(receiver.line(1000).unwrap(), b"{\"done\":\"x\"}");
+        assert!(receiver.line(1000).is_err());
+    }
+}

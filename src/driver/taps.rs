@@ -1,0 +1,123 @@
+//! Requests for the captured output of tasks, which workers answer.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::SyncSender;
+use std::time::{Duration, Instant};
+
+use super::Driver;
+use crate::control::{Answer, Output, Reply, StreamOutput, TapRequest};
+use crate::protocol::{Chunk, Rank, SubmitId, Tap, Tapped, ToWorker};
+use crate::scheduler::Outbox as _;
+use crate::transport::MasterTransport;
+
+/// A request is forgotten if its worker does not answer within this time.
+const MAX_WAIT: Duration = Duration::from_secs(60);
+
+/// Requests that workers have not answered.
+#[derive(Debug, Default)]
+pub(super) struct Taps {
+    last_number: u64,
+    asked: BTreeMap<u64, Asked>,
+}
+
+/// Why there is no output of a task.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error("the DAG has no task {0}")]
+    NoTask(String),
+    #[error("the task {task} does not run: it is {state}")]
+    NotRunning { task: String, state: String },
+    #[error("the run has no worker {0}")]
+    NoWorker(u32),
+}
+
+#[derive(Debug)]
+struct Asked {
+    worker: Rank,
+    attempt: SubmitId,
+    answer: SyncSender<Reply>,
+    at: Instant,
+}
+
+impl<T: MasterTransport> Driver<'_, T> {
+    /// Answers a request for output of a task, or asks the worker that runs it or has run it.
+    pub(super) fn tap(&mut self, request: TapRequest, answer: SyncSender<Reply>) {
+        let reply = match self.attempt_of(&request) {
+            Err(refusal) => Reply::Answer(Answer::Refused(refusal.to_string())),
+            Ok((worker, attempt)) => match self.out.transport.captures(worker, attempt) {
+                Some(captures) => Reply::Output(Output {
+                    worker: worker.0,
+                    attempt: attempt.0,
+                    streams: captures.map(|file| file.map_or(StreamOutput::None, StreamOutput::File)),
+                }),
+                None => return self.ask(worker, attempt, request, answer),
+            },
+        };
+        // A tool that has gone needs no answer.
+        let _ = answer.send(reply);
+    }
+
+    /// Returns where the task of a request runs, or where its last attempt has run if the tool knows that.
+    /// Otherwise returns why that is not known.
+    fn attempt_of(&self, request: &TapRequest) -> Result<(Rank, SubmitId), Refusal> {
+        let name = &request.task;
+        let Some(task) = self.out.dag.find(name.as_bytes()) else {
+            return Err(Refusal::NoTask(name.clone()));
+        };
+        let running = self.master.assignments().find(|(_, running, _)| *running == task);
+        let running = running.map(|(rank, _, submit)| (rank, submit));
+        match request.attempt {
+            None => running.ok_or_else(|| {
+                let state = self.master.task_status(task).state;
+                let task = name.clone();
+                Refusal::NotRunning { task, state }
+            }),
+            Some((worker, attempt)) if worker > 0 && worker <= self.out.transport.workers() => {
+                Ok((Rank(worker), SubmitId(attempt)))
+            }
+            Some((worker, _)) => Err(Refusal::NoWorker(worker)),
+        }
+    }
+
+    fn ask(&mut self, worker: Rank, attempt: SubmitId, request: TapRequest, answer: SyncSender<Reply>) {
+        let now = Instant::now();
+        let taps = &mut self.taps;
+        taps.asked
+            .retain(|_, asked| now.duration_since(asked.at) < MAX_WAIT);
+        taps.last_number += 1;
+        let number = taps.last_number;
+        let asked = Asked {
+            worker,
+            attempt,
+            answer,
+            at: now,
+        };
+        taps.asked.insert(number, asked);
+        let tap = Tap {
+            number,
+            submit: attempt,
+            after: request.after,
+        };
+        self.out.send(worker, ToWorker::Tap(Box::new(tap)));
+    }
+
+    /// Passes the answer of a worker on.
+    pub(super) fn note_tapped(&mut self, tapped: Tapped) {
+        let Some(asked) = self.taps.asked.remove(&tapped.number) else {
+            return;
+        };
+        let streams = tapped.chunks.map(|Chunk { position, bytes }| {
+            if bytes.is_empty() {
+                StreamOutput::None
+            } else {
+                StreamOutput::Bytes { position, bytes }
+            }
+        });
+        let output = Output {
+            worker: asked.worker.0,
+            attempt: asked.attempt.0,
+            streams,
+        };
+        let _ = asked.answer.send(Reply::Output(output));
+    }
+}

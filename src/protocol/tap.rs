@@ -1,0 +1,50 @@
+//! Messages about the output of a task that kickstart captures: while the task runs, no other process sees
+//! it.
+
+use std::fs::File;
+
+use serde::{Deserialize, Serialize};
+
+use super::SubmitId;
+
+/// The open files that capture standard output and standard error of a task, as far as there are any.
+pub type Captures = [Option<File>; 2];
+
+/// A place in a file that captures a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Position {
+    /// Number of the file on its file system; 0 for no file.
+    pub file: u64,
+    /// Bytes before it.
+    pub offset: u64,
+}
+
+/// Asks a worker for what comes after a position in each stream.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tap {
+    /// Number of the request.
+    pub number: u64,
+    /// Attempt of the task.
+    pub submit: SubmitId,
+    /// What the tool has of standard output and standard error.
+    pub after: [Position; 2],
+}
+
+/// The answer to a [`Tap`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tapped {
+    /// Number of the request.
+    pub number: u64,
+    /// What comes next in standard output and standard error.
+    pub chunks: [Chunk; 2],
+}
+
+/// Bytes of a stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Chunk {
+    /// Position of the first one.
+    pub position: Position,
+    /// The bytes; none if nothing has come.
+    #[serde(with = "serde_bytes")]
+    pub bytes: Vec<u8>,
+}

@@ -1,0 +1,74 @@
+//! `pmc log -f` while tasks run under MPI: the worker reads what kickstart captures.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::support::command::Program;
+use crate::support::programs::Build;
+
+/// Time limit for what takes a moment.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Prints a megabyte of lines, waits for the file `go`, and prints another line.
+const PROGRAM: &str = "seq 150000; while [ ! -e go ]; do sleep 0.02; done; echo end";
+
+fn wait_for(what: &str, is_there: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_there() {
+        assert!(begun.elapsed() < PATIENCE, "no {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn lines(file: &Path) -> usize {
+    fs::read_to_string(file).unwrap_or_default().lines().count()
+}
+
+/// Follows a task that ends before the run does.
+fn follow(build: Build) {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let path = |name: &str| folder.path().join(name);
+    let kickstart = build.program("pegasus-kickstart");
+    let kickstart = kickstart.display();
+    let dag = format!("TASK t {kickstart} /bin/sh -c '{PROGRAM}'\nTASK last /bin/sleep 1\nEDGE t last\n");
+    fs::write(path("w.dag"), dag).expect("the DAG");
+    let run = build
+        .executor_with(2)
+        .args(["--per-task-stdio", "--jobstate-log", "w.dag"])
+        .in_directory(folder.path())
+        .limit(120)
+        .start();
+    wait_for("log", || path("jobstate.log").exists());
+    let follower = Program::new("/bin/sh")
+        .args(["-c", "exec \"$0\" log -f t . > followed"])
+        .arg(build.program("pmc"))
+        .in_directory(folder.path())
+        .limit(120)
+        .start();
+    wait_for("output of the running task", || {
+        lines(&path("followed")) == 150_000
+    });
+    fs::write(path("go"), "").expect("a file");
+    follower.wait().ok();
+    run.wait().ok();
+    let expected: String = (1..=150_000).map(|line| format!("{line}\n")).collect();
+    let followed = fs::read_to_string(path("followed")).expect("the output");
+    assert!(
+        followed == expected + "end\n",
+        "{} bytes are wrong",
+        followed.len()
+    );
+}
+
+#[test]
+#[ignore = "needs Open MPI: tests/run e2e"]
+fn captured_output_is_followed_under_open_mpi() {
+    follow(Build::OpenMpi);
+}
+
+#[test]
+#[ignore = "needs MPICH: tests/run e2e"]
+fn captured_output_is_followed_under_mpich() {
+    follow(Build::Mpich);
+}
