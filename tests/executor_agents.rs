@@ -360,7 +360,7 @@ fn a_run_without_nodes_ends_in_order() {
     let rescue = fs::read_to_string(scene.path("x.dag.rescue")).unwrap();
     assert!(rescue.contains("DONE t0"), "{rescue}");
     let log = fs::read_to_string(scene.path("jobstate.log")).unwrap();
-    assert!(log.contains("DAGMAN_FINISHED 1"), "{log}");
+    assert!(log.contains("PMC_FINISHED 1"), "{log}");
     let (code, stderr) = scene.start("1", &["--launch", "local"]).wait();
     assert_eq!(code, 0, "{stderr}");
 }
