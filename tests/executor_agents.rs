@@ -316,7 +316,8 @@ fn a_task_that_brings_down_agents_fails() {
 #[test]
 fn a_host_whose_tasks_succeed_elsewhere_is_set_aside() {
     let scene = Scene::new(8, "0.2");
-    let task = format!("#!/bin/sh\n[ -z \"$BROKEN\" ] || exit 1\n{TASK}");
+    // A pause, so that the messages about failures fit into the pipe that is read at the end.
+    let task = format!("#!/bin/sh\n[ -z \"$BROKEN\" ] || {{ sleep 0.03; exit 1; }}\n{TASK}");
     fs::write(scene.path("task.sh"), task).unwrap();
     let run = scene.start("2", &["--tries", "1000", "--start-with", "2"]);
     wait_for_file(&scene.path("x.dag.endpoint"));
