@@ -13,7 +13,9 @@ use monitord_compat::job_output_reader::{JobOutput, text_outside_records};
 use monitord_compat::static_bp_reader::Event;
 use monitord_compat::{braindump, dagman_out, dagman_out_reader, jobstate_log, properties as java};
 use pegasus_cluster::list::List;
-use pegasus_mpi_cluster::internals::{ToMaster, ToWorker, agent_messages as agents, forward_journal};
+use pegasus_mpi_cluster::internals::{
+    ENCODING_VERSION, ToMaster, ToWorker, agent_messages as agents, forward_journal,
+};
 use pegasus_transfer::spec::{self, Work};
 use pmc_dag::{Dag, list, rescue, trailer, words};
 use pmc_link::{Endpoint, Received as FromLink, Session};
@@ -210,9 +212,14 @@ pub fn agent_messages(data: &[u8]) {
     }
 }
 
+/// Completes a message, which inputs hold without the version of the encoding.
+pub fn versioned(data: &[u8]) -> Vec<u8> {
+    [&[ENCODING_VERSION], data].concat()
+}
+
 /// A message of a worker. A decoded message round-trips.
 pub fn to_master(data: &[u8]) {
-    if let Ok(message) = ToMaster::decode(data) {
+    if let Ok(message) = ToMaster::decode(&versioned(data)) {
         let mut bytes = Vec::new();
         message.encode(&mut bytes);
         assert_eq!(bytes.len(), message.encoded_len());
@@ -222,7 +229,7 @@ pub fn to_master(data: &[u8]) {
 
 /// A message of the master. A decoded message round-trips.
 pub fn to_worker(data: &[u8]) {
-    if let Ok(message) = ToWorker::decode(data) {
+    if let Ok(message) = ToWorker::decode(&versioned(data)) {
         let mut bytes = Vec::new();
         message.encode(&mut bytes);
         assert_eq!(bytes.len(), message.encoded_len());

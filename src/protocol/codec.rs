@@ -12,7 +12,7 @@ use thiserror::Error;
 use super::{ToMaster, ToWorker};
 
 /// Version of the encoding.
-const VERSION: u8 = 10;
+pub const VERSION: u8 = 10;
 
 /// Directions.
 const TO_MASTER: u8 = 1;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use codec::DecodeError;
+pub use codec::{DecodeError, VERSION as ENCODING_VERSION};
 pub use tap::{Captures, Chunk, Position, Tap, Tapped};
 
 use crate::payload::Payload;
