@@ -123,11 +123,19 @@ pub(crate) fn resources(plan: &Plan<'_>, id: JobId, command: &mut Command, probl
         command.options = options.to_owned();
     }
     if let Some(container) = container(plan, id) {
-        problems.push(format!(
-            "Container {container} specified for job {} but the job is not set to be launched via PegasusLite. \
-             Containers are only supported when the data configuration is condorio or nonsharedfs, not sharedfs.",
-            job.name
-        ));
+        problems.push(if plan.exec.is_lite(job) {
+            format!(
+                "Container {container} specified for job {}: containers are not offered yet. If the program is on the \
+                 nodes, remove the container from its transformation.",
+                job.name
+            )
+        } else {
+            format!(
+                "Container {container} specified for job {} but the job is not set to be launched via PegasusLite. \
+                 Containers are only supported when the data configuration is condorio or nonsharedfs, not sharedfs.",
+                job.name
+            )
+        });
     }
 }
 
