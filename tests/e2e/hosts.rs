@@ -9,8 +9,8 @@ use crate::support::programs::Build;
 use crate::support::server::free_port;
 use crate::support::sshd::Sshd;
 
-/// A job that tells through which connection it was started.
-const WHERE: &str = "#!/bin/sh\necho \"${SSH_CONNECTION:-nowhere}\" > \"$1\"\n";
+/// A job that tells through which connection it was started. It takes longer than ssh needs to fail.
+const WHERE: &str = "#!/bin/sh\nsleep 0.5\necho \"${SSH_CONNECTION:-nowhere}\" > \"$1\"\n";
 
 const WORKFLOW: &str = "pegasus: '5.0'
 name: where
