@@ -323,6 +323,7 @@ fn baseline(dag: &Dag) -> Duration {
             packed: None,
             failure_messages: Vec::new(),
             success_messages: Vec::new(),
+            place: None,
         };
         sent.send(Rank(1), ToWorker::Run(Box::new(assignment)));
         if let Some((_, submit)) = sent.queue.pop_front() {

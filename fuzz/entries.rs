@@ -530,6 +530,7 @@ fn check_request(data: &[u8], received: &Received<'_>) {
         words: &words,
         variables: &received.variables,
         cpus: &received.cpus,
+        directory: &[],
     };
     assert_eq!(
         &request.encode()[..],

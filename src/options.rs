@@ -18,6 +18,8 @@ pub(crate) const DEFAULT_DISK_RESERVE: u64 = 8 << 20;
 /// Default of [`Options::crash_limit`].
 const DEFAULT_CRASH_LIMIT: u32 = 5;
 
+use crate::scheduler::DEFAULT_MAX_PLANS;
+
 /// Default of [`Options::bad_host_limit`].
 const DEFAULT_BAD_HOST_LIMIT: u32 = 3;
 
@@ -47,6 +49,8 @@ pub struct Options {
     /// A host is set aside when this number of tasks in a row failed there and succeeded elsewhere; 0 means
     /// never.
     pub bad_host_limit: u32,
+    /// Maximum number of commands that run at a time to make the DAGs of sub-workflows; at least 1.
+    pub max_plans: u32,
     /// Categories and the maximum numbers of their running tasks, instead of those in the DAG file.
     pub max_jobs: Vec<(Vec<u8>, NonZeroU32)>,
     /// Wall time of the run, in minutes.
@@ -181,6 +185,7 @@ impl Options {
             max_failures: 0,
             crash_limit: DEFAULT_CRASH_LIMIT,
             bad_host_limit: DEFAULT_BAD_HOST_LIMIT,
+            max_plans: DEFAULT_MAX_PLANS,
             max_jobs: Vec::new(),
             max_wall_minutes: None,
             drain_grace: DEFAULT_DRAIN_GRACE,

@@ -100,6 +100,7 @@ type Time = u64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Next {
     End(Rank, SubmitId, TaskId),
+    SubdagEnd(TaskId),
     Lose(u32),
     Join(u32),
 }
@@ -130,6 +131,8 @@ impl Outbox for Follower<'_> {
                 self.next
                     .push(Reverse((end, Next::End(Rank(rank), submit, task))));
             }
+            // The tasks of its DAG are not known before it is made: it takes no time.
+            Record::Nested(task, _) => self.next.push(Reverse((self.now, Next::SubdagEnd(task)))),
             Record::Evicted { rank, .. } => {
                 let began = self.began.get(rank.0 as usize).copied().unwrap_or(self.now);
                 self.lost += self.now - began;
@@ -280,6 +283,10 @@ impl<'a> Run<'a> {
                     forwards: Vec::new(),
                 };
                 self.master.handle(Event::Finished(rank, result), &mut self.out)?;
+            }
+            Next::SubdagEnd(task) => {
+                let event = Event::SubdagEnded(task, Outcome::new(0, Duration::ZERO));
+                self.master.handle(event, &mut self.out)?;
             }
             Next::Lose(node) => {
                 for rank in std::mem::take(&mut self.ranks[node as usize]) {

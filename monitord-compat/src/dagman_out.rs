@@ -123,6 +123,32 @@ pub fn result(out: &mut Vec<u8>, stamp: &Stamp, task: &[u8], number: u64, status
     }
 }
 
+/// Writes that the command starts that makes the DAG of a sub-workflow: its PRE script.
+pub fn preparing(out: &mut Vec<u8>, stamp: &Stamp, task: &[u8]) {
+    line(out, stamp, &[b"Running PRE script of Node ", task, b"..."]);
+}
+
+/// Writes that this command has ended with this raw wait status.
+pub fn prepared(out: &mut Vec<u8>, stamp: &Stamp, task: &[u8], status: i32) {
+    let start: [&[u8]; 2] = [b"PRE Script of Node ", task];
+    if status == 0 {
+        line(out, stamp, &[start[0], start[1], b" completed successfully."]);
+    } else {
+        let status = status.to_string();
+        line(
+            out,
+            stamp,
+            &[
+                start[0],
+                start[1],
+                b" failed with status ",
+                status.as_bytes(),
+                b".",
+            ],
+        );
+    }
+}
+
 /// Writes that an attempt was lost with its worker. Its task is queued again, as another attempt.
 ///
 /// monitord 5.1.3 then has an attempt without an exit code, which its statistics count as one more try and

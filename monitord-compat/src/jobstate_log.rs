@@ -36,6 +36,24 @@ pub fn result(out: &mut Vec<u8>, at: Duration, task: &[u8], number: u64, status:
     writeln!(out, " {word} {status} - - {number}").expect("writing to memory does not fail");
 }
 
+/// Writes that the command starts that makes the DAG of a sub-workflow: its PRE script.
+pub fn preparing(out: &mut Vec<u8>, at: Duration, task: &[u8], number: u64) {
+    state(out, at, task, "PRE_SCRIPT_STARTED", number);
+}
+
+/// Writes that this command has ended with this raw wait status.
+pub fn prepared(out: &mut Vec<u8>, at: Duration, task: &[u8], number: u64, status: i32) {
+    state(out, at, task, "PRE_SCRIPT_TERMINATED", number);
+    time(out, at);
+    out.extend_from_slice(task);
+    let word = if status == 0 {
+        "PRE_SCRIPT_SUCCESS"
+    } else {
+        "PRE_SCRIPT_FAILURE"
+    };
+    writeln!(out, " {word} {status} - - {number}").expect("writing to memory does not fail");
+}
+
 /// Writes that an attempt was lost with its worker. Its task is queued again, as another attempt.
 pub fn evicted(out: &mut Vec<u8>, at: Duration, task: &[u8], number: u64) {
     state(out, at, task, "JOB_EVICTED", number);

@@ -32,6 +32,8 @@ struct Given {
     task: Vec<u8>,
     cpu_set: Vec<u32>,
     gpu_set: Vec<u32>,
+    /// The DAG file of its sub-workflow, if it is in one.
+    dag: Option<Vec<u8>>,
 }
 
 /// What the link's thread and a slot's thread know of the slot.
@@ -140,6 +142,7 @@ impl Slots {
                 task: task.name.clone(),
                 cpu_set: task.cpu_set.clone(),
                 gpu_set: task.gpu_set.clone(),
+                dag: task.place.as_ref().map(|place| place.dag.clone()),
             });
         }
         if let ToWorker::Setup { .. } = &message
@@ -263,6 +266,7 @@ impl Given {
             task: self.task.clone(),
             cpu_set: self.cpu_set.clone(),
             gpu_set: self.gpu_set.clone(),
+            dag: self.dag.clone(),
         })
     }
 }

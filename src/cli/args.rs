@@ -23,6 +23,8 @@ pub struct RawArgs {
     pub max_failures: u32,
     /// `--max-jobs`: categories and the maximum numbers of their running tasks.
     pub max_jobs: Vec<(Vec<u8>, NonZeroU32)>,
+    /// `--max-plans`; at least 1.
+    pub max_plans: Option<u32>,
     /// `-t`; at least 1.
     pub tries: Option<u32>,
     /// `-n`.

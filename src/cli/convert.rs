@@ -31,6 +31,9 @@ impl RawArgs {
             options.crash_limit = limit;
         }
         options.max_jobs.clone_from(&self.max_jobs);
+        if let Some(limit) = self.max_plans {
+            options.max_plans = limit;
+        }
         options.max_wall_minutes = self.max_wall_time.filter(|minutes| *minutes > 0.0);
         if let Some(seconds) = self.drain_grace {
             // A time that does not fit is as good as unlimited.

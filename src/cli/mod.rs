@@ -7,6 +7,7 @@ mod agents;
 mod args;
 mod convert;
 mod help;
+mod limits;
 mod number;
 mod options;
 mod values;

@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use super::agents;
 use super::args::{EarlyExit, RawArgs};
+use super::limits::{set_max_jobs, set_max_plans};
 use super::values::{at_least, float, host_name, integer, path, seconds, unsigned};
 use super::version::version;
 
@@ -207,6 +208,13 @@ pub const OPTIONS: &[OptionSpec] = &[
         "Run at most N tasks of a category at a time; may be repeated",
     )
     .additional(),
+    value(
+        "max-plans",
+        "N",
+        set_max_plans,
+        "Plan at most N sub-workflows at a time [default: 4]",
+    )
+    .additional(),
     flag(
         "packed-output",
         set_packed_output,
@@ -399,18 +407,6 @@ fn set_stderr(args: &mut RawArgs, value: &OsStr) -> Set {
 fn set_max_failures(args: &mut RawArgs, value: &OsStr) -> Set {
     let number = integer(value, "N for -m/--max-failures is invalid")?;
     args.max_failures = at_least(0, number, "N for -m/--max-failures must be >= 0")?;
-    Ok(())
-}
-
-fn set_max_jobs(args: &mut RawArgs, value: &OsStr) -> Set {
-    let bytes = value.as_bytes();
-    let refuse = || EarlyExit::refuse("--max-jobs must be CATEGORY=N with an N of at least 1");
-    let equals = bytes.iter().rposition(|byte| *byte == b'=').ok_or_else(refuse)?;
-    let (category, limit) = (&bytes[..equals], &bytes[equals + 1..]);
-    let limit = std::str::from_utf8(limit)
-        .ok()
-        .and_then(|limit| limit.parse().ok());
-    args.max_jobs.push((category.to_vec(), limit.ok_or_else(refuse)?));
     Ok(())
 }
 

@@ -127,7 +127,7 @@ fn every_option_is_stored() {
                 --host-cpus 4 --host-gpus 3 --strict-limits --max-wall-time 0.5 --jobstate-log --monitord-hack \
                 --no-resource-log --no-sleep-on-recv --maxfds 9 --keep-affinity --set-affinity --workers 3 \
                 --no-forward-journal --sync-interval 20 --drain-grace 2.5 --host-name node7 --disk-reserve 100 --forward-limit 7 \
-                --watch-memory --more-memory 1.5 --runtime-limit 60 --max-jobs db=2 --max-jobs a=b=1 \
+                --watch-memory --more-memory 1.5 --runtime-limit 60 --max-jobs db=2 --max-jobs a=b=1 --max-plans 6 \
                 --agents n1,n2 --launch ssh --slots 4 --start-with 2 --crash-limit 0 --bad-host-limit 7 \
                 --agent-timeout 9 --join-timeout 8 --master-timeout 7";
     let args = parse_with(line, &[("PMC_KICKSTART", "exec")]).unwrap();
@@ -141,6 +141,7 @@ fn every_option_is_stored() {
         max_jobs: [(b"db".to_vec(), 2), (b"a=b".to_vec(), 1)]
             .map(|(category, limit)| (category, NonZeroU32::new(limit).unwrap()))
             .to_vec(),
+        max_plans: Some(6),
         tries: Some(2),
         no_lock: true,
         rescue: Some("res".into()),

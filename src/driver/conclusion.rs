@@ -39,6 +39,8 @@ impl<T: MasterTransport> Driver<'_, T> {
             self.out.transport.close(timeout)
         };
         let result = self.handle_last_results();
+        let closed = self.close_subworkflows();
+        let result = result.and(closed);
         if self.master.summary().max_failures_reached {
             tracing::error!("Max failures reached: DAG prematurely aborted");
         }
@@ -46,13 +48,17 @@ impl<T: MasterTransport> Driver<'_, T> {
         if let Some(excess) = &summary.memory_excess {
             excess.log_sum();
         }
-        report::log(&summary, self.out.transport.traffic(), self.forwarding.hit_rate());
+        report::log(
+            &summary,
+            self.out.transport.traffic(),
+            self.out.root.forwarding.hit_rate(),
+        );
         let result = self.write_output(&summary, result);
         if result.is_ok() {
             tracing::info!("Sending workers shutdown messages...");
         }
-        self.out.logs.finish(result.is_ok() && summary.success());
-        let flushed = self.out.logs.flush().map_err(RunError::from);
+        self.out.root.logs.finish(result.is_ok() && summary.success());
+        let flushed = self.out.root.logs.flush().map_err(RunError::from);
         let flushed = flushed.and_then(|()| self.settle());
         if close_later {
             summary.unresponsive_workers = self.out.transport.close(timeout);
@@ -98,7 +104,7 @@ impl<T: MasterTransport> Driver<'_, T> {
                 self.handle(from, message)?;
             }
         }
-        Ok(self.out.logs.flush()?)
+        Ok(self.out.root.logs.flush()?)
     }
 
     /// Prints the summary record and merges the output of the tasks, if the run has a console. Output is
@@ -123,9 +129,9 @@ impl<T: MasterTransport> Driver<'_, T> {
     }
 
     fn summarize(&mut self, aborted: Option<Aborted>, unresponsive_workers: Vec<Rank>) -> RunSummary {
-        let failed = std::mem::take(&mut self.out.failed);
+        let failed = std::mem::take(&mut self.out.root.failed);
         let failures = failed.into_iter().map(|(task, failure)| FailedTask {
-            name: self.out.dag.name(task).to_vec(),
+            name: self.out.root.dag.name(task).to_vec(),
             status: failure.status,
             attempts: failure.attempts,
         });
@@ -138,10 +144,12 @@ impl<T: MasterTransport> Driver<'_, T> {
         // The search is linear in the size of the DAG, so it runs only if a cycle may be the reason.
         let is_stuck =
             aborted.is_none() && drained.is_none() && !figures.success && !figures.max_failures_reached;
-        let cycle = is_stuck.then(|| pmc_dag::cycle::find(&self.out.dag)).flatten();
+        let cycle = is_stuck
+            .then(|| pmc_dag::cycle::find(&self.out.root.dag))
+            .flatten();
         let dag = &self.options.dag;
         RunSummary {
-            cycle: cycle.map(|cycle| Position::of_cycle(dag, &self.out.dag, &cycle)),
+            cycle: cycle.map(|cycle| Position::of_cycle(dag, &self.out.root.dag, &cycle)),
             figures,
             aborted,
             drained,
@@ -150,7 +158,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             wall_time: self.begin.at.elapsed(),
             makespan: self.makespan,
             unresponsive_workers,
-            memory_excess: Some(std::mem::take(&mut self.out.memory_excess))
+            memory_excess: Some(std::mem::take(&mut self.out.root.memory_excess))
                 .filter(|excess| excess.attempts > 0),
             database: None,
         }

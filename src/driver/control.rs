@@ -54,7 +54,7 @@ impl<T: MasterTransport> Driver<'_, T> {
                 self.bad_hosts.mark(&mut nodes);
                 Answer::Nodes(nodes)
             }
-            Request::Why { task } => match self.out.dag.find(task.as_bytes()) {
+            Request::Why { task } => match self.out.root.dag.find(task.as_bytes()) {
                 Some(task) => Answer::Task(self.master.task_status(task)),
                 None => no_task(&task),
             },
@@ -120,7 +120,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         if nix::sys::signal::Signal::try_from(signal).is_err() {
             return Answer::Refused(format!("there is no signal {signal}"));
         }
-        let Some(task) = self.out.dag.find(name.as_bytes()) else {
+        let Some(task) = self.out.root.dag.find(name.as_bytes()) else {
             return no_task(name);
         };
         let running = self.master.assignments().find(|(_, running, _)| *running == task);

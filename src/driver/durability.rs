@@ -98,19 +98,24 @@ impl<T: MasterTransport> Driver<'_, T> {
         if !result.outcome.succeeded() || submit != result.submit {
             return Ok(result);
         }
+        let (segment, task) = self.out.locate(task);
+        self.out.touch(segment);
+        let Some(run) = self.out.dag_run(segment) else {
+            return Ok(result);
+        };
         if data.is_empty() {
-            let task = self.out.dag.task(task);
+            let task = run.dag.task(task);
             if task.pipe_forwards.is_empty() && task.file_forwards.is_empty() {
                 return Ok(result);
             }
         }
-        if self.forwarding.wants_journal() {
-            let rescue_len = self.out.logs.sync_rescue()?;
-            self.forwarding.begin_journal(rescue_len)?;
+        if run.forwarding.wants_journal() {
+            let rescue_len = run.logs.sync_rescue()?;
+            run.forwarding.begin_journal(rescue_len)?;
         }
-        let name = self.out.dag.name(task);
-        if let Err(why) = self.forwarding.append(name, &data)? {
-            let name = String::from_utf8_lossy(name);
+        let name = run.dag.name(task);
+        if let Err(why) = run.forwarding.append(name, &data)? {
+            let name = run.name(task);
             match why {
                 NotForwarded::Piece(index) => tracing::error!(
                     "Error writing {} bytes to {} for task {name}",
@@ -125,34 +130,49 @@ impl<T: MasterTransport> Driver<'_, T> {
         Ok(result)
     }
 
-    /// Has recent writes synced to the disk in the background.
-    pub(super) fn note_written(&mut self) -> Result<(), RunError> {
-        let rescue_len = self.out.logs.rescue_len();
-        let targets = self.forwarding.take_fresh();
-        if rescue_len == self.synced_rescue_len && targets.is_empty() {
-            return Ok(());
-        }
-        if let Some(syncer) = &self.syncer {
-            let rescue = rescue_len != self.synced_rescue_len;
-            syncer.note(self.forwarding.journal_file(), targets, rescue)?;
-        }
-        self.synced_rescue_len = rescue_len;
-        if self.forwarding.wants_checkpoint() {
-            self.checkpoint()?;
+    /// Writes all pending lines, and has recent writes synced to the disk in the background.
+    pub(super) fn write_logs(&mut self) -> Result<(), RunError> {
+        self.out.root.logs.flush()?;
+        self.note_written(None)?;
+        for at in std::mem::take(&mut self.out.dirty) {
+            if let Some(joined) = &mut self.out.joined[at] {
+                joined.is_dirty = false;
+                joined.run.logs.flush()?;
+                self.note_written(Some(at))?;
+            }
         }
         Ok(())
     }
 
-    fn checkpoint(&mut self) -> Result<(), RunError> {
-        tracing::debug!("Checkpoint of the forward journal");
-        self.sync_to_disk()?;
-        Ok(self.forwarding.begin_journal(self.out.logs.rescue_len())?)
-    }
-
-    fn sync_to_disk(&mut self) -> Result<(), RunError> {
-        if self.options.sync_interval.is_some() {
-            self.forwarding.sync_targets()?;
-            self.out.logs.sync_rescue()?;
+    fn note_written(&mut self, segment: Option<usize>) -> Result<(), RunError> {
+        let syncs = self.options.sync_interval.is_some();
+        let (run, files) = match segment {
+            None => (&mut self.out.root, None),
+            Some(at) => match &mut self.out.joined[at] {
+                Some(joined) => (&mut joined.run, Some(&joined.rescue)),
+                None => return Ok(()),
+            },
+        };
+        let rescue_len = run.logs.rescue_len();
+        let targets = run.forwarding.take_fresh();
+        if rescue_len == run.synced_rescue_len && targets.is_empty() {
+            return Ok(());
+        }
+        if let Some(syncer) = &self.syncer {
+            let journal = run.forwarding.journal_file();
+            match files {
+                None => syncer.note(journal, targets, rescue_len != run.synced_rescue_len)?,
+                Some((path, file)) => syncer.note_other(path, file, journal, targets)?,
+            }
+        }
+        run.synced_rescue_len = rescue_len;
+        if run.forwarding.wants_checkpoint() {
+            tracing::debug!("Checkpoint of the forward journal");
+            if syncs {
+                run.forwarding.sync_targets()?;
+                run.logs.sync_rescue()?;
+            }
+            run.forwarding.begin_journal(run.logs.rescue_len())?;
         }
         Ok(())
     }
@@ -160,7 +180,6 @@ impl<T: MasterTransport> Driver<'_, T> {
     /// Syncs everything and ends the journal. To be called when all files are written.
     pub(super) fn settle(&mut self) -> Result<(), RunError> {
         self.syncer = None;
-        self.sync_to_disk()?;
-        Ok(self.forwarding.end_journal()?)
+        self.out.root.settle(self.options.sync_interval.is_some())
     }
 }

@@ -70,8 +70,13 @@ impl<T: MasterTransport> Driver<'_, T> {
         self.hold_while_full()?;
         // Tasks that start now may rely on the rescue file: a clean-up job removes the inputs of tasks that
         // must not run again.
-        self.out.logs.flush_rescue()?;
+        self.out.flush_rescue()?;
         self.master.schedule(&mut self.out);
+        // What has joined or ended may make others ready.
+        while self.has_subworkflows && self.advance_subworkflows()? {
+            self.out.flush_rescue()?;
+            self.master.schedule(&mut self.out);
+        }
         if self.out.transport.is_dynamic() {
             self.check_nodes()?;
             self.check_stranded()?;
@@ -106,7 +111,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         if let Some((task, reason)) = waiting
             && waiting != self.waiting
         {
-            let name = String::from_utf8_lossy(self.out.dag.name(task));
+            let name = self.out.name(task);
             tracing::trace!("Task {name} waits: {reason}");
         }
         self.waiting = waiting;
@@ -221,8 +226,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         if let Some(error) = self.out.error.take() {
             return Err(error.into());
         }
-        self.out.logs.flush()?;
-        self.note_written()?;
+        self.write_logs()?;
         self.out.transport.settle();
         Ok(())
     }

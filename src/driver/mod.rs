@@ -7,6 +7,7 @@ mod bad_hosts;
 mod combine;
 mod conclusion;
 mod control;
+mod dag_run;
 mod disk;
 mod drain;
 mod durability;
@@ -21,6 +22,7 @@ mod outbox;
 mod position;
 mod report;
 mod setup;
+mod subworkflows;
 mod taps;
 mod task_abort;
 
@@ -42,11 +44,10 @@ use self::drain::Drain;
 use self::nodes::Nodes;
 use self::outbox::DriverOutbox;
 use self::setup::Setup;
+use self::subworkflows::Subworkflows;
 use self::taps::Taps;
 use crate::control::Control;
 use crate::database::Database;
-use crate::durability::forwarding::Forwarding;
-use crate::durability::lock::DagLock;
 use crate::durability::sync::Syncer;
 use crate::host;
 use crate::interrupt::Interrupt;
@@ -109,7 +110,7 @@ fn start<T: MasterTransport>(
             refuse_if_agents_are_left(options)?;
         }
         transport.begin()?;
-        let database = Database::start(options, &setup.dag)?;
+        let database = Database::start(options, &setup.root.dag)?;
         setup.reporter = database.as_ref().map(Database::reporter);
         let result = Driver::new(setup, transport, options, interrupt, observer).run(event_loop);
         let problem = database.and_then(|database| database.finish(interrupt.signal().is_some()));
@@ -156,10 +157,7 @@ fn send_to_all(transport: &mut impl MasterTransport, message: &ToWorker) {
 struct Driver<'a, T> {
     master: Master,
     out: DriverOutbox<'a, T>,
-    forwarding: Forwarding,
     syncer: Option<Syncer>,
-    /// Length of the rescue file that `syncer` knows.
-    synced_rescue_len: u64,
     options: &'a Options,
     interrupt: &'a Interrupt,
     begin: setup::Begin,
@@ -187,8 +185,10 @@ struct Driver<'a, T> {
     taps: Taps,
     /// When to drain because a process has asked for it.
     drain_at: Option<Instant>,
+    /// Its DAG has sub-workflows.
+    has_subworkflows: bool,
+    subworkflows: Subworkflows,
     _server: Option<control::Server>,
-    _lock: Option<DagLock>,
 }
 
 impl<'a, T: MasterTransport> Driver<'a, T> {
@@ -199,20 +199,19 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
         interrupt: &'a Interrupt,
         observer: &'a mut Observer<'_>,
     ) -> Self {
-        let mut out = DriverOutbox::new(transport, setup.logs, setup.dag, observer, &options.dag);
+        let has_subworkflows = setup.root.dag.subdag_ids().len() > 0;
+        let has_lock = setup.root.lock.is_some();
+        let mut out = DriverOutbox::new(transport, setup.root, observer, &options.dag);
         out.reporter = setup.reporter;
-        out.numbers = setup.numbers;
         let begin = setup.begin;
         let deadline = options.wall_limit().and_then(|limit| begin.at.checked_add(limit));
         out.notes_ends = options.bad_host_limit > 0 && out.transport.is_dynamic();
         let control = Control::default();
-        let server = control::serve(&control, setup.lock.is_some(), options, interrupt);
+        let server = control::serve(&control, has_lock, options, interrupt);
         Self {
             master: setup.master,
             out,
-            forwarding: setup.forwarding,
             syncer: setup.syncer,
-            synced_rescue_len: 0,
             options,
             interrupt,
             begin,
@@ -230,8 +229,9 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             control,
             taps: Taps::default(),
             drain_at: None,
+            has_subworkflows,
+            subworkflows: Subworkflows::new(setup.spare_files),
             _server: server,
-            _lock: setup.lock,
         }
     }
 
@@ -252,12 +252,13 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
         error.unresponsive_workers = stop_workers(self.out.transport, &ToWorker::Abort, CLOSE_TIMEOUT);
         error.set_closed();
         let _ = self.handle_last_results();
+        let _ = self.close_subworkflows();
         // As in the original, the logs of a run that could not begin have no finish lines.
         if !fits_nowhere {
-            self.out.logs.finish(false);
+            self.out.root.logs.finish(false);
         }
         // If the logs cannot be written, the journal stays for the next run.
-        let _ = self.out.logs.flush().is_ok().then(|| self.settle());
+        let _ = self.out.root.logs.flush().is_ok().then(|| self.settle());
         error
     }
 }

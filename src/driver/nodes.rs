@@ -52,6 +52,9 @@ impl<T: MasterTransport> Driver<'_, T> {
             NodeChange::Leaving => Event::Retire(from),
             NodeChange::Lost => Event::Lost(from),
         };
+        if let NodeChange::Lost = change {
+            self.subworkflows.note_end(from, None);
+        }
         match self.master.handle(event, &mut self.out) {
             // Its agent was there, but the worker has not registered.
             Err(MasterError::UnknownRank(_)) => Ok(()),
@@ -112,7 +115,12 @@ impl<T: MasterTransport> Driver<'_, T> {
     /// Goes on with an attempt that an earlier master started.
     pub(super) fn adopt(&mut self, from: Rank, attempt: RunningAttempt) -> Result<(), RunError> {
         let submit = attempt.submit;
-        let adopted = match self.out.dag.find(&attempt.task) {
+        if attempt.dag.is_some() {
+            self.nodes.ignored.insert((from, submit));
+            self.kill_earlier(from, attempt);
+            return Ok(());
+        }
+        let adopted = match self.out.root.dag.find(&attempt.task) {
             None => false,
             Some(task) => {
                 let adoption = Adoption {
@@ -139,7 +147,11 @@ impl<T: MasterTransport> Driver<'_, T> {
 
     /// True if this result does not count.
     pub(super) fn is_ignored(&mut self, from: Rank, submit: SubmitId) -> bool {
-        self.nodes.ignored.remove(&(from, submit))
+        let is_ignored = self.nodes.ignored.remove(&(from, submit));
+        if is_ignored {
+            self.subworkflows.note_end(from, Some(submit));
+        }
+        is_ignored
     }
 
     /// Looks whether awaited workers have come.
@@ -159,13 +171,13 @@ impl<T: MasterTransport> Driver<'_, T> {
             self.nodes.stranded_since = None;
             return Ok(());
         };
-        let name = || String::from_utf8_lossy(self.out.dag.name(task)).into_owned();
+        let name = self.out.name(task);
         let now = Instant::now();
         let patience = self.out.transport.patience(self.master.workers());
         if self.nodes.stranded_since.is_none() && !patience.is_zero() {
             tracing::warn!(
                 "Task {} fits on no host that is there: waiting {} s for others",
-                name(),
+                name,
                 patience.as_secs()
             );
         }
@@ -177,11 +189,11 @@ impl<T: MasterTransport> Driver<'_, T> {
         }
         let gone = self.out.transport.gone_hosts();
         if gone.is_empty() {
-            return Err(MasterError::NoCapableHost { task: name() }.into());
+            return Err(MasterError::NoCapableHost { task: name }.into());
         }
         let figures = self.master.summary();
         let kind = Kind::Stranded {
-            task: name(),
+            task: name,
             seconds: patience.as_secs(),
             gone: named(&gone),
             left: figures.tasks - figures.done_before - figures.succeeded as usize,
@@ -197,7 +209,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         match self.master.task_without_host() {
             None => Ok(()),
             Some(task) => {
-                let task = String::from_utf8_lossy(self.out.dag.name(task)).into_owned();
+                let task = String::from_utf8_lossy(self.out.root.dag.name(task)).into_owned();
                 Err(MasterError::NoCapableHost { task }.into())
             }
         }

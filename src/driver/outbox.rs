@@ -1,40 +1,43 @@
 //! Carries out what the scheduler decides: sends messages, writes logs, calls the observer.
 
 use std::collections::BTreeMap;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::Path;
-use std::sync::Arc;
 
-use pmc_dag::{Dag, Request, TaskId};
+use pmc_dag::{Request, TaskId};
 
 use super::bad_hosts::AttemptEnd;
-use super::numbers::AttemptNumbers;
-use super::report::Failure;
-use super::{MemoryExcess, Observer, RunEvent, TaskEnd};
+use super::dag_run::{DagRun, name_of};
+use super::subworkflows::Joined;
+use super::{Observer, RunEvent, TaskEnd};
 use crate::database::OutcomeReporter;
-use crate::logs::Logs;
-use crate::protocol::{Outcome, Rank, SubmitId, ToWorker};
+use crate::logs::LogError;
+use crate::protocol::{Assignment, Outcome, Place, Rank, SubmitId, ToWorker};
 use crate::scheduler::{Outbox, Record};
 use crate::transport::{MasterTransport, TransportError};
 
 pub(super) struct DriverOutbox<'a, T> {
     pub(super) transport: &'a mut T,
-    pub(super) logs: Logs,
-    pub(super) dag: Arc<Dag>,
+    /// The run's own DAG.
+    pub(super) root: DagRun,
+    /// DAGs that have joined, by segment; `None` after their end.
+    pub(super) joined: Vec<Option<Box<Joined>>>,
+    /// The number of the first task of each.
+    pub(super) bases: Vec<u32>,
+    /// The DAG of the last record about a task.
+    pub(super) current: Option<usize>,
+    /// DAGs that have joined and have lines that are not written.
+    pub(super) dirty: Vec<usize>,
+    /// Sub-workflows that need their DAGs now.
+    pub(super) nested: Vec<(TaskId, SubmitId)>,
     pub(super) observer: &'a mut Observer<'a>,
     /// First error of the transport. The scheduler has no use for it.
     pub(super) error: Option<TransportError>,
-    /// Tasks whose latest attempt failed.
-    pub(super) failed: BTreeMap<TaskId, Failure>,
     pub(super) reporter: Option<OutcomeReporter>,
     /// An attempt has failed since this was last reset.
     pub(super) attempt_failed: bool,
-    pub(super) memory_excess: MemoryExcess,
-    /// Memory of tasks that request more than in the DAG, in MB.
-    raised: BTreeMap<TaskId, u64>,
     /// Hosts of the workers, for messages of the level trace.
     pub(super) hosts: BTreeMap<Rank, String>,
-    /// Set if the output of attempts goes into packs.
-    pub(super) numbers: Option<AttemptNumbers>,
     /// Attempts that have ended, if somebody wants to know.
     pub(super) ends: Vec<AttemptEnd>,
     pub(super) notes_ends: bool,
@@ -44,42 +47,96 @@ pub(super) struct DriverOutbox<'a, T> {
 impl<'a, T> DriverOutbox<'a, T> {
     pub(super) fn new(
         transport: &'a mut T,
-        logs: Logs,
-        dag: Arc<Dag>,
+        root: DagRun,
         observer: &'a mut Observer<'a>,
         dag_file: &'a Path,
     ) -> Self {
         Self {
             transport,
-            logs,
-            dag,
+            root,
+            joined: Vec::new(),
+            bases: Vec::new(),
+            current: None,
+            dirty: Vec::new(),
+            nested: Vec::new(),
             observer,
             error: None,
-            failed: BTreeMap::new(),
             reporter: None,
             attempt_failed: false,
-            memory_excess: MemoryExcess::default(),
-            raised: BTreeMap::new(),
             hosts: BTreeMap::new(),
-            numbers: None,
             ends: Vec::new(),
             notes_ends: false,
             dag_file,
         }
     }
 
-    fn ended(&mut self, task: TaskId, submit: SubmitId, rank: Rank, outcome: Outcome) {
-        if self.notes_ends {
-            self.ends.extend(AttemptEnd::new(task, rank, &outcome));
+    /// Returns the segment of a task, `None` for the run's own DAG, and its number there.
+    pub(super) fn locate(&self, task: TaskId) -> (Option<usize>, TaskId) {
+        if task.index() < self.root.dag.len() {
+            return (None, task);
         }
-        if let Some(reporter) = &mut self.reporter {
-            reporter.ended(rank, submit, self.dag.task(task), &outcome);
+        // A segment without tasks has the base of the next one, which comes after it.
+        let at = self
+            .bases
+            .partition_point(|base| *base <= task.0)
+            .saturating_sub(1);
+        let base = self.bases.get(at).copied().unwrap_or(0);
+        (Some(at), TaskId(task.0 - base))
+    }
+
+    /// Returns a DAG of the run, if it has not ended.
+    pub(super) fn dag_run(&mut self, segment: Option<usize>) -> Option<&mut DagRun> {
+        dag_run(&mut self.root, &mut self.joined, segment)
+    }
+
+    /// Returns the name of a task for messages.
+    pub(super) fn name(&mut self, task: TaskId) -> String {
+        let (segment, task) = self.locate(task);
+        self.dag_run(segment)
+            .map_or_else(String::new, |run| run.name(task).into_owned())
+    }
+
+    /// Notes that a DAG that has joined has lines to write.
+    pub(super) fn touch(&mut self, segment: Option<usize>) {
+        let joined = segment.and_then(|at| self.joined.get_mut(at)?.as_mut());
+        if let (Some(at), Some(joined)) = (segment, joined)
+            && !joined.is_dirty
+        {
+            joined.is_dirty = true;
+            self.dirty.push(at);
         }
-        let name = self.dag.name(task);
-        let shown = String::from_utf8_lossy(name);
+    }
+
+    /// Writes pending records of all rescue files.
+    pub(super) fn flush_rescue(&mut self) -> Result<(), LogError> {
+        self.root.logs.flush_rescue()?;
+        for at in &self.dirty {
+            if let Some(joined) = &mut self.joined[*at] {
+                joined.run.logs.flush_rescue()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn ended(
+        &mut self,
+        segment: Option<usize>,
+        (task, submit): (TaskId, SubmitId),
+        rank: Rank,
+        outcome: Outcome,
+    ) {
+        let Some(run) = dag_run(&mut self.root, &mut self.joined, segment) else {
+            return;
+        };
+        let is_root = segment.is_none();
+        let is_task = run.dag.subdag(task).is_none();
+        if let Some(reporter) = self.reporter.as_mut().filter(|_| is_root && is_task) {
+            reporter.ended(rank, submit, run.dag.task(task), &outcome);
+        }
+        let shown = name_of(&run.label, &run.dag, task);
         if outcome.succeeded() {
             tracing::debug!("Task {shown} finished with exitcode 0");
-            self.failed.remove(&task);
+            run.failed.remove(&task);
         } else {
             if outcome.evictions > 0 {
                 tracing::error!(
@@ -91,7 +148,7 @@ impl<'a, T> DriverOutbox<'a, T> {
             } else {
                 tracing::error!("Task {shown} failed with exitcode {}", outcome.status);
             }
-            let failure = self.failed.entry(task).or_default();
+            let failure = run.failed.entry(task).or_default();
             failure.status = outcome.status;
             failure.attempts += 1;
             self.attempt_failed = true;
@@ -100,19 +157,75 @@ impl<'a, T> DriverOutbox<'a, T> {
             if used.out_of_memory {
                 tracing::error!("Task {shown} ran {}", used.describe());
             } else {
-                self.memory_excess.add(&shown, used);
+                run.memory_excess.add(&shown, used);
             }
         }
-        let end = TaskEnd::new(name, rank, outcome, self.dag_file);
-        (self.observer)(&RunEvent::Ended(end));
+        if is_root {
+            let end = TaskEnd::new(run.dag.name(task), rank, outcome, self.dag_file);
+            (self.observer)(&RunEvent::Ended(end));
+        }
+    }
+
+    fn started(&mut self, segment: Option<usize>, task: TaskId, rank: Rank) {
+        let Some(run) = dag_run(&mut self.root, &mut self.joined, segment) else {
+            return;
+        };
+        if let Some(host) = self.hosts.get(&rank) {
+            let Request { cpus, memory_mb, .. } = run.dag.request(task);
+            let memory_mb = run.raised.get(&task).copied().unwrap_or(memory_mb);
+            tracing::trace!(
+                "Scheduling task {} on host {host}, slot {} (CPUs: {cpus}, memory: {memory_mb} MiB)",
+                run.name(task),
+                rank.0
+            );
+        }
+        tracing::debug!("Submitting task {} to slot {}", run.name(task), rank.0);
+        if segment.is_none() {
+            let task = run.dag.name(task);
+            (self.observer)(&RunEvent::Started { task, rank });
+        }
+    }
+}
+
+fn dag_run<'r>(
+    root: &'r mut DagRun,
+    joined: &'r mut [Option<Box<Joined>>],
+    segment: Option<usize>,
+) -> Option<&'r mut DagRun> {
+    match segment {
+        None => Some(root),
+        Some(at) => joined.get_mut(at)?.as_mut().map(|joined| &mut joined.run),
+    }
+}
+
+/// Forwarded data of a sub-workflow is named as from the directory of its tasks.
+fn place_forwards(assignment: &mut Assignment) {
+    let Some(Place { directory, .. }) = assignment.place.as_deref() else {
+        return;
+    };
+    let directory = Path::new(std::ffi::OsStr::from_bytes(directory));
+    let place = |path: &mut Vec<u8>| {
+        let placed = directory.join(std::ffi::OsStr::from_bytes(path));
+        *path = placed.into_os_string().into_vec();
+    };
+    for (_, target) in &mut assignment.pipe_forwards {
+        place(target);
+    }
+    for (source, target) in &mut assignment.file_forwards {
+        place(source);
+        place(target);
     }
 }
 
 impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
     fn send(&mut self, to: Rank, mut message: ToWorker) {
-        if let (ToWorker::Run(assignment), Some(numbers)) = (&mut message, &self.numbers) {
-            let task = self.dag.find(&assignment.name);
-            assignment.packed = task.map(|task| numbers.of(task));
+        if let ToWorker::Run(assignment) = &mut message {
+            if assignment.place.is_some() {
+                place_forwards(assignment);
+            } else if let Some(numbers) = &self.root.numbers {
+                let task = self.root.dag.find(&assignment.name);
+                assignment.packed = task.map(|task| numbers.of(task));
+            }
         }
         if let Err(error) = self.transport.send(to, message) {
             self.error.get_or_insert(error);
@@ -120,68 +233,100 @@ impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
     }
 
     fn record(&mut self, record: Record<'_>) {
+        let number = record.task();
+        let (segment, record) = match number {
+            None => (self.current, record),
+            Some(number) => {
+                let (segment, task) = self.locate(number);
+                self.current = segment;
+                (segment, record.renumbered(task))
+            }
+        };
+        if let Record::Capacity { .. } = record {
+            let joined = self.joined.iter_mut().flatten();
+            joined.for_each(|joined| joined.run.logs.record(&record));
+            self.root.logs.record(&record);
+            return;
+        }
+        self.touch(segment);
+        let Some(run) = dag_run(&mut self.root, &mut self.joined, segment) else {
+            return;
+        };
         // The reporter must know of an end before the log is written, which `flush` does later.
-        self.logs.record(&record);
+        run.logs.record(&record);
         if let (Record::Queued(task, _) | Record::Adopted(task, _), Some(numbers)) =
-            (&record, &mut self.numbers)
+            (&record, &mut run.numbers)
         {
             numbers.submitted(*task);
         }
-        let name = |task| String::from_utf8_lossy(self.dag.name(task));
         match record {
             Record::Resources { .. } | Record::Capacity { .. } => {}
-            Record::Adopted(task, _) => tracing::info!("Task {} still runs", name(task)),
+            Record::Adopted(task, _) => tracing::info!("Task {} still runs", run.name(task)),
             Record::Evicted { task, rank, .. } => {
                 tracing::warn!(
                     "Task {} was lost with worker {}; it will run again",
-                    name(task),
+                    run.name(task),
                     rank.0
                 );
-                (self.observer)(&RunEvent::Lost {
-                    task: self.dag.name(task),
-                });
+                if segment.is_none() {
+                    (self.observer)(&RunEvent::Lost {
+                        task: run.dag.name(task),
+                    });
+                }
             }
             Record::MoreMemory { task, memory_mb } => {
                 tracing::warn!(
                     "Task {} gets {memory_mb} MiB of memory in its next attempt",
-                    name(task)
+                    run.name(task)
                 );
-                self.raised.insert(task, memory_mb);
+                run.raised.insert(task, memory_mb);
             }
             Record::Queued(task, _) => {
-                tracing::debug!("Queueing task {}", name(task));
-                (self.observer)(&RunEvent::Queued {
-                    task: self.dag.name(task),
-                });
+                tracing::debug!("Queueing task {}", run.name(task));
+                if segment.is_none() {
+                    (self.observer)(&RunEvent::Queued {
+                        task: run.dag.name(task),
+                    });
+                }
             }
             Record::Fragmented(task, _) => {
                 tracing::warn!(
                     "CPU fragmentation detected when scheduling task {}: not setting affinity",
-                    name(task)
+                    run.name(task)
                 );
             }
-            Record::Started(task, _, rank) => {
-                if let Some(host) = self.hosts.get(&rank) {
-                    let Request { cpus, memory_mb, .. } = self.dag.request(task);
-                    let memory_mb = self.raised.get(&task).copied().unwrap_or(memory_mb);
-                    tracing::trace!(
-                        "Scheduling task {} on host {host}, slot {} (CPUs: {cpus}, memory: {memory_mb} MiB)",
-                        name(task),
-                        rank.0
-                    );
+            Record::Started(task, _, rank) => self.started(segment, task, rank),
+            Record::Nested(task, submit) => {
+                let is_prepared = run.dag.subdag(task).is_some_and(|subdag| subdag.is_prepared);
+                self.nested.extend(number.map(|number| (number, submit)));
+                if segment.is_none() && !is_prepared {
+                    let (task, rank) = (run.dag.name(task), Rank(0));
+                    (self.observer)(&RunEvent::Started { task, rank });
                 }
-                tracing::debug!("Submitting task {} to slot {}", name(task), rank.0);
-                (self.observer)(&RunEvent::Started {
-                    task: self.dag.name(task),
-                    rank,
-                });
+            }
+            Record::Prepared {
+                task,
+                submit,
+                rank,
+                outcome,
+            } => {
+                if !outcome.succeeded() {
+                    self.ended(segment, (task, submit), rank, outcome);
+                }
             }
             Record::Ended {
                 task,
                 submit,
                 rank,
                 outcome,
-            } => self.ended(task, submit, rank, outcome),
+            } => {
+                if self.notes_ends
+                    && let Some(number) = number
+                {
+                    self.ends.extend(AttemptEnd::new(number, rank, &outcome));
+                }
+                self.ended(segment, (task, submit), rank, outcome);
+            }
         }
     }
 }

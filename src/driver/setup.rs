@@ -1,5 +1,6 @@
 //! Everything that is opened and read before the first message.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -7,11 +8,10 @@ use chrono::{DateTime, FixedOffset, Local};
 use nix::sys::resource::{Resource, getrlimit};
 use pmc_dag::Dag;
 
-use super::error::Kind;
+use super::dag_run::DagRun;
 use super::numbers::AttemptNumbers;
-use super::{RunError, durability};
+use super::{MemoryExcess, RunError, durability};
 use crate::database::{self, OutcomeReporter};
-use crate::durability::forwarding::Forwarding;
 use crate::durability::lock::DagLock;
 use crate::durability::shared_files;
 use crate::durability::sync::Syncer;
@@ -20,6 +20,12 @@ use crate::merge;
 use crate::options::{Options, Stdio};
 use crate::scheduler::{Master, MasterConfig, Workers};
 use crate::transport::MasterTransport;
+
+/// Open files of a worker thread at most: its streams, those of a task, sockets of its task server.
+const FILES_OF_WORKER: u64 = 16;
+
+/// Open files of the rest of the program.
+const FILES_OF_RUN: u64 = 64;
 
 /// When the run began.
 #[derive(Clone, Copy)]
@@ -30,16 +36,12 @@ pub(super) struct Begin {
 
 pub(super) struct Setup {
     pub(super) begin: Begin,
-    /// Held until the run ends.
-    pub(super) lock: Option<DagLock>,
-    pub(super) dag: Arc<Dag>,
+    pub(super) root: DagRun,
     pub(super) master: Master,
-    pub(super) logs: Logs,
-    /// Set if the output of attempts goes into packs.
-    pub(super) numbers: Option<AttemptNumbers>,
-    pub(super) forwarding: Forwarding,
     pub(super) syncer: Option<Syncer>,
     pub(super) reporter: Option<OutcomeReporter>,
+    /// Descriptors that the run leaves to sub-workflows.
+    pub(super) spare_files: u64,
 }
 
 impl Setup {
@@ -53,24 +55,8 @@ impl Setup {
         if let (true, Stdio::Merged { stdout, stderr }) = (options.console, &options.stdio) {
             merge::check(stdout, stderr)?;
         }
-        let lock = if options.lock {
-            tracing::debug!("Locking DAG file...");
-            Some(DagLock::acquire(&options.dag)?)
-        } else {
-            None
-        };
-        let mut dag = Dag::open(&options.dag).map_err(|error| RunError::dag(&options.dag, error))?;
-        for (category, limit) in &options.max_jobs {
-            if !dag.limit_category(category, *limit) {
-                let category = String::from_utf8_lossy(category);
-                tracing::warn!("--max-jobs: no task has the category {category}");
-            }
-        }
-        if let Some(task) = dag.subdag_ids().next() {
-            let task = String::from_utf8_lossy(dag.name(task)).into_owned();
-            return Err(Kind::Subdag(task).into());
-        }
-        let dag = Arc::new(dag);
+        let lock = lock(options)?;
+        let dag = Arc::new(read_dag(options, true)?);
         let (done, recovered) = durability::read_done(options, &dag)?;
         let mut logs = Logs::open(options, &dag, &done)?;
         let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE)
@@ -95,20 +81,56 @@ impl Setup {
             Workers::Fixed(transport.workers())
         };
         let mut master = Master::new(Arc::clone(&dag), done, workers, config);
-        master = master.with_more_memory(options.more_memory_percent);
+        master = master
+            .with_more_memory(options.more_memory_percent)
+            .with_max_plans(options.max_plans);
         if transport.supports_prefill() {
             master = master.with_prefill();
         }
+        // Workers that are threads of this process have files, too.
+        let others = FILES_OF_WORKER.saturating_mul(u64::from(transport.workers()));
+        let used = others
+            .saturating_add(max_open as u64)
+            .saturating_add(FILES_OF_RUN);
         Ok(Self {
             begin,
-            lock,
-            dag,
+            root: DagRun {
+                dag,
+                logs,
+                forwarding: durability::forwarding(options, max_open),
+                synced_rescue_len: 0,
+                numbers,
+                failed: BTreeMap::new(),
+                memory_excess: MemoryExcess::default(),
+                raised: BTreeMap::new(),
+                label: String::new(),
+                lock,
+            },
             master,
-            logs,
-            numbers,
-            forwarding: durability::forwarding(options, max_open),
             syncer,
             reporter: None,
+            spare_files: limit.saturating_sub(used),
         })
     }
+}
+
+/// Locks the DAG file, if the options ask for it.
+pub(super) fn lock(options: &Options) -> Result<Option<DagLock>, RunError> {
+    if !options.lock {
+        return Ok(None);
+    }
+    tracing::debug!("Locking DAG file...");
+    Ok(Some(DagLock::acquire(&options.dag)?))
+}
+
+/// Reads the DAG file. `warns` about limits for categories that it does not have.
+pub(super) fn read_dag(options: &Options, warns: bool) -> Result<Dag, RunError> {
+    let mut dag = Dag::open(&options.dag).map_err(|error| RunError::dag(&options.dag, error))?;
+    for (category, limit) in &options.max_jobs {
+        if !dag.limit_category(category, *limit) && warns {
+            let category = String::from_utf8_lossy(category);
+            tracing::warn!("--max-jobs: no task has the category {category}");
+        }
+    }
+    Ok(dag)
 }

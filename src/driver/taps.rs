@@ -61,7 +61,7 @@ impl<T: MasterTransport> Driver<'_, T> {
     /// Otherwise returns why that is not known.
     fn attempt_of(&self, request: &TapRequest) -> Result<(Rank, SubmitId), Refusal> {
         let name = &request.task;
-        let Some(task) = self.out.dag.find(name.as_bytes()) else {
+        let Some(task) = self.out.root.dag.find(name.as_bytes()) else {
             return Err(Refusal::NoTask(name.clone()));
         };
         let running = self.master.assignments().find(|(_, running, _)| *running == task);

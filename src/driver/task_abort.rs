@@ -9,7 +9,11 @@ impl<T: MasterTransport> Driver<'_, T> {
     /// handles the result.
     pub(super) fn abort_exit(&self, from: Rank, result: &TaskResult) -> Option<u8> {
         let (task, submit) = self.master.running_on(from)?;
-        let abort_on = self.out.dag.abort_on(task)?;
+        // DAGs that join have no such tasks.
+        let (None, task) = self.out.locate(task) else {
+            return None;
+        };
+        let abort_on = self.out.root.dag.abort_on(task)?;
         let ends = submit == result.submit && abort_on.applies_to(result.outcome.status);
         ends.then_some(abort_on.exit)
     }

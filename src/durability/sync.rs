@@ -1,6 +1,6 @@
 //! Syncs the files of the master to the disk in the background.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -34,6 +34,15 @@ struct Work {
     /// Targets of forwarded data, if there is no journal from which they can be restored.
     targets: BTreeSet<Arc<Path>>,
     rescue: bool,
+    /// Files of sub-workflows, by the paths of their rescue files.
+    others: BTreeMap<PathBuf, OtherFiles>,
+}
+
+#[derive(Debug)]
+struct OtherFiles {
+    rescue: Arc<File>,
+    journal: Option<Arc<File>>,
+    targets: BTreeSet<Arc<Path>>,
 }
 
 #[derive(Debug, Default)]
@@ -75,18 +84,48 @@ impl Syncer {
         targets: BTreeSet<Arc<Path>>,
         rescue: bool,
     ) -> Result<(), SyncError> {
+        self.add(|work| {
+            if journal.is_some() {
+                work.journal = journal.cloned();
+            } else {
+                work.targets.extend(targets);
+            }
+            work.rescue |= rescue;
+        })
+    }
+
+    /// Notes that the files of a sub-workflow were written.
+    ///
+    /// # Errors
+    /// An earlier sync has failed.
+    pub fn note_other(
+        &self,
+        path: &Path,
+        rescue: &Arc<File>,
+        journal: Option<&Arc<File>>,
+        targets: BTreeSet<Arc<Path>>,
+    ) -> Result<(), SyncError> {
+        self.add(|work| {
+            let files = work.others.entry(path.to_owned()).or_insert_with(|| OtherFiles {
+                rescue: Arc::clone(rescue),
+                journal: None,
+                targets: BTreeSet::new(),
+            });
+            if journal.is_some() {
+                files.journal = journal.cloned();
+            } else {
+                files.targets.extend(targets);
+            }
+        })
+    }
+
+    fn add(&self, note: impl FnOnce(&mut Work)) -> Result<(), SyncError> {
         let mut state = self.shared.state();
         if let Some(error) = state.error.take() {
             return Err(error);
         }
         let is_idle = state.work.is_none();
-        let work = state.work.get_or_insert_default();
-        if journal.is_some() {
-            work.journal = journal.cloned();
-        } else {
-            work.targets.extend(targets);
-        }
-        work.rescue |= rescue;
+        note(state.work.get_or_insert_default());
         if is_idle {
             self.shared.wake.notify_all();
         }
@@ -147,15 +186,25 @@ impl Work {
             let path = path.to_owned();
             move |source| SyncError { path, source }
         };
-        if let Some(journal) = &self.journal {
+        let sync_journal = |journal: &Option<Arc<File>>, rescue_path: &Path| {
             let path = crate::durability::forward_journal::path_for(rescue_path);
-            file(journal).map_err(failed(&path))?;
-        }
-        for target in &self.targets {
-            file_and_folder(target).map_err(failed(target))?;
-        }
+            journal
+                .as_ref()
+                .map_or(Ok(()), |journal| file(journal).map_err(failed(&path)))
+        };
+        let sync_targets = |targets: &BTreeSet<Arc<Path>>| {
+            let mut targets = targets.iter();
+            targets.try_for_each(|target| file_and_folder(target).map_err(failed(target)))
+        };
+        sync_journal(&self.journal, rescue_path)?;
+        sync_targets(&self.targets)?;
         if self.rescue {
             file(rescue).map_err(failed(rescue_path))?;
+        }
+        for (path, files) in &self.others {
+            sync_journal(&files.journal, path)?;
+            sync_targets(&files.targets)?;
+            file(&files.rescue).map_err(failed(path))?;
         }
         Ok(())
     }

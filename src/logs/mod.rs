@@ -8,6 +8,7 @@ mod clock;
 mod file;
 mod killed_run;
 mod last_second;
+mod own_resources;
 mod progress;
 
 use std::ffi::OsStr;
@@ -25,6 +26,7 @@ use file::LogFile;
 use killed_run::Done;
 use monitord_compat::resource_log::Free;
 use monitord_compat::{dagman_out, jobstate_log, resource_log};
+use own_resources::OwnResources;
 use pmc_dag::rescue::{DoneSet, Writer};
 use pmc_dag::{Dag, TaskId};
 use progress::Progress;
@@ -43,12 +45,18 @@ pub struct Logs {
     dagman: Option<LogFile>,
     jobstate: Option<LogFile>,
     resource: Option<LogFile>,
+    /// Set if other DAGs run in the same run.
+    own_resources: Option<OwnResources>,
     progress: Option<Progress>,
 }
 
 /// What happened to an attempt.
 #[derive(Clone, Copy, Debug)]
 enum What {
+    /// The command that makes the DAG of a sub-workflow starts.
+    Preparing,
+    /// It has ended with this status.
+    Prepared(i32),
     Queued,
     Started,
     /// Its worker was lost, and its task runs again.
@@ -89,6 +97,7 @@ impl Logs {
             rescue,
             rescue_path,
             resource: open("Error writing resource log", options.resource_log.as_deref())?,
+            own_resources: (dag.subdag_ids().len() > 0).then(OwnResources::default),
             jobstate: None,
             dagman: None,
             progress: options
@@ -207,7 +216,11 @@ impl Logs {
                 progress.write(&mut log.lines, self.clock.stamp(), now);
             }
         }
+        if let (Some(own), Some(log)) = (&mut self.own_resources, &mut self.resource) {
+            own.record(&mut log.lines, now, &self.dag, record);
+        }
         match *record {
+            Record::Resources { .. } | Record::Capacity { .. } if self.own_resources.is_some() => {}
             Record::Resources {
                 host,
                 slots,
@@ -244,11 +257,23 @@ impl Logs {
                     resource_log::capacity(&mut log.lines, now, gone, amount);
                 }
             }
+            // Of a sub-workflow, what is before its DAG is its preparation.
+            Record::Queued(task, _) | Record::Adopted(task, _) | Record::Evicted { task, .. }
+                if self.dag.subdag(task).is_some() => {}
+            Record::Started(task, submit, _) if self.dag.subdag(task).is_some() => {
+                self.write(now, task, submit, What::Preparing);
+            }
             Record::Queued(task, submit) | Record::Adopted(task, submit) => {
                 self.write(now, task, submit, What::Queued);
             }
             Record::Started(task, submit, _) => self.write(now, task, submit, What::Started),
             Record::Evicted { task, submit, .. } => self.write(now, task, submit, What::Evicted),
+            Record::Prepared {
+                task,
+                submit,
+                outcome,
+                ..
+            } => self.write(now, task, submit, What::Prepared(outcome.status)),
             Record::Ended {
                 task,
                 submit,
@@ -265,8 +290,35 @@ impl Logs {
                 };
                 self.write(now, task, submit, what);
             }
-            Record::Fragmented(..) | Record::MoreMemory { .. } => {}
+            Record::Nested(..) | Record::Fragmented(..) | Record::MoreMemory { .. } => {}
         }
+    }
+
+    /// Adds the lines for a sub-workflow whose DAG begins.
+    pub fn nested(&mut self, task: TaskId, submit: SubmitId) {
+        let now = self.clock.now();
+        self.write(now, task, submit, What::Queued);
+        self.write(now, task, submit, What::Started);
+        self.write_nested(now, true);
+    }
+
+    fn write_nested(&mut self, now: Duration, begins: bool) {
+        if let (Some(own), Some(log)) = (&mut self.own_resources, &mut self.resource) {
+            own.nested(&mut log.lines, now, begins);
+        }
+    }
+
+    /// Other DAGs run in the same run: the resources in the log are those without them. To be called before the
+    /// first record.
+    pub fn share_resources(&mut self) {
+        self.own_resources.get_or_insert_default();
+    }
+
+    /// Adds the lines for a sub-workflow that is cut off with the run.
+    pub fn nested_evicted(&mut self, task: TaskId, submit: SubmitId) {
+        let now = self.clock.now();
+        self.write(now, task, submit, What::Evicted);
+        self.write_nested(now, false);
     }
 
     /// Adds the lines about an attempt.
@@ -275,6 +327,8 @@ impl Logs {
         if let Some(log) = &mut self.dagman {
             let (lines, stamp) = (&mut log.lines, self.clock.stamp());
             match what {
+                What::Preparing => dagman_out::preparing(lines, stamp, name),
+                What::Prepared(status) => dagman_out::prepared(lines, stamp, name, status),
                 What::Queued => dagman_out::queued(lines, stamp, name, number),
                 What::Started => dagman_out::started(lines, stamp, name, number),
                 What::Evicted => dagman_out::evicted(lines, stamp, name, number),
@@ -285,6 +339,8 @@ impl Logs {
         if let Some(log) = &mut self.jobstate {
             let lines = &mut log.lines;
             match what {
+                What::Preparing => jobstate_log::preparing(lines, now, name, number),
+                What::Prepared(status) => jobstate_log::prepared(lines, now, name, number, status),
                 What::Queued => jobstate_log::queued(lines, now, name, number),
                 What::Started => jobstate_log::started(lines, now, name, number),
                 What::Evicted => jobstate_log::evicted(lines, now, name, number),

@@ -44,9 +44,18 @@ impl Progress {
                     counts.failed -= 1;
                 }
             }
-            Record::Started(..) => {
+            Record::Started(..) | Record::Nested(..) => {
                 counts.ready = counts.ready.saturating_sub(1);
                 counts.running += 1;
+            }
+            // Between its command and its DAG, a sub-workflow is ready for a moment.
+            Record::Prepared { task, outcome, .. } => {
+                counts.running = counts.running.saturating_sub(1);
+                if outcome.succeeded() {
+                    counts.ready += 1;
+                } else if self.failed.insert(*task) {
+                    counts.failed += 1;
+                }
             }
             Record::Ended { task, outcome, .. } => {
                 counts.running = counts.running.saturating_sub(1);

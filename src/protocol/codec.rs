@@ -12,7 +12,7 @@ use thiserror::Error;
 use super::{ToMaster, ToWorker};
 
 /// Version of the encoding.
-pub const VERSION: u8 = 10;
+pub const VERSION: u8 = 11;
 
 /// Directions.
 const TO_MASTER: u8 = 1;
@@ -105,8 +105,8 @@ mod tests {
     use super::*;
     use crate::payload::Payload;
     use crate::protocol::{
-        Assignment, Chunk, ForwardedData, MemoryUse, Outcome, Position, QuietAttempt, Registration, SubmitId,
-        Tap, Tapped, TaskResult,
+        Assignment, Chunk, ForwardedData, MemoryUse, Outcome, Place, Position, QuietAttempt, Registration,
+        SubmitId, Tap, Tapped, TaskResult,
     };
 
     fn bytes() -> impl Strategy<Value = Vec<u8>> {
@@ -201,6 +201,10 @@ mod tests {
                     let (memory_mb, cpus, cpu_set, gpu_set) = resources;
                     let (pipe_forwards, file_forwards) = forwards;
                     let (failure_messages, success_messages, packed) = messages;
+                    let place = packed.map(|_| {
+                        let (dag, directory) = (command.clone(), name.clone());
+                        Box::new(Place { dag, directory })
+                    });
                     ToWorker::Run(Box::new(Assignment {
                         submit: SubmitId(submit),
                         name,
@@ -216,6 +220,7 @@ mod tests {
                         packed,
                         failure_messages,
                         success_messages,
+                        place,
                     }))
                 },
             );

@@ -66,6 +66,9 @@ pub struct RunningAttempt {
     pub cpu_set: Vec<u32>,
     /// Numbers of its GPUs.
     pub gpu_set: Vec<u32>,
+    /// The DAG file of its sub-workflow, if it is in one.
+    #[serde(with = "serde_bytes")]
+    pub dag: Option<Vec<u8>>,
 }
 
 /// What has become of an agent.
@@ -269,4 +272,18 @@ pub struct Assignment {
     pub failure_messages: Vec<Vec<u8>>,
     /// `--success-message` of the task.
     pub success_messages: Vec<Vec<u8>>,
+    /// Set if the task is of a sub-workflow.
+    pub place: Option<Box<Place>>,
+}
+
+/// Where the tasks of a sub-workflow run, and where their output goes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// Its DAG file: absolute, or relative to the working directory of the run. Output that is not merged goes
+    /// beside it.
+    #[serde(with = "serde_bytes")]
+    pub dag: Vec<u8>,
+    /// The working directory of its tasks, likewise.
+    #[serde(with = "serde_bytes")]
+    pub directory: Vec<u8>,
 }

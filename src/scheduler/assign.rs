@@ -7,7 +7,7 @@ use pmc_dag::TaskId;
 use crate::protocol::{Assignment, SubmitId, ToWorker};
 use crate::scheduler::hosts::Grant;
 use crate::scheduler::run::{Master, Phase, Running};
-use crate::scheduler::tasks::State;
+use crate::scheduler::tasks::{Kind, State};
 use crate::scheduler::{Outbox, Record};
 
 impl Master {
@@ -30,6 +30,11 @@ impl Master {
             self.last_submit += 1;
             let submit = SubmitId(self.last_submit);
             out.record(Record::Queued(task, submit));
+            if self.nodes[task.index()].kind == Kind::Subdag {
+                self.summary_of(task).submitted += 1;
+                self.nest(task, submit, out);
+                continue;
+            }
             self.queue.push(&mut self.nodes, task, submit);
             self.nodes[task.index()].state = State::Queued;
         }
@@ -68,7 +73,8 @@ impl Master {
 
     /// Builds the message that makes a worker run a task.
     pub(super) fn assignment(&self, task: TaskId, submit: SubmitId, grant: &Grant) -> Assignment {
-        let line = self.dag.task(task);
+        let (dag, local) = self.locate(task);
+        let line = dag.task(local);
         Assignment {
             submit,
             name: line.name.to_vec(),
@@ -84,6 +90,7 @@ impl Master {
             packed: None,
             failure_messages: line.failure_messages.to_vec(),
             success_messages: line.success_messages.to_vec(),
+            place: self.place_of(task).map(|place| Box::new(place.clone())),
         }
     }
 
@@ -115,7 +122,7 @@ impl Master {
             gpus,
         });
         self.running += 1;
-        self.summary.submitted += 1;
+        self.summary_of(task).submitted += 1;
         if let Some(category) = self.category_of(task) {
             self.enter_category(category);
         }

@@ -1,5 +1,7 @@
 //! Limits of running tasks by category.
 
+use std::ops::Range;
+
 #[cfg(test)]
 use pmc_dag::TaskId;
 use pmc_dag::{CategoryId, Dag};
@@ -13,17 +15,40 @@ use crate::scheduler::tasks::State;
 pub(super) struct Category {
     limit: u32,
     running: u32,
+    /// The category around this one, whose limit counts, too.
+    within: Option<CategoryId>,
+    /// Numbers of the categories that this one is around.
+    pub(super) parts: Range<u32>,
 }
 
 impl Category {
+    pub(super) fn new(limit: u32, within: Option<CategoryId>) -> Self {
+        Self {
+            limit,
+            running: 0,
+            within,
+            parts: 0..0,
+        }
+    }
+
     /// Returns the categories of a DAG, in the order of their numbers.
     pub(super) fn all(dag: &Dag) -> Vec<Self> {
         let limits = dag.category_limits().iter();
-        limits.map(|&limit| Self { limit, running: 0 }).collect()
+        limits.map(|&limit| Self::new(limit, None)).collect()
+    }
+
+    pub(super) fn set_limit(&mut self, limit: u32) {
+        self.limit = limit;
     }
 
     fn is_full(&self) -> bool {
         self.running >= self.limit
+    }
+
+    /// True if a category or the one around it is full.
+    pub(super) fn is_blocked(all: &[Self], id: CategoryId) -> bool {
+        let category = &all[id.index()];
+        category.is_full() || category.within.is_some_and(|id| all[id.index()].is_full())
     }
 }
 
@@ -32,8 +57,12 @@ impl Master {
     pub(super) fn enter_category(&mut self, id: CategoryId) {
         let category = &mut self.categories[id.index()];
         category.running += 1;
+        let within = category.within;
         if category.is_full() {
-            self.queue.set_open(&self.nodes, id, false);
+            self.open_or_close(id);
+        }
+        if let Some(around) = within {
+            self.enter_category(around);
         }
     }
 
@@ -42,9 +71,22 @@ impl Master {
         let category = &mut self.categories[id.index()];
         let was_full = category.is_full();
         category.running -= 1;
+        let within = category.within;
         // More than the limit may run if an earlier master started some of them.
         if was_full && !category.is_full() {
-            self.queue.set_open(&self.nodes, id, true);
+            self.open_or_close(id);
+        }
+        if let Some(around) = within {
+            self.leave_category(around);
+        }
+    }
+
+    /// Lets the tasks of a category, and of those that it is around, start or wait.
+    fn open_or_close(&mut self, id: CategoryId) {
+        let parts = self.categories[id.index()].parts.clone();
+        for id in parts.map(CategoryId).chain([id]) {
+            let is_open = !Category::is_blocked(&self.categories, id);
+            self.queue.set_open(&self.nodes, id, is_open);
         }
     }
 
@@ -53,10 +95,13 @@ impl Master {
     pub(super) fn check_categories(&self) -> Result<(), String> {
         let mut running = vec![0; self.categories.len()];
         let is_expected = |task: &TaskId| self.nodes[task.index()].state == State::Expected;
-        let expected = self.dag.ids().filter(is_expected);
+        let expected = (0..self.nodes.len() as u32).map(TaskId).filter(is_expected);
         let tasks = self.assignments().map(|(_, task, _)| task).chain(expected);
-        for category in tasks.filter_map(|task| self.dag.category(task)) {
+        for category in tasks.filter_map(|task| self.category_of(task)) {
             running[category.index()] += 1;
+            if let Some(around) = self.categories[category.index()].within {
+                running[around.index()] += 1;
+            }
         }
         for (number, (category, running)) in self.categories.iter().zip(running).enumerate() {
             // An earlier master may have had a higher limit.
@@ -67,7 +112,7 @@ impl Master {
                 ));
             }
         }
-        let is_full = |id: CategoryId| self.categories[id.index()].is_full();
+        let is_full = |id: CategoryId| Category::is_blocked(&self.categories, id);
         let mut shapes = self.queue.shapes().iter();
         match shapes.find(|shape| shape.is_open == shape.category.is_some_and(is_full)) {
             Some(shape) => Err(format!("{shape:?} is open or not, against its category")),

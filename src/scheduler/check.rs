@@ -1,5 +1,7 @@
 //! Consistency checks of the whole state.
 
+use rustc_hash::FxHashMap;
+
 use crate::protocol::Rank;
 use crate::scheduler::run::{Master, Phase};
 use crate::scheduler::tasks::State;
@@ -42,23 +44,32 @@ impl Master {
 
     fn check_tasks(&self) -> Result<(), String> {
         let is = |state| move |task: &&pmc_dag::TaskId| self.nodes[task.index()].state == state;
-        let mut parents_left: Vec<u32> = self.dag.ids().map(|task| self.dag.parent_count(task)).collect();
-        let ids: Vec<_> = self.dag.ids().collect();
-        for task in ids.iter().filter(is(State::Done)) {
-            for child in self.dag.children(*task) {
-                parents_left[child.index()] -= 1;
+        let ids: Vec<_> = self
+            .parts()
+            .flat_map(|(dag, base, _)| dag.ids().map(move |task| pmc_dag::TaskId(task.0 + base)))
+            .collect();
+        let mut parents_left: FxHashMap<_, u32> = FxHashMap::default();
+        for (dag, base, _) in self.parts() {
+            let number = |task: pmc_dag::TaskId| pmc_dag::TaskId(task.0 + base);
+            for task in dag.ids() {
+                let left = parents_left.entry(number(task)).or_default();
+                *left = left.wrapping_add(dag.parent_count(task));
+                if self.nodes[number(task).index()].state == State::Done {
+                    for child in dag.children(task) {
+                        let left = parents_left.entry(number(*child)).or_default();
+                        *left = left.wrapping_sub(1);
+                    }
+                }
             }
         }
-        if !self
-            .nodes
+        if ids
             .iter()
-            .map(|node| node.parents_left)
-            .eq(parents_left.iter().copied())
+            .any(|task| self.nodes[task.index()].parents_left != parents_left[task])
         {
             return Err("the number of unfinished parents of some task is wrong".to_owned());
         }
         for task in &ids {
-            let released = parents_left[task.index()] == 0;
+            let released = parents_left[task] == 0;
             match self.nodes[task.index()].state {
                 State::Waiting if released => return Err(format!("{task:?} should be ready")),
                 State::Ready
@@ -66,6 +77,7 @@ impl Master {
                 | State::Queued
                 | State::Prefilled
                 | State::Running
+                | State::Nested
                 | State::Failed
                     if !released =>
                 {
@@ -98,17 +110,28 @@ impl Master {
         if sorted(self.check_prefill()?) != expected(State::Prefilled) {
             return Err("the workers do not hold exactly the prefilled tasks".to_owned());
         }
-        let summary = &self.summary;
-        let ended = summary.succeeded + summary.failed + summary.evicted;
-        let started = ended + self.running as u64;
-        if summary.done != expected(State::Done).len()
-            || summary.failed_tasks != expected(State::Failed).len()
-            || summary.success != (summary.done == self.dag.len())
-            || summary.submitted != started
-        {
-            return Err(format!("the summary is wrong: {summary:?}"));
+        if expected(State::Nested).len() != self.nested {
+            return Err("the number of nested tasks is wrong".to_owned());
         }
-        Ok(())
+        for (dag, base, summary) in self.parts() {
+            let own = base..base + dag.len() as u32;
+            let count = |state| {
+                expected(state)
+                    .iter()
+                    .filter(|task| own.contains(&task.0))
+                    .count()
+            };
+            let ended = summary.succeeded + summary.failed + summary.evicted;
+            let started = ended + (count(State::Running) + count(State::Nested)) as u64;
+            if summary.done != count(State::Done)
+                || summary.failed_tasks != count(State::Failed)
+                || summary.success != (summary.done == dag.len())
+                || summary.submitted != started
+            {
+                return Err(format!("the summary is wrong: {summary:?}"));
+            }
+        }
+        self.check_segments()
     }
 
     fn check_hosts(&self) -> Result<(), String> {
@@ -131,14 +154,15 @@ impl Master {
                 };
                 busy += 1;
                 memory_mb += self.request(running.task).memory_mb;
-                cpus += u64::from(self.dag.cpus(running.task));
-                if running.gpus.overlaps(gpus) || running.gpus.len() != self.dag.request(running.task).gpus {
+                let request = self.request(running.task);
+                cpus += u64::from(request.cpus);
+                if running.gpus.overlaps(gpus) || running.gpus.len() != request.gpus {
                     return Err(format!("{:?} has the wrong GPUs", running.task));
                 }
                 gpus.put_back(running.gpus);
                 if let Some(block) = &running.block {
                     numbers += block.len();
-                    if block.len() != self.dag.cpus(running.task) as usize || !host.cpu_set.is_taken(block) {
+                    if block.len() != request.cpus as usize || !host.cpu_set.is_taken(block) {
                         return Err(format!("{:?} has the wrong CPU numbers", running.task));
                     }
                 }

@@ -52,6 +52,9 @@ pub enum MasterError {
         /// The attempt.
         submit: SubmitId,
     },
+    /// A task that is not nested was said to have ended as a DAG.
+    #[error("Task number {} is no sub-workflow that runs", .0.0)]
+    NotNested(TaskId),
     /// Not all workers have registered, or the run has already started.
     #[error("The run cannot be started now: {registered} of {workers} workers have registered")]
     CannotStart {

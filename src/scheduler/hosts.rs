@@ -146,6 +146,20 @@ impl Hosts {
         this
     }
 
+    /// Adds numbers of CPUs that tasks request. Linear in the hosts if there is a new one above
+    /// [`FINE_LEVELS`].
+    pub(crate) fn grow(&mut self, requests: &[u32]) {
+        let known = self.coarse.len();
+        for cpus in requests {
+            if *cpus > FINE_LEVELS && !self.coarse.contains(cpus) {
+                self.coarse.push(*cpus);
+            }
+        }
+        if self.coarse.len() > known {
+            self.set_levels(self.fine);
+        }
+    }
+
     /// Makes levels for hosts with at most this many CPUs, and enters all hosts.
     fn set_levels(&mut self, max_cpus: u32) {
         self.fine = max_cpus.min(FINE_LEVELS);

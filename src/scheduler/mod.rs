@@ -16,6 +16,9 @@
 //!                                   └── attempts left, worker lost ───┴──────> failed
 //! ```
 //!
+//! A task may be a DAG itself. It is *nested* while that DAG, a segment of the run, is worked off (`segments`):
+//! ready ── schedule (and its command, if there is one) ──> nested ──> done or failed.
+//!
 //! # Order
 //!
 //! `schedule` gives submit numbers to ready tasks in this order: at the start, by name; later, in the order
@@ -35,6 +38,9 @@
 //!   nothing.
 //! * A category with a limit becomes full, or has room again: O(log S) for each of its shapes.
 //!
+//! * A DAG joins: linear in its tasks and edges, and in the shapes of each class that gets a new one. With J
+//!   DAGs that have joined, O(log J) more for each step of their tasks.
+//!
 //! The number of tasks does not matter, and neither does the number of tasks that wait for memory.
 
 mod assign;
@@ -52,6 +58,7 @@ mod nodes;
 mod prefill;
 mod queue;
 mod run;
+mod segments;
 #[cfg(test)]
 mod sim;
 mod status;
@@ -61,7 +68,8 @@ mod tests;
 mod wait;
 
 pub use error::MasterError;
-pub use run::{Master, MasterConfig, Summary, Workers};
+pub use run::{DEFAULT_MAX_PLANS, Master, MasterConfig, Summary, Workers};
+pub use segments::{JoinError, Joining, SegmentId};
 pub use wait::WaitReason;
 
 use pmc_dag::TaskId;
@@ -97,6 +105,8 @@ pub enum Event {
     /// [`Event::Registered`], before other tasks take the resources. Refused if the task does not wait, or
     /// does not fit.
     Adopt(Rank, Adoption),
+    /// The DAG that a nested task is has ended, or could not begin.
+    SubdagEnded(TaskId, Outcome),
     /// Start no more tasks.
     Drain,
     /// Start no tasks until [`Event::Release`].
@@ -179,6 +189,20 @@ pub enum Record<'a> {
         /// New request.
         memory_mb: u64,
     },
+    /// The command that makes the DAG of a sub-workflow has ended. If it succeeded, [`Record::Nested`] follows.
+    Prepared {
+        /// Which task.
+        task: TaskId,
+        /// Which attempt.
+        submit: SubmitId,
+        /// Which worker ran the command.
+        rank: Rank,
+        /// How it ended.
+        outcome: Outcome,
+    },
+    /// A sub-workflow needs its DAG now: [`Master::grow`], or [`Event::SubdagEnded`] if it has none. It ends
+    /// with [`Record::Ended`], whose rank is 0.
+    Nested(TaskId, SubmitId),
     /// An attempt ended. If it succeeded, its rescue record must be on disk before any log line about its
     /// end.
     Ended {
@@ -191,4 +215,41 @@ pub enum Record<'a> {
         /// How it ended.
         outcome: Outcome,
     },
+}
+
+impl Record<'_> {
+    /// Returns the task that the record is about, if it is about one.
+    #[must_use]
+    pub fn task(&self) -> Option<TaskId> {
+        match *self {
+            Self::Resources { .. } | Self::Capacity { .. } => None,
+            Self::Queued(task, _)
+            | Self::Fragmented(task, _)
+            | Self::Started(task, ..)
+            | Self::Adopted(task, _)
+            | Self::Nested(task, _)
+            | Self::Evicted { task, .. }
+            | Self::MoreMemory { task, .. }
+            | Self::Prepared { task, .. }
+            | Self::Ended { task, .. } => Some(task),
+        }
+    }
+
+    /// Returns the record with another number of its task.
+    #[must_use]
+    pub fn renumbered(mut self, number: TaskId) -> Self {
+        match &mut self {
+            Self::Resources { .. } | Self::Capacity { .. } => {}
+            Self::Queued(task, _)
+            | Self::Fragmented(task, _)
+            | Self::Started(task, ..)
+            | Self::Adopted(task, _)
+            | Self::Nested(task, _)
+            | Self::Evicted { task, .. }
+            | Self::MoreMemory { task, .. }
+            | Self::Prepared { task, .. }
+            | Self::Ended { task, .. } => *task = number,
+        }
+        self
+    }
 }

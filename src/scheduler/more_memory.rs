@@ -27,7 +27,8 @@ impl Master {
 
     /// Raises the request of a task, which is not in the queue, after an attempt that ran out of memory.
     pub(super) fn raise_memory(&mut self, task: TaskId, used: MemoryUse, out: &mut impl Outbox) {
-        let percent = self.dag.more_memory(task).unwrap_or(self.more_memory);
+        let (dag, local) = self.locate(task);
+        let percent = dag.more_memory(local).unwrap_or(self.more_memory);
         let request = self.request(task);
         let is_able =
             |host: &&Host| !host.ranks.is_empty() && host.cpus >= request.cpus && host.gpus >= request.gpus;

@@ -26,7 +26,7 @@ use crate::protocol::{EXECUTOR_FAILURE, Outcome, Rank, Registration, SubmitId, T
 use crate::scheduler::hosts::Host;
 use crate::scheduler::prefill::PrefillQueue;
 use crate::scheduler::run::{Master, Phase, Slot, Workers};
-use crate::scheduler::tasks::State;
+use crate::scheduler::tasks::{Kind, State};
 use crate::scheduler::{Adoption, MasterError, Outbox, Record};
 
 /// Highest rank that is accepted: all lower ones take memory.
@@ -140,7 +140,7 @@ impl Master {
         next.and_then(|shape| self.queue.first(shape))
     }
 
-    fn has_host_for(&self, request: Request) -> bool {
+    pub(super) fn has_host_for(&self, request: Request) -> bool {
         let could_take = |host: &Host| !host.ranks.is_empty() && host.could_take(request);
         self.hosts.all().iter().any(could_take)
     }
@@ -277,20 +277,29 @@ impl Master {
         let evictions = self.evictions.entry(task).or_insert(0);
         *evictions += 1;
         if self.config.crash_limit == 0 || *evictions < self.config.crash_limit {
-            self.summary.evicted += 1;
+            self.summary_of(task).evicted += 1;
             out.record(Record::Evicted { task, submit, rank });
             self.nodes[task.index()].state = State::Ready;
             self.ready.push(task);
         } else {
             let mut outcome = Outcome::new(EXECUTOR_FAILURE, Duration::ZERO);
             outcome.evictions = *evictions;
-            out.record(Record::Ended {
-                task,
-                submit,
-                rank,
-                outcome,
+            out.record(if self.nodes[task.index()].kind == Kind::Prepared {
+                Record::Prepared {
+                    task,
+                    submit,
+                    rank,
+                    outcome,
+                }
+            } else {
+                Record::Ended {
+                    task,
+                    submit,
+                    rank,
+                    outcome,
+                }
             });
-            self.summary.failed += 1;
+            self.summary_of(task).failed += 1;
             self.fail(task);
         }
         self.record_resources(host, out);
@@ -375,7 +384,11 @@ impl Master {
         let slot = self.known_slot(rank)?;
         let (host, is_free) = (slot.host, slot.member.is_there() && slot.running.is_none());
         let state = self.nodes.get(task.index()).map(|node| node.state);
-        let waits = matches!(state, Some(State::Ready | State::Expected | State::Queued));
+        let has_command = self
+            .nodes
+            .get(task.index())
+            .is_some_and(|node| node.kind != Kind::Subdag);
+        let waits = has_command && matches!(state, Some(State::Ready | State::Expected | State::Queued));
         let refused = MasterError::NotAdopted { rank, submit };
         if !is_free || !waits {
             return Err(refused);

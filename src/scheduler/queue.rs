@@ -10,11 +10,13 @@
 //! the DAG; a bit set marks those that are not empty. Only a task that gets more memory than the DAG says
 //! needs a chain that is made later.
 
+mod grown;
 mod raised;
 
 use pmc_dag::{CategoryId, Dag, OptionSet, Request, TaskId};
 use rustc_hash::FxHashMap;
 
+use self::grown::ChainKey;
 use crate::protocol::SubmitId;
 use crate::scheduler::bits::BitSet;
 use crate::scheduler::tasks::{NO_TASK, Node};
@@ -96,7 +98,9 @@ pub(crate) struct Queue {
     /// Shapes of each category with a limit.
     by_category: Vec<Vec<ShapeId>>,
     /// Chains of tasks that request more memory than in the DAG, by request, category and priority.
-    raised: FxHashMap<(Request, Option<CategoryId>, i64), u32>,
+    raised: FxHashMap<ChainKey, u32>,
+    /// Chains by what their tasks have in common, once a DAG has joined the run.
+    known: FxHashMap<ChainKey, u32>,
     len: usize,
     /// Highest priority of all chains.
     highest: i64,
@@ -117,6 +121,7 @@ impl Queue {
             chains: Vec::new(),
             by_category: vec![Vec::new(); dag.category_limits().len()],
             raised: FxHashMap::default(),
+            known: FxHashMap::default(),
             len: 0,
             highest: sets.iter().map(|set| set.priority).max().unwrap_or(0),
         };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pmc_dag::rescue::DoneSet;
-use pmc_dag::{Dag, TaskId};
+use pmc_dag::{CategoryId, Dag, TaskId};
 use rustc_hash::FxHashMap;
 
 use crate::protocol::{Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
@@ -15,7 +15,8 @@ use crate::scheduler::hosts::{Hosts, Placement};
 use crate::scheduler::nodes::{Member, NO_HOST};
 use crate::scheduler::prefill::{PrefillQueue, PrefillState};
 use crate::scheduler::queue::Queue;
-use crate::scheduler::tasks::{NO_TASK, Node, State};
+use crate::scheduler::segments::{Segment, SegmentId, add_nodes};
+use crate::scheduler::tasks::{Kind, Node, State};
 use crate::scheduler::{Event, MasterError, Outbox, Record};
 
 /// Settings of a run.
@@ -146,7 +147,21 @@ pub struct Master {
     pub(super) last_submit: u64,
     pub(super) running: usize,
     pub(super) summary: Summary,
+    /// DAGs that have joined, by the numbers of their tasks.
+    pub(super) segments: Vec<Segment>,
+    /// Those of which nothing is left to run, and that the driver has not taken.
+    pub(super) ended: Vec<SegmentId>,
+    /// Number of nested tasks.
+    pub(super) nested: usize,
+    /// Category of the preparations of sub-workflows, if there are any.
+    pub(super) plans: Option<CategoryId>,
+    pub(super) max_plans: u32,
+    /// Stands in for the DAGs of segments that have ended.
+    pub(super) empty_dag: Option<Arc<Dag>>,
 }
+
+/// Default number of preparations of sub-workflows that run at a time.
+pub const DEFAULT_MAX_PLANS: u32 = 4;
 
 impl Master {
     /// Creates the state of a run of `dag`. The tasks in `done` are not run.
@@ -154,28 +169,7 @@ impl Master {
     pub fn new(dag: Arc<Dag>, done: DoneSet, workers: Workers, config: MasterConfig) -> Self {
         let (queue, chain_of) = Queue::new(&dag);
         let mut nodes: Vec<Node> = Vec::with_capacity(dag.len());
-        nodes.extend(dag.ids().map(|task| Node {
-            submit: 0,
-            next: NO_TASK,
-            chain: chain_of[dag.option_set(task)],
-            parents_left: dag.parent_count(task),
-            state: State::Waiting,
-        }));
-        let mut done_before = 0;
-        for task in done.ids().filter(|task| task.index() < dag.len()) {
-            nodes[task.index()].state = State::Done;
-            done_before += 1;
-            for child in dag.children(task) {
-                nodes[child.index()].parents_left -= 1;
-            }
-        }
-        // A done task stays done even if its parents are not done.
-        let is_ready = |node: &Node| node.state == State::Waiting && node.parents_left == 0;
-        let mut ready: Vec<TaskId> = dag.ids().filter(|task| is_ready(&nodes[task.index()])).collect();
-        dag.sort_by_name(&mut ready);
-        for task in &ready {
-            nodes[task.index()].state = State::Ready;
-        }
+        let (ready, done_before) = add_nodes(&mut nodes, &dag, &chain_of, &done);
         let requests: Vec<u32> = queue.shapes().iter().map(|shape| shape.request.cpus).collect();
         let narrow = requests.iter().all(|cpus| *cpus <= 1);
         let placement = if narrow {
@@ -187,7 +181,7 @@ impl Master {
             Workers::Fixed(count) => count as usize,
             Workers::Dynamic => 0,
         };
-        Self {
+        let mut this = Self {
             config,
             phase: Phase::Registering,
             draining: false,
@@ -216,8 +210,16 @@ impl Master {
                 success: done_before == dag.len(),
                 ..Summary::default()
             },
-            dag,
-        }
+            segments: Vec::new(),
+            ended: Vec::new(),
+            nested: 0,
+            plans: None,
+            max_plans: DEFAULT_MAX_PLANS,
+            empty_dag: None,
+            dag: Arc::clone(&dag),
+        };
+        this.set_up_subdags(&dag, 0);
+        this
     }
 
     /// Handles an event.
@@ -241,6 +243,7 @@ impl Master {
                 Ok(())
             }
             Event::Adopt(rank, adoption) => self.adopt(rank, &adoption, out),
+            Event::SubdagEnded(task, outcome) => self.subdag_ended(task, outcome, out),
             Event::Drain => {
                 self.draining = true;
                 Ok(())
@@ -312,7 +315,7 @@ impl Master {
     }
 
     fn has_nothing_ready(&self) -> bool {
-        self.ready.is_empty() && self.queue.len() == 0 && self.expected == 0
+        self.ready.is_empty() && self.queue.len() == 0 && self.expected == 0 && self.nested == 0
     }
 
     /// Number of running attempts.
@@ -338,7 +341,13 @@ impl Master {
         Some((running.task, running.submit))
     }
 
-    /// Returns the figures so far.
+    /// Number of tasks that are sub-workflows and run as such.
+    #[must_use]
+    pub fn nested(&self) -> usize {
+        self.nested
+    }
+
+    /// Returns the figures of the run's own DAG so far. Only the run time is that of all DAGs.
     #[must_use]
     pub fn summary(&self) -> Summary {
         self.summary.clone()
@@ -426,14 +435,27 @@ impl Master {
         self.give_back(host, offered, running);
         self.summary.runtime = self.summary.runtime.saturating_add(outcome.runtime);
 
-        out.record(Record::Ended {
-            task,
-            submit: result.submit,
-            rank,
-            outcome,
+        let submit = result.submit;
+        let is_preparation = self.nodes[task.index()].kind == Kind::Prepared;
+        out.record(if is_preparation {
+            Record::Prepared {
+                task,
+                submit,
+                rank,
+                outcome,
+            }
+        } else {
+            Record::Ended {
+                task,
+                submit,
+                rank,
+                outcome,
+            }
         });
         self.record_resources(host, out);
-        if outcome.succeeded() {
+        if outcome.succeeded() && is_preparation {
+            self.nest(task, submit, out);
+        } else if outcome.succeeded() {
             self.succeeded(task);
         } else {
             self.failed(task, &outcome, out);
@@ -460,24 +482,27 @@ impl Master {
         }
     }
 
-    fn succeeded(&mut self, task: TaskId) {
-        self.summary.succeeded += 1;
-        self.summary.done += 1;
-        self.summary.success = self.summary.done == self.summary.tasks;
+    pub(super) fn succeeded(&mut self, task: TaskId) {
+        let summary = self.summary_of(task);
+        summary.succeeded += 1;
+        summary.done += 1;
+        summary.success = summary.done == summary.tasks;
         self.nodes[task.index()].state = State::Done;
-        for child in self.dag.children(task) {
-            let node = &mut self.nodes[child.index()];
-            node.parents_left -= 1;
-            if node.parents_left == 0 && node.state == State::Waiting {
-                node.state = State::Ready;
-                self.ready.push(*child);
-            }
+        let ready = self.ready.len();
+        if task.index() < self.dag.len() {
+            release(&mut self.nodes, &mut self.ready, self.dag.children(task), 0);
+        } else {
+            let (dag, local) = self.locate(task);
+            let (children, base) = (dag.children(local).to_vec(), task.0 - local.0);
+            release(&mut self.nodes, &mut self.ready, &children, base);
+            self.settle_joined(task, self.ready.len() - ready);
         }
     }
 
-    fn failed(&mut self, task: TaskId, outcome: &Outcome, out: &mut impl Outbox) {
-        self.summary.failed += 1;
-        let max_attempts = self.dag.tries(task).unwrap_or(self.config.max_attempts).max(1);
+    pub(super) fn failed(&mut self, task: TaskId, outcome: &Outcome, out: &mut impl Outbox) {
+        self.summary_of(task).failed += 1;
+        let (dag, local) = self.locate(task);
+        let max_attempts = dag.tries(local).unwrap_or(self.config.max_attempts).max(1);
         let failures = self.failures.entry(task).or_insert(0);
         *failures += 1;
         if *failures < max_attempts {
@@ -491,12 +516,14 @@ impl Master {
         self.fail(task);
     }
 
-    /// Notes that a task has failed finally.
+    /// Notes that a task has failed finally. Those of DAGs that have joined do not count for the limit of
+    /// failed tasks: the tasks that these DAGs are do.
     pub(super) fn fail(&mut self, task: TaskId) {
         self.nodes[task.index()].state = State::Failed;
-        self.summary.failed_tasks += 1;
+        self.summary_of(task).failed_tasks += 1;
         let limit = self.config.max_failures as usize;
         self.summary.max_failures_reached = limit > 0 && self.summary.failed_tasks >= limit;
+        self.settle_joined(task, 0);
     }
 
     pub(super) fn record_resources(&self, host: u32, out: &mut impl Outbox) {
@@ -507,5 +534,18 @@ impl Master {
             cpus: host.free_cpus,
             memory_mb: host.free_memory_mb,
         });
+    }
+}
+
+/// Marks the tasks as ready whose last parent is done now. `base` is the number of the first task of their DAG.
+fn release(nodes: &mut [Node], ready: &mut Vec<TaskId>, children: &[TaskId], base: u32) {
+    for child in children {
+        let child = TaskId(child.0 + base);
+        let node = &mut nodes[child.index()];
+        node.parents_left -= 1;
+        if node.parents_left == 0 && node.state == State::Waiting {
+            node.state = State::Ready;
+            ready.push(child);
+        }
     }
 }

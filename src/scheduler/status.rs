@@ -99,10 +99,11 @@ impl Master {
             return Some("it requests more than any host of the run has".to_owned());
         }
         let (first, reason) = self.waiting()?;
-        let name = String::from_utf8_lossy(self.dag.name(first));
+        let (dag, local) = self.locate(first);
+        let name = String::from_utf8_lossy(dag.name(local));
         Some(if first == task {
             reason.to_string()
-        } else if self.dag.priority(first) > self.dag.priority(task) {
+        } else if dag.priority(local) > self.dag.priority(task) {
             format!("{name} has a higher priority and waits, too: {reason}")
         } else {
             format!("{name} is before it and waits, too: {reason}")

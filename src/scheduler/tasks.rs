@@ -16,6 +16,8 @@ pub(crate) enum State {
     /// Sent to a worker that has not started it.
     Prefilled,
     Running,
+    /// A sub-workflow whose DAG runs, or is about to.
+    Nested,
     Done,
     Failed,
 }
@@ -30,10 +32,22 @@ impl State {
             Self::Queued => "queued",
             Self::Prefilled => "sent",
             Self::Running => "running",
+            Self::Nested => "sub-workflow running",
             Self::Done => "done",
             Self::Failed => "failed",
         }
     }
+}
+
+/// What a task does when it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Its command.
+    Task,
+    /// Its command, then the DAG that the command has made.
+    Prepared,
+    /// A DAG.
+    Subdag,
 }
 
 /// One task, in half a cache line: with a million tasks, each access is a cache miss.
@@ -49,4 +63,7 @@ pub(crate) struct Node {
     /// Number of parents that are not done.
     pub(crate) parents_left: u32,
     pub(crate) state: State,
+    pub(crate) kind: Kind,
 }
+
+const _: () = assert!(size_of::<Node>() == 32);

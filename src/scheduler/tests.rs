@@ -63,6 +63,16 @@ impl Outbox for Log {
             Record::Queued(task, submit) => format!("queued {} {}", task.0, submit.0),
             Record::Fragmented(task, submit) => format!("fragmented {} {}", task.0, submit.0),
             Record::Started(task, submit, rank) => format!("started {} {} on {}", task.0, submit.0, rank.0),
+            Record::Prepared {
+                task,
+                submit,
+                rank,
+                outcome,
+            } => format!(
+                "prepared {} {} on {}: {}",
+                task.0, submit.0, rank.0, outcome.status
+            ),
+            Record::Nested(task, submit) => format!("nested {} {}", task.0, submit.0),
             Record::Ended {
                 task,
                 submit,
@@ -254,6 +264,7 @@ fn an_assignment_has_everything_of_the_task_line() {
             packed: None,
             failure_messages: Vec::new(),
             success_messages: Vec::new(),
+            place: None,
         }
     );
     assert_eq!(run.take("h"), ["0 2 40"]);

@@ -91,6 +91,7 @@ impl TaskLaunch<'_> {
             words: &words.collect::<Vec<_>>(),
             variables: &variables.collect::<Vec<_>>(),
             cpus: self.cpu_binding().map_or(&[], |_| self.task.cpu_set.as_slice()),
+            directory: self.directory().unwrap_or_default(),
         };
         Some((ticket, request.encode()))
     }
@@ -98,6 +99,7 @@ impl TaskLaunch<'_> {
     fn spawn(&self, spawner: &mut Spawner) -> io::Result<Child> {
         let program = program::find(self.words.first().map_or(b"", Vec::as_slice), self.path);
         let program = CString::new(program.as_os_str().as_bytes())?;
+        let directory = self.directory().map(CString::new).transpose()?;
         let mut arguments = CStrings::default();
         for word in self.words {
             arguments.push_bytes(word)?;
@@ -110,7 +112,7 @@ impl TaskLaunch<'_> {
             program: &program,
             arguments: &arguments,
             environment: &self.environment().collect(),
-            directory: None,
+            directory: directory.as_deref(),
             stdio: self.streams,
             keep: &self.pipes,
             close_others: true,
@@ -153,6 +155,11 @@ impl TaskLaunch<'_> {
     pub(super) fn watched_memory_mb(&self) -> Option<u64> {
         let memory_mb = self.task.memory_mb;
         (self.options.watch_memory && memory_mb > 0).then_some(memory_mb)
+    }
+
+    /// The working directory of the task, if it is not that of the run.
+    fn directory(&self) -> Option<&[u8]> {
+        self.task.place.as_ref().map(|place| place.directory.as_slice())
     }
 
     /// Memory limit in bytes.

@@ -242,6 +242,7 @@ mod tests {
             packed: None,
             failure_messages: Vec::new(),
             success_messages: Vec::new(),
+            place: None,
         }))
     }
 

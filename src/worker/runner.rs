@@ -1,9 +1,10 @@
 //! Runs the tasks of one worker.
 
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -255,6 +256,10 @@ fn open_own(
     rank: Rank,
     pack: &mut Option<Pack>,
 ) -> Result<TaskFiles, AttemptError> {
+    if let Some(place) = &task.place {
+        let dag = Path::new(OsStr::from_bytes(&place.dag));
+        return Ok(stdio::open_task(dag, &task.name)?);
+    }
     if task.packed.is_none() {
         return Ok(stdio::open_task(&options.dag, &task.name)?);
     }

@@ -8,6 +8,7 @@ mod output;
 mod packed;
 mod resuming;
 mod stopping;
+mod subworkflows;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -101,6 +101,24 @@ pub struct Task<'a> {
     pub success_messages: &'a [Vec<u8>],
 }
 
+impl Default for Dag {
+    /// A DAG without tasks.
+    fn default() -> Self {
+        Self {
+            text: Vec::new(),
+            entries: Vec::new(),
+            options: vec![Options::default()],
+            category_limits: Vec::new(),
+            max_jobs: None,
+            names: NameIndex::default(),
+            first_child: vec![0],
+            children: Vec::new(),
+            parent_counts: Vec::new(),
+            subdags: Vec::new(),
+        }
+    }
+}
+
 impl Dag {
     /// Number of tasks.
     #[must_use]

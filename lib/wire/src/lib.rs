@@ -94,6 +94,8 @@ pub struct Request<'a> {
     pub variables: &'a [&'a [u8]],
     /// CPUs to run on; empty means those of the server.
     pub cpus: &'a [u32],
+    /// Working directory, as from that in which the server was started; empty means this one.
+    pub directory: &'a [u8],
 }
 
 impl Request<'_> {
@@ -113,6 +115,8 @@ impl Request<'_> {
         for cpu in self.cpus {
             message.extend_from_slice(&cpu.to_le_bytes());
         }
+        put(&mut message, self.directory.len());
+        message.extend_from_slice(self.directory);
         let length = u32::try_from(message.len() - 4).unwrap_or(u32::MAX);
         message[..4].copy_from_slice(&length.to_le_bytes());
         message
@@ -179,6 +183,8 @@ pub struct Received<'a> {
     pub variables: Vec<&'a [u8]>,
     /// As [`Request::cpus`].
     pub cpus: Vec<u32>,
+    /// As [`Request::directory`].
+    pub directory: &'a [u8],
     /// Standard input, output and error; `None` means those of the request before.
     pub streams: Option<[OwnedFd; 3]>,
     /// Descriptors of the pipes. The job inherits them as 3, 4, … in this order.
@@ -308,6 +314,11 @@ impl<'a> Reader<'a> {
         Some(texts)
     }
 
+    fn text(&mut self) -> Option<&'a [u8]> {
+        let length = self.number()? as usize;
+        self.bytes(length)
+    }
+
     fn request(mut self) -> Option<Received<'a>> {
         let received = Received {
             ticket: Ticket::from_bytes(self.bytes(TICKET_BYTES)?)?,
@@ -316,6 +327,7 @@ impl<'a> Reader<'a> {
             cpus: (0..self.number()?)
                 .map(|_| self.number())
                 .collect::<Option<_>>()?,
+            directory: self.text()?,
             ..Received::default()
         };
         self.0.is_empty().then_some(received)
@@ -446,7 +458,7 @@ mod tests {
             let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
             let variables: Vec<&[u8]> = variables.iter().map(Vec::as_slice).collect();
             let ticket = Ticket { number, token };
-            let request = Request { ticket, words: &words, variables: &variables, cpus: &cpus };
+            let request = Request { ticket, words: &words, variables: &variables, cpus: &cpus, directory: b"some/where" };
             let mut buffer = Vec::new();
             let received = transmit(request, &[null.as_raw_fd(); 4], &mut buffer).unwrap().unwrap();
             prop_assert!(received.words.iter().map(|word| word.as_bytes()).eq(words));
@@ -479,6 +491,7 @@ mod tests {
             words: &words,
             variables: &[],
             cpus: &[],
+            directory: &[],
         };
         let mut buffer = Vec::new();
         let received = transmit(request, &[write.as_raw_fd(); 3], &mut buffer)
@@ -501,6 +514,7 @@ mod tests {
             words: &words,
             variables: &[],
             cpus: &[],
+            directory: &[],
         };
         let mut buffer = Vec::new();
         let received = transmit(request, &[], &mut buffer).unwrap().unwrap();

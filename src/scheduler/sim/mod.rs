@@ -14,11 +14,11 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pmc_dag::Dag;
 use pmc_dag::rescue::DoneSet;
+use pmc_dag::{Dag, TaskId};
 
-use crate::protocol::{MemoryUse, Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
-use crate::scheduler::{Event, Master, MasterConfig, MasterError, Workers};
+use crate::protocol::{MemoryUse, Outcome, Place, Rank, Registration, SubmitId, TaskResult, ToWorker};
+use crate::scheduler::{Event, Joining, Master, MasterConfig, MasterError, SegmentId, Summary, Workers};
 
 use rustc_hash::FxHashMap;
 use testutils::Random;
@@ -43,6 +43,8 @@ struct Plan {
     drain_after: Option<u64>,
     /// Prefill is enabled.
     prefill: bool,
+    /// Tasks may be DAGs, which join at random moments.
+    subdags: bool,
     /// Check the whole state after each step.
     thorough: bool,
 }
@@ -177,6 +179,21 @@ struct Run<'a> {
     results: u64,
     drained: bool,
     setups: u64,
+    /// The task that each segment is.
+    parents: Vec<TaskId>,
+    /// Sums of the figures of segments that have ended.
+    ended: Summary,
+}
+
+/// Commands that make DAGs, at a time.
+const MAX_PLANS: u32 = 3;
+
+/// Adds figures.
+fn add(sum: &mut Summary, summary: &Summary) {
+    sum.submitted += summary.submitted;
+    sum.succeeded += summary.succeeded;
+    sum.failed += summary.failed;
+    sum.evicted += summary.evicted;
 }
 
 /// Runs a plan to its end.
@@ -188,7 +205,9 @@ fn run(plan: Plan, random: &mut Random) -> Result<Master, String> {
     };
     let model = Model::new(&plan);
     let mut master = Master::new(plan.dag.clone(), plan.done.clone(), workers, plan.config);
-    master = master.with_more_memory(plan.more_memory);
+    master = master
+        .with_more_memory(plan.more_memory)
+        .with_max_plans(MAX_PLANS);
     if plan.prefill {
         master = master.with_prefill();
     }
@@ -202,6 +221,8 @@ fn run(plan: Plan, random: &mut Random) -> Result<Master, String> {
         results: 0,
         drained: false,
         setups: 0,
+        parents: Vec::new(),
+        ended: Summary::default(),
     };
     run.begin(&plan).map_err(|error| error.to_string())?;
     loop {
@@ -254,8 +275,68 @@ impl Run<'_> {
         self.model.mistake.take().map_or(Ok(()), Err)
     }
 
+    /// Lets DAGs join and end. `at_once`: nothing else can happen. Returns whether any has.
+    fn nest(&mut self, plan: &Plan, at_once: bool) -> Result<bool, MasterError> {
+        let mut has_changed = false;
+        for task in std::mem::take(&mut self.model.nested) {
+            if !at_once && self.random.one_in(2) {
+                self.model.nested.push(task);
+                continue;
+            }
+            has_changed = true;
+            let depth = self.model.depth(task) + 1;
+            if self.random.one_in(6) {
+                let event = Event::SubdagEnded(task, Outcome::new(256, Duration::ZERO));
+                self.master.handle(event, &mut self.model)?;
+                continue;
+            }
+            let tasks = self.random.pick(&[0, 1, 5, 20]);
+            let categories = self.random.pick(&[0, 2]);
+            let kinds = RandomDag {
+                name: format!("s{}-", self.parents.len()),
+                has_limit: self.random.one_in(2),
+                subdags: plan.subdags && depth < 3,
+            };
+            let dag = Arc::new(random_dag(self.random, tasks, &REQUESTS, categories, &kinds));
+            let mut done = DoneSet::new();
+            for task in dag.ids().filter(|_| self.random.one_in(4)) {
+                done.insert(task);
+            }
+            self.model.grow(&dag, &done, depth);
+            self.parents.push(task);
+            let place = Place {
+                dag: Vec::new(),
+                directory: Vec::new(),
+            };
+            let joining = Joining { dag, done, place };
+            let grown = self.master.grow(joining);
+            assert_eq!(grown.map(SegmentId::index), Ok(self.parents.len() - 1));
+        }
+        loop {
+            let ended = self.master.take_ended();
+            if ended.is_empty() {
+                return Ok(has_changed);
+            }
+            has_changed = true;
+            for id in ended {
+                let summary = self.master.segment_summary(id);
+                add(&mut self.ended, &summary);
+                self.master.close_segment(id);
+                let status = if summary.success { 0 } else { 256 };
+                let event =
+                    Event::SubdagEnded(self.parents[id.index()], Outcome::new(status, Duration::ZERO));
+                self.master.handle(event, &mut self.model)?;
+            }
+        }
+    }
+
     /// Lets one thing happen. Returns false if nothing else happens before the scheduler acts.
     fn step(&mut self, plan: &Plan, is_first: bool) -> Result<bool, String> {
+        let waits = self.at.next().is_none();
+        let has_changed = self.nest(plan, waits).map_err(|error| error.to_string())?;
+        if waits && has_changed {
+            return Ok(false);
+        }
         let (master, model) = (&mut self.master, &mut self.model);
         if plan.dynamic && self.random.one_in(4) {
             let time = (self.now, &mut *self.random);
@@ -301,8 +382,11 @@ impl Run<'_> {
     fn check_end(mut self) -> Result<Master, String> {
         self.master.sanity_check()?;
         self.model.check_end(self.drained);
-        let (summary, model) = (self.master.summary(), &self.model);
-        let results = self.results + model.crashed;
+        let (mut summary, model) = (self.ended, &self.model);
+        self.master
+            .parts()
+            .for_each(|(_, _, part)| add(&mut summary, part));
+        let results = self.results + model.crashed + model.nested_ends - model.prepared;
         let expected = (model.workers(), model.started, results, model.evicted);
         let ended = summary.succeeded + summary.failed;
         if (self.setups, summary.submitted, ended, summary.evicted) != expected {
@@ -315,16 +399,43 @@ impl Run<'_> {
     }
 }
 
+/// Properties of a random DAG.
+#[derive(Default)]
+struct RandomDag {
+    /// Beginning of the names of its tasks.
+    name: String,
+    /// The number of its running tasks is limited.
+    has_limit: bool,
+    /// Some tasks are DAGs.
+    subdags: bool,
+}
+
 /// Creates a DAG as text, so that the reader is part of the test.
-fn random_dag(random: &mut Random, tasks: u64, requests: &[&str], categories: u64) -> Dag {
+fn random_dag(
+    random: &mut Random,
+    tasks: u64,
+    requests: &[&str],
+    categories: u64,
+    RandomDag {
+        name,
+        has_limit,
+        subdags,
+    }: &RandomDag,
+) -> Dag {
     let priorities = random.pick(&[1, 3, 1000]);
     let mut text = String::new();
     for task in 0..tasks {
-        let _ = write!(
-            text,
-            "TASK t{task} {} ",
-            requests[random.below(requests.len() as u64) as usize]
-        );
+        let request = requests[random.below(requests.len() as u64) as usize];
+        let is_subdag = *subdags && random.one_in(6);
+        if is_subdag {
+            let _ = writeln!(text, "SUBDAG EXTERNAL {name}t{task} x.dag");
+            if random.one_in(3) {
+                continue;
+            }
+            let _ = write!(text, "SCRIPT PRE {name}t{task} {request} ");
+        } else {
+            let _ = write!(text, "TASK {name}t{task} {request} ");
+        }
         if random.one_in(2) {
             let _ = write!(
                 text,
@@ -335,7 +446,7 @@ fn random_dag(random: &mut Random, tasks: u64, requests: &[&str], categories: u6
         if random.one_in(8) {
             let _ = write!(text, "-t {} ", random.below(4));
         }
-        if categories > 0 && random.one_in(2) {
+        if categories > 0 && !is_subdag && random.one_in(2) {
             let _ = write!(text, "--category c{} ", random.below(categories));
         }
         text.push_str("/bin/true\n");
@@ -343,11 +454,14 @@ fn random_dag(random: &mut Random, tasks: u64, requests: &[&str], categories: u6
     for category in 0..categories {
         let _ = writeln!(text, "MAXJOBS c{category} {}", 1 + random.below(4));
     }
+    if *has_limit {
+        let _ = writeln!(text, "MAXJOBS * {}", 1 + random.below(4));
+    }
     // Edges go from lower to higher numbers, so there is no cycle. Some are duplicates.
     for child in 1..tasks {
         for _ in 0..random.below(4) {
             let parent = child - 1 - random.below(child.min(20));
-            let _ = writeln!(text, "EDGE t{parent} t{child}");
+            let _ = writeln!(text, "EDGE {name}t{parent} {name}t{child}");
         }
     }
     Dag::parse(text.into_bytes()).unwrap()
@@ -390,7 +504,12 @@ fn random_plan(random: &mut Random) -> Plan {
     let requests = &REQUESTS[first..first + 1 + random.below((REQUESTS.len() - first) as u64) as usize];
     let tasks = random.pick(&[0, 1, 10, 60, 200]);
     let categories = random.pick(&[0, 0, 1, 3]);
-    let dag = Arc::new(random_dag(random, tasks, requests, categories));
+    let subdags = random.one_in(2);
+    let kinds = RandomDag {
+        subdags,
+        ..RandomDag::default()
+    };
+    let dag = Arc::new(random_dag(random, tasks, requests, categories, &kinds));
     let mut done = DoneSet::new();
     if random.one_in(3) {
         for task in dag.ids().filter(|_| random.one_in(4)) {
@@ -418,6 +537,7 @@ fn random_plan(random: &mut Random) -> Plan {
         one_in_fails: random.pick(&[0, 3, 10]),
         drain_after: random.one_in(5).then(|| random.below(50)),
         prefill: random.one_in(2),
+        subdags,
         thorough: true,
     }
 }
@@ -461,7 +581,13 @@ fn thousands_of_workers_run_a_large_workflow() {
     let mut random = Random(42);
     let requests = ["", "-m 1000", "-m 4000 -c 2", "-c 4", "-m 30000"];
     let plan = Plan {
-        dag: Arc::new(random_dag(&mut random, 100_000, &requests, 0)),
+        dag: Arc::new(random_dag(
+            &mut random,
+            100_000,
+            &requests,
+            0,
+            &RandomDag::default(),
+        )),
         done: DoneSet::new(),
         dynamic: false,
         workers: (0..5_000)
@@ -483,6 +609,7 @@ fn thousands_of_workers_run_a_large_workflow() {
         one_in_fails: 50,
         drain_after: None,
         prefill: true,
+        subdags: false,
         thorough: false,
     };
     let master = run(plan, &mut random).unwrap();

@@ -2,12 +2,12 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
 
+use pmc_dag::rescue::DoneSet;
 use pmc_dag::{CategoryId, Dag, Request, TaskId};
 
-use super::Plan;
 use super::machines::{ModelHost, ModelWorker};
+use super::{MAX_PLANS, Plan};
 use crate::protocol::{Outcome, Rank, SubmitId, ToWorker};
 use crate::scheduler::{MasterConfig, Outbox, Record};
 
@@ -22,9 +22,28 @@ pub(super) enum State {
     /// Sent to a worker that runs another task.
     Prefilled(SubmitId, Rank),
     Running(SubmitId, Rank),
+    /// The command that makes its DAG has succeeded.
+    Prepared(SubmitId),
+    /// Its DAG has joined, or will.
+    Nested(SubmitId),
     Done,
     Failed,
 }
+
+/// What the model knows of a task.
+struct Fact {
+    request: Request,
+    category: Option<CategoryId>,
+    priority: i64,
+    children: Vec<TaskId>,
+    /// `None` if the task is no sub-workflow; else whether a command makes its DAG.
+    subdag: Option<bool>,
+    /// Number of sub-workflows around it.
+    depth: u32,
+}
+
+/// The category of commands that make DAGs.
+const PLANS: CategoryId = CategoryId(0);
 
 /// Tasks with the same kind are interchangeable, except for their order.
 type Kind = (Request, Option<CategoryId>);
@@ -33,7 +52,17 @@ type Kind = (Request, Option<CategoryId>);
 type Queued = BTreeSet<(Reverse<i64>, SubmitId)>;
 
 pub(super) struct Model {
-    dag: Arc<Dag>,
+    /// By task, of all DAGs.
+    facts: Vec<Fact>,
+    by_name: BTreeMap<Vec<u8>, TaskId>,
+    /// Limit of each category, and the category around it.
+    limits: Vec<(u32, Option<CategoryId>)>,
+    /// Nested tasks whose DAGs have not joined.
+    pub(super) nested: Vec<TaskId>,
+    /// Commands that have made DAGs.
+    pub(super) prepared: u64,
+    /// Nested tasks that have ended.
+    pub(super) nested_ends: u64,
     config: MasterConfig,
     pub(super) hosts: BTreeMap<String, ModelHost>,
     pub(super) workers: BTreeMap<Rank, ModelWorker>,
@@ -68,15 +97,12 @@ pub(super) struct Model {
 
 impl Model {
     pub(super) fn new(plan: &Plan) -> Self {
-        let dag = plan.dag.clone();
-        let mut parents_left: Vec<u32> = dag.ids().map(|task| dag.parent_count(task)).collect();
-        let mut states = vec![State::Waiting; dag.len()];
-        for task in plan.done.ids() {
-            states[task.index()] = State::Done;
-            for child in dag.children(task) {
-                parents_left[child.index()] -= 1;
-            }
-        }
+        let mut this = Self::empty(plan);
+        this.grow(&plan.dag, &plan.done, 0);
+        this
+    }
+
+    fn empty(plan: &Plan) -> Self {
         Self {
             config: plan.config,
             hosts: BTreeMap::new(),
@@ -84,14 +110,17 @@ impl Model {
             evictions: BTreeMap::new(),
             evicted: 0,
             crashed: 0,
-            states,
-            parents_left,
-            attempts_left: dag
-                .ids()
-                .map(|t| dag.tries(t).unwrap_or(plan.config.max_attempts).max(1))
-                .collect(),
+            facts: Vec::new(),
+            by_name: BTreeMap::new(),
+            limits: vec![(MAX_PLANS, None)],
+            nested: Vec::new(),
+            prepared: 0,
+            nested_ends: 0,
+            states: Vec::new(),
+            parents_left: Vec::new(),
+            attempts_left: Vec::new(),
             queued: BTreeMap::new(),
-            in_category: vec![0; dag.category_limits().len()],
+            in_category: vec![0],
             submits: 0,
             started: 0,
             starting: false,
@@ -104,8 +133,70 @@ impl Model {
             sent: Vec::new(),
             thorough: plan.thorough,
             mistake: None,
-            dag,
         }
+    }
+
+    /// Adds a DAG. `depth` is the number of sub-workflows around its tasks.
+    pub(super) fn grow(&mut self, dag: &Dag, done: &DoneSet, depth: u32) {
+        let base = self.facts.len() as u32;
+        let whole = dag.max_jobs().filter(|_| depth > 0);
+        let whole = whole.map(|limit| self.add_category(limit, None));
+        let first = self.limits.len() as u32;
+        for limit in dag.category_limits() {
+            self.add_category(*limit, whole);
+        }
+        for task in dag.ids() {
+            let subdag = dag.subdag(task).map(|subdag| subdag.is_prepared);
+            let category = dag.category(task).map(|id| CategoryId(id.0 + first)).or(whole);
+            let children = dag.children(task).iter().map(|child| TaskId(child.0 + base));
+            self.facts.push(Fact {
+                request: dag.request(task),
+                category: if subdag == Some(true) {
+                    Some(PLANS)
+                } else {
+                    category
+                },
+                priority: dag.priority(task),
+                children: children.collect(),
+                subdag,
+                depth,
+            });
+            self.by_name
+                .insert(dag.name(task).to_vec(), TaskId(task.0 + base));
+            self.states.push(State::Waiting);
+            self.parents_left.push(dag.parent_count(task));
+            let attempts = dag.tries(task).unwrap_or(self.config.max_attempts).max(1);
+            self.attempts_left.push(attempts);
+        }
+        for task in done.ids() {
+            let task = TaskId(task.0 + base);
+            self.states[task.index()] = State::Done;
+            for child in &self.facts[task.index()].children {
+                self.parents_left[child.index()] -= 1;
+            }
+        }
+    }
+
+    fn add_category(&mut self, limit: u32, around: Option<CategoryId>) -> CategoryId {
+        self.limits.push((limit, around));
+        self.in_category.push(0);
+        CategoryId(self.limits.len() as u32 - 1)
+    }
+
+    fn tasks(&self) -> impl Iterator<Item = TaskId> + use<> {
+        (0..self.facts.len() as u32).map(TaskId)
+    }
+
+    fn fact(&self, task: TaskId) -> &Fact {
+        &self.facts[task.index()]
+    }
+
+    fn priority(&self, task: TaskId) -> i64 {
+        self.fact(task).priority
+    }
+
+    pub(super) fn depth(&self, task: TaskId) -> u32 {
+        self.fact(task).depth
     }
 
     /// Number of workers that have ever registered.
@@ -124,7 +215,9 @@ impl Model {
     pub(super) fn ready(&self) -> Vec<TaskId> {
         let waits = |task: &TaskId| self.states[task.index()] == State::Waiting;
         let ready = |task: &TaskId| self.parents_left[task.index()] == 0;
-        self.dag.ids().filter(|task| waits(task) && ready(task)).collect()
+        let is_task = |task: &TaskId| self.fact(*task).subdag.is_none();
+        let tasks = self.tasks().filter(is_task);
+        tasks.filter(|task| waits(task) && ready(task)).collect()
     }
 
     pub(super) fn state(&self, task: TaskId) -> State {
@@ -145,16 +238,19 @@ impl Model {
     }
 
     fn count_in_category(&mut self, task: TaskId, change: i32) {
-        if let Some(category) = self.dag.category(task) {
-            let count = &mut self.in_category[category.index()];
-            *count = count.saturating_add_signed(change);
+        if let Some(category) = self.fact(task).category {
+            let around = self.limits[category.index()].1;
+            for category in [category].into_iter().chain(around) {
+                let count = &mut self.in_category[category.index()];
+                *count = count.saturating_add_signed(change);
+            }
         }
     }
 
     fn adopt(&mut self, task: TaskId, submit: SubmitId) {
         let state = self.states[task.index()];
         if let State::Queued(queued) = state {
-            let key = (Reverse(self.dag.priority(task)), queued);
+            let key = (Reverse(self.priority(task)), queued);
             let kind = self.kind(task);
             self.queued.entry(kind).or_default().remove(&key);
         }
@@ -168,18 +264,18 @@ impl Model {
     }
 
     fn request(&self, task: TaskId) -> Request {
-        let request = self.dag.request(task);
+        let request = self.fact(task).request;
         let memory_mb = self.raised.get(&task).copied().unwrap_or(request.memory_mb);
         Request { memory_mb, ..request }
     }
 
     fn kind(&self, task: TaskId) -> Kind {
-        (self.request(task), self.dag.category(task))
+        (self.request(task), self.fact(task).category)
     }
 
     fn has_room(&self, category: Option<CategoryId>) -> bool {
-        let room = |id: CategoryId| self.in_category[id.index()] < self.dag.category_limits()[id.index()];
-        category.is_none_or(room)
+        let room = |id: CategoryId| self.in_category[id.index()] < self.limits[id.index()].0;
+        category.is_none_or(|id| room(id) && self.limits[id.index()].1.is_none_or(room))
     }
 
     fn may_start(&self, (request, category): Kind) -> bool {
@@ -213,11 +309,8 @@ impl Model {
             format!("{task:?} queued although the run is stopped")
         });
         self.states[task.index()] = State::Queued(submit);
-        let kind = self.kind(task);
-        self.queued
-            .entry(kind)
-            .or_default()
-            .insert((Reverse(self.dag.priority(task)), submit));
+        let (kind, key) = (self.kind(task), (Reverse(self.priority(task)), submit));
+        self.queued.entry(kind).or_default().insert(key);
     }
 
     fn start(&mut self, task: TaskId, submit: SubmitId, rank: Rank) {
@@ -265,7 +358,7 @@ impl Model {
 
     /// Removes a task from the queue. It must be the first of its kind.
     fn take_first(&mut self, task: TaskId, submit: SubmitId) -> (Reverse<i64>, SubmitId) {
-        let key = (Reverse(self.dag.priority(task)), submit);
+        let key = (Reverse(self.priority(task)), submit);
         let kind = self.kind(task);
         let first = self.queued.get_mut(&kind).and_then(BTreeSet::pop_first);
         self.check(first == Some(key), || {
@@ -282,7 +375,7 @@ impl Model {
         self.check(!better && !free && !self.stopped, || {
             format!("{task:?} is prefilled although another task must start first")
         });
-        let runs_alike = self.dag.clone().ids().any(|other| {
+        let runs_alike = self.tasks().any(|other| {
             matches!(self.states[other.index()], State::Running(_, at) if at == rank)
                 && self.kind(other) == self.kind(task)
         });
@@ -305,13 +398,13 @@ impl Model {
             .entry(rank)
             .or_default()
             .retain(|submit| !submits.contains(submit));
-        for task in self.dag.clone().ids() {
+        for task in self.tasks() {
             if let State::Prefilled(submit, at) = self.states[task.index()]
                 && at == rank
                 && submits.contains(&submit)
             {
                 self.states[task.index()] = State::Queued(submit);
-                let (kind, priority) = (self.kind(task), self.dag.priority(task));
+                let (kind, priority) = (self.kind(task), self.priority(task));
                 self.queued
                     .entry(kind)
                     .or_default()
@@ -340,13 +433,13 @@ impl Model {
             }
             None => self.check(false, || format!("{task:?} oversubscribes {host}")),
         }
-        if let Some(category) = self.dag.category(task) {
+        if let Some(category) = self.fact(task).category {
             let has_room = self.has_room(Some(category));
             self.check(has_room || was_adopted, || {
                 format!("{task:?} starts although {category:?} is full")
             });
-            self.in_category[category.index()] += 1;
         }
+        self.count_in_category(task, 1);
     }
 
     /// Takes the end of an attempt, and returns what it held.
@@ -368,9 +461,22 @@ impl Model {
                 .extend(self.held_gpus.remove(&submit).unwrap_or_default());
             host.numbers.extend(self.held.remove(&submit).unwrap_or_default());
         }
-        if let Some(category) = self.dag.category(task) {
-            self.in_category[category.index()] -= 1;
+        self.count_in_category(task, -1);
+    }
+
+    fn nest(&mut self, task: TaskId, submit: SubmitId) {
+        let state = self.states[task.index()];
+        if state == State::Queued(submit) && self.fact(task).subdag == Some(false) {
+            let (kind, key) = (self.kind(task), (Reverse(self.priority(task)), submit));
+            self.queued.entry(kind).or_default().remove(&key);
+            self.started += 1;
+        } else {
+            self.check(state == State::Prepared(submit), || {
+                format!("{task:?} is nested while {state:?}")
+            });
         }
+        self.states[task.index()] = State::Nested(submit);
+        self.nested.push(task);
     }
 
     fn evict(&mut self, task: TaskId, submit: SubmitId, rank: Rank) {
@@ -390,7 +496,15 @@ impl Model {
     }
 
     fn end(&mut self, task: TaskId, submit: SubmitId, rank: Rank, outcome: Outcome) {
-        self.leave_worker(task, submit, rank);
+        if rank == Rank(0) {
+            let state = self.states[task.index()];
+            self.check(state == State::Nested(submit), || {
+                format!("{task:?} ended while {state:?}")
+            });
+            self.nested_ends += 1;
+        } else {
+            self.leave_worker(task, submit, rank);
+        }
         if outcome.evictions > 0 {
             let count = self.evictions.get(&task).copied().unwrap_or(0) + 1;
             let limit = self.config.crash_limit;
@@ -402,7 +516,7 @@ impl Model {
         }
         if outcome.succeeded() {
             self.states[task.index()] = State::Done;
-            for child in self.dag.children(task) {
+            for child in &self.facts[task.index()].children {
                 self.parents_left[child.index()] -= 1;
             }
             return;
@@ -412,7 +526,7 @@ impl Model {
             self.states[task.index()] = State::Waiting;
         } else {
             self.states[task.index()] = State::Failed;
-            self.failed_tasks += 1;
+            self.failed_tasks += u32::from(self.depth(task) == 0);
             self.stopped |= self.config.max_failures > 0 && self.failed_tasks >= self.config.max_failures;
         }
     }
@@ -434,14 +548,14 @@ impl Model {
     /// Checks at the end that there is a reason for each task that has not run.
     pub(super) fn check_end(&mut self, draining: bool) {
         let stopped = self.stopped || draining;
-        for task in self.dag.clone().ids() {
+        for task in self.tasks() {
             let (state, left) = (self.states[task.index()], self.parents_left[task.index()]);
             let explained = match state {
                 State::Done | State::Failed => true,
                 State::Waiting => stopped || left > 0,
-                State::Queued(_) => stopped,
-                State::Expected => stopped,
+                State::Queued(_) | State::Expected | State::Nested(_) => stopped,
                 State::Prefilled(..) | State::Running(..) | State::Adopted(_) => false,
+                State::Prepared(_) => false,
             };
             self.check(explained, || {
                 format!("the run has ended, but {task:?} is {state:?}")
@@ -458,7 +572,7 @@ impl Outbox for Model {
             self.leave(to);
         }
         if let ToWorker::Run(assignment) = &message {
-            let task = self.dag.find(&assignment.name);
+            let task = self.by_name.get(&assignment.name).copied();
             if let Some(task) = task
                 && self.states[task.index()] == State::Queued(assignment.submit)
             {
@@ -511,6 +625,23 @@ impl Outbox for Model {
                 rank,
                 outcome,
             } => self.end(task, submit, rank, outcome),
+            Record::Prepared {
+                task,
+                submit,
+                rank,
+                outcome,
+            } => {
+                let is_prepared = self.fact(task).subdag == Some(true);
+                self.check(is_prepared, || format!("{task:?} makes no DAG"));
+                if outcome.succeeded() {
+                    self.leave_worker(task, submit, rank);
+                    self.states[task.index()] = State::Prepared(submit);
+                    self.prepared += 1;
+                } else {
+                    self.end(task, submit, rank, outcome);
+                }
+            }
+            Record::Nested(task, submit) => self.nest(task, submit),
             Record::Adopted(task, submit) => self.adopt(task, submit),
             Record::Evicted { task, submit, rank } => self.evict(task, submit, rank),
             Record::Resources {
@@ -534,7 +665,7 @@ impl Outbox for Model {
                 self.raised.insert(task, memory_mb);
             }
             Record::Fragmented(task, _) => {
-                let cpus = self.dag.cpus(task);
+                let cpus = self.fact(task).request.cpus;
                 self.check(cpus > 1, || format!("{task:?} with {cpus} CPUs needs no block"));
             }
         }

@@ -1,8 +1,11 @@
 //! Receives tasks from an executor and runs them.
 
 use std::borrow::Cow;
+use std::ffi::OsStr;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use nix::errno::Errno;
@@ -72,6 +75,8 @@ fn serve(inherited: Inherited, mut signals: ProcessSignals) -> io::Result<()> {
         lifeline,
         cache: InvocationCache::with_captures(),
         streams: None,
+        home: current_directory(),
+        away: None,
     };
     server.cache.prepare();
     let mut buffer = Vec::new();
@@ -96,6 +101,10 @@ struct Server {
     builtins: ToolBuiltins,
     /// Standard input, output and error of the last task.
     streams: Option<[OwnedFd; 3]>,
+    /// Where the server was started.
+    home: PathBuf,
+    /// Where it is now, if it is elsewhere.
+    away: Option<PathBuf>,
 }
 
 impl Server {
@@ -114,6 +123,21 @@ impl Server {
             };
         };
         let stderr = stderr.as_fd();
+        if let Err(error) = move_to(&self.home, &mut self.away, request.directory) {
+            let directory = Path::new(OsStr::from_bytes(request.directory));
+            cli::notice(
+                stderr,
+                &format!(
+                    "ERROR: cannot change to the directory {}: {error}",
+                    directory.display()
+                ),
+            );
+            return Reply {
+                code: exit::FAILURE,
+                last: false,
+                peak_kib: 0,
+            };
+        }
         let context = Context {
             start,
             environment: self.environment(&request),
@@ -234,4 +258,14 @@ fn has_children() -> bool {
             Err(_) => return true,
         }
     }
+}
+
+/// Changes to the directory of a task; an empty one is that where the server was started.
+fn move_to(home: &Path, away: &mut Option<PathBuf>, directory: &[u8]) -> io::Result<()> {
+    let wanted = (!directory.is_empty()).then(|| home.join(OsStr::from_bytes(directory)));
+    if *away != wanted {
+        std::env::set_current_dir(wanted.as_deref().unwrap_or(home))?;
+        *away = wanted;
+    }
+    Ok(())
 }

@@ -1,0 +1,60 @@
+//! What each DAG of a run has for itself: files, figures, lock. The first one is that of the run; others are
+//! sub-workflows that have joined it.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use pmc_dag::{Dag, TaskId};
+
+use super::numbers::AttemptNumbers;
+use super::report::Failure;
+use super::{MemoryExcess, RunError};
+use crate::durability::forwarding::Forwarding;
+use crate::durability::lock::DagLock;
+use crate::logs::Logs;
+
+/// A DAG of a run.
+pub(super) struct DagRun {
+    pub(super) dag: Arc<Dag>,
+    pub(super) logs: Logs,
+    pub(super) forwarding: Forwarding,
+    /// Length of the rescue file that is known to be noted for a sync.
+    pub(super) synced_rescue_len: u64,
+    /// Set if the output of attempts goes into packs.
+    pub(super) numbers: Option<AttemptNumbers>,
+    /// Tasks whose latest attempt failed.
+    pub(super) failed: BTreeMap<TaskId, Failure>,
+    pub(super) memory_excess: MemoryExcess,
+    /// Memory of tasks that request more than in the DAG, in MB.
+    pub(super) raised: BTreeMap<TaskId, u64>,
+    /// Names of the sub-workflows around its tasks, each with a slash; for messages.
+    pub(super) label: String,
+    pub(super) lock: Option<DagLock>,
+}
+
+impl DagRun {
+    /// Returns the name of a task for messages.
+    pub(super) fn name(&self, task: TaskId) -> Cow<'_, str> {
+        name_of(&self.label, &self.dag, task)
+    }
+
+    /// Writes what is pending, and ends the journal. `syncs`: to the disk, not only to the system.
+    pub(super) fn settle(&mut self, syncs: bool) -> Result<(), RunError> {
+        if syncs {
+            self.forwarding.sync_targets()?;
+            self.logs.sync_rescue()?;
+        }
+        Ok(self.forwarding.end_journal()?)
+    }
+}
+
+/// Returns the name of a task with the label of its DAG.
+pub(super) fn name_of<'d>(label: &str, dag: &'d Dag, task: TaskId) -> Cow<'d, str> {
+    let name = String::from_utf8_lossy(dag.name(task));
+    if label.is_empty() {
+        name
+    } else {
+        Cow::Owned(format!("{label}{name}"))
+    }
+}

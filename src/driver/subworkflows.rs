@@ -1,0 +1,529 @@
+//! Sub-workflows: tasks that are DAGs, which join the run.
+//!
+//! When the command that makes the DAG of a sub-workflow has succeeded, the driver has the files of that DAG opened
+//! and read (`loader`), as for a run of its own: lock, rescue file, logs. Then its tasks join the scheduler.
+//! When nothing of it is left, the files are closed, and the task that it is ends. Whatever is wrong with the DAG
+//! fails this attempt of the task, never the run. Another attempt goes on where the rescue file ends.
+
+mod loader;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::OsStr;
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pmc_dag::TaskId;
+use signal_hook::consts::SIGKILL;
+
+use self::loader::{Loaded, Loader, Order};
+use super::dag_run::DagRun;
+use super::{Driver, RunError};
+use crate::options::{Options, Stdio, folder, is_device, with_suffix};
+use crate::protocol::{EXECUTOR_FAILURE, Outcome, Place, Rank, RunningAttempt, SubmitId, ToWorker};
+use crate::scheduler::{Event, JoinError, Joining, Outbox as _, Record, SegmentId, Summary};
+use crate::transport::MasterTransport;
+use crate::worker;
+
+/// Maximum number of sub-workflows around a task.
+const MAX_DEPTH: u32 = 32;
+
+/// Files of a sub-workflow that are open while it runs, at most: lock, rescue file twice, journal, logs, and
+/// targets of forwarded data.
+const OPEN_FILES: u64 = 16;
+
+/// A DAG that has joined.
+pub(super) struct Joined {
+    pub(super) run: DagRun,
+    /// Path of the rescue file, and the file, for the thread that syncs it.
+    pub(super) rescue: (PathBuf, Arc<File>),
+    /// It has lines that are not written.
+    pub(super) is_dirty: bool,
+    /// The task that it is.
+    parent: TaskId,
+    submit: SubmitId,
+    dag: PathBuf,
+    /// Number of sub-workflows around its tasks.
+    depth: u32,
+    since: Instant,
+}
+
+/// What the loop knows of sub-workflows that do not run yet, or any more.
+pub(super) struct Subworkflows {
+    loader: Option<Loader>,
+    /// Those that wait for files, or for attempts of an earlier master to end.
+    waiting: VecDeque<Order>,
+    /// Number of those that are read or run, by depth.
+    open: BTreeMap<u32, u64>,
+    /// Their DAG files, without links, each with the name of its task.
+    files: BTreeMap<PathBuf, String>,
+    /// DAG files that were opened before in this run.
+    seen: BTreeMap<PathBuf, ()>,
+    /// How many there may be at a time.
+    max_open: u64,
+    /// Attempts of an earlier master that were killed, each with its DAG file.
+    killed: BTreeMap<(Rank, SubmitId), Vec<u8>>,
+}
+
+/// Why an attempt of a sub-workflow fails.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Refusal {
+    #[error("its DAG file {0} is that of a workflow around it: it would never end")]
+    Cycle(String),
+    #[error("it is inside of {MAX_DEPTH} others, which is the most")]
+    TooDeep,
+    #[error("its DAG file {dag} already runs as {task}")]
+    Runs { dag: String, task: String },
+    #[error("{0}")]
+    Open(RunError),
+    #[error("its DAG {dag} cannot join the run: {source}")]
+    Join { dag: String, source: JoinError },
+    #[error("no host has what task {task} of its DAG {dag} requests")]
+    NoHost { task: String, dag: String },
+    #[error("its DAG {0} has tasks with --abort-on, which would end the whole run: take it out")]
+    AbortOn(String),
+    #[error("output of its DAG {0} is in packs: run this DAG by itself until it is done")]
+    Packed(String),
+}
+
+impl Subworkflows {
+    /// `spare_files`: open files that the system allows beside those of the run.
+    pub(super) fn new(spare_files: u64) -> Self {
+        Self {
+            loader: None,
+            waiting: VecDeque::new(),
+            open: BTreeMap::new(),
+            files: BTreeMap::new(),
+            seen: BTreeMap::new(),
+            max_open: spare_files / OPEN_FILES,
+            killed: BTreeMap::new(),
+        }
+    }
+
+    /// True if another one of this depth may be opened. Each depth has its share, half of what those above have
+    /// left, and at least one: so a sub-workflow never waits for one that waits for it.
+    fn has_room(&self, depth: u32) -> bool {
+        let share = self.max_open.checked_shr(depth).unwrap_or(0).max(1);
+        self.open.get(&depth).is_none_or(|open| *open < share)
+    }
+
+    /// Takes the next one that may be opened.
+    fn next(&mut self) -> Option<Order> {
+        let is_free = |order: &Order| {
+            let dag = order.options.dag.as_os_str().as_bytes();
+            self.has_room(order.depth) && !self.killed.values().any(|killed| killed == dag)
+        };
+        let at = self.waiting.iter().position(is_free)?;
+        self.waiting.remove(at)
+    }
+
+    fn forget(&mut self, dag: &Path, depth: u32) {
+        self.files.remove(dag);
+        if let Some(open) = self.open.get_mut(&depth) {
+            *open = open.saturating_sub(1);
+        }
+    }
+
+    /// Notes that an attempt of an earlier master has ended, or its worker.
+    pub(super) fn note_end(&mut self, from: Rank, submit: Option<SubmitId>) {
+        self.killed
+            .retain(|(rank, attempt), _| *rank != from || submit.is_some_and(|submit| submit != *attempt));
+    }
+}
+
+/// Where a sub-workflow is, by the line of its task and the DAG file with this line.
+pub(super) fn place_of(around: &Path, subdag: pmc_dag::Subdag<'_>) -> (PathBuf, PathBuf) {
+    let beside = |path: &[u8]| {
+        let path = Path::new(OsStr::from_bytes(path));
+        match around.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder.join(path),
+            _ => path.to_owned(),
+        }
+    };
+    let dag = beside(subdag.dag);
+    let directory = subdag.directory.map_or_else(|| folder(&dag).to_owned(), beside);
+    (dag, directory)
+}
+
+/// Options for a sub-workflow: those of the run, with its own files.
+fn options_for(options: &Options, dag: &Path, skips_rescue: bool) -> Options {
+    let rescue = if is_device(&options.rescue) {
+        options.rescue.clone()
+    } else {
+        with_suffix(dag, ".rescue")
+    };
+    let with = |wanted: &Option<PathBuf>, path: PathBuf| wanted.is_some().then_some(path);
+    Options {
+        dag: dag.to_owned(),
+        rescue,
+        skip_rescue: skips_rescue,
+        dagman_log: with(&options.dagman_log, with_suffix(dag, ".dagman.out")),
+        jobstate_log: with(&options.jobstate_log, folder(dag).join("jobstate.log")),
+        resource_log: with(&options.resource_log, with_suffix(dag, ".resource")),
+        stampede: None,
+        stdio: match &options.stdio {
+            Stdio::PerTask | Stdio::Packed => Stdio::PerTask,
+            merged @ Stdio::Merged { .. } => merged.clone(),
+        },
+        console: false,
+        ..options.clone()
+    }
+}
+
+impl<T: MasterTransport> Driver<'_, T> {
+    /// Opens, begins and ends sub-workflows as far as it is their time. Returns whether anything has changed that
+    /// the scheduler must know.
+    pub(super) fn advance_subworkflows(&mut self) -> Result<bool, RunError> {
+        let mut has_changed = false;
+        loop {
+            for (task, submit) in std::mem::take(&mut self.out.nested) {
+                has_changed |= self.order(task, submit)?;
+            }
+            while let Some(order) = self.subworkflows.next() {
+                has_changed |= self.load(order)?;
+            }
+            let loaded = self.subworkflows.loader.as_ref().and_then(Loader::take);
+            if let Some((order, loaded)) = loaded {
+                self.take_loaded(order, loaded)?;
+                has_changed = true;
+                continue;
+            }
+            let ended = self.master.take_ended();
+            if ended.is_empty() {
+                return Ok(has_changed);
+            }
+            has_changed = true;
+            for segment in ended {
+                self.end_joined(segment)?;
+            }
+        }
+    }
+
+    /// Asks for the DAG of a sub-workflow. Returns whether its attempt has ended.
+    fn order(&mut self, task: TaskId, submit: SubmitId) -> Result<bool, RunError> {
+        let (segment, local) = self.out.locate(task);
+        let depth = self.depth(segment) + 1;
+        let around = self.dag_file(segment);
+        let Some(run) = self.out.dag_run(segment) else {
+            return Ok(false);
+        };
+        let Some(subdag) = run.dag.subdag(local) else {
+            return Ok(false);
+        };
+        let (dag, directory) = place_of(&around, subdag);
+        let label = format!("{}/", run.name(local));
+        let skips_rescue = self.options.skip_rescue && !self.subworkflows.seen.contains_key(&dag);
+        let order = Order {
+            task,
+            submit,
+            directory,
+            depth,
+            label,
+            options: options_for(self.options, &dag, skips_rescue),
+        };
+        if depth > MAX_DEPTH {
+            self.refuse(&order, &Refusal::TooDeep)?;
+            return Ok(true);
+        }
+        self.subworkflows.waiting.push_back(order);
+        Ok(false)
+    }
+
+    fn depth(&self, segment: Option<usize>) -> u32 {
+        let joined = segment.and_then(|at| self.out.joined[at].as_ref());
+        joined.map_or(0, |joined| joined.depth)
+    }
+
+    fn dag_file(&self, segment: Option<usize>) -> PathBuf {
+        let joined = segment.and_then(|at| self.out.joined[at].as_ref());
+        joined.map_or_else(|| self.options.dag.clone(), |joined| joined.dag.clone())
+    }
+
+    /// Has a DAG opened and read, unless it is known to run. Returns whether the attempt has ended.
+    fn load(&mut self, order: Order) -> Result<bool, RunError> {
+        let dag = &order.options.dag;
+        let file = real_path(dag);
+        let mut around = self.out.locate(order.task).0;
+        let is_around = loop {
+            if real_path(&self.dag_file(around)) == file {
+                break true;
+            }
+            let Some(joined) = around.and_then(|at| self.out.joined[at].as_ref()) else {
+                break false;
+            };
+            around = self.out.locate(joined.parent).0;
+        };
+        let refusal = if is_around {
+            Some(Refusal::Cycle(dag.display().to_string()))
+        } else {
+            self.subworkflows.files.get(&file).map(|task| Refusal::Runs {
+                dag: dag.display().to_string(),
+                task: task.clone(),
+            })
+        };
+        if let Some(refusal) = refusal {
+            self.refuse(&order, &refusal)?;
+            return Ok(true);
+        }
+        let task = order.label.trim_end_matches('/').to_owned();
+        self.subworkflows.files.insert(file, task);
+        self.subworkflows.seen.insert(dag.clone(), ());
+        *self.subworkflows.open.entry(order.depth).or_insert(0) += 1;
+        let loader = match self.subworkflows.loader.take() {
+            Some(loader) => loader,
+            None => Loader::start(self.interrupt.waker())
+                .map_err(|error| RunError::system("Unable to start a thread for sub-workflows", error))?,
+        };
+        self.subworkflows.loader.insert(loader).load(order);
+        Ok(false)
+    }
+
+    /// Lets a DAG that was read join the run.
+    fn take_loaded(&mut self, order: Order, loaded: Result<Box<Loaded>, Refusal>) -> Result<(), RunError> {
+        let dag = real_path(&order.options.dag);
+        let loaded = loaded.and_then(|loaded| match self.no_host(&loaded) {
+            None => Ok(loaded),
+            Some(task) => {
+                let dag = order.options.dag.display().to_string();
+                // Its logs have begun.
+                self.close_loaded(*loaded)?;
+                Err(Refusal::NoHost { task, dag })
+            }
+        });
+        let loaded = match loaded {
+            Ok(loaded) => *loaded,
+            Err(refusal) => {
+                self.subworkflows.forget(&dag, order.depth);
+                return self.refuse(&order, &refusal);
+            }
+        };
+        self.log_nested(order.task, order.submit);
+        let Loaded {
+            mut run,
+            done,
+            rescue,
+        } = loaded;
+        // Nothing of it runs on any host.
+        for node in self.master.node_statuses().iter().filter(|node| node.slots > 0) {
+            run.logs.record(&Record::Resources {
+                host: &node.host,
+                slots: node.slots,
+                cpus: node.cpus,
+                memory_mb: node.memory_mib,
+            });
+        }
+        let joining = Joining {
+            dag: Arc::clone(&run.dag),
+            done,
+            place: Place {
+                dag: order.options.dag.as_os_str().as_bytes().to_vec(),
+                directory: order.directory.as_os_str().as_bytes().to_vec(),
+            },
+        };
+        tracing::info!(
+            "Sub-workflow {} begins: {} tasks of {}",
+            order.label.trim_end_matches('/'),
+            run.dag.len(),
+            order.options.dag.display()
+        );
+        let at = self.out.joined.len();
+        self.out.bases.push(self.master.next_base());
+        self.out.joined.push(Some(Box::new(Joined {
+            run,
+            rescue,
+            is_dirty: false,
+            parent: order.task,
+            submit: order.submit,
+            dag: order.options.dag.clone(),
+            depth: order.depth,
+            since: Instant::now(),
+        })));
+        self.out.touch(Some(at));
+        if let Err(source) = self.master.grow(joining) {
+            self.out.bases.pop();
+            if let Some(Some(joined)) = self.out.joined.pop() {
+                self.close_run(joined.run, false)?;
+            }
+            self.subworkflows.forget(&dag, order.depth);
+            let dag = order.options.dag.display().to_string();
+            self.fail_nested(&order, &Refusal::Join { dag, source })?;
+        }
+        Ok(())
+    }
+
+    /// Returns the first task of a DAG that fits on no host, if no other hosts may come.
+    fn no_host(&self, loaded: &Loaded) -> Option<String> {
+        if self.out.transport.is_dynamic() && !self.out.transport.patience(self.master.workers()).is_zero() {
+            return None;
+        }
+        let task = self.master.unfit_task(&loaded.run.dag, &loaded.done)?;
+        Some(loaded.run.name(task).into_owned())
+    }
+
+    /// Logs that the attempt of a sub-workflow itself begins.
+    fn log_nested(&mut self, task: TaskId, submit: SubmitId) {
+        let (segment, local) = self.out.locate(task);
+        self.out.touch(segment);
+        if let Some(run) = self.out.dag_run(segment) {
+            run.logs.nested(local, submit);
+        }
+    }
+
+    /// Fails the attempt of a sub-workflow whose DAG cannot begin.
+    fn refuse(&mut self, order: &Order, refusal: &Refusal) -> Result<(), RunError> {
+        self.log_nested(order.task, order.submit);
+        self.fail_nested(order, refusal)
+    }
+
+    fn fail_nested(&mut self, order: &Order, refusal: &Refusal) -> Result<(), RunError> {
+        let name = order.label.trim_end_matches('/');
+        let mut text = format!("Sub-workflow {name} cannot run: {refusal}");
+        if let Refusal::Open(error) = refusal
+            && let Some(position) = error.position()
+        {
+            text = format!("{text} {position}");
+        }
+        let text = text.trim_end().replace('\n', " ");
+        tracing::error!("{text}");
+        self.tell_task(order.task, &text);
+        self.end_nested(order.task, EXECUTOR_FAILURE, Duration::ZERO)
+    }
+
+    /// Adds a line to the standard error of the latest attempt of a task, if that has a file.
+    fn tell_task(&mut self, task: TaskId, text: &str) {
+        if matches!(self.options.stdio, Stdio::Merged { .. }) {
+            return;
+        }
+        let (segment, local) = self.out.locate(task);
+        let around = self.dag_file(segment);
+        let Some(run) = self.out.dag_run(segment) else {
+            return;
+        };
+        if let Some((_, path)) = worker::latest_task_files(&around, run.dag.name(local)) {
+            // If this fails, the log still tells it.
+            let file = OpenOptions::new().append(true).open(path);
+            let _ = file.and_then(|mut file| writeln!(file, "{text}"));
+        }
+    }
+
+    fn end_nested(&mut self, task: TaskId, status: i32, runtime: Duration) -> Result<(), RunError> {
+        let event = Event::SubdagEnded(task, Outcome::new(status, runtime));
+        Ok(self.master.handle(event, &mut self.out)?)
+    }
+
+    /// Closes the files of a DAG of which nothing is left to run, and ends the task that it is.
+    fn end_joined(&mut self, segment: SegmentId) -> Result<(), RunError> {
+        let summary = self.master.segment_summary(segment);
+        let Some(joined) = self.out.joined[segment.index()].take() else {
+            return Ok(());
+        };
+        let Joined {
+            run,
+            parent,
+            dag,
+            depth,
+            since,
+            ..
+        } = *joined;
+        let text = describe_end(&run, &summary, &dag);
+        if summary.success {
+            tracing::info!("{text}");
+        } else {
+            tracing::error!("{text}");
+        }
+        self.close_run(run, summary.success)?;
+        self.master.close_segment(segment);
+        self.subworkflows.forget(&real_path(&dag), depth);
+        let status = if summary.success { 0 } else { EXECUTOR_FAILURE };
+        if !summary.success {
+            self.tell_task(parent, &text);
+        }
+        self.end_nested(parent, status, since.elapsed())
+    }
+
+    /// Writes the last lines of a DAG that has joined, and closes its files.
+    fn close_run(&self, mut run: DagRun, success: bool) -> Result<(), RunError> {
+        run.logs.finish(success);
+        run.logs.flush()?;
+        // Without forwarded data, the thread that syncs has noted what there is.
+        let has_journal = run.forwarding.journal_file().is_some();
+        run.settle(has_journal && self.options.sync_interval.is_some())
+    }
+
+    fn close_loaded(&self, loaded: Loaded) -> Result<(), Refusal> {
+        self.close_run(loaded.run, false).map_err(Refusal::Open)
+    }
+
+    /// Ends the logs of all sub-workflows at the end of the run, the innermost ones first. Their tasks are not
+    /// done, and go on in the next run.
+    pub(super) fn close_subworkflows(&mut self) -> Result<(), RunError> {
+        let mut result = Ok(());
+        if let Some(loader) = self.subworkflows.loader.take() {
+            for (_, loaded) in loader.finish() {
+                if let Ok(loaded) = loaded {
+                    result = result.and(self.close_run(loaded.run, false));
+                }
+            }
+        }
+        for at in (0..self.out.joined.len()).rev() {
+            let Some(joined) = self.out.joined[at].take() else {
+                continue;
+            };
+            let Joined {
+                run, parent, submit, ..
+            } = *joined;
+            result = result.and(self.close_run(run, false));
+            let (segment, local) = self.out.locate(parent);
+            self.out.touch(segment);
+            if let Some(run) = self.out.dag_run(segment) {
+                run.logs.nested_evicted(local, submit);
+            }
+        }
+        self.out.dirty.clear();
+        result
+    }
+
+    /// Ends an attempt of an earlier master whose sub-workflow has not begun. Its task is not started before.
+    pub(super) fn kill_earlier(&mut self, from: Rank, attempt: RunningAttempt) {
+        let RunningAttempt { submit, dag, .. } = attempt;
+        tracing::debug!(
+            "Attempt {} of a sub-workflow of an earlier master is ended",
+            submit.0
+        );
+        self.subworkflows
+            .killed
+            .insert((from, submit), dag.unwrap_or_default());
+        let signal = SIGKILL;
+        self.out.send(from, ToWorker::Signal { submit, signal });
+    }
+}
+
+/// Returns the path without links, or as it is if it does not exist.
+fn real_path(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+/// Describes the end of a sub-workflow.
+fn describe_end(run: &DagRun, summary: &Summary, dag: &Path) -> String {
+    let name = run.label.trim_end_matches('/');
+    if summary.success {
+        return format!("Sub-workflow {name} succeeded");
+    }
+    let left = summary.tasks - summary.done - summary.failed_tasks;
+    let mut text = format!(
+        "Sub-workflow {name} failed: {} of {} tasks failed, {left} did not run; see {}",
+        summary.failed_tasks,
+        summary.tasks,
+        folder(dag).display()
+    );
+    if summary.failed_tasks == 0
+        && let Some(cycle) = pmc_dag::cycle::find(&run.dag)
+    {
+        let position = super::Position::of_cycle(dag, &run.dag, &cycle);
+        text = format!("{text} {position}");
+    }
+    text
+}

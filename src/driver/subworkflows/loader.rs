@@ -1,0 +1,144 @@
+//! Opens and reads the files of sub-workflows, in a thread of its own: a large DAG or a slow file system must not
+//! hold up the run.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use pmc_dag::TaskId;
+use pmc_dag::rescue::DoneSet;
+
+use super::Refusal;
+use crate::driver::dag_run::DagRun;
+use crate::driver::{MemoryExcess, RunError, durability, setup};
+use crate::logs::Logs;
+use crate::options::{Options, folder};
+use crate::protocol::SubmitId;
+
+/// Maximum open files for forwarded data of a sub-workflow.
+const MAX_TARGETS: usize = 8;
+
+/// A DAG that is to be opened.
+pub(super) struct Order {
+    /// The task that it is.
+    pub(super) task: TaskId,
+    pub(super) submit: SubmitId,
+    /// Where its tasks run.
+    pub(super) directory: PathBuf,
+    pub(super) depth: u32,
+    /// As [`DagRun::label`].
+    pub(super) label: String,
+    pub(super) options: Options,
+}
+
+/// A DAG with its files, whose logs have begun.
+pub(super) struct Loaded {
+    pub(super) run: DagRun,
+    pub(super) done: DoneSet,
+    pub(super) rescue: (PathBuf, Arc<File>),
+}
+
+type Answer = (Order, Result<Box<Loaded>, Refusal>);
+
+/// The thread.
+pub(super) struct Loader {
+    orders: Option<Sender<Order>>,
+    answers: Arc<Mutex<VecDeque<Answer>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Loader {
+    /// Starts the thread. It calls `wake` after each answer.
+    pub(super) fn start(wake: Arc<dyn Fn() + Send + Sync>) -> io::Result<Self> {
+        let (orders, received) = channel();
+        let answers = Arc::default();
+        let to = Arc::clone(&answers);
+        let thread = std::thread::Builder::new().name("sub-workflows".to_owned());
+        let thread = thread.spawn(move || serve(&received, &to, &*wake))?;
+        Ok(Self {
+            orders: Some(orders),
+            answers,
+            thread: Some(thread),
+        })
+    }
+
+    pub(super) fn load(&self, order: Order) {
+        if let Some(orders) = &self.orders {
+            // The thread ends only after the orders have ended.
+            let _ = orders.send(order);
+        }
+    }
+
+    /// Returns the next answer, if there is one.
+    pub(super) fn take(&self) -> Option<Answer> {
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.pop_front()
+    }
+
+    /// Ends the thread after the orders that it has. Returns the answers that nobody has taken.
+    pub(super) fn finish(mut self) -> VecDeque<Answer> {
+        self.orders = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        std::mem::take(&mut *self.answers.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn serve(orders: &Receiver<Order>, answers: &Mutex<VecDeque<Answer>>, wake: &dyn Fn()) {
+    while let Ok(order) = orders.recv() {
+        let loaded = open(&order);
+        let mut waiting = answers.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.push_back((order, loaded.map(Box::new)));
+        drop(waiting);
+        wake();
+    }
+}
+
+/// Opens everything in the order of a run of its own.
+fn open(order: &Order) -> Result<Loaded, Refusal> {
+    let options = &order.options;
+    let failed = |error: RunError| Refusal::Open(error);
+    let shown = || options.dag.display().to_string();
+    let lock = setup::lock(options).map_err(failed)?;
+    let dag = Arc::new(setup::read_dag(options, false).map_err(failed)?);
+    if dag.ids().any(|task| dag.abort_on(task).is_some()) {
+        return Err(Refusal::AbortOn(shown()));
+    }
+    let name = options.dag.file_name().unwrap_or_default();
+    if pmc_packed::has_packs(folder(&options.dag), name) {
+        return Err(Refusal::Packed(shown()));
+    }
+    let (done, recovered) = durability::read_done(options, &dag).map_err(failed)?;
+    let begin = || -> Result<(Logs, File), RunError> {
+        let mut logs = Logs::open(options, &dag, &done)?;
+        logs.share_resources();
+        logs.start(options, &done, false)?;
+        logs.flush()?;
+        durability::end_recovery(recovered, &mut logs)?;
+        let rescue = logs.rescue_file();
+        let rescue = rescue.map_err(|error| RunError::system("Unable to prepare synchronisation", error))?;
+        Ok((logs, rescue))
+    };
+    let (logs, rescue) = begin().map_err(failed)?;
+    Ok(Loaded {
+        run: DagRun {
+            dag,
+            logs,
+            forwarding: durability::forwarding(options, MAX_TARGETS),
+            synced_rescue_len: 0,
+            numbers: None,
+            failed: BTreeMap::new(),
+            memory_excess: MemoryExcess::default(),
+            raised: BTreeMap::new(),
+            label: order.label.clone(),
+            lock,
+        },
+        done,
+        rescue: (Path::to_owned(&options.rescue), Arc::new(rescue)),
+    })
+}

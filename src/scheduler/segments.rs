@@ -1,0 +1,354 @@
+//! DAGs that join a run: sub-workflows.
+//!
+//! A DAG that joins is a *segment*: its tasks get the next numbers of the scheduler, and compete with all others
+//! for slots. The task that the DAG is, its *parent*, is nested meanwhile: it holds no slot, and ends when the
+//! driver says so. A parent that is tried again gets a new segment. The numbers of a segment are never used
+//! again.
+
+use std::sync::Arc;
+
+use pmc_dag::rescue::DoneSet;
+use pmc_dag::{CategoryId, Dag, OptionSet, TaskId};
+use thiserror::Error;
+
+use crate::protocol::{Outcome, Place, Rank, SubmitId};
+use crate::scheduler::categories::Category;
+use crate::scheduler::run::{Master, Summary};
+use crate::scheduler::tasks::{Kind, NO_TASK, Node, State};
+use crate::scheduler::{MasterError, Outbox, Record};
+
+/// Number of a DAG that has joined, from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SegmentId(pub u32);
+
+impl SegmentId {
+    /// Returns the number as an index into arrays over all segments.
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A DAG that joins a run, as what a nested task is.
+#[derive(Debug)]
+pub struct Joining {
+    /// The DAG.
+    pub dag: Arc<Dag>,
+    /// Its tasks that are not run.
+    pub done: DoneSet,
+    /// Where its tasks run, and where their output goes.
+    pub place: Place,
+}
+
+/// A DAG that has joined.
+#[derive(Debug)]
+pub(super) struct Segment {
+    dag: Arc<Dag>,
+    /// Number of its first task.
+    base: u32,
+    place: Place,
+    /// Its tasks that run, or will without the end of another one.
+    active: usize,
+    summary: Summary,
+}
+
+/// Why a DAG cannot join.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum JoinError {
+    /// There are no more numbers.
+    #[error("with the {0} tasks of this DAG, the run would have too many tasks")]
+    TooManyTasks(usize),
+}
+
+impl Master {
+    /// Adds a DAG to the run. If nothing of it can run, it has ended at once: see [`Master::take_ended`].
+    ///
+    /// # Errors
+    /// There are too many tasks. The state is unchanged.
+    pub fn grow(&mut self, joining: Joining) -> Result<SegmentId, JoinError> {
+        let Joining { dag, done, place } = joining;
+        let id = SegmentId(self.segments.len() as u32);
+        let end = self.nodes.len().checked_add(dag.len());
+        if end.is_none_or(|end| end >= NO_TASK as usize) {
+            return Err(JoinError::TooManyTasks(dag.len()));
+        }
+        let base = self.nodes.len() as u32;
+        let sets = self.add_categories(&dag);
+        let cpus: Vec<u32> = sets.iter().map(|set| set.request.cpus).collect();
+        self.hosts.grow(&cpus);
+        let chain_of = self.chains(&sets);
+        let (mut ready, done_before) = add_nodes(&mut self.nodes, &dag, &chain_of, &done);
+        self.set_up_subdags(&dag, base);
+        ready.iter_mut().for_each(|task| task.0 += base);
+        let active = ready.len();
+        self.ready.append(&mut ready);
+        let summary = Summary {
+            tasks: dag.len(),
+            done_before,
+            done: done_before,
+            success: done_before == dag.len(),
+            ..Summary::default()
+        };
+        self.segments.push(Segment {
+            dag,
+            base,
+            place,
+            active,
+            summary,
+        });
+        if active == 0 {
+            self.ended.push(id);
+        }
+        Ok(id)
+    }
+
+    /// Adds the categories of a DAG, and returns its sets of options with their new numbers. A limit of the
+    /// whole DAG is a category around all of them.
+    fn add_categories(&mut self, dag: &Dag) -> Vec<OptionSet> {
+        let whole = dag.max_jobs().map(|limit| self.add_category(limit, None));
+        let first = self.categories.len() as u32;
+        for limit in dag.category_limits() {
+            self.add_category(*limit, whole);
+        }
+        if let Some(whole) = whole {
+            self.categories[whole.index()].parts = first..self.categories.len() as u32;
+        }
+        let moved = |set: OptionSet| OptionSet {
+            category: set.category.map(|id| CategoryId(id.0 + first)).or(whole),
+            ..set
+        };
+        dag.option_sets().map(moved).collect()
+    }
+
+    fn add_category(&mut self, limit: u32, within: Option<CategoryId>) -> CategoryId {
+        let id = CategoryId(self.categories.len() as u32);
+        self.categories.push(Category::new(limit, within));
+        self.queue.add_category();
+        id
+    }
+
+    /// Returns the chains for these sets of options, also those that the run has not had so far.
+    fn chains(&mut self, sets: &[OptionSet]) -> Vec<u32> {
+        let categories = &self.categories;
+        let is_open = |id: CategoryId| !Category::is_blocked(categories, id);
+        self.queue.grow(&self.nodes, sets, is_open)
+    }
+
+    /// Marks the tasks of a DAG that are sub-workflows. Their preparations share a limit.
+    pub(super) fn set_up_subdags(&mut self, dag: &Dag, base: u32) {
+        for task in dag.subdag_ids() {
+            let is_prepared = dag.subdag(task).is_some_and(|subdag| subdag.is_prepared);
+            let mut kind = Kind::Subdag;
+            if is_prepared {
+                kind = Kind::Prepared;
+                let plans = match self.plans {
+                    Some(plans) => plans,
+                    None => self.add_category(self.max_plans, None),
+                };
+                self.plans = Some(plans);
+                let set = OptionSet {
+                    request: dag.request(task),
+                    category: Some(plans),
+                    priority: dag.priority(task),
+                };
+                self.nodes[(base + task.0) as usize].chain = self.chains(&[set])[0];
+            }
+            self.nodes[(base + task.0) as usize].kind = kind;
+        }
+    }
+
+    /// Sets how many preparations of sub-workflows run at a time; at least 1.
+    #[must_use]
+    pub fn with_max_plans(mut self, limit: u32) -> Self {
+        self.max_plans = limit.max(1);
+        if let Some(plans) = self.plans {
+            self.categories[plans.index()].set_limit(self.max_plans);
+        }
+        self
+    }
+
+    /// Returns the DAG of a task, and its number there.
+    pub(super) fn locate(&self, task: TaskId) -> (&Dag, TaskId) {
+        if task.index() < self.dag.len() {
+            return (&self.dag, task);
+        }
+        let segment = &self.segments[self.segment_of(task).index()];
+        (&segment.dag, TaskId(task.0 - segment.base))
+    }
+
+    /// The segment of a task that is not of the first DAG.
+    fn segment_of(&self, task: TaskId) -> SegmentId {
+        let after = self.segments.partition_point(|segment| segment.base <= task.0);
+        // A segment without tasks has the base of the next one, which comes after it.
+        SegmentId(after as u32 - 1)
+    }
+
+    /// Where a task runs and its output goes, if it is not of the first DAG.
+    pub(super) fn place_of(&self, task: TaskId) -> Option<&Place> {
+        let is_joined = task.index() >= self.dag.len();
+        is_joined.then(|| &self.segments[self.segment_of(task).index()].place)
+    }
+
+    /// The figures of the DAG of a task.
+    pub(super) fn summary_of(&mut self, task: TaskId) -> &mut Summary {
+        if task.index() < self.dag.len() {
+            &mut self.summary
+        } else {
+            let segment = self.segment_of(task);
+            &mut self.segments[segment.index()].summary
+        }
+    }
+
+    /// Counts tasks of a segment that became ready, and one that is done or has failed.
+    pub(super) fn settle_joined(&mut self, task: TaskId, ready: usize) {
+        if task.index() < self.dag.len() {
+            return;
+        }
+        let id = self.segment_of(task);
+        let segment = &mut self.segments[id.index()];
+        segment.active = segment.active + ready - 1;
+        if segment.active == 0 {
+            self.ended.push(id);
+        }
+    }
+
+    /// Notes that a task is nested now: it ends with [`Event::SubdagEnded`](super::Event::SubdagEnded).
+    pub(super) fn nest(&mut self, task: TaskId, submit: SubmitId, out: &mut impl Outbox) {
+        let node = &mut self.nodes[task.index()];
+        (node.state, node.submit) = (State::Nested, submit.0);
+        self.nested += 1;
+        out.record(Record::Nested(task, submit));
+    }
+
+    /// Handles [`Event::SubdagEnded`](super::Event::SubdagEnded).
+    pub(super) fn subdag_ended(
+        &mut self,
+        task: TaskId,
+        outcome: Outcome,
+        out: &mut impl Outbox,
+    ) -> Result<(), MasterError> {
+        let node = self.nodes.get(task.index());
+        let node = node.filter(|node| node.state == State::Nested);
+        let submit = SubmitId(node.ok_or(MasterError::NotNested(task))?.submit);
+        self.nested -= 1;
+        out.record(Record::Ended {
+            task,
+            submit,
+            rank: Rank(0),
+            outcome,
+        });
+        if outcome.succeeded() {
+            self.succeeded(task);
+        } else {
+            self.failed(task, &outcome, out);
+        }
+        Ok(())
+    }
+
+    /// Number of the first task of the next DAG that joins.
+    #[must_use]
+    pub fn next_base(&self) -> u32 {
+        self.nodes.len() as u32
+    }
+
+    /// Takes the segments of which nothing is left to run. Each is taken once.
+    pub fn take_ended(&mut self) -> Vec<SegmentId> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// Returns the figures of a segment.
+    #[must_use]
+    pub fn segment_summary(&self, id: SegmentId) -> Summary {
+        self.segments[id.index()].summary.clone()
+    }
+
+    /// Frees the DAG of a segment that has ended.
+    pub fn close_segment(&mut self, id: SegmentId) {
+        let empty = self.empty_dag.get_or_insert_with(Arc::default);
+        self.segments[id.index()].dag = Arc::clone(empty);
+    }
+
+    /// Returns the first task in byte order that requests more than any host that is there has, and is not
+    /// done. Linear in hosts and tasks.
+    #[must_use]
+    pub fn unfit_task(&self, dag: &Dag, done: &DoneSet) -> Option<TaskId> {
+        let unfit: Vec<bool> = dag
+            .option_sets()
+            .map(|set| !self.has_host_for(set.request))
+            .collect();
+        if !unfit.contains(&true) {
+            return None;
+        }
+        let is_unfit = |task: &TaskId| {
+            let has_command = dag.subdag(*task).is_none_or(|subdag| subdag.is_prepared);
+            has_command && unfit[dag.option_set(*task)] && !done.contains(*task)
+        };
+        dag.ids().filter(is_unfit).min_by_key(|task| dag.name(*task))
+    }
+
+    /// All DAGs that have not been closed, each with the number of its first task and its figures.
+    #[cfg(test)]
+    pub(super) fn parts(&self) -> impl Iterator<Item = (&Dag, u32, &Summary)> {
+        let joined = self.segments.iter().filter(|segment| !segment.dag.is_empty());
+        let joined = joined.map(|segment| (&*segment.dag, segment.base, &segment.summary));
+        std::iter::once((&*self.dag, 0, &self.summary)).chain(joined)
+    }
+
+    /// Checks that the number of active tasks of each segment is right.
+    #[cfg(test)]
+    pub(super) fn check_segments(&self) -> Result<(), String> {
+        for (number, segment) in self.segments.iter().enumerate() {
+            let nodes = self
+                .nodes
+                .iter()
+                .skip(segment.base as usize)
+                .take(segment.dag.len());
+            let waits = |node: &&Node| matches!(node.state, State::Waiting | State::Done | State::Failed);
+            let active = nodes.filter(|node| !waits(node)).count();
+            if active != segment.active {
+                return Err(format!(
+                    "segment {number} has {active} active tasks, but counts {}",
+                    segment.active
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Adds a node for each task of a DAG. Returns its tasks that are ready, by name and with their numbers in the
+/// DAG, and the number of those that are done.
+pub(super) fn add_nodes(
+    nodes: &mut Vec<Node>,
+    dag: &Dag,
+    chain_of: &[u32],
+    done: &DoneSet,
+) -> (Vec<TaskId>, usize) {
+    let base = nodes.len();
+    nodes.extend(dag.ids().map(|task| Node {
+        submit: 0,
+        next: NO_TASK,
+        chain: chain_of[dag.option_set(task)],
+        parents_left: dag.parent_count(task),
+        state: State::Waiting,
+        kind: Kind::Task,
+    }));
+    let nodes = &mut nodes[base..];
+    let mut done_before = 0;
+    for task in done.ids().filter(|task| task.index() < dag.len()) {
+        nodes[task.index()].state = State::Done;
+        done_before += 1;
+        for child in dag.children(task) {
+            nodes[child.index()].parents_left -= 1;
+        }
+    }
+    // A done task stays done even if its parents are not done.
+    let is_ready = |node: &Node| node.state == State::Waiting && node.parents_left == 0;
+    let mut ready: Vec<TaskId> = dag.ids().filter(|task| is_ready(&nodes[task.index()])).collect();
+    dag.sort_by_name(&mut ready);
+    for task in &ready {
+        nodes[task.index()].state = State::Ready;
+    }
+    (ready, done_before)
+}
