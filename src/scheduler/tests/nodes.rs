@@ -6,7 +6,7 @@ use pmc_dag::TaskId;
 use pmc_dag::rescue::DoneSet;
 
 use super::{Log, ONE_ATTEMPT, Run, dag, registration};
-use crate::protocol::{Outcome, Rank, Registration, SubmitId};
+use crate::protocol::{MemoryUse, Outcome, Rank, Registration, SubmitId};
 use crate::scheduler::{Adoption, Event, Master, MasterConfig, MasterError, Workers};
 
 impl Run {
@@ -278,6 +278,52 @@ fn only_a_run_that_would_start_tasks_is_stranded() {
     assert_eq!(run.master.stranded(), Some(TaskId(0)));
     run.event(Event::Drain);
     assert_eq!(run.master.stranded(), None);
+}
+
+#[test]
+fn a_run_is_not_stranded_while_a_task_runs() {
+    let mut run = Run::begin("TASK a x\nTASK b -m 200 x\n", &[(1, "h")], ONE_ATTEMPT);
+    assert_eq!(run.master.stranded(), None);
+    run.end(1, 1, 0);
+    assert_eq!(run.master.stranded(), Some(TaskId(1)));
+}
+
+#[test]
+fn requests_grow_up_to_what_a_host_that_is_there_could_give() {
+    let config = MasterConfig {
+        max_attempts: 2,
+        ..ONE_ATTEMPT
+    };
+    let host = |name: &str, memory_mb, threads, gpus| Registration {
+        host: name.to_owned(),
+        memory_mb,
+        threads,
+        gpus,
+        ..registration(name)
+    };
+    // The largest hosts have too few CPUs, no GPU, or are gone.
+    let hosts = [
+        host("lost", 900, 4, 1),
+        host("narrow", 800, 1, 1),
+        host("plain", 700, 4, 0),
+        host("right", 60, 4, 1),
+    ];
+    let mut run = Run::dynamic("TASK a -m 50 -c 2 -g 1 x\n", config);
+    run.master = run.master.with_more_memory(1000);
+    for (host, rank) in hosts.into_iter().zip(1..) {
+        run.event(Event::Registered(Rank(rank), host));
+    }
+    run.event(Event::Lost(Rank(1)));
+    run.start().unwrap();
+    run.schedule();
+    let mut outcome = Outcome::new(9, Duration::from_secs(1));
+    outcome.memory = Some(MemoryUse {
+        peak_mib: 50,
+        requested_mib: 50,
+        out_of_memory: true,
+    });
+    run.finish_after(4, 1, outcome).unwrap();
+    assert_eq!(run.take("memory"), ["0 60"]);
 }
 
 #[test]
