@@ -224,14 +224,20 @@ mod tests {
                     }))
                 },
             );
-        let tap =
-            (any::<u64>(), any::<u64>(), [position(), position()]).prop_map(|(number, submit, after)| {
-                ToWorker::Tap(Box::new(Tap {
-                    number,
-                    submit: SubmitId(submit),
-                    after,
-                }))
-            });
+        let tap = (
+            any::<u64>(),
+            any::<u64>(),
+            [position(), position()],
+            any::<bool>(),
+        );
+        let tap = tap.prop_map(|(number, submit, after, may_wait)| {
+            ToWorker::Tap(Box::new(Tap {
+                number,
+                submit: SubmitId(submit),
+                after,
+                may_wait,
+            }))
+        });
         prop_oneof![
             tap,
             any::<u32>().prop_map(|host_rank| ToWorker::Setup { host_rank }),
