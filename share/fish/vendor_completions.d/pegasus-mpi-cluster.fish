@@ -17,6 +17,7 @@ complete -c pegasus-mpi-cluster -l more-memory -d 'Let tasks request FACTOR time
 complete -c pegasus-mpi-cluster -l disk-reserve -d 'Start no tasks while the disk has less free space; 0: no check [default: 8]' -r
 complete -c pegasus-mpi-cluster -l forward-limit -d 'Fail tasks that forward more through their pipes; 0: no limit [default: 1024]' -r
 complete -c pegasus-mpi-cluster -l max-jobs -d 'Run at most N tasks of a category at a time; may be repeated' -r
+complete -c pegasus-mpi-cluster -l max-plans -d 'Plan at most N sub-workflows at a time [default: 4]' -r
 complete -c pegasus-mpi-cluster -l sync-interval -d 'Sync rescue file and forwarded data to disk this often; 0: never [default: 1000]' -r
 complete -c pegasus-mpi-cluster -l agents -d 'Run tasks in this number of agents, or in one on each of these hosts' -r
 complete -c pegasus-mpi-cluster -l launch -d 'Start the agents: local, ssh, srun, pbsdsh, mpiexec, flux, blaunch or a command' -r
