@@ -1,9 +1,10 @@
 //! Sub-workflows: tasks that are DAGs, which join the run.
 //!
-//! When the command that makes the DAG of a sub-workflow has succeeded, the driver has the files of that DAG opened
-//! and read (`loader`), as for a run of its own: lock, rescue file, logs. Then its tasks join the scheduler.
-//! When nothing of it is left, the files are closed, and the task that it is ends. Whatever is wrong with the DAG
-//! fails this attempt of the task, never the run. Another attempt goes on where the rescue file ends.
+//! When the command that makes the DAG of a sub-workflow has succeeded, the driver has the files of that
+//! DAG opened and read (`loader`), as for a run of its own: lock, rescue file, logs. Then its tasks join
+//! the scheduler. When nothing of it is left, the files are closed, and the task that it is ends. Whatever
+//! is wrong with the DAG fails this attempt of the task, never the run. Another attempt goes on where the
+//! rescue file ends.
 
 mod loader;
 
@@ -103,8 +104,8 @@ impl Subworkflows {
         }
     }
 
-    /// True if another one of this depth may be opened. Each depth has its share, half of what those above have
-    /// left, and at least one: so a sub-workflow never waits for one that waits for it.
+    /// True if another one of this depth may be opened. Each depth has its share, half of what those above
+    /// have left, and at least one: so a sub-workflow never waits for one that waits for it.
     fn has_room(&self, depth: u32) -> bool {
         let share = self.max_open.checked_shr(depth).unwrap_or(0).max(1);
         self.open.get(&depth).is_none_or(|open| *open < share)
@@ -174,8 +175,8 @@ fn options_for(options: &Options, dag: &Path, skips_rescue: bool) -> Options {
 }
 
 impl<T: MasterTransport> Driver<'_, T> {
-    /// Opens, begins and ends sub-workflows as far as it is their time. Returns whether anything has changed that
-    /// the scheduler must know.
+    /// Opens, begins and ends sub-workflows as far as it is their time. Returns whether anything has
+    /// changed that the scheduler must know.
     pub(super) fn advance_subworkflows(&mut self) -> Result<bool, RunError> {
         let mut has_changed = false;
         loop {
@@ -457,8 +458,8 @@ impl<T: MasterTransport> Driver<'_, T> {
         self.close_run(loaded.run, false).map_err(Refusal::Open)
     }
 
-    /// Ends the logs of all sub-workflows at the end of the run, the innermost ones first. Their tasks are not
-    /// done, and go on in the next run.
+    /// Ends the logs of all sub-workflows at the end of the run, the innermost ones first. Their tasks are
+    /// not done, and go on in the next run.
     pub(super) fn close_subworkflows(&mut self) -> Result<(), RunError> {
         let mut result = Ok(());
         if let Some(loader) = self.subworkflows.loader.take() {

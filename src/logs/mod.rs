@@ -308,8 +308,8 @@ impl Logs {
         }
     }
 
-    /// Other DAGs run in the same run: the resources in the log are those without them. To be called before the
-    /// first record.
+    /// Other DAGs run in the same run: the resources in the log are those without them. To be called before
+    /// the first record.
     pub fn share_resources(&mut self) {
         self.own_resources.get_or_insert_default();
     }

@@ -1,9 +1,9 @@
 //! The `.resource` log of a run with sub-workflows: each DAG has its own.
 //!
 //! Readers pair the lines with the starts and ends in the main log of the same DAG: a start takes a slot of a
-//! host, an end frees one. So the lines say what would be free if the other DAGs of the run did not exist. The
-//! command that makes the DAG of a sub-workflow is no attempt in the main log: its slot leaves the host for a
-//! while. The sub-workflow itself is one, and has no slot: one comes to a host for it.
+//! host, an end frees one. So the lines say what would be free if the other DAGs of the run did not exist.
+//! The command that makes the DAG of a sub-workflow is no attempt in the main log: its slot leaves the host
+//! for a while. The sub-workflow itself is one, and has no slot: one comes to a host for it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

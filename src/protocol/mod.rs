@@ -279,8 +279,8 @@ pub struct Assignment {
 /// Where the tasks of a sub-workflow run, and where their output goes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
-    /// Its DAG file: absolute, or relative to the working directory of the run. Output that is not merged goes
-    /// beside it.
+    /// Its DAG file: absolute, or relative to the working directory of the run. Output that is not merged
+    /// goes beside it.
     #[serde(with = "serde_bytes")]
     pub dag: Vec<u8>,
     /// The working directory of its tasks, likewise.

@@ -16,8 +16,8 @@
 //!                                   └── attempts left, worker lost ───┴──────> failed
 //! ```
 //!
-//! A task may be a DAG itself. It is *nested* while that DAG, a segment of the run, is worked off (`segments`):
-//! ready ── schedule (and its command, if there is one) ──> nested ──> done or failed.
+//! A task may be a DAG itself. It is *nested* while that DAG, a segment of the run, is worked off
+//! (`segments`): ready ── schedule (and its command, if there is one) ──> nested ──> done or failed.
 //!
 //! # Order
 //!
@@ -189,7 +189,8 @@ pub enum Record<'a> {
         /// New request.
         memory_mb: u64,
     },
-    /// The command that makes the DAG of a sub-workflow has ended. If it succeeded, [`Record::Nested`] follows.
+    /// The command that makes the DAG of a sub-workflow has ended. If it succeeded, [`Record::Nested`]
+    /// follows.
     Prepared {
         /// Which task.
         task: TaskId,

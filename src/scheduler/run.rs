@@ -536,7 +536,8 @@ impl Master {
     }
 }
 
-/// Marks the tasks as ready whose last parent is done now. `base` is the number of the first task of their DAG.
+/// Marks the tasks as ready whose last parent is done now. `base` is the number of the first task of their
+/// DAG.
 fn release(nodes: &mut [Node], ready: &mut Vec<TaskId>, children: &[TaskId], base: u32) {
     for child in children {
         let child = TaskId(child.0 + base);

@@ -1,9 +1,9 @@
 //! DAGs that join a run: sub-workflows.
 //!
-//! A DAG that joins is a *segment*: its tasks get the next numbers of the scheduler, and compete with all others
-//! for slots. The task that the DAG is, its *parent*, is nested meanwhile: it holds no slot, and ends when the
-//! driver says so. A parent that is tried again gets a new segment. The numbers of a segment are never used
-//! again.
+//! A DAG that joins is a *segment*: its tasks get the next numbers of the scheduler, and compete with all
+//! others for slots. The task that the DAG is, its *parent*, is nested meanwhile: it holds no slot, and
+//! ends when the driver says so. A parent that is tried again gets a new segment. The numbers of a segment
+//! are never used again.
 
 use std::sync::Arc;
 
@@ -317,8 +317,8 @@ impl Master {
     }
 }
 
-/// Adds a node for each task of a DAG. Returns its tasks that are ready, by name and with their numbers in the
-/// DAG, and the number of those that are done.
+/// Adds a node for each task of a DAG. Returns its tasks that are ready, by name and with their numbers in
+/// the DAG, and the number of those that are done.
 pub(super) fn add_nodes(
     nodes: &mut Vec<Node>,
     dag: &Dag,

@@ -1,5 +1,5 @@
-//! Opens and reads the files of sub-workflows, in a thread of its own: a large DAG or a slow file system must not
-//! hold up the run.
+//! Opens and reads the files of sub-workflows, in a thread of its own: a large DAG or a slow file system
+//! must not hold up the run.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;

@@ -4,7 +4,8 @@ use pmc_dag::TaskId;
 use testutils::Random;
 
 use super::model::{Model, State};
-use super::{Report, Slots, random_worker};
+use super::plans::random_worker;
+use super::{Report, Slots};
 use crate::protocol::{Rank, Registration, SubmitId};
 use crate::scheduler::{Adoption, Event, Master, MasterError};
 
