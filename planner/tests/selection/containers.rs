@@ -51,7 +51,7 @@ fn a_shared_work_directory_needs_no_transfers() -> Result<(), Box<dyn std::error
     assert_eq!(job["container"]["kind"], "docker");
     assert_eq!(job["container"]["mounts"], json!(["/data:/in:ro"]));
     assert_eq!(job["container"]["gpus"], true);
-    // The transformation comes before the container. Values of secrets are in files that only the owner reads.
+    // The transformation comes before the container. Secrets are in files that only the owner reads.
     assert_eq!(
         job["container"]["environment"],
         json!({"LEVEL": "two words", "MODE": "fast"})

@@ -126,8 +126,8 @@ impl Images {
         })
     }
 
-    /// Returns the name of an image in an engine that keeps images, and loads it unless it is there. `is_there`
-    /// asks the engine for a name, `load` makes it read a file and returns the name.
+    /// Returns the name of an image in an engine that keeps images, and loads it unless it is there.
+    /// `is_there` asks the engine for a name, `load` makes it read a file and returns the name.
     ///
     /// # Errors
     /// It cannot be loaded, or a signal arrived.
