@@ -70,6 +70,8 @@ pub(crate) enum Kind {
         gone: String,
         left: usize,
     },
+    #[error("Task {0} is a sub-workflow (SUBDAG), which this version does not run yet")]
+    Subdag(String),
     #[error("{what}: {}", reason(source))]
     System {
         what: &'static str,

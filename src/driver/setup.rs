@@ -7,6 +7,7 @@ use chrono::{DateTime, FixedOffset, Local};
 use nix::sys::resource::{Resource, getrlimit};
 use pmc_dag::Dag;
 
+use super::error::Kind;
 use super::numbers::AttemptNumbers;
 use super::{RunError, durability};
 use crate::database::{self, OutcomeReporter};
@@ -64,6 +65,10 @@ impl Setup {
                 let category = String::from_utf8_lossy(category);
                 tracing::warn!("--max-jobs: no task has the category {category}");
             }
+        }
+        if let Some(task) = dag.subdag_ids().next() {
+            let task = String::from_utf8_lossy(dag.name(task)).into_owned();
+            return Err(Kind::Subdag(task).into());
         }
         let dag = Arc::new(dag);
         let (done, recovered) = durability::read_done(options, &dag)?;

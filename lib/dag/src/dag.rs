@@ -27,6 +27,27 @@ pub struct Dag {
     pub(crate) first_child: Vec<u32>,
     pub(crate) children: Vec<TaskId>,
     pub(crate) parent_counts: Vec<u32>,
+    /// In the order of their tasks.
+    pub(crate) subdags: Vec<(TaskId, SubdagEntry)>,
+}
+
+/// What a SUBDAG line says of its task.
+pub(crate) struct SubdagEntry {
+    pub(crate) dag: Vec<u8>,
+    pub(crate) directory: Option<Vec<u8>>,
+    /// There is a SCRIPT PRE; its options and command are those of the task.
+    pub(crate) is_prepared: bool,
+}
+
+/// A task that is a DAG of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Subdag<'a> {
+    /// Its DAG file, relative to the directory of the DAG file that names it.
+    pub dag: &'a [u8],
+    /// Where its tasks run, relative to the same directory; if there is none, in the directory of its DAG file.
+    pub directory: Option<&'a [u8]>,
+    /// The command of the task makes the DAG file. Otherwise, the task has no command, and the file is there.
+    pub is_prepared: bool,
 }
 
 /// Positions of a task's parts in the text, in half a cache line.
@@ -183,6 +204,23 @@ impl Dag {
     #[must_use]
     pub fn category(&self, task: TaskId) -> Option<CategoryId> {
         self.options(task).category
+    }
+
+    /// Returns the DAG that a task stands for, if it is a sub-workflow.
+    #[must_use]
+    pub fn subdag(&self, task: TaskId) -> Option<Subdag<'_>> {
+        let at = self.subdags.binary_search_by_key(&task, |(task, _)| *task).ok()?;
+        let entry = &self.subdags[at].1;
+        Some(Subdag {
+            dag: &entry.dag,
+            directory: entry.directory.as_deref(),
+            is_prepared: entry.is_prepared,
+        })
+    }
+
+    /// Returns the tasks that are sub-workflows, in the order of their lines.
+    pub fn subdag_ids(&self) -> impl ExactSizeIterator<Item = TaskId> + '_ {
+        self.subdags.iter().map(|(task, _)| *task)
     }
 
     /// How a task ends the run, if it does.

@@ -62,6 +62,18 @@ pub enum DagErrorKind {
     EdgeRecord(String),
     #[error("Invalid MAXJOBS record: {0}: it needs a category and a number above 0")]
     MaxJobsRecord(String),
+    #[error("Invalid SUBDAG record: {0}: it is SUBDAG EXTERNAL NAME FILE [DIR DIRECTORY]")]
+    SubdagRecord(String),
+    #[error("Invalid SCRIPT record: {0}: it is SCRIPT PRE NAME [OPTIONS] COMMAND")]
+    ScriptRecord(String),
+    #[error("No SUBDAG before this line has the name {0}: only a sub-workflow can have a SCRIPT PRE")]
+    NoSuchSubdag(String),
+    #[error("The sub-workflow {0} has two SCRIPT PRE lines")]
+    SecondScript(String),
+    #[error(
+        "--category is not for a SCRIPT PRE, as that of sub-workflow {0}: --max-plans limits how many run at a time"
+    )]
+    ScriptCategory(String),
     #[error("Invalid #@ record: {0}\n")]
     PegasusRecord(String),
     #[error("Duplicate task: {0}")]

@@ -6,7 +6,12 @@
 //! #@ 1 preprocess:4.0 ID0000001
 //! TASK preprocess_ID0000001 -m 2048 -c 1 /usr/bin/pegasus-kickstart -n preprocess:4.0 /bin/preprocess -i f.a
 //! EDGE preprocess_ID0000001 findrange_ID0000002
+//! SUBDAG EXTERNAL sub_ID0000003 sub/sub-0.dag DIR sub
+//! SCRIPT PRE sub_ID0000003 -m 1024 /usr/bin/pmc-plan --dir sub sub.yml
 //! ```
+//!
+//! The last two lines are a task that is a DAG of its own, and the command that makes the file of this DAG.
+//! The original has no such tasks.
 //!
 //! [`Dag`] reads it into arrays of integers over one buffer, so that a workflow of a million tasks needs
 //! little more memory than its file. [`record`] reads a line at a time. [`words`] splits a command into
@@ -28,7 +33,7 @@ pub mod trailer;
 pub mod words;
 pub mod write;
 
-pub use dag::{Dag, Task};
+pub use dag::{Dag, Subdag, Task};
 pub use error::{DagError, DagErrorKind, reason};
 pub use options::{AbortOn, CategoryId, Forward, OptionSet, Request, factor};
 

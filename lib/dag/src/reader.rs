@@ -7,7 +7,7 @@ use std::path::Path;
 use rustc_hash::FxHashMap;
 
 use crate::TaskId;
-use crate::dag::{Dag, Entry, NO_ID};
+use crate::dag::{Dag, Entry, NO_ID, SubdagEntry};
 use crate::error::{DagError, DagErrorKind};
 use crate::names::{self, NameIndex};
 use crate::options::{self, ALL_TASKS, CategoryId, Options};
@@ -64,6 +64,7 @@ pub(crate) fn read(text: Vec<u8>) -> Result<Dag, DagError> {
         max_jobs,
         names,
         edges,
+        subdags,
         ..
     } = reader;
     let Edges {
@@ -81,6 +82,7 @@ pub(crate) fn read(text: Vec<u8>) -> Result<Dag, DagError> {
         first_child,
         children,
         parent_counts,
+        subdags,
     })
 }
 
@@ -105,6 +107,7 @@ struct Reader<'a> {
     max_jobs: Option<u32>,
     /// Numbers of these categories by name.
     categories: FxHashMap<Vec<u8>, CategoryId>,
+    subdags: Vec<(TaskId, SubdagEntry)>,
 }
 
 struct NewEdge<'a> {
@@ -129,6 +132,7 @@ impl<'a> Reader<'a> {
             category_limits: Vec::new(),
             max_jobs: None,
             categories: FxHashMap::default(),
+            subdags: Vec::new(),
         }
     }
 
@@ -144,6 +148,19 @@ impl<'a> Reader<'a> {
                 Ok(())
             }
             Record::MaxJobs { category, limit } => self.max_jobs(category.into_owned(), limit),
+            Record::Subdag { name, dag, directory } => {
+                let entry = SubdagEntry {
+                    dag: dag.into_owned(),
+                    directory: directory.map(std::borrow::Cow::into_owned),
+                    is_prepared: false,
+                };
+                self.add(name, Options::default(), &name[name.len()..])?;
+                // Fits, because the number was checked.
+                let task = TaskId(self.entries.len() as u32 - 1);
+                self.subdags.push((task, entry));
+                Ok(())
+            }
+            Record::PreScript(TaskRecord { name, rest }) => self.pre_script(name, rest),
             Record::Nothing => Ok(()),
         }
     }
@@ -153,15 +170,14 @@ impl<'a> Reader<'a> {
     }
 
     fn task(&mut self, name: &'a [u8], rest: &'a [u8]) -> Result<(), DagError> {
-        if !self.new_edges.is_empty() || self.new_names.len() == BLOCK_SIZE {
-            self.flush()?;
-        }
-        let hash = names::hash(name);
         let (options, command) = match options::parse(name, rest) {
             Ok(parsed) => parsed,
             Err(kind) => {
                 self.flush()?;
-                let known = self.names.find(hash, |task| self.name(task) == name).is_some();
+                let known = self
+                    .names
+                    .find(names::hash(name), |task| self.name(task) == name)
+                    .is_some();
                 let kind = if known {
                     DagErrorKind::DuplicateTask(lossy(name))
                 } else {
@@ -170,6 +186,15 @@ impl<'a> Reader<'a> {
                 return Err(self.error(kind));
             }
         };
+        self.add(name, options, command)
+    }
+
+    /// Adds a task. Its name is looked up later, with others.
+    fn add(&mut self, name: &'a [u8], options: Options, command: &'a [u8]) -> Result<(), DagError> {
+        if !self.new_edges.is_empty() || self.new_names.len() == BLOCK_SIZE {
+            self.flush()?;
+        }
+        let hash = names::hash(name);
         let id = self.id.take();
         let start = self.offset(name);
         let id_before = id.map_or(0, |id| start - self.offset(id));
@@ -187,6 +212,36 @@ impl<'a> Reader<'a> {
         };
         self.entries.push(entry);
         self.new_names.push((hash, self.number));
+        Ok(())
+    }
+
+    /// Gives a sub-workflow the options and the command that make its DAG file.
+    fn pre_script(&mut self, name: &'a [u8], rest: &'a [u8]) -> Result<(), DagError> {
+        self.flush()?;
+        let failed = |kind| DagError::at(self.number, kind);
+        let (options, command) = options::parse(name, rest).map_err(failed)?;
+        let has_category = options
+            .rare
+            .as_ref()
+            .is_some_and(|rare| !rare.category.is_empty());
+        if has_category {
+            return Err(failed(DagErrorKind::ScriptCategory(lossy(name))));
+        }
+        let task = self.names.find(names::hash(name), |task| self.name(task) == name);
+        let place = task.and_then(|task| self.subdags.binary_search_by_key(&task, |(task, _)| *task).ok());
+        let Some(place) = place else {
+            return Err(failed(DagErrorKind::NoSuchSubdag(lossy(name))));
+        };
+        if self.subdags[place].1.is_prepared {
+            return Err(failed(DagErrorKind::SecondScript(lossy(name))));
+        }
+        let task = self.subdags[place].0;
+        let distance = self.offset(command) - self.entries[task.index()].name;
+        let distance = u32::try_from(distance).map_err(|_| failed(DagErrorKind::LineTooLong))?;
+        let options = self.option_set(options).map_err(|kind| self.error(kind))?;
+        self.subdags[place].1.is_prepared = true;
+        let entry = &mut self.entries[task.index()];
+        (entry.command, entry.command_len, entry.options) = (distance, command.len() as u32, options);
         Ok(())
     }
 

@@ -33,6 +33,17 @@ pub enum Record<'a> {
         /// Maximum tasks of the category that run at a time, at least 1.
         limit: u32,
     },
+    /// `SUBDAG EXTERNAL NAME FILE [DIR DIRECTORY]`: a task that is a DAG of its own.
+    Subdag {
+        /// Name of the task.
+        name: &'a [u8],
+        /// The DAG file, relative to the directory of this one.
+        dag: Cow<'a, [u8]>,
+        /// Where its tasks run, relative to the directory of this DAG file.
+        directory: Option<Cow<'a, [u8]>>,
+    },
+    /// `SCRIPT PRE NAME [OPTIONS] COMMAND`: makes the DAG file of the task with this name.
+    PreScript(TaskRecord<'a>),
     /// An empty line or a comment.
     Nothing,
 }
@@ -74,6 +85,10 @@ impl<'a> Record<'a> {
                 return Err(DagErrorKind::PegasusRecord(lossy(line)));
             }
             Ok(Record::Label { id, transformation })
+        } else if cut(line).0 == b"SUBDAG" {
+            subdag(cut(line).1).ok_or_else(|| DagErrorKind::SubdagRecord(lossy(line)))
+        } else if cut(line).0 == b"SCRIPT" {
+            pre_script(cut(line).1).ok_or_else(|| DagErrorKind::ScriptRecord(lossy(line)))
         } else if cut(line).0 == b"MAXJOBS" {
             max_jobs(cut(line).1).ok_or_else(|| DagErrorKind::MaxJobsRecord(lossy(line)))
         } else if line.is_empty() || line.starts_with(b"#") {
@@ -89,6 +104,28 @@ fn max_jobs(text: &[u8]) -> Option<Record<'_>> {
     let (category, limit) = (words.next()?, words.next()?);
     let limit = std::str::from_utf8(&limit).ok()?.parse().ok()?;
     (limit > 0 && words.next().is_none()).then_some(Record::MaxJobs { category, limit })
+}
+
+fn subdag(text: &[u8]) -> Option<Record<'_>> {
+    let (kind, rest) = cut(text);
+    let (name, rest) = cut(rest);
+    let mut words = Words::new(rest);
+    let dag = words.next()?;
+    let directory = match words.next() {
+        None => None,
+        Some(word) if *word == *b"DIR" => Some(words.next()?),
+        Some(_) => return None,
+    };
+    let is_complete = !dag.is_empty() && directory.as_ref().is_none_or(|path| !path.is_empty());
+    let is_subdag = kind == b"EXTERNAL" && is_complete && words.next().is_none();
+    is_subdag.then_some(Record::Subdag { name, dag, directory })
+}
+
+fn pre_script(text: &[u8]) -> Option<Record<'_>> {
+    let (kind, rest) = cut(text);
+    let (name, rest) = cut(rest);
+    let is_script = kind == b"PRE" && !rest.is_empty();
+    is_script.then_some(Record::PreScript(TaskRecord { name, rest }))
 }
 
 impl<'a> TaskRecord<'a> {
@@ -133,6 +170,39 @@ mod tests {
         assert_eq!(Record::parse(b"# text").unwrap(), Record::Nothing);
         for bad in [&b"TASK a"[..], b"EDGE a", b"#@ 1 x", b"JOB a b", b"MAXJOBS a 0"] {
             assert!(Record::parse(bad).is_err(), "{}", lossy(bad));
+        }
+    }
+
+    #[test]
+    fn sub_workflows_have_two_lines() {
+        let subdag = |directory: Option<&'static [u8]>| Record::Subdag {
+            name: b"s",
+            dag: Cow::from(&b"sub dir/s.dag"[..]),
+            directory: directory.map(Cow::from),
+        };
+        let read = |line: &'static str| Record::parse(line.as_bytes());
+        assert_eq!(
+            read(" SUBDAG EXTERNAL  s 'sub dir/s.dag'\r").unwrap(),
+            subdag(None)
+        );
+        let line = "SUBDAG EXTERNAL s 'sub dir/s.dag' DIR /sub/dir";
+        assert_eq!(read(line).unwrap(), subdag(Some(b"/sub/dir")));
+        let (name, rest) = (&b"s"[..], &b"-m 5 /bin/plan  x"[..]);
+        let script = Record::PreScript(TaskRecord { name, rest });
+        assert_eq!(read("SCRIPT PRE s -m 5 /bin/plan  x").unwrap(), script);
+        for bad in [
+            "SUBDAG",
+            "SUBDAG EXTERNAL s",
+            "SUBDAG INTERNAL s s.dag",
+            "SUBDAG EXTERNAL s s.dag NOOP",
+            "SUBDAG EXTERNAL s s.dag DIR",
+            "SUBDAG EXTERNAL s s.dag DIR ''",
+            "SUBDAG EXTERNAL s s.dag DIR d more",
+            "SUBDAG EXTERNAL s ''",
+            "SCRIPT PRE s",
+            "SCRIPT POST s /bin/true",
+        ] {
+            assert!(read(bad).is_err(), "{bad}");
         }
     }
 }

@@ -79,6 +79,47 @@ pub fn comment(out: &mut String, number: u64, transformation: &str, id: &str) ->
     Ok(())
 }
 
+/// A SUBDAG line: a task that is a DAG of its own.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SubdagLine<'a> {
+    /// Name of the task.
+    pub name: &'a str,
+    /// Its DAG file, absolute or relative to the directory of the DAG file with this line.
+    pub dag: &'a str,
+    /// Where its tasks run, absolute or relative to the same directory.
+    pub directory: &'a str,
+}
+
+/// Adds a SUBDAG line. It counts as a task in the trailer.
+///
+/// # Errors
+/// The reader would not return what was written. Nothing is added then.
+pub fn subdag(out: &mut String, line: &SubdagLine<'_>) -> Result<(), WriteError> {
+    check_name("task name", line.name)?;
+    for (what, path) in [("DAG file", line.dag), ("directory", line.directory)] {
+        if path.contains('\n') {
+            let task = line.name.to_owned();
+            return Err(WriteError::LineBreak { what, task });
+        }
+        if path.is_empty() {
+            let value = path.to_owned();
+            return Err(WriteError::Name { what, value });
+        }
+    }
+    let quoted = |path: &str| String::from_utf8_lossy(&crate::words::quote(path.as_bytes())).into_owned();
+    let (dag, directory) = (quoted(line.dag), quoted(line.directory));
+    let _ = writeln!(out, "SUBDAG EXTERNAL {} {dag} DIR {directory}", line.name);
+    Ok(())
+}
+
+/// Adds the SCRIPT PRE line that makes the DAG file of a sub-workflow, whose SUBDAG line comes before.
+///
+/// # Errors
+/// The reader would not return what was written. Nothing is added then.
+pub fn pre_script(out: &mut String, line: &TaskLine<'_>) -> Result<(), WriteError> {
+    line_in_parts(out, "SCRIPT PRE ", line, &[])
+}
+
 /// Adds a TASK line.
 ///
 /// # Errors
@@ -92,6 +133,15 @@ pub fn task(out: &mut String, line: &TaskLine<'_>) -> Result<(), WriteError> {
 /// # Errors
 /// The reader would not return what was written. Nothing is added then.
 pub fn task_in_parts(out: &mut String, line: &TaskLine<'_>, more: &[&str]) -> Result<(), WriteError> {
+    line_in_parts(out, "TASK ", line, more)
+}
+
+fn line_in_parts(
+    out: &mut String,
+    keyword: &str,
+    line: &TaskLine<'_>,
+    more: &[&str],
+) -> Result<(), WriteError> {
     let task = || line.name.to_owned();
     check_name("task name", line.name)?;
     let texts = [("command", line.command), ("options", line.options)];
@@ -102,7 +152,7 @@ pub fn task_in_parts(out: &mut String, line: &TaskLine<'_>, more: &[&str]) -> Re
         }
     }
     let start = out.len();
-    for part in ["TASK ", line.name, " "] {
+    for part in [keyword, line.name, " "] {
         out.push_str(part);
     }
     let rest = out.len();
@@ -313,6 +363,43 @@ mod tests {
         );
         assert!(edge(&mut String::new(), "a", "b c").is_err());
         assert!(comment(&mut String::new(), 1, "a b", "c").is_err());
+    }
+
+    #[test]
+    fn sub_workflows_are_read_back() {
+        let mut out = String::new();
+        let line = SubdagLine {
+            name: "s",
+            dag: "sub dir/it's.dag",
+            directory: "sub dir",
+        };
+        subdag(&mut out, &line).unwrap();
+        let script = TaskLine {
+            name: "s",
+            memory_mb: Some(7),
+            command: "/bin/plan 'a b'",
+            ..Default::default()
+        };
+        pre_script(&mut out, &script).unwrap();
+        for bad in [
+            SubdagLine { name: "a b", ..line },
+            SubdagLine { dag: "", ..line },
+            SubdagLine {
+                directory: "a\nb",
+                ..line
+            },
+        ] {
+            assert!(subdag(&mut out, &bad).is_err(), "{bad:?}");
+        }
+        let dag = Dag::parse(out.into_bytes()).unwrap();
+        let read = dag.subdag(TaskId(0)).unwrap();
+        assert_eq!(
+            (read.dag, read.directory),
+            (line.dag.as_bytes(), Some(&b"sub dir"[..]))
+        );
+        assert!(read.is_prepared);
+        let task = dag.task(TaskId(0));
+        assert_eq!((task.command, task.memory_mb), (&b"/bin/plan 'a b'"[..], 7));
     }
 
     #[test]

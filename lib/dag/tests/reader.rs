@@ -30,6 +30,86 @@ fn children(dag: &Dag, name: &str) -> Vec<String> {
 }
 
 #[test]
+fn sub_workflows_are_tasks() {
+    let dag = read(concat!(
+        "#+ The last line of the complete file is \"#+ end TASKS EDGES\".\n",
+        "TASK a -m 5 /bin/true\n",
+        "#@ 2 pegasus::plan ID2\n",
+        "SUBDAG EXTERNAL s sub/s.dag DIR sub\n",
+        "TASK b /bin/true\n",
+        "SUBDAG EXTERNAL t /x/t.dag\n",
+        "SCRIPT PRE s -m 5 -t 3 /bin/plan s\n",
+        "EDGE a s\nEDGE s b\nEDGE b t\n#+ end 4 3\n",
+    ));
+    assert_eq!(dag.len(), 4);
+    let [a, s, t] = [b"a", b"s", b"t"].map(|name| dag.find(name).unwrap());
+    assert_eq!(dag.subdag(a), None);
+    assert_eq!(dag.subdag_ids().collect::<Vec<_>>(), [s, t]);
+    let sub = dag.subdag(s).unwrap();
+    assert_eq!(
+        (sub.dag, sub.directory, sub.is_prepared),
+        (&b"sub/s.dag"[..], Some(&b"sub"[..]), true)
+    );
+    let sub = dag.subdag(t).unwrap();
+    assert_eq!(
+        (sub.dag, sub.directory, sub.is_prepared),
+        (&b"/x/t.dag"[..], None, false)
+    );
+    assert_eq!(
+        (command(&dag, "s"), command(&dag, "t")),
+        ("/bin/plan s".to_owned(), String::new())
+    );
+    assert_eq!((dag.tries(s), dag.memory_mb(s), dag.tries(t)), (Some(3), 5, None));
+    assert_eq!(dag.task(s).id, Some(&b"2"[..]));
+    assert_eq!(
+        (children(&dag, "a"), children(&dag, "s")),
+        (vec!["s".to_owned()], vec!["b".to_owned()])
+    );
+}
+
+#[test]
+fn mistakes_in_sub_workflows_are_refused() {
+    for (text, line, message) in [
+        (
+            "SUBDAG EXTERNAL s\n",
+            1,
+            "Invalid SUBDAG record: SUBDAG EXTERNAL s",
+        ),
+        ("SCRIPT POST s x\n", 1, "Invalid SCRIPT record: SCRIPT POST s x"),
+        (
+            "TASK a x\nSCRIPT PRE a x\n",
+            2,
+            "No SUBDAG before this line has the name a",
+        ),
+        (
+            "SUBDAG EXTERNAL s s.dag\nSCRIPT PRE s -m 5\n",
+            2,
+            "Missing program for task s",
+        ),
+        (
+            "SUBDAG EXTERNAL s s.dag\nSCRIPT PRE s -m x y\n",
+            2,
+            "Invalid memory requirement 'x'",
+        ),
+        (
+            "SUBDAG EXTERNAL s s.dag\nSCRIPT PRE s x\nSCRIPT PRE s x\n",
+            3,
+            "has two SCRIPT PRE lines",
+        ),
+        (
+            "SUBDAG EXTERNAL s s.dag\nSCRIPT PRE s --category c x\n",
+            2,
+            "--max-plans",
+        ),
+        ("TASK s x\n\nSUBDAG EXTERNAL s s.dag\n", 3, "Duplicate task: s"),
+    ] {
+        let error = refuse(text);
+        assert_eq!(error.line(), Some(line), "{text}");
+        assert!(error.to_string().contains(message), "{error}");
+    }
+}
+
+#[test]
 fn blanks_comments_and_longer_keywords_are_accepted() {
     let dag = read(concat!(
         "# a comment in the first column\n   # and one that is not\n \t \r\n\n",

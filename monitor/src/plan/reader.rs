@@ -3,8 +3,8 @@
 use std::io;
 use std::path::Path;
 
-use pmc_dag::EARLIER_PLAN;
 use pmc_dag::record::{Record, TaskRecord};
+use pmc_dag::{EARLIER_PLAN, Request};
 
 use super::names::NameTable;
 use super::{Class, NO_REQUEST, Plan, TaskNumber};
@@ -50,7 +50,8 @@ impl Reader {
                 self.transformation.clear();
                 self.transformation.extend_from_slice(transformation);
             }
-            Ok(Record::MaxJobs { .. } | Record::Nothing) | Err(_) => {}
+            Ok(Record::Subdag { name, .. }) => self.add(position, name, NO_REQUEST, b""),
+            Ok(Record::MaxJobs { .. } | Record::PreScript(_) | Record::Nothing) | Err(_) => {}
         }
     }
 
@@ -60,6 +61,10 @@ impl Reader {
             return;
         }
         let (request, command) = record.request().unwrap_or((NO_REQUEST, b""));
+        self.add(position, record.name, request, command);
+    }
+
+    fn add(&mut self, position: u64, name: &[u8], request: Request, command: &[u8]) {
         let transformation = if self.transformation.is_empty() {
             program_name(command)
         } else {
@@ -67,9 +72,9 @@ impl Reader {
         };
         let class = Class {
             transformation: String::from_utf8_lossy(transformation).into_owned(),
-            kind: Kind::of_task(transformation, record.name),
+            kind: Kind::of_task(transformation, name),
         };
-        self.plan.add(record.name, class, request, position);
+        self.plan.add(name, class, request, position);
         self.transformation.clear();
     }
 

@@ -26,6 +26,8 @@ enum LineError {
     Record(#[from] DagErrorKind),
     #[error("MAXJOBS * would limit the tasks of the whole workflow: limit a category")]
     MaxJobs,
+    #[error("a sub-workflow cannot be part of the workflow around it: run this DAG by itself")]
+    Subdag,
     #[error("--abort-on would end the whole workflow: take it out")]
     AbortOn,
     #[error("{0}: forwarded data would go into another directory: let the task write the file")]
@@ -37,7 +39,13 @@ pub(super) fn is_executor_dag(text: &str) -> bool {
     for line in text.lines() {
         match Record::parse(line.as_bytes()) {
             Ok(Record::Nothing | Record::MaxJobs { .. }) => {}
-            Ok(Record::Task(_) | Record::Edge { .. } | Record::Label { .. }) => return true,
+            Ok(
+                Record::Task(_)
+                | Record::Edge { .. }
+                | Record::Label { .. }
+                | Record::Subdag { .. }
+                | Record::PreScript(_),
+            ) => return true,
             Err(_) => return false,
         }
     }
@@ -80,6 +88,7 @@ pub(super) fn read(
                 builder.workflow.max_jobs.insert(category, limit);
                 Ok(())
             }
+            Ok(Record::Subdag { .. } | Record::PreScript(_)) => Err(LineError::Subdag),
             Ok(Record::Nothing) => Ok(()),
             Err(error) => Err(error.into()),
         };
