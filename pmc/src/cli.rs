@@ -6,12 +6,14 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use pegasus_mpi_cluster::{HostsError, parse_hosts};
 
+mod attach;
 mod control;
 mod log;
 mod packed;
 pub mod pegasus;
 mod views;
 
+pub use attach::{Attach, From};
 pub use control::{Drain, Kill, Nodes, Why};
 pub use log::Log;
 pub use packed::{PackedOutput, Unpack};
@@ -52,6 +54,8 @@ pub enum Command {
     Report(Report),
     /// Print the output of a task, during or after its run
     Log(Log),
+    /// Show the output of running tasks as it comes
+    Attach(Attach),
     /// Make the two files of each attempt from packed output
     Unpack(Unpack),
     /// Show the hosts of a running workflow, or let one of them go

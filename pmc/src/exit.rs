@@ -13,6 +13,8 @@ pub const NOT_PLANNED: u8 = 3;
 pub const NOT_RUN: u8 = 4;
 /// `pmc status --quiet`: the run has not started or has not ended.
 pub const NOT_ENDED: u8 = 5;
+/// What is asked for is not possible with this run: `EX_UNAVAILABLE` of sysexits.h.
+pub const NOT_SUPPORTED: u8 = 69;
 /// Base of exit codes for signals: 130 after Ctrl-C, 143 after SIGTERM.
 pub const SIGNAL_BASE: u8 = 128;
 

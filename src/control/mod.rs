@@ -69,6 +69,8 @@ pub struct TapRequest {
     pub attempt: Option<(u32, u64)>,
     /// What the tool has of standard output and standard error.
     pub after: [Position; 2],
+    /// The answer may come when there is output. Without it, it comes at once.
+    pub may_wait: bool,
 }
 
 /// What the run answers.

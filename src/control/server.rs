@@ -27,8 +27,8 @@ const DRIVER_TIMEOUT: Duration = Duration::from_secs(30);
 const TAP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time at the end of a run to pass on what the driver has answered.
 const LAST_ANSWERS: Duration = Duration::from_millis(200);
-/// Maximum tools at a time.
-const MAX_PEERS: u32 = 32;
+/// Maximum connections at a time. A tool that shows many tasks has up to eight.
+const MAX_PEERS: u32 = 128;
 
 /// Listens until it is dropped.
 pub(crate) struct Server {

@@ -97,6 +97,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             number,
             submit: attempt,
             after: request.after,
+            may_wait: request.may_wait,
         };
         self.out.send(worker, ToWorker::Tap(Box::new(tap)));
     }

@@ -12,7 +12,7 @@ use thiserror::Error;
 use super::{ToMaster, ToWorker};
 
 /// Version of the encoding.
-pub const VERSION: u8 = 10;
+pub const VERSION: u8 = 11;
 
 /// Directions.
 const TO_MASTER: u8 = 1;
@@ -219,14 +219,20 @@ mod tests {
                     }))
                 },
             );
-        let tap =
-            (any::<u64>(), any::<u64>(), [position(), position()]).prop_map(|(number, submit, after)| {
-                ToWorker::Tap(Box::new(Tap {
-                    number,
-                    submit: SubmitId(submit),
-                    after,
-                }))
-            });
+        let tap = (
+            any::<u64>(),
+            any::<u64>(),
+            [position(), position()],
+            any::<bool>(),
+        );
+        let tap = tap.prop_map(|(number, submit, after, may_wait)| {
+            ToWorker::Tap(Box::new(Tap {
+                number,
+                submit: SubmitId(submit),
+                after,
+                may_wait,
+            }))
+        });
         prop_oneof![
             tap,
             any::<u32>().prop_map(|host_rank| ToWorker::Setup { host_rank }),

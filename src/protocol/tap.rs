@@ -28,6 +28,8 @@ pub struct Tap {
     pub submit: SubmitId,
     /// What the tool has of standard output and standard error.
     pub after: [Position; 2],
+    /// The worker may wait for output. Without it, it answers at once, also that nothing has come.
+    pub may_wait: bool,
 }
 
 /// The answer to a [`Tap`].

@@ -59,9 +59,10 @@ impl Taps {
     /// Takes a request.
     pub(super) fn begin(&mut self, tap: Tap) {
         let now = Instant::now();
+        let until = if tap.may_wait { now + PATIENCE } else { now };
         self.waiting.push(Waiting {
             tap,
-            until: now + PATIENCE,
+            until,
             next_look: now,
         });
     }
@@ -170,6 +171,7 @@ mod tests {
             number: 1,
             submit: SubmitId(3),
             after: [after, Position::default()],
+            may_wait: true,
         }
     }
 

@@ -1,9 +1,10 @@
 //! `pmc log`: the output of a task.
 
-mod find;
+pub(super) mod decode;
+pub(super) mod find;
 mod pace;
-mod show;
-mod tap;
+pub(super) mod show;
+pub(super) mod tap;
 
 use std::os::unix::ffi::OsStrExt as _;
 
@@ -46,8 +47,18 @@ pub fn log(arguments: &cli::Log) -> Result<u8, Failure> {
     Ok(exit::SUCCESS)
 }
 
+/// Returns what reads the output of a task while kickstart captures it.
+pub(super) fn captured(history: &History, task: TaskNumber) -> Tap {
+    let command = history.plan.command(task).unwrap_or_default();
+    let program = command.first().map_or(&b""[..], Vec::as_slice);
+    let is_wrapper = [&b"pegasus-kickstart"[..], b"pegasus-cluster"]
+        .iter()
+        .any(|wrapper| program.ends_with(wrapper));
+    Tap::new(&history.dir.dag, history.plan.text_name(task), is_wrapper)
+}
+
 /// A task whose output is shown.
-struct Log {
+pub(super) struct Log {
     history: History,
     task: TaskNumber,
     output: TaskOutput,
@@ -80,12 +91,16 @@ impl Log {
     /// Copies the output, and what is added to it until the attempt has ended.
     fn copy(&mut self, source: &Source, follow: bool, show: &mut Show) -> Result<(), Failure> {
         let reader = source.open(self);
-        let mut reader = reader.map_err(|error| find::unreadable(self, error))?;
+        let mut reader = reader.map_err(|error| find::unreadable(&self.history.dir, error))?;
         let mut pace = Pace::default();
         loop {
             let is_running = self.is_running(source)?;
             let mut has_found = is_running && show.tap();
-            while reader.read(show).map_err(|error| find::unreadable(self, error))? {
+            let mut push = |stream, bytes: &[u8]| show.push(stream, bytes);
+            while reader
+                .read(&mut push)
+                .map_err(|error| find::unreadable(&self.history.dir, error))?
+            {
                 has_found = true;
             }
             let is_complete = !is_running || !follow && !has_found;
@@ -122,12 +137,7 @@ impl Log {
 
     /// Returns what reads the output while kickstart captures it.
     fn captured(&self) -> Tap {
-        let command = self.history.plan.command(self.task).unwrap_or_default();
-        let program = command.first().map_or(&b""[..], Vec::as_slice);
-        let is_wrapper = [&b"pegasus-kickstart"[..], b"pegasus-cluster"]
-            .iter()
-            .any(|wrapper| program.ends_with(wrapper));
-        Tap::new(&self.history.dir.dag, self.name(), is_wrapper)
+        captured(&self.history, self.task)
     }
 
     /// Returns the number of the latest attempt with its own output, counted from 1; 0 if there is none.

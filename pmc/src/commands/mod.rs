@@ -1,6 +1,7 @@
 //! The commands, one module each.
 
 pub mod analyzer;
+pub mod attach;
 pub mod control;
 mod execute;
 pub mod init;

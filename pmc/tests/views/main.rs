@@ -2,6 +2,7 @@
 #![expect(clippy::panic, reason = "tests")]
 
 mod analyzer;
+mod attach;
 mod hostile;
 mod log;
 mod packed;

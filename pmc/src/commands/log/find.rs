@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 use pmc_dag::reason;
+use pmc_monitor::dir::RunDir;
 use pmc_monitor::history::{History, State};
 use pmc_monitor::task_output::{self, AttemptFiles, Part};
-use pmc_packed::{self as packed, Channel};
+use pmc_packed::{self as packed, Channel, TaskOutput};
 use pmc_plan::error::near_spelling;
 
 use super::Log;
-use super::show::{Show, Stream};
+use super::decode::{Stream, Take};
 use crate::exit;
 use crate::failure::Failure;
 
@@ -70,7 +71,7 @@ pub fn source(log: &mut Log, attempt: Option<u32>, with_parts: bool) -> Result<O
         return Ok(None);
     }
     let parts = task_output::parts(dir, name)
-        .map_err(|(path, source)| unreadable(log, Unreadable { path, source }))?;
+        .map_err(|(path, source)| unreadable(dir, Unreadable { path, source }))?;
     let index = attempt.map_or(parts.len(), |attempt| attempt as usize);
     Ok(index
         .checked_sub(1)
@@ -88,35 +89,10 @@ impl Source {
     pub fn open(&self, log: &mut Log) -> Result<Reader, Unreadable> {
         match self {
             Self::Packed { pack, attempt } => {
-                let mut open = |channel| {
-                    let name = log.history.plan.name(log.task);
-                    let stream = log.output.open(name, channel, *attempt);
-                    let file = stream.map_err(|source| Unreadable {
-                        path: pack.clone(),
-                        source,
-                    })?;
-                    Ok(Input {
-                        file: Some(file),
-                        path: pack.clone(),
-                        left: u64::MAX,
-                    })
-                };
-                Ok(Reader {
-                    out: open(Channel::Out)?,
-                    err: open(Channel::Err)?,
-                    buffer: vec![0; CHUNK],
-                })
+                let name = log.history.plan.name(log.task);
+                Reader::of_pack(&mut log.output, name, *attempt, pack)
             }
-            Self::Files { files, .. } => Ok(Reader {
-                out: Input::open(&files.out, 0, u64::MAX)?,
-                // A worker makes this file after the other one.
-                err: Input {
-                    file: None,
-                    path: files.err.clone(),
-                    left: u64::MAX,
-                },
-                buffer: vec![0; CHUNK],
-            }),
+            Self::Files { files, .. } => Reader::of_files(files),
             Self::Part(part) => {
                 pmc_terminal::message(format!(
                     "pmc: standard error of this task is in {}, with that of others",
@@ -152,12 +128,52 @@ struct Input {
 }
 
 impl Reader {
+    /// Opens the files of an attempt. That of standard error may come later.
+    pub fn of_files(files: &AttemptFiles) -> Result<Self, Unreadable> {
+        Ok(Self {
+            out: Input::open(&files.out, 0, u64::MAX)?,
+            // A worker makes this file after the other one.
+            err: Input {
+                file: None,
+                path: files.err.clone(),
+                left: u64::MAX,
+            },
+            buffer: vec![0; CHUNK],
+        })
+    }
+
+    /// Opens the entry of an attempt in a pack.
+    pub fn of_pack(
+        output: &mut TaskOutput,
+        task: &[u8],
+        attempt: u32,
+        pack: &Path,
+    ) -> Result<Self, Unreadable> {
+        let mut open = |channel| {
+            let stream = output.open(task, channel, attempt);
+            let file = stream.map_err(|source| Unreadable {
+                path: pack.to_owned(),
+                source,
+            })?;
+            Ok(Input {
+                file: Some(file),
+                path: pack.to_owned(),
+                left: u64::MAX,
+            })
+        };
+        Ok(Self {
+            out: open(Channel::Out)?,
+            err: open(Channel::Err)?,
+            buffer: vec![0; CHUNK],
+        })
+    }
+
     /// Passes the next bytes of both files on. Returns whether there were any.
-    pub fn read(&mut self, show: &mut Show) -> Result<bool, Unreadable> {
+    pub fn read(&mut self, take: &mut Take<'_>) -> Result<bool, Unreadable> {
         let mut has_read = false;
         for (input, stream) in [(&mut self.out, Stream::Out), (&mut self.err, Stream::Err)] {
             let bytes = input.read(&mut self.buffer)?;
-            show.push(stream, bytes);
+            take(stream, bytes);
             has_read |= !bytes.is_empty();
         }
         Ok(has_read)
@@ -234,8 +250,8 @@ pub fn unknown_task(history: &History, task: &OsStr) -> Failure {
 }
 
 /// A file cannot be read, perhaps because it belongs to another user.
-pub fn unreadable(log: &Log, Unreadable { path, source }: Unreadable) -> Failure {
-    let owner = path.metadata().or_else(|_| log.history.dir.dir.metadata());
+pub fn unreadable(dir: &RunDir, Unreadable { path, source }: Unreadable) -> Failure {
+    let owner = path.metadata().or_else(|_| dir.dir.metadata());
     let other = owner
         .ok()
         .map(|data| data.uid())

@@ -11,8 +11,12 @@ use monitord_compat::record_reader::StreamFile;
 use pegasus_mpi_cluster::control::{ControlError, Output, Position, StreamOutput, TapRequest, Tool};
 use pmc_terminal::message;
 
+use super::decode::{Stream, Take};
+
 /// Bytes of one read.
 const CHUNK: usize = 64 << 10;
+/// Maximum bytes of a file that are passed on at a time, so that a fast task does not hold up others.
+const TURN: u64 = 1 << 20;
 /// Time until the run is asked whether the task has begun another program.
 const ASK_INTERVAL: Duration = Duration::from_millis(100);
 /// Time until the run is asked again after a failure.
@@ -73,22 +77,37 @@ impl Tap {
         }
     }
 
-    /// Passes new bytes on, with 0 for standard output and 1 for standard error. Returns whether there were
-    /// any, or another file.
-    pub fn poll(&mut self, take: &mut dyn FnMut(usize, &[u8])) -> bool {
+    /// Passes on what was added to the open files. Returns whether there was anything.
+    pub fn read(&mut self, take: &mut Take<'_>) -> bool {
         let mut has_found = false;
-        for (stream, files) in self.files.iter_mut().enumerate() {
+        for (stream, files) in Stream::ALL.into_iter().zip(&mut self.files) {
             if let Some(last) = files.last_mut() {
-                has_found |= last.read(&mut |bytes| take(stream, bytes));
+                has_found |= last.read(TURN, &mut |bytes| take(stream, bytes));
             }
         }
+        has_found
+    }
+
+    /// Returns the open files that grow.
+    pub fn growing(&self) -> impl Iterator<Item = &File> {
+        self.files.iter().filter_map(|files| files.last()?.file.as_ref())
+    }
+
+    /// Returns whether the command of the task is a program that captures output.
+    pub fn is_captured(&self) -> bool {
+        self.is_captured
+    }
+
+    /// Passes new bytes on. Returns whether there were any, or another file.
+    pub fn poll(&mut self, take: &mut Take<'_>) -> bool {
+        let mut has_found = self.read(take);
         let now = Instant::now();
         if has_found || now < self.next {
             return has_found;
         }
         match self.ask() {
             Ok(Some(output)) => {
-                has_found = self.take(output, take);
+                has_found = self.accept(output, take);
                 let is_waiting_answer = has_found || now.elapsed() > LONG_ANSWER;
                 self.next = Instant::now();
                 if !is_waiting_answer {
@@ -108,28 +127,31 @@ impl Tap {
         has_found
     }
 
-    /// Asks the run. `None` if it refuses.
-    fn ask(&mut self) -> Result<Option<Output>, ControlError> {
+    /// Returns what to ask the run for.
+    pub fn request(&self, may_wait: bool) -> TapRequest {
         let after = self.files.each_ref().map(|files| {
             files.last().map_or(Position::default(), |last| Position {
                 file: last.number,
                 offset: last.seen,
             })
         });
-        let request = TapRequest {
+        TapRequest {
             task: self.task.clone(),
             attempt: self.attempt,
             after,
-        };
+            may_wait,
+        }
+    }
+
+    /// Asks the run. `None` if it refuses.
+    fn ask(&mut self) -> Result<Option<Output>, ControlError> {
+        let request = self.request(true);
         // The run closes a connection that is not used, for instance while nobody reads what is printed.
         let old = self.tool.take().map(|tool| self.ask_over(tool, request.clone()));
         let output = match old {
             Some(Ok(output)) => output,
             _ => self.ask_over(Tool::connect(&self.dag)?, request)?,
         };
-        if let Some(output) = &output {
-            self.attempt = Some((output.worker, output.attempt));
-        }
         self.has_reported = true;
         Ok(output)
     }
@@ -141,9 +163,11 @@ impl Tap {
     }
 
     /// Takes an answer. Returns whether there is something new in it.
-    fn take(&mut self, output: Output, take: &mut dyn FnMut(usize, &[u8])) -> bool {
+    pub fn accept(&mut self, output: Output, take: &mut Take<'_>) -> bool {
+        self.attempt = Some((output.worker, output.attempt));
         let mut has_new = false;
-        for (stream, (output, files)) in output.streams.into_iter().zip(&mut self.files).enumerate() {
+        let streams = Stream::ALL.into_iter().zip(&mut self.files);
+        for (output, (stream, files)) in output.streams.into_iter().zip(streams) {
             match output {
                 StreamOutput::None => {}
                 StreamOutput::File(file) => {
@@ -176,14 +200,14 @@ impl Tap {
 
     /// Passes on what is left of the files of a program, now that its record has come. Returns how many bytes
     /// of each were passed on at all.
-    pub fn finish(&mut self, files: &[StreamFile; 2], take: &mut dyn FnMut(usize, &[u8])) -> [u64; 2] {
+    pub fn finish(&mut self, files: &[StreamFile; 2], take: &mut Take<'_>) -> [u64; 2] {
         let known = [0, 1].map(|stream| {
             let is_same = |known: &Captured| Some(known.number) == files[stream].inode && !known.is_done;
             self.files[stream].iter().position(is_same)
         });
-        for (stream, at) in known.iter().enumerate() {
+        for ((at, stream), files) in known.iter().zip(Stream::ALL).zip(&mut self.files) {
             if let Some(at) = *at {
-                self.files[stream][at].read(&mut |bytes| take(stream, bytes));
+                files[at].read(u64::MAX, &mut |bytes| take(stream, bytes));
             }
         }
         let seen = |tap: &Self| [0, 1].map(|stream| known[stream].map_or(0, |at| tap.files[stream][at].seen));
@@ -199,7 +223,7 @@ impl Tap {
         while is_missing(self) {
             let before = seen(self);
             let Ok(Some(output)) = self.ask() else { break };
-            self.take(output, take);
+            self.accept(output, take);
             if seen(self) == before {
                 break;
             }
@@ -214,23 +238,24 @@ impl Tap {
 }
 
 impl Captured {
-    /// Passes new bytes on. Returns whether there were any.
-    fn read(&mut self, take: &mut dyn FnMut(&[u8])) -> bool {
+    /// Passes new bytes on, about `most` of them. Returns whether there were any.
+    fn read(&mut self, most: u64, take: &mut dyn FnMut(&[u8])) -> bool {
         let Some(file) = &self.file else { return false };
         let mut buffer = vec![0; CHUNK];
         let before = self.seen;
-        loop {
+        while self.seen - before < most {
             match file.read_at(&mut buffer, self.seen) {
-                Ok(0) => return self.seen > before,
+                Ok(0) => break,
                 Ok(count) => {
                     take(&buffer[..count]);
                     self.seen += count as u64;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // The record has the rest.
-                Err(_) => return self.seen > before,
+                Err(_) => break,
             }
         }
+        self.seen > before
     }
 }
 

@@ -1,0 +1,102 @@
+//! Options of `pmc attach`.
+
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args};
+
+/// Exit codes of `pmc attach`.
+const EXIT: &str = "\
+A task is given by its name, or by a pattern with * (any characters) and ? (one character). Without a
+selection, the output of all tasks is shown.
+
+Without --tag, --timestamp, --xml or --json, standard output and standard error of the tasks go to those
+of pmc as they come: byte for byte, or with control characters escaped if that is a terminal. With one
+of these, everything goes to standard output, lines stay whole, and control characters and bytes that
+are not UTF-8 are escaped.
+
+Exit codes:
+  0    the run has ended, or all tasks that were named have
+  2    the command line is wrong, RUN is not the directory of a run, or it has no such task
+  4    the run does not go on, belongs to another user, was killed, or something cannot be read
+  69   the tasks of the run share files, so that their output cannot be told apart
+  130  stopped by Ctrl-C (143: by SIGTERM)";
+
+/// `pmc attach`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXIT, group = ArgGroup::new("selection").multiple(false))]
+pub struct Attach {
+    /// Directory of the run
+    #[arg(value_name = "RUN")]
+    pub run: PathBuf,
+    /// Tasks, by name or pattern
+    #[arg(value_name = "TASK", group = "selection")]
+    pub tasks: Vec<String>,
+    /// All tasks; those that start later are joined
+    #[arg(long, group = "selection")]
+    pub all: bool,
+    /// The tasks that run now
+    #[arg(long, group = "selection")]
+    pub running: bool,
+    /// Tasks of a transformation; those that start later are joined
+    #[arg(long, value_name = "NAME", group = "selection")]
+    pub transformation: Option<String>,
+    /// Tasks on a host; those that start there later are joined
+    #[arg(long, value_name = "HOST", group = "selection")]
+    pub host: Option<String>,
+    /// Show standard output only
+    #[arg(long)]
+    pub stdout: bool,
+    /// Show standard error only, on standard output
+    #[arg(long)]
+    pub stderr: bool,
+    /// Of tasks that run already, show all (start), the last N lines of each stream (-N), or only what
+    /// comes (now)
+    #[arg(long, value_name = "start|now|-N", value_parser = from, default_value = "start", allow_hyphen_values = true)]
+    pub from: From,
+    /// Begin each line with [TASK.ATTEMPT@HOST,STREAM]
+    #[arg(long, conflicts_with_all = ["xml", "json"])]
+    pub tag: bool,
+    /// Begin each line with the time at which it was read
+    #[arg(long)]
+    pub timestamp: bool,
+    /// Print an XML document with an element for each line
+    #[arg(long, conflicts_with = "json")]
+    pub xml: bool,
+    /// Print a line of JSON for each line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Where the output of a task that runs already begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum From {
+    /// At its start.
+    Start,
+    /// This number of lines before its end.
+    Last(usize),
+}
+
+fn from(text: &str) -> Result<From, &'static str> {
+    let lines = |count: &str| count.parse().ok().map(From::Last);
+    match text {
+        "start" => Some(From::Start),
+        "now" => Some(From::Last(0)),
+        other => other.strip_prefix('-').and_then(lines),
+    }
+    .ok_or("give start, now, or - and a number of lines")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_beginning_is_a_word_or_a_number_of_lines() {
+        assert_eq!(from("start"), Ok(From::Start));
+        assert_eq!(from("now"), Ok(From::Last(0)));
+        assert_eq!(from("-20"), Ok(From::Last(20)));
+        for wrong in ["", "-", "20", "--1", "end", "-99999999999999999999"] {
+            assert!(from(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,485 @@
+//! `pmc attach`: the output of several tasks as it comes.
+//!
+//! What a task writes goes where it went without the tool: the tool reads the files. So it falls behind in
+//! the files if it is slow, and holds up nobody. The log tells which tasks start and end. What kickstart
+//! captures in files without names comes from the run, as for `pmc log -f`.
+
+mod asker;
+mod changes;
+mod follower;
+mod format;
+mod lines;
+mod select;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::{Duration, Instant};
+
+use anyhow::anyhow;
+use nix::sys::inotify::WatchDescriptor;
+use pmc_monitor::history::{Attempt, History, NEVER, Phase, State};
+use pmc_monitor::plan::TaskNumber;
+use pmc_monitor::task_output::AttemptFiles;
+use pmc_packed::TaskOutput;
+use pmc_terminal::message;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use super::log::captured;
+use super::log::decode::Decoder;
+use super::log::find::{Reader, unreadable};
+use crate::cli::{self, From};
+use crate::exit;
+use crate::failure::{Failure, OrCode as _};
+use crate::layout;
+
+use asker::{Answer, Asker};
+use changes::Changes;
+use follower::Follower;
+use format::{Origin, Printer};
+use select::Selection;
+
+/// Time between two looks at the log, and at files whose changes the system does not tell.
+const TICK: Duration = Duration::from_millis(100);
+/// The same for the log if it could only tell the end of the run.
+const SLOW_TICK: Duration = Duration::from_secs(5);
+/// Maximum messages that wait. Who sends more waits, too.
+const MESSAGES: usize = 64;
+
+/// What the threads of the tool tell.
+pub enum Message {
+    /// Files have grown: those with these watches. Without any, perhaps all.
+    Changed(Vec<WatchDescriptor>),
+    /// An answer of the run.
+    Answer(Box<Answer>),
+}
+
+/// Shows the output of tasks. Returns the exit code.
+pub fn attach(arguments: &cli::Attach) -> Result<u8, Failure> {
+    let history = History::open(layout::find_run(&arguments.run)?).or_code(exit::NOT_RUN)?;
+    check(&history)?;
+    let selection = Selection::new(arguments, &history)?;
+    check_named(arguments, &selection, &history)?;
+    let signal = Arc::new(AtomicUsize::new(0));
+    for number in [SIGINT, SIGTERM] {
+        // The second one ends the program at once.
+        let armed = flag::register_conditional_default(number, Arc::new(false.into()));
+        let number_of = usize::try_from(number).unwrap_or_default();
+        let noted = flag::register_usize(number, Arc::clone(&signal), number_of);
+        armed.and(noted).or_code(exit::NOT_RUN)?;
+    }
+    let mut attach = Attach::new(arguments, history, selection);
+    let code = attach.run(&signal)?;
+    attach.printer.end();
+    Ok(code)
+}
+
+/// Refuses if all named tasks are done.
+fn check_named(arguments: &cli::Attach, selection: &Selection, history: &History) -> Result<(), Failure> {
+    let Selection::Named(tasks) = selection else {
+        return Ok(());
+    };
+    let are_done = tasks.iter().all(|task| history.state(*task) == State::Done);
+    if arguments.running || !are_done {
+        return Ok(());
+    }
+    let name = &arguments.tasks[0];
+    let error = match &*arguments.tasks {
+        [_] if tasks.len() == 1 => anyhow!("the task {name} has ended"),
+        _ => anyhow!("the {} tasks have ended", tasks.len()),
+    };
+    Err(Failure::new(exit::NOT_RUN, error).hint("`pmc log` prints the output of a task that has run"))
+}
+
+/// Returns why there is nothing to attach to.
+fn check(history: &History) -> Result<(), Failure> {
+    let refuse = |code, error| Err(Failure::new(code, error));
+    let dag = &history.dir.dag;
+    let own = nix::unistd::geteuid().as_raw();
+    if let Ok(data) = dag.metadata()
+        && own != 0
+        && data.uid() != own
+    {
+        let owner = data.uid();
+        let error = anyhow!(
+            "the run of {} belongs to another user (number {owner})",
+            dag.display()
+        );
+        return refuse(exit::NOT_RUN, error);
+    }
+    let phase = match history.phase() {
+        Phase::Running if history.runs.is_empty() => {
+            let error = anyhow!(
+                "the run of {} has no log that tells which tasks run",
+                dag.display()
+            );
+            return refuse(exit::NOT_RUN, error).map_err(|failure| {
+                failure
+                    .hint("give --jobstate-log to pegasus-mpi-cluster, or follow one task with `pmc log -f`")
+            });
+        }
+        Phase::Running if history.dir.beside_dag(".out.1").exists() => {
+            let error = anyhow!("the tasks of {} share files for their output", dag.display());
+            return refuse(exit::NOT_SUPPORTED, error).map_err(|failure| {
+                failure.hint("start the run with --per-task-stdio, as plans of pmc-plan do")
+            });
+        }
+        Phase::Running => return Ok(()),
+        Phase::NotStarted => "has not started",
+        Phase::Ended(_) => "has ended",
+        Phase::CutOff => "was killed",
+    };
+    let error = anyhow!("the run of {} {phase}", dag.display());
+    refuse(exit::NOT_RUN, error)
+        .map_err(|failure| failure.hint("`pmc log` prints the output of a task that has run"))
+}
+
+/// Shows the output of tasks.
+struct Attach {
+    history: History,
+    output: TaskOutput,
+    selection: Selection,
+    printer: Printer,
+    messages: Receiver<Message>,
+    changes: Changes,
+    asker: Asker,
+    followers: BTreeMap<u64, Follower>,
+    next_follower: u64,
+    by_watch: HashMap<WatchDescriptor, u64>,
+    /// Followers that may have something to read.
+    due: BTreeSet<u64>,
+    /// Attempts of the log that were looked at.
+    looked_at: usize,
+    /// Attempts whose host was not known, with their numbers.
+    without_host: Vec<(usize, u32)>,
+    /// Number of attempts of each task.
+    counts: HashMap<TaskNumber, u32>,
+    /// Named tasks whose last attempt had failed at the last look. It may run again.
+    failed: HashSet<TaskNumber>,
+    next_look: Instant,
+    has_reported_asker: bool,
+    has_reported_output: bool,
+}
+
+impl Attach {
+    fn new(arguments: &cli::Attach, history: History, selection: Selection) -> Self {
+        let (sender, messages) = sync_channel(MESSAGES);
+        let mut attach = Self {
+            output: TaskOutput::new(&history.dir.dir),
+            printer: Printer::new(arguments, &history.dir.dir),
+            messages,
+            changes: Changes::new(sender.clone()),
+            asker: Asker::new(&history.dir.dag, sender),
+            followers: BTreeMap::new(),
+            next_follower: 0,
+            by_watch: HashMap::new(),
+            due: BTreeSet::new(),
+            looked_at: 0,
+            without_host: Vec::new(),
+            counts: HashMap::new(),
+            failed: HashSet::new(),
+            next_look: Instant::now(),
+            has_reported_asker: false,
+            has_reported_output: false,
+            history,
+            selection,
+        };
+        attach.join(arguments.from, false);
+        if attach.followers.is_empty() {
+            message(match &attach.selection {
+                Selection::Named(tasks) if tasks.is_empty() => "pmc: no task runs now",
+                _ => "pmc: no such task runs now; waiting",
+            });
+        }
+        attach
+    }
+
+    /// Joins the attempts that the log has since the last call, also those that have ended if `with_ended`.
+    fn join(&mut self, from: From, with_ended: bool) {
+        let mut candidates = std::mem::take(&mut self.without_host);
+        for index in self.looked_at..self.history.attempts.len() {
+            let task = self.history.attempts[index].task;
+            if self.selection.may_have(task, &self.history) {
+                let count = self.counts.entry(task).or_default();
+                candidates.push((index, *count));
+                *count += 1;
+            }
+        }
+        self.looked_at = self.history.attempts.len();
+        for (index, number) in candidates {
+            let attempt = self.history.attempts[index];
+            let is_ended = has_ended(&attempt);
+            if is_ended && !with_ended {
+                continue;
+            }
+            match self.selection.has(&attempt, &self.history) {
+                Some(true) => self.follow(index, number, from),
+                Some(false) => {}
+                None if is_ended => {}
+                None => self.without_host.push((index, number)),
+            }
+        }
+    }
+
+    fn follow(&mut self, index: usize, number: u32, from: From) {
+        let attempt = self.history.attempts[index];
+        let origin = Origin {
+            task: self.history.plan.text_name(attempt.task),
+            attempt: number + 1,
+            host: String::new(),
+        };
+        let decoder = Decoder::new(captured(&self.history, attempt.task), self.printer.wanted());
+        let follower = Follower::new(attempt.task, index, number, origin, decoder, from);
+        self.followers.insert(self.next_follower, follower);
+        self.due.insert(self.next_follower);
+        self.next_follower += 1;
+    }
+
+    fn run(&mut self, signal: &AtomicUsize) -> Result<u8, Failure> {
+        let mut next_tick = Instant::now();
+        loop {
+            let timeout = if self.due.is_empty() {
+                next_tick.saturating_duration_since(Instant::now())
+            } else {
+                Duration::ZERO
+            };
+            let mut next = self.messages.recv_timeout(timeout).ok();
+            while let Some(message) = next {
+                self.take(message);
+                next = self.messages.try_recv().ok();
+            }
+            let mut is_over = false;
+            if next_tick <= Instant::now() {
+                is_over = self.tick()?;
+                next_tick = Instant::now() + TICK;
+            }
+            self.read_due()?;
+            self.ask();
+            self.printer.flush();
+            if self.printer.is_closed() {
+                return Ok(exit::SUCCESS);
+            }
+            let signal = signal.load(Ordering::Relaxed);
+            if let Ok(signal @ 1..) = u8::try_from(signal) {
+                return Ok(exit::SIGNAL_BASE + signal);
+            }
+            if is_over {
+                return self.conclusion();
+            }
+        }
+    }
+
+    /// Returns the exit code, now that there is nothing more to show.
+    fn conclusion(&self) -> Result<u8, Failure> {
+        if self.history.phase() == Phase::CutOff {
+            let error = anyhow!("the run of {} was killed", self.history.dir.dag.display());
+            return Err(Failure::new(exit::NOT_RUN, error));
+        }
+        Ok(exit::SUCCESS)
+    }
+
+    fn take(&mut self, message: Message) {
+        match message {
+            Message::Changed(watches) if watches.is_empty() => self.due.extend(self.followers.keys()),
+            Message::Changed(watches) => {
+                let changed = watches.iter().filter_map(|watch| self.by_watch.get(watch));
+                self.due.extend(changed);
+            }
+            Message::Answer(answer) => self.take_answer(*answer),
+        }
+    }
+
+    fn take_answer(&mut self, answer: Answer) {
+        self.asker.note_answer();
+        let count = self.followers.len();
+        let Some(follower) = self.followers.get_mut(&answer.follower) else {
+            return;
+        };
+        match answer.output {
+            Ok(output) => {
+                follower.accept(output, answer.time, count, &mut self.printer);
+                let watches = follower.watch_captures(&self.changes);
+                let by_watch = watches.into_iter().map(|watch| (watch, answer.follower));
+                self.by_watch.extend(by_watch);
+                self.due.insert(answer.follower);
+            }
+            Err(error) => {
+                follower.note_failure();
+                if follower.is_captured() && !std::mem::replace(&mut self.has_reported_asker, true) {
+                    message(format!(
+                        "pmc: kickstart hands the output over when a task has ended: {error}"
+                    ));
+                }
+            }
+        }
+    }
+
+    /// Sends the requests that are due, the longest waiting one first.
+    fn ask(&mut self) {
+        let now = Instant::now();
+        let may_wait = self.followers.len() <= asker::MAX_REQUESTS;
+        while self.asker.is_free() {
+            let waiting = self.followers.iter_mut();
+            let waiting = waiting
+                .filter(|(_, follower)| !follower.is_asked && follower.is_open() && follower.next_ask <= now);
+            let Some((number, follower)) = waiting.min_by_key(|(_, follower)| follower.next_ask) else {
+                break;
+            };
+            // A request that waits for a task which captures nothing would keep a thread from the others.
+            let may_wait = may_wait && follower.is_captured();
+            let request = follower.request(may_wait);
+            self.asker.ask(*number, request);
+        }
+    }
+
+    /// Prints what has come.
+    fn read_due(&mut self) -> Result<(), Failure> {
+        for number in std::mem::take(&mut self.due) {
+            let Some(follower) = self.followers.get_mut(&number) else {
+                continue;
+            };
+            let read = follower.read(&mut self.printer);
+            if read.map_err(|error| unreadable(&self.history.dir, error))? {
+                self.due.insert(number);
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at the log and at all files. Returns whether there is nothing more to show.
+    fn tick(&mut self) -> Result<bool, Failure> {
+        if self.next_look <= Instant::now() {
+            self.look()?;
+        }
+        let mut is_over = self.history.phase() != Phase::Running;
+        if is_over {
+            // The log was complete before the run gave its lock back.
+            self.look()?;
+            is_over = self.history.phase() != Phase::Running;
+        }
+        self.open_files()?;
+        self.end_followers(is_over)?;
+        self.due.extend(self.followers.keys());
+        Ok(is_over || self.followers.is_empty() && self.have_named_ended())
+    }
+
+    /// Reads what was added to the log.
+    fn look(&mut self) -> Result<(), Failure> {
+        self.history.update().or_code(exit::NOT_RUN)?;
+        self.join(From::Start, true);
+        for follower in self
+            .followers
+            .values_mut()
+            .filter(|follower| follower.origin.host.is_empty())
+        {
+            let host = self.history.attempts[follower.index].host;
+            if let Some(host) = self.history.hosts.name(host) {
+                host.clone_into(&mut follower.origin.host);
+            }
+        }
+        // The end of a task that has its own files is in them.
+        let is_told = |task: &TaskNumber| {
+            self.followers
+                .values()
+                .any(|follower| follower.task == *task && follower.is_open() && !follower.has_record())
+        };
+        let has_host = |follower: &Follower| !follower.origin.host.is_empty();
+        let is_slow = matches!(&self.selection, Selection::Named(tasks) if tasks.iter().all(is_told))
+            && self.followers.values().all(has_host);
+        self.next_look = Instant::now() + if is_slow { SLOW_TICK } else { TICK };
+        Ok(())
+    }
+
+    /// Opens the files that have been made.
+    fn open_files(&mut self) -> Result<(), Failure> {
+        let is_missing =
+            |follower: &Follower| !follower.is_open() && has_ended(&self.history.attempts[follower.index]);
+        if self.followers.values().any(is_missing) {
+            // An attempt that has ended may be in a pack. If an index cannot be read, opening tells it.
+            let _ = self.output.refresh();
+        }
+        for (id, follower) in &mut self.followers {
+            if follower.is_open() {
+                continue;
+            }
+            let name = self.history.plan.name(follower.task);
+            let is_last = self.counts.get(&follower.task) == Some(&(follower.number + 1));
+            let last = self
+                .output
+                .last(name)
+                .filter(|last| is_last && *last >= follower.number);
+            let number = last.unwrap_or(follower.number);
+            let files = AttemptFiles::new(&self.history.dir, name, number);
+            let reader = if let Some(pack) = self.output.pack(name, number) {
+                let pack = pack.to_owned();
+                Reader::of_pack(&mut self.output, name, number, &pack)
+            } else if files.out.exists()
+                && (files.err.exists() || has_ended(&self.history.attempts[follower.index]))
+            {
+                let watches = [&files.out, &files.err]
+                    .into_iter()
+                    .filter_map(|path| self.changes.watch(path));
+                let watches: Vec<WatchDescriptor> = watches.collect();
+                self.by_watch.extend(watches.iter().map(|watch| (*watch, *id)));
+                follower.note_watches(&watches);
+                Reader::of_files(&files)
+            } else {
+                continue;
+            };
+            follower.origin.attempt = number + 1;
+            follower.open(reader.map_err(|error| unreadable(&self.history.dir, error))?);
+        }
+        Ok(())
+    }
+
+    /// Ends followers whose attempts have ended: all that was written is there.
+    fn end_followers(&mut self, is_over: bool) -> Result<(), Failure> {
+        let ended = |follower: &Follower| {
+            is_over || follower.has_record() || has_ended(&self.history.attempts[follower.index])
+        };
+        let numbers = self.followers.iter().filter(|(_, follower)| ended(follower));
+        let numbers: Vec<u64> = numbers.map(|(number, _)| *number).collect();
+        for number in numbers {
+            let Some(mut follower) = self.followers.remove(&number) else {
+                continue;
+            };
+            // After the end, the log is needed again.
+            self.next_look = Instant::now();
+            for watch in follower.watches() {
+                self.by_watch.remove(watch);
+                self.changes.end(*watch);
+            }
+            if follower.is_open() {
+                let finished = follower.finish(&mut self.printer);
+                finished.map_err(|error| unreadable(&self.history.dir, error))?;
+            } else if !std::mem::replace(&mut self.has_reported_output, true) {
+                let task = &follower.origin.task;
+                message(format!(
+                    "pmc: the output of {task} is not in the directory of the run"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether all tasks that the user has named have ended, and do not run again.
+    fn have_named_ended(&mut self) -> bool {
+        let Selection::Named(tasks) = &self.selection else {
+            return false;
+        };
+        let state = |task: &TaskNumber| self.history.state(*task);
+        let failed = tasks.iter().filter(|task| state(task) == State::Failed);
+        let failed: HashSet<TaskNumber> = failed.copied().collect();
+        let mut left = tasks.iter().filter(|task| state(task) != State::Done);
+        let have_ended = left.all(|task| failed.contains(task) && self.failed.contains(task));
+        self.failed = failed;
+        have_ended
+    }
+}
+
+fn has_ended(attempt: &Attempt) -> bool {
+    attempt.end != NEVER || attempt.lost
+}

@@ -1,0 +1,277 @@
+//! Follows the output of one attempt.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::os::unix::fs::MetadataExt as _;
+use std::time::{Duration, Instant};
+
+use nix::sys::inotify::WatchDescriptor;
+use pegasus_mpi_cluster::control::{Output, StreamOutput};
+use pmc_monitor::plan::TaskNumber;
+
+use super::changes::Changes;
+use super::format::{Origin, Printer};
+use super::lines::{Lines, Tail};
+use crate::cli::From;
+use crate::commands::log::decode::{Decoder, Stream};
+use crate::commands::log::find::{Reader, Unreadable};
+
+/// Reads of the files in a turn.
+const READS: usize = 16;
+/// An answer with this many bytes may not have all that there is.
+const LARGE: usize = 256 << 10;
+/// An answer that took longer came from a worker that had waited for output.
+const LONG_ANSWER: Duration = Duration::from_millis(50);
+/// Least time between two requests for an attempt.
+const ASK_INTERVAL: Duration = Duration::from_millis(100);
+/// The same if the open file is known: only another program of the task has another file.
+const RENEW_INTERVAL: Duration = Duration::from_millis(250);
+/// The same if the task seems not to capture its output, or the run does not answer.
+const RARE_INTERVAL: Duration = Duration::from_secs(1);
+/// Time between two requests of this tool: what bounds the work of the run, however many attempts there are.
+const PACE: Duration = Duration::from_millis(5);
+
+/// An attempt whose output is shown.
+pub struct Follower {
+    /// Task.
+    pub task: TaskNumber,
+    /// Index among all attempts of the run.
+    pub index: usize,
+    /// Number among the attempts of the task, from 0, as far as the log tells it.
+    pub number: u32,
+    /// Where the output comes from.
+    pub origin: Origin,
+    decoder: Decoder,
+    reader: Option<Reader>,
+    lines: [Lines; 2],
+    /// The last lines, until all that was there at the start is read.
+    tails: Option<[Tail; 2]>,
+    /// All is known that was captured at the start.
+    has_answer: bool,
+    watches: Vec<WatchDescriptor>,
+    watched: HashSet<u64>,
+    /// A request is on its way.
+    pub is_asked: bool,
+    /// Time of the next request.
+    pub next_ask: Instant,
+}
+
+impl Follower {
+    /// An attempt. `from` is where its output begins.
+    pub fn new(
+        task: TaskNumber,
+        index: usize,
+        number: u32,
+        origin: Origin,
+        decoder: Decoder,
+        from: From,
+    ) -> Self {
+        let tails = match from {
+            From::Start => None,
+            From::Last(lines) => Some([Tail::new(lines), Tail::new(lines)]),
+        };
+        Self {
+            task,
+            index,
+            number,
+            origin,
+            decoder,
+            reader: None,
+            lines: [Lines::default(), Lines::default()],
+            tails,
+            has_answer: false,
+            watches: Vec::new(),
+            watched: HashSet::new(),
+            is_asked: false,
+            next_ask: Instant::now(),
+        }
+    }
+
+    /// Takes what reads the files of the attempt.
+    pub fn open(&mut self, reader: Reader) {
+        self.reader = Some(reader);
+    }
+
+    /// Returns whether the files are known.
+    pub fn is_open(&self) -> bool {
+        self.reader.is_some()
+    }
+
+    /// Returns whether the executor's record has come, after which nothing comes.
+    pub fn has_record(&self) -> bool {
+        self.decoder.has_record_of(&self.origin.task)
+    }
+
+    /// Returns whether the output comes through kickstart, as far as the command tells it.
+    pub fn is_captured(&mut self) -> bool {
+        self.decoder.tap().is_captured()
+    }
+
+    /// Prints what is new, a bounded part of it. Returns whether there was anything.
+    pub fn read(&mut self, printer: &mut Printer) -> Result<bool, Unreadable> {
+        let Self {
+            decoder,
+            reader,
+            lines,
+            tails,
+            origin,
+            ..
+        } = self;
+        let mut sink = Sink {
+            lines,
+            tails,
+            origin,
+            printer,
+        };
+        let Some(reader) = reader else { return Ok(false) };
+        let mut has_found = decoder.tap().read(&mut |stream, bytes| sink.take(stream, bytes));
+        for _ in 0..READS {
+            let mut push = |stream, bytes: &[u8]| {
+                decoder.push(stream, bytes, &mut |stream, bytes| sink.take(stream, bytes));
+            };
+            if !reader.read(&mut push)? {
+                break;
+            }
+            has_found = true;
+        }
+        if !has_found && self.has_answer {
+            self.end_tails(printer);
+        }
+        Ok(has_found)
+    }
+
+    /// Prints the last lines from before the start. From now on, everything is printed at once.
+    fn end_tails(&mut self, printer: &mut Printer) {
+        let Some(tails) = self.tails.take() else { return };
+        for (stream, tail) in Stream::ALL.into_iter().zip(tails) {
+            let mut sink = Sink {
+                lines: &mut self.lines,
+                tails: &mut self.tails,
+                origin: &self.origin,
+                printer,
+            };
+            sink.take(stream, &tail.finish());
+        }
+    }
+
+    /// Prints what is left when nothing comes any more.
+    pub fn finish(&mut self, printer: &mut Printer) -> Result<(), Unreadable> {
+        while self.read(printer)? {}
+        let Self {
+            decoder,
+            lines,
+            tails,
+            origin,
+            ..
+        } = self;
+        let mut sink = Sink {
+            lines,
+            tails,
+            origin,
+            printer,
+        };
+        decoder.finish(&mut |stream, bytes| sink.take(stream, bytes));
+        self.end_tails(printer);
+        for (stream, lines) in Stream::ALL.into_iter().zip(&mut self.lines) {
+            lines.finish(|line, is_part| printer.line(&self.origin, stream, line, is_part));
+        }
+        Ok(())
+    }
+
+    /// Returns what to ask the run for.
+    pub fn request(&mut self, may_wait: bool) -> pegasus_mpi_cluster::control::TapRequest {
+        self.is_asked = true;
+        self.decoder.tap().request(may_wait)
+    }
+
+    /// Takes the answer of the run: nothing if it refused. `time` is how long it took, `followers` how many
+    /// attempts are followed.
+    pub fn accept(
+        &mut self,
+        output: Option<Output>,
+        time: Duration,
+        followers: usize,
+        printer: &mut Printer,
+    ) {
+        self.is_asked = false;
+        let is_small = |stream: &StreamOutput| !matches!(stream, StreamOutput::Bytes { bytes, .. } if bytes.len() >= LARGE);
+        self.has_answer |= output
+            .as_ref()
+            .is_none_or(|output| output.streams.iter().all(is_small));
+        let has_new = output.is_some_and(|output| {
+            let mut sink = Sink {
+                lines: &mut self.lines,
+                tails: &mut self.tails,
+                origin: &self.origin,
+                printer,
+            };
+            self.decoder
+                .tap()
+                .accept(output, &mut |stream, bytes| sink.take(stream, bytes))
+        });
+        let pace = PACE.saturating_mul(u32::try_from(followers).unwrap_or(u32::MAX));
+        let is_known = self.decoder.tap().growing().next().is_some();
+        let wait = if is_known {
+            RENEW_INTERVAL.max(pace * 4)
+        } else if has_new || time > LONG_ANSWER {
+            Duration::ZERO
+        } else if self.decoder.tap().is_captured() {
+            ASK_INTERVAL.max(pace)
+        } else {
+            RARE_INTERVAL.max(pace)
+        };
+        self.next_ask = Instant::now() + wait;
+    }
+
+    /// Takes note that the run does not answer.
+    pub fn note_failure(&mut self) {
+        self.is_asked = false;
+        self.has_answer = true;
+        self.next_ask = Instant::now() + RARE_INTERVAL;
+    }
+
+    /// Watches the open files that capture the output. Returns the new watches.
+    pub fn watch_captures(&mut self, changes: &Changes) -> Vec<WatchDescriptor> {
+        let number = |file: &File| file.metadata().map_or(0, |data| data.ino());
+        let mut new = Vec::new();
+        for file in self.decoder.tap().growing() {
+            if self.watched.insert(number(file)) {
+                new.extend(changes.watch_open(file));
+            }
+        }
+        self.watches.extend(&new);
+        new
+    }
+
+    /// Takes note of watches of the files of the attempt.
+    pub fn note_watches(&mut self, watches: &[WatchDescriptor]) {
+        self.watches.extend(watches);
+    }
+
+    /// Its watches.
+    pub fn watches(&self) -> &[WatchDescriptor] {
+        &self.watches
+    }
+}
+
+/// Where the output of an attempt goes.
+struct Sink<'a> {
+    lines: &'a mut [Lines; 2],
+    tails: &'a mut Option<[Tail; 2]>,
+    origin: &'a Origin,
+    printer: &'a mut Printer,
+}
+
+impl Sink<'_> {
+    fn take(&mut self, stream: Stream, bytes: &[u8]) {
+        if let Some(tails) = self.tails {
+            tails[stream as usize].push(bytes);
+        } else if self.printer.has_lines() {
+            let (origin, printer) = (self.origin, &mut *self.printer);
+            self.lines[stream as usize]
+                .push(bytes, |line, is_part| printer.line(origin, stream, line, is_part));
+        } else {
+            self.printer.raw(stream, bytes);
+        }
+    }
+}

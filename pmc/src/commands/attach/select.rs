@@ -1,0 +1,139 @@
+//! Which tasks are shown.
+
+use std::collections::HashSet;
+use std::ffi::OsStr;
+
+use anyhow::anyhow;
+use pmc_monitor::history::{Attempt, History, State};
+use pmc_monitor::plan::TaskNumber;
+
+use crate::cli;
+use crate::commands::log::find::unknown_task;
+use crate::exit;
+use crate::failure::Failure;
+
+/// The tasks that a user wants to see.
+pub enum Selection {
+    /// All.
+    All,
+    /// These. The tool ends when they have ended.
+    Named(HashSet<TaskNumber>),
+    /// Those of a transformation.
+    Transformation(String),
+    /// Those on a host.
+    Host(String),
+}
+
+impl Selection {
+    /// Finds the tasks that the command line selects.
+    pub fn new(arguments: &cli::Attach, history: &History) -> Result<Self, Failure> {
+        if !arguments.tasks.is_empty() {
+            return Ok(Self::Named(named(&arguments.tasks, history)?));
+        }
+        if arguments.running {
+            return Ok(Self::Named(history.in_state(State::Running).collect()));
+        }
+        if let Some(name) = &arguments.transformation {
+            let mut classes = history.plan.classes().iter();
+            if !classes.any(|class| class.transformation == *name) {
+                let dag = history.dir.dag.display();
+                return Err(Failure::new(
+                    exit::USAGE,
+                    anyhow!("{dag}: no task is of the transformation {name}"),
+                ));
+            }
+            return Ok(Self::Transformation(name.clone()));
+        }
+        Ok(match &arguments.host {
+            Some(host) => Self::Host(host.clone()),
+            None => Self::All,
+        })
+    }
+
+    /// Returns whether a task may be shown. The host of an attempt decides only when it is known.
+    pub fn may_have(&self, task: TaskNumber, history: &History) -> bool {
+        match self {
+            Self::All | Self::Host(_) => true,
+            Self::Named(tasks) => tasks.contains(&task),
+            Self::Transformation(name) => history.plan.class(task).transformation == *name,
+        }
+    }
+
+    /// Returns whether an attempt is shown; `None` if its host is not known yet.
+    pub fn has(&self, attempt: &Attempt, history: &History) -> Option<bool> {
+        match self {
+            Self::Host(host) => Some(history.hosts.name(attempt.host)? == host),
+            _ => Some(self.may_have(attempt.task, history)),
+        }
+    }
+}
+
+/// Finds tasks by names and patterns.
+fn named(given: &[String], history: &History) -> Result<HashSet<TaskNumber>, Failure> {
+    let mut tasks = HashSet::new();
+    for name in given {
+        if let Some(task) = history.plan.find(name.as_bytes()) {
+            tasks.insert(task);
+            continue;
+        }
+        let before = tasks.len();
+        if name.contains(['*', '?']) {
+            let all = 0..u32::try_from(history.plan.len()).unwrap_or(u32::MAX);
+            tasks.extend(all.filter(|task| matches(name.as_bytes(), history.plan.name(*task))));
+        }
+        if tasks.len() == before {
+            return Err(unknown_task(history, OsStr::new(name)));
+        }
+    }
+    Ok(tasks)
+}
+
+/// Returns whether a name matches a pattern with `*` and `?`.
+fn matches(pattern: &[u8], name: &[u8]) -> bool {
+    let (mut at, mut in_name) = (0, 0);
+    // After the last `*`: where the pattern goes on, and where its part of the name ends.
+    let mut star: Option<(usize, usize)> = None;
+    while in_name < name.len() {
+        match pattern.get(at) {
+            Some(b'*') => {
+                at += 1;
+                star = Some((at, in_name));
+            }
+            Some(expected) if *expected == b'?' || *expected == name[in_name] => {
+                at += 1;
+                in_name += 1;
+            }
+            _ => {
+                let Some((after, end)) = star else { return false };
+                star = Some((after, end + 1));
+                (at, in_name) = (after, end + 1);
+            }
+        }
+    }
+    pattern[at..].iter().all(|rest| *rest == b'*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_match_whole_names() {
+        for (pattern, name, expected) in [
+            ("*", "", true),
+            ("a*c", "abbc", true),
+            ("a*c", "abcb", false),
+            ("*ab*ab", "aabxab", true),
+            ("?b", "ab", true),
+            ("?b", "b", false),
+            ("ab", "abc", false),
+            ("a**", "a", true),
+        ] {
+            assert_eq!(
+                matches(pattern.as_bytes(), name.as_bytes()),
+                expected,
+                "{pattern} {name}"
+            );
+        }
+    }
+}
