@@ -397,3 +397,86 @@ fn the_journal_of_a_live_run_is_not_touched() {
     drop(first);
     assert!(recover(&world.rescue(), &world.dag).unwrap().is_some());
 }
+
+/// Changes the header of the journal as if the machine had been rebooted since.
+fn reboot(journal: &Path) {
+    let mut bytes = fs::read(journal).unwrap();
+    let begin = forward_journal::decode(&bytes).unwrap().begin;
+    let header = forward_journal::header(&Begin {
+        system: begin.system ^ 1,
+        ..begin
+    });
+    bytes[..header.len()].copy_from_slice(&header);
+    fs::write(journal, bytes).unwrap();
+}
+
+#[test]
+fn only_tasks_whose_data_may_be_lost_run_again_after_a_reboot() {
+    let folder = tempfile::tempdir().unwrap();
+    let rescue = folder.path().canonicalize().unwrap().join("x.rescue");
+    let forwards = |n| format!("TASK t{n} -F x=y /bin/true\n");
+    let text = [0, 1, 2].map(forwards).concat() + "TASK plain /bin/true\n";
+    let dag = Dag::parse(text.into_bytes()).unwrap();
+    // t0 was done before the journal was begun, and is recorded once more, as the original does.
+    fs::write(&rescue, "\nDONE t0").unwrap();
+    let mut forwarding = Forwarding::new(SharedFiles::new(4), Some(rescue.clone()));
+    forwarding.begin_journal(8).unwrap();
+    let target = folder.path().join("y");
+    let data = ForwardedData {
+        target: target.as_os_str().as_bytes().to_vec(),
+        data: b"data of t1".to_vec().into(),
+    };
+    forwarding.append(b"t1", &[data]).unwrap().unwrap();
+    drop(forwarding);
+    fs::write(
+        &rescue,
+        "\nDONE t0\nDONE t0\nDONE t1\n# comment\nDONE t2\nDONE plain",
+    )
+    .unwrap();
+    let recovered = recover(&rescue, &dag).unwrap().unwrap();
+    assert_eq!(
+        (recovered.done, recovered.not_done),
+        (vec![TaskId(1)], vec![]),
+        "nothing was lost while the machine ran"
+    );
+    reboot(&path_for(&rescue));
+    let recovered = recover(&rescue, &dag).unwrap().unwrap();
+    assert_eq!(
+        (recovered.done, recovered.not_done),
+        (vec![TaskId(1)], vec![TaskId(2)])
+    );
+    assert_eq!(
+        fs::read_to_string(&rescue).unwrap(),
+        "\nDONE t0\nDONE t0\nDONE t1\n# comment\nDONE plain"
+    );
+}
+
+#[test]
+fn a_target_that_is_missing_is_made_again_if_all_of_it_is_known() {
+    let world = World::new(vec![vec![(0, 5), (1, 5)]]);
+    world.run(4, 100, false);
+    fs::remove_file(world.path("a")).unwrap();
+    fs::remove_dir_all(world.path("sub")).unwrap();
+    recover(&world.rescue(), &world.dag).unwrap().unwrap();
+    assert_eq!(fs::read(world.path("sub/b")).unwrap(), piece(0, 1, 5));
+    assert!(!world.path("a").exists(), "its first line is not in the journal");
+}
+
+#[test]
+fn lost_blocks_are_written_again_unless_the_file_has_grown() {
+    const LEN: usize = 3 * 4096;
+    let world = World::new(vec![vec![(2, LEN)]]);
+    world.run(4, 100, false);
+    let expected = fs::read(world.path("c")).unwrap();
+    let mut lost = expected.clone();
+    lost[4096..8192].fill(0);
+    let grown = [&lost[..], b"more"].concat();
+    fs::write(world.path("c"), &grown).unwrap();
+    recover(&world.rescue(), &world.dag).unwrap().unwrap();
+    assert_eq!(fs::read(world.path("c")).unwrap(), grown);
+    for found in [&lost[..], &lost[..5000], b""] {
+        fs::write(world.path("c"), found).unwrap();
+        recover(&world.rescue(), &world.dag).unwrap().unwrap();
+        assert_eq!(fs::read(world.path("c")).unwrap(), expected);
+    }
+}

@@ -45,18 +45,14 @@ impl CpuSet {
             1
         };
         let mut start = 0;
-        while count <= self.threads - start {
+        while start + count <= self.threads {
             let block = &self.taken[start as usize..(start + count) as usize];
             let Some(last_taken) = block.iter().rposition(|taken| *taken) else {
                 self.mark(start..start + count, true);
                 return Some(start..start + count);
             };
             // The next boundary after the last taken number.
-            let next = (start + last_taken as u32 + 1).next_multiple_of(step);
-            if next > self.threads {
-                break;
-            }
-            start = next;
+            start = (start + last_taken as u32 + 1).next_multiple_of(step);
         }
         None
     }
@@ -126,6 +122,17 @@ mod tests {
         assert_eq!(cpus.take(2), Some(0..2));
         assert_eq!(cpus.take(3), Some(2..5));
         assert_eq!(cpus.take(4), Some(8..12));
+    }
+
+    #[test]
+    fn the_last_block_may_be_a_part_of_a_core() {
+        let mut cpus = CpuSet::new(5, 2, 1);
+        assert_eq!(cpus.take_block(&[0]), Some(0..1));
+        assert_eq!(cpus.take(3), Some(2..5));
+        cpus.release(2..5);
+        assert_eq!(cpus.take_block(&[4]), Some(4..5));
+        assert_eq!(cpus.take(3), None, "there is no boundary behind 4");
+        assert_eq!(cpus.take(2), Some(2..4));
     }
 
     #[test]

@@ -584,6 +584,8 @@ mod tests {
         assert!(hosts.adopt(0, Rank(1), request(5, 0), &held(&[], &[])).is_none());
         let unknown = hosts.adopt(0, Rank(1), wanted, &held(&[9, 7], &[77])).unwrap();
         assert_eq!((unknown.block, unknown.gpus.len()), (None, 1));
+        let narrow = hosts.adopt(0, Rank(2), request(1, 0), &held(&[3], &[])).unwrap();
+        assert_eq!(narrow.block, None, "one CPU has no number");
         hosts.check().unwrap();
     }
 }

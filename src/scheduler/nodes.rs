@@ -124,8 +124,8 @@ impl Master {
     /// and no task that waits fits on a host that is there. To be called after [`Master::schedule`].
     #[must_use]
     pub fn stranded(&self) -> Option<TaskId> {
-        let may_go_on = self.phase != Phase::Started || self.is_stopped() || self.held;
-        if may_go_on || self.running > 0 || self.expected > 0 || self.queue.len() == 0 {
+        let may_go_on = self.is_stopped() || self.held || self.running > 0 || self.expected > 0;
+        if may_go_on || self.queue.len() == 0 {
             return None;
         }
         let present = || self.hosts.all().iter().filter(|host| !host.ranks.is_empty());
@@ -206,9 +206,7 @@ impl Master {
         let slot = self.known_slot(rank)?;
         slot.member = slot.member.fall_silent();
         let host = slot.host;
-        if slot.member.is_there() {
-            self.hosts.withhold(host, rank);
-        }
+        self.hosts.withhold(host, rank);
         Ok(())
     }
 

@@ -402,6 +402,7 @@ impl Queue {
                 ));
             }
             let (mut at, mut last, mut submit) = (chain.first, NO_TASK, 0);
+            let before = tasks.len();
             while at != NO_TASK {
                 let node = &nodes[at as usize];
                 if node.chain != number || node.submit <= submit || tasks.len() == self.len {
@@ -410,8 +411,8 @@ impl Queue {
                 tasks.push(TaskId(at));
                 (last, submit, at) = (at, node.submit, node.next);
             }
-            if chain.last != last {
-                return Err(format!("chain {number} has the wrong last task"));
+            if chain.last != last || chain.len as usize != tasks.len() - before {
+                return Err(format!("chain {number} has the wrong last task or length"));
             }
         }
         for shape in &self.shapes {

@@ -70,7 +70,7 @@ pub struct Summary {
 #[repr(align(64))]
 pub(super) struct Slot {
     pub(super) host: u32,
-    /// Its number among the workers of the host.
+    /// Its number among the workers of the host, if workers come and go.
     pub(super) host_rank: u32,
     pub(super) member: Member,
     pub(super) running: Option<Running>,
@@ -393,7 +393,6 @@ impl Master {
             self.slots.push(Slot {
                 host,
                 member: Member::Working,
-                host_rank: self.hosts.get(host).ranks.len() as u32 - 1,
                 ..Slot::unknown()
             });
         }

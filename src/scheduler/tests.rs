@@ -2,6 +2,7 @@
 
 mod nodes;
 mod prefill;
+mod status;
 
 use std::sync::Arc;
 use std::time::Duration;

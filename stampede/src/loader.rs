@@ -374,3 +374,6 @@ impl Loader {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

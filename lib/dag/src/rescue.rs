@@ -390,9 +390,9 @@ impl Writer {
     pub fn open_append(path: &Path, done: &DoneSet) -> io::Result<Self> {
         let file = OpenOptions::new().append(true).create(true).open(path)?;
         let mut len = file.metadata()?.len();
-        if let Some(torn_at) = done.torn_at.filter(|at| *at < len) {
-            file.set_len(torn_at)?;
-            len = torn_at;
+        if let Some(torn_at) = done.torn_at {
+            len = len.min(torn_at);
+            file.set_len(len)?;
         }
         Ok(Self {
             file,

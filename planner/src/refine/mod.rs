@@ -17,6 +17,8 @@ pub(crate) mod reuse;
 pub(crate) mod select;
 pub(crate) mod settings;
 pub(crate) mod sites;
+#[cfg(test)]
+mod small_workflow;
 pub(crate) mod storage;
 pub(crate) mod subworkflow;
 pub(crate) mod transfer;

@@ -156,4 +156,59 @@ mod tests {
         assert_eq!(reduction.needed(&[0, 4, 5]), [4, 5]);
         assert_eq!(reduction.needed(&[5, 0]), [5]);
     }
+
+    fn needed(depth: Depth, nodes: usize, edges: &[(u32, u32)], parents: &[u32]) -> Vec<u32> {
+        let graph = Graph::<u32>::new(nodes, edges);
+        let order = graph.topological().expect("no cycle");
+        let depths = graph.depths(&order);
+        Reduction::new(&graph, &depths, depth).needed(parents).to_vec()
+    }
+
+    #[test]
+    fn a_search_ends_after_256_edges_for_each_parent() {
+        let chain: Vec<(u32, u32)> = (0..1000).map(|node| (node, node + 1)).collect();
+        for (depth, parent, expected) in [
+            (Depth::Every, 500, vec![500]),
+            (Depth::Every, 512, vec![512]),
+            (Depth::Every, 513, vec![0, 513]),
+            (Depth::Second, 511, vec![511]),
+            (Depth::Second, 513, vec![0, 513]),
+        ] {
+            assert_eq!(
+                needed(depth, 1001, &chain, &[0, parent]),
+                expected,
+                "{depth:?}, {parent}"
+            );
+        }
+    }
+
+    #[test]
+    fn no_node_is_searched_twice() {
+        // The path from the upper parent, 0 → 1 → last, is searched after a lattice, which has very many paths:
+        // 2 → layers of four nodes, each below all of the layer before → last.
+        const LAYERS: u32 = 10;
+        let node = |layer: u32, place: u32| 3 + layer * 4 + place;
+        let last = node(LAYERS, 0);
+        let mut edges = vec![(0, 1), (1, last)];
+        for place in 0..4 {
+            edges.push((2, node(0, place)));
+            edges.push((node(LAYERS - 1, place), last));
+            for layer in 1..LAYERS {
+                edges.extend((0..4).map(|above| (node(layer - 1, above), node(layer, place))));
+            }
+        }
+        assert_eq!(
+            needed(Depth::Every, last as usize + 1, &edges, &[0, last]),
+            [last]
+        );
+    }
+
+    #[test]
+    fn nothing_above_the_uppermost_parent_is_searched() {
+        // 0 → 1 → 2 → last, and 0 and many others → 3 → last. The parents are 1 and last.
+        let last = 1000;
+        let mut edges = vec![(0, 1), (1, 2), (2, last), (3, last)];
+        edges.extend((4..last).chain([0]).map(|other| (other, 3)));
+        assert_eq!(needed(Depth::Every, 1001, &edges, &[1, last]), [last]);
+    }
 }

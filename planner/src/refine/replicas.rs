@@ -7,7 +7,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::catalog::replica::{Replica, ReplicaCatalog};
 use crate::error::near_spelling;
 use crate::error::{Cause, Problem};
-use crate::model::{FileId, Job, Link, Metadata, Workflow};
+use crate::model::{FileId, FileKind, Job, Link, Metadata, Workflow};
 
 use super::mapping::job_name;
 
@@ -173,7 +173,8 @@ pub(crate) fn missing(workflow: &Workflow, kept: &[bool], replicas: &Replicas, p
     for (job, _) in workflow.jobs.iter().zip(kept).filter(|(_, kept)| **kept) {
         for file_use in &job.uses {
             let is_needed = file_use.link.reads() && file_use.link != Link::Checkpoint && !file_use.optional;
-            if !is_needed || written[file_use.file] {
+            // The planner itself has added images.
+            if !is_needed || written[file_use.file] || file_use.kind == FileKind::Image {
                 continue;
             }
             let place = known.entry(file_use.file).or_insert_with(|| {
@@ -201,4 +202,211 @@ pub(crate) fn missing(workflow: &Workflow, kept: &[bool], replicas: &Replicas, p
         missing_text(lfn, &name, *others, advice.as_deref())
     };
     found.iter().enumerate().map(text).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::small_workflow::{catalog, workflow};
+    use super::*;
+    use crate::catalog::replica::ReplicaEntry;
+
+    fn places(replicas: &Replicas, lfn: &str) -> Vec<String> {
+        let found = replicas.lookup(lfn).map(|found| found.replicas);
+        found.into_iter().flatten().map(|replica| replica.pfn).collect()
+    }
+
+    /// A source of each kind, all of which know `f`, and one file of their own.
+    fn all() -> Replicas {
+        Replicas {
+            caches: vec![catalog(&["f=cache", "c=c"])],
+            runs: vec![catalog(&["f=run", "r=r"])],
+            directories: vec![catalog(&["f=dir", "d=d"])],
+            embedded: Some(catalog(&["f=workflow", "w=w"])),
+            inherited: vec![catalog(&["f=inherited", "i=i"])],
+            catalog: catalog(&["f=catalog", "k=k"]),
+            storage: catalog(&["f=storage", "s=s"]),
+            ..Replicas::default()
+        }
+    }
+
+    #[test]
+    fn the_first_source_that_knows_a_file_wins() {
+        let mut replicas = all();
+        for file in ["c", "r", "d", "w", "i", "k"] {
+            assert!(replicas.knows(file));
+            assert_eq!(places(&replicas, file), [file]);
+        }
+        for file in ["s", "x"] {
+            assert!(!replicas.knows(file), "{file}");
+            assert_eq!(replicas.lookup(file), None);
+        }
+        let mut order = Vec::new();
+        for clear in [
+            |all: &mut Replicas| all.caches.clear(),
+            |all: &mut Replicas| all.runs.clear(),
+            |all: &mut Replicas| all.directories.clear(),
+            |all: &mut Replicas| all.embedded = None,
+            |all: &mut Replicas| all.inherited.clear(),
+            |all: &mut Replicas| all.catalog = ReplicaCatalog::default(),
+        ] {
+            order.extend(places(&replicas, "f"));
+            clear(&mut replicas);
+        }
+        assert_eq!(order, ["cache", "run", "dir", "workflow", "inherited", "catalog"]);
+        assert_eq!(replicas.lookup("f"), None);
+    }
+
+    #[test]
+    fn sources_that_add_are_merged_with_the_catalog() {
+        let entry = |pfn: &str, key: &str| ReplicaEntry {
+            lfn: "g".to_owned(),
+            replicas: vec![Replica {
+                pfn: pfn.to_owned(),
+                site: None,
+            }],
+            metadata: [(key, pfn), ("both", pfn)]
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .into(),
+            ..ReplicaEntry::default()
+        };
+        let mut replicas = Replicas {
+            caches: vec![catalog(&["f=cache", "f=same"])],
+            embedded: Some(catalog(&["f=workflow"])),
+            catalog: catalog(&["f=same", "f=catalog"]),
+            cache_adds: true,
+            ..Replicas::default()
+        };
+        assert_eq!(places(&replicas, "f"), ["workflow"], "the workflow does not add");
+        replicas.workflow_adds = true;
+        assert_eq!(places(&replicas, "f"), ["cache", "same", "workflow", "catalog"]);
+        replicas.caches[0].push(entry("cache", "of cache")).unwrap();
+        replicas.catalog.push(entry("catalog", "of catalog")).unwrap();
+        let found = replicas.lookup("g").unwrap();
+        let metadata: Vec<_> = found
+            .metadata
+            .iter()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
+        assert_eq!(metadata, ["both=cache", "of cache=cache", "of catalog=catalog"]);
+        replicas.cache_adds = false;
+        let found = replicas.lookup("g").unwrap();
+        assert_eq!((found.replicas.len(), found.metadata.len()), (1, 2));
+        assert!(replicas.knows("g"));
+    }
+
+    #[test]
+    fn a_source_without_locations_of_a_file_does_not_know_it() {
+        let mut replicas = all();
+        let nowhere = ReplicaEntry {
+            lfn: "k".to_owned(),
+            ..ReplicaEntry::default()
+        };
+        replicas.caches[0].push(nowhere).unwrap();
+        assert_eq!(places(&replicas, "k"), ["k"]);
+    }
+
+    #[test]
+    fn equal_locations_are_one() {
+        let replica = |pfn: &str, site: Option<&str>| Replica {
+            pfn: pfn.to_owned(),
+            site: site.map(str::to_owned),
+        };
+        let all = [
+            replica("a", Some("x")),
+            replica("a", None),
+            replica("a", Some("x")),
+            replica("b", Some("x")),
+        ];
+        for (count, left) in [(0, 0), (1, 1), (2, 2), (3, 2), (4, 3)] {
+            let mut some = all[..count].to_vec();
+            drop_equal(&mut some);
+            assert_eq!(some.len(), left);
+        }
+    }
+
+    #[test]
+    fn locations_are_moved_in_all_sources() {
+        let mut replicas = all();
+        replicas.move_to_site(&["local".to_owned()].into(), "there");
+        for file in ["c", "r", "d", "w", "i", "k"] {
+            let found = replicas.lookup(file).unwrap();
+            assert_eq!(found.replicas[0].site.as_deref(), Some("there"), "{file}");
+        }
+        let stored = replicas.storage.lookup("s").unwrap();
+        assert_eq!(stored.replicas[0].site.as_deref(), Some("there"));
+    }
+
+    #[test]
+    fn advice_names_similar_files() {
+        let empty = Replicas::default();
+        assert!(empty.advice("f", 0).unwrap().contains("--input-dir"));
+        assert_eq!(empty.advice("f", 1), None, "once is enough");
+        let mut replicas = Replicas {
+            catalog: catalog(&["results.txt", "other"]),
+            ..Replicas::default()
+        };
+        let pattern = ReplicaEntry {
+            lfn: "result.tx".to_owned(),
+            regex: true,
+            ..ReplicaEntry::default()
+        };
+        replicas.catalog.push(pattern).unwrap();
+        let advice = Some("the replica catalogs have results.txt".to_owned());
+        assert_eq!(replicas.advice("result.txt", 3), advice);
+        assert_eq!(replicas.advice("something", 0), None);
+        let many: Vec<String> = (0..100_001).map(|n| format!("unlike{n}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        replicas.directories.push(catalog(&many));
+        assert_eq!(
+            replicas.advice("result.txt", 3),
+            None,
+            "the search would take too long"
+        );
+    }
+
+    #[test]
+    fn inputs_without_a_location_are_listed_once() {
+        let workflow = workflow("A: x known y > z\nB: x x z ?o *c >\nC: y\nD: x w\nE: x");
+        let replicas = Replicas {
+            catalog: catalog(&["known"]),
+            ..Replicas::default()
+        };
+        let messages = |kept: &[bool]| -> Vec<String> {
+            let found = missing(&workflow, kept, &replicas, "p_");
+            found.into_iter().map(|problem| problem.message).collect()
+        };
+        let text = |lfn: &str, job: &str, more: &str| {
+            format!(
+                "Can't determine a location to transfer input file for lfn {lfn} for job p_work_{job}{more}"
+            )
+        };
+        assert_eq!(
+            messages(&[true; 5]),
+            [
+                text("x", "A", " and 4 more jobs"),
+                text("y", "A", " and 1 more jobs"),
+                text("w", "D", "")
+            ]
+        );
+        assert_eq!(
+            messages(&[false, true, true, false, false]),
+            [text("x", "B", ""), text("y", "C", "")]
+        );
+    }
+
+    #[test]
+    fn the_first_missing_files_have_advice() {
+        let names: Vec<String> = (0..=ADVISED).map(|n| format!("missing{n:03}")).collect();
+        let workflow = workflow(&format!("A: {}", names.join(" ")));
+        let near: Vec<String> = names.iter().map(|name| format!("{name}s")).collect();
+        let near: Vec<&str> = near.iter().map(String::as_str).collect();
+        let replicas = Replicas {
+            catalog: catalog(&near),
+            ..Replicas::default()
+        };
+        let found = missing(&workflow, &[true], &replicas, "");
+        let advised = found.iter().filter(|problem| problem.hint.is_some()).count();
+        assert_eq!((found.len(), advised), (ADVISED + 1, ADVISED));
+        assert_eq!(found[ADVISED].hint, None);
+    }
 }

@@ -21,6 +21,13 @@ pub(crate) struct Reduced {
     pub(crate) owed: Vec<(JobIndex, u32)>,
 }
 
+impl Reduced {
+    /// Number of jobs that need not run.
+    fn deleted(&self) -> usize {
+        self.kept.iter().filter(|kept| !**kept).count()
+    }
+}
+
 /// Maximum bridges over one deleted job, parents times children. Bridges only keep an order, since the files
 /// exist; beyond this number they are left out.
 const BRIDGES: usize = 1 << 20;
@@ -34,7 +41,7 @@ pub(super) fn remove_finished_jobs(refinement: &mut Refinement<'_, '_>) -> Resul
     let edges = workflow.edges.clone();
     let scope = refinement.mapper.settings.reuse;
     let reduced = reduce(workflow, graph, &order, edges, refinement.replicas, scope);
-    let deleted = reduced.kept.iter().filter(|kept| !**kept).count();
+    let deleted = reduced.deleted();
     if deleted > 0 {
         refinement.notes.push(format!(
             "{deleted} of {} jobs need not run, since their outputs exist (--force runs them)",
@@ -206,5 +213,156 @@ impl<'a> Known<'a> {
     fn get(&mut self, file: FileId) -> bool {
         let name = self.workflow.files.name(file);
         *self.memo[file].get_or_insert_with(|| self.replicas.knows(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::small_workflow::{catalog, workflow};
+    use super::*;
+
+    /// Returns the jobs that are kept, the edges between them and the files to deliver, as `PARENT-CHILD` and
+    /// `JOB:FILE`.
+    fn reduced(jobs: &str, edges: &[&str], known: &[&str], scope: ReuseScope) -> [String; 3] {
+        let mut workflow = workflow(jobs);
+        let index = |id: &str| JobIndex::new(workflow.jobs.iter().position(|job| job.id == id).expect(id));
+        for edge in edges {
+            let (parent, child) = edge.split_once('-').expect("an edge");
+            workflow.edges.push((index(parent), index(child)));
+        }
+        workflow.edges.sort_unstable();
+        workflow.edges.dedup();
+        let graph = Graph::new(workflow.jobs.len(), &workflow.edges);
+        let replicas = Replicas {
+            catalog: catalog(known),
+            ..Replicas::default()
+        };
+        let order = graph.order().expect("no cycle");
+        let edges = workflow.edges.clone();
+        let reduced = reduce(&workflow, &graph, &order, edges, &replicas, scope);
+        let kept: Vec<&str> = workflow
+            .jobs
+            .iter()
+            .zip(&reduced.kept)
+            .filter_map(|(job, kept)| kept.then_some(job.id.as_str()))
+            .collect();
+        assert_eq!(kept.len() + reduced.deleted(), workflow.jobs.len());
+        let id = |job: JobIndex| workflow.jobs[job].id.as_str();
+        let edges: Vec<String> = reduced
+            .edges
+            .iter()
+            .map(|&(parent, child)| format!("{}-{}", id(parent), id(child)))
+            .collect();
+        let owed: Vec<String> = reduced
+            .owed
+            .iter()
+            .map(|&(job, n)| {
+                let file = workflow.jobs[job].uses[n as usize].file;
+                format!("{}:{}", id(job), workflow.files.name(file))
+            })
+            .collect();
+        [kept.join(" "), edges.join(" "), owed.join(" ")]
+    }
+
+    fn kept(jobs: &str, known: &[&str]) -> String {
+        let [kept, _, _] = reduced(jobs, &[], known, ReuseScope::Full);
+        kept
+    }
+
+    /// `mid` is not delivered.
+    const CHAIN: &str = "A: in > -mid\nB: mid > end";
+
+    #[test]
+    fn jobs_whose_outputs_are_there_or_not_needed_are_removed() {
+        let reduced = |known: &[&str]| reduced(CHAIN, &["A-B"], known, ReuseScope::Full);
+        assert_eq!(reduced(&["in"]), ["A B", "A-B", ""]);
+        assert_eq!(reduced(&["in", "mid"]), ["B", "", ""], "mid is not delivered");
+        assert_eq!(reduced(&["end"]), ["", "", "B:end"]);
+        assert_eq!(
+            self::reduced(CHAIN, &["A-B"], &["mid", "end"], ReuseScope::None),
+            ["A B", "A-B", ""]
+        );
+    }
+
+    #[test]
+    fn outputs_that_are_delivered_have_to_be_there() {
+        let both = "A: in > mid\nB: mid > end";
+        let reduced = |known: &[&str]| reduced(both, &["A-B"], known, ReuseScope::Full);
+        assert_eq!(reduced(&["end"]), ["A", "", "B:end"]);
+        assert_eq!(reduced(&["mid", "end"]), ["", "", "A:mid B:end"]);
+        assert_eq!(kept("A: in > x y", &["x"]), "A");
+        assert_eq!(kept("A: in > x y", &["x", "y"]), "");
+    }
+
+    #[test]
+    fn outputs_that_nobody_needs_do_not_count() {
+        assert_eq!(kept("A: in > end -log", &["end"]), "");
+        let [read, ..] = reduced(
+            "A: in > end -log\nB: log > page",
+            &["A-B"],
+            &["end"],
+            ReuseScope::Full,
+        );
+        assert_eq!(read, "A B");
+        assert_eq!(kept("A: in > -log", &[]), "", "neither delivered nor read");
+    }
+
+    #[test]
+    fn jobs_without_outputs_are_kept() {
+        assert_eq!(kept("A: in >\nB: in > out", &["in", "out"]), "A");
+        let [kept, ..] = reduced("A: in > -x\nB: x >", &["A-B"], &["x"], ReuseScope::Full);
+        assert_eq!(kept, "B");
+    }
+
+    #[test]
+    fn a_file_that_a_job_changes_is_not_there_yet() {
+        assert_eq!(kept("A: in > =f", &["in", "f"]), "A");
+    }
+
+    #[test]
+    fn with_the_scope_partial_only_enabled_jobs_are_looked_at() {
+        let reduced = |jobs: &str, known: &[&str]| {
+            let [kept, ..] = reduced(jobs, &["A-B"], known, ReuseScope::Partial);
+            kept
+        };
+        let delivered = "A: in > mid\nB@: mid > end";
+        assert_eq!(reduced(delivered, &["mid", "end"]), "A", "mid is delivered");
+        assert_eq!(reduced("A: in > -mid\nB@: mid > end", &["end"]), "");
+        assert_eq!(reduced("A: in > -mid\nB: mid > end", &["mid", "end"]), "A B");
+        assert_eq!(reduced("A@: in > -mid\nB: mid > end", &["mid", "end"]), "B");
+    }
+
+    #[test]
+    fn edges_lead_over_removed_jobs() {
+        let jobs = "A: > a\nB: a > -b\nC: b > -c\nD: c > d\nE: b > e\nF: > f";
+        let [kept, edges, _] = reduced(
+            jobs,
+            &["A-B", "F-B", "A-C", "B-C", "C-D", "B-E", "A-E"],
+            &["b", "c"],
+            ReuseScope::Full,
+        );
+        assert_eq!(kept, "A D E F");
+        assert_eq!(edges, "A-D A-E F-D F-E");
+    }
+
+    #[test]
+    fn too_many_bridges_are_left_out() {
+        use std::fmt::Write as _;
+        let edges = |parents: u32, children: u32| {
+            let (mut jobs, mut edges) = ("M: > -m\n".to_owned(), Vec::new());
+            for n in 0..parents {
+                let _ = writeln!(jobs, "P{n}: > p{n}");
+                edges.push(format!("P{n}-M"));
+            }
+            for n in 0..children {
+                let _ = writeln!(jobs, "C{n}: m > c{n}");
+                edges.push(format!("M-C{n}"));
+            }
+            let edges: Vec<&str> = edges.iter().map(String::as_str).collect();
+            let [_, edges, _] = reduced(&jobs, &edges, &["m"], ReuseScope::Full);
+            edges.split_whitespace().count()
+        };
+        assert_eq!(edges(30, 20), 600);
+        assert_eq!(edges(1025, 1024), 0);
     }
 }

@@ -332,4 +332,36 @@ mod tests {
         assert_eq!(chunks[format::HEADER_LEN..], journal.buffer);
         assert_eq!(decode(&chunks).unwrap().records.len(), 1);
     }
+
+    #[test]
+    fn large_records_are_not_put_together_in_memory() {
+        let folder = tempfile::tempdir().unwrap();
+        let rescue = folder.path().join("x.rescue");
+        std::fs::write(&rescue, "").unwrap();
+        let mut journal = Journal::begin(&rescue, 0).unwrap();
+        assert!(!journal.is_large());
+        let data = |len: u64| Payload::from(vec![7; usize::try_from(len).unwrap()]);
+        let (largest, larger) = (data(MAX_BUFFERED), data(MAX_BUFFERED + 1));
+        let mut append = |data: &Payload, at| {
+            journal.buffer.clear();
+            let piece = NewPiece {
+                target: b"/a",
+                at,
+                data,
+            };
+            journal.append(b"t", &[piece]).unwrap().unwrap();
+            journal.buffer.len() as u64
+        };
+        assert!(append(&largest, Some(0)) > MAX_BUFFERED);
+        assert_eq!(append(&larger, Some(MAX_BUFFERED)), 0);
+        assert!(append(&larger, None) > 0, "it is not in the record");
+        let bytes = std::fs::read(&journal.path).unwrap();
+        assert_eq!(decode(&bytes).unwrap().records.len(), 3);
+        assert_eq!(bytes.len() as u64, journal.len);
+        journal.remove_last().unwrap();
+        let bytes = std::fs::read(&journal.path).unwrap();
+        assert_eq!(decode(&bytes).unwrap().records.len(), 2);
+        journal.len = 64 << 20;
+        assert!(journal.is_large());
+    }
 }

@@ -79,7 +79,7 @@ pub fn recover(rescue: &Path, dag: &Dag) -> Result<Option<Recovered>, JournalErr
         content.records.len()
     );
     let targets = targets(&content);
-    for target in targets.values().filter(|target| target.is_own) {
+    for target in targets.values() {
         target.complete()?;
     }
     let rescue_error = |source| JournalError::Rescue {
@@ -218,9 +218,6 @@ fn targets<'a>(content: &Content<'a>) -> FxHashMap<Identity, Target<'a>> {
             target.is_own = false;
         }
     }
-    for target in targets.values().filter(|target| !target.is_own) {
-        target.warn_skipped("others write to it, too");
-    }
     targets
 }
 
@@ -248,8 +245,12 @@ impl Target<'_> {
         );
     }
 
-    /// Writes missing data.
+    /// Writes missing data, unless others write to the file.
     fn complete(&self) -> Result<(), JournalError> {
+        if !self.is_own {
+            self.warn_skipped("others write to it, too");
+            return Ok(());
+        }
         let done = match &self.file {
             Some(file) => self.complete_in(file),
             None if self.start == 0 => {
@@ -350,4 +351,63 @@ fn can_be_left_of(expected: &[u8], found: &[u8], start: u64) -> bool {
         at = end;
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crash_loses_whole_blocks_and_the_end() {
+        const START: u64 = 3 * BLOCK as u64 + 100;
+        let expected = vec![b'x'; 3 * BLOCK];
+        let first = BLOCK - 100;
+        let found = |lost: std::ops::Range<usize>| {
+            let mut found = expected.clone();
+            found[lost].fill(0);
+            found
+        };
+        let can_be = |found: &[u8]| can_be_left_of(&expected, found, START);
+        assert!(can_be(&expected) && can_be(&[]) && can_be(&expected[..BLOCK + 7]));
+        for lost in [0..first, first..first + BLOCK, first + BLOCK..first + 2 * BLOCK] {
+            assert!(can_be(&found(lost.clone())), "the block at {lost:?}");
+        }
+        for changed in [0..1, 0..first - 1, first..first + 1, first + 1..first + BLOCK] {
+            assert!(!can_be(&found(changed.clone())), "a part of a block: {changed:?}");
+        }
+        assert!(
+            can_be(&found(first..3 * BLOCK)[..first + 9]),
+            "lost up to the end"
+        );
+        let mut other = expected.clone();
+        other[2 * BLOCK] = b'y';
+        assert!(!can_be(&other) && !can_be(b"y"));
+    }
+
+    #[test]
+    fn spans_end_where_blocks_end() {
+        let data: Vec<u8> = (0..3 * SPAN).map(|at| (at % 251) as u8).collect();
+        for start in [0, 1, BLOCK as u64 - 1, BLOCK as u64, 5 * BLOCK as u64 + 17] {
+            let (head, rest) = data.split_at(SPAN / 2);
+            let target = Target {
+                path: PathBuf::new(),
+                file: None,
+                start,
+                end: start + data.len() as u64,
+                data: vec![head, &[], rest],
+                is_own: true,
+            };
+            let mut at = start;
+            let mut whole = Vec::new();
+            for (begin, span) in target.spans() {
+                assert_eq!(begin, at, "without gaps");
+                assert!(span.len() <= SPAN);
+                at += span.len() as u64;
+                whole.extend(span);
+                let is_at_end = whole.len() == data.len();
+                assert!(is_at_end || at.is_multiple_of(BLOCK as u64), "{start}: {at}");
+            }
+            assert_eq!(whole, data);
+        }
+    }
 }

@@ -6,7 +6,7 @@ use pmc_dag::TaskId;
 use pmc_dag::rescue::DoneSet;
 
 use super::{Log, ONE_ATTEMPT, Run, dag, registration};
-use crate::protocol::{Outcome, Rank, SubmitId};
+use crate::protocol::{MemoryUse, Outcome, Rank, Registration, SubmitId};
 use crate::scheduler::{Adoption, Event, Master, MasterConfig, MasterError, Workers};
 
 impl Run {
@@ -266,4 +266,156 @@ fn prefilled_tasks_of_a_lost_worker_may_have_started() {
     run.event(Event::Lost(Rank(1)));
     assert_eq!(run.take("evicted"), ["1 2 on 1", "2 3 on 1", "3 4 on 1"]);
     assert!(!run.master.has_prefilled());
+}
+
+#[test]
+fn only_a_run_that_would_start_tasks_is_stranded() {
+    let mut run = Run::begin("TASK a -m 200 x\n", &[(1, "h")], ONE_ATTEMPT);
+    assert_eq!(run.master.stranded(), Some(TaskId(0)));
+    run.event(Event::Hold);
+    assert_eq!(run.master.stranded(), None);
+    run.event(Event::Release);
+    assert_eq!(run.master.stranded(), Some(TaskId(0)));
+    run.event(Event::Drain);
+    assert_eq!(run.master.stranded(), None);
+}
+
+#[test]
+fn a_run_is_not_stranded_while_a_task_runs() {
+    let mut run = Run::begin("TASK a x\nTASK b -m 200 x\n", &[(1, "h")], ONE_ATTEMPT);
+    assert_eq!(run.master.stranded(), None);
+    run.end(1, 1, 0);
+    assert_eq!(run.master.stranded(), Some(TaskId(1)));
+}
+
+#[test]
+fn requests_grow_up_to_what_a_host_that_is_there_could_give() {
+    let config = MasterConfig {
+        max_attempts: 2,
+        ..ONE_ATTEMPT
+    };
+    let host = |name: &str, memory_mb, threads, gpus| Registration {
+        host: name.to_owned(),
+        memory_mb,
+        threads,
+        gpus,
+        ..registration(name)
+    };
+    // The largest hosts have too few CPUs, no GPU, or are gone.
+    let hosts = [
+        host("lost", 900, 4, 1),
+        host("narrow", 800, 1, 1),
+        host("plain", 700, 4, 0),
+        host("right", 60, 4, 1),
+    ];
+    let mut run = Run::dynamic("TASK a -m 50 -c 2 -g 1 x\n", config);
+    run.master = run.master.with_more_memory(1000);
+    for (host, rank) in hosts.into_iter().zip(1..) {
+        run.event(Event::Registered(Rank(rank), host));
+    }
+    run.event(Event::Lost(Rank(1)));
+    run.start().unwrap();
+    run.schedule();
+    let mut outcome = Outcome::new(9, Duration::from_secs(1));
+    outcome.memory = Some(MemoryUse {
+        peak_mib: 50,
+        requested_mib: 50,
+        out_of_memory: true,
+    });
+    run.finish_after(4, 1, outcome).unwrap();
+    assert_eq!(run.take("memory"), ["0 60"]);
+}
+
+#[test]
+fn a_host_without_gpus_does_not_help_a_task_that_requests_one() {
+    let mut run = Run::begin("TASK a -g 1 x\n", &[(1, "h")], ONE_ATTEMPT);
+    assert_eq!(run.master.stranded(), Some(TaskId(0)));
+    let with_gpu = Registration {
+        gpus: 1,
+        ..registration("g")
+    };
+    let log = &mut run.log;
+    run.master
+        .handle(Event::Registered(Rank(2), with_gpu), log)
+        .unwrap();
+    run.master.handle(Event::Silent(Rank(2)), log).unwrap();
+    run.schedule();
+    assert_eq!(run.master.stranded(), None, "the one with a GPU may come back");
+    run.event(Event::Back(Rank(2)));
+    assert_eq!(run.take("started"), ["0 1 on 2"]);
+}
+
+#[test]
+fn a_queued_task_is_adopted_from_its_place() {
+    let text = "TASK a -p 9 x\nTASK b -p 1 x\nTASK c -p 5 x\nTASK d -p 5 x\nTASK e -p 5 x\n";
+    for (task, next) in [(1, [2, 3, 4]), (2, [3, 4, 1]), (3, [2, 4, 1]), (4, [2, 3, 1])] {
+        let mut run = Run::begin(text, &[(1, "h")], ONE_ATTEMPT);
+        run.register(2, "h").unwrap();
+        let adoption = Adoption {
+            task: TaskId(task),
+            submit: SubmitId(41),
+            cpus: Vec::new(),
+            gpus: Vec::new(),
+        };
+        run.event(Event::Adopt(Rank(2), adoption));
+        let mut order = Vec::new();
+        for _ in next {
+            let (_, _, submit) = run.master.assignments().next().unwrap();
+            run.take("");
+            run.end(1, submit.0, 0);
+            let started = run.take("started");
+            order.push(started[0].split(' ').next().unwrap().parse::<u32>().unwrap());
+        }
+        assert_eq!(order, next, "after {task} was adopted");
+    }
+}
+
+#[test]
+fn a_worker_that_retires_gives_back_what_it_holds() {
+    let text: String = (0..20).map(|n| format!("TASK t{n:02} x\n")).collect();
+    let mut run = Run::dynamic(&text, ONE_ATTEMPT);
+    run.master = run.master.with_prefill();
+    run.register(1, "h").unwrap();
+    run.start().unwrap();
+    run.schedule();
+    run.finish_after(1, 1, Outcome::new(0, Duration::from_millis(4)))
+        .unwrap();
+    run.schedule();
+    assert!(run.master.has_prefilled());
+    run.event(Event::Retire(Rank(1)));
+    assert_eq!(run.take("Retract"), ["1"]);
+}
+
+#[test]
+fn a_worker_gets_the_lowest_free_number_of_its_host() {
+    let mut run = Run::dynamic("TASK a x\n", ONE_ATTEMPT);
+    for rank in [4, 2, 9] {
+        run.register(rank, "h").unwrap();
+    }
+    run.register(5, "g").unwrap();
+    assert_eq!(run.take("setup"), ["4 0", "2 1", "9 2", "5 0"]);
+    run.event(Event::Lost(Rank(2)));
+    run.register(7, "h").unwrap();
+    assert_eq!(run.take("setup"), ["7 1"]);
+    run.event(Event::Lost(Rank(4)));
+    run.event(Event::Lost(Rank(7)));
+    run.register(8, "h").unwrap();
+    run.register(3, "h").unwrap();
+    assert_eq!(run.take("setup"), ["8 0", "3 1"]);
+}
+
+#[test]
+fn a_category_stays_full_while_more_run_than_its_limit_allows() {
+    // An earlier master had a higher limit.
+    let text = "MAXJOBS one 1\nTASK a --category one x\nTASK b --category one x\nTASK c --category one x\n";
+    let mut run = Run::dynamic(text, ONE_ATTEMPT);
+    run.event(Event::Expect(TaskId(0), SubmitId(7)));
+    run.event(Event::Expect(TaskId(1), SubmitId(8)));
+    run.register(1, "h").unwrap();
+    run.start().unwrap();
+    run.schedule();
+    run.event(Event::Forget(TaskId(0)));
+    assert_eq!(run.take("started"), [""; 0], "b may still run");
+    run.event(Event::Forget(TaskId(1)));
+    assert_eq!(run.take("started"), ["2 9 on 1"]);
 }

@@ -65,6 +65,60 @@ fn tasks_with_numbered_resources_are_not_sent_in_advance() {
 }
 
 #[test]
+fn nothing_is_sent_in_advance_while_a_slot_is_free() {
+    // Five workers share four CPUs, so one of them has none.
+    let tasks: String = (0..9).map(|n| format!("TASK t{n} x\n")).collect();
+    let mut run = Run {
+        master: Master::new(dag(&tasks), DoneSet::new(), Workers::Fixed(5), ONE_ATTEMPT).with_prefill(),
+        log: Log::default(),
+    };
+    for rank in 1..=5 {
+        run.register(rank, "h").unwrap();
+    }
+    run.start().unwrap();
+    run.schedule();
+    end_short(&mut run, 1);
+    assert_eq!(run.master.running(), 4);
+    assert!(!run.master.has_prefilled());
+}
+
+#[test]
+fn what_was_sent_counts_against_the_limit_of_failures() {
+    let tasks: String = (0..9).map(|n| format!("TASK t{n} x\n")).collect();
+    let config = MasterConfig {
+        max_failures: 3,
+        ..ONE_ATTEMPT
+    };
+    let mut run = Run {
+        master: Master::new(dag(&tasks), DoneSet::new(), Workers::Fixed(1), config).with_prefill(),
+        log: Log::default(),
+    };
+    run.register(1, "h").unwrap();
+    run.start().unwrap();
+    run.schedule();
+    end_short(&mut run, 1);
+    // The first one has ended. One runs, and two are sent: if all three fail, the limit is reached.
+    assert_eq!(run.log.assignments.len(), 4);
+}
+
+#[test]
+fn a_worker_shares_what_is_left_with_the_others() {
+    let tasks: String = (0..12).map(|n| format!("TASK t{n:02} x\n")).collect();
+    let mut run = Run {
+        master: Master::new(dag(&tasks), DoneSet::new(), Workers::Fixed(4), ONE_ATTEMPT).with_prefill(),
+        log: Log::default(),
+    };
+    for rank in 1..=4 {
+        run.register(rank, "h").unwrap();
+    }
+    run.start().unwrap();
+    run.schedule();
+    end_short(&mut run, 1);
+    // The first four, the next one of worker 1, and its share of the seven that are left.
+    assert_eq!(run.log.assignments.len(), 4 + 1 + 2);
+}
+
+#[test]
 fn tasks_are_taken_back_once() {
     let tasks: String = (0..9).map(|n| format!("TASK t{n} x\n")).collect();
     let mut run = prefilled(&tasks);
