@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use crate::catalog::transformation::Container;
 use crate::data::{DataMode, FileDirectories};
 pub(crate) use crate::ids::{EntryId, JobId, ListId, SetupId, SiteId};
 use crate::model::{FileId, FileUse, JobIndex, Workflow};
@@ -193,6 +194,8 @@ pub(crate) struct Setup {
     pub(crate) staged: bool,
     /// How its jobs get their files.
     pub(crate) mode: DataMode,
+    /// What the program runs in.
+    pub(crate) container: Option<std::sync::Arc<Container>>,
     /// Index of the catalog entry that has hooks and metadata of the transformation.
     pub(crate) entry: Option<EntryId>,
 }
@@ -229,6 +232,8 @@ pub(crate) struct Exec {
     pub(crate) bypassed: rustc_hash::FxHashMap<(FileId, SiteId), Bypassed>,
     /// Lines of the cache file for these inputs: file, URL, site.
     pub(crate) bypassing: Vec<(FileId, Box<str>, Box<str>)>,
+    /// Images of containers.
+    pub(crate) images: rustc_hash::FxHashMap<FileId, std::sync::Arc<Container>>,
     /// Directories of files in the work directories of staging sites.
     pub(crate) directories: FileDirectories,
     /// Lines of the cache file: file, and site of its work directory.
@@ -262,6 +267,16 @@ impl Exec {
     /// Returns whether a job has a directory of its own on its node.
     pub(crate) fn is_lite(&self, job: &ExecJob) -> bool {
         matches!(job.task, Task::Compute(_)) && self.setups[job.setup].mode.is_lite()
+    }
+    /// Returns whether `pegasus-lite` runs a job: it has a directory of its own, or runs in a container.
+    pub(crate) fn has_description(&self, job: &ExecJob) -> bool {
+        let setup = &self.setups[job.setup];
+        matches!(job.task, Task::Compute(_)) && (setup.mode.is_lite() || setup.container.is_some())
+    }
+    /// Returns whether programs in containers share the work directory of a site with other jobs.
+    pub(crate) fn has_shared_containers(&self) -> bool {
+        let mut setups = self.setups.iter();
+        setups.any(|setup| setup.container.is_some() && !setup.mode.is_lite())
     }
     /// Returns the first job of the abstract workflow that a job runs.
     pub(crate) fn leading(&self, task: Task) -> Option<JobIndex> {

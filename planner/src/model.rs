@@ -318,6 +318,8 @@ pub enum FileKind {
     Executable,
     /// A checkpoint.
     Checkpoint,
+    /// An image of a container.
+    Image,
 }
 
 /// Whether an output is copied to the output sites.

@@ -214,6 +214,10 @@ impl<T: MasterTransport> Driver<'_, T> {
                 self.note_tapped(*tapped);
                 return Ok(());
             }
+            ToMaster::InputTaken(taken) => {
+                self.note_input(taken);
+                return Ok(());
+            }
             ToMaster::Node(change) => return self.note_change(from, &change),
         };
         Ok(self.master.handle(event, &mut self.out)?)

@@ -56,7 +56,11 @@ impl Prints {
         for (job, _) in plan.exec.computing() {
             let setup = &plan.exec.setups[job.setup];
             let program = &mut this.programs[job.setup];
-            if *program == NONE && !setup.staged && setup.executable.starts_with('/') {
+            if *program == NONE
+                && !setup.staged
+                && setup.container.is_none()
+                && setup.executable.starts_with('/')
+            {
                 *program = number(&setup.executable, &mut this.paths);
             }
         }

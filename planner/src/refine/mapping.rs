@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::catalog::transformation::{TransformationEntry, TransformationKind};
+use crate::catalog::transformation::{Container, TransformationEntry, TransformationKind};
 use crate::data::DataMode;
 use crate::error::{Cause, PlanError, Problem};
 use crate::model::{
@@ -268,6 +268,10 @@ impl<'a> Mapper<'a> {
         staged: &mut StagedPrograms,
     ) -> Result<SetupId, Problem> {
         let declared = self.declared_programs(&mut workflow.jobs[n].uses, &workflow.files);
+        let container = match program {
+            Program::Entry(number) => self.container(workflow, n, *number, exec)?,
+            Program::Pinned(_) => None,
+        };
         let own = &workflow.jobs[n].profiles;
         if let Program::Entry(number) = program
             && own.is_empty()
@@ -307,6 +311,9 @@ impl<'a> Mapper<'a> {
         }
         let mut profiles = own.clone();
         profiles.overlay(&self.sites.get(site).profiles);
+        if let Some(container) = &container {
+            profiles.overlay(&container.profiles);
+        }
         if let Some(number) = entry {
             profiles.overlay(&self.programs.entry(number).profiles);
         }
@@ -329,6 +336,7 @@ impl<'a> Mapper<'a> {
             profiles,
             staged: staged_file.is_some(),
             mode,
+            container,
             entry,
         });
         let number = SetupId::new(exec.setups.len() - 1);
@@ -393,6 +401,47 @@ impl<'a> Mapper<'a> {
         )))
     }
 
+    /// Returns the container of a catalog entry, and makes its image an input of a job.
+    fn container(
+        &self,
+        workflow: &mut Workflow,
+        n: JobIndex,
+        entry: EntryId,
+        exec: &mut Exec,
+    ) -> Result<Option<Arc<Container>>, Problem> {
+        let entry = self.programs.entry(entry);
+        let Some(name) = &entry.container else {
+            return Ok(None);
+        };
+        let container = self.programs.container(name).ok_or_else(|| Problem {
+            cause: Cause::Program,
+            message: format!(
+                "the transformation {} runs in the container {name}, which is in no transformation catalog",
+                entry.name
+            ),
+            hint: self
+                .programs
+                .near_container(name)
+                .map(|near| format!("did you mean {near}?")),
+        })?;
+        if container.has_file() {
+            let file = workflow.files.intern(&container.lfn);
+            exec.images.entry(file).or_insert_with(|| Arc::clone(container));
+            let job = &mut workflow.jobs[n];
+            if let Some(own) = job.uses.iter().find(|u| u.file == file) {
+                return Err(Cause::Job.problem(format!(
+                    "the job {} {} a file {}, which is also the name of the image of its container {name}: rename one of \
+                     them",
+                    job.id,
+                    if own.link.writes() { "writes" } else { "reads" },
+                    container.lfn
+                )));
+            }
+            job.uses.push(staged_use(file, FileKind::Image, container.bypass));
+        }
+        Ok(Some(Arc::clone(container)))
+    }
+
     /// Makes a program an input of a job.
     fn stage_program(
         &self,
@@ -416,18 +465,8 @@ impl<'a> Mapper<'a> {
             )));
         }
         if own.is_none() {
-            uses.push(FileUse {
-                file,
-                link: Link::Input,
-                kind: FileKind::Executable,
-                transfer: TransferFlag::Mandatory,
-                register: false,
-                optional: false,
-                bypass: self.programs.entry(entry).bypass,
-                for_planning: false,
-                size: None,
-                metadata: Default::default(),
-            });
+            let bypass = self.programs.entry(entry).bypass;
+            uses.push(staged_use(file, FileKind::Executable, bypass));
         }
         Ok(file)
     }
@@ -476,11 +515,28 @@ impl<'a> Mapper<'a> {
             profiles,
             staged: false,
             mode: DataMode::Shared,
+            container: None,
             entry: None,
         });
         let number = SetupId::new(exec.setups.len() - 1);
         self.auxiliary.insert((transformation, site_of_run), number);
         number
+    }
+}
+
+/// Returns the use of a file that the planner adds to the inputs of a job.
+fn staged_use(file: FileId, kind: FileKind, bypass: bool) -> FileUse {
+    FileUse {
+        file,
+        link: Link::Input,
+        kind,
+        transfer: TransferFlag::Mandatory,
+        register: false,
+        optional: false,
+        bypass,
+        for_planning: false,
+        size: None,
+        metadata: Default::default(),
     }
 }
 

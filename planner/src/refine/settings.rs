@@ -198,6 +198,8 @@ pub(crate) struct Settings {
     pub(crate) data: DataMode,
     /// All inputs of jobs with directories of their own bypass the staging site.
     pub(crate) bypass: bool,
+    /// Files of jobs in containers are fetched and delivered outside of them.
+    pub(crate) transfers_on_host: bool,
     /// Layout of files on staging sites.
     pub(crate) staging_mapper: StagingMapper,
     pub(crate) submit_mapper: SubmitMapper,
@@ -323,11 +325,7 @@ impl Settings {
         let submit_mapper = choices.submit_mapper()?;
         let staging_mapper = choices.staging_mapper(data)?;
         let storage_mapper = storage::mapper(properties, choices.problems);
-        let create_dir = choices.one_of(
-            "pegasus.dir.create.strategy",
-            CreateDirStrategy::Minimal,
-            CREATE_DIR_STRATEGIES,
-        );
+        let create_dir = choices.create_dir();
         let refiner = choices.one_of("pegasus.transfer.refiner", Refiner::BalancedCluster, REFINERS);
         let replica_selector = ranking::selector(properties, choices.problems);
         let transformations = choices.transformations();
@@ -344,6 +342,7 @@ impl Settings {
             generator,
             data,
             bypass: is_set("pegasus.transfer.bypass.input.staging", false)?,
+            transfers_on_host: is_set("pegasus.transfer.container.onhost", true)?,
             staging_mapper,
             submit_mapper,
             storage_mapper,
@@ -454,6 +453,11 @@ impl Choices<'_> {
             Integrity::Full
         };
         self.one_of("pegasus.integrity.checking", default, INTEGRITY_CHECKS)
+    }
+
+    fn create_dir(&mut self) -> CreateDirStrategy {
+        let key = "pegasus.dir.create.strategy";
+        self.one_of(key, CreateDirStrategy::Minimal, CREATE_DIR_STRATEGIES)
     }
 
     /// Combines mapper and selector of transformations: the narrower one counts.

@@ -488,6 +488,7 @@ fn cluster_job(
         profiles,
         staged: false,
         mode: DataMode::Shared,
+        container: None,
         entry: None,
     });
     Ok(ExecJob {

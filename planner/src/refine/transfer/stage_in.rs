@@ -66,6 +66,8 @@ impl Builder<'_, '_> {
         }
         let profiles = &self.exec.setups[self.exec.jobs[job].setup].profiles;
         let linkable = !is_program
+            // What a link leads to is not in the container.
+            && (!self.has_shared_containers || file_use.kind == FileKind::Image)
             && !self.mapper.sites.is_lite(site)
             && profiles.pegasus("nosymlink").and_then(parse_bool) != Some(true);
         // Jobs with directories of their own prefer what is near them, not near the staging site.
@@ -130,8 +132,9 @@ impl Builder<'_, '_> {
         }
         let (key, staging) = ((file, this.site), this.staging);
         let profiles = &self.exec.setups[this.setup].profiles;
-        let may_link =
-            self.mapper.settings.links && profiles.pegasus("nosymlink").and_then(parse_bool) != Some(true);
+        let may_link = self.mapper.settings.links
+            && self.exec.setups[this.setup].container.is_none()
+            && profiles.pegasus("nosymlink").and_then(parse_bool) != Some(true);
         let site = &self.mapper.sites.get(this.site).name;
         let mut sources: Vec<(Box<str>, u32, &str)> = Vec::new();
         let mut is_here = false;
@@ -173,9 +176,18 @@ impl Builder<'_, '_> {
         true
     }
 
-    /// Returns the locations of a file: from the transformation catalog for staged programs, else from the
-    /// replica catalogs.
+    /// Returns the locations of a file: from the transformation catalog for staged programs and images, else
+    /// from the replica catalogs.
     pub(super) fn locations(&self, file: FileId) -> Option<Locations> {
+        if let Some(container) = self.exec.images.get(&file) {
+            return Some(Locations {
+                replicas: vec![crate::catalog::replica::Replica {
+                    pfn: container.image.clone(),
+                    site: Some(container.image_site.clone()),
+                }],
+                metadata: Default::default(),
+            });
+        }
         match self.staged_programs.entries.get(&file) {
             Some(&entry) => {
                 let entry = self.mapper.programs.entry(entry);
