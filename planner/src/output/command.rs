@@ -198,6 +198,10 @@ impl Commands {
             };
         }
         super::messages::push_options(&setup.profiles, &mut command.options);
+        let has_input = input(plan, id).is_some();
+        if let Err(problem) = super::stdin::push_option(plan, id, has_input, &mut command.options) {
+            problems.push(problem);
+        }
         command.options.push_str(&of.options);
         if !super::cluster::inherits_environment(plan, id) {
             command.environment.push_str(&common.environment);
@@ -416,6 +420,8 @@ fn wrap(
     let mut line = std::mem::take(&mut command.arguments);
     if !by_script && let Some(path) = input(plan, id) {
         push_word(&mut line, "-i ", &path, " ");
+    } else if super::stdin::of(plan, id).is_some() {
+        line.push_str("-i - ");
     }
     let (mut stdout, mut stderr) = (None, None);
     if let Task::Compute(n) = job.task {

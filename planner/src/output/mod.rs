@@ -18,6 +18,7 @@ pub(crate) mod records;
 pub(crate) mod secrets;
 pub(crate) mod shell;
 pub(crate) mod stat;
+mod stdin;
 pub(crate) mod submit_dir;
 
 use crate::exec::{Exec, ExecJob, JobId, Place, SiteId, Task};
