@@ -81,6 +81,8 @@ const PEGASUS_KEYS: &[Key] = &[
     on("pmc_request_cpus", "task option `-c`"),
     on("pmc_request_gpus", "task option `-g`"),
     on("pmc_request_memory", "task option `-m`, in MiB"),
+    on("pmc_stdin",
+        "task option `--stdin`: `push` for input that `pmc attach --stdin` pushes, or a file"),
     on("pmc_task_arguments", "more task options"),
     on("ppn", "processes on each node of the batch job, for a site"),
     on("project", "account of the batch job, for a site"),

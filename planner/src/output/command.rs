@@ -189,7 +189,19 @@ impl Commands {
         if let Err(problem) = limits::push_more_memory(plan, id, &mut command.options) {
             problems.push(problem.to_string());
         }
+        if super::nested::is_ready(plan, id) {
+            command.program.push_str(&quote(&setup.executable));
+            return if problems.is_empty() {
+                Ok(Called::Program)
+            } else {
+                Err(problems)
+            };
+        }
         super::messages::push_options(&setup.profiles, &mut command.options);
+        let has_input = input(plan, id).is_some();
+        if let Err(problem) = super::stdin::push_option(plan, id, has_input, &mut command.options) {
+            problems.push(problem);
+        }
         command.options.push_str(&of.options);
         if !super::cluster::inherits_environment(plan, id) {
             command.environment.push_str(&common.environment);
@@ -408,6 +420,8 @@ fn wrap(
     let mut line = std::mem::take(&mut command.arguments);
     if !by_script && let Some(path) = input(plan, id) {
         push_word(&mut line, "-i ", &path, " ");
+    } else if super::stdin::of(plan, id).is_some() {
+        line.push_str("-i - ");
     }
     let (mut stdout, mut stderr) = (None, None);
     if let Task::Compute(n) = job.task {
@@ -462,6 +476,7 @@ fn append_program(
     if let Task::Compute(n) = job.task
         && !plan.is_member(id)
         && !plan.exec.has_description(job)
+        && !plan.exec.is_nested(job)
         && !settings.invoke_disable
         && (settings.invoke_always || is_long)
         && let Some(words) = argument_words(&plan.workflow.jobs[n], true)
