@@ -321,6 +321,7 @@ fn baseline(dag: &Dag) -> Duration {
             pipe_forwards: Vec::new(),
             file_forwards: Vec::new(),
             packed: None,
+            stdin: None,
             failure_messages: Vec::new(),
             success_messages: Vec::new(),
             place: None,

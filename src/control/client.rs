@@ -117,6 +117,9 @@ impl Tool {
     pub fn ask(&mut self, request: &Request) -> Result<Answer, ControlError> {
         let mut text = serde_json::to_vec(request).map_err(|error| self.failed(error.into()))?;
         text.push(b'\n');
+        if let Request::Push(push) = request {
+            text.extend_from_slice(&push.bytes);
+        }
         let sent = self.receiver.stream().write_all(&text);
         sent.map_err(|error| self.failed(error))?;
         let answer = self.receiver.line(MAX_ANSWER);

@@ -57,7 +57,30 @@ pub enum Request {
     },
     /// What kickstart has captured of the output of a running task.
     Tap(TapRequest),
+    /// The running tasks that take input from tools.
+    InputTasks,
+    /// Input for a task. Its bytes follow.
+    Push(PushRequest),
 }
+
+/// Input for a task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PushRequest {
+    /// Name of the task.
+    pub task: String,
+    /// Worker and attempt of an earlier answer. `None` for the attempt that runs.
+    pub attempt: Option<(u32, u64)>,
+    /// Number of bytes, at most [`MAX_INPUT`].
+    pub length: usize,
+    /// The input ends after them.
+    pub is_end: bool,
+    /// The bytes. They follow the line of the request.
+    #[serde(skip)]
+    pub bytes: Vec<u8>,
+}
+
+/// Maximum bytes of input in a request.
+pub const MAX_INPUT: usize = 256 << 10;
 
 /// A request for output of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,6 +114,21 @@ pub enum Answer {
         /// Standard output and standard error.
         streams: [StreamHead; 2],
     },
+    /// To [`Request::InputTasks`]: their names.
+    Tasks(Vec<String>),
+    /// To [`Request::Push`]: what the task has taken. The rest is to be pushed again, some time later.
+    Taken {
+        /// The worker of the attempt.
+        worker: u32,
+        /// Number of the attempt, over all tasks of the run.
+        attempt: u64,
+        /// Number of bytes. If these are all, the end is taken, too.
+        count: u64,
+    },
+    /// To [`Request::Push`]: the task has not started; its state.
+    NotYet(String),
+    /// It is not possible with this task, now or later; why.
+    NotSupported(String),
     /// It is done; a sentence about it.
     Done(String),
     /// It is not possible; why.

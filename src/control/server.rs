@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::{self, AddressFamily, Backlog, Shutdown, SockFlag, SockType, UnixAddr, sockopt};
 use nix::sys::stat::{Mode, fchmod};
 
-use super::{Answer, Control, Pending, Reply, Request, ShortPath, connection};
+use super::{Answer, Control, MAX_INPUT, Pending, Reply, Request, ShortPath, connection};
 use crate::interrupt::Interrupt;
 
 /// Maximum bytes of a request.
@@ -152,6 +152,15 @@ fn talk(
             return Ok(());
         }
         let request = match serde_json::from_slice::<Request>(&line) {
+            Ok(Request::Push(mut push)) if push.length <= MAX_INPUT => {
+                push.bytes = vec![0; push.length];
+                reader.read_exact(&mut push.bytes)?;
+                Request::Push(push)
+            }
+            Ok(Request::Push(push)) => {
+                let refused = Answer::Refused(format!("{} bytes of input are too many", push.length));
+                return connection::send_answer(stream, &refused);
+            }
             Ok(request) => request,
             Err(error) => {
                 let refused = Answer::Refused(format!("the request is not understood: {error}"));
@@ -173,7 +182,7 @@ fn answer(
     wake: &(dyn Fn() + Send + Sync),
 ) -> io::Result<()> {
     let timeout = match &request {
-        Request::Tap(_) => TAP_TIMEOUT,
+        Request::Tap(_) | Request::Push(_) => TAP_TIMEOUT,
         _ => DRIVER_TIMEOUT,
     };
     let (answer, answers) = sync_channel(1);

@@ -65,6 +65,11 @@ impl<T: MasterTransport> Driver<'_, T> {
                 self.tap(request, answer);
                 return Ok(());
             }
+            Request::InputTasks => Answer::Tasks(self.input_tasks()),
+            Request::Push(request) => {
+                self.push(request, answer);
+                return Ok(());
+            }
         };
         // A tool that has gone needs no answer.
         let _ = answer.send(Reply::Answer(reply));

@@ -29,6 +29,7 @@ impl<T: MasterTransport> Driver<'_, T> {
                 return Ok(End::Aborted(aborted));
             }
             self.receive()?;
+            self.answer_requests()?;
             self.check_nodes()?;
         }
         self.start_workers()?;
@@ -37,6 +38,7 @@ impl<T: MasterTransport> Driver<'_, T> {
                 return Ok(End::Aborted(aborted));
             }
             self.receive()?;
+            self.answer_requests()?;
         }
         let started = Instant::now();
         tracing::info!("Starting workflow");
@@ -215,6 +217,10 @@ impl<T: MasterTransport> Driver<'_, T> {
             ToMaster::Running(attempt) => return self.adopt(from, attempt),
             ToMaster::Tapped(tapped) => {
                 self.note_tapped(*tapped);
+                return Ok(());
+            }
+            ToMaster::InputTaken(taken) => {
+                self.note_input(taken);
                 return Ok(());
             }
             ToMaster::Node(change) => return self.note_change(from, &change),

@@ -15,6 +15,7 @@ mod error;
 mod event_loop;
 mod events;
 
+mod inputs;
 mod memory;
 mod nodes;
 mod numbers;
@@ -41,6 +42,7 @@ use self::bad_hosts::BadHosts;
 use self::conclusion::End;
 use self::disk::DiskWatch;
 use self::drain::Drain;
+use self::inputs::Inputs;
 use self::nodes::Nodes;
 use self::outbox::DriverOutbox;
 use self::setup::Setup;
@@ -183,6 +185,8 @@ struct Driver<'a, T> {
     control: Control,
     /// Requests for output that workers have not answered.
     taps: Taps,
+    /// Input that workers have not answered.
+    inputs: Inputs,
     /// When to drain because a process has asked for it.
     drain_at: Option<Instant>,
     /// Its DAG has sub-workflows.
@@ -228,6 +232,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             cores: host::usable_cpus() as usize,
             control,
             taps: Taps::default(),
+            inputs: Inputs::default(),
             drain_at: None,
             has_subworkflows,
             subworkflows: Subworkflows::new(setup.spare_files),

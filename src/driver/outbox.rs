@@ -12,7 +12,7 @@ use super::subworkflows::Joined;
 use super::{Observer, RunEvent, TaskEnd};
 use crate::database::OutcomeReporter;
 use crate::logs::LogError;
-use crate::protocol::{Assignment, Outcome, Place, Rank, SubmitId, ToWorker};
+use crate::protocol::{Assignment, Outcome, Place, Rank, Stdin, SubmitId, ToWorker};
 use crate::scheduler::{Outbox, Record};
 use crate::transport::{MasterTransport, TransportError};
 
@@ -208,6 +208,9 @@ fn place_forwards(assignment: &mut Assignment) {
         let placed = directory.join(std::ffi::OsStr::from_bytes(path));
         *path = placed.into_os_string().into_vec();
     };
+    if let Some(Stdin::File(path)) = &mut assignment.stdin {
+        place(path);
+    }
     for (_, target) in &mut assignment.pipe_forwards {
         place(target);
     }

@@ -86,6 +86,8 @@ pub(super) enum Refusal {
     NoHost { task: String, dag: String },
     #[error("its DAG {0} has tasks with --abort-on, which would end the whole run: take it out")]
     AbortOn(String),
+    #[error("its DAG {0} has tasks with --stdin push, which tools cannot reach in a sub-workflow")]
+    Push(String),
     #[error("output of its DAG {0} is in packs: run this DAG by itself until it is done")]
     Packed(String),
 }

@@ -12,7 +12,7 @@ use thiserror::Error;
 use super::{ToMaster, ToWorker};
 
 /// Version of the encoding.
-pub const VERSION: u8 = 11;
+pub const VERSION: u8 = 12;
 
 /// Directions.
 const TO_MASTER: u8 = 1;
@@ -105,8 +105,8 @@ mod tests {
     use super::*;
     use crate::payload::Payload;
     use crate::protocol::{
-        Assignment, Chunk, ForwardedData, MemoryUse, Outcome, Place, Position, QuietAttempt, Registration,
-        SubmitId, Tap, Tapped, TaskResult,
+        Assignment, Chunk, ForwardedData, Input, InputAnswer, InputTaken, MemoryUse, Outcome, Place,
+        Position, QuietAttempt, Registration, Stdin, SubmitId, Tap, Tapped, TaskResult,
     };
 
     fn bytes() -> impl Strategy<Value = Vec<u8>> {
@@ -166,10 +166,15 @@ mod tests {
         let chunk = || (position(), bytes()).prop_map(|(position, bytes)| Chunk { position, bytes });
         let tapped = (any::<u64>(), [chunk(), chunk()])
             .prop_map(|(number, chunks)| ToMaster::Tapped(Box::new(Tapped { number, chunks })));
+        let taken = (any::<u64>(), proptest::option::of(any::<u64>())).prop_map(|(number, count)| {
+            let answer = count.map_or(InputAnswer::Closed, InputAnswer::Taken);
+            ToMaster::InputTaken(InputTaken { number, answer })
+        });
         prop_oneof![
             registration,
             result,
             tapped,
+            taken,
             Just(ToMaster::Ready),
             Just(ToMaster::Terminating),
             vec(any::<u64>().prop_map(SubmitId), 0..9).prop_map(|submits| ToMaster::Retracted { submits }),
@@ -187,6 +192,7 @@ mod tests {
             vec(bytes(), 0..3),
             vec(bytes(), 0..3),
             proptest::option::of(any::<u32>()),
+            proptest::option::of(prop_oneof![Just(Stdin::Push), bytes().prop_map(Stdin::File)]),
         );
         let run = (
             any::<u64>(),
@@ -200,7 +206,7 @@ mod tests {
                 |(submit, (name, id, command), resources, runtime_limit, forwards, messages)| {
                     let (memory_mb, cpus, cpu_set, gpu_set) = resources;
                     let (pipe_forwards, file_forwards) = forwards;
-                    let (failure_messages, success_messages, packed) = messages;
+                    let (failure_messages, success_messages, packed, stdin) = messages;
                     let place = packed.map(|_| {
                         let (dag, directory) = (command.clone(), name.clone());
                         Box::new(Place { dag, directory })
@@ -218,6 +224,7 @@ mod tests {
                         pipe_forwards,
                         file_forwards,
                         packed,
+                        stdin,
                         failure_messages,
                         success_messages,
                         place,
@@ -238,8 +245,18 @@ mod tests {
                 may_wait,
             }))
         });
+        let input = (any::<u64>(), any::<u64>(), bytes(), any::<bool>());
+        let input = input.prop_map(|(number, submit, bytes, is_end)| {
+            ToWorker::Input(Box::new(Input {
+                number,
+                submit: SubmitId(submit),
+                bytes,
+                is_end,
+            }))
+        });
         prop_oneof![
             tap,
+            input,
             any::<u32>().prop_map(|host_rank| ToWorker::Setup { host_rank }),
             run,
             Just(ToWorker::Shutdown),

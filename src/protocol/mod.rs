@@ -3,6 +3,7 @@
 //! The local transport passes these values unchanged; the MPI transport encodes them.
 
 mod codec;
+mod input;
 mod tap;
 
 use std::time::Duration;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use codec::{DecodeError, VERSION as ENCODING_VERSION};
+pub use input::{Input, InputAnswer, InputTaken, Stdin};
 pub use tap::{Captures, Chunk, Position, Tap, Tapped};
 
 use crate::payload::Payload;
@@ -52,6 +54,8 @@ pub enum ToMaster {
     Tapped(Box<Tapped>),
     /// This has become of the worker's agent. The transport says it, or the agent itself.
     Node(NodeChange),
+    /// The answer to [`ToWorker::Input`].
+    InputTaken(InputTaken),
 }
 
 /// A running attempt that an earlier master started.
@@ -235,6 +239,8 @@ pub enum ToWorker {
     Shutdown,
     /// Stop at once: kill the running task and exit.
     Abort,
+    /// Pass input to an attempt.
+    Input(Box<Input>),
 }
 
 /// One attempt of a task, with everything that a worker needs to run it.
@@ -268,6 +274,8 @@ pub struct Assignment {
     /// Set if the output of the attempt goes into the pack of the worker: how often the task was submitted
     /// before, over all runs of the DAG.
     pub packed: Option<u32>,
+    /// Standard input of the task, if it is not empty.
+    pub stdin: Option<Stdin>,
     /// `--failure-message` of the task.
     pub failure_messages: Vec<Vec<u8>>,
     /// `--success-message` of the task.

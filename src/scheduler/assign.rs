@@ -4,7 +4,7 @@ use std::mem;
 
 use pmc_dag::TaskId;
 
-use crate::protocol::{Assignment, SubmitId, ToWorker};
+use crate::protocol::{Assignment, Stdin, SubmitId, ToWorker};
 use crate::scheduler::hosts::Grant;
 use crate::scheduler::run::{Master, Phase, Running};
 use crate::scheduler::tasks::{Kind, State};
@@ -88,6 +88,10 @@ impl Master {
             pipe_forwards: line.pipe_forwards.to_vec(),
             file_forwards: line.file_forwards.to_vec(),
             packed: None,
+            stdin: line.stdin.map(|stdin| match stdin {
+                pmc_dag::Stdin::Push => Stdin::Push,
+                pmc_dag::Stdin::File(path) => Stdin::File(path.clone()),
+            }),
             failure_messages: line.failure_messages.to_vec(),
             success_messages: line.success_messages.to_vec(),
             place: self.place_of(task).map(|place| Box::new(place.clone())),

@@ -263,6 +263,7 @@ fn an_assignment_has_everything_of_the_task_line() {
             pipe_forwards: vec![(b"A".to_vec(), b"/a".to_vec())],
             file_forwards: vec![(b"s".to_vec(), b"/d".to_vec())],
             packed: None,
+            stdin: None,
             failure_messages: Vec::new(),
             success_messages: Vec::new(),
             place: None,

@@ -9,7 +9,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use super::combiner::Combiner;
 use super::{CombiningTransport, MasterTransport, Traffic, TransportError, WorkerTransport};
 use crate::interrupt::Interrupt;
-use crate::protocol::{Captures, Rank, SubmitId, ToMaster, ToWorker};
+use crate::protocol::{Captures, InputAnswer, Rank, SubmitId, ToMaster, ToWorker};
 
 /// Ends the task of a worker thread, from outside.
 pub trait StopTask: Send + Sync {
@@ -21,6 +21,8 @@ pub trait StopTask: Send + Sync {
     fn signal(&self, attempt: SubmitId, signal: i32);
     /// Returns the files that capture the output of this attempt, if it runs and there are any.
     fn captures(&self, attempt: SubmitId) -> Captures;
+    /// Passes input to this attempt, as much as there is room for.
+    fn push(&self, attempt: SubmitId, bytes: &[u8], is_end: bool) -> InputAnswer;
     /// Returns whether [`Self::terminate`] or [`Self::kill`] was called.
     fn is_aborted(&self) -> bool;
     /// Waits until no task runs, at most `timeout`. True if none runs.
@@ -134,6 +136,13 @@ impl MasterTransport for LocalMaster {
     fn captures(&self, worker: Rank, attempt: SubmitId) -> Option<Captures> {
         let worker = self.workers.get(worker.0.wrapping_sub(1) as usize);
         Some(worker.map_or_else(Captures::default, |worker| worker.stop.captures(attempt)))
+    }
+
+    fn push(&self, worker: Rank, attempt: SubmitId, bytes: &[u8], is_end: bool) -> Option<InputAnswer> {
+        let worker = self.workers.get(worker.0.wrapping_sub(1) as usize);
+        Some(worker.map_or(InputAnswer::Ended, |worker| {
+            worker.stop.push(attempt, bytes, is_end)
+        }))
     }
 
     fn supports_prefill(&self) -> bool {

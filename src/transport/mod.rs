@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use combiner::Combiner;
 pub use error::TransportError;
 
-use crate::protocol::{Captures, Rank, SubmitId, ToMaster, ToWorker};
+use crate::protocol::{Captures, InputAnswer, Rank, SubmitId, ToMaster, ToWorker};
 
 /// How the master waits for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +75,11 @@ pub trait MasterTransport {
     /// Returns the files that capture the output of an attempt, if the workers are threads of this process.
     /// Other workers answer [`ToWorker::Tap`].
     fn captures(&self, _worker: Rank, _attempt: SubmitId) -> Option<Captures> {
+        None
+    }
+    /// Passes input to an attempt without waiting, if the workers are threads of this process. Other workers
+    /// answer [`ToWorker::Input`].
+    fn push(&self, _worker: Rank, _attempt: SubmitId, _bytes: &[u8], _is_end: bool) -> Option<InputAnswer> {
         None
     }
     /// Sets how to wait from now on.

@@ -1,5 +1,6 @@
 //! Ends the running task from another thread.
 
+use std::fs::File;
 use std::os::fd::AsFd as _;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,9 +12,10 @@ use nix::unistd::Pid;
 use pmc_spawn::Child;
 
 use super::captures;
+use super::input::Pushed;
 use super::strays::Strays;
 use super::watch::Watch;
-use crate::protocol::{Captures, SubmitId};
+use crate::protocol::{Captures, InputAnswer, SubmitId};
 use crate::transport::local::StopTask;
 
 /// Knows the process group of a worker's running task and can end it.
@@ -81,6 +83,8 @@ struct State {
     /// The attempt that runs, or is about to.
     attempt: Option<SubmitId>,
     group: Option<Pid>,
+    /// Standard input of the attempt.
+    input: Pushed,
     /// The group was sent a signal.
     signalled: bool,
     /// The signal was SIGKILL.
@@ -130,7 +134,16 @@ impl KillSwitch {
 
     /// Names the attempt whose processes start next.
     pub(super) fn begin(&self, attempt: SubmitId) {
-        self.state().attempt = Some(attempt);
+        let mut state = self.state();
+        state.attempt = Some(attempt);
+        state.input = Pushed::Not;
+    }
+
+    /// Lets tools fill the standard input of the attempt that runs now.
+    pub(super) fn begin_input(&self, pipe: Option<File>) {
+        if let Some(pipe) = pipe {
+            self.state().input = Pushed::Open(pipe);
+        }
     }
 
     /// Kills the running task. Other tasks may start afterwards.
@@ -181,6 +194,7 @@ impl KillSwitch {
         }
         let mut state = self.state();
         state.group = None;
+        state.input = Pushed::Ended;
         if state.waiters > 0 {
             self.idle.notify_all();
         }
@@ -219,6 +233,16 @@ impl StopTask for KillSwitch {
 
     fn captures(&self, attempt: SubmitId) -> Captures {
         self.captures(attempt).unwrap_or_default()
+    }
+
+    fn push(&self, attempt: SubmitId, bytes: &[u8], is_end: bool) -> InputAnswer {
+        let mut state = self.state();
+        match state.attempt {
+            Some(current) if current == attempt => state.input.push(bytes, is_end),
+            Some(current) if current > attempt => InputAnswer::Ended,
+            // It is about to start.
+            _ => InputAnswer::NotPushed,
+        }
     }
 
     fn is_aborted(&self) -> bool {

@@ -77,9 +77,9 @@ impl TaskLaunch<'_> {
     /// Returns the request for the task server, if it can run this task.
     fn server_request(&self, client: &mut TaskServerClient) -> Option<(Ticket, Vec<u8>)> {
         let command = client.kickstart_command(self.words, self.path)?;
-        // A limit must not count the memory of the server.
+        // The server reads nothing for its tasks, and a limit must not count its memory.
         let has_limit = self.memory_limit().is_some() || self.watched_memory_mb().is_some();
-        if has_limit || self.pipes.len() + 3 > MAX_DESCRIPTORS {
+        if has_limit || self.task.stdin.is_some() || self.pipes.len() + 3 > MAX_DESCRIPTORS {
             return None;
         }
         let ticket = client.next_ticket()?;

@@ -8,15 +8,18 @@ use super::kill::KillSwitch;
 use super::taps::Taps;
 use super::watch::Watch;
 use crate::interrupt::Interrupt;
-use crate::protocol::{ToMaster, ToWorker};
+use crate::protocol::{Input, InputTaken, ToMaster, ToWorker};
 use crate::transport::local::StopTask as _;
 use crate::transport::{TransportError, WorkerTransport};
 
 /// Interval between polls for messages while a task runs. Only an abort is urgent.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The same while a tool waits for output of the task.
+/// The same while a tool waits for output of the task, or pushes input.
 const TAP_INTERVAL: Duration = Duration::from_millis(2);
+
+/// Time after input for a task in which more may come soon.
+const INPUT_PATIENCE: Duration = Duration::from_millis(200);
 
 /// Time that a worker waits for the master after a signal. Usually the whole run gets the signal, and the
 /// master ends it in good order.
@@ -39,6 +42,8 @@ pub(super) struct MessageWatch<'a, T> {
     drain_reported: bool,
     /// Requests for output of tasks.
     taps: Taps,
+    /// Until when more input for the task may come soon.
+    input_until: Option<Instant>,
     error: Option<TransportError>,
 }
 
@@ -54,6 +59,7 @@ impl<'a, T: WorkerTransport> MessageWatch<'a, T> {
             signal_reported: false,
             drain_reported: false,
             taps: Taps::default(),
+            input_until: None,
             error: None,
         }
     }
@@ -96,8 +102,21 @@ impl<'a, T: WorkerTransport> MessageWatch<'a, T> {
                 self.answer_taps()?;
                 Ok(None)
             }
+            Some(ToWorker::Input(input)) => {
+                self.take_input(&input)?;
+                Ok(None)
+            }
             message => Ok(message),
         }
+    }
+
+    /// Passes input to the running task, and tells how much it took.
+    fn take_input(&mut self, input: &Input) -> Result<(), TransportError> {
+        self.input_until = Some(Instant::now() + INPUT_PATIENCE);
+        let answer = self.kill.push(input.submit, &input.bytes, input.is_end);
+        let number = input.number;
+        self.transport
+            .send(ToMaster::InputTaken(InputTaken { number, answer }))
     }
 
     /// Sends the output that tools wait for.
@@ -145,6 +164,7 @@ impl<'a, T: WorkerTransport> MessageWatch<'a, T> {
                 ToWorker::Retract => retract = true,
                 ToWorker::Signal { submit, signal } => self.kill.signal(submit, signal),
                 ToWorker::Tap(tap) => self.taps.begin(*tap),
+                ToWorker::Input(input) => self.take_input(&input)?,
                 ToWorker::Abort => {
                     self.abort();
                     self.early.push_back(ToWorker::Abort);
@@ -182,7 +202,8 @@ impl<'a, T: WorkerTransport> MessageWatch<'a, T> {
 
 impl<T: WorkerTransport> Watch for MessageWatch<'_, T> {
     fn interval(&self) -> Option<Duration> {
-        Some(if self.taps.is_waiting() {
+        let has_input = self.input_until.is_some_and(|until| Instant::now() < until);
+        Some(if self.taps.is_waiting() || has_input {
             TAP_INTERVAL
         } else {
             POLL_INTERVAL
@@ -240,6 +261,7 @@ mod tests {
             pipe_forwards: Vec::new(),
             file_forwards: Vec::new(),
             packed: None,
+            stdin: None,
             failure_messages: Vec::new(),
             success_messages: Vec::new(),
             place: None,

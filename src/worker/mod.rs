@@ -8,6 +8,7 @@ mod error;
 mod forward;
 mod gpus;
 mod host_script;
+mod input;
 mod kill;
 mod launch;
 mod memory;
@@ -164,9 +165,10 @@ fn handle(
     match message {
         ToWorker::Setup { host_rank } => Ok(runner.set_up(host_rank, watch)?.then_some(ToMaster::Ready)),
         ToWorker::Run(task) => Ok(Some(ToMaster::Finished(runner.run(&task, watch)?))),
-        // A signal for an attempt that has ended. Taps are answered while messages are received.
+        // A signal for an attempt that has ended. Taps and input are answered while messages are received.
         ToWorker::Signal { .. }
         | ToWorker::Tap(_)
+        | ToWorker::Input(_)
         | ToWorker::Retract
         | ToWorker::Shutdown
         | ToWorker::Abort => Ok(None),

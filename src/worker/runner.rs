@@ -21,6 +21,7 @@ use super::error::{AttemptError, Failure, NotStarted, WorkerError};
 use super::forward::Pipes;
 use super::gpus::Devices;
 use super::host_script::{HostScript, HostScriptContext};
+use super::input::TaskInput;
 use super::kill::KillSwitch;
 use super::launch::TaskLaunch;
 use super::memory::{self, Facts, OomKills};
@@ -164,6 +165,7 @@ impl Runner {
             own_files = open_own(task, &self.options, self.rank, &mut self.pack)?;
             &own_files
         };
+        let mut input = TaskInput::open(task.stdin.as_ref())?;
         let words = words::split(&task.command);
         let (started, start) = (Instant::now(), Local::now().fixed_offset());
         let pipes = Pipes::open(&task.pipe_forwards).map_err(NotStarted::Prepare)?;
@@ -176,7 +178,7 @@ impl Runner {
         let launch = TaskLaunch {
             task,
             words: &words,
-            streams: files.descriptors(&self.input),
+            streams: files.descriptors(input.descriptor(&self.input)),
             streams_are_shared: self.shared_files.is_some(),
             variables: &variables,
             pipes: pipes.write_ends(),
@@ -187,7 +189,10 @@ impl Runner {
         };
         let check = OutputCheck::begin(task, files);
         self.oom_kills.begin();
+        self.kill.begin_input(input.write.take());
         let process = launch.start(&self.kill, &mut self.task_server, &mut self.spawner);
+        // When the task has closed its end, tools notice it.
+        drop(input);
         let mut process = process.ok_or(Failure::Aborted)?.map_err(NotStarted::Start)?;
         let program = words.first().map_or(&b""[..], Vec::as_slice);
         if let Some(error) = process.failure() {

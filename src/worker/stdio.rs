@@ -26,8 +26,8 @@ pub(super) struct TaskFiles {
 }
 
 impl TaskFiles {
-    pub(super) fn descriptors(&self, input: &File) -> [RawFd; 3] {
-        [input.as_raw_fd(), self.out.as_raw_fd(), self.err.as_raw_fd()]
+    pub(super) fn descriptors(&self, input: RawFd) -> [RawFd; 3] {
+        [input, self.out.as_raw_fd(), self.err.as_raw_fd()]
     }
 
     /// Returns whether standard output has this number of bytes and standard error is empty.

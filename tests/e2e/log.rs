@@ -1,4 +1,4 @@
-//! `pmc log -f` while tasks run under MPI: the worker reads what kickstart captures.
+//! `pmc log -f` and `pmc attach` while tasks run under MPI: the worker reads what kickstart captures.
 
 use std::fs;
 use std::path::Path;
@@ -25,8 +25,8 @@ fn lines(file: &Path) -> usize {
     fs::read_to_string(file).unwrap_or_default().lines().count()
 }
 
-/// Follows a task that ends before the run does.
-fn follow(build: Build) {
+/// Follows a task that ends before the run does, with this command of `pmc`.
+fn follow(build: Build, command: &str) {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let path = |name: &str| folder.path().join(name);
     let kickstart = build.program("pegasus-kickstart");
@@ -41,7 +41,7 @@ fn follow(build: Build) {
         .start();
     wait_for("log", || path("jobstate.log").exists());
     let follower = Program::new("/bin/sh")
-        .args(["-c", "exec \"$0\" log -f t . > followed"])
+        .args(["-c", &format!("exec \"$0\" {command} > followed")])
         .arg(build.program("pmc"))
         .in_directory(folder.path())
         .limit(120)
@@ -64,11 +64,13 @@ fn follow(build: Build) {
 #[test]
 #[ignore = "needs Open MPI: tests/run e2e"]
 fn captured_output_is_followed_under_open_mpi() {
-    follow(Build::OpenMpi);
+    follow(Build::OpenMpi, "log -f t .");
+    follow(Build::OpenMpi, "attach . t");
 }
 
 #[test]
 #[ignore = "needs MPICH: tests/run e2e"]
 fn captured_output_is_followed_under_mpich() {
-    follow(Build::Mpich);
+    follow(Build::Mpich, "log -f t .");
+    follow(Build::Mpich, "attach . t");
 }

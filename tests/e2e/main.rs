@@ -9,6 +9,7 @@
 mod bad_input;
 mod chains;
 mod clusters;
+mod containers;
 mod crash;
 mod dashboard;
 mod failure;

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use crate::TaskId;
 use crate::names::{self, NameIndex};
-use crate::options::{ALL_TASKS, AbortOn, CategoryId, Forward, OptionSet, Options, RareOptions, Request};
+use crate::options::{
+    ALL_TASKS, AbortOn, CategoryId, Forward, OptionSet, Options, RareOptions, Request, Stdin,
+};
 
 /// A DAG, as read from its file.
 ///
@@ -96,6 +98,8 @@ pub struct Task<'a> {
     pub pipe_forwards: &'a [Forward],
     /// `-F SRC=DEST`, sorted by source.
     pub file_forwards: &'a [Forward],
+    /// Standard input, if it is not empty.
+    pub stdin: Option<&'a Stdin>,
     /// Texts in the output of the task that make it fail.
     pub failure_messages: &'a [Vec<u8>],
     /// Texts that must be in the output of the task, else it has failed.
@@ -303,6 +307,7 @@ impl Dag {
             runtime_limit: options.runtime_limit,
             pipe_forwards: rare.map_or(&[], |rare| &rare.pipes),
             file_forwards: rare.map_or(&[], |rare| &rare.files),
+            stdin: rare.and_then(|rare| rare.stdin.as_ref()),
             failure_messages: rare.map_or(&[], |rare| &rare.failure_messages),
             success_messages: rare.map_or(&[], |rare| &rare.success_messages),
         }

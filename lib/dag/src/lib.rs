@@ -35,7 +35,7 @@ pub mod write;
 
 pub use dag::{Dag, Subdag, Task};
 pub use error::{DagError, DagErrorKind, reason};
-pub use options::{AbortOn, CategoryId, Forward, OptionSet, Request, factor};
+pub use options::{AbortOn, CategoryId, Forward, OptionSet, Request, Stdin, factor};
 
 /// Identifier and transformation of tasks that an earlier plan of the submit directory had and the present
 /// one has not. They are done, and stay in the DAG because the logs name them.

@@ -41,6 +41,15 @@ impl AbortOn {
     }
 }
 
+/// `--stdin push|FILE`: where the standard input of a task comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Stdin {
+    /// From tools that push it while the task runs.
+    Push,
+    /// From a file.
+    File(Vec<u8>),
+}
+
 /// Name in MAXJOBS that stands for all tasks.
 pub(crate) const ALL_TASKS: &[u8] = b"*";
 
@@ -94,6 +103,7 @@ pub(crate) struct RareOptions {
     pub(crate) category: Vec<u8>,
     /// Percent of its memory that the task requests after an attempt that ran out of memory.
     pub(crate) more_memory: Option<u32>,
+    pub(crate) stdin: Option<Stdin>,
     /// Texts in the output that make the task fail.
     pub(crate) failure_messages: Vec<Vec<u8>>,
     /// Texts without which the task has failed.
@@ -217,6 +227,14 @@ fn parse_rare<'a>(
                 return Err(invalid("category", &value, name));
             }
             rare.category = value.into_owned();
+        }
+        b"--stdin" => {
+            let value = value("--stdin", "push|FILE")?;
+            rare.stdin = Some(match &*value {
+                b"" => return Err(invalid("standard input", &value, name)),
+                b"push" => Stdin::Push,
+                file => Stdin::File(file.to_vec()),
+            });
         }
         b"--more-memory" => {
             let value = value("--more-memory", "FACTOR")?;

@@ -497,6 +497,10 @@ fn categories_have_limits() {
         );
     }
     assert_eq!(
+        refuse("TASK a --stdin '' /bin/a").to_string(),
+        "Invalid standard input '' for task a"
+    );
+    assert_eq!(
         refuse("TASK a --abort-on no /bin/a").to_string(),
         "Invalid abort code 'no' for task a"
     );

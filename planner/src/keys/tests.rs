@@ -33,7 +33,7 @@ fn every_documented_key_is_in_the_tables() {
 fn patterns_and_old_names_are_found() {
     let ignored = |key: &str| matches!(property(key).expect(key).state, State::Ignored { .. });
     assert!(ignored("pegasus.log.manager.formatter") && ignored("dagman.post.path.mine"));
-    assert!(ignored("condor.+ProjectName") && ignored("pegasus.container.launcher"));
+    assert!(ignored("condor.+ProjectName") && ignored("pegasus.x509_user_proxy"));
     assert!(is_plain(Namespace::Pegasus, "Runtime") && is_plain(Namespace::Env, "PATH"));
     assert!(!is_plain(Namespace::Pegasus, "job.runtime") && !is_plain(Namespace::Pegasus, "memory"));
     assert!(!is_plain(Namespace::Condor, "universe") && !is_plain(Namespace::Pegasus, "nothing"));

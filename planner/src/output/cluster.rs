@@ -132,7 +132,7 @@ pub(crate) fn command(plan: &Plan<'_>, id: JobId) -> Result<Command, Vec<String>
     command.cpus = command.cpus.max(needs.max_cpus);
     command.gpus = command.gpus.max(needs.max_gpus);
     command.priority = command.priority.or(needs.priority);
-    command.environment = environment(&plan.secrets, plan.job(id).setup, &setup.profiles);
+    command.environment = environment(&plan.secrets, plan.job(id).setup, setup);
     command.program = quote(&setup.executable).into_owned();
     let profile = setup.profiles.pegasus("job.aggregator.arguments").map(str::trim);
     let extra = profile

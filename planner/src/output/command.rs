@@ -19,7 +19,7 @@ use super::secrets::environment;
 use super::{Plan, limits};
 
 use arguments::{argument_words, arguments};
-use places::{has_input_file, has_outputs, input, needs_no_work_dir, part};
+use places::{has_input_file, has_outputs, has_streams, input, needs_no_work_dir, part};
 use quoting::spaced;
 
 pub(crate) use arguments::doubt;
@@ -146,7 +146,7 @@ impl Commands {
         command: &mut Command,
     ) -> Result<(), Vec<String>> {
         self.fill_task(plan, id, command)?;
-        if plan.exec.is_lite(plan.job(id)) {
+        if plan.exec.has_description(plan.job(id)) {
             lite(plan, id, command);
         }
         Ok(())
@@ -182,13 +182,26 @@ impl Commands {
         (command.memory_mb, command.cpus, command.gpus, command.priority) =
             (of.memory_mb, of.cpus, of.gpus, of.priority);
         command.tries = of.tries;
+        problems.extend(super::lite::out_of_reach(plan, id));
         if let Err(problem) = super::dagman::push_options(plan, id, &mut command.options) {
             problems.push(problem.to_string());
         }
         if let Err(problem) = limits::push_more_memory(plan, id, &mut command.options) {
             problems.push(problem.to_string());
         }
+        if super::nested::is_ready(plan, id) {
+            command.program.push_str(&quote(&setup.executable));
+            return if problems.is_empty() {
+                Ok(Called::Program)
+            } else {
+                Err(problems)
+            };
+        }
         super::messages::push_options(&setup.profiles, &mut command.options);
+        let has_input = input(plan, id).is_some();
+        if let Err(problem) = super::stdin::push_option(plan, id, has_input, &mut command.options) {
+            problems.push(problem);
+        }
         command.options.push_str(&of.options);
         if !super::cluster::inherits_environment(plan, id) {
             command.environment.push_str(&common.environment);
@@ -312,7 +325,7 @@ impl CommonParts {
         CommonParts {
             key,
             resources,
-            environment: environment(&plan.secrets, job.setup, &setup.profiles),
+            environment: environment(&plan.secrets, job.setup, setup),
             kickstart: kickstart(plan, id, setup),
             place,
             limits,
@@ -320,7 +333,7 @@ impl CommonParts {
     }
 }
 
-/// Replaces the program of a command by the one that runs it in a directory of its own.
+/// Replaces the program of a command by the one that runs it in a directory of its own or in a container.
 fn lite(plan: &Plan<'_>, id: JobId, command: &mut Command) {
     command.program = quote(&format!("{}/pegasus-lite", plan.own_tools)).into_owned();
     command.stdin = None;
@@ -407,6 +420,8 @@ fn wrap(
     let mut line = std::mem::take(&mut command.arguments);
     if !by_script && let Some(path) = input(plan, id) {
         push_word(&mut line, "-i ", &path, " ");
+    } else if super::stdin::of(plan, id).is_some() {
+        line.push_str("-i - ");
     }
     let (mut stdout, mut stderr) = (None, None);
     if let Task::Compute(n) = job.task {
@@ -460,7 +475,8 @@ fn append_program(
     let is_long = line.len() + setup.executable.len() + arguments.len() > settings.invoke_length;
     if let Task::Compute(n) = job.task
         && !plan.is_member(id)
-        && !plan.exec.is_lite(job)
+        && !plan.exec.has_description(job)
+        && !plan.exec.is_nested(job)
         && !settings.invoke_disable
         && (settings.invoke_always || is_long)
         && let Some(words) = argument_words(&plan.workflow.jobs[n], true)
@@ -495,6 +511,20 @@ fn bare(plan: &Plan<'_>, id: JobId, setup: &Setup, arguments: &str, command: &mu
     }
     let checks =
         !outputs.is_empty() && outputs.iter().map(|name| name.len() + 1).sum::<usize>() < MAX_CHECKED;
+    let mut line = String::new();
+    if let Some((launcher, options)) = launcher(setup) {
+        let _ = write!(line, "{} ", quote(launcher));
+        if let Some(options) = options {
+            let _ = write!(line, "{options} ");
+        }
+    }
+    let _ = write!(line, "{} {arguments}", quote(&setup.executable));
+    if setup.container.is_some() && !has_streams(plan, job.task) {
+        // The image may have no shell. What starts the container knows the directory and checks outputs.
+        let (program, rest) = line.split_once(' ').unwrap_or((&line, ""));
+        (command.program, command.arguments) = (program.to_owned(), rest.to_owned());
+        return;
+    }
     let mut script = String::from(if checks {
         "cd \"$0\" && \"$@\""
     } else {
@@ -531,13 +561,5 @@ fn bare(plan: &Plan<'_>, id: JobId, setup: &Setup, arguments: &str, command: &mu
     } else {
         work_dir(plan, id)
     };
-    let mut line = format!("-c {} {} ", quote(&script), quote(directory));
-    if let Some((launcher, options)) = launcher(setup) {
-        let _ = write!(line, "{} ", quote(launcher));
-        if let Some(options) = options {
-            let _ = write!(line, "{options} ");
-        }
-    }
-    let _ = write!(line, "{} {}", quote(&setup.executable), arguments);
-    command.arguments = line;
+    command.arguments = format!("-c {} {} {line}", quote(&script), quote(directory));
 }

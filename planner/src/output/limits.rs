@@ -122,21 +122,6 @@ pub(crate) fn resources(plan: &Plan<'_>, id: JobId, command: &mut Command, probl
     if let Some(options) = text("pmc_task_arguments").or_else(|| text("pmc_arguments")) {
         command.options = options.to_owned();
     }
-    if let Some(container) = container(plan, id) {
-        problems.push(if plan.exec.is_lite(job) {
-            format!(
-                "Container {container} specified for job {}: containers are not offered yet. If the program is on the \
-                 nodes, remove the container from its transformation.",
-                job.name
-            )
-        } else {
-            format!(
-                "Container {container} specified for job {} but the job is not set to be launched via PegasusLite. \
-                 Containers are only supported when the data configuration is condorio or nonsharedfs, not sharedfs.",
-                job.name
-            )
-        });
-    }
 }
 
 /// Appends the task option for more memory after an attempt that ran out of it.
@@ -158,13 +143,6 @@ pub(crate) fn push_more_memory(plan: &Plan<'_>, id: JobId, options: &mut String)
     // Writing into a String cannot fail.
     let _ = write!(options, "--more-memory {factor} ");
     Ok(())
-}
-
-/// Returns the container of a job's program.
-fn container<'p>(plan: &'p Plan<'_>, id: JobId) -> Option<&'p str> {
-    let setup = &plan.exec.setups[plan.job(id).setup];
-    let entry = &plan.catalog.entries[setup.entry?];
-    entry.container.as_deref()
 }
 
 #[cfg(test)]

@@ -56,7 +56,7 @@ const UNSEEN: &str = ".entries";
 /// Returns the suffix of a job's list. Without a record of kickstart, the monitoring daemon takes a file
 /// `JOB.in` beside the DAG for a list of commands, and fails on the second line in it.
 pub(crate) fn suffix(plan: &Plan<'_>, id: JobId) -> &'static str {
-    if plan.exec.is_lite(plan.job(id)) {
+    if plan.exec.has_description(plan.job(id)) {
         return super::lite::SUFFIX;
     }
     let is_list_of_commands = matches!(plan.job(id).task, Task::Cluster(..));
@@ -71,7 +71,7 @@ pub(crate) fn suffix(plan: &Plan<'_>, id: JobId) -> &'static str {
 /// Returns whether a job can read its list from a part of a file. Only this project's transfer tool can.
 fn reads_parts(plan: &Plan<'_>, id: JobId) -> bool {
     let job = plan.job(id);
-    if plan.exec.is_lite(job) {
+    if plan.exec.has_description(job) {
         return !plan.files_apart;
     }
     let name = plan.exec.setups[job.setup]
@@ -299,7 +299,7 @@ pub(super) fn append_list(plan: &Plan<'_>, id: JobId, text: &mut String) {
             }
             text.push_str("\n]\n");
         }
-        Task::Compute(_) if plan.exec.is_lite(job) => super::lite::append(plan, id, text),
+        Task::Compute(_) if plan.exec.has_description(job) => super::lite::append(plan, id, text),
         Task::Compute(_) | Task::Cluster(..) | Task::Chmod(_) | Task::NoOp => {}
     }
 }
@@ -392,9 +392,17 @@ fn transfers(plan: &Plan<'_>, id: JobId, files: &[FileTransfer], linkage: &str, 
         }
         text.push_str("   ],\n   \"dest_urls\": [\n");
         at_site(plan.url_parts(&file.destination, file.file, Access::Put), text);
+        push_image_type(plan, file.file, text);
         text.push_str(" }\n   ] }\n");
     }
     text.push_str("]\n");
+}
+
+/// Appends the type of an image to its destination.
+pub(super) fn push_image_type(plan: &Plan<'_>, file: FileId, text: &mut String) {
+    if let Some(container) = plan.exec.images.get(&file) {
+        let _ = write!(text, ", \"type\": \"{}\"", container.kind.image_type());
+    }
 }
 
 /// The beginning of a location.

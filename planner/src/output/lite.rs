@@ -1,10 +1,13 @@
-//! Descriptions of jobs with directories of their own, which `pegasus-lite` reads on the node: one JSON
-//! object a job, with what the job scripts of Pegasus contain (section 2 of the specification's second part).
+//! Descriptions of jobs with directories of their own or in containers, which `pegasus-lite` reads on the
+//! node: one JSON object a job, with what the job scripts of Pegasus contain (section 2 of the specification's second part).
+
+mod container;
 
 use std::fmt::Write as _;
 
 use rustc_hash::FxHashMap;
 
+use crate::catalog::transformation::Container;
 use crate::exec::{Exec, ExecJob, FileTransfer, JobId, Place, SiteId, Task};
 use crate::ids::Id as _;
 use crate::model::{FileId, FileKind, FileUse, Link, Workflow};
@@ -14,7 +17,9 @@ use crate::refine::sites::{Access, Sites};
 
 use super::Plan;
 use super::command::{self, Called, Command, Commands, push_word};
-use super::lists::{at_site, push_json};
+use super::lists::{at_site, push_image_type, push_json};
+
+pub(super) use container::out_of_reach;
 
 /// Suffix of a description.
 pub(crate) const SUFFIX: &str = ".json";
@@ -143,11 +148,35 @@ pub(super) fn append(plan: &Plan<'_>, id: JobId, text: &mut String) {
     let _ = write!(text, "{{\n  \"format\": {FORMAT},\n  \"job\": ");
     push_json(&[&job.name], text);
     places(plan, job, text);
+    let is_own = plan.exec.is_lite(job);
+    if !is_own {
+        text.push_str(",\n  \"work_directory\": ");
+        push_json(&[command::work_dir(plan, id)], text);
+    }
+    if let Some(container) = &plan.exec.setups[job.setup].container {
+        text.push_str(",\n  \"run_key\": ");
+        push_json(&[&plan.submit], text);
+        container::push(plan, id, container, text);
+    }
+    if is_own {
+        inputs(plan, id, uses, text);
+    }
+    let kind = push_run(called, &command, text);
+    if kind == "program" && plan.exec.setups[job.setup].container.is_some() {
+        container::push_required(plan, id, text);
+    }
+    if is_own {
+        outputs(plan, id, uses, kind, text);
+    }
+    text.push_str("\n}\n");
+}
+
+/// Appends the inputs of a job with a directory of its own.
+fn inputs(plan: &Plan<'_>, id: JobId, uses: &[FileUse], text: &mut String) {
+    let job = plan.job(id);
     text.push_str(",\n  \"transfer_arguments\": ");
     words(&transfer_arguments(plan, job), text);
-    let is_checkpoint = |u: &&FileUse| u.link == Link::Checkpoint;
-    let reads = |u: &&FileUse| u.link.reads() && !is_checkpoint(u);
-    let writes = |u: &&FileUse| u.link.writes() && !is_checkpoint(u);
+    let reads = |u: &&FileUse| u.link.reads() && !is_checkpoint(u) && u.kind != FileKind::Image;
     files(
         plan,
         id,
@@ -156,25 +185,17 @@ pub(super) fn append(plan: &Plan<'_>, id: JobId, text: &mut String) {
         uses.iter().filter(reads),
         text,
     );
-    files(
-        plan,
-        id,
-        "checkpoint_in",
-        Direction::In,
-        uses.iter().filter(is_checkpoint),
-        text,
-    );
+    let checkpoints = uses.iter().filter(is_checkpoint);
+    files(plan, id, "checkpoint_in", Direction::In, checkpoints, text);
     executables(plan, uses, text);
-    verified(plan, job, uses, text);
-    let kind = push_run(called, &command, text);
-    files(
-        plan,
-        id,
-        "checkpoint_out",
-        Direction::Out,
-        uses.iter().filter(is_checkpoint),
-        text,
-    );
+    verified(plan, job, uses, false, text);
+}
+
+/// Appends the outputs of a job with a directory of its own. `kind` is that of what is run.
+fn outputs(plan: &Plan<'_>, id: JobId, uses: &[FileUse], kind: &str, text: &mut String) {
+    let writes = |u: &&FileUse| u.link.writes() && !is_checkpoint(u);
+    let checkpoints = uses.iter().filter(is_checkpoint);
+    files(plan, id, "checkpoint_out", Direction::Out, checkpoints, text);
     files(
         plan,
         id,
@@ -184,7 +205,7 @@ pub(super) fn append(plan: &Plan<'_>, id: JobId, text: &mut String) {
         text,
     );
     if plan.settings.integrity != Integrity::None
-        && keeps_checksums(plan.exec, job)
+        && keeps_checksums(plan.exec, plan.job(id))
         && uses.iter().any(|u| writes(&u))
     {
         if kind == "program" {
@@ -199,7 +220,10 @@ pub(super) fn append(plan: &Plan<'_>, id: JobId, text: &mut String) {
         text.push_str(",\n  \"checksum_file\": ");
         push_json(&[&plan.job_file(id, META)], text);
     }
-    text.push_str("\n}\n");
+}
+
+fn is_checkpoint(u: &&FileUse) -> bool {
+    u.link == Link::Checkpoint
 }
 
 /// Appends where the directory of the job is made, and the script that sets its environment.
@@ -288,8 +312,10 @@ fn files<'u>(
     text: &mut String,
 ) {
     let job = plan.job(id);
+    let place = container::place(plan, job);
     let mut any = false;
     for (n, u) in uses.enumerate() {
+        let place = if u.kind == FileKind::Image { None } else { place };
         if any {
             text.push_str(" ,\n");
         } else {
@@ -323,22 +349,29 @@ fn files<'u>(
                 let site = &plan.sites.get(job.site).name;
                 for (n, (url, priority)) in bypassed.sources.iter().enumerate() {
                     text.push_str(if n > 0 { " },\n" } else { "" });
-                    at_site((site, ["", url, "", "", "", ""]), text);
+                    let url = container::seen(place, &[url]);
+                    at_site((site, ["", &url, "", "", "", ""]), text);
                     let _ = write!(text, ", \"priority\": {priority}, \"checkpoint\": \"false\"");
                 }
                 text.push_str(" }\n   ],\n   \"dest_urls\": [\n");
                 let scheme = if bypassed.link { "symlink://" } else { "file://" };
-                at_site((site, [scheme, "$PWD", "/", lfn, "", ""]), text);
+                at_site(
+                    (site, [scheme, container::directory(place), "/", lfn, "", ""]),
+                    text,
+                );
             }
             None => {
-                location(plan, job, u.file, (direction, Direction::In), text);
+                location(plan, job, u.file, (direction, Direction::In), place, text);
                 let is_checkpoint = u.link == Link::Checkpoint;
                 let _ = write!(
                     text,
                     ", \"checkpoint\": \"{is_checkpoint}\" }}\n   ],\n   \"dest_urls\": [\n"
                 );
-                location(plan, job, u.file, (direction, Direction::Out), text);
+                location(plan, job, u.file, (direction, Direction::Out), place, text);
             }
+        }
+        if u.kind == FileKind::Image {
+            push_image_type(plan, u.file, text);
         }
         text.push_str(" }\n   ] }\n");
     }
@@ -353,6 +386,7 @@ fn location(
     job: &ExecJob,
     file: FileId,
     (direction, side): (Direction, Direction),
+    place: Option<&Container>,
     text: &mut String,
 ) {
     let site = |id: SiteId| plan.sites.get(id).name.as_str();
@@ -361,10 +395,19 @@ fn location(
             Direction::In => Access::Get,
             Direction::Out => Access::Put,
         };
-        at_site(plan.url_parts(&Place::Scratch(job.staging), file, access), text);
+        let staging = Place::Scratch(job.staging);
+        let (site, url) = plan.url_parts(&staging, file, access);
+        match place {
+            None => at_site((site, url), text),
+            Some(_) => {
+                let url = container::seen(place, &url);
+                at_site((site, [&url, "", "", "", "", ""]), text);
+            }
+        }
     } else {
         let lfn = plan.workflow.files.name(file);
-        at_site((site(job.site), ["file://", "$PWD", "/", lfn, "", ""]), text);
+        let directory = container::directory(place);
+        at_site((site(job.site), ["file://", directory, "/", lfn, "", ""]), text);
     }
 }
 
@@ -380,8 +423,8 @@ fn executables(plan: &Plan<'_>, uses: &[FileUse], text: &mut String) {
     }
 }
 
-/// Appends the inputs with a known checksum.
-fn verified(plan: &Plan<'_>, job: &ExecJob, uses: &[FileUse], text: &mut String) {
+/// Appends the inputs with a known checksum: images, or all others.
+fn verified(plan: &Plan<'_>, job: &ExecJob, uses: &[FileUse], are_images: bool, text: &mut String) {
     if plan.settings.integrity == Integrity::None {
         return;
     }
@@ -389,19 +432,23 @@ fn verified(plan: &Plan<'_>, job: &ExecJob, uses: &[FileUse], text: &mut String)
     let inputs = uses
         .iter()
         .filter(|u| u.link.reads() && u.link != Link::Checkpoint && !u.optional);
+    let inputs = inputs.filter(|u| (u.kind == FileKind::Image) == are_images);
     for file in inputs.map(|u| u.file) {
         let bypassed = plan.exec.bypassed.get(&(file, job.site));
         if bypassed.is_some_and(|file| file.link) && plan.settings.integrity == Integrity::NoSymlink {
             continue;
         }
         let known = match bypassed {
-            Some(bypassed) => bypassed.sha256.as_ref(),
-            None => plan.checksums.known.get(&file),
+            Some(bypassed) => bypassed.sha256.as_deref(),
+            None => plan.checksums.known.get(&file).map(|sha256| &**sha256),
         };
+        let of_catalog = plan.exec.images.get(&file).filter(|_| are_images);
+        let of_catalog = of_catalog.and_then(|container| container.sha256.as_deref());
         let keeper = plan.checksums.keeper(file).filter(|_| bypassed.is_none());
         let (key, value) = match (keeper, known) {
+            _ if of_catalog.is_some() => ("sha256", of_catalog.unwrap_or_default().to_owned()),
             (Some(keeper), _) => ("checksum_file", plan.job_file(keeper, META)),
-            (None, Some(sha256)) => ("sha256", sha256.to_string()),
+            (None, Some(sha256)) => ("sha256", sha256.to_owned()),
             (None, None) => continue,
         };
         text.push_str(if any {

@@ -15,7 +15,7 @@ use pmc_secrets::SecretNames;
 use regex::bytes::{Regex, RegexBuilder};
 
 use crate::error::PlanError;
-use crate::exec::{Exec, Place, SetupId};
+use crate::exec::{Exec, Place, Setup, SetupId};
 use crate::profiles::{Namespace, Profiles};
 use crate::refine::sites::Sites;
 
@@ -27,6 +27,8 @@ const PRIVATE: u32 = 0o600;
 const BLOCK: usize = 1 << 20;
 /// Bytes that two blocks share, so that what they cut is found.
 const OVERLAP: usize = 4 << 10;
+/// Variables that jobs in containers set for their programs only.
+const INSIDE: [&str; 4] = ["HOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "PATH"];
 
 /// Secrets of a plan.
 #[derive(Debug)]
@@ -225,16 +227,23 @@ fn is_shell_name(name: &str) -> bool {
 
 /// Returns the part of a command line that sets the environment of a setup: `/usr/bin/env K=V … `, then the
 /// script with secrets. It precedes kickstart, which reads some variables itself.
-pub(crate) fn environment(secrets: &Secrets, setup: SetupId, profiles: &Profiles) -> String {
+///
+/// What is meant for the program in a container stays away from the programs outside.
+pub(crate) fn environment(secrets: &Secrets, number: SetupId, setup: &Setup) -> String {
     let mut text = String::new();
-    let variables = profiles.of(Namespace::Env);
-    for (key, value) in variables.filter(|(key, _)| !secrets.has(key)) {
+    let variables = setup.profiles.of(Namespace::Env);
+    let is_inside = |key: &str| {
+        setup.container.as_ref().is_some_and(|container| {
+            INSIDE.contains(&key) || container.profiles.get(Namespace::Env, key).is_some()
+        })
+    };
+    for (key, value) in variables.filter(|(key, _)| !secrets.has(key) && !is_inside(key)) {
         if text.is_empty() {
             text.push_str("/usr/bin/env ");
         }
         let _ = write!(text, "{} ", quote(&format!("{key}={value}")));
     }
-    if let Some(path) = secrets.path(setup) {
+    if let Some(path) = secrets.path(number) {
         let _ = write!(text, "/bin/sh {} ", quote(&path));
     }
     text

@@ -34,7 +34,7 @@ fn programs(workflow: &Workflow, exec: &Exec) -> Vec<Problem> {
     let mut order = Vec::new();
     for (job, index) in exec.computing() {
         let setup = &exec.setups[job.setup];
-        if setup.staged || !setup.executable.starts_with('/') {
+        if setup.staged || setup.container.is_some() || !setup.executable.starts_with('/') {
             continue;
         }
         users

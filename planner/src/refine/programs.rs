@@ -1,8 +1,12 @@
 //! Programs: the catalog entry that a job uses on a site, and the programs of auxiliary jobs.
 
+use std::sync::Arc;
+
 use rustc_hash::FxHashMap;
 
-use crate::catalog::transformation::{TransformationCatalog, TransformationEntry, TransformationKind};
+use crate::catalog::transformation::{
+    Container, TransformationCatalog, TransformationEntry, TransformationKind,
+};
 use crate::exec::EntryId;
 use crate::model::TransformationName;
 
@@ -14,6 +18,7 @@ pub(crate) struct Programs<'c> {
     catalog: &'c TransformationCatalog,
     by_name: FxHashMap<&'c TransformationName, Vec<EntryId>>,
     compounds: FxHashMap<&'c TransformationName, &'c [TransformationName]>,
+    containers: FxHashMap<&'c str, Arc<Container>>,
     choice: TransformationChoice,
 }
 
@@ -29,16 +34,28 @@ impl<'c> Programs<'c> {
             .iter()
             .map(|(name, requires)| (name, requires.as_slice()))
             .collect();
+        let containers = catalog.containers.iter();
+        let containers = containers.map(|container| (container.name.as_str(), Arc::new(container.clone())));
         Programs {
             catalog,
             by_name,
             compounds,
+            containers: containers.collect(),
             choice,
         }
     }
     /// Returns an entry.
     pub(crate) fn entry(&self, number: EntryId) -> &'c TransformationEntry {
         &self.catalog.entries[number]
+    }
+    /// Returns a container.
+    pub(crate) fn container(&self, name: &str) -> Option<&Arc<Container>> {
+        self.containers.get(name)
+    }
+    /// Returns a container with a similar name.
+    pub(crate) fn near_container(&self, name: &str) -> Option<&'c str> {
+        let names = self.containers.keys().copied();
+        crate::error::near_spelling(name, names)
     }
     /// Returns whether there is an entry for a name.
     pub(crate) fn knows(&self, name: &TransformationName) -> bool {

@@ -9,7 +9,7 @@ mod uses;
 use rustc_hash::FxHashMap;
 
 use crate::error::PlanError;
-use crate::model::{FileId, FileKind, FileUse, JobIndex, Link, TransferFlag, Workflow};
+use crate::model::{FileId, FileKind, FileUse, JobIndex, Link, Nested, TransferFlag, Workflow};
 use crate::profiles::parse_bool;
 
 use super::Refinement;
@@ -55,6 +55,8 @@ struct Builder<'a, 'm> {
     partitioner: JobPartitioner<'m>,
     /// All jobs work in one directory.
     one_site: bool,
+    /// Programs in containers read the work directories.
+    has_shared_containers: bool,
     /// The latest compute job with an inter-site job, and that job.
     inter: Option<(JobId, JobId)>,
     missing: Vec<Missing>,
@@ -111,6 +113,7 @@ pub(super) fn add_transfers(refinement: &mut Refinement<'_, '_>) -> Result<(), P
     let (uses, producers) = OrderedUses::new(workflow, exec, &mapped.numbers);
     exec.cache.reserve(workflow.files.len());
     let one_site = exec.jobs.windows(2).all(|two| two[0].staging == two[1].staging);
+    let has_shared_containers = exec.has_shared_containers();
     let partitioner = JobPartitioner::new(mapper.settings, mapper.sites);
     let mapping = &mapper.settings.storage_mapper;
     let storage = Storage::new(workflow, mapper.sites, mapping, &replicas.storage);
@@ -125,6 +128,7 @@ pub(super) fn add_transfers(refinement: &mut Refinement<'_, '_>) -> Result<(), P
         staged: FxHashMap::default(),
         partitioner,
         one_site,
+        has_shared_containers,
         inter: None,
         missing: Vec::new(),
         missing_files: FxHashMap::default(),
@@ -216,6 +220,11 @@ impl Builder<'_, '_> {
         let first_edge = self.exec.edges.len();
         let mut dropped = Vec::new();
         for ordered in uses.inputs(n) {
+            if self.is_workflow_here(job, ordered.file) {
+                self.exec.in_place.insert((ordered.file, site));
+                continue;
+            }
+            self.pass_to_nested(n, job, site, graph, *ordered);
             if self.is_coming(n, job, site, graph, ordered.file) {
                 continue;
             }

@@ -1,6 +1,7 @@
 //! Selection of sites, replicas and storage locations, and types of catalogs.
 
 mod catalogs;
+mod containers;
 mod directories;
 mod lite;
 mod replicas;

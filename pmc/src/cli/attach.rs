@@ -17,8 +17,9 @@ are not UTF-8 are escaped.
 Exit codes:
   0    the run has ended, or all tasks that were named have
   2    the command line is wrong, RUN is not the directory of a run, or it has no such task
-  4    the run does not go on, belongs to another user, was killed, or something cannot be read
-  69   the tasks of the run share files, so that their output cannot be told apart
+  4    the run does not go on, a task has ended before it took all input, the run belongs to another user, was killed, or something cannot be read
+  69   the tasks of the run share files, so that their output cannot be told apart; or a task takes no
+       input
   130  stopped by Ctrl-C (143: by SIGTERM)";
 
 /// `pmc attach`.
@@ -43,6 +44,15 @@ pub struct Attach {
     /// Tasks on a host; those that start there later are joined
     #[arg(long, value_name = "HOST", group = "selection")]
     pub host: Option<String>,
+    /// Push the standard input of pmc to tasks that have the task option --stdin push
+    #[arg(long)]
+    pub stdin: bool,
+    /// Task that gets the input, or all: those that run now. May be repeated [default: the tasks that are named]
+    #[arg(long, value_name = "TASK|all", requires = "stdin")]
+    pub to: Vec<String>,
+    /// At the end of the input, end that of the tasks, too. Without it, other tools may go on
+    #[arg(long, requires = "stdin")]
+    pub complete: bool,
     /// Show standard output only
     #[arg(long)]
     pub stdout: bool,

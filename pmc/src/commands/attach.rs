@@ -9,13 +9,14 @@ mod changes;
 mod follower;
 mod format;
 mod lines;
+mod push;
 mod select;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
@@ -40,14 +41,20 @@ use asker::{Answer, Asker};
 use changes::Changes;
 use follower::Follower;
 use format::{Origin, Printer};
+use push::Targets;
 use select::Selection;
 
 /// Time between two looks at the log, and at files whose changes the system does not tell.
 const TICK: Duration = Duration::from_millis(100);
 /// The same for the log if it could only tell the end of the run.
 const SLOW_TICK: Duration = Duration::from_secs(5);
+/// Time at the end for the answer about input that was not taken.
+const LAST_INPUT: Duration = Duration::from_secs(2);
 /// Maximum messages that wait. Who sends more waits, too.
 const MESSAGES: usize = 64;
+
+/// What `--to` says for all tasks that take input.
+const ALL: &str = "all";
 
 /// What the threads of the tool tell.
 pub enum Message {
@@ -55,10 +62,13 @@ pub enum Message {
     Changed(Vec<WatchDescriptor>),
     /// An answer of the run.
     Answer(Box<Answer>),
+    /// Not all input was taken.
+    NotPushed(Box<Failure>),
 }
 
 /// Shows the output of tasks. Returns the exit code.
 pub fn attach(arguments: &cli::Attach) -> Result<u8, Failure> {
+    let arguments = &with_targets(arguments.clone())?;
     let history = History::open(layout::find_run(&arguments.run)?).or_code(exit::NOT_RUN)?;
     check(&history)?;
     let selection = Selection::new(arguments, &history)?;
@@ -71,10 +81,47 @@ pub fn attach(arguments: &cli::Attach) -> Result<u8, Failure> {
         let noted = flag::register_usize(number, Arc::clone(&signal), number_of);
         armed.and(noted).or_code(exit::NOT_RUN)?;
     }
-    let mut attach = Attach::new(arguments, history, selection);
-    let code = attach.run(&signal)?;
+    let (sender, messages) = sync_channel(MESSAGES);
+    let mut has_input = Arc::default();
+    if arguments.stdin {
+        let targets = if arguments.to.iter().any(|to| to == ALL) {
+            Targets::All
+        } else {
+            let names = arguments.to.iter().map(|name| select::one(name, &history));
+            Targets::Named(names.collect::<Result<_, _>>()?)
+        };
+        let started = push::start(&history.dir.dag, targets, arguments.complete, sender.clone());
+        has_input = started.or_code(exit::NOT_RUN)?;
+    }
+    let mut attach = Attach::new(arguments, history, selection, (sender, messages));
+    attach.has_input = has_input;
+    let code = attach.run(&signal);
     attach.printer.end();
-    Ok(code)
+    code
+}
+
+/// Adds what the command line means: input goes to the tasks that are shown, and the tasks are shown that get
+/// it.
+fn with_targets(mut arguments: cli::Attach) -> Result<cli::Attach, Failure> {
+    if !arguments.stdin {
+        return Ok(arguments);
+    }
+    if arguments.to.is_empty() {
+        arguments.to.clone_from(&arguments.tasks);
+    }
+    if arguments.to.is_empty() {
+        let error = anyhow!("--stdin needs the name of a task, or --to");
+        return Err(Failure::new(exit::USAGE, error));
+    }
+    let has_selection = arguments.all
+        || arguments.running
+        || !arguments.tasks.is_empty()
+        || arguments.transformation.is_some()
+        || arguments.host.is_some();
+    if !has_selection && !arguments.to.iter().any(|to| to == ALL) {
+        arguments.tasks.clone_from(&arguments.to);
+    }
+    Ok(arguments)
 }
 
 /// Refuses if all named tasks are done.
@@ -160,13 +207,19 @@ struct Attach {
     /// Named tasks whose last attempt had failed at the last look. It may run again.
     failed: HashSet<TaskNumber>,
     next_look: Instant,
+    /// A task has not taken yet all input that was read.
+    has_input: Arc<AtomicBool>,
     has_reported_asker: bool,
     has_reported_output: bool,
 }
 
 impl Attach {
-    fn new(arguments: &cli::Attach, history: History, selection: Selection) -> Self {
-        let (sender, messages) = sync_channel(MESSAGES);
+    fn new(
+        arguments: &cli::Attach,
+        history: History,
+        selection: Selection,
+        (sender, messages): (SyncSender<Message>, Receiver<Message>),
+    ) -> Self {
         let mut attach = Self {
             output: TaskOutput::new(&history.dir.dir),
             printer: Printer::new(arguments, &history.dir.dir),
@@ -182,6 +235,7 @@ impl Attach {
             counts: HashMap::new(),
             failed: HashSet::new(),
             next_look: Instant::now(),
+            has_input: Arc::default(),
             has_reported_asker: false,
             has_reported_output: false,
             history,
@@ -248,7 +302,7 @@ impl Attach {
             };
             let mut next = self.messages.recv_timeout(timeout).ok();
             while let Some(message) = next {
-                self.take(message);
+                self.take(message)?;
                 next = self.messages.try_recv().ok();
             }
             let mut is_over = false;
@@ -273,7 +327,14 @@ impl Attach {
     }
 
     /// Returns the exit code, now that there is nothing more to show.
-    fn conclusion(&self) -> Result<u8, Failure> {
+    fn conclusion(&mut self) -> Result<u8, Failure> {
+        // If a task has not taken all input, its end has to be told.
+        let end = Instant::now() + LAST_INPUT;
+        while self.has_input.load(Ordering::Acquire) && Instant::now() < end {
+            if let Ok(message) = self.messages.recv_timeout(TICK) {
+                self.take(message)?;
+            }
+        }
         if self.history.phase() == Phase::CutOff {
             let error = anyhow!("the run of {} was killed", self.history.dir.dag.display());
             return Err(Failure::new(exit::NOT_RUN, error));
@@ -281,8 +342,9 @@ impl Attach {
         Ok(exit::SUCCESS)
     }
 
-    fn take(&mut self, message: Message) {
+    fn take(&mut self, message: Message) -> Result<(), Failure> {
         match message {
+            Message::NotPushed(failure) => return Err(*failure),
             Message::Changed(watches) if watches.is_empty() => self.due.extend(self.followers.keys()),
             Message::Changed(watches) => {
                 let changed = watches.iter().filter_map(|watch| self.by_watch.get(watch));
@@ -290,6 +352,7 @@ impl Attach {
             }
             Message::Answer(answer) => self.take_answer(*answer),
         }
+        Ok(())
     }
 
     fn take_answer(&mut self, answer: Answer) {

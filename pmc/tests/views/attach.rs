@@ -149,7 +149,11 @@ fn captured(options: &[&str]) {
             .collect();
         let numbers = (1..=3000).map(|number| number.to_string());
         let expected: Vec<String> = numbers.chain(["begun".into(), "end".into()]).collect();
-        assert_eq!(text, expected, "each line of {task} comes once");
+        assert!(
+            text == expected,
+            "each line of {task} comes once: {:?}",
+            text.last_chunk::<4>()
+        );
     }
     assert_eq!(lines.len(), 2 * 3002, "and nothing else");
     run.wait().expect("the run ends");
@@ -197,9 +201,13 @@ fn output_before_the_start_is_shown_as_asked_for() {
 fn the_tool_ends_with_the_tasks_that_it_was_given() {
     let place = Place::new();
     place.script("run/waits", &format!("{WAIT}\nwait_for go"));
-    place.script("run/says", &format!("{WAIT}\nwait_for say; echo said"));
+    place.script(
+        "run/says",
+        &format!("{WAIT}\necho begun; wait_for say; echo said"),
+    );
     let mut run = start(&place, "TASK says_1 ./says\nTASK waits ./waits\n", &LOCAL);
-    let tool = attach(&place, &["says*"]);
+    let mut tool = attach(&place, &["says*"]);
+    assert_eq!(line(&mut tool), "begun\n");
     place.write("run/say", "");
     assert_eq!(end(tool).code(0).stdout(), "said\n");
     let again = place.run(["attach", "run", "says_1"]);
@@ -360,4 +368,140 @@ fn what_cannot_be_shown_is_said() {
     assert!(cut.stderr().contains("was killed"), "{}", cut.stderr());
     std::io::stdout().flush().expect("a flush");
     place.write("run/go", "");
+}
+
+/// Runs a tool that pushes this.
+fn push(place: &Place, arguments: &[&str], input: &[u8]) -> Finished {
+    let mut tool = place
+        .pmc([&["attach", "run", "--stdin"], arguments].concat())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("pmc starts");
+    let mut stdin = tool.stdin.take().expect("it is piped");
+    // The tool may be refused.
+    let _ = stdin.write_all(input);
+    drop(stdin);
+    end(tool)
+}
+
+fn pushed(options: &[&str]) {
+    let place = Place::new();
+    let kickstart = crate::support::bin().join("pegasus-kickstart");
+    let kickstart = kickstart.display();
+    place.script("run/sleeps", &format!("{WAIT}\nwait_for go"));
+    let dag = format!(
+        "TASK sum --stdin push {kickstart} -i - /usr/bin/sha256sum\nTASK sleeps --stdin push ./sleeps\n\
+         TASK late --stdin push /bin/cat\nTASK file --stdin data /usr/bin/sha256sum\nEDGE sum late\nEDGE sum file\n\
+         TASK last /bin/sleep 1\nEDGE sleeps last\n"
+    );
+    let data: Vec<u8> = (0..6_000_000_u32)
+        .map(|number| (number.wrapping_mul(31) >> 7) as u8)
+        .collect();
+    std::fs::create_dir_all(place.path().join("run")).expect("directory");
+    std::fs::write(place.path().join("run/data"), &data).expect("file");
+    let mut run = start(&place, &dag, options);
+    // This one never reads: the tool waits, and the task ends it.
+    let stuck = place
+        .pmc(["attach", "run", "--stdin", "sleeps"])
+        .stdin(std::fs::File::open(place.path().join("run/data")).expect("file"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("pmc starts");
+    // This one waits for the start of its task.
+    let mut late = place
+        .pmc(["attach", "run", "--stdin", "late", "--complete"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("pmc starts");
+    let half = data.len() / 2;
+    // Without its end, another tool goes on.
+    let mut first = place
+        .pmc(["attach", "run", "--stdin", "sum"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("pmc starts");
+    let mut stdin = first.stdin.take().expect("it is piped");
+    stdin.write_all(&data[..half]).expect("it is taken");
+    drop(stdin);
+    // The tool has read all, and pushed all but the last portion at least.
+    std::thread::sleep(Duration::from_secs(1));
+    let sum = push(&place, &["--to", "sum", "--complete"], &data[half..]);
+    let digest = <sha2::Sha256 as sha2::Digest>::digest(&data);
+    let expected: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(
+        sum.code(0).stdout(),
+        format!("{expected}  -\n"),
+        "{}",
+        sum.stderr()
+    );
+    assert_eq!(end(first).code(0).stdout(), format!("{expected}  -\n"));
+    let mut stdin = late.stdin.take().expect("it is piped");
+    stdin.write_all(b"for the late one").expect("it is taken");
+    drop(stdin);
+    assert_eq!(end(late).code(0).stdout(), "for the late one");
+    wait_until(|| place.run(["log", "file", "run"]).stdout().starts_with(&expected));
+    let none = push(&place, &["file"], b"x");
+    none.code(4);
+    place.write("run/go", "");
+    let stuck = end(stuck);
+    stuck.code(4);
+    assert!(
+        stuck.stderr().contains("the attempt of task sleeps has ended"),
+        "{}",
+        stuck.stderr()
+    );
+    run.wait().expect("the run ends");
+}
+
+#[test]
+fn standard_input_is_pushed_in_a_local_run() {
+    pushed(&LOCAL);
+}
+
+#[test]
+fn standard_input_is_pushed_to_agents() {
+    let agents = ["--agents", "1", "--launch", "local", "--slots", "2"];
+    pushed(&[&agents[..], &["--per-task-stdio", "--jobstate-log"]].concat());
+}
+
+#[test]
+fn input_that_no_task_takes_is_refused() {
+    let place = Place::new();
+    place.script("run/waits", &format!("{WAIT}\nwait_for go"));
+    place.script("run/counts", "wc -c");
+    let mut run = start(&place, "TASK t1 ./waits\n", &LOCAL);
+    for arguments in [&["t1"][..], &["--to", "t1"]] {
+        let none = push(&place, arguments, b"x");
+        none.code(69);
+        let text = "task t1 has no standard input (start it with --stdin push)";
+        assert!(none.stderr().contains(text), "{}", none.stderr());
+    }
+    let none = push(&place, &["--to", "all"], b"x");
+    none.code(69);
+    assert!(
+        none.stderr().contains("no running task has standard input"),
+        "{}",
+        none.stderr()
+    );
+    push(&place, &[], b"x").code(2);
+    push(&place, &["--to", "t2"], b"x").code(2);
+    place.write("run/go", "");
+    run.wait().expect("the run ends");
+
+    let place = Place::new();
+    place.script("run/counts", "wc -c");
+    let dag = "TASK a --stdin push ./counts\nTASK b --stdin push ./counts\n";
+    let mut run = start(&place, dag, &LOCAL);
+    wait_until(|| {
+        let log = std::fs::read_to_string(place.path().join("run/jobstate.log"));
+        log.is_ok_and(|log| log.matches("EXECUTE").count() == 2)
+    });
+    let all = push(&place, &["--to", "all", "--complete"], &[b'x'; 3_000_000]);
+    assert_eq!(all.code(0).stdout(), "3000000\n3000000\n", "{}", all.stderr());
+    run.wait().expect("the run ends");
 }

@@ -139,9 +139,12 @@ complete -c pmc -n "__fish_pmc_using_subcommand log" -l stderr -d 'Print standar
 complete -c pmc -n "__fish_pmc_using_subcommand log" -s h -l help -d 'Print help'
 complete -c pmc -n "__fish_pmc_using_subcommand attach" -l transformation -d 'Tasks of a transformation; those that start later are joined' -r
 complete -c pmc -n "__fish_pmc_using_subcommand attach" -l host -d 'Tasks on a host; those that start there later are joined' -r
+complete -c pmc -n "__fish_pmc_using_subcommand attach" -l to -d 'Task that gets the input, or all: those that run now. May be repeated [default: the tasks that are named]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand attach" -l from -d 'Of tasks that run already, show all (start), the last N lines of each stream (-N), or only what comes (now)' -r
 complete -c pmc -n "__fish_pmc_using_subcommand attach" -l all -d 'All tasks; those that start later are joined'
 complete -c pmc -n "__fish_pmc_using_subcommand attach" -l running -d 'The tasks that run now'
+complete -c pmc -n "__fish_pmc_using_subcommand attach" -l stdin -d 'Push the standard input of pmc to tasks that have the task option --stdin push'
+complete -c pmc -n "__fish_pmc_using_subcommand attach" -l complete -d 'At the end of the input, end that of the tasks, too. Without it, other tools may go on'
 complete -c pmc -n "__fish_pmc_using_subcommand attach" -l stdout -d 'Show standard output only'
 complete -c pmc -n "__fish_pmc_using_subcommand attach" -l stderr -d 'Show standard error only, on standard output'
 complete -c pmc -n "__fish_pmc_using_subcommand attach" -l tag -d 'Begin each line with [TASK.ATTEMPT@HOST,STREAM]'

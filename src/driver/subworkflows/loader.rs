@@ -9,8 +9,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use pmc_dag::TaskId;
 use pmc_dag::rescue::DoneSet;
+use pmc_dag::{Stdin, TaskId};
 
 use super::Refusal;
 use crate::driver::dag_run::DagRun;
@@ -108,6 +108,9 @@ fn open(order: &Order) -> Result<Loaded, Refusal> {
     let dag = Arc::new(setup::read_dag(options, false).map_err(failed)?);
     if dag.ids().any(|task| dag.abort_on(task).is_some()) {
         return Err(Refusal::AbortOn(shown()));
+    }
+    if dag.ids().any(|task| dag.task(task).stdin == Some(&Stdin::Push)) {
+        return Err(Refusal::Push(shown()));
     }
     let name = options.dag.file_name().unwrap_or_default();
     if pmc_packed::has_packs(folder(&options.dag), name) {

@@ -115,6 +115,32 @@ impl Mover {
         })
     }
 
+    /// Does something in another directory.
+    ///
+    /// # Errors
+    /// Those of what it does.
+    pub(crate) fn within<T>(
+        &mut self,
+        directory: &Path,
+        work: impl FnOnce(&mut Self) -> Result<T, DataError>,
+    ) -> Result<T, DataError> {
+        let own = std::mem::replace(&mut self.directory, directory.to_owned());
+        let done = work(self);
+        self.directory = own;
+        done
+    }
+
+    /// Returns names and checksums of files, of those whose checksums are known.
+    ///
+    /// # Errors
+    /// Checksums of parents cannot be read.
+    pub(crate) fn expected(&self, files: &[Verified]) -> Result<Vec<(String, String)>, DataError> {
+        let known = files.iter().zip(checksums(files)?);
+        Ok(known
+            .filter_map(|(file, sha256)| Some((file.lfn.clone(), sha256?)))
+            .collect())
+    }
+
     /// Carries out a list of transfers. A signal cancels them.
     ///
     /// # Errors
@@ -190,25 +216,9 @@ impl Mover {
     /// A checksum differs, or none is known.
     pub(crate) fn verify(&mut self, files: &[Verified]) -> Result<(), DataError> {
         let clock = Instant::now();
-        let mut known: HashMap<&Path, Checksums> = HashMap::new();
         let (mut comparisons, mut failed) = (Vec::new(), 0);
-        for file in files {
-            let expected = match (&file.sha256, &file.checksum_file) {
-                (Some(sha256), _) => Some(sha256.clone()),
-                (None, Some(path)) => {
-                    if !known.contains_key(path.as_path()) {
-                        let read = integrity::read_metadata(path).map_err(|source| DataError::Checksums {
-                            lfn: file.lfn.clone(),
-                            file: path.clone(),
-                            source,
-                        })?;
-                        known.insert(path, read);
-                    }
-                    known[path.as_path()].get(file.lfn.as_bytes()).cloned()
-                }
-                (None, None) => None,
-            };
-            match compare(&file.lfn, expected) {
+        for (file, expected) in files.iter().zip(checksums(files)?) {
+            match compare(&self.directory, &file.lfn, expected) {
                 Ok(comparison) => {
                     if comparison.expected.is_some() {
                         crate::messages::log(format_args!(
@@ -239,14 +249,37 @@ impl Mover {
     }
 }
 
+/// Returns the known checksums of files.
+fn checksums(files: &[Verified]) -> Result<Vec<Option<String>>, DataError> {
+    let mut known: HashMap<&Path, Checksums> = HashMap::new();
+    let checksum = |file| -> Result<Option<String>, DataError> {
+        let file: &Verified = file;
+        Ok(match (&file.sha256, &file.checksum_file) {
+            (Some(sha256), _) => Some(sha256.clone()),
+            (None, Some(path)) => {
+                if !known.contains_key(path.as_path()) {
+                    let read = integrity::read_metadata(path).map_err(|source| DataError::Checksums {
+                        lfn: file.lfn.clone(),
+                        file: path.clone(),
+                        source,
+                    })?;
+                    known.insert(path, read);
+                }
+                known[path.as_path()].get(file.lfn.as_bytes()).cloned()
+            }
+            (None, None) => None,
+        })
+    };
+    files.iter().map(checksum).collect()
+}
+
 /// Compares one file with its checksum.
-fn compare(lfn: &str, expected: Option<String>) -> Result<Comparison, TransferError> {
-    let path = PathBuf::from(lfn);
+fn compare(directory: &Path, lfn: &str, expected: Option<String>) -> Result<Comparison, TransferError> {
     let expected = expected.ok_or_else(|| TransferError::ChecksumUnknown(lfn.as_bytes().to_vec()))?;
-    let sha256 = integrity::hex(&integrity::sha256(&path, &Cancel::new())?);
+    let sha256 = integrity::hex(&integrity::sha256(&directory.join(lfn), &Cancel::new())?);
     Ok(Comparison {
         lfn: lfn.as_bytes().to_vec(),
-        path,
+        path: PathBuf::from(lfn),
         expected: (!sha256.eq_ignore_ascii_case(&expected)).then_some(expected),
         sha256,
     })

@@ -1,5 +1,6 @@
 //! The description of a job, as the planner writes it: one JSON object.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::Deserialize;
@@ -22,6 +23,20 @@ pub(crate) struct Description {
     /// Options of `pegasus-transfer`.
     #[serde(default)]
     pub(crate) transfer_arguments: Vec<String>,
+    /// What the program runs in.
+    pub(crate) container: Option<Container>,
+    /// Directory in which the program works, instead of one of its own: other jobs share it, or it is that of
+    /// a job outside of the container.
+    pub(crate) work_directory: Option<PathBuf>,
+    /// What all jobs of a run have in common and no other run has.
+    #[serde(default)]
+    pub(crate) run_key: PathBuf,
+    /// Variables to set.
+    #[serde(default)]
+    pub(crate) environment: BTreeMap<String, String>,
+    /// Variables to remove.
+    #[serde(default)]
+    pub(crate) unset: Vec<String>,
     /// Inputs to fetch.
     #[serde(default)]
     pub(crate) stage_in: Vec<Value>,
@@ -36,6 +51,9 @@ pub(crate) struct Description {
     pub(crate) verify: Vec<Verified>,
     /// What is run.
     pub(crate) run: Run,
+    /// Files that the program must write.
+    #[serde(default)]
+    pub(crate) required: Vec<String>,
     /// Outputs to deliver.
     #[serde(default)]
     pub(crate) stage_out: Vec<Value>,
@@ -68,6 +86,58 @@ pub(crate) enum Run {
     Kickstart(Vec<String>),
     /// A program with its arguments.
     Program(Vec<String>),
+}
+
+/// A container.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Container {
+    /// What runs it.
+    pub(crate) kind: ContainerKind,
+    /// Name of the image, relative to the directory of the job if it is a file.
+    pub(crate) image: String,
+    /// Where the directory of the job is in the container.
+    pub(crate) directory: String,
+    /// Further directories of the node, `HERE:THERE[:OPTIONS]`.
+    #[serde(default)]
+    pub(crate) mounts: Vec<String>,
+    /// Options of the user.
+    #[serde(default)]
+    pub(crate) arguments: Vec<String>,
+    /// Command before that of the container.
+    #[serde(default)]
+    pub(crate) launcher: Vec<String>,
+    /// The job has GPUs.
+    #[serde(default)]
+    pub(crate) gpus: bool,
+    /// Variables of the program.
+    #[serde(default)]
+    pub(crate) environment: BTreeMap<String, String>,
+    /// Variables of this process that are for the program.
+    #[serde(default)]
+    pub(crate) secrets: Vec<String>,
+    /// Transfer of the image.
+    #[serde(default)]
+    pub(crate) fetch: Vec<Value>,
+    /// Checksum of the image.
+    #[serde(default)]
+    pub(crate) verify: Vec<Verified>,
+    /// Files are fetched and delivered in the container.
+    #[serde(default)]
+    pub(crate) transfers_inside: bool,
+}
+
+/// What runs a container.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ContainerKind {
+    /// docker, else podman.
+    Docker,
+    /// podman.
+    Podman,
+    /// apptainer, else singularity.
+    Singularity,
+    /// shifter.
+    Shifter,
 }
 
 /// A description that cannot be used.

@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::sys::statvfs::statvfs;
@@ -60,13 +60,14 @@ pub(crate) struct NoDirectory(Vec<String>);
 
 impl JobDirectory {
     /// Makes a directory in `first`, or else in the first suitable directory that a variable names. Removes
-    /// directories of killed jobs there.
+    /// directories of killed jobs there. `left` gets what they have noted.
     ///
     /// # Errors
     /// No directory is suitable; the message says why.
     pub(crate) fn make(
         first: Option<&Path>,
         variable: &dyn Fn(&str) -> Option<OsString>,
+        left: &dyn Fn(&str),
     ) -> Result<Self, NoDirectory> {
         let value = |name: &str| variable(name).filter(|value| !value.is_empty());
         let text = |name: &str| value(name)?.into_string().ok();
@@ -85,7 +86,7 @@ impl JobDirectory {
                 base.display()
             ));
             let made = check(&base, min_space).and_then(|()| {
-                sweep(&base);
+                sweep(&base, left);
                 Self::make_in(&base).map_err(|error| error.to_string())
             });
             match made {
@@ -149,6 +150,16 @@ impl JobDirectory {
         &self.path
     }
 
+    /// Notes what has to be done should this process be killed. A later note replaces it.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(crate) fn note(&self, text: &str) -> io::Result<()> {
+        let file = &self.lock.1;
+        file.set_len(0)?;
+        file.write_all_at(text.as_bytes(), 0)
+    }
+
     /// Removes the directory with its content.
     ///
     /// # Errors
@@ -187,7 +198,7 @@ fn directory_of(base: &Path, name: &[u8]) -> PathBuf {
 }
 
 /// Makes a directory that only this user can use, or checks that it is one.
-fn make_private(directory: &Path) -> io::Result<()> {
+pub(crate) fn make_private(directory: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(directory) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         made => return made,
@@ -202,7 +213,7 @@ fn make_private(directory: &Path) -> io::Result<()> {
 }
 
 /// Removes the directories of killed jobs. What cannot be removed stays for the next sweep.
-fn sweep(base: &Path) {
+fn sweep(base: &Path, left_by_it: &dyn Fn(&str)) {
     let locks = locks_of(base);
     if make_private(&locks).is_err() {
         return;
@@ -218,6 +229,10 @@ fn sweep(base: &Path) {
         let is_free = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
         if !is_free || file.metadata().is_ok_and(|status| status.nlink() == 0) {
             continue;
+        }
+        let note = io::read_to_string(&file).unwrap_or_default();
+        if !note.is_empty() {
+            left_by_it(&note);
         }
         let left = directory_of(base, entry.file_name().as_encoded_bytes());
         let removed = match fs::symlink_metadata(&left) {
@@ -237,7 +252,7 @@ fn sweep(base: &Path) {
 }
 
 /// Removes a directory with its content, also where the job has taken away its own rights.
-fn remove_tree(directory: &Path) -> io::Result<()> {
+pub(crate) fn remove_tree(directory: &Path) -> io::Result<()> {
     match fs::remove_dir_all(directory) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             open_directories(directory)?;
@@ -293,7 +308,7 @@ mod tests {
             "SCRATCH" => Some(path.clone().into_os_string()),
             name => small(name),
         };
-        let directory = JobDirectory::make(None, &variable).unwrap();
+        let directory = JobDirectory::make(None, &variable, &|_| {}).unwrap();
         assert_eq!(
             directory.path().parent(),
             Some(base.path().canonicalize().unwrap().as_path())
@@ -311,7 +326,9 @@ mod tests {
             MIN_SPACE_VARIABLE => Some(u64::MAX.to_string().into()),
             name => none(name),
         };
-        let error = JobDirectory::make(None, &variable).unwrap_err().to_string();
+        let error = JobDirectory::make(None, &variable, &|_| {})
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("not enough disk space"), "{error}");
         assert!(error.contains("set PEGASUS_WN_TMP"), "{error}");
     }
@@ -319,11 +336,15 @@ mod tests {
     #[test]
     fn directories_of_killed_jobs_are_removed_and_others_kept() {
         let base = tempfile::tempdir().unwrap();
-        let make = || JobDirectory::make(Some(base.path()), &small).unwrap();
+        let noted = std::cell::RefCell::new(Vec::new());
+        let note = |text: &str| noted.borrow_mut().push(text.to_owned());
+        let make = || JobDirectory::make(Some(base.path()), &small, &note).unwrap();
         let (killed, running) = (make(), make());
         fs::write(killed.path().join("data"), "x").unwrap();
         // Of Pegasus' own job scripts: never touched.
         fs::create_dir(base.path().join("pegasus.ABCDEFGHI")).unwrap();
+        killed.note("docker b").unwrap();
+        running.note("docker c").unwrap();
         // What the kernel does at the end of a process.
         drop(killed);
         let next = make();
@@ -338,5 +359,6 @@ mod tests {
         }));
         expected.sort();
         assert_eq!(names(base.path()), expected);
+        assert_eq!(*noted.borrow(), ["docker b"]);
     }
 }

@@ -1,12 +1,15 @@
 //! A job from start to end.
 
 use std::env;
+use std::ffi::OsStr;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::Instant;
 
 use nix::sys::signal::Signal;
 use pegasus_kickstart::context::Inherited;
+use pegasus_kickstart::environment::Environment;
 use pegasus_kickstart::exit::SIGNAL;
 use pegasus_kickstart::interrupts::Interrupts;
 use pegasus_kickstart::machine::Host;
@@ -14,11 +17,12 @@ use pegasus_transfer::cancel::Cancel;
 use pegasus_transfer::integrity;
 use serde_json::Value;
 
+use crate::container::{self, ContainerError};
 use crate::data::{DataError, Direction, Mover, make_executable};
-use crate::description::Description;
+use crate::description::{Container, Description};
 use crate::directory::JobDirectory;
 use crate::messages::{self, heading, log};
-use crate::task;
+use crate::task::{self, Ended};
 
 /// Exit code if something but the job's program fails: no directory, a transfer.
 pub(crate) const FAILURE: u8 = 71;
@@ -28,6 +32,28 @@ pub(crate) const INTEGRITY_FAILURE: u8 = 65;
 
 /// Line before each record for monitoring in the output of a job.
 const RECORD: &str = "---------------pegasus-multipart";
+
+/// What keeps a job from its end.
+#[derive(Debug, thiserror::Error)]
+enum JobError {
+    #[error("{0}")]
+    Data(#[from] DataError),
+    #[error("{0}")]
+    Container(#[from] ContainerError),
+}
+
+impl JobError {
+    fn code(&self) -> u8 {
+        match self {
+            JobError::Data(error) | JobError::Container(ContainerError::Data(error)) => match error {
+                DataError::Integrity(_) => INTEGRITY_FAILURE,
+                DataError::Signal(signal) => of_signal(*signal),
+                _ => FAILURE,
+            },
+            JobError::Container(_) => FAILURE,
+        }
+    }
+}
 
 /// Runs a job. Returns the exit code, which is that of its program if this ran and failed.
 pub(crate) fn run(description: &Description, inherited: Inherited, interrupts: &mut dyn Interrupts) -> u8 {
@@ -40,10 +66,21 @@ pub(crate) fn run(description: &Description, inherited: Inherited, interrupts: &
         host.address
     ));
     heading("[Pegasus Lite] Setting up workdir");
-    let made = JobDirectory::make(description.scratch.as_deref(), &|name| env::var_os(name));
+    let variable = |name: &str| env::var_os(name);
+    let made = JobDirectory::make(
+        description.scratch.as_deref(),
+        &variable,
+        &container::remove_noted,
+    );
     let code = match made {
         Ok(directory) => {
-            let code = in_directory(description, directory.path(), inherited, interrupts);
+            let code = in_directory(
+                description,
+                directory.path(),
+                Some(&directory),
+                inherited,
+                interrupts,
+            );
             heading("[Pegasus Lite] Removing workdir");
             // Nobody can remove the working directory of a process on some file systems.
             let _ = env::set_current_dir("/");
@@ -62,29 +99,58 @@ pub(crate) fn run(description: &Description, inherited: Inherited, interrupts: &
     code
 }
 
+/// Runs what is inside the container of a job: its program, perhaps its transfers. Returns the exit code.
+pub(crate) fn run_inside(
+    description: &Description,
+    mut inherited: Inherited,
+    interrupts: &mut dyn Interrupts,
+) -> u8 {
+    let kept = inherited.environment.iter().filter(|(name, _)| {
+        let is_name = |other: &String| other.as_bytes() == *name;
+        !description.unset.iter().any(is_name)
+    });
+    let text = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
+    let mut environment: Environment = kept.map(|(name, value)| (text(name), text(value))).collect();
+    for (name, value) in &description.environment {
+        environment.set(name.as_bytes(), value.as_bytes());
+    }
+    inherited.environment = environment;
+    let directory = description.work_directory.as_deref().unwrap_or(Path::new("/"));
+    in_directory(description, directory, None, inherited, interrupts)
+}
+
 /// Runs the steps of a job in its directory, and writes the records of transfers behind that of the program.
+/// `own` is the directory that this process has made.
 fn in_directory(
     description: &Description,
     directory: &Path,
+    own: Option<&JobDirectory>,
     inherited: Inherited,
     interrupts: &mut dyn Interrupts,
 ) -> u8 {
-    let failed = |error: DataError| {
+    let failed = |error: JobError| {
         log(format_args!("ERROR: {}: {error}", description.job));
-        match error {
-            DataError::Integrity(_) => INTEGRITY_FAILURE,
-            DataError::Signal(signal) => of_signal(signal),
-            _ => FAILURE,
-        }
+        error.code()
     };
     if let Err(error) = env::set_current_dir(directory) {
-        return failed(error.into());
+        return failed(DataError::from(error).into());
     }
     let mut mover = match Mover::new(&description.transfer_arguments, directory) {
         Ok(mover) => mover,
-        Err(error) => return failed(error),
+        Err(error) => return failed(error.into()),
     };
-    let code = steps(description, directory, inherited, interrupts, &mut mover).unwrap_or_else(failed);
+    let ran = match own.zip(description.container.as_ref()) {
+        Some((own, container)) => {
+            let job = Contained {
+                description,
+                container,
+                own,
+            };
+            job.steps(&inherited, interrupts, &mut mover)
+        }
+        None => steps(description, directory, inherited, interrupts, &mut mover),
+    };
+    let code = ran.unwrap_or_else(failed);
     let mut records = String::new();
     for record in &mover.records {
         records.push_str(&format!("{RECORD}\n{record}"));
@@ -101,8 +167,61 @@ fn steps(
     inherited: Inherited,
     interrupts: &mut dyn Interrupts,
     mover: &mut Mover,
-) -> Result<u8, DataError> {
-    heading("Staging in input data and executables");
+) -> Result<u8, JobError> {
+    stage_in(description, interrupts, mover)?;
+    heading("[Pegasus Lite] Executing the user task");
+    let mut ended = task::run(&description.run, directory, inherited, interrupts);
+    if ended.code == 0
+        && let Some(missing) = description.required.iter().find(|file| !Path::new(file).exists())
+    {
+        log(format_args!(
+            "the program ended with success, but did not write its declared output: {missing}"
+        ));
+        ended.code = 1;
+    }
+    stage_out(description, ended, true, interrupts, mover)
+}
+
+/// A job with a container.
+struct Contained<'a> {
+    description: &'a Description,
+    container: &'a Container,
+    own: &'a JobDirectory,
+}
+
+impl Contained<'_> {
+    fn steps(
+        &self,
+        inherited: &Inherited,
+        interrupts: &mut dyn Interrupts,
+        mover: &mut Mover,
+    ) -> Result<u8, JobError> {
+        let description = self.description;
+        let transfers = !self.container.transfers_inside;
+        if transfers {
+            stage_in(description, interrupts, mover)?;
+        }
+        let ended = container::run(
+            description,
+            self.container,
+            self.own,
+            inherited,
+            mover,
+            interrupts,
+        )?;
+        stage_out(description, ended, transfers, interrupts, mover)
+    }
+}
+
+/// Fetches and verifies the inputs.
+fn stage_in(
+    description: &Description,
+    interrupts: &mut dyn Interrupts,
+    mover: &mut Mover,
+) -> Result<(), DataError> {
+    if !description.stage_in.is_empty() || description.work_directory.is_none() {
+        heading("Staging in input data and executables");
+    }
     mover.transfer(&description.stage_in, Direction::In, interrupts)?;
     checkpoints(&description.checkpoint_in, Direction::In, interrupts, mover)?;
     make_executable(&description.executables)?;
@@ -110,10 +229,21 @@ fn steps(
         heading("Checking file integrity for input files");
         mover.verify(&description.verify)?;
     }
-    heading("[Pegasus Lite] Executing the user task");
-    let mut ended = task::run(&description.run, directory, inherited, interrupts);
-    // The next attempt continues there, however this one has ended.
-    checkpoints(&description.checkpoint_out, Direction::Out, interrupts, mover)?;
+    Ok(())
+}
+
+/// Delivers the outputs, if `transfers`, and writes their checksums. Returns the exit code of the job.
+fn stage_out(
+    description: &Description,
+    mut ended: Ended,
+    transfers: bool,
+    interrupts: &mut dyn Interrupts,
+    mover: &mut Mover,
+) -> Result<u8, JobError> {
+    if transfers {
+        // The next attempt continues there, however this one has ended.
+        checkpoints(&description.checkpoint_out, Direction::Out, interrupts, mover)?;
+    }
     if let Some(signal) = ended.signal {
         log(format_args!("Caught {signal}; the outputs are not delivered"));
         return Ok(if ended.code == 0 {
@@ -129,8 +259,12 @@ fn steps(
         ));
         return Ok(ended.code);
     }
-    heading("Staging out output files");
-    mover.transfer(&description.stage_out, Direction::Out, interrupts)?;
+    if transfers {
+        if !description.stage_out.is_empty() || description.work_directory.is_none() {
+            heading("Staging out output files");
+        }
+        mover.transfer(&description.stage_out, Direction::Out, interrupts)?;
+    }
     if let Some(file) = &description.checksum_file {
         ended.checksums.extend(hashes(&description.hashed)?);
         let checksums = ended.checksums.iter();

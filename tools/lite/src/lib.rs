@@ -3,14 +3,16 @@
 //!
 //! It does what the job scripts of Pegasus (`PegasusLite`) do, in this order: find and make the directory,
 //! fetch the inputs, verify their checksums, run the program through kickstart, deliver the outputs, remove
-//! the directory. Its messages and its exit code are those that Pegasus' monitoring reads. Transfers and
+//! the directory. The program may run in a container, and then this program a second time, inside. Its
+//! messages and its exit code are those that Pegasus' monitoring reads. Transfers and
 //! kickstart run inside this process; no shell and no other program is needed.
 //!
 //! ```text
-//! program → job → data, task → messages → description
-//!               → directory
+//! program → job → container → data, task → messages → description
+//!                           → directory
 //! ```
 
+mod container;
 mod data;
 mod description;
 mod directory;

@@ -10,8 +10,10 @@ use clap::{CommandFactory, Parser};
 use pegasus_kickstart::context::Inherited;
 use pegasus_kickstart::interrupts::ProcessSignals;
 use pegasus_transfer::program::Part;
+use pmc_files::MAX_LIST;
 use pmc_terminal::finish_early;
 
+use crate::container::STARTED;
 use crate::description::{Description, DescriptionError};
 use crate::job::{self, FAILURE};
 use crate::messages;
@@ -32,6 +34,9 @@ struct Args {
     /// The script for the environment has run
     #[arg(long, hide = true)]
     env_sourced: bool,
+    /// This is the container of the job
+    #[arg(long, hide = true)]
+    inside: bool,
     /// Description of the job, as pmc-plan writes it
     #[arg(value_name = "FILE")]
     file: PathBuf,
@@ -66,6 +71,10 @@ pub fn main() -> ExitCode {
     match run(&args) {
         Ok(code) => code.into(),
         Err(error) => {
+            if args.inside {
+                messages::log(format_args!("ERROR: {error}"));
+                return FAILURE.into();
+            }
             messages::version();
             messages::log(format_args!("ERROR: {error}"));
             messages::end(0, FAILURE);
@@ -90,6 +99,11 @@ fn run(args: &Args) -> Result<u8, ProgramError> {
     let mut signals = ProcessSignals::install()?;
     let own = std::env::current_exe()?;
     let inherited = Inherited::of_process(own.with_file_name(KICKSTART));
+    if args.inside {
+        // Whoever started the container learns that it runs.
+        File::create(args.file.with_file_name(STARTED))?;
+        return Ok(job::run_inside(&description, inherited, &mut signals));
+    }
     Ok(job::run(&description, inherited, &mut signals))
 }
 
@@ -125,13 +139,11 @@ fn source_environment(file: &Path) -> ProgramError {
 /// Reads a file or a part of it.
 fn read(path: &Path, part: Option<Part>) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
-    let mut bytes = Vec::new();
     match part {
-        None => file.read_to_end(&mut bytes)?,
+        None => pmc_files::read_rest(&file, MAX_LIST),
         Some(part) => {
             file.seek(SeekFrom::Start(part.start))?;
-            file.take(part.length).read_to_end(&mut bytes)?
+            pmc_files::read_at_most(file.take(part.length), MAX_LIST)
         }
-    };
-    Ok(bytes)
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -12,6 +13,7 @@ use nix::sys::signal::Signal;
 use pegasus_kickstart::cache::InvocationCache;
 use pegasus_kickstart::cli;
 use pegasus_kickstart::context::{Context, Inherited};
+use pegasus_kickstart::environment::Environment;
 use pegasus_kickstart::exit;
 use pegasus_kickstart::interrupts::{Interrupt, Interrupts};
 use pegasus_kickstart::invoke::Report;
@@ -52,19 +54,45 @@ pub(crate) fn run(
             let mut observe = |report: &Report| checksums = checksums_of(report);
             kickstart(words, directory, inherited, &mut watched, &mut observe)
         }
-        Run::Program(words) => match program(words, directory, &inherited, &mut watched) {
-            Ok(code) => code,
-            Err(error) => {
-                log(format_args!("cannot run {}: {error}", words[0]));
-                exit::NOT_RUNNABLE
+        Run::Program(words) => {
+            let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+            match program(&words, &inherited.environment, directory, None, &mut watched) {
+                Ok(code) => code,
+                Err(error) => {
+                    log(format_args!("cannot run {}: {error}", words[0].display()));
+                    exit::NOT_RUNNABLE
+                }
             }
-        },
+        }
     };
     Ended {
         code,
         signal: watched.signal,
         checksums,
     }
+}
+
+/// Runs a program that is not that of the job. Its output goes to a file, if there is one.
+///
+/// # Errors
+/// It cannot be run.
+pub(crate) fn outside(
+    words: &[OsString],
+    environment: &Environment,
+    directory: &Path,
+    output: Option<&File>,
+    interrupts: &mut dyn Interrupts,
+) -> io::Result<Ended> {
+    let mut watched = Watched {
+        interrupts,
+        signal: None,
+    };
+    let code = program(words, environment, directory, output, &mut watched)?;
+    Ok(Ended {
+        code,
+        signal: watched.signal,
+        checksums: Vec::new(),
+    })
 }
 
 /// Interrupts of a program, remembering the first signal.
@@ -139,26 +167,28 @@ fn checksums_of(report: &Report) -> Vec<(Vec<u8>, String)> {
         .collect()
 }
 
-/// Runs a program without kickstart. Its streams are those of this process.
+/// Runs a program without kickstart. Its streams are those of this process, but for its output if there is a
+/// file for it.
 fn program(
-    words: &[String],
+    words: &[OsString],
+    environment: &Environment,
     directory: &Path,
-    inherited: &Inherited,
+    output: Option<&File>,
     interrupts: &mut dyn Interrupts,
 ) -> io::Result<u8> {
-    let words: Vec<OsString> = words.iter().map(OsString::from).collect();
-    let mut environment = inherited.environment.clone();
+    let mut environment = environment.clone();
     environment.set(b"PWD", directory.as_os_str().as_encoded_bytes());
     let found = lookup::find(&words[0], directory, environment.get(b"PATH"))?;
     let copy = |stream: BorrowedFd<'_>| stream.try_clone_to_owned();
+    let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
     let streams: [OwnedFd; 3] = [
-        copy(io::stdin().as_fd())?,
-        copy(io::stdout().as_fd())?,
-        copy(io::stderr().as_fd())?,
+        copy(stdin.as_fd())?,
+        copy(output.map_or(stdout.as_fd(), AsFd::as_fd))?,
+        copy(stderr.as_fd())?,
     ];
     let program = Program {
         file: &found.file,
-        words: &words,
+        words,
         environment: &environment,
         directory: None,
         keep: &[],

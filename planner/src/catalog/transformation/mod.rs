@@ -1,7 +1,10 @@
 //! Transformation catalogs: locations of programs on sites.
 
+pub(crate) mod container;
 mod text;
 pub(crate) mod yaml;
+
+pub use container::{Container, ContainerKind};
 
 use std::path::Path;
 
@@ -25,8 +28,8 @@ pub struct TransformationCatalog {
     pub entries: Vec<TransformationEntry>,
     /// Compound transformations: name, and names of required executables.
     pub compounds: Vec<(TransformationName, Vec<TransformationName>)>,
-    /// Containers by name. The planner refuses jobs that need one and names it.
-    pub containers: Vec<String>,
+    /// Containers; of two with the same name, the later one counts.
+    pub containers: Vec<Container>,
     /// Warnings about the file.
     pub warnings: Vec<InputError>,
 }
@@ -86,6 +89,10 @@ impl TransformationCatalog {
         self.compounds.extend(other.compounds);
         self.containers.extend(other.containers);
         self.warnings.extend(other.warnings);
+    }
+    /// Returns a container.
+    pub fn container(&self, name: &str) -> Option<&Container> {
+        self.containers.iter().rfind(|container| container.name == name)
     }
     /// Returns a known name similar to `name`.
     pub fn near(&self, name: &TransformationName) -> Option<String> {

@@ -33,7 +33,7 @@ transformations:
     metadata: {over: above}
   - {name: local, pfn: /src/tool, type: stageable, container: box, bypass: true}
 containers:
-- {name: box, type: docker, image: "docker://x"}
+- {name: box, type: docker, image: "docker:///x"}
 "#;
 
 #[test]
@@ -60,7 +60,10 @@ fn yaml_entries_are_read() {
         ("file:///src/tool", TransformationKind::Stageable)
     );
     assert_eq!(local.container.as_deref(), Some("box"));
-    assert_eq!(catalog.containers, ["box"]);
+    assert_eq!(
+        catalog.container("box").map(|c| c.image.as_str()),
+        Some("docker:///x")
+    );
     let requires: Vec<String> = catalog.compounds[0].1.iter().map(ToString::to_string).collect();
     assert_eq!(requires, ["ns::helper:1.0", "other"]);
 }
@@ -81,7 +84,7 @@ tr ns::tool:1.0 {
     profile env "B" "b"
     metadata "k" "v"
 }
-cont box { type "docker" image "docker://x" image_site "hub" mount "/a:/b" profile env "X" "y" }
+cont box { type "docker" image "docker:///x" image_site "hub" mount "/a:/b" profile env "X" "y" }
 tr plain { site hpc { pfn "file:///bin/plain" } }
 "#;
     let catalog = loaded("tc.txt", text).expect("reads");
@@ -103,7 +106,10 @@ tr plain { site hpc { pfn "file:///bin/plain" } }
         (plain.pfn.as_str(), plain.name.to_string().as_str()),
         ("/bin/plain", "plain")
     );
-    assert_eq!(catalog.containers, ["box"]);
+    assert_eq!(
+        catalog.container("box").map(|c| c.image.as_str()),
+        Some("docker:///x")
+    );
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::iter::Peekable;
 use std::path::Path;
 use std::str::CharIndices;
 
+use super::container::{ContainerKind, Draft};
 use super::{TransformationCatalog, TransformationEntry, TransformationKind, normal_pfn};
 use crate::catalog::site::SysInfo;
 use crate::error::{InputError, InputErrors};
@@ -305,18 +306,55 @@ impl Parser<'_> {
     }
 
     fn container(&mut self) -> Result<(), Stop> {
-        let (name, _) = self.text("the name of a container")?;
+        let (name, at) = self.text("the name of a container")?;
+        let mut image_at = at;
+        let mut draft = Draft {
+            name,
+            ..Draft::default()
+        };
         self.open()?;
         while let Some((key, position)) = self.key()? {
-            match key.to_ascii_lowercase().as_str() {
-                "profile" => self.profile(&mut Profiles::default())?,
-                "type" | "image" | "image_site" | "mount" | "dockerfile" | "checksum" => {
-                    self.text("a value")?;
+            let key = key.to_ascii_lowercase();
+            match key.as_str() {
+                "profile" => {
+                    self.profile(&mut draft.profiles)?;
+                    continue;
                 }
+                "type" | "image" | "image_site" | "mount" | "dockerfile" | "checksum" => {}
                 _ => return Err(self.unknown(&key, position, "type, image, image_site, mount, profile")),
             }
+            let (value, position) = self.text("a value")?;
+            match key.as_str() {
+                "type" => {
+                    draft.kind = ContainerKind::parse(&value);
+                    if draft.kind.is_none() {
+                        let message = format!("`{value}` is not a type of container");
+                        let hint = format!("types are {}", ContainerKind::NAMES);
+                        self.problems
+                            .push(InputError::at(self.file, position, message).with_hint(hint));
+                    }
+                }
+                "image" => {
+                    image_at = position;
+                    draft.image = value;
+                }
+                "image_site" => draft.image_site = Some(value),
+                "mount" => draft.mounts.push(value),
+                _ => {}
+            }
         }
-        self.catalog.containers.push(name);
+        for (key, is_there) in [("type", draft.kind.is_some()), ("image", !draft.image.is_empty())] {
+            if !is_there {
+                self.problem(at, format!("the container {} needs the key {key}", draft.name));
+                return Ok(());
+            }
+        }
+        match draft.finish() {
+            Ok(container) => self.catalog.containers.extend(container),
+            Err(error) => self
+                .problems
+                .push(InputError::at(self.file, image_at, error.to_string()).with_hint(error.hint())),
+        }
         Ok(())
     }
 }

@@ -1,5 +1,6 @@
 //! Transformation catalogs in YAML.
 
+use super::container::{ContainerKind, Draft};
 use super::{TransformationCatalog, TransformationEntry, TransformationKind, normal_pfn};
 use crate::catalog::site::SysInfo;
 use crate::catalog::site::yaml::system;
@@ -252,31 +253,99 @@ fn containers(yaml: &mut Yaml<'_>, catalog: &mut TransformationCatalog, checker:
         return Ok(());
     }
     while let Some(item) = yaml.item()? {
-        if !yaml.is_mapping(&item, "a container")? {
-            continue;
+        let position = item.position();
+        if yaml.is_mapping(&item, "a container")? {
+            container(yaml, position, catalog, checker)?;
         }
-        let mut fields = Fields::new(
-            "container",
-            &[
-                "name",
-                "type",
-                "image",
-                "image.site",
-                "mounts",
-                "bypass",
-                "checksum",
-                "profiles",
-                "metadata",
-            ],
-        );
-        while let Some((key, _)) = yaml.field(&mut fields)? {
-            match key {
-                "name" => {
-                    let name = given(yaml.text("the name of a container")?);
-                    catalog.containers.extend(name);
+    }
+    Ok(())
+}
+
+fn container(
+    yaml: &mut Yaml<'_>,
+    position: Position,
+    catalog: &mut TransformationCatalog,
+    checker: &mut Checker,
+) -> Result<()> {
+    let mut fields = Fields::new(
+        "container",
+        &[
+            "name",
+            "type",
+            "image",
+            "image.site",
+            "mounts",
+            "bypass",
+            "checksum",
+            "profiles",
+            "metadata",
+        ],
+    );
+    let mut draft = Draft::default();
+    let mut at = position;
+    while let Some((key, _)) = yaml.field(&mut fields)? {
+        match key {
+            "name" => draft.name = given(yaml.text("the name of a container")?).unwrap_or_default(),
+            "type" => {
+                if let Some(kind) = yaml.text("the type of a container")? {
+                    draft.kind = ContainerKind::parse(&kind.text);
+                    if draft.kind.is_none() {
+                        yaml.problem_with_hint(
+                            kind.position,
+                            format!("`{}` is not a type of container", kind.text),
+                            format!("types are {}", ContainerKind::NAMES),
+                        );
+                    }
                 }
-                "profiles" => yaml.profiles(&mut Profiles::default(), checker)?,
-                _ => yaml.skip_value()?,
+            }
+            "image" => {
+                if let Some(image) = yaml.text("the image of a container")? {
+                    at = image.position;
+                    draft.image = image.text.trim().to_owned();
+                }
+            }
+            "image.site" => draft.image_site = given(yaml.text("the site of an image")?),
+            "mounts" => mounts(yaml, &mut draft.mounts)?,
+            "bypass" => draft.bypass = yaml.boolean(key)?.unwrap_or(false),
+            "checksum" => {
+                let mut metadata = Pairs::default();
+                checksum(yaml, &mut metadata)?;
+                let kind = metadata.first().is_some_and(|(_, kind)| kind == "sha256");
+                draft.sha256 = metadata
+                    .into_iter()
+                    .nth(1)
+                    .map(|(_, value)| value)
+                    .filter(|_| kind);
+            }
+            "profiles" => yaml.profiles(&mut draft.profiles, checker)?,
+            _ => yaml.skip_value()?,
+        }
+    }
+    let mut complete = true;
+    for key in ["name", "type", "image"] {
+        if fields.lacks(key) {
+            yaml.problem(position, format!("a container needs the key {key}"));
+            complete = false;
+        }
+    }
+    if complete {
+        match draft.finish() {
+            Ok(container) => catalog.containers.extend(container),
+            Err(error) => yaml.problem_with_hint(at, error.to_string(), error.hint()),
+        }
+    }
+    Ok(())
+}
+
+fn mounts(yaml: &mut Yaml<'_>, mounts: &mut Vec<String>) -> Result<()> {
+    if yaml.sequence("mounts")? {
+        while let Some(item) = yaml.item()? {
+            match item {
+                crate::syntax::yaml::Node::Scalar(mount) => mounts.push(mount.text.into_owned()),
+                node => {
+                    yaml.problem(node.position(), "a mount must be a text: HERE:THERE[:OPTIONS]");
+                    yaml.skip(&node)?;
+                }
             }
         }
     }

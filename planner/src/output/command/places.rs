@@ -108,6 +108,12 @@ pub(super) fn has_outputs(plan: &Plan<'_>, task: Task) -> bool {
     }
 }
 
+/// Returns whether a job redirects its input or its output.
+pub(super) fn has_streams(plan: &Plan<'_>, task: Task) -> bool {
+    let reads = matches!(task, Task::Compute(n) if plan.workflow.jobs[n].stdin.is_some());
+    reads || has_outputs(plan, task)
+}
+
 /// Returns whether a task reads its work list from a file.
 pub(super) fn has_input_file(task: Task) -> bool {
     matches!(

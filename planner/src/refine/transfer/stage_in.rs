@@ -1,9 +1,47 @@
 //! Stages inputs of compute jobs.
 
 use super::super::select::ranking::ReplicaSelector;
+use super::uses::OrderedUse;
 use super::*;
 
 impl Builder<'_, '_> {
+    /// Returns whether a file is the workflow of a nested sub-workflow that its planner reads where it is.
+    pub(super) fn is_workflow_here(&self, job: JobId, file: FileId) -> bool {
+        let Task::Compute(n) = self.exec.jobs[job].task else {
+            return false;
+        };
+        let job = &self.workflow.jobs[n];
+        let is_here = |nested: &Nested| nested.path.is_some();
+        job.file == Some(file) && job.nested.as_deref().is_some_and(is_here)
+    }
+
+    /// Notes an input of a nested sub-workflow whose jobs may read it: from a parent, or not for the planner
+    /// alone.
+    pub(super) fn pass_to_nested(
+        &mut self,
+        n: JobIndex,
+        job: JobId,
+        site: SiteId,
+        graph: &Graph<JobIndex>,
+        input: OrderedUse,
+    ) {
+        if !self.exec.is_nested(&self.exec.jobs[job]) {
+            return;
+        }
+        let file = input.file;
+        let parent = self.producers[file]
+            .filter(|&producer| producer != n && graph.parents(n).binary_search(&producer).is_ok());
+        let of_parent = parent.and_then(|producer| self.numbers[producer]);
+        if of_parent.is_some_and(|parent| self.exec.jobs[parent].staging == site) {
+            // As in Pegasus, which has one line for the writer and one for the reader.
+            self.exec.cache.push((file, site));
+        }
+        let file_use = &self.uses_of(job)[input.at as usize];
+        if of_parent.is_some() || !file_use.for_planning {
+            self.exec.nested_inputs.entry(job).or_default().push(file);
+        }
+    }
+
     /// Returns whether an input comes from a parent or is already staged for another job. The job waits for
     /// it then.
     pub(super) fn is_coming(
@@ -66,6 +104,8 @@ impl Builder<'_, '_> {
         }
         let profiles = &self.exec.setups[self.exec.jobs[job].setup].profiles;
         let linkable = !is_program
+            // What a link leads to is not in the container.
+            && (!self.has_shared_containers || file_use.kind == FileKind::Image)
             && !self.mapper.sites.is_lite(site)
             && profiles.pegasus("nosymlink").and_then(parse_bool) != Some(true);
         // Jobs with directories of their own prefer what is near them, not near the staging site.
@@ -130,8 +170,9 @@ impl Builder<'_, '_> {
         }
         let (key, staging) = ((file, this.site), this.staging);
         let profiles = &self.exec.setups[this.setup].profiles;
-        let may_link =
-            self.mapper.settings.links && profiles.pegasus("nosymlink").and_then(parse_bool) != Some(true);
+        let may_link = self.mapper.settings.links
+            && self.exec.setups[this.setup].container.is_none()
+            && profiles.pegasus("nosymlink").and_then(parse_bool) != Some(true);
         let site = &self.mapper.sites.get(this.site).name;
         let mut sources: Vec<(Box<str>, u32, &str)> = Vec::new();
         let mut is_here = false;
@@ -173,9 +214,18 @@ impl Builder<'_, '_> {
         true
     }
 
-    /// Returns the locations of a file: from the transformation catalog for staged programs, else from the
-    /// replica catalogs.
+    /// Returns the locations of a file: from the transformation catalog for staged programs and images, else
+    /// from the replica catalogs.
     pub(super) fn locations(&self, file: FileId) -> Option<Locations> {
+        if let Some(container) = self.exec.images.get(&file) {
+            return Some(Locations {
+                replicas: vec![crate::catalog::replica::Replica {
+                    pfn: container.image.clone(),
+                    site: Some(container.image_site.clone()),
+                }],
+                metadata: Default::default(),
+            });
+        }
         match self.staged_programs.entries.get(&file) {
             Some(&entry) => {
                 let entry = self.mapper.programs.entry(entry);

@@ -68,6 +68,14 @@ impl Selection {
     }
 }
 
+/// Returns the name of a task, which must exist.
+pub fn one(name: &str, history: &History) -> Result<String, Failure> {
+    match history.plan.find(name.as_bytes()) {
+        Some(_) => Ok(name.to_owned()),
+        None => Err(unknown_task(history, OsStr::new(name))),
+    }
+}
+
 /// Finds tasks by names and patterns.
 fn named(given: &[String], history: &History) -> Result<HashSet<TaskNumber>, Failure> {
     let mut tasks = HashSet::new();

@@ -37,6 +37,8 @@ pub struct Tap {
     attempt: Option<(u32, u64)>,
     /// Files of standard output and standard error. The last one grows.
     files: [Vec<Captured>; 2],
+    /// Numbers of the last files whose records have come: an answer to an earlier request may still bring them.
+    finished: [Option<u64>; 2],
     next: Instant,
 }
 
@@ -73,6 +75,7 @@ impl Tap {
             tool: None,
             attempt: None,
             files: [Vec::new(), Vec::new()],
+            finished: [None, None],
             next: Instant::now(),
         }
     }
@@ -166,19 +169,22 @@ impl Tap {
     pub fn accept(&mut self, output: Output, take: &mut Take<'_>) -> bool {
         self.attempt = Some((output.worker, output.attempt));
         let mut has_new = false;
-        let streams = Stream::ALL.into_iter().zip(&mut self.files);
-        for (output, (stream, files)) in output.streams.into_iter().zip(streams) {
+        let streams = Stream::ALL.into_iter().zip(&mut self.files).zip(&self.finished);
+        for (output, ((stream, files), finished)) in output.streams.into_iter().zip(streams) {
             match output {
                 StreamOutput::None => {}
                 StreamOutput::File(file) => {
                     let number = file.metadata().map_or(0, |data| data.ino());
-                    if files.iter().all(|known| known.number != number) {
+                    if *finished != Some(number) && files.iter().all(|known| known.number != number) {
                         has_new = true;
                         add(files, Captured::new(number, Some(file)));
                     }
                 }
                 StreamOutput::Bytes { position, bytes } => {
                     let Position { file, offset } = position;
+                    if *finished == Some(file) {
+                        continue;
+                    }
                     if files.iter().all(|known| known.number != file) {
                         add(files, Captured::new(file, None));
                     }
@@ -232,6 +238,7 @@ impl Tap {
             if let Some(at) = *at {
                 self.files[stream][at].is_done = true;
             }
+            self.finished[stream] = files[stream].inode;
         }
         seen(self)
     }

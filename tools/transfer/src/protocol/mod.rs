@@ -182,7 +182,7 @@ impl Registry {
         let (source, destination) = (&pair.source.url, &pair.destination().url);
         let (from, to) = (source.scheme(), destination.scheme());
         let image = pair.destination().image.as_deref();
-        let image = image.filter(|_| matches!(from, "docker" | "shub" | "library"));
+        let image = image.filter(|_| matches!(from, "docker" | "shub" | "library" | "oras"));
         let as_file = image.map_or_else(|| "file".to_owned(), |image| format!("file::{image}"));
         let direct = if to == "file" { as_file.as_str() } else { to };
         // A checksum can only be computed from data that passes through this machine.

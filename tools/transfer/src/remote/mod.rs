@@ -11,7 +11,7 @@
 //! | `go` | `pegasus-globus-online` |
 //! | `irods` | the icommands |
 //! | `osdf`, `pelican`, `stash` | `pelican`, else `stashcp` |
-//! | `docker`, `shub`, `library` | `docker`; `apptainer`, else `singularity` |
+//! | `docker`; `shub`, `library`, `oras` | `docker`, else `podman`; `apptainer`, else `singularity` |
 //! | `ftp` | `curl`, else `wget` |
 //!
 //! Everything is set up on first use, so a run with only local files pays nothing for this module.

@@ -60,12 +60,14 @@ impl Facts {
 fn of_script(text: &str) -> String {
     let mut facts = Facts::default();
     let mut lines = text.lines();
-    let mut in_task = false;
+    let (mut in_task, mut in_environment) = (false, false);
     while let Some(line) = lines.next() {
         let line = line.trim();
-        let mut document =
-            || -> Vec<&str> { lines.by_ref().take_while(|line| line.trim() != "eof").collect() };
-        if line.starts_with("pegasus-transfer ") && line.ends_with("'eof'") {
+        let mut document = || -> Vec<&str> {
+            let end = |line: &&str| !line.trim().eq_ignore_ascii_case("eof");
+            lines.by_ref().take_while(end).collect()
+        };
+        if line.starts_with("pegasus-transfer ") && line.to_ascii_lowercase().ends_with("'eof'") {
             let options = line.trim_start_matches("pegasus-transfer").split("1>&2").next();
             let options: Vec<&str> = options.unwrap_or_default().split_whitespace().collect();
             facts.add("options", &options.join(" "));
@@ -79,10 +81,32 @@ fn of_script(text: &str) -> String {
             facts.add("executable", program);
         } else if let Some(directory) = line.strip_prefix("export PEGASUS_WN_TMP=") {
             facts.add("scratch", directory);
-        } else if line.starts_with("pegasus_lite_section_start task_execute") {
+        } else if line.starts_with("pegasus_lite_section_start task_execute")
+            || line.contains("[Container] Launching user task")
+        {
             in_task = true;
-        } else if line.starts_with("job_ec=$?") {
+        } else if line.starts_with("job_ec=$?") || line == "EOF2" || line == "set -e" {
             in_task = false;
+        } else if line.starts_with("# setting environment variables for job") {
+            in_environment = true;
+        } else if line == "EOF" {
+            in_environment = false;
+        } else if let Some((name, value)) = line.split_once('=').filter(|_| in_environment) {
+            // These say what is so without them.
+            if !matches!((name, value), ("HOME", "/srv") | ("export PATH", _)) {
+                facts.add("variable", &format!("{name}={}", value.trim_matches('"')));
+            }
+        } else if let Some(directory) = line.strip_prefix("container_env ") {
+            let directory = directory.split(' ').next().unwrap_or_default();
+            facts.add("directory", directory);
+        } else if let Some((kind, image)) = line.split_once("_init ").filter(|(kind, _)| !kind.contains(' '))
+        {
+            facts.add("container", &format!("{kind} {image}"));
+        } else if line.contains(" --bind $PWD:")
+            || line.contains(" -v $PWD:")
+            || line.contains("shifter --image ")
+        {
+            add_call(&mut facts, line);
         } else if in_task && !line.is_empty() && !line.starts_with("printf ") {
             facts.add_command(line);
         }
@@ -90,15 +114,81 @@ fn of_script(text: &str) -> String {
     facts.finish()
 }
 
+/// Adds how a container is called: launcher, mounts, arguments.
+fn add_call(facts: &mut Facts, line: &str) {
+    let call = regex!(
+        r"(?x) ^ (?P<launcher>.*?) \ ?
+        (?: \$singularity_exec\ exec\ --no-home\ --bind\ \$PWD:/srv (?P<s>.*) \ \S+ \ /srv/\S+-cont\.sh
+        | docker\ run\ --user\ root\ -v\ \$PWD:/scratch (?P<d>.*?) \ -w=/scratch\ --entrypoint\ /bin/sh (?P<a>.*?)
+          \ --name\ \$cont_name .*
+        | shifter\ --image\ \S+ \ --volume\ (?P<v>\S*)\$PWD:/scratch\ --workdir=/scratch (?P<w>.*?) \ \./\S+-cont\.sh ) $"
+    );
+    let found = call.captures(line.trim()).expect("the call of a container");
+    let part = |name: &str| found.name(name).map_or("", |part| part.as_str());
+    let mut arguments = Vec::new();
+    for part in [part("s"), part("d"), part("a"), part("w")] {
+        let mut words = part.split_whitespace();
+        while let Some(word) = words.next() {
+            match word {
+                "--bind" | "-v" => {
+                    let mount = words.next().unwrap_or_default();
+                    if !mount.starts_with("$_CONDOR_SCRATCH_DIR") {
+                        facts.add("mount", mount);
+                    }
+                }
+                word => arguments.push(word),
+            }
+        }
+    }
+    for mount in part("v").split(';').filter(|mount| !mount.is_empty()) {
+        facts.add("mount", mount);
+    }
+    for (what, words) in [
+        ("launcher", part("launcher")),
+        ("arguments", &arguments.join(" ")),
+    ] {
+        if !words.is_empty() {
+            facts.add(what, words);
+        }
+    }
+}
+
+/// Adds the facts about the container in a description.
+fn add_container(facts: &mut Facts, container: &Value) {
+    let text = |key: &str| container[key].as_str().unwrap_or_default();
+    facts.add("container", &format!("{} {}", text("kind"), text("image")));
+    facts.add("directory", text("directory"));
+    for mount in words(&container["mounts"]) {
+        facts.add("mount", &mount);
+    }
+    for what in ["launcher", "arguments"] {
+        let words = words(&container[what]).join(" ");
+        if !words.is_empty() {
+            facts.add(what, &words);
+        }
+    }
+    for (name, value) in container["environment"].as_object().into_iter().flatten() {
+        facts.add(
+            "variable",
+            &format!("{name}={}", value.as_str().unwrap_or_default()),
+        );
+    }
+    facts.add_transfers(&container["fetch"]);
+    for file in container["verify"].as_array().into_iter().flatten() {
+        facts.add("verify", file["lfn"].as_str().unwrap_or_default());
+    }
+}
+
+fn words(value: &Value) -> Vec<String> {
+    let words = value.as_array().into_iter().flatten();
+    words
+        .map(|word| word.as_str().unwrap_or_default().to_owned())
+        .collect()
+}
+
 /// Returns the facts of a description, `None` for other files.
 fn of_description(text: &str) -> Option<String> {
     let job: Value = serde_json::from_str(text).ok()?;
-    let words = |value: &Value| -> Vec<String> {
-        let words = value.as_array().into_iter().flatten();
-        words
-            .map(|word| word.as_str().unwrap_or_default().to_owned())
-            .collect()
-    };
     let mut facts = Facts::default();
     let run = job.get("run")?;
     for key in ["stage_in", "checkpoint_in", "checkpoint_out", "stage_out"] {
@@ -108,6 +198,10 @@ fn of_description(text: &str) -> Option<String> {
             facts.add("options", &options.join(" "));
         }
     }
+    if !job["container"]["fetch"].is_null() {
+        let options = words(&job["transfer_arguments"]);
+        facts.add("options", &options.join(" "));
+    }
     for file in job["verify"].as_array().into_iter().flatten() {
         facts.add("verify", file["lfn"].as_str().unwrap_or_default());
     }
@@ -116,6 +210,9 @@ fn of_description(text: &str) -> Option<String> {
     }
     if let Some(directory) = job["scratch"].as_str() {
         facts.add("scratch", directory);
+    }
+    if let Some(container) = job.get("container") {
+        add_container(&mut facts, container);
     }
     match run.get("kickstart") {
         Some(arguments) => facts.add_command(&format!("pegasus-kickstart {}", words(arguments).join(" "))),

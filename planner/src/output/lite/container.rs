@@ -1,0 +1,180 @@
+//! The container of a job in its description (section 3 of the specification's second part).
+
+use std::fmt::Write as _;
+
+use crate::catalog::transformation::Container;
+use crate::exec::{ExecJob, JobId, Place};
+use crate::model::FileKind;
+use crate::output::Plan;
+use crate::output::lists::push_json;
+use crate::profiles::Namespace;
+use crate::refine::sites::Access;
+use crate::task_request::{self, GPUS};
+
+use super::{Direction, files, split, verified, words};
+
+/// Variables of the environment that are for the node, not for the program in a container.
+const OF_NODE: [&str; 1] = ["PEGASUS_HOME"];
+
+/// Scheme of files.
+const FILE: &str = "file://";
+
+/// Appends the container of a job.
+pub(super) fn push(plan: &Plan<'_>, id: JobId, container: &Container, text: &mut String) {
+    let job = plan.job(id);
+    let profiles = &plan.exec.setups[job.setup].profiles;
+    let is_own = plan.exec.is_lite(job);
+    let _ = write!(
+        text,
+        ",\n  \"container\": {{\n  \"kind\": \"{}\",\n  \"image\": ",
+        container.kind.name()
+    );
+    if is_own || !container.has_file() {
+        push_json(&[&container.lfn], text);
+    } else {
+        push_json(&[&plan.sites.scratch_path(job.staging, &container.lfn)], text);
+    }
+    let _ = write!(text, ",\n  \"directory\": \"{}\"", container.kind.directory());
+    let value = |key: &str| split(profiles.pegasus(key).unwrap_or_default());
+    let mut launcher = value("container.launcher");
+    if !launcher.is_empty() {
+        launcher.extend(value("container.launcher.arguments"));
+    }
+    for (key, list) in [
+        ("mounts", &container.mounts),
+        ("arguments", &value("container.arguments")),
+        ("launcher", &launcher),
+    ] {
+        if !list.is_empty() {
+            let _ = write!(text, ",\n  \"{key}\": ");
+            words(list, text);
+        }
+    }
+    if task_request::find(profiles, GPUS).is_some_and(|(_, value)| value.text() != "0") {
+        text.push_str(",\n  \"gpus\": true");
+    }
+    push_environment(plan, job, text);
+    if is_own {
+        let uses = plan.exec.uses(plan.workflow, job.task);
+        let images = uses.iter().filter(|u| u.kind == FileKind::Image);
+        files(plan, id, "fetch", Direction::In, images, text);
+        verified(plan, job, uses, true, text);
+        if place(plan, job).is_some() {
+            text.push_str(",\n  \"transfers_inside\": true");
+        }
+    }
+    text.push_str("\n  }");
+}
+
+/// Appends the outputs that a program without kickstart must write.
+pub(super) fn push_required(plan: &Plan<'_>, id: JobId, text: &mut String) {
+    let required = crate::output::stat::required_outputs(plan, id);
+    if !required.is_empty() {
+        text.push_str(",\n  \"required\": ");
+        words(&required, text);
+    }
+}
+
+/// Appends the variables for the program in the container, secrets by name only: the task has their values.
+fn push_environment(plan: &Plan<'_>, job: &ExecJob, text: &mut String) {
+    let variables = plan.exec.setups[job.setup].profiles.of(Namespace::Env);
+    let (mut secrets, mut any) = (Vec::new(), false);
+    for (key, value) in variables.filter(|(key, _)| !OF_NODE.contains(key)) {
+        if plan.secrets.has(key) {
+            secrets.push(key);
+            continue;
+        }
+        text.push_str(if any { ", " } else { ",\n  \"environment\": { " });
+        any = true;
+        push_json(&[key], text);
+        text.push_str(": ");
+        push_json(&[value], text);
+    }
+    if any {
+        text.push_str(" }");
+    }
+    if !secrets.is_empty() {
+        text.push_str(",\n  \"secrets\": ");
+        words(&secrets, text);
+    }
+}
+
+/// Returns the container in which the files of a job are fetched and delivered, `None` if this is done
+/// outside.
+pub(super) fn place<'p>(plan: &Plan<'p>, job: &ExecJob) -> Option<&'p Container> {
+    let container = plan.exec.setups[job.setup].container.as_deref()?;
+    (plan.exec.is_lite(job) && !plan.settings.transfers_on_host).then_some(container)
+}
+
+/// Returns the directory of a job in URLs.
+pub(super) fn directory(place: Option<&Container>) -> &'static str {
+    place.map_or("$PWD", |container| container.kind.directory())
+}
+
+/// Returns a URL as a program at a place sees it: files of the node are below the mounts of a container.
+pub(super) fn seen(place: Option<&Container>, url: &[&str]) -> String {
+    let url = url.concat();
+    match place.and_then(|container| mounted(container, &url)) {
+        Some(url) => url,
+        None => url,
+    }
+}
+
+/// Returns the URL of a file of the node in a container, `None` if it is not there.
+fn mounted(container: &Container, url: &str) -> Option<String> {
+    let path = url.strip_prefix(FILE)?;
+    container.mounts.iter().find_map(|mount| {
+        let mut parts = mount.split(':');
+        let here = parts.next()?.trim_end_matches('/');
+        let there = parts.next().unwrap_or(here).trim_end_matches('/');
+        let rest = path.strip_prefix(here)?;
+        (rest.is_empty() || rest.starts_with('/')).then(|| format!("{FILE}{there}{rest}"))
+    })
+}
+
+/// Returns the problem that a job in a container cannot reach its files, which it is to fetch inside.
+pub(crate) fn out_of_reach(plan: &Plan<'_>, id: JobId) -> Option<String> {
+    let job = plan.job(id);
+    let container = place(plan, job)?;
+    let is_out = |url: &str| url.starts_with(FILE) && mounted(container, url).is_none();
+    let uses = plan.exec.uses(plan.workflow, job.task);
+    let staged = |file, access| plan.url(&Place::Scratch(job.staging), file, access).1;
+    let url = uses.iter().filter(|u| u.kind != FileKind::Image).find_map(|u| {
+        let bypassed = plan.exec.bypassed.get(&(u.file, job.site));
+        if let (true, Some(bypassed)) = (u.link.reads(), bypassed) {
+            let mut urls = bypassed.sources.iter().map(|(url, _)| url.to_string());
+            return urls.find(|url| is_out(url));
+        }
+        let access = if u.link.reads() { Access::Get } else { Access::Put };
+        Some(staged(u.file, access)).filter(|url| is_out(url))
+    })?;
+    Some(format!(
+        "source url directory is not mounted in the container {}: the job {} is to transfer {url} inside, since \
+         pegasus.transfer.container.onhost is false. Add its directory to the mounts of the container, or choose a staging \
+         site with a server.",
+        container.name, job.name
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::transformation::ContainerKind;
+    use crate::catalog::transformation::container::Draft;
+
+    #[test]
+    fn files_of_the_node_are_below_mounts() {
+        let draft = Draft {
+            kind: Some(ContainerKind::Docker),
+            image: "docker:///base".into(),
+            mounts: vec!["/data/:/in:ro".into(), "/same".into()],
+            ..Draft::default()
+        };
+        let container = draft.finish().ok().flatten().expect("a container");
+        let seen = |url: &str| mounted(&container, url);
+        assert_eq!(seen("file:///data/a/b").as_deref(), Some("file:///in/a/b"));
+        assert_eq!(seen("file:///same/b").as_deref(), Some("file:///same/b"));
+        assert_eq!(seen("file:///database/b"), None);
+        assert_eq!(seen("http://host/data/b"), None);
+    }
+}

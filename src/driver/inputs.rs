@@ -1,0 +1,143 @@
+//! Requests that pass input to tasks.
+//!
+//! A worker takes as much as the pipe of the task has room for, and the tool pushes the rest again. So input
+//! waits nowhere in memory, even if the task never reads it.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::SyncSender;
+use std::time::{Duration, Instant};
+
+use pmc_dag::Stdin;
+
+use super::Driver;
+use crate::control::{Answer, PushRequest, Reply};
+use crate::protocol::{Input, InputAnswer, InputTaken, Rank, SubmitId, ToWorker};
+use crate::scheduler::Outbox as _;
+use crate::transport::MasterTransport;
+
+/// A request is forgotten if its worker does not answer within this time.
+const MAX_WAIT: Duration = Duration::from_secs(60);
+
+/// Requests that workers have not answered.
+#[derive(Debug, Default)]
+pub(super) struct Inputs {
+    last_number: u64,
+    asked: BTreeMap<u64, Asked>,
+}
+
+#[derive(Debug)]
+struct Asked {
+    task: String,
+    worker: Rank,
+    attempt: SubmitId,
+    answer: SyncSender<Reply>,
+    at: Instant,
+}
+
+impl<T: MasterTransport> Driver<'_, T> {
+    /// Returns the running tasks that take input from tools.
+    pub(super) fn input_tasks(&self) -> Vec<String> {
+        let dag = &self.out.root.dag;
+        let running = self.master.assignments().map(|(_, task, _)| task);
+        // Tasks of sub-workflows take no input from tools.
+        let running = running.filter(|task| task.index() < dag.len());
+        let taking = running.filter(|task| dag.task(*task).stdin == Some(&Stdin::Push));
+        taking
+            .map(|task| String::from_utf8_lossy(dag.name(task)).into_owned())
+            .collect()
+    }
+
+    /// Passes input to a task, or has its worker do that.
+    pub(super) fn push(&mut self, request: PushRequest, answer: SyncSender<Reply>) {
+        let (worker, attempt) = match self.target(&request) {
+            Ok(target) => target,
+            Err(refusal) => {
+                // A tool that has gone needs no answer.
+                let _ = answer.send(Reply::Answer(*refusal));
+                return;
+            }
+        };
+        let PushRequest {
+            task, bytes, is_end, ..
+        } = request;
+        if let Some(taken) = self.out.transport.push(worker, attempt, &bytes, is_end) {
+            let _ = answer.send(Reply::Answer(describe(&task, (worker, attempt), taken)));
+            return;
+        }
+        let now = Instant::now();
+        let inputs = &mut self.inputs;
+        inputs
+            .asked
+            .retain(|_, asked| now.duration_since(asked.at) < MAX_WAIT);
+        inputs.last_number += 1;
+        let number = inputs.last_number;
+        let asked = Asked {
+            task,
+            worker,
+            attempt,
+            answer,
+            at: now,
+        };
+        inputs.asked.insert(number, asked);
+        let input = Input {
+            number,
+            submit: attempt,
+            bytes,
+            is_end,
+        };
+        self.out.send(worker, ToWorker::Input(Box::new(input)));
+    }
+
+    /// Returns where the task of a request runs, or why it takes no input.
+    fn target(&self, request: &PushRequest) -> Result<(Rank, SubmitId), Box<Answer>> {
+        let name = &request.task;
+        let Some(task) = self.out.root.dag.find(name.as_bytes()) else {
+            return Err(Answer::Refused(format!("the DAG has no task {name}")).into());
+        };
+        if self.out.root.dag.task(task).stdin != Some(&Stdin::Push) {
+            let reason = format!("task {name} has no standard input (start it with --stdin push)");
+            return Err(Answer::NotSupported(reason).into());
+        }
+        let running = self.master.assignments().find(|(_, running, _)| *running == task);
+        match (request.attempt, running) {
+            (None, Some((rank, _, submit))) => Ok((rank, submit)),
+            (Some(known), Some((rank, _, submit))) if known == (rank.0, submit.0) => Ok((rank, submit)),
+            (Some(_), _) => Err(ended(name).into()),
+            (None, None) => {
+                let state = self.master.task_status(task).state;
+                let refusal = match &*state {
+                    "done" | "failed" => ended(name),
+                    _ => Answer::NotYet(state),
+                };
+                Err(refusal.into())
+            }
+        }
+    }
+
+    /// Passes the answer of a worker on.
+    pub(super) fn note_input(&mut self, taken: InputTaken) {
+        if let Some(asked) = self.inputs.asked.remove(&taken.number) {
+            let reply = describe(&asked.task, (asked.worker, asked.attempt), taken.answer);
+            let _ = asked.answer.send(Reply::Answer(reply));
+        }
+    }
+}
+
+fn describe(task: &str, (worker, attempt): (Rank, SubmitId), taken: InputAnswer) -> Answer {
+    match taken {
+        InputAnswer::Taken(count) => Answer::Taken {
+            worker: worker.0,
+            attempt: attempt.0,
+            count,
+        },
+        // It is about to start.
+        InputAnswer::NotPushed => Answer::NotYet("running".to_owned()),
+        InputAnswer::Complete => Answer::Refused(format!("the standard input of task {task} had its end")),
+        InputAnswer::Closed => Answer::Refused(format!("task {task} has closed its standard input")),
+        InputAnswer::Ended => ended(task),
+    }
+}
+
+fn ended(task: &str) -> Answer {
+    Answer::Refused(format!("the attempt of task {task} has ended"))
+}

@@ -1,0 +1,557 @@
+//! Runs the program of a job in a container.
+//!
+//! Kickstart runs in the container too, inside a second `pegasus-lite`: only there can it see the program,
+//! its usage and its end. It lies in the directory of the job, with loader and libraries of the node, so the
+//! image needs neither a C library nor a shell.
+
+mod call;
+mod images;
+mod programs;
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use nix::unistd::{getegid, geteuid};
+use pegasus_kickstart::context::Inherited;
+use pegasus_kickstart::environment::Environment;
+use pegasus_kickstart::interrupts::Interrupts;
+use pegasus_kickstart::lookup;
+use pegasus_transfer::integrity;
+use serde_json::{Map, Value, json};
+
+use crate::data::{DataError, Mover};
+use crate::description::{Container, ContainerKind, Description, FORMAT, Run};
+use crate::directory::JobDirectory;
+use crate::messages::{heading, log};
+use crate::task::{Ended, outside};
+
+use call::Call;
+use images::{Image, Images};
+use programs::Programs;
+
+/// Directory in that of a job with what the second `pegasus-lite` needs.
+const TOOLS: &str = ".pegasus-lite";
+
+/// The program that runs in the container.
+const PROGRAM: &str = "pegasus-lite";
+
+/// Kickstart, should a launcher start it.
+const KICKSTART: &str = "pegasus-kickstart";
+
+/// File that the second `pegasus-lite` makes when it starts.
+pub(crate) const STARTED: &str = "started";
+
+/// File with the checksums of the outputs.
+const CHECKSUMS: &str = "checksums";
+
+/// Variables with directories of the node, which Apptainer would take into the container.
+const TEMPORARY: [&str; 3] = ["TEMP", "TMP", "TMPDIR"];
+
+/// Beginnings of the names of variables that programs in containers get from the node.
+const PASSED: [&str; 6] = [
+    "PMC_",
+    "KICKSTART_",
+    "OMP_NUM_THREADS",
+    "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+];
+
+/// What keeps a program from running in its container.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ContainerError {
+    /// The image cannot be fetched, or a signal arrived.
+    #[error("{0}")]
+    Data(#[from] DataError),
+    /// No program that runs containers.
+    #[error("the node has no {} in its PATH, which the container of the job needs", .0.join(" or "))]
+    NoEngine(&'static [&'static str]),
+    /// An image in a shared directory is not there.
+    #[error("cannot read the image {}: {source}", file.display())]
+    NoImage { file: PathBuf, source: io::Error },
+    /// The engine cannot read the image.
+    #[error("{engine} cannot load the image {image} (exit code {code}); see its messages above")]
+    Load {
+        engine: &'static str,
+        image: String,
+        code: u8,
+    },
+    /// The container does not start.
+    #[error("the container did not start: {engine} ended with exit code {code}; see its messages above")]
+    NotStarted { engine: &'static str, code: u8 },
+    /// A system call failed.
+    #[error("cannot prepare the container: {0}")]
+    System(#[from] io::Error),
+}
+
+/// Program that runs containers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Engine {
+    Docker,
+    Podman,
+    /// Or Singularity.
+    Apptainer,
+    Shifter,
+}
+
+impl Engine {
+    fn name(self) -> &'static str {
+        match self {
+            Engine::Docker => "docker",
+            Engine::Podman => "podman",
+            Engine::Apptainer => "apptainer",
+            Engine::Shifter => "shifter",
+        }
+    }
+
+    /// Returns whether it keeps images, and containers with names.
+    fn keeps_images(self) -> bool {
+        matches!(self, Engine::Docker | Engine::Podman)
+    }
+
+    /// Finds the program for a kind of container.
+    fn find(kind: ContainerKind, environment: &Environment) -> Result<(Self, PathBuf), ContainerError> {
+        let names: &'static [&'static str] = match kind {
+            ContainerKind::Docker => &["docker", "podman"],
+            ContainerKind::Podman => &["podman"],
+            ContainerKind::Singularity => &["apptainer", "singularity"],
+            ContainerKind::Shifter => &["shifter"],
+        };
+        let path = environment.get(b"PATH");
+        let found = names.iter().find_map(|&name| {
+            Some((
+                name,
+                lookup::find(OsStr::new(name), Path::new("/"), path).ok()?.file,
+            ))
+        });
+        let (name, file) = found.ok_or(ContainerError::NoEngine(names))?;
+        let engine = match name {
+            "docker" => Engine::Docker,
+            "podman" => Engine::Podman,
+            "shifter" => Engine::Shifter,
+            _ => Engine::Apptainer,
+        };
+        Ok((engine, file))
+    }
+}
+
+/// A job that runs in a container.
+struct Contained<'a> {
+    description: &'a Description,
+    container: &'a Container,
+    directory: &'a JobDirectory,
+    inherited: &'a Inherited,
+    engine: Engine,
+    /// File of the engine.
+    program: PathBuf,
+}
+
+/// Runs the program of a job in its container.
+///
+/// # Errors
+/// It did not start.
+pub(crate) fn run(
+    description: &Description,
+    container: &Container,
+    directory: &JobDirectory,
+    inherited: &Inherited,
+    mover: &mut Mover,
+    interrupts: &mut dyn Interrupts,
+) -> Result<Ended, ContainerError> {
+    let (engine, program) = Engine::find(container.kind, &inherited.environment)?;
+    let this = Contained {
+        description,
+        container,
+        directory,
+        inherited,
+        engine,
+        program,
+    };
+    // The lock of the image is held until the container has ended.
+    let (image, _held) = this.image(mover, interrupts)?;
+    let command = this.prepare(mover)?;
+    heading("[Pegasus Lite] Executing the user task in the container");
+    this.start(&image, &command, interrupts)
+}
+
+impl Contained<'_> {
+    /// Directory of the node for directories of jobs.
+    fn base(&self) -> &Path {
+        let path = self.directory.path();
+        path.parent().unwrap_or(path)
+    }
+
+    fn tools(&self) -> PathBuf {
+        self.directory.path().join(TOOLS)
+    }
+
+    /// Returns the directory in which the program works, in the container.
+    fn work_directory(&self) -> PathBuf {
+        let shared = self.description.work_directory.clone();
+        shared.unwrap_or_else(|| self.container.directory.clone().into())
+    }
+
+    /// Returns the name or file of the image, ready for use.
+    fn image(
+        &self,
+        mover: &mut Mover,
+        interrupts: &mut dyn Interrupts,
+    ) -> Result<(String, Option<Image>), ContainerError> {
+        let container = self.container;
+        if self.engine == Engine::Shifter {
+            return Ok((container.image.clone(), None));
+        }
+        let images = Images::open(self.base())?;
+        let own = self.directory.path().join(&container.image);
+        let image = if container.fetch.is_empty() {
+            images.shared(&own)?
+        } else {
+            let image = images.fetched(container, &self.description.run_key, mover, interrupts)?;
+            // Programs and lists of files expect it here. All places with directories of jobs can link.
+            fs::hard_link(&image.file, &own)?;
+            image
+        };
+        let name = if self.engine.keeps_images() {
+            images.loaded(
+                &image,
+                self.engine.name(),
+                interrupts,
+                &mut |name, interrupts| self.has(name, interrupts),
+                &mut |file, interrupts| self.load(file, interrupts),
+            )?
+        } else {
+            own.to_string_lossy().into_owned()
+        };
+        Ok((name, Some(image)))
+    }
+
+    /// Runs the engine. Returns its exit code and its output.
+    fn call(
+        &self,
+        words: &[&OsStr],
+        interrupts: &mut dyn Interrupts,
+    ) -> Result<(u8, String), ContainerError> {
+        let mut all: Vec<OsString> = vec![self.program.clone().into()];
+        all.extend(words.iter().map(|&word| word.to_owned()));
+        let output = self.tools().with_extension("output");
+        let file = File::create(&output)?;
+        let ended = outside(
+            &all,
+            &self.inherited.environment,
+            self.directory.path(),
+            Some(&file),
+            interrupts,
+        )?;
+        if let Some(signal) = ended.signal {
+            return Err(DataError::Signal(signal).into());
+        }
+        let text = String::from_utf8_lossy(&fs::read(&output)?).into_owned();
+        fs::remove_file(&output)?;
+        Ok((ended.code, text))
+    }
+
+    /// Asks the engine for an image.
+    fn has(&self, name: &str, interrupts: &mut dyn Interrupts) -> Result<bool, ContainerError> {
+        let words = ["image", "inspect", "--format", "{{.Id}}", name].map(OsStr::new);
+        Ok(self.call(&words, interrupts)?.0 == 0)
+    }
+
+    /// Lets the engine read an image. Returns its name.
+    fn load(&self, file: &Path, interrupts: &mut dyn Interrupts) -> Result<String, ContainerError> {
+        let words = [OsStr::new("load"), OsStr::new("-i"), file.as_os_str()];
+        let (code, text) = self.call(&words, interrupts)?;
+        match loaded_name(&text).filter(|_| code == 0) {
+            Some(name) => Ok(name.to_owned()),
+            None => Err(ContainerError::Load {
+                engine: self.engine.name(),
+                image: self.container.image.clone(),
+                code,
+            }),
+        }
+    }
+
+    /// Puts programs and description of the second `pegasus-lite` into the directory of the job. Returns the
+    /// command that starts it.
+    fn prepare(&self, mover: &mut Mover) -> Result<Vec<String>, ContainerError> {
+        let tools = self.tools();
+        fs::create_dir(&tools)?;
+        let there = format!("{}/{TOOLS}", self.container.directory);
+        let own = &self.inherited.program;
+        let programs = Programs::copy(&own.with_file_name(PROGRAM), &tools, &there)?;
+        let run = self.inner_run(&programs)?;
+        let inner = self.inner(run, &programs, mover)?;
+        // It may hold secrets.
+        let mut options = File::options();
+        let file = options.write(true).create_new(true).mode(0o600);
+        let file = file.open(tools.join("job.json"))?;
+        serde_json::to_writer(file, &inner).map_err(io::Error::from)?;
+        let mut command = programs.call(PROGRAM);
+        command.extend(["--inside".to_owned(), programs.path("job.json")]);
+        Ok(command)
+    }
+
+    /// Returns what runs in the container: lists of files are there, and kickstart has another path.
+    fn inner_run(&self, programs: &Programs) -> io::Result<Value> {
+        match &self.description.run {
+            Run::Kickstart(words) => {
+                let mut inner = words.clone();
+                for n in 1..words.len() {
+                    let is_list = matches!(words[n - 1].as_str(), "-s" | "-S");
+                    if let Some(list) = words[n].strip_prefix('@').filter(|_| is_list) {
+                        let name = format!("{n}.lof");
+                        fs::copy(list, self.tools().join(&name))?;
+                        inner[n] = format!("@{}", programs.path(&name));
+                    }
+                }
+                Ok(json!({ "kickstart": inner }))
+            }
+            Run::Program(words) => {
+                let own = self.inherited.program.with_file_name(KICKSTART);
+                let is_own = |word: &str| {
+                    word.ends_with(KICKSTART)
+                        && Path::new(word).canonicalize().ok() == own.canonicalize().ok()
+                        && own.exists()
+                };
+                let mut inner = Vec::new();
+                for word in words {
+                    if is_own(word) {
+                        programs.add(&own)?;
+                        inner.extend(programs.call(KICKSTART));
+                    } else {
+                        inner.push(word.clone());
+                    }
+                }
+                Ok(json!({ "program": inner }))
+            }
+        }
+    }
+
+    /// Returns the description of the job inside.
+    fn inner(&self, run: Value, programs: &Programs, mover: &Mover) -> Result<Value, ContainerError> {
+        let outer = self.description;
+        let mut inner = json!({
+            "format": FORMAT,
+            "job": outer.job,
+            "work_directory": self.work_directory(),
+            "run": run,
+            "environment": self.variables(),
+            "unset": if self.engine == Engine::Apptainer { &TEMPORARY[..] } else { &[] },
+            "required": outer.required,
+        });
+        if outer.checksum_file.is_some() {
+            inner["checksum_file"] = programs.path(CHECKSUMS).into();
+        }
+        if self.container.transfers_inside {
+            let known = mover.expected(&outer.verify)?;
+            let known: Vec<Value> = known
+                .into_iter()
+                .map(|(lfn, sha256)| json!({ "lfn": lfn, "sha256": sha256 }))
+                .collect();
+            inner["transfer_arguments"] = json!(outer.transfer_arguments);
+            inner["executables"] = json!(outer.executables);
+            inner["verify"] = known.into();
+            for (key, list) in [
+                ("stage_in", &outer.stage_in),
+                ("checkpoint_in", &outer.checkpoint_in),
+                ("checkpoint_out", &outer.checkpoint_out),
+                ("stage_out", &outer.stage_out),
+            ] {
+                inner[key] = json!(list);
+            }
+        }
+        Ok(inner)
+    }
+
+    /// Returns the variables that the program gets besides those of the image.
+    fn variables(&self) -> Map<String, Value> {
+        let mut variables = Map::new();
+        variables.insert("HOME".into(), self.container.directory.clone().into());
+        for (name, value) in self.inherited.environment.iter() {
+            let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+            let name = text(name);
+            let is_passed = PASSED.iter().any(|start| name.starts_with(start));
+            if is_passed || self.container.secrets.contains(&name) {
+                variables.insert(name, text(value).into());
+            }
+        }
+        for (name, value) in &self.container.environment {
+            variables.insert(name.clone(), value.clone().into());
+        }
+        variables
+    }
+
+    /// Starts the container and waits for its end.
+    fn start(
+        &self,
+        image: &str,
+        command: &[String],
+        interrupts: &mut dyn Interrupts,
+    ) -> Result<Ended, ContainerError> {
+        let name = self.name();
+        let expanded = |words: &[String]| -> Vec<String> {
+            let value = |name: &str| {
+                let value = self.inherited.environment.get(name.as_bytes());
+                value.map(|value| String::from_utf8_lossy(value).into_owned())
+            };
+            words.iter().map(|word| expand(word, &value)).collect()
+        };
+        let call = Call {
+            engine: self.engine,
+            program: &self.program,
+            launcher: &expanded(&self.container.launcher),
+            name: &name,
+            directory: (self.directory.path(), &self.container.directory),
+            shared: self.description.work_directory.as_deref(),
+            mounts: &expanded(&self.container.mounts),
+            arguments: &expanded(&self.container.arguments),
+            gpus: self.container.gpus,
+            user: (geteuid().as_raw(), getegid().as_raw()),
+            image,
+            command,
+        };
+        if self.engine.keeps_images() {
+            // Should this process be killed, the next job of the node removes the container.
+            self.directory.note(&format!("{} {name}", self.engine.name()))?;
+        }
+        let environment = &self.inherited.environment;
+        let mut ended = outside(
+            &call.words(),
+            environment,
+            self.directory.path(),
+            None,
+            interrupts,
+        )?;
+        let has_started = self.tools().join(STARTED).exists();
+        if self.engine.keeps_images() && (ended.signal.is_some() || !has_started) {
+            remove(self.engine.name(), &name);
+        }
+        if !has_started && ended.signal.is_none() {
+            return Err(ContainerError::NotStarted {
+                engine: self.engine.name(),
+                code: ended.code,
+            });
+        }
+        if let Ok(checksums) = integrity::read_metadata(&self.tools().join(CHECKSUMS)) {
+            ended.checksums = checksums.into_iter().collect();
+        }
+        Ok(ended)
+    }
+
+    /// Returns the name of the container: that of the job, and what is unique on the node.
+    fn name(&self) -> String {
+        let plain = |c: char| {
+            if c.is_ascii_alphanumeric() || "_.-".contains(c) {
+                c
+            } else {
+                '_'
+            }
+        };
+        let directory = self.directory.path().file_name().unwrap_or_default();
+        let directory = directory.to_string_lossy();
+        format!("{directory}-{}", self.description.job)
+            .chars()
+            .map(plain)
+            .collect()
+    }
+}
+
+/// Removes the container that a killed job has noted.
+pub(crate) fn remove_noted(note: &str) {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
+    if let Some((engine @ ("docker" | "podman"), name)) = note.trim().split_once(' ')
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.chars().all(is_plain)
+    {
+        remove(engine, name);
+    }
+}
+
+/// Removes a container, if it is there.
+fn remove(engine: &str, name: &str) {
+    use std::process::{Command, Stdio};
+    let mut command = Command::new(engine);
+    command.args(["rm", "--force", name]).stdin(Stdio::null());
+    let output = command.stdout(Stdio::null()).stderr(Stdio::piped()).output();
+    let said = output.map(|output| String::from_utf8_lossy(&output.stderr).into_owned());
+    match said {
+        // Mostly the engine has removed it already.
+        Ok(text)
+            if text.trim().is_empty()
+                || text.to_ascii_lowercase().contains("no such container")
+                || text.contains("no container with") => {}
+        Ok(text) => log(format_args!(
+            "{engine} cannot remove the container {name}: {}",
+            text.trim()
+        )),
+        Err(error) => log(format_args!(
+            "cannot run {engine} to remove the container {name}: {error}"
+        )),
+    }
+}
+
+/// Returns the name of an image in what an engine says when it has loaded it.
+fn loaded_name(text: &str) -> Option<&str> {
+    let line = text.lines().find(|line| line.starts_with("Loaded image"))?;
+    let (_, names) = line.split_once(": ")?;
+    let name = names.split(',').next()?.trim();
+    (!name.is_empty()).then_some(name)
+}
+
+/// Replaces `$NAME` and `${NAME}` by variables of the node, as the shell of the original does.
+fn expand(word: &str, value: &dyn Fn(&str) -> Option<String>) -> String {
+    let mut text = String::new();
+    let mut rest = word;
+    while let Some(at) = rest.find('$') {
+        text.push_str(&rest[..at]);
+        let after = &rest[at + 1..];
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let (name, behind) = match after.strip_prefix('{').and_then(|inner| inner.split_once('}')) {
+            Some(found) => found,
+            None => after.split_at(after.find(|c| !is_name(c)).unwrap_or(after.len())),
+        };
+        if name.is_empty() || !name.chars().all(is_name) {
+            text.push('$');
+            rest = after;
+            continue;
+        }
+        text.push_str(&value(name).unwrap_or_default());
+        rest = behind;
+    }
+    text + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_loaded_images_are_found() {
+        for (text, name) in [
+            ("Loaded image: busybox:1.36\n", Some("busybox:1.36")),
+            ("Loaded image ID: sha256:00ff\n", Some("sha256:00ff")),
+            (
+                "Getting blobs\nLoaded image(s): localhost/a:1,localhost/b:2\n",
+                Some("localhost/a:1"),
+            ),
+            ("Error: no such file\n", None),
+        ] {
+            assert_eq!(loaded_name(text), name);
+        }
+    }
+
+    #[test]
+    fn variables_of_the_node_are_expanded() {
+        let value = |name: &str| (name == "HOME").then(|| "/home/me".to_owned());
+        for (word, expanded) in [
+            ("$HOME/a:${HOME}b", "/home/me/a:/home/meb"),
+            ("a$", "a$"),
+            ("$(x) ${not ok}", "$(x) ${not ok}"),
+            ("[$NONE]", "[]"),
+        ] {
+            assert_eq!(expand(word, &value), expanded);
+        }
+    }
+}
