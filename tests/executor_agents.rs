@@ -281,6 +281,8 @@ fn an_agent_that_comes_late_takes_part_and_one_that_leaves_keeps_its_task() {
     let run = scene.start("2", &[]);
     wait_for_file(&scene.path("x.dag.endpoint"));
     let endpoint = scene.path("x.dag.endpoint");
+    let asked = wait_until_answered(&scene);
+    assert!(asked.contains("the run waits for its workers"), "{asked}");
     let first = Run::new(scene.command(&["--agent", endpoint.to_str().unwrap()]));
     scene.wait_for("begin", 1);
     let second = Run::new(scene.command(&["--agent", endpoint.to_str().unwrap()]));
@@ -290,8 +292,33 @@ fn an_agent_that_comes_late_takes_part_and_one_that_leaves_keeps_its_task() {
     assert_eq!(code, 0, "{stderr}");
     let (code, stderr) = run.wait();
     assert_eq!(code, 0, "{stderr}");
+    let endpoint = endpoint.canonicalize().unwrap_or(endpoint);
+    let invitation = format!(
+        "[info] Waiting for 2 agents, as there is no --launch. To start one on a host: {} --agent {}\n",
+        testutils::programs::path("pegasus-mpi-cluster"),
+        endpoint.display()
+    );
+    assert_eq!(stderr.matches(&invitation).count(), 1, "{stderr}");
     assert_eq!(scene.begins(4).values().sum::<usize>(), 4, "{}", scene.log());
     assert_eq!(second.wait().0, 0);
+}
+
+/// Asks `pmc why` about the first task until the run answers.
+fn wait_until_answered(scene: &Scene) -> String {
+    let begun = Instant::now();
+    loop {
+        let mut command = Command::new(testutils::programs::path("pmc"));
+        let output = command
+            .args(["why", ".", "t0"])
+            .current_dir(scene.0.path())
+            .output();
+        let output = output.unwrap();
+        if output.status.success() {
+            return String::from_utf8(output.stdout).unwrap();
+        }
+        assert!(begun.elapsed() < PATIENCE, "{output:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 #[test]

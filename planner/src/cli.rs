@@ -15,7 +15,7 @@ use crate::request::{Environment, Request};
 
 use options::Options;
 pub use print::{preview_text, result_json, result_text, submitted_text};
-pub use resolve::{parse_subworkflow_options, shown_arguments};
+pub use resolve::{log_file, parse_subworkflow_options, shown_arguments};
 
 /// What the command line asks for.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::catalog::transformation::Container;
 use crate::data::{DataMode, FileDirectories};
 pub(crate) use crate::ids::{EntryId, JobId, ListId, SetupId, SiteId};
-use crate::model::{FileId, FileUse, JobIndex, Workflow};
+use crate::model::{FileId, FileUse, JobIndex, JobKind, Workflow};
 
 /// A job of the executable workflow.
 #[derive(Clone, Debug)]
@@ -194,6 +194,8 @@ pub(crate) struct Setup {
     pub(crate) staged: bool,
     /// How its jobs get their files.
     pub(crate) mode: DataMode,
+    /// What its jobs run: a nested sub-workflow, or a program.
+    pub(crate) kind: JobKind,
     /// What the program runs in.
     pub(crate) container: Option<std::sync::Arc<Container>>,
     /// Index of the catalog entry that has hooks and metadata of the transformation.
@@ -238,6 +240,8 @@ pub(crate) struct Exec {
     pub(crate) directories: FileDirectories,
     /// Lines of the cache file: file, and site of its work directory.
     pub(crate) cache: Vec<(FileId, SiteId)>,
+    /// Inputs of nested sub-workflows in the work directory, but for those that only their planner needs.
+    pub(crate) nested_inputs: rustc_hash::FxHashMap<JobId, Vec<FileId>>,
     /// New file uses of abstract jobs that do without some files. Moved into the workflow at the end.
     pub(crate) changed: rustc_hash::FxHashMap<JobIndex, Vec<FileUse>>,
     /// Jobs that data reuse removed.
@@ -266,12 +270,25 @@ impl Exec {
     }
     /// Returns whether a job has a directory of its own on its node.
     pub(crate) fn is_lite(&self, job: &ExecJob) -> bool {
-        matches!(job.task, Task::Compute(_)) && self.setups[job.setup].mode.is_lite()
+        let setup = &self.setups[job.setup];
+        matches!(job.task, Task::Compute(_)) && setup.kind == JobKind::Compute && setup.mode.is_lite()
+    }
+    /// Returns whether a job is a nested sub-workflow.
+    pub(crate) fn is_nested(&self, job: &ExecJob) -> bool {
+        self.setups[job.setup].kind != JobKind::Compute
+    }
+    /// Returns type of a job and its description in the event file.
+    pub(crate) fn event_type(&self, job: &ExecJob) -> (u8, &'static str) {
+        match self.setups[job.setup].kind {
+            JobKind::Compute => job.task.kind(),
+            kind => kind.event_type(),
+        }
     }
     /// Returns whether `pegasus-lite` runs a job: it has a directory of its own, or runs in a container.
     pub(crate) fn has_description(&self, job: &ExecJob) -> bool {
         let setup = &self.setups[job.setup];
-        matches!(job.task, Task::Compute(_)) && (setup.mode.is_lite() || setup.container.is_some())
+        let is_compute = matches!(job.task, Task::Compute(_)) && setup.kind == JobKind::Compute;
+        is_compute && (setup.mode.is_lite() || setup.container.is_some())
     }
     /// Returns whether programs in containers share the work directory of a site with other jobs.
     pub(crate) fn has_shared_containers(&self) -> bool {
@@ -319,6 +336,14 @@ pub struct Counts {
     pub tasks: usize,
     /// Jobs of the abstract workflow that data reuse removed.
     pub deleted: usize,
+    /// Jobs of the abstract workflow that are nested workflows.
+    pub nested_tasks: usize,
+    /// Jobs of the abstract workflow that are nested DAGs.
+    pub nested_dag_tasks: usize,
+    /// Nested workflows.
+    pub nested: usize,
+    /// Nested DAGs.
+    pub nested_dags: usize,
     /// Compute jobs outside of clusters.
     pub compute: usize,
     /// Clusters of compute jobs.
@@ -345,10 +370,11 @@ pub struct Counts {
 
 impl Counts {
     /// Returns the number of jobs by kind.
-    pub fn kinds(&self) -> [(&'static str, usize); 9] {
+    pub fn kinds(&self) -> [(&'static str, usize); 10] {
         [
             ("compute", self.compute),
             ("clustered", self.clustered),
+            ("sub-workflows", self.nested + self.nested_dags),
             ("stage-in", self.stage_in),
             ("inter-site", self.inter_site),
             ("stage-out", self.stage_out),

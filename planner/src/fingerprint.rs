@@ -73,6 +73,9 @@ pub struct Facts {
     pub chosen: bool,
     /// Jobs left out because their outputs existed.
     pub reused: usize,
+    /// Hash of what the plan of a nested sub-workflow is made of; empty for other plans.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub made_of: String,
 }
 
 impl Facts {
@@ -437,6 +440,7 @@ mod tests {
                 ],
                 chosen: false,
                 reused: 2,
+                made_of: String::new(),
             },
             inputs: vec![file("w.yml"), file("absent")],
             files: vec![file("a"), file("b%\nc")],

@@ -11,7 +11,11 @@ pub use crate::ids::{FileId, JobIndex};
 use crate::error::InputError;
 pub use crate::error::Position;
 use crate::profiles::Profiles;
+use crate::request::SubworkflowOptions;
 use crate::syntax::interner::Interner;
+
+/// Version of Pegasus with which plans are compatible.
+pub const COMPATIBLE_VERSION: &str = "5.1.3";
 
 /// A workflow as its author wrote it. Ids, references and cycles are checked, catalogs are not.
 #[derive(Clone, Debug, Default)]
@@ -140,17 +144,44 @@ pub enum JobKind {
 impl JobKind {
     /// Name under which a sub-workflow appears among transformations, and thereby in the name of its node.
     pub fn planner_name(self) -> TransformationName {
-        let (namespace, name) = match self {
-            JobKind::Compute => (None, ""),
-            JobKind::SubWorkflow => (Some("pegasus"), "pegasus-plan"),
-            JobKind::SubDag => (Some("condor"), "dagman"),
+        let (namespace, name, version) = match self {
+            JobKind::Compute => (None, "", None),
+            JobKind::SubWorkflow => (Some("pegasus"), "pegasus-plan", Some(COMPATIBLE_VERSION)),
+            JobKind::SubDag => (Some("condor"), "dagman", None),
         };
         TransformationName {
             namespace: namespace.map(str::to_owned),
             name: name.to_owned(),
-            version: None,
+            version: version.map(str::to_owned),
         }
     }
+    /// Type and its description in the event file.
+    pub(crate) fn event_type(self) -> (u8, &'static str) {
+        match self {
+            JobKind::Compute => (1, "compute"),
+            JobKind::SubWorkflow => (10, "dax"),
+            JobKind::SubDag => (11, "dag"),
+        }
+    }
+}
+
+/// A sub-workflow that is planned, or whose DAG is read, when its turn comes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Nested {
+    /// The workflow or DAG file. `None` if it will be in the work directory under its logical name.
+    pub path: Option<PathBuf>,
+    /// The file is a DAG for pegasus-mpi-cluster, so there is nothing to plan.
+    pub is_ready: bool,
+    /// Name of its directory below that of the job's files; unique in a workflow.
+    pub name: String,
+    /// Base name of the files of its plan.
+    pub base: String,
+    /// Directory of relative paths in a DAG file.
+    pub directory: Option<PathBuf>,
+    /// Planner options of its own. Paths of files that exist are absolute.
+    pub options: SubworkflowOptions,
+    /// Why it is not part of the plan; empty if the user wants it so.
+    pub reason: String,
 }
 
 /// A job of the abstract workflow.
@@ -164,6 +195,8 @@ pub struct Job {
     pub transformation: Arc<TransformationName>,
     /// Workflow or DAG file of a sub-workflow.
     pub file: Option<FileId>,
+    /// How a sub-workflow runs that is not part of the plan.
+    pub nested: Option<Box<Nested>>,
     /// Arguments.
     pub arguments: Arguments,
     /// Standard input, output, error as logical files.

@@ -61,6 +61,7 @@ pub struct Preview {
 
 mod advice;
 mod build;
+mod deferred;
 mod directories;
 mod facts;
 mod files;
@@ -71,6 +72,7 @@ mod this_machine;
 
 pub use crate::exec::Counts;
 pub use build::{measure, plan, preview, wants_shell};
+pub use deferred::{Prepared, prepare};
 pub use facts::{Facts, facts, properties};
 pub use replan::{ReplanError, ReplanOptions, Replanned, finish_replacement, replan};
 

@@ -1,7 +1,10 @@
 //! `pmc-plan`: plans a Pegasus workflow into a submit directory for pegasus-mpi-cluster.
 
-use std::path::Path;
+use std::fs::File;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 use pmc_terminal::message;
 
@@ -9,7 +12,7 @@ use crate::again;
 use crate::cli::{self, Invocation, OutputOptions};
 use crate::diagnostic::Diagnostic;
 use crate::error::{PlanError, readable};
-use crate::plan::{Planned, plan, preview, wants_shell};
+use crate::plan::{Planned, Prepared, plan, prepare, preview, wants_shell};
 use crate::recipe;
 use crate::request::{Environment, Request};
 use crate::submit;
@@ -37,15 +40,56 @@ fn execute(arguments: &[String]) -> u8 {
         Ok(environment) => environment,
         Err(e) => return fail(&format!("cannot find the working directory: {e}"), 1),
     };
+    let log = cli::log_file(arguments);
     match cli::parse(arguments, environment) {
+        Ok(Invocation::Plan(request, output)) if request.deferred => plan_deferred(&request, output, log),
         Ok(Invocation::Plan(request, output)) => plan_and_submit(*request, output),
         Ok(Invocation::Preview(request, output, jobs)) => print_preview(&request, None, &jobs, output),
         Ok(Invocation::Explain(dir, jobs)) => explain(&dir, &jobs),
         Ok(Invocation::Text(text)) => print(&text),
         Err(error) => {
             let message = error.to_string();
-            fail(message.strip_prefix("error: ").unwrap_or(&message), 1)
+            let message = message.strip_prefix("error: ").unwrap_or(&message);
+            append_log(log, &format!("{NAME}: {message}\n"));
+            fail(message, 1)
         }
+    }
+}
+
+/// Plans a nested sub-workflow, unless its plan can be kept.
+fn plan_deferred(request: &Request, output: OutputOptions, log: Option<&Path>) -> u8 {
+    let text = match prepare(request) {
+        Err(error) => {
+            append_log(log, &format!("{NAME}: {error}\n"));
+            return fail_plan(&error, output);
+        }
+        Ok(Prepared::Kept(dir)) => format!("Kept the plan in {}: nothing has changed\n", dir.display()),
+        Ok(Prepared::Planned(planned)) => {
+            print_diagnostics(&planned.warnings, &planned.notes, output);
+            let warning = |warning: &Diagnostic| format!("{NAME}: warning: {warning}\n");
+            let warnings: String = planned.warnings.iter().map(warning).collect();
+            append_log(log, &warnings);
+            match output.json {
+                true => cli::result_json(&planned, None),
+                false => cli::result_text(&planned),
+            }
+        }
+    };
+    append_log(log, &text);
+    if output.level >= 0 { print(&text) } else { 0 }
+}
+
+/// Appends messages to the log of the planning of a sub-workflow: `LOG.000`, or the next number for the next
+/// planning. It is a copy for monitoring, so that a log that cannot be written stops nothing.
+fn append_log(log: Option<&Path>, text: &str) {
+    static FILE: OnceLock<Option<File>> = OnceLock::new();
+    let Some(log) = log else { return };
+    let create = || {
+        let name = |number| PathBuf::from(format!("{}.{number:03}", log.display()));
+        (0..1000).find_map(|number| File::create_new(name(number)).ok())
+    };
+    if let Some(mut file) = FILE.get_or_init(create).as_ref() {
+        let _ = file.write_all(text.as_bytes());
     }
 }
 

@@ -34,6 +34,34 @@ pub struct SubworkflowOptions {
     pub transformations_dir: Option<PathBuf>,
     /// Options that change where files are put or when they are removed, but not the results.
     pub without_effect: Vec<&'static str>,
+    /// `--seed`.
+    pub seed: Option<String>,
+    /// `--staging-site`, as typed.
+    pub staging_sites: Vec<String>,
+    /// `--basename`.
+    pub basename: Option<String>,
+    /// `--job-prefix`.
+    pub job_prefix: Option<String>,
+    /// `--relative-submit-dir`.
+    pub relative_submit_dir: Option<String>,
+    /// `--randomdir`; the inner `None` without a name.
+    pub random_dir: Option<Option<String>>,
+    /// `--cluster`.
+    pub cluster: Vec<String>,
+    /// `--reuse`.
+    pub reuse: Vec<PathBuf>,
+    /// `--force`.
+    pub force: bool,
+    /// `--force-replan`.
+    pub force_replan: bool,
+    /// `--cleanup`, or `none` for `--nocleanup`.
+    pub cleanup: Option<String>,
+    /// Number of `--verbose`.
+    pub verbose: u8,
+    /// Number of `--quiet`.
+    pub quiet: u8,
+    /// `--rescue`.
+    pub rescue: Option<u32>,
 }
 
 /// What to plan, and in which environment.
@@ -88,6 +116,13 @@ pub struct Request {
     pub cluster: Vec<String>,
     /// Resources and settings of batch scripts.
     pub batch: BatchOptions,
+    /// The workflow is a sub-workflow of one that runs: the plan goes into a numbered directory behind a
+    /// link, and an earlier plan of the same inputs is kept.
+    pub deferred: bool,
+    /// With `deferred`: locations of the outputs that the workflow around this one wants, absolute.
+    pub output_map: Option<PathBuf>,
+    /// Plan again even if there is a plan of the same inputs.
+    pub force_replan: bool,
     /// The plan is run on this machine, even if its sites have other names.
     pub runs_here: bool,
     /// The command line as one text, for the records.

@@ -23,6 +23,14 @@ fn plans_without_a_shared_file_system_are_those_of_the_original() {
 }
 
 #[test]
+fn plans_with_nested_sub_workflows_are_those_of_the_original() {
+    let nested = [("_PEGASUS__SUBWORKFLOW", "nested")];
+    golden::check("planner-subworkflow", golden::processors(), |case| {
+        planner::compare_with(case, Path::new(program()), &nested)
+    });
+}
+
+#[test]
 fn other_expectations_are_reported() {
     let mut case = Case::read("planner", "diamond");
     for file in &mut case.archive.files {

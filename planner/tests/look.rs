@@ -143,6 +143,25 @@ fn a_dry_run_refuses_what_a_plan_refuses() {
 }
 
 #[test]
+fn the_container_of_a_job_is_explained() {
+    let case = case();
+    case.put(
+        "transformations.yml",
+        "pegasus: \"5.0\"\ntransformations:\n- name: work\n  sites: [{name: local, type: installed, pfn: /bin/work, container: \
+         box}]\ncontainers:\n- {name: box, type: docker, image: \"docker:///lab/work:1\", profiles: {pegasus: {cores: 3}}}\n",
+    );
+    let (text, err, ok) = run(&case, &line(&["--explain", "A"]));
+    assert!(ok, "{err}");
+    for part in [
+        "container   box (docker), image docker:///lab/work:1 on CONTAINER_SITE",
+        "cores       3, from the profile pegasus::cores of the container box",
+        "box: from stage_in_",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in {text}");
+    }
+}
+
+#[test]
 fn explanations_before_and_after_planning_are_equal() {
     let case = case();
     let (before, _, ok) = run(&case, &line(&["--explain", "A", "--explain", "C"]));

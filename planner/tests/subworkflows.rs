@@ -53,6 +53,8 @@ jobs:
 "#;
 
 const LINE: &str = "--sites local --output-sites local --dir submit";
+/// All jobs must be part of the plan.
+const INLINE: &str = "--sites local --output-sites local --dir submit -Dpegasus.subworkflow=inline";
 
 fn case() -> Case {
     let case = Case::new(OUTER);
@@ -160,13 +162,13 @@ fn one_workflow_may_be_used_by_several_jobs() -> Result<(), Box<dyn std::error::
         "sub.yml",
         "pegasus: \"5.0\"\nname: sub\njobs:\n- {type: job, id: A, name: first, uses: [{lfn: out, type: output}]}\n",
     );
-    let message = case.fail(LINE);
+    let message = case.fail(INLINE);
     for word in ["S.A and T.A", "the file out", "another name"] {
         assert!(message.contains(word), "{word}: {message}");
     }
     // Only one of them shares `out` with the outer workflow.
     case.put("workflow.yml", &two(", {lfn: out, type: output}"));
-    assert!(case.fail(LINE).contains("the file out"));
+    assert!(case.fail(INLINE).contains("the file out"));
     Ok(())
 }
 
@@ -176,7 +178,10 @@ fn subworkflows_that_cannot_join_the_plan_are_refused() {
         (
             "file: inner.yml",
             "file: other.yml",
-            &["job S", "other.yml", "when the plan is made", "/data/"][..],
+            &[
+                "Can't determine a location to transfer input file for lfn other.yml for job pegasus-plan_S",
+                "list other.yml",
+            ][..],
         ),
         (
             "lfn: own, type: output",
@@ -207,20 +212,30 @@ fn subworkflows_that_cannot_join_the_plan_are_refused() {
         case.put("workflow.yml", &OUTER.replace(from, to));
         case.put("p", "pegasus.dir.exec = x\n");
         case.replicas(&["other.yml"]);
-        let message = case.fail(LINE);
+        let message = case.fail(INLINE);
         for word in words {
             assert!(message.contains(word), "{to}: {word}: {message}");
         }
     }
     let case = case();
+    case.put("workflow.yml", &OUTER.replace("inner.yml", "other.yml"));
+    let message = case.fail(LINE);
+    for word in [
+        "for lfn other.yml for job pegasus-plan_S",
+        "a file that is there when the plan is made",
+        "/other.yml",
+    ] {
+        assert!(message.contains(word), "{word}: {message}");
+    }
+    case.put("workflow.yml", OUTER);
     case.put("inner.yml", &INNER.replace("name: deep\n", "name: nowhere\n"));
     assert!(
-        case.fail(LINE).contains("nowhere"),
+        case.fail(INLINE).contains("nowhere"),
         "problems of the inner workflow are reported"
     );
     case.put("inner.yml", OUTER);
     assert!(
-        case.fail(LINE).contains("no end"),
+        case.fail(INLINE).contains("no end"),
         "a workflow that contains itself"
     );
     case.put(
@@ -230,9 +245,9 @@ fn subworkflows_that_cannot_join_the_plan_are_refused() {
             .replace("name: deep", "name: make"),
     );
     case.put("transformations.yml", "pegasus: \"5.0\"\ntransformations:\n- name: make\n  sites: [{name: local, type: installed, pfn: /opt/make}]\n");
-    assert!(case.fail(LINE).contains("another program make"));
+    assert!(case.fail(INLINE).contains("another program make"));
     case.put("inner.yml", "pegasus: [\n");
-    assert!(case.fail(LINE).contains("inner.yml:"), "with file and line");
+    assert!(case.fail(INLINE).contains("inner.yml:"), "with file and line");
 }
 
 #[test]
@@ -284,12 +299,12 @@ fn files_pass_between_sub_workflows_that_depend_on_each_other() -> Result<(), Bo
     // Without the dependency it is not known which of them is meant.
     let case = siblings("");
     case.replicas(&["mid"]);
-    assert!(case.fail(LINE).contains("the file mid"));
+    assert!(case.fail(INLINE).contains("the file mid"));
     // Two writers make two files.
     let case = siblings(IN_TURN);
     let two = case.file("two.yml").replace("type: input", "type: output");
     case.put("two.yml", &two);
-    assert!(case.fail(LINE).contains("the file mid"));
+    assert!(case.fail(INLINE).contains("the file mid"));
     Ok(())
 }
 
@@ -334,7 +349,7 @@ fn a_sub_workflow_has_catalogs_of_its_own() -> Result<(), Box<dyn std::error::Er
         "two-programs.yml",
         "pegasus: \"5.0\"\ntransformations:\n- name: make\n  sites: [{name: local, type: installed, pfn: /bin/own}]\n",
     );
-    assert!(case.fail(LINE).contains("another program make"));
+    assert!(case.fail(INLINE).contains("another program make"));
     Ok(())
 }
 

@@ -29,6 +29,7 @@ impl<T: MasterTransport> Driver<'_, T> {
                 return Ok(End::Aborted(aborted));
             }
             self.receive()?;
+            self.answer_requests()?;
             self.check_nodes()?;
         }
         self.start_workers()?;
@@ -37,6 +38,7 @@ impl<T: MasterTransport> Driver<'_, T> {
                 return Ok(End::Aborted(aborted));
             }
             self.receive()?;
+            self.answer_requests()?;
         }
         let started = Instant::now();
         tracing::info!("Starting workflow");

@@ -5,7 +5,7 @@ use pmc_dag::TaskId;
 use crate::control::{MAX_PARENTS, NodeStatus, TaskStatus};
 use crate::protocol::Rank;
 use crate::scheduler::nodes::Member;
-use crate::scheduler::run::Master;
+use crate::scheduler::run::{Master, Phase};
 use crate::scheduler::tasks::State;
 
 impl Master {
@@ -93,9 +93,12 @@ impl Master {
         if self.is_stopped() {
             return Some("the run drains: no more tasks start".to_owned());
         }
+        if self.phase == Phase::Registering || self.present == 0 {
+            return Some("the run waits for its workers: too few are there".to_owned());
+        }
         let request = self.dag.request(task);
-        let able = self.hosts.all().iter().filter(|host| !host.ranks.is_empty());
-        if !able.clone().any(|host| host.could_take(request)) {
+        let mut able = self.hosts.all().iter().filter(|host| !host.ranks.is_empty());
+        if !able.any(|host| host.could_take(request)) {
             return Some("it requests more than any host of the run has".to_owned());
         }
         let (first, reason) = self.waiting()?;

@@ -172,15 +172,12 @@ fn programs_run_in_containers_with_every_data_configuration() {
             home: boxes.directory.path(),
         };
         monitored.replay();
+        // The record is that of the program, not of podman: kickstart sees where the link leads in the image.
         let programs = monitored.query(
-            "select executable, argv, exitcode from invocation where abs_task_id is not null order by 2",
+            "select abs_task_id, executable, exitcode from invocation where abs_task_id is not null order by 1",
         );
-        let expected = [
-            ["/bin/wc", "-c mid.txt", "0"],
-            ["/bin/wc", "-l mid.txt", "0"],
-            ["/bin/tr", "a-z A-Z", "0"],
-        ];
-        assert_eq!(programs, expected.map(|row| row.map(str::to_owned).to_vec()));
+        let expected = ["a", "b", "s"].map(|task| [task, "/bin/busybox", "0"].map(str::to_owned).to_vec());
+        assert_eq!(programs, expected);
     }
 }
 

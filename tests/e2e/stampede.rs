@@ -9,8 +9,10 @@ use serde_json::Value;
 use testutils::golden::Case;
 use testutils::golden::stampede::{self, Executed, Loaded};
 
+use crate::support::command::Program;
 use crate::support::pegasus::Monitored;
 use crate::support::programs::{Build, venv_bin};
+use crate::support::workflow::{Format, Request};
 
 /// Values that differ by design: the name of a machine, its memory, and the exit status.
 const INTENDED_DIFFERENCES: [&str; 5] = [
@@ -151,4 +153,52 @@ fn both_agree_on_clusters() {
 #[ignore = "needs Open MPI: tests/run e2e"]
 fn database_after_a_run_under_open_mpi_is_the_golden_one() {
     execute("chains", Build::OpenMpi, &[]);
+}
+
+/// The first two tasks bring down their agents.
+const LOSE: &str = "#!/bin/sh\nhere=$(dirname \"$0\")\n\
+    if mkdir \"$here/lost1\" || mkdir \"$here/lost2\"; then kill -9 $PPID; sleep 600; fi 2>/dev/null\nexec \"$@\"\n";
+
+#[test]
+#[ignore = "needs Pegasus' monitoring: tests/run e2e"]
+fn both_agree_on_a_run_that_lost_nodes() {
+    let planned = Request::new(Build::Local, Format::Yaml).plan();
+    let lose = planned.top().join("lose");
+    fs::write(&lose, LOSE).expect("a script");
+    fs::set_permissions(&lose, fs::Permissions::from_mode(0o755)).expect("a script that can be run");
+    let dag = planned.dag();
+    let plan = fs::read_to_string(&dag).expect("the plan");
+    let through = |line: &str| {
+        let kickstart = line.split(' ').find(|word| word.ends_with("pegasus-kickstart"));
+        match kickstart.filter(|_| line.starts_with("TASK step_")) {
+            Some(word) => line.replacen(word, &format!("{} {word}", lose.display()), 1),
+            None => line.to_owned(),
+        }
+    };
+    let changed: Vec<String> = plan.lines().map(through).collect();
+    fs::write(&dag, changed.join("\n") + "\n").expect("the plan");
+    let result = Program::new(Build::Local.program("pegasus-mpi-cluster"))
+        .args(["--agents", "3", "--launch", "local", "--slots", "2"])
+        .args(["--monitord-hack", "--per-task-stdio"])
+        .arg(dag.file_name().expect("a file name"))
+        .in_directory(planned.submit())
+        .run()
+        .ok();
+    planned.assert_outputs(0..20);
+    let log = fs::read_to_string(format!("{}.dagman.out", dag.display())).expect("a log");
+    let lost = log.matches("ULOG_JOB_EVICTED").count();
+    assert!(lost >= 2, "{}", result.details());
+
+    let monitored = planned.monitored();
+    monitored.replay();
+    let (tasks, jobs) = monitored.statistics();
+    assert_eq!((tasks.succeeded, tasks.failed, tasks.incomplete), (40, 0, 0));
+    assert_eq!((jobs.succeeded, jobs.failed, jobs.incomplete), (46, 0, 0));
+    monitored.analyzer().ok();
+    let evicted = monitored.query("select count(*) from jobstate where state = 'JOB_EVICTED'");
+    assert_eq!(evicted, [[lost.to_string()]]);
+
+    let theirs = stampede::load(planned.submit(), &venv_bin().join("pegasus-monitord"));
+    let ours = stampede::load(planned.submit(), &Build::Local.program("pmc-monitord"));
+    assert_same_database(&theirs.dump, &ours.dump);
 }

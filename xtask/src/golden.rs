@@ -31,7 +31,10 @@ fn kind(archive: &Archive, folder: &Path) -> Result<&'static str> {
     Ok(if archive.get("np").is_some() && has_below("expected") {
         "executor"
     } else if has_below("input") && has_below("expected") {
+        let has_part =
+            |text: &str| text.contains("type: pegasusWorkflow") || text.contains("type: condorWorkflow");
         match archive.get("setup") {
+            _ if archive.below("input").any(|(_, file)| has_part(&file.content)) => "planner-subworkflow",
             Some(_) => "planner-lite",
             None => "planner",
         }
@@ -66,7 +69,7 @@ mod tests {
 
     #[test]
     fn each_case_is_of_its_kind() {
-        for expected in ["executor", "planner", "stampede"] {
+        for expected in ["executor", "planner", "planner-subworkflow", "stampede"] {
             for case in golden::Case::read_all(expected) {
                 let found = kind(&case.archive, Path::new(&case.name)).expect("a case");
                 assert_eq!(found, expected, "{}", case.name);

@@ -46,7 +46,8 @@ pub(crate) struct SubdagEntry {
 pub struct Subdag<'a> {
     /// Its DAG file, relative to the directory of the DAG file that names it.
     pub dag: &'a [u8],
-    /// Where its tasks run, relative to the same directory; if there is none, in the directory of its DAG file.
+    /// Where its tasks run, relative to the same directory; if there is none, in the directory of its DAG
+    /// file.
     pub directory: Option<&'a [u8]>,
     /// The command of the task makes the DAG file. Otherwise, the task has no command, and the file is there.
     pub is_prepared: bool,

@@ -161,6 +161,15 @@ impl<'a> Reader<'a> {
                 Ok(())
             }
             Record::PreScript(TaskRecord { name, rest }) => self.pre_script(name, rest),
+            Record::Job { name } => {
+                let last = TaskId((self.entries.len() as u32).wrapping_sub(1));
+                let is_subdag = self.subdags.last().is_some_and(|(task, _)| *task == last);
+                match is_subdag && self.name(last) == name {
+                    true => Ok(()),
+                    // A DAG file of DAGMan.
+                    false => Err(self.error(DagErrorKind::Record(lossy(line.trim_ascii())))),
+                }
+            }
             Record::Nothing => Ok(()),
         }
     }

@@ -33,7 +33,8 @@ pub enum Record<'a> {
         /// Maximum tasks of the category that run at a time, at least 1.
         limit: u32,
     },
-    /// `SUBDAG EXTERNAL NAME FILE [DIR DIRECTORY]`: a task that is a DAG of its own.
+    /// `SUBDAG EXTERNAL NAME FILE [DIR DIRECTORY]`: a task that is a DAG of its own. `SUBDAG PLANNED` says
+    /// that the planner makes it, and means the same. Pegasus' monitoring follows no `EXTERNAL`.
     Subdag {
         /// Name of the task.
         name: &'a [u8],
@@ -44,6 +45,12 @@ pub enum Record<'a> {
     },
     /// `SCRIPT PRE NAME [OPTIONS] COMMAND`: makes the DAG file of the task with this name.
     PreScript(TaskRecord<'a>),
+    /// `JOB NAME FILE`, after the SUBDAG line with this name. By the file, Pegasus' monitoring finds the
+    /// logs of the sub-workflow.
+    Job {
+        /// Name of the task.
+        name: &'a [u8],
+    },
     /// An empty line or a comment.
     Nothing,
 }
@@ -89,6 +96,8 @@ impl<'a> Record<'a> {
             subdag(cut(line).1).ok_or_else(|| DagErrorKind::SubdagRecord(lossy(line)))
         } else if cut(line).0 == b"SCRIPT" {
             pre_script(cut(line).1).ok_or_else(|| DagErrorKind::ScriptRecord(lossy(line)))
+        } else if cut(line).0 == b"JOB" && !cut(cut(cut(line).1).1).0.is_empty() {
+            Ok(Record::Job { name: words().0 })
         } else if cut(line).0 == b"MAXJOBS" {
             max_jobs(cut(line).1).ok_or_else(|| DagErrorKind::MaxJobsRecord(lossy(line)))
         } else if line.is_empty() || line.starts_with(b"#") {
@@ -117,7 +126,7 @@ fn subdag(text: &[u8]) -> Option<Record<'_>> {
         Some(_) => return None,
     };
     let is_complete = !dag.is_empty() && directory.as_ref().is_none_or(|path| !path.is_empty());
-    let is_subdag = kind == b"EXTERNAL" && is_complete && words.next().is_none();
+    let is_subdag = matches!(kind, b"EXTERNAL" | b"PLANNED") && is_complete && words.next().is_none();
     is_subdag.then_some(Record::Subdag { name, dag, directory })
 }
 
@@ -168,7 +177,8 @@ mod tests {
             Record::MaxJobs { category, limit }
         );
         assert_eq!(Record::parse(b"# text").unwrap(), Record::Nothing);
-        for bad in [&b"TASK a"[..], b"EDGE a", b"#@ 1 x", b"JOB a b", b"MAXJOBS a 0"] {
+        assert_eq!(Record::parse(b"JOB a b").unwrap(), Record::Job { name: b"a" });
+        for bad in [&b"TASK a"[..], b"EDGE a", b"#@ 1 x", b"JOB a", b"MAXJOBS a 0"] {
             assert!(Record::parse(bad).is_err(), "{}", lossy(bad));
         }
     }
@@ -185,8 +195,10 @@ mod tests {
             read(" SUBDAG EXTERNAL  s 'sub dir/s.dag'\r").unwrap(),
             subdag(None)
         );
-        let line = "SUBDAG EXTERNAL s 'sub dir/s.dag' DIR /sub/dir";
-        assert_eq!(read(line).unwrap(), subdag(Some(b"/sub/dir")));
+        for kind in ["EXTERNAL", "PLANNED"] {
+            let line = format!("SUBDAG {kind} s 'sub dir/s.dag' DIR /sub/dir");
+            assert_eq!(Record::parse(line.as_bytes()).unwrap(), subdag(Some(b"/sub/dir")));
+        }
         let (name, rest) = (&b"s"[..], &b"-m 5 /bin/plan  x"[..]);
         let script = Record::PreScript(TaskRecord { name, rest });
         assert_eq!(read("SCRIPT PRE s -m 5 /bin/plan  x").unwrap(), script);

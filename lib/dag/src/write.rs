@@ -88,6 +88,9 @@ pub struct SubdagLine<'a> {
     pub dag: &'a str,
     /// Where its tasks run, absolute or relative to the same directory.
     pub directory: &'a str,
+    /// The submit description by which Pegasus' monitoring finds the logs of a planned sub-workflow,
+    /// relative to the directory of the DAG file with this line. `None` if the DAG is not the planner's.
+    pub description: Option<&'a str>,
 }
 
 /// Adds a SUBDAG line. It counts as a task in the trailer.
@@ -96,7 +99,12 @@ pub struct SubdagLine<'a> {
 /// The reader would not return what was written. Nothing is added then.
 pub fn subdag(out: &mut String, line: &SubdagLine<'_>) -> Result<(), WriteError> {
     check_name("task name", line.name)?;
-    for (what, path) in [("DAG file", line.dag), ("directory", line.directory)] {
+    let description = line.description.unwrap_or("-");
+    for (what, path) in [
+        ("DAG file", line.dag),
+        ("directory", line.directory),
+        ("submit description", description),
+    ] {
         if path.contains('\n') {
             let task = line.name.to_owned();
             return Err(WriteError::LineBreak { what, task });
@@ -108,7 +116,16 @@ pub fn subdag(out: &mut String, line: &SubdagLine<'_>) -> Result<(), WriteError>
     }
     let quoted = |path: &str| String::from_utf8_lossy(&crate::words::quote(path.as_bytes())).into_owned();
     let (dag, directory) = (quoted(line.dag), quoted(line.directory));
-    let _ = writeln!(out, "SUBDAG EXTERNAL {} {dag} DIR {directory}", line.name);
+    let name = line.name;
+    let kind = if line.description.is_some() {
+        "PLANNED"
+    } else {
+        "EXTERNAL"
+    };
+    let _ = writeln!(out, "SUBDAG {kind} {name} {dag} DIR {directory}");
+    if let Some(description) = line.description {
+        let _ = writeln!(out, "JOB {name} {description}");
+    }
     Ok(())
 }
 
@@ -372,8 +389,10 @@ mod tests {
             name: "s",
             dag: "sub dir/it's.dag",
             directory: "sub dir",
+            description: Some("00/00/s.sub"),
         };
         subdag(&mut out, &line).unwrap();
+        assert!(out.contains("\nJOB s 00/00/s.sub\n"), "{out}");
         let script = TaskLine {
             name: "s",
             memory_mb: Some(7),

@@ -4,7 +4,7 @@
 //! that somebody else has planted.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _};
+use std::io::{self, Read, Seek as _};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -52,6 +52,38 @@ pub fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
 /// The same, or the file is not UTF-8.
 pub fn read_to_string(path: &Path, max: u64) -> io::Result<String> {
     String::from_utf8(read(path, max)?).map_err(|_| refused("is not UTF-8 text"))
+}
+
+/// Largest list that a tool reads, in bytes: that of some million transfers.
+pub const MAX_LIST: u64 = 1 << 30;
+
+/// Reads the rest of a file of any kind, also a pipe, of at most `max` bytes.
+///
+/// # Errors
+/// The file cannot be read, or is larger. The size of a regular file is known before it is read.
+pub fn read_rest(mut file: &File, max: u64) -> io::Result<Vec<u8>> {
+    let data = file.metadata()?;
+    if data.is_file() && data.len().saturating_sub(file.stream_position()?) > max {
+        return Err(too_large(max));
+    }
+    read_at_most(file, max)
+}
+
+/// Reads all that is left, at most `max` bytes.
+///
+/// # Errors
+/// It cannot be read, or is more.
+pub fn read_at_most(input: impl Read, max: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    input.take(max.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > max {
+        return Err(too_large(max));
+    }
+    Ok(bytes)
+}
+
+fn too_large(max: u64) -> io::Error {
+    refused(&format!("larger than {} MiB, the most that is read", max >> 20))
 }
 
 /// Opens a regular file with these options for writing. Follows no link and never waits.
@@ -142,6 +174,32 @@ mod tests {
 
     fn reason<T>(result: io::Result<T>) -> String {
         result.err().map_or_else(String::new, |error| error.to_string())
+    }
+
+    #[test]
+    fn lists_have_a_limit() {
+        const MAX: u64 = 3 << 20;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("list");
+        let file = File::create_new(&path).unwrap();
+        let text = "larger than 3 MiB, the most that is read";
+        for (len, expected) in [(0, ""), (MAX, ""), (MAX + 1, text)] {
+            file.set_len(len).unwrap();
+            let file = File::open(&path).unwrap();
+            let read = read_at_most(&file, MAX);
+            assert_eq!(
+                read.as_ref().map_or(0, Vec::len) as u64,
+                if len > MAX { 0 } else { len }
+            );
+            assert_eq!(reason(read), expected);
+            let mut file = File::open(&path).unwrap();
+            assert_eq!(reason(read_rest(&file, MAX)), expected);
+            file.seek(io::SeekFrom::Start(1)).unwrap();
+            assert_eq!(reason(read_rest(&file, MAX)), "", "what is left counts");
+        }
+        // As sparse files show, a regular file is refused before it is read.
+        file.set_len(1 << 40).unwrap();
+        assert_eq!(reason(read_rest(&File::open(&path).unwrap(), MAX)), text);
     }
 
     #[test]

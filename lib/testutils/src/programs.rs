@@ -55,8 +55,6 @@ fn build(directory: &Path) {
             "--package",
             "pmc",
             "--bins",
-            "--features",
-            "full",
             "--profile",
             profile,
         ])

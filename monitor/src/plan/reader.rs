@@ -51,7 +51,8 @@ impl Reader {
                 self.transformation.extend_from_slice(transformation);
             }
             Ok(Record::Subdag { name, .. }) => self.add(position, name, NO_REQUEST, b""),
-            Ok(Record::MaxJobs { .. } | Record::PreScript(_) | Record::Nothing) | Err(_) => {}
+            Ok(Record::MaxJobs { .. } | Record::PreScript(_) | Record::Job { .. } | Record::Nothing)
+            | Err(_) => {}
         }
     }
 

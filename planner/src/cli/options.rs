@@ -76,7 +76,7 @@ pub(super) struct Options {
     /// Runs every job, even if its outputs exist
     #[arg(short = 'f', long)]
     pub(super) force: bool,
-    /// No effect: sub-workflows are part of the plan
+    /// With --deferred: plans again even if there is a plan of the same inputs
     #[arg(long, hide = true)]
     pub(super) force_replan: bool,
     /// Clustering techniques: horizontal, label, whole
@@ -115,7 +115,8 @@ pub(super) struct Options {
     /// No effect: a resumed run always uses its rescue file
     #[arg(long, value_name = "N", hide = true)]
     pub(super) rescue: Option<u32>,
-    /// The workflow is a sub-workflow of one that Pegasus runs
+    /// The workflow is a sub-workflow of one that runs. Its plan goes into DIR.NNN behind the link DIR; a
+    /// plan of the same inputs is kept
     #[arg(short = 'z', long, hide = true)]
     pub(super) deferred: bool,
     /// With --deferred: where the outputs go, a replica catalog as text

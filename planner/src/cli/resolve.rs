@@ -41,14 +41,18 @@ pub(super) fn request(
     let staging_sites: BTreeMap<String, String> = typed
         .staging_site
         .iter()
+        // The planner of Pegasus ends the list with a comma.
+        .filter(|text| !text.trim().is_empty())
         .map(|text| match text.split_once('=') {
             Some((site, staging)) => (site.trim().to_owned(), staging.trim().to_owned()),
             None => (String::new(), text.trim().to_owned()),
         })
         .collect();
     let mut defines = typed.define;
+    // The program itself writes the log.
+    defines.retain(|define| log_of(define).is_none());
     if let Some(map) = typed.output_map.as_deref() {
-        // The workflow around this one wants what is in the map; all else stays in the work directory.
+        // The workflow around this one wants what is in the map.
         let map = absolute(map);
         defines.extend([
             "pegasus.dir.storage.mapper=Replica".to_owned(),
@@ -82,6 +86,9 @@ pub(super) fn request(
         job_prefix: typed.job_prefix,
         cluster: names(&typed.cluster),
         batch,
+        deferred: typed.deferred,
+        output_map: typed.output_map.as_deref().map(absolute),
+        force_replan: typed.force_replan,
         runs_here: false,
         arguments: shown_arguments(arguments, &environment),
         line: arguments.get(1..).unwrap_or_default().to_vec(),
@@ -92,6 +99,22 @@ pub(super) fn request(
         parse_options: parse_subworkflow_options,
         environment,
     })
+}
+
+/// Returns the file of `pegasus.log.*=FILE`, with which Pegasus names the log of the planning of a
+/// sub-workflow.
+fn log_of(define: &str) -> Option<&str> {
+    define.strip_prefix("pegasus.log.*=")
+}
+
+/// Returns the file of `-Dpegasus.log.*=FILE` in a command line. Messages go there, too, with a number
+/// behind the name: Pegasus' tools look for the messages of a sub-workflow there.
+#[must_use]
+pub fn log_file(arguments: &[String]) -> Option<&Path> {
+    let mut logs = arguments
+        .iter()
+        .filter_map(|word| log_of(word.strip_prefix("-D")?));
+    logs.next_back().map(Path::new)
 }
 
 /// Returns the workflow file.
@@ -191,6 +214,7 @@ fn pictures(typed: &Options, absolute: &dyn Fn(&Path) -> PathBuf) -> Vec<Picture
 pub fn parse_subworkflow_options(words: &[String]) -> Result<SubworkflowOptions, UsageError> {
     let line = std::iter::once("pegasus-plan").chain(words.iter().map(String::as_str));
     let typed = Options::try_parse_from(line).map_err(|e| UsageError(e.to_string()))?;
+    refuse(&typed)?;
     let without_effect = [
         ("--force", typed.force),
         ("--cluster", !typed.cluster.is_empty()),
@@ -218,6 +242,23 @@ pub fn parse_subworkflow_options(words: &[String]) -> Result<SubworkflowOptions,
             .into_iter()
             .filter_map(|(name, given)| given.then_some(name))
             .collect(),
+        seed: typed.seed,
+        staging_sites: names(&typed.staging_site),
+        basename: typed.basename,
+        job_prefix: typed.job_prefix,
+        relative_submit_dir: typed.relative_submit_dir,
+        random_dir: typed.randomdir,
+        cluster: names(&typed.cluster),
+        reuse: typed.reuse,
+        force: typed.force,
+        force_replan: typed.force_replan,
+        cleanup: match typed.nocleanup {
+            true => Some("none".to_owned()),
+            false => typed.cleanup,
+        },
+        verbose: typed.verbose,
+        quiet: typed.quiet,
+        rescue: typed.rescue,
     })
 }
 
@@ -269,9 +310,10 @@ fn without_effect(typed: &Options) -> Vec<String> {
                 .into(),
         );
     }
-    if typed.force_replan {
+    if typed.force_replan && !typed.deferred {
         warnings.push(
-            "--force-replan has no effect: sub-workflows are part of the plan and are not planned again when it runs"
+            "--force-replan has no effect on this plan, which is always a new one; write it into the arguments of a \
+             sub-workflow that is planned during the run"
                 .into(),
         );
     }

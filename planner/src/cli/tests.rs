@@ -113,7 +113,8 @@ fn every_option_of_the_original_is_taken() {
     )
     .expect("a good line");
     let warned: Vec<&str> = r.warnings.iter().filter_map(|w| w.split(' ').next()).collect();
-    assert_eq!(warned, ["--forward", "--rescue", "--force-replan"]);
+    assert_eq!(warned, ["--forward", "--rescue"]);
+    assert!(r.deferred && r.force_replan && r.output_map.as_deref() == Some(Path::new("/w/map.txt")));
     assert!(
         r.warnings[0].contains("--forward nodatabase --forward grid=v has"),
         "{:?}",

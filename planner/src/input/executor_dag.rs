@@ -38,14 +38,15 @@ enum LineError {
 pub(super) fn is_executor_dag(text: &str) -> bool {
     for line in text.lines() {
         match Record::parse(line.as_bytes()) {
-            Ok(Record::Nothing | Record::MaxJobs { .. }) => {}
+            // DAGMan files have such lines, too.
             Ok(
-                Record::Task(_)
-                | Record::Edge { .. }
-                | Record::Label { .. }
+                Record::Nothing
+                | Record::MaxJobs { .. }
                 | Record::Subdag { .. }
-                | Record::PreScript(_),
-            ) => return true,
+                | Record::PreScript(_)
+                | Record::Job { .. },
+            ) => {}
+            Ok(Record::Task(_) | Record::Edge { .. } | Record::Label { .. }) => return true,
             Err(_) => return false,
         }
     }
@@ -88,7 +89,7 @@ pub(super) fn read(
                 builder.workflow.max_jobs.insert(category, limit);
                 Ok(())
             }
-            Ok(Record::Subdag { .. } | Record::PreScript(_)) => Err(LineError::Subdag),
+            Ok(Record::Subdag { .. } | Record::PreScript(_) | Record::Job { .. }) => Err(LineError::Subdag),
             Ok(Record::Nothing) => Ok(()),
             Err(error) => Err(error.into()),
         };

@@ -9,7 +9,7 @@ mod graph;
 mod workflow_yaml;
 
 use std::borrow::Cow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use builder::Builder;
 use pmc_dag::words::on_one_line;
@@ -35,6 +35,8 @@ pub struct ReadOptions {
     pub split_arguments: bool,
     /// Largest YAML file in MB (`pegasus.parser.document.size`).
     pub document_megabytes: u64,
+    /// Where relative paths in a DAGMan file begin (`pmc.dag.directory`); otherwise at its directory.
+    pub dag_directory: Option<PathBuf>,
 }
 
 /// Property for [`ReadOptions::split_arguments`].
@@ -47,6 +49,7 @@ impl Default for ReadOptions {
             preserve_linebreaks: false,
             split_arguments: true,
             document_megabytes: 500,
+            dag_directory: None,
         }
     }
 }
@@ -65,6 +68,11 @@ impl ReadOptions {
             document_megabytes: properties
                 .get_number("pegasus.parser.document.size")?
                 .unwrap_or(default.document_megabytes),
+            dag_directory: properties
+                .get("pmc.dag.directory")
+                .map(str::trim)
+                .filter(|directory| !directory.is_empty())
+                .map(PathBuf::from),
         })
     }
 }
@@ -110,8 +118,12 @@ pub fn read_workflow(
 ) -> Result<ParsedWorkflow, InputErrors> {
     let text = text::load(path)?;
     if dagman::is_dagman(path, &text) {
-        let directory = path.parent().unwrap_or(Path::new("/"));
-        return dagman::read(path, directory, env, options).map(ParsedWorkflow::from);
+        let own = path.parent().unwrap_or(Path::new("/"));
+        let directory = match &options.dag_directory {
+            Some(directory) => own.join(directory),
+            None => own.to_owned(),
+        };
+        return dagman::read(path, &directory, env, options).map(ParsedWorkflow::from);
     }
     if executor_dag::is_executor_dag(&text) {
         let message = "this is not a workflow, but a DAG for pegasus-mpi-cluster";
@@ -138,6 +150,14 @@ pub(crate) fn read_dag(
         true => executor_dag::read(path, &text, directory, options),
         false => dagman::read(path, directory, env, options),
     }
+}
+
+/// Returns whether a file is a DAG for pegasus-mpi-cluster.
+///
+/// # Errors
+/// A file that cannot be read.
+pub(crate) fn is_executor_dag(path: &Path) -> Result<bool, InputErrors> {
+    Ok(executor_dag::is_executor_dag(&text::load(path)?))
 }
 
 /// Reads a workflow from text with variables already expanded. `path` is for messages and the model.

@@ -189,6 +189,14 @@ impl Commands {
         if let Err(problem) = limits::push_more_memory(plan, id, &mut command.options) {
             problems.push(problem.to_string());
         }
+        if super::nested::is_ready(plan, id) {
+            command.program.push_str(&quote(&setup.executable));
+            return if problems.is_empty() {
+                Ok(Called::Program)
+            } else {
+                Err(problems)
+            };
+        }
         super::messages::push_options(&setup.profiles, &mut command.options);
         let has_input = input(plan, id).is_some();
         if let Err(problem) = super::stdin::push_option(plan, id, has_input, &mut command.options) {
@@ -468,6 +476,7 @@ fn append_program(
     if let Task::Compute(n) = job.task
         && !plan.is_member(id)
         && !plan.exec.has_description(job)
+        && !plan.exec.is_nested(job)
         && !settings.invoke_disable
         && (settings.invoke_always || is_long)
         && let Some(words) = argument_words(&plan.workflow.jobs[n], true)

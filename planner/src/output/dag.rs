@@ -238,5 +238,9 @@ fn task(
         [&command.program, " ", arguments]
     };
     let line = command.task_line(&job.name, &command.environment);
+    if plan.exec.is_nested(job) {
+        let written = super::nested::push_lines(plan, id, &line, &rest.concat(), text);
+        return written.inspect_err(|_| text.truncate(start));
+    }
     write::task_in_parts(text, &line, &rest).inspect_err(|_| text.truncate(start))
 }

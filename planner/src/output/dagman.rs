@@ -39,7 +39,11 @@ pub(crate) fn push_options(plan: &Plan<'_>, id: JobId, options: &mut String) -> 
             _ => write!(options, "--abort-on {code} "),
         };
     }
-    if !is_member && let Some(category) = category(plan, job.task, profiles) {
+    // The executor bounds nested sub-workflows itself.
+    if !is_member
+        && !plan.exec.is_nested(job)
+        && let Some(category) = category(plan, job.task, profiles)
+    {
         let _ = write!(options, "--category {} ", quote(&category));
     }
     Ok(())

@@ -262,12 +262,13 @@ impl Prefixes {
             Arguments::Raw(raw) => raw,
             Arguments::Words(_) | Arguments::Exact(_) => words,
         };
+        let (kind, description) = job.kind.event_type();
         let event = self
             .task
             .begin(text)
             .with("task.id", &job.id)
-            .with("type", "1")
-            .with("type_desc", "compute")
+            .with_number("type", kind.into())
+            .with("type_desc", description)
             .with("transformation", transformation);
         drop(if arguments.is_empty() {
             event
@@ -341,19 +342,20 @@ impl Prefixes {
         text: &mut String,
     ) {
         let job = plan.job(id);
-        let (kind, description) = job.task.kind();
+        let (kind, description) = plan.exec.event_type(job);
         let profiles = &plan.exec.setups[job.setup].profiles;
         let retries = profiles.get(Namespace::Dagman, "retry").map_or("1", str::trim);
         let (clustered, tasks) = match job.task {
             Task::Cluster(n, _) => ("1", plan.exec.clusters[n].members.len() as u64),
-            Task::Compute(_) => ("0", 1),
+            Task::Compute(_) if !plan.exec.is_nested(job) => ("0", 1),
             _ => ("0", 0),
         };
         scratch.clear();
         for part in [plan.layout.of(id), "/", &job.name, ".sub"] {
             scratch.push_str(part);
         }
-        self.job
+        let event = self
+            .job
             .begin(text)
             .with("job.id", &job.name)
             .with("submit_file", scratch)
@@ -361,8 +363,11 @@ impl Prefixes {
             .with("type_desc", description)
             .with("clustered", clustered)
             .with("max_retries", retries)
-            .with("executable", &command.program)
-            .with("argv", &command.arguments)
-            .with_number("task_count", tasks);
+            .with("executable", &command.program);
+        let event = match super::nested::is_ready(plan, id) {
+            true => event,
+            false => event.with("argv", &command.arguments),
+        };
+        event.with_number("task_count", tasks);
     }
 }

@@ -170,6 +170,15 @@ impl Prints {
             command.argument_file.as_deref().unwrap_or_default(),
             plan.secrets.script(job.setup).unwrap_or_default(),
         ];
+        // The planner of a nested sub-workflow gets the identifier of this plan, which is always another one.
+        let without_root;
+        let arguments = match plan.exec.is_nested(job) {
+            true => {
+                without_root = arguments.replace(&plan.nesting.root, "");
+                without_root.as_str()
+            }
+            false => arguments,
+        };
         let arguments = arguments.split(self.time_option.as_str());
         let lists = scratch.text.split(self.time_option.as_str());
         let definition = hash(parts.into_iter().chain(arguments).chain(lists).map(str::as_bytes));

@@ -13,6 +13,7 @@ pub(crate) mod limits;
 pub(crate) mod lists;
 pub(crate) mod lite;
 mod messages;
+pub(crate) mod nested;
 pub(crate) mod records;
 pub(crate) mod secrets;
 pub(crate) mod shell;
@@ -59,6 +60,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) orders: std::sync::OnceLock<lists::WorkLists>,
     /// Where the checksums of files are found, for jobs with directories of their own.
     pub(crate) checksums: lite::Checksums,
+    /// What nested sub-workflows take over from this plan.
+    pub(crate) nesting: nested::Nesting,
     /// Jobs in topological order.
     pub(crate) order: Vec<JobId>,
     /// What only the owner of the plan may read.

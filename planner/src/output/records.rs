@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::error::PlanError;
 use crate::exec::Counts;
 use crate::exec::{Exec, ExecJob, Place, Task};
-use crate::model::{Hook, Link, Workflow};
+use crate::model::{Hook, JobKind, Link, Workflow};
 use crate::properties::Properties;
 use crate::refine::settings::Generator;
 use crate::refine::sites::Access;
@@ -21,13 +21,15 @@ use super::in_order::in_order;
 use super::lists::{catalog_value, catalog_word};
 use super::{PROPERTIES, Plan};
 
-/// Version of Pegasus with which plans are compatible.
-pub const COMPATIBLE_VERSION: &str = "5.1.3";
+pub use crate::model::COMPATIBLE_VERSION;
 
 /// Counts the jobs.
-pub(crate) fn count(exec: &Exec, tasks: usize) -> Counts {
+pub(crate) fn count(exec: &Exec, workflow: &Workflow) -> Counts {
+    let of_kind = |kind| workflow.jobs.iter().filter(|job| job.kind == kind).count();
     let mut counts = Counts {
-        tasks,
+        tasks: workflow.jobs.len(),
+        nested_tasks: of_kind(JobKind::SubWorkflow),
+        nested_dag_tasks: of_kind(JobKind::SubDag),
         deleted: exec.deleted,
         total: exec.jobs.len(),
         edges: exec.edges.len(),
@@ -35,7 +37,11 @@ pub(crate) fn count(exec: &Exec, tasks: usize) -> Counts {
     };
     for job in &exec.jobs {
         let kind = match job.task {
-            Task::Compute(_) => &mut counts.compute,
+            Task::Compute(_) => match exec.setups[job.setup].kind {
+                JobKind::Compute => &mut counts.compute,
+                JobKind::SubWorkflow => &mut counts.nested,
+                JobKind::SubDag => &mut counts.nested_dags,
+            },
             Task::Cluster(..) => &mut counts.clustered,
             Task::StageIn(_) => &mut counts.stage_in,
             Task::StageOut(_) => &mut counts.stage_out,
@@ -74,7 +80,7 @@ pub(crate) fn braindump(plan: &Plan<'_>, request: &Request) -> Vec<(String, Opti
         ("user", text(&environment.user)),
         ("grid_dn", None),
         ("submit_hostname", text(&environment.host)),
-        ("root_wf_uuid", text(plan.uuid)),
+        ("root_wf_uuid", text(&plan.nesting.root)),
         ("wf_uuid", text(plan.uuid)),
         ("dax", Some(request.workflow.display().to_string())),
         ("dax_label", text(&workflow.label)),
@@ -138,15 +144,15 @@ pub(crate) fn metrics(
         "end_time": start,
         "duration": 0,
         "exitcode": 0,
-        "root_wf_uuid": plan.uuid,
+        "root_wf_uuid": plan.nesting.root,
         "wf_uuid": plan.uuid,
         "data_config": plan.settings.data.name(),
         "planner_args": format!("{} ", request.arguments),
         "uses_pmc": plan.settings.generator == Generator::Pmc,
         "wf_metrics": {
-            "compute_tasks": counts.tasks,
-            "dax_tasks": 0,
-            "dag_tasks": 0,
+            "compute_tasks": counts.tasks - counts.nested_tasks - counts.nested_dag_tasks,
+            "dax_tasks": counts.nested_tasks,
+            "dag_tasks": counts.nested_dag_tasks,
             "total_tasks": counts.tasks,
             "deleted_tasks": counts.deleted,
             "dax_input_files": inputs,
@@ -161,8 +167,8 @@ pub(crate) fn metrics(
             "reg_jobs": counts.register,
             "cleanup_jobs": counts.cleanup,
             "create_dir_jobs": counts.create_dir,
-            "dax_jobs": 0,
-            "dag_jobs": 0,
+            "dax_jobs": counts.nested,
+            "dag_jobs": counts.nested_dags,
             "chmod_jobs": counts.chmod,
             "total_jobs": counts.total,
         },
@@ -275,7 +281,14 @@ pub(crate) fn notify(plan: &Plan<'_>) -> String {
                     of_job(&plan.exec.members[member], &head);
                 }
             }
-            _ => of_job(job, &|| format!("JOB {}", job.name)),
+            _ => {
+                let word = match plan.exec.setups[job.setup].kind {
+                    JobKind::Compute => "JOB",
+                    JobKind::SubWorkflow => "DAXJOB",
+                    JobKind::SubDag => "DAGJOB",
+                };
+                of_job(job, &|| format!("{word} {}", job.name));
+            }
         }
     }
     text

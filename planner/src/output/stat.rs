@@ -54,6 +54,7 @@ impl Files<'_> {
 
 fn before<'p>(plan: &Plan<'p>, id: JobId) -> Files<'p> {
     match plan.job(id).task {
+        Task::Compute(_) if plan.exec.is_nested(plan.job(id)) => Files::None,
         Task::Compute(n) => Files::Used(&plan.workflow.jobs[n].uses, Link::reads),
         Task::CleanUp(n) => Files::Removed(&plan.exec.removals[n]),
         _ => Files::None,
@@ -62,6 +63,8 @@ fn before<'p>(plan: &Plan<'p>, id: JobId) -> Files<'p> {
 
 fn after<'p>(plan: &Plan<'p>, id: JobId) -> Files<'p> {
     match plan.job(id).task {
+        // What runs under kickstart is the planner.
+        Task::Compute(_) if plan.exec.is_nested(plan.job(id)) => Files::None,
         Task::Compute(n) => Files::Used(&plan.workflow.jobs[n].uses, Link::writes),
         Task::StageIn(n) | Task::InterSite(n) => Files::Moved(&plan.exec.transfers[n].files),
         _ => Files::None,
@@ -81,6 +84,9 @@ fn check(plan: &Plan<'_>, id: JobId) -> Check {
     let Task::Compute(n) = plan.job(id).task else {
         return Check::None;
     };
+    if plan.exec.is_nested(plan.job(id)) {
+        return Check::None;
+    }
     let mut outputs = plan.workflow.jobs[n].uses.iter().filter(|u| u.link.writes());
     if !plan.settings.check_outputs || outputs.clone().all(FileUse::may_be_missing) {
         Check::None
@@ -94,7 +100,9 @@ fn check(plan: &Plan<'_>, id: JobId) -> Check {
 /// Returns the names of the outputs that a job must write.
 pub(crate) fn required_outputs<'p>(plan: &Plan<'p>, id: JobId) -> Vec<&'p str> {
     let uses: &[FileUse] = match plan.job(id).task {
-        Task::Compute(n) if plan.settings.check_outputs => &plan.workflow.jobs[n].uses,
+        Task::Compute(n) if plan.settings.check_outputs && !plan.exec.is_nested(plan.job(id)) => {
+            &plan.workflow.jobs[n].uses
+        }
         _ => &[],
     };
     uses.iter()

@@ -27,6 +27,8 @@ pub(crate) struct SubmitDir {
     _lock: Option<Flock<fs::File>>,
     /// The same for the final directory, if its name is reserved.
     _reserved: Option<Flock<fs::File>>,
+    /// Link to the directory, made when it is published.
+    link: Option<PathBuf>,
     /// The content is a new plan for a directory that has one; [`replacement`] moves it to its place.
     replaces: bool,
 }
@@ -35,6 +37,9 @@ pub(crate) struct SubmitDir {
 const STAGING: &str = ".plan-";
 /// Age from which a temporary directory without a lock is abandoned.
 const MIN_AGE: Duration = Duration::from_secs(60);
+
+/// Largest number of a plan of a sub-workflow.
+const MAX_PLAN: u32 = 999;
 
 /// Largest run number with four digits.
 const MAX_RUN: u32 = 9999;
@@ -93,6 +98,41 @@ impl SubmitDir {
         Self::stage(path.to_owned(), created, None)
     }
 
+    /// Uses the first free one of the directories `LINK.000`, `LINK.001` and so on, to which `LINK` will be
+    /// a link: the plan of a sub-workflow, and the next one if its inputs change.
+    ///
+    /// # Errors
+    /// A directory that cannot be created, or `LINK` is another file.
+    pub(crate) fn numbered(link: &Path) -> Result<Self, PlanError> {
+        let is_other = |path: &Path| path.symlink_metadata().is_ok_and(|data| !data.is_symlink());
+        if is_other(link) {
+            return Err(Cause::Directory.error(format!(
+                "{} is not a link to the plan of a sub-workflow: move it away",
+                link.display()
+            )));
+        }
+        let parent = link.parent().unwrap_or(Path::new("/"));
+        let created = make_dirs(parent)?;
+        let name = link.file_name().unwrap_or_default().to_string_lossy();
+        let paths = (0..=MAX_PLAN).map(|number| parent.join(format!("{name}.{number:03}")));
+        let mut free = paths.filter(|path| path.symlink_metadata().is_err());
+        match free.next() {
+            Some(path) => {
+                let mut this = Self::stage(path, created, None)?;
+                this.link = Some(link.to_owned());
+                Ok(this)
+            }
+            None => {
+                remove_all(&created);
+                Err(Cause::Directory.error(format!(
+                    "there are {} plans of {} already: remove the old ones",
+                    MAX_PLAN + 1,
+                    link.display()
+                )))
+            }
+        }
+    }
+
     /// Prepares a new plan for a submit directory. [`replacement::commit`] makes it count.
     ///
     /// # Errors
@@ -113,6 +153,7 @@ impl SubmitDir {
             // The run lock keeps others away.
             _lock: None,
             _reserved: None,
+            link: None,
             replaces: true,
         })
     }
@@ -136,6 +177,7 @@ impl SubmitDir {
                 staging: directory.keep(),
                 created,
                 published: false,
+                link: None,
                 replaces: false,
             }),
             Err(e) => {
@@ -201,8 +243,24 @@ impl SubmitDir {
             }
         }
         self.published = true;
+        if let Some(link) = &self.link {
+            move_link(link, &self.path)?;
+        }
         Ok(self.path.clone())
     }
+}
+
+/// Makes a link point to a directory beside it, at once.
+fn move_link(link: &Path, directory: &Path) -> Result<(), PlanError> {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(directory.file_name().unwrap_or_default());
+    let new = link.with_file_name(name);
+    let target = Path::new(directory.file_name().unwrap_or_default());
+    // From a planner that was killed.
+    let _ = fs::remove_file(&new);
+    std::os::unix::fs::symlink(target, &new)
+        .and_then(|()| fs::rename(&new, link))
+        .map_err(|e| PlanError::io("make the link", link, e))
 }
 
 impl Drop for SubmitDir {
@@ -375,6 +433,26 @@ mod tests {
             ["run0003", "run0004"].map(|name| dir(name).exists()),
             [false, alive.is_some()]
         );
+        Ok(())
+    }
+
+    #[test]
+    fn plans_of_a_sub_workflow_are_numbered_behind_a_link() -> Result<(), Box<dyn std::error::Error>> {
+        let base = tempfile::tempdir()?;
+        let link = base.path().join("00/in_p1");
+        for number in 0..2 {
+            let dir = SubmitDir::numbered(&link)?;
+            fs::write(dir.staging().join("x"), number.to_string())?;
+            assert_eq!(dir.path(), base.path().join(format!("00/in_p1.00{number}")));
+            dir.publish()?;
+            assert_eq!(fs::read_to_string(link.join("x"))?, number.to_string());
+        }
+        // A plan that fails leaves nothing.
+        drop(SubmitDir::numbered(&link)?);
+        assert_eq!(fs::read_link(&link)?, Path::new("in_p1.001"));
+        assert_eq!(fs::read_dir(base.path().join("00"))?.count(), 3);
+        fs::create_dir(base.path().join("other"))?;
+        assert!(SubmitDir::numbered(&base.path().join("other")).is_err());
         Ok(())
     }
 

@@ -10,6 +10,7 @@ use crate::error::{Cause, PlanError};
 use crate::exec::{Exec, JobId};
 use crate::graph::{Graph, by_depth};
 use crate::output::layout::Layout;
+use crate::output::nested::Nesting;
 use crate::output::secrets::Secrets;
 use crate::output::submit_dir::SubmitDir;
 use crate::output::{self, Plan, records};
@@ -33,7 +34,14 @@ const FREED_APART: usize = 100_000;
 /// # Errors
 /// Everything that prevents a plan. The submit directory is removed then.
 pub fn plan(request: &Request) -> Result<Planned, PlanError> {
-    let inputs = Inputs::read(request)?;
+    plan_of(request, Inputs::read(request)?)
+}
+
+/// Plans a workflow whose inputs are read.
+///
+/// # Errors
+/// As [`plan`].
+pub(super) fn plan_of(request: &Request, inputs: Inputs) -> Result<Planned, PlanError> {
     let directory = directories::reserve(request, &inputs)?;
     build(request, inputs, directory.path(), &mut |_| {})?.write(directory)
 }
@@ -171,7 +179,7 @@ fn build_plan<'r>(
 
 impl BuiltPlan<'_> {
     fn counts(&self) -> Counts {
-        records::count(&self.exec, self.inputs.workflow.jobs.len())
+        records::count(&self.exec, &self.inputs.workflow)
     }
 
     /// The plan as the writers of files see it.
@@ -200,10 +208,32 @@ impl BuiltPlan<'_> {
                 || self.exec.jobs.len() <= output::MAX_SMALL_PLAN,
             orders: std::sync::OnceLock::new(),
             checksums: output::lite::Checksums::new(workflow, &self.exec, &self.sites, settings),
+            nesting: self.nesting(),
             order: self.order.clone(),
             secrets: Secrets::new(&self.exec, &self.sites, names.map(String::as_str), path),
             submit: self.submit.clone(),
         }
+    }
+
+    /// What nested sub-workflows take over from the plan.
+    fn nesting(&self) -> Nesting {
+        let Inputs {
+            properties, replicas, ..
+        } = &self.inputs;
+        let root = properties.get("pegasus.workflow.root.uuid").map(str::trim);
+        let root = root.filter(|uuid| self.request.deferred && !uuid.is_empty());
+        let own = &self.request.environment.uuid;
+        Nesting::new(
+            self.request,
+            &self.exec,
+            &self.submit,
+            root.map_or_else(|| own.clone(), str::to_owned),
+            (
+                replicas.embedded.is_some(),
+                self.inputs.settings.cleanup_deferred,
+                self.inputs.for_nested(self.request),
+            ),
+        )
     }
 
     /// Writes the plan into its submit directory and publishes that.

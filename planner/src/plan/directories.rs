@@ -39,9 +39,18 @@ impl Location {
     }
 }
 
+/// Returns the link to the plan of a sub-workflow.
+pub(super) fn link(request: &Request, inputs: &Inputs) -> Option<PathBuf> {
+    match Location::new(request, inputs) {
+        Location::Named(path) if request.deferred => Some(path),
+        _ => None,
+    }
+}
+
 /// Reserves the submit directory.
 pub(super) fn reserve(request: &Request, inputs: &Inputs) -> Result<SubmitDir, PlanError> {
     match Location::new(request, inputs) {
+        Location::Named(path) if request.deferred => SubmitDir::numbered(&path),
         Location::Named(path) => SubmitDir::named(&path),
         Location::NextRun(parent) => SubmitDir::next_run(&parent),
     }

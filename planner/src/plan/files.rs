@@ -139,6 +139,7 @@ pub(super) fn write(
     )?;
     events.finish()?;
     records::write_cache(plan, &dir.join(format!("{base}.cache")))?;
+    output::nested::write_files(plan, dir)?;
     put(&dir.join(format!("{base}.notify")), &records::notify(plan))?;
     let metrics = records::metrics(plan, request, &inputs.properties, counts);
     put(&dir.join(format!("{base}.metrics")), &metrics)?;
@@ -176,11 +177,15 @@ fn facts(plan: &Plan<'_>, request: &Request, inputs: &Inputs, resources: &batch:
             .collect(),
         chosen,
         reused: plan.exec.deleted,
+        made_of: match request.deferred {
+            true => super::deferred::made_of(request, inputs),
+            false => String::new(),
+        },
     }
 }
 
 /// Returns the files from which the plan is made, whether they exist or not.
-fn read_files(request: &Request, inputs: &Inputs) -> Vec<PathBuf> {
+pub(super) fn read_files(request: &Request, inputs: &Inputs) -> Vec<PathBuf> {
     let properties = property_sources(request);
     let files = [
         properties.system_file,

@@ -18,7 +18,7 @@ use crate::properties::{Properties, PropertySources};
 use crate::refine::programs::Programs;
 use crate::refine::replicas::Replicas;
 use crate::refine::settings::Settings;
-use crate::refine::sites::{Sites, made_local};
+use crate::refine::sites::{LOCAL_DIRECTORY, Sites, local_directory, made_local};
 use crate::refine::storage::StorageMapper;
 use crate::refine::{further_problems, subworkflow};
 
@@ -118,7 +118,7 @@ fn read(request: &Request, properties: Properties, settings: Settings) -> Result
     let all_sites = &mut sites.catalog.sites;
     all_sites
         .entry("local".into())
-        .or_insert_with(|| made_local(request));
+        .or_insert_with(|| made_local(&local_directory(request, &properties)));
     if let Err(e) = sites.catalog.apply_properties(&properties) {
         keep(e);
     }
@@ -156,6 +156,7 @@ fn read(request: &Request, properties: Properties, settings: Settings) -> Result
     let around = subworkflow::OuterWorkflow {
         request,
         properties: &properties,
+        mode: settings.subworkflows,
         options: &options,
         variables: &variables,
         directory_variable: WORKFLOW_DIR,
@@ -165,7 +166,7 @@ fn read(request: &Request, properties: Properties, settings: Settings) -> Result
         transformations: &mut transformations.catalog,
         replicas: &mut replicas,
     };
-    let of_parts = subworkflow::inline(&mut workflow, &around, catalogs)?;
+    let of_parts = subworkflow::settle(&mut workflow, &around, catalogs)?;
     let this_machine = this_machine::name_this_machine(
         request,
         &workflow,
@@ -200,6 +201,25 @@ fn read(request: &Request, properties: Properties, settings: Settings) -> Result
         missing,
         warnings,
     })
+}
+
+impl Inputs {
+    /// Returns properties for nested sub-workflows: what this plan has found by its working directory,
+    /// which is not theirs.
+    pub(super) fn for_nested(&self, request: &Request) -> Vec<String> {
+        const REPLICAS: &str = "pegasus.catalog.replica.file";
+        let mut defines = Vec::new();
+        if self.properties.get(REPLICAS).is_none()
+            && let [file] = &*self.replica_files
+        {
+            defines.push(format!("{REPLICAS}={}", file.display()));
+        }
+        if !self.describes_local {
+            let base = local_directory(request, &self.properties);
+            defines.push(format!("{LOCAL_DIRECTORY}={}", base.display()));
+        }
+        defines
+    }
 }
 
 /// Leaves out further warnings about one key.

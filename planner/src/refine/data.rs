@@ -27,7 +27,7 @@ pub(crate) fn settle(exec: &Exec, sites: &Sites) -> Result<(), PlanError> {
     let mut first: Vec<[Option<usize>; 2]> = vec![[None; 2]; sites.len()];
     for (n, job) in exec.jobs.iter().enumerate() {
         let is_lite = exec.setups[job.setup].mode.is_lite();
-        if matches!(job.task, Task::Compute(_)) {
+        if matches!(job.task, Task::Compute(_)) && !exec.is_nested(job) {
             first[job.staging.index()][usize::from(is_lite)].get_or_insert(n);
         }
     }

@@ -161,6 +161,12 @@ pub(super) fn remove_directories(refinement: &mut Refinement<'_, '_>) -> Result<
             let below = graph.children(job).iter().any(|&c| waited_below[c]);
             waited_below[job] = below;
             let task = exec.jobs[job].task;
+            if exec.is_nested(&exec.jobs[job]) {
+                // Its jobs work below this directory, on any site.
+                exec.edges.push((job, remove));
+                waited_below[job] = true;
+                continue;
+            }
             if exec.jobs[job].staging != site && !takes_from(exec, job, site) {
                 continue;
             }

@@ -14,6 +14,8 @@ use crate::model::{
 use crate::profiles::{Namespace, Profiles};
 use crate::task_request;
 
+mod names;
+
 use super::Refinement;
 use super::data;
 use super::programs::{Programs, auxiliary_name, default_program};
@@ -24,6 +26,7 @@ use super::sites::selection::{self, Placed, fixed_site, named_program};
 use super::sites::{Sites, WorkSite};
 use crate::exec::{EntryId, Exec, ExecJob, JobId, Setup, SetupId, SiteId, Task};
 use crate::ids::Id as _;
+pub(crate) use names::{job_name, staged_name};
 
 /// Default resources of a compute job: MB of memory, cores, MB of disk.
 const DEFAULTS: &[(&str, &str)] = &[("memory", "2048"), ("cores", "1"), ("diskspace", "5120")];
@@ -92,6 +95,8 @@ pub(crate) struct Mapper<'a> {
 enum Program {
     Entry(EntryId),
     Pinned(String),
+    /// The planner, or nothing at all for a DAG that is there.
+    Nested,
 }
 
 impl<'a> Mapper<'a> {
@@ -125,7 +130,6 @@ impl<'a> Mapper<'a> {
         exec: &mut Exec,
         notes: &mut Vec<String>,
     ) -> Result<Mapped, PlanError> {
-        refuse_sub_workflows(workflow)?;
         let chosen = self.choose_sites(workflow, reduced, notes)?;
         let mut numbers = vec![None; workflow.jobs.len()];
         let mut staged = StagedPrograms::default();
@@ -143,6 +147,8 @@ impl<'a> Mapper<'a> {
                 }
             };
             let staging = match self.sites.staging_of(site, exec.setups[setup].mode) {
+                // The planner reads files in the work directory.
+                Ok(staging) if workflow.jobs[n].nested.is_some() && !self.sites.is_visible(staging) => site,
                 Ok(staging) => staging,
                 Err(problem) => {
                     problems.push(problem);
@@ -192,6 +198,7 @@ impl<'a> Mapper<'a> {
             let choice = match placed.sites.get(n).copied().flatten() {
                 Some((site, Some(entry))) => Some(Ok((site, Program::Entry(entry)))),
                 Some((site, None)) => Some(self.named_program(job, site)),
+                None if reduced.kept[n] && job.nested.is_some() => Some(self.local_for_nested(job)),
                 None if reduced.kept[n] && fixed_site(job).is_some() => Some(self.pinned(job)),
                 None => None,
             };
@@ -210,6 +217,29 @@ impl<'a> Mapper<'a> {
             let mut seen = FxHashSet::default();
             problems.retain(|problem| seen.insert(problem.clone()));
             Err(PlanError::Refinement(problems))
+        }
+    }
+
+    /// Returns the program that plans a nested sub-workflow, or the one that runs a DAG.
+    fn program_of_nested(&self, job: &Job) -> String {
+        let is_ready = job.nested.as_ref().is_some_and(|nested| nested.is_ready);
+        let program = if is_ready {
+            "pegasus-mpi-cluster"
+        } else {
+            "pmc-plan"
+        };
+        format!("{}/{program}", self.own_tools)
+    }
+
+    /// Returns the site of a nested sub-workflow.
+    fn local_for_nested(&self, job: &Job) -> Result<(SiteId, Program), Problem> {
+        let local = self.sites.local();
+        match self.sites.get(local).scratch {
+            Some(_) => Ok((local, Program::Nested)),
+            None => Err(Cause::Site.problem(format!(
+                "the sub-workflow {} is planned on the site local, which has no directory of type sharedScratch",
+                job.id
+            ))),
         }
     }
 
@@ -270,7 +300,7 @@ impl<'a> Mapper<'a> {
         let declared = self.declared_programs(&mut workflow.jobs[n].uses, &workflow.files);
         let container = match program {
             Program::Entry(number) => self.container(workflow, n, *number, exec)?,
-            Program::Pinned(_) => None,
+            Program::Pinned(_) | Program::Nested => None,
         };
         let own = &workflow.jobs[n].profiles;
         if let Program::Entry(number) = program
@@ -283,6 +313,7 @@ impl<'a> Mapper<'a> {
         let (entry, mut executable) = match program {
             Program::Entry(number) => (Some(*number), self.programs.entry(*number).pfn.clone()),
             Program::Pinned(path) => (None, path.clone()),
+            Program::Nested => (None, self.program_of_nested(&workflow.jobs[n])),
         };
         let mut staged_file = None;
         if let Some(number) = entry
@@ -336,6 +367,7 @@ impl<'a> Mapper<'a> {
             profiles,
             staged: staged_file.is_some(),
             mode,
+            kind: workflow.jobs[n].kind,
             container,
             entry,
         });
@@ -515,6 +547,7 @@ impl<'a> Mapper<'a> {
             profiles,
             staged: false,
             mode: DataMode::Shared,
+            kind: JobKind::Compute,
             container: None,
             entry: None,
         });
@@ -537,80 +570,5 @@ fn staged_use(file: FileId, kind: FileKind, bypass: bool) -> FileUse {
         for_planning: false,
         size: None,
         metadata: Default::default(),
-    }
-}
-
-/// Returns the name of a staged program in the work directory.
-pub(crate) fn staged_name(name: &TransformationName, delimiter: &str) -> String {
-    let mut text = String::new();
-    if let Some(namespace) = &name.namespace {
-        text.push_str(namespace);
-        text.push_str(delimiter);
-    }
-    text.push_str(&name.name);
-    if let Some(version) = &name.version {
-        text.push_str(delimiter);
-        text.push_str(version);
-    }
-    text
-}
-
-/// Returns the name of a job, without characters that are unsafe in paths, the DAG or logs.
-pub(crate) fn job_name(prefix: &str, transformation: &str, id: &str) -> Box<str> {
-    let mut name = String::with_capacity(prefix.len() + transformation.len() + 1 + id.len());
-    let plain = |b: u8| b.is_ascii_alphanumeric() | (b == b'_') | (b == b'-');
-    for part in [prefix, transformation, "_", id] {
-        if part.bytes().fold(true, |all, b| all & plain(b)) {
-            name.push_str(part);
-            continue;
-        }
-        name.extend(part.chars().map(|c| match c {
-            '.' | '+' | '/' | '"' | '\'' | '\\' => '_',
-            c if c.is_whitespace() || c.is_control() => '_',
-            c => c,
-        }));
-    }
-    name.into()
-}
-
-fn refuse_sub_workflows(workflow: &Workflow) -> Result<(), PlanError> {
-    let mut names: Vec<&str> = workflow
-        .jobs
-        .iter()
-        .filter(|job| job.kind != JobKind::Compute)
-        .map(|job| job.id.as_str())
-        .collect();
-    if names.is_empty() {
-        return Ok(());
-    }
-    let count = names.len();
-    names.truncate(10);
-    Err(PlanError::Unsupported(format!(
-        "sub-workflows are not offered: {} of the jobs ({}{}) are workflows themselves; plan them on their own",
-        count,
-        names.join(", "),
-        if count > 10 { ", …" } else { "" }
-    )))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_safe() {
-        assert_eq!(&*job_name("p_", "a.b+c d", "ID1"), "p_a_b_c_d_ID1");
-        assert_eq!(&*job_name("", "bin/x", "1\n2"), "bin_x_1_2");
-    }
-
-    #[test]
-    fn staged_programs_are_named_after_the_whole_transformation() {
-        let name = TransformationName {
-            namespace: Some("lab".into()),
-            name: "pipe".into(),
-            version: Some("1.0".into()),
-        };
-        assert_eq!(staged_name(&name, "-"), "lab-pipe-1.0");
-        assert_eq!(staged_name(&auxiliary_name("script"), "-"), "script");
     }
 }

@@ -184,8 +184,8 @@ mod tests {
 
     #[test]
     fn no_node_is_searched_twice() {
-        // The path from the upper parent, 0 → 1 → last, is searched after a lattice, which has very many paths:
-        // 2 → layers of four nodes, each below all of the layer before → last.
+        // The path from the upper parent, 0 → 1 → last, is searched after a lattice, which has very many
+        // paths: 2 → layers of four nodes, each below all of the layer before → last.
         const LAYERS: u32 = 10;
         let node = |layer: u32, place: u32| 3 + layer * 4 + place;
         let last = node(LAYERS, 0);

@@ -173,8 +173,11 @@ pub(crate) fn missing(workflow: &Workflow, kept: &[bool], replicas: &Replicas, p
     for (job, _) in workflow.jobs.iter().zip(kept).filter(|(_, kept)| **kept) {
         for file_use in &job.uses {
             let is_needed = file_use.link.reads() && file_use.link != Link::Checkpoint && !file_use.optional;
+            let is_workflow =
+                job.file == Some(file_use.file) && job.nested.as_ref().is_some_and(|n| n.path.is_some());
             // The planner itself has added images.
-            if !is_needed || written[file_use.file] || file_use.kind == FileKind::Image {
+            let is_image = file_use.kind == FileKind::Image;
+            if !is_needed || is_workflow || is_image || written[file_use.file] {
                 continue;
             }
             let place = known.entry(file_use.file).or_insert_with(|| {

@@ -26,6 +26,14 @@ impl Reduced {
     fn deleted(&self) -> usize {
         self.kept.iter().filter(|kept| !**kept).count()
     }
+
+    /// Returns what the user should know.
+    fn note(&self) -> Option<String> {
+        let (deleted, jobs) = (self.deleted(), self.kept.len());
+        (deleted > 0).then(|| {
+            format!("{deleted} of {jobs} jobs need not run, since their outputs exist (--force runs them)")
+        })
+    }
 }
 
 /// Maximum bridges over one deleted job, parents times children. Bridges only keep an order, since the files
@@ -41,14 +49,8 @@ pub(super) fn remove_finished_jobs(refinement: &mut Refinement<'_, '_>) -> Resul
     let edges = workflow.edges.clone();
     let scope = refinement.mapper.settings.reuse;
     let reduced = reduce(workflow, graph, &order, edges, refinement.replicas, scope);
-    let deleted = reduced.deleted();
-    if deleted > 0 {
-        refinement.notes.push(format!(
-            "{deleted} of {} jobs need not run, since their outputs exist (--force runs them)",
-            workflow.jobs.len()
-        ));
-    }
-    refinement.exec.deleted = deleted;
+    refinement.notes.extend(reduced.note());
+    refinement.exec.deleted = reduced.deleted();
     refinement.reduced = reduced;
     Ok(())
 }
@@ -247,6 +249,10 @@ mod tests {
             .filter_map(|(job, kept)| kept.then_some(job.id.as_str()))
             .collect();
         assert_eq!(kept.len() + reduced.deleted(), workflow.jobs.len());
+        let start = format!("{} of {} jobs ", reduced.deleted(), workflow.jobs.len());
+        let note = reduced.note();
+        assert_eq!(note.is_some(), reduced.deleted() > 0);
+        assert!(note.is_none_or(|note| note.starts_with(&start)));
         let id = |job: JobIndex| workflow.jobs[job].id.as_str();
         let edges: Vec<String> = reduced
             .edges

@@ -1,5 +1,7 @@
 //! Typed settings of the refinement, read from the properties.
 
+mod subworkflows;
+
 use crate::data::{DataMode, StagingMapper};
 use crate::error::{InputError, InputErrors, PlanError};
 use crate::profiles::{Namespace, Profiles};
@@ -11,6 +13,7 @@ use super::cluster::settings::ClusterSettings;
 use super::select::ranking::{self, ReplicaSelector};
 use super::sites::{self, selection::SiteSelector};
 use super::storage::{self, StorageMapper};
+pub(crate) use subworkflows::Subworkflows;
 
 /// Where files that belong to a job lie in the submit directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -194,6 +197,10 @@ const CLEANUP_STRATEGIES: &[(&str, CleanupStrategy)] = &[
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) generator: Generator,
+    /// What becomes of sub-workflows.
+    pub(crate) subworkflows: Subworkflows,
+    /// Sub-workflows that are planned when their turn comes clean up after themselves.
+    pub(crate) cleanup_deferred: bool,
     /// How jobs get their files, unless a profile says otherwise.
     pub(crate) data: DataMode,
     /// All inputs of jobs with directories of their own bypass the staging site.
@@ -324,7 +331,8 @@ impl Settings {
         let is_development = matches!(mode, Mode::Debug | Mode::Development);
         let submit_mapper = choices.submit_mapper()?;
         let staging_mapper = choices.staging_mapper(data)?;
-        let storage_mapper = storage::mapper(properties, choices.problems);
+        let storage_mapper = storage::mapper(properties, request, choices.problems);
+        let (subworkflows, cleanup_deferred) = choices.subworkflows(generator);
         let create_dir = choices.create_dir();
         let refiner = choices.one_of("pegasus.transfer.refiner", Refiner::BalancedCluster, REFINERS);
         let replica_selector = ranking::selector(properties, choices.problems);
@@ -340,6 +348,8 @@ impl Settings {
         let lists_apart = is_set("pegasus.gridstart.generate.lof", false)?;
         Ok(Settings {
             generator,
+            subworkflows,
+            cleanup_deferred,
             data,
             bypass: is_set("pegasus.transfer.bypass.input.staging", false)?,
             transfers_on_host: is_set("pegasus.transfer.container.onhost", true)?,
@@ -356,10 +366,7 @@ impl Settings {
             stage_in: Clusters::new(properties, "stagein")?,
             stage_out: Clusters::new(properties, "stageout")?,
             links: is_set("pegasus.transfer.links", false)?,
-            staging_delimiter: properties
-                .get("pegasus.transfer.staging.delimiter")
-                .unwrap_or("-")
-                .to_owned(),
+            staging_delimiter: staging_delimiter(properties),
             no_chmod_sites: list(properties.get("pegasus.transfer.disable.chmod.sites")),
             remote_sites: RemoteSites::new(properties),
             integrity,
@@ -392,6 +399,11 @@ impl Settings {
             warnings: warnings(refiner, data),
         })
     }
+}
+
+fn staging_delimiter(properties: &Properties) -> String {
+    let delimiter = properties.get("pegasus.transfer.staging.delimiter");
+    delimiter.unwrap_or("-").to_owned()
 }
 
 /// Reads properties with a fixed set of values, and collects the problems.

@@ -10,11 +10,13 @@ pub(crate) mod settings;
 mod storage;
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use crate::catalog::site::{Directory, DirectoryKind, FileServer, Operation, Site, SiteCatalog, SysInfo};
 use crate::error::{Cause, PlanError, Problem};
 use crate::profiles::{Namespace, Profiles, parse_bool};
+use crate::properties::Properties;
 use crate::request::Request;
 
 use super::settings::Settings;
@@ -175,6 +177,11 @@ impl Sites {
         };
         Ok(self.directory_of(staging))
     }
+    /// Returns whether programs on this machine see the work directory of a site.
+    pub(crate) fn is_visible(&self, id: SiteId) -> bool {
+        let scratch = self.get(id).scratch.as_ref();
+        scratch.is_some_and(|scratch| scratch.url.starts_with("file:") || scratch.url.starts_with('/'))
+    }
     /// Notes which sites are staging sites of jobs with directories of their own.
     pub(crate) fn serve_lite(&self, lite: Vec<bool>) {
         // A plan maps its jobs once.
@@ -223,7 +230,8 @@ impl Sites {
         dirs: &RunDirs,
     ) -> Result<Self, PlanError> {
         let mut all = catalog.sites.clone();
-        all.entry("local".into()).or_insert_with(|| made_local(request));
+        // Reading the catalogs has added the site `local`.
+        all.entry("local".into()).or_default();
         let mut this = Sites::default();
         for (name, site) in &all {
             if this.sites.len() >= MAX_SITES {
@@ -361,7 +369,7 @@ impl Sites {
     ) -> Vec<OutputSite> {
         let names = request.output_sites.iter();
         let mut names: Vec<String> = names.map(|name| self.catalog_name(name).to_owned()).collect();
-        if request.output_dir.is_some() && names.is_empty() {
+        if (request.output_dir.is_some() || request.output_map.is_some()) && names.is_empty() {
             names.push("local".into());
         }
         // `--output-dir` belongs to the one output site, else to local.
@@ -387,13 +395,25 @@ impl Sites {
     }
 }
 
-/// Returns the site `local` for catalogs without one: directories next to the base submit directory.
-pub(crate) fn made_local(request: &Request) -> Site {
+/// Property with the directory that [`local_directory`] returns.
+pub(crate) const LOCAL_DIRECTORY: &str = "pmc.local.directory";
+
+/// Returns the directory in which those of a site `local` are made that no catalog describes.
+pub(crate) fn local_directory(request: &Request, properties: &Properties) -> PathBuf {
+    let named = properties.get(LOCAL_DIRECTORY).map(str::trim);
+    if let Some(directory) = named.filter(|directory| !directory.is_empty()) {
+        return request.environment.working_dir.join(directory);
+    }
     let base = if request.dir_given {
         request.dir.parent().unwrap_or(&request.dir)
     } else {
         &request.environment.working_dir
     };
+    base.to_owned()
+}
+
+/// Returns the site `local` for catalogs without one.
+pub(crate) fn made_local(base: &Path) -> Site {
     let directory = |name: &str| {
         let path = base.join(name).display().to_string();
         Directory {

@@ -4,9 +4,9 @@ use crate::catalog::replica::{Replica, ReplicaCatalog, ReplicaEntry};
 use crate::model::{FileKind, FileUse, Files, Job, Link, TransferFlag, TransformationName, Workflow};
 use crate::profiles::Namespace;
 
-/// Reads a line for each job: `ID: INPUT... > OUTPUT...`. An output is delivered unless `-` precedes it; a file
-/// after `=` is read and written, one after `?` is an input that may be missing, one after `*` a checkpoint.
-/// `@` after the id enables the job for data reuse.
+/// Reads a line for each job: `ID: INPUT... > OUTPUT...`. An output is delivered unless `-` precedes it; a
+/// file after `=` is read and written, one after `?` is an input that may be missing, one after `*` a
+/// checkpoint. `@` after the id enables the job for data reuse.
 pub(super) fn workflow(text: &str) -> Workflow {
     let mut files = Files::default();
     let mut jobs = Vec::new();

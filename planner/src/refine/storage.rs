@@ -8,6 +8,7 @@ use crate::error::{Cause, Problem};
 use crate::error::{InputError, near_spelling};
 use crate::model::{FileId, TransferFlag, Workflow};
 use crate::properties::Properties;
+use crate::request::Request;
 
 use super::sites::Sites;
 use crate::exec::Place;
@@ -35,11 +36,18 @@ pub(crate) enum StorageMapper {
     Replica {
         /// `pegasus.dir.storage.mapper.replica.disable.exceptions`.
         lenient: bool,
+        /// The catalog is the map of the workflow around this one: it counts on every site, once, and what it
+        /// does not name goes to the output sites.
+        is_map: bool,
     },
 }
 
-/// Returns the mapper of the properties.
-pub(crate) fn mapper(properties: &Properties, problems: &mut Vec<InputError>) -> StorageMapper {
+/// Returns the mapper of the properties and of `--output-map`.
+pub(crate) fn mapper(
+    properties: &Properties,
+    request: &Request,
+    problems: &mut Vec<InputError>,
+) -> StorageMapper {
     let name = properties.get(KEY).unwrap_or_default().trim();
     match name.to_ascii_lowercase().as_str() {
         "" | "flat" => StorageMapper::Flat,
@@ -72,7 +80,10 @@ pub(crate) fn mapper(properties: &Properties, problems: &mut Vec<InputError>) ->
                 problems.extend(errors.problems().iter().cloned());
                 false
             });
-            StorageMapper::Replica { lenient }
+            StorageMapper::Replica {
+                lenient,
+                is_map: request.output_map.is_some(),
+            }
         }
         _ => {
             let known = format!("mappers are {}", NAMES.join(", "));
@@ -154,22 +165,30 @@ impl<'a> Storage<'a> {
                     url: put,
                 }])
             }
-            StorageMapper::Replica { .. } => {
+            StorageMapper::Replica { is_map, .. } => {
                 let found = self
                     .catalog
                     .lookup(lfn)
                     .map(|found| found.replicas)
                     .unwrap_or_default();
+                if *is_map && found.is_empty() && !storage.put.is_empty() {
+                    return None;
+                }
+                let is_here = |site: Option<&String>| match is_map {
+                    true => output == 0,
+                    false => site.is_none_or(|site| *site == storage.name),
+                };
+                let is_known = !found.is_empty();
                 let targets: Vec<Target> = found
                     .into_iter()
-                    .filter(|replica| replica.site.as_ref().is_none_or(|site| *site == storage.name))
+                    .filter(|replica| is_here(replica.site.as_ref()))
                     .map(|replica| Target {
                         put: place(&replica.pfn),
                         get: place(&replica.pfn),
                         url: replica.pfn,
                     })
                     .collect();
-                if targets.is_empty() {
+                if targets.is_empty() && !(*is_map && is_known) {
                     self.unknown.push((file, output));
                 }
                 Some(targets)
@@ -183,7 +202,7 @@ impl<'a> Storage<'a> {
         let Some((first, _)) = self.unknown.first() else {
             return (Vec::new(), None);
         };
-        if let StorageMapper::Replica { lenient: true } = self.mapper {
+        if let StorageMapper::Replica { lenient: true, .. } = self.mapper {
             let warning = format!(
                 "{} outputs stay in the work directory, since the catalog of {KEY} does not know them, for example {}",
                 self.unknown.len(),

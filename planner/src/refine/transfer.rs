@@ -9,7 +9,7 @@ mod uses;
 use rustc_hash::FxHashMap;
 
 use crate::error::PlanError;
-use crate::model::{FileId, FileKind, FileUse, JobIndex, Link, TransferFlag, Workflow};
+use crate::model::{FileId, FileKind, FileUse, JobIndex, Link, Nested, TransferFlag, Workflow};
 use crate::profiles::parse_bool;
 
 use super::Refinement;
@@ -220,6 +220,11 @@ impl Builder<'_, '_> {
         let first_edge = self.exec.edges.len();
         let mut dropped = Vec::new();
         for ordered in uses.inputs(n) {
+            if self.is_workflow_here(job, ordered.file) {
+                self.exec.in_place.insert((ordered.file, site));
+                continue;
+            }
+            self.pass_to_nested(n, job, site, graph, *ordered);
             if self.is_coming(n, job, site, graph, ordered.file) {
                 continue;
             }

@@ -213,6 +213,13 @@ impl<'a, 'm> Explainer<'a, 'm> {
             }
         };
         page.line("program", &program);
+        if let Some(container) = &setup.container {
+            let of = format!("{} ({})", container.name, container.kind.name());
+            page.line(
+                "container",
+                &format!("{of}, image {} on {}", container.image, container.image_site),
+            );
+        }
         for (name, keys, unit) in [
             ("memory", task_request::MEMORY, " MiB"),
             ("cores", task_request::CPUS, ""),
@@ -283,6 +290,12 @@ impl<'a, 'm> Explainer<'a, 'm> {
                 "from the {profile} of the transformation {} on {}",
                 entry.name, entry.site
             );
+        }
+        let container = entry.and_then(|e| mapper.programs.entry(e).container.as_deref());
+        if let Some(container) = container.and_then(|name| mapper.programs.container(name))
+            && has(&container.profiles)
+        {
+            return format!("from the {profile} of the container {}", container.name);
         }
         if has(&mapper.sites.get(site).profiles) {
             return format!("from the {profile} of the site {}", self.site(site));

@@ -68,10 +68,10 @@ complete -c pmc-plan -n "__fish_pmc_plan_needs_command" -l account -l project -d
 complete -c pmc-plan -n "__fish_pmc_plan_needs_command" -l launcher -d 'Batch scripts: mpiexec, mpirun, srun, another command, or none for a run on one node without MPI' -r
 complete -c pmc-plan -n "__fish_pmc_plan_needs_command" -l template-dir -d 'Batch scripts: directory with templates (pbs.j2, sbatch.j2, run.j2, …) that replace the built-in ones' -r -F
 complete -c pmc-plan -n "__fish_pmc_plan_needs_command" -s f -l force -d 'Runs every job, even if its outputs exist'
-complete -c pmc-plan -n "__fish_pmc_plan_needs_command" -l force-replan -d 'No effect: sub-workflows are part of the plan'
+complete -c pmc-plan -n "__fish_pmc_plan_needs_command" -l force-replan -d 'With --deferred: plans again even if there is a plan of the same inputs'
 complete -c pmc-plan -n "__fish_pmc_plan_needs_command" -s n -l nocleanup -d 'Same as --cleanup none'
 complete -c pmc-plan -n "__fish_pmc_plan_needs_command" -s S -l submit -d 'Submits the batch script to the scheduler: that of --batch, else the one found on PATH'
-complete -c pmc-plan -n "__fish_pmc_plan_needs_command" -s z -l deferred -d 'The workflow is a sub-workflow of one that Pegasus runs'
+complete -c pmc-plan -n "__fish_pmc_plan_needs_command" -s z -l deferred -d 'The workflow is a sub-workflow of one that runs. Its plan goes into DIR.NNN behind the link DIR; a plan of the same inputs is kept'
 complete -c pmc-plan -n "__fish_pmc_plan_needs_command" -l dry-run -d 'Plans without writing; prints jobs by kind, levels, files to stage, and the estimated time'
 complete -c pmc-plan -n "__fish_pmc_plan_needs_command" -s J -l json -d 'Prints the result as JSON'
 complete -c pmc-plan -n "__fish_pmc_plan_needs_command" -s v -l verbose -d 'Prints more; repeat for even more'

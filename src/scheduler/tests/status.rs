@@ -118,6 +118,24 @@ fn tasks_are_described() {
 }
 
 #[test]
+fn a_run_without_workers_waits_for_them() {
+    let mut run = Run {
+        master: Master::new(dag("TASK a x\n"), DoneSet::new(), Workers::Dynamic, ONE_ATTEMPT),
+        log: Log::default(),
+    };
+    let reason = |run: &Run| run.master.task_status(TaskId(0)).reason;
+    let expected = Some("the run waits for its workers: too few are there".to_owned());
+    assert_eq!(reason(&run), expected);
+    run.register(1, "h").unwrap();
+    assert_eq!(reason(&run), expected, "it has not begun");
+    run.start().unwrap();
+    run.schedule();
+    assert_eq!(reason(&run), None, "it runs");
+    event(&mut run, Event::Lost(Rank(1)));
+    assert_eq!(reason(&run), expected);
+}
+
+#[test]
 fn a_task_that_waits_for_gpus_says_so() {
     let run = dynamic("TASK a -c 3 -g 1 x\n", &[(1, "h")]);
     let (task, reason) = run.master.waiting().unwrap();

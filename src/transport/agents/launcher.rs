@@ -1,6 +1,6 @@
 //! Starts agents: on this machine, or by a launcher of the cluster.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead as _, BufReader, Read, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -210,75 +210,123 @@ struct Process {
 }
 
 /// The launchers and agents that were started. Dropping it kills those that are left.
-#[derive(Default)]
 pub struct Launcher {
-    processes: Vec<Process>,
+    launch: Launch,
+    program: PathBuf,
+    /// Path of the endpoint file.
+    path: PathBuf,
+    endpoint: Endpoint,
+    /// By number of the agent; 0 for one that starts all.
+    processes: BTreeMap<u32, Process>,
+    /// Numbers of agents that were not started, because they may be there.
+    skipped: BTreeSet<u32>,
     quiet: bool,
 }
 
 impl Launcher {
-    /// Starts agents; the first ones, `skip`, are there.
+    /// Starts agents, except for those with these numbers, which may be there. One launcher that starts all
+    /// does so in any case.
     ///
     /// # Errors
     /// A process does not start. Those that did are killed.
     pub(super) fn start(
         launch: &Launch,
         options: &LaunchOptions,
-        skip: usize,
+        skip: BTreeSet<u32>,
         path: &Path,
-        endpoint: &Endpoint,
+        endpoint: Endpoint,
     ) -> Result<Self, LaunchError> {
         let program = match &options.program {
             Some(program) => program.clone(),
             None => std::env::current_exe().map_err(LaunchError::OwnPath)?,
         };
         let path = std::path::absolute(path).map_err(LaunchError::OwnPath)?;
-        let agent = [program.as_os_str(), OsStr::new("--agent"), path.as_os_str()];
         let mut launcher = Self {
-            processes: Vec::new(),
+            launch: launch.clone(),
+            program,
+            path,
+            endpoint,
+            processes: BTreeMap::new(),
+            skipped: BTreeSet::new(),
             quiet: options.quiet,
         };
-        match launch {
-            Launch::Local { agents } => {
-                for number in skip..*agents as usize {
-                    let mut command = Command::new(&program);
-                    command.args(&agent[1..]).stdin(Stdio::null());
-                    command
-                        .stdout(Stdio::null())
-                        .env(NUMBER_VARIABLE, number.to_string());
-                    launcher.spawn(command, false)?;
-                }
+        let agents = match launch {
+            Launch::Local { agents } => *agents,
+            Launch::Ssh { hosts } | Launch::Each { hosts, .. } => {
+                u32::try_from(hosts.len()).unwrap_or(u32::MAX)
             }
-            Launch::Ssh { hosts } => {
-                for (number, host) in hosts.iter().enumerate() {
-                    let mut command = Command::new("ssh");
-                    // A host that is off must not hold back the message about it for minutes.
-                    command.args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=30", "--", host]);
-                    command.arg(remote(&agent, number)?);
-                    // The key of the run must not be on a command line, which others see.
-                    launcher.feed(command, &endpoint.to_value())?;
-                }
+            Launch::Once { .. } => 1,
+        };
+        let starts_all = matches!(launch, Launch::Once { .. });
+        for number in 0..agents {
+            if !starts_all && skip.contains(&number) {
+                launcher.skipped.insert(number);
+            } else {
+                launcher.start_one(number)?;
             }
-            Launch::Each { words, hosts } => {
-                for (number, host) in hosts.iter().enumerate() {
-                    let words: Vec<String> = words.iter().map(|word| word.replace("{host}", host)).collect();
-                    let mut command = custom(&words, &agent, endpoint);
-                    command.env(NUMBER_VARIABLE, number.to_string());
-                    launcher.spawn(command, true)?;
-                }
-            }
-            Launch::Once { words } => launcher.spawn(custom(words, &agent, endpoint), true)?,
         }
         Ok(launcher)
     }
 
+    /// Starts the agents that were not started at first: they are not there.
+    ///
+    /// # Errors
+    /// A process does not start.
+    pub(super) fn start_skipped(&mut self) -> Result<(), LaunchError> {
+        for number in std::mem::take(&mut self.skipped) {
+            self.start_one(number)?;
+        }
+        Ok(())
+    }
+
+    fn start_one(&mut self, number: u32) -> Result<(), LaunchError> {
+        let agent = [
+            self.program.as_os_str(),
+            OsStr::new("--agent"),
+            self.path.as_os_str(),
+        ];
+        let host = self
+            .launch
+            .hosts()
+            .get(number as usize)
+            .map_or("", String::as_str);
+        match &self.launch {
+            Launch::Local { .. } => {
+                let mut command = Command::new(&self.program);
+                command.args(&agent[1..]).stdin(Stdio::null());
+                command
+                    .stdout(Stdio::null())
+                    .env(NUMBER_VARIABLE, number.to_string());
+                self.spawn(number, command, false)
+            }
+            Launch::Ssh { .. } => {
+                let mut command = Command::new("ssh");
+                // A host that is off must not hold back the message about it for minutes.
+                command.args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=30", "--", host]);
+                command.arg(remote(&agent, number)?);
+                // The key of the run must not be on a command line, which others see.
+                self.feed(number, command, &self.endpoint.to_value())
+            }
+            Launch::Each { words, .. } => {
+                let words: Vec<String> = words.iter().map(|word| word.replace("{host}", host)).collect();
+                let mut command = custom(&words, &agent, &self.endpoint);
+                command.env(NUMBER_VARIABLE, number.to_string());
+                self.spawn(number, command, true)
+            }
+            Launch::Once { words } => {
+                let command = custom(words, &agent, &self.endpoint);
+                self.spawn(number, command, true)
+            }
+        }
+    }
+
     /// Starts a process and gives it a line.
-    fn feed(&mut self, mut command: Command, line: &str) -> Result<(), LaunchError> {
+    fn feed(&mut self, number: u32, mut command: Command, line: &str) -> Result<(), LaunchError> {
         command.stdin(Stdio::piped());
-        self.spawn(command, true)?;
+        self.spawn(number, command, true)?;
         let stdin = self
             .processes
-            .last_mut()
+            .get_mut(&number)
             .and_then(|process| process.child.stdin.take());
         if let Some(mut stdin) = stdin {
             // A launcher that has ended already is reported with its last words. The line fits into the pipe.
@@ -289,7 +337,7 @@ impl Launcher {
         Ok(())
     }
 
-    fn spawn(&mut self, mut command: Command, listen: bool) -> Result<(), LaunchError> {
+    fn spawn(&mut self, number: u32, mut command: Command, listen: bool) -> Result<(), LaunchError> {
         // Signals from the terminal are for the master.
         command.process_group(0);
         if listen {
@@ -303,33 +351,34 @@ impl Launcher {
         let stdout = child.stdout.take().map(|pipe| read(pipe, &lines, self.quiet));
         let stderr = child.stderr.take().map(|pipe| read(pipe, &lines, self.quiet));
         let readers = stdout.into_iter().chain(stderr).flatten().collect();
-        self.processes.push(Process {
+        let process = Process {
             child,
             lines,
             readers,
             ended_at: None,
-        });
+        };
+        self.processes.insert(number, process);
         Ok(())
     }
 
     /// True if all processes have ended.
     pub(super) fn all_have_exited(&mut self) -> bool {
-        self.processes.iter_mut().all(Process::has_exited)
+        self.processes.values_mut().all(Process::has_exited)
     }
 
     /// True if this process has ended.
     pub(super) fn has_exited(&mut self, number: usize) -> bool {
-        self.processes.get_mut(number).is_some_and(Process::has_exited)
+        let process = u32::try_from(number)
+            .ok()
+            .and_then(|number| self.processes.get_mut(&number));
+        process.is_some_and(Process::has_exited)
     }
 
     /// What the launcher of this agent said last, or all of them without a number.
     pub(super) fn last_words(&self, number: Option<usize>) -> String {
-        let processes = match number {
-            Some(number) => self.processes.get(number..=number).unwrap_or_default(),
-            None => &self.processes,
-        };
+        let is_meant = |process: &u32| number.is_none_or(|number| number == *process as usize);
         let mut words = Vec::new();
-        for process in processes {
+        for (_, process) in self.processes.iter().filter(|(number, _)| is_meant(number)) {
             let lines = process.lines.lock().unwrap_or_else(PoisonError::into_inner);
             words.extend(lines.iter().cloned());
         }
@@ -346,7 +395,7 @@ impl Launcher {
     }
 
     fn kill(&mut self) {
-        for mut process in self.processes.drain(..) {
+        for mut process in std::mem::take(&mut self.processes).into_values() {
             if !process.has_exited() {
                 let _ = process.child.kill();
                 let _ = process.child.wait();
@@ -423,8 +472,17 @@ fn custom(words: &[String], agent: &[&OsStr], endpoint: &Endpoint) -> Command {
     command
 }
 
+/// Quotes a word for a POSIX shell, if it needs that.
+pub(super) fn shell_word(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@%=".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
 /// Returns a line for the shell of another host. The shell reads the endpoint from its standard input.
-fn remote(agent: &[&OsStr], number: usize) -> Result<String, LaunchError> {
+fn remote(agent: &[&OsStr], number: u32) -> Result<String, LaunchError> {
     let mut line = format!("read -r {ENDPOINT_VARIABLE}; export {ENDPOINT_VARIABLE}; ");
     line += &format!("exec env {NUMBER_VARIABLE}={number}");
     for word in agent {
@@ -437,81 +495,4 @@ fn remote(agent: &[&OsStr], number: usize) -> Result<String, LaunchError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn hosts() -> Vec<String> {
-        vec!["n1".to_owned(), "n2".to_owned()]
-    }
-
-    #[test]
-    fn launchers_get_number_and_hosts() {
-        let once = |how, hosts: &[String]| match Launch::parse(how, 2, hosts).unwrap() {
-            Launch::Once { words } => words.join(" "),
-            other => panic!("{other:?}"),
-        };
-        assert!(once("srun", &[]).ends_with(" --ntasks-per-node=1 --nodes=2 --ntasks=2"));
-        assert!(once("srun", &hosts()).ends_with(" --ntasks=2 --nodelist=n1,n2"));
-        assert_eq!(once("mpiexec", &hosts()), "mpiexec -n 2 -host n1,n2");
-        assert_eq!(once("aprun -n {agents} -N 1", &[]), "aprun -n 2 -N 1");
-        let each = Launch::parse("rsh {host}", 2, &hosts()).unwrap();
-        assert_eq!(each.hosts(), hosts());
-        for how in ["ssh", "rsh {host}"] {
-            let error = Launch::parse(how, 2, &[]).unwrap_err();
-            assert_eq!(
-                error.to_string(),
-                format!("--launch {how} needs names of hosts: --agents HOST,HOST")
-            );
-        }
-    }
-
-    #[test]
-    fn hosts_are_named_once() {
-        assert_eq!(parse_hosts("n1, n2").unwrap(), hosts());
-        assert_eq!(parse_hosts("n1,n2,n1"), Err(HostsError::Twice("n1".to_owned())));
-        for wrong in ["", "n1,", "-oProxyCommand=x", "a b"] {
-            assert!(matches!(parse_hosts(wrong), Err(HostsError::Name(_))), "{wrong}");
-        }
-    }
-
-    /// The remote shell is the user's, which need not know the syntax of others.
-    #[test]
-    fn words_survive_two_shells() {
-        let echo = ["printf", "%s|", "it's", "a b", "$HOME"].map(OsStr::new);
-        let line = remote(&echo, 7).unwrap();
-        let mut child = Command::new("/bin/sh")
-            .args(["-c", &line])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        child.stdin.take().unwrap().write_all(b"secret\n").unwrap();
-        let output = child.wait_with_output().unwrap();
-        assert_eq!(String::from_utf8_lossy(&output.stdout), "it's|a b|$HOME|");
-    }
-
-    #[test]
-    fn last_words_are_kept() {
-        let launch = Launch::parse("/bin/sh -c exit", 1, &[]).unwrap();
-        let endpoint = Endpoint {
-            addresses: vec!["n1:1".to_owned()],
-            epoch: 1,
-            lease: Duration::from_secs(30),
-            key: pmc_link::RunKey::generate().unwrap(),
-        };
-        let mut launcher =
-            Launcher::start(&launch, &LaunchOptions::default(), 0, Path::new("x"), &endpoint).unwrap();
-        let mut command = Command::new("/bin/sh");
-        command.args(["-c", "echo one; echo two >&2; sleep 0.1; echo three; echo four"]);
-        launcher.spawn(command, true).unwrap();
-        launcher.processes.swap_remove(0).child.wait().unwrap();
-        let process = &mut launcher.processes[0];
-        process.child.wait().unwrap();
-        process
-            .readers
-            .drain(..)
-            .for_each(|reader| reader.join().unwrap());
-        assert!(launcher.last_words(Some(0)).ends_with(" | three | four"));
-        assert!(launcher.all_have_exited());
-    }
-}
+mod tests;

@@ -152,6 +152,23 @@ impl AgentOptions {
         }
     }
 
+    /// Returns how somebody else starts the agents.
+    fn invitation(&self, endpoint: &Path) -> String {
+        let endpoint = std::path::absolute(endpoint).unwrap_or_else(|_| endpoint.to_owned());
+        let program = std::env::current_exe();
+        let program = program.unwrap_or_else(|_| "pegasus-mpi-cluster".into());
+        let word = |path: &Path| launcher::shell_word(&path.to_string_lossy());
+        format!(
+            "Waiting for {}, as there is no --launch. To start one on a host: {} --agent {}",
+            match self.agents {
+                1 => "1 agent".to_owned(),
+                agents => format!("{agents} agents"),
+            },
+            word(&program),
+            word(&endpoint)
+        )
+    }
+
     /// Returns which agents have not come.
     fn missing(&self, running: &Running, exited: bool, waited: Duration) -> Missing {
         let table = running.reception.table();
@@ -380,14 +397,16 @@ impl MasterTransport for AgentMaster {
             next_look: None,
             reported: BTreeSet::new(),
         };
+        if self.options.launch.is_none() {
+            tracing::info!("{}", self.options.invitation(&running.endpoint));
+        }
         if let Some(launch) = &self.options.launch {
-            let skip = running.reception.awaited();
             running.launcher = Some(Launcher::start(
                 launch,
                 &self.options.launch_options,
-                skip,
+                running.reception.awaited_numbers(),
                 &running.endpoint,
-                &endpoint,
+                endpoint,
             )?);
         }
         self.running = Some(running);
@@ -433,6 +452,9 @@ impl MasterTransport for AgentMaster {
                 return Ok(Some(Instant::now() + CHECK_INTERVAL));
             }
             running.reception.forget_earlier();
+            if let Some(launcher) = &mut running.launcher {
+                launcher.start_skipped()?;
+            }
         }
         let joined = running.reception.table().joined();
         if joined >= self.options.agents as usize {

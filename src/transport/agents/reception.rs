@@ -1,5 +1,6 @@
 //! Receives agents and their messages, in the thread of the server.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -117,10 +118,16 @@ impl Reception {
         self.roster().1.agents.len()
     }
 
+    /// Numbers of those of them that a master has started.
+    pub(super) fn awaited_numbers(&self) -> BTreeSet<u32> {
+        self.roster().1.numbers()
+    }
+
     /// Counts the agents of earlier masters that have not come back as lost.
     pub(super) fn forget_earlier(&self) {
         let mut roster = self.roster();
-        for (session, host) in std::mem::take(&mut roster.1.agents) {
+        let earlier = std::mem::take(&mut roster.1);
+        for (session, host) in earlier.agents {
             self.notice(format!("The agent on {host} has not come back"));
             note(roster.0.gone(session));
         }
@@ -178,7 +185,7 @@ impl Reception {
             return Ok(());
         }
         let mut roster = self.roster();
-        let known = roster.1.agents.remove(&(epoch, session)).is_some();
+        let known = roster.1.remove((epoch, session));
         if known {
             note(roster.0.gone((epoch, session)));
         }
@@ -257,7 +264,7 @@ impl Service for Reception {
             let ranks = table.add(session, &hello, slots);
             ranks.ok_or("The ranks of this agent are those of another one")?
         };
-        note(self.roster().0.join(session, &ranks, &hello.host));
+        note(self.roster().0.join(session, &ranks, &hello.host, hello.number));
         tracing::debug!(
             "The agent on {} has joined with slots {} to {}",
             hello.host,

@@ -1,9 +1,10 @@
 //! The list of agents, on disk: it tells the next master which agents may still run tasks.
 //!
 //! A line for each agent that joins (`JOIN EPOCH SESSION FIRST-RANK SLOTS HOST`) and for each that is gone
-//! (`GONE EPOCH SESSION`). A run that ends in order removes the file.
+//! (`GONE EPOCH SESSION`). After the first of these lines of an agent that a master has started, there is its
+//! number (`NUMBER EPOCH SESSION NUMBER`). A run that ends in order removes the file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::ops::Range;
@@ -20,6 +21,8 @@ pub(super) type SessionName = (u64, SessionId);
 pub(super) struct Earlier {
     /// Agents that may still run tasks, with their hosts.
     pub(super) agents: BTreeMap<SessionName, String>,
+    /// Numbers of those that a master has started.
+    numbers: BTreeMap<SessionName, u32>,
     /// The highest rank that was given to an agent.
     pub(super) last_rank: u32,
 }
@@ -59,13 +62,29 @@ impl Earlier {
                     earlier.last_rank = earlier.last_rank.max(last);
                     earlier.agents.insert((epoch, session), host.to_owned());
                 }
+                (Some("NUMBER"), Some(number), ..) => {
+                    earlier
+                        .numbers
+                        .extend(u32::try_from(number).map(|number| ((epoch, session), number)));
+                }
                 (Some("GONE"), ..) => {
-                    earlier.agents.remove(&(epoch, session));
+                    earlier.remove((epoch, session));
                 }
                 _ => {}
             }
         }
         earlier
+    }
+
+    /// Removes an agent. Returns whether it was there.
+    pub(super) fn remove(&mut self, name: SessionName) -> bool {
+        self.numbers.remove(&name);
+        self.agents.remove(&name).is_some()
+    }
+
+    /// Numbers of the agents that a master has started.
+    pub(super) fn numbers(&self) -> BTreeSet<u32> {
+        self.numbers.values().copied().collect()
     }
 }
 
@@ -83,9 +102,19 @@ impl Roster {
         Ok((Self { path, file, epoch }, earlier))
     }
 
-    pub(super) fn join(&mut self, session: SessionId, ranks: &Range<u32>, host: &str) -> io::Result<()> {
+    pub(super) fn join(
+        &mut self,
+        session: SessionId,
+        ranks: &Range<u32>,
+        host: &str,
+        number: Option<u32>,
+    ) -> io::Result<()> {
         let (epoch, first, slots) = (self.epoch, ranks.start, ranks.len());
-        self.append(&format!("JOIN {epoch} {session} {first} {slots} {host}\n"))
+        let mut lines = format!("JOIN {epoch} {session} {first} {slots} {host}\n");
+        if let Some(number) = number {
+            lines += &format!("NUMBER {epoch} {session} {number}\n");
+        }
+        self.append(&lines)
     }
 
     pub(super) fn gone(&mut self, (epoch, session): SessionName) -> io::Result<()> {
@@ -108,11 +137,11 @@ mod tests {
 
     #[test]
     fn agents_that_are_not_gone_are_found() {
-        let text = "JOIN 1 1 1 4 n1\nJOIN 1 2 5 4 n 2\nGONE 1 1\nJOIN 2 1 9 1 n3\nJOIN 2 2 10";
+        let text = "JOIN 1 1 1 4 n1\nNUMBER 1 1 7\nJOIN 1 2 5 4 n 2\nNUMBER 1 2 8\nGONE 1 1\nJOIN 2 1 9 1 n3\nJOIN 2 2 10";
         let earlier = Earlier::read(text);
         let agents = [((1, 2), "n 2".to_owned()), ((2, 1), "n3".to_owned())];
         assert_eq!(earlier.agents, agents.into());
-        assert_eq!(earlier.last_rank, 9);
+        assert_eq!((earlier.last_rank, earlier.numbers()), (9, [8].into()));
         for cut in 0..text.len() {
             let _ = Earlier::read(&text[..cut]);
         }
@@ -125,11 +154,11 @@ mod tests {
         std::fs::write(&path, "JOIN 1 1 1 4 n1\nGONE 1").unwrap();
         let (mut roster, earlier) = Roster::open(&path, 2).unwrap();
         assert_eq!(earlier.agents.len(), 1);
-        roster.join(1, &(5..7), "n2").unwrap();
+        roster.join(1, &(5..7), "n2", Some(3)).unwrap();
         roster.gone((1, 1)).unwrap();
         let (roster, earlier) = Roster::open(&path, 3).unwrap();
         assert_eq!(earlier.agents, [((2, 1), "n2".to_owned())].into());
-        assert_eq!(earlier.last_rank, 6);
+        assert_eq!((earlier.last_rank, earlier.numbers()), (6, [3].into()));
         roster.remove();
         assert!(!path.exists());
     }

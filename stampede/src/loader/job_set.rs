@@ -27,7 +27,7 @@ mod tests {
     #[test]
     fn an_id_is_new_once() {
         let mut jobs = JobSet::default();
-        for job in [1, 64, 63, 1000] {
+        for job in [128, 1, 64, 63, 1000] {
             assert!(jobs.insert(job), "{job}");
             assert!(!jobs.insert(job), "{job}");
         }

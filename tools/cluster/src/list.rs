@@ -1,8 +1,11 @@
 //! Reads the list line by line, so that its length does not matter.
 
-use std::io::{self, BufRead};
+use std::io::{self, BufRead, Read as _};
 
 use pmc_dag::list::{ListError, split};
+
+/// Longest line in bytes. The system starts no program with more arguments.
+const MAX_LINE: u64 = 64 << 20;
 
 /// The commands of a list.
 pub struct List {
@@ -49,10 +52,14 @@ impl List {
         let mut line = Vec::new();
         loop {
             line.clear();
-            if self.reader.read_until(b'\n', &mut line)? == 0 {
+            if (&mut self.reader).take(MAX_LINE).read_until(b'\n', &mut line)? == 0 {
                 return Ok(None);
             }
             self.lines += 1;
+            if line.len() as u64 == MAX_LINE && !line.ends_with(b"\n") {
+                let message = format!("line {} is longer than {} MiB", self.lines, MAX_LINE >> 20);
+                return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+            }
             let words = split(&line);
             if words.as_ref().is_ok_and(Vec::is_empty) {
                 continue;
@@ -70,6 +77,18 @@ impl List {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_has_a_limit() {
+        let endless = io::BufReader::new(io::repeat(b'x'));
+        let mut list = List::new(Box::new((&b"/bin/a\n"[..]).chain(endless)));
+        assert!(list.next_command().unwrap().is_some());
+        let error = list.next_command().unwrap_err();
+        assert_eq!(error.to_string(), "line 2 is longer than 64 MiB");
+        let longest = [b" ".repeat((64 << 20) - 1), b"\n/bin/b\n".to_vec()].concat();
+        let mut list = List::new(Box::new(io::Cursor::new(longest)));
+        assert_eq!(list.next_command().unwrap().map(|listed| listed.line), Some(2));
+    }
 
     #[test]
     fn commands_have_numbers_and_lines() {

@@ -1,7 +1,7 @@
 //! Files named on the command line: lists of files to examine (`-S`, `-s`), and the argument file (`-I`).
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
+use std::fs::File;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -21,6 +21,9 @@ pub struct Listed {
 
 /// A comment in a list of outputs: the files on the following lines are required.
 pub const REQUIRED: &[u8] = b"# required";
+
+/// Largest list or argument file that is read.
+const MAX_BYTES: u64 = 64 << 20;
 
 /// Why a list cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -55,8 +58,16 @@ pub fn entries(value: &[u8], directory: &Path, lookup: &Lookup<'_>) -> Result<Ve
         .next()
         .ok_or(ListError::NoName)?;
     let path = directory.join(OsStr::from_bytes(&name));
-    let text = fs::read(&path).map_err(|error| ListError::Read { path, error })?;
+    let text = read(&path).map_err(|error| ListError::Read { path, error })?;
     Ok(parse_list(&text))
+}
+
+/// Reads a list or an argument file of at most [`MAX_BYTES`].
+///
+/// # Errors
+/// The file cannot be read, or is larger.
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    pmc_files::read_rest(&File::open(path)?, MAX_BYTES)
 }
 
 /// Parses a list: one file per line, `#` starts a comment, empty lines are skipped.
@@ -113,6 +124,8 @@ pub fn parse_arguments(text: &[u8]) -> Vec<OsString> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn file(lfn: Option<&str>, pfn: &str) -> Listed {
@@ -159,6 +172,13 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(error.contains("nofile"), "{error}");
+        let huge = File::create(folder.path().join("huge")).unwrap();
+        huge.set_len(MAX_BYTES + 1).unwrap();
+        let error = entries(b"@huge", folder.path(), &lookup).unwrap_err().to_string();
+        assert!(
+            error.ends_with("huge: larger than 64 MiB, the most that is read"),
+            "{error}"
+        );
         assert!(matches!(
             entries(b"@", folder.path(), &lookup),
             Err(ListError::NoName)

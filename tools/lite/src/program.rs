@@ -10,6 +10,7 @@ use clap::{CommandFactory, Parser};
 use pegasus_kickstart::context::Inherited;
 use pegasus_kickstart::interrupts::ProcessSignals;
 use pegasus_transfer::program::Part;
+use pmc_files::MAX_LIST;
 use pmc_terminal::finish_early;
 
 use crate::container::STARTED;
@@ -138,13 +139,11 @@ fn source_environment(file: &Path) -> ProgramError {
 /// Reads a file or a part of it.
 fn read(path: &Path, part: Option<Part>) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
-    let mut bytes = Vec::new();
     match part {
-        None => file.read_to_end(&mut bytes)?,
+        None => pmc_files::read_rest(&file, MAX_LIST),
         Some(part) => {
             file.seek(SeekFrom::Start(part.start))?;
-            file.take(part.length).read_to_end(&mut bytes)?
+            pmc_files::read_at_most(file.take(part.length), MAX_LIST)
         }
-    };
-    Ok(bytes)
+    }
 }

@@ -34,7 +34,8 @@ struct Item {
 impl Metadata {
     /// Adds the metadata of a file.
     pub fn load(&mut self, path: &Path) -> Result<(), MetaError> {
-        self.add(&std::fs::read(path)?)
+        let file = std::fs::File::open(path)?;
+        self.add(&pmc_files::read_rest(&file, pmc_files::MAX_LIST)?)
     }
 
     fn add(&mut self, json: &[u8]) -> Result<(), MetaError> {

@@ -1,10 +1,12 @@
 //! `pegasus-rc-client` without its process: command line and messages.
 
 use std::fmt::Write as _;
-use std::io::{self, Read, Write};
+use std::fs::File;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{ArgAction, Parser, Subcommand};
+use pmc_files::MAX_LIST;
 
 use crate::catalog::{self, Catalog, CatalogError, OpenDatabase, Pattern};
 use crate::entry::{self, Entry, LineError};
@@ -366,20 +368,19 @@ struct Input {
 
 impl Input {
     fn read(path: &Path) -> Result<Self, ProgramError> {
-        let mut bytes = Vec::new();
-        let (name, result) = if path == Path::new("-") {
-            ("stdin".to_owned(), io::stdin().lock().read_to_end(&mut bytes))
+        let (name, bytes) = if path == Path::new("-") {
+            (
+                "stdin".to_owned(),
+                pmc_files::read_at_most(io::stdin().lock(), MAX_LIST),
+            )
         } else {
-            let read = std::fs::read(path).map(|content| {
-                bytes = content;
-                bytes.len()
-            });
+            let read = File::open(path).and_then(|file| pmc_files::read_rest(&file, MAX_LIST));
             (path.display().to_string(), read)
         };
-        match (result, String::from_utf8(bytes)) {
-            (Err(source), _) => Err(ProgramError::Read { name, source }),
-            (Ok(_), Err(_)) => Err(ProgramError::NotText(name)),
-            (Ok(_), Ok(text)) => Ok(Self { name, text }),
+        match bytes.map(String::from_utf8) {
+            Err(source) => Err(ProgramError::Read { name, source }),
+            Ok(Err(_)) => Err(ProgramError::NotText(name)),
+            Ok(Ok(text)) => Ok(Self { name, text }),
         }
     }
 

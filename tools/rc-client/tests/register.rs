@@ -332,6 +332,8 @@ fn invalid_input_changes_nothing() {
     let case = Case::sqlite();
     case.write("bad.in", "a file:///1 site=\"x\"\nb\n")
         .write("open.in", "a \"file:///1\nb c\n");
+    let huge = std::fs::File::create(case.path("huge.in")).expect("a file");
+    huge.set_len((1 << 30) + 1).expect("a sparse file");
     let message = |args: &[&str]| {
         let output = case.run(args);
         (
@@ -352,6 +354,10 @@ fn invalid_input_changes_nothing() {
         (
             &["--insert", "none.in"],
             "none.in: No such file or directory (os error 2)",
+        ),
+        (
+            &["--insert", "huge.in"],
+            "huge.in: larger than 1024 MiB, the most that is read",
         ),
         (
             &["--insert", "bad.in", "--delete", "bad.in"],

@@ -215,7 +215,10 @@ pub fn read_metadata(file: &Path) -> io::Result<Checksums> {
         #[serde(rename = "_attributes", default)]
         attributes: HashMap<String, serde_json::Value>,
     }
-    let entries: Vec<Entry> = serde_json::from_slice(&fs::read(file)?)?;
+    let entries: Vec<Entry> = serde_json::from_slice(&pmc_files::read_rest(
+        &fs::File::open(file)?,
+        pmc_files::MAX_LIST,
+    )?)?;
     let known = entries
         .into_iter()
         .filter_map(|mut entry| match entry.attributes.remove("checksum.value") {

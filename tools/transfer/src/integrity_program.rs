@@ -3,7 +3,7 @@
 use std::env;
 use std::ffi::OsString;
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -126,9 +126,8 @@ pub fn main() -> ExitCode {
 fn run(args: &Args, out: &mut dyn Write) -> Result<bool, ProgramError> {
     if let Some(list) = &args.verify {
         let items = if list == "stdin" {
-            let mut bytes = Vec::new();
-            let read = io::stdin().lock().read_to_end(&mut bytes);
-            read.map_err(ProgramError::Stdin)?;
+            let bytes = pmc_files::read_at_most(io::stdin().lock(), pmc_files::MAX_LIST);
+            let bytes = bytes.map_err(ProgramError::Stdin)?;
             parse_list(bytes.trim_ascii())
         } else {
             parse_list(list.as_bytes())

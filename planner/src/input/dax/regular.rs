@@ -50,6 +50,7 @@ impl PartialJob<'_> {
         Job {
             id: self.id.to_owned(),
             kind: JobKind::Compute,
+            nested: None,
             transformation,
             file: None,
             arguments: Arguments::Raw(self.arguments),

@@ -23,6 +23,7 @@ pub(super) fn arguments<'t>(
     let job = plan.job(id);
     let profiles = &plan.exec.setups[job.setup].profiles;
     match job.task {
+        Task::Compute(_) if plan.exec.is_nested(job) => super::super::nested::push_arguments(plan, id, text),
         Task::Compute(n) => {
             return compute_arguments(&plan.workflow.jobs[n], wrapped, text, problems);
         }

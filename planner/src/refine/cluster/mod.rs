@@ -17,7 +17,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::data::DataMode;
 use crate::error::{Cause, PlanError, Problem};
-use crate::model::{JobIndex, TransformationName, Workflow};
+use crate::model::{JobIndex, JobKind, TransformationName, Workflow};
 use crate::profiles::Namespace;
 
 use super::Refinement;
@@ -176,6 +176,7 @@ pub(super) fn cluster_jobs(refinement: &mut Refinement<'_, '_>) -> Result<(), Pl
             Technique::Whole => Ok(groups::whole(&view, settings)),
         }
         .map_err(PlanError::Refinement)?;
+        let groups = without_nested(&view, groups);
         if groups.is_empty() {
             continue;
         }
@@ -197,6 +198,19 @@ pub(super) fn cluster_jobs(refinement: &mut Refinement<'_, '_>) -> Result<(), Pl
         return Ok(());
     }
     add_clusters(workflow, exec, mapper, mapped, reduced, units, &job_edges, notes)
+}
+
+/// Takes nested sub-workflows out of the groups: the executor starts them itself.
+fn without_nested(view: &View<'_>, mut groups: Vec<Group>) -> Vec<Group> {
+    let is_nested = |unit: UnitId| {
+        let mut jobs = view.units[unit].jobs.iter();
+        jobs.any(|&job| view.exec.is_nested(&view.exec.jobs[job]))
+    };
+    for group in &mut groups {
+        group.units.retain(|&unit| !is_nested(unit));
+    }
+    groups.retain(|group| !group.units.is_empty());
+    groups
 }
 
 /// Returns the number of each job's transformation.
@@ -488,6 +502,7 @@ fn cluster_job(
         profiles,
         staged: false,
         mode: DataMode::Shared,
+        kind: JobKind::Compute,
         container: None,
         entry: None,
     });

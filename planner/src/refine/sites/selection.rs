@@ -191,6 +191,10 @@ fn classify(placing: &mut Placing<'_>, kept: &[bool]) -> Result<(), Vec<Problem>
         if !kept[n] {
             continue;
         }
+        if job.nested.is_some() {
+            placing.fixed.insert(n, placing.sites.local());
+            continue;
+        }
         if let Some(name) = fixed_site(job) {
             if let Some(site) = placing.sites.find(name) {
                 placing.fixed.insert(n, site);

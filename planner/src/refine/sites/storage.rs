@@ -19,12 +19,18 @@ pub(crate) struct OutputSite {
     pub(crate) path: Option<String>,
 }
 
+/// An output site to whose directory nothing goes.
+fn without_directory(site: &Site) -> OutputSite {
+    OutputSite {
+        name: site.name.clone(),
+        path: None,
+        get: String::new(),
+        put: String::new(),
+    }
+}
+
 /// Storage of an output site; `dir` is that of `--output-dir`, `deep` the directory of the run with
 /// `pegasus.dir.storage.deep`.
-#[expect(
-    clippy::too_many_lines,
-    reason = "one case per combination of option and catalog"
-)]
 pub(super) fn output_site(
     site: &Site,
     dir: Option<&str>,
@@ -42,15 +48,11 @@ pub(super) fn output_site(
             });
         }
         // The catalog of the mapper has whole URLs.
-        StorageMapper::Replica { .. } => {
-            return Some(OutputSite {
-                name: site.name.clone(),
-                path: None,
-                get: String::new(),
-                put: String::new(),
-            });
+        StorageMapper::Replica { is_map: false, .. } => return Some(without_directory(site)),
+        StorageMapper::Replica { is_map: true, .. } if request.output_sites.is_empty() && dir.is_none() => {
+            return Some(without_directory(site));
         }
-        StorageMapper::Flat | StorageMapper::Hashed => {}
+        StorageMapper::Replica { .. } | StorageMapper::Flat | StorageMapper::Hashed => {}
     }
     let storage = site
         .directories

@@ -14,13 +14,15 @@ use crate::profiles::Namespace;
 
 impl Inliner<'_, '_> {
     /// Returns the workflow of a job that runs a DAG; `None` after a problem.
-    pub(super) fn dag(&mut self, workflow: &Workflow, job: &Job) -> Result<Option<Workflow>, PlanError> {
-        let Some(path) = self.find(workflow, job) else {
-            return Ok(None);
-        };
+    pub(super) fn dag(
+        &mut self,
+        workflow: &Workflow,
+        job: &Job,
+        path: &Path,
+    ) -> Result<Option<Workflow>, PlanError> {
         self.count(job, 0)?;
-        let env = self.variables(&path);
-        let mut part = read_dag(&path, &directory(workflow, job, &path), &env, self.outer.options)?;
+        let env = self.variables(path);
+        let mut part = read_dag(path, &directory(workflow, job, path), &env, self.outer.options)?;
         self.warnings
             .extend(part.warnings.drain(..).map(|warning| warning.to_string()));
         let before = self.problems.len();
@@ -74,12 +76,15 @@ impl Inliner<'_, '_> {
 /// Returns the directory to which paths in the DAG are relative: that of the profile `dagman::dir`, else that
 /// of the file.
 fn directory(workflow: &Workflow, job: &Job, path: &Path) -> PathBuf {
+    named_directory(workflow, job).unwrap_or_else(|| path.parent().unwrap_or(Path::new("/")).to_owned())
+}
+
+/// Returns the directory of the profile `dagman::dir`.
+pub(super) fn named_directory(workflow: &Workflow, job: &Job) -> Option<PathBuf> {
     let of_workflow = workflow.path.parent().unwrap_or(Path::new("/"));
     let named = job.profiles.get(Namespace::Dagman, "dir").map(str::trim);
-    match named.filter(|directory| !directory.is_empty()) {
-        Some(directory) => of_workflow.join(directory),
-        None => path.parent().unwrap_or(Path::new("/")).to_owned(),
-    }
+    let named = named.filter(|directory| !directory.is_empty())?;
+    Some(of_workflow.join(named))
 }
 
 /// Makes the inputs of the job inputs of the first and last nodes of its DAG.

@@ -18,16 +18,39 @@ use passing::{Dependencies, User};
 /// Maximum reported problems of one kind.
 const MAX_REPORTED: usize = 20;
 
-/// Replaces each job by its workflow.
+/// A file name that stands for several files, so that some of the workflows that use it cannot share one work
+/// directory.
+pub(super) struct Conflict {
+    pub(super) problem: Problem,
+    /// In a few words.
+    pub(super) reason: String,
+    /// The sub-workflow jobs, by their old number, whose workflows use it.
+    pub(super) parts: Vec<JobIndex>,
+}
+
+/// Returns whether [`merge`] might find conflicts: a file name of a part is used outside of it, too.
+pub(super) fn may_conflict(workflow: &Workflow, parts: &[(JobIndex, Workflow)]) -> bool {
+    let mut owners: FxHashMap<&str, usize> = FxHashMap::default();
+    let replaced = |n: JobIndex| parts.binary_search_by_key(&n, |(at, _)| *at).is_ok();
+    let outer = JobIndex::first(workflow.jobs.len()).filter(|&n| !replaced(n));
+    for file_use in outer.flat_map(|n| &workflow.jobs[n].uses) {
+        owners.insert(workflow.files.name(file_use.file), usize::MAX);
+    }
+    parts.iter().enumerate().any(|(owner, (_, part))| {
+        let mut uses = part.jobs.iter().flat_map(|job| &job.uses);
+        uses.any(|u| *owners.entry(part.files.name(u.file)).or_insert(owner) != owner)
+    })
+}
+
+/// Replaces each job by its workflow. Returns the conflicts; the workflow cannot be used if there are any.
 pub(super) fn merge(
     workflow: &mut Workflow,
     parts: Vec<(JobIndex, Workflow)>,
     replicas: &Replicas,
     warnings: &mut Vec<String>,
-    problems: &mut Vec<Problem>,
-) {
+) -> Vec<Conflict> {
     if parts.is_empty() {
-        return;
+        return Vec::new();
     }
     let mut merger = Merger::new(workflow);
     let mut parts = parts.into_iter().peekable();
@@ -41,7 +64,7 @@ pub(super) fn merge(
         let added = merger.jobs.len() - before;
         merger.outer.extend(std::iter::repeat_n(n, added));
     }
-    merger.finish(workflow, replicas, problems);
+    merger.finish(workflow, replicas)
 }
 
 /// Users of one file name.
@@ -220,7 +243,7 @@ impl Merger {
         }
     }
 
-    fn finish(mut self, workflow: &mut Workflow, replicas: &Replicas, problems: &mut Vec<Problem>) {
+    fn finish(mut self, workflow: &mut Workflow, replicas: &Replicas) -> Vec<Conflict> {
         self.share_passing(workflow, replicas);
         for &(parent, child) in &workflow.edges {
             for &last in &self.ends[parent].1 {
@@ -246,29 +269,47 @@ impl Merger {
                 }
             }
         }
-        let mut shown = 0;
-        for (n, meeting) in self.files.iter().enumerate() {
-            let (Some((_, first)), Some((_, other)), true) = (meeting.first, meeting.other, meeting.written)
-            else {
+        let conflicts = self.conflicts(workflow);
+        self.edges.sort_unstable();
+        self.edges.dedup();
+        workflow.edges = self.edges;
+        workflow.jobs = self.jobs;
+        conflicts
+    }
+
+    /// Returns the file names that stand for several files. The first one has all parts that use any of them.
+    fn conflicts(&self, workflow: &Workflow) -> Vec<Conflict> {
+        let mut conflicts = Vec::new();
+        let is_conflict = |meeting: &Meeting| meeting.other.is_some() && meeting.written;
+        for (n, meeting) in self.files.iter().enumerate().filter(|(_, m)| is_conflict(m)) {
+            let (Some((_, first)), Some((_, other))) = (meeting.first, meeting.other) else {
                 continue;
             };
-            shown += 1;
-            if shown > MAX_REPORTED {
-                break;
-            }
             let name = workflow.files.name(FileId::new(n));
             let id = |job: JobIndex| &self.jobs[job].id;
-            problems.push(Cause::SubWorkflow.problem(format!(
+            let problem = Cause::SubWorkflow.problem(format!(
                 "the jobs {} and {} would have the file {name} in one work directory, though it is not the same one: \
                  a sub-workflow shares only files that the job standing for it lists in its uses. List {name} there \
                  if it is the same file, or give one of the two another name",
                 id(first),
                 id(other)
-            )));
+            ));
+            conflicts.push(Conflict {
+                problem,
+                reason: format!("its file {name} is another one than that of other jobs"),
+                parts: Vec::new(),
+            });
+            if conflicts.len() == MAX_REPORTED {
+                break;
+            }
         }
-        self.edges.sort_unstable();
-        self.edges.dedup();
-        workflow.edges = self.edges;
-        workflow.jobs = self.jobs;
+        if let Some(first) = conflicts.first_mut() {
+            let users = self.jobs.iter().enumerate().filter(|(n, job)| {
+                self.origins[*n] != 0 && job.uses.iter().any(|u| is_conflict(&self.files[u.file]))
+            });
+            first.parts = users.map(|(n, _)| self.outer[n]).collect();
+            first.parts.dedup();
+        }
+        conflicts
     }
 }

@@ -1,12 +1,12 @@
-//! Sub-workflows: replaces a sub-workflow job (`pegasusWorkflow`, `<dax>`) by the jobs of its workflow before
-//! the refinement, so that all jobs are in one DAG (sections 3.2.7 and 8.25 of the planner's specification).
-//! A job that runs a DAG (`condorWorkflow`, `<dag>`) is replaced by the nodes of that: [`dag`].
-//!
-//! The workflow file must exist at planning time. Options that one plan cannot fulfil are refused: other
-//! sites, outputs or properties than those of the outer workflow.
+//! Sub-workflows (sections 3.2.7 and 8.25 of the planner's specification). Before the refinement, a job that
+//! stands for a workflow (`pegasusWorkflow`, `<dax>`) is replaced by the jobs of that workflow, and a job
+//! that runs a DAG (`condorWorkflow`, `<dag>`) by its nodes ([`dag`]), so that all jobs are in one DAG.
+//! Where that cannot be, or would change the results, the job stays: its workflow is *nested*, which means
+//! planned when its turn comes ([`nested`]). `pegasus.subworkflow` can ask for one or the other.
 
 mod dag;
 mod merge;
+mod nested;
 mod options;
 
 use std::collections::BTreeMap;
@@ -17,15 +17,18 @@ use crate::catalog::site::SiteCatalog;
 use crate::catalog::transformation::TransformationCatalog;
 use crate::error::{Cause, PlanError, Problem};
 use crate::expand::ExpandEnv;
+use crate::ids::Id as _;
 use crate::input::{Embedded, ParsedWorkflow, ReadOptions, read_workflow};
 use crate::model::{Job, JobIndex, JobKind, Workflow};
 use crate::properties::Properties;
 use crate::request::Request;
 
-use super::replicas::Replicas;
+use super::mapping::job_name;
+use super::replicas::{Replicas, missing_text};
+use super::settings::Subworkflows;
 
-/// Maximum depth of nested workflows.
-const MAX_DEPTH: usize = 32;
+/// Maximum depth of workflows within each other.
+pub(crate) const MAX_DEPTH: usize = 32;
 /// Maximum number of sub-workflows. Their number can grow exponentially with the depth.
 const MAX_SUBWORKFLOWS: usize = 100_000;
 
@@ -33,6 +36,8 @@ const MAX_SUBWORKFLOWS: usize = 100_000;
 pub(crate) struct OuterWorkflow<'a> {
     pub(crate) request: &'a Request,
     pub(crate) properties: &'a Properties,
+    /// What becomes of sub-workflows.
+    pub(crate) mode: Subworkflows,
     pub(crate) options: &'a ReadOptions,
     /// Variables that workflow files may use, without the directory of the file itself.
     pub(crate) variables: &'a BTreeMap<String, String>,
@@ -47,11 +52,11 @@ pub(crate) struct Catalogs<'a> {
     pub(crate) replicas: &'a mut Replicas,
 }
 
-/// Replaces sub-workflow jobs by their jobs. Returns warnings.
+/// Replaces sub-workflow jobs by their jobs, or prepares them to be nested. Returns warnings.
 ///
 /// # Errors
-/// All workflows that do not exist or cannot be part of one plan.
-pub(crate) fn inline(
+/// All workflows that do not exist or can neither be part of the plan nor be nested.
+pub(crate) fn settle(
     workflow: &mut Workflow,
     outer: &OuterWorkflow<'_>,
     catalogs: Catalogs<'_>,
@@ -63,65 +68,195 @@ pub(crate) fn inline(
         outer,
         catalogs,
         problems: Vec::new(),
+        differences: Vec::new(),
         warnings: Vec::new(),
         count: 0,
     };
     let mut chain = vec![canonical(&workflow.path)];
     inliner.expand(workflow, &mut chain)?;
-    if inliner.problems.is_empty() {
-        Ok(inliner.warnings)
-    } else {
-        Err(PlanError::Refinement(inliner.problems))
+    if !inliner.problems.is_empty() {
+        return Err(PlanError::Refinement(inliner.problems));
     }
+    nested::name(workflow);
+    let mut warnings = inliner.warnings;
+    warnings.extend(nested::describe(workflow));
+    Ok(warnings)
+}
+
+/// Why a sub-workflow cannot be part of the plan, although it can be nested.
+struct Difference {
+    /// In a few words.
+    reason: String,
+    /// The problem that it is if it must be part of the plan.
+    problem: Problem,
+}
+
+impl Difference {
+    fn new(reason: impl Into<String>, message: impl Into<String>) -> Self {
+        Difference {
+            reason: reason.into(),
+            problem: Cause::SubWorkflow.problem(message.into()),
+        }
+    }
+}
+
+/// What becomes of a sub-workflow.
+enum Fate {
+    /// Its jobs become part of the plan.
+    Inlined(Box<Workflow>),
+    /// It is nested, for this reason.
+    Nested(String),
+    /// There is a problem.
+    Refused,
+}
+
+/// Where a workflow file is.
+enum Found {
+    /// On this machine.
+    Here(PathBuf),
+    /// It will be: this job makes it.
+    Made(String),
+    /// In a catalog, but not on this machine.
+    Elsewhere,
 }
 
 struct Inliner<'a, 'c> {
     outer: &'a OuterWorkflow<'a>,
     catalogs: Catalogs<'c>,
     problems: Vec<Problem>,
+    /// Of the sub-workflow that is being looked at.
+    differences: Vec<Difference>,
     warnings: Vec<String>,
     count: usize,
 }
 
 impl Inliner<'_, '_> {
-    /// Replaces the sub-workflow jobs of one workflow. `chain` has the files of the outer workflows and its
+    /// Settles the sub-workflow jobs of one workflow. `chain` has the files of the outer workflows and its
     /// own.
     fn expand(&mut self, workflow: &mut Workflow, chain: &mut Vec<PathBuf>) -> Result<(), PlanError> {
         let before = self.problems.len();
         let mut parts = Vec::new();
-        for n in 0..workflow.jobs.len() {
+        let mut nested = BTreeMap::new();
+        for n in JobIndex::first(workflow.jobs.len()) {
             let job = &workflow.jobs[n];
-            match job.kind {
-                JobKind::Compute => continue,
-                JobKind::SubDag => {
-                    if let Some(part) = self.dag(workflow, job)? {
-                        parts.push((JobIndex::new(n), part));
+            if job.kind == JobKind::Compute || job.nested.is_some() {
+                continue;
+            }
+            match self.choose(workflow, job, chain)? {
+                Fate::Inlined(part) => parts.push((n, *part)),
+                Fate::Nested(reason) => {
+                    nested.insert(n, reason);
+                }
+                Fate::Refused => {}
+            }
+        }
+        if self.problems.len() > before {
+            return Ok(());
+        }
+        self.join(workflow, parts, nested)
+    }
+
+    /// Merges the parts into the workflow and prepares the other sub-workflows.
+    fn join(
+        &mut self,
+        workflow: &mut Workflow,
+        mut parts: Vec<(JobIndex, Workflow)>,
+        mut nested: BTreeMap<JobIndex, String>,
+    ) -> Result<(), PlanError> {
+        let is_auto = self.outer.mode == Subworkflows::Auto;
+        loop {
+            if is_auto {
+                nested::spread(workflow, &mut nested);
+                parts.retain(|(n, _)| !nested.contains_key(n));
+            }
+            // Merging cannot be undone.
+            let before =
+                (is_auto && merge::may_conflict(workflow, &parts)).then(|| (workflow.clone(), parts.clone()));
+            for (&n, reason) in &nested {
+                self.nest(workflow, n, reason)?;
+            }
+            let warnings = self.warnings.len();
+            let conflicts = merge::merge(workflow, parts, self.catalogs.replicas, &mut self.warnings);
+            match before {
+                Some(before) if !conflicts.is_empty() => {
+                    self.warnings.truncate(warnings);
+                    (*workflow, parts) = before;
+                    for conflict in conflicts {
+                        for n in conflict.parts {
+                            nested.entry(n).or_insert_with(|| conflict.reason.clone());
+                        }
                     }
                 }
-                JobKind::SubWorkflow => {
-                    if let Some(part) = self.part(workflow, job, chain)? {
-                        parts.push((JobIndex::new(n), part));
-                    }
+                _ => {
+                    self.problems
+                        .extend(conflicts.into_iter().map(|conflict| conflict.problem));
+                    return Ok(());
                 }
             }
         }
-        if self.problems.len() == before {
-            merge::merge(
-                workflow,
-                parts,
-                self.catalogs.replicas,
-                &mut self.warnings,
-                &mut self.problems,
-            );
-        }
-        Ok(())
     }
 
-    /// Returns the workflow of a job, with its sub-workflows replaced; `None` after a problem.
+    /// Decides what becomes of a sub-workflow.
+    fn choose(
+        &mut self,
+        workflow: &Workflow,
+        job: &Job,
+        chain: &mut Vec<PathBuf>,
+    ) -> Result<Fate, PlanError> {
+        let Some(found) = self.find(workflow, job) else {
+            return Ok(Fate::Refused);
+        };
+        let mode = self.outer.mode;
+        let path = match found {
+            Found::Here(path) if mode != Subworkflows::Nested => path,
+            Found::Here(path) if !self.is_around(job, &path, chain) => {
+                return Ok(Fate::Nested(String::new()));
+            }
+            Found::Here(_) => return Ok(Fate::Refused),
+            _ if mode != Subworkflows::Inline => {
+                return Ok(Fate::Nested(match found {
+                    Found::Made(maker) if mode == Subworkflows::Auto => {
+                        format!("the job {maker} makes its file")
+                    }
+                    _ if mode == Subworkflows::Auto => "its file is not on this machine".to_owned(),
+                    _ => String::new(),
+                }));
+            }
+            found => {
+                self.problems.push(not_here(workflow, job, &found));
+                return Ok(Fate::Refused);
+            }
+        };
+        let outer = std::mem::take(&mut self.differences);
+        let (problems, warnings) = (self.problems.len(), self.warnings.len());
+        let part = match job.kind {
+            JobKind::SubDag => self.dag(workflow, job, &path)?,
+            _ => self.part(workflow, job, &path, chain)?,
+        };
+        let differences = std::mem::replace(&mut self.differences, outer);
+        if self.problems.len() > problems {
+            return Ok(Fate::Refused);
+        }
+        match (part, differences.first()) {
+            (Some(part), None) => Ok(Fate::Inlined(Box::new(part))),
+            (_, Some(first)) if mode == Subworkflows::Auto => {
+                self.warnings.truncate(warnings);
+                Ok(Fate::Nested(first.reason.clone()))
+            }
+            _ => {
+                let all = differences.into_iter().map(|difference| difference.problem);
+                self.problems.extend(all);
+                Ok(Fate::Refused)
+            }
+        }
+    }
+
+    /// Returns the workflow of a job, with its sub-workflows settled; `None` after a problem or a difference.
     fn part(
         &mut self,
         workflow: &Workflow,
         job: &Job,
+        path: &Path,
         chain: &mut Vec<PathBuf>,
     ) -> Result<Option<Workflow>, PlanError> {
         let before = self.problems.len();
@@ -130,27 +265,21 @@ impl Inliner<'_, '_> {
             job,
             self.outer,
             &self.catalogs,
-            &mut self.warnings,
-            &mut self.problems,
+            options::Findings {
+                warnings: &mut self.warnings,
+                problems: &mut self.problems,
+                differences: &mut self.differences,
+            },
         );
-        let Some(path) = self.find(workflow, job) else {
-            return Ok(None);
-        };
-        let file = canonical(&path);
-        if chain.contains(&file) {
-            self.problems.push(Cause::SubWorkflow.problem(format!(
-                "the job {} runs {}, which is the workflow that the job is part of: there would be no end",
-                job.id,
-                path.display()
-            )));
+        if self.is_around(job, path, chain) || !self.differences.is_empty() {
             return Ok(None);
         }
         self.count(job, chain.len())?;
-        let env = self.variables(&path);
+        let env = self.variables(path);
         let ParsedWorkflow {
             workflow: mut part,
             embedded,
-        } = read_workflow(&path, &env, self.outer.options)?;
+        } = read_workflow(path, &env, self.outer.options)?;
         self.warnings
             .extend(part.warnings.drain(..).map(|warning| warning.to_string()));
         if !part.hooks.is_empty() || !job.hooks.is_empty() {
@@ -166,11 +295,27 @@ impl Inliner<'_, '_> {
             }
         }
         self.add_catalogs(job, embedded);
-        chain.push(file);
+        if !self.differences.is_empty() {
+            return Ok(None);
+        }
+        chain.push(canonical(path));
         let expanded = self.expand(&mut part, chain);
         chain.pop();
         expanded?;
         Ok((self.problems.len() == before).then_some(part))
+    }
+
+    /// Reports a workflow that is around the job for it.
+    fn is_around(&mut self, job: &Job, path: &Path, chain: &[PathBuf]) -> bool {
+        let is_around = chain.contains(&canonical(path));
+        if is_around {
+            self.problems.push(Cause::SubWorkflow.problem(format!(
+                "the job {} runs {}, which is the workflow that the job is part of: there would be no end",
+                job.id,
+                path.display()
+            )));
+        }
+        is_around
     }
 
     /// Counts a sub-workflow at a depth.
@@ -195,21 +340,31 @@ impl Inliner<'_, '_> {
         ExpandEnv::new(&variables).with_variables(self.outer.properties.with_prefix("env."))
     }
 
-    /// Finds the workflow file: in the replica catalogs, else next to the outer workflow.
-    fn find(&mut self, workflow: &Workflow, job: &Job) -> Option<PathBuf> {
+    /// Finds the workflow file: among the outputs of jobs, in the replica catalogs, next to the outer
+    /// workflow. `None` after a problem.
+    fn find(&mut self, workflow: &Workflow, job: &Job) -> Option<Found> {
         let file = job.file?;
         let lfn = workflow.files.name(file);
+        let missing = |hint: String| {
+            let name = nested_name(self.outer.request, job);
+            let mut problem = missing_text(lfn, &name, 0, Some(&hint));
+            problem.cause = Cause::SubWorkflow;
+            problem
+        };
+        if !job.uses.iter().any(|u| u.file == file && u.link.reads()) {
+            let problem = missing(format!(
+                "list {lfn} under the inputs in the uses of the job {}",
+                job.id
+            ));
+            self.problems.push(problem);
+            return None;
+        }
         let maker = workflow
             .jobs
             .iter()
             .find(|other| other.uses.iter().any(|u| u.file == file && u.link.writes()));
         if let Some(maker) = maker {
-            self.problems.push(Cause::SubWorkflow.problem(format!(
-                "the job {} runs the workflow {lfn}, which the job {} makes only when it runs: plan and run that part \
-                 first, and this one when {lfn} is there",
-                job.id, maker.id
-            )));
-            return None;
+            return Some(Found::Made(maker.id.clone()));
         }
         let known = self.catalogs.replicas.lookup(lfn).unwrap_or_default();
         let mut paths: Vec<PathBuf> = known
@@ -219,83 +374,121 @@ impl Inliner<'_, '_> {
             .filter(|path| path.starts_with('/'))
             .map(PathBuf::from)
             .collect();
+        let is_elsewhere = paths.len() < known.replicas.len();
         let directory = workflow.path.parent().unwrap_or(Path::new("/"));
         paths.push(directory.join(lfn));
         let found = paths.iter().find(|path| path.is_file());
-        if found.is_none() {
-            let places: Vec<String> = known
-                .replicas
-                .iter()
-                .map(|replica| replica.pfn.clone())
-                .chain([directory.join(lfn).display().to_string()])
-                .collect();
-            self.problems.push(Cause::SubWorkflow.problem(format!(
-                "the job {} runs the workflow {lfn}, which must be a file of this machine when the plan is made; it is \
-                 not at {}",
-                job.id,
-                places.join(", ")
-            )));
+        match found {
+            Some(path) => Some(Found::Here(path.clone())),
+            None if is_elsewhere => Some(Found::Elsewhere),
+            None => {
+                let places: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+                let problem = missing(format!(
+                    "the workflow of the job {} must be an output of another job, or a file that is there when the plan is \
+                     made; it is not at {}",
+                    job.id,
+                    places.join(", ")
+                ));
+                self.problems.push(problem);
+                None
+            }
         }
-        found.cloned()
     }
 
     /// Adds the catalogs inside a sub-workflow to those of the plan. They must not contradict each other.
     fn add_catalogs(&mut self, job: &Job, embedded: Embedded) {
+        let before = self.differences.len();
         let mut conflict = |what: String| {
-            self.problems.push(Cause::SubWorkflow.problem(format!(
-                "the job {}: its workflow has {what} than the workflow around it; in one plan there can be one only",
-                job.id
-            )));
+            self.differences.push(Difference::new(
+                format!("it has {what}"),
+                format!(
+                    "the job {}: its workflow has {what} than the workflow around it; in one plan there can be one only",
+                    job.id
+                ),
+            ));
         };
-        for (name, site) in embedded.sites.into_iter().flat_map(|catalog| catalog.sites) {
+        for (name, site) in embedded.sites.iter().flat_map(|catalog| &catalog.sites) {
             // Jobs run on the sites of the whole plan only, so that a further site does not matter.
-            if self.catalogs.sites.get(&name).is_some_and(|known| *known != site) {
+            if self.catalogs.sites.get(name).is_some_and(|known| known != site) {
                 conflict(format!("another site {name}"));
             }
         }
-        if let Some(mut new) = embedded.transformations {
-            let known = &*self.catalogs.transformations;
-            new.entries.retain(|entry| {
-                let same = known
-                    .entries
-                    .iter()
-                    .find(|e| e.name == entry.name && e.site == entry.site);
-                if same.is_some_and(|same| same != entry) {
-                    conflict(format!(
-                        "another program {} for the site {}",
-                        entry.name, entry.site
-                    ));
-                }
-                same.is_none()
-            });
-            new.compounds.retain(|(name, requires)| {
-                let same = known.compounds.iter().find(|(n, _)| n == name);
-                if same.is_some_and(|(_, other)| other != requires) {
-                    conflict(format!("another compound transformation {name}"));
-                }
-                same.is_none()
-            });
-            self.catalogs.transformations.extend(new);
+        let known = &*self.catalogs.transformations;
+        let mut programs = embedded.transformations.unwrap_or_default();
+        programs.entries.retain(|entry| {
+            let same = known
+                .entries
+                .iter()
+                .find(|e| e.name == entry.name && e.site == entry.site);
+            if same.is_some_and(|same| same != entry) {
+                conflict(format!(
+                    "another program {} for the site {}",
+                    entry.name, entry.site
+                ));
+            }
+            same.is_none()
+        });
+        programs.compounds.retain(|(name, requires)| {
+            let same = known.compounds.iter().find(|(n, _)| n == name);
+            if same.is_some_and(|(_, other)| other != requires) {
+                conflict(format!("another compound transformation {name}"));
+            }
+            same.is_none()
+        });
+        let mut replicas = Vec::new();
+        for entry in embedded.replicas.iter().flat_map(ReplicaCatalog::entries) {
+            match self.catalogs.replicas.lookup(&entry.lfn) {
+                Some(known) if known.replicas == entry.replicas => {}
+                Some(_) => conflict(format!("another location of the file {}", entry.lfn)),
+                None => replicas.push(entry.clone()),
+            }
         }
-        if let Some(new) = embedded.replicas {
-            for entry in new.entries() {
-                match self.catalogs.replicas.lookup(&entry.lfn) {
-                    Some(known) if known.replicas == entry.replicas => {}
-                    Some(_) => conflict(format!("another location of the file {}", entry.lfn)),
-                    None => {
-                        let all = self
-                            .catalogs
-                            .replicas
-                            .embedded
-                            .get_or_insert_with(ReplicaCatalog::default);
-                        if all.push(entry.clone()).is_err() {
-                            conflict(format!("another pattern {}", entry.lfn));
-                        }
-                    }
-                }
+        if self.differences.len() > before {
+            return;
+        }
+        self.catalogs.transformations.extend(programs);
+        for entry in replicas {
+            let lfn = entry.lfn.clone();
+            let all = self
+                .catalogs
+                .replicas
+                .embedded
+                .get_or_insert_with(ReplicaCatalog::default);
+            if all.push(entry).is_err() {
+                self.differences.push(Difference::new(
+                    format!("it has another pattern {lfn}"),
+                    format!(
+                        "the job {}: its workflow has another pattern {lfn} than the workflow around it",
+                        job.id
+                    ),
+                ));
             }
         }
     }
+}
+
+/// Returns the name that the job of a nested sub-workflow has in the plan.
+fn nested_name(request: &Request, job: &Job) -> Box<str> {
+    let prefix = request.job_prefix.as_deref().unwrap_or_default();
+    job_name(prefix, &job.transformation.name, &job.id)
+}
+
+/// Returns the problem of a workflow file that is not there yet, if all must be part of the plan.
+fn not_here(workflow: &Workflow, job: &Job, found: &Found) -> Problem {
+    let lfn = job.file.map_or("", |file| workflow.files.name(file));
+    let mut problem = Cause::SubWorkflow.problem(match found {
+        Found::Made(maker) => format!(
+            "the job {} runs the workflow {lfn}, which the job {maker} makes only when it runs, so it cannot be part of the \
+             plan",
+            job.id
+        ),
+        _ => format!(
+            "the job {} runs the workflow {lfn}, which is not on this machine, so it cannot be part of the plan",
+            job.id
+        ),
+    });
+    problem.hint = Some("set the property pegasus.subworkflow to auto or nested".to_owned());
+    problem
 }
 
 fn hooks_passed_over(job: &Job) -> String {

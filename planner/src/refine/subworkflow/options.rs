@@ -1,5 +1,6 @@
-//! Arguments of sub-workflow jobs, which are planner options. Options that the plan fulfils anyway are
-//! accepted. Options without effect on the results give a warning. Other options are refused.
+//! Arguments of sub-workflow jobs, which are planner options. For a sub-workflow that becomes part of the
+//! plan, options that the plan fulfils anyway are accepted. Options without effect on the results give a
+//! warning. Other options are differences.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +13,7 @@ use crate::properties::{Properties, PropertySources};
 use crate::request::SubworkflowOptions;
 
 use super::super::replicas::Replicas;
-use super::{Catalogs, OuterWorkflow, canonical};
+use super::{Catalogs, Difference, OuterWorkflow, canonical};
 
 /// Advice about an option that differs.
 const WITH_PLAN: &str = "Plan the whole with it, or leave it out here";
@@ -44,25 +45,27 @@ const CATALOGS: &[&str] = &[
     "pegasus.catalog.replica",
 ];
 
-/// Checks the arguments of a sub-workflow job. Returns the properties of its own, if it names catalogs in
-/// them.
-pub(super) fn check(
-    workflow: &Workflow,
+/// What a check finds.
+pub(super) struct Findings<'f> {
+    pub(super) warnings: &'f mut Vec<String>,
+    pub(super) problems: &'f mut Vec<Problem>,
+    pub(super) differences: &'f mut Vec<Difference>,
+}
+
+/// Parses the arguments of a sub-workflow job. `None` after a problem.
+pub(super) fn parse(
     job: &Job,
     outer: &OuterWorkflow<'_>,
-    catalogs: &Catalogs<'_>,
-    warnings: &mut Vec<String>,
     problems: &mut Vec<Problem>,
-) -> Option<Properties> {
-    let replicas = &*catalogs.replicas;
+) -> Option<SubworkflowOptions> {
     let words: Vec<String> = match &job.arguments {
         Arguments::Raw(text) => pmc_dag::words::Words::new(text.as_bytes())
             .map(|word| String::from_utf8_lossy(&word).into_owned())
             .collect(),
         Arguments::Words(words) | Arguments::Exact(words) => words.iter().map(str::to_owned).collect(),
     };
-    let own = match (outer.request.parse_options)(&words) {
-        Ok(options) => options,
+    match (outer.request.parse_options)(&words) {
+        Ok(options) => Some(options),
         Err(error) => {
             let message = error.to_string();
             let message = message.strip_prefix("error: ").unwrap_or(&message);
@@ -72,16 +75,33 @@ pub(super) fn check(
                 job.id,
                 words.join(" ")
             )));
-            return None;
+            None
         }
-    };
+    }
+}
+
+/// Checks the arguments of a sub-workflow job. Returns the properties of its own, if it names catalogs in
+/// them.
+pub(super) fn check(
+    workflow: &Workflow,
+    job: &Job,
+    outer: &OuterWorkflow<'_>,
+    catalogs: &Catalogs<'_>,
+    mut findings: Findings<'_>,
+) -> Option<Properties> {
+    let replicas = &*catalogs.replicas;
+    let own = parse(job, outer, findings.problems)?;
     let request = outer.request;
+    let differences = &mut *findings.differences;
     let mut refuse = |option: &str, value: String, advice: &str| {
-        problems.push(Cause::SubWorkflow.problem(format!(
-            "the job {}: its argument {option} {value} differs from what the workflow around it is planned with; \
-             its jobs become part of that plan. {advice}",
-            job.id
-        )));
+        differences.push(Difference::new(
+            format!("it has the argument {option} {value}"),
+            format!(
+                "the job {}: its argument {option} {value} differs from what the workflow around it is planned with; \
+                 its jobs become part of that plan. {advice}",
+                job.id
+            ),
+        ));
     };
     let site = |name: &String| match catalogs.sites.is_undefined_local(name) {
         true => "local".to_owned(),
@@ -123,9 +143,9 @@ pub(super) fn check(
             refuse("--transformations-dir", dir.display().to_string(), WITH_PLAN);
         }
     }
-    let properties = own_properties(job, outer, &own, path, warnings, problems);
+    let properties = own_properties(job, outer, &own, path, &mut findings);
     if !own.without_effect.is_empty() {
-        warnings.push(format!(
+        findings.warnings.push(format!(
             "the job {}: the arguments {} are passed over, since its jobs become jobs of this plan, where the options \
              of the whole hold",
             job.id,
@@ -137,7 +157,7 @@ pub(super) fn check(
 
 /// Returns the file that an argument names: a logical file, else one beside the workflow, else one in the
 /// working directory.
-fn locate(file: &Path, workflow: &Workflow, replicas: &Replicas, here: &Path) -> PathBuf {
+pub(super) fn locate(file: &Path, workflow: &Workflow, replicas: &Replicas, here: &Path) -> PathBuf {
     let known = replicas.lookup(&file.to_string_lossy());
     match known.and_then(|known| known.replicas.into_iter().next()) {
         Some(replica) => replica.pfn.strip_prefix("file://").unwrap_or(&replica.pfn).into(),
@@ -198,8 +218,7 @@ fn own_properties(
     outer: &OuterWorkflow<'_>,
     own: &SubworkflowOptions,
     path: impl Fn(&PathBuf) -> PathBuf,
-    warnings: &mut Vec<String>,
-    problems: &mut Vec<Problem>,
+    findings: &mut Findings<'_>,
 ) -> Option<Properties> {
     let request = outer.request;
     let conf = own
@@ -218,7 +237,8 @@ fn own_properties(
     let properties = match Properties::load(&sources) {
         Ok(properties) => properties,
         Err(error) => {
-            problems.push(Cause::SubWorkflow.problem(format!("the job {}: {error}", job.id)));
+            let problem = Cause::SubWorkflow.problem(format!("the job {}: {error}", job.id));
+            findings.problems.push(problem);
             return None;
         }
     };
@@ -238,15 +258,18 @@ fn own_properties(
                 || "which the workflow around it is planned without".to_owned(),
                 |whole| format!("which is {whole} for the workflow around it"),
             );
-            problems.push(Cause::SubWorkflow.problem(format!(
-                "the job {}: its workflow is to have the property {key} = {value}, {with}; its jobs become part of that \
-                 plan. {WITH_PLAN}",
-                job.id
-            )));
+            findings.differences.push(Difference::new(
+                format!("it has the property {key} = {value}"),
+                format!(
+                    "the job {}: its workflow is to have the property {key} = {value}, {with}; its jobs become part of \
+                     that plan. {WITH_PLAN}",
+                    job.id
+                ),
+            ));
         }
     }
     if !ignored.is_empty() {
-        warnings.push(format!(
+        findings.warnings.push(format!(
             "the job {}: the properties {} of its workflow are passed over, since its jobs become jobs of this plan",
             job.id,
             ignored.join(", ")

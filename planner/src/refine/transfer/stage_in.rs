@@ -1,9 +1,47 @@
 //! Stages inputs of compute jobs.
 
 use super::super::select::ranking::ReplicaSelector;
+use super::uses::OrderedUse;
 use super::*;
 
 impl Builder<'_, '_> {
+    /// Returns whether a file is the workflow of a nested sub-workflow that its planner reads where it is.
+    pub(super) fn is_workflow_here(&self, job: JobId, file: FileId) -> bool {
+        let Task::Compute(n) = self.exec.jobs[job].task else {
+            return false;
+        };
+        let job = &self.workflow.jobs[n];
+        let is_here = |nested: &Nested| nested.path.is_some();
+        job.file == Some(file) && job.nested.as_deref().is_some_and(is_here)
+    }
+
+    /// Notes an input of a nested sub-workflow whose jobs may read it: from a parent, or not for the planner
+    /// alone.
+    pub(super) fn pass_to_nested(
+        &mut self,
+        n: JobIndex,
+        job: JobId,
+        site: SiteId,
+        graph: &Graph<JobIndex>,
+        input: OrderedUse,
+    ) {
+        if !self.exec.is_nested(&self.exec.jobs[job]) {
+            return;
+        }
+        let file = input.file;
+        let parent = self.producers[file]
+            .filter(|&producer| producer != n && graph.parents(n).binary_search(&producer).is_ok());
+        let of_parent = parent.and_then(|producer| self.numbers[producer]);
+        if of_parent.is_some_and(|parent| self.exec.jobs[parent].staging == site) {
+            // As in Pegasus, which has one line for the writer and one for the reader.
+            self.exec.cache.push((file, site));
+        }
+        let file_use = &self.uses_of(job)[input.at as usize];
+        if of_parent.is_some() || !file_use.for_planning {
+            self.exec.nested_inputs.entry(job).or_default().push(file);
+        }
+    }
+
     /// Returns whether an input comes from a parent or is already staged for another job. The job waits for
     /// it then.
     pub(super) fn is_coming(

@@ -40,7 +40,7 @@ impl Session<'_, '_> {
         match &self.options.command {
             Command::Words(words) => Ok(words.clone()),
             Command::File(path) => {
-                let text = fs::read(self.context.directory.join(path)).map_err(|error| {
+                let text = lists::read(&self.context.directory.join(path)).map_err(|error| {
                     let message = format!("cannot read the argument file {}: {error}", path.display());
                     Abort::new(exit::NOT_RUNNABLE, message)
                 })?;

@@ -263,3 +263,33 @@ fn hashed(of: &impl Hash) -> String {
     of.hash(&mut hasher);
     format!("{:016x}", hasher.finish())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_that_nobody_uses_are_removed() {
+        let base = tempfile::tempdir().unwrap();
+        let images = Images::open(base.path()).unwrap();
+        let path = |name: &str| images.directory.join(name);
+        let mut held = Vec::new();
+        for key in ["old", "held", "new"] {
+            fs::create_dir(path(key)).unwrap();
+            fs::write(path(key).join("image"), "x").unwrap();
+            let lock = images.lock_file(&format!("{key}{LOCK}")).unwrap();
+            if key != "new" {
+                lock.set_modified(SystemTime::now() - 2 * KEPT).unwrap();
+            }
+            if key == "held" {
+                flock(&lock, FlockOperation::LockShared).unwrap();
+                held.push(lock);
+            }
+        }
+        Images::open(base.path()).unwrap();
+        assert_eq!(
+            ["old", "old.lock", "held", "new", "new.lock"].map(|name| path(name).exists()),
+            [false, false, true, true, true]
+        );
+    }
+}

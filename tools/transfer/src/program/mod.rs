@@ -9,6 +9,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use pmc_files::MAX_LIST;
+
 use crate::cancel::Cancel;
 use crate::engine::{self, Settings, Waits};
 use crate::protocol::Registry;
@@ -171,15 +173,11 @@ impl Call<'_> {
             Some(path) => {
                 let bytes = match self.options.part {
                     Some(part) => read_part(path, part),
-                    None => fs::read(path),
+                    None => fs::File::open(path).and_then(|file| pmc_files::read_rest(&file, MAX_LIST)),
                 };
                 (shown::path(path).to_string(), bytes)
             }
-            None => {
-                let mut bytes = Vec::new();
-                let read = stdin.read_to_end(&mut bytes);
-                ("stdin".to_owned(), read.map(|_| bytes))
-            }
+            None => ("stdin".to_owned(), pmc_files::read_at_most(stdin, MAX_LIST)),
         };
         match bytes {
             Ok(bytes) => Ok(Input { name, bytes }),
@@ -288,8 +286,7 @@ impl Call<'_> {
 fn read_part(path: &Path, part: Part) -> io::Result<Vec<u8>> {
     let mut file = fs::File::open(path)?;
     file.seek(SeekFrom::Start(part.start))?;
-    let mut bytes = Vec::new();
-    file.take(part.length).read_to_end(&mut bytes)?;
+    let bytes = pmc_files::read_at_most(file.take(part.length), MAX_LIST)?;
     if (bytes.len() as u64) < part.length {
         let message = format!(
             "the file ends before byte {}",

@@ -63,6 +63,10 @@ fn specifications_are_read_from_files_and_in_the_old_format() {
     assert_eq!(case.read("c"), "1");
     case.run("", &["-f", "none.json"])
         .expect_failed("none.json: No such file or directory");
+    let huge = std::fs::File::create(case.path("huge.json")).expect("a file");
+    huge.set_len((1 << 30) + 1).expect("a sparse file");
+    case.run("", &["-f", "huge.json"])
+        .expect_failed("huge.json: larger than 1024 MiB, the most that is read");
 }
 
 #[test]

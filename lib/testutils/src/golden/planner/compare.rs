@@ -13,7 +13,7 @@ type Settings = BTreeMap<String, Value>;
 
 /// Returns the group of a file, which decides how it is compared.
 pub fn group(path: &str) -> &'static str {
-    const SUFFIXES: [(&str, &str); 12] = [
+    const SUFFIXES: [(&str, &str); 13] = [
         (".json", "lite"),
         (".dag", "dag"),
         (".pbs", "pbs"),
@@ -21,6 +21,7 @@ pub fn group(path: &str) -> &'static str {
         (".in", "in"),
         (".bp", "bp"),
         (".cache", "cache"),
+        (".output.map", "cache"),
         (".replica.store", "cache"),
         (".metrics", "metrics"),
         (".properties", "props"),

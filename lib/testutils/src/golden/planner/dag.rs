@@ -86,6 +86,25 @@ fn parse(text: &str) -> Result<Dag, String> {
                     return Err(format!("line {number}: duplicate task {name}"));
                 }
             }
+            // A nested sub-workflow is compared with the task that the original writes for it.
+            ["JOB", _, _] | ["SUBDAG", "PLANNED", ..] => {}
+            ["SUBDAG", "EXTERNAL", name, file, "DIR", directory] => {
+                let task = Task {
+                    options: Vec::new(),
+                    executable: "SUBDAG".to_owned(),
+                    arguments: vec![file.to_owned(), directory.to_owned()],
+                    comment: comment.take(),
+                };
+                dag.tasks.insert(name.to_owned(), task);
+            }
+            ["SCRIPT", "PRE", name, _, ..] => {
+                let words = split(after_words(line, 3));
+                let mut task =
+                    parse_task(words).map_err(|e| format!("line {number}: script of {name}: {e}"))?;
+                let subdag = dag.tasks.remove(name);
+                task.comment = comment.take().or(subdag.and_then(|task| task.comment));
+                dag.tasks.insert(name.to_owned(), task);
+            }
             ["EDGE", parent, child] => {
                 for task in [parent, child] {
                     if !dag.tasks.contains_key(task) {

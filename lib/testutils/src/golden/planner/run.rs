@@ -22,7 +22,7 @@ pub struct Plan {
     pub tree: Tree,
 }
 
-pub fn run(case: &Case, planner: &Path) -> Plan {
+pub fn run(case: &Case, planner: &Path, variables: &[(&str, &str)]) -> Plan {
     let temporary = tempfile::Builder::new()
         .prefix("plancase-")
         .tempdir()
@@ -53,7 +53,7 @@ pub fn run(case: &Case, planner: &Path) -> Plan {
             command.env_remove(name);
         }
     }
-    command.env("LC_ALL", "C.UTF-8");
+    command.env("LC_ALL", "C.UTF-8").envs(variables.iter().copied());
     let ended = process::run(&mut command, TIME_LIMIT, false);
     let normalizer = Normalizer::new(&base, &home, &pegasus_home, path);
     let tree = if ended.code == Some(0) {

@@ -1,0 +1,123 @@
+use super::*;
+
+fn hosts() -> Vec<String> {
+    vec!["n1".to_owned(), "n2".to_owned()]
+}
+
+#[test]
+fn words_of_a_command_are_quoted_if_they_need_it() {
+    assert_eq!(shell_word("/a-b/x.dag"), "/a-b/x.dag");
+    assert_eq!(shell_word(""), "''");
+    assert_eq!(shell_word("a $b"), "'a $b'");
+    assert_eq!(shell_word("it's"), "'it'\\''s'");
+}
+
+#[test]
+fn launchers_get_number_and_hosts() {
+    let once = |how, hosts: &[String]| match Launch::parse(how, 2, hosts).unwrap() {
+        Launch::Once { words } => words.join(" "),
+        other => panic!("{other:?}"),
+    };
+    assert!(once("srun", &[]).ends_with(" --ntasks-per-node=1 --nodes=2 --ntasks=2"));
+    assert!(once("srun", &hosts()).ends_with(" --ntasks=2 --nodelist=n1,n2"));
+    assert_eq!(once("mpiexec", &hosts()), "mpiexec -n 2 -host n1,n2");
+    assert_eq!(once("aprun -n {agents} -N 1", &[]), "aprun -n 2 -N 1");
+    let each = Launch::parse("rsh {host}", 2, &hosts()).unwrap();
+    assert_eq!(each.hosts(), hosts());
+    for how in ["ssh", "rsh {host}"] {
+        let error = Launch::parse(how, 2, &[]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!("--launch {how} needs names of hosts: --agents HOST,HOST")
+        );
+    }
+}
+
+#[test]
+fn hosts_are_named_once() {
+    assert_eq!(parse_hosts("n1, n2").unwrap(), hosts());
+    assert_eq!(parse_hosts("n1,n2,n1"), Err(HostsError::Twice("n1".to_owned())));
+    for wrong in ["", "n1,", "-oProxyCommand=x", "a b"] {
+        assert!(matches!(parse_hosts(wrong), Err(HostsError::Name(_))), "{wrong}");
+    }
+}
+
+/// The remote shell is the user's, which need not know the syntax of others.
+#[test]
+fn words_survive_two_shells() {
+    let echo = ["printf", "%s|", "it's", "a b", "$HOME"].map(OsStr::new);
+    let line = remote(&echo, 7).unwrap();
+    let mut child = Command::new("/bin/sh")
+        .args(["-c", &line])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"secret\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "it's|a b|$HOME|");
+}
+
+#[test]
+fn agents_that_may_be_there_are_started_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("launch");
+    let text = format!(
+        "#!/bin/sh\necho $1 ${NUMBER_VARIABLE} >> {}/log\n",
+        folder.path().display()
+    );
+    std::fs::write(&script, text).unwrap();
+    let how = format!("/bin/sh {} {{host}}", script.display());
+    let hosts = ["n0", "n1", "n2"].map(str::to_owned);
+    let launch = Launch::parse(&how, 3, &hosts).unwrap();
+    let endpoint = Endpoint {
+        addresses: vec!["n1:1".to_owned()],
+        epoch: 1,
+        lease: Duration::from_secs(30),
+        key: pmc_link::RunKey::generate().unwrap(),
+    };
+    let options = LaunchOptions::default();
+    let skip = [1, 7].into();
+    let mut launcher = Launcher::start(&launch, &options, skip, Path::new("x"), endpoint).unwrap();
+    let started = |launcher: &mut Launcher| {
+        for process in launcher.processes.values_mut() {
+            process.child.wait().unwrap();
+        }
+        let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
+        let mut lines: Vec<String> = log.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(started(&mut launcher), ["n0 0", "n2 2"]);
+    assert!(!launcher.has_exited(1));
+    launcher.start_skipped().unwrap();
+    launcher.start_skipped().unwrap();
+    assert_eq!(started(&mut launcher), ["n0 0", "n1 1", "n2 2"]);
+}
+
+#[test]
+fn last_words_are_kept() {
+    let launch = Launch::parse("/bin/sh -c exit", 1, &[]).unwrap();
+    let endpoint = Endpoint {
+        addresses: vec!["n1:1".to_owned()],
+        epoch: 1,
+        lease: Duration::from_secs(30),
+        key: pmc_link::RunKey::generate().unwrap(),
+    };
+    let none = BTreeSet::new();
+    let mut launcher =
+        Launcher::start(&launch, &LaunchOptions::default(), none, Path::new("x"), endpoint).unwrap();
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", "echo one; echo two >&2; sleep 0.1; echo three; echo four"]);
+    launcher.spawn(1, command, true).unwrap();
+    let process = launcher.processes.get_mut(&0).unwrap();
+    process.child.wait().unwrap();
+    let process = launcher.processes.get_mut(&1).unwrap();
+    process.child.wait().unwrap();
+    process
+        .readers
+        .drain(..)
+        .for_each(|reader| reader.join().unwrap());
+    assert!(launcher.last_words(Some(1)).ends_with(" | three | four"));
+    assert!(launcher.all_have_exited());
+}
