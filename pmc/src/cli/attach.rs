@@ -47,7 +47,8 @@ pub struct Attach {
     /// Push the standard input of pmc to tasks that have the task option --stdin push
     #[arg(long)]
     pub stdin: bool,
-    /// Task that gets the input, or all: those that run now. May be repeated [default: the tasks that are named]
+    /// Task that gets the input, or all: those that run now. May be repeated [default: the tasks that are
+    /// named]
     #[arg(long, value_name = "TASK|all", requires = "stdin")]
     pub to: Vec<String>,
     /// At the end of the input, end that of the tasks, too. Without it, other tools may go on

@@ -336,6 +336,10 @@ impl Attach {
             }
         }
         if self.history.phase() == Phase::CutOff {
+            // The run may have ended since the last look.
+            self.look()?;
+        }
+        if self.history.phase() == Phase::CutOff {
             let error = anyhow!("the run of {} was killed", self.history.dir.dag.display());
             return Err(Failure::new(exit::NOT_RUN, error));
         }

@@ -37,7 +37,8 @@ pub struct Tap {
     attempt: Option<(u32, u64)>,
     /// Files of standard output and standard error. The last one grows.
     files: [Vec<Captured>; 2],
-    /// Numbers of the last files whose records have come: an answer to an earlier request may still bring them.
+    /// Numbers of the last files whose records have come: an answer to an earlier request may still bring
+    /// them.
     finished: [Option<u64>; 2],
     next: Instant,
 }
