@@ -20,6 +20,7 @@ mod kill;
 mod launch;
 mod lite;
 mod log;
+mod nested;
 mod node_faults;
 mod packed;
 mod pegasus_api;

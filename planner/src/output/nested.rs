@@ -277,6 +277,7 @@ impl<'p> View<'p> {
              universe = scheduler\n\
              +pegasus_root_wf_uuid = \"{}\"\n\
              +pegasus_wf_uuid = \"{}\"\n\
+             +pegasus_wf_xformation = \"condor::dagman\"\n\
              +pegasus_wf_dax_job_id = \"{}\"\n\
              +pegasus_wf_dag_job_id = \"{}\"\n\
              +pegasus_job_class = 10\n\
