@@ -208,6 +208,7 @@ impl Logs {
     }
 
     /// Adds the lines of a record.
+    #[expect(clippy::too_many_lines, reason = "an arm for each record")]
     pub fn record(&mut self, record: &Record<'_>) {
         let now = self.clock.now();
         if let (Some(progress), Some(log)) = (&mut self.progress, &mut self.dagman) {

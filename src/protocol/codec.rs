@@ -182,6 +182,7 @@ mod tests {
         ]
     }
 
+    #[expect(clippy::too_many_lines, reason = "an arm for each message")]
     fn to_worker() -> impl Strategy<Value = ToWorker> {
         let forwards = || vec((bytes(), bytes()), 0..4);
         let numbers = || vec(any::<u32>(), 0..9);

@@ -42,6 +42,7 @@ impl Master {
         Ok(())
     }
 
+    #[expect(clippy::too_many_lines, reason = "one check after the other")]
     fn check_tasks(&self) -> Result<(), String> {
         let is = |state| move |task: &&pmc_dag::TaskId| self.nodes[task.index()].state == state;
         let ids: Vec<_> = self
