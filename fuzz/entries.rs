@@ -359,6 +359,10 @@ pub fn trailer(data: &[u8]) {
     }
     let end = data.strip_suffix(b"\n").unwrap_or(data);
     let last = end.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    // The same line twice is a trailer, too.
+    if data[..last].ends_with(&data[last..]) {
+        return;
+    }
     assert!(
         Dag::parse(data[..last].to_vec()).is_err(),
         "the last line is missing"
@@ -530,7 +534,7 @@ fn check_request(data: &[u8], received: &Received<'_>) {
         words: &words,
         variables: &received.variables,
         cpus: &received.cpus,
-        directory: &[],
+        directory: received.directory,
     };
     assert_eq!(
         &request.encode()[..],

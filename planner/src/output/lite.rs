@@ -1,6 +1,6 @@
 //! Descriptions of jobs with directories of their own or in containers, which `pegasus-lite` reads on the
-//! node: one JSON object a job, with what the job scripts of Pegasus contain (section 2 of the specification's
-//! second part).
+//! node: one JSON object a job, with what the job scripts of Pegasus contain (section 2 of the second part of
+//! the specification).
 
 mod container;
 
