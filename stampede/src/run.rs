@@ -305,12 +305,20 @@ fn is_for_htcondor(dag: &Path) -> bool {
     let lines = BufReader::new(file.take(MAX_SMALL_FILE))
         .split(b'\n')
         .map_while(Result::ok);
-    let mut first_words = lines.map(|line| {
-        let word = line.split(u8::is_ascii_whitespace).find(|word| !word.is_empty());
-        word.unwrap_or_default().to_ascii_uppercase()
-    });
-    let first = first_words.find(|word| matches!(&word[..], b"TASK" | b"JOB" | b"SUBDAG"));
-    first.is_some_and(|word| word != b"TASK")
+    for line in lines {
+        let mut words = line
+            .split(u8::is_ascii_whitespace)
+            .filter(|word| !word.is_empty());
+        let mut next = || words.next().unwrap_or_default().to_ascii_uppercase();
+        match &next()[..] {
+            b"TASK" => return false,
+            b"JOB" => return true,
+            // Only DAGs for this project's executor have planned ones.
+            b"SUBDAG" => return next() != b"PLANNED",
+            _ => {}
+        }
+    }
+    false
 }
 
 /// Converts `20261121T072841+0000` to seconds since the epoch.
@@ -371,6 +379,12 @@ mod tests {
         assert!(
             error("x.dag.dagman.out").ends_with("x.dag: a DAG for HTCondor; pegasus-monitord loads its runs")
         );
+        fs::write(
+            dir.path().join("x.dag"),
+            "SUBDAG PLANNED a a/a.dag DIR a\nJOB a a.sub\n",
+        )
+        .unwrap();
+        assert!(Run::locate(&dir.path().join("x.dag.dagman.out")).is_ok());
         fs::write(dir.path().join("braindump.yml"), "dag: [\n").unwrap();
         assert!(error("x.dag.dagman.out").contains("braindump.yml: line "));
     }
