@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::{Instant, SystemTime};
 
 use nix::sys::stat::{Mode, umask};
+use rustix::stdio;
 
 use crate::builtins::Builtins;
 use crate::cache::InvocationCache;
@@ -70,6 +71,29 @@ pub struct Context<'a> {
     /// True starts each job in a new process group and signals the group. False keeps the jobs in kickstart's
     /// group, so that a batch system that kills the group reaches them.
     pub own_group: bool,
+}
+
+impl<'a> Context<'a> {
+    /// An invocation that inherits what its process has. `directory` is the working directory of the process.
+    #[must_use]
+    pub fn of_process(inherited: Inherited, directory: PathBuf, cache: &'a InvocationCache) -> Self {
+        Self {
+            start: (SystemTime::now(), Instant::now()),
+            environment: inherited.environment,
+            directory,
+            is_process_directory: true,
+            umask: inherited.umask,
+            program: inherited.program,
+            stdin: stdio::stdin(),
+            stdout: stdio::stdout(),
+            stderr: stdio::stderr(),
+            keep: Vec::new(),
+            cache,
+            builtins: None,
+            usage_scope: UsageScope::Process,
+            own_group: false,
+        }
+    }
 }
 
 /// Returns the working directory of the process, or `.` if it has none.

@@ -12,7 +12,6 @@ use crate::cache::InvocationCache;
 use crate::context::{Context, Inherited, current_directory};
 use crate::interrupts::ProcessSignals;
 use crate::machine::Host;
-use crate::usage::UsageScope;
 use crate::{cli, exit};
 
 /// Runs the program: arguments, environment and exit status are those of the process.
@@ -37,23 +36,11 @@ fn run(
     executable: PathBuf,
     mut signals: ProcessSignals,
 ) -> u8 {
-    let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
     let inherited = Inherited::of_process(executable);
+    let cache = InvocationCache::default();
     let context = Context {
         start,
-        environment: inherited.environment,
-        directory: current_directory(),
-        is_process_directory: true,
-        umask: inherited.umask,
-        program: inherited.program,
-        stdin: stdin.as_fd(),
-        stdout: stdout.as_fd(),
-        stderr: stderr.as_fd(),
-        keep: Vec::new(),
-        cache: &InvocationCache::default(),
-        builtins: None,
-        usage_scope: UsageScope::Process,
-        own_group: false,
+        ..Context::of_process(inherited, current_directory(), &cache)
     };
     let host = |machine| Cow::Owned(Host::gather(machine));
     cli::run(words, context, host, &mut signals).code

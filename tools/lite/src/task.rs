@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use monitord_compat::invocation_record::{ChecksummedFile, Status};
 use nix::sys::signal::Signal;
@@ -20,7 +20,6 @@ use pegasus_kickstart::invoke::Report;
 use pegasus_kickstart::lookup;
 use pegasus_kickstart::machine::Host;
 use pegasus_kickstart::spawn::{Program, spawn};
-use pegasus_kickstart::usage::UsageScope;
 use pegasus_kickstart::wait::{Limit, Target, wait};
 
 use crate::description::Run;
@@ -130,25 +129,11 @@ fn kickstart(
     interrupts: &mut dyn Interrupts,
     observe: &mut dyn FnMut(&Report),
 ) -> u8 {
-    let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
-    let mut environment = inherited.environment;
-    environment.set(b"PWD", directory.as_os_str().as_encoded_bytes());
-    let context = Context {
-        start: (SystemTime::now(), Instant::now()),
-        environment,
-        directory: directory.to_owned(),
-        is_process_directory: true,
-        umask: inherited.umask,
-        program: inherited.program,
-        stdin: stdin.as_fd(),
-        stdout: stdout.as_fd(),
-        stderr: stderr.as_fd(),
-        keep: Vec::new(),
-        cache: &InvocationCache::default(),
-        builtins: None,
-        usage_scope: UsageScope::Process,
-        own_group: false,
-    };
+    let mut inherited = inherited;
+    let pwd = directory.as_os_str().as_encoded_bytes();
+    inherited.environment.set(b"PWD", pwd);
+    let cache = InvocationCache::default();
+    let context = Context::of_process(inherited, directory.to_owned(), &cache);
     let words = words.iter().map(OsString::from);
     let host = |machine| Cow::Owned(Host::gather(machine));
     cli::run_and_show(words, context, host, interrupts, observe).code
