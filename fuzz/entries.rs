@@ -107,12 +107,12 @@ pub fn dagman(data: &[u8]) {
         part.map(|text| text.to_string())
             .ok_or_else(|| io::ErrorKind::NotFound.into())
     };
-    let surroundings = pmc_dagman::Surroundings {
+    let context = pmc_dagman::Context {
         directory: Path::new("/d"),
         load: &load,
         environment: &|_| None,
     };
-    let Ok(dag) = pmc_dagman::read(Path::new("/d/top.dag"), surroundings) else {
+    let Ok(dag) = pmc_dagman::read(Path::new("/d/top.dag"), context) else {
         return;
     };
     let is_node = |n: u32| (n as usize) < dag.nodes.len();

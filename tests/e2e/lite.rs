@@ -6,9 +6,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::support::command::{CommandResult, Program};
+use crate::support::nginx;
 use crate::support::pegasus::{Monitored, only_file};
 use crate::support::programs::Build;
-use crate::support::server::{Server, free_port, system_program};
+use crate::support::server::free_port;
 
 /// Two levels of jobs with an installed and a staged program, a file in a directory, standard input and
 /// output.
@@ -183,46 +184,18 @@ fn a_wrong_byte_on_the_staging_site_fails_the_job() {
     assert_eq!(words.left(), [""; 0]);
 }
 
-/// Starts nginx as a WebDAV server without passwords.
-fn start_nginx(top: &Path, port: u16) -> Server {
-    let user = if nix::unistd::geteuid().is_root() {
-        "user root;"
-    } else {
-        ""
-    };
-    let configuration = format!(
-        "{user} daemon off; pid {top}/pid; error_log {top}/logs/error; worker_processes 1;
-         events {{ worker_connections 64; }}
-         http {{
-           access_log {top}/logs/access; client_body_temp_path {top}/body; client_max_body_size 0;
-           proxy_temp_path {top}/body; fastcgi_temp_path {top}/body; uwsgi_temp_path {top}/body; scgi_temp_path {top}/body;
-           server {{
-             listen 127.0.0.1:{port}; root {top}/root;
-             location / {{ dav_methods PUT DELETE MKCOL; dav_access user:rw; }}
-           }}
-         }}",
-        top = top.display()
-    );
-    for directory in ["root/stage", "body", "logs"] {
-        fs::create_dir_all(top.join(directory)).expect("a directory");
-    }
-    fs::write(top.join("nginx.conf"), configuration).expect("a file");
-    let server = Program::new(system_program("nginx"))
-        .args(["-e", "stderr", "-p"])
-        .arg(top)
-        .arg("-c")
-        .arg(top.join("nginx.conf"));
-    Server::start(server, port)
-}
-
 #[test]
 #[ignore = "needs nginx: tests/run e2e"]
 fn files_pass_through_a_webdav_server() {
     let words = Words::new();
     let port = free_port();
     let top = words.path("nginx");
-    fs::create_dir(&top).expect("a directory");
-    let _server = start_nginx(&top, port);
+    fs::create_dir_all(top.join("root/stage")).expect("a directory");
+    let _server = nginx::start(
+        &top,
+        port,
+        "location / { dav_methods PUT DELETE MKCOL; dav_access user:rw; }",
+    );
     words.write(
         "sites.yml",
         &r#"pegasus: "5.0.4"

@@ -49,50 +49,59 @@ fn completed_jobs(top: &Path) -> Vec<usize> {
     numbers
 }
 
+/// A plan for three nodes of two tasks that was submitted to Slurm.
+struct Submitted {
+    /// Where the workflow and the submit directory are.
+    directory: tempfile::TempDir,
+    submit: PathBuf,
+    /// Number of the batch job.
+    job: String,
+}
+
+impl Submitted {
+    /// Plans the workflow with the programs of a build, and submits it.
+    fn new(cluster: &Cluster, build: Build, options: &[&str]) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let top = directory.path();
+        write_inputs(top);
+        let result = cluster
+            .job_command(build.program("pmc-plan"))
+            .in_directory(top)
+            .args([
+                "--sites",
+                "local",
+                "--dir",
+                "submit",
+                "--relative-submit-dir",
+                "run",
+            ])
+            .args(["--cleanup", "none", "--nodes", "3", "--ntasks-per-node", "2"])
+            // The script of a job is one word.
+            .args(["--walltime", "10", "-Dpegasus.parser.arguments.split=false"])
+            .args(options)
+            .args(["-Dpegasus.memory=1", "--submit", "--json", "workflow.yml"])
+            .run()
+            .ok();
+        let object: serde_json::Value = serde_json::from_str(&result.stdout).expect("JSON");
+        assert_eq!(object["scheduler"], "slurm", "{object}");
+        let text = |key: &str| object[key].as_str().expect("a text").to_owned();
+        Self {
+            submit: PathBuf::from(text("submit_dir")),
+            job: text("job_id"),
+            directory,
+        }
+    }
+}
+
 #[test]
 #[ignore = "needs Slurm: tests/run e2e"]
 fn submitted_run_drains_on_the_signal_of_slurm_and_resumes() {
     let cluster = Cluster::start();
-    let directory = tempfile::Builder::new()
-        .prefix("pmc-submit.")
-        .tempdir()
-        .expect("a temporary directory");
-    let top = directory.path();
-    write_inputs(top);
-    let result = cluster
-        .job_command(Build::OpenMpi.program("pmc-plan"))
-        .in_directory(top)
-        .args([
-            "--sites",
-            "local",
-            "--dir",
-            "submit",
-            "--relative-submit-dir",
-            "run",
-            "--cleanup",
-            "none",
-        ])
-        .args([
-            "--nodes",
-            "3",
-            "--ntasks-per-node",
-            "2",
-            "--walltime",
-            "10",
-            "--drain",
-            "4",
-        ])
-        // The script of a job is one word.
-        .arg("-Dpegasus.parser.arguments.split=false")
-        .args(["-Dpegasus.memory=1", "--submit", "--json", "workflow.yml"])
-        .run()
-        .ok();
-    let object: serde_json::Value = serde_json::from_str(&result.stdout).expect("JSON");
-    assert_eq!(object["scheduler"], "slurm", "{object}");
-    let submit = PathBuf::from(object["submit_dir"].as_str().expect("a directory"));
-    let script = fs::read_to_string(only_file(&submit, ".sbatch")).expect("a script");
+    let plan = Submitted::new(&cluster, Build::OpenMpi, &["--drain", "4"]);
+    let (top, submit) = (plan.directory.path(), &plan.submit);
+    let script = fs::read_to_string(only_file(submit, ".sbatch")).expect("a script");
     assert!(script.contains("#SBATCH --signal=B:USR1@"), "{script}");
-    let job = cluster.job(object["job_id"].as_str().expect("a number"));
+    let job = cluster.job(&plan.job);
 
     let started = Instant::now();
     while completed_jobs(top).is_empty() {
@@ -104,7 +113,7 @@ fn submitted_run_drains_on_the_signal_of_slurm_and_resumes() {
     job.assert_ends_as("FAILED");
     let first = completed_jobs(top);
     assert!(!first.is_empty() && first.len() < JOBS, "{first:?} have run");
-    let rescue = fs::read_to_string(only_file(&submit, ".dag.rescue")).expect("a rescue file");
+    let rescue = fs::read_to_string(only_file(submit, ".dag.rescue")).expect("a rescue file");
     let done = rescue.lines().filter(|line| line.contains("wait_W")).count();
     assert_eq!(
         done,
@@ -112,12 +121,12 @@ fn submitted_run_drains_on_the_signal_of_slurm_and_resumes() {
         "running tasks end and are in the rescue file: {rescue}"
     );
 
-    let script = only_file(&submit, ".sbatch");
+    let script = only_file(submit, ".sbatch");
     let result = cluster
         .job_command("sbatch")
         .arg("--parsable")
         .arg(script)
-        .in_directory(&submit)
+        .in_directory(submit)
         .run()
         .ok();
     cluster.job(result.stdout.trim()).assert_ends_as("COMPLETED");
@@ -133,43 +142,21 @@ fn submitted_run_drains_on_the_signal_of_slurm_and_resumes() {
 #[ignore = "needs Slurm: tests/run e2e"]
 fn agents_run_a_submitted_plan() {
     let cluster = Cluster::start();
-    let directory = tempfile::Builder::new()
-        .prefix("pmc-agents.")
-        .tempdir()
-        .expect("a temporary directory");
-    let top = directory.path();
-    write_inputs(top);
-    let result = cluster
-        .job_command(Build::Local.program("pmc-plan"))
-        .in_directory(top)
-        .args([
-            "--sites",
-            "local",
-            "--dir",
-            "submit",
-            "--relative-submit-dir",
-            "run",
-        ])
-        .args(["--cleanup", "none", "--nodes", "3", "--ntasks-per-node", "2"])
-        .args(["--walltime", "10", "-Dpegasus.parser.arguments.split=false"])
-        .args(["-Dpegasus.memory=1", "--submit", "--json", "workflow.yml"])
-        .run()
-        .ok();
-    let object: serde_json::Value = serde_json::from_str(&result.stdout).expect("JSON");
-    let submit = PathBuf::from(object["submit_dir"].as_str().expect("a directory"));
-    let script = fs::read_to_string(only_file(&submit, ".sbatch")).expect("a script");
+    let plan = Submitted::new(&cluster, Build::Local, &[]);
+    let (top, submit) = (plan.directory.path(), &plan.submit);
+    let script = fs::read_to_string(only_file(submit, ".sbatch")).expect("a script");
     assert!(
         script.contains(" --agents 3 --launch srun --slots 2 "),
         "{script}"
     );
-    let job = cluster.job(object["job_id"].as_str().expect("a number"));
+    let job = cluster.job(&plan.job);
     job.assert_ends_as("COMPLETED");
     assert_eq!(
         completed_jobs(top),
         (0..JOBS).collect::<Vec<_>>(),
         "each job has run once"
     );
-    let log = fs::read_to_string(only_file(&submit, ".dag.dagman.out")).expect("a log");
+    let log = fs::read_to_string(only_file(submit, ".dag.dagman.out")).expect("a log");
     assert!(log.contains("EXITING WITH STATUS 0"), "{log}");
 }
 

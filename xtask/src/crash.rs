@@ -8,38 +8,50 @@ use testutils::crash::{Kind, Settings};
 
 use crate::workspace;
 
+/// The rounds of a harness.
+#[derive(clap::Args)]
+pub(crate) struct Rounds {
+    /// Number of rounds
+    #[arg(long = "rounds", value_name = "N", default_value_t = 60)]
+    pub(crate) count: u64,
+    /// Seed of the first round; the others follow
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Start no round after this time
+    #[arg(long, value_name = "N")]
+    minutes: Option<u64>,
+}
+
+impl Rounds {
+    /// Returns the time after which no round starts.
+    pub(crate) fn limit(&self) -> Duration {
+        let seconds = self.minutes.map(|minutes| minutes.saturating_mul(60));
+        seconds.map_or(Duration::MAX, Duration::from_secs)
+    }
+}
+
+/// Options of the harness.
+#[derive(clap::Args)]
+pub struct Options {
+    #[command(flatten)]
+    rounds: Rounds,
+    /// Rounds of this kind only
+    #[arg(long, value_name = "KIND")]
+    only: Option<Kind>,
+}
+
 /// Runs rounds, prints what they find, and fails if it is anything.
 ///
 /// # Errors
-/// An option is wrong, the programs do not build, or a round has found damage.
-pub fn run(options: &[&str]) -> Result<()> {
-    let mut settings = Settings {
+/// The programs do not build, or a round has found damage.
+pub fn run(options: &Options) -> Result<()> {
+    let settings = Settings {
         programs: programs()?,
-        rounds: 60,
-        seed: 1,
-        limit: Duration::MAX,
-        only: None,
+        rounds: options.rounds.count,
+        seed: options.rounds.seed,
+        limit: options.rounds.limit(),
+        only: options.only,
     };
-    for pair in options.chunks(2) {
-        let &[name, value] = pair else {
-            bail!("{} needs a value", pair[0]);
-        };
-        let number = || -> Result<u64> {
-            value
-                .parse()
-                .with_context(|| format!("{name} {value}: not a number"))
-        };
-        match name {
-            "--rounds" => settings.rounds = number()?,
-            "--seed" => settings.seed = number()?,
-            "--minutes" => settings.limit = Duration::from_secs(number()?.saturating_mul(60)),
-            "--only" => {
-                let kind = Kind::named(value).with_context(|| format!("--only {value}: no such kind"))?;
-                settings.only = Some(kind);
-            }
-            _ => bail!("there is no option {name}"),
-        }
-    }
     let report = testutils::crash::run(&settings, &mut |findings, kept| {
         for finding in findings {
             println!("{finding}");

@@ -1,35 +1,64 @@
 //! `cargo xtask CHORE`: chores of the repository.
 
-use std::path::Path;
+use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
+use clap::{Parser, Subcommand};
 use xtask::{crash, golden, manual, node_faults, workspace};
 
-const USAGE: &str = "usage: cargo xtask generate
-       cargo xtask crash [--rounds N] [--seed N] [--minutes N] [--only KIND]
-       cargo xtask node-faults [--rounds N] [--seed N] [--minutes N] [--parallel N] [--lease SECONDS]
-                               [--only FAULT] [--master-kills N]
-       cargo xtask golden pack FOLDER...
-       cargo xtask golden unpack ARCHIVE FOLDER";
+/// Chores of the repository
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Write the manual pages and completions in share/, and the page of the planner's keys
+    Generate,
+    /// Kill programs at random moments, fill the disk, take directories away: nothing may be lost
+    Crash(crash::Options),
+    /// Switch off, cut off, stop and kill nodes and masters of runs with agents
+    NodeFaults(node_faults::Options),
+    /// Pack folders of recorded runs into golden cases, and the other way round
+    #[command(subcommand)]
+    Golden(Golden),
+}
+
+#[derive(Subcommand)]
+enum Golden {
+    /// Make one text file of each folder
+    Pack {
+        /// Folders of one case each
+        #[arg(required = true)]
+        folders: Vec<PathBuf>,
+    },
+    /// Make a folder of a text file
+    Unpack {
+        /// The text file
+        archive: PathBuf,
+        /// The folder to make
+        folder: PathBuf,
+    },
+}
 
 fn main() -> Result<()> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    match words.as_slice() {
-        ["generate"] => {
+    match Arguments::parse().chore {
+        Chore::Generate => {
             let root = workspace::root();
             std::fs::write(root.join(manual::KEYS_PAGE), pmc_plan::keys::page())?;
             manual::write(&root.join("share"))
         }
-        ["crash", options @ ..] => crash::run(options),
-        ["node-faults", options @ ..] => node_faults::run(options),
-        ["golden", "pack", folders @ ..] if !folders.is_empty() => {
+        Chore::Crash(options) => crash::run(&options),
+        Chore::NodeFaults(options) => node_faults::run(&options),
+        Chore::Golden(Golden::Pack { folders }) => {
             for folder in folders {
-                println!("{}", golden::pack(Path::new(folder))?.display());
+                println!("{}", golden::pack(&folder)?.display());
             }
             Ok(())
         }
-        ["golden", "unpack", archive, folder] => golden::unpack(Path::new(archive), Path::new(folder)),
-        _ => bail!("{USAGE}"),
+        Chore::Golden(Golden::Unpack { archive, folder }) => golden::unpack(&archive, &folder),
     }
 }

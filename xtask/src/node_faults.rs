@@ -1,41 +1,44 @@
 //! Runs the harness for lost nodes.
 
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use testutils::node_faults::{self, Fault, Settings};
 
-use crate::crash::programs;
+use crate::crash::{Rounds, programs};
+
+/// Options of the harness.
+#[derive(clap::Args)]
+pub struct Options {
+    #[command(flatten)]
+    rounds: Rounds,
+    /// Rounds at a time
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    parallel: usize,
+    /// Lease of agents in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 2)]
+    lease: u64,
+    /// The first fault of each round is of this kind
+    #[arg(long, value_name = "FAULT")]
+    only: Option<Fault>,
+    /// Instead of other faults, kill the master this many times in each round, in a run of long tasks
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    master_kills: u32,
+}
 
 /// Runs rounds, prints what they find, and fails if it is anything.
 ///
 /// # Errors
-/// An option is wrong, the programs do not build, or a round has found damage.
-pub fn run(options: &[&str]) -> Result<()> {
-    let mut settings = Settings::new(&programs()?);
-    for pair in options.chunks(2) {
-        let &[name, value] = pair else {
-            bail!("{} needs a value", pair[0]);
-        };
-        let number = || -> Result<u64> {
-            value
-                .parse()
-                .with_context(|| format!("{name} {value}: not a number"))
-        };
-        match name {
-            "--rounds" => settings.rounds = number()?,
-            "--seed" => settings.seed = number()?,
-            "--minutes" => settings.limit = Duration::from_secs(number()?.saturating_mul(60)),
-            "--parallel" => settings.parallel = usize::try_from(number()?)?,
-            "--lease" => settings.lease = number()?,
-            "--master-kills" => settings.master_kills = u32::try_from(number()?)?,
-            "--only" => {
-                let fault = Fault::named(value).with_context(|| format!("--only {value}: no such fault"))?;
-                settings.only = Some(fault);
-            }
-            _ => bail!("there is no option {name}"),
-        }
-    }
+/// The programs do not build, or a round has found damage.
+pub fn run(options: &Options) -> Result<()> {
+    let settings = Settings {
+        rounds: options.rounds.count,
+        seed: options.rounds.seed,
+        limit: options.rounds.limit(),
+        parallel: options.parallel,
+        lease: options.lease,
+        only: options.only,
+        master_kills: options.master_kills,
+        ..Settings::new(&programs()?)
+    };
     let report = node_faults::run(&settings);
     print!("{report}");
     if !report.findings.is_empty() {

@@ -24,7 +24,7 @@ const MAX_EDGES: usize = 1 << 26;
 
 /// What a DAGMan file is read with.
 #[derive(Clone, Copy)]
-pub struct Surroundings<'a> {
+pub struct Context<'a> {
     /// Directory to which the paths in the file are relative, absolute.
     pub directory: &'a Path,
     /// Loads a file.
@@ -37,9 +37,9 @@ pub struct Surroundings<'a> {
 ///
 /// # Errors
 /// The first problem, with its file and line.
-pub fn read(path: &Path, surroundings: Surroundings<'_>) -> Result<Dag, DagmanError> {
+pub fn read(path: &Path, context: Context<'_>) -> Result<Dag, DagmanError> {
     let mut reader = Reader {
-        surroundings,
+        context,
         dag: Dag::default(),
         done: Vec::new(),
         by_name: FxHashMap::default(),
@@ -52,7 +52,7 @@ pub fn read(path: &Path, surroundings: Surroundings<'_>) -> Result<Dag, DagmanEr
         line: 1,
     };
     let level = Level {
-        directory: surroundings.directory.to_owned(),
+        directory: context.directory.to_owned(),
         prefix: String::new(),
         category_prefix: String::new(),
         priority: 0,
@@ -105,7 +105,7 @@ impl Level {
 type FileDescription = (Rc<Path>, Rc<Description>);
 
 struct Reader<'a> {
-    surroundings: Surroundings<'a>,
+    context: Context<'a>,
     dag: Dag,
     done: Vec<bool>,
     /// Nodes by their full names.
@@ -123,7 +123,7 @@ impl Reader<'_> {
             let path = path.to_owned();
             place.error(ErrorKind::Load { path, reason })
         };
-        let text = (self.surroundings.load)(path).map_err(|error| failed(error.to_string()))?;
+        let text = (self.context.load)(path).map_err(|error| failed(error.to_string()))?;
         match text.contains('\0') {
             true => Err(failed("it contains a zero byte".to_owned())),
             false => Ok(text),

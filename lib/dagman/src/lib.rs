@@ -26,5 +26,5 @@ mod text;
 
 pub use commands::is_dagman;
 pub use error::{DagmanError, ErrorKind};
-pub use flatten::{Surroundings, read};
+pub use flatten::{Context, read};
 pub use model::{AbortOn, Dag, Job, Node, PassedOver, Script, Word, Work};

@@ -6,7 +6,7 @@ mod node;
 use std::io;
 use std::path::Path;
 
-use pmc_dagman::{DagmanError, Surroundings};
+use pmc_dagman::{Context, DagmanError};
 
 use super::builder::Builder;
 use super::{ReadOptions, executor_dag};
@@ -47,12 +47,12 @@ pub(super) fn read(
 ) -> Result<Workflow, InputErrors> {
     let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
     let load = |path: &Path| text::load(path).map_err(|error| io::Error::other(error.message));
-    let surroundings = Surroundings {
+    let context = Context {
         directory: &directory,
         load: &load,
         environment: &|name| env.get(name).map(str::to_owned),
     };
-    let dag = pmc_dagman::read(path, surroundings).map_err(input_error)?;
+    let dag = pmc_dagman::read(path, context).map_err(input_error)?;
     let mut builder = Builder::new(path);
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     builder.set_label(&name, Position::default(), &[]);

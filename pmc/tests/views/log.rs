@@ -31,6 +31,21 @@ fn start(place: &Place, dag: &str, options: &[&str]) -> Child {
     child
 }
 
+/// Starts `pmc log -f` of the task `t`. Returns when it has printed the first line.
+fn follow(place: &Place) -> Child {
+    let mut follower = place
+        .pmc(["log", "-f", "t", "run"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("pmc starts");
+    let mut begun = [0; 6];
+    let stdout = follower.stdout.as_mut().expect("it is piped");
+    stdout.read_exact(&mut begun).expect("the first line comes");
+    assert_eq!(&begun, b"begun\n");
+    follower
+}
+
 fn go(place: &Place) {
     place.write("run/go", "");
 }
@@ -44,16 +59,7 @@ fn the_output_of_a_running_task_is_followed_to_its_end() {
         "TASK t ./waits\nTASK u /bin/true\nEDGE t u\n",
         &["--workers", "1", "--jobstate-log", "--per-task-stdio"],
     );
-    let mut follower = place
-        .pmc(["log", "-f", "t", "run"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("pmc starts");
-    let mut begun = [0; 6];
-    let stdout = follower.stdout.as_mut().expect("it is piped");
-    stdout.read_exact(&mut begun).expect("the first line comes");
-    assert_eq!(&begun, b"begun\n");
+    let follower = follow(&place);
     let waits = place.run(["log", "u", "run"]);
     waits.code(4);
     assert!(
@@ -111,16 +117,7 @@ fn follow_captured(options: &[&str]) {
     let kickstart = crate::support::bin().join("pegasus-kickstart");
     let dag = format!("TASK t -m 500 {} ./waits\n", kickstart.display());
     let mut executor = start(&place, &dag, options);
-    let mut follower = place
-        .pmc(["log", "-f", "t", "run"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("pmc starts");
-    let mut begun = [0; 6];
-    let stdout = follower.stdout.as_mut().expect("it is piped");
-    stdout.read_exact(&mut begun).expect("the first line comes");
-    assert_eq!(&begun, b"begun\n");
+    let follower = follow(&place);
     let once = place.run(["log", "t", "run"]);
     once.code(0);
     assert_eq!(once.stdout(), "begun\n");

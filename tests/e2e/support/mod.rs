@@ -2,6 +2,7 @@
 
 pub mod browser;
 pub mod command;
+pub mod nginx;
 pub mod pegasus;
 pub mod programs;
 pub mod server;

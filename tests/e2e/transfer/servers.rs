@@ -7,8 +7,9 @@ use serde_json::Value;
 
 use super::{mkdir, remove, transfer, tree, write, write_secret};
 use crate::support::command::{CommandResult, Program};
+use crate::support::nginx;
 use crate::support::programs::{Build, server_bin};
-use crate::support::server::{Server, free_port, system_program};
+use crate::support::server::{Server, free_port};
 use crate::support::sshd::Sshd;
 
 /// A directory in which the program runs.
@@ -149,38 +150,18 @@ fn create_certificates(run: &TransferRun) {
 
 /// Starts nginx with a port for HTTP and one for HTTPS.
 fn start_nginx(run: &TransferRun, plain: u16, secure: u16) -> Server {
-    let user = if nix::unistd::geteuid().is_root() {
-        "user root;"
-    } else {
-        ""
-    };
-    let configuration = format!(
-        "{user} daemon off; pid {top}/pid; error_log {top}/logs/error; worker_processes 1;
-         events {{ worker_connections 64; }}
-         http {{
-           access_log {top}/logs/access; client_body_temp_path {top}/body; client_max_body_size 0;
-           proxy_temp_path {top}/body; fastcgi_temp_path {top}/body; uwsgi_temp_path {top}/body; scgi_temp_path {top}/body;
-           server {{
-             listen 127.0.0.1:{plain}; listen 127.0.0.1:{secure} ssl;
-             ssl_certificate {top}/tls.crt; ssl_certificate_key {top}/tls.key;
-             root {top}/root;
-             location /moved {{ return 302 /big; }}
-             location /down {{ return 302 http://localhost:{plain}/big; }}
-             location /dav/ {{
-               auth_basic realm; auth_basic_user_file {top}/users;
-               dav_methods PUT DELETE MKCOL; dav_access user:rw;
-             }}
-           }}
+    let top = run.directory.path();
+    let directives = format!(
+        "listen 127.0.0.1:{secure} ssl; ssl_certificate {top}/tls.crt; ssl_certificate_key {top}/tls.key;
+         location /moved {{ return 302 /big; }}
+         location /down {{ return 302 http://localhost:{plain}/big; }}
+         location /dav/ {{
+           auth_basic realm; auth_basic_user_file {top}/users;
+           dav_methods PUT DELETE MKCOL; dav_access user:rw;
          }}",
-        top = run.directory.path().display()
+        top = top.display()
     );
-    write(run.path("nginx.conf"), configuration);
-    let server = Program::new(system_program("nginx"))
-        .args(["-e", "stderr", "-p"])
-        .arg(run.directory.path())
-        .arg("-c")
-        .arg(run.path("nginx.conf"));
-    Server::start(server, plain)
+    nginx::start(top, plain, &directives)
 }
 
 #[test]
@@ -190,9 +171,7 @@ fn http_and_webdav_with_a_real_server() {
     let mut run = TransferRun::new();
     let (plain, secure) = (free_port(), free_port());
     create_certificates(&run);
-    for directory in ["root/dav", "body", "logs"] {
-        fs::create_dir_all(run.path(directory)).expect("mkdir");
-    }
+    fs::create_dir_all(run.path("root/dav")).expect("mkdir");
     write(run.path("users"), "me:{PLAIN}secret\n");
     write(run.path("root/a b"), "hello");
     write(run.path("root/big"), noise(2_000_000));

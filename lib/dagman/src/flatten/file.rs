@@ -330,7 +330,7 @@ impl<'l> FileReader<'l> {
                 prepended: &pending.prepended,
                 appended: &pending.appended,
                 description: &description,
-                environment: reader.surroundings.environment,
+                environment: reader.context.environment,
             });
             let at = |line: Option<u32>| Place {
                 file: Rc::clone(if line.is_some() {

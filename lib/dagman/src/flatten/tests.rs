@@ -12,12 +12,12 @@ fn read_from(files: &[(&str, &str)]) -> Result<Dag, String> {
             .map(|(_, text)| (*text).to_owned())
             .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
     };
-    let surroundings = Surroundings {
+    let context = Context {
         directory: Path::new("/d"),
         load: &load,
         environment: &|_| None,
     };
-    read(Path::new("/d/top.dag"), surroundings).map_err(|error| error.to_string())
+    read(Path::new("/d/top.dag"), context).map_err(|error| error.to_string())
 }
 
 const SUBMIT: (&str, &str) = (

@@ -11,6 +11,7 @@ mod tools;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use crate::Random;
@@ -72,11 +73,12 @@ const KINDS: [Kind; 14] = [
     Kind::Directory,
 ];
 
-impl Kind {
-    /// Returns the kind with this name.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        KINDS.into_iter().find(|kind| kind.to_string() == name)
+impl FromStr for Kind {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = KINDS.into_iter().find(|kind| kind.to_string() == name);
+        found.ok_or_else(|| format!("there is no kind {name}"))
     }
 }
 

@@ -11,6 +11,7 @@ mod round;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -99,12 +100,13 @@ const FAULTS: [(Fault, &str); 11] = [
     (Fault::MasterStopped, "master-stopped"),
 ];
 
-impl Fault {
-    /// Returns the fault with this name.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
+impl FromStr for Fault {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
         let found = FAULTS.iter().find(|(_, known)| *known == name);
-        found.map(|(fault, _)| *fault)
+        let fault = found.map(|(fault, _)| *fault);
+        fault.ok_or_else(|| format!("there is no fault {name}"))
     }
 }
 
