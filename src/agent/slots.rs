@@ -22,6 +22,9 @@ use crate::worker;
 /// one.
 const MAX_ENDED: usize = 64;
 
+/// A result may wait while the slot has more attempts than this, with the one that has just ended.
+const MIN_WAITING: usize = 4;
+
 /// Maximum time for slots to give back prefilled tasks.
 const RETRACT_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -286,7 +289,14 @@ impl WorkerTransport for SlotTransport {
             lock(&self.state).registration = Some(registration.clone());
         }
         let body = messages::address(self.rank, |body| message.encode(body));
-        if !self.link.send(body) {
+        // The master need not hear at once of a result while this slot has more to do.
+        let may_wait =
+            matches!(message, ToMaster::Finished(_)) && lock(&self.state).given.len() > MIN_WAITING;
+        let is_sent = match may_wait {
+            true => self.link.send_soon(body),
+            false => self.link.send(body),
+        };
+        if !is_sent {
             return Err(TransportError::MasterEnded);
         }
         // After the message is with the link: an attempt is known there or here, whenever the master changes.

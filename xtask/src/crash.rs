@@ -75,7 +75,15 @@ pub(crate) fn programs() -> Result<std::path::PathBuf> {
     let own = std::env::current_exe().context("this program has no path")?;
     let directory = own.parent().context("a program is in a directory")?;
     let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    build.args(["build", "--quiet", "--package", "pmc", "--bins"]);
+    build.args([
+        "build",
+        "--quiet",
+        "--package",
+        "pmc",
+        "--bins",
+        "--features",
+        "full",
+    ]);
     if directory.ends_with("release") {
         build.arg("--release");
     }

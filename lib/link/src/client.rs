@@ -19,7 +19,7 @@ use crate::endpoint::{Endpoint, VERSION};
 use crate::frame::{self, Answer, Hello, Resume};
 use crate::key::KeyError;
 use crate::session::{Received, Session, SessionError};
-use crate::stream::{Port, framed, limited, pump};
+use crate::stream::{Outgoing, Port, framed, limited, pump};
 
 /// Maximum time to connect to one address.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -91,7 +91,7 @@ pub struct Link {
 struct State {
     session: Option<Live>,
     /// Frames for the connection.
-    frames: Option<UnboundedSender<Bytes>>,
+    frames: Option<UnboundedSender<Outgoing>>,
 }
 
 struct Live {
@@ -113,13 +113,22 @@ impl Link {
 
     /// Sends a message, now or over the next connection. Returns false if there is no session.
     pub fn send(&self, body: Vec<u8>) -> bool {
+        self.put(body, Outgoing::from)
+    }
+
+    /// The same for a message that may wait for a few milliseconds, so that others go with it.
+    pub fn send_soon(&self, body: Vec<u8>) -> bool {
+        self.put(body, Outgoing::soon)
+    }
+
+    fn put(&self, body: Vec<u8>, outgoing: fn(Bytes) -> Outgoing) -> bool {
         let mut state = self.state();
         let State { session, frames } = &mut *state;
         let Some(live) = session else { return false };
         let frame = live.session.send(body.into());
         if let Some(frames) = frames {
             // If the connection has ended, the next one sends the message again.
-            let _ = frames.send(frame);
+            let _ = frames.send(outgoing(frame));
         }
         true
     }
@@ -153,7 +162,7 @@ impl Link {
     pub fn goodbye(&self) {
         let state = self.state();
         if let (Some(live), Some(frames)) = (&state.session, &state.frames) {
-            let _ = frames.send(live.session.goodbye());
+            let _ = frames.send(live.session.goodbye().into());
         }
     }
 
@@ -180,7 +189,7 @@ pub struct Connection {
     runtime: Arc<tokio::runtime::Runtime>,
     link: Arc<Link>,
     framed: Framed<TlsStream<TcpStream>, LengthDelimitedCodec>,
-    frames: UnboundedReceiver<Bytes>,
+    frames: UnboundedReceiver<Outgoing>,
     /// What the master said to an agent that joined.
     pub welcome: Vec<u8>,
     /// The session has begun with this connection.
@@ -366,7 +375,7 @@ impl Client {
         master: Resume,
         hello_at: Duration,
         carry: Option<&Carry<'_>>,
-    ) -> Result<UnboundedReceiver<Bytes>, SessionError> {
+    ) -> Result<UnboundedReceiver<Outgoing>, SessionError> {
         let mut state = self.link.state();
         if !resumes {
             let before = state.session.take();
@@ -388,7 +397,7 @@ impl Client {
         live.session.note(master.head, self.link.now())?;
         for frame in live.session.resume(master.expected)? {
             // The receiver is in this function.
-            let _ = sender.send(frame);
+            let _ = sender.send(frame.into());
         }
         state.frames = Some(sender);
         Ok(frames)
@@ -458,7 +467,7 @@ impl Port for Line<'_> {
                 }
                 if now >= self.next_beat {
                     self.next_beat = now + self.link.timing.heartbeat;
-                    let _ = frames.send(live.session.beat(now));
+                    let _ = frames.send(live.session.beat(now).into());
                 }
             }
         }

@@ -10,12 +10,13 @@ use crate::endpoint::VERSION;
 use crate::frame::{self, Answer, Hello};
 use crate::server::{Accepted, Hub, Line, Service};
 use crate::session::{Received, Session};
+use crate::stream::Outgoing;
 
 /// Both ends of a connection, whose frames the caller carries. Nothing is encrypted.
 pub struct MemoryAgent {
     line: Line<dyn Service>,
     /// Frames of the master.
-    frames: UnboundedReceiver<Bytes>,
+    frames: UnboundedReceiver<Outgoing>,
     session: Session,
 }
 
@@ -81,8 +82,8 @@ impl MemoryAgent {
     /// # Errors
     /// What the master says makes no sense.
     pub fn receive(&mut self) -> io::Result<Option<Bytes>> {
-        while let Ok(frame) = self.frames.try_recv() {
-            let received = self.session.receive(&frame, self.line.hub.now());
+        while let Ok(outgoing) = self.frames.try_recv() {
+            let received = self.session.receive(&outgoing.frame, self.line.hub.now());
             if let Received::Message(body) = received.map_err(io::Error::other)? {
                 self.session.settle(1);
                 return Ok(Some(body));

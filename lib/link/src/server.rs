@@ -17,7 +17,7 @@ use crate::endpoint::VERSION;
 use crate::frame::{self, Answer, Hello, Resume};
 use crate::key::{KeyError, RunKey};
 use crate::session::{Received, Session};
-use crate::stream::{Port, framed, limited, pump};
+use crate::stream::{Outgoing, Port, framed, limited, pump};
 
 /// Maximum time of a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -78,7 +78,7 @@ struct Entry {
     /// Number of the newest connection. Older ones may still be open.
     connection: u64,
     /// Frames for the newest connection.
-    frames: Option<UnboundedSender<Bytes>>,
+    frames: Option<UnboundedSender<Outgoing>>,
     silent: bool,
 }
 
@@ -86,7 +86,7 @@ struct Entry {
 pub(crate) struct Accepted {
     pub(crate) session: SessionId,
     pub(crate) connection: u64,
-    pub(crate) frames: UnboundedReceiver<Bytes>,
+    pub(crate) frames: UnboundedReceiver<Outgoing>,
     pub(crate) welcome: Bytes,
     joined: bool,
     back: bool,
@@ -207,7 +207,7 @@ impl Hub {
         let (sender, frames) = unbounded_channel();
         for frame in again {
             // The receiver is in this function.
-            let _ = sender.send(frame);
+            let _ = sender.send(frame.into());
         }
         // This closes an older connection.
         entry.frames = Some(sender);
@@ -289,7 +289,7 @@ impl Entry {
     fn put(&self, frame: Bytes) {
         if let Some(frames) = &self.frames {
             // A connection that has ended is replaced by the next one, which sends the message again.
-            let _ = frames.send(frame);
+            let _ = frames.send(frame.into());
         }
     }
 }

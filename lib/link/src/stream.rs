@@ -15,6 +15,34 @@ use crate::frame::MAX_FRAME;
 /// Maximum frames that are written before they are flushed.
 const BATCH: usize = 64;
 
+/// How long a frame that may wait does so for others. A batch costs the processes on both sides one wake-up.
+const LINGER: Duration = Duration::from_millis(2);
+
+/// A frame to write.
+pub(crate) struct Outgoing {
+    pub(crate) frame: Bytes,
+    may_wait: bool,
+}
+
+impl Outgoing {
+    /// A frame that may wait for [`LINGER`].
+    pub(crate) fn soon(frame: Bytes) -> Self {
+        Self {
+            frame,
+            may_wait: true,
+        }
+    }
+}
+
+impl From<Bytes> for Outgoing {
+    fn from(frame: Bytes) -> Self {
+        Self {
+            frame,
+            may_wait: false,
+        }
+    }
+}
+
 pub(crate) fn framed<S: AsyncRead + AsyncWrite>(stream: S) -> Framed<S, LengthDelimitedCodec> {
     let codec = LengthDelimitedCodec::builder()
         .max_frame_length(MAX_FRAME)
@@ -35,7 +63,7 @@ pub(crate) trait Port {
 /// [`Port`], closed it in order, or if there is nothing more to write.
 pub(crate) async fn pump<S: AsyncRead + AsyncWrite>(
     framed: Framed<S, LengthDelimitedCodec>,
-    mut frames: UnboundedReceiver<Bytes>,
+    mut frames: UnboundedReceiver<Outgoing>,
     interval: Option<Duration>,
     port: &mut impl Port,
 ) -> io::Result<()> {
@@ -44,8 +72,14 @@ pub(crate) async fn pump<S: AsyncRead + AsyncWrite>(
     let write = async move {
         let mut batch = Vec::new();
         while frames.recv_many(&mut batch, BATCH).await > 0 {
-            for frame in batch.drain(..) {
-                sink.feed(frame).await?;
+            if batch.iter().all(|outgoing| outgoing.may_wait) {
+                tokio::time::sleep(LINGER).await;
+                while let Ok(next) = frames.try_recv() {
+                    batch.push(next);
+                }
+            }
+            for outgoing in batch.drain(..) {
+                sink.feed(outgoing.frame).await?;
             }
             sink.flush().await?;
         }

@@ -55,6 +55,8 @@ fn build(directory: &Path) {
             "--package",
             "pmc",
             "--bins",
+            "--features",
+            "full",
             "--profile",
             profile,
         ])
