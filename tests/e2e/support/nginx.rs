@@ -6,8 +6,8 @@ use std::path::Path;
 use super::command::Program;
 use super::server::{Server, system_program};
 
-/// Starts nginx in the directory `top`, with the directives of one `server` block. It serves `top/root` on a port of
-/// this machine, for the user who runs the tests.
+/// Starts nginx in the directory `top`, with the directives of one `server` block. It serves `top/root` on a
+/// port of this machine, for the user who runs the tests.
 pub fn start(top: &Path, port: u16, directives: &str) -> Server {
     let user = if nix::unistd::geteuid().is_root() {
         "user root;"
