@@ -101,8 +101,8 @@ fn assert_monitors_agree(case: &str) {
     assert_similar(case, &theirs, &reports(&ours, &executed));
 }
 
-/// Asserts equal reports. Sums and means of times are rounded, so the order of their terms may change the last
-/// digit.
+/// Asserts equal reports. Sums and means of times are rounded, so the order of their terms may change the
+/// last digit.
 #[track_caller]
 fn assert_similar(case: &str, theirs: &str, ours: &str) {
     let is_close = |(a, b): (&str, &str)| {
