@@ -160,9 +160,9 @@ fn database_after_a_run_under_open_mpi_is_the_golden_one() {
     execute("chains", Build::OpenMpi, &[]);
 }
 
-/// The first two tasks bring down their agents.
+/// The first two tasks bring down their agents, when all others that can run have ended.
 const LOSE: &str = "#!/bin/sh\nhere=$(dirname \"$0\")\n\
-    if mkdir \"$here/lost1\" || mkdir \"$here/lost2\"; then kill -9 $PPID; sleep 600; fi 2>/dev/null\nexec \"$@\"\n";
+    if mkdir \"$here/lost1\" || mkdir \"$here/lost2\"; then sleep 1; kill -9 $PPID; sleep 600; fi 2>/dev/null\nexec \"$@\"\n";
 
 #[test]
 #[ignore = "needs Pegasus' monitoring: tests/run e2e"]
