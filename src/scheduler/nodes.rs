@@ -282,21 +282,7 @@ impl Master {
         } else {
             let mut outcome = Outcome::new(EXECUTOR_FAILURE, Duration::ZERO);
             outcome.evictions = *evictions;
-            out.record(if self.nodes[task.index()].kind == Kind::Prepared {
-                Record::Prepared {
-                    task,
-                    submit,
-                    rank,
-                    outcome,
-                }
-            } else {
-                Record::Ended {
-                    task,
-                    submit,
-                    rank,
-                    outcome,
-                }
-            });
+            out.record(self.end_record(task, submit, rank, outcome));
             self.summary_of(task).failed += 1;
             self.fail(task);
         }

@@ -436,21 +436,7 @@ impl Master {
 
         let submit = result.submit;
         let is_preparation = self.nodes[task.index()].kind == Kind::Prepared;
-        out.record(if is_preparation {
-            Record::Prepared {
-                task,
-                submit,
-                rank,
-                outcome,
-            }
-        } else {
-            Record::Ended {
-                task,
-                submit,
-                rank,
-                outcome,
-            }
-        });
+        out.record(self.end_record(task, submit, rank, outcome));
         self.record_resources(host, out);
         if outcome.succeeded() && is_preparation {
             self.nest(task, submit, out);

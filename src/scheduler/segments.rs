@@ -213,6 +213,31 @@ impl Master {
         }
     }
 
+    /// Returns the record for the end of an attempt. That of a preparation does not end its task.
+    pub(super) fn end_record(
+        &self,
+        task: TaskId,
+        submit: SubmitId,
+        rank: Rank,
+        outcome: Outcome,
+    ) -> Record<'static> {
+        if self.nodes[task.index()].kind == Kind::Prepared {
+            Record::Prepared {
+                task,
+                submit,
+                rank,
+                outcome,
+            }
+        } else {
+            Record::Ended {
+                task,
+                submit,
+                rank,
+                outcome,
+            }
+        }
+    }
+
     /// Notes that a task is nested now: it ends with [`Event::SubdagEnded`](super::Event::SubdagEnded).
     pub(super) fn nest(&mut self, task: TaskId, submit: SubmitId, out: &mut impl Outbox) {
         let node = &mut self.nodes[task.index()];

@@ -1,8 +1,8 @@
 //! `pmc attach`: the output of several tasks as it comes.
 //!
-//! What a task writes goes where it went without the tool: the tool reads the files. So it falls behind in
-//! the files if it is slow, and holds up nobody. The log tells which tasks start and end. What kickstart
-//! captures in files without names comes from the run, as for `pmc log -f`.
+//! What a task writes goes where it went without the tool: the tool reads the files. So a slow tool
+//! falls behind in the files, and delays neither tasks nor other tools. The log has the starts and ends of
+//! tasks. What kickstart captures in files without names comes from the run, as for `pmc log -f`.
 
 mod asker;
 mod changes;
@@ -328,7 +328,7 @@ impl Attach {
 
     /// Returns the exit code, now that there is nothing more to show.
     fn conclusion(&mut self) -> Result<u8, Failure> {
-        // If a task has not taken all input, its end has to be told.
+        // A task that ends before it has taken all input must be reported.
         let end = Instant::now() + LAST_INPUT;
         while self.has_input.load(Ordering::Acquire) && Instant::now() < end {
             if let Ok(message) = self.messages.recv_timeout(TICK) {
@@ -465,7 +465,8 @@ impl Attach {
         let is_missing =
             |follower: &Follower| !follower.is_open() && has_ended(&self.history.attempts[follower.index]);
         if self.followers.values().any(is_missing) {
-            // An attempt that has ended may be in a pack. If an index cannot be read, opening tells it.
+            // An attempt that has ended may be in a pack. If an index cannot be read, opening the output
+            // fails.
             let _ = self.output.refresh();
         }
         for (id, follower) in &mut self.followers {

@@ -1,7 +1,7 @@
 //! `pmc attach`.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
@@ -9,6 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use quick_xml::events::Event;
 
+use crate::log::spawn_executor;
 use crate::support::{Finished, Place};
 
 /// A function `wait_for FILE`.
@@ -19,15 +20,7 @@ const LOCAL: [&str; 4] = ["--workers", "2", "--jobstate-log", "--per-task-stdio"
 
 /// Starts the executor in the directory `run`. Returns when a task runs.
 fn start(place: &Place, dag: &str, options: &[&str]) -> Child {
-    place.write("run/w.dag", dag);
-    let child = Command::new(crate::support::bin().join("pegasus-mpi-cluster"))
-        .args(options)
-        .arg("w.dag")
-        .current_dir(place.path().join("run"))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("the executor starts");
+    let child = spawn_executor(place, dag, options);
     wait_until(|| {
         let log = std::fs::read_to_string(place.path().join("run/jobstate.log"));
         log.is_ok_and(|log| log.contains("EXECUTE"))

@@ -14,17 +14,22 @@ printf 'on error\n' >&2; printf '\033[2J\377 end'";
 /// What it prints to standard output.
 const PRINTED: &[u8] = b"begun\n\x1b[2J\xff end";
 
-/// Starts the executor in the directory `run`. Returns when the run has begun.
-fn start(place: &Place, dag: &str, options: &[&str]) -> Child {
+/// Starts the executor in the directory `run`.
+pub fn spawn_executor(place: &Place, dag: &str, options: &[&str]) -> Child {
     place.write("run/w.dag", dag);
-    let child = Command::new(crate::support::bin().join("pegasus-mpi-cluster"))
+    Command::new(crate::support::bin().join("pegasus-mpi-cluster"))
         .args(options)
         .arg("w.dag")
         .current_dir(place.path().join("run"))
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
-        .expect("the executor starts");
+        .expect("the executor starts")
+}
+
+/// Starts the executor in the directory `run`. Returns when the run has begun.
+fn start(place: &Place, dag: &str, options: &[&str]) -> Child {
+    let child = spawn_executor(place, dag, options);
     while !place.path().join("run/w.dag.rescue").exists() {
         std::thread::sleep(Duration::from_millis(5));
     }

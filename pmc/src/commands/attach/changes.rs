@@ -1,4 +1,4 @@
-//! Notices that files grow, where the file system tells it: at once, and without looking at each of them.
+//! Notices that files grow, where the file system reports it: at once, and without looking at each of them.
 
 use std::os::fd::AsRawFd as _;
 use std::path::Path;

@@ -37,7 +37,7 @@ pub struct Follower {
     pub task: TaskNumber,
     /// Index among all attempts of the run.
     pub index: usize,
-    /// Number among the attempts of the task, from 0, as far as the log tells it.
+    /// Number among the attempts of the task, from 0, as far as the log shows it.
     pub number: u32,
     /// Where the output comes from.
     pub origin: Origin,
@@ -102,7 +102,7 @@ impl Follower {
         self.decoder.has_record_of(&self.origin.task)
     }
 
-    /// Returns whether the output comes through kickstart, as far as the command tells it.
+    /// Returns whether the output comes through kickstart, as far as the command shows it.
     pub fn is_captured(&mut self) -> bool {
         self.decoder.tap().is_captured()
     }

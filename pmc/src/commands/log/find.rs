@@ -50,7 +50,7 @@ pub struct Unreadable {
 /// Returns where the output of an attempt is, if it is anywhere. Looks into the files of the workers only if
 /// `with_parts`: that takes long.
 pub fn source(log: &mut Log, attempt: Option<u32>, with_parts: bool) -> Result<Option<Source>, Failure> {
-    // If an index cannot be read, opening the output tells it.
+    // If an index cannot be read, opening the output fails.
     let _ = log.output.refresh();
     let count = log.count();
     let (dir, name) = (&log.history.dir, log.history.plan.name(log.task));
