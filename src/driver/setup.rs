@@ -65,8 +65,9 @@ impl Setup {
         let max_open = shared_files::max_open(options.max_fds, limit)?;
         tracing::info!("Setting max cached files = {max_open}");
         tracing::info!("Master starting with {} workers", transport.workers());
-        let numbers = AttemptNumbers::new(options, &dag)?;
-        logs.start(options, &done, numbers.is_some())?;
+        let numbers = AttemptNumbers::new(options, &dag, transport.is_dynamic())?;
+        let is_packed = numbers.as_ref().is_some_and(AttemptNumbers::is_packed);
+        logs.start(options, &done, is_packed)?;
         logs.flush()?;
         durability::end_recovery(recovered, &mut logs)?;
         let syncer = durability::start_syncer(options, &logs)?;

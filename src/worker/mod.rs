@@ -33,7 +33,7 @@ use gpus::Devices;
 pub use kill::KillSwitch;
 use messages::MessageWatch;
 use runner::Runner;
-pub(crate) use stdio::fill_numbers;
+pub(crate) use stdio::{fill_numbers, share_files};
 pub use stdio::{latest_task_files, worker_stderr, worker_stdout};
 use watch::{NoWatch, Watch};
 
