@@ -85,6 +85,9 @@ impl Setup {
         master = master
             .with_more_memory(options.more_memory_percent)
             .with_max_plans(options.max_plans);
+        if options.host_script && transport.is_dynamic() {
+            master = master.with_host_scripts();
+        }
         if transport.supports_prefill() {
             master = master.with_prefill();
         }

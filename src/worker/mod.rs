@@ -176,7 +176,9 @@ fn handle(
 }
 
 fn failed(error: &error::WorkerError) -> ToMaster {
-    ToMaster::Failed {
-        message: error.to_string(),
+    let message = error.to_string();
+    match error {
+        error::WorkerError::HostScript(_) => ToMaster::NotReady { message },
+        _ => ToMaster::Failed { message },
     }
 }
