@@ -469,6 +469,7 @@ mod tests {
                 ("PEGASUS__A".into(), "no".into()),
             ],
             command_line: vec!["pegasus.f=6".into()],
+            ..PropertySources::default()
         };
         let properties = Properties::load(&sources).expect("loads");
         let values: Vec<&str> = ["a", "b", "c", "d", "e", "f"]
@@ -499,6 +500,21 @@ mod tests {
         let properties = Properties::load(&sources).expect("loads");
         assert_eq!(properties.get("pegasus.x"), Some("y-z/h"));
         assert_eq!(properties.get("pegasus.l"), Some(""));
+    }
+
+    #[test]
+    fn what_the_planner_has_added_to_a_plan_is_no_mistake() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let text = "dagman.maxpre = 1\npegasus.home.bindir = /bin\ndagman.maxpost = 1\n";
+        let warnings = |is_conf_of_plan| {
+            let sources = PropertySources {
+                conf_file: Some(write(&dir, "conf", text)),
+                is_conf_of_plan,
+                ..PropertySources::default()
+            };
+            Properties::load(&sources).expect("loads").warnings().len()
+        };
+        assert_eq!((warnings(false), warnings(true)), (3, 1));
     }
 
     #[test]

@@ -166,7 +166,8 @@ impl<'o> Nested<'o> {
                 .count();
             let child = &mut self.children[at];
             at += 1;
-            if !child.is_active && !(is_last && child.has_grown()) {
+            let is_due = child.is_active || is_last && child.has_grown();
+            if !is_due {
                 continue;
             }
             match child.visit(outer, is_last, stop, notice) {
