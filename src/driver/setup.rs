@@ -65,8 +65,9 @@ impl Setup {
         let max_open = shared_files::max_open(options.max_fds, limit)?;
         tracing::info!("Setting max cached files = {max_open}");
         tracing::info!("Master starting with {} workers", transport.workers());
-        let numbers = AttemptNumbers::new(options, &dag)?;
-        logs.start(options, &done, numbers.is_some())?;
+        let numbers = AttemptNumbers::new(options, &dag, transport.is_dynamic())?;
+        let is_packed = numbers.as_ref().is_some_and(AttemptNumbers::is_packed);
+        logs.start(options, &done, is_packed)?;
         logs.flush()?;
         durability::end_recovery(recovered, &mut logs)?;
         let syncer = durability::start_syncer(options, &logs)?;
@@ -84,6 +85,9 @@ impl Setup {
         master = master
             .with_more_memory(options.more_memory_percent)
             .with_max_plans(options.max_plans);
+        if options.host_script && transport.is_dynamic() {
+            master = master.with_host_scripts();
+        }
         if transport.supports_prefill() {
             master = master.with_prefill();
         }
