@@ -228,6 +228,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             depth,
             label,
             options: options_for(self.options, &dag, skips_rescue),
+            may_lose: self.out.transport.is_dynamic(),
         };
         if depth > MAX_DEPTH {
             self.refuse(&order, &Refusal::TooDeep)?;

@@ -205,7 +205,7 @@ pub(super) fn catalogs(
             Some(transformation::load_from_properties(&properties, dirs, env)?.catalog);
     }
     if locations {
-        let loaded = replica::load_from_properties(&properties, dirs, env, &part.files)?;
+        let loaded = replica::load_from_properties(&properties, dirs, env, replica::Wanted::by(part))?;
         catalogs.replicas = Some(loaded.catalog);
     }
     Ok(catalogs)

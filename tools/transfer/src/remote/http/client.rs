@@ -51,6 +51,7 @@ impl Default for Timeouts {
 #[derive(Clone, Copy)]
 pub(crate) enum Payload<'a> {
     None,
+    #[cfg(feature = "object-stores")]
     Bytes(&'a [u8]),
     /// The first `length` bytes of a file.
     File {
@@ -64,6 +65,7 @@ impl<'a> Payload<'a> {
     fn content(self) -> Option<(Box<dyn Read + 'a>, u64)> {
         match self {
             Payload::None => None,
+            #[cfg(feature = "object-stores")]
             Payload::Bytes(bytes) => Some((Box::new(bytes), bytes.len() as u64)),
             Payload::File { file, length } => {
                 let reader = FileReader {

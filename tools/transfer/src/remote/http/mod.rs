@@ -12,8 +12,12 @@ use std::sync::Arc;
 
 pub(crate) use address::{encode, of_url, split};
 pub use client::Timeouts;
-pub(crate) use client::{Client, Payload, Request, Response, slow};
-pub(crate) use download::{Download, Downloads, Opened, RemoteBody, ResumePoint, open_download};
+#[cfg(feature = "object-stores")]
+pub(crate) use client::slow;
+pub(crate) use client::{Client, Payload, Request, Response};
+pub(crate) use download::{Download, Downloads, open_download};
+#[cfg(feature = "object-stores")]
+pub(crate) use download::{Opened, RemoteBody, ResumePoint};
 pub(super) use webdav::Webdav;
 
 use super::Environment;
