@@ -129,7 +129,15 @@ pub(super) fn lock(options: &Options) -> Result<Option<DagLock>, RunError> {
 
 /// Reads the DAG file. `warns` about limits for categories that it does not have.
 pub(super) fn read_dag(options: &Options, warns: bool) -> Result<Dag, RunError> {
-    let mut dag = Dag::open(&options.dag).map_err(|error| RunError::dag(&options.dag, error))?;
+    let read = match options.accept_incomplete {
+        true => Dag::open_incomplete(&options.dag),
+        false => Dag::open(&options.dag).map(|dag| (dag, false)),
+    };
+    let (mut dag, is_incomplete) = read.map_err(|error| RunError::dag(&options.dag, error))?;
+    if is_incomplete {
+        let (file, tasks) = (options.dag.display(), dag.len());
+        tracing::warn!("{file}: the end is missing. --accept-incomplete: this run is of {tasks} tasks only");
+    }
     for (category, limit) in &options.max_jobs {
         if !dag.limit_category(category, *limit) && warns {
             let category = String::from_utf8_lossy(category);
