@@ -12,7 +12,7 @@ use thiserror::Error;
 use super::{ToMaster, ToWorker};
 
 /// Version of the encoding.
-pub const VERSION: u8 = 12;
+pub const VERSION: u8 = 13;
 
 /// Directions.
 const TO_MASTER: u8 = 1;
@@ -176,6 +176,7 @@ mod tests {
             tapped,
             taken,
             Just(ToMaster::Ready),
+            ".*".prop_map(|message| ToMaster::NotReady { message }),
             Just(ToMaster::Terminating),
             vec(any::<u64>().prop_map(SubmitId), 0..9).prop_map(|submits| ToMaster::Retracted { submits }),
             any::<String>().prop_map(|message| ToMaster::Failed { message })

@@ -56,6 +56,11 @@ pub enum ToMaster {
     Node(NodeChange),
     /// The answer to [`ToWorker::Input`].
     InputTaken(InputTaken),
+    /// Instead of [`ToMaster::Ready`]: the host script has failed.
+    NotReady {
+        /// What happened, as a sentence for the user.
+        message: String,
+    },
 }
 
 /// A running attempt that an earlier master started.

@@ -19,7 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes that a tool pushes.
 const INPUT: usize = 3_000_000;
 
-/// `a` writes on and on until there is a file `go`, then a part of a line. The others print sums of their input.
+/// `a` writes on and on until there is a file `go`, then a part of a line. The others print sums of their
+/// input.
 const DAG: &str = "\
 TASK a /bin/sh -c 'echo out; echo err >&2; while [ ! -e go ]; do echo more; sleep 0.1; done; printf \"<end\\1>\"'
 TASK b --stdin push /usr/bin/sha256sum

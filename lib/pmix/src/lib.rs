@@ -4,7 +4,8 @@
 //! one for one run. [`Host`] answers what tools ask for; [`Server::deliver`] gives them output.
 //!
 //! The library listens on a TCP port of the loopback device, and believes whatever user number a tool gives.
-//! So this crate looks up in `/proc/net/tcp` whose connection it is, and cuts those of other users ([`peers`]).
+//! So this crate looks up in `/proc/net/tcp` whose connection it is, and cuts those of other users
+//! ([`peers`]).
 #![cfg(feature = "library")]
 
 mod ffi;

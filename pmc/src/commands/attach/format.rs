@@ -27,6 +27,10 @@ pub struct Origin {
     /// Host; empty if it is not known.
     pub host: String,
     /// Submit number of the attempt.
+    #[cfg_attr(
+        not(feature = "pmix"),
+        expect(dead_code, reason = "a tool for PMIx sees it as the rank")
+    )]
     pub submit_number: u32,
 }
 

@@ -1,8 +1,8 @@
 //! Input that tools push.
 //!
-//! A piece is answered when the tasks have taken it. The PMIx library of a tool does not wait for that when it
-//! collects the tool's standard input, and the library of the server reads whatever comes. So the thread of
-//! the server waits here, up to a limit, when too much is on its way: then the kernel stops the tool.
+//! A piece is answered when the tasks have taken it. The PMIx library of a tool does not wait for that when
+//! it collects the tool's standard input, and the library of the server reads whatever comes. So the thread
+//! of the server waits here, up to a limit, when too much is on its way: then the kernel stops the tool.
 
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
