@@ -175,6 +175,7 @@ impl Follower {
         for (stream, lines) in Stream::ALL.into_iter().zip(&mut self.lines) {
             lines.finish(|line, is_part| printer.line(&self.origin, stream, line, is_part));
         }
+        printer.end_of(&self.origin);
         Ok(())
     }
 
@@ -271,7 +272,7 @@ impl Sink<'_> {
             self.lines[stream as usize]
                 .push(bytes, |line, is_part| printer.line(origin, stream, line, is_part));
         } else {
-            self.printer.raw(stream, bytes);
+            self.printer.raw(self.origin, stream, bytes);
         }
     }
 }
