@@ -175,6 +175,7 @@ impl<'a> Reader<'a> {
                 let entry = SubdagEntry {
                     dag: dag.into_owned(),
                     directory: directory.map(std::borrow::Cow::into_owned),
+                    description: None,
                     is_prepared: false,
                 };
                 self.add(name, Options::default(), &name[name.len()..])?;
@@ -184,11 +185,16 @@ impl<'a> Reader<'a> {
                 Ok(())
             }
             Record::PreScript(TaskRecord { name, rest }) => self.pre_script(name, rest),
-            Record::Job { name } => {
+            Record::Job { name, description } => {
                 let last = TaskId((self.entries.len() as u32).wrapping_sub(1));
-                let is_subdag = self.subdags.last().is_some_and(|(task, _)| *task == last);
-                match is_subdag && self.name(last) == name {
-                    true => Ok(()),
+                let is_last = self.subdags.last().is_some_and(|(task, _)| *task == last);
+                match is_last && self.name(last) == name {
+                    true => {
+                        if let Some((_, entry)) = self.subdags.last_mut() {
+                            entry.description = Some(description.to_owned());
+                        }
+                        Ok(())
+                    }
                     // A DAG file of DAGMan.
                     false => Err(self.error(DagErrorKind::Record(lossy(line.trim_ascii())))),
                 }

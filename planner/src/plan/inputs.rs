@@ -61,6 +61,7 @@ pub(super) fn property_sources(request: &Request) -> PropertySources {
         conf_file: request.conf.clone(),
         environment: environment.iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
         command_line: request.defines.clone(),
+        is_conf_of_plan: request.deferred,
     }
 }
 

@@ -233,6 +233,7 @@ fn own_properties(
         conf_file: conf,
         environment: Vec::new(),
         command_line: own.defines.clone(),
+        is_conf_of_plan: false,
     };
     let properties = match Properties::load(&sources) {
         Ok(properties) => properties,

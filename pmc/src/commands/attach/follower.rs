@@ -136,6 +136,7 @@ impl Follower {
         for (stream, lines) in Stream::ALL.into_iter().zip(&mut shown.lines) {
             lines.finish(|line, is_part| printer.line(&shown.origin, stream, line, is_part));
         }
+        printer.end_of(&shown.origin);
         Ok(())
     }
 
@@ -224,7 +225,7 @@ impl Shown {
                 printer.line(&self.origin, stream, line, is_part)
             });
         } else {
-            printer.raw(stream, bytes);
+            printer.raw(&self.origin, stream, bytes);
         }
     }
 
