@@ -3,6 +3,7 @@
 //! The loop brings messages, time and signals to the scheduler, and its decisions to workers, logs and the
 //! observer.
 
+mod asked;
 mod bad_hosts;
 mod combine;
 mod conclusion;

@@ -479,11 +479,11 @@ impl Attach {
         for follower in self
             .followers
             .values_mut()
-            .filter(|follower| follower.origin.host.is_empty())
+            .filter(|follower| follower.shown.origin.host.is_empty())
         {
             let host = self.history.attempts[follower.index].host;
             if let Some(host) = self.history.hosts.name(host) {
-                host.clone_into(&mut follower.origin.host);
+                host.clone_into(&mut follower.shown.origin.host);
             }
         }
         // The end of a task that has its own files is in them.
@@ -492,7 +492,7 @@ impl Attach {
                 .values()
                 .any(|follower| follower.task == *task && follower.is_open() && !follower.has_record())
         };
-        let has_host = |follower: &Follower| !follower.origin.host.is_empty();
+        let has_host = |follower: &Follower| !follower.shown.origin.host.is_empty();
         let is_slow = matches!(&self.selection, Selection::Named(tasks) if tasks.iter().all(is_told))
             && self.followers.values().all(has_host);
         self.next_look = Instant::now() + if is_slow { SLOW_TICK } else { TICK };
@@ -536,7 +536,7 @@ impl Attach {
             } else {
                 continue;
             };
-            follower.origin.attempt = number + 1;
+            follower.shown.origin.attempt = number + 1;
             follower.open(reader.map_err(|error| unreadable(&self.history.dir, error))?);
         }
         Ok(())
@@ -563,7 +563,7 @@ impl Attach {
                 let finished = follower.finish(&mut self.printer);
                 finished.map_err(|error| unreadable(&self.history.dir, error))?;
             } else if !std::mem::replace(&mut self.has_reported_output, true) {
-                let task = &follower.origin.task;
+                let task = &follower.shown.origin.task;
                 message(format!(
                     "pmc: the output of {task} is not in the directory of the run"
                 ));
