@@ -13,7 +13,7 @@ mod packed;
 pub mod pegasus;
 mod views;
 
-pub use attach::{Attach, From};
+pub use attach::{Attach, From, OnOverflow, Timestamp};
 pub use control::{Drain, Kill, Nodes, Why};
 pub use log::Log;
 pub use packed::{PackedOutput, Unpack};

@@ -6,6 +6,7 @@ mod attach;
 mod hostile;
 mod log;
 mod packed;
+mod redirect;
 mod secrets;
 mod statistics;
 mod status;
