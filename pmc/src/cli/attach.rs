@@ -59,7 +59,7 @@ pub struct Attach {
     /// Milliseconds for which a full buffer may hold up the task until half of it is free
     #[arg(long, value_name = "MS", value_parser = value_parser!(u32).range(..=i64::from(Claim::MAX_PATIENCE_MS)), default_value_t = Claim::PATIENCE_MS, requires = "redirect")]
     pub buffer_time: u32,
-    /// What happens then: the rest goes to the file, or the older half of the buffer is lost, or what comes is
+    /// What happens then
     #[arg(long, value_enum, default_value_t, requires = "redirect")]
     pub on_overflow: OnOverflow,
     /// Push the standard input of pmc to tasks that have the task option --stdin push
