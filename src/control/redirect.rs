@@ -106,7 +106,7 @@ impl Redirecting {
     ///
     /// # Errors
     /// The tool does not take an answer.
-    pub(super) fn to_files(
+    pub(super) fn write_to(
         &mut self,
         stream: &UnixStream,
         files: [Option<File>; 2],

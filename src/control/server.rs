@@ -226,7 +226,7 @@ impl Talk<'_> {
             let files = [self.receiver.file(), self.receiver.file()];
             let stream = self.receiver.stream();
             let mut redirecting = Redirecting::new(request);
-            let written = redirecting.to_files(stream, files, &ask);
+            let written = redirecting.write_to(stream, files, &ask);
             if written.is_err() {
                 redirecting.end(&ask);
             }

@@ -83,7 +83,7 @@ pub struct Redirected {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RedirectAnswer {
     /// The redirect goes on: what comes after the delivered bytes of each stream.
-    Portions([Portion; 2]),
+    Portions(Box<[Portion; 2]>),
     /// The redirect has ended. What the tool has not delivered is in the file.
     Over(Over),
     /// A stream goes to this tool already.

@@ -171,12 +171,7 @@ impl Runner {
         let words = words::split(&task.command);
         let (started, start) = (Instant::now(), Local::now().fixed_offset());
         let pipes = Pipes::open(&task.pipe_forwards).map_err(NotStarted::Prepare)?;
-        let numbers = WorkerNumbers {
-            rank: self.rank,
-            host_rank: self.host_rank,
-        };
-        let variables =
-            TaskVariables::new(task, &pipes, numbers, &self.devices).map_err(NotStarted::Prepare)?;
+        let variables = self.variables(task, &pipes)?;
         let launch = TaskLaunch {
             task,
             words: &words,
@@ -202,13 +197,7 @@ impl Runner {
         if let Some(error) = process.failure() {
             write_exec_failure(files, program, task, error);
         }
-        let attempt = Attempt {
-            task,
-            limit: task.runtime_limit.or(self.options.runtime_limit),
-            memory_limit_kib: launch.watched_memory_mb().map(|mb| mb << 10),
-            kill: &self.kill,
-            options: &self.options,
-        };
+        let attempt = self.running(task, launch.watched_memory_mb());
         let mut ending = attempt.finish(pipes, &mut process, watch)?;
         let runtime = started.elapsed();
         if let Some(error) = relay.and_then(|relay| relay.finish(&self.kill, watch)) {
@@ -250,6 +239,24 @@ impl Runner {
             outcome,
             forwards: ending.forwards,
         })
+    }
+
+    fn variables(&self, task: &Assignment, pipes: &Pipes<'_>) -> Result<TaskVariables, NotStarted> {
+        let numbers = WorkerNumbers {
+            rank: self.rank,
+            host_rank: self.host_rank,
+        };
+        TaskVariables::new(task, pipes, numbers, &self.devices).map_err(NotStarted::Prepare)
+    }
+
+    fn running<'a>(&'a self, task: &'a Assignment, memory_mb: Option<u64>) -> Attempt<'a> {
+        Attempt {
+            task,
+            limit: task.runtime_limit.or(self.options.runtime_limit),
+            memory_limit_kib: memory_mb.map(|mb| mb << 10),
+            kill: &self.kill,
+            options: &self.options,
+        }
     }
 
     fn memory_use(&self, task: &Assignment, ending: &Ending) -> Option<MemoryUse> {
