@@ -22,7 +22,7 @@ use pmc_link::{Endpoint, Received as FromLink, Session};
 use pmc_monitor::events::EventLog;
 use pmc_plan::catalog::{replica, site, transformation};
 use pmc_plan::input::{ParsedWorkflow, ReadOptions, read_text};
-use pmc_plan::model::FileId;
+use pmc_plan::model::{FileId, Files};
 use pmc_plan::properties::Properties;
 use pmc_wire::{Received, Reply, Request, Ticket};
 
@@ -277,8 +277,10 @@ pub fn transformations(data: &[u8]) {
 /// A replica catalog of each kind. A file is known if it has a location.
 pub fn replicas(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
+    let files = Files::default();
+    let any = replica::Wanted::any(&files);
     for kind in ["YAML", "File", "SimpleFile", "Meta"] {
-        if let Ok(catalog) = replica::parse(Path::new("rc"), &text, Some(kind)) {
+        if let Ok(catalog) = replica::parse(Path::new("rc"), &text, Some(kind), any) {
             for entry in catalog.entries() {
                 let found = catalog.lookup(&entry.lfn);
                 let has_locations = found.as_ref().is_some_and(|found| !found.replicas.is_empty());

@@ -31,6 +31,8 @@ pub const DEFAULT_FORWARD_LIMIT: u64 = 1 << 30;
 pub struct Options {
     /// The DAG file.
     pub dag: PathBuf,
+    /// Run a DAG file whose last lines are missing.
+    pub accept_incomplete: bool,
     /// Lock the DAG file against other runs.
     pub lock: bool,
     /// The rescue file.
@@ -177,6 +179,7 @@ impl Options {
     pub fn new(dag: &Path, app: &OsStr) -> Self {
         Self {
             dag: dag.to_owned(),
+            accept_incomplete: false,
             lock: true,
             rescue: with_suffix(dag, ".rescue"),
             skip_rescue: false,

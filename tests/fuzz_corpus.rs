@@ -94,11 +94,13 @@ fn catalogs_of_the_corpus_can_be_read() {
                 .is_empty()
         );
     }
+    let files = pmc_plan::model::Files::default();
+    let any = replica::Wanted::any(&files);
     for n in 0..2 {
         let catalog = transformation::parse(path, &text("transformations", n), None).unwrap();
         assert!(!catalog.entries.is_empty());
         assert!(
-            !replica::parse(path, &text("replicas", n), None)
+            !replica::parse(path, &text("replicas", n), None, any)
                 .unwrap()
                 .is_empty()
         );

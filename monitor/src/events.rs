@@ -174,7 +174,11 @@ fn dagman_line<'a>(line: &'a [u8], clock: &mut LogClock, stamp: &mut Stamp) -> O
             number,
         } => Event::Abandoned(task(job, number)),
         What::Ended { job, number, status } => Event::Ended(task(job, number), status),
-        What::Event { .. } | What::StartingUp { .. } | What::Other => return None,
+        What::Event { .. }
+        | What::StartingUp { .. }
+        | What::ScriptStarted { .. }
+        | What::ScriptEnded { .. }
+        | What::Other => return None,
     };
     Some((time, event))
 }

@@ -229,6 +229,13 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn a_large_file_without_tasks_needs_little_memory() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(1 << 40).unwrap();
+        assert!(Plan::read(file.path()).is_err(), "it has no lines");
+    }
+
     const DAG: &str = "\
 #@ 1 pegasus::dirmanager null \n\
 TASK create_dir /bin/kickstart -n x\n\

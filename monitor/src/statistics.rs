@@ -5,6 +5,7 @@
 
 mod attempts;
 mod invocations;
+mod levels;
 pub mod source;
 
 use std::collections::BTreeMap;
@@ -22,6 +23,8 @@ use crate::resources::{Change, Host, Hosts};
 
 use attempts::Attempts;
 pub use attempts::JobAttempt;
+pub use levels::Level;
+use levels::{Levels, Place};
 
 /// The database cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -168,10 +171,14 @@ pub struct Statistics {
     pub label: String,
     /// UUID of the workflow.
     pub uuid: String,
-    /// Tasks of the abstract workflow.
+    /// Tasks of the abstract workflow, and of those nested in it.
     pub tasks: Counts,
-    /// Jobs of the plan, auxiliary jobs included.
+    /// Jobs of the plans, auxiliary jobs included.
     pub jobs: Counts,
+    /// Jobs that are nested sub-workflows.
+    pub sub_workflows: Counts,
+    /// The outermost workflow, then those nested in it, each without those in it.
+    pub workflows: Vec<Level>,
     /// Attempts that were lost with their workers. They are no failures and no retries.
     pub lost_attempts: u64,
     /// Number of restarts.
@@ -247,10 +254,6 @@ impl Statistics {
         log: &Path,
     ) -> rusqlite::Result<io::Result<Vec<Host>>> {
         let number = |sql: &str| connection.query_row(sql, (), |row| row.get::<_, Option<i64>>(0));
-        let count = |sql: &str| number(sql).map(|value| u64::try_from(value.unwrap_or(0)).unwrap_or(0));
-        self.tasks.total = count("SELECT count(*) FROM task WHERE job_id IS NOT NULL")?;
-        self.jobs.total = count("SELECT count(*) FROM job WHERE type_desc NOT IN ('dax', 'dag')")?;
-        self.restarts = count("SELECT max(restart_count) FROM workflowstate")?;
         self.read_runs(connection)?;
         let size = usize::try_from(number("SELECT max(job_instance_id) FROM job_instance")?.unwrap_or(0))
             .unwrap_or(0)
@@ -258,6 +261,11 @@ impl Statistics {
         let jobs = usize::try_from(number("SELECT max(job_id) FROM job")?.unwrap_or(0)).unwrap_or(0) + 1;
         self.attempts = Attempts::new(size);
         self.job_limit = jobs;
+        let mut levels = Levels::read(connection, jobs)?;
+        if !levels.is_flat() {
+            self.attempts.places = vec![Place::default(); size];
+        }
+        self.tasks = levels.sum(|level| level.tasks);
         let hosts = host_names(connection)?;
         let runs = self.runs.clone();
         let (used, states, names, durations) = std::thread::scope(|scope| {
@@ -266,14 +274,19 @@ impl Statistics {
             let invocations = scope.spawn(move || invocations::read(path, &to));
             let states = scope.spawn(|| read_states(path, size));
             let used = scope.spawn(|| use_of_hosts(&runs, log));
-            let durations = self.read_tries(connection, jobs).map(|durations| {
-                let breakdown = self.add_invocations(from, &hosts, step);
+            let durations = self.read_tries(connection, &mut levels).map(|durations| {
+                let breakdown = self.add_invocations(from, &hosts, &mut levels, step);
                 (durations, breakdown)
             });
             (used.join(), states.join(), invocations.join(), durations)
         });
         let (durations, breakdown) = durations?;
         self.name_breakdown(joined(names)?, &breakdown);
+        self.tasks = levels.sum(|level| level.tasks);
+        self.jobs = levels.sum(|level| level.jobs);
+        self.sub_workflows = levels.sum(|level| level.sub_workflows);
+        self.restarts = levels.all.first().map_or(0, |level| level.restarts);
+        self.workflows = levels.all;
         (
             self.attempts.submitted,
             self.attempts.executed,
@@ -287,7 +300,7 @@ impl Statistics {
     fn read_runs(&mut self, connection: &Connection) -> rusqlite::Result<()> {
         let mut statement = connection.prepare(
             "SELECT state = 'WORKFLOW_STARTED', CAST(timestamp AS REAL) FROM workflowstate
-             ORDER BY restart_count, state",
+             WHERE wf_id = (SELECT min(wf_id) FROM workflow) ORDER BY restart_count, state",
         )?;
         let mut rows = statement.query(())?;
         let (mut starts, mut ends, mut sum) = (0, 0, 0.0);
@@ -311,9 +324,9 @@ impl Statistics {
     }
 
     /// Reads all attempts. Returns their durations as seen by the executor; NaN for an unknown one.
-    fn read_tries(&mut self, connection: &Connection, jobs: usize) -> rusqlite::Result<Vec<f32>> {
+    fn read_tries(&mut self, connection: &Connection, levels: &mut Levels) -> rusqlite::Result<Vec<f32>> {
         // Last attempt of each job, with its submit number.
-        let mut last = vec![(0_u32, 0_u32); jobs];
+        let mut last = vec![(0_u32, 0_u32); self.job_limit];
         let mut exits = vec![Exit::None; self.attempts.last.len()];
         let mut durations = vec![f32::NAN; self.attempts.last.len()];
         let mut statement = connection.prepare(
@@ -322,34 +335,32 @@ impl Statistics {
              FROM job_instance",
         )?;
         let mut rows = statement.query(())?;
-        let mut attempts = 0;
-        let mut cut_off = 0;
         while let Some(row) = rows.next()? {
             let (id, job): (usize, usize) = (index(row.get(0)?), index(row.get(1)?));
             let (Some(last), Some(exit)) = (last.get_mut(job), exits.get_mut(id)) else {
                 continue;
             };
-            attempts += 1;
+            let place = levels.of_job(job);
+            if let Some(known) = self.attempts.places.get_mut(id) {
+                *known = place;
+            }
             let seq = u32::try_from(row.get::<_, i64>(2)?).unwrap_or(0);
             if last.1 <= seq {
                 *last = (u32::try_from(id).unwrap_or(0), seq);
             }
             self.attempts.host[id] = u16::try_from(row.get::<_, Option<i64>>(3)?.unwrap_or(0)).unwrap_or(0);
             *exit = match row.get::<_, Option<i64>>(6)? {
-                None => {
-                    cut_off += 1;
-                    Exit::None
-                }
+                None => Exit::None,
                 Some(0) => Exit::Good,
-                Some(code) => {
-                    if code > 0 {
-                        Exit::Bad
-                    } else {
-                        Exit::Negative
-                    }
-                }
+                Some(code) if code > 0 => Exit::Bad,
+                Some(_) => Exit::Negative,
             };
-            if let Some(seconds) = row.get::<_, Option<f64>>(4)? {
+            if *exit != Exit::None {
+                // The last one, which is none, is taken off below.
+                levels.jobs_at(place).retries += 1;
+            }
+            // The time of a sub-workflow is that of its jobs.
+            if let Some(seconds) = row.get::<_, Option<f64>>(4)?.filter(|_| !place.is_nested) {
                 durations[id] = seconds as f32;
                 let seconds = seconds * row.get::<_, i64>(5)? as f64;
                 self.submit_side_seconds += seconds;
@@ -358,18 +369,17 @@ impl Statistics {
                 }
             }
         }
-        let mut started_jobs = 0;
-        for (id, _) in last.iter().filter(|(id, _)| *id > 0) {
-            started_jobs += 1;
+        for (job, (id, _)) in last.iter().enumerate().filter(|(_, (id, _))| *id > 0) {
             self.attempts.last[*id as usize] = true;
+            let counts = levels.jobs_at(levels.of_job(job));
             match exits[*id as usize] {
-                Exit::Good => self.jobs.succeeded += 1,
-                Exit::Bad | Exit::Negative => self.jobs.failed += 1,
-                // This one is the latest: nothing followed it.
-                Exit::None => cut_off -= 1,
+                Exit::Good => counts.succeeded += 1,
+                Exit::Bad | Exit::Negative => counts.failed += 1,
+                // Nothing followed it, and it has not been counted.
+                Exit::None => continue,
             }
+            counts.retries -= 1;
         }
-        self.jobs.retries = attempts - started_jobs - cut_off;
         Ok(durations)
     }
 

@@ -59,6 +59,18 @@ pub enum What<'a> {
         /// 0 for success. pegasus-mpi-cluster writes raw wait statuses.
         status: i32,
     },
+    /// The PRE script of a job begins: of a nested sub-workflow, the command that plans it.
+    ScriptStarted {
+        /// Job.
+        job: &'a [u8],
+    },
+    /// The PRE script of a job has ended.
+    ScriptEnded {
+        /// Job.
+        job: &'a [u8],
+        /// 0 for success. pegasus-mpi-cluster writes raw wait statuses.
+        status: i32,
+    },
     /// A line without a meaning for monitoring.
     Other,
 }
@@ -139,7 +151,15 @@ fn content(text: &[u8]) -> Option<What<'_>> {
     match text.first()? {
         b'E' => event(text),
         b'N' => ended(text),
-        b'P' => text.strip_prefix(b"Parsing ").map(|_| What::Start),
+        b'P' => match text.strip_prefix(b"Parsing ") {
+            Some(_) => Some(What::Start),
+            None => script_ended(text),
+        },
+        b'R' => {
+            let job = text.strip_prefix(b"Running PRE script of Node ")?;
+            let job = job.strip_suffix(b"...").filter(|job| !job.is_empty())?;
+            Some(What::ScriptStarted { job })
+        }
         b'*' => master(text),
         _ => None,
     }
@@ -174,17 +194,28 @@ fn ended(text: &[u8]) -> Option<What<'_>> {
     let (job, rest) = word(text.strip_prefix(b"Node ")?);
     let rest = rest.strip_prefix(b"job proc (")?;
     let end = rest.iter().position(|byte| *byte == b')')?;
-    let (number, rest) = (&rest[..end], &rest[end + 1..]);
-    let status = if rest.starts_with(b" completed successfully.") {
-        0
-    } else {
-        let rest = rest.strip_prefix(b" failed with ")?;
-        let rest = rest
-            .strip_prefix(b"status ")
-            .or_else(|| rest.strip_prefix(b"signal "))?;
-        signed(rest.strip_suffix(b".")?)?
-    };
+    let (number, rest) = (&rest[..end], rest[end + 1..].strip_prefix(b" ")?);
+    let status = status(rest)?;
     (!job.is_empty()).then_some(What::Ended { job, number, status })
+}
+
+/// Reads `PRE Script of Node x completed successfully.` or `… failed with status 256.`.
+fn script_ended(text: &[u8]) -> Option<What<'_>> {
+    let (job, rest) = word(text.strip_prefix(b"PRE Script of Node ")?);
+    let status = status(rest)?;
+    (!job.is_empty()).then_some(What::ScriptEnded { job, status })
+}
+
+/// Reads `completed successfully.` or `failed with status 256.`.
+fn status(text: &[u8]) -> Option<i32> {
+    if text.starts_with(b"completed successfully.") {
+        return Some(0);
+    }
+    let rest = text.strip_prefix(b"failed with ")?;
+    let rest = rest
+        .strip_prefix(b"status ")
+        .or_else(|| rest.strip_prefix(b"signal "))?;
+    signed(rest.strip_suffix(b".")?)
 }
 
 fn master(text: &[u8]) -> Option<What<'_>> {
@@ -244,6 +275,9 @@ mod tests {
         dagman_out::started(&mut out, &stamp, b"a", 1);
         dagman_out::ended(&mut out, &stamp, b"a", 1, 0);
         dagman_out::ended(&mut out, &stamp, b"b", 20, 768);
+        dagman_out::preparing(&mut out, &stamp, b"c");
+        dagman_out::prepared(&mut out, &stamp, b"c", 0);
+        dagman_out::prepared(&mut out, &stamp, b"c", 256);
         dagman_out::finish(&mut out, &stamp, 42, false);
         let event = |state, job, number| What::Event { state, job, number };
         let expected = [
@@ -265,6 +299,12 @@ mod tests {
                 job: b"b",
                 number: b"20.0",
                 status: 768,
+            },
+            What::ScriptStarted { job: b"c" },
+            What::ScriptEnded { job: b"c", status: 0 },
+            What::ScriptEnded {
+                job: b"c",
+                status: 256,
             },
             What::Finish { status: 1 },
         ];
@@ -351,7 +391,7 @@ mod tests {
         #[test]
         fn never_panics_near_the_format(
             stamp in prop_oneof![Just("11/21/26 07:28:43 "), Just("2026-11-21T07:28:43 ")],
-            text in "(\\*{0,5}|Event: ULOG_|Node | for |Condor |x|\\(|\\)|condor_scheduniv_exec\\.|job proc | failed with status |-|[0-9]{0,30}|\\.| ){0,9}",
+            text in "(\\*{0,5}|Event: ULOG_|Node |Running PRE script of Node |PRE Script of Node | for |Condor |x|\\(|\\)|condor_scheduniv_exec\\.|job proc | failed with status |-|[0-9]{0,30}|\\.| ){0,9}",
         ) {
             let line = format!("{stamp}{text}");
             prop_assert!(read(line.as_bytes()).is_some());

@@ -29,6 +29,13 @@ pub struct PropertySources {
     pub environment: Vec<(String, String)>,
     /// `KEY=VALUE` texts of `-D`.
     pub command_line: Vec<String>,
+    /// The file of `--conf` is that of a plan: the planner has added properties for other programs.
+    pub is_conf_of_plan: bool,
+}
+
+/// Returns whether the planner adds a property to those of a plan for other programs only.
+fn is_added(key: &str) -> bool {
+    key == "dagman.maxpre" || key.starts_with("pegasus.home.")
 }
 
 /// Prefixes of the keys that `-D` may set and that are copied into the submit directory.
@@ -67,6 +74,7 @@ impl Properties {
         let environment = ExpandEnv::new(sources.environment.iter().map(|(k, v)| (k, v.clone())));
         let mut loader = Loader {
             environment,
+            conf_of_plan: sources.conf_file.clone().filter(|_| sources.is_conf_of_plan),
             ..Loader::default()
         };
         loader.read_command_line(&sources.command_line);
@@ -236,6 +244,7 @@ struct Loader {
     environment: ExpandEnv,
     command_line: BTreeMap<String, String>,
     problems: Vec<InputError>,
+    conf_of_plan: Option<PathBuf>,
     /// Remaining budget.
     budget: Cell<Budget>,
 }
@@ -247,6 +256,7 @@ impl Default for Loader {
             environment: ExpandEnv::default(),
             command_line: BTreeMap::new(),
             problems: Vec::new(),
+            conf_of_plan: None,
             budget: Cell::new(BUDGET),
         }
     }
@@ -392,6 +402,8 @@ impl Loader {
             let origin = (value.file.as_path(), value.position);
             (key.as_str(), value.text.as_str(), origin)
         });
+        let conf = self.conf_of_plan.as_deref();
+        let all = all.filter(|(key, _, (file, _))| !(conf == Some(*file) && is_added(key)));
         warnings.extend(keys::of_properties(all));
         let renamed: Vec<(String, Value)> = values
             .iter()
@@ -457,6 +469,7 @@ mod tests {
                 ("PEGASUS__A".into(), "no".into()),
             ],
             command_line: vec!["pegasus.f=6".into()],
+            ..PropertySources::default()
         };
         let properties = Properties::load(&sources).expect("loads");
         let values: Vec<&str> = ["a", "b", "c", "d", "e", "f"]
@@ -487,6 +500,21 @@ mod tests {
         let properties = Properties::load(&sources).expect("loads");
         assert_eq!(properties.get("pegasus.x"), Some("y-z/h"));
         assert_eq!(properties.get("pegasus.l"), Some(""));
+    }
+
+    #[test]
+    fn what_the_planner_has_added_to_a_plan_is_no_mistake() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let text = "dagman.maxpre = 1\npegasus.home.bindir = /bin\ndagman.maxpost = 1\n";
+        let warnings = |is_conf_of_plan| {
+            let sources = PropertySources {
+                conf_file: Some(write(&dir, "conf", text)),
+                is_conf_of_plan,
+                ..PropertySources::default()
+            };
+            Properties::load(&sources).expect("loads").warnings().len()
+        };
+        assert_eq!((warnings(false), warnings(true)), (3, 1));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The recipe of a plan, from which it can be made again in memory: a comment in the properties of the submit
 //! directory. The same inputs give the same plan.
 
-use std::fs;
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 
 use crate::request::Request;
@@ -93,8 +94,8 @@ pub fn submit_dir(dir: &Path) -> PathBuf {
 
 /// Returns the input files that differ from their copies in the submit directory.
 pub fn changed(dir: &Path, request: &Request) -> Vec<PathBuf> {
-    let same = |a: &Path, b: &Path| match (fs::read(a), fs::read(b)) {
-        (Ok(a), Ok(b)) => a == b,
+    let same = |a: &Path, b: &Path| match (pmc_files::open(a), pmc_files::open(b)) {
+        (Ok(a), Ok(b)) => have_same_content(a, b).unwrap_or(false),
         // Without a copy, assume no change.
         (_, Err(_)) => true,
         (Err(_), Ok(_)) => false,
@@ -120,8 +121,24 @@ pub fn changed(dir: &Path, request: &Request) -> Vec<PathBuf> {
         .collect()
 }
 
+fn have_same_content(a: File, b: File) -> io::Result<bool> {
+    let (mut a, mut b) = (BufReader::new(a), BufReader::new(b));
+    loop {
+        let (left, right) = (a.fill_buf()?, b.fill_buf()?);
+        let length = left.len().min(right.len());
+        if length == 0 || left[..length] != right[..length] {
+            return Ok(left.is_empty() && right.is_empty());
+        }
+        a.consume(length);
+        b.consume(length);
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::io::{Seek as _, Write as _};
+
     use super::*;
 
     #[test]
@@ -146,6 +163,24 @@ mod tests {
         ));
         fs::write(dir.path().join(PROPERTIES), format!("#other\n{comment}x=1\n"))?;
         assert_eq!(Recipe::read(dir.path())?, recipe);
+        Ok(())
+    }
+
+    #[test]
+    fn files_are_compared_to_their_ends() -> Result<(), Box<dyn std::error::Error>> {
+        let same = |a: &[u8], b: &[u8]| -> io::Result<bool> {
+            let mut files = [tempfile::tempfile()?, tempfile::tempfile()?];
+            for (file, content) in files.iter_mut().zip([a, b]) {
+                file.write_all(content)?;
+                file.rewind()?;
+            }
+            let [a, b] = files;
+            have_same_content(a, b)
+        };
+        let long = vec![b'x'; 100_000];
+        let other = [&long[..99_999], b"y"].concat();
+        assert!(same(b"", b"")? && same(&long, &long)?);
+        assert!(!same(&long, &other)? && !same(&long, &long[..99_999])? && !same(b"", b"x")?);
         Ok(())
     }
 }

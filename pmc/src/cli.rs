@@ -200,6 +200,10 @@ pub struct Resume {
     /// Run on this machine, even if the plan is for a batch system
     #[arg(long)]
     pub here: bool,
+    /// If the end of the DAG file is missing, run the tasks that it has. Without this option, such a plan is
+    /// refused
+    #[arg(long)]
+    pub accept_incomplete: bool,
     /// Limits and options of the execution.
     #[command(flatten)]
     pub execution: Execution,

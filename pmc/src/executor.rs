@@ -63,16 +63,27 @@ impl Ended {
     }
 }
 
-/// Runs a DAG with this number of tasks until it is done or a signal ends the run.
+/// A DAG to run.
+pub struct Target<'a> {
+    /// Its file.
+    pub dag: &'a Path,
+    /// Number of its tasks.
+    pub tasks: usize,
+    /// Run it even if its last lines are missing.
+    pub accept_incomplete: bool,
+}
+
+/// Runs a DAG until it is done or a signal ends the run.
 pub fn run(
-    (dag, tasks): (&Path, usize),
+    target: &Target<'_>,
     execution: &cli::Execution,
     environment: Vec<(OsString, OsString)>,
     log: bool,
     observer: &mut (dyn FnMut(&RunEvent<'_>) + Send),
 ) -> Result<Ended, Failure> {
-    let mut setting = local_run(dag, execution, environment);
-    if is_packed(dag, tasks, execution.packed_output) {
+    let mut setting = local_run(target.dag, execution, environment);
+    setting.options.accept_incomplete = target.accept_incomplete;
+    if is_packed(target.dag, target.tasks, execution.packed_output) {
         setting.options.stdio = Stdio::Packed;
     }
     let interrupt = Arc::new(Interrupt::new());

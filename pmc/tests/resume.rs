@@ -130,6 +130,41 @@ fn a_clean_up_that_was_killed_after_its_removal_runs_again() {
 }
 
 #[test]
+fn a_plan_whose_end_is_missing_runs_only_on_request() {
+    let place = Place::new();
+    chain(&place);
+    place.script("bin/second", "exit 3");
+    place.run(["run", "-q", "workflow.yml"]).code(1);
+    place.script("bin/second", "cp mid.txt out.txt");
+    let dag = format!("{RUN}/submit/chain-0.dag");
+    let text = place.read(&dag);
+    // Cut off in the middle of the last line.
+    let end = text.rfind("\n#+ end ").expect("the plan has a last line") + 5;
+    place.write(&dag, &text[..end]);
+
+    let refused = place.run(["resume", RUN]);
+    refused.code(4);
+    assert!(
+        refused.stderr().contains("with --accept-incomplete"),
+        "{}",
+        refused.stderr()
+    );
+    let accepted = place.run(["resume", "--accept-incomplete", RUN]);
+    accepted.code(0);
+    assert!(
+        accepted.stderr().contains("the end is missing"),
+        "{}",
+        accepted.stderr()
+    );
+    assert_eq!(place.read(&format!("{RUN}/output/out.txt")), "something\n");
+
+    place.run(["resume", "--replan", RUN]).code(0);
+    assert_eq!(place.read(&dag), text, "the new plan is complete");
+    place.write(&dag, "");
+    place.run(["resume", RUN]).code(4);
+}
+
+#[test]
 fn ends_that_a_killed_run_did_not_log_are_added() {
     let place = Place::new();
     chain(&place);

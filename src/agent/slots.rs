@@ -49,6 +49,8 @@ struct SlotState {
     /// What the slot said about its host.
     registration: Option<Registration>,
     is_set_up: bool,
+    /// What the slot said when the host script had ended.
+    readiness: Option<ToMaster>,
 }
 
 struct Slot {
@@ -64,7 +66,6 @@ pub(super) struct Slots {
     /// Slots whose threads have not ended.
     alive: Arc<AtomicUsize>,
     link: Arc<Link>,
-    has_host_script: bool,
 }
 
 /// A slot's side of the link.
@@ -125,7 +126,6 @@ impl Slots {
             slots,
             alive,
             link: Arc::clone(link),
-            has_host_script: options.host_script.is_some(),
         })
     }
 
@@ -148,15 +148,16 @@ impl Slots {
                 dag: task.place.as_ref().map(|place| place.dag.clone()),
             });
         }
-        if let ToWorker::Setup { .. } = &message
-            && std::mem::replace(&mut lock(&slot.state).is_set_up, true)
-        {
-            // The next master asks again, and the host is prepared.
-            if self.has_host_script {
-                self.link
-                    .send(messages::address(rank, |body| ToMaster::Ready.encode(body)));
+        if let ToWorker::Setup { .. } = &message {
+            let mut state = lock(&slot.state);
+            if std::mem::replace(&mut state.is_set_up, true) {
+                // The next master asks again. If the host script still runs, the slot answers later.
+                if let Some(readiness) = &state.readiness {
+                    self.link
+                        .send(messages::address(rank, |body| readiness.encode(body)));
+                }
+                return;
             }
-            return;
         }
         // A slot whose thread has ended needs no messages.
         let _ = slot.inbound.send(message);
@@ -310,6 +311,7 @@ impl WorkerTransport for SlotTransport {
                 let old = state.ended.len().saturating_sub(MAX_ENDED);
                 state.ended.drain(..old);
             }
+            ToMaster::Ready | ToMaster::NotReady { .. } => state.readiness = Some(message),
             ToMaster::Retracted { submits } => {
                 state.given.retain(|given| !submits.contains(&given.submit));
             }

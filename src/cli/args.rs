@@ -19,6 +19,8 @@ pub struct RawArgs {
     pub stderr: Option<PathBuf>,
     /// `-s`.
     pub skip_rescue: bool,
+    /// `--accept-incomplete`.
+    pub accept_incomplete: bool,
     /// `-m`; 0 means no limit.
     pub max_failures: u32,
     /// `--max-jobs`: categories and the maximum numbers of their running tasks.

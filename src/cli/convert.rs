@@ -16,6 +16,7 @@ impl RawArgs {
     pub fn options(&self, app: &OsStr) -> Options {
         let mut options = Options::new(&self.dag, app);
         let dag = &self.dag;
+        options.accept_incomplete = self.accept_incomplete;
         options.lock = !self.no_lock;
         if let Some(rescue) = &self.rescue {
             options.rescue.clone_from(rescue);

@@ -201,6 +201,12 @@ pub const OPTIONS: &[OptionSpec] = &[
         "Fail tasks that forward more through their pipes; 0: no limit [default: 1024]",
     )
     .additional(),
+    flag(
+        "accept-incomplete",
+        |args| args.accept_incomplete = true,
+        "Run the tasks that are there if the end of DAGFILE is missing",
+    )
+    .additional(),
     value(
         "max-jobs",
         "CATEGORY=N",

@@ -129,7 +129,7 @@ fn every_option_is_stored() {
                 --no-forward-journal --sync-interval 20 --drain-grace 2.5 --host-name node7 --disk-reserve 100 --forward-limit 7 \
                 --watch-memory --more-memory 1.5 --runtime-limit 60 --max-jobs db=2 --max-jobs a=b=1 --max-plans 6 \
                 --agents n1,n2 --launch ssh --slots 4 --start-with 2 --crash-limit 0 --bad-host-limit 7 \
-                --agent-timeout 9 --join-timeout 8 --master-timeout 7";
+                --agent-timeout 9 --join-timeout 8 --master-timeout 7 --accept-incomplete";
     let args = parse_with(line, &[("PMC_KICKSTART", "exec")]).unwrap();
     let expected = RawArgs {
         dag: "a.dag".into(),
@@ -137,6 +137,7 @@ fn every_option_is_stored() {
         stdout: Some("out".into()),
         stderr: Some("err".into()),
         skip_rescue: true,
+        accept_incomplete: true,
         max_failures: 3,
         max_jobs: [(b"db".to_vec(), 2), (b"a=b".to_vec(), 1)]
             .map(|(category, limit)| (category, NonZeroU32::new(limit).unwrap()))

@@ -139,7 +139,7 @@ impl Redirecting {
                 return send(stream, &target, answer);
             };
             if !std::mem::replace(&mut has_begun, true) {
-                send(stream, &target, RedirectAnswer::Portions(Default::default()))?;
+                send(stream, &target, RedirectAnswer::Portions(Box::default()))?;
                 self.request.may_wait = true;
             }
             match self.write(&files, &portions) {
@@ -229,7 +229,7 @@ fn wait(stream: &UnixStream, files: &[File; 2], is_full: [bool; 2]) {
 fn send(mut stream: &UnixStream, target: &Target, answer: RedirectAnswer) -> io::Result<()> {
     let task = &target.task;
     let (portions, over) = match answer {
-        RedirectAnswer::Portions(portions) => (portions, None),
+        RedirectAnswer::Portions(portions) => (*portions, None),
         RedirectAnswer::Over(over) => (Default::default(), Some(over)),
         RedirectAnswer::TakenBy(tool) => {
             let text = format!("the output of task {task} goes to another tool: {tool}");

@@ -1,4 +1,4 @@
-//! Sets hosts aside on which tasks fail that succeed elsewhere.
+//! Sets hosts aside on which tasks fail that succeed elsewhere, and those whose host script fails.
 //!
 //! A broken node is often a fast one: it fails its tasks at once, and so gets most of them. But a task may
 //! also fail by its own fault. So a failure counts against a host only when the next success of the same task
@@ -104,6 +104,31 @@ impl<T: MasterTransport> Driver<'_, T> {
         Ok(())
     }
 
+    /// Sets a host aside whose host script has failed. Ends the run if no other host is there or is to come.
+    pub(super) fn note_unprepared(&mut self, from: Rank, message: String) -> Result<(), RunError> {
+        let Some(host) = self.master.host_of(from).map(str::to_owned) else {
+            return Ok(());
+        };
+        let ranks = self.master.workers_of(&host);
+        let is_last = ranks.len() == self.master.workers() as usize;
+        if is_last && !self.out.transport.awaits_workers() {
+            return Ok(self.master.handle(Event::Failed(from, message), &mut self.out)?);
+        }
+        for rank in ranks {
+            self.master.handle(Event::Retire(rank), &mut self.out)?;
+        }
+        if self.bad_hosts.aside.insert(host.clone()) {
+            self.say(&format!("The host {host} is set aside: {message}"));
+        }
+        Ok(())
+    }
+
+    /// Tells the user something.
+    fn say(&mut self, text: &str) {
+        tracing::warn!("{text}");
+        (self.out.observer)(&RunEvent::Notice(text));
+    }
+
     /// Starts no more tasks on a host, unless it is the last one.
     fn set_aside(&mut self, bad: &str) -> Result<(), RunError> {
         let nodes = self.master.node_statuses();
@@ -123,8 +148,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             "The host {bad} is set aside: {} tasks in a row failed there and succeeded elsewhere (--bad-host-limit)",
             self.bad_hosts.limit
         );
-        tracing::warn!("{text}");
-        (self.out.observer)(&RunEvent::Notice(&text));
+        self.say(&text);
         Ok(())
     }
 }

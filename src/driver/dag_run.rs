@@ -21,7 +21,7 @@ pub(super) struct DagRun {
     pub(super) forwarding: Forwarding,
     /// Length of the rescue file that is known to be noted for a sync.
     pub(super) synced_rescue_len: u64,
-    /// Set if the output of attempts goes into packs.
+    /// Set if the output of attempts goes into packs, or workers may be lost.
     pub(super) numbers: Option<AttemptNumbers>,
     /// Tasks whose latest attempt failed.
     pub(super) failed: BTreeMap<TaskId, Failure>,

@@ -33,12 +33,13 @@ impl<T: MasterTransport> Driver<'_, T> {
             self.check_nodes()?;
         }
         self.start_workers()?;
-        while self.options.host_script && self.prepared < self.master.workers() {
+        while self.prepares_hosts() {
             if let Some(aborted) = self.aborted_early() {
                 return Ok(End::Aborted(aborted));
             }
             self.receive()?;
             self.answer_requests()?;
+            self.check_nodes()?;
         }
         let started = Instant::now();
         tracing::info!("Starting workflow");
@@ -49,6 +50,16 @@ impl<T: MasterTransport> Driver<'_, T> {
         let end = event_loop(self);
         self.makespan = started.elapsed();
         end
+    }
+
+    /// True if no task may start because host scripts run. With workers that come and go, the first host that
+    /// is prepared begins.
+    fn prepares_hosts(&self) -> bool {
+        if self.master.is_dynamic() {
+            self.master.only_prepares()
+        } else {
+            self.options.host_script && self.prepared < self.master.workers()
+        }
     }
 
     /// Processes all messages in this thread.
@@ -195,10 +206,15 @@ impl<T: MasterTransport> Driver<'_, T> {
                 }
                 Event::Registered(from, registration)
             }
+            ToMaster::Ready if self.master.is_dynamic() => Event::HostReady(from),
             ToMaster::Ready => {
                 self.prepared += 1;
                 return Ok(());
             }
+            ToMaster::NotReady { message } if self.master.is_dynamic() => {
+                return self.note_unprepared(from, message);
+            }
+            ToMaster::NotReady { message } => Event::Failed(from, message),
             ToMaster::Terminating => {
                 self.interrupt.drain_for_worker(SIGTERM);
                 return Ok(());

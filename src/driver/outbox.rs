@@ -231,7 +231,7 @@ impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
                 place_forwards(assignment);
             } else {
                 self.tails.claim(assignment);
-                if let Some(numbers) = &self.root.numbers {
+                if let Some(numbers) = self.root.numbers.as_ref().filter(|all| all.is_packed()) {
                     let task = self.root.dag.find(&assignment.name);
                     assignment.packed = task.map(|task| numbers.of(task));
                 }
@@ -265,10 +265,16 @@ impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
         };
         // The reporter must know of an end before the log is written, which `flush` does later.
         run.logs.record(&record);
-        if let (Record::Queued(task, _) | Record::Adopted(task, _), Some(numbers)) =
-            (&record, &mut run.numbers)
-        {
-            numbers.submitted(*task);
+        if let Some(numbers) = &mut run.numbers {
+            match &record {
+                Record::Queued(task, _) => numbers.submitted(*task),
+                Record::Adopted(task, _) => numbers.adopted(&run.dag, *task),
+                Record::Evicted { task, .. } => numbers.lost(&run.dag, *task),
+                Record::Ended { task, outcome, .. } if outcome.evictions > 0 => {
+                    numbers.lost(&run.dag, *task);
+                }
+                _ => {}
+            }
         }
         match record {
             Record::Resources { .. } | Record::Capacity { .. } => {}

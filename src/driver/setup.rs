@@ -65,8 +65,9 @@ impl Setup {
         let max_open = shared_files::max_open(options.max_fds, limit)?;
         tracing::info!("Setting max cached files = {max_open}");
         tracing::info!("Master starting with {} workers", transport.workers());
-        let numbers = AttemptNumbers::new(options, &dag)?;
-        logs.start(options, &done, numbers.is_some())?;
+        let numbers = AttemptNumbers::new(options, &dag, transport.is_dynamic())?;
+        let is_packed = numbers.as_ref().is_some_and(AttemptNumbers::is_packed);
+        logs.start(options, &done, is_packed)?;
         logs.flush()?;
         durability::end_recovery(recovered, &mut logs)?;
         let syncer = durability::start_syncer(options, &logs)?;
@@ -84,6 +85,9 @@ impl Setup {
         master = master
             .with_more_memory(options.more_memory_percent)
             .with_max_plans(options.max_plans);
+        if options.host_script && transport.is_dynamic() {
+            master = master.with_host_scripts();
+        }
         if transport.supports_prefill() {
             master = master.with_prefill();
         }
@@ -125,7 +129,15 @@ pub(super) fn lock(options: &Options) -> Result<Option<DagLock>, RunError> {
 
 /// Reads the DAG file. `warns` about limits for categories that it does not have.
 pub(super) fn read_dag(options: &Options, warns: bool) -> Result<Dag, RunError> {
-    let mut dag = Dag::open(&options.dag).map_err(|error| RunError::dag(&options.dag, error))?;
+    let read = match options.accept_incomplete {
+        true => Dag::open_incomplete(&options.dag),
+        false => Dag::open(&options.dag).map(|dag| (dag, false)),
+    };
+    let (mut dag, is_incomplete) = read.map_err(|error| RunError::dag(&options.dag, error))?;
+    if is_incomplete {
+        let (file, tasks) = (options.dag.display(), dag.len());
+        tracing::warn!("{file}: the end is missing. --accept-incomplete: this run is of {tasks} tasks only");
+    }
     for (category, limit) in &options.max_jobs {
         if !dag.limit_category(category, *limit) && warns {
             let category = String::from_utf8_lossy(category);

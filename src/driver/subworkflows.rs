@@ -7,6 +7,7 @@
 //! rescue file ends.
 
 mod loader;
+mod monitoring;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsStr;
@@ -21,6 +22,7 @@ use pmc_dag::TaskId;
 use signal_hook::consts::SIGKILL;
 
 use self::loader::{Loaded, Loader, Order};
+use self::monitoring::MonitoringFiles;
 use super::dag_run::DagRun;
 use super::{Driver, RunError};
 use crate::options::{Options, Stdio, folder, is_device, with_suffix};
@@ -226,6 +228,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             depth,
             label,
             options: options_for(self.options, &dag, skips_rescue),
+            may_lose: self.out.transport.is_dynamic(),
         };
         if depth > MAX_DEPTH {
             self.refuse(&order, &Refusal::TooDeep)?;
@@ -368,6 +371,11 @@ impl<T: MasterTransport> Driver<'_, T> {
 
     /// Logs that the attempt of a sub-workflow itself begins.
     fn log_nested(&mut self, task: TaskId, submit: SubmitId) {
+        if let Some((_, Some(files))) = self.files_of(task)
+            && let Err(error) = files.create()
+        {
+            tracing::debug!("No files for Pegasus' monitoring: {error}: {files:?}");
+        }
         let (segment, local) = self.out.locate(task);
         self.out.touch(segment);
         if let Some(run) = self.out.dag_run(segment) {
@@ -397,19 +405,27 @@ impl<T: MasterTransport> Driver<'_, T> {
 
     /// Adds a line to the standard error of the latest attempt of a task, if that has a file.
     fn tell_task(&mut self, task: TaskId, text: &str) {
-        if matches!(self.options.stdio, Stdio::Merged { .. }) {
-            return;
-        }
-        let (segment, local) = self.out.locate(task);
-        let around = self.dag_file(segment);
-        let Some(run) = self.out.dag_run(segment) else {
-            return;
-        };
-        if let Some((_, path)) = worker::latest_task_files(&around, run.dag.name(local)) {
+        if let Some((path, files)) = self.files_of(task) {
             // If this fails, the log still tells it.
             let file = OpenOptions::new().append(true).open(path);
             let _ = file.and_then(|mut file| writeln!(file, "{text}"));
+            let _ = files.map_or(Ok(()), |files| files.tell(text));
         }
+    }
+
+    /// Returns the standard error of the latest attempt of a task, if that has a file, and the files of this
+    /// attempt for Pegasus' monitoring.
+    fn files_of(&mut self, task: TaskId) -> Option<(PathBuf, Option<MonitoringFiles>)> {
+        if matches!(self.options.stdio, Stdio::Merged { .. }) {
+            return None;
+        }
+        let (segment, local) = self.out.locate(task);
+        let around = self.dag_file(segment);
+        let run = self.out.dag_run(segment)?;
+        let (out, err) = worker::latest_task_files(&around, run.dag.name(local))?;
+        let description = run.dag.subdag(local).and_then(|subdag| subdag.description);
+        let files = description.and_then(|file| MonitoringFiles::new(&around, file, &out));
+        Some((err, files))
     }
 
     fn end_nested(&mut self, task: TaskId, status: i32, runtime: Duration) -> Result<(), RunError> {

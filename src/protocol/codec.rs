@@ -192,7 +192,7 @@ mod tests {
             })
         };
         let answer = prop_oneof![
-            [portion(), portion()].prop_map(RedirectAnswer::Portions),
+            [portion(), portion()].prop_map(|portions| RedirectAnswer::Portions(Box::new(portions))),
             Just(RedirectAnswer::Over(Over::TooSlow)),
             any::<String>().prop_map(RedirectAnswer::TakenBy),
         ];
@@ -205,6 +205,7 @@ mod tests {
             taken,
             redirected,
             Just(ToMaster::Ready),
+            ".*".prop_map(|message| ToMaster::NotReady { message }),
             Just(ToMaster::Terminating),
             vec(any::<u64>().prop_map(SubmitId), 0..9).prop_map(|submits| ToMaster::Retracted { submits }),
             any::<String>().prop_map(|message| ToMaster::Failed { message })

@@ -60,6 +60,11 @@ pub enum ToMaster {
     InputTaken(InputTaken),
     /// The answer to [`ToWorker::Redirect`].
     Redirected(Box<Redirected>),
+    /// Instead of [`ToMaster::Ready`]: the host script has failed.
+    NotReady {
+        /// What happened, as a sentence for the user.
+        message: String,
+    },
 }
 
 /// A running attempt that an earlier master started.

@@ -17,7 +17,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::pipe2;
 
-use crate::protocol::{Claim, Over, RedirectAnswer, RedirectPoll};
+use crate::protocol::{Claim, Over, Portion, RedirectAnswer, RedirectPoll};
 use stream::Stream;
 
 /// Bytes of one read.
@@ -223,14 +223,14 @@ impl State {
             self.end_of(claim.token, over);
             return RedirectAnswer::Over(over);
         }
-        RedirectAnswer::Portions(
-            self.streams
-                .each_ref()
-                .map(|stream| match stream.is_of(claim.token) {
-                    true => stream.portion(),
-                    false => crate::protocol::Portion::default(),
-                }),
-        )
+        let portions = self
+            .streams
+            .each_ref()
+            .map(|stream| match stream.is_of(claim.token) {
+                true => stream.portion(),
+                false => Portion::default(),
+            });
+        RedirectAnswer::Portions(Box::new(portions))
     }
 
     /// Ends the redirect with this token.

@@ -146,11 +146,13 @@ impl Master {
                     return Err(format!("{rank:?} is a slot of two hosts"));
                 }
                 let is_free = slot.running.is_none() && slot.member.takes_tasks();
-                if is_free != host.free_slots.contains(rank) {
+                let is_offered = host.free_slots.contains(rank);
+                let is_held_back = is_free && self.preparing.contains_key(&index);
+                if is_free != is_offered && !is_held_back {
                     return Err(format!("{rank:?} is both free and busy, or neither"));
                 }
                 let Some(running) = &slot.running else {
-                    withheld += usize::from(!is_free);
+                    withheld += usize::from(!is_offered);
                     continue;
                 };
                 busy += 1;

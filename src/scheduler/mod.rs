@@ -96,6 +96,8 @@ pub enum Event {
     Lost(Rank),
     /// A worker is to leave. It gets no more tasks and, when it is idle, [`ToWorker::Shutdown`].
     Retire(Rank),
+    /// A worker's part in preparing its host is done: see [`Master::with_host_scripts`].
+    HostReady(Rank),
     /// An earlier master started this attempt, and it may still run: its task does not start until
     /// [`Event::Adopt`] or [`Event::Forget`]. Refused if the task is not ready, or no longer.
     Expect(TaskId, SubmitId),

@@ -181,8 +181,53 @@ impl Master {
         } else {
             self.record_capacity(host, describes, false, out);
         }
+        if self.has_host_scripts {
+            self.hosts.withhold(host, rank);
+            self.preparing.entry(host).or_default().push(rank);
+        }
         out.send(rank, ToWorker::Setup { host_rank });
         Ok(())
+    }
+
+    /// Workers that come prepare their hosts first, by a script: each says [`Event::HostReady`]. A host gets
+    /// its first task when all of its workers have said so.
+    #[must_use]
+    pub fn with_host_scripts(mut self) -> Self {
+        self.has_host_scripts = true;
+        self
+    }
+
+    /// True if all workers that are there prepare their hosts.
+    #[must_use]
+    pub fn only_prepares(&self) -> bool {
+        !self.preparing.is_empty() && self.hosts.free_slots() == 0 && self.running == 0
+    }
+
+    /// Handles [`Event::HostReady`].
+    pub(super) fn host_ready(&mut self, rank: Rank) -> Result<(), MasterError> {
+        let host = self.known_slot(rank)?.host;
+        self.end_preparation(host, rank);
+        Ok(())
+    }
+
+    /// Offers the workers of a host if this was the last one that prepared it.
+    fn end_preparation(&mut self, host: u32, rank: Rank) {
+        let Some(preparing) = self.preparing.get_mut(&host) else {
+            return;
+        };
+        preparing.retain(|other| *other != rank);
+        if !preparing.is_empty() {
+            return;
+        }
+        self.preparing.remove(&host);
+        for rank in self.hosts.get(host).ranks.clone() {
+            let slot = &self.slots[rank.0 as usize - 1];
+            if slot.member.takes_tasks() && slot.running.is_none() {
+                // Some were offered before others came.
+                self.hosts.withhold(host, rank);
+                self.hosts.offer(host, rank);
+            }
+        }
     }
 
     /// Returns the lowest number that no other worker of the host has. When all of them were lost, the next
@@ -216,7 +261,8 @@ impl Master {
         let before = slot.member;
         slot.member = before.come_back();
         let host = slot.host;
-        if before == Member::Silent && slot.running.is_none() {
+        let is_idle = slot.running.is_none();
+        if before == Member::Silent && is_idle && !self.preparing.contains_key(&host) {
             self.hosts.offer(host, rank);
         }
         Ok(())
@@ -295,6 +341,7 @@ impl Master {
         let host = self.slots[rank.0 as usize - 1].host;
         let was_last = self.hosts.remove(host, rank);
         self.present -= 1;
+        self.end_preparation(host, rank);
         self.record_capacity(host, was_last, true, out);
     }
 

@@ -126,6 +126,10 @@ pub struct Master {
     /// Workers that are there.
     pub(super) present: u32,
     pub(super) hosts: Hosts,
+    /// Workers that prepare their hosts, by host.
+    pub(super) preparing: FxHashMap<u32, Vec<Rank>>,
+    /// Hosts are prepared before their first task.
+    pub(super) has_host_scripts: bool,
     /// The worker of rank r is at r - 1.
     pub(super) slots: Vec<Slot>,
     /// By task.
@@ -191,6 +195,8 @@ impl Master {
             registered: 0,
             present: 0,
             hosts: Hosts::new(&requests, placement),
+            preparing: FxHashMap::default(),
+            has_host_scripts: false,
             slots: Vec::new(),
             nodes,
             failures: FxHashMap::default(),
@@ -237,6 +243,7 @@ impl Master {
             Event::Back(rank) => self.come_back(rank),
             Event::Lost(rank) => self.lose(rank, out),
             Event::Retire(rank) => self.retire(rank, out),
+            Event::HostReady(rank) => self.host_ready(rank),
             Event::Expect(task, submit) => self.expect(task, submit),
             Event::Forget(task) => {
                 self.forget(task);

@@ -13,11 +13,13 @@ impl Master {
     #[must_use]
     pub fn node_statuses(&self) -> Vec<NodeStatus> {
         let member = |rank: &Rank| self.slots[rank.0 as usize - 1].member;
-        let describe = |host: &crate::scheduler::hosts::Host| {
+        let describe = |(number, host): (u32, &crate::scheduler::hosts::Host)| {
             let busy = host.ranks.iter().filter(|rank| self.running_on(**rank).is_some());
             let has = |wanted: fn(Member) -> bool| host.ranks.iter().map(member).any(wanted);
             let state = if host.ranks.is_empty() {
                 "gone"
+            } else if self.preparing.contains_key(&number) {
+                "preparing"
             } else if has(Member::takes_tasks) {
                 "working"
             } else if has(|member| member == Member::Leaving) {
@@ -36,7 +38,7 @@ impl Master {
                 free_memory_mib: host.free_memory_mb,
             }
         };
-        self.hosts.all().iter().map(describe).collect()
+        (0..).zip(self.hosts.all()).map(describe).collect()
     }
 
     /// Returns the workers of a host; none if there is no such host.

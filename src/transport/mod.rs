@@ -63,6 +63,10 @@ pub trait MasterTransport {
     fn notices(&mut self) -> Vec<String> {
         Vec::new()
     }
+    /// True if workers are to come that have not.
+    fn awaits_workers(&self) -> bool {
+        false
+    }
     /// How long to wait for other workers if those that are there cannot run what is left. `registered` is
     /// the number of those that have registered and are there.
     fn patience(&self, _registered: u32) -> Duration {

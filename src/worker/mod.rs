@@ -35,7 +35,7 @@ use gpus::Devices;
 pub use kill::KillSwitch;
 use messages::MessageWatch;
 use runner::Runner;
-pub(crate) use stdio::fill_numbers;
+pub(crate) use stdio::{fill_numbers, share_files};
 pub use stdio::{latest_task_files, worker_stderr, worker_stdout};
 use watch::{NoWatch, Watch};
 
@@ -179,7 +179,9 @@ fn handle(
 }
 
 fn failed(error: &error::WorkerError) -> ToMaster {
-    ToMaster::Failed {
-        message: error.to_string(),
+    let message = error.to_string();
+    match error {
+        error::WorkerError::HostScript(_) => ToMaster::NotReady { message },
+        _ => ToMaster::Failed { message },
     }
 }

@@ -78,6 +78,24 @@ pub(crate) fn fill_numbers(dag: &Path, task: &[u8], number: u32) -> io::Result<(
     Ok(())
 }
 
+/// Gives the files of attempt `earlier` of a task the number `later`, too, if that has no files. The attempt
+/// may still write.
+pub(crate) fn share_files(dag: &Path, task: &[u8], earlier: u32, later: u32) -> io::Result<()> {
+    for kind in ["err", "out"] {
+        let (from, to) = (
+            task_file(dag, task, kind, earlier),
+            task_file(dag, task, kind, later),
+        );
+        match std::fs::hard_link(&from, &to) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+            // An attempt that never began has no standard error.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && kind == "err" => {}
+            linked => linked?,
+        }
+    }
+    Ok(())
+}
+
 fn task_file(dag: &Path, task: &[u8], kind: &str, number: u32) -> PathBuf {
     // `Path::join` would take a name with a leading slash as absolute.
     let mut path = folder(dag).as_os_str().as_bytes().to_vec();

@@ -74,9 +74,10 @@ pub struct Cli {
     /// Print a summary at the end.
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
-    /// An option of pegasus-monitord without effect, like all that follow.
-    #[arg(long, hide = true)]
+    /// Do not load nested sub-workflows. Also with an absolute FILE of -j.
+    #[arg(long)]
     no_recursive: bool,
+    /// An option of pegasus-monitord without effect, like all that follow.
     #[arg(long, hide = true)]
     keep_state: bool,
     #[arg(long, hide = true)]
@@ -120,6 +121,7 @@ impl Cli {
                 max: self.notifications_max,
                 timeout: self.notifications_timeout.map(Duration::from_secs),
             }),
+            flat: self.no_recursive || self.job.as_ref().is_some_and(|job| job.is_absolute()),
             pause: Duration::from_millis(self.pause),
             lock: None,
         })

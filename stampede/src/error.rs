@@ -94,6 +94,14 @@ pub enum LoadError {
     /// The environment has settings for PostgreSQL that are not supported.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// The UUID of a nested sub-workflow is not its own.
+    #[error("{}: its UUID {uuid} is that of another workflow of the run", dir.display())]
+    Uuid {
+        /// Submit directory.
+        dir: PathBuf,
+        /// UUID.
+        uuid: String,
+    },
     /// Another loader is at work in the directory.
     #[error("{} is being loaded by process {holder} already", dir.display())]
     Held {
@@ -176,6 +184,14 @@ pub enum Notice {
     NoEnd {
         /// Log.
         path: PathBuf,
+    },
+    /// A nested sub-workflow is not loaded.
+    #[error("{}: this sub-workflow is not loaded: {reason}", path.display())]
+    Nested {
+        /// Its log.
+        path: PathBuf,
+        /// Why.
+        reason: String,
     },
     /// The log was replaced.
     #[error("{}: a new log; it is read from its beginning", path.display())]

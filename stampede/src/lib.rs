@@ -33,6 +33,7 @@ pub mod ssl;
 pub mod state_log;
 pub mod static_part;
 pub mod store;
+pub mod submit_description;
 pub mod text;
 
 #[cfg(feature = "program")]

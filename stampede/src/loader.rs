@@ -5,7 +5,7 @@
 //! restarted loader needs the database only. Of packed output, the loader knows where the entries are that
 //! it has not read yet.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pmc_packed::TaskOutput;
@@ -20,10 +20,12 @@ use crate::store::{Position, QueueMode, Store, StoreError};
 mod attempt;
 mod end;
 mod job_set;
+mod nested;
 mod queue;
 
 use attempt::Attempt;
 use job_set::JobSet;
+pub(crate) use nested::NestedStart;
 use queue::{Queue, Queued};
 
 /// Minimum difference, in seconds, between two states of the workflow: readers look for the last one.
@@ -40,6 +42,15 @@ pub struct Workflow {
     pub user: Option<String>,
     /// True to store the output of the jobs.
     pub keep_output: bool,
+}
+
+impl Workflow {
+    /// Returns a path whose name is relative to the submit directory, or was below it as planned.
+    pub(crate) fn place(&self, name: &str) -> PathBuf {
+        let planned = self.submit_dir.as_deref();
+        let inside = planned.and_then(|planned| Path::new(name).strip_prefix(planned).ok());
+        self.dir.join(inside.unwrap_or(Path::new(name)))
+    }
 }
 
 /// How an attempt ended, for notifications.
@@ -73,6 +84,8 @@ pub struct Loader {
     /// Jobs with an attempt. Only for those, the database is asked for earlier attempts.
     attempted: JobSet,
     jobs_ended: u64,
+    /// Nested sub-workflows that have begun.
+    nested: Vec<NestedStart>,
     hints: Option<Arc<OutcomeHints>>,
     /// The latest end, if ends are noted.
     end: Option<JobEnd>,
@@ -98,7 +111,7 @@ impl Loader {
             QueueMode::Memory => Some(Queue::default()),
             QueueMode::Persistent => {
                 let mut queue = Queue::default();
-                store.read_queue(&mut |text| queue.read(text, |seq| store.has_attempt(seq)))?;
+                store.read_queue(&mut |text| queue.read(text, |job, seq| store.has_attempt(job, seq)))?;
                 Some(queue)
             }
         };
@@ -108,7 +121,8 @@ impl Loader {
         let last = states.last();
         let mut attempted = JobSet::default();
         store.attempted_jobs(&mut |job| _ = attempted.insert(job))?;
-        Ok(Self {
+        let nested = store.nested_attempts()?;
+        let mut this = Self {
             attempted,
             attempts: FxHashMap::default(),
             queue,
@@ -119,6 +133,7 @@ impl Loader {
             states,
             first_tasks: None,
             jobs_ended: 0,
+            nested: Vec::new(),
             hints: None,
             end: None,
             notes_ends: false,
@@ -126,7 +141,9 @@ impl Loader {
             log,
             output: TaskOutput::new(&workflow.dir),
             workflow,
-        })
+        };
+        this.resume_nested(nested)?;
+        Ok(this)
     }
 
     /// Uses hints, where there are any, instead of reading the files of an attempt.
@@ -299,12 +316,13 @@ impl Loader {
         sched_id: &str,
         notice: &mut dyn FnMut(Notice),
     ) -> Result<(), StoreError> {
-        if self
-            .attempts
-            .get(job)
-            .is_some_and(|open| open.sched_id == sched_id)
-        {
-            return Ok(());
+        if let Some(open) = self.attempts.get(job) {
+            if open.is_prepared() {
+                return self.submitted_nested(time, job, sched_id);
+            }
+            if open.sched_id == sched_id {
+                return Ok(());
+            }
         }
         // An earlier attempt that never ended keeps the rows that it has.
         self.attempts.remove(job);
@@ -359,12 +377,13 @@ impl Loader {
         }
         attempt.states += 1;
         let (id, seq, states) = (attempt.id, attempt.seq, attempt.states);
+        let site = attempt.site.clone();
         self.store.insert_state(id, state, time, states)?;
         let line = JobLine {
             job,
             state,
             value: sched_id,
-            site: "",
+            site: &site,
             seq,
         };
         self.log.job(time, &line);

@@ -16,6 +16,17 @@ pub struct WorkflowRow {
     pub dax_label: Option<String>,
     pub dax_version: Option<String>,
     pub dax_file: Option<String>,
+    /// UUIDs of the workflow around it and of the outermost one, if it is a nested sub-workflow.
+    pub around: Option<Around>,
+}
+
+/// Where a nested sub-workflow belongs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Around {
+    /// UUID of the workflow of which it is a job.
+    pub parent: String,
+    /// UUID of the outermost workflow.
+    pub root: String,
 }
 
 /// Start or end of a run of the workflow.
@@ -97,4 +108,14 @@ pub struct StoredAttempt {
     pub job_submit_seq: i64,
     pub sched_id: Option<String>,
     pub stdout_file: Option<String>,
+}
+
+/// An attempt of a job that is a nested sub-workflow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the columns of the tables")]
+pub struct NestedAttempt {
+    pub exec_job_id: String,
+    pub job_id: i64,
+    pub submit_file: String,
+    pub attempt: StoredAttempt,
 }

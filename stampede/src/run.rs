@@ -279,6 +279,7 @@ fn workflow_row(braindump: &Braindump, uuid: String, dag: String) -> WorkflowRow
         dax_label: get("dax_label").or_else(|| get("label")),
         dax_version: get("dax_version"),
         dax_file: get("dax"),
+        around: None,
     }
 }
 

@@ -9,7 +9,9 @@ use crate::notifications::Limits;
 
 mod context;
 mod follow;
+mod follow_nested;
 mod live;
+mod nested;
 mod replay;
 
 pub use crate::destination::Destination;
@@ -40,6 +42,8 @@ pub struct Options {
     pub skip_output: bool,
     /// Send the notifications of the run while it is followed.
     pub notifications: Option<Limits>,
+    /// Leave out nested sub-workflows.
+    pub flat: bool,
     /// Pause after each line, to simulate a slow run.
     pub pause: Duration,
     /// The file to lock instead of `monitord.pid` in the submit directory.

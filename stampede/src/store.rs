@@ -1,11 +1,16 @@
-//! The database of one workflow: one connection, and transactions as large as the caller makes them.
+//! The rows of one workflow: one connection, and transactions as large as the caller makes them.
+//!
+//! Nested sub-workflows are in the database of the outermost workflow, each with a store of its own. A store
+//! that has not committed locks the others out, so one thread writes them in turn.
 
 use std::fmt::Debug;
 use std::path::PathBuf;
 
 use rustc_hash::FxHashMap;
 
-use crate::rows::{AttemptEnd, HostRow, InvocationRow, JobRow, StoredAttempt, WorkflowRow, WorkflowState};
+use crate::rows::{
+    AttemptEnd, HostRow, InvocationRow, JobRow, NestedAttempt, StoredAttempt, WorkflowRow, WorkflowState,
+};
 use crate::text::{Metric, MetricKind};
 
 mod host_ids;
@@ -189,8 +194,14 @@ pub trait Store: Lookup + Debug {
         Ok(())
     }
 
-    /// Inserts an attempt without its end. Returns its id.
+    /// Notes that the workflow is an attempt of a job of the workflow `parent`, whose rows are committed.
+    fn link(&self, parent: &str, job: &str, seq: i64) -> Result<(), StoreError>;
+
+    /// Inserts an attempt without its end. `sched_id` is empty if it is unknown. Returns its id.
     fn insert_attempt(&self, job_id: i64, seq: i64, sched_id: &str) -> Result<i64, StoreError>;
+
+    /// Sets the id of an attempt that had none.
+    fn set_sched_id(&self, attempt: i64, sched_id: &str) -> Result<(), StoreError>;
 
     /// Inserts a state of an attempt. `time` is in seconds since the epoch; `seq` counts from 1.
     fn insert_state(&self, attempt: i64, state: &str, time: i64, seq: i64) -> Result<(), StoreError>;
@@ -250,10 +261,14 @@ pub trait Lookup {
         Ok(())
     }
 
-    /// Returns whether the attempt with a sequence number was inserted. Asked only about saved attempts.
-    fn has_attempt(&self, _seq: i64) -> Result<bool, StoreError> {
+    /// Returns whether the attempt of a job with this sequence number was inserted. Asked only about saved
+    /// attempts.
+    fn has_attempt(&self, _job: &str, _seq: i64) -> Result<bool, StoreError> {
         Ok(false)
     }
+
+    /// Returns all attempts of nested sub-workflows, by job and sequence number.
+    fn nested_attempts(&self) -> Result<Vec<NestedAttempt>, StoreError>;
 
     /// Calls `take` with the id of each job that has an attempt.
     fn attempted_jobs(&self, take: &mut dyn FnMut(i64)) -> Result<(), StoreError>;

@@ -133,7 +133,7 @@ impl Boxes {
         let entries = fs::read_dir(self.path("node")).expect("a directory").flatten();
         entries
             .map(|entry| entry.file_name().to_string_lossy().into_owned())
-            .filter(|name| !name.ends_with("-images"))
+            .filter(|name| !name.ends_with("-cache"))
             .collect()
     }
 }

@@ -3,7 +3,9 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
 use regex::Regex;
 use serde_json::Value;
 use testutils::golden::Case;
@@ -12,7 +14,7 @@ use testutils::golden::stampede::{self, Executed, Loaded};
 use crate::support::command::Program;
 use crate::support::pegasus::Monitored;
 use crate::support::programs::{Build, venv_bin};
-use crate::support::workflow::{Format, Request};
+use crate::support::workflow::{Format, Planned, Request};
 
 /// Values that differ by design: the name of a machine, its memory, and the exit status.
 const INTENDED_DIFFERENCES: [&str; 5] = [
@@ -160,50 +162,91 @@ fn database_after_a_run_under_open_mpi_is_the_golden_one() {
     execute("chains", Build::OpenMpi, &[]);
 }
 
-/// The first two tasks bring down their agents, when all others that can run have ended.
+/// The first two tasks bring down their agents, each with what its other slot runs or has not begun.
 const LOSE: &str = "#!/bin/sh\nhere=$(dirname \"$0\")\n\
-    if mkdir \"$here/lost1\" || mkdir \"$here/lost2\"; then sleep 1; kill -9 $PPID; sleep 600; fi 2>/dev/null\nexec \"$@\"\n";
+    if mkdir \"$here/lost1\" || mkdir \"$here/lost2\"; then kill -9 $PPID; sleep 600; fi 2>/dev/null\nexec \"$@\"\n";
 
-#[test]
-#[ignore = "needs Pegasus' monitoring: tests/run e2e"]
-fn both_agree_on_a_run_that_lost_nodes() {
+/// A task says that it has begun, and takes long enough for the next master to come.
+const LINGER: &str = "#!/bin/sh\ntouch \"$(dirname \"$0\")/begun\"\nsleep 2\nexec \"$@\"\n";
+
+/// Plans a workflow whose compute jobs run through this script.
+fn planned_through(script: &str) -> Planned {
     let planned = Request::new(Build::Local, Format::Yaml).plan();
-    let lose = planned.top().join("lose");
-    fs::write(&lose, LOSE).expect("a script");
-    fs::set_permissions(&lose, fs::Permissions::from_mode(0o755)).expect("a script that can be run");
+    let path = planned.top().join("through");
+    fs::write(&path, script).expect("a script");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("a script that can be run");
     let dag = planned.dag();
     let plan = fs::read_to_string(&dag).expect("the plan");
     let through = |line: &str| {
         let kickstart = line.split(' ').find(|word| word.ends_with("pegasus-kickstart"));
         match kickstart.filter(|_| line.starts_with("TASK step_")) {
-            Some(word) => line.replacen(word, &format!("{} {word}", lose.display()), 1),
+            Some(word) => line.replacen(word, &format!("{} {word}", path.display()), 1),
             None => line.to_owned(),
         }
     };
     let changed: Vec<String> = plan.lines().map(through).collect();
     fs::write(&dag, changed.join("\n") + "\n").expect("the plan");
-    let result = Program::new(Build::Local.program("pegasus-mpi-cluster"))
+    planned
+}
+
+/// A run of a plan in three agents on this machine.
+fn in_agents(planned: &Planned) -> Program {
+    Program::new(Build::Local.program("pegasus-mpi-cluster"))
         .args(["--agents", "3", "--launch", "local", "--slots", "2"])
         .args(["--monitord-hack", "--per-task-stdio"])
-        .arg(dag.file_name().expect("a file name"))
+        .arg(planned.dag().file_name().expect("a file name"))
         .in_directory(planned.submit())
-        .run()
-        .ok();
-    planned.assert_outputs(0..20);
-    let log = fs::read_to_string(format!("{}.dagman.out", dag.display())).expect("a log");
-    let lost = log.matches("ULOG_JOB_EVICTED").count();
-    assert!(lost >= 2, "{}", result.details());
+}
 
+/// Asserts that Pegasus' monitoring and ours agree on a run in which all jobs have succeeded in the end.
+fn assert_monitors_agree_on(planned: &Planned) {
+    planned.assert_outputs(0..20);
     let monitored = planned.monitored();
     monitored.replay();
     let (tasks, jobs) = monitored.statistics();
     assert_eq!((tasks.succeeded, tasks.failed, tasks.incomplete), (40, 0, 0));
     assert_eq!((jobs.succeeded, jobs.failed, jobs.incomplete), (46, 0, 0));
     monitored.analyzer().ok();
-    let evicted = monitored.query("select count(*) from jobstate where state = 'JOB_EVICTED'");
-    assert_eq!(evicted, [[lost.to_string()]]);
-
+    // monitord has found the output of each attempt that succeeded.
+    let without_records = monitored.query(
+        "select j.exec_job_id from job_instance i join job j using (job_id) where i.exitcode = 0 and \
+         i.stdout_text is null",
+    );
+    assert_eq!(without_records, Vec::<Vec<String>>::new());
     let theirs = stampede::load(planned.submit(), &venv_bin().join("pegasus-monitord"));
     let ours = stampede::load(planned.submit(), &Build::Local.program("pmc-monitord"));
     assert_same_database(&theirs.dump, &ours.dump);
+}
+
+#[test]
+#[ignore = "needs Pegasus' monitoring: tests/run e2e"]
+fn both_agree_on_a_run_that_lost_nodes() {
+    let planned = planned_through(LOSE);
+    let result = in_agents(&planned).run().ok();
+    let log = fs::read_to_string(format!("{}.dagman.out", planned.dag().display())).expect("a log");
+    let lost = log.matches("ULOG_JOB_EVICTED").count();
+    assert!(lost >= 2, "{}", result.details());
+    assert_monitors_agree_on(&planned);
+    let evicted = "select count(*) from jobstate where state = 'JOB_EVICTED'";
+    assert_eq!(planned.monitored().query(evicted), [[lost.to_string()]]);
+}
+
+/// The next master submits what still runs again, so its output gets another number.
+#[test]
+#[ignore = "needs Pegasus' monitoring: tests/run e2e"]
+fn both_agree_on_a_run_whose_master_died() {
+    let planned = planned_through(LINGER);
+    let master = in_agents(&planned).start();
+    let started = Instant::now();
+    while !planned.top().join("begun").exists() {
+        assert!(started.elapsed() < Duration::from_secs(60), "no task begins");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    master.signal(Signal::SIGKILL);
+    // Its agents are in other process groups.
+    drop(master);
+    let result = in_agents(&planned).run().ok();
+    let details = result.details();
+    assert!(details.contains(" still runs"), "{details}");
+    assert_monitors_agree_on(&planned);
 }

@@ -15,13 +15,17 @@ use crate::support::users::{OTHER, TwoUsers};
 /// Seconds that a view of a small directory may take.
 const LIMIT: u64 = 60;
 
-/// Views of a run; DIR is its directory.
-const VIEWS: [&[&str]; 6] = [
+/// Views of a run; DIR is its directory. The last one reads the inputs of the plan, too.
+const VIEWS: [&[&str]; 10] = [
     &["pmc", "status", "DIR"],
     &["pmc", "status", "--json", "DIR"],
     &["pmc", "analyzer", "DIR"],
     &["pmc", "statistics", "-s", "all", "DIR"],
     &["pmc", "report", "-o", "report.html", "DIR"],
+    &["pmc", "log", "a", "DIR"],
+    &["pmc", "attach", "DIR", "a"],
+    &["pmc", "nodes", "DIR"],
+    &["pmc", "simulate", "DIR"],
     &["pmc-plan", "explain", "ID0000001", "DIR"],
 ];
 
@@ -159,6 +163,25 @@ fn a_plan_of_another_user_is_explained_with_a_note() {
         .run()
         .ok();
     assert!(!own.stderr.contains("another user"), "{}", own.details());
+    // Neither copies nor inputs are waited for.
+    let inputs = submit.join("../../../..");
+    for (file, explains) in [
+        (submit.join("workflow.yml"), true),
+        (submit.join("catalogs/replicas.yml"), true),
+        (inputs.join("replicas.yml"), false),
+        (inputs.join("workflow.yml"), false),
+    ] {
+        fs::remove_file(&file).expect("a file");
+        users.other("mkfifo").arg(&file).run().ok();
+        let result = look(&users, &["pmc-plan", "explain", "ID0000001", "DIR"], &submit);
+        assert_eq!(
+            result.code() == 0,
+            explains,
+            "{}: {}",
+            file.display(),
+            result.details()
+        );
+    }
 }
 
 /// Each file of a run is once a FIFO, once a link to a device, once a link to a file that only I may read.
@@ -188,7 +211,7 @@ fn planted_files_of_another_user_are_not_read() {
                 "device" => plant(&users, Path::new("/dev/zero"), &path),
                 _ => plant(&users, &secret, &path),
             }
-            for view in &VIEWS[..5] {
+            for view in &VIEWS[..VIEWS.len() - 1] {
                 let result = look(&users, view, &dir);
                 assert!(
                     !format!("{}{}", result.stdout, result.stderr).contains("only-for-me"),

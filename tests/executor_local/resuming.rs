@@ -54,6 +54,26 @@ fn output_that_cannot_be_written_is_refused_before_the_first_task() {
 }
 
 #[test]
+fn a_dag_whose_end_is_missing_runs_only_on_request() {
+    let torn = "TASK a ./say.sh a\nTASK b ./say.sh b\nTASK c ./say.sh some";
+    let run = Run::new(&format!("{}{torn}", pmc_dag::trailer::FIRST_LINE));
+    let refused = run.run(&["x.dag"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains("with --accept-incomplete"));
+    assert!(!run.exists("ran") && !run.exists("x.dag.rescue"));
+    let accepted = run.run(&["--accept-incomplete", "x.dag"]);
+    assert_eq!(accepted.status.code(), Some(0));
+    let stderr = text(&accepted.stderr);
+    assert!(
+        stderr.contains("x.dag: the end is missing") && stderr.contains("2 tasks only"),
+        "{stderr}"
+    );
+    let mut done = run.done();
+    done.sort();
+    assert_eq!(done, ["a", "b"], "the command of c is torn");
+}
+
+#[test]
 fn a_host_script_is_not_searched_in_the_working_directory() {
     let run = Run::new("TASK a ./say.sh a\n");
     run.script("hs.sh", "touch script-ran");

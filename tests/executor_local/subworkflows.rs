@@ -153,6 +153,25 @@ fn what_is_wrong_with_a_sub_workflow_fails_its_task_only() {
 }
 
 #[test]
+fn monitoring_finds_the_output_of_a_sub_workflow_beside_its_description() {
+    let run = Run::new("");
+    parent(&run, "TASK c ./fail.sh\n", "-t 2");
+    run.script("sub/fail.sh", "exit 3");
+    fs::create_dir(run.path().join("00")).unwrap();
+    let dag = run
+        .read("x.dag")
+        .replace("DIR sub\n", "DIR sub\nJOB s 00/s.sub\n");
+    run.write("x.dag", &dag);
+    let output = run.run(&[&LOGS[..], &["x.dag"]].concat());
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    for number in ["000", "001"] {
+        assert_eq!(run.read(&format!("00/s.out.{number}")), "");
+        let reason = run.read(&format!("00/s.err.{number}"));
+        assert!(reason.contains("1 of 1 tasks failed"), "{reason}");
+    }
+}
+
+#[test]
 fn a_planner_that_fails_fails_its_task() {
     let run = Run::new("");
     parent(&run, CHAIN, "-t 2");

@@ -37,6 +37,7 @@ pub struct Dag {
 pub(crate) struct SubdagEntry {
     pub(crate) dag: Vec<u8>,
     pub(crate) directory: Option<Vec<u8>>,
+    pub(crate) description: Option<Vec<u8>>,
     /// There is a SCRIPT PRE; its options and command are those of the task.
     pub(crate) is_prepared: bool,
 }
@@ -49,6 +50,8 @@ pub struct Subdag<'a> {
     /// Where its tasks run, relative to the same directory; if there is none, in the directory of its DAG
     /// file.
     pub directory: Option<&'a [u8]>,
+    /// File by which Pegasus' monitoring finds its logs, relative to the same directory.
+    pub description: Option<&'a [u8]>,
     /// The command of the task makes the DAG file. Otherwise, the task has no command, and the file is there.
     pub is_prepared: bool,
 }
@@ -239,6 +242,7 @@ impl Dag {
         Some(Subdag {
             dag: &entry.dag,
             directory: entry.directory.as_deref(),
+            description: entry.description.as_deref(),
             is_prepared: entry.is_prepared,
         })
     }

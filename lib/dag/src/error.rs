@@ -51,7 +51,7 @@ pub enum DagErrorKind {
     Read { path: String, source: io::Error },
     #[error(
         "The DAG is incomplete: it has {tasks} tasks and {edges} edges, but its last line is missing or has \
-         other numbers. Plan again; to run what is there, remove the first line"
+         other numbers. Plan again, or run what is there with --accept-incomplete"
     )]
     Incomplete { tasks: usize, edges: usize },
     #[error("Invalid DAG record: {0}")]

@@ -25,11 +25,20 @@ impl Dag {
     /// # Errors
     /// The file cannot be read or is invalid.
     pub fn open(path: &Path) -> Result<Self, DagError> {
-        let text = std::fs::read(path).map_err(|source| DagErrorKind::Read {
-            path: path.display().to_string(),
-            source,
-        })?;
-        Self::parse(text)
+        Self::parse(read_file(path)?)
+    }
+
+    /// Reads a DAG file, even if its last lines are missing. Returns whether they are: the file announces a
+    /// [last line](crate::trailer) and has none, or one with other numbers. A line that ends in its middle
+    /// is left out, because its command would be another one.
+    ///
+    /// # Errors
+    /// The file cannot be read or is invalid.
+    pub fn open_incomplete(path: &Path) -> Result<(Self, bool), DagError> {
+        let mut text = read_file(path)?;
+        trailer::remove_torn_line(&mut text);
+        let (dag, refusal) = read(text)?;
+        Ok((dag, refusal.is_some()))
     }
 
     /// Reads a DAG from the content of its file.
@@ -37,11 +46,23 @@ impl Dag {
     /// # Errors
     /// The content is invalid; the error names the line.
     pub fn parse(text: Vec<u8>) -> Result<Self, DagError> {
-        read(text)
+        match read(text)? {
+            (dag, None) => Ok(dag),
+            (_, Some(refusal)) => Err(refusal),
+        }
     }
 }
 
-pub(crate) fn read(text: Vec<u8>) -> Result<Dag, DagError> {
+fn read_file(path: &Path) -> Result<Vec<u8>, DagError> {
+    let read = std::fs::read(path).map_err(|source| DagErrorKind::Read {
+        path: path.display().to_string(),
+        source,
+    });
+    Ok(read?)
+}
+
+/// Returns the DAG, and what is wrong with it if the last line that it announces is missing or wrong.
+fn read(text: Vec<u8>) -> Result<(Dag, Option<DagError>), DagError> {
     let mut reader = Reader::new(&text);
     let mut start = 0;
     while start < text.len() {
@@ -55,7 +76,8 @@ pub(crate) fn read(text: Vec<u8>) -> Result<Dag, DagError> {
         start = end + 1;
     }
     reader.flush()?;
-    trailer::check(&text, reader.entries.len(), reader.edges.len()).map_err(|kind| reader.error(kind))?;
+    let complete = trailer::check(&text, reader.entries.len(), reader.edges.len());
+    let refusal = complete.err().map(|kind| reader.error(kind));
     reader.set_categories();
     let Reader {
         entries,
@@ -72,7 +94,7 @@ pub(crate) fn read(text: Vec<u8>) -> Result<Dag, DagError> {
         children,
         parent_counts,
     } = collect(&edges, entries.len());
-    Ok(Dag {
+    let dag = Dag {
         text,
         entries,
         options: option_sets,
@@ -83,7 +105,8 @@ pub(crate) fn read(text: Vec<u8>) -> Result<Dag, DagError> {
         children,
         parent_counts,
         subdags,
-    })
+    };
+    Ok((dag, refusal))
 }
 
 struct Reader<'a> {
@@ -152,6 +175,7 @@ impl<'a> Reader<'a> {
                 let entry = SubdagEntry {
                     dag: dag.into_owned(),
                     directory: directory.map(std::borrow::Cow::into_owned),
+                    description: None,
                     is_prepared: false,
                 };
                 self.add(name, Options::default(), &name[name.len()..])?;
@@ -161,11 +185,16 @@ impl<'a> Reader<'a> {
                 Ok(())
             }
             Record::PreScript(TaskRecord { name, rest }) => self.pre_script(name, rest),
-            Record::Job { name } => {
+            Record::Job { name, description } => {
                 let last = TaskId((self.entries.len() as u32).wrapping_sub(1));
-                let is_subdag = self.subdags.last().is_some_and(|(task, _)| *task == last);
-                match is_subdag && self.name(last) == name {
-                    true => Ok(()),
+                let is_last = self.subdags.last().is_some_and(|(task, _)| *task == last);
+                match is_last && self.name(last) == name {
+                    true => {
+                        if let Some((_, entry)) = self.subdags.last_mut() {
+                            entry.description = Some(description.to_owned());
+                        }
+                        Ok(())
+                    }
                     // A DAG file of DAGMan.
                     false => Err(self.error(DagErrorKind::Record(lossy(line.trim_ascii())))),
                 }

@@ -50,6 +50,8 @@ pub enum Record<'a> {
     Job {
         /// Name of the task.
         name: &'a [u8],
+        /// The file, relative to the directory of this DAG file.
+        description: &'a [u8],
     },
     /// An empty line or a comment.
     Nothing,
@@ -97,7 +99,9 @@ impl<'a> Record<'a> {
         } else if cut(line).0 == b"SCRIPT" {
             pre_script(cut(line).1).ok_or_else(|| DagErrorKind::ScriptRecord(lossy(line)))
         } else if cut(line).0 == b"JOB" && !cut(cut(cut(line).1).1).0.is_empty() {
-            Ok(Record::Job { name: words().0 })
+            let (name, rest) = words();
+            let description = cut(rest).0;
+            Ok(Record::Job { name, description })
         } else if cut(line).0 == b"MAXJOBS" {
             max_jobs(cut(line).1).ok_or_else(|| DagErrorKind::MaxJobsRecord(lossy(line)))
         } else if line.is_empty() || line.starts_with(b"#") {
@@ -177,7 +181,11 @@ mod tests {
             Record::MaxJobs { category, limit }
         );
         assert_eq!(Record::parse(b"# text").unwrap(), Record::Nothing);
-        assert_eq!(Record::parse(b"JOB a b").unwrap(), Record::Job { name: b"a" });
+        let job = Record::Job {
+            name: b"a",
+            description: b"b/a.sub",
+        };
+        assert_eq!(Record::parse(b"JOB a b/a.sub").unwrap(), job);
         for bad in [&b"TASK a"[..], b"EDGE a", b"#@ 1 x", b"JOB a", b"MAXJOBS a 0"] {
             assert!(Record::parse(bad).is_err(), "{}", lossy(bad));
         }

@@ -52,9 +52,17 @@ fn numbers(line: &[u8]) -> Option<(usize, usize)> {
     Some((tasks.parse().ok()?, edges.parse().ok()?))
 }
 
+/// Removes a last line that ends in its middle, if the first one announces a complete file.
+pub(crate) fn remove_torn_line(text: &mut Vec<u8>) {
+    if announces_end(text) {
+        let end = memchr::memrchr(b'\n', text).map_or(0, |at| at + 1);
+        text.truncate(end);
+    }
+}
+
 /// Checks the last line if the first one announces it.
 pub(crate) fn check(text: &[u8], tasks: usize, edges: usize) -> Result<(), DagErrorKind> {
-    if !text.starts_with(FIRST_LINE.as_bytes()) {
+    if !announces_end(text) {
         return Ok(());
     }
     let before = text.strip_suffix(last_line(tasks, edges).as_bytes());
@@ -62,6 +70,12 @@ pub(crate) fn check(text: &[u8], tasks: usize, edges: usize) -> Result<(), DagEr
         return Ok(());
     }
     Err(DagErrorKind::Incomplete { tasks, edges })
+}
+
+/// Returns whether the first line is there, or what is left of it.
+fn announces_end(text: &[u8]) -> bool {
+    let start = &text[..text.len().min(FIRST_LINE.len())];
+    !start.is_empty() && FIRST_LINE.as_bytes().starts_with(start)
 }
 
 #[cfg(test)]
@@ -83,6 +97,7 @@ mod tests {
             last_line(2, 1)
         );
         assert_eq!(read(&dag), Ok(()));
+        assert!(read(&FIRST_LINE[..20]).is_err() && read("#").is_err());
         for (end, _) in dag.match_indices('\n').skip(1) {
             let cut = &dag[..=end];
             if cut != dag {
@@ -94,6 +109,25 @@ mod tests {
         assert!(read(&torn).is_err());
         let without_task = dag.replace("TASK b /bin/true\nEDGE a b\n", "");
         assert!(read(&without_task).is_err());
+    }
+
+    #[test]
+    fn an_incomplete_dag_can_be_read_without_its_torn_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.dag");
+        let open = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            let (dag, is_incomplete) = Dag::open_incomplete(&path).unwrap();
+            (dag.len(), is_incomplete)
+        };
+        let start = format!("{FIRST_LINE}TASK a /bin/true\n");
+        assert_eq!(open(&format!("{start}{}", last_line(1, 0))), (1, false));
+        assert_eq!(open(&format!("{start}{}", last_line(2, 0))), (1, true));
+        assert_eq!(open(&start), (1, true));
+        assert_eq!(open(&format!("{start}TASK b /bin/rm /scratch/b")), (1, true));
+        assert_eq!(open(FIRST_LINE), (0, true));
+        // Only the planner's files announce their end.
+        assert_eq!(open("TASK a /bin/true"), (1, false));
     }
 
     #[test]

@@ -417,6 +417,7 @@ mod tests {
             (line.dag.as_bytes(), Some(&b"sub dir"[..]))
         );
         assert!(read.is_prepared);
+        assert_eq!(read.description, Some(&b"00/00/s.sub"[..]));
         let task = dag.task(TaskId(0));
         assert_eq!((task.command, task.memory_mb), (&b"/bin/plan 'a b'"[..], 7));
     }

@@ -13,6 +13,8 @@ use crate::lines::{LineReader, word};
 
 /// Typical size of a task with its edges in the file.
 const BYTES_PER_TASK: u64 = 512;
+/// Maximum tasks for which memory is reserved before they are read: a file may be large and have none.
+const MAX_RESERVED: u64 = 1 << 22;
 
 /// Reads a DAG. Ignores lines that are no records. A missing file has no tasks.
 pub(super) fn read(path: &Path) -> io::Result<Plan> {
@@ -26,7 +28,8 @@ pub(super) fn read(path: &Path) -> io::Result<Plan> {
         Err(error) => return Err(error),
     };
     let size = path.metadata().map_or(0, |metadata| metadata.len());
-    plan.names = NameTable::with_capacity(usize::try_from(size / BYTES_PER_TASK).unwrap_or(0));
+    let tasks = (size / BYTES_PER_TASK).min(MAX_RESERVED);
+    plan.names = NameTable::with_capacity(usize::try_from(tasks).unwrap_or(0));
     let mut reader = Reader {
         plan,
         transformation: Vec::new(),

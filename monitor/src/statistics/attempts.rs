@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 
+use super::levels::Place;
 use super::{Statistics, StatisticsError, host_names, index, open_untrusted};
 
 /// Rows per batch.
@@ -50,6 +51,8 @@ pub(super) struct Attempts {
     pub(super) executed: Vec<u32>,
     pub(super) last: Vec<bool>,
     pub(super) host: Vec<u16>,
+    /// Empty if all jobs are plain ones of one workflow.
+    pub(super) places: Vec<Place>,
 }
 
 impl Attempts {
@@ -63,6 +66,7 @@ impl Attempts {
             executed: vec![0; size],
             last: vec![false; size],
             host: vec![0; size],
+            places: Vec::new(),
         }
     }
 }

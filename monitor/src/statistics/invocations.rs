@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, SyncSender};
 
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHasher};
 
+use super::levels::Levels;
 use super::{Amount, Breakdown, Statistics, Step, by_host, index, open_untrusted};
 
 /// Rows per batch.
@@ -32,9 +33,12 @@ pub(super) struct Invocation {
     is_workflow: bool,
 }
 
-/// Endings of the last attempts of tasks, by hash of the name. A collision among a million names has a
-/// probability of one in thirty million.
-type Tasks = FxHashMap<u64, u8>;
+/// Endings of the last attempts of tasks, and the number of their workflow, by hash of workflow and name. A
+/// collision among a million names has a probability of one in thirty million.
+type Tasks = FxHashMap<u64, (u32, u8)>;
+
+/// Odd, with many ones and zeros: spreads small numbers over all bits.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 const GOOD: u8 = 1;
 const BAD: u8 = 2;
@@ -100,6 +104,7 @@ impl Statistics {
         &mut self,
         from: Receiver<Vec<Invocation>>,
         hosts: &[Option<String>],
+        levels: &mut Levels,
         step: Step,
     ) -> Vec<[Breakdown; 2]> {
         let mut breakdown: Vec<[Breakdown; 2]> = Vec::new();
@@ -108,7 +113,6 @@ impl Statistics {
             .unwrap_or(0)
             .min(self.attempts.last.len());
         let mut tasks = Tasks::with_capacity_and_hasher(expected, FxBuildHasher);
-        let mut task_attempts = 0;
         for invocation in from.into_iter().flatten() {
             let (id, seconds, exit) = (invocation.id, invocation.seconds, invocation.exit);
             if id >= self.attempts.last.len() {
@@ -144,17 +148,24 @@ impl Statistics {
                 .entry((period, self.attempts.host[id]))
                 .or_default()
                 .add(seconds);
-            if let Some(task) = invocation.task {
-                let endings = tasks.entry(task).or_insert(0);
-                task_attempts += 1;
+            let place = self.attempts.places.get(id).copied().unwrap_or_default();
+            if let Some(task) = invocation.task.filter(|_| !place.is_nested) {
+                // Two workflows may have tasks of one name.
+                let key = task ^ u64::from(place.level).wrapping_mul(SPREAD);
+                let (_, endings) = tasks.entry(key).or_insert((place.level, 0));
+                levels.all[place.level as usize].tasks.retries += 1;
                 if self.attempts.last[id] {
                     *endings |= if exit == 0 { GOOD } else { BAD };
                 }
             }
         }
-        let count = |ending: u8| tasks.values().filter(|endings| **endings & ending != 0).count() as u64;
-        (self.tasks.succeeded, self.tasks.failed) = (count(GOOD), count(BAD));
-        self.tasks.retries = task_attempts - tasks.len() as u64;
+        for (level, endings) in tasks.values() {
+            let counts = &mut levels.all[*level as usize].tasks;
+            counts.succeeded += u64::from(endings & GOOD != 0);
+            counts.failed += u64::from(endings & BAD != 0);
+            // The first attempt is no retry.
+            counts.retries -= 1;
+        }
         self.invocations_over_time = by_host(over_time, hosts);
         breakdown
     }

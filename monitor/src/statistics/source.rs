@@ -39,7 +39,6 @@ pub fn find(dir: &RunDir, scratch: &Path, notice: &mut dyn FnMut(Notice)) -> Res
         // The directory of the run may belong to another user: write nothing into it.
         lock: Some(scratch.join(LOADER_LOCK)),
         output_dir: Some(scratch.to_owned()),
-        state_log: Some(scratch.join("jobstate.log")),
         destination: Destination::File(path.clone()),
         skip_output: true,
         ..Options::default()
@@ -62,11 +61,40 @@ fn is_up_to_date(database: &Path, log: &Path) -> bool {
     if number("SELECT count(*) FROM sqlite_master").is_err() {
         return false;
     }
-    match number("SELECT max(log_bytes) FROM pmc_loader") {
-        Ok(bytes) => u64::try_from(bytes).is_ok_and(|bytes| bytes >= log.len()),
+    match number("SELECT log_bytes FROM pmc_loader JOIN workflow USING (wf_id) WHERE parent_wf_id IS NULL") {
+        Ok(bytes) => {
+            u64::try_from(bytes).is_ok_and(|bytes| bytes >= log.len())
+                && has_nested(database).unwrap_or(false)
+        }
         Err(_) => {
             let time = |time: std::io::Result<SystemTime>| time.unwrap_or(SystemTime::UNIX_EPOCH);
             time(there.modified()) >= time(log.modified())
         }
     }
+}
+
+/// Returns whether the database has the nested sub-workflows, and all lines of their logs.
+fn has_nested(database: &Path) -> rusqlite::Result<bool> {
+    let connection = open_untrusted(database)?;
+    // Attempts of sub-workflows without their rows, as earlier loaders left them. One whose
+    // planner failed has no id.
+    let missing = "SELECT EXISTS (SELECT 1 FROM job JOIN job_instance USING (job_id)
+         WHERE type_desc = 'dax' AND sched_id IS NOT NULL AND subwf_id IS NULL)";
+    if connection.query_row(missing, (), |row| row.get(0))? {
+        return Ok(false);
+    }
+    let mut statement = connection.prepare(
+        "SELECT dag_file_name, log_bytes FROM pmc_loader JOIN workflow USING (wf_id)
+         WHERE parent_wf_id IS NOT NULL",
+    )?;
+    let mut rows = statement.query(())?;
+    while let Some(row) = rows.next()? {
+        let dag: String = row.get::<_, Option<String>>(0)?.unwrap_or_default();
+        let log = Path::new(&format!("{dag}.dagman.out")).metadata();
+        let bytes = u64::try_from(row.get::<_, i64>(1)?).unwrap_or(0);
+        if log.is_ok_and(|log| log.len() > bytes) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }

@@ -4,6 +4,7 @@ pub mod replica;
 pub mod site;
 pub mod transformation;
 
+use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -130,6 +131,18 @@ fn detect_syntax(path: &Path, text: &str) -> Syntax {
     } else {
         Syntax::Text
     }
+}
+
+/// Returns whether the start of a file shows that it is text, neither XML nor YAML.
+fn is_surely_text(path: &Path) -> bool {
+    /// Bytes that are read. A cut in the middle of a character is part of what is unsure.
+    const HEAD: u64 = 64 << 10;
+    let mut head = Vec::new();
+    let read = pmc_files::open_input(path).and_then(|file| file.take(HEAD).read_to_end(&mut head));
+    let head = String::from_utf8_lossy(&head);
+    read.is_ok()
+        && detect_syntax(path, &head) == Syntax::Text
+        && matches!(Yaml::new(path, &head).node(), Ok(Node::Scalar(_)))
 }
 
 fn is_yaml_mapping(path: &Path, text: &str) -> bool {

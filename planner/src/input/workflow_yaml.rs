@@ -4,9 +4,10 @@ use std::borrow::Cow;
 
 use super::builder::{Builder, default_use};
 use crate::catalog;
+use crate::catalog::replica::Wanted;
 use crate::model::{
-    Arguments, FileId, FileKind, FileUse, Job, JobKind, Link, Position, TransferFlag, TransformationName,
-    Words,
+    Arguments, FileId, FileKind, FileUse, Files, Job, JobKind, Link, Position, TransferFlag,
+    TransformationName, Words,
 };
 use crate::syntax::yaml::{Fields, Node, Result, Scalar, Yaml};
 
@@ -95,7 +96,7 @@ impl<'a> Reader<'_, 'a> {
                     self.builder.embedded.sites = Some(read);
                 }
                 "replicaCatalog" => {
-                    let read = catalog::replica::yaml::read(self.yaml)?;
+                    let read = catalog::replica::yaml::read(self.yaml, Wanted::any(&Files::default()))?;
                     self.builder.embedded.replicas = Some(read);
                 }
                 "transformationCatalog" => {

@@ -137,6 +137,8 @@ pub const PROPERTIES: &[Key] = &[
     on("pegasus.integrity.checking", "checksums: full, nosymlink, none"),
     off("pegasus.job.priority", "", "the profile pmc_priority sets the priority of tasks"),
     off("pegasus.job.priority.assign", "", "the profile pmc_priority sets the priority of tasks"),
+    on("pegasus.lite.cache",
+        "bytes (`10G`) of the cache of a node for inputs that several jobs fetch over the network, or off; by default a quarter of its free space"),
     off("pegasus.log.*", "",
         "the planner writes errors and warnings to standard error; see --verbose and --diagnostics"),
     on("pegasus.metrics.app.*", "entries of the metrics in the submit directory"),

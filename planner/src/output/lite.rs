@@ -6,14 +6,14 @@ mod container;
 
 use std::fmt::Write as _;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::catalog::transformation::Container;
 use crate::exec::{Exec, ExecJob, FileTransfer, JobId, Place, SiteId, Task};
 use crate::ids::Id as _;
 use crate::model::{FileId, FileKind, FileUse, Link, Workflow};
 use crate::profiles::Namespace;
-use crate::refine::settings::{Integrity, Settings};
+use crate::refine::settings::{Integrity, LiteCache, Settings};
 use crate::refine::sites::{Access, Sites};
 
 use super::Plan;
@@ -41,6 +41,8 @@ pub(crate) struct Checksums {
     keepers: FxHashMap<FileId, JobId>,
     /// Checksums of catalogs.
     known: FxHashMap<FileId, Box<str>>,
+    /// Files of the network that several jobs of a site fetch.
+    shared: FxHashSet<(FileId, SiteId)>,
 }
 
 impl Checksums {
@@ -69,6 +71,9 @@ impl Checksums {
                 _ => {}
             }
         }
+        if settings.lite_cache != LiteCache::Off {
+            this.shared = shared(workflow, exec, sites);
+        }
         this
     }
 
@@ -76,6 +81,29 @@ impl Checksums {
     pub(crate) fn keeper(&self, file: FileId) -> Option<JobId> {
         self.keepers.get(&file).copied()
     }
+}
+
+/// Finds the inputs that several jobs of a site fetch over the network.
+fn shared(workflow: &Workflow, exec: &Exec, sites: &Sites) -> FxHashSet<(FileId, SiteId)> {
+    let (mut once, mut shared) = (FxHashSet::default(), FxHashSet::default());
+    for job in exec.jobs.iter().filter(|job| exec.is_lite(job)) {
+        let is_staged_far = !is_file(sites.work_url(job.staging, Access::Get));
+        for u in exec.uses(workflow, job.task).iter().filter(|u| u.link.reads()) {
+            let key = (u.file, job.site);
+            let is_far = match exec.bypassed.get(&key) {
+                Some(bypassed) => bypassed.sources.iter().all(|(url, _)| !is_file(url)),
+                None => is_staged_far,
+            };
+            if is_far && u.kind != FileKind::Image && !is_checkpoint(&u) && !once.insert(key) {
+                shared.insert(key);
+            }
+        }
+    }
+    shared
+}
+
+fn is_file(url: &str) -> bool {
+    url.starts_with("file:") || url.starts_with('/')
 }
 
 /// Returns whether the copy that a stage-out job makes is compared with the checksum of the output.
@@ -190,6 +218,16 @@ fn inputs(plan: &Plan<'_>, id: JobId, uses: &[FileUse], text: &mut String) {
     files(plan, id, "checkpoint_in", Direction::In, checkpoints, text);
     executables(plan, uses, text);
     verified(plan, job, uses, false, text);
+    let is_shared = |u: &&FileUse| plan.checksums.shared.contains(&(u.file, job.site));
+    let shared = uses.iter().filter(reads).filter(is_shared);
+    let shared: Vec<&str> = shared.map(|u| plan.workflow.files.name(u.file)).collect();
+    if !shared.is_empty() {
+        text.push_str(",\n  \"shared\": ");
+        words(&shared, text);
+        if let LiteCache::Bytes(bytes) = plan.settings.lite_cache {
+            let _ = write!(text, ",\n  \"cache_limit\": {bytes}");
+        }
+    }
 }
 
 /// Appends the outputs of a job with a directory of its own. `kind` is that of what is run.

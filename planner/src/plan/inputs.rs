@@ -1,6 +1,5 @@
 //! Reads the inputs of a plan.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use rustc_hash::FxHashSet;
@@ -13,7 +12,7 @@ use crate::error::InputErrors;
 use crate::expand::ExpandEnv;
 use crate::input::{ParsedWorkflow, ReadOptions, read_workflow};
 use crate::keys;
-use crate::model::{Files, Workflow};
+use crate::model::Workflow;
 use crate::properties::{Properties, PropertySources};
 use crate::refine::programs::Programs;
 use crate::refine::replicas::Replicas;
@@ -21,6 +20,7 @@ use crate::refine::settings::Settings;
 use crate::refine::sites::{LOCAL_DIRECTORY, Sites, local_directory, made_local};
 use crate::refine::storage::StorageMapper;
 use crate::refine::{further_problems, subworkflow};
+use crate::syntax::text;
 
 use super::this_machine;
 
@@ -61,6 +61,7 @@ pub(super) fn property_sources(request: &Request) -> PropertySources {
         conf_file: request.conf.clone(),
         environment: environment.iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
         command_line: request.defines.clone(),
+        is_conf_of_plan: request.deferred,
     }
 }
 
@@ -130,8 +131,8 @@ fn read(request: &Request, properties: Properties, settings: Settings) -> Result
     if let Some(embedded) = embedded.transformations {
         transformations.catalog.extend(embedded);
     }
-    let names = &workflow.files;
-    let catalog = replica::load_from_properties(&properties, dirs, &env, names).unwrap_or_else(|e| {
+    let wanted = replica::Wanted::by(&workflow);
+    let catalog = replica::load_from_properties(&properties, dirs, &env, wanted).unwrap_or_else(|e| {
         keep(e);
         replica::Source::default()
     });
@@ -142,10 +143,10 @@ fn read(request: &Request, properties: Properties, settings: Settings) -> Result
         workflow_adds: settings.workflow_adds,
         ..Replicas::default()
     };
-    add_replica_files(request, &env, names, &mut replicas, &mut keep);
+    add_replica_files(request, &env, wanted, &mut replicas, &mut keep);
     if matches!(settings.storage_mapper, StorageMapper::Replica { .. }) {
         const KEY: &str = "pegasus.dir.storage.mapper.replica";
-        match replica::load_other(&properties, KEY, here, &env) {
+        match replica::load_other(&properties, KEY, here, &env, wanted) {
             Ok(catalog) => replicas.storage = catalog,
             Err(e) => keep(e),
         }
@@ -234,7 +235,7 @@ fn without_repetitions(warnings: impl Iterator<Item = Diagnostic>) -> Vec<Diagno
 fn add_replica_files(
     request: &Request,
     env: &ExpandEnv,
-    names: &Files,
+    wanted: replica::Wanted<'_>,
     replicas: &mut Replicas,
     keep: &mut dyn FnMut(InputErrors),
 ) {
@@ -243,14 +244,14 @@ fn add_replica_files(
         (&request.inherited_files, &mut replicas.inherited),
     ] {
         for file in files {
-            match replica::load_with_metadata(file, env) {
+            match replica::load_with_metadata(file, env, wanted) {
                 Ok(catalog) => into.push(catalog),
                 Err(e) => keep(e),
             }
         }
     }
     for run in &request.reuse_dirs {
-        match replica::from_run(run, env, names) {
+        match replica::from_run(run, env, wanted) {
             Ok(catalog) => replicas.runs.push(catalog),
             Err(e) => keep(e),
         }
@@ -265,7 +266,7 @@ fn add_replica_files(
 
 /// Returns whether a file looks like XML and is not well-formed.
 fn is_broken_xml(path: &Path) -> bool {
-    let Ok(text) = fs::read(path) else { return false };
+    let Ok(text) = text::read(path) else { return false };
     if text.iter().find(|b| !b.is_ascii_whitespace()) != Some(&b'<') {
         return false;
     }

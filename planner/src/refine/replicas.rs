@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::catalog::replica::{Replica, ReplicaCatalog};
+use crate::catalog::replica::{KEPT, Replica, ReplicaCatalog};
 use crate::error::near_spelling;
 use crate::error::{Cause, Problem};
 use crate::model::{FileId, FileKind, Job, Link, Metadata, Workflow};
@@ -110,8 +110,6 @@ impl Replicas {
     /// Returns advice about a file that no source knows. `before` is the number of such files already
     /// reported.
     pub(crate) fn advice(&self, lfn: &str, before: usize) -> Option<String> {
-        /// Searching larger catalogs for similar names takes too long.
-        const SEARCHED: usize = 100_000;
         if self.all().all(ReplicaCatalog::is_empty) {
             return (before == 0).then_some(
                 "no location of any file is given: name a replica catalog (replicas.yml or rc.txt in the working \
@@ -119,7 +117,8 @@ impl Replicas {
                     .into(),
             );
         }
-        if self.all().map(|source| source.entries().len()).sum::<usize>() > SEARCHED {
+        if self.all().map(|source| source.entries().len()).sum::<usize>() >= KEPT {
+            // It takes too long, and larger catalogs do not have all names.
             return None;
         }
         let names = self.all().flat_map(|source| source.entries());

@@ -1,5 +1,6 @@
 //! Typed settings of the refinement, read from the properties.
 
+mod lite_cache;
 mod subworkflows;
 
 use crate::data::{DataMode, StagingMapper};
@@ -13,6 +14,7 @@ use super::cluster::settings::ClusterSettings;
 use super::select::ranking::{self, ReplicaSelector};
 use super::sites::{self, selection::SiteSelector};
 use super::storage::{self, StorageMapper};
+pub(crate) use lite_cache::LiteCache;
 pub(crate) use subworkflows::Subworkflows;
 
 /// Where files that belong to a job lie in the submit directory.
@@ -205,6 +207,8 @@ pub(crate) struct Settings {
     pub(crate) data: DataMode,
     /// All inputs of jobs with directories of their own bypass the staging site.
     pub(crate) bypass: bool,
+    /// The cache of a node.
+    pub(crate) lite_cache: LiteCache,
     /// Files of jobs in containers are fetched and delivered outside of them.
     pub(crate) transfers_on_host: bool,
     /// Layout of files on staging sites.
@@ -338,6 +342,7 @@ impl Settings {
         let replica_selector = ranking::selector(properties, choices.problems);
         let transformations = choices.transformations();
         let integrity = choices.integrity(is_development);
+        let lite_cache = choices.lite_cache();
         let site_selector = sites::settings::selector(properties, request, choices.problems);
         let seed = sites::settings::seed(properties, request, choices.problems);
         let cluster = ClusterSettings::new(properties, request, choices.problems)?;
@@ -352,6 +357,7 @@ impl Settings {
             cleanup_deferred,
             data,
             bypass: is_set("pegasus.transfer.bypass.input.staging", false)?,
+            lite_cache,
             transfers_on_host: is_set("pegasus.transfer.container.onhost", true)?,
             staging_mapper,
             submit_mapper,

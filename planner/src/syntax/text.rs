@@ -33,17 +33,25 @@ const PIECE: usize = 4 << 20;
 /// Number of reading threads.
 const THREADS: usize = 2;
 
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut file = File::open(path)?;
+/// Maximum bytes that are read of a pipe, whose length is not known.
+const MAX_PIPE: u64 = 4 << 30;
+
+/// Reads a file. It may be one of another user.
+///
+/// # Errors
+/// It cannot be opened or read; it is a FIFO of another user, or has no end.
+pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = pmc_files::open_input(path)?;
     let about = file.metadata()?;
-    if about.is_file()
-        && about.len() >= PARALLEL_THRESHOLD
+    if !about.is_file() {
+        return pmc_files::read_at_most(file, MAX_PIPE);
+    }
+    if about.len() >= PARALLEL_THRESHOLD
         && let Some(bytes) = read_by_threads(&file, about.len())
     {
         return Ok(bytes);
     }
     let mut bytes = Vec::new();
-    // Pipes have no known length.
     bytes.try_reserve_exact(usize::try_from(about.len()).unwrap_or(0))?;
     file.read_to_end(&mut bytes)?;
     Ok(bytes)

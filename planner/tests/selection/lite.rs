@@ -130,3 +130,57 @@ fn condorio_is_nonsharedfs_with_local_staging_and_says_so() -> Result<(), Box<dy
     assert!(plan.file("00/00/first_A.json").contains("scratch/"));
     Ok(())
 }
+
+#[test]
+fn inputs_that_several_jobs_fetch_over_the_network_come_through_the_cache() {
+    let text = r#"pegasus: "5.0"
+name: shared
+jobs:
+- {type: job, id: A, name: first, uses: [{lfn: in, type: input}, {lfn: a, type: input}, {lfn: x, type: output}]}
+- {type: job, id: B, name: second, uses: [{lfn: in, type: input}, {lfn: y, type: output}]}
+"#;
+    let case = Case::new(text);
+    case.programs(&["first", "second"]).replicas(&["in", "a"]);
+    case.put(
+        "sites.yml",
+        r#"pegasus: "5.0"
+sites:
+- name: local
+  directories:
+  - {type: sharedScratch, path: /scratch, fileServers: [{url: "file:///scratch", operation: all}]}
+  - {type: localStorage, path: /out, fileServers: [{url: "file:///out", operation: all}]}
+- name: hub
+  directories:
+  - {type: sharedScratch, path: /stage, fileServers: [{url: "webdav://hub.example.org/stage", operation: all}]}
+"#,
+    );
+    let plan = |properties: &str, line: &str| {
+        case.put(
+            "pegasus.properties",
+            &format!("pegasus.data.configuration = nonsharedfs\n{properties}"),
+        );
+        let text = case.plan(line).expect("a plan").file("00/00/first_A.json");
+        let job: Value = serde_json::from_str(&text).expect("JSON");
+        (job["shared"].clone(), job["cache_limit"].clone())
+    };
+    let far = format!("{LINE} --staging-site local=hub");
+    let shared = serde_json::json!(["in"]);
+    assert_eq!(plan("", &far), (shared.clone(), Value::Null));
+    assert_eq!(
+        plan("pegasus.lite.cache = 2G", &far),
+        (shared, (2_u64 << 30).into())
+    );
+    assert_eq!(plan("pegasus.lite.cache = off", &far).0, Value::Null);
+    assert_eq!(plan("pegasus.integrity.checking = none", &far).0, Value::Null);
+    assert_eq!(
+        plan("", LINE).0,
+        Value::Null,
+        "files of a directory that nodes see"
+    );
+    case.put("pegasus.properties", "pegasus.lite.cache = much\n");
+    let message = case.fail(LINE);
+    assert!(
+        message.contains("pegasus.lite.cache") && message.contains("or off"),
+        "{message}"
+    );
+}

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use pegasus_mpi_cluster::RunEvent;
 use pmc_dag::{Dag, EARLIER_PLAN, TaskId, rescue, words};
 
@@ -32,6 +32,8 @@ pub struct Request {
     pub name: PathBuf,
     /// The plan is for a batch system, and the user wants it to run here.
     pub here: bool,
+    /// Run a DAG whose last lines are missing.
+    pub accept_incomplete: bool,
     /// Limits and options of the execution.
     pub execution: cli::Execution,
     /// What to print.
@@ -55,9 +57,7 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
 /// Runs the workflow.
 fn run(request: &Request) -> Result<Summary, Failure> {
     let submit = &request.submit;
-    let dag = Dag::open(&submit.dag)
-        .with_context(|| format!("cannot use the DAG {}", submit.dag.display()))
-        .or_code(exit::NOT_RUN)?;
+    let dag = open_dag(submit, request.accept_incomplete)?;
     check_programs(&dag)?;
     let environment: Vec<_> = std::env::vars_os().collect();
     executor::check_fit(&dag, &request.execution, &environment)?;
@@ -101,8 +101,12 @@ fn run(request: &Request) -> Result<Summary, Failure> {
         // An empty run would only add to the logs.
         executor::Ended::nothing_left()
     } else {
-        let what = (&*submit.dag, dag.len());
-        executor::run(what, &request.execution, environment, log, &mut |event| {
+        let what = executor::Target {
+            dag: &submit.dag,
+            tasks: dag.len(),
+            accept_incomplete: request.accept_incomplete,
+        };
+        executor::run(&what, &request.execution, environment, log, &mut |event| {
             watch.note(event)
         })
         .map_err(|failure| {
@@ -136,6 +140,30 @@ fn run(request: &Request) -> Result<Summary, Failure> {
     }
 
     Ok(summarize(request, &dag, &ended, observed, done_before))
+}
+
+fn open_dag(submit: &Submit, accept_incomplete: bool) -> Result<Dag, Failure> {
+    let is_empty = submit.dag.metadata().is_ok_and(|file| file.len() == 0);
+    if is_empty && !accept_incomplete {
+        // Also that of a workflow without jobs has lines.
+        let error = anyhow!("cannot use the DAG {}: it is empty", submit.dag.display());
+        return Err(Failure::new(exit::NOT_RUN, error).hint("plan again, with `pmc resume --replan`"));
+    }
+    let read = match accept_incomplete {
+        true => Dag::open_incomplete(&submit.dag),
+        false => Dag::open(&submit.dag).map(|dag| (dag, false)),
+    };
+    let (dag, is_incomplete) = read
+        .with_context(|| format!("cannot use the DAG {}", submit.dag.display()))
+        .or_code(exit::NOT_RUN)?;
+    if is_incomplete {
+        pmc_terminal::message(format_args!(
+            "pmc: warning: {}: the end is missing; this run is of {} only",
+            submit.dag.display(),
+            text::count(dag.len(), "task")
+        ));
+    }
+    Ok(dag)
 }
 
 fn summarize(
@@ -282,6 +310,9 @@ fn resume_command(request: &Request) -> Vec<String> {
     let mut words = vec![program, "resume".into()];
     if request.here {
         words.push("--here".into());
+    }
+    if request.accept_incomplete {
+        words.push("--accept-incomplete".into());
     }
     if let Some(hosts) = &request.execution.hosts {
         words.extend(["--hosts".into(), hosts.0.join(",")]);

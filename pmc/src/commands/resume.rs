@@ -61,6 +61,7 @@ pub fn resume(arguments: &cli::Resume) -> Result<u8, Failure> {
         here: submit_command(&submit.dag).is_some(),
         submit,
         name: named,
+        accept_incomplete: arguments.accept_incomplete,
         execution: arguments.execution.clone(),
         output: arguments.output,
         start,

@@ -81,6 +81,7 @@ pub fn run(arguments: &cli::Run) -> Result<u8, Failure> {
             .dir
             .join(run_dir.strip_prefix(&runs).unwrap_or(&run_dir)),
         here: false,
+        accept_incomplete: false,
         execution: arguments.execution.clone(),
         output: arguments.output,
         start,

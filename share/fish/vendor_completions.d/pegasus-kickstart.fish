@@ -9,7 +9,7 @@ complete -c pegasus-kickstart -s i -d 'standard input of the program; - is that 
 complete -c pegasus-kickstart -s o -d 'standard output of the program; - is that of kickstart, !FILE appends, ^FILE renames an existing file to FILE.000 and so on (default: into the record)' -r
 complete -c pegasus-kickstart -s e -d 'standard error of the program, with the same forms as -o' -r
 complete -c pegasus-kickstart -s l -d 'append the record to FILE; if that fails, it goes to standard output with a warning (default: standard output)' -r
-complete -c pegasus-kickstart -s B -d 'characters of captured output to keep, counted from the end, or all (default: 262144)' -r
+complete -c pegasus-kickstart -s B -d 'characters of captured output to keep, counted from the end, or all, which is up to 256 MiB (default: 262144)' -r
 complete -c pegasus-kickstart -s S -d 'record size, times and owner of FILE before the run; LFN=FILE gives its logical name, @LIST names a file with one such entry per line; may be repeated' -r
 complete -c pegasus-kickstart -s s -d 'the same after the run, with SHA-256' -r
 complete -c pegasus-kickstart -s k -d 'send SIGTERM after this time (default: 0, never)' -r

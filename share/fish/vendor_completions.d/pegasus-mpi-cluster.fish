@@ -43,6 +43,7 @@ complete -c pegasus-mpi-cluster -l no-sleep-on-recv -d 'Do not sleep on message 
 complete -c pegasus-mpi-cluster -l keep-affinity -d 'Keep inherited CPU and memory affinity'
 complete -c pegasus-mpi-cluster -l set-affinity -d 'Set CPU affinity for multicore tasks'
 complete -c pegasus-mpi-cluster -l watch-memory -d 'End tasks whose processes use more memory than they request'
+complete -c pegasus-mpi-cluster -l accept-incomplete -d 'Run the tasks that are there if the end of DAGFILE is missing'
 complete -c pegasus-mpi-cluster -l packed-output -d 'Write the tasks\' stdout/stderr to a few files with indexes, in packed-output/'
 complete -c pegasus-mpi-cluster -l stampede -d 'Write the STAMPEDE database during the run'
 complete -c pegasus-mpi-cluster -l no-forward-journal -d 'Keep no journal of forwarded data; a crash may then duplicate or cut data'

@@ -97,6 +97,7 @@ complete -c pmc -n "__fish_pmc_using_subcommand resume" -l on-end -d 'Command fo
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l replan -d 'Plan again first, and keep what is done and has not changed: workflow, catalogs, properties, programs, inputs'
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l with-dependents -d 'With --rerun: also run again what depends on the jobs'
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l here -d 'Run on this machine, even if the plan is for a batch system'
+complete -c pmc -n "__fish_pmc_using_subcommand resume" -l accept-incomplete -d 'If the end of the DAG file is missing, run the tasks that it has. Without this option, such a plan is refused'
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l strict-limits -d 'End tasks that use more memory than they request'
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -s k -l keep-going -d 'Run everything that does not depend on a failed task; the default'
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l stampede -d 'Write the database for statistics, analyzer and dashboard during the run'

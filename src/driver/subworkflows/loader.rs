@@ -14,6 +14,7 @@ use pmc_dag::{Stdin, TaskId};
 
 use super::Refusal;
 use crate::driver::dag_run::DagRun;
+use crate::driver::numbers::AttemptNumbers;
 use crate::driver::{MemoryExcess, RunError, durability, setup};
 use crate::logs::Logs;
 use crate::options::{Options, folder};
@@ -33,6 +34,8 @@ pub(super) struct Order {
     /// As [`DagRun::label`].
     pub(super) label: String,
     pub(super) options: Options,
+    /// Its workers may be lost.
+    pub(super) may_lose: bool,
 }
 
 /// A DAG with its files, whose logs have begun.
@@ -117,7 +120,8 @@ fn open(order: &Order) -> Result<Loaded, Refusal> {
         return Err(Refusal::Packed(shown()));
     }
     let (done, recovered) = durability::read_done(options, &dag).map_err(failed)?;
-    let begin = || -> Result<(Logs, File), RunError> {
+    let begin = || -> Result<(Logs, Option<AttemptNumbers>, File), RunError> {
+        let numbers = AttemptNumbers::new(options, &dag, order.may_lose)?;
         let mut logs = Logs::open(options, &dag, &done)?;
         logs.share_resources();
         logs.start(options, &done, false)?;
@@ -125,16 +129,16 @@ fn open(order: &Order) -> Result<Loaded, Refusal> {
         durability::end_recovery(recovered, &mut logs)?;
         let rescue = logs.rescue_file();
         let rescue = rescue.map_err(|error| RunError::system("Unable to prepare synchronisation", error))?;
-        Ok((logs, rescue))
+        Ok((logs, numbers, rescue))
     };
-    let (logs, rescue) = begin().map_err(failed)?;
+    let (logs, numbers, rescue) = begin().map_err(failed)?;
     Ok(Loaded {
         run: DagRun {
             dag,
             logs,
             forwarding: durability::forwarding(options, MAX_TARGETS),
             synced_rescue_len: 0,
-            numbers: None,
+            numbers,
             failed: BTreeMap::new(),
             memory_excess: MemoryExcess::default(),
             raised: BTreeMap::new(),

@@ -419,3 +419,47 @@ fn a_category_stays_full_while_more_run_than_its_limit_allows() {
     run.event(Event::Forget(TaskId(1)));
     assert_eq!(run.take("started"), ["2 9 on 1"]);
 }
+
+#[test]
+fn a_host_gets_tasks_when_all_of_its_workers_have_prepared_it() {
+    let mut run = Run::dynamic("TASK a x\nTASK b x\nTASK c x\nTASK d x\n", ONE_ATTEMPT);
+    run.master = run.master.with_host_scripts();
+    for (rank, host) in [(1, "g"), (2, "g"), (3, "h")] {
+        run.register(rank, host).unwrap();
+    }
+    run.start().unwrap();
+    run.schedule();
+    run.event(Event::HostReady(Rank(2)));
+    run.event(Event::Silent(Rank(2)));
+    run.event(Event::Back(Rank(2)));
+    assert_eq!(run.take("started"), [""; 0]);
+    assert_eq!(run.master.stranded(), None, "hosts are there");
+    assert!(run.master.only_prepares());
+    run.event(Event::HostReady(Rank(3)));
+    assert!(!run.master.only_prepares());
+    assert_eq!(run.take("started"), ["0 1 on 3"]);
+    run.event(Event::HostReady(Rank(1)));
+    run.event(Event::HostReady(Rank(1)));
+    assert_eq!(run.take("started"), ["1 2 on 1", "2 3 on 2"]);
+    // Another agent of this host comes late, and its script fails.
+    run.register(4, "h").unwrap();
+    run.end(3, 1, 0);
+    assert_eq!(run.take("started"), ["3 4 on 3"], "the first one goes on");
+    run.event(Event::Retire(Rank(4)));
+    assert_eq!(run.master.workers(), 3);
+    let unknown = run.master.handle(Event::HostReady(Rank(9)), &mut run.log);
+    assert_eq!(unknown, Err(MasterError::UnknownRank(Rank(9))));
+}
+
+#[test]
+fn a_host_is_prepared_when_the_worker_that_has_not_is_lost() {
+    let mut run = Run::dynamic("TASK a x\n", ONE_ATTEMPT);
+    run.master = run.master.with_host_scripts();
+    run.register(1, "g").unwrap();
+    run.register(2, "g").unwrap();
+    run.start().unwrap();
+    run.schedule();
+    run.event(Event::HostReady(Rank(1)));
+    run.event(Event::Lost(Rank(2)));
+    assert_eq!(run.take("started"), ["0 1 on 1"]);
+}

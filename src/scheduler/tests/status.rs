@@ -71,6 +71,16 @@ fn hosts_are_described() {
 }
 
 #[test]
+fn a_host_whose_script_runs_is_preparing() {
+    let mut run = dynamic("TASK a x\n", &[(1, "g")]);
+    run.master = run.master.with_host_scripts();
+    run.register(2, "h").unwrap();
+    assert_eq!(hosts(&run)[1], "h preparing 0/1 4/4 100/100");
+    event(&mut run, Event::HostReady(Rank(2)));
+    assert_eq!(hosts(&run)[1], "h working 0/1 4/4 100/100");
+}
+
+#[test]
 fn tasks_are_described() {
     let text = "TASK a x\nTASK b x\nTASK c x\nTASK d x\nTASK e -m 200 x\nTASK f -p -1 x\nTASK i x\n\
         EDGE a d\nEDGE b d\nEDGE a i\n";

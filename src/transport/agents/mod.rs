@@ -487,6 +487,14 @@ impl MasterTransport for AgentMaster {
         Ok(running.next_look)
     }
 
+    fn awaits_workers(&self) -> bool {
+        let running = self.running.as_ref();
+        running.is_some_and(|running| {
+            let joined = running.reception.table().joined() + running.reported.len();
+            joined < self.options.agents as usize && !running.missing_reported
+        })
+    }
+
     fn patience(&self, registered: u32) -> Duration {
         let Some(running) = &self.running else {
             return Duration::ZERO;

@@ -14,7 +14,12 @@ pub(super) struct Attempt {
     /// Facts of its job, if they were looked up.
     pub facts: Option<JobFacts>,
     pub seq: i64,
+    /// Empty before its main part begins.
     pub sched_id: String,
+    /// Its site, if it has a PRE script.
+    pub site: String,
+    /// Start of its PRE script, if it has one.
+    pub script: Option<i64>,
     /// Number of its states so far.
     pub states: i64,
     pub submitted: Option<i64>,
@@ -75,6 +80,7 @@ impl Loader {
             seq: row.job_submit_seq,
             sched_id: sched_id.to_owned(),
             states: i64::try_from(states.len()).unwrap_or(i64::MAX),
+            script: time("PRE_SCRIPT_STARTED"),
             submitted: time("SUBMIT"),
             started: time("EXECUTE"),
             done: time("JOB_TERMINATED").or_else(|| time("JOB_ABORTED")),
@@ -96,7 +102,7 @@ impl Loader {
         Ok(attempt)
     }
 
-    fn insert_attempt(
+    pub(super) fn insert_attempt(
         &mut self,
         job: &str,
         seq: i64,

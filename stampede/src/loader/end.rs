@@ -50,7 +50,10 @@ impl Loader {
             executable,
             task,
         };
-        let mut facts = self.read_output(job, &attempt, background, notice)?;
+        let mut facts = match self.nested_facts(job, &attempt, &submit_file, &background)? {
+            Some(facts) => facts,
+            None => self.read_output(job, &attempt, background, notice)?,
+        };
         if !self.workflow.keep_output {
             facts.end.stdout_text = None;
             facts.end.stderr_text = None;
@@ -204,7 +207,7 @@ impl Loader {
 
     /// Returns the number that the files of an attempt should have, and the last number that an earlier
     /// attempt used.
-    fn expected_file(&self, attempt: &Attempt) -> Result<(u32, Option<u32>), StoreError> {
+    pub(super) fn expected_file(&self, attempt: &Attempt) -> Result<(u32, Option<u32>), StoreError> {
         if attempt.is_first {
             return Ok((0, None));
         }

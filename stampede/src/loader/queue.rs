@@ -31,13 +31,13 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Adds attempts from a text of [`Queue::take_new`]. `has_begun` returns whether the attempt with a
-    /// sequence number was inserted since.
-    pub fn read<E>(&mut self, text: &str, has_begun: impl Fn(i64) -> Result<bool, E>) -> Result<(), E> {
+    /// Adds attempts from a text of [`Queue::take_new`]. `has_begun` returns whether the attempt of a
+    /// job with a sequence number was inserted since.
+    pub fn read<E>(&mut self, text: &str, has_begun: impl Fn(&str, i64) -> Result<bool, E>) -> Result<(), E> {
         self.is_stored = true;
         for (job, queued) in text.split('\n').filter_map(read_line) {
             self.saved = self.saved.max(queued.seq);
-            if !has_begun(queued.seq)? {
+            if !has_begun(job, queued.seq)? {
                 self.attempts.insert(job.into(), queued);
             }
         }
@@ -136,7 +136,7 @@ mod tests {
 
         let mut again = Queue::default();
         for text in [&first, &second] {
-            again.read(text, |seq| Ok::<_, Infallible>(seq == 2)).unwrap();
+            again.read(text, |_, seq| Ok::<_, Infallible>(seq == 2)).unwrap();
         }
         assert_eq!((again.get("b"), again.last()), (None, 4));
         assert_eq!(again.take_new(), None);

@@ -19,7 +19,7 @@ use crate::error::{LoadError, Notice};
 use crate::loader::{Loader, Workflow};
 use crate::markers::{MarkerError, Markers, rotate, timestamp};
 use crate::notifications::{About, Notifier};
-use crate::rows::WorkflowState;
+use crate::rows::{Around, WorkflowState};
 use crate::run::Run;
 use crate::static_part;
 #[cfg(feature = "postgresql")]
@@ -44,7 +44,8 @@ pub(super) struct Session<'o> {
     /// Sends the notifications of the lines after the one with the number `notified`.
     notifier: Option<Notifier>,
     notified: u64,
-    _lock: LoaderLock,
+    /// That of the outermost workflow is held for those nested in it.
+    _lock: Option<LoaderLock>,
 }
 
 impl<'o> Session<'o> {
@@ -76,8 +77,54 @@ impl<'o> Session<'o> {
             master: "0.0".to_owned(),
             notifier: None,
             notified: 0,
-            _lock: lock,
+            _lock: Some(lock),
         })
+    }
+
+    /// Makes the session of a sub-workflow of the workflow `parent`. Its rows go where those of `outer` go,
+    /// the outermost workflow.
+    pub fn nested(outer: &Session<'o>, log: &Path, parent: &str) -> Result<Self, LoadError> {
+        let mut run = Run::locate(log)?;
+        let root = &outer.run.workflow.wf_uuid;
+        let uuid = &run.workflow.wf_uuid;
+        if uuid == root || uuid == parent {
+            return Err(LoadError::Uuid {
+                uuid: uuid.clone(),
+                dir: run.dir,
+            });
+        }
+        run.workflow.around = Some(Around {
+            parent: parent.to_owned(),
+            root: root.clone(),
+        });
+        let destination = match outer.database() {
+            Some(path) => Destination::File(path.to_owned()),
+            None => outer.destination.clone(),
+        };
+        let options = outer.options;
+        Ok(Self {
+            options,
+            destination,
+            dashboard: None,
+            markers: Markers::new(&run.dir, options.output_dir.as_deref(), &run.workflow.wf_uuid),
+            run,
+            start: Instant::now(),
+            clock: LogClock::new(options.adjust),
+            master: "0.0".to_owned(),
+            notifier: None,
+            notified: 0,
+            _lock: None,
+        })
+    }
+
+    /// Returns whether it is that of a nested sub-workflow.
+    pub fn is_nested(&self) -> bool {
+        self.run.workflow.around.is_some()
+    }
+
+    /// Returns whether nested sub-workflows are left out.
+    pub fn is_flat(&self) -> bool {
+        self.options.flat
     }
 
     /// Sends the notifications of the run from now on, if the options ask for it.
@@ -188,13 +235,19 @@ impl<'o> Session<'o> {
             }
             _ => match self.database() {
                 Some(path) => {
-                    if let Some((store, position)) = Sqlite::open(path, uuid)? {
+                    let opened = Sqlite::open(path, uuid)?;
+                    if let Some((store, position)) = opened {
+                        let store = if self.is_nested() { store.joined() } else { store };
                         return Ok((Box::new(store), Some(position)));
                     }
-                    retire(path)?;
-                    // A replay that was killed left it.
-                    let _ = fs::remove_file(path.with_extension("db.part"));
-                    Box::new(Sqlite::create(path, Purpose::Live, now)?)
+                    if self.is_nested() {
+                        Box::new(Sqlite::join(path, Purpose::Live)?)
+                    } else {
+                        retire(path)?;
+                        // A replay that was killed left it.
+                        let _ = fs::remove_file(path.with_extension("db.part"));
+                        Box::new(Sqlite::create(path, Purpose::Live, now)?)
+                    }
                 }
                 None => Box::new(Sqlite::create(Path::new(":memory:"), Purpose::Live, now)?),
             },
@@ -212,10 +265,13 @@ impl<'o> Session<'o> {
                 let uuid = &self.run.workflow.wf_uuid;
                 Box::new(Postgresql::open(server, uuid, Purpose::Bulk, &self.name(), now)?.0)
             }
-            _ => {
-                let path = part.unwrap_or(Path::new(":memory:"));
-                Box::new(Sqlite::create(path, Purpose::Bulk, now)?)
-            }
+            _ => match part {
+                Some(path) if self.is_nested() => Box::new(Sqlite::join(path, Purpose::Bulk)?),
+                part => {
+                    let path = part.unwrap_or(Path::new(":memory:"));
+                    Box::new(Sqlite::create(path, Purpose::Bulk, now)?)
+                }
+            },
         };
         self.load_plan(&mut *store, None, notice)?;
         Ok(store)
@@ -291,6 +347,8 @@ impl<'o> Session<'o> {
             What::Ended { job, number, status } => {
                 loader.ended(time, &text(job), &text(number), status, notice)?
             }
+            What::ScriptStarted { job } => loader.script_started(time, &text(job), notice)?,
+            What::ScriptEnded { job, status } => loader.script_ended(time, &text(job), status, notice)?,
             What::Pid(_) | What::Other => {}
         }
         self.notify(loader, time, &line.what, number);

@@ -15,6 +15,7 @@ use nix::unistd::Pid;
 use pmc_dag::Dag;
 
 use super::context::{MAX_BATCH, Session, report_truncated, write_error};
+use super::nested::Nested;
 use super::{End, Live, Notices, Options, Summary};
 use crate::error::{LoadError, Notice};
 use crate::loader::Loader;
@@ -117,7 +118,15 @@ fn begin<'o>(
     dag: Option<&Dag>,
     notice: Notices<'_>,
 ) -> Result<(Session<'o>, Loader, Position), LoadError> {
-    let mut session = Session::new(options, run, notice)?;
+    start(Session::new(options, run, notice)?, dag, notice)
+}
+
+/// Opens or creates the database.
+pub(super) fn start<'o>(
+    mut session: Session<'o>,
+    dag: Option<&Dag>,
+    notice: Notices<'_>,
+) -> Result<(Session<'o>, Loader, Position), LoadError> {
     session.send_notifications(notice);
     let (store, position) = session.open(dag, notice)?;
     let state_log = session.state_log_path();
@@ -127,9 +136,12 @@ fn begin<'o>(
     if session.notifies() {
         loader.note_ends();
     }
-    loader
-        .log()
-        .internal(Local::now().timestamp(), "MONITORD_STARTED", "");
+    // A nested sub-workflow may be opened each time that its log grows.
+    if !session.is_nested() || position.is_none() {
+        loader
+            .log()
+            .internal(Local::now().timestamp(), "MONITORD_STARTED", "");
+    }
     let position = position.unwrap_or_default();
     loader.commit(position)?;
     session.update_dashboard(loader.states(), false, notice);
@@ -152,10 +164,10 @@ fn wait_for<T>(
     Ok(None)
 }
 
-struct Follower<'o> {
-    session: Session<'o>,
-    loader: Loader,
-    reader: LogReader,
+pub(super) struct Follower<'o> {
+    pub(super) session: Session<'o>,
+    pub(super) loader: Loader,
+    pub(super) reader: LogReader,
     /// Number of workflow states in the dashboard.
     listed: usize,
     committed: Instant,
@@ -163,10 +175,11 @@ struct Follower<'o> {
     lines: u64,
     /// How long to wait for another run.
     next_run: Duration,
+    nested: Nested<'o>,
 }
 
 impl<'o> Follower<'o> {
-    fn new(session: Session<'o>, loader: Loader, reader: LogReader) -> Self {
+    pub(super) fn new(session: Session<'o>, loader: Loader, reader: LogReader) -> Self {
         Self {
             listed: loader.states().len(),
             session,
@@ -175,10 +188,11 @@ impl<'o> Follower<'o> {
             committed: Instant::now(),
             lines: 0,
             next_run: NEXT_RUN,
+            nested: Nested::default(),
         }
     }
 
-    fn resume(&mut self, position: Position, notice: Notices<'_>) -> Result<(), LoadError> {
+    pub(super) fn resume(&mut self, position: Position, notice: Notices<'_>) -> Result<(), LoadError> {
         let same = self
             .reader
             .resume(position)
@@ -207,7 +221,7 @@ impl<'o> Follower<'o> {
             // only until it has read the DAG, before it writes the log.
             let is_running = self.loader.is_running();
             let locked = is_running.then(|| is_locked(&self.session.run.dag)).flatten();
-            let read = self.read(stop, notice)?;
+            let read = self.read(stop, notice)? + self.visit_nested(false, stop, notice)?;
             if read > 0 {
                 (pause, last_growth, nothing_new, process) = (POLL_INTERVAL.0, Instant::now(), false, None);
                 continue;
@@ -288,6 +302,7 @@ impl<'o> Follower<'o> {
             }
             if self.committed.elapsed() >= COMMIT_INTERVAL {
                 self.commit(notice)?;
+                self.visit_nested(false, live.stop(), notice)?;
             } else {
                 self.loader.store().write_ended()?;
             }
@@ -307,8 +322,19 @@ impl<'o> Follower<'o> {
         reopened().map_err(|source| self.session.read_error(source))
     }
 
+    /// Loads what nested sub-workflows have logged. Returns the number of lines.
+    fn visit_nested(
+        &mut self,
+        is_last: bool,
+        stop: &AtomicBool,
+        notice: Notices<'_>,
+    ) -> Result<u64, LoadError> {
+        let links = self.take_links(notice);
+        self.nested.visit(&self.session, links, is_last, stop, notice)
+    }
+
     /// Loads all complete lines and commits them. Returns the number of lines.
-    fn read(&mut self, stop: &AtomicBool, notice: Notices<'_>) -> Result<u64, LoadError> {
+    pub(super) fn read(&mut self, stop: &AtomicBool, notice: Notices<'_>) -> Result<u64, LoadError> {
         let read = self.read_lines(stop, notice)?;
         self.commit(notice)?;
         Ok(read)
@@ -353,7 +379,7 @@ impl<'o> Follower<'o> {
     }
 
     /// Loads the last line, which may lack its line feed, as nothing more will be written.
-    fn load_last_line(&mut self, notice: Notices<'_>) -> Result<End, LoadError> {
+    pub(super) fn load_last_line(&mut self, notice: Notices<'_>) -> Result<End, LoadError> {
         let number = self.reader.line_number() + 1;
         if let Some(line) = self.reader.last_line() {
             self.session.load_line(&mut self.loader, line, number, notice)?;
@@ -376,7 +402,11 @@ impl<'o> Follower<'o> {
         mut load: impl FnMut(&mut Self, Notices<'_>) -> Result<End, LoadError>,
     ) -> Result<End, LoadError> {
         loop {
-            let ended = load(self, notice).and_then(|end| self.commit_end(end, notice).map(|()| end));
+            let ended = load(self, notice).and_then(|end| {
+                self.commit_end(end, notice)?;
+                self.visit_nested(end != End::Interrupted, stop, notice)?;
+                Ok(end)
+            });
             match ended {
                 Err(LoadError::Store(error)) if error.is_transient() => {
                     notice(Notice::Lost {
@@ -411,6 +441,7 @@ impl<'o> Follower<'o> {
     }
 
     fn reopen_database(&mut self, notice: Notices<'_>) -> Result<(), LoadError> {
+        self.nested.close();
         let (store, position) = self.session.open(None, notice)?;
         let position = position.unwrap_or_default();
         let path = self.session.state_log_path();
@@ -425,7 +456,7 @@ impl<'o> Follower<'o> {
         self.resume(position, notice)
     }
 
-    fn commit_end(&mut self, end: End, notice: Notices<'_>) -> Result<(), LoadError> {
+    pub(super) fn commit_end(&mut self, end: End, notice: Notices<'_>) -> Result<(), LoadError> {
         if end != End::Interrupted {
             self.loader.insert_queued(notice)?;
         }
@@ -448,7 +479,8 @@ impl<'o> Follower<'o> {
     fn finish(mut self, end: End, stop: &AtomicBool, notice: Notices<'_>) -> Result<Summary, LoadError> {
         report_truncated(&self.loader, notice);
         self.session.finish_notifications(stop, notice);
-        let summary = self.session.summary(&self.loader, end);
+        let mut summary = self.session.summary(&self.loader, end);
+        summary.jobs += self.nested.jobs();
         if end == End::Interrupted {
             // All complete lines are committed.
             let _ = self.loader.into_store().close();

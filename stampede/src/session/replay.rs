@@ -1,11 +1,13 @@
 //! Loads a finished run.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::Path;
 
 use chrono::Local;
 
 use super::context::{MAX_BATCH, Session, report_truncated, write_error};
+use super::nested::{self, Link, Waiting};
 use super::{End, Notices, Options, Summary};
 use crate::error::{LoadError, Notice};
 use crate::loader::Loader;
@@ -42,11 +44,13 @@ pub fn replay(options: &Options, notice: Notices<'_>) -> Result<Summary, LoadErr
     };
     remove_part();
     let loaded = load_log(&mut session, &mut reader, part.as_deref(), &state_log, notice);
-    let (loader, end) = loaded.inspect_err(|_| remove_part())?;
+    let (mut loader, end) = loaded.inspect_err(|_| remove_part())?;
     session.write_info(&loader, reader.line_number(), notice);
-    let summary = session.summary(&loader, end);
+    let mut summary = session.summary(&loader, end);
     let states = loader.states().to_vec();
+    let links = nested::links(&session, &mut loader, notice);
     loader.into_store().close()?;
+    summary.jobs += load_nested(&session, links, part.as_deref(), notice).inspect_err(|_| remove_part())?;
     if let (Some(database), Some(part)) = (&database, &part) {
         let publish = || {
             File::open(part)?.sync_all()?;
@@ -58,6 +62,66 @@ pub fn replay(options: &Options, notice: Notices<'_>) -> Result<Summary, LoadErr
     session.update_dashboard(&states, true, notice);
     session.mark_done(notice);
     Ok(summary)
+}
+
+/// Loads sub-workflows, and those nested in them. Returns the number of attempts that ended.
+fn load_nested(
+    outer: &Session<'_>,
+    links: Vec<Link>,
+    part: Option<&Path>,
+    notice: Notices<'_>,
+) -> Result<u64, LoadError> {
+    let mut waiting = Waiting::default();
+    waiting.add(links);
+    let mut seen = BTreeSet::from([outer.run.workflow.wf_uuid.clone()]);
+    let mut jobs = 0;
+    while let Some((log, links)) = waiting.next() {
+        let opened = links.first().map_or_else(
+            || Ok(None),
+            |link| open_nested(outer, &log, &link.parent, &mut seen).map(Some),
+        );
+        let (mut session, mut reader) = match opened {
+            Ok(Some(opened)) => opened,
+            Ok(None) => continue,
+            Err(error) => {
+                notice(Notice::Nested {
+                    path: log,
+                    reason: error.to_string(),
+                });
+                continue;
+            }
+        };
+        let state_log = session.state_log_path();
+        let (mut loader, _) = load_log(&mut session, &mut reader, part, &state_log, notice)?;
+        for link in &links {
+            loader.store().link(&link.parent, &link.job, link.seq)?;
+        }
+        loader.commit(reader.position().map_err(|source| session.read_error(source))?)?;
+        jobs += loader.jobs_ended();
+        waiting.add(nested::links(&session, &mut loader, notice));
+        loader.into_store().close()?;
+    }
+    Ok(jobs)
+}
+
+/// Opens what must be readable before rows of a sub-workflow are written.
+fn open_nested<'o>(
+    outer: &Session<'o>,
+    log: &Path,
+    parent: &str,
+    seen: &mut BTreeSet<String>,
+) -> Result<(Session<'o>, LogReader), LoadError> {
+    let session = Session::nested(outer, log, parent)?;
+    let uuid = session.run.workflow.wf_uuid.clone();
+    if !seen.insert(uuid.clone()) {
+        let dir = session.run.dir;
+        return Err(LoadError::Uuid { dir, uuid });
+    }
+    nested::check(&session)?;
+    let reader = LogReader::open(&session.run.log).map_err(|source| session.read_error(source))?;
+    let state_log = session.state_log_path();
+    rotate(&state_log).map_err(write_error(&state_log))?;
+    Ok((session, reader))
 }
 
 fn load_log(

@@ -40,6 +40,13 @@ CREATE TABLE IF NOT EXISTS pmc_loader (
     log_bytes BIGINT NOT NULL, log_lines BIGINT NOT NULL, log_head BIGINT NOT NULL, log_tail BIGINT NOT NULL,
     jobstate_bytes BIGINT NOT NULL)";
 
+/// A workflow and those nested in it, the innermost ones first.
+const NESTED: &str = "
+WITH RECURSIVE tree (wf_id, depth) AS (
+    SELECT $1::bigint, 0
+    UNION ALL SELECT workflow.wf_id, depth + 1 FROM workflow JOIN tree ON parent_wf_id = tree.wf_id)
+SELECT wf_id FROM tree ORDER BY depth DESC";
+
 /// Statements that remove a workflow, in the order of their references. The last one cascades.
 const REMOVE_WORKFLOW: [&str; 9] = [
     "DELETE FROM workflow_files WHERE wf_id = $1",
@@ -58,6 +65,8 @@ pub struct Postgresql {
     client: RefCell<Client>,
     at: String,
     wf: i64,
+    /// The outermost workflow, which has the hosts of all.
+    root: i64,
     hosts: HostIds,
     batches: RefCell<Batches>,
     in_transaction: Cell<bool>,
@@ -105,7 +114,7 @@ impl Postgresql {
             lock(&mut client, uuid)?;
             client.batch_execute("BEGIN")?;
             let found = client.query_opt(
-                "SELECT wf_id, log_bytes, log_lines, log_head, log_tail, jobstate_bytes
+                "SELECT wf_id, log_bytes, log_lines, log_head, log_tail, jobstate_bytes, COALESCE(root_wf_id, wf_id)
                  FROM workflow LEFT JOIN pmc_loader USING (wf_id) WHERE wf_uuid = $1",
                 &[&uuid],
             )?;
@@ -123,12 +132,10 @@ impl Postgresql {
                             log_tail: rest(4),
                             jobstate_bytes: rest(5).cast_unsigned(),
                         };
-                        known = Some((wf, position));
+                        known = Some(((wf, row.get::<_, i64>(6)), position));
                     }
                     _ => {
-                        for statement in REMOVE_WORKFLOW {
-                            client.execute(statement, &[&wf])?;
-                        }
+                        remove(&mut client, wf)?;
                     }
                 }
             }
@@ -139,7 +146,8 @@ impl Postgresql {
                 Self {
                     client: RefCell::new(client),
                     at,
-                    wf: known.map_or(0, |(wf, _)| wf),
+                    wf: known.map_or(0, |((wf, _), _)| wf),
+                    root: known.map_or(0, |((_, root), _)| root),
                     hosts: HostIds::default(),
                     batches: RefCell::default(),
                     in_transaction: Cell::new(true),
@@ -180,6 +188,16 @@ impl Postgresql {
         };
         run().map_err(|source| self.error(source))
     }
+}
+
+/// Removes a workflow with those nested in it.
+fn remove(client: &mut Client, wf: i64) -> Result<(), ServerError> {
+    for row in client.query(NESTED, &[&wf])? {
+        for statement in REMOVE_WORKFLOW {
+            client.execute(statement, &[&row.get::<_, i64>(0)])?;
+        }
+    }
+    Ok(())
 }
 
 /// Creates the tables unless they exist, and checks their version.

@@ -21,13 +21,21 @@ pub use untrusted::open_untrusted;
 
 use write_buffer::WriteBuffer;
 
-/// A database of one workflow.
+/// One workflow in a database.
 #[derive(Debug)]
 pub struct Sqlite {
     connection: Connection,
     path: PathBuf,
     purpose: Purpose,
     wf: i64,
+    /// The outermost workflow, which has the hosts of all.
+    root: i64,
+    /// The workflow has no attempts from before.
+    is_new: bool,
+    /// Another store has the database open as long as this one.
+    is_joined: bool,
+    /// Id of the next attempt; unknown between two transactions, in which others may insert.
+    next_attempt: Cell<Option<i64>>,
     hosts: HostIds,
     buffer: RefCell<WriteBuffer>,
     /// Statements that set the journal after the next commit.
@@ -136,6 +144,7 @@ impl Store for Sqlite {
             ),
         )?;
         self.batch("COMMIT")?;
+        self.next_attempt.set(None);
         let Some(journal) = self.next_journal.take() else {
             return Ok(());
         };
@@ -157,6 +166,9 @@ impl Store for Sqlite {
     }
 
     fn close(self: Box<Self>) -> Result<(), StoreError> {
+        if self.is_joined {
+            return Ok(());
+        }
         // Otherwise an empty journal stays behind. A reader keeps the database in write-ahead mode.
         match self.connection.execute_batch("PRAGMA journal_mode = DELETE") {
             Err(source) if source.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {}
@@ -189,7 +201,23 @@ impl Store for Sqlite {
             ),
         )?;
         self.wf = self.connection.last_insert_rowid();
-        self.execute("UPDATE workflow SET root_wf_id = ?1 WHERE wf_id = ?1", [self.wf])?;
+        self.is_new = true;
+        self.root = match &row.around {
+            None => self.wf,
+            Some(around) => {
+                let id = |uuid| self.query_id("SELECT wf_id FROM workflow WHERE wf_uuid = ?1", [uuid]);
+                let (parent, root) = (id(&around.parent)?, id(&around.root)?);
+                self.execute(
+                    "UPDATE workflow SET parent_wf_id = ?1 WHERE wf_id = ?2",
+                    (parent, self.wf),
+                )?;
+                root.unwrap_or(self.wf)
+            }
+        };
+        self.execute(
+            "UPDATE workflow SET root_wf_id = ?1 WHERE wf_id = ?2",
+            (self.root, self.wf),
+        )?;
         self.execute("INSERT INTO pmc_loader VALUES (?1, 0, 0, 0, 0, 0)", [self.wf])?;
         Ok(())
     }
@@ -338,13 +366,37 @@ impl Store for Sqlite {
     }
 
     fn clear_queue(&self) -> Result<(), StoreError> {
-        self.execute("DELETE FROM pmc_queued", ()).map(drop)
+        self.execute("DELETE FROM pmc_queued WHERE wf_id = ?1", [self.wf])
+            .map(drop)
+    }
+
+    fn link(&self, parent: &str, job: &str, seq: i64) -> Result<(), StoreError> {
+        self.execute(
+            "UPDATE job_instance SET subwf_id = ?1 WHERE job_submit_seq = ?2 AND job_id = (
+                 SELECT job_id FROM job WHERE exec_job_id = ?3
+                     AND wf_id = (SELECT wf_id FROM workflow WHERE wf_uuid = ?4))",
+            (self.wf, seq, job, parent),
+        )
+        .map(drop)
     }
 
     fn insert_attempt(&self, job_id: i64, seq: i64, sched_id: &str) -> Result<i64, StoreError> {
-        // The database holds one workflow, so its sequence numbers are unique.
-        self.buffer(|buffer| buffer.add_attempt(seq, job_id, seq, sched_id))?;
-        Ok(seq)
+        let id = match self.next_attempt.get() {
+            Some(id) => id,
+            None => {
+                // From now on, no other store inserts.
+                self.begin()?;
+                let last = self.query_id("SELECT max(job_instance_id) FROM job_instance", ())?;
+                last.unwrap_or(0) + 1
+            }
+        };
+        self.next_attempt.set(Some(id + 1));
+        self.buffer(|buffer| buffer.add_attempt(id, job_id, seq, sched_id))?;
+        Ok(id)
+    }
+
+    fn set_sched_id(&self, attempt: i64, sched_id: &str) -> Result<(), StoreError> {
+        self.buffer(|buffer| buffer.set_sched_id(attempt, sched_id))
     }
 
     fn insert_state(&self, attempt: i64, state: &str, time: i64, seq: i64) -> Result<(), StoreError> {
@@ -361,12 +413,12 @@ impl Store for Sqlite {
         }
         self.execute(
             "INSERT OR IGNORE INTO host (wf_id, site, hostname, ip, uname, total_memory) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-            (self.wf, &row.site, &row.hostname, &row.ip, &row.uname, row.total_memory),
+            (self.root, &row.site, &row.hostname, &row.ip, &row.uname, row.total_memory),
         )?;
         let id = self
             .query_id(
                 "SELECT host_id FROM host WHERE wf_id = ?1 AND site = ?2 AND hostname = ?3 AND ip = ?4",
-                (self.wf, &row.site, &row.hostname, &row.ip),
+                (self.root, &row.site, &row.hostname, &row.ip),
             )?
             .ok_or_else(|| self.error(rusqlite::Error::QueryReturnedNoRows))?;
         Ok(self.hosts.insert(id))

@@ -4,6 +4,7 @@
 
 mod follow;
 mod mutated;
+mod nested;
 #[cfg(feature = "postgresql")]
 mod postgresql;
 mod replay;

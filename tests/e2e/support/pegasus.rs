@@ -100,17 +100,7 @@ impl Monitored<'_> {
     /// Queries the STAMPEDE database. Returns every value as text, and null as `-`.
     #[track_caller]
     pub fn query(&self, statement: &str) -> Vec<Vec<String>> {
-        const SCRIPT: &str = "import json, sqlite3, sys\n\
-            rows = sqlite3.connect('file:%s?mode=ro' % sys.argv[1], uri=True).execute(sys.argv[2])\n\
-            print(json.dumps([['-' if v is None else str(v) for v in r] for r in rows]))";
-        let database = only_file(self.submit, ".stampede.db");
-        let result = python()
-            .args(["-c", SCRIPT])
-            .arg(database)
-            .arg(statement)
-            .run()
-            .ok();
-        serde_json::from_str(&result.stdout).expect("rows as JSON")
+        query(&only_file(self.submit, ".stampede.db"), statement)
     }
 
     /// Returns the number of rows of a table.
@@ -165,6 +155,21 @@ impl Monitored<'_> {
     pub fn analyzer(&self) -> CommandResult {
         self.tool("pegasus-analyzer").arg(self.submit).run()
     }
+}
+
+/// Queries a STAMPEDE database. Returns every value as text, and null as `-`.
+#[track_caller]
+pub fn query(database: &Path, statement: &str) -> Vec<Vec<String>> {
+    const SCRIPT: &str = "import json, sqlite3, sys\n\
+        rows = sqlite3.connect('file:%s?mode=ro' % sys.argv[1], uri=True).execute(sys.argv[2])\n\
+        print(json.dumps([['-' if v is None else str(v) for v in r] for r in rows]))";
+    let result = python()
+        .args(["-c", SCRIPT])
+        .arg(database)
+        .arg(statement)
+        .run()
+        .ok();
+    serde_json::from_str(&result.stdout).expect("rows as JSON")
 }
 
 /// Asserts that monitord logged no error.

@@ -8,8 +8,11 @@ use std::os::unix::fs::FileExt;
 use monitord_compat::invocation_record::Payload;
 use monitord_compat::yaml;
 
-/// Reads the last `limit` characters of `file`, which has `size` bytes. Returns `None` if it is empty. Each
-/// broken UTF-8 sequence counts as one character.
+/// Maximum bytes that [`read`] reads, also of a stream of which all is wanted.
+const MAX_TAIL: u64 = 256 << 20;
+
+/// Reads the last `limit` characters of `file`, which has `size` bytes, or of its last 256 MiB. Returns
+/// `None` if it is empty. Each broken UTF-8 sequence counts as one character.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -17,10 +20,7 @@ pub fn read(file: &File, size: u64, limit: Option<usize>) -> io::Result<Option<P
     if size == 0 {
         return Ok(None);
     }
-    // A character has at most four bytes. Three more bytes may be the rest of one that is cut.
-    let tail = limit.map_or(size, |limit| {
-        (limit as u64).saturating_mul(4).saturating_add(3).min(size)
-    });
+    let tail = tail_length(size, limit);
     let mut bytes = vec![0; usize::try_from(tail).map_err(io::Error::other)?];
     read_up_to(file, &mut bytes, size - tail)?;
     if tail < size {
@@ -47,6 +47,13 @@ pub fn read(file: &File, size: u64, limit: Option<usize>) -> io::Result<Option<P
         truncated,
         text: Cow::Owned(text),
     }))
+}
+
+/// Returns how many bytes at the end of a file have its last `limit` characters.
+fn tail_length(size: u64, limit: Option<usize>) -> u64 {
+    // A character has at most four bytes. Three more bytes may be the rest of one that is cut.
+    let wanted = limit.map_or(size, |limit| (limit as u64).saturating_mul(4).saturating_add(3));
+    wanted.min(size).min(MAX_TAIL)
 }
 
 /// Maximum bytes that [`read_all`] reads: a job decides how large the file is.
@@ -182,6 +189,10 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         file.set_len(1 << 40).unwrap();
         assert!(read_all(&file, 1 << 40).is_err());
+        for limit in [None, Some(usize::MAX)] {
+            assert_eq!(tail_length(1 << 40, limit), MAX_TAIL);
+            assert_eq!(tail_length(9, limit), 9);
+        }
     }
 
     fn captured(bytes: &[u8], limit: Option<usize>) -> Option<(bool, String)> {

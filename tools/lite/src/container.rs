@@ -13,6 +13,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use nix::unistd::{getegid, geteuid};
 use pegasus_kickstart::context::Inherited;
@@ -46,6 +47,12 @@ pub(crate) const STARTED: &str = "started";
 
 /// File with the checksums of the outputs.
 const CHECKSUMS: &str = "checksums";
+
+/// How long the engine may take to remove a container.
+const REMOVAL_LIMIT: Duration = Duration::from_secs(30);
+
+/// Time between two looks at the engine that removes a container.
+const REMOVAL_PAUSE: Duration = Duration::from_millis(10);
 
 /// Variables with directories of the node, which Apptainer would take into the container.
 const TEMPORARY: [&str; 3] = ["TEMP", "TMP", "TMPDIR"];
@@ -471,25 +478,46 @@ pub(crate) fn remove_noted(note: &str) {
 
 /// Removes a container, if it is there.
 fn remove(engine: &str, name: &str) {
-    use std::process::{Command, Stdio};
-    let mut command = Command::new(engine);
-    command.args(["rm", "--force", name]).stdin(Stdio::null());
-    let output = command.stdout(Stdio::null()).stderr(Stdio::piped()).output();
-    let said = output.map(|output| String::from_utf8_lossy(&output.stderr).into_owned());
-    match said {
+    let failed = |why: &dyn std::fmt::Display| {
+        log(format_args!("{engine} cannot remove the container {name}: {why}"));
+    };
+    match said(engine, &["rm", "--force", name], REMOVAL_LIMIT) {
         // Mostly the engine has removed it already.
         Ok(text)
             if text.trim().is_empty()
                 || text.to_ascii_lowercase().contains("no such container")
                 || text.contains("no container with") => {}
-        Ok(text) => log(format_args!(
-            "{engine} cannot remove the container {name}: {}",
-            text.trim()
-        )),
-        Err(error) => log(format_args!(
-            "cannot run {engine} to remove the container {name}: {error}"
-        )),
+        Ok(text) => failed(&text.trim()),
+        Err(error) => failed(&error),
     }
+}
+
+/// Runs a program for at most `limit`. Returns what it says on standard error.
+fn said(program: &str, arguments: &[&str], limit: Duration) -> io::Result<String> {
+    use std::process::{Command, Stdio};
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null());
+    let mut child = command.stderr(Stdio::piped()).spawn()?;
+    let end = Instant::now() + limit;
+    while child.try_wait()?.is_none() {
+        if Instant::now() >= end {
+            child.kill()?;
+            child.wait()?;
+            let message = format!("{program} does not end within {} s", limit.as_secs());
+            return Err(io::Error::new(io::ErrorKind::TimedOut, message));
+        }
+        std::thread::sleep(REMOVAL_PAUSE);
+    }
+    let mut text = Vec::new();
+    if let Some(stderr) = child.stderr.take() {
+        // A process that it has started may hold the pipe open.
+        rustix::io::ioctl_fionbio(&stderr, true)?;
+        match io::Read::read_to_end(&mut { stderr }, &mut text) {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 /// Returns the name of an image in what an engine says when it has loaded it.
@@ -540,6 +568,16 @@ mod tests {
         ] {
             assert_eq!(loaded_name(text), name);
         }
+    }
+
+    #[test]
+    fn an_engine_that_hangs_is_ended() {
+        let start = Instant::now();
+        let error = said("sleep", &["600"], Duration::from_millis(50)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(start.elapsed() < Duration::from_secs(300));
+        let text = said("/bin/sh", &["-c", "echo no >&2"], Duration::from_secs(60)).unwrap();
+        assert_eq!(text, "no\n");
     }
 
     #[test]

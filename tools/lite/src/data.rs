@@ -18,6 +18,7 @@ use pegasus_kickstart::wait::poll_interrupts;
 use pegasus_transfer::cancel::Cancel;
 use pegasus_transfer::error::TransferError;
 use pegasus_transfer::integrity::{self, Checksums};
+use pegasus_transfer::local::{CopyOptions, copy_path};
 use pegasus_transfer::multipart::{self, Comparison};
 use pegasus_transfer::program::{Call, Input, Log, Options, ProgramError};
 use pegasus_transfer::report::Report;
@@ -69,9 +70,9 @@ pub(crate) enum DataError {
         file: PathBuf,
         source: io::Error,
     },
-    /// An output cannot be read.
+    /// An output cannot be read, or a file of the node cannot be copied.
     #[error(transparent)]
-    Output(#[from] TransferError),
+    File(#[from] TransferError),
     /// The checksums of the outputs cannot be written.
     #[error(
         "cannot write the checksums of the outputs into {}: {source}; the submit directory must be writable on the \
@@ -135,7 +136,7 @@ impl Mover {
     /// # Errors
     /// Checksums of parents cannot be read.
     pub(crate) fn expected(&self, files: &[Verified]) -> Result<Vec<(String, String)>, DataError> {
-        let known = files.iter().zip(checksums(files)?);
+        let known = files.iter().zip(checksums(files.iter())?);
         Ok(known
             .filter_map(|(file, sha256)| Some((file.lfn.clone(), sha256?)))
             .collect())
@@ -155,7 +156,9 @@ impl Mover {
             return Ok(());
         }
         let bytes = serde_json::to_vec(list).map_err(io::Error::from)?;
-        let report = self.in_thread(bytes, interrupts)?;
+        let (options, directory) = (self.options.clone(), self.directory.clone());
+        let work = move |cancel: &Cancel| carry_out(&options, &directory, bytes, cancel);
+        let report = in_thread(interrupts, work)??;
         if !report.attempts.is_empty() {
             self.records.push(multipart::record(&report.attempts));
         }
@@ -172,52 +175,38 @@ impl Mover {
         })
     }
 
-    /// Runs the transfers in a thread and waits for it or for a signal.
-    fn in_thread(&self, list: Vec<u8>, interrupts: &mut dyn Interrupts) -> Result<Report, DataError> {
-        let cancel = Cancel::new();
-        let (sender, results) = channel();
-        let (ended, bell): (PipeReader, _) = io::pipe()?;
-        let (options, directory, flag) = (self.options.clone(), self.directory.clone(), cancel.clone());
-        let builder = thread::Builder::new().stack_size(STACK_BYTES);
-        builder.spawn(move || {
-            // If nobody waits any more, the process is about to end.
-            let _ = sender.send(carry_out(&options, &directory, list, &flag));
-            drop(bell);
-        })?;
-        let ended = OwnedFd::from(ended);
-        let mut stopped: Option<(Signal, Instant)> = None;
-        loop {
-            let pause = stopped.map(|(_, until)| until.saturating_duration_since(Instant::now()));
-            let wakeup = poll_interrupts(pause, Some(&ended), interrupts)?;
-            while let Some(interrupt) = interrupts.take() {
-                if let Interrupt::Forward(signal) = interrupt {
-                    cancel.cancel();
-                    stopped.get_or_insert_with(|| (signal, Instant::now() + CLEANUP_LIMIT));
-                }
-            }
-            let is_over = stopped.is_some_and(|(_, until)| until <= Instant::now());
-            if !wakeup.watched && !is_over {
-                continue;
-            }
-            return match stopped {
-                Some((signal, _)) => Err(DataError::Signal(signal)),
-                // The panic has printed its message.
-                None => results
-                    .recv()
-                    .map_err(|_| DataError::NoResult)?
-                    .map_err(DataError::from),
+    /// Copies a file of the node into the directory. A signal stops it.
+    ///
+    /// # Errors
+    /// It cannot be copied, or a signal arrived.
+    pub(crate) fn copy(
+        &self,
+        file: &Path,
+        name: &str,
+        interrupts: &mut dyn Interrupts,
+    ) -> Result<u64, DataError> {
+        let (file, copy) = (file.to_owned(), self.directory.join(name));
+        let work = move |cancel: &Cancel| {
+            let options = CopyOptions {
+                hash: false,
+                cancel: cancel.clone(),
             };
-        }
+            copy_path(&file, &copy, &options)
+        };
+        Ok(in_thread(interrupts, work)??.bytes)
     }
 
     /// Compares inputs with the checksums that their producers have recorded.
     ///
     /// # Errors
     /// A checksum differs, or none is known.
-    pub(crate) fn verify(&mut self, files: &[Verified]) -> Result<(), DataError> {
+    pub(crate) fn verify<'v>(
+        &mut self,
+        files: impl Iterator<Item = &'v Verified> + Clone,
+    ) -> Result<(), DataError> {
         let clock = Instant::now();
         let (mut comparisons, mut failed) = (Vec::new(), 0);
-        for (file, expected) in files.iter().zip(checksums(files)?) {
+        for (file, expected) in files.clone().zip(checksums(files)?) {
             match compare(&self.directory, &file.lfn, expected) {
                 Ok(comparison) => {
                     if comparison.expected.is_some() {
@@ -249,11 +238,48 @@ impl Mover {
     }
 }
 
+/// Does work in a thread, and waits for it or for a signal.
+fn in_thread<T: Send + 'static>(
+    interrupts: &mut dyn Interrupts,
+    work: impl FnOnce(&Cancel) -> T + Send + 'static,
+) -> Result<T, DataError> {
+    let cancel = Cancel::new();
+    let (sender, results) = channel();
+    let (ended, bell): (PipeReader, _) = io::pipe()?;
+    let flag = cancel.clone();
+    let builder = thread::Builder::new().stack_size(STACK_BYTES);
+    builder.spawn(move || {
+        // If nobody waits any more, the process is about to end.
+        let _ = sender.send(work(&flag));
+        drop(bell);
+    })?;
+    let ended = OwnedFd::from(ended);
+    let mut stopped: Option<(Signal, Instant)> = None;
+    loop {
+        let pause = stopped.map(|(_, until)| until.saturating_duration_since(Instant::now()));
+        let wakeup = poll_interrupts(pause, Some(&ended), interrupts)?;
+        while let Some(interrupt) = interrupts.take() {
+            if let Interrupt::Forward(signal) = interrupt {
+                cancel.cancel();
+                stopped.get_or_insert_with(|| (signal, Instant::now() + CLEANUP_LIMIT));
+            }
+        }
+        let is_over = stopped.is_some_and(|(_, until)| until <= Instant::now());
+        if !wakeup.watched && !is_over {
+            continue;
+        }
+        return match stopped {
+            Some((signal, _)) => Err(DataError::Signal(signal)),
+            // The panic has printed its message.
+            None => results.recv().map_err(|_| DataError::NoResult),
+        };
+    }
+}
+
 /// Returns the known checksums of files.
-fn checksums(files: &[Verified]) -> Result<Vec<Option<String>>, DataError> {
+fn checksums<'v>(files: impl Iterator<Item = &'v Verified>) -> Result<Vec<Option<String>>, DataError> {
     let mut known: HashMap<&Path, Checksums> = HashMap::new();
-    let checksum = |file| -> Result<Option<String>, DataError> {
-        let file: &Verified = file;
+    let checksum = |file: &'v Verified| -> Result<Option<String>, DataError> {
         Ok(match (&file.sha256, &file.checksum_file) {
             (Some(sha256), _) => Some(sha256.clone()),
             (None, Some(path)) => {
@@ -270,7 +296,7 @@ fn checksums(files: &[Verified]) -> Result<Vec<Option<String>>, DataError> {
             (None, None) => None,
         })
     };
-    files.iter().map(checksum).collect()
+    files.map(checksum).collect()
 }
 
 /// Compares one file with its checksum.

@@ -40,6 +40,11 @@ pub(crate) struct Description {
     /// Inputs to fetch.
     #[serde(default)]
     pub(crate) stage_in: Vec<Value>,
+    /// Inputs that other jobs of the site fetch too: they come through the cache of the node.
+    #[serde(default)]
+    pub(crate) shared: Vec<String>,
+    /// How many bytes the cache of the node may have; unless it is said, a part of the space.
+    pub(crate) cache_limit: Option<u64>,
     /// Checkpoint files to fetch, if they are there.
     #[serde(default)]
     pub(crate) checkpoint_in: Vec<Value>,

@@ -50,6 +50,14 @@ pub(crate) struct JobDirectory {
     lock: (PathBuf, File),
 }
 
+/// What other parts of the program do for [`JobDirectory::make`].
+pub(crate) struct Helpers<'a> {
+    /// Gets what a killed job has noted.
+    pub(crate) left: &'a dyn Fn(&str),
+    /// Frees space in a directory that seems not to be suitable.
+    pub(crate) make_room: &'a dyn Fn(&Path),
+}
+
 /// No directory can be used.
 #[derive(Debug, thiserror::Error)]
 #[error(
@@ -60,14 +68,14 @@ pub(crate) struct NoDirectory(Vec<String>);
 
 impl JobDirectory {
     /// Makes a directory in `first`, or else in the first suitable directory that a variable names. Removes
-    /// directories of killed jobs there. `left` gets what they have noted.
+    /// directories of killed jobs there. `helpers` does what else is necessary.
     ///
     /// # Errors
     /// No directory is suitable; the message says why.
     pub(crate) fn make(
         first: Option<&Path>,
         variable: &dyn Fn(&str) -> Option<OsString>,
-        left: &dyn Fn(&str),
+        helpers: &Helpers<'_>,
     ) -> Result<Self, NoDirectory> {
         let value = |name: &str| variable(name).filter(|value| !value.is_empty());
         let text = |name: &str| value(name)?.into_string().ok();
@@ -85,8 +93,12 @@ impl JobDirectory {
                 "Checking {} for potential use as work space",
                 base.display()
             ));
-            let made = check(&base, min_space).and_then(|()| {
-                sweep(&base, left);
+            let checked = check(&base, min_space).or_else(|_| {
+                (helpers.make_room)(&base);
+                check(&base, min_space)
+            });
+            let made = checked.and_then(|()| {
+                sweep(&base, helpers.left);
                 Self::make_in(&base).map_err(|error| error.to_string())
             });
             match made {
@@ -285,6 +297,11 @@ mod tests {
         None
     }
 
+    const HELPERS: Helpers<'static> = Helpers {
+        left: &|_| {},
+        make_room: &|_| {},
+    };
+
     fn names(base: &Path) -> Vec<String> {
         let entries = fs::read_dir(base).unwrap().flatten();
         let mut names: Vec<String> = entries
@@ -308,7 +325,7 @@ mod tests {
             "SCRATCH" => Some(path.clone().into_os_string()),
             name => small(name),
         };
-        let directory = JobDirectory::make(None, &variable, &|_| {}).unwrap();
+        let directory = JobDirectory::make(None, &variable, &HELPERS).unwrap();
         assert_eq!(
             directory.path().parent(),
             Some(base.path().canonicalize().unwrap().as_path())
@@ -326,9 +343,15 @@ mod tests {
             MIN_SPACE_VARIABLE => Some(u64::MAX.to_string().into()),
             name => none(name),
         };
-        let error = JobDirectory::make(None, &variable, &|_| {})
+        let asked = std::cell::Cell::new(false);
+        let helpers = Helpers {
+            make_room: &|_| asked.set(true),
+            ..HELPERS
+        };
+        let error = JobDirectory::make(None, &variable, &helpers)
             .unwrap_err()
             .to_string();
+        assert!(asked.get());
         assert!(error.contains("not enough disk space"), "{error}");
         assert!(error.contains("set PEGASUS_WN_TMP"), "{error}");
     }
@@ -338,7 +361,11 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         let noted = std::cell::RefCell::new(Vec::new());
         let note = |text: &str| noted.borrow_mut().push(text.to_owned());
-        let make = || JobDirectory::make(Some(base.path()), &small, &note).unwrap();
+        let helpers = Helpers {
+            left: &note,
+            ..HELPERS
+        };
+        let make = || JobDirectory::make(Some(base.path()), &small, &helpers).unwrap();
         let (killed, running) = (make(), make());
         fs::write(killed.path().join("data"), "x").unwrap();
         // Of Pegasus' own job scripts: never touched.

@@ -15,12 +15,13 @@ use pegasus_kickstart::interrupts::Interrupts;
 use pegasus_kickstart::machine::Host;
 use pegasus_transfer::cancel::Cancel;
 use pegasus_transfer::integrity;
-use serde_json::Value;
 
+use crate::cache::Cache;
 use crate::container::{self, ContainerError};
-use crate::data::{DataError, Direction, Mover, make_executable};
+use crate::data::{DataError, Direction, Mover};
 use crate::description::{Container, Description};
-use crate::directory::JobDirectory;
+use crate::directory::{Helpers, JobDirectory};
+use crate::inputs::{self, checkpoints};
 use crate::messages::{self, heading, log};
 use crate::task::{self, Ended};
 
@@ -67,11 +68,11 @@ pub(crate) fn run(description: &Description, inherited: Inherited, interrupts: &
     ));
     heading("[Pegasus Lite] Setting up workdir");
     let variable = |name: &str| env::var_os(name);
-    let made = JobDirectory::make(
-        description.scratch.as_deref(),
-        &variable,
-        &container::remove_noted,
-    );
+    let helpers = Helpers {
+        left: &container::remove_noted,
+        make_room: &Cache::make_room,
+    };
+    let made = JobDirectory::make(description.scratch.as_deref(), &variable, &helpers);
     let code = match made {
         Ok(directory) => {
             let code = in_directory(
@@ -148,7 +149,7 @@ fn in_directory(
             };
             job.steps(&inherited, interrupts, &mut mover)
         }
-        None => steps(description, directory, inherited, interrupts, &mut mover),
+        None => steps(description, directory, own, inherited, interrupts, &mut mover),
     };
     let code = ran.unwrap_or_else(failed);
     let mut records = String::new();
@@ -164,11 +165,12 @@ fn in_directory(
 fn steps(
     description: &Description,
     directory: &Path,
+    own: Option<&JobDirectory>,
     inherited: Inherited,
     interrupts: &mut dyn Interrupts,
     mover: &mut Mover,
 ) -> Result<u8, JobError> {
-    stage_in(description, interrupts, mover)?;
+    inputs::fetch(description, own, interrupts, mover)?;
     heading("[Pegasus Lite] Executing the user task");
     let mut ended = task::run(&description.run, directory, inherited, interrupts);
     if ended.code == 0
@@ -199,7 +201,7 @@ impl Contained<'_> {
         let description = self.description;
         let transfers = !self.container.transfers_inside;
         if transfers {
-            stage_in(description, interrupts, mover)?;
+            inputs::fetch(description, Some(self.own), interrupts, mover)?;
         }
         let ended = container::run(
             description,
@@ -211,25 +213,6 @@ impl Contained<'_> {
         )?;
         stage_out(description, ended, transfers, interrupts, mover)
     }
-}
-
-/// Fetches and verifies the inputs.
-fn stage_in(
-    description: &Description,
-    interrupts: &mut dyn Interrupts,
-    mover: &mut Mover,
-) -> Result<(), DataError> {
-    if !description.stage_in.is_empty() || description.work_directory.is_none() {
-        heading("Staging in input data and executables");
-    }
-    mover.transfer(&description.stage_in, Direction::In, interrupts)?;
-    checkpoints(&description.checkpoint_in, Direction::In, interrupts, mover)?;
-    make_executable(&description.executables)?;
-    if !description.verify.is_empty() {
-        heading("Checking file integrity for input files");
-        mover.verify(&description.verify)?;
-    }
-    Ok(())
 }
 
 /// Delivers the outputs, if `transfers`, and writes their checksums. Returns the exit code of the job.
@@ -275,29 +258,6 @@ fn stage_out(
         })?;
     }
     Ok(0)
-}
-
-/// Moves checkpoint files. The first attempt has none, so a failure is no failure of the job.
-fn checkpoints(
-    list: &[Value],
-    direction: Direction,
-    interrupts: &mut dyn Interrupts,
-    mover: &mut Mover,
-) -> Result<(), DataError> {
-    if list.is_empty() {
-        return Ok(());
-    }
-    heading(match direction {
-        Direction::In => "Staging in checkpoint files",
-        Direction::Out => "Staging out checkpoint files",
-    });
-    match mover.transfer(list, direction, interrupts) {
-        Err(error @ DataError::Transfers { .. }) => {
-            log(format_args!("No matter for checkpoint files: {error}"));
-            Ok(())
-        }
-        moved => moved,
-    }
 }
 
 /// Computes checksums of files in the working directory. Files that are not there have none.

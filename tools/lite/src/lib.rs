@@ -8,14 +8,16 @@
 //! kickstart run inside this process; no shell and no other program is needed.
 //!
 //! ```text
-//! program → job → container → data, task → messages → description
-//!                           → directory
+//! program → job → inputs → cache → data, task → messages → description
+//!               → container ↗    → directory
 //! ```
 
+mod cache;
 mod container;
 mod data;
 mod description;
 mod directory;
+mod inputs;
 mod job;
 mod messages;
 mod program;

@@ -162,7 +162,7 @@ impl Job {
         let entries = fs::read_dir(self.path("node")).unwrap().flatten();
         entries
             .map(|entry| entry.file_name().to_string_lossy().into_owned())
-            .filter(|name| !name.ends_with("-images"))
+            .filter(|name| !name.ends_with("-cache"))
             .collect()
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::{ReplicaCatalog, ReplicaEntry};
+use super::{ReplicaCatalog, ReplicaEntry, Wanted};
 use crate::error::{InputError, InputErrors};
 use crate::model::{Metadata, Position};
 
@@ -17,15 +17,18 @@ struct Item {
 }
 
 /// Reads entries without locations.
-pub(super) fn read(path: &Path, text: &str) -> Result<ReplicaCatalog, InputErrors> {
+pub(super) fn read(path: &Path, text: &str, wanted: Wanted<'_>) -> Result<ReplicaCatalog, InputErrors> {
     let mut catalog = ReplicaCatalog::default();
     for (lfn, metadata) in items(path, text)? {
         // Only patterns can fail.
-        let _ = catalog.push(ReplicaEntry {
-            lfn,
-            metadata,
-            ..ReplicaEntry::default()
-        });
+        let _ = catalog.push_if(
+            wanted,
+            ReplicaEntry {
+                lfn,
+                metadata,
+                ..ReplicaEntry::default()
+            },
+        );
     }
     Ok(catalog)
 }

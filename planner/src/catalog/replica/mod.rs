@@ -13,10 +13,10 @@ use std::sync::OnceLock;
 use regex::RegexSet;
 use rustc_hash::FxHashMap;
 
-use crate::catalog::{Syntax, detect_syntax, files_below, read, read_yaml, unknown_kind};
+use crate::catalog::{Syntax, detect_syntax, files_below, is_surely_text, read, read_yaml, unknown_kind};
 use crate::error::{InputError, InputErrors};
 use crate::expand::ExpandEnv;
-use crate::model::Metadata;
+use crate::model::{Files, JobKind, Metadata, Workflow};
 use crate::pattern::{Pattern, PatternError};
 
 pub use source::{Source, from_run, load_from_properties, load_other, load_with_metadata};
@@ -94,6 +94,34 @@ pub struct Found<'a> {
     pub replicas: Vec<Replica>,
     /// Metadata.
     pub metadata: Option<&'a Metadata>,
+}
+
+/// Number of entries up to which a catalog keeps all, for advice on names that are nearly right.
+pub(crate) const KEPT: usize = 100_000;
+
+/// Which entries of a large catalog are kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    files: &'a Files,
+    /// Only these files are asked for.
+    only_these: bool,
+}
+
+impl<'a> Wanted<'a> {
+    /// The files of a workflow, and all others if its sub-workflows may need them.
+    pub fn by(workflow: &'a Workflow) -> Self {
+        Wanted {
+            files: &workflow.files,
+            only_these: workflow.jobs.iter().all(|job| job.kind == JobKind::Compute),
+        }
+    }
+    /// Everything in a file, but only these files in a database.
+    pub fn any(files: &'a Files) -> Self {
+        Wanted {
+            files,
+            only_these: false,
+        }
+    }
 }
 
 /// An invalid pattern.
@@ -212,6 +240,17 @@ impl ReplicaCatalog {
         self.entries.push(entry);
         Ok(())
     }
+    /// Appends an entry, unless the catalog is large and nobody asks for the file.
+    ///
+    /// # Errors
+    /// An invalid pattern.
+    fn push_if(&mut self, wanted: Wanted<'_>, entry: ReplicaEntry) -> Result<(), BadPattern> {
+        let is_unwanted = wanted.only_these && !entry.regex && wanted.files.find(&entry.lfn).is_none();
+        if is_unwanted && self.entries.len() >= KEPT {
+            return Ok(());
+        }
+        self.push(entry)
+    }
     /// Moves the locations on some sites to another site.
     pub fn move_to_site(&mut self, from: &BTreeSet<String>, to: &str) {
         for replica in self.entries.iter_mut().flat_map(|entry| &mut entry.replicas) {
@@ -262,8 +301,28 @@ fn fill_groups(pfn: &str, groups: &[&str]) -> String {
 ///
 /// # Errors
 /// All problems of the file.
-pub fn load(path: &Path, kind: Option<&str>, env: &ExpandEnv) -> Result<ReplicaCatalog, InputErrors> {
-    parse(path, &read(path, env)?, kind)
+pub fn load(
+    path: &Path,
+    kind: Option<&str>,
+    env: &ExpandEnv,
+    wanted: Wanted<'_>,
+) -> Result<ReplicaCatalog, InputErrors> {
+    let is_large = path
+        .metadata()
+        .is_ok_and(|data| data.is_file() && data.len() > text::PIECE);
+    if is_large && has_lines(path, kind) {
+        return text::load(path, env, wanted);
+    }
+    parse(path, &read(path, env)?, kind, wanted)
+}
+
+/// Returns whether a file is read line by line.
+fn has_lines(path: &Path, kind: Option<&str>) -> bool {
+    match kind.unwrap_or_default().to_ascii_lowercase().as_str() {
+        "file" | "regex" | "simplefile" => true,
+        "" => is_surely_text(path),
+        _ => false,
+    }
 }
 
 /// Reads the text of a replica catalog with variables already expanded. `path` is for messages and for
@@ -271,21 +330,26 @@ pub fn load(path: &Path, kind: Option<&str>, env: &ExpandEnv) -> Result<ReplicaC
 ///
 /// # Errors
 /// All problems of the text.
-pub fn parse(path: &Path, text: &str, kind: Option<&str>) -> Result<ReplicaCatalog, InputErrors> {
+pub fn parse(
+    path: &Path,
+    text: &str,
+    kind: Option<&str>,
+    wanted: Wanted<'_>,
+) -> Result<ReplicaCatalog, InputErrors> {
     let kind = kind.unwrap_or_default().to_ascii_lowercase();
     let syntax = match kind.as_str() {
         "" => detect_syntax(path, text),
         "yaml" => Syntax::Yaml,
         "file" | "regex" | "simplefile" => Syntax::Text,
-        "meta" => return metadata::read(path, text),
+        "meta" => return metadata::read(path, text, wanted),
         other => return Err(unknown_kind(path, other, "replica", &FILE_KINDS.join(", "))),
     };
     match syntax {
         Syntax::Xml => Err(InputError::file(path, "a replica catalog cannot be XML")
             .with_hint("write it as YAML or as text")
             .into()),
-        Syntax::Yaml => read_yaml(path, text, yaml::read),
-        Syntax::Text => text::read(path, text),
+        Syntax::Yaml => read_yaml(path, text, |yaml| yaml::read(yaml, wanted)),
+        Syntax::Text => text::read(path, text, wanted),
     }
 }
 

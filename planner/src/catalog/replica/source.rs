@@ -4,11 +4,10 @@ use std::path::{Path, PathBuf};
 
 use monitord_compat::braindump_reader::Braindump;
 
-use super::{DirectoryOptions, FILE_KINDS, ReplicaCatalog, database, from_directory, load, metadata};
+use super::{DirectoryOptions, FILE_KINDS, ReplicaCatalog, Wanted, database, from_directory, load, metadata};
 use crate::catalog::{SearchDirs, expansion, locate, missing_catalog};
 use crate::error::{InputError, InputErrors, near_spelling};
 use crate::expand::ExpandEnv;
-use crate::model::Files;
 use crate::properties::{Properties, PropertySources};
 use crate::syntax::text;
 
@@ -38,7 +37,7 @@ impl From<ReplicaCatalog> for Source {
 
 /// Reads the replica catalog that the properties describe, else a file with a default name (`replicas.yml`,
 /// `rc.txt`) in these directories. Without one, the catalog is empty. From a database, reads only the files
-/// `wanted`.
+/// `wanted`, and keeps only them of other large catalogs.
 ///
 /// # Errors
 /// An unreadable file; all problems of the file. A named file that does not exist causes a warning.
@@ -46,7 +45,7 @@ pub fn load_from_properties(
     properties: &Properties,
     dirs: SearchDirs<'_>,
     env: &ExpandEnv,
-    wanted: &Files,
+    wanted: Wanted<'_>,
 ) -> Result<Source, InputErrors> {
     let env = expansion(properties, KEY, env)?;
     let of = SourceProperties {
@@ -63,8 +62,12 @@ pub fn load_from_properties(
 ///
 /// # Errors
 /// All problems of the files.
-pub fn load_with_metadata(path: &Path, env: &ExpandEnv) -> Result<ReplicaCatalog, InputErrors> {
-    let mut catalog = load(path, Some("SimpleFile"), env)?;
+pub fn load_with_metadata(
+    path: &Path,
+    env: &ExpandEnv,
+    wanted: Wanted<'_>,
+) -> Result<ReplicaCatalog, InputErrors> {
+    let mut catalog = load(path, Some("SimpleFile"), env, wanted)?;
     let beside = PathBuf::from(format!("{}.meta", path.display()));
     if beside.is_file() {
         metadata::complete(&mut catalog, &beside, &text::load(&beside)?)?;
@@ -82,12 +85,14 @@ pub fn load_other(
     key: &str,
     working_dir: &Path,
     env: &ExpandEnv,
+    wanted: Wanted<'_>,
 ) -> Result<ReplicaCatalog, InputErrors> {
     match locate(properties, key, working_dir.into(), &[]) {
         Some(path) => load(
             &path,
             properties.get(key).filter(|k| !k.is_empty()).or(Some("Regex")),
             env,
+            wanted,
         ),
         None => Ok(ReplicaCatalog::default()),
     }
@@ -97,7 +102,7 @@ pub fn load_other(
 ///
 /// # Errors
 /// Not a submit directory; an unreadable catalog. A run without registered files causes a warning.
-pub fn from_run(dir: &Path, env: &ExpandEnv, wanted: &Files) -> Result<ReplicaCatalog, InputErrors> {
+pub fn from_run(dir: &Path, env: &ExpandEnv, wanted: Wanted<'_>) -> Result<ReplicaCatalog, InputErrors> {
     const OUTPUT: &str = "pegasus.catalog.replica.output";
     let braindump = dir.join("braindump.yml");
     if !braindump.is_file() {
@@ -142,7 +147,7 @@ pub fn from_run(dir: &Path, env: &ExpandEnv, wanted: &Files) -> Result<ReplicaCa
             ));
             return Ok(none);
         }
-        return database::read(&path, wanted);
+        return database::read(&path, wanted.files);
     }
     Ok(of.backend(OUTPUT, &[], false)?.catalog)
 }
@@ -152,7 +157,7 @@ struct SourceProperties<'a> {
     properties: &'a Properties,
     dirs: SearchDirs<'a>,
     env: &'a ExpandEnv,
-    wanted: &'a Files,
+    wanted: Wanted<'a>,
 }
 
 impl SourceProperties<'_> {
@@ -167,7 +172,7 @@ impl SourceProperties<'_> {
             "directory" => self.directory(key).map(Source::from),
             "jdbcrc" => {
                 let path = database::path(self.properties, key, self.dirs.working)?;
-                database::read(&path, self.wanted).map(Source::from)
+                database::read(&path, self.wanted.files).map(Source::from)
             }
             "mrc" if may_be_several => self.several(key),
             "mrc" => Err(self
@@ -202,7 +207,7 @@ impl SourceProperties<'_> {
                     });
                 }
                 Ok(Source {
-                    catalog: load(&path, kind, self.env)?,
+                    catalog: load(&path, kind, self.env, self.wanted)?,
                     files: vec![path],
                     missing: Vec::new(),
                 })

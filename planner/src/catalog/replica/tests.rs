@@ -1,8 +1,11 @@
+use std::io::Write as _;
 use std::path::Path;
 
-use super::{DirectoryOptions, Replica, ReplicaCatalog, from_directory, load, load_from_properties};
+use super::{
+    DirectoryOptions, KEPT, Replica, ReplicaCatalog, Wanted, from_directory, load, load_from_properties,
+};
 use crate::expand::ExpandEnv;
-use crate::model::Files;
+use crate::model::{Files, Workflow};
 use crate::properties::Properties;
 
 fn loaded(name: &str, kind: Option<&str>, text: &str) -> Result<ReplicaCatalog, String> {
@@ -10,7 +13,8 @@ fn loaded(name: &str, kind: Option<&str>, text: &str) -> Result<ReplicaCatalog, 
     let path = dir.path().join(name);
     std::fs::write(&path, text).expect("writable");
     let here = format!("{}/", dir.path().display());
-    load(&path, kind, &ExpandEnv::default()).map_err(|e| e.to_string().replace(&here, ""))
+    load(&path, kind, &ExpandEnv::default(), Wanted::any(&Files::default()))
+        .map_err(|e| e.to_string().replace(&here, ""))
 }
 
 fn pfns(catalog: &ReplicaCatalog, lfn: &str) -> Vec<String> {
@@ -125,6 +129,47 @@ fn invalid_catalogs_are_refused() {
 }
 
 #[test]
+fn a_large_catalog_keeps_what_the_workflow_uses() {
+    let last = KEPT + 50;
+    let line = |n: usize| format!("f{n} file:///data/${{PLACE}}/{:0>120}/{n} site=\"local\"\n", "");
+    let text: String = (0..=last).map(line).collect();
+    let yaml: String = (0..=last)
+        .map(|n| format!("- {{lfn: f{n}, pfns: [{{pfn: /data/here/{n}}}]}}\n"))
+        .collect();
+    assert!(text.len() as u64 > super::text::PIECE * 2);
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let env = ExpandEnv::new([("PLACE", "here")]);
+    let mut workflow = Workflow::default();
+    let used = [0, KEPT - 1, KEPT + 1, last];
+    for n in used {
+        workflow.files.intern(&format!("f{n}"));
+    }
+    for (name, text) in [("rc.txt", text), ("rc.yml", format!("replicas:\n{yaml}"))] {
+        let path = dir.path().join(name);
+        std::fs::write(&path, &text).expect("writable");
+        let catalog = load(&path, None, &env, Wanted::by(&workflow)).expect("reads");
+        assert_eq!(catalog.entries().len(), KEPT + 2, "{name}");
+        for n in used {
+            let found = pfns(&catalog, &format!("f{n}"));
+            assert!(
+                found[0].contains("/data/here/") && found[0].ends_with(&format!("/{n}")),
+                "{found:?}"
+            );
+        }
+        assert!(!catalog.knows(&format!("f{}", last - 1)));
+    }
+    let path = dir.path().join("rc.txt");
+    let mut file = std::fs::File::options()
+        .append(true)
+        .open(&path)
+        .expect("writable");
+    file.write_all(b"f ${NOWHERE}\ng\n").expect("writable");
+    let error = load(&path, Some("File"), &env, Wanted::by(&workflow)).expect_err("no such variable");
+    let at = format!(":{}:3: the variable `${{NOWHERE}}`", last + 2);
+    assert!(error.to_string().contains(&at), "{error}");
+}
+
+#[test]
 fn files_of_a_directory_become_replicas() {
     let dir = tempfile::tempdir().expect("temporary directory");
     std::fs::create_dir(dir.path().join("sub")).expect("writable");
@@ -141,7 +186,7 @@ fn files_of_a_directory_become_replicas() {
         &properties,
         Path::new("/").into(),
         &ExpandEnv::default(),
-        &Files::default(),
+        Wanted::any(&Files::default()),
     )
     .expect_err("no name");
     assert_eq!(
@@ -157,7 +202,7 @@ fn files_of_a_directory_become_replicas() {
         &properties,
         dir.path().into(),
         &ExpandEnv::default(),
-        &Files::default(),
+        Wanted::any(&Files::default()),
     )
     .expect("reads");
     let found = flat.catalog.lookup("a").expect("an entry");
@@ -173,9 +218,11 @@ fn files_of_a_directory_become_replicas() {
 proptest::proptest! {
     #[test]
     fn arbitrary_text_causes_no_panic(text in "(a|regex=\"true\"|site=|\"|\\\\|\\PC|[#\n \\[\\](){}*+?]|replicas: |- ){0,60}", lfn in "\\PC{0,5}") {
-        if let Ok(catalog) = super::text::read(Path::new("r"), &text) {
+        let files = Files::default();
+        let any = Wanted::any(&files);
+        if let Ok(catalog) = super::text::read(Path::new("r"), &text, any) {
             let _ = catalog.lookup(&lfn);
         }
-        let _ = crate::catalog::read_yaml(Path::new("r"), &text, super::yaml::read);
+        let _ = crate::catalog::read_yaml(Path::new("r"), &text, |yaml| super::yaml::read(yaml, any));
     }
 }

@@ -1,17 +1,77 @@
 //! Replica catalogs as text: lines `LFN PFN name="value" …` (types File, Regex and SimpleFile; cache files).
 
+use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::path::Path;
 
-use super::{Replica, ReplicaCatalog, ReplicaEntry};
+use super::{Replica, ReplicaCatalog, ReplicaEntry, Wanted};
 use crate::error::{InputError, InputErrors};
+use crate::expand::{ExpandEnv, expand};
 use crate::model::Position;
+use crate::syntax::text::{decode, io_message};
 
-/// Reads a whole file. An absolute path becomes a `file://` URL, as in Pegasus.
-pub(super) fn read(path: &Path, text: &str) -> Result<ReplicaCatalog, InputErrors> {
+/// Bytes of a large file that are read at a time. The rest of the last line comes in addition.
+pub(super) const PIECE: u64 = 8 << 20;
+/// Maximum bytes of the last line of a piece beyond it.
+const MAX_LINE: u64 = 64 << 20;
+/// Problems after which no more pieces are read.
+const MANY_PROBLEMS: usize = 1000;
+
+/// Reads a file piece by piece and expands its variables: memory depends on what is wanted, not on the file.
+pub(super) fn load(path: &Path, env: &ExpandEnv, wanted: Wanted<'_>) -> Result<ReplicaCatalog, InputErrors> {
+    let failed = |error: io::Error| InputError::file(path, format!("cannot be read: {}", io_message(&error)));
+    let mut file = BufReader::new(pmc_files::open_input(path).map_err(failed)?);
     let mut catalog = ReplicaCatalog::default();
     let mut problems = Vec::new();
+    let mut lines_before = 0;
+    loop {
+        let mut piece = Vec::new();
+        (&mut file).take(PIECE).read_to_end(&mut piece).map_err(failed)?;
+        let rest = (&mut file)
+            .take(MAX_LINE)
+            .read_until(b'\n', &mut piece)
+            .map_err(failed)?;
+        if piece.is_empty() || problems.len() > MANY_PROBLEMS {
+            break;
+        }
+        let lines = u32::try_from(memchr::memchr_iter(b'\n', &piece).count()).unwrap_or(u32::MAX);
+        if rest as u64 == MAX_LINE && !piece.ends_with(b"\n") {
+            let position = Position {
+                line: lines_before + lines + 1,
+                column: 0,
+            };
+            return Err(InputError::at(path, position, "the line is too long").into());
+        }
+        let found = decode(path, piece)
+            .map_err(InputErrors::from)
+            .and_then(|text| add_lines(path, &expand(path, &text, env)?, &mut catalog, wanted));
+        for mut problem in found.err().iter().flat_map(InputErrors::problems).cloned() {
+            if let Some(position) = &mut problem.position {
+                position.line += lines_before;
+            }
+            problems.push(problem);
+        }
+        lines_before += lines;
+    }
+    InputErrors::check(problems)?;
+    Ok(catalog)
+}
+
+/// Reads a whole file. An absolute path becomes a `file://` URL, as in Pegasus.
+pub(super) fn read(path: &Path, text: &str, wanted: Wanted<'_>) -> Result<ReplicaCatalog, InputErrors> {
+    let mut catalog = ReplicaCatalog::default();
+    add_lines(path, text, &mut catalog, wanted)?;
+    Ok(catalog)
+}
+
+fn add_lines(
+    path: &Path,
+    text: &str,
+    catalog: &mut ReplicaCatalog,
+    wanted: Wanted<'_>,
+) -> Result<(), InputErrors> {
+    let mut problems = Vec::new();
     for (n, line) in text.lines().enumerate() {
-        if let Err((column, message)) = read_line(line, &mut catalog) {
+        if let Err((column, message)) = read_line(line, catalog, wanted) {
             let position = Position {
                 line: u32::try_from(n + 1).unwrap_or(u32::MAX),
                 column: u32::try_from(column).unwrap_or(u32::MAX),
@@ -19,14 +79,13 @@ pub(super) fn read(path: &Path, text: &str) -> Result<ReplicaCatalog, InputError
             problems.push(InputError::at(path, position, message));
         }
     }
-    InputErrors::check(problems)?;
-    Ok(catalog)
+    InputErrors::check(problems)
 }
 
 /// Column and message of a problem.
 type LineError = (usize, String);
 
-fn read_line(line: &str, catalog: &mut ReplicaCatalog) -> Result<(), LineError> {
+fn read_line(line: &str, catalog: &mut ReplicaCatalog, wanted: Wanted<'_>) -> Result<(), LineError> {
     let mut words = Words {
         line,
         at: 0,
@@ -66,7 +125,7 @@ fn read_line(line: &str, catalog: &mut ReplicaCatalog) -> Result<(), LineError> 
     }
     entry.replicas.push(Replica { pfn, site });
     catalog
-        .push(entry)
+        .push_if(wanted, entry)
         .map_err(|error| (lfn_column, error.to_string()))
 }
 

@@ -1,12 +1,12 @@
 //! Replica catalogs in YAML.
 
-use super::{Replica, ReplicaCatalog, ReplicaEntry};
+use super::{Replica, ReplicaCatalog, ReplicaEntry, Wanted};
 use crate::catalog::transformation::yaml::checksum;
 use crate::model::Position;
 use crate::syntax::yaml::{Fields, Result, Yaml};
 
 /// Reads the next node: a mapping with the key `replicas`.
-pub(crate) fn read(yaml: &mut Yaml<'_>) -> Result<ReplicaCatalog> {
+pub(crate) fn read(yaml: &mut Yaml<'_>, wanted: Wanted<'_>) -> Result<ReplicaCatalog> {
     let mut catalog = ReplicaCatalog::default();
     let root = yaml.node()?;
     let position = root.position();
@@ -22,7 +22,7 @@ pub(crate) fn read(yaml: &mut Yaml<'_>) -> Result<ReplicaCatalog> {
             while let Some(item) = yaml.item()? {
                 let position = item.position();
                 if yaml.is_mapping(&item, "a replica")? {
-                    entry(yaml, position, &mut catalog)?;
+                    entry(yaml, position, &mut catalog, wanted)?;
                 }
             }
         }
@@ -33,7 +33,12 @@ pub(crate) fn read(yaml: &mut Yaml<'_>) -> Result<ReplicaCatalog> {
     Ok(catalog)
 }
 
-fn entry(yaml: &mut Yaml<'_>, position: Position, catalog: &mut ReplicaCatalog) -> Result<()> {
+fn entry(
+    yaml: &mut Yaml<'_>,
+    position: Position,
+    catalog: &mut ReplicaCatalog,
+    wanted: Wanted<'_>,
+) -> Result<()> {
     let mut fields = Fields::new("replica", &["lfn", "pfns", "checksum", "metadata", "regex"]);
     let mut entry = ReplicaEntry::default();
     let mut lfn_position = position;
@@ -61,7 +66,7 @@ fn entry(yaml: &mut Yaml<'_>, position: Position, catalog: &mut ReplicaCatalog) 
         return Ok(());
     }
     entry.metadata.extend(metadata);
-    if let Err(error) = catalog.push(entry) {
+    if let Err(error) = catalog.push_if(wanted, entry) {
         yaml.problem(lfn_position, error.to_string());
     }
     Ok(())

@@ -123,7 +123,8 @@ struct OldPlan {
 impl OldPlan {
     fn read(path: &Path) -> Result<Self, ReplanError> {
         let prints = Fingerprints::read(path)?;
-        let dag = Dag::open(path).map_err(|source| ReplanError::Dag {
+        // Planning again is the remedy for a DAG that was cut off.
+        let (dag, _) = Dag::open_incomplete(path).map_err(|source| ReplanError::Dag {
             path: path.to_owned(),
             source,
         })?;

@@ -205,7 +205,7 @@ pub(super) fn catalogs(
             Some(transformation::load_from_properties(&properties, dirs, env)?.catalog);
     }
     if locations {
-        let loaded = replica::load_from_properties(&properties, dirs, env, &part.files)?;
+        let loaded = replica::load_from_properties(&properties, dirs, env, replica::Wanted::by(part))?;
         catalogs.replicas = Some(loaded.catalog);
     }
     Ok(catalogs)
@@ -233,6 +233,7 @@ fn own_properties(
         conf_file: conf,
         environment: Vec::new(),
         command_line: own.defines.clone(),
+        is_conf_of_plan: false,
     };
     let properties = match Properties::load(&sources) {
         Ok(properties) => properties,

@@ -64,6 +64,7 @@ fn run_here(submit: Submit) -> Result<u8, Failure> {
     execute::execute(&execute::Request {
         name: submit.dir.clone(),
         here: false,
+        accept_incomplete: false,
         submit,
         execution: defaults.execution,
         output: defaults.output,

@@ -82,7 +82,7 @@ fn summary(figures: &Figures<'_>) -> Vec<Vec<String>> {
     let mut rows = vec![texts(&COUNTS)];
     rows.push(counts("Tasks", statistics.tasks));
     rows.push(counts("Jobs", statistics.jobs));
-    rows.push(counts("Sub-Workflows", Counts::default()));
+    rows.push(counts("Sub-Workflows", statistics.sub_workflows));
     rows.push(Vec::new());
     rows.push(texts(&["stat_type", "time_seconds"]));
     let wall = statistics.wall_seconds.map_or("-".to_owned(), number);
@@ -116,15 +116,32 @@ fn workflow(figures: &Figures<'_>) -> Vec<Vec<String>> {
     head.extend(texts(&COUNTS));
     head.push("WF_Retries".to_owned());
     let mut rows = vec![head];
-    for (name, which) in [
-        ("Tasks", statistics.tasks),
-        ("Jobs", statistics.jobs),
-        ("Sub-Workflows", Counts::default()),
-    ] {
-        let mut row = vec![statistics.uuid.clone(), statistics.label.clone()];
-        row.extend(counts(name, which));
-        row.push(statistics.restarts.to_string());
-        rows.push(row);
+    for level in &statistics.workflows {
+        for (name, which) in [
+            ("Tasks", level.tasks),
+            ("Jobs", level.jobs),
+            ("Sub-Workflows", level.sub_workflows),
+        ] {
+            let mut row = vec![level.uuid.clone(), level.label.clone()];
+            row.extend(counts(name, which));
+            row.push(level.restarts.to_string());
+            rows.push(row);
+        }
+        if statistics.workflows.len() > 1 {
+            rows.push(Vec::new());
+        }
+    }
+    if statistics.workflows.len() > 1 {
+        for (name, which) in [
+            ("Tasks", statistics.tasks),
+            ("Jobs", statistics.jobs),
+            ("Sub-Workflows", statistics.sub_workflows),
+        ] {
+            let mut row = vec!["ALL".to_owned(), String::new()];
+            row.extend(counts(name, which));
+            row.push(statistics.restarts.to_string());
+            rows.push(row);
+        }
     }
     rows
 }

@@ -63,7 +63,7 @@ fn summary(figures: &Figures<'_>) -> String {
     out.push_str(&counts(&[
         ("tasks", statistics.tasks),
         ("jobs", statistics.jobs),
-        ("sub-workflows", Counts::default()),
+        ("sub-workflows", statistics.sub_workflows),
     ]));
     out.push('\n');
     let mut table = Table::new(&[("", Left), ("time", Right), ("seconds", Right)]);
@@ -114,15 +114,34 @@ fn summary(figures: &Figures<'_>) -> String {
 
 fn workflow(figures: &Figures<'_>) -> String {
     let statistics = &figures.statistics;
-    let mut out = format!(
-        "Workflow {} ({}), restarts: {}\n\n",
-        statistics.uuid, statistics.label, statistics.restarts
-    );
-    out.push_str(&counts(&[
-        ("tasks", statistics.tasks),
-        ("jobs", statistics.jobs),
-        ("sub-workflows", Counts::default()),
-    ]));
+    let mut out = String::new();
+    for level in &statistics.workflows {
+        let _ = write!(
+            out,
+            "Workflow {} ({}), restarts: {}\n\n{}\n",
+            level.uuid,
+            level.label,
+            level.restarts,
+            counts(&[
+                ("tasks", level.tasks),
+                ("jobs", level.jobs),
+                ("sub-workflows", level.sub_workflows),
+            ])
+        );
+    }
+    if statistics.workflows.len() > 1 {
+        let _ = write!(
+            out,
+            "All workflows, restarts: {}\n\n{}\n",
+            statistics.restarts,
+            counts(&[
+                ("tasks", statistics.tasks),
+                ("jobs", statistics.jobs),
+                ("sub-workflows", statistics.sub_workflows),
+            ])
+        );
+    }
+    out.pop();
     out
 }
 

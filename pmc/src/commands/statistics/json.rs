@@ -1,6 +1,6 @@
 //! Statistics as JSON. The format has a version: minor versions add fields.
 
-use pmc_monitor::statistics::{Counts, OverTime, Spread};
+use pmc_monitor::statistics::{Counts, Level, OverTime, Spread};
 use serde_json::{Map, Value, json};
 
 use super::{Figures, human};
@@ -9,7 +9,7 @@ use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 
 /// Version of the format: major.minor.
-pub const VERSION: &str = "1.1";
+pub const VERSION: &str = "1.2";
 
 /// Returns the sections as one object.
 pub fn value(figures: &Figures<'_>, sections: &[Section]) -> Result<Value, Failure> {
@@ -21,8 +21,12 @@ pub fn value(figures: &Figures<'_>, sections: &[Section]) -> Result<Value, Failu
     all.insert("wf_uuid".into(), statistics.uuid.clone().into());
     for section in sections {
         match section {
-            Section::Summary | Section::Workflow | Section::All => {
+            Section::Summary | Section::All => {
                 all.insert("summary".into(), summary(figures));
+            }
+            Section::Workflow => {
+                all.insert("summary".into(), summary(figures));
+                all.insert("workflows".into(), workflows(figures));
             }
             Section::Breakdown => {
                 all.insert("breakdown".into(), breakdown(figures));
@@ -69,11 +73,26 @@ fn counts(counts: Counts) -> Value {
     })
 }
 
+fn workflows(figures: &Figures<'_>) -> Value {
+    let level = |level: &Level| {
+        json!({
+            "workflow": level.label,
+            "wf_uuid": level.uuid,
+            "tasks": counts(level.tasks),
+            "jobs": counts(level.jobs),
+            "sub_workflows": counts(level.sub_workflows),
+            "restarts": level.restarts,
+        })
+    };
+    figures.statistics.workflows.iter().map(level).collect()
+}
+
 fn summary(figures: &Figures<'_>) -> Value {
     let statistics = &figures.statistics;
     json!({
         "tasks": counts(statistics.tasks),
         "jobs": counts(statistics.jobs),
+        "sub_workflows": counts(statistics.sub_workflows),
         "lost_attempts": statistics.lost_attempts,
         "restarts": statistics.restarts,
         "wall_seconds": statistics.wall_seconds,

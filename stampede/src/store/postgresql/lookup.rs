@@ -5,8 +5,8 @@ use tokio_postgres::Row;
 
 use super::Postgresql;
 use super::client::Parameters;
-use super::rows::{ATTEMPT, END, JOB, STATE, TASK, TASK_JOB, WORKFLOW_STATE};
-use crate::rows::{StoredAttempt, WorkflowState};
+use super::rows::{ATTEMPT, END, JOB, SCHED_ID, STATE, TASK, TASK_JOB, WORKFLOW_STATE};
+use crate::rows::{NestedAttempt, StoredAttempt, WorkflowState};
 use crate::store::{JobFacts, Lookup, StoreError};
 
 /// Jobs read with one lookup: those planned next, which are likely to run next.
@@ -101,7 +101,7 @@ impl Lookup for Postgresql {
     }
 
     fn last_attempt(&self, job_id: i64, below: i64) -> Result<Option<StoredAttempt>, StoreError> {
-        self.send_if_any(&[ATTEMPT, END])?;
+        self.send_if_any(&[ATTEMPT, END, SCHED_ID])?;
         let found = self.query(
             "SELECT job_instance_id, job_submit_seq::bigint, sched_id, stdout_file FROM job_instance
              WHERE job_id = $1 AND job_submit_seq < $2::bigint ORDER BY job_submit_seq DESC LIMIT 1",
@@ -113,6 +113,28 @@ impl Lookup for Postgresql {
             sched_id: row.get(2),
             stdout_file: row.get(3),
         }))
+    }
+
+    fn nested_attempts(&self) -> Result<Vec<NestedAttempt>, StoreError> {
+        self.send_if_any(&[ATTEMPT, END, SCHED_ID])?;
+        let rows = self.query(
+            "SELECT exec_job_id, job_id, submit_file, job_instance_id, job_submit_seq::bigint, sched_id, stdout_file
+             FROM job JOIN job_instance USING (job_id) WHERE wf_id = $1 AND type_desc = 'dax'
+             ORDER BY job_id, job_submit_seq",
+            &[&self.wf],
+        )?;
+        let nested = |row: &Row| NestedAttempt {
+            exec_job_id: row.get(0),
+            job_id: row.get(1),
+            submit_file: row.get(2),
+            attempt: StoredAttempt {
+                job_instance_id: row.get(3),
+                job_submit_seq: row.get(4),
+                sched_id: row.get(5),
+                stdout_file: row.get(6),
+            },
+        };
+        Ok(rows.iter().map(nested).collect())
     }
 
     fn attempted_jobs(&self, take: &mut dyn FnMut(i64)) -> Result<(), StoreError> {

@@ -38,10 +38,11 @@ const INTEGRITY: usize = 14;
 const TAG: usize = 15;
 pub(super) const END: usize = 16;
 pub(super) const WORKFLOW_STATE: usize = 17;
+pub(super) const SCHED_ID: usize = 18;
 
 /// All tables, in the order of their references. Of several rows with one key, the last row of a batch
 /// counts. Files are sorted by name, so that loaders with common files cannot deadlock.
-pub(super) static TABLES: [Table; 18] = [
+pub(super) static TABLES: [Table; 19] = [
     Table {
         kinds: &[Id, NAME, NAME],
         sql: "INSERT INTO workflow_meta (wf_id, key, value)
@@ -181,6 +182,11 @@ pub(super) static TABLES: [Table; 18] = [
               FROM unnest($1::bigint[], $2::text[], $3::float8[], $4::bigint[], $5::bigint[])
                   AS x (wf, state, time, restart, status)",
     },
+    Table {
+        kinds: &[Id, NAME],
+        sql: "UPDATE job_instance SET sched_id = x.sched FROM unnest($1::bigint[], $2::text[]) AS x (id, sched)
+              WHERE job_instance_id = x.id",
+    },
 ];
 
 impl Postgresql {
@@ -275,7 +281,7 @@ impl Store for Postgresql {
             reason = "seconds since the epoch are far below 2^53"
         )]
         let time = row.timestamp as f64;
-        self.wf = self.with(true, |client| {
+        (self.wf, self.root) = self.with(true, |client| {
             let made = client.query_one(
                 "INSERT INTO workflow (wf_uuid, dag_file_name, timestamp, submit_hostname, submit_dir, planner_arguments,
                      \"user\", grid_dn, planner_version, dax_label, dax_version, dax_file)
@@ -296,9 +302,16 @@ impl Store for Postgresql {
                 ],
             )?;
             let wf: i64 = made.get(0);
-            client.execute("UPDATE workflow SET root_wf_id = $1 WHERE wf_id = $1", &[&wf])?;
+            let around = row.around.as_ref();
+            let [parent, root] = [around.map(|a| &a.parent), around.map(|a| &a.root)];
+            let root = client.query_one(
+                "UPDATE workflow SET parent_wf_id = (SELECT wf_id FROM workflow WHERE wf_uuid = $2),
+                     root_wf_id = COALESCE((SELECT wf_id FROM workflow WHERE wf_uuid = $3), wf_id)
+                 WHERE wf_id = $1 RETURNING root_wf_id",
+                &[&wf, &parent, &root],
+            )?;
             client.execute("INSERT INTO pmc_loader VALUES ($1, 0, 0, 0, 0, 0)", &[&wf])?;
-            Ok(wf)
+            Ok((wf, root.get(0)))
         })?;
         Ok(())
     }
@@ -409,8 +422,26 @@ impl Store for Postgresql {
                 .extend(rows.iter().map(|row| row.get::<_, i64>(0)));
         }
         let id = self.attempt_ids.borrow_mut().pop_front().unwrap_or_default();
-        self.push(ATTEMPT, [id.into(), job_id.into(), seq.into(), sched_id.into()])?;
+        let sched_id = Value::Text(Some(sched_id).filter(|id| !id.is_empty()));
+        self.push(ATTEMPT, [id.into(), job_id.into(), seq.into(), sched_id])?;
         Ok(id)
+    }
+
+    fn link(&self, parent: &str, job: &str, seq: i64) -> Result<(), StoreError> {
+        let wf = self.wf;
+        self.with(true, |client| {
+            client.execute(
+                "UPDATE job_instance SET subwf_id = $1 WHERE job_submit_seq = $2::bigint AND job_id = (
+                     SELECT job_id FROM job WHERE exec_job_id = $3
+                         AND wf_id = (SELECT wf_id FROM workflow WHERE wf_uuid = $4))",
+                &[&wf, &seq, &job, &parent],
+            )
+        })
+        .map(drop)
+    }
+
+    fn set_sched_id(&self, attempt: i64, sched_id: &str) -> Result<(), StoreError> {
+        self.push(SCHED_ID, [attempt.into(), sched_id.into()])
     }
 
     fn insert_state(&self, attempt: i64, state: &str, time: i64, seq: i64) -> Result<(), StoreError> {
@@ -447,7 +478,7 @@ impl Store for Postgresql {
         let memory = row
             .total_memory
             .map(|memory| i32::try_from(memory).unwrap_or(i32::MAX));
-        let wf = self.wf;
+        let wf = self.root;
         let id = self.with(true, |client| {
             client.execute(
                 "INSERT INTO host (wf_id, site, hostname, ip, uname, total_memory) VALUES ($1, $2, $3, $4, $5, $6)

@@ -28,6 +28,7 @@ pub(super) struct AttemptRow {
     pub id: i64,
     pub job_id: i64,
     pub seq: i64,
+    /// Empty if it is unknown.
     pub sched_id: String,
     pub end: Option<End>,
 }
@@ -89,7 +90,7 @@ pub(super) fn attempts(connection: &Connection, rows: &[AttemptRow]) -> Result<(
         values.bind(row.id)?;
         values.bind(row.job_id)?;
         values.bind(row.seq)?;
-        values.bind(&row.sched_id)?;
+        values.bind(Some(&row.sched_id).filter(|id| !id.is_empty()))?;
         match &row.end {
             Some(end) => bind_end(values, end),
             None => (0..END_COLUMNS).try_for_each(|_| values.bind(None::<i64>)),
@@ -113,6 +114,16 @@ pub(super) fn update_ends(connection: &Connection, rows: &[(i64, End)]) -> Resul
         bind_end(&mut values, end)?;
         values.bind(id)?;
         statement.raw_execute()?;
+    }
+    Ok(())
+}
+
+/// Adds ids to attempts that are in the database.
+pub(super) fn update_sched_ids(connection: &Connection, rows: &[(i64, String)]) -> Result<()> {
+    for (id, sched_id) in rows {
+        connection
+            .prepare_cached("UPDATE job_instance SET sched_id = ?1 WHERE job_instance_id = ?2")?
+            .execute((sched_id, id))?;
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use rusqlite::OptionalExtension as _;
 use rustc_hash::FxHashMap;
 
 use super::Sqlite;
-use crate::rows::{StoredAttempt, WorkflowState};
+use crate::rows::{NestedAttempt, StoredAttempt, WorkflowState};
 use crate::store::{JobFacts, Lookup, StoreError};
 
 impl Lookup for Sqlite {
@@ -106,26 +106,63 @@ impl Lookup for Sqlite {
 
     fn read_queue(&self, take: &mut dyn FnMut(&str) -> Result<(), StoreError>) -> Result<(), StoreError> {
         let read = || {
-            let mut statement = self.connection.prepare("SELECT tries FROM pmc_queued")?;
-            let texts = statement.query_map((), |row| row.get(0))?;
+            let mut statement = self
+                .connection
+                .prepare("SELECT tries FROM pmc_queued WHERE wf_id = ?1")?;
+            let texts = statement.query_map([self.wf], |row| row.get(0))?;
             texts.collect::<rusqlite::Result<Vec<String>>>()
         };
         let texts = read().map_err(|source| self.error(source))?;
         texts.iter().try_for_each(|text| take(text))
     }
 
-    fn has_attempt(&self, seq: i64) -> Result<bool, StoreError> {
-        let found = self.query_id("SELECT 1 FROM job_instance WHERE job_instance_id = ?1", [seq])?;
+    fn has_attempt(&self, job: &str, seq: i64) -> Result<bool, StoreError> {
+        let found = self.query_id(
+            "SELECT 1 FROM job_instance WHERE job_submit_seq = ?1
+                 AND job_id = (SELECT job_id FROM job WHERE wf_id = ?2 AND exec_job_id = ?3)",
+            (seq, self.wf, job),
+        )?;
         Ok(found.is_some())
     }
 
+    fn nested_attempts(&self) -> Result<Vec<NestedAttempt>, StoreError> {
+        if self.is_new {
+            return Ok(Vec::new());
+        }
+        let read = || {
+            let mut statement = self.connection.prepare(
+                "SELECT exec_job_id, job_id, submit_file, job_instance_id, job_submit_seq, sched_id, stdout_file
+                 FROM job JOIN job_instance USING (job_id) WHERE wf_id = ?1 AND type_desc = 'dax'
+                 ORDER BY job_id, job_submit_seq",
+            )?;
+            let rows = statement.query_map([self.wf], |row| {
+                Ok(NestedAttempt {
+                    exec_job_id: row.get(0)?,
+                    job_id: row.get(1)?,
+                    submit_file: row.get(2)?,
+                    attempt: StoredAttempt {
+                        job_instance_id: row.get(3)?,
+                        job_submit_seq: row.get(4)?,
+                        sched_id: row.get(5)?,
+                        stdout_file: row.get(6)?,
+                    },
+                })
+            })?;
+            rows.collect::<rusqlite::Result<_>>()
+        };
+        read().map_err(|source| self.error(source))
+    }
+
     fn attempted_jobs(&self, take: &mut dyn FnMut(i64)) -> Result<(), StoreError> {
+        if self.is_new {
+            return Ok(());
+        }
         self.flush()?;
         let mut read = || {
-            let mut statement = self
-                .connection
-                .prepare("SELECT DISTINCT job_id FROM job_instance")?;
-            let mut rows = statement.query(())?;
+            let mut statement = self.connection.prepare(
+                "SELECT DISTINCT job_id FROM job JOIN job_instance USING (job_id) WHERE wf_id = ?1",
+            )?;
+            let mut rows = statement.query([self.wf])?;
             while let Some(row) = rows.next()? {
                 take(row.get(0)?);
             }
@@ -135,8 +172,14 @@ impl Lookup for Sqlite {
     }
 
     fn last_sequence(&self) -> Result<i64, StoreError> {
+        if self.is_new {
+            return Ok(0);
+        }
         self.flush()?;
-        let last = self.query_id("SELECT max(job_submit_seq) FROM job_instance", ())?;
+        let last = self.query_id(
+            "SELECT max(job_submit_seq) FROM job JOIN job_instance USING (job_id) WHERE wf_id = ?1",
+            [self.wf],
+        )?;
         Ok(last.unwrap_or(0))
     }
 
@@ -174,9 +217,15 @@ impl Lookup for Sqlite {
         let read = || {
             let mut statement = self
                 .connection
-                .prepare("SELECT job_id, min(task_id) FROM task WHERE job_id IS NOT NULL GROUP BY job_id")?;
-            let rows = statement.query_map((), |row| Ok((row.get(0)?, row.get(1)?)))?;
-            rows.collect::<rusqlite::Result<_>>()
+                .prepare("SELECT job_id, task_id FROM task WHERE wf_id = ?1 AND job_id IS NOT NULL")?;
+            let mut rows = statement.query([self.wf])?;
+            let mut first: FxHashMap<i64, i64> = FxHashMap::default();
+            while let Some(row) = rows.next()? {
+                let task = row.get(1)?;
+                let known = first.entry(row.get(0)?).or_insert(task);
+                *known = task.min(*known);
+            }
+            Ok(first)
         };
         read().map_err(|source| self.error(source))
     }

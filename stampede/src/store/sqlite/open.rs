@@ -80,7 +80,42 @@ impl Sqlite {
         Ok(this)
     }
 
-    /// Opens the database of the workflow `uuid` to continue it. `None` if there is none, or another loader
+    /// Opens a database that another store has made, for a nested sub-workflow that is not in it.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn join(path: &Path, purpose: Purpose) -> Result<Self, StoreError> {
+        let open = || {
+            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+                | OpenFlags::SQLITE_OPEN_NO_MUTEX
+                | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+            let connection = Connection::open_with_flags(without_links(path), flags)?;
+            prepare(&connection)?;
+            connection.execute_batch(match (purpose, journal(path)) {
+                (Purpose::Bulk, _) => BULK,
+                // The mode is that of the file.
+                (Purpose::Live, WRITE_AHEAD) => NEW_FILE,
+                (Purpose::Live, other) => other,
+            })?;
+            Ok(connection)
+        };
+        let connection = open().map_err(|source| StoreError::Sqlite {
+            path: path.to_owned(),
+            source,
+        })?;
+        let mut this = Self::new(connection, path, purpose, 0);
+        this.is_joined = true;
+        Ok(this)
+    }
+
+    /// Notes that another store has the database open as long as this one.
+    #[must_use]
+    pub fn joined(mut self) -> Self {
+        self.is_joined = true;
+        self
+    }
+
+    /// Opens the database with the workflow `uuid` to continue it. `None` if there is none, or another loader
     /// made it.
     ///
     /// # Errors
@@ -100,7 +135,7 @@ impl Sqlite {
             }
             let position = connection
                 .query_row(
-                    "SELECT wf_id, log_bytes, log_lines, log_head, log_tail, jobstate_bytes
+                    "SELECT wf_id, log_bytes, log_lines, log_head, log_tail, jobstate_bytes, root_wf_id
                      FROM pmc_loader JOIN workflow USING (wf_id) WHERE wf_uuid = ?1",
                     [uuid],
                     |row| {
@@ -111,20 +146,24 @@ impl Sqlite {
                             log_tail: row.get(4)?,
                             jobstate_bytes: unsigned(row, 5)?,
                         };
-                        Ok((row.get(0)?, position))
+                        let wf: i64 = row.get(0)?;
+                        Ok((wf, row.get::<_, Option<i64>>(6)?.unwrap_or(wf), position))
                     },
                 )
                 .optional()?;
             // Databases of earlier versions lack it.
             schema::create_queue(&connection)?;
-            Ok(position.map(|(wf, position)| (connection, wf, position)))
+            Ok(position.map(|ids| (connection, ids)))
         };
         let opened = open().map_err(|source| StoreError::Sqlite {
             path: path.to_owned(),
             source,
         })?;
-        Ok(opened
-            .map(|(connection, wf, position)| (Self::new(connection, path, Purpose::Live, wf), position)))
+        Ok(opened.map(|(connection, (wf, root, position))| {
+            let mut this = Self::new(connection, path, Purpose::Live, wf);
+            this.root = root;
+            (this, position)
+        }))
     }
 
     /// Returns whether a file is a database without tables, as a loader leaves it that is killed before its
@@ -146,7 +185,7 @@ impl Sqlite {
     #[must_use]
     pub fn workflow_of(path: &Path) -> Option<String> {
         let connection = super::open_untrusted(path).ok()?;
-        let uuid = "SELECT wf_uuid FROM workflow JOIN pmc_loader USING (wf_id)";
+        let uuid = "SELECT wf_uuid FROM workflow JOIN pmc_loader USING (wf_id) WHERE parent_wf_id IS NULL";
         connection.query_row(uuid, (), |row| row.get(0)).ok()
     }
 
@@ -156,6 +195,10 @@ impl Sqlite {
             path: path.to_owned(),
             purpose,
             wf,
+            root: wf,
+            is_new: false,
+            is_joined: false,
+            next_attempt: Cell::new(None),
             hosts: HostIds::default(),
             buffer: RefCell::default(),
             next_journal: Cell::new(None),

@@ -22,6 +22,8 @@ pub(super) struct WriteBuffer {
     positions: FxHashMap<i64, usize>,
     /// Ends of attempts that are in the database.
     ends: Vec<(i64, End)>,
+    /// Ids of attempts that are in the database without one.
+    sched_ids: Vec<(i64, String)>,
     states: Vec<State>,
     invocations: Vec<(i64, InvocationRow)>,
     rows: usize,
@@ -67,6 +69,15 @@ impl WriteBuffer {
             sched_id: sched_id.to_owned(),
             end: None,
         });
+    }
+
+    pub fn set_sched_id(&mut self, attempt: i64, sched_id: &str) {
+        self.rows += 1;
+        let sched_id = sched_id.to_owned();
+        match self.positions.get(&attempt).map(|at| &mut self.attempts[*at]) {
+            Some(row) => row.sched_id = sched_id,
+            None => self.sched_ids.push((attempt, sched_id)),
+        }
     }
 
     pub fn add_state(&mut self, attempt: i64, name: &str, time: i64, seq: i64) {
@@ -123,6 +134,7 @@ impl WriteBuffer {
         insert::jobs_with_tasks(connection, wf, &self.jobs)?;
         insert::attempts(connection, &self.attempts)?;
         insert::update_ends(connection, &self.ends)?;
+        insert::update_sched_ids(connection, &self.sched_ids)?;
         insert::states(connection, &self.states)?;
         insert::invocations(connection, wf, &self.invocations)?;
         *self = Self::default();

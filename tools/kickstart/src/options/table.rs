@@ -74,7 +74,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     option(
         'B',
         "N",
-        "characters of captured output to keep, counted from the end, or all (default: 262144)",
+        "characters of captured output to keep, counted from the end, or all, which is up to 256 MiB (default: 262144)",
     ),
     flag('q', "leave captured output out of the record if the jobs succeed"),
     flag(

@@ -1,0 +1,150 @@
+//! Inputs of a job: through the cache of the node, or by the job itself.
+
+use pegasus_kickstart::interrupts::Interrupts;
+use serde_json::Value;
+
+use crate::cache::{Cache, Limit, Wanted, key_of};
+use crate::data::{DataError, Direction, Mover, make_executable};
+use crate::description::{Description, Verified};
+use crate::directory::JobDirectory;
+use crate::messages::{heading, log};
+
+/// Fetches and verifies the inputs. `own` is the directory that this process has made on the node.
+///
+/// # Errors
+/// An input cannot be fetched, differs from its checksum, or a signal arrived.
+pub(crate) fn fetch(
+    description: &Description,
+    own: Option<&JobDirectory>,
+    interrupts: &mut dyn Interrupts,
+    mover: &mut Mover,
+) -> Result<(), DataError> {
+    if !description.stage_in.is_empty() || description.work_directory.is_none() {
+        heading("Staging in input data and executables");
+    }
+    let shared = match own {
+        Some(own) => Shared::fetch(description, own, interrupts, mover)?,
+        None => Shared::default(),
+    };
+    if shared.copies.is_empty() && shared.verified.is_empty() {
+        mover.transfer(&description.stage_in, Direction::In, interrupts)?;
+    } else {
+        let is_missing = |entry: &&Value| !shared.has(entry["lfn"].as_str().unwrap_or_default());
+        let missing = description.stage_in.iter().filter(is_missing);
+        mover.transfer(&missing.cloned().collect::<Vec<_>>(), Direction::In, interrupts)?;
+    }
+    checkpoints(&description.checkpoint_in, Direction::In, interrupts, mover)?;
+    make_executable(&description.executables)?;
+    let is_open = |file: &&Verified| !shared.verified.contains(&file.lfn);
+    let open = description.verify.iter().filter(is_open);
+    if open.clone().next().is_some() {
+        heading("Checking file integrity for input files");
+        if let Err(error) = mover.verify(open) {
+            if matches!(error, DataError::Integrity(_)) {
+                shared.discard(interrupts)?;
+            }
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+/// Inputs that came through the cache.
+#[derive(Debug, Default)]
+struct Shared {
+    cache: Option<Cache>,
+    /// Names and keys of those that were there.
+    copies: Vec<(String, String)>,
+    /// Names of those that this job has fetched and verified.
+    verified: Vec<String>,
+}
+
+impl Shared {
+    /// Brings the inputs that jobs share into the directory of the job: it gets copies, which it may change.
+    fn fetch(
+        description: &Description,
+        own: &JobDirectory,
+        interrupts: &mut dyn Interrupts,
+        mover: &mut Mover,
+    ) -> Result<Self, DataError> {
+        let mut this = Self::default();
+        let is_shared = |file: &&Verified| description.shared.contains(&file.lfn);
+        for file in description.verify.iter().filter(is_shared) {
+            let expected = mover.expected(std::slice::from_ref(file))?;
+            let key = expected.first().and_then(|(_, sha256)| key_of(sha256));
+            let is_it = |entry: &&Value| entry["lfn"].as_str() == Some(&file.lfn);
+            let entry = description.stage_in.iter().find(is_it);
+            let (Some(key), Some(entry)) = (key, entry) else {
+                continue;
+            };
+            if this.cache.is_none() {
+                let base = own.path().parent().unwrap_or(own.path());
+                this.cache = Some(Cache::open(base)?);
+            }
+            let Some(cache) = &this.cache else { continue };
+            let wanted = Wanted {
+                key: &key,
+                fetch: std::slice::from_ref(entry),
+                verify: std::slice::from_ref(file),
+                name: &file.lfn,
+                headings: None,
+                limit: Some(description.cache_limit.map_or(Limit::Part, Limit::Bytes)),
+            };
+            let Some(entry) = cache.entry(&wanted, mover, interrupts)? else {
+                continue;
+            };
+            let bytes = mover.copy(&entry.file, &file.lfn, interrupts)?;
+            if entry.is_new {
+                this.verified.push(file.lfn.clone());
+            } else {
+                log(format_args!(
+                    "{} ({bytes} bytes) is from the cache of the node",
+                    file.lfn
+                ));
+                this.copies.push((file.lfn.clone(), key));
+            }
+            entry.release();
+        }
+        Ok(this)
+    }
+
+    fn has(&self, lfn: &str) -> bool {
+        self.copies.iter().any(|(name, _)| name == lfn) || self.verified.iter().any(|name| name == lfn)
+    }
+
+    /// Removes the inputs from the cache: one of them is wrong, and the next attempt shall not get it again.
+    fn discard(&self, interrupts: &mut dyn Interrupts) -> Result<(), DataError> {
+        if let Some(cache) = &self.cache {
+            for (_, key) in &self.copies {
+                cache.discard(key, interrupts)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Moves checkpoint files. The first attempt has none, so a failure is no failure of the job.
+///
+/// # Errors
+/// A signal arrived.
+pub(crate) fn checkpoints(
+    list: &[Value],
+    direction: Direction,
+    interrupts: &mut dyn Interrupts,
+    mover: &mut Mover,
+) -> Result<(), DataError> {
+    if list.is_empty() {
+        return Ok(());
+    }
+    heading(match direction {
+        Direction::In => "Staging in checkpoint files",
+        Direction::Out => "Staging out checkpoint files",
+    });
+    match mover.transfer(list, direction, interrupts) {
+        Err(error @ DataError::Transfers { .. }) => {
+            log(format_args!("No matter for checkpoint files: {error}"));
+            Ok(())
+        }
+        moved => moved,
+    }
+}
