@@ -243,7 +243,7 @@ impl Tool {
         stream.map(Ender).map_err(|error| self.failed(error))
     }
 
-    /// Redirects tasks that start from now on, as long as this connection lives.
+    /// Redirects tasks that start from now on, as long as this connection lives: see [`Request::Tail`].
     ///
     /// # Errors
     /// The run gives no answer.

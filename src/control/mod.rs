@@ -65,11 +65,11 @@ pub enum Request {
     InputTasks,
     /// Input for a task. Its bytes follow.
     Push(PushRequest),
-    /// Output of a running task, instead of its files. With [`RedirectRequest::to_files`], two open files come
-    /// with the line.
+    /// Output of a running task, instead of its files. With [`RedirectRequest::to_files`], two open files
+    /// come with the line.
     Redirect(RedirectRequest),
     /// Tasks with these names that start from now on are redirected from their first byte, as long as the
-    /// connection is open.
+    /// connection is open. It is closed if the tool does not repeat this request within five seconds.
     Tail(TailRequest),
 }
 
@@ -94,8 +94,8 @@ pub const MAX_INPUT: usize = 256 << 10;
 
 /// A request for output of a task, instead of its files.
 ///
-/// The tool repeats it: each request says what it has delivered of the answers before. When the redirect ends,
-/// or the connection does, what it has not delivered goes to the files.
+/// The tool repeats it: each request says what it has delivered of the answers before. When the redirect
+/// ends, or the connection does, what it has not delivered goes to the files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RedirectRequest {
     /// Name of the task.
@@ -121,6 +121,9 @@ pub struct TailRequest {
     /// How they are redirected.
     pub claim: Claim,
 }
+
+/// The answer to [`Request::Tail`].
+pub(crate) const TAILING: &str = "tasks that start from now on are redirected";
 
 /// A request for output of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -17,7 +17,8 @@ use nix::sys::stat::{Mode, fchmod};
 use super::connection::Receiver;
 use super::redirect::Redirecting;
 use super::{
-    Answer, Control, MAX_INPUT, Pending, RedirectRequest, Reply, Request, ShortPath, TailRequest, connection,
+    Answer, Control, MAX_INPUT, Pending, RedirectRequest, Reply, Request, ShortPath, TAILING, TailRequest,
+    connection,
 };
 use crate::interrupt::Interrupt;
 
@@ -203,10 +204,12 @@ impl Talk<'_> {
         let stream = self.receiver.stream();
         let request = match request {
             Request::Redirect(request) => return self.redirect(request),
+            Request::Tail(request) if self.tail.as_ref() == Some(&request) => {
+                // The tool shows that it lives. One that is stopped is given up: no task waits for it.
+                return connection::send_answer(stream, &Answer::Done(TAILING.to_owned()));
+            }
             Request::Tail(request) => {
-                // Such a tool may say no more.
-                stream.set_read_timeout(None)?;
-                self.tail = Some(request.clone());
+                end_tail(self.tail.replace(request.clone()), self.control, self.wake);
                 Request::Tail(request)
             }
             request => request,
@@ -250,10 +253,15 @@ impl Talk<'_> {
         for mut redirecting in std::mem::take(&mut self.redirects) {
             redirecting.end(&|request| ask(Request::Redirect(request), control, wake));
         }
-        if let Some(mut tail) = self.tail.take() {
-            tail.patterns.clear();
-            ask(Request::Tail(tail), control, wake);
-        }
+        end_tail(self.tail.take(), control, wake);
+    }
+}
+
+/// Lets the run forget a tool that waits for tasks.
+fn end_tail(tail: Option<TailRequest>, control: &Control, wake: &(dyn Fn() + Send + Sync)) {
+    if let Some(mut tail) = tail {
+        tail.patterns.clear();
+        ask(Request::Tail(tail), control, wake);
     }
 }
 

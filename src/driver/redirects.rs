@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use pmc_dag::{pattern, words};
 
 use super::Driver;
-use crate::control::{Answer, RedirectRequest, Reply, TailRequest, Target};
+use crate::control::{Answer, RedirectRequest, Reply, TAILING, TailRequest, Target};
 use crate::protocol::{Assignment, Claim, Rank, Redirect, Redirected, SubmitId, ToWorker};
 use crate::scheduler::Outbox as _;
 use crate::transport::MasterTransport;
@@ -179,7 +179,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         if !request.patterns.is_empty() {
             tails.push(request);
         }
-        Answer::Done("tasks that start from now on are redirected".to_owned())
+        Answer::Done(TAILING.to_owned())
     }
 }
 

@@ -167,7 +167,8 @@ fn handle(
     match message {
         ToWorker::Setup { host_rank } => Ok(runner.set_up(host_rank, watch)?.then_some(ToMaster::Ready)),
         ToWorker::Run(task) => Ok(Some(ToMaster::Finished(runner.run(&task, watch)?))),
-        // A signal for an attempt that has ended. Taps, input and redirects are answered while messages are received.
+        // A signal for an attempt that has ended. Taps, input and redirects are answered while messages are
+        // received.
         ToWorker::Signal { .. }
         | ToWorker::Tap(_)
         | ToWorker::Input(_)

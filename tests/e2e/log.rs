@@ -5,6 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use testutils::redirected;
+
 use crate::support::command::Program;
 use crate::support::programs::Build;
 
@@ -129,4 +131,37 @@ fn output_is_redirected_under_open_mpi() {
 #[ignore = "needs MPICH: tests/run e2e"]
 fn output_is_redirected_under_mpich() {
     redirect(Build::Mpich);
+}
+
+/// Kills tools at random bytes: the file of the task and what they have got are what the task has written.
+fn killed_tools(build: Build) {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let path = |name: &str| folder.path().join(name);
+    fs::write(path("counts"), redirected::COUNTS).expect("a script");
+    fs::write(path("w.dag"), "TASK counts --io relay /bin/sh counts\n").expect("the DAG");
+    let run = build
+        .executor_with(2)
+        .args(["--per-task-stdio", "--jobstate-log", "w.dag"])
+        .in_directory(folder.path())
+        .limit(1200)
+        .start();
+    wait_for("log", || {
+        fs::read_to_string(path("jobstate.log")).is_ok_and(|log| log.contains("EXECUTE"))
+    });
+    let tools = redirected::kill_tools(&build.program("pmc"), folder.path(), redirected::kills());
+    fs::write(path("stop"), "").expect("a file");
+    run.wait().ok();
+    tools.check();
+}
+
+#[test]
+#[ignore = "needs Open MPI: tests/run e2e"]
+fn a_killed_tool_leaves_no_gap_under_open_mpi() {
+    killed_tools(Build::OpenMpi);
+}
+
+#[test]
+#[ignore = "needs MPICH: tests/run e2e"]
+fn a_killed_tool_leaves_no_gap_under_mpich() {
+    killed_tools(Build::Mpich);
 }

@@ -106,8 +106,8 @@ pub fn attach(arguments: &cli::Attach) -> Result<u8, Failure> {
     code
 }
 
-/// Adds what the command line means: tasks of `--tail` are shown, input goes to the tasks that are shown, and the tasks are shown that get
-/// it.
+/// Adds what the command line means: tasks of `--tail` are shown, input goes to the tasks that are shown, and
+/// the tasks are shown that get it.
 fn with_targets(mut arguments: cli::Attach) -> Result<cli::Attach, Failure> {
     arguments.tasks.extend_from_slice(&arguments.tail);
     if !arguments.stdin {

@@ -1,11 +1,10 @@
 //! `pmc attach --redirect`.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{Read as _, Write as _};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
-use std::thread::JoinHandle;
 use std::time::Duration;
+
+use testutils::redirected::{COUNTS, in_file, kill_tools, kills};
 
 use crate::attach::{WAIT, attach, end, line, start, wait_until};
 use crate::support::Place;
@@ -22,146 +21,34 @@ const AGENTS: [&str; 8] = [
     "--jobstate-log",
 ];
 
-/// Returns what a task has in its file, without the record of the executor.
-fn in_file(path: &Path) -> Vec<u8> {
-    let mut bytes = fs::read(path).expect("the output of the task");
-    let record = bytes.windows(14).rposition(|part| part == b"[cluster-task ");
-    bytes.truncate(record.expect("a record"));
-    bytes
-}
-
-/// A task that counts up to 10,000,000 at most, in lines of ten bytes.
-const COUNTS: &str =
-    "n=0; while [ ! -e stop ]; do echo $((100000000 + n)); n=$((n + 1)); done; echo $n > count";
-
-/// Returns a part of what the task writes.
-fn counted(from: usize, length: usize) -> Vec<u8> {
-    let lines = from / 10..=(from + length) / 10;
-    let text: String = lines
-        .map(|number| format!("{}\n", 100_000_000 + number))
-        .collect();
-    text.into_bytes()[from % 10..][..length].to_vec()
-}
-
-/// Returns where a part of what the task writes begins.
-fn place_of(part: &[u8]) -> usize {
-    let text = std::str::from_utf8(part).expect("digits");
-    let before = text.find('\n').expect("a whole line") + 1;
-    let number: usize = match text.get(before..before + 9) {
-        Some(next) => next.parse().expect("a number"),
-        None => text[before - 10..before - 1].parse::<usize>().expect("a number") + 1,
-    };
-    (number - 100_000_000) * 10 - before
-}
-
-/// A tool whose output goes to a file or through a pipe to a reader.
-struct KilledTool {
-    tool: Child,
-    path: PathBuf,
-    reader: Option<JoinHandle<()>>,
-}
-
-impl KilledTool {
-    fn start(place: &Place, round: usize) -> Self {
-        let mut command = place.pmc(["attach", "run", "--redirect", "--stdout", "counts"]);
-        command.stderr(Stdio::null());
-        let path = place.path().join(format!("part{round}"));
-        let mut file = File::create(&path).expect("a file");
-        if round.is_multiple_of(2) {
-            let tool = command.stdout(file).spawn().expect("pmc starts");
-            return Self {
-                tool,
-                path,
-                reader: None,
-            };
-        }
-        let mut tool = command.stdout(Stdio::piped()).spawn().expect("pmc starts");
-        let mut stdout = tool.stdout.take().expect("it is piped");
-        let read = move || {
-            std::io::copy(&mut stdout, &mut file).expect("it can be read");
-        };
-        Self {
-            tool,
-            path,
-            reader: Some(std::thread::spawn(read)),
-        }
-    }
-
-    /// Kills it some time after it has got something. Returns what it has got.
-    fn kill(mut self, after: Duration) -> Vec<u8> {
-        wait_until(|| self.path.metadata().is_ok_and(|data| data.len() > 0));
-        std::thread::sleep(after);
-        self.tool.kill().expect("it runs");
-        self.tool.wait().expect("it ends");
-        // The run closes the file as soon as it notices.
-        match self.reader {
-            Some(reader) => reader.join().expect("it reads"),
-            None => std::thread::sleep(Duration::from_millis(700)),
-        }
-        fs::read(self.path).expect("a file")
-    }
-}
-
 /// Kills tools that redirect a task: what they have got and what is in the file is what the task has written.
-fn killed_tools(options: &[&str], rounds: usize) {
+fn killed_tools(options: &[&str]) {
     let place = Place::new();
     place.script("run/counts", COUNTS);
     let mut run = start(&place, "TASK counts --io relay ./counts\n", options);
-    let mut parts = Vec::new();
-    let mut random = 12_345_u64;
-    for round in 0..rounds {
-        let tool = KilledTool::start(&place, round);
-        random = random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        parts.push(tool.kill(Duration::from_micros((random >> 33) % 20_000)));
-    }
+    let directory = place.path().join("run");
+    let tools = kill_tools(&crate::support::bin().join("pmc"), &directory, kills());
     place.write("run/stop", "");
     run.wait().expect("the run ends");
-    let file = in_file(&place.path().join("run/counts.out.000"));
-    let (mut at, mut in_file) = (0, 0);
-    for part in &parts {
-        let begin = place_of(part);
-        assert!(begin >= at, "a part comes twice: {begin} after {at}");
-        let between = &file[in_file..in_file + (begin - at)];
-        assert!(
-            between == counted(at, between.len()),
-            "the file is wrong after {at}"
-        );
-        assert!(
-            *part == counted(begin, part.len()),
-            "a part is wrong after {begin}"
-        );
-        in_file += between.len();
-        at = begin + part.len();
-    }
-    let rest = &file[in_file..];
-    assert!(rest == counted(at, rest.len()), "the end of the file is wrong");
-    let count: usize = place.read("run/count").trim().parse().expect("a number");
-    assert_eq!(at + rest.len(), count * 10, "bytes are missing at the end");
-}
-
-/// Number of tools that are killed; more on demand.
-fn kills() -> usize {
-    let wanted = std::env::var("PMC_TEST_KILLS").ok();
-    wanted.map_or(20, |count| count.parse().expect("PMC_TEST_KILLS is a number"))
+    tools.check();
 }
 
 #[test]
 fn a_killed_tool_leaves_no_gap_in_a_local_run() {
-    killed_tools(&LOCAL, kills());
+    killed_tools(&LOCAL);
 }
 
 #[test]
 fn a_killed_tool_leaves_no_gap_with_agents() {
-    killed_tools(&AGENTS, kills());
+    killed_tools(&AGENTS);
 }
 
 fn seam(options: &[&str]) {
     let place = Place::new();
+    let ticks = "until [ -e 1 ]; do echo tick; sleep 0.02; done";
     place.script(
         "run/says",
-        &format!("{WAIT}\necho one; wait_for 1; echo two; echo oops >&2; wait_for 2; echo three"),
+        &format!("{WAIT}\necho one; {ticks}; echo two; echo oops >&2; wait_for 2; echo three"),
     );
     let mut run = start(
         &place,
@@ -169,19 +56,25 @@ fn seam(options: &[&str]) {
         options,
     );
     let out = place.path().join("run/says.out.000");
-    wait_until(|| fs::read_to_string(&out).is_ok_and(|text| text == "one\n"));
+    wait_until(|| fs::read_to_string(&out).is_ok_and(|text| text.starts_with("one\ntick\n")));
     let mut tool = attach(&place, &["--redirect", "--tag", "says"]);
-    // There is no sign that it has begun but that another one is refused.
-    wait_until(|| {
-        let second = place.run(["attach", "run", "--redirect", "says", "--stderr"]);
-        let text = second.stderr();
-        text.contains("the output of task says goes to another tool: pmc attach, process ") && {
-            second.code(4);
-            text.contains(&tool.id().to_string())
-        }
-    });
+    let first = line(&mut tool);
+    assert!(first.ends_with(",stdout] tick\n"), "{first}");
+    let second = place.run(["attach", "run", "--redirect", "says", "--stderr"]);
+    second.code(4);
+    let text = format!(
+        "the output of task says goes to another tool: pmc attach, process {} on ",
+        tool.id()
+    );
+    assert!(second.stderr().contains(&text), "{}", second.stderr());
     place.write("run/1", "");
-    let mut lines = [line(&mut tool), line(&mut tool)];
+    let mut lines = Vec::new();
+    while lines.len() < 2 {
+        let line = line(&mut tool);
+        if !line.ends_with(" tick\n") {
+            lines.push(line);
+        }
+    }
     lines.sort();
     assert!(
         lines[0].ends_with(",stderr] oops\n") && lines[0].starts_with("[says.1@"),
@@ -200,12 +93,13 @@ fn seam(options: &[&str]) {
     assert!(none.stderr().contains(text), "{}", none.stderr());
     place.write("run/2", "");
     run.wait().expect("the run ends");
-    assert_eq!(in_file(&place.path().join("run/says.out.000")), b"one\nthree\n");
+    let in_file = |name: &str| {
+        let text = String::from_utf8(in_file(&place.path().join(name))).expect("text");
+        text.replace("tick\n", "")
+    };
+    assert_eq!(in_file("run/says.out.000"), "one\nthree\n");
     assert_eq!(place.read("run/says.err.000"), "");
-    assert_eq!(
-        in_file(&place.path().join("run/plain.out.000")),
-        b"one\ntwo\nthree\n"
-    );
+    assert_eq!(in_file("run/plain.out.000"), "one\ntwo\nthree\n");
     assert_eq!(place.read("run/plain.err.000"), "oops\n");
 }
 
@@ -268,6 +162,42 @@ fn tasks_are_redirected_from_the_first_byte_in_a_local_run() {
 #[test]
 fn tasks_are_redirected_from_the_first_byte_with_agents() {
     tail(&AGENTS);
+}
+
+#[test]
+fn no_task_waits_for_a_tool_that_is_stopped() {
+    let place = Place::new();
+    place.script("run/waits", &format!("{WAIT}\nwait_for $1"));
+    place.script(
+        "run/says",
+        "if [ -p /dev/stdout ]; then echo pipe; else echo file; fi",
+    );
+    let dag = "TASK w1 ./waits 1\nTASK b1 ./says\nTASK w2 ./waits 2\nTASK b2 ./says\n\
+               EDGE w1 b1\nEDGE b1 w2\nEDGE w2 b2\n";
+    let mut run = start(&place, dag, &LOCAL);
+    let tool = attach(&place, &["--redirect", "--tail", "b*"]);
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(tool.id()).expect("a number"));
+    let signal = |signal| nix::sys::signal::kill(pid, signal).expect("it runs");
+    std::thread::sleep(Duration::from_millis(500));
+    signal(nix::sys::signal::Signal::SIGSTOP);
+    // The run forgets it after five seconds.
+    std::thread::sleep(Duration::from_secs(7));
+    place.write("run/1", "");
+    wait_until(|| {
+        place
+            .path()
+            .join("run/b1.out.000")
+            .metadata()
+            .is_ok_and(|data| data.len() > 0)
+    });
+    signal(nix::sys::signal::Signal::SIGCONT);
+    std::thread::sleep(Duration::from_secs(1));
+    place.write("run/2", "");
+    run.wait().expect("the run ends");
+    assert_eq!(in_file(&place.path().join("run/b1.out.000")), b"file\n");
+    assert_eq!(in_file(&place.path().join("run/b2.out.000")), b"");
+    let ended = end(tool);
+    assert_eq!(ended.code(0).stdout(), "pipe\n", "{}", ended.stderr());
 }
 
 #[test]

@@ -75,6 +75,8 @@ struct Redirector {
     arrivals: Arrivals,
     printer: Printer,
     claim: Claim,
+    /// Tasks that start from now on are redirected.
+    waiting: Option<Waiting>,
     /// The run writes the output itself.
     is_direct: bool,
     only_err: bool,
@@ -90,6 +92,34 @@ struct Redirector {
     has_reported_limit: bool,
 }
 
+/// Tells the run, again and again, that this program waits for tasks. If it is stopped, the run forgets it.
+struct Waiting {
+    tool: Option<Tool>,
+    request: TailRequest,
+}
+
+impl Waiting {
+    fn begin(dag: &Path, request: TailRequest) -> Result<Self, Failure> {
+        let mut tool = Tool::connect(dag).or_code(exit::NOT_RUN)?;
+        match tool.tail(request.clone()).or_code(exit::NOT_RUN)? {
+            Answer::Refused(reason) => Err(Failure::new(exit::NOT_RUN, anyhow!("{}", escape(&reason)))),
+            _ => Ok(Self {
+                tool: Some(tool),
+                request,
+            }),
+        }
+    }
+
+    fn go_on(&mut self, dag: &Path) {
+        let tool = self.tool.as_mut();
+        if tool.is_none_or(|tool| tool.tail(self.request.clone()).is_err()) {
+            // This program was stopped for a while. Or the run has ended, as the log says soon.
+            let waiting = Self::begin(dag, self.request.clone()).ok();
+            self.tool = waiting.and_then(|waiting| waiting.tool);
+        }
+    }
+}
+
 /// Redirects output as the command line asks for. Returns the exit code.
 pub fn redirect(
     arguments: &cli::Attach,
@@ -101,6 +131,17 @@ pub fn redirect(
     let claim = claim(arguments, printer.wanted());
     let (sender, notes) = sync_channel(MESSAGES);
     let dag = history.dir.dag.clone();
+    // The run knows of this program before it looks for tasks, so that none starts in between.
+    let waiting = match arguments.tail.is_empty() {
+        true => None,
+        false => Some(Waiting::begin(
+            &dag,
+            TailRequest {
+                patterns: arguments.tail.clone(),
+                claim: claim.clone(),
+            },
+        )?),
+    };
     let mut redirector = Redirector {
         is_direct: !printer.has_lines() && are_suitable(arguments),
         only_err: arguments.stderr && !arguments.stdout,
@@ -110,7 +151,8 @@ pub fn redirect(
         selection,
         arrivals: Arrivals::default(),
         printer,
-        claim: claim.clone(),
+        claim,
+        waiting,
         works: BTreeMap::new(),
         next: 0,
         sender,
@@ -118,26 +160,9 @@ pub fn redirect(
         ending: None,
         has_reported_limit: false,
     };
-    let tail = TailRequest {
-        patterns: arguments.tail.clone(),
-        claim,
-    };
-    // As long as this connection is open, the run knows of the tool.
-    let waiting = (!tail.patterns.is_empty())
-        .then(|| wait_for(&dag, tail))
-        .transpose()?;
     let code = redirector.run(signal);
-    drop(waiting);
     redirector.printer.end();
     code
-}
-
-fn wait_for(dag: &Path, tail: TailRequest) -> Result<Tool, Failure> {
-    let mut tool = Tool::connect(dag).or_code(exit::NOT_RUN)?;
-    match tool.tail(tail).or_code(exit::NOT_RUN)? {
-        Answer::Refused(reason) => Err(Failure::new(exit::NOT_RUN, anyhow!("{}", escape(&reason)))),
-        _ => Ok(tool),
-    }
 }
 
 fn claim(arguments: &cli::Attach, streams: [bool; 2]) -> Claim {
@@ -208,7 +233,11 @@ impl Redirector {
     fn tick(&mut self) -> Result<(), Failure> {
         self.history.update().or_code(exit::NOT_RUN)?;
         if self.ending.is_some() {
+            self.waiting = None;
             return Ok(());
+        }
+        if let Some(waiting) = &mut self.waiting {
+            waiting.go_on(&self.history.dir.dag);
         }
         self.join(true);
         match self.history.phase() {
