@@ -3,6 +3,7 @@
 //! The loop brings messages, time and signals to the scheduler, and its decisions to workers, logs and the
 //! observer.
 
+mod asked;
 mod bad_hosts;
 mod combine;
 mod conclusion;
@@ -20,6 +21,7 @@ mod memory;
 mod nodes;
 mod numbers;
 mod outbox;
+mod pmix;
 mod position;
 mod redirects;
 mod report;
@@ -196,6 +198,8 @@ struct Driver<'a, T> {
     /// Its DAG has sub-workflows.
     has_subworkflows: bool,
     subworkflows: Subworkflows,
+    /// Ends before the server that it asks.
+    _bridge: Option<pmix::Bridge>,
     _server: Option<control::Server>,
 }
 
@@ -241,6 +245,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             drain_at: None,
             has_subworkflows,
             subworkflows: Subworkflows::new(setup.spare_files),
+            _bridge: server.as_ref().and_then(|_| pmix::Bridge::start(options)),
             _server: server,
         }
     }

@@ -1,39 +1,24 @@
 //! Requests of tools that redirect output of tasks.
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::mpsc::SyncSender;
-use std::time::{Duration, Instant};
 
 use pmc_dag::{pattern, words};
 
 use super::Driver;
+use super::asked::{Asked, AskedRequests};
 use crate::control::{Answer, RedirectRequest, Reply, TAILING, TailRequest, Target};
 use crate::protocol::{Assignment, Claim, Rank, Redirect, Redirected, SubmitId, ToWorker};
 use crate::scheduler::Outbox as _;
 use crate::transport::MasterTransport;
 
-/// A request is forgotten if its worker does not answer within this time.
-const MAX_WAIT: Duration = Duration::from_secs(60);
-
 /// Programs whose standard output holds records that monitoring reads.
 const RECORDERS: [&str; 3] = ["pegasus-kickstart", "pegasus-cluster", "pegasus-lite"];
 
-/// Requests that workers have not answered.
-#[derive(Debug, Default)]
-pub(super) struct Redirects {
-    last_number: u64,
-    asked: BTreeMap<u64, Asked>,
-}
-
-#[derive(Debug)]
-struct Asked {
-    target: Target,
-    answer: SyncSender<Reply>,
-    at: Instant,
-}
+/// Requests that workers have not answered, with the names of the tasks.
+pub(super) type Redirects = AskedRequests<String>;
 
 /// Tools that wait for tasks.
 #[derive(Debug, Default)]
@@ -110,21 +95,14 @@ impl<T: MasterTransport> Driver<'_, T> {
             }
             None => {}
         }
-        let now = Instant::now();
-        let redirects = &mut self.redirects;
-        redirects
-            .asked
-            .retain(|_, asked| now.duration_since(asked.at) < MAX_WAIT);
-        redirects.last_number += 1;
-        let number = redirects.last_number;
         let asked = Asked {
-            target,
+            worker,
+            attempt,
+            about: target.task,
             answer,
-            at: now,
         };
-        redirects.asked.insert(number, asked);
         let redirect = Redirect {
-            number,
+            number: self.redirects.add(asked),
             submit: attempt,
             poll: request.poll,
             may_wait: request.may_wait,
@@ -164,11 +142,15 @@ impl<T: MasterTransport> Driver<'_, T> {
 
     /// Passes the answer of a worker on.
     pub(super) fn note_redirected(&mut self, redirected: Redirected) {
-        if let Some(asked) = self.redirects.asked.remove(&redirected.number) {
-            let _ = asked
-                .answer
-                .send(Reply::Redirected(asked.target, redirected.answer));
-        }
+        let Some(asked) = self.redirects.take(redirected.number) else {
+            return;
+        };
+        let target = Target {
+            task: asked.about,
+            worker: asked.worker.0,
+            attempt: asked.attempt.0,
+        };
+        let _ = asked.answer.send(Reply::Redirected(target, redirected.answer));
     }
 
     /// Notes a tool that waits for tasks, or that it waits no more if it has no pattern.

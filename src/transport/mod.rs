@@ -63,6 +63,10 @@ pub trait MasterTransport {
     fn notices(&mut self) -> Vec<String> {
         Vec::new()
     }
+    /// True if workers of an earlier master may come back.
+    fn awaits_earlier(&self) -> bool {
+        false
+    }
     /// True if workers are to come that have not.
     fn awaits_workers(&self) -> bool {
         false

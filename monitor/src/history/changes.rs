@@ -75,8 +75,9 @@ impl History {
                 self.set(task, State::Ready);
             }
             Event::Started(task) => {
+                let number = task.submit_number;
                 let task = self.task(task)?;
-                self.start_attempt(task, time)?;
+                self.start_attempt(task, number, time)?;
             }
             Event::Ended(task, status) => {
                 let task = self.task(task)?;
@@ -112,7 +113,7 @@ impl History {
         self.by_submit_number.push(0);
     }
 
-    fn start_attempt(&mut self, task: TaskNumber, time: Micros) -> Option<()> {
+    fn start_attempt(&mut self, task: TaskNumber, submit_number: u32, time: Micros) -> Option<()> {
         let index = u32::try_from(self.attempts.len())
             .ok()
             .filter(|index| *index != NO_ATTEMPT)?;
@@ -130,6 +131,7 @@ impl History {
             lost: false,
             worker_lost: false,
         });
+        self.submit_numbers.push(submit_number);
         self.latest[task as usize] = index;
         self.set(task, State::Running);
         self.hosts.expect(Change::Start(index));

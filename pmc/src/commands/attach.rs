@@ -8,11 +8,11 @@ mod arrivals;
 mod asker;
 mod changes;
 mod follower;
-mod format;
+pub(super) mod format;
 mod lines;
-mod push;
+pub(super) mod push;
 mod redirect;
-mod select;
+pub(super) mod select;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::unix::fs::MetadataExt as _;
@@ -39,7 +39,8 @@ use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::layout;
 
-use arrivals::{Arrivals, has_ended};
+use arrivals::Arrivals;
+pub(super) use arrivals::has_ended;
 use asker::{Answer, Asker};
 use changes::Changes;
 use follower::Follower;
@@ -99,7 +100,15 @@ pub fn attach(arguments: &cli::Attach) -> Result<u8, Failure> {
         let started = push::start(&history.dir.dag, targets, arguments.complete, sender.clone());
         has_input = started.or_code(exit::NOT_RUN)?;
     }
-    let mut attach = Attach::new(arguments, history, selection, (sender, messages));
+    let printer = Printer::new(arguments, &history.dir.dir);
+    let mut attach = Attach::new(printer, history, selection, (sender, messages));
+    attach.join(arguments.from, false);
+    if attach.followers.is_empty() {
+        message(match &attach.selection {
+            Selection::Named(tasks) if tasks.is_empty() => "pmc: no task runs now",
+            _ => "pmc: no such task runs now; waiting",
+        });
+    }
     attach.has_input = has_input;
     let code = attach.run(&signal);
     attach.printer.end();
@@ -149,7 +158,7 @@ fn check_named(arguments: &cli::Attach, selection: &Selection, history: &History
 }
 
 /// Returns why there is nothing to attach to.
-fn check(history: &History) -> Result<(), Failure> {
+pub(super) fn check(history: &History) -> Result<(), Failure> {
     let refuse = |code, error| Err(Failure::new(code, error));
     let dag = &history.dir.dag;
     let own = nix::unistd::geteuid().as_raw();
@@ -192,8 +201,9 @@ fn check(history: &History) -> Result<(), Failure> {
 }
 
 /// Shows the output of tasks.
-struct Attach {
-    history: History,
+pub(super) struct Attach {
+    /// The run.
+    pub(super) history: History,
     output: TaskOutput,
     selection: Selection,
     printer: Printer,
@@ -207,6 +217,7 @@ struct Attach {
     due: BTreeSet<u64>,
     arrivals: Arrivals,
     next_look: Instant,
+    next_tick: Instant,
     /// A task has not taken yet all input that was read.
     has_input: Arc<AtomicBool>,
     has_reported_asker: bool,
@@ -214,15 +225,15 @@ struct Attach {
 }
 
 impl Attach {
-    fn new(
-        arguments: &cli::Attach,
+    pub(super) fn new(
+        printer: Printer,
         history: History,
         selection: Selection,
         (sender, messages): (SyncSender<Message>, Receiver<Message>),
     ) -> Self {
-        let mut attach = Self {
+        Self {
             output: TaskOutput::new(&history.dir.dir),
-            printer: Printer::new(arguments, &history.dir.dir),
+            printer,
             messages,
             changes: Changes::new(sender.clone()),
             asker: Asker::new(&history.dir.dag, sender),
@@ -232,27 +243,43 @@ impl Attach {
             due: BTreeSet::new(),
             arrivals: Arrivals::default(),
             next_look: Instant::now(),
+            next_tick: Instant::now(),
             has_input: Arc::default(),
             has_reported_asker: false,
             has_reported_output: false,
             history,
             selection,
-        };
-        attach.join(arguments.from, false);
-        if attach.followers.is_empty() {
-            message(match &attach.selection {
-                Selection::Named(tasks) if tasks.is_empty() => "pmc: no task runs now",
-                _ => "pmc: no such task runs now; waiting",
-            });
         }
-        attach
     }
 
     /// Joins the attempts that the log has since the last call, also those that have ended if `with_ended`.
-    fn join(&mut self, from: From, with_ended: bool) {
+    pub(super) fn join(&mut self, from: From, with_ended: bool) {
         for (index, number) in self.arrivals.next(&self.selection, &self.history, with_ended) {
             self.follow(index, number, from);
         }
+    }
+
+    /// Joins the attempts that run, and were chosen after the log had shown them.
+    #[cfg(feature = "pmix")]
+    pub(super) fn join_chosen(&mut self) {
+        let followed: BTreeSet<usize> = self.followers.values().map(|follower| follower.index).collect();
+        for (index, number) in self.arrivals.running(&self.selection, &self.history) {
+            if !followed.contains(&index) {
+                self.follow(index, number, From::Start);
+            }
+        }
+    }
+
+    /// Follows nothing any more.
+    #[cfg(feature = "pmix")]
+    pub(super) fn leave(&mut self) {
+        for follower in std::mem::take(&mut self.followers).into_values() {
+            for watch in follower.watches() {
+                self.changes.end(*watch);
+            }
+        }
+        self.by_watch.clear();
+        self.due.clear();
     }
 
     fn follow(&mut self, index: usize, number: u32, from: From) {
@@ -261,6 +288,7 @@ impl Attach {
             task: self.history.plan.text_name(attempt.task),
             attempt: number + 1,
             host: String::new(),
+            submit_number: self.history.submit_number(index),
         };
         let decoder = Decoder::new(captured(&self.history, attempt.task), self.printer.wanted());
         let follower = Follower::new(attempt.task, index, number, origin, decoder, from);
@@ -270,26 +298,8 @@ impl Attach {
     }
 
     fn run(&mut self, signal: &AtomicUsize) -> Result<u8, Failure> {
-        let mut next_tick = Instant::now();
         loop {
-            let timeout = if self.due.is_empty() {
-                next_tick.saturating_duration_since(Instant::now())
-            } else {
-                Duration::ZERO
-            };
-            let mut next = self.messages.recv_timeout(timeout).ok();
-            while let Some(message) = next {
-                self.take(message)?;
-                next = self.messages.try_recv().ok();
-            }
-            let mut is_over = false;
-            if next_tick <= Instant::now() {
-                is_over = self.tick()?;
-                next_tick = Instant::now() + TICK;
-            }
-            self.read_due()?;
-            self.ask();
-            self.printer.flush();
+            let is_over = self.turn()?;
             if self.printer.is_closed() {
                 return Ok(exit::SUCCESS);
             }
@@ -301,6 +311,30 @@ impl Attach {
                 return self.conclusion();
             }
         }
+    }
+
+    /// Waits for something to show, or for the next look at the log, and shows it. Returns whether there is
+    /// nothing more.
+    pub(super) fn turn(&mut self) -> Result<bool, Failure> {
+        let timeout = if self.due.is_empty() {
+            self.next_tick.saturating_duration_since(Instant::now())
+        } else {
+            Duration::ZERO
+        };
+        let mut next = self.messages.recv_timeout(timeout).ok();
+        while let Some(message) = next {
+            self.take(message)?;
+            next = self.messages.try_recv().ok();
+        }
+        let mut is_over = false;
+        if self.next_tick <= Instant::now() {
+            is_over = self.tick()?;
+            self.next_tick = Instant::now() + TICK;
+        }
+        self.read_due()?;
+        self.ask();
+        self.printer.flush();
+        Ok(is_over)
     }
 
     /// Returns the exit code, now that there is nothing more to show.
@@ -418,11 +452,11 @@ impl Attach {
         for follower in self
             .followers
             .values_mut()
-            .filter(|follower| follower.origin.host.is_empty())
+            .filter(|follower| follower.shown.origin.host.is_empty())
         {
             let host = self.history.attempts[follower.index].host;
             if let Some(host) = self.history.hosts.name(host) {
-                host.clone_into(&mut follower.origin.host);
+                host.clone_into(&mut follower.shown.origin.host);
             }
         }
         // The end of a task that has its own files is in them.
@@ -431,7 +465,7 @@ impl Attach {
                 .values()
                 .any(|follower| follower.task == *task && follower.is_open() && !follower.has_record())
         };
-        let has_host = |follower: &Follower| !follower.origin.host.is_empty();
+        let has_host = |follower: &Follower| !follower.shown.origin.host.is_empty();
         let is_slow = matches!(&self.selection, Selection::Named(tasks) if tasks.iter().all(is_told))
             && self.followers.values().all(has_host);
         self.next_look = Instant::now() + if is_slow { SLOW_TICK } else { TICK };
@@ -475,7 +509,7 @@ impl Attach {
             } else {
                 continue;
             };
-            follower.origin.attempt = number + 1;
+            follower.shown.origin.attempt = number + 1;
             follower.open(reader.map_err(|error| unreadable(&self.history.dir, error))?);
         }
         Ok(())
@@ -502,7 +536,7 @@ impl Attach {
                 let finished = follower.finish(&mut self.printer);
                 finished.map_err(|error| unreadable(&self.history.dir, error))?;
             } else if !std::mem::replace(&mut self.has_reported_output, true) {
-                let task = &follower.origin.task;
+                let task = &follower.shown.origin.task;
                 message(format!(
                     "pmc: the output of {task} is not in the directory of the run"
                 ));

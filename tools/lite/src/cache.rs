@@ -228,10 +228,11 @@ impl Cache {
             mover.verify(wanted.verify.iter())
         });
         let fetched = fetched.and_then(|()| Ok(fs::rename(new.join(wanted.name), file)?));
-        if fetched.is_err() {
-            // The next job tries again in any case.
-            let _ = self.remove(wanted.key);
-        }
+        // What cannot be removed goes with the entry: the next job that fetches it begins anew.
+        let _ = match &fetched {
+            Ok(()) => remove_tree(&new),
+            Err(_) => self.remove(wanted.key),
+        };
         fetched
     }
 

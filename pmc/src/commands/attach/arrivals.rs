@@ -35,18 +35,32 @@ impl Arrivals {
         }
         self.looked_at = history.attempts.len();
         candidates.retain(|(index, number)| {
-            let attempt = history.attempts[*index];
-            let is_ended = has_ended(&attempt);
+            let is_ended = has_ended(&history.attempts[*index]);
             if is_ended && !with_ended {
                 return false;
             }
-            let is_shown = selection.has(&attempt, history);
+            let is_shown = selection.has(*index, history);
             if is_shown.is_none() && !is_ended {
                 self.without_host.push((*index, *number));
             }
             is_shown == Some(true)
         });
         candidates
+    }
+
+    /// Returns the attempts that were looked at and run, as [`Self::next`] does.
+    #[cfg(feature = "pmix")]
+    pub fn running(&self, selection: &Selection, history: &History) -> Vec<(usize, u32)> {
+        let mut counts: HashMap<TaskNumber, u32> = HashMap::new();
+        let numbered = (0..self.looked_at).map(|index| {
+            let count = counts.entry(history.attempts[index].task).or_default();
+            *count += 1;
+            (index, *count - 1)
+        });
+        let is_chosen = |index: usize| selection.has(index, history) == Some(true);
+        numbered
+            .filter(|(index, _)| !has_ended(&history.attempts[*index]) && is_chosen(*index))
+            .collect()
     }
 
     /// Returns the number of attempts of a task so far.

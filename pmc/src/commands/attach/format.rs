@@ -26,6 +26,26 @@ pub struct Origin {
     pub attempt: u32,
     /// Host; empty if it is not known.
     pub host: String,
+    /// Submit number of the attempt.
+    #[cfg_attr(
+        not(feature = "pmix"),
+        expect(dead_code, reason = "a tool for PMIx sees it as the rank")
+    )]
+    pub submit_number: u32,
+}
+
+/// Takes output that is not printed.
+pub trait Receiver {
+    /// Returns whether it takes lines; else it takes bytes.
+    fn has_lines(&self) -> bool;
+    /// Takes bytes as they come.
+    fn raw(&mut self, origin: &Origin, stream: Stream, bytes: &[u8]);
+    /// Takes a line without its end, or a part of one that has no end yet.
+    fn line(&mut self, origin: &Origin, stream: Stream, line: &[u8], is_part: bool);
+    /// Takes note that nothing more comes from there.
+    fn end(&mut self, origin: &Origin);
+    /// Passes on what it has gathered.
+    fn flush(&mut self);
 }
 
 /// Prints.
@@ -46,6 +66,8 @@ enum Form {
         out: CopyWriter,
         text: String,
     },
+    /// To another part of the program.
+    Passed(Box<dyn Receiver>),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -122,28 +144,55 @@ impl Printer {
         self.source_time = time;
     }
 
+    /// Passes everything on.
+    #[cfg_attr(not(feature = "pmix"), expect(dead_code, reason = "for tools of PMIx"))]
+    pub fn passing(receiver: Box<dyn Receiver>) -> Self {
+        Self {
+            form: Form::Passed(receiver),
+            has_time: false,
+            source_time: None,
+        }
+    }
+
     /// Returns which streams are printed.
     pub fn wanted(&self) -> [bool; 2] {
         match &self.form {
             Form::Raw(writers) => writers.wanted(),
             Form::Lines { wanted, .. } => *wanted,
+            Form::Passed(_) => [true, true],
         }
     }
 
     /// Returns whether [`Self::line`] is to be called; else [`Self::raw`] is.
     pub fn has_lines(&self) -> bool {
-        matches!(self.form, Form::Lines { .. })
+        match &self.form {
+            Form::Raw(_) => false,
+            Form::Lines { .. } => true,
+            Form::Passed(receiver) => receiver.has_lines(),
+        }
     }
 
     /// Prints bytes as they are.
-    pub fn raw(&mut self, stream: Stream, bytes: &[u8]) {
-        if let Form::Raw(writers) = &mut self.form {
-            writers.write(stream, bytes);
+    pub fn raw(&mut self, origin: &Origin, stream: Stream, bytes: &[u8]) {
+        match &mut self.form {
+            Form::Raw(writers) => writers.write(stream, bytes),
+            Form::Lines { .. } => {}
+            Form::Passed(receiver) => receiver.raw(origin, stream, bytes),
+        }
+    }
+
+    /// Takes note that an attempt has ended.
+    pub fn end_of(&mut self, origin: &Origin) {
+        if let Form::Passed(receiver) = &mut self.form {
+            receiver.end(origin);
         }
     }
 
     /// Prints a line, or a part of one that has no end yet.
     pub fn line(&mut self, origin: &Origin, stream: Stream, line: &[u8], is_part: bool) {
+        if let Form::Passed(receiver) = &mut self.form {
+            return receiver.line(origin, stream, line, is_part);
+        }
         let Form::Lines {
             kind,
             wanted,
@@ -223,11 +272,13 @@ impl Printer {
 
     /// Writes what has gathered.
     pub fn flush(&mut self) {
-        if let Form::Lines { out, text, .. } = &mut self.form
-            && !text.is_empty()
-        {
-            out.write(text.as_bytes());
-            text.clear();
+        match &mut self.form {
+            Form::Lines { out, text, .. } if !text.is_empty() => {
+                out.write(text.as_bytes());
+                text.clear();
+            }
+            Form::Passed(receiver) => receiver.flush(),
+            _ => {}
         }
     }
 
@@ -236,6 +287,7 @@ impl Printer {
         match &self.form {
             Form::Raw(writers) => writers.is_one_closed(),
             Form::Lines { out, .. } => !out.is_open(),
+            Form::Passed(_) => false,
         }
     }
 
@@ -253,12 +305,13 @@ impl Printer {
         match self.form {
             Form::Raw(writers) => writers.end(),
             Form::Lines { out, .. } => out.end(),
+            Form::Passed(_) => {}
         }
     }
 }
 
 /// Returns a line as text: control characters and bytes that are not UTF-8 are escaped.
-fn readable(line: &[u8]) -> Cow<'_, str> {
+pub fn readable(line: &[u8]) -> Cow<'_, str> {
     if let Ok(text) = std::str::from_utf8(line) {
         return escape(text);
     }
@@ -273,7 +326,7 @@ fn readable(line: &[u8]) -> Cow<'_, str> {
 }
 
 /// Returns text for a document or an attribute. XML has no control characters and no U+FFFE and U+FFFF.
-fn xml(text: &str) -> Cow<'_, str> {
+pub fn xml(text: &str) -> Cow<'_, str> {
     let safe = escape(text);
     if !safe.contains(['<', '>', '&', '"', '\'', '\n', '\t', '\u{fffe}', '\u{ffff}']) {
         return safe;

@@ -287,6 +287,7 @@ impl Redirector {
             task: self.history.plan.text_name(attempt.task),
             attempt: number + 1,
             host: host.to_owned(),
+            submit_number: self.history.submit_number(index),
         };
         let id = self.next;
         self.next += 1;
@@ -378,7 +379,7 @@ impl Redirector {
                 work.dropped[at] = portion.dropped;
             }
             if !self.printer.has_lines() {
-                self.printer.raw(stream, &portion.bytes);
+                self.printer.raw(&work.origin, stream, &portion.bytes);
                 continue;
             }
             for (time, piece) in pieces(portion) {

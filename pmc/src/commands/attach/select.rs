@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::anyhow;
 use pmc_dag::pattern::matches;
-use pmc_monitor::history::{Attempt, History, State};
+use pmc_monitor::history::{History, State};
 use pmc_monitor::plan::TaskNumber;
 
 use crate::cli;
@@ -23,6 +24,18 @@ pub enum Selection {
     Transformation(String),
     /// Those on a host.
     Host(String),
+    /// Attempts that others choose while the tool runs.
+    #[cfg_attr(not(feature = "pmix"), expect(dead_code, reason = "for tools of PMIx"))]
+    Chosen(Arc<Mutex<Chosen>>),
+}
+
+/// Attempts that were chosen.
+#[derive(Debug, Default)]
+pub struct Chosen {
+    /// All.
+    pub all: bool,
+    /// Those with these submit numbers.
+    pub submit_numbers: HashSet<u32>,
 }
 
 impl Selection {
@@ -54,15 +67,20 @@ impl Selection {
     /// Returns whether a task may be shown. The host of an attempt decides only when it is known.
     pub fn may_have(&self, task: TaskNumber, history: &History) -> bool {
         match self {
-            Self::All | Self::Host(_) => true,
+            Self::All | Self::Host(_) | Self::Chosen(_) => true,
             Self::Named(tasks) => tasks.contains(&task),
             Self::Transformation(name) => history.plan.class(task).transformation == *name,
         }
     }
 
     /// Returns whether an attempt is shown; `None` if its host is not known yet.
-    pub fn has(&self, attempt: &Attempt, history: &History) -> Option<bool> {
+    pub fn has(&self, index: usize, history: &History) -> Option<bool> {
+        let attempt = &history.attempts[index];
         match self {
+            Self::Chosen(chosen) => {
+                let chosen = chosen.lock().unwrap_or_else(PoisonError::into_inner);
+                Some(chosen.all || chosen.submit_numbers.contains(&history.submit_number(index)))
+            }
             Self::Host(host) => Some(history.hosts.name(attempt.host)? == host),
             _ => Some(self.may_have(attempt.task, history)),
         }
