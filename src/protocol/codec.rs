@@ -118,7 +118,7 @@ mod tests {
         Claim {
             token,
             tool: "a tool".to_owned(),
-            streams: [token % 2 == 0, true],
+            streams: [token.is_multiple_of(2), true],
             buffer: 5,
             patience_ms: 7,
             overflow: Overflow::DropOldest,
