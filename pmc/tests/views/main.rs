@@ -3,6 +3,7 @@
 
 mod analyzer;
 mod attach;
+mod data;
 mod hostile;
 mod log;
 mod packed;

@@ -110,6 +110,7 @@ complete -c pmc -n "__fish_pmc_using_subcommand status" -s n -l lines -d 'Maximu
 complete -c pmc -n "__fish_pmc_using_subcommand status" -s w -l watch -d 'Refresh until the run ends. Without a terminal: print failures at once and progress every 10 seconds'
 complete -c pmc -n "__fish_pmc_using_subcommand status" -l json -d 'Print JSON; with --watch one object per line'
 complete -c pmc -n "__fish_pmc_using_subcommand status" -s q -l quiet -d 'Print nothing; the exit code is the status. With --watch: wait for the end of the run'
+complete -c pmc -n "__fish_pmc_using_subcommand status" -l data -d 'Add what jobs without a shared file system have moved so far, and where their time went'
 complete -c pmc -n "__fish_pmc_using_subcommand status" -s h -l help -d 'Print help'
 complete -c pmc -n "__fish_pmc_using_subcommand analyzer" -s n -l causes -d 'Maximum causes to explain in full' -r
 complete -c pmc -n "__fish_pmc_using_subcommand analyzer" -l json -d 'Print JSON'
@@ -122,6 +123,7 @@ breakdown\t'By transformation'
 time\t'By day or hour, and by host'
 integrity\t'Checksums'
 hosts\t'Use of hosts'
+data\t'Stage-in, run and stage-out time and bytes, without a shared file system'
 all\t'All sections'"
 complete -c pmc -n "__fish_pmc_using_subcommand statistics" -s t -l time -d 'Time unit of the section `time`' -r -f -a "day\t'Days, UTC'
 hour\t'Hours, UTC'"
