@@ -9,7 +9,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use nix::sys::statvfs::statvfs;
 use nix::unistd::getuid;
@@ -166,6 +166,9 @@ impl Cache {
                 }
                 if file.exists() && is_linked(&lock) {
                     lock.set_modified(SystemTime::now())?;
+                    if !is_new {
+                        mover.data.cached = mover.data.cached.saturating_add(fs::metadata(&file)?.len());
+                    }
                     return Ok(Some(Entry {
                         file,
                         is_new,
@@ -175,7 +178,10 @@ impl Cache {
                 }
             }
             drop(lock);
-            pause(interrupts)?;
+            let clock = Instant::now();
+            let paused = pause(interrupts);
+            mover.data.waited += clock.elapsed().as_secs_f64();
+            paused?;
         }
     }
 

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use monitord_compat::lite_data::{self, LiteData};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -186,13 +187,18 @@ fn jobs_of_a_node_fetch_an_input_once_and_cannot_spoil_it() {
         .map(|job| job.wait_with_output().unwrap())
         .collect();
     let (mut copies, mut checks) = (0, 0);
+    let mut sum = LiteData::default();
     for output in &outputs {
-        copies += succeeded(output).matches("is from the cache of the node").count();
+        let log = succeeded(output);
+        copies += log.matches("is from the cache of the node").count();
+        sum += lite_data::find(&log).expect("a line about the data");
         checks += String::from_utf8_lossy(&output.stdout)
             .matches("succeeded: 1")
             .count();
     }
     assert_eq!((site.server.requests(), copies), (3, 21));
+    assert_eq!((sum.fetched, sum.cached), (3 * 6, 21 * 6));
+    assert!(sum.waited > 0.0 && sum.waited <= sum.stage_in, "{sum}");
     assert_eq!(checks, 24, "one comparison a job for monitoring");
     for node in nodes {
         assert_eq!(site.left(node), [CHECKSUM, &format!("{CHECKSUM}.lock")]);

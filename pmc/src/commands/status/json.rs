@@ -6,7 +6,7 @@ use pmc_monitor::progress::{METHOD, Progress};
 use serde_json::{Value, json};
 
 /// Version of the format: major.minor.
-pub const VERSION: &str = "1.1";
+pub const VERSION: &str = "1.2";
 
 /// Returns the status as one object, with at most `lines` running and failed tasks.
 pub fn value(history: &History, progress: &Progress, lines: usize) -> Value {
