@@ -1,0 +1,152 @@
+//! Hosts that are prepared, set aside and drained.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use pegasus_mpi_cluster::control::{Answer, Request, ask};
+
+use super::{Run, Scene, wait_for_file};
+
+#[test]
+fn a_host_whose_tasks_succeed_elsewhere_is_set_aside() {
+    let scene = Scene::new(8, "0.2");
+    // A pause, so that the messages about failures fit into the pipe that is read at the end.
+    let task = format!("#!/bin/sh\n[ -z \"$BROKEN\" ] || {{ sleep 0.03; exit 1; }}\n{TASK}");
+    fs::write(scene.path("task.sh"), task).unwrap();
+    let run = scene.start("2", &["--tries", "1000", "--start-with", "2"]);
+    wait_for_file(&scene.path("x.dag.endpoint"));
+    let agent = |name: &str, broken: bool| {
+        let mut command = scene.command(&["--agent", "x.dag.endpoint", "--host-name", name]);
+        if broken {
+            command.env("BROKEN", "1");
+        }
+        Run::new(command)
+    };
+    let (good, bad) = (agent("good", false), agent("bad", true));
+    // It leaves before the end of the run.
+    let (code, stderr) = bad.wait();
+    assert_eq!(code, 0, "{stderr}");
+    let (code, stderr) = run.wait();
+    assert_eq!(code, 0, "{stderr}");
+    assert_eq!(good.wait().0, 0);
+    let said = "The host bad is set aside: 3 tasks in a row failed there";
+    assert_eq!(stderr.matches(said).count(), 1, "{stderr}");
+    scene.begins(8);
+}
+
+#[test]
+fn a_host_that_is_drained_ends_what_runs_and_leaves() {
+    let scene = Scene::new(6, "1");
+    let run = scene.start("2", &["--start-with", "2"]);
+    wait_for_file(&scene.path("x.dag.endpoint"));
+    let agent = |name| {
+        let words = ["--agent", "x.dag.endpoint", "--host-name", name];
+        Run::new(scene.command(&words))
+    };
+    let (stays, goes) = (agent("stays"), agent("goes"));
+    scene.wait_for("begin", 2);
+    let drain = |host: &str| {
+        let host = host.to_owned();
+        ask(&scene.path("x.dag"), &Request::DrainNode { host }).unwrap()
+    };
+    assert!(matches!(drain("goes"), Answer::Done(_)));
+    assert!(matches!(drain("other"), Answer::Refused(_)));
+    // It leaves before the end of the run.
+    let (code, stderr) = goes.wait();
+    assert_eq!(code, 0, "{stderr}");
+    assert!(scene.log().lines().count() < 12, "{}", scene.log());
+    let (code, stderr) = run.wait();
+    assert_eq!(code, 0, "{stderr}");
+    assert_eq!(stays.wait().0, 0);
+    // Nothing was run again.
+    assert!(scene.begins(6).values().all(|times| *times == 1));
+}
+
+const HOST_SCRIPT: &str = "#!/bin/sh\nsleep 0.5\n[ -z \"$BROKEN\" ] || exit 3\ntouch prepared.$HOST\n";
+
+/// A task that succeeds only on a host whose script has ended.
+const PREPARED_TASK: &str = "#!/bin/sh\n[ -e \"prepared.$HOST\" ] || exit 7\n";
+
+impl Scene {
+    /// Starts a master with a host script.
+    fn start_prepared(&self, agents: &str, more: &[&str]) -> Run {
+        let script = self.path("prepare");
+        fs::write(&script, HOST_SCRIPT).unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        let words = ["--host-script", "./prepare", "--slots", "2"];
+        let run = self.start(agents, &[&words, more].concat());
+        wait_for_file(&self.path("x.dag.endpoint"));
+        run
+    }
+
+    fn host(&self, name: &str, broken: bool) -> Run {
+        let mut command = self.command(&["--agent", "x.dag.endpoint", "--host-name", name]);
+        command.env("HOST", name);
+        if broken {
+            command.env("BROKEN", "1");
+        }
+        Run::new(command)
+    }
+}
+
+/// No slot of a host starts a task while the script of the host runs.
+#[test]
+fn a_host_that_comes_late_is_prepared_first() {
+    let scene = Scene::new(20, "0.2");
+    let task = format!("{PREPARED_TASK}{}", TASK.trim_start_matches("#!/bin/sh\n"));
+    fs::write(scene.path("task.sh"), task).unwrap();
+    let run = scene.start_prepared("2", &[]);
+    let first = scene.host("n1", false);
+    scene.wait_for("begin", 2);
+    let second = scene.host("n2", false);
+    let (code, stderr) = run.wait();
+    assert_eq!(code, 0, "{stderr}");
+    assert!(scene.path("prepared.n2").exists());
+    assert_eq!((first.wait().0, second.wait().0), (0, 0));
+    assert_eq!(scene.begins(20).values().sum::<usize>(), 20);
+}
+
+#[test]
+fn a_host_whose_script_fails_is_set_aside() {
+    let scene = Scene::new(4, "0.5");
+    let run = scene.start_prepared("2", &["--start-with", "2"]);
+    let (good, bad) = (scene.host("good", false), scene.host("bad", true));
+    // It leaves before the end of the run.
+    let (code, stderr) = bad.wait();
+    assert_eq!(code, 0, "{stderr}");
+    let mut nodes = Command::new(testutils::programs::path("pmc"));
+    let nodes = nodes.args(["nodes", "."]).current_dir(scene.0.path());
+    let nodes = String::from_utf8(nodes.output().unwrap().stdout).unwrap();
+    let line = nodes.lines().find(|line| line.starts_with("bad"));
+    assert!(line.is_some_and(|line| line.contains("set aside")), "{nodes}");
+    let (code, stderr) = run.wait();
+    assert_eq!(code, 0, "{stderr}");
+    let said = "The host bad is set aside: Host script failed with status 768";
+    assert_eq!(stderr.matches(said).count(), 1, "{stderr}");
+    assert_eq!(good.wait().0, 0);
+    assert_eq!(scene.begins(4).values().sum::<usize>(), 4);
+}
+
+#[test]
+fn a_run_on_whose_hosts_all_scripts_fail_ends_in_order() {
+    let scene = Scene::new(1, "0");
+    let run = scene.start_prepared("2", &["--jobstate-log"]);
+    let agents = [scene.host("n1", true), scene.host("n2", true)];
+    let (code, stderr) = run.wait();
+    assert_eq!(code, 1, "{stderr}");
+    assert_eq!(
+        stderr
+            .matches("is set aside: Host script failed with status 768")
+            .count(),
+        1,
+        "{stderr}"
+    );
+    let last = stderr.lines().last().unwrap();
+    assert!(last.starts_with("ABORT: Worker "), "{stderr}");
+    assert!(last.ends_with(": Host script failed with status 768"), "{stderr}");
+    assert!(agents.into_iter().all(|agent| agent.wait().0 == 0));
+    assert_eq!(scene.log(), "");
+    for file in ["x.dag.endpoint", "x.dag.agents"] {
+        assert!(!scene.path(file).exists(), "{file}");
+    }
+}
