@@ -5,7 +5,7 @@
 //! A round is determined by its seed, except for what the machine decides: what is just running.
 
 mod check;
-mod network;
+pub mod network;
 mod round;
 
 use std::collections::BTreeMap;
