@@ -191,7 +191,7 @@ impl Grid {
         self.path("submit").join(name)
     }
 
-    /// Runs a plan with three nodes, each with a disk of this size for jobs. Calls `meanwhile` again and again.
+    /// Runs a plan with three nodes, each with a disk of this size for jobs. Calls `meanwhile` until it ends.
     /// Returns the exit code.
     fn run(
         &mut self,
@@ -313,8 +313,8 @@ fn nodes_without_a_common_directory_do_the_same_as_with_one() {
         *name = name.replace("hub", "local");
     }
     assert_eq!(known, monitored(grid.directory.path(), &shared));
-    // Each part compares the input and its program; the last job twelve outputs and its program. The copy at the
-    // output site makes it one more.
+    // Each part compares the input and its program, the last job twelve outputs and its program. The copy at
+    // the output site makes it one more.
     let checks = grid
         .monitored(&lite)
         .query("select sum(count) from integrity where type = 'check'");
