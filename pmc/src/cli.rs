@@ -14,7 +14,7 @@ pub mod pegasus;
 mod pmix;
 mod views;
 
-pub use attach::{Attach, From};
+pub use attach::{Attach, From, OnOverflow, Timestamp};
 pub use control::{Drain, Kill, Nodes, Why};
 pub use log::Log;
 pub use packed::{PackedOutput, Unpack};

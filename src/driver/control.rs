@@ -70,6 +70,11 @@ impl<T: MasterTransport> Driver<'_, T> {
                 self.push(request, answer);
                 return Ok(());
             }
+            Request::Redirect(request) => {
+                self.redirect(request, answer);
+                return Ok(());
+            }
+            Request::Tail(request) => self.tail(request),
         };
         // A tool that has gone needs no answer.
         let _ = answer.send(Reply::Answer(reply));

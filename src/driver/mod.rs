@@ -23,6 +23,7 @@ mod numbers;
 mod outbox;
 mod pmix;
 mod position;
+mod redirects;
 mod report;
 mod setup;
 mod subworkflows;
@@ -47,6 +48,7 @@ use self::drain::Drain;
 use self::inputs::Inputs;
 use self::nodes::Nodes;
 use self::outbox::DriverOutbox;
+use self::redirects::Redirects;
 use self::setup::Setup;
 use self::subworkflows::Subworkflows;
 use self::taps::Taps;
@@ -189,6 +191,8 @@ struct Driver<'a, T> {
     taps: Taps,
     /// Input that workers have not answered.
     inputs: Inputs,
+    /// Requests of tools that redirect output.
+    redirects: Redirects,
     /// When to drain because a process has asked for it.
     drain_at: Option<Instant>,
     /// Its DAG has sub-workflows.
@@ -237,6 +241,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             control,
             taps: Taps::default(),
             inputs: Inputs::default(),
+            redirects: Redirects::default(),
             drain_at: None,
             has_subworkflows,
             subworkflows: Subworkflows::new(setup.spare_files),

@@ -4,15 +4,17 @@
 //! falls behind in the files, and delays neither tasks nor other tools. The log has the starts and ends of
 //! tasks. What kickstart captures in files without names comes from the run, as for `pmc log -f`.
 
+mod arrivals;
 mod asker;
 mod changes;
 mod follower;
 pub(super) mod format;
-mod lines;
+pub(super) mod lines;
 pub(super) mod push;
+mod redirect;
 pub(super) mod select;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -21,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use nix::sys::inotify::WatchDescriptor;
-use pmc_monitor::history::{Attempt, History, NEVER, Phase, State};
+use pmc_monitor::history::{History, Phase, State};
 use pmc_monitor::plan::TaskNumber;
 use pmc_monitor::task_output::AttemptFiles;
 use pmc_packed::TaskOutput;
@@ -37,6 +39,8 @@ use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::layout;
 
+use arrivals::Arrivals;
+pub(super) use arrivals::has_ended;
 use asker::{Answer, Asker};
 use changes::Changes;
 use follower::Follower;
@@ -81,6 +85,9 @@ pub fn attach(arguments: &cli::Attach) -> Result<u8, Failure> {
         let noted = flag::register_usize(number, Arc::clone(&signal), number_of);
         armed.and(noted).or_code(exit::NOT_RUN)?;
     }
+    if arguments.redirect {
+        return redirect::redirect(arguments, history, selection, &signal);
+    }
     let (sender, messages) = sync_channel(MESSAGES);
     let mut has_input = Arc::default();
     if arguments.stdin {
@@ -108,9 +115,10 @@ pub fn attach(arguments: &cli::Attach) -> Result<u8, Failure> {
     code
 }
 
-/// Adds what the command line means: input goes to the tasks that are shown, and the tasks are shown that get
-/// it.
+/// Adds what the command line means: tasks of `--tail` are shown, input goes to the tasks that are shown, and
+/// the tasks are shown that get it.
 fn with_targets(mut arguments: cli::Attach) -> Result<cli::Attach, Failure> {
+    arguments.tasks.extend_from_slice(&arguments.tail);
     if !arguments.stdin {
         return Ok(arguments);
     }
@@ -207,14 +215,7 @@ pub(super) struct Attach {
     by_watch: HashMap<WatchDescriptor, u64>,
     /// Followers that may have something to read.
     due: BTreeSet<u64>,
-    /// Attempts of the log that were looked at.
-    looked_at: usize,
-    /// Attempts whose host was not known, with their numbers.
-    without_host: Vec<(usize, u32)>,
-    /// Number of attempts of each task.
-    counts: HashMap<TaskNumber, u32>,
-    /// Named tasks whose last attempt had failed at the last look. It may run again.
-    failed: HashSet<TaskNumber>,
+    arrivals: Arrivals,
     next_look: Instant,
     next_tick: Instant,
     /// A task has not taken yet all input that was read.
@@ -240,10 +241,7 @@ impl Attach {
             next_follower: 0,
             by_watch: HashMap::new(),
             due: BTreeSet::new(),
-            looked_at: 0,
-            without_host: Vec::new(),
-            counts: HashMap::new(),
-            failed: HashSet::new(),
+            arrivals: Arrivals::default(),
             next_look: Instant::now(),
             next_tick: Instant::now(),
             has_input: Arc::default(),
@@ -256,43 +254,17 @@ impl Attach {
 
     /// Joins the attempts that the log has since the last call, also those that have ended if `with_ended`.
     pub(super) fn join(&mut self, from: From, with_ended: bool) {
-        let mut candidates = std::mem::take(&mut self.without_host);
-        for index in self.looked_at..self.history.attempts.len() {
-            let task = self.history.attempts[index].task;
-            if self.selection.may_have(task, &self.history) {
-                let count = self.counts.entry(task).or_default();
-                candidates.push((index, *count));
-                *count += 1;
-            }
-        }
-        self.looked_at = self.history.attempts.len();
-        for (index, number) in candidates {
-            let attempt = self.history.attempts[index];
-            let is_ended = has_ended(&attempt);
-            if is_ended && !with_ended {
-                continue;
-            }
-            match self.selection.has(index, &self.history) {
-                Some(true) => self.follow(index, number, from),
-                Some(false) => {}
-                None if is_ended => {}
-                None => self.without_host.push((index, number)),
-            }
+        for (index, number) in self.arrivals.next(&self.selection, &self.history, with_ended) {
+            self.follow(index, number, from);
         }
     }
 
     /// Joins the attempts that run, and were chosen after the log had shown them.
     #[cfg(feature = "pmix")]
     pub(super) fn join_chosen(&mut self) {
-        let followed: HashSet<usize> = self.followers.values().map(|follower| follower.index).collect();
-        let mut counts: HashMap<TaskNumber, u32> = HashMap::new();
-        for index in 0..self.looked_at {
-            let attempt = self.history.attempts[index];
-            let count = counts.entry(attempt.task).or_default();
-            let number = *count;
-            *count += 1;
-            let is_chosen = || self.selection.has(index, &self.history) == Some(true);
-            if !has_ended(&attempt) && !followed.contains(&index) && is_chosen() {
+        let followed: BTreeSet<usize> = self.followers.values().map(|follower| follower.index).collect();
+        for (index, number) in self.arrivals.running(&self.selection, &self.history) {
+            if !followed.contains(&index) {
                 self.follow(index, number, From::Start);
             }
         }
@@ -469,7 +441,8 @@ impl Attach {
         self.open_files()?;
         self.end_followers(is_over)?;
         self.due.extend(self.followers.keys());
-        Ok(is_over || self.followers.is_empty() && self.have_named_ended())
+        Ok(is_over
+            || self.followers.is_empty() && self.arrivals.have_named_ended(&self.selection, &self.history))
     }
 
     /// Reads what was added to the log.
@@ -513,7 +486,7 @@ impl Attach {
                 continue;
             }
             let name = self.history.plan.name(follower.task);
-            let is_last = self.counts.get(&follower.task) == Some(&(follower.number + 1));
+            let is_last = self.arrivals.count(follower.task) == follower.number + 1;
             let last = self
                 .output
                 .last(name)
@@ -571,22 +544,4 @@ impl Attach {
         }
         Ok(())
     }
-
-    /// Returns whether all tasks that the user has named have ended, and do not run again.
-    fn have_named_ended(&mut self) -> bool {
-        let Selection::Named(tasks) = &self.selection else {
-            return false;
-        };
-        let state = |task: &TaskNumber| self.history.state(*task);
-        let failed = tasks.iter().filter(|task| state(task) == State::Failed);
-        let failed: HashSet<TaskNumber> = failed.copied().collect();
-        let mut left = tasks.iter().filter(|task| state(task) != State::Done);
-        let have_ended = left.all(|task| failed.contains(task) && self.failed.contains(task));
-        self.failed = failed;
-        have_ended
-    }
-}
-
-pub(super) fn has_ended(attempt: &Attempt) -> bool {
-    attempt.end != NEVER || attempt.lost
 }

@@ -143,19 +143,27 @@ complete -c pmc -n "__fish_pmc_using_subcommand log" -l stderr -d 'Print standar
 complete -c pmc -n "__fish_pmc_using_subcommand log" -s h -l help -d 'Print help'
 complete -c pmc -n "__fish_pmc_using_subcommand attach" -l transformation -d 'Tasks of a transformation; those that start later are joined' -r
 complete -c pmc -n "__fish_pmc_using_subcommand attach" -l host -d 'Tasks on a host; those that start there later are joined' -r
+complete -c pmc -n "__fish_pmc_using_subcommand attach" -l tail -d 'Tasks, by name or pattern. With --redirect, those that start from now on need no option, and are redirected from the first byte. May be repeated' -r
+complete -c pmc -n "__fish_pmc_using_subcommand attach" -l buffer-size -d 'Bytes of a stream that may wait for pmc' -r
+complete -c pmc -n "__fish_pmc_using_subcommand attach" -l buffer-time -d 'Milliseconds for which a full buffer may hold up the task until half of it is free' -r
+complete -c pmc -n "__fish_pmc_using_subcommand attach" -l on-overflow -d 'What happens then' -r -f -a "file\t'The rest goes to the file'
+drop-oldest\t'The older half of the buffer is lost'
+drop-newest\t'What comes is lost'"
 complete -c pmc -n "__fish_pmc_using_subcommand attach" -l to -d 'Task that gets the input, or all: those that run now. May be repeated [default: the tasks that are named]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand attach" -l from -d 'Of tasks that run already, show all (start), the last N lines of each stream (-N), or only what comes (now)' -r
+complete -c pmc -n "__fish_pmc_using_subcommand attach" -l timestamp -d 'Begin each line with the time at which pmc read it; with --redirect, `source` is the time at which the worker did' -r -f -a "received\t'When this program read it'
+source\t'When the worker read it'"
 complete -c pmc -n "__fish_pmc_using_subcommand attach" -l all -d 'All tasks; those that start later are joined'
 complete -c pmc -n "__fish_pmc_using_subcommand attach" -l running -d 'The tasks that run now'
+complete -c pmc -n "__fish_pmc_using_subcommand attach" -l redirect -d 'Get the output instead of the files of the tasks; when this ends, it goes there again. Tasks need the task option --io relay, or --tail'
 complete -c pmc -n "__fish_pmc_using_subcommand attach" -l stdin -d 'Push the standard input of pmc to tasks that have the task option --stdin push'
 complete -c pmc -n "__fish_pmc_using_subcommand attach" -l complete -d 'At the end of the input, end that of the tasks, too. Without it, other tools may go on'
 complete -c pmc -n "__fish_pmc_using_subcommand attach" -l stdout -d 'Show standard output only'
 complete -c pmc -n "__fish_pmc_using_subcommand attach" -l stderr -d 'Show standard error only, on standard output'
 complete -c pmc -n "__fish_pmc_using_subcommand attach" -l tag -d 'Begin each line with [TASK.ATTEMPT@HOST,STREAM]'
-complete -c pmc -n "__fish_pmc_using_subcommand attach" -l timestamp -d 'Begin each line with the time at which it was read'
 complete -c pmc -n "__fish_pmc_using_subcommand attach" -l xml -d 'Print an XML document with an element for each line'
 complete -c pmc -n "__fish_pmc_using_subcommand attach" -l json -d 'Print a line of JSON for each line'
-complete -c pmc -n "__fish_pmc_using_subcommand attach" -s h -l help -d 'Print help'
+complete -c pmc -n "__fish_pmc_using_subcommand attach" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pmc -n "__fish_pmc_using_subcommand pmix" -s h -l help -d 'Print help'
 complete -c pmc -n "__fish_pmc_using_subcommand unpack" -s h -l help -d 'Print help'
 complete -c pmc -n "__fish_pmc_using_subcommand nodes" -l drain -d 'Start no more tasks on this host, and let its agent go when the running ones have ended' -r

@@ -1,7 +1,7 @@
 //! Nodes in network namespaces of their own, which a switch connects.
 //!
 //! A node has its own network, host name and processes. Killing it kills all of its processes at once, and
-//! its cable can be pulled without anybody being told.
+//! its cable can be pulled without a message to any process.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -15,8 +15,8 @@ use nix::unistd::Pid;
 /// First three numbers of all addresses.
 const PREFIX: &str = "10.77.0";
 
-/// A network interface of a Ethernet address that nobody has.
-const NOBODY: &str = "02:00:00:00:00:99";
+/// An Ethernet address that no network interface has.
+const UNUSED: &str = "02:00:00:00:00:99";
 
 /// Keeps namespaces until it is killed.
 const HOLD: &str = "echo ready; exec sleep 10000";
@@ -183,7 +183,7 @@ impl Network {
             Direction::ToNode => (self.master_pid(), node.0.plug),
         };
         let script = match broken {
-            true => format!("ip neigh replace {PREFIX}.{other} lladdr {NOBODY} nud permanent dev eth0"),
+            true => format!("ip neigh replace {PREFIX}.{other} lladdr {UNUSED} nud permanent dev eth0"),
             false => format!("ip neigh del {PREFIX}.{other} dev eth0"),
         };
         self.shell(pid, &script)

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use chrono::{Local, SecondsFormat};
+use chrono::{DateTime, Local, SecondsFormat};
 use pmc_terminal::{CopyWriter, escape};
 use serde::Serialize;
 
@@ -52,6 +52,8 @@ pub trait Receiver {
 pub struct Printer {
     form: Form,
     has_time: bool,
+    /// Time for the lines that come, in microseconds since the epoch, instead of the present.
+    source_time: Option<u64>,
 }
 
 enum Form {
@@ -104,10 +106,14 @@ impl Printer {
             cli::Attach { tag: true, .. } => Kind::Tagged,
             _ => Kind::Plain,
         };
-        let has_time = arguments.timestamp;
+        let has_time = arguments.timestamp.is_some();
         if kind == Kind::Plain && !has_time {
             let form = Form::Raw(Writers::new(arguments.stdout, arguments.stderr));
-            return Self { form, has_time };
+            return Self {
+                form,
+                has_time,
+                source_time: None,
+            };
         }
         let mut text = String::new();
         if kind == Kind::Xml {
@@ -129,7 +135,13 @@ impl Printer {
                 text,
             },
             has_time,
+            source_time: None,
         }
+    }
+
+    /// Sets the time of the lines that come, in microseconds since the epoch; `None` for the present.
+    pub fn set_time(&mut self, time: Option<u64>) {
+        self.source_time = time;
     }
 
     /// Passes everything on.
@@ -138,6 +150,7 @@ impl Printer {
         Self {
             form: Form::Passed(receiver),
             has_time: false,
+            source_time: None,
         }
     }
 
@@ -192,9 +205,12 @@ impl Printer {
         if !wanted[stream as usize] {
             return;
         }
-        let time = self
-            .has_time
-            .then(|| Local::now().to_rfc3339_opts(SecondsFormat::Micros, false));
+        let source = self.source_time;
+        let time = self.has_time.then(|| {
+            let source = source.and_then(|time| DateTime::from_timestamp_micros(i64::try_from(time).ok()?));
+            let time = source.map_or_else(Local::now, |time| time.with_timezone(&Local));
+            time.to_rfc3339_opts(SecondsFormat::Micros, false)
+        });
         let name = match stream {
             Stream::Out => "stdout",
             Stream::Err => "stderr",
