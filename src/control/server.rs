@@ -106,7 +106,7 @@ impl Drop for Server {
         // Ends `accept`.
         let _ = socket::shutdown(self.listener.as_raw_fd(), Shutdown::Both);
         self.thread.take().map(JoinHandle::join);
-        // Nobody takes these any more.
+        // The driver takes no more requests.
         while self.control.take().is_some() {}
         // What the driver has answered is passed on, usually in no time.
         let end = Instant::now() + LAST_ANSWERS;

@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use peers::Connection;
+
 pub use ffi::{Taken, Wants};
 
 /// Time for a tool to take output. Then its connection is cut.
@@ -53,6 +55,25 @@ pub enum Refusal {
     Timeout,
     /// The process takes no more input.
     Failed,
+}
+
+/// Tools that were connected at a moment.
+#[derive(Clone, Debug)]
+pub struct Tools(Vec<Connection>);
+
+impl Tools {
+    /// The tools that are connected now.
+    #[must_use]
+    pub fn now() -> Self {
+        Self(peers::connections())
+    }
+
+    /// Returns whether all of them are still connected.
+    #[must_use]
+    pub fn are_there(&self) -> bool {
+        let now = peers::connections();
+        self.0.iter().all(|connection| now.contains(connection))
+    }
 }
 
 /// What the host of a server does. The thread of the library calls it, and must get an answer at once.

@@ -9,7 +9,7 @@ mod asker;
 mod changes;
 mod follower;
 pub(super) mod format;
-mod lines;
+pub(super) mod lines;
 pub(super) mod push;
 mod redirect;
 pub(super) mod select;

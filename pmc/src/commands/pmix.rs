@@ -12,6 +12,8 @@ mod desk;
 mod form;
 #[cfg(feature = "pmix")]
 mod input;
+#[cfg(feature = "pmix")]
+mod redirect;
 
 use crate::cli;
 use crate::failure::Failure;

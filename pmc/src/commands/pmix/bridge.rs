@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -17,7 +18,6 @@ use signal_hook::flag;
 
 use super::desk::{Desk, Running};
 use super::form::{Form, Source};
-use super::input::Inputs;
 use crate::cli::{self, From};
 use crate::commands::attach::format::{Origin, Printer, Receiver};
 use crate::commands::attach::select::{Chosen, Selection};
@@ -52,15 +52,10 @@ pub fn serve(arguments: &cli::Pmix) -> Result<u8, Failure> {
     let namespace = namespace(&dag, std::process::id());
     let uri_file = dag.with_added_extension("pmix");
     let chosen = Arc::new(Mutex::new(Chosen::default()));
-    let desk = Arc::new(Desk::new(namespace, Arc::clone(&chosen), Inputs::new(&dag)));
+    let desk = Arc::new(Desk::new(&dag, namespace, Arc::clone(&chosen)));
     let started = Server::start(desk.namespace(), &uri_file, Arc::clone(&desk) as _);
     let server = Arc::new(started.or_code(exit::NOT_RUN)?);
-    let printer = Printer::passing(Box::new(ToTools {
-        server: Arc::clone(&server),
-        desk: Arc::clone(&desk),
-        gathered: Vec::new(),
-        source: (0, Stream::Out),
-    }));
+    let printer = Printer::passing(Box::new(ToTools::new(&server, &desk)));
     let mut attach = Attach::new(
         printer,
         history,
@@ -76,12 +71,21 @@ pub fn serve(arguments: &cli::Pmix) -> Result<u8, Failure> {
     result
 }
 
-fn run(attach: &mut Attach, server: &Server, desk: &Desk, signal: &AtomicUsize) -> Result<u8, Failure> {
+fn run(
+    attach: &mut Attach,
+    server: &Arc<Server>,
+    desk: &Arc<Desk>,
+    signal: &AtomicUsize,
+) -> Result<u8, Failure> {
     let mut table = Table::default();
+    let mut redirects = Redirects {
+        desk,
+        threads: Vec::new(),
+    };
     loop {
         table.update(&attach.history, desk);
-        if desk.has_pulls() && !server.has_tools() {
-            desk.end_pulls();
+        if desk.has_pulls() {
+            desk.end_pulls(server.has_tools());
         }
         let changes = desk.take_changes();
         if changes.is_reset {
@@ -89,6 +93,13 @@ fn run(attach: &mut Attach, server: &Server, desk: &Desk, signal: &AtomicUsize) 
         }
         if changes.has_new {
             attach.join_chosen();
+        }
+        for redirecting in desk.take_redirects() {
+            redirects.threads.retain(|thread| !thread.is_finished());
+            // Without a thread, the redirect has ended, and the output goes to its files.
+            redirects
+                .threads
+                .extend(redirecting.start(ToTools::new(server, desk)).ok());
         }
         let is_over = attach.turn()?;
         if let Ok(signal @ 1..) = u8::try_from(signal.load(Ordering::Relaxed)) {
@@ -173,6 +184,22 @@ impl Table {
     }
 }
 
+/// Threads that pass redirected output on. They end before the server does.
+struct Redirects<'a> {
+    desk: &'a Desk,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Drop for Redirects<'_> {
+    fn drop(&mut self) {
+        self.desk.end_pulls(false);
+        for thread in self.threads.drain(..) {
+            // A thread that has panicked has ended, too.
+            let _ = thread.join();
+        }
+    }
+}
+
 /// Delivers output to tools.
 struct ToTools {
     server: Arc<Server>,
@@ -180,6 +207,17 @@ struct ToTools {
     /// Lines of one source.
     gathered: Vec<u8>,
     source: (u32, Stream),
+}
+
+impl ToTools {
+    fn new(server: &Arc<Server>, desk: &Arc<Desk>) -> Self {
+        Self {
+            server: Arc::clone(server),
+            desk: Arc::clone(desk),
+            gathered: Vec::new(),
+            source: (0, Stream::Out),
+        }
+    }
 }
 
 impl Receiver for ToTools {

@@ -1,13 +1,19 @@
 //! Answers what tools ask for. The thread of the PMIx library comes here, and must not wait.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pmc_pmix::{Host, Processes, Refusal, Taken, Wants};
+use pmc_pmix::{Host, Processes, Refusal, Taken, Tools, Wants};
 
 use super::form::Form;
 use super::input::{Inputs, Piece};
+use super::redirect::Redirecting;
 use crate::commands::attach::select::Chosen;
+
+/// Maximum attempts that are redirected: each takes a thread.
+const MAX_REDIRECTS: usize = 100;
 
 /// An attempt that runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +26,7 @@ pub struct Running {
 
 /// What tools may ask for, and what they have asked for.
 pub struct Desk {
+    dag: PathBuf,
     namespace: String,
     state: Mutex<State>,
     chosen: Arc<Mutex<Chosen>>,
@@ -34,6 +41,16 @@ struct State {
     pulls: usize,
     form: Form,
     changes: Changes,
+    redirect: Option<RedirectPull>,
+    /// Redirects whose output nobody passes on yet.
+    begun: Vec<Redirecting>,
+}
+
+/// A pull of a tool that gets the output instead of the files.
+struct RedirectPull {
+    /// Those that were there when it began; one of them is its tool.
+    tools: Tools,
+    is_over: Arc<AtomicBool>,
 }
 
 /// What tools have changed.
@@ -46,13 +63,14 @@ pub struct Changes {
 }
 
 impl Desk {
-    /// A run with this name. Writes what tools choose into `chosen`.
-    pub fn new(namespace: String, chosen: Arc<Mutex<Chosen>>, inputs: Inputs) -> Self {
+    /// A run of this DAG, with this name. Writes what tools choose into `chosen`.
+    pub fn new(dag: &Path, namespace: String, chosen: Arc<Mutex<Chosen>>) -> Self {
         Self {
+            dag: dag.to_owned(),
             namespace,
             state: Mutex::default(),
             chosen,
-            inputs,
+            inputs: Inputs::new(dag),
         }
     }
 
@@ -71,6 +89,11 @@ impl Desk {
         std::mem::take(&mut self.state().changes)
     }
 
+    /// Returns the redirects that have begun since the last call.
+    pub fn take_redirects(&self) -> Vec<Redirecting> {
+        std::mem::take(&mut self.state().begun)
+    }
+
     /// Returns what the pulls want of lines.
     pub fn form(&self) -> Form {
         self.state().form
@@ -81,13 +104,22 @@ impl Desk {
         self.state().pulls > 0
     }
 
-    /// Ends all pulls: no tool is connected.
-    pub fn end_pulls(&self) {
-        self.reset(&mut self.state());
+    /// Ends the pulls of tools that have gone, as far as that can be told: all if there is no tool any more, and
+    /// a redirect if its tool may have gone.
+    pub fn end_pulls(&self, has_tools: bool) {
+        let mut state = self.state();
+        let is_lost = |redirect: &RedirectPull| !redirect.tools.are_there();
+        if (state.pulls > 0 && !has_tools) || state.redirect.as_ref().is_some_and(is_lost) {
+            self.reset(&mut state);
+        }
     }
 
     fn reset(&self, state: &mut State) {
         state.pulls = 0;
+        state.begun.clear();
+        if let Some(redirect) = state.redirect.take() {
+            redirect.is_over.store(true, Ordering::Release);
+        }
         state.changes.is_reset = true;
         *self.chosen() = Chosen::default();
     }
@@ -120,19 +152,48 @@ impl Desk {
     }
 }
 
+impl State {
+    /// Begins to redirect output of attempts that run.
+    fn redirect(&mut self, dag: &Path, ranks: &[u32], streams: [bool; 2]) -> Result<(), Refusal> {
+        let tools = Tools::now();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let ranks: BTreeSet<u32> = ranks.iter().copied().collect();
+        if ranks.len() > MAX_REDIRECTS {
+            return Err(Refusal::NotSupported);
+        }
+        let begun = ranks.iter().map(|rank| {
+            let running = self.running.get(rank).ok_or(Refusal::NotFound)?;
+            let over = (tools.clone(), Arc::clone(&is_over));
+            Redirecting::begin(dag, (*rank, running), streams, over)
+        });
+        // If one is refused, the connections of the others end, and so they do.
+        self.begun = begun.collect::<Result<_, _>>()?;
+        self.redirect = Some(RedirectPull { tools, is_over });
+        Ok(())
+    }
+}
+
 impl Host for Desk {
     fn pull(&self, processes: &[Processes], streams: [bool; 2], wants: Wants) -> Result<(), Refusal> {
-        if wants.has(Wants::UNKNOWN | Wants::REDIRECT) || streams == [false, false] {
+        if wants.has(Wants::UNKNOWN) || streams == [false, false] {
             return Err(Refusal::NotSupported);
         }
         let mut state = self.state();
         let form = Form::new(wants);
-        // All tools that pull from an attempt get the same bytes.
-        if state.pulls > 0 && state.form != form {
+        let is_redirect = wants.has(Wants::REDIRECT);
+        // All tools that pull from an attempt get the same bytes. Which pull ends is not said, so that a
+        // redirect must be the only one.
+        if state.pulls > 0 && (state.form != form || is_redirect || state.redirect.is_some()) {
             return Err(Refusal::NotSupported);
         }
         let found = self.find(&state, processes)?;
         state.form = form;
+        if is_redirect {
+            let ranks = found.ok_or(Refusal::NotSupported)?;
+            state.redirect(&self.dag, &ranks, streams)?;
+            state.pulls = 1;
+            return Ok(());
+        }
         state.pulls += 1;
         state.changes.has_new = true;
         let mut chosen = self.chosen();
