@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
 
 use pegasus_mpi_cluster::control::{Answer, Request, ask};
 
-use super::{Run, Scene, wait_for_file};
+use super::{Run, Scene, TASK, wait_for_file};
 
 #[test]
 fn a_host_whose_tasks_succeed_elsewhere_is_set_aside() {
