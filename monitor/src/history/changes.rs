@@ -78,6 +78,10 @@ impl History {
                 let task = self.task(task)?;
                 self.start_attempt(task, time)?;
             }
+            Event::Unplanned(task, status) => {
+                let task = self.task(task)?;
+                return self.fail_unplanned(task, time, status);
+            }
             Event::Ended(task, status) => {
                 let task = self.task(task)?;
                 return self.end_attempt(task, time, status, false);
@@ -113,6 +117,27 @@ impl History {
     }
 
     fn start_attempt(&mut self, task: TaskNumber, time: Micros) -> Option<()> {
+        let index = self.add_attempt(task, time)?;
+        self.set(task, State::Running);
+        self.hosts.expect(Change::Start(index));
+        Some(())
+    }
+
+    /// The command that makes a sub-workflow has failed. The log of free resources does not count it among
+    /// the attempts.
+    fn fail_unplanned(&mut self, task: TaskNumber, time: Micros, status: i32) -> Option<u32> {
+        let start = match self.queued[task as usize] {
+            NEVER => time,
+            queued => queued,
+        };
+        let index = self.add_attempt(task, start)?;
+        self.set(task, State::Failed);
+        let attempt = &mut self.attempts[index as usize];
+        (attempt.status, attempt.end) = (status, time);
+        Some(index)
+    }
+
+    fn add_attempt(&mut self, task: TaskNumber, time: Micros) -> Option<u32> {
         let index = u32::try_from(self.attempts.len())
             .ok()
             .filter(|index| *index != NO_ATTEMPT)?;
@@ -131,9 +156,7 @@ impl History {
             worker_lost: false,
         });
         self.latest[task as usize] = index;
-        self.set(task, State::Running);
-        self.hosts.expect(Change::Start(index));
-        Some(())
+        Some(index)
     }
 
     fn end_attempt(&mut self, task: TaskNumber, time: Micros, status: i32, worker_lost: bool) -> Option<u32> {
