@@ -23,6 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 
 pub use crate::protocol::Position;
+pub use crate::scheduler::FIRST_WEIGHT;
 pub use client::{ControlError, Tool, ask};
 pub(crate) use server::Server;
 
@@ -61,6 +62,13 @@ pub enum Request {
     InputTasks,
     /// Input for a task. Its bytes follow.
     Push(PushRequest),
+    /// Run another workflow, too.
+    Submit {
+        /// Path of its DAG file, absolute.
+        dag: String,
+        /// Its weight; the first workflow has [`FIRST_WEIGHT`].
+        weight: u32,
+    },
 }
 
 /// Input for a task.
@@ -233,12 +241,16 @@ pub const MAX_PARENTS: usize = 20;
 pub(crate) struct Pending {
     pub(crate) request: Request,
     pub(crate) answer: SyncSender<Reply>,
+    /// The guest whose socket it came by.
+    pub(crate) guest: Option<u32>,
 }
 
 /// Requests that the driver has not taken.
 #[derive(Clone, Default)]
 pub(crate) struct Control {
     shared: Arc<Queue>,
+    /// The guest whose requests this adds.
+    guest: Option<u32>,
 }
 
 #[derive(Default)]
@@ -248,6 +260,21 @@ struct Queue {
 }
 
 impl Control {
+    /// The same requests, for the socket of a guest.
+    pub(crate) fn of_guest(&self, guest: u32) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            guest: Some(guest),
+        }
+    }
+
+    /// Forgets the requests of its socket: nobody takes them any more.
+    fn clear(&self) {
+        let requests = self.shared.requests.lock();
+        let mut requests = requests.unwrap_or_else(PoisonError::into_inner);
+        requests.retain(|pending| pending.guest != self.guest);
+    }
+
     /// Takes the next request.
     pub(crate) fn take(&self) -> Option<Pending> {
         if !self.shared.has_some.load(Ordering::Acquire) {
@@ -265,13 +292,17 @@ impl Control {
         next
     }
 
-    fn push(&self, pending: Pending) {
+    fn push(&self, request: Request, answer: SyncSender<Reply>) {
         let mut requests = self
             .shared
             .requests
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        requests.push_back(pending);
+        requests.push_back(Pending {
+            request,
+            answer,
+            guest: self.guest,
+        });
         self.shared.has_some.store(true, Ordering::Release);
     }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::{self, AddressFamily, Backlog, Shutdown, SockFlag, SockType, UnixAddr, sockopt};
 use nix::sys::stat::{Mode, fchmod};
 
-use super::{Answer, Control, MAX_INPUT, Pending, Reply, Request, ShortPath, connection};
+use super::{Answer, Control, MAX_INPUT, Reply, Request, ShortPath, connection};
 use crate::interrupt::Interrupt;
 
 /// Maximum bytes of a request.
@@ -101,8 +101,7 @@ impl Drop for Server {
         // Ends `accept`.
         let _ = socket::shutdown(self.listener.as_raw_fd(), Shutdown::Both);
         self.thread.take().map(JoinHandle::join);
-        // Nobody takes these any more.
-        while self.control.take().is_some() {}
+        self.control.clear();
         // What the driver has answered is passed on, usually in no time.
         let end = Instant::now() + LAST_ANSWERS;
         while self.open_requests.load(Ordering::Acquire) > 0 && Instant::now() < end {
@@ -186,7 +185,7 @@ fn answer(
         _ => DRIVER_TIMEOUT,
     };
     let (answer, answers) = sync_channel(1);
-    control.push(Pending { request, answer });
+    control.push(request, answer);
     wake();
     match answers.recv_timeout(timeout) {
         Ok(Reply::Answer(answer)) => connection::send_answer(stream, &answer),
