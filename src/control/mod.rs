@@ -23,7 +23,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 
 pub use crate::protocol::Position;
-pub use crate::scheduler::FIRST_WEIGHT;
 pub use client::{ControlError, Tool, ask};
 pub(crate) use server::Server;
 
@@ -70,6 +69,9 @@ pub enum Request {
         weight: u32,
     },
 }
+
+/// Weight of the first workflow of a run. Those of guests are relative to it.
+pub const FIRST_WEIGHT: u32 = 100;
 
 /// Input for a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -14,9 +14,9 @@ use std::sync::mpsc::SyncSender;
 use super::control::{Server, serve};
 use super::subworkflows::{GUEST_DEPTH, Order, Origin, Refusal, options_for, real_path};
 use super::{Driver, RunError, error};
-use crate::control::{Answer, Reply};
+use crate::control::{Answer, FIRST_WEIGHT, Reply};
 use crate::options::{Options, Stdio, folder, with_suffix};
-use crate::scheduler::{Event, FIRST_WEIGHT, SegmentId, Summary};
+use crate::scheduler::{Event, SegmentId, Summary};
 use crate::transport::{MasterTransport, agents};
 
 /// Longest path in the note of a guest.

@@ -71,7 +71,7 @@ mod wait;
 pub use error::MasterError;
 pub use run::{DEFAULT_MAX_PLANS, Master, MasterConfig, Summary, Workers};
 pub use segments::{JoinError, Joining, Role, SegmentId};
-pub use shares::{FIRST_WEIGHT, ShareId};
+pub use shares::ShareId;
 pub use wait::WaitReason;
 
 use pmc_dag::TaskId;

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use pmc_dag::TaskId;
 
+use crate::control::FIRST_WEIGHT;
 use crate::scheduler::queue::ShapeId;
 use crate::scheduler::run::Master;
 use crate::scheduler::segments::SegmentId;
@@ -20,9 +21,6 @@ use crate::scheduler::tasks::State;
 /// Number of a workflow among those that share a run. The first one has 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ShareId(pub u32);
-
-/// Weight of the first workflow. Those of guests are relative to it.
-pub const FIRST_WEIGHT: u32 = 100;
 
 /// All shares of a run.
 #[derive(Debug, Default)]

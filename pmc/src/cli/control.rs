@@ -50,8 +50,8 @@ pub struct Submit {
     /// The workflow: a submit directory of pmc-plan, or the directory of a run that is to go on
     #[arg(value_name = "OTHER")]
     pub other: PathBuf,
-    /// Its share of the slots while both have tasks to start, compared with the running workflow, which has 1; from
-    /// 0.01 to 100
+    /// Its share of the slots while both have tasks to start, compared with the running workflow, which has
+    /// 1; from 0.01 to 100
     #[arg(long, value_name = "N", default_value = "1", value_parser = weight)]
     pub weight: u32,
 }

@@ -16,8 +16,8 @@ impl Queue {
         self.by_category.push(Vec::new());
     }
 
-    /// Returns the chain for each of these sets of options of a share. Those that there is none for get a chain with a
-    /// shape of its own. Linear in the shapes of a class that gets more, else in the sets.
+    /// Returns the chain for each of these sets of options of a share. Those that there is none for get a
+    /// chain with a shape of its own. Linear in the shapes of a class that gets more, else in the sets.
     pub(crate) fn grow(
         &mut self,
         nodes: &[Node],

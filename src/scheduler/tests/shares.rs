@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::control::FIRST_WEIGHT;
 use crate::protocol::Place;
-use crate::scheduler::{FIRST_WEIGHT, Joining, Role, SegmentId, ShareId};
+use crate::scheduler::{Joining, Role, SegmentId, ShareId};
 use testutils::Random;
 
 fn join(run: &mut Run, text: &str, role: Role) -> SegmentId {
