@@ -322,6 +322,8 @@ fn baseline(dag: &Dag) -> Duration {
             file_forwards: Vec::new(),
             packed: None,
             stdin: None,
+            relay: false,
+            claim: None,
             failure_messages: Vec::new(),
             success_messages: Vec::new(),
             place: None,

@@ -25,6 +25,7 @@ mod merge;
 mod options;
 mod payload;
 mod protocol;
+mod relay;
 mod run;
 mod scheduler;
 mod signals;

@@ -37,6 +37,8 @@ pub struct Merge<'a> {
     pub worker_files: &'a Path,
     /// Number of workers.
     pub workers: u32,
+    /// Workers come and go, so some may never have come: these have no files.
+    pub dynamic: bool,
     /// Destination of standard output.
     pub stdout: &'a Target,
     /// Destination of standard error.
@@ -62,7 +64,9 @@ impl Merge<'_> {
         merged?;
         for rank in self.ranks() {
             for path in self.paths(rank) {
-                if let Err(error) = std::fs::remove_file(&path) {
+                if let Err(error) = std::fs::remove_file(&path)
+                    && !(self.dynamic && error.kind() == io::ErrorKind::NotFound)
+                {
                     tracing::warn!("Unable to remove {}: {}", path.display(), reason(&error));
                 }
             }
@@ -99,8 +103,19 @@ impl Merge<'_> {
     fn copy(&self, rank: u32, out: &File, err: &File) -> Result<(), MergeError> {
         tracing::debug!("Merging stdio from worker {rank}...");
         let [stdout, stderr] = self.paths(rank);
-        copy("stdout", &stdout, out)?;
-        copy("stderr", &stderr, err)
+        self.copy_file("stdout", &stdout, out)?;
+        self.copy_file("stderr", &stderr, err)
+    }
+
+    fn copy_file(&self, what: &'static str, path: &Path, to: &File) -> Result<(), MergeError> {
+        match copy(what, path, to) {
+            Err(MergeError::Copy { source, .. })
+                if self.dynamic && source.kind() == io::ErrorKind::NotFound =>
+            {
+                Ok(())
+            }
+            copied => copied,
+        }
     }
 
     /// Files with standard output and standard error of a worker.
@@ -282,11 +297,36 @@ mod tests {
         Merge {
             worker_files: dag,
             workers: 2,
+            dynamic: false,
             stdout,
             stderr,
             append: false,
         }
         .run()
+    }
+
+    #[test]
+    fn workers_that_never_came_have_no_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let dag = files(folder.path());
+        fs::remove_file(worker_stdout(&dag, 1)).unwrap();
+        fs::remove_file(worker_stderr(&dag, 1)).unwrap();
+        let target = Target::File(folder.path().join("all"));
+        let merge = |dynamic| Merge {
+            worker_files: &dag,
+            workers: 3,
+            dynamic,
+            stdout: &target,
+            stderr: &target,
+            append: false,
+        };
+        assert!(merge(false).run().is_err());
+        merge(true).run().unwrap();
+        assert_eq!(
+            fs::read_to_string(folder.path().join("all")).unwrap(),
+            "out 2\nerr 2\n"
+        );
+        assert!(!worker_stdout(&dag, 2).exists() && !worker_stderr(&dag, 2).exists());
     }
 
     #[test]
@@ -299,6 +339,7 @@ mod tests {
             Merge {
                 worker_files: &dag,
                 workers: 2,
+                dynamic: false,
                 stdout: &Target::File(out.clone()),
                 stderr: &Target::File(err.clone()),
                 append: true,
@@ -326,6 +367,7 @@ mod tests {
         let merge = Merge {
             worker_files: &dag,
             workers: 2,
+            dynamic: false,
             stdout: &stdout,
             stderr: &stderr,
             append: true,

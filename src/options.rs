@@ -84,6 +84,8 @@ pub struct Options {
     pub disk_reserve: Option<u64>,
     /// Wait for the host scripts before the first task.
     pub host_script: bool,
+    /// Start `pmc pmix`.
+    pub pmix: bool,
     /// Print the summary record, and merge the output of the tasks.
     pub console: bool,
     /// Name of the program in the summary record.
@@ -207,6 +209,7 @@ impl Options {
             sync_interval: Some(DEFAULT_SYNC_INTERVAL),
             disk_reserve: None,
             host_script: false,
+            pmix: false,
             console: true,
             app: app.to_owned(),
         }

@@ -456,6 +456,22 @@ fn a_run_on_whose_hosts_all_scripts_fail_ends_in_order() {
     }
 }
 
+/// A master that is killed after its last task leaves nothing to do, and its agents have ended.
+#[test]
+fn a_run_with_nothing_left_needs_no_agents() {
+    let scene = Scene::new(2, "0");
+    let (code, stderr) = scene.start("1", &["--launch", "local"]).wait();
+    assert_eq!(code, 0, "{stderr}");
+    let (code, stderr) = scene.start("3", &["--jobstate-log"]).wait();
+    assert_eq!(code, 0, "{stderr}");
+    let log = fs::read_to_string(scene.path("jobstate.log")).unwrap();
+    assert!(log.contains("PMC_FINISHED 0"), "{log}");
+    assert_eq!(scene.begins(2).values().sum::<usize>(), 2);
+    for file in ["x.dag.endpoint", "x.dag.agents"] {
+        assert!(!scene.path(file).exists(), "{file}");
+    }
+}
+
 /// All nodes are gone, and none comes.
 #[test]
 fn a_run_without_nodes_ends_in_order() {
@@ -480,6 +496,35 @@ fn a_run_without_nodes_ends_in_order() {
     assert!(log.contains("PMC_FINISHED 1"), "{log}");
     let (code, stderr) = scene.start("1", &["--launch", "local"]).wait();
     assert_eq!(code, 0, "{stderr}");
+}
+
+/// Stand-ins for launchers that start a command on each node of a batch job. The nodes do not see the endpoint
+/// file: they have its value only.
+#[test]
+fn launchers_of_batch_systems_start_agents() {
+    for (name, words) in [("pbsdsh", "-u --"), ("flux", "run -N 2 -n 2"), ("blaunch", "")] {
+        let scene = Scene::new(4, "0.2");
+        let own = words.split_whitespace().count();
+        let script = format!(
+            "#!/bin/sh\nmv x.dag.endpoint hidden\necho \"$@\" >words\nshift {own}\n\"$@\" &\n\"$@\" &\nwait\n"
+        );
+        fs::write(scene.path(name), script).unwrap();
+        fs::set_permissions(scene.path(name), fs::Permissions::from_mode(0o755)).unwrap();
+        let path = std::env::var("PATH").unwrap();
+        let mut command = scene.command(&["--agents", "2", "--launch", name, "--slots", "1", "x.dag"]);
+        command.env("PATH", format!("{}:{path}", scene.0.path().display()));
+        let (code, stderr) = Run::new(command).wait();
+        assert_eq!(code, 0, "{name}: {stderr}");
+        assert_eq!(scene.begins(4).values().sum::<usize>(), 4, "{name}");
+        let started = fs::read_to_string(scene.path("words")).unwrap();
+        let program = testutils::programs::path("pegasus-mpi-cluster");
+        let expected = format!("{words} {program} --agent ").trim_start().to_owned();
+        assert!(started.starts_with(&expected), "{started}");
+        assert!(
+            started.trim_end().ends_with("x.dag.endpoint"),
+            "no key: {started}"
+        );
+    }
 }
 
 #[test]

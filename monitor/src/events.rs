@@ -213,15 +213,16 @@ fn jobstate_line(line: &[u8]) -> Option<(Micros, Event<'_>)> {
     if name.is_empty() {
         return None;
     }
+    let numbered = task(name, word(rest).0);
     let task = TaskRef {
-        name,
         submit_number: 0,
+        ..numbered
     };
     let event = match state {
-        b"SUBMIT" => Event::Queued(task),
+        b"SUBMIT" => Event::Queued(numbered),
         b"PRE_SCRIPT_STARTED" => Event::Queued(task),
         b"PRE_SCRIPT_FAILURE" => Event::Unplanned(task, number(word(rest).0).unwrap_or(256)),
-        b"EXECUTE" => Event::Started(task),
+        b"EXECUTE" => Event::Started(numbered),
         b"JOB_EVICTED" => Event::Lost(task),
         // The line about the failure follows, and changes nothing.
         b"JOB_ABORTED" => Event::Abandoned(task),
@@ -286,10 +287,14 @@ mod tests {
             name,
             submit_number: 0,
         };
+        let numbered = TaskRef {
+            name: b"a",
+            submit_number: 1,
+        };
         let expected = [
             Event::RunStart,
-            Event::Queued(task(b"a")),
-            Event::Started(task(b"a")),
+            Event::Queued(numbered),
+            Event::Started(numbered),
             Event::Ended(task(b"a"), 768),
             Event::Ended(task(b"b"), 0),
             Event::Queued(task(b"a")),

@@ -61,6 +61,8 @@ pub struct History {
     process: Option<u32>,
     /// Tasks by submit number, in the current run.
     by_submit_number: Vec<TaskNumber>,
+    /// Submit numbers of all attempts.
+    submit_numbers: Vec<u32>,
 }
 
 impl History {
@@ -101,7 +103,14 @@ impl History {
             counted: usize::MAX,
             process: None,
             by_submit_number: Vec::new(),
+            submit_numbers: Vec::new(),
         }
+    }
+
+    /// Returns the submit number of an attempt, unique in its run; 0 if the log does not tell.
+    #[must_use]
+    pub fn submit_number(&self, attempt: usize) -> u32 {
+        self.submit_numbers.get(attempt).copied().unwrap_or_default()
     }
 
     /// Returns whether another file has replaced one of the files, so that [`History::open`] must read the

@@ -3,8 +3,8 @@
 //! Sources: [`dir`] finds the files, [`plan`] reads the DAG, [`events`] the log of the executor,
 //! [`resources`] its log of free resources. [`history`] combines them, and reads new lines while a run is
 //! active. Views: [`progress`] for `pmc status`, [`causes`] for `pmc analyzer`, [`timeline`] for `pmc
-//! report`. [`task_output`] takes the output of a task apart, for `pmc log`. [`statistics`] come from the
-//! STAMPEDE database instead.
+//! report`. [`task_output`] takes the output of a task apart, for `pmc log`. [`lite_data`] sums up what
+//! lite jobs have moved. [`statistics`] come from the STAMPEDE database instead.
 //!
 //! Nothing here prints. An incomplete directory is fine: a missing file only removes the facts it holds.
 
@@ -17,6 +17,7 @@ pub mod failure;
 pub mod history;
 pub mod kinds;
 pub mod lines;
+pub mod lite_data;
 pub mod plan;
 pub mod progress;
 pub mod resources;

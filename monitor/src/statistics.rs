@@ -4,6 +4,7 @@
 //! scanned once, and the values are collected in arrays indexed by the id of the attempt.
 
 mod attempts;
+mod data;
 mod invocations;
 mod levels;
 pub mod source;
@@ -23,6 +24,7 @@ use crate::resources::{Change, Host, Hosts};
 
 use attempts::Attempts;
 pub use attempts::JobAttempt;
+pub use data::DataAttempt;
 pub use levels::Level;
 use levels::{Levels, Place};
 

@@ -11,13 +11,15 @@ mod control;
 mod log;
 mod packed;
 pub mod pegasus;
+mod pmix;
 mod views;
 
-pub use attach::{Attach, From};
+pub use attach::{Attach, From, OnOverflow, Timestamp};
 pub use control::{Drain, Kill, Nodes, Submit, Why};
 pub use log::Log;
 pub use packed::{PackedOutput, Unpack};
 pub use pegasus::PegasusProgram;
+pub use pmix::Pmix;
 pub use views::{Analyzer, Report, Section, Simulate, Statistics, Status, TimeOf, TimeStep};
 
 /// Plans and runs a Pegasus workflow on this machine.
@@ -56,6 +58,8 @@ pub enum Command {
     Log(Log),
     /// Show the output of running tasks as it comes
     Attach(Attach),
+    /// Let tools that are written for PMIx find a running workflow
+    Pmix(Pmix),
     /// Make the two files of each attempt from packed output
     Unpack(Unpack),
     /// Show the hosts of a running workflow, or let one of them go

@@ -65,6 +65,7 @@ pub fn main() -> ExitCode {
         cli::Command::Report(arguments) => (commands::report::report(&arguments), false),
         cli::Command::Log(arguments) => (commands::log::log(&arguments), false),
         cli::Command::Attach(arguments) => (commands::attach::attach(&arguments), false),
+        cli::Command::Pmix(arguments) => (commands::pmix::pmix(&arguments), false),
         cli::Command::Unpack(arguments) => (commands::unpack::unpack(&arguments), false),
         cli::Command::Nodes(arguments) => (commands::control::nodes(&arguments), false),
         cli::Command::Why(arguments) => (commands::control::why(&arguments), false),

@@ -49,11 +49,13 @@ pub struct RawArgs {
     pub watch_memory: bool,
     /// `--max-wall-time` or `PMC_MAX_WALL_TIME`, in minutes.
     pub max_wall_time: Option<f64>,
-    /// `--per-task-stdio`; `--monitord-hack` and `--packed-output` set it, too.
+    /// `--per-task-stdio`; `--monitord-hack`, `--packed-output` and `--pmix` set it, too.
     pub per_task_stdio: bool,
     /// `--packed-output`.
     pub packed_output: bool,
-    /// `--jobstate-log`.
+    /// `--pmix`.
+    pub pmix: bool,
+    /// `--jobstate-log`; `--pmix` sets it, too.
     pub jobstate_log: bool,
     /// `--monitord-hack`; `--stampede` sets it, too.
     pub monitord_hack: bool,

@@ -63,6 +63,7 @@ impl RawArgs {
                 stderr: target(self.stderr.clone(), Target::Stderr),
             }
         };
+        options.pmix = self.pmix;
         options.worker_files = self.worker_files();
         options.max_fds = self.max_fds;
         options.forward_journal = !self.no_forward_journal;

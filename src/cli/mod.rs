@@ -4,6 +4,7 @@
 //! Options may stand before or after the DAG file. The last one wins.
 
 mod agents;
+mod apply;
 mod args;
 mod convert;
 mod help;
@@ -107,7 +108,7 @@ fn read_words(args: &mut RawArgs, words: &[OsString]) -> Result<Option<PathBuf>,
     let mut words = words.iter();
     while let Some(word) = words.next() {
         if let Some(option) = options::find(word) {
-            options::apply(option, args, &mut words)?;
+            apply::apply(option, args, &mut words)?;
         } else if word.as_bytes().starts_with(b"-") {
             let message = format!("Unrecognized argument: {}", word.display());
             return Err(EarlyExit::refuse(&message));

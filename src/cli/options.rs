@@ -1,13 +1,12 @@
 //! The options of the program: one table for the parser, `--help`, the manual page and completions.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 
 use super::agents;
 use super::args::{EarlyExit, RawArgs};
 use super::limits::{set_max_jobs, set_max_plans};
 use super::values::{at_least, float, host_name, integer, path, seconds, unsigned};
-use super::version::version;
 
 /// One option.
 #[derive(Clone, Copy, Debug)]
@@ -234,6 +233,13 @@ pub const OPTIONS: &[OptionSpec] = &[
     )
     .additional()
     .feature("stampede"),
+    flag(
+        "pmix",
+        set_pmix,
+        "Let tools that are written for PMIx find the run",
+    )
+    .additional()
+    .feature("pmix"),
     value(
         "sync-interval",
         "MS",
@@ -336,11 +342,12 @@ impl OptionSpec {
         match self.feature {
             None => true,
             Some("stampede") => cfg!(feature = "stampede"),
+            Some("pmix") => cfg!(feature = "pmix"),
             Some(_) => false,
         }
     }
 
-    fn join_names(&self, separator: &str) -> String {
+    pub(super) fn join_names(&self, separator: &str) -> String {
         let short = self.short.map(|short| format!("-{short}{separator}"));
         format!("{}--{}", short.unwrap_or_default(), self.long)
     }
@@ -487,6 +494,12 @@ fn set_packed_output(args: &mut RawArgs) {
     args.per_task_stdio = true;
 }
 
+fn set_pmix(args: &mut RawArgs) {
+    args.pmix = true;
+    args.jobstate_log = true;
+    args.per_task_stdio = true;
+}
+
 fn set_stampede(args: &mut RawArgs) {
     args.stampede = true;
     set_monitord_hack(args);
@@ -522,40 +535,6 @@ fn set_runtime_limit(args: &mut RawArgs, value: &OsStr) -> Set {
 
 fn set_drain_grace(args: &mut RawArgs, value: &OsStr) -> Set {
     args.drain_grace = Some(seconds(value, "--drain-grace")?);
-    Ok(())
-}
-
-/// Applies one option; `words` are those behind it.
-pub(super) fn apply<'w>(
-    option: &OptionSpec,
-    args: &mut RawArgs,
-    words: &mut impl Iterator<Item = &'w OsString>,
-) -> Result<(), EarlyExit> {
-    if !option.is_available() {
-        return Err(EarlyExit::refuse(&format!(
-            "--{}: this program was built without the feature `{}`",
-            option.long,
-            option.feature.unwrap_or_default()
-        )));
-    }
-    match option.action {
-        Action::Help => {}
-        Action::Version => {
-            return Err(EarlyExit {
-                text: version(),
-                code: 0,
-                everywhere: false,
-            });
-        }
-        Action::Flag(set) => set(args),
-        Action::Value(set) => {
-            let missing = || {
-                let (names, value) = (option.join_names("/"), option.value.unwrap_or_default());
-                EarlyExit::refuse(&format!("{names} requires {value}"))
-            };
-            set(args, words.next().ok_or_else(missing)?)?;
-        }
-    }
     Ok(())
 }
 

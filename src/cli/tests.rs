@@ -159,6 +159,7 @@ fn every_option_is_stored() {
         max_wall_time: Some(0.5),
         per_task_stdio: true,
         packed_output: false,
+        pmix: false,
         jobstate_log: true,
         monitord_hack: true,
         stampede: false,

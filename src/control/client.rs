@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::io::{self, Write as _};
+use std::net::Shutdown;
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -10,8 +12,11 @@ use std::time::Duration;
 use nix::sys::socket::{getsockopt, sockopt};
 use pmc_dag::reason;
 
-use super::connection::Receiver;
-use super::{Answer, Output, Request, ShortPath, StreamHead, StreamOutput, TapRequest, socket};
+use super::connection::{Receiver, send_with_files};
+use super::{
+    Answer, Output, Over, Portion, PortionHead, RedirectRequest, Request, ShortPath, StreamHead,
+    StreamOutput, TailRequest, TapRequest, socket,
+};
 
 /// Time for the run to answer.
 const TIMEOUT: Duration = Duration::from_secs(40);
@@ -80,6 +85,34 @@ fn owner_of(dag: &Path) -> Option<u32> {
 pub struct Tool {
     dag: PathBuf,
     receiver: Receiver,
+}
+
+/// What becomes of a redirect.
+#[derive(Debug)]
+pub enum Redirect {
+    /// It goes on.
+    On {
+        /// Worker and attempt, for the next request.
+        attempt: (u32, u64),
+        /// What the task has written after what was delivered.
+        portions: [Portion; 2],
+    },
+    /// It has ended. What was not delivered is in the files.
+    Over(Over),
+    /// It does not begin: [`Answer::Refused`], [`Answer::NotSupported`] or [`Answer::NotYet`].
+    Not(Answer),
+}
+
+/// Ends a redirect to files.
+#[derive(Debug)]
+pub struct Ender(UnixStream);
+
+impl Ender {
+    /// Ends it. The connection still gets the answer.
+    pub fn end(&self) {
+        // Without a connection, it has ended.
+        let _ = self.0.shutdown(Shutdown::Write);
+    }
 }
 
 impl Tool {
@@ -171,6 +204,104 @@ impl Tool {
             attempt,
             streams,
         }))
+    }
+
+    /// Redirects output of a task, or goes on with that.
+    ///
+    /// # Errors
+    /// The run gives no answer.
+    pub fn redirect(&mut self, request: RedirectRequest) -> Result<Redirect, ControlError> {
+        let answer = self.ask(&Request::Redirect(request))?;
+        self.redirected(answer)
+    }
+
+    /// Redirects output of a task to two files, standard output and standard error of the tool: see
+    /// [`RedirectRequest::to_files`]. [`Self::wait`] waits for the end.
+    ///
+    /// # Errors
+    /// The run gives no answer.
+    pub fn redirect_to(
+        &mut self,
+        mut request: RedirectRequest,
+        files: [BorrowedFd<'_>; 2],
+    ) -> Result<Redirect, ControlError> {
+        request.to_files = true;
+        let request = serde_json::to_vec(&Request::Redirect(request));
+        let mut text = request.map_err(|error| self.failed(error.into()))?;
+        text.push(b'\n');
+        let sent = send_with_files(self.receiver.stream(), &text, &files);
+        sent.map_err(|error| self.failed(error))?;
+        self.wait()
+    }
+
+    /// Waits for what becomes of a redirect to files.
+    ///
+    /// # Errors
+    /// The run gives no answer.
+    pub fn wait(&mut self) -> Result<Redirect, ControlError> {
+        let answer = self.receiver.line(MAX_ANSWER);
+        let answer = answer.map_err(|error| self.failed(error))?;
+        let answer = serde_json::from_slice(&answer).map_err(|_| self.no_answer())?;
+        self.redirected(answer)
+    }
+
+    /// Returns what ends a redirect to files from another thread. [`Self::wait`] has no time limit then.
+    ///
+    /// # Errors
+    /// The system refuses a descriptor.
+    pub fn ender(&self) -> Result<Ender, ControlError> {
+        let stream = self.receiver.stream().try_clone();
+        let stream = stream.and_then(|stream| stream.set_read_timeout(None).map(|()| stream));
+        stream.map(Ender).map_err(|error| self.failed(error))
+    }
+
+    /// Redirects tasks that start from now on, as long as this connection lives: see [`Request::Tail`].
+    ///
+    /// # Errors
+    /// The run gives no answer.
+    pub fn tail(&mut self, request: TailRequest) -> Result<Answer, ControlError> {
+        self.ask(&Request::Tail(request))
+    }
+
+    fn redirected(&mut self, answer: Answer) -> Result<Redirect, ControlError> {
+        let (worker, attempt, heads, over) = match answer {
+            Answer::Redirected {
+                worker,
+                attempt,
+                streams,
+                over,
+            } => (worker, attempt, streams, over),
+            Answer::Refused(_) | Answer::NotSupported(_) | Answer::NotYet(_) => {
+                return Ok(Redirect::Not(answer));
+            }
+            _ => return Err(self.no_answer()),
+        };
+        let mut portions = [Portion::default(), Portion::default()];
+        for (head, portion) in heads.into_iter().zip(&mut portions) {
+            let PortionHead {
+                offset,
+                length,
+                times,
+                dropped,
+            } = head;
+            if length > MAX_ANSWER {
+                return Err(self.no_answer());
+            }
+            let bytes = self.receiver.take(length).map_err(|error| self.failed(error))?;
+            *portion = Portion {
+                offset,
+                bytes,
+                times,
+                dropped,
+            };
+        }
+        Ok(match over {
+            Some(over) => Redirect::Over(over),
+            None => Redirect::On {
+                attempt: (worker, attempt),
+                portions,
+            },
+        })
     }
 
     fn failed(&self, source: io::Error) -> ControlError {

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Write as _};
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
@@ -38,22 +38,35 @@ pub(super) fn send_output(mut stream: &UnixStream, output: &Output) -> io::Resul
         streams: output.streams.each_ref().map(head),
     })?;
     text.push(b'\n');
-    let rights = [ControlMessage::ScmRights(&files)];
-    let rights: &[ControlMessage<'_>] = if files.is_empty() { &[] } else { &rights };
-    let sent = sendmsg::<()>(
-        stream.as_raw_fd(),
-        &[IoSlice::new(&text)],
-        rights,
-        MsgFlags::MSG_NOSIGNAL,
-        None,
-    )?;
-    stream.write_all(&text[sent..])?;
+    send_with(stream, &text, &files)?;
     for chunk in &output.streams {
         if let StreamOutput::Bytes { bytes, .. } = chunk {
             stream.write_all(bytes)?;
         }
     }
     Ok(())
+}
+
+/// Sends a line with open files.
+///
+/// # Errors
+/// The peer does not take it.
+pub(super) fn send_with_files(stream: &UnixStream, text: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let files: Vec<RawFd> = files.iter().map(BorrowedFd::as_raw_fd).collect();
+    send_with(stream, text, &files)
+}
+
+fn send_with(mut stream: &UnixStream, text: &[u8], files: &[RawFd]) -> io::Result<()> {
+    let rights = [ControlMessage::ScmRights(files)];
+    let rights: &[ControlMessage<'_>] = if files.is_empty() { &[] } else { &rights };
+    let sent = sendmsg::<()>(
+        stream.as_raw_fd(),
+        &[IoSlice::new(text)],
+        rights,
+        MsgFlags::MSG_NOSIGNAL,
+        None,
+    )?;
+    stream.write_all(&text[sent..])
 }
 
 fn descriptor(output: &StreamOutput) -> Option<RawFd> {
@@ -113,6 +126,17 @@ impl Receiver {
                 return Err(io::ErrorKind::InvalidData.into());
             }
             self.receive()?;
+        }
+    }
+
+    /// Returns the next line as [`Self::line`] does, or `None` if the connection ends before it.
+    ///
+    /// # Errors
+    /// The connection ends inside it, or it is longer.
+    pub(super) fn next_line(&mut self, max: usize) -> io::Result<Option<Vec<u8>>> {
+        match self.line(max) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && self.bytes.is_empty() => Ok(None),
+            line => line.map(Some),
         }
     }
 

@@ -10,6 +10,7 @@
 
 mod client;
 mod connection;
+mod redirect;
 mod server;
 
 use std::collections::VecDeque;
@@ -22,8 +23,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::protocol::Position;
-pub use client::{ControlError, Tool, ask};
+use crate::protocol::RedirectAnswer;
+pub use crate::protocol::{Claim, Over, Overflow, Portion, Position, RedirectPoll};
+use crate::relay::Relay;
+pub use client::{ControlError, Ender, Redirect, Tool, ask};
+pub use redirect::is_suitable as takes_output;
 pub(crate) use server::Server;
 
 /// What a tool asks for.
@@ -61,6 +65,12 @@ pub enum Request {
     InputTasks,
     /// Input for a task. Its bytes follow.
     Push(PushRequest),
+    /// Output of a running task, instead of its files. With [`RedirectRequest::to_files`], two open files
+    /// come with the line.
+    Redirect(RedirectRequest),
+    /// Tasks with these names that start from now on are redirected from their first byte, as long as the
+    /// connection is open. It is closed if the tool does not repeat this request within five seconds.
+    Tail(TailRequest),
     /// Run another workflow, too.
     Submit {
         /// Path of its DAG file, absolute.
@@ -91,6 +101,39 @@ pub struct PushRequest {
 
 /// Maximum bytes of input in a request.
 pub const MAX_INPUT: usize = 256 << 10;
+
+/// A request for output of a task, instead of its files.
+///
+/// The tool repeats it: each request says what it has delivered of the answers before. When the redirect
+/// ends, or the connection does, what it has not delivered goes to the files.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RedirectRequest {
+    /// Name of the task.
+    pub task: String,
+    /// Worker and attempt of an earlier answer. `None` for the attempt that runs.
+    pub attempt: Option<(u32, u64)>,
+    /// What has been delivered, and whether the redirect ends.
+    pub poll: RedirectPoll,
+    /// The answer may come when there is output. Without it, it comes at once.
+    pub may_wait: bool,
+    /// The run writes the output to the files that come with the request, and what it has written counts as
+    /// delivered, whatever becomes of the tool. Only pipes and regular files can be such files. The first
+    /// answer says that the redirect has begun, the next one that it has ended. A tool that shuts down its
+    /// sending side ends it.
+    pub to_files: bool,
+}
+
+/// A request for tasks that start later.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TailRequest {
+    /// Names or patterns with `*` and `?`.
+    pub patterns: Vec<String>,
+    /// How they are redirected.
+    pub claim: Claim,
+}
+
+/// The answer to [`Request::Tail`].
+pub(crate) const TAILING: &str = "tasks that start from now on are redirected";
 
 /// A request for output of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -124,6 +167,17 @@ pub enum Answer {
         /// Standard output and standard error.
         streams: [StreamHead; 2],
     },
+    /// To [`Request::Redirect`]. The bytes that it announces follow.
+    Redirected {
+        /// The worker of the attempt.
+        worker: u32,
+        /// Number of the attempt, over all tasks of the run.
+        attempt: u64,
+        /// Standard output and standard error.
+        streams: [PortionHead; 2],
+        /// The redirect has ended.
+        over: Option<Over>,
+    },
     /// To [`Request::InputTasks`]: their names.
     Tasks(Vec<String>),
     /// To [`Request::Push`]: what the task has taken. The rest is to be pushed again, some time later.
@@ -135,7 +189,7 @@ pub enum Answer {
         /// Number of bytes. If these are all, the end is taken, too.
         count: u64,
     },
-    /// To [`Request::Push`]: the task has not started; its state.
+    /// To [`Request::Push`] and [`Request::Redirect`]: the task has not started; its state.
     NotYet(String),
     /// It is not possible with this task, now or later; why.
     NotSupported(String),
@@ -160,6 +214,19 @@ pub enum StreamHead {
         /// Their number.
         length: usize,
     },
+}
+
+/// What follows an [`Answer::Redirected`] for a stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortionHead {
+    /// Bytes of the redirect before these.
+    pub offset: u64,
+    /// Number of bytes.
+    pub length: usize,
+    /// When the worker read them: offsets, and microseconds since the epoch from there on.
+    pub times: Vec<(u64, u64)>,
+    /// Bytes of the redirect that were lost so far, by its overflow rule.
+    pub dropped: u64,
 }
 
 /// Output of a task.
@@ -194,6 +261,18 @@ pub enum StreamOutput {
 pub(crate) enum Reply {
     Answer(Answer),
     Output(Output),
+    /// The relay of an attempt of a worker that is a thread of this process.
+    Relay(Target, Relay),
+    /// What an attempt of another worker answers.
+    Redirected(Target, RedirectAnswer),
+}
+
+/// An attempt that a tool redirects.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) task: String,
+    pub(crate) worker: u32,
+    pub(crate) attempt: u64,
 }
 
 /// A host of a run.

@@ -1,7 +1,7 @@
 //! The socket of a run.
 
 use std::fs;
-use std::io::{self, BufRead as _, BufReader, Read as _};
+use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -14,11 +14,15 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::{self, AddressFamily, Backlog, Shutdown, SockFlag, SockType, UnixAddr, sockopt};
 use nix::sys::stat::{Mode, fchmod};
 
-use super::{Answer, Control, MAX_INPUT, Reply, Request, ShortPath, connection};
+use super::connection::Receiver;
+use super::redirect::Redirecting;
+use super::{
+    Answer, Control, MAX_INPUT, RedirectRequest, Reply, Request, ShortPath, TAILING, TailRequest, connection,
+};
 use crate::interrupt::Interrupt;
 
 /// Maximum bytes of a request.
-const MAX_REQUEST: u64 = 64 * 1024;
+const MAX_REQUEST: usize = 64 * 1024;
 /// Time for a tool to send its next request and to take the answer.
 const PEER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for the driver to answer. It is busy for longer only if a file system hangs.
@@ -66,7 +70,7 @@ impl Server {
                     let open_requests = Arc::clone(&open_requests);
                     let talk = move || {
                         // A tool that has gone needs no answer.
-                        let _ = talk(&stream, &control, &*waker, &open_requests);
+                        let _ = talk(stream, &control, &*waker, &open_requests);
                         done.fetch_sub(1, Ordering::AcqRel);
                     };
                     let started = std::thread::Builder::new()
@@ -133,66 +137,143 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
 
 /// Reads the requests of a tool and sends the answers.
 fn talk(
-    stream: &UnixStream,
+    stream: UnixStream,
     control: &Control,
     wake: &(dyn Fn() + Send + Sync),
     open_requests: &AtomicU32,
 ) -> io::Result<()> {
-    let peer = socket::getsockopt(stream, sockopt::PeerCredentials)?.uid();
+    let peer = socket::getsockopt(&stream, sockopt::PeerCredentials)?.uid();
     if peer != 0 && peer != nix::unistd::geteuid().as_raw() {
         return Ok(());
     }
     stream.set_read_timeout(Some(PEER_TIMEOUT))?;
     stream.set_write_timeout(Some(PEER_TIMEOUT))?;
-    let mut reader = BufReader::new(stream);
-    loop {
-        let mut line = Vec::new();
-        if (&mut reader).take(MAX_REQUEST).read_until(b'\n', &mut line)? == 0 {
-            return Ok(());
+    let mut talk = Talk {
+        receiver: Receiver::new(stream),
+        control,
+        wake,
+        redirects: Vec::new(),
+        tail: None,
+    };
+    let talked = talk.answer_all(open_requests);
+    talk.end();
+    talked
+}
+
+/// A conversation with a tool.
+struct Talk<'a> {
+    receiver: Receiver,
+    control: &'a Control,
+    wake: &'a (dyn Fn() + Send + Sync),
+    /// Redirects that end with the connection.
+    redirects: Vec<Redirecting>,
+    /// The tool waits for tasks until the end of the connection.
+    tail: Option<TailRequest>,
+}
+
+impl Talk<'_> {
+    fn answer_all(&mut self, open_requests: &AtomicU32) -> io::Result<()> {
+        while let Some(line) = self.receiver.next_line(MAX_REQUEST)? {
+            let request = match serde_json::from_slice::<Request>(&line) {
+                Ok(Request::Push(mut push)) if push.length <= MAX_INPUT => {
+                    push.bytes = self.receiver.take(push.length)?;
+                    Request::Push(push)
+                }
+                Ok(Request::Push(push)) => {
+                    return self.refuse(format!("{} bytes of input are too many", push.length));
+                }
+                Ok(request) => request,
+                Err(error) => return self.refuse(format!("the request is not understood: {error}")),
+            };
+            open_requests.fetch_add(1, Ordering::AcqRel);
+            let answered = self.answer(request);
+            open_requests.fetch_sub(1, Ordering::AcqRel);
+            answered?;
         }
-        let request = match serde_json::from_slice::<Request>(&line) {
-            Ok(Request::Push(mut push)) if push.length <= MAX_INPUT => {
-                push.bytes = vec![0; push.length];
-                reader.read_exact(&mut push.bytes)?;
-                Request::Push(push)
+        Ok(())
+    }
+
+    fn refuse(&self, reason: String) -> io::Result<()> {
+        connection::send_answer(self.receiver.stream(), &Answer::Refused(reason))
+    }
+
+    /// Answers a request.
+    fn answer(&mut self, request: Request) -> io::Result<()> {
+        let stream = self.receiver.stream();
+        let request = match request {
+            Request::Redirect(request) => return self.redirect(request),
+            Request::Tail(request) if self.tail.as_ref() == Some(&request) => {
+                // The tool shows that it lives. One that is stopped is given up: no task waits for it.
+                return connection::send_answer(stream, &Answer::Done(TAILING.to_owned()));
             }
-            Ok(Request::Push(push)) => {
-                let refused = Answer::Refused(format!("{} bytes of input are too many", push.length));
-                return connection::send_answer(stream, &refused);
+            Request::Tail(request) => {
+                end_tail(self.tail.replace(request.clone()), self.control, self.wake);
+                Request::Tail(request)
             }
-            Ok(request) => request,
-            Err(error) => {
-                let refused = Answer::Refused(format!("the request is not understood: {error}"));
-                return connection::send_answer(stream, &refused);
-            }
+            request => request,
         };
-        open_requests.fetch_add(1, Ordering::AcqRel);
-        let answered = answer(stream, request, control, wake);
-        open_requests.fetch_sub(1, Ordering::AcqRel);
-        answered?;
+        match ask(request, self.control, self.wake) {
+            Reply::Answer(answer) => connection::send_answer(stream, &answer),
+            Reply::Output(output) => connection::send_output(stream, &output),
+            // They answer other requests.
+            Reply::Relay(..) | Reply::Redirected(..) => Ok(()),
+        }
+    }
+
+    fn redirect(&mut self, request: RedirectRequest) -> io::Result<()> {
+        let (control, wake) = (self.control, self.wake);
+        let ask = |request| ask(Request::Redirect(request), control, wake);
+        if request.to_files {
+            let files = [self.receiver.file(), self.receiver.file()];
+            let stream = self.receiver.stream();
+            let mut redirecting = Redirecting::new(request);
+            let written = redirecting.write_to(stream, files, &ask);
+            if written.is_err() {
+                redirecting.end(&ask);
+            }
+            return written;
+        }
+        let known = self.redirects.iter().position(|known| known.is_of(&request));
+        let mut redirecting = match known {
+            Some(at) => self.redirects.swap_remove(at),
+            None => Redirecting::new(request.clone()),
+        };
+        let answered = redirecting.answer(self.receiver.stream(), request, &ask);
+        if !matches!(answered, Ok(false)) {
+            self.redirects.push(redirecting);
+        }
+        answered.map(|_| ())
+    }
+
+    /// Ends what ends with the connection.
+    fn end(&mut self) {
+        let (control, wake) = (self.control, self.wake);
+        for mut redirecting in std::mem::take(&mut self.redirects) {
+            redirecting.end(&|request| ask(Request::Redirect(request), control, wake));
+        }
+        end_tail(self.tail.take(), control, wake);
     }
 }
 
-/// Has the driver answer a request, and sends the answer.
-fn answer(
-    stream: &UnixStream,
-    request: Request,
-    control: &Control,
-    wake: &(dyn Fn() + Send + Sync),
-) -> io::Result<()> {
+/// Lets the run forget a tool that waits for tasks.
+fn end_tail(tail: Option<TailRequest>, control: &Control, wake: &(dyn Fn() + Send + Sync)) {
+    if let Some(mut tail) = tail {
+        tail.patterns.clear();
+        ask(Request::Tail(tail), control, wake);
+    }
+}
+
+/// Has the driver answer a request.
+fn ask(request: Request, control: &Control, wake: &(dyn Fn() + Send + Sync)) -> Reply {
     let timeout = match &request {
-        Request::Tap(_) | Request::Push(_) => TAP_TIMEOUT,
+        Request::Tap(_) | Request::Push(_) | Request::Redirect(_) => TAP_TIMEOUT,
         _ => DRIVER_TIMEOUT,
     };
     let (answer, answers) = sync_channel(1);
     control.push(request, answer);
     wake();
-    match answers.recv_timeout(timeout) {
-        Ok(Reply::Answer(answer)) => connection::send_answer(stream, &answer),
-        Ok(Reply::Output(output)) => connection::send_output(stream, &output),
-        Err(_) => {
-            let busy = "the run is busy, or has not started yet; ask again";
-            connection::send_answer(stream, &Answer::Refused(busy.to_owned()))
-        }
-    }
+    answers.recv_timeout(timeout).unwrap_or_else(|_| {
+        let busy = "the run is busy, or has not started yet; ask again";
+        Reply::Answer(Answer::Refused(busy.to_owned()))
+    })
 }

@@ -121,6 +121,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         let merge = Merge {
             worker_files: &self.options.worker_files,
             workers: summary.workers,
+            dynamic: self.out.transport.is_dynamic(),
             stdout,
             stderr,
             append: summary.figures.done_before > 0,

@@ -100,6 +100,15 @@ impl<T: MasterTransport> Driver<'_, T> {
                 self.push(guest, request, answer);
                 return Ok(());
             }
+            Request::Redirect(request) => {
+                self.redirect(guest, request, answer);
+                return Ok(());
+            }
+            Request::Tail(_) if guest.is_some() => Answer::Refused(
+                "in a workflow that was handed to another run, only tasks that run can be redirected"
+                    .to_owned(),
+            ),
+            Request::Tail(request) => self.tail(request),
         };
         // A tool that has gone needs no answer.
         let _ = answer.send(Reply::Answer(reply));

@@ -239,6 +239,10 @@ impl<T: MasterTransport> Driver<'_, T> {
                 self.note_input(taken);
                 return Ok(());
             }
+            ToMaster::Redirected(redirected) => {
+                self.note_redirected(*redirected);
+                return Ok(());
+            }
             ToMaster::Node(change) => return self.note_change(from, &change),
         };
         Ok(self.master.handle(event, &mut self.out)?)

@@ -3,36 +3,19 @@
 //! A worker takes as much as the pipe of the task has room for, and the tool pushes the rest again. So input
 //! waits nowhere in memory, even if the task never reads it.
 
-use std::collections::BTreeMap;
 use std::sync::mpsc::SyncSender;
-use std::time::{Duration, Instant};
 
 use pmc_dag::{Stdin, TaskId};
 
 use super::Driver;
+use super::asked::{Asked, AskedRequests};
 use crate::control::{Answer, PushRequest, Reply};
 use crate::protocol::{Input, InputAnswer, InputTaken, Rank, SubmitId, ToWorker};
 use crate::scheduler::Outbox as _;
 use crate::transport::MasterTransport;
 
-/// A request is forgotten if its worker does not answer within this time.
-const MAX_WAIT: Duration = Duration::from_secs(60);
-
-/// Requests that workers have not answered.
-#[derive(Debug, Default)]
-pub(super) struct Inputs {
-    last_number: u64,
-    asked: BTreeMap<u64, Asked>,
-}
-
-#[derive(Debug)]
-struct Asked {
-    task: String,
-    worker: Rank,
-    attempt: SubmitId,
-    answer: SyncSender<Reply>,
-    at: Instant,
-}
+/// Requests that workers have not answered, with the names of the tasks.
+pub(super) type Inputs = AskedRequests<String>;
 
 impl<T: MasterTransport> Driver<'_, T> {
     /// Returns the running tasks that take input from tools.
@@ -67,23 +50,14 @@ impl<T: MasterTransport> Driver<'_, T> {
             let _ = answer.send(Reply::Answer(describe(&task, (worker, attempt), taken)));
             return;
         }
-        let now = Instant::now();
-        let inputs = &mut self.inputs;
-        inputs
-            .asked
-            .retain(|_, asked| now.duration_since(asked.at) < MAX_WAIT);
-        inputs.last_number += 1;
-        let number = inputs.last_number;
         let asked = Asked {
-            task,
             worker,
             attempt,
+            about: task,
             answer,
-            at: now,
         };
-        inputs.asked.insert(number, asked);
         let input = Input {
-            number,
+            number: self.inputs.add(asked),
             submit: attempt,
             bytes,
             is_end,
@@ -120,8 +94,8 @@ impl<T: MasterTransport> Driver<'_, T> {
 
     /// Passes the answer of a worker on.
     pub(super) fn note_input(&mut self, taken: InputTaken) {
-        if let Some(asked) = self.inputs.asked.remove(&taken.number) {
-            let reply = describe(&asked.task, (asked.worker, asked.attempt), taken.answer);
+        if let Some(asked) = self.inputs.take(taken.number) {
+            let reply = describe(&asked.about, (asked.worker, asked.attempt), taken.answer);
             let _ = asked.answer.send(Reply::Answer(reply));
         }
     }

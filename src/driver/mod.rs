@@ -3,6 +3,7 @@
 //! The loop brings messages, time and signals to the scheduler, and its decisions to workers, logs and the
 //! observer.
 
+mod asked;
 mod bad_hosts;
 mod combine;
 mod conclusion;
@@ -20,7 +21,9 @@ mod memory;
 mod nodes;
 mod numbers;
 mod outbox;
+mod pmix;
 mod position;
+mod redirects;
 mod report;
 mod setup;
 mod subworkflows;
@@ -46,6 +49,7 @@ use self::drain::Drain;
 use self::inputs::Inputs;
 use self::nodes::Nodes;
 use self::outbox::DriverOutbox;
+use self::redirects::Redirects;
 use self::setup::Setup;
 use self::subworkflows::Subworkflows;
 use self::taps::Taps;
@@ -189,11 +193,15 @@ struct Driver<'a, T> {
     taps: Taps,
     /// Input that workers have not answered.
     inputs: Inputs,
+    /// Requests of tools that redirect output.
+    redirects: Redirects,
     /// When to drain because a process has asked for it.
     drain_at: Option<Instant>,
     /// DAGs may join: its DAG has sub-workflows, or a guest has come.
     has_subworkflows: bool,
     subworkflows: Subworkflows,
+    /// Ends before the server that it asks.
+    _bridge: Option<pmix::Bridge>,
     _server: Option<control::Server>,
 }
 
@@ -235,9 +243,11 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             control,
             taps: Taps::default(),
             inputs: Inputs::default(),
+            redirects: Redirects::default(),
             drain_at: None,
             has_subworkflows,
             subworkflows: Subworkflows::new(setup.spare_files),
+            _bridge: server.as_ref().and_then(|_| pmix::Bridge::start(options)),
             _server: server,
         }
     }

@@ -27,9 +27,9 @@ pub(super) struct AttemptNumbers {
 }
 
 impl AttemptNumbers {
-    /// Counts what earlier runs have submitted. `None` if nobody needs the numbers: the output of this run is
-    /// not packed, and no worker can be lost (`may_lose`), or there is no log that counts. To be called before
-    /// this run submits a task.
+    /// Counts what earlier runs have submitted. `None` if nobody needs the numbers: the output of this run
+    /// is not packed, and no worker can be lost (`may_lose`), or there is no log that counts. To be called
+    /// before this run submits a task.
     pub(super) fn new(options: &Options, dag: &Dag, may_lose: bool) -> Result<Option<Self>, PacksError> {
         let is_packed = is_packed(options);
         let has_files = options.stdio == Stdio::PerTask && options.dagman_log.is_some();

@@ -8,6 +8,7 @@ use pmc_dag::{Request, TaskId};
 
 use super::bad_hosts::AttemptEnd;
 use super::dag_run::{DagRun, name_of};
+use super::redirects::Tails;
 use super::subworkflows::Joined;
 use super::{Observer, RunEvent, TaskEnd};
 use crate::database::OutcomeReporter;
@@ -41,6 +42,8 @@ pub(super) struct DriverOutbox<'a, T> {
     /// Attempts that have ended, if somebody wants to know.
     pub(super) ends: Vec<AttemptEnd>,
     pub(super) notes_ends: bool,
+    /// Tools that redirect tasks from their first byte.
+    pub(super) tails: Tails,
     dag_file: &'a Path,
 }
 
@@ -66,6 +69,7 @@ impl<'a, T> DriverOutbox<'a, T> {
             hosts: BTreeMap::new(),
             ends: Vec::new(),
             notes_ends: false,
+            tails: Tails::default(),
             dag_file,
         }
     }
@@ -225,9 +229,12 @@ impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
         if let ToWorker::Run(assignment) = &mut message {
             if assignment.place.is_some() {
                 place_forwards(assignment);
-            } else if let Some(numbers) = self.root.numbers.as_ref().filter(|all| all.is_packed()) {
-                let task = self.root.dag.find(&assignment.name);
-                assignment.packed = task.map(|task| numbers.of(task));
+            } else {
+                self.tails.claim(assignment);
+                if let Some(numbers) = self.root.numbers.as_ref().filter(|all| all.is_packed()) {
+                    let task = self.root.dag.find(&assignment.name);
+                    assignment.packed = task.map(|task| numbers.of(task));
+                }
             }
         }
         if let Err(error) = self.transport.send(to, message) {

@@ -1,24 +1,16 @@
 //! Requests for the captured output of tasks, which workers answer.
 
-use std::collections::BTreeMap;
 use std::sync::mpsc::SyncSender;
-use std::time::{Duration, Instant};
 
 use super::Driver;
+use super::asked::{Asked, AskedRequests};
 use crate::control::{Answer, Output, Reply, StreamOutput, TapRequest};
 use crate::protocol::{Chunk, Rank, SubmitId, Tap, Tapped, ToWorker};
 use crate::scheduler::Outbox as _;
 use crate::transport::MasterTransport;
 
-/// A request is forgotten if its worker does not answer within this time.
-const MAX_WAIT: Duration = Duration::from_secs(60);
-
 /// Requests that workers have not answered.
-#[derive(Debug, Default)]
-pub(super) struct Taps {
-    last_number: u64,
-    asked: BTreeMap<u64, Asked>,
-}
+pub(super) type Taps = AskedRequests<()>;
 
 /// Why there is no output of a task.
 #[derive(Debug, thiserror::Error)]
@@ -29,14 +21,6 @@ enum Refusal {
     NotRunning { task: String, state: String },
     #[error("the run has no worker {0}")]
     NoWorker(u32),
-}
-
-#[derive(Debug)]
-struct Asked {
-    worker: Rank,
-    attempt: SubmitId,
-    answer: SyncSender<Reply>,
-    at: Instant,
 }
 
 impl<T: MasterTransport> Driver<'_, T> {
@@ -80,21 +64,14 @@ impl<T: MasterTransport> Driver<'_, T> {
     }
 
     fn ask(&mut self, worker: Rank, attempt: SubmitId, request: TapRequest, answer: SyncSender<Reply>) {
-        let now = Instant::now();
-        let taps = &mut self.taps;
-        taps.asked
-            .retain(|_, asked| now.duration_since(asked.at) < MAX_WAIT);
-        taps.last_number += 1;
-        let number = taps.last_number;
         let asked = Asked {
             worker,
             attempt,
+            about: (),
             answer,
-            at: now,
         };
-        taps.asked.insert(number, asked);
         let tap = Tap {
-            number,
+            number: self.taps.add(asked),
             submit: attempt,
             after: request.after,
             may_wait: request.may_wait,
@@ -104,7 +81,7 @@ impl<T: MasterTransport> Driver<'_, T> {
 
     /// Passes the answer of a worker on.
     pub(super) fn note_tapped(&mut self, tapped: Tapped) {
-        let Some(asked) = self.taps.asked.remove(&tapped.number) else {
+        let Some(asked) = self.taps.take(tapped.number) else {
             return;
         };
         let streams = tapped.chunks.map(|Chunk { position, bytes }| {

@@ -105,12 +105,24 @@ mod tests {
     use super::*;
     use crate::payload::Payload;
     use crate::protocol::{
-        Assignment, Chunk, ForwardedData, Input, InputAnswer, InputTaken, MemoryUse, Outcome, Place,
-        Position, QuietAttempt, Registration, Stdin, SubmitId, Tap, Tapped, TaskResult,
+        Assignment, Chunk, Claim, ForwardedData, Input, InputAnswer, InputTaken, MemoryUse, Outcome, Over,
+        Overflow, Place, Portion, Position, QuietAttempt, Redirect, RedirectAnswer, RedirectPoll, Redirected,
+        Registration, Stdin, SubmitId, Tap, Tapped, TaskResult,
     };
 
     fn bytes() -> impl Strategy<Value = Vec<u8>> {
         vec(any::<u8>(), 0..40)
+    }
+
+    fn claim(token: u64) -> Claim {
+        Claim {
+            token,
+            tool: "a tool".to_owned(),
+            streams: [token.is_multiple_of(2), true],
+            buffer: 5,
+            patience_ms: 7,
+            overflow: Overflow::DropOldest,
+        }
     }
 
     fn position() -> impl Strategy<Value = Position> {
@@ -170,11 +182,28 @@ mod tests {
             let answer = count.map_or(InputAnswer::Closed, InputAnswer::Taken);
             ToMaster::InputTaken(InputTaken { number, answer })
         });
+        let portion = || {
+            let times = vec((any::<u64>(), any::<u64>()), 0..3);
+            (any::<u64>(), bytes(), times).prop_map(|(offset, bytes, times)| Portion {
+                offset,
+                bytes,
+                times,
+                dropped: offset / 2,
+            })
+        };
+        let answer = prop_oneof![
+            [portion(), portion()].prop_map(|portions| RedirectAnswer::Portions(Box::new(portions))),
+            Just(RedirectAnswer::Over(Over::TooSlow)),
+            any::<String>().prop_map(RedirectAnswer::TakenBy),
+        ];
+        let redirected = (any::<u64>(), answer)
+            .prop_map(|(number, answer)| ToMaster::Redirected(Box::new(Redirected { number, answer })));
         prop_oneof![
             registration,
             result,
             tapped,
             taken,
+            redirected,
             Just(ToMaster::Ready),
             ".*".prop_map(|message| ToMaster::NotReady { message }),
             Just(ToMaster::Terminating),
@@ -227,6 +256,8 @@ mod tests {
                         file_forwards,
                         packed,
                         stdin,
+                        relay: packed.is_none(),
+                        claim: packed.map(|_| Box::new(claim(submit))),
                         failure_messages,
                         success_messages,
                         place,
@@ -247,6 +278,19 @@ mod tests {
                 may_wait,
             }))
         });
+        let redirect = (any::<u64>(), any::<[u64; 2]>(), any::<bool>());
+        let redirect = redirect.prop_map(|(number, delivered, may_wait)| {
+            ToWorker::Redirect(Box::new(Redirect {
+                number,
+                submit: SubmitId(number / 2),
+                poll: RedirectPoll {
+                    claim: claim(number),
+                    delivered,
+                    is_end: !may_wait,
+                },
+                may_wait,
+            }))
+        });
         let input = (any::<u64>(), any::<u64>(), bytes(), any::<bool>());
         let input = input.prop_map(|(number, submit, bytes, is_end)| {
             ToWorker::Input(Box::new(Input {
@@ -259,6 +303,7 @@ mod tests {
         prop_oneof![
             tap,
             input,
+            redirect,
             any::<u32>().prop_map(|host_rank| ToWorker::Setup { host_rank }),
             run,
             Just(ToWorker::Shutdown),

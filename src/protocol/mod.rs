@@ -4,6 +4,7 @@
 
 mod codec;
 mod input;
+mod redirect;
 mod tap;
 
 use std::time::Duration;
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 pub use codec::{DecodeError, VERSION as ENCODING_VERSION};
 pub use input::{Input, InputAnswer, InputTaken, Stdin};
+pub use redirect::{Claim, Over, Overflow, Portion, Redirect, RedirectAnswer, RedirectPoll, Redirected};
 pub use tap::{Captures, Chunk, Position, Tap, Tapped};
 
 use crate::payload::Payload;
@@ -56,6 +58,8 @@ pub enum ToMaster {
     Node(NodeChange),
     /// The answer to [`ToWorker::Input`].
     InputTaken(InputTaken),
+    /// The answer to [`ToWorker::Redirect`].
+    Redirected(Box<Redirected>),
     /// Instead of [`ToMaster::Ready`]: the host script has failed.
     NotReady {
         /// What happened, as a sentence for the user.
@@ -246,6 +250,8 @@ pub enum ToWorker {
     Abort,
     /// Pass input to an attempt.
     Input(Box<Input>),
+    /// Send output of an attempt that a tool redirects.
+    Redirect(Box<Redirect>),
 }
 
 /// One attempt of a task, with everything that a worker needs to run it.
@@ -281,12 +287,24 @@ pub struct Assignment {
     pub packed: Option<u32>,
     /// Standard input of the task, if it is not empty.
     pub stdin: Option<Stdin>,
+    /// Output of the task goes through a relay, so that a tool can redirect it.
+    pub relay: bool,
+    /// A tool redirects the output from the first byte. This implies `relay`.
+    pub claim: Option<Box<Claim>>,
     /// `--failure-message` of the task.
     pub failure_messages: Vec<Vec<u8>>,
     /// `--success-message` of the task.
     pub success_messages: Vec<Vec<u8>>,
     /// Set if the task is of a sub-workflow.
     pub place: Option<Box<Place>>,
+}
+
+impl Assignment {
+    /// Returns whether the output of the task goes through a relay.
+    #[must_use]
+    pub fn has_relay(&self) -> bool {
+        self.relay || self.claim.is_some()
+    }
 }
 
 /// Where the tasks of a sub-workflow run, and where their output goes.

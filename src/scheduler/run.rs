@@ -275,12 +275,13 @@ impl Master {
         }
     }
 
-    /// True if the run may start: all workers have registered or, if they come and go, one is there.
+    /// True if the run may start: all workers have registered or, if they come and go, one is there, or none
+    /// is needed.
     #[must_use]
     pub fn may_start(&self) -> bool {
         match self.workers {
             Workers::Fixed(count) => self.registered == count,
-            Workers::Dynamic => self.present > 0,
+            Workers::Dynamic => self.present > 0 || self.summary.success,
         }
     }
 

@@ -265,6 +265,8 @@ fn an_assignment_has_everything_of_the_task_line() {
             file_forwards: vec![(b"s".to_vec(), b"/d".to_vec())],
             packed: None,
             stdin: None,
+            relay: false,
+            claim: None,
             failure_messages: Vec::new(),
             success_messages: Vec::new(),
             place: None,

@@ -9,7 +9,8 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use super::combiner::Combiner;
 use super::{CombiningTransport, MasterTransport, Traffic, TransportError, WorkerTransport};
 use crate::interrupt::Interrupt;
-use crate::protocol::{Captures, InputAnswer, Rank, SubmitId, ToMaster, ToWorker};
+use crate::protocol::{Captures, InputAnswer, Rank, RedirectAnswer, SubmitId, ToMaster, ToWorker};
+use crate::relay::Relay;
 
 /// Ends the task of a worker thread, from outside.
 pub trait StopTask: Send + Sync {
@@ -23,6 +24,11 @@ pub trait StopTask: Send + Sync {
     fn captures(&self, attempt: SubmitId) -> Captures;
     /// Passes input to this attempt, as much as there is room for.
     fn push(&self, attempt: SubmitId, bytes: &[u8], is_end: bool) -> InputAnswer;
+    /// Returns the relay of this attempt, or what a tool is told if there is none.
+    ///
+    /// # Errors
+    /// It has none, or does not run.
+    fn relay(&self, attempt: SubmitId) -> Result<Relay, RedirectAnswer>;
     /// Returns whether [`Self::terminate`] or [`Self::kill`] was called.
     fn is_aborted(&self) -> bool;
     /// Waits until no task runs, at most `timeout`. True if none runs.
@@ -143,6 +149,11 @@ impl MasterTransport for LocalMaster {
         Some(worker.map_or(InputAnswer::Ended, |worker| {
             worker.stop.push(attempt, bytes, is_end)
         }))
+    }
+
+    fn relay(&self, worker: Rank, attempt: SubmitId) -> Option<Result<Relay, RedirectAnswer>> {
+        let worker = self.workers.get(worker.0.wrapping_sub(1) as usize);
+        Some(worker.map_or(Err(RedirectAnswer::Ended), |worker| worker.stop.relay(attempt)))
     }
 
     fn supports_prefill(&self) -> bool {

@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 use combiner::Combiner;
 pub use error::TransportError;
 
-use crate::protocol::{Captures, InputAnswer, Rank, SubmitId, ToMaster, ToWorker};
+use crate::protocol::{Captures, InputAnswer, Rank, RedirectAnswer, SubmitId, ToMaster, ToWorker};
+use crate::relay::Relay;
 
 /// How the master waits for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +63,10 @@ pub trait MasterTransport {
     fn notices(&mut self) -> Vec<String> {
         Vec::new()
     }
+    /// True if workers of an earlier master may come back.
+    fn awaits_earlier(&self) -> bool {
+        false
+    }
     /// True if workers are to come that have not.
     fn awaits_workers(&self) -> bool {
         false
@@ -84,6 +89,11 @@ pub trait MasterTransport {
     /// Passes input to an attempt without waiting, if the workers are threads of this process. Other workers
     /// answer [`ToWorker::Input`].
     fn push(&self, _worker: Rank, _attempt: SubmitId, _bytes: &[u8], _is_end: bool) -> Option<InputAnswer> {
+        None
+    }
+    /// Returns the relay of an attempt, or what a tool is told if there is none, if the workers are
+    /// threads of this process. Other workers answer [`ToWorker::Redirect`].
+    fn relay(&self, _worker: Rank, _attempt: SubmitId) -> Option<Result<Relay, RedirectAnswer>> {
         None
     }
     /// Sets how to wait from now on.

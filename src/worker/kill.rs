@@ -15,7 +15,8 @@ use super::captures;
 use super::input::Pushed;
 use super::strays::Strays;
 use super::watch::Watch;
-use crate::protocol::{Captures, InputAnswer, SubmitId};
+use crate::protocol::{Captures, InputAnswer, RedirectAnswer, SubmitId};
+use crate::relay::Relay;
 use crate::transport::local::StopTask;
 
 /// Knows the process group of a worker's running task and can end it.
@@ -78,6 +79,18 @@ impl Leader for Child {
     }
 }
 
+/// Where the output of the attempt goes.
+#[derive(Debug, Default)]
+enum Output {
+    /// The attempt has not started.
+    #[default]
+    NotYet,
+    /// To its files.
+    Files,
+    /// To this relay.
+    Relay(Relay),
+}
+
 #[derive(Debug, Default)]
 struct State {
     /// The attempt that runs, or is about to.
@@ -85,6 +98,7 @@ struct State {
     group: Option<Pid>,
     /// Standard input of the attempt.
     input: Pushed,
+    output: Output,
     /// The group was sent a signal.
     signalled: bool,
     /// The signal was SIGKILL.
@@ -137,6 +151,7 @@ impl KillSwitch {
         let mut state = self.state();
         state.attempt = Some(attempt);
         state.input = Pushed::Not;
+        state.output = Output::NotYet;
     }
 
     /// Lets tools fill the standard input of the attempt that runs now.
@@ -144,6 +159,11 @@ impl KillSwitch {
         if let Some(pipe) = pipe {
             self.state().input = Pushed::Open(pipe);
         }
+    }
+
+    /// Lets tools redirect the output of the attempt that runs now, if it has a relay.
+    pub(super) fn begin_output(&self, relay: Option<Relay>) {
+        self.state().output = relay.map_or(Output::Files, Output::Relay);
     }
 
     /// Kills the running task. Other tasks may start afterwards.
@@ -242,6 +262,17 @@ impl StopTask for KillSwitch {
             Some(current) if current > attempt => InputAnswer::Ended,
             // It is about to start.
             _ => InputAnswer::NotPushed,
+        }
+    }
+
+    fn relay(&self, attempt: SubmitId) -> Result<Relay, RedirectAnswer> {
+        let state = self.state();
+        match (state.attempt, &state.output) {
+            (Some(current), Output::Relay(relay)) if current == attempt => Ok(relay.clone()),
+            (Some(current), Output::Files) if current == attempt => Err(RedirectAnswer::NoRelay),
+            (Some(current), _) if current > attempt => Err(RedirectAnswer::Ended),
+            // It is about to start.
+            _ => Err(RedirectAnswer::NotYet),
         }
     }
 

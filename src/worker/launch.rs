@@ -79,7 +79,11 @@ impl TaskLaunch<'_> {
         let command = client.kickstart_command(self.words, self.path)?;
         // The server reads nothing for its tasks, and a limit must not count its memory.
         let has_limit = self.memory_limit().is_some() || self.watched_memory_mb().is_some();
-        if has_limit || self.task.stdin.is_some() || self.pipes.len() + 3 > MAX_DESCRIPTORS {
+        if has_limit
+            || self.task.stdin.is_some()
+            || self.task.has_relay()
+            || self.pipes.len() + 3 > MAX_DESCRIPTORS
+        {
             return None;
         }
         let ticket = client.next_ticket()?;

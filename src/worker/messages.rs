@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::GRACE;
 use super::kill::KillSwitch;
+use super::redirects::Redirects;
 use super::taps::Taps;
 use super::watch::Watch;
 use crate::interrupt::Interrupt;
@@ -17,6 +18,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The same while a tool waits for output of the task, or pushes input.
 const TAP_INTERVAL: Duration = Duration::from_millis(2);
+
+/// The same while a tool redirects output.
+const REDIRECT_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Time after input for a task in which more may come soon.
 const INPUT_PATIENCE: Duration = Duration::from_millis(200);
@@ -42,6 +46,7 @@ pub(super) struct MessageWatch<'a, T> {
     drain_reported: bool,
     /// Requests for output of tasks.
     taps: Taps,
+    redirects: Redirects,
     /// Until when more input for the task may come soon.
     input_until: Option<Instant>,
     error: Option<TransportError>,
@@ -59,6 +64,7 @@ impl<'a, T: WorkerTransport> MessageWatch<'a, T> {
             signal_reported: false,
             drain_reported: false,
             taps: Taps::default(),
+            redirects: Redirects::default(),
             input_until: None,
             error: None,
         }
@@ -91,7 +97,7 @@ impl<'a, T: WorkerTransport> MessageWatch<'a, T> {
             std::thread::sleep(Duration::from_millis(1));
         }
         self.answer_taps()?;
-        let timeout = if self.taps.is_waiting() {
+        let timeout = if self.taps.is_waiting() || self.redirects.is_busy() {
             timeout.min(POLL_INTERVAL)
         } else {
             timeout
@@ -104,6 +110,11 @@ impl<'a, T: WorkerTransport> MessageWatch<'a, T> {
             }
             Some(ToWorker::Input(input)) => {
                 self.take_input(&input)?;
+                Ok(None)
+            }
+            Some(ToWorker::Redirect(redirect)) => {
+                self.redirects.begin(*redirect);
+                self.answer_taps()?;
                 Ok(None)
             }
             message => Ok(message),
@@ -121,6 +132,9 @@ impl<'a, T: WorkerTransport> MessageWatch<'a, T> {
 
     /// Sends the output that tools wait for.
     fn answer_taps(&mut self) -> Result<(), TransportError> {
+        for redirected in self.redirects.answers(self.kill) {
+            self.transport.send(ToMaster::Redirected(Box::new(redirected)))?;
+        }
         if self.taps.are_idle() {
             return Ok(());
         }
@@ -165,6 +179,7 @@ impl<'a, T: WorkerTransport> MessageWatch<'a, T> {
                 ToWorker::Signal { submit, signal } => self.kill.signal(submit, signal),
                 ToWorker::Tap(tap) => self.taps.begin(*tap),
                 ToWorker::Input(input) => self.take_input(&input)?,
+                ToWorker::Redirect(redirect) => self.redirects.begin(*redirect),
                 ToWorker::Abort => {
                     self.abort();
                     self.early.push_back(ToWorker::Abort);
@@ -203,7 +218,9 @@ impl<'a, T: WorkerTransport> MessageWatch<'a, T> {
 impl<T: WorkerTransport> Watch for MessageWatch<'_, T> {
     fn interval(&self) -> Option<Duration> {
         let has_input = self.input_until.is_some_and(|until| Instant::now() < until);
-        Some(if self.taps.is_waiting() || has_input {
+        Some(if self.redirects.is_busy() {
+            REDIRECT_INTERVAL
+        } else if self.taps.is_waiting() || has_input {
             TAP_INTERVAL
         } else {
             POLL_INTERVAL
@@ -262,6 +279,8 @@ mod tests {
             file_forwards: Vec::new(),
             packed: None,
             stdin: None,
+            relay: false,
+            claim: None,
             failure_messages: Vec::new(),
             success_messages: Vec::new(),
             place: None,

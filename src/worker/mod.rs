@@ -17,6 +17,8 @@ mod output_check;
 mod packing;
 mod process;
 mod program;
+mod redirects;
+mod relayed;
 mod runner;
 mod stdio;
 mod strays;
@@ -165,10 +167,12 @@ fn handle(
     match message {
         ToWorker::Setup { host_rank } => Ok(runner.set_up(host_rank, watch)?.then_some(ToMaster::Ready)),
         ToWorker::Run(task) => Ok(Some(ToMaster::Finished(runner.run(&task, watch)?))),
-        // A signal for an attempt that has ended. Taps and input are answered while messages are received.
+        // A signal for an attempt that has ended. Taps, input and redirects are answered while messages are
+        // received.
         ToWorker::Signal { .. }
         | ToWorker::Tap(_)
         | ToWorker::Input(_)
+        | ToWorker::Redirect(_)
         | ToWorker::Retract
         | ToWorker::Shutdown
         | ToWorker::Abort => Ok(None),

@@ -28,6 +28,7 @@ use super::memory::{self, Facts, OomKills};
 use super::output_check::OutputCheck;
 use super::packing;
 use super::process::Process;
+use super::relayed::TaskRelay;
 use super::stdio::{self, TaskFiles};
 use super::task_server::TaskServerClient;
 use super::watch::Watch;
@@ -166,19 +167,15 @@ impl Runner {
             &own_files
         };
         let mut input = TaskInput::open(task.stdin.as_ref())?;
+        let relay = TaskRelay::open(task, files)?;
         let words = words::split(&task.command);
         let (started, start) = (Instant::now(), Local::now().fixed_offset());
         let pipes = Pipes::open(&task.pipe_forwards).map_err(NotStarted::Prepare)?;
-        let numbers = WorkerNumbers {
-            rank: self.rank,
-            host_rank: self.host_rank,
-        };
-        let variables =
-            TaskVariables::new(task, &pipes, numbers, &self.devices).map_err(NotStarted::Prepare)?;
+        let variables = self.variables(task, &pipes)?;
         let launch = TaskLaunch {
             task,
             words: &words,
-            streams: files.descriptors(input.descriptor(&self.input)),
+            streams: relay.descriptors(files, input.descriptor(&self.input)),
             streams_are_shared: self.shared_files.is_some(),
             variables: &variables,
             pipes: pipes.write_ends(),
@@ -190,22 +187,27 @@ impl Runner {
         let check = OutputCheck::begin(task, files);
         self.oom_kills.begin();
         self.kill.begin_input(input.write.take());
+        self.kill.begin_output(relay.relay());
         let process = launch.start(&self.kill, &mut self.task_server, &mut self.spawner);
         // When the task has closed its end, tools notice it.
         drop(input);
+        let relay = relay.started();
         let mut process = process.ok_or(Failure::Aborted)?.map_err(NotStarted::Start)?;
         let program = words.first().map_or(&b""[..], Vec::as_slice);
         if let Some(error) = process.failure() {
             write_exec_failure(files, program, task, error);
         }
-        let attempt = Attempt {
-            task,
-            limit: task.runtime_limit.or(self.options.runtime_limit),
-            memory_limit_kib: launch.watched_memory_mb().map(|mb| mb << 10),
-            kill: &self.kill,
-            options: &self.options,
-        };
+        let attempt = self.running(task, launch.watched_memory_mb());
         let mut ending = attempt.finish(pipes, &mut process, watch)?;
+        let runtime = started.elapsed();
+        if let Some(error) = relay.and_then(|relay| relay.finish(&self.kill, watch)) {
+            reject(
+                task,
+                files,
+                &format!("its output cannot be written: {}", reason(&error)),
+                &mut ending,
+            );
+        }
         if let Some(problem) = check.and_then(|check| check.problem(ending.status)) {
             reject(task, files, &problem, &mut ending);
         }
@@ -215,7 +217,6 @@ impl Runner {
         {
             self.task_server.keep(server);
         }
-        let runtime = started.elapsed();
         log_end(task, status, runtime);
         let record = TaskRecord {
             id: task.id.as_deref(),
@@ -238,6 +239,24 @@ impl Runner {
             outcome,
             forwards: ending.forwards,
         })
+    }
+
+    fn variables(&self, task: &Assignment, pipes: &Pipes<'_>) -> Result<TaskVariables, NotStarted> {
+        let numbers = WorkerNumbers {
+            rank: self.rank,
+            host_rank: self.host_rank,
+        };
+        TaskVariables::new(task, pipes, numbers, &self.devices).map_err(NotStarted::Prepare)
+    }
+
+    fn running<'a>(&'a self, task: &'a Assignment, memory_mb: Option<u64>) -> Attempt<'a> {
+        Attempt {
+            task,
+            limit: task.runtime_limit.or(self.options.runtime_limit),
+            memory_limit_kib: memory_mb.map(|mb| mb << 10),
+            kill: &self.kill,
+            options: &self.options,
+        }
     }
 
     fn memory_use(&self, task: &Assignment, ending: &Ending) -> Option<MemoryUse> {

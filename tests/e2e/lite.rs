@@ -9,7 +9,7 @@ use crate::support::command::{CommandResult, Program};
 use crate::support::nginx;
 use crate::support::pegasus::{Monitored, only_file};
 use crate::support::programs::Build;
-use crate::support::server::free_port;
+use crate::support::server::{Server, free_port};
 
 /// Two levels of jobs with an installed and a staged program, a file in a directory, standard input and
 /// output.
@@ -79,6 +79,40 @@ impl Words {
         (result, self.path(mode).join("words/latest"))
     }
 
+    /// Plans and runs the workflow with the staging site `hub`. Returns the submit directory.
+    fn plan_and_run(&self) -> PathBuf {
+        self.program("pmc-plan")
+            .args([
+                "--sites",
+                "local",
+                "--output-sites",
+                "local",
+                "--staging-site",
+                "local=hub",
+                "--dir",
+                "submit",
+            ])
+            .args(["--relative-submit-dir", "run", "workflow.yml"])
+            .run()
+            .ok();
+        let submit = self.path("submit/run");
+        self.program("pegasus-mpi-cluster")
+            .args([
+                "--workers",
+                "2",
+                "--host-memory",
+                "100000",
+                "--host-cpus",
+                "8",
+                "--monitord-hack",
+                "--per-task-stdio",
+            ])
+            .arg(only_file(&submit, ".dag"))
+            .run()
+            .ok();
+        submit
+    }
+
     /// Checks outputs, and that nothing is left on the node.
     fn check(&self, outputs: &Path) {
         let read = |name: &str| fs::read_to_string(outputs.join(name)).expect("an output");
@@ -86,10 +120,12 @@ impl Words {
         assert_eq!(self.left(), [""; 0]);
     }
 
+    /// What is left on the node, except for its cache.
     fn left(&self) -> Vec<String> {
         let entries = fs::read_dir(self.path("node")).expect("a directory").flatten();
         entries
             .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .filter(|name| !name.ends_with("-cache"))
             .collect()
     }
 }
@@ -184,21 +220,33 @@ fn a_wrong_byte_on_the_staging_site_fails_the_job() {
     assert_eq!(words.left(), [""; 0]);
 }
 
-#[test]
-#[ignore = "needs nginx: tests/run e2e"]
-fn files_pass_through_a_webdav_server() {
-    let words = Words::new();
-    let port = free_port();
-    let top = words.path("nginx");
-    fs::create_dir_all(top.join("root/stage")).expect("a directory");
-    let _server = nginx::start(
-        &top,
-        port,
-        "location / { dav_methods PUT DELETE MKCOL; dav_access user:rw; }",
-    );
-    words.write(
-        "sites.yml",
-        &r#"pegasus: "5.0.4"
+/// A staging site that is a web server.
+struct Hub {
+    top: PathBuf,
+    _server: Server,
+}
+
+impl Hub {
+    /// Starts the server, and writes the site catalog and the properties of plans that use it.
+    fn start(words: &Words) -> Self {
+        let port = free_port();
+        let top = words.path("nginx");
+        fs::create_dir_all(top.join("root/stage")).expect("a directory");
+        let dav = "location / { dav_methods PUT DELETE MKCOL; dav_access user:rw; }";
+        let server = nginx::start(&top, port, dav);
+        words.write("sites.yml", &SITES.replace("@PORT@", &port.to_string()));
+        words.write("pegasus.properties", "pegasus.data.configuration = nonsharedfs\n");
+        Self { top, _server: server }
+    }
+
+    /// Requests that were answered.
+    fn log(&self) -> String {
+        fs::read_to_string(self.top.join("logs/access")).expect("the log of the server")
+    }
+}
+
+/// The server is the staging site of the site `local`.
+const SITES: &str = r#"pegasus: "5.0.4"
 sites:
 - name: local
   directories:
@@ -207,51 +255,24 @@ sites:
 - name: hub
   directories:
   - {type: sharedScratch, path: /stage, fileServers: [{url: "webdav://127.0.0.1:@PORT@/stage", operation: all}]}
-"#
-        .replace("@PORT@", &port.to_string()),
-    );
-    words.write("pegasus.properties", "pegasus.data.configuration = nonsharedfs\n");
-    words
-        .program("pmc-plan")
-        .args([
-            "--sites",
-            "local",
-            "--output-sites",
-            "local",
-            "--staging-site",
-            "local=hub",
-            "--dir",
-            "submit",
-        ])
-        .args(["--relative-submit-dir", "run", "workflow.yml"])
-        .run()
-        .ok();
-    let submit = words.path("submit/run");
-    words
-        .program("pegasus-mpi-cluster")
-        .args([
-            "--workers",
-            "2",
-            "--host-memory",
-            "100000",
-            "--host-cpus",
-            "8",
-            "--monitord-hack",
-            "--per-task-stdio",
-        ])
-        .arg(only_file(&submit, ".dag"))
-        .run()
-        .ok();
+"#;
+
+#[test]
+#[ignore = "needs nginx: tests/run e2e"]
+fn files_pass_through_a_webdav_server() {
+    let words = Words::new();
+    let hub = Hub::start(&words);
+    let submit = words.plan_and_run();
     words.check(&words.path("outputs"));
     assert!(
         !words.path("none").exists(),
         "nothing is in the directory of the execution site"
     );
-    let log = fs::read_to_string(top.join("logs/access")).expect("the log of the server");
+    let log = hub.log();
     for request in ["PUT /stage/", "GET /stage/", "DELETE /stage/", "MKCOL /stage/"] {
         assert!(log.contains(request), "{request}: {log}");
     }
-    let left: Vec<_> = fs::read_dir(top.join("root/stage"))
+    let left: Vec<_> = fs::read_dir(hub.top.join("root/stage"))
         .expect("a directory")
         .collect();
     assert!(left.len() <= 1, "{left:?}");
@@ -262,4 +283,43 @@ sites:
     monitored.replay();
     let checks = monitored.query("select sum(count) from integrity where type = 'check'");
     assert_eq!(checks, [["7".to_owned()]]);
+}
+
+#[test]
+#[ignore = "needs nginx: tests/run e2e"]
+fn jobs_that_share_an_input_fetch_it_once() {
+    let words = Words::new();
+    let hub = Hub::start(&words);
+    let text = fs::read_to_string(words.path("workflow.yml")).expect("the workflow");
+    let (head, _) = text.split_once("jobs:\n").expect("jobs");
+    let jobs: String = (0..12)
+        .map(|n| {
+            format!(
+                "- {{type: job, name: count, id: j{n}, arguments: [in.txt], stdout: out{n}, uses: [{{lfn: in.txt, type: \
+                 input}}, {{lfn: out{n}, type: output, stageOut: true}}]}}\n"
+            )
+        })
+        .collect();
+    words.write("workflow.yml", &format!("{head}jobs:\n{jobs}"));
+    let submit = words.plan_and_run();
+    for n in 0..12 {
+        let output = fs::read_to_string(words.path(&format!("outputs/out{n}"))).expect("an output");
+        assert_eq!(output, "3 in.txt\n");
+    }
+    let log = hub.log();
+    for file in ["/in.txt ", "/count "] {
+        let is_fetched = |line: &&str| line.contains("GET /stage/") && line.contains(file);
+        assert_eq!(log.lines().filter(is_fetched).count(), 1, "{file}: {log}");
+    }
+    assert_eq!(words.left(), [""; 0]);
+    let monitored = Monitored {
+        submit: &submit,
+        home: words.directory.path(),
+    };
+    monitored.replay();
+    // Two inputs and the copy of the output of each job.
+    let checks = monitored.query("select sum(count) from integrity where type = 'check'");
+    assert_eq!(checks, [["36".to_owned()]]);
+    let (tasks, jobs) = monitored.statistics();
+    assert_eq!((tasks.succeeded, jobs.failed), (12, 0));
 }

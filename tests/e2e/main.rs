@@ -25,6 +25,7 @@ mod node_faults;
 mod packed;
 mod pegasus_api;
 mod plans_run;
+mod pmix;
 mod postgresql;
 mod records;
 mod report;

@@ -4,6 +4,8 @@
 
 use testutils::node_faults::{self, Settings};
 
+use crate::support::programs::venv_bin;
+
 fn setting(name: &str, default: u64) -> u64 {
     let value = std::env::var(name).ok();
     value.map_or(default, |value| value.parse().expect("a number"))
@@ -17,11 +19,12 @@ fn check(settings: &Settings) {
 }
 
 #[test]
-#[ignore = "needs network namespaces: tests/run e2e"]
+#[ignore = "needs network namespaces and Pegasus' monitoring: tests/run e2e"]
 fn lost_nodes_cost_only_their_tasks() {
     check(&Settings {
         rounds: setting("PMC_NODE_ROUNDS", 60),
         seed: setting("PMC_NODE_SEED", 1),
+        monitord: Some(venv_bin().join("pegasus-monitord")),
         ..Settings::new(testutils::programs::directory())
     });
 }
@@ -34,6 +37,7 @@ fn nothing_starts_again_when_masters_die() {
         rounds: 1,
         // A busy machine must not lose an agent.
         lease: 30,
+        monitord: Some(venv_bin().join("pegasus-monitord")),
         master_kills: u32::try_from(kills).expect("a small number"),
         ..Settings::new(testutils::programs::directory())
     });

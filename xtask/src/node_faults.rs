@@ -1,5 +1,7 @@
 //! Runs the harness for lost nodes.
 
+use std::path::{PathBuf, absolute};
+
 use anyhow::{Result, bail};
 use testutils::node_faults::{self, Fault, Settings};
 
@@ -22,6 +24,9 @@ pub struct Options {
     /// Instead of other faults, kill the master this many times in each round, in a run of long tasks
     #[arg(long, value_name = "N", default_value_t = 0)]
     master_kills: u32,
+    /// Pegasus' monitoring, `pegasus-monitord`, has to accept the logs of each round
+    #[arg(long, value_name = "PROGRAM")]
+    monitord: Option<PathBuf>,
 }
 
 /// Runs rounds, prints what they find, and fails if it is anything.
@@ -37,6 +42,7 @@ pub fn run(options: &Options) -> Result<()> {
         lease: options.lease,
         only: options.only,
         master_kills: options.master_kills,
+        monitord: options.monitord.as_deref().map(absolute).transpose()?,
         ..Settings::new(&programs()?)
     };
     let report = node_faults::run(&settings);

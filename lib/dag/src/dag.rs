@@ -103,6 +103,8 @@ pub struct Task<'a> {
     pub file_forwards: &'a [Forward],
     /// Standard input, if it is not empty.
     pub stdin: Option<&'a Stdin>,
+    /// The output goes through a relay, so that a tool can redirect it.
+    pub relay: bool,
     /// Texts in the output of the task that make it fail.
     pub failure_messages: &'a [Vec<u8>],
     /// Texts that must be in the output of the task, else it has failed.
@@ -312,6 +314,7 @@ impl Dag {
             pipe_forwards: rare.map_or(&[], |rare| &rare.pipes),
             file_forwards: rare.map_or(&[], |rare| &rare.files),
             stdin: rare.and_then(|rare| rare.stdin.as_ref()),
+            relay: rare.is_some_and(|rare| rare.relay),
             failure_messages: rare.map_or(&[], |rare| &rare.failure_messages),
             success_messages: rare.map_or(&[], |rare| &rare.success_messages),
         }

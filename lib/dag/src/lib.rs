@@ -25,6 +25,7 @@ pub mod list;
 mod names;
 pub mod number;
 mod options;
+pub mod pattern;
 mod reader;
 pub mod record;
 pub mod rescue;

@@ -104,6 +104,8 @@ pub(crate) struct RareOptions {
     /// Percent of its memory that the task requests after an attempt that ran out of memory.
     pub(crate) more_memory: Option<u32>,
     pub(crate) stdin: Option<Stdin>,
+    /// `--io relay`.
+    pub(crate) relay: bool,
     /// Texts in the output that make the task fail.
     pub(crate) failure_messages: Vec<Vec<u8>>,
     /// Texts without which the task has failed.
@@ -235,6 +237,14 @@ fn parse_rare<'a>(
                 b"push" => Stdin::Push,
                 file => Stdin::File(file.to_vec()),
             });
+        }
+        b"--io" => {
+            let value = value("--io", "files|relay")?;
+            rare.relay = match &*value {
+                b"files" => false,
+                b"relay" => true,
+                _ => return Err(invalid("way of the output", &value, name)),
+            };
         }
         b"--more-memory" => {
             let value = value("--more-memory", "FACTOR")?;

@@ -497,6 +497,13 @@ fn categories_have_limits() {
         );
     }
     assert_eq!(
+        refuse("TASK a --io pipes /bin/a").to_string(),
+        "Invalid way of the output 'pipes' for task a"
+    );
+    let dag = read("TASK a --io relay /bin/a\nTASK b --io files /bin/a\nTASK c /bin/a\n");
+    let has_relay = |name: &[u8]| dag.task(dag.find(name).unwrap()).relay;
+    assert_eq!([&b"a"[..], b"b", b"c"].map(has_relay), [true, false, false]);
+    assert_eq!(
         refuse("TASK a --stdin '' /bin/a").to_string(),
         "Invalid standard input '' for task a"
     );

@@ -10,6 +10,7 @@ pub mod launcher;
 pub mod node_faults;
 pub mod programs;
 mod random;
+pub mod redirected;
 pub mod txtar;
 
 pub use random::Random;

@@ -75,8 +75,9 @@ impl History {
                 self.set(task, State::Ready);
             }
             Event::Started(task) => {
+                let number = task.submit_number;
                 let task = self.task(task)?;
-                self.start_attempt(task, time)?;
+                self.start_attempt(task, number, time)?;
             }
             Event::Unplanned(task, status) => {
                 let task = self.task(task)?;
@@ -116,8 +117,8 @@ impl History {
         self.by_submit_number.push(0);
     }
 
-    fn start_attempt(&mut self, task: TaskNumber, time: Micros) -> Option<()> {
-        let index = self.add_attempt(task, time)?;
+    fn start_attempt(&mut self, task: TaskNumber, submit_number: u32, time: Micros) -> Option<()> {
+        let index = self.add_attempt(task, submit_number, time)?;
         self.set(task, State::Running);
         self.hosts.expect(Change::Start(index));
         Some(())
@@ -130,14 +131,14 @@ impl History {
             NEVER => time,
             queued => queued,
         };
-        let index = self.add_attempt(task, start)?;
+        let index = self.add_attempt(task, 0, start)?;
         self.set(task, State::Failed);
         let attempt = &mut self.attempts[index as usize];
         (attempt.status, attempt.end) = (status, time);
         Some(index)
     }
 
-    fn add_attempt(&mut self, task: TaskNumber, time: Micros) -> Option<u32> {
+    fn add_attempt(&mut self, task: TaskNumber, submit_number: u32, time: Micros) -> Option<u32> {
         let index = u32::try_from(self.attempts.len())
             .ok()
             .filter(|index| *index != NO_ATTEMPT)?;
@@ -155,6 +156,7 @@ impl History {
             lost: false,
             worker_lost: false,
         });
+        self.submit_numbers.push(submit_number);
         self.latest[task as usize] = index;
         Some(index)
     }

@@ -19,11 +19,17 @@ pub struct Source {
     pub loaded: bool,
 }
 
-/// Finds the database of a run, or loads one into the directory `scratch`.
+/// Finds the database of a run, or loads one into the directory `scratch`, with the output of jobs if
+/// `with_output`: that takes longer.
 ///
 /// # Errors
 /// The log of the run is missing or cannot be read.
-pub fn find(dir: &RunDir, scratch: &Path, notice: &mut dyn FnMut(Notice)) -> Result<Source, LoadError> {
+pub fn find(
+    dir: &RunDir,
+    scratch: &Path,
+    with_output: bool,
+    notice: &mut dyn FnMut(Notice),
+) -> Result<Source, LoadError> {
     let own = dir.database();
     // A loader that follows the run keeps the database up to date.
     let followed = || own.exists() && is_locked(&dir.dir.join(LOADER_LOCK)) == Some(true);
@@ -40,7 +46,7 @@ pub fn find(dir: &RunDir, scratch: &Path, notice: &mut dyn FnMut(Notice)) -> Res
         lock: Some(scratch.join(LOADER_LOCK)),
         output_dir: Some(scratch.to_owned()),
         destination: Destination::File(path.clone()),
-        skip_output: true,
+        skip_output: !with_output,
         ..Options::default()
     };
     replay(&options, notice)?;

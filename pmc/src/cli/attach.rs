@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::{ArgGroup, Args};
+use clap::{ArgGroup, Args, ValueEnum, value_parser};
+use pegasus_mpi_cluster::control::Claim;
 
 /// Exit codes of `pmc attach`.
 const EXIT: &str = "\
@@ -19,7 +20,7 @@ Exit codes:
   2    the command line is wrong, RUN is not the directory of a run, or it has no such task
   4    the run does not go on, a task has ended before it took all input, the run belongs to another user, was killed, or something cannot be read
   69   the tasks of the run share files, so that their output cannot be told apart; or a task takes no
-       input
+       input, or its output cannot be redirected
   130  stopped by Ctrl-C (143: by SIGTERM)";
 
 /// `pmc attach`.
@@ -44,6 +45,23 @@ pub struct Attach {
     /// Tasks on a host; those that start there later are joined
     #[arg(long, value_name = "HOST", group = "selection")]
     pub host: Option<String>,
+    /// Get the output instead of the files of the tasks; when this ends, it goes there again. Tasks need the
+    /// task option --io relay, or --tail
+    #[arg(long, conflicts_with_all = ["stdin", "from"])]
+    pub redirect: bool,
+    /// Tasks, by name or pattern. With --redirect, those that start from now on need no option, and are
+    /// redirected from the first byte. May be repeated
+    #[arg(long, value_name = "PATTERN", conflicts_with_all = ["all", "running", "transformation", "host"])]
+    pub tail: Vec<String>,
+    /// Bytes of a stream that may wait for pmc
+    #[arg(long, value_name = "BYTES", value_parser = value_parser!(u32).range(4096..=i64::from(Claim::MAX_BUFFER)), default_value_t = Claim::BUFFER, requires = "redirect")]
+    pub buffer_size: u32,
+    /// Milliseconds for which a full buffer may hold up the task until half of it is free
+    #[arg(long, value_name = "MS", value_parser = value_parser!(u32).range(..=i64::from(Claim::MAX_PATIENCE_MS)), default_value_t = Claim::PATIENCE_MS, requires = "redirect")]
+    pub buffer_time: u32,
+    /// What happens then
+    #[arg(long, value_enum, default_value_t, requires = "redirect")]
+    pub on_overflow: OnOverflow,
     /// Push the standard input of pmc to tasks that have the task option --stdin push
     #[arg(long)]
     pub stdin: bool,
@@ -67,15 +85,37 @@ pub struct Attach {
     /// Begin each line with [TASK.ATTEMPT@HOST,STREAM]
     #[arg(long, conflicts_with_all = ["xml", "json"])]
     pub tag: bool,
-    /// Begin each line with the time at which it was read
-    #[arg(long)]
-    pub timestamp: bool,
+    /// Begin each line with the time at which pmc read it; with --redirect, `source` is the time at which the
+    /// worker did
+    #[arg(long, value_name = "received|source", num_args = 0..=1, require_equals = true, default_missing_value = "received", value_enum)]
+    pub timestamp: Option<Timestamp>,
     /// Print an XML document with an element for each line
     #[arg(long, conflicts_with = "json")]
     pub xml: bool,
     /// Print a line of JSON for each line
     #[arg(long)]
     pub json: bool,
+}
+
+/// Which time a line begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Timestamp {
+    /// When this program read it.
+    Received,
+    /// When the worker read it.
+    Source,
+}
+
+/// What happens when the buffer of a redirect is full for too long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum OnOverflow {
+    /// The rest goes to the file.
+    #[default]
+    File,
+    /// The older half of the buffer is lost.
+    DropOldest,
+    /// What comes is lost.
+    DropNewest,
 }
 
 /// Where the output of a task that runs already begins.

@@ -36,6 +36,9 @@ pub struct Status {
     /// Maximum running and failed tasks to list
     #[arg(short = 'n', long, value_name = "N", default_value_t = 10)]
     pub lines: usize,
+    /// Add what jobs without a shared file system have moved so far, and where their time went
+    #[arg(long, conflicts_with = "quiet")]
+    pub data: bool,
 }
 
 /// Exit codes of `pmc analyzer`.
@@ -121,6 +124,8 @@ pub enum Section {
     Integrity,
     /// Use of hosts
     Hosts,
+    /// Stage-in, run and stage-out time and bytes, without a shared file system
+    Data,
     /// All sections
     All,
 }

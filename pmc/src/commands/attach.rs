@@ -4,15 +4,17 @@
 //! falls behind in the files, and delays neither tasks nor other tools. The log has the starts and ends of
 //! tasks. What kickstart captures in files without names comes from the run, as for `pmc log -f`.
 
+mod arrivals;
 mod asker;
 mod changes;
 mod follower;
-mod format;
-mod lines;
-mod push;
-mod select;
+pub(super) mod format;
+pub(super) mod lines;
+pub(super) mod push;
+mod redirect;
+pub(super) mod select;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -21,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use nix::sys::inotify::WatchDescriptor;
-use pmc_monitor::history::{Attempt, History, NEVER, Phase, State};
+use pmc_monitor::history::{History, Phase, State};
 use pmc_monitor::plan::TaskNumber;
 use pmc_monitor::task_output::AttemptFiles;
 use pmc_packed::TaskOutput;
@@ -37,6 +39,8 @@ use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::layout;
 
+use arrivals::Arrivals;
+pub(super) use arrivals::has_ended;
 use asker::{Answer, Asker};
 use changes::Changes;
 use follower::Follower;
@@ -81,6 +85,9 @@ pub fn attach(arguments: &cli::Attach) -> Result<u8, Failure> {
         let noted = flag::register_usize(number, Arc::clone(&signal), number_of);
         armed.and(noted).or_code(exit::NOT_RUN)?;
     }
+    if arguments.redirect {
+        return redirect::redirect(arguments, history, selection, &signal);
+    }
     let (sender, messages) = sync_channel(MESSAGES);
     let mut has_input = Arc::default();
     if arguments.stdin {
@@ -93,16 +100,25 @@ pub fn attach(arguments: &cli::Attach) -> Result<u8, Failure> {
         let started = push::start(&history.dir.dag, targets, arguments.complete, sender.clone());
         has_input = started.or_code(exit::NOT_RUN)?;
     }
-    let mut attach = Attach::new(arguments, history, selection, (sender, messages));
+    let printer = Printer::new(arguments, &history.dir.dir);
+    let mut attach = Attach::new(printer, history, selection, (sender, messages));
+    attach.join(arguments.from, false);
+    if attach.followers.is_empty() {
+        message(match &attach.selection {
+            Selection::Named(tasks) if tasks.is_empty() => "pmc: no task runs now",
+            _ => "pmc: no such task runs now; waiting",
+        });
+    }
     attach.has_input = has_input;
     let code = attach.run(&signal);
     attach.printer.end();
     code
 }
 
-/// Adds what the command line means: input goes to the tasks that are shown, and the tasks are shown that get
-/// it.
+/// Adds what the command line means: tasks of `--tail` are shown, input goes to the tasks that are shown, and
+/// the tasks are shown that get it.
 fn with_targets(mut arguments: cli::Attach) -> Result<cli::Attach, Failure> {
+    arguments.tasks.extend_from_slice(&arguments.tail);
     if !arguments.stdin {
         return Ok(arguments);
     }
@@ -142,7 +158,7 @@ fn check_named(arguments: &cli::Attach, selection: &Selection, history: &History
 }
 
 /// Returns why there is nothing to attach to.
-fn check(history: &History) -> Result<(), Failure> {
+pub(super) fn check(history: &History) -> Result<(), Failure> {
     let refuse = |code, error| Err(Failure::new(code, error));
     let dag = &history.dir.dag;
     let own = nix::unistd::geteuid().as_raw();
@@ -185,8 +201,9 @@ fn check(history: &History) -> Result<(), Failure> {
 }
 
 /// Shows the output of tasks.
-struct Attach {
-    history: History,
+pub(super) struct Attach {
+    /// The run.
+    pub(super) history: History,
     output: TaskOutput,
     selection: Selection,
     printer: Printer,
@@ -198,15 +215,9 @@ struct Attach {
     by_watch: HashMap<WatchDescriptor, u64>,
     /// Followers that may have something to read.
     due: BTreeSet<u64>,
-    /// Attempts of the log that were looked at.
-    looked_at: usize,
-    /// Attempts whose host was not known, with their numbers.
-    without_host: Vec<(usize, u32)>,
-    /// Number of attempts of each task.
-    counts: HashMap<TaskNumber, u32>,
-    /// Named tasks whose last attempt had failed at the last look. It may run again.
-    failed: HashSet<TaskNumber>,
+    arrivals: Arrivals,
     next_look: Instant,
+    next_tick: Instant,
     /// A task has not taken yet all input that was read.
     has_input: Arc<AtomicBool>,
     has_reported_asker: bool,
@@ -214,15 +225,15 @@ struct Attach {
 }
 
 impl Attach {
-    fn new(
-        arguments: &cli::Attach,
+    pub(super) fn new(
+        printer: Printer,
         history: History,
         selection: Selection,
         (sender, messages): (SyncSender<Message>, Receiver<Message>),
     ) -> Self {
-        let mut attach = Self {
+        Self {
             output: TaskOutput::new(&history.dir.dir),
-            printer: Printer::new(arguments, &history.dir.dir),
+            printer,
             messages,
             changes: Changes::new(sender.clone()),
             asker: Asker::new(&history.dir.dag, sender),
@@ -230,52 +241,45 @@ impl Attach {
             next_follower: 0,
             by_watch: HashMap::new(),
             due: BTreeSet::new(),
-            looked_at: 0,
-            without_host: Vec::new(),
-            counts: HashMap::new(),
-            failed: HashSet::new(),
+            arrivals: Arrivals::default(),
             next_look: Instant::now(),
+            next_tick: Instant::now(),
             has_input: Arc::default(),
             has_reported_asker: false,
             has_reported_output: false,
             history,
             selection,
-        };
-        attach.join(arguments.from, false);
-        if attach.followers.is_empty() {
-            message(match &attach.selection {
-                Selection::Named(tasks) if tasks.is_empty() => "pmc: no task runs now",
-                _ => "pmc: no such task runs now; waiting",
-            });
         }
-        attach
     }
 
     /// Joins the attempts that the log has since the last call, also those that have ended if `with_ended`.
-    fn join(&mut self, from: From, with_ended: bool) {
-        let mut candidates = std::mem::take(&mut self.without_host);
-        for index in self.looked_at..self.history.attempts.len() {
-            let task = self.history.attempts[index].task;
-            if self.selection.may_have(task, &self.history) {
-                let count = self.counts.entry(task).or_default();
-                candidates.push((index, *count));
-                *count += 1;
+    pub(super) fn join(&mut self, from: From, with_ended: bool) {
+        for (index, number) in self.arrivals.next(&self.selection, &self.history, with_ended) {
+            self.follow(index, number, from);
+        }
+    }
+
+    /// Joins the attempts that run, and were chosen after the log had shown them.
+    #[cfg(feature = "pmix")]
+    pub(super) fn join_chosen(&mut self) {
+        let followed: BTreeSet<usize> = self.followers.values().map(|follower| follower.index).collect();
+        for (index, number) in self.arrivals.running(&self.selection, &self.history) {
+            if !followed.contains(&index) {
+                self.follow(index, number, From::Start);
             }
         }
-        self.looked_at = self.history.attempts.len();
-        for (index, number) in candidates {
-            let attempt = self.history.attempts[index];
-            let is_ended = has_ended(&attempt);
-            if is_ended && !with_ended {
-                continue;
-            }
-            match self.selection.has(&attempt, &self.history) {
-                Some(true) => self.follow(index, number, from),
-                Some(false) => {}
-                None if is_ended => {}
-                None => self.without_host.push((index, number)),
+    }
+
+    /// Follows nothing any more.
+    #[cfg(feature = "pmix")]
+    pub(super) fn leave(&mut self) {
+        for follower in std::mem::take(&mut self.followers).into_values() {
+            for watch in follower.watches() {
+                self.changes.end(*watch);
             }
         }
+        self.by_watch.clear();
+        self.due.clear();
     }
 
     fn follow(&mut self, index: usize, number: u32, from: From) {
@@ -284,6 +288,7 @@ impl Attach {
             task: self.history.plan.text_name(attempt.task),
             attempt: number + 1,
             host: String::new(),
+            submit_number: self.history.submit_number(index),
         };
         let decoder = Decoder::new(captured(&self.history, attempt.task), self.printer.wanted());
         let follower = Follower::new(attempt.task, index, number, origin, decoder, from);
@@ -293,26 +298,8 @@ impl Attach {
     }
 
     fn run(&mut self, signal: &AtomicUsize) -> Result<u8, Failure> {
-        let mut next_tick = Instant::now();
         loop {
-            let timeout = if self.due.is_empty() {
-                next_tick.saturating_duration_since(Instant::now())
-            } else {
-                Duration::ZERO
-            };
-            let mut next = self.messages.recv_timeout(timeout).ok();
-            while let Some(message) = next {
-                self.take(message)?;
-                next = self.messages.try_recv().ok();
-            }
-            let mut is_over = false;
-            if next_tick <= Instant::now() {
-                is_over = self.tick()?;
-                next_tick = Instant::now() + TICK;
-            }
-            self.read_due()?;
-            self.ask();
-            self.printer.flush();
+            let is_over = self.turn()?;
             if self.printer.is_closed() {
                 return Ok(exit::SUCCESS);
             }
@@ -324,6 +311,30 @@ impl Attach {
                 return self.conclusion();
             }
         }
+    }
+
+    /// Waits for something to show, or for the next look at the log, and shows it. Returns whether there is
+    /// nothing more.
+    pub(super) fn turn(&mut self) -> Result<bool, Failure> {
+        let timeout = if self.due.is_empty() {
+            self.next_tick.saturating_duration_since(Instant::now())
+        } else {
+            Duration::ZERO
+        };
+        let mut next = self.messages.recv_timeout(timeout).ok();
+        while let Some(message) = next {
+            self.take(message)?;
+            next = self.messages.try_recv().ok();
+        }
+        let mut is_over = false;
+        if self.next_tick <= Instant::now() {
+            is_over = self.tick()?;
+            self.next_tick = Instant::now() + TICK;
+        }
+        self.read_due()?;
+        self.ask();
+        self.printer.flush();
+        Ok(is_over)
     }
 
     /// Returns the exit code, now that there is nothing more to show.
@@ -430,7 +441,8 @@ impl Attach {
         self.open_files()?;
         self.end_followers(is_over)?;
         self.due.extend(self.followers.keys());
-        Ok(is_over || self.followers.is_empty() && self.have_named_ended())
+        Ok(is_over
+            || self.followers.is_empty() && self.arrivals.have_named_ended(&self.selection, &self.history))
     }
 
     /// Reads what was added to the log.
@@ -440,11 +452,11 @@ impl Attach {
         for follower in self
             .followers
             .values_mut()
-            .filter(|follower| follower.origin.host.is_empty())
+            .filter(|follower| follower.shown.origin.host.is_empty())
         {
             let host = self.history.attempts[follower.index].host;
             if let Some(host) = self.history.hosts.name(host) {
-                host.clone_into(&mut follower.origin.host);
+                host.clone_into(&mut follower.shown.origin.host);
             }
         }
         // The end of a task that has its own files is in them.
@@ -453,7 +465,7 @@ impl Attach {
                 .values()
                 .any(|follower| follower.task == *task && follower.is_open() && !follower.has_record())
         };
-        let has_host = |follower: &Follower| !follower.origin.host.is_empty();
+        let has_host = |follower: &Follower| !follower.shown.origin.host.is_empty();
         let is_slow = matches!(&self.selection, Selection::Named(tasks) if tasks.iter().all(is_told))
             && self.followers.values().all(has_host);
         self.next_look = Instant::now() + if is_slow { SLOW_TICK } else { TICK };
@@ -474,7 +486,7 @@ impl Attach {
                 continue;
             }
             let name = self.history.plan.name(follower.task);
-            let is_last = self.counts.get(&follower.task) == Some(&(follower.number + 1));
+            let is_last = self.arrivals.count(follower.task) == follower.number + 1;
             let last = self
                 .output
                 .last(name)
@@ -497,7 +509,7 @@ impl Attach {
             } else {
                 continue;
             };
-            follower.origin.attempt = number + 1;
+            follower.shown.origin.attempt = number + 1;
             follower.open(reader.map_err(|error| unreadable(&self.history.dir, error))?);
         }
         Ok(())
@@ -524,7 +536,7 @@ impl Attach {
                 let finished = follower.finish(&mut self.printer);
                 finished.map_err(|error| unreadable(&self.history.dir, error))?;
             } else if !std::mem::replace(&mut self.has_reported_output, true) {
-                let task = &follower.origin.task;
+                let task = &follower.shown.origin.task;
                 message(format!(
                     "pmc: the output of {task} is not in the directory of the run"
                 ));
@@ -532,22 +544,4 @@ impl Attach {
         }
         Ok(())
     }
-
-    /// Returns whether all tasks that the user has named have ended, and do not run again.
-    fn have_named_ended(&mut self) -> bool {
-        let Selection::Named(tasks) = &self.selection else {
-            return false;
-        };
-        let state = |task: &TaskNumber| self.history.state(*task);
-        let failed = tasks.iter().filter(|task| state(task) == State::Failed);
-        let failed: HashSet<TaskNumber> = failed.copied().collect();
-        let mut left = tasks.iter().filter(|task| state(task) != State::Done);
-        let have_ended = left.all(|task| failed.contains(task) && self.failed.contains(task));
-        self.failed = failed;
-        have_ended
-    }
-}
-
-fn has_ended(attempt: &Attempt) -> bool {
-    attempt.end != NEVER || attempt.lost
 }

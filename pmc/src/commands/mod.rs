@@ -8,6 +8,7 @@ pub mod init;
 pub mod log;
 mod on_end;
 pub mod pegasus;
+pub mod pmix;
 pub mod report;
 pub mod resume;
 pub mod run;

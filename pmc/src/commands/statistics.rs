@@ -1,6 +1,7 @@
 //! `pmc statistics`: counts and times of a run.
 
 mod csv;
+pub mod data;
 mod human;
 mod json;
 
@@ -28,7 +29,7 @@ struct Figures<'a> {
     step: Step,
 }
 
-const ALL: [Section; 7] = [
+const ALL: [Section; 8] = [
     Section::Summary,
     Section::Workflow,
     Section::Jobs,
@@ -36,6 +37,7 @@ const ALL: [Section; 7] = [
     Section::Time,
     Section::Integrity,
     Section::Hosts,
+    Section::Data,
 ];
 
 /// Prints statistics of a run. Returns the exit code.
@@ -45,7 +47,13 @@ pub fn statistics(arguments: &cli::Statistics) -> Result<u8, Failure> {
     let scratch = tempfile::tempdir()
         .context("cannot create a temporary directory")
         .or_code(exit::NOT_RUN)?;
-    let source = source::find(&dir, scratch.path(), &mut |notice| {
+    let sections: Vec<Section> = if arguments.sections.contains(&Section::All) {
+        ALL.to_vec()
+    } else {
+        arguments.sections.clone()
+    };
+    let with_output = sections.contains(&Section::Data);
+    let source = source::find(&dir, scratch.path(), with_output, &mut |notice| {
         message(format_args!("pmc: warning: {notice}"))
     })
     .or_code(exit::NOT_RUN)
@@ -59,11 +67,6 @@ pub fn statistics(arguments: &cli::Statistics) -> Result<u8, Failure> {
         statistics,
         database: &source.path,
         step,
-    };
-    let sections: Vec<Section> = if arguments.sections.contains(&Section::All) {
-        ALL.to_vec()
-    } else {
-        arguments.sections.clone()
     };
     if arguments.json {
         print(&format!("{:#}\n", json::value(&figures, &sections)?));
@@ -140,6 +143,7 @@ fn write_files(figures: &Figures<'_>, sections: &[Section], dir: &Path, csv: boo
             Section::Time => "time",
             Section::Integrity => "integrity",
             Section::Hosts => "hosts",
+            Section::Data => "data",
         };
         let path = dir.join(format!("{name}.{}", if csv { "csv" } else { "txt" }));
         let failed = || format!("cannot write {}", path.display());

@@ -1,5 +1,6 @@
 //! `pmc status`: progress of a run.
 
+mod data;
 mod human;
 mod json;
 
@@ -12,9 +13,11 @@ use console::Term;
 use pmc_monitor::dir::RunDir;
 use pmc_monitor::events::Micros;
 use pmc_monitor::history::{History, Phase, State};
+use pmc_monitor::lite_data::DataOfRun;
 use pmc_monitor::plan::TaskNumber;
 use pmc_monitor::progress::{Observer, Progress};
 use pmc_terminal::{escape, print};
+use serde_json::Value;
 
 use crate::cli;
 use crate::clock::now;
@@ -34,34 +37,53 @@ const MAX_GUESTS: u64 = 16 << 20;
 struct Watch {
     history: History,
     observer: Observer,
+    /// What lite jobs have moved, if asked for.
+    data: Option<DataOfRun>,
 }
 
 impl Watch {
-    fn open(dir: &Path) -> Result<Self, Failure> {
+    fn open(dir: &Path, with_data: bool) -> Result<Self, Failure> {
         let dir = layout::find_run(dir)?;
         let history = History::open(dir).or_code(exit::NOT_RUN)?;
         let observer = Observer::new(&history.plan);
-        Ok(Self { history, observer })
+        let data = with_data.then(|| DataOfRun::read(&history));
+        Ok(Self {
+            history,
+            observer,
+            data,
+        })
     }
 
     /// Reads new log lines. Returns the attempts that ended.
     fn update(&mut self, dir: &Path) -> Result<Vec<u32>, Failure> {
         if self.history.is_stale() {
-            *self = Self::open(dir)?;
+            *self = Self::open(dir, self.data.is_some())?;
             return Ok(Vec::new());
         }
-        self.history.update().or_code(exit::NOT_RUN)
+        let ended = self.history.update().or_code(exit::NOT_RUN)?;
+        if let Some(data) = &mut self.data {
+            data.update(&self.history);
+        }
+        Ok(ended)
     }
 
     fn progress(&mut self, now: Micros) -> Progress {
         self.observer.progress(&self.history, now)
+    }
+
+    fn json(&self, progress: &Progress, lines: usize) -> Value {
+        let mut value = json::value(&self.history, progress, lines);
+        if let Some(data) = &self.data {
+            value["data"] = data::json(data);
+        }
+        value
     }
 }
 
 /// Shows the progress of a run. Returns the exit code.
 pub fn status(arguments: &cli::Status) -> Result<u8, Failure> {
     let dir = layout::given_or_latest(arguments.dir.as_deref(), arguments.quiet || arguments.json);
-    let mut watch = Watch::open(&dir)?;
+    let mut watch = Watch::open(&dir, arguments.data)?;
     let mut progress = watch.progress(now());
     if arguments.watch {
         progress = follow(arguments, &dir, &mut watch, progress)?;
@@ -102,10 +124,7 @@ fn follow(
         {
             last_line = Some(Instant::now());
             if arguments.json {
-                print(&format!(
-                    "{}\n",
-                    json::value(&watch.history, &progress, arguments.lines)
-                ));
+                print(&format!("{}\n", watch.json(&progress, arguments.lines)));
             } else if !over {
                 print(&format!("{}\n", human::line(&watch.history, &progress)));
             }
@@ -140,7 +159,7 @@ fn fit(text: &str, term: &Term) -> String {
 
 fn render(arguments: &cli::Status, dir: &Path, watch: &Watch, progress: &Progress, whole: bool) -> String {
     if arguments.json {
-        return format!("{:#}\n", json::value(&watch.history, progress, arguments.lines));
+        return format!("{:#}\n", watch.json(progress, arguments.lines));
     }
     let shown = human::Shown {
         dir,
@@ -148,7 +167,11 @@ fn render(arguments: &cli::Status, dir: &Path, watch: &Watch, progress: &Progres
         now: now(),
         hints: whole,
     };
-    human::render(&watch.history, progress, &shown)
+    let mut text = human::render(&watch.history, progress, &shown);
+    if let Some(data) = &watch.data {
+        data::human(&mut text, data);
+    }
+    text
 }
 
 /// Returns the sub-workflows that run or have failed, each with its task, as far as they have begun.

@@ -4,5 +4,6 @@
 mod comfort;
 mod dagman;
 mod pegasus;
+mod simulate;
 #[path = "../support/mod.rs"]
 mod support;

@@ -13,13 +13,14 @@ use crate::log::spawn_executor;
 use crate::support::{Finished, Place};
 
 /// A function `wait_for FILE`.
-const WAIT: &str = "wait_for() { n=0; while [ ! -e $1 ] && [ $((n += 1)) -lt 3000 ]; do sleep 0.02; done; }";
+pub const WAIT: &str =
+    "wait_for() { n=0; while [ ! -e $1 ] && [ $((n += 1)) -lt 3000 ]; do sleep 0.02; done; }";
 
 /// Options of runs whose output can be shown.
 const LOCAL: [&str; 4] = ["--workers", "2", "--jobstate-log", "--per-task-stdio"];
 
 /// Starts the executor in the directory `run`. Returns when a task runs.
-fn start(place: &Place, dag: &str, options: &[&str]) -> Child {
+pub fn start(place: &Place, dag: &str, options: &[&str]) -> Child {
     let child = spawn_executor(place, dag, options);
     wait_until(|| {
         let log = std::fs::read_to_string(place.path().join("run/jobstate.log"));
@@ -29,7 +30,7 @@ fn start(place: &Place, dag: &str, options: &[&str]) -> Child {
 }
 
 #[track_caller]
-fn wait_until(is_so: impl Fn() -> bool) {
+pub fn wait_until(is_so: impl Fn() -> bool) {
     let begun = Instant::now();
     while !is_so() {
         assert!(begun.elapsed() < Duration::from_secs(60), "it does not come");
@@ -37,7 +38,7 @@ fn wait_until(is_so: impl Fn() -> bool) {
     }
 }
 
-fn attach(place: &Place, arguments: &[&str]) -> Child {
+pub fn attach(place: &Place, arguments: &[&str]) -> Child {
     place
         .pmc([&["attach", "run"], arguments].concat())
         .stdout(Stdio::piped())
@@ -47,7 +48,7 @@ fn attach(place: &Place, arguments: &[&str]) -> Child {
 }
 
 /// Reads one line of what the tool prints, byte for byte: nothing after it is taken.
-fn line(tool: &mut Child) -> String {
+pub fn line(tool: &mut Child) -> String {
     let stdout = tool.stdout.as_mut().expect("it is piped");
     let (mut line, mut byte) = (Vec::new(), [0]);
     while byte[0] != b'\n' {
@@ -57,7 +58,7 @@ fn line(tool: &mut Child) -> String {
     String::from_utf8(line).expect("it is text")
 }
 
-fn end(tool: Child) -> Finished {
+pub fn end(tool: Child) -> Finished {
     Finished::from(tool.wait_with_output().expect("pmc ends"))
 }
 

@@ -3,9 +3,11 @@
 
 mod analyzer;
 mod attach;
+mod data;
 mod hostile;
 mod log;
 mod packed;
+mod redirect;
 mod secrets;
 mod statistics;
 mod status;

@@ -1,7 +1,16 @@
 //! Packed output, seen by `pmc`.
 
 use std::fs;
+use std::io::Read as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use pmc_packed::{Channel, TaskOutput};
+use testutils::Random;
+
+use crate::log::spawn_executor;
 use crate::support::{Finished, Place};
 
 const DAG: &str =
@@ -129,4 +138,100 @@ fn a_small_run_is_packed_on_demand() {
     assert!(figures.code(0).stdout().contains("first"), "{}", figures.stdout());
     place.run(["run", "workflow.yml"]).code(0);
     assert!(!task_files(&place, "pmc-runs/chain/run0002/submit").is_empty());
+}
+
+/// Number of times that a run is killed.
+const KILLS: u64 = 12;
+/// Number of its tasks: more than it gets done meanwhile.
+const TASKS: usize = 1500;
+
+/// What a task of the killed run prints.
+fn numbers(task: usize) -> String {
+    (task..=20_000).map(|number| format!("{number}\n")).collect()
+}
+
+/// Returns the tasks that are done.
+fn done(directory: &Path) -> Vec<usize> {
+    let rescue = fs::read_to_string(directory.join("w.dag.rescue")).unwrap_or_default();
+    let whole = rescue.rfind('\n').map_or("", |end| &rescue[..end]);
+    let names = whole.lines().filter_map(|line| line.strip_prefix("DONE t"));
+    names.map(|number| number.parse().expect("a number")).collect()
+}
+
+/// Kills a process and all its descendants.
+fn kill_family(root: u32) {
+    let mut family = vec![root];
+    let mut at = 0;
+    while at < family.len() {
+        let path = format!("/proc/{0}/task/{0}/children", family[at]);
+        let children = fs::read_to_string(path).unwrap_or_default();
+        family.extend(
+            children
+                .split_whitespace()
+                .filter_map(|pid| pid.parse::<u32>().ok()),
+        );
+        at += 1;
+    }
+    for pid in family {
+        // It may have ended.
+        let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
+    }
+}
+
+/// Whenever a run is killed: each task that is done has its whole output, and what is torn is told.
+fn killed(options: &[&str], random: u64) {
+    let place = Place::new();
+    let directory = place.path().join("run");
+    let dag: String = (0..TASKS)
+        .map(|task| format!("TASK t{task} /usr/bin/seq {task} 20000\n"))
+        .collect();
+    let options = [options, &["--packed-output", "--jobstate-log"]].concat();
+    let mut random = Random(random);
+    for round in 0..KILLS {
+        let before = done(&directory).len();
+        let mut run = spawn_executor(&place, &dag, &options);
+        let begun = Instant::now();
+        while done(&directory).len() == before {
+            assert!(begun.elapsed() < Duration::from_secs(60), "no task ends");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_micros(random.below(60_000)));
+        kill_family(run.id());
+        run.wait().expect("it ends");
+        let done = done(&directory);
+        assert!(done.len() < TASKS, "the run has ended before round {round}");
+        let mut output = TaskOutput::new(&directory);
+        output.refresh().expect("the packs can be read");
+        for task in done {
+            let name = format!("t{task}");
+            let number = output.last(name.as_bytes()).expect("an attempt");
+            let stream = output.open(name.as_bytes(), Channel::Out, number);
+            let mut text = String::new();
+            let mut stream = stream.expect("the output of a task that is done");
+            stream.read_to_string(&mut text).expect("it can be read");
+            let rest = text.strip_prefix(&numbers(task));
+            let is_whole = rest.is_some_and(|rest| rest.starts_with(&format!("[cluster-task name={name}, ")));
+            assert!(is_whole, "the output of {name} is wrong in round {round}");
+        }
+    }
+    let mut output = TaskOutput::new(&directory);
+    output.refresh().expect("the packs can be read");
+    let torn = output.left_over();
+    let unpacked = place.run(["unpack", "run"]);
+    for (pack, bytes) in &torn {
+        let text = format!(
+            "{bytes} bytes of {} are those of attempts that did not end: they are skipped",
+            pack.display()
+        );
+        assert!(unpacked.stderr().contains(&text), "{}", unpacked.stderr());
+    }
+    assert_eq!(
+        unpacked.code(0).stderr().matches("did not end").count(),
+        torn.len()
+    );
+}
+
+#[test]
+fn a_killed_local_run_has_the_output_of_all_tasks_that_are_done() {
+    killed(&["--workers", "2"], 1);
 }

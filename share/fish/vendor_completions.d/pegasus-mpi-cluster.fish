@@ -46,5 +46,6 @@ complete -c pegasus-mpi-cluster -l watch-memory -d 'End tasks whose processes us
 complete -c pegasus-mpi-cluster -l accept-incomplete -d 'Run the tasks that are there if the end of DAGFILE is missing'
 complete -c pegasus-mpi-cluster -l packed-output -d 'Write the tasks\' stdout/stderr to a few files with indexes, in packed-output/'
 complete -c pegasus-mpi-cluster -l stampede -d 'Write the STAMPEDE database during the run'
+complete -c pegasus-mpi-cluster -l pmix -d 'Let tools that are written for PMIx find the run'
 complete -c pegasus-mpi-cluster -l no-forward-journal -d 'Keep no journal of forwarded data; a crash may then duplicate or cut data'
 complete -c pegasus-mpi-cluster -l agent -d 'Be an agent; the file is the endpoint'

@@ -13,8 +13,8 @@ complete -c pmc-monitord -l no-dashboard -d 'Do not update the list of all workf
 complete -c pmc-monitord -l skip-stdout -d 'Do not store the output of jobs'
 complete -c pmc-monitord -l no-notifications -l no-notification -d 'Send no notifications'
 complete -c pmc-monitord -s v -l verbose -d 'Print a summary at the end'
-complete -c pmc-monitord -l no-recursive -d 'An option of pegasus-monitord without effect, like all that follow'
-complete -c pmc-monitord -l keep-state
+complete -c pmc-monitord -l no-recursive -d 'Do not load nested sub-workflows. Also with an absolute FILE of -j'
+complete -c pmc-monitord -l keep-state -d 'An option of pegasus-monitord without effect, like all that follow'
 complete -c pmc-monitord -l db-stats
 complete -c pmc-monitord -l fast-start
 complete -c pmc-monitord -s f -l force

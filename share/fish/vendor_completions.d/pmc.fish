@@ -37,6 +37,7 @@ complete -c pmc -n "__fish_pmc_needs_command" -f -a "statistics" -d 'Print stati
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "report" -d 'Write an HTML report: tasks by host, use over time, critical path, failures'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "log" -d 'Print the output of a task, during or after its run'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "attach" -d 'Show the output of running tasks as it comes'
+complete -c pmc -n "__fish_pmc_needs_command" -f -a "pmix" -d 'Let tools that are written for PMIx find a running workflow'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "unpack" -d 'Make the two files of each attempt from packed output'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "nodes" -d 'Show the hosts of a running workflow, or let one of them go'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "why" -d 'Say why a task of a running workflow waits'
@@ -110,6 +111,7 @@ complete -c pmc -n "__fish_pmc_using_subcommand status" -s n -l lines -d 'Maximu
 complete -c pmc -n "__fish_pmc_using_subcommand status" -s w -l watch -d 'Refresh until the run ends. Without a terminal: print failures at once and progress every 10 seconds'
 complete -c pmc -n "__fish_pmc_using_subcommand status" -l json -d 'Print JSON; with --watch one object per line'
 complete -c pmc -n "__fish_pmc_using_subcommand status" -s q -l quiet -d 'Print nothing; the exit code is the status. With --watch: wait for the end of the run'
+complete -c pmc -n "__fish_pmc_using_subcommand status" -l data -d 'Add what jobs without a shared file system have moved so far, and where their time went'
 complete -c pmc -n "__fish_pmc_using_subcommand status" -s h -l help -d 'Print help'
 complete -c pmc -n "__fish_pmc_using_subcommand analyzer" -s n -l causes -d 'Maximum causes to explain in full' -r
 complete -c pmc -n "__fish_pmc_using_subcommand analyzer" -l json -d 'Print JSON'
@@ -122,6 +124,7 @@ breakdown\t'By transformation'
 time\t'By day or hour, and by host'
 integrity\t'Checksums'
 hosts\t'Use of hosts'
+data\t'Stage-in, run and stage-out time and bytes, without a shared file system'
 all\t'All sections'"
 complete -c pmc -n "__fish_pmc_using_subcommand statistics" -s t -l time -d 'Time unit of the section `time`' -r -f -a "day\t'Days, UTC'
 hour\t'Hours, UTC'"
@@ -141,19 +144,28 @@ complete -c pmc -n "__fish_pmc_using_subcommand log" -l stderr -d 'Print standar
 complete -c pmc -n "__fish_pmc_using_subcommand log" -s h -l help -d 'Print help'
 complete -c pmc -n "__fish_pmc_using_subcommand attach" -l transformation -d 'Tasks of a transformation; those that start later are joined' -r
 complete -c pmc -n "__fish_pmc_using_subcommand attach" -l host -d 'Tasks on a host; those that start there later are joined' -r
+complete -c pmc -n "__fish_pmc_using_subcommand attach" -l tail -d 'Tasks, by name or pattern. With --redirect, those that start from now on need no option, and are redirected from the first byte. May be repeated' -r
+complete -c pmc -n "__fish_pmc_using_subcommand attach" -l buffer-size -d 'Bytes of a stream that may wait for pmc' -r
+complete -c pmc -n "__fish_pmc_using_subcommand attach" -l buffer-time -d 'Milliseconds for which a full buffer may hold up the task until half of it is free' -r
+complete -c pmc -n "__fish_pmc_using_subcommand attach" -l on-overflow -d 'What happens then' -r -f -a "file\t'The rest goes to the file'
+drop-oldest\t'The older half of the buffer is lost'
+drop-newest\t'What comes is lost'"
 complete -c pmc -n "__fish_pmc_using_subcommand attach" -l to -d 'Task that gets the input, or all: those that run now. May be repeated [default: the tasks that are named]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand attach" -l from -d 'Of tasks that run already, show all (start), the last N lines of each stream (-N), or only what comes (now)' -r
+complete -c pmc -n "__fish_pmc_using_subcommand attach" -l timestamp -d 'Begin each line with the time at which pmc read it; with --redirect, `source` is the time at which the worker did' -r -f -a "received\t'When this program read it'
+source\t'When the worker read it'"
 complete -c pmc -n "__fish_pmc_using_subcommand attach" -l all -d 'All tasks; those that start later are joined'
 complete -c pmc -n "__fish_pmc_using_subcommand attach" -l running -d 'The tasks that run now'
+complete -c pmc -n "__fish_pmc_using_subcommand attach" -l redirect -d 'Get the output instead of the files of the tasks; when this ends, it goes there again. Tasks need the task option --io relay, or --tail'
 complete -c pmc -n "__fish_pmc_using_subcommand attach" -l stdin -d 'Push the standard input of pmc to tasks that have the task option --stdin push'
 complete -c pmc -n "__fish_pmc_using_subcommand attach" -l complete -d 'At the end of the input, end that of the tasks, too. Without it, other tools may go on'
 complete -c pmc -n "__fish_pmc_using_subcommand attach" -l stdout -d 'Show standard output only'
 complete -c pmc -n "__fish_pmc_using_subcommand attach" -l stderr -d 'Show standard error only, on standard output'
 complete -c pmc -n "__fish_pmc_using_subcommand attach" -l tag -d 'Begin each line with [TASK.ATTEMPT@HOST,STREAM]'
-complete -c pmc -n "__fish_pmc_using_subcommand attach" -l timestamp -d 'Begin each line with the time at which it was read'
 complete -c pmc -n "__fish_pmc_using_subcommand attach" -l xml -d 'Print an XML document with an element for each line'
 complete -c pmc -n "__fish_pmc_using_subcommand attach" -l json -d 'Print a line of JSON for each line'
-complete -c pmc -n "__fish_pmc_using_subcommand attach" -s h -l help -d 'Print help'
+complete -c pmc -n "__fish_pmc_using_subcommand attach" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c pmc -n "__fish_pmc_using_subcommand pmix" -s h -l help -d 'Print help'
 complete -c pmc -n "__fish_pmc_using_subcommand unpack" -s h -l help -d 'Print help'
 complete -c pmc -n "__fish_pmc_using_subcommand nodes" -l drain -d 'Start no more tasks on this host, and let its agent go when the running ones have ended' -r
 complete -c pmc -n "__fish_pmc_using_subcommand nodes" -l json -d 'Print JSON'
@@ -198,3 +210,23 @@ complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcom
 complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log attach unpack nodes why kill drain submit simulate pegasus help" -f -a "simulate" -d 'Estimate how long a plan or a run would take on other nodes'
 complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log attach unpack nodes why kill drain submit simulate pegasus help" -f -a "pegasus" -d 'Answer as a program of Pegasus does, for the scripts in share/pegasus-shims'
 complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log attach unpack nodes why kill drain submit simulate pegasus help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log attach pmix unpack nodes why kill drain simulate pegasus help" -f -a "init" -d 'Write a small workflow to start from, with catalogs and programs'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log attach pmix unpack nodes why kill drain simulate pegasus help" -f -a "run" -d 'Plan a workflow and run it on this machine'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log attach pmix unpack nodes why kill drain simulate pegasus help" -f -a "plan" -d 'Plan a workflow for a cluster, as pmc-plan does'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log attach pmix unpack nodes why kill drain simulate pegasus help" -f -a "explain" -d 'Explain jobs of a plan, or print its figures, as `pmc-plan explain` does'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log attach pmix unpack nodes why kill drain simulate pegasus help" -f -a "resume" -d 'Resume a run that failed or was interrupted'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log attach pmix unpack nodes why kill drain simulate pegasus help" -f -a "status" -d 'Show progress of a run, during or after it'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log attach pmix unpack nodes why kill drain simulate pegasus help" -f -a "analyzer" -d 'Explain failures, root cause first'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log attach pmix unpack nodes why kill drain simulate pegasus help" -f -a "statistics" -d 'Print statistics of a run'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log attach pmix unpack nodes why kill drain simulate pegasus help" -f -a "report" -d 'Write an HTML report: tasks by host, use over time, critical path, failures'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log attach pmix unpack nodes why kill drain simulate pegasus help" -f -a "log" -d 'Print the output of a task, during or after its run'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log attach pmix unpack nodes why kill drain simulate pegasus help" -f -a "attach" -d 'Show the output of running tasks as it comes'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log attach pmix unpack nodes why kill drain simulate pegasus help" -f -a "pmix" -d 'Let tools that are written for PMIx find a running workflow'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log attach pmix unpack nodes why kill drain simulate pegasus help" -f -a "unpack" -d 'Make the two files of each attempt from packed output'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log attach pmix unpack nodes why kill drain simulate pegasus help" -f -a "nodes" -d 'Show the hosts of a running workflow, or let one of them go'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log attach pmix unpack nodes why kill drain simulate pegasus help" -f -a "why" -d 'Say why a task of a running workflow waits'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log attach pmix unpack nodes why kill drain simulate pegasus help" -f -a "kill" -d 'Send a signal to a running task'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log attach pmix unpack nodes why kill drain simulate pegasus help" -f -a "drain" -d 'Let a running workflow start no more tasks'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log attach pmix unpack nodes why kill drain simulate pegasus help" -f -a "simulate" -d 'Estimate how long a plan or a run would take on other nodes'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log attach pmix unpack nodes why kill drain simulate pegasus help" -f -a "pegasus" -d 'Answer as a program of Pegasus does, for the scripts in share/pegasus-shims'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from init run plan explain resume status analyzer statistics report log attach pmix unpack nodes why kill drain simulate pegasus help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'

@@ -424,10 +424,14 @@ impl MasterTransport for AgentMaster {
             let (agents, slots) = present.fold((0, 0), |(agents, slots), agent| {
                 (agents + 1, slots + agent.ranks.len())
             });
-            agents >= self.options.start_with
-                && registered as usize >= slots
-                && (running.reception.awaited() == 0 || running.is_late(self.options.timing))
+            agents >= self.options.start_with && registered as usize >= slots && !self.awaits_earlier()
         })
+    }
+
+    fn awaits_earlier(&self) -> bool {
+        let running = self.running.as_ref();
+        running
+            .is_some_and(|running| running.reception.awaited() > 0 && !running.is_late(self.options.timing))
     }
 
     fn gone_hosts(&self) -> Vec<String> {

@@ -9,7 +9,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use nix::sys::statvfs::statvfs;
 use nix::unistd::getuid;
@@ -166,6 +166,9 @@ impl Cache {
                 }
                 if file.exists() && is_linked(&lock) {
                     lock.set_modified(SystemTime::now())?;
+                    if !is_new {
+                        mover.data.cached = mover.data.cached.saturating_add(fs::metadata(&file)?.len());
+                    }
                     return Ok(Some(Entry {
                         file,
                         is_new,
@@ -175,7 +178,10 @@ impl Cache {
                 }
             }
             drop(lock);
-            pause(interrupts)?;
+            let clock = Instant::now();
+            let paused = pause(interrupts);
+            mover.data.waited += clock.elapsed().as_secs_f64();
+            paused?;
         }
     }
 
@@ -228,10 +234,11 @@ impl Cache {
             mover.verify(wanted.verify.iter())
         });
         let fetched = fetched.and_then(|()| Ok(fs::rename(new.join(wanted.name), file)?));
-        if fetched.is_err() {
-            // The next job tries again in any case.
-            let _ = self.remove(wanted.key);
-        }
+        // What cannot be removed goes with the entry: the next job that fetches it begins anew.
+        let _ = match &fetched {
+            Ok(()) => remove_tree(&new),
+            Err(_) => self.remove(wanted.key),
+        };
         fetched
     }
 

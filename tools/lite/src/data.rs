@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use monitord_compat::lite_data::LiteData;
 use nix::sys::signal::Signal;
 use pegasus_kickstart::interrupts::{Interrupt, Interrupts};
 use pegasus_kickstart::wait::poll_interrupts;
@@ -98,6 +99,8 @@ pub(crate) struct Mover {
     directory: PathBuf,
     /// Records for monitoring, in the order of the work.
     pub(crate) records: Vec<String>,
+    /// What was moved, and in which time.
+    pub(crate) data: LiteData,
 }
 
 impl Mover {
@@ -113,6 +116,7 @@ impl Mover {
             options,
             directory: directory.to_owned(),
             records: Vec::new(),
+            data: LiteData::default(),
         })
     }
 
@@ -159,6 +163,11 @@ impl Mover {
         let (options, directory) = (self.options.clone(), self.directory.clone());
         let work = move |cancel: &Cancel| carry_out(&options, &directory, bytes, cancel);
         let report = in_thread(interrupts, work)??;
+        let bytes = report.attempts.iter().map(|attempt| attempt.bytes).sum();
+        match direction {
+            Direction::In => self.data.fetched = self.data.fetched.saturating_add(bytes),
+            Direction::Out => self.data.delivered = self.data.delivered.saturating_add(bytes),
+        }
         if !report.attempts.is_empty() {
             self.records.push(multipart::record(&report.attempts));
         }

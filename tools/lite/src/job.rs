@@ -152,6 +152,9 @@ fn in_directory(
         None => steps(description, directory, own, inherited, interrupts, &mut mover),
     };
     let code = ran.unwrap_or_else(failed);
+    if moves_data(description, own.is_some()) {
+        messages::data(&mover.data);
+    }
     let mut records = String::new();
     for record in &mover.records {
         records.push_str(&format!("{RECORD}\n{record}"));
@@ -162,6 +165,16 @@ fn in_directory(
     code
 }
 
+/// Returns whether this process moves the data of the job, not the one around its container or inside.
+fn moves_data(description: &Description, is_outside: bool) -> bool {
+    if is_outside {
+        let container = description.container.as_ref();
+        container.is_none_or(|container| !container.transfers_inside)
+    } else {
+        !(description.stage_in.is_empty() && description.stage_out.is_empty())
+    }
+}
+
 fn steps(
     description: &Description,
     directory: &Path,
@@ -170,9 +183,11 @@ fn steps(
     interrupts: &mut dyn Interrupts,
     mover: &mut Mover,
 ) -> Result<u8, JobError> {
-    inputs::fetch(description, own, interrupts, mover)?;
+    fetch(description, own, interrupts, mover)?;
     heading("[Pegasus Lite] Executing the user task");
+    let clock = Instant::now();
     let mut ended = task::run(&description.run, directory, inherited, interrupts);
+    mover.data.run = clock.elapsed().as_secs_f64();
     if ended.code == 0
         && let Some(missing) = description.required.iter().find(|file| !Path::new(file).exists())
     {
@@ -182,6 +197,19 @@ fn steps(
         ended.code = 1;
     }
     stage_out(description, ended, true, interrupts, mover)
+}
+
+/// Fetches the inputs, and notes how long that took.
+fn fetch(
+    description: &Description,
+    own: Option<&JobDirectory>,
+    interrupts: &mut dyn Interrupts,
+    mover: &mut Mover,
+) -> Result<(), DataError> {
+    let clock = Instant::now();
+    let fetched = inputs::fetch(description, own, interrupts, mover);
+    mover.data.stage_in = clock.elapsed().as_secs_f64();
+    fetched
 }
 
 /// A job with a container.
@@ -201,8 +229,9 @@ impl Contained<'_> {
         let description = self.description;
         let transfers = !self.container.transfers_inside;
         if transfers {
-            inputs::fetch(description, Some(self.own), interrupts, mover)?;
+            fetch(description, Some(self.own), interrupts, mover)?;
         }
+        let (clock, without_image) = (Instant::now(), mover.data.stage_in);
         let ended = container::run(
             description,
             self.container,
@@ -210,8 +239,10 @@ impl Contained<'_> {
             inherited,
             mover,
             interrupts,
-        )?;
-        stage_out(description, ended, transfers, interrupts, mover)
+        );
+        let image = mover.data.stage_in - without_image;
+        mover.data.run = clock.elapsed().as_secs_f64() - image;
+        stage_out(description, ended?, transfers, interrupts, mover)
     }
 }
 
@@ -246,7 +277,10 @@ fn stage_out(
         if !description.stage_out.is_empty() || description.work_directory.is_none() {
             heading("Staging out output files");
         }
-        mover.transfer(&description.stage_out, Direction::Out, interrupts)?;
+        let clock = Instant::now();
+        let delivered = mover.transfer(&description.stage_out, Direction::Out, interrupts);
+        mover.data.stage_out = clock.elapsed().as_secs_f64();
+        delivered?;
     }
     if let Some(file) = &description.checksum_file {
         ended.checksums.extend(hashes(&description.hashed)?);

@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::io::Write;
 
 use chrono::Local;
+use monitord_compat::lite_data::LiteData;
 
 /// The version of Pegasus whose job scripts this program replaces.
 const COMPATIBLE_VERSION: &str = "5.1.3";
@@ -34,6 +35,11 @@ pub(crate) fn heading(title: &str) {
     let rest = WIDTH.saturating_sub(title.len() + 2);
     let (before, after) = ("#".repeat(rest - rest / 2), "#".repeat(rest / 2));
     line(&format!("\n{before} {title} {after}"));
+}
+
+/// Says how long the steps took, and how many bytes were moved.
+pub(crate) fn data(data: &LiteData) {
+    line(&data.to_string());
 }
 
 /// Ends the job: its whole run time in seconds, and the exit code that counts for monitoring.

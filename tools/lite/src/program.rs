@@ -42,10 +42,17 @@ struct Args {
     file: PathBuf,
 }
 
+/// What is wrong if a file of the submit directory is not there.
+const INVISIBLE: &str = "; the submit directory must be visible on the node";
+
 /// What keeps a job from beginning.
 #[derive(Debug, thiserror::Error)]
 enum ProgramError {
-    #[error("cannot read {}: {source}", file.display())]
+    #[error(
+        "cannot read the description of the job {}: {source}{}",
+        file.display(),
+        if source.kind() == io::ErrorKind::NotFound { INVISIBLE } else { "" }
+    )]
     Read { file: PathBuf, source: io::Error },
     #[error("{}: {source}", file.display())]
     Description { file: PathBuf, source: DescriptionError },

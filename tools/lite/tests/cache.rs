@@ -6,13 +6,18 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use monitord_compat::lite_data::{self, LiteData};
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 use serde_json::{Value, json};
+use testutils::Random;
 
 const HELLO: &str = "hello\n";
 const CHECKSUM: &str = "5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03";
@@ -123,6 +128,7 @@ impl Site {
             .arg(file)
             .env("PEGASUS_WN_TMP_MIN_SPACE", "1")
             .env_remove("PEGASUS_WN_TMP")
+            .process_group(0)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
@@ -181,16 +187,23 @@ fn jobs_of_a_node_fetch_an_input_once_and_cannot_spoil_it() {
         .map(|job| job.wait_with_output().unwrap())
         .collect();
     let (mut copies, mut checks) = (0, 0);
+    let mut sum = LiteData::default();
     for output in &outputs {
-        copies += succeeded(output).matches("is from the cache of the node").count();
+        let log = succeeded(output);
+        copies += log.matches("is from the cache of the node").count();
+        sum += lite_data::find(&log).expect("a line about the data");
         checks += String::from_utf8_lossy(&output.stdout)
             .matches("succeeded: 1")
             .count();
     }
     assert_eq!((site.server.requests(), copies), (3, 21));
+    assert_eq!((sum.fetched, sum.cached), (3 * 6, 21 * 6));
+    assert!(sum.waited > 0.0 && sum.waited <= sum.stage_in, "{sum}");
     assert_eq!(checks, 24, "one comparison a job for monitoring");
     for node in nodes {
         assert_eq!(site.left(node), [CHECKSUM, &format!("{CHECKSUM}.lock")]);
+        let cache = names(&site.path(node)).remove(0);
+        assert_eq!(names(&site.path(node).join(cache).join(CHECKSUM)), ["data"]);
     }
 }
 
@@ -250,4 +263,51 @@ fn a_job_that_is_killed_while_it_fetches_holds_up_nobody() {
     // The next one removes the directory of the killed one.
     succeeded(&site.run(&description));
     assert_eq!(site.left("n"), [CHECKSUM, &format!("{CHECKSUM}.lock")]);
+}
+
+/// Kills of [`jobs_that_are_killed_at_any_moment_leave_nothing`], unless the variable says otherwise.
+const KILLS: u64 = 20;
+
+/// Variable with the number of kills.
+const KILLS_VARIABLE: &str = "PMC_TEST_KILLS";
+
+#[test]
+fn jobs_that_are_killed_at_any_moment_leave_nothing() {
+    let kills = std::env::var(KILLS_VARIABLE).map_or(KILLS, |text| text.parse().expect("a number"));
+    let site = Site::new(&["n"], Duration::from_millis(10));
+    let mut description = site.description("n", "mkdir -p a/b; sleep 0.02; cp deep/in out");
+    let staged = format!("file://{}", site.path("submit/out").display());
+    description["stage_out"] = json!([{
+        "type": "transfer", "linkage": "output", "lfn": "out", "id": 1,
+        "src_urls": [{"site_label": "local", "url": "file://$PWD/out"}],
+        "dest_urls": [{"site_label": "hub", "url": staged}],
+    }]);
+    let clock = Instant::now();
+    succeeded(&site.run(&description));
+    let length = clock.elapsed().as_micros() as u64;
+    let mut random = Random(kills);
+    for kill in 0..kills {
+        // Every other job finds no input in the cache, or one that somebody fetches.
+        let two = [0, 1].map(|number| site.start(number, &description));
+        std::thread::sleep(Duration::from_micros(random.below(length)));
+        for mut job in two {
+            let group = Pid::from_raw(-i32::try_from(job.id()).unwrap());
+            // With its program, as an executor does, or alone, as a system without memory does.
+            if random.one_in(2) {
+                let _ = nix::sys::signal::kill(group, Signal::SIGKILL);
+            }
+            job.kill().unwrap();
+            job.wait().unwrap();
+        }
+        if kill % 2 == 0 {
+            let cache = site
+                .path("n")
+                .join(format!(".pegasus-lite-{}-cache", nix::unistd::getuid()));
+            let _ = fs::remove_dir_all(cache.join(CHECKSUM));
+        }
+    }
+    succeeded(&site.run(&description));
+    assert_eq!(fs::read_to_string(site.path("submit/out")).unwrap(), HELLO);
+    let lock = format!("{CHECKSUM}.lock");
+    assert_eq!(site.left("n"), [CHECKSUM, lock.as_str()]);
 }

@@ -210,6 +210,15 @@ fn failures_have_their_codes_and_messages() {
         assert_eq!(output.status.code(), Some(71));
         assert!(stderr(&output).contains("bad.json: "), "{}", stderr(&output));
     }
+    let mut command = Command::new(testutils::programs::path("pegasus-lite"));
+    let output = command.arg(job.path("submit/none.json")).output().unwrap();
+    assert_eq!(output.status.code(), Some(71));
+    let log = stderr(&output);
+    assert!(
+        log.contains("none.json: No such file")
+            && log.contains("the submit directory must be visible on the node"),
+        "{log}"
+    );
 }
 
 #[test]

@@ -11,7 +11,7 @@ pub mod text;
 
 mod differences;
 mod folder;
-mod process;
+pub(crate) mod process;
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};

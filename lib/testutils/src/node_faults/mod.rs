@@ -5,6 +5,7 @@
 //! A round is determined by its seed, except for what the machine decides: what is just running.
 
 mod check;
+mod monitoring;
 mod network;
 mod round;
 
@@ -39,6 +40,8 @@ pub struct Settings {
     pub only: Option<Fault>,
     /// Instead of other faults, the master is killed this many times in each round, in a run of long tasks.
     pub master_kills: u32,
+    /// This program of Pegasus, `pegasus-monitord`, has to accept the logs of each round.
+    pub monitord: Option<PathBuf>,
 }
 
 impl Settings {
@@ -54,6 +57,7 @@ impl Settings {
             lease: 2,
             only: None,
             master_kills: 0,
+            monitord: None,
         }
     }
 }
@@ -145,6 +149,8 @@ pub struct Report {
     pub tasks: u64,
     /// Attempts beside the first one of each task.
     pub again: u64,
+    /// Rounds that Pegasus' monitoring has read.
+    pub monitored: u64,
     /// All damage.
     pub findings: Vec<Finding>,
     /// What could not be tested here.
@@ -162,6 +168,7 @@ impl fmt::Display for Report {
             self.rounds, self.tasks
         )?;
         writeln!(f, "{} attempts beside the first ones", self.again)?;
+        writeln!(f, "{} rounds read by monitord", self.monitored)?;
         writeln!(f, "faults")?;
         for (fault, count) in &self.faults {
             writeln!(f, "  {fault:14} {count:>6}")?;
@@ -184,6 +191,7 @@ struct Outcome {
     faults: BTreeMap<Fault, u64>,
     tasks: u64,
     again: u64,
+    monitored: u64,
     found: Vec<(Damage, String)>,
     skipped: Vec<String>,
     /// What happened when.
@@ -245,6 +253,7 @@ fn add(report: &mut Report, seed: u64, outcome: Outcome) {
     report.rounds += 1;
     report.tasks += outcome.tasks;
     report.again += outcome.again;
+    report.monitored += outcome.monitored;
     for (fault, count) in outcome.faults {
         *report.faults.entry(fault).or_default() += count;
     }

@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::network::{Direction, Network, Node};
-use super::{Damage, FAULTS, Fault, Outcome, Settings, check};
+use super::{Damage, FAULTS, Fault, Outcome, Settings, check, monitoring};
 use crate::Random;
 
 /// A run that takes longer hangs.
@@ -86,6 +86,9 @@ pub(super) fn run(
         }
     };
     let tasks = write_dag(settings, &mut random, directory);
+    if settings.monitord.is_some() {
+        monitoring::write_plan(directory, &tasks);
+    }
     let mut round = Round {
         settings,
         random,
@@ -102,6 +105,9 @@ pub(super) fn run(
             round.end();
             drop(round);
             check::run(directory, &tasks, settings.master_kills > 0, outcome);
+            if let Some(monitord) = &settings.monitord {
+                monitoring::check(monitord, directory, &tasks, outcome);
+            }
         }
         Ok(false) => {}
         Err(error) => round.outcome.find(Damage::Wrong, format!("the harness: {error}")),
@@ -243,13 +249,34 @@ impl Round<'_> {
 
     /// Begins a fault and plans its end.
     fn begin(&mut self, fault: Fault, number: usize) -> io::Result<()> {
+        // A node that is off cannot break.
+        if self.is_off(number) {
+            return Ok(());
+        }
+        match self.strike(fault, number) {
+            Ok(true) => {}
+            Ok(false) => return Ok(()),
+            // The run has just ended, and the node with it.
+            Err(_) if self.is_off(number) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        *self.outcome.faults.entry(fault).or_default() += 1;
+        self.tell(&format!("{fault} n{}", number + 1));
+        Ok(())
+    }
+
+    /// True if a node is switched off, or its agent has ended.
+    fn is_off(&mut self, number: usize) -> bool {
+        self.nodes[number].as_mut().is_none_or(Node::has_ended)
+    }
+
+    /// Makes a fault happen. False if it cannot.
+    fn strike(&mut self, fault: Fault, number: usize) -> io::Result<bool> {
         let lease = Duration::from_secs(self.settings.lease);
         let until_lost = lease + GRACE;
         let ms = Duration::from_millis;
-        // A node that is off cannot break.
-        let is_off = self.nodes[number].as_mut().is_none_or(Node::has_ended);
-        let Some(node) = self.nodes[number].as_ref().filter(|_| !is_off) else {
-            return Ok(());
+        let Some(node) = &self.nodes[number] else {
+            return Ok(false);
         };
         match fault {
             Fault::Off | Fault::Killed => {
@@ -270,10 +297,11 @@ impl Round<'_> {
             }
             Fault::Loss => {
                 if self.network.lose_packets(node, 5).is_err() {
-                    self.outcome
-                        .skipped
-                        .push("packet loss: nft is missing".to_owned());
-                    return Ok(());
+                    if !self.is_off(number) {
+                        let what = "packet loss: nft is missing";
+                        self.outcome.skipped.push(what.to_owned());
+                    }
+                    return Ok(false);
                 }
             }
             Fault::ShortStop | Fault::LongStop => {
@@ -293,7 +321,7 @@ impl Round<'_> {
             }
             Fault::MasterKilled => {
                 let Some(mut master) = self.master.take() else {
-                    return Ok(());
+                    return Ok(false);
                 };
                 master.kill()?;
                 master.wait()?;
@@ -305,9 +333,7 @@ impl Round<'_> {
                 self.later(ms(0), until_lost * 3 / 2, Action::ContinueMaster);
             }
         }
-        *self.outcome.faults.entry(fault).or_default() += 1;
-        self.tell(&format!("{fault} n{}", number + 1));
-        Ok(())
+        Ok(true)
     }
 
     /// Switches a node on. What may be left of it is switched off before.
@@ -344,7 +370,9 @@ impl Round<'_> {
             .arg(self.settings.programs.join("pegasus-mpi-cluster"))
             .args(["--agents", "3", "--agent-timeout", &lease])
             .args(["--master-timeout", "60", "--join-timeout", "30"])
-            .args(["--crash-limit", "0", "--jobstate-log", "--monitord-hack", "x.dag"])
+            .args(["--crash-limit", "0", "--jobstate-log", "--monitord-hack"])
+            .args(self.settings.monitord.iter().map(|_| "--per-task-stdio"))
+            .arg("x.dag")
             .current_dir(self.directory)
             .env_clear()
             .env("PATH", "/usr/local/bin:/usr/bin:/bin")

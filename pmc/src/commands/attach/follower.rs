@@ -39,13 +39,10 @@ pub struct Follower {
     pub index: usize,
     /// Number among the attempts of the task, from 0, as far as the log shows it.
     pub number: u32,
-    /// Where the output comes from.
-    pub origin: Origin,
+    /// Its output, as it is shown.
+    pub shown: Shown,
     decoder: Decoder,
     reader: Option<Reader>,
-    lines: [Lines; 2],
-    /// The last lines, until all that was there at the start is read.
-    tails: Option<[Tail; 2]>,
     /// All is known that was captured at the start.
     has_answer: bool,
     watches: Vec<WatchDescriptor>,
@@ -74,11 +71,13 @@ impl Follower {
             task,
             index,
             number,
-            origin,
+            shown: Shown {
+                origin,
+                lines: [Lines::default(), Lines::default()],
+                tails,
+            },
             decoder,
             reader: None,
-            lines: [Lines::default(), Lines::default()],
-            tails,
             has_answer: false,
             watches: Vec::new(),
             watched: HashSet::new(),
@@ -99,7 +98,7 @@ impl Follower {
 
     /// Returns whether the executor's record has come, after which nothing comes.
     pub fn has_record(&self) -> bool {
-        self.decoder.has_record_of(&self.origin.task)
+        self.decoder.has_record_of(&self.shown.origin.task)
     }
 
     /// Returns whether the output comes through kickstart, as far as the command shows it.
@@ -109,72 +108,35 @@ impl Follower {
 
     /// Prints what is new, a bounded part of it. Returns whether there was anything.
     pub fn read(&mut self, printer: &mut Printer) -> Result<bool, Unreadable> {
-        let Self {
-            decoder,
-            reader,
-            lines,
-            tails,
-            origin,
-            ..
-        } = self;
-        let mut sink = Sink {
-            lines,
-            tails,
-            origin,
-            printer,
+        let Self { decoder, shown, .. } = self;
+        let Some(reader) = &mut self.reader else {
+            return Ok(false);
         };
-        let Some(reader) = reader else { return Ok(false) };
-        let mut has_found = decoder.tap().read(&mut |stream, bytes| sink.take(stream, bytes));
+        let mut take = |stream, bytes: &[u8]| shown.take(stream, bytes, printer);
+        let mut has_found = decoder.tap().read(&mut take);
         for _ in 0..READS {
-            let mut push = |stream, bytes: &[u8]| {
-                decoder.push(stream, bytes, &mut |stream, bytes| sink.take(stream, bytes));
-            };
+            let mut push = |stream, bytes: &[u8]| decoder.push(stream, bytes, &mut take);
             if !reader.read(&mut push)? {
                 break;
             }
             has_found = true;
         }
         if !has_found && self.has_answer {
-            self.end_tails(printer);
+            self.shown.end_tails(printer);
         }
         Ok(has_found)
-    }
-
-    /// Prints the last lines from before the start. From now on, everything is printed at once.
-    fn end_tails(&mut self, printer: &mut Printer) {
-        let Some(tails) = self.tails.take() else { return };
-        for (stream, tail) in Stream::ALL.into_iter().zip(tails) {
-            let mut sink = Sink {
-                lines: &mut self.lines,
-                tails: &mut self.tails,
-                origin: &self.origin,
-                printer,
-            };
-            sink.take(stream, &tail.finish());
-        }
     }
 
     /// Prints what is left when nothing comes any more.
     pub fn finish(&mut self, printer: &mut Printer) -> Result<(), Unreadable> {
         while self.read(printer)? {}
-        let Self {
-            decoder,
-            lines,
-            tails,
-            origin,
-            ..
-        } = self;
-        let mut sink = Sink {
-            lines,
-            tails,
-            origin,
-            printer,
-        };
-        decoder.finish(&mut |stream, bytes| sink.take(stream, bytes));
-        self.end_tails(printer);
-        for (stream, lines) in Stream::ALL.into_iter().zip(&mut self.lines) {
-            lines.finish(|line, is_part| printer.line(&self.origin, stream, line, is_part));
+        let Self { decoder, shown, .. } = self;
+        decoder.finish(&mut |stream, bytes| shown.take(stream, bytes, printer));
+        shown.end_tails(printer);
+        for (stream, lines) in Stream::ALL.into_iter().zip(&mut shown.lines) {
+            lines.finish(|line, is_part| printer.line(&shown.origin, stream, line, is_part));
         }
+        printer.end_of(&shown.origin);
         Ok(())
     }
 
@@ -198,17 +160,8 @@ impl Follower {
         self.has_answer |= output
             .as_ref()
             .is_none_or(|output| output.streams.iter().all(is_small));
-        let has_new = output.is_some_and(|output| {
-            let mut sink = Sink {
-                lines: &mut self.lines,
-                tails: &mut self.tails,
-                origin: &self.origin,
-                printer,
-            };
-            self.decoder
-                .tap()
-                .accept(output, &mut |stream, bytes| sink.take(stream, bytes))
-        });
+        let mut take = |stream, bytes: &[u8]| self.shown.take(stream, bytes, printer);
+        let has_new = output.is_some_and(|output| self.decoder.tap().accept(output, &mut take));
         let pace = PACE.saturating_mul(u32::try_from(followers).unwrap_or(u32::MAX));
         let is_known = self.decoder.tap().growing().next().is_some();
         let wait = if is_known {
@@ -254,24 +207,35 @@ impl Follower {
     }
 }
 
-/// Where the output of an attempt goes.
-struct Sink<'a> {
-    lines: &'a mut [Lines; 2],
-    tails: &'a mut Option<[Tail; 2]>,
-    origin: &'a Origin,
-    printer: &'a mut Printer,
+/// Output of an attempt on its way to the terminal.
+pub struct Shown {
+    /// Where it comes from.
+    pub origin: Origin,
+    lines: [Lines; 2],
+    /// The last lines, until all that was there at the start is read.
+    tails: Option<[Tail; 2]>,
 }
 
-impl Sink<'_> {
-    fn take(&mut self, stream: Stream, bytes: &[u8]) {
-        if let Some(tails) = self.tails {
+impl Shown {
+    fn take(&mut self, stream: Stream, bytes: &[u8], printer: &mut Printer) {
+        if let Some(tails) = &mut self.tails {
             tails[stream as usize].push(bytes);
-        } else if self.printer.has_lines() {
-            let (origin, printer) = (self.origin, &mut *self.printer);
-            self.lines[stream as usize]
-                .push(bytes, |line, is_part| printer.line(origin, stream, line, is_part));
+        } else if printer.has_lines() {
+            self.lines[stream as usize].push(bytes, |line, is_part| {
+                printer.line(&self.origin, stream, line, is_part)
+            });
         } else {
-            self.printer.raw(stream, bytes);
+            printer.raw(&self.origin, stream, bytes);
+        }
+    }
+
+    /// Prints the last lines from before the start. From now on, everything is printed at once.
+    fn end_tails(&mut self, printer: &mut Printer) {
+        for (stream, tail) in Stream::ALL
+            .into_iter()
+            .zip(self.tails.take().into_iter().flatten())
+        {
+            self.take(stream, &tail.finish(), printer);
         }
     }
 }

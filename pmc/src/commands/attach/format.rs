@@ -6,7 +6,7 @@ use std::path::Path;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use chrono::{Local, SecondsFormat};
+use chrono::{DateTime, Local, SecondsFormat};
 use pmc_terminal::{CopyWriter, escape};
 use serde::Serialize;
 
@@ -26,12 +26,34 @@ pub struct Origin {
     pub attempt: u32,
     /// Host; empty if it is not known.
     pub host: String,
+    /// Submit number of the attempt.
+    #[cfg_attr(
+        not(feature = "pmix"),
+        expect(dead_code, reason = "a tool for PMIx sees it as the rank")
+    )]
+    pub submit_number: u32,
+}
+
+/// Takes output that is not printed.
+pub trait Receiver {
+    /// Returns whether it takes lines; else it takes bytes.
+    fn has_lines(&self) -> bool;
+    /// Takes bytes as they come.
+    fn raw(&mut self, origin: &Origin, stream: Stream, bytes: &[u8]);
+    /// Takes a line without its end, or a part of one that has no end yet.
+    fn line(&mut self, origin: &Origin, stream: Stream, line: &[u8], is_part: bool);
+    /// Takes note that nothing more comes from there.
+    fn end(&mut self, origin: &Origin);
+    /// Passes on what it has gathered.
+    fn flush(&mut self);
 }
 
 /// Prints.
 pub struct Printer {
     form: Form,
     has_time: bool,
+    /// Time for the lines that come, in microseconds since the epoch, instead of the present.
+    source_time: Option<u64>,
 }
 
 enum Form {
@@ -44,6 +66,8 @@ enum Form {
         out: CopyWriter,
         text: String,
     },
+    /// To another part of the program.
+    Passed(Box<dyn Receiver>),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -82,10 +106,14 @@ impl Printer {
             cli::Attach { tag: true, .. } => Kind::Tagged,
             _ => Kind::Plain,
         };
-        let has_time = arguments.timestamp;
+        let has_time = arguments.timestamp.is_some();
         if kind == Kind::Plain && !has_time {
             let form = Form::Raw(Writers::new(arguments.stdout, arguments.stderr));
-            return Self { form, has_time };
+            return Self {
+                form,
+                has_time,
+                source_time: None,
+            };
         }
         let mut text = String::new();
         if kind == Kind::Xml {
@@ -107,6 +135,22 @@ impl Printer {
                 text,
             },
             has_time,
+            source_time: None,
+        }
+    }
+
+    /// Sets the time of the lines that come, in microseconds since the epoch; `None` for the present.
+    pub fn set_time(&mut self, time: Option<u64>) {
+        self.source_time = time;
+    }
+
+    /// Passes everything on.
+    #[cfg_attr(not(feature = "pmix"), expect(dead_code, reason = "for tools of PMIx"))]
+    pub fn passing(receiver: Box<dyn Receiver>) -> Self {
+        Self {
+            form: Form::Passed(receiver),
+            has_time: false,
+            source_time: None,
         }
     }
 
@@ -115,23 +159,40 @@ impl Printer {
         match &self.form {
             Form::Raw(writers) => writers.wanted(),
             Form::Lines { wanted, .. } => *wanted,
+            Form::Passed(_) => [true, true],
         }
     }
 
     /// Returns whether [`Self::line`] is to be called; else [`Self::raw`] is.
     pub fn has_lines(&self) -> bool {
-        matches!(self.form, Form::Lines { .. })
+        match &self.form {
+            Form::Raw(_) => false,
+            Form::Lines { .. } => true,
+            Form::Passed(receiver) => receiver.has_lines(),
+        }
     }
 
     /// Prints bytes as they are.
-    pub fn raw(&mut self, stream: Stream, bytes: &[u8]) {
-        if let Form::Raw(writers) = &mut self.form {
-            writers.write(stream, bytes);
+    pub fn raw(&mut self, origin: &Origin, stream: Stream, bytes: &[u8]) {
+        match &mut self.form {
+            Form::Raw(writers) => writers.write(stream, bytes),
+            Form::Lines { .. } => {}
+            Form::Passed(receiver) => receiver.raw(origin, stream, bytes),
+        }
+    }
+
+    /// Takes note that an attempt has ended.
+    pub fn end_of(&mut self, origin: &Origin) {
+        if let Form::Passed(receiver) = &mut self.form {
+            receiver.end(origin);
         }
     }
 
     /// Prints a line, or a part of one that has no end yet.
     pub fn line(&mut self, origin: &Origin, stream: Stream, line: &[u8], is_part: bool) {
+        if let Form::Passed(receiver) = &mut self.form {
+            return receiver.line(origin, stream, line, is_part);
+        }
         let Form::Lines {
             kind,
             wanted,
@@ -144,9 +205,12 @@ impl Printer {
         if !wanted[stream as usize] {
             return;
         }
-        let time = self
-            .has_time
-            .then(|| Local::now().to_rfc3339_opts(SecondsFormat::Micros, false));
+        let source = self.source_time;
+        let time = self.has_time.then(|| {
+            let source = source.and_then(|time| DateTime::from_timestamp_micros(i64::try_from(time).ok()?));
+            let time = source.map_or_else(Local::now, |time| time.with_timezone(&Local));
+            time.to_rfc3339_opts(SecondsFormat::Micros, false)
+        });
         let name = match stream {
             Stream::Out => "stdout",
             Stream::Err => "stderr",
@@ -208,11 +272,13 @@ impl Printer {
 
     /// Writes what has gathered.
     pub fn flush(&mut self) {
-        if let Form::Lines { out, text, .. } = &mut self.form
-            && !text.is_empty()
-        {
-            out.write(text.as_bytes());
-            text.clear();
+        match &mut self.form {
+            Form::Lines { out, text, .. } if !text.is_empty() => {
+                out.write(text.as_bytes());
+                text.clear();
+            }
+            Form::Passed(receiver) => receiver.flush(),
+            _ => {}
         }
     }
 
@@ -221,6 +287,7 @@ impl Printer {
         match &self.form {
             Form::Raw(writers) => writers.is_one_closed(),
             Form::Lines { out, .. } => !out.is_open(),
+            Form::Passed(_) => false,
         }
     }
 
@@ -238,12 +305,13 @@ impl Printer {
         match self.form {
             Form::Raw(writers) => writers.end(),
             Form::Lines { out, .. } => out.end(),
+            Form::Passed(_) => {}
         }
     }
 }
 
 /// Returns a line as text: control characters and bytes that are not UTF-8 are escaped.
-fn readable(line: &[u8]) -> Cow<'_, str> {
+pub fn readable(line: &[u8]) -> Cow<'_, str> {
     if let Ok(text) = std::str::from_utf8(line) {
         return escape(text);
     }
@@ -258,7 +326,7 @@ fn readable(line: &[u8]) -> Cow<'_, str> {
 }
 
 /// Returns text for a document or an attribute. XML has no control characters and no U+FFFE and U+FFFF.
-fn xml(text: &str) -> Cow<'_, str> {
+pub fn xml(text: &str) -> Cow<'_, str> {
     let safe = escape(text);
     if !safe.contains(['<', '>', '&', '"', '\'', '\n', '\t', '\u{fffe}', '\u{ffff}']) {
         return safe;

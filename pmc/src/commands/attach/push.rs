@@ -63,14 +63,7 @@ fn push_all(dag: &Path, targets: Targets, complete: bool, is_waiting: &AtomicBoo
     let is_all = matches!(targets, Targets::All);
     let names = match targets {
         Targets::Named(names) => names,
-        Targets::All => match ask(dag, &Request::InputTasks).or_code(exit::NOT_RUN)? {
-            Answer::Tasks(names) if names.is_empty() => {
-                let error = anyhow!("no running task has standard input (start it with --stdin push)");
-                return Err(Failure::new(exit::NOT_SUPPORTED, error));
-            }
-            Answer::Tasks(names) => names,
-            other => return Err(refused(other)),
-        },
+        Targets::All => taking(dag)?,
     };
     let mut targets: Vec<Target> = names.into_iter().map(|task| Target::new(dag, task)).collect();
     // Before anything is read, it is known whether they take input.
@@ -97,8 +90,20 @@ fn push_all(dag: &Path, targets: Targets, complete: bool, is_waiting: &AtomicBoo
     Ok(())
 }
 
+/// Returns the running tasks that take input.
+pub fn taking(dag: &Path) -> Result<Vec<String>, Failure> {
+    match ask(dag, &Request::InputTasks).or_code(exit::NOT_RUN)? {
+        Answer::Tasks(names) if names.is_empty() => {
+            let error = anyhow!("no running task has standard input (start it with --stdin push)");
+            Err(Failure::new(exit::NOT_SUPPORTED, error))
+        }
+        Answer::Tasks(names) => Ok(names),
+        other => Err(refused(other)),
+    }
+}
+
 /// Pushes bytes to each target. Of all tasks, those that take no more are left out.
-fn each(targets: &mut Vec<Target>, is_all: bool, bytes: &[u8], is_end: bool) -> Result<(), Failure> {
+pub fn each(targets: &mut Vec<Target>, is_all: bool, bytes: &[u8], is_end: bool) -> Result<(), Failure> {
     let mut at = 0;
     while let Some(target) = targets.get_mut(at) {
         match target.push(bytes, is_end) {
@@ -114,7 +119,7 @@ fn each(targets: &mut Vec<Target>, is_all: bool, bytes: &[u8], is_end: bool) -> 
 }
 
 /// A task that gets input.
-struct Target {
+pub struct Target {
     dag: PathBuf,
     task: String,
     /// Worker and attempt, once the run has named them.
@@ -124,7 +129,8 @@ struct Target {
 }
 
 impl Target {
-    fn new(dag: &Path, task: String) -> Self {
+    /// A task of the run of a DAG.
+    pub fn new(dag: &Path, task: String) -> Self {
         Self {
             dag: dag.to_owned(),
             task,
@@ -134,8 +140,14 @@ impl Target {
         }
     }
 
+    /// Returns the submit number of the attempt that takes the input, once the run has named it.
+    #[cfg(feature = "pmix")]
+    pub fn submit_number(&self) -> Option<u64> {
+        self.attempt.map(|(_, submit_number)| submit_number)
+    }
+
     /// Pushes bytes until the task has taken them all. Waits for its start.
-    fn push(&mut self, bytes: &[u8], is_end: bool) -> Result<(), Failure> {
+    pub fn push(&mut self, bytes: &[u8], is_end: bool) -> Result<(), Failure> {
         let (mut left, mut wait) = (bytes, SHORT);
         loop {
             match self.ask(left, is_end)? {

@@ -2,9 +2,11 @@
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::anyhow;
-use pmc_monitor::history::{Attempt, History, State};
+use pmc_dag::pattern::matches;
+use pmc_monitor::history::{History, State};
 use pmc_monitor::plan::TaskNumber;
 
 use crate::cli;
@@ -22,6 +24,18 @@ pub enum Selection {
     Transformation(String),
     /// Those on a host.
     Host(String),
+    /// Attempts that others choose while the tool runs.
+    #[cfg_attr(not(feature = "pmix"), expect(dead_code, reason = "for tools of PMIx"))]
+    Chosen(Arc<Mutex<Chosen>>),
+}
+
+/// Attempts that were chosen.
+#[derive(Debug, Default)]
+pub struct Chosen {
+    /// All.
+    pub all: bool,
+    /// Those with these submit numbers.
+    pub submit_numbers: HashSet<u32>,
 }
 
 impl Selection {
@@ -53,15 +67,20 @@ impl Selection {
     /// Returns whether a task may be shown. The host of an attempt decides only when it is known.
     pub fn may_have(&self, task: TaskNumber, history: &History) -> bool {
         match self {
-            Self::All | Self::Host(_) => true,
+            Self::All | Self::Host(_) | Self::Chosen(_) => true,
             Self::Named(tasks) => tasks.contains(&task),
             Self::Transformation(name) => history.plan.class(task).transformation == *name,
         }
     }
 
     /// Returns whether an attempt is shown; `None` if its host is not known yet.
-    pub fn has(&self, attempt: &Attempt, history: &History) -> Option<bool> {
+    pub fn has(&self, index: usize, history: &History) -> Option<bool> {
+        let attempt = &history.attempts[index];
         match self {
+            Self::Chosen(chosen) => {
+                let chosen = chosen.lock().unwrap_or_else(PoisonError::into_inner);
+                Some(chosen.all || chosen.submit_numbers.contains(&history.submit_number(index)))
+            }
             Self::Host(host) => Some(history.hosts.name(attempt.host)? == host),
             _ => Some(self.may_have(attempt.task, history)),
         }
@@ -94,54 +113,4 @@ fn named(given: &[String], history: &History) -> Result<HashSet<TaskNumber>, Fai
         }
     }
     Ok(tasks)
-}
-
-/// Returns whether a name matches a pattern with `*` and `?`.
-fn matches(pattern: &[u8], name: &[u8]) -> bool {
-    let (mut at, mut in_name) = (0, 0);
-    // After the last `*`: where the pattern goes on, and where its part of the name ends.
-    let mut star: Option<(usize, usize)> = None;
-    while in_name < name.len() {
-        match pattern.get(at) {
-            Some(b'*') => {
-                at += 1;
-                star = Some((at, in_name));
-            }
-            Some(expected) if *expected == b'?' || *expected == name[in_name] => {
-                at += 1;
-                in_name += 1;
-            }
-            _ => {
-                let Some((after, end)) = star else { return false };
-                star = Some((after, end + 1));
-                (at, in_name) = (after, end + 1);
-            }
-        }
-    }
-    pattern[at..].iter().all(|rest| *rest == b'*')
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn patterns_match_whole_names() {
-        for (pattern, name, expected) in [
-            ("*", "", true),
-            ("a*c", "abbc", true),
-            ("a*c", "abcb", false),
-            ("*ab*ab", "aabxab", true),
-            ("?b", "ab", true),
-            ("?b", "b", false),
-            ("ab", "abc", false),
-            ("a**", "a", true),
-        ] {
-            assert_eq!(
-                matches(pattern.as_bytes(), name.as_bytes()),
-                expected,
-                "{pattern} {name}"
-            );
-        }
-    }
 }

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use pmc_monitor::statistics::{Amount, Breakdown, Counts, OverTime, Spread};
 
-use super::{Figures, Problem, human};
+use super::{Figures, Problem, data, human};
 use crate::cli::Section;
 
 /// Writes a section.
@@ -24,10 +24,12 @@ pub fn write(figures: &Figures<'_>, section: Section, out: &mut impl Write) -> R
         Section::Integrity => rows(integrity(figures)),
         Section::Hosts => rows(hosts(figures)),
         Section::Jobs => jobs(figures, out),
+        Section::Data => data::csv(figures, out),
     }
 }
 
-fn line<S: AsRef<str>>(out: &mut impl Write, cells: &[S]) -> io::Result<()> {
+/// Writes a row.
+pub fn line<S: AsRef<str>>(out: &mut impl Write, cells: &[S]) -> io::Result<()> {
     for (at, cell) in cells.iter().enumerate() {
         if at > 0 {
             out.write_all(b",")?;
@@ -38,7 +40,7 @@ fn line<S: AsRef<str>>(out: &mut impl Write, cells: &[S]) -> io::Result<()> {
 }
 
 /// Quotes a cell. Spreadsheets compute cells that begin with these characters, so names get an apostrophe.
-fn quoted(cell: &str) -> Cow<'_, str> {
+pub fn quoted(cell: &str) -> Cow<'_, str> {
     if cell.starts_with(['=', '+', '-', '@', '\t']) && cell != "-" && cell.parse::<f64>().is_err() {
         return Cow::Owned(quoted(&format!("'{cell}")).into_owned());
     }

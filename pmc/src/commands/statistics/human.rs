@@ -8,7 +8,7 @@ use chrono::DateTime;
 use pmc_monitor::statistics::{Counts, JobAttempt, OverTime, Spread, Step};
 
 use super::csv::number;
-use super::{Figures, Problem};
+use super::{Figures, Problem, data};
 use crate::cli::Section;
 use crate::table::{Align, Table, thousands};
 use crate::text;
@@ -25,6 +25,7 @@ pub fn write(figures: &Figures<'_>, section: Section, out: &mut impl Write) -> R
         Section::Integrity => integrity(figures),
         Section::Hosts => hosts(figures),
         Section::Jobs => return jobs(figures, out),
+        Section::Data => return data::human(figures, out),
     };
     out.write_all(text.as_bytes()).map_err(Problem::Write)
 }

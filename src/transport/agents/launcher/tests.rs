@@ -21,6 +21,10 @@ fn launchers_get_number_and_hosts() {
     assert!(once("srun", &[]).ends_with(" --ntasks-per-node=1 --nodes=2 --ntasks=2"));
     assert!(once("srun", &hosts()).ends_with(" --ntasks=2 --nodelist=n1,n2"));
     assert_eq!(once("mpiexec", &hosts()), "mpiexec -n 2 -host n1,n2");
+    assert_eq!(once("flux", &[]), "flux run -N 2 -n 2");
+    assert_eq!(once("pbsdsh", &[]), "pbsdsh -u --");
+    assert_eq!(once("blaunch", &[]), "blaunch");
+    assert_eq!(once("blaunch", &hosts()), "blaunch -z n1 n2");
     assert_eq!(once("aprun -n {agents} -N 1", &[]), "aprun -n 2 -N 1");
     let each = Launch::parse("rsh {host}", 2, &hosts()).unwrap();
     assert_eq!(each.hosts(), hosts());

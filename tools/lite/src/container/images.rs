@@ -7,7 +7,7 @@ use std::hash::{Hash, Hasher};
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use pegasus_kickstart::interrupts::Interrupts;
 use rustix::fs::{FlockOperation, flock};
@@ -77,7 +77,10 @@ impl Images {
             ]),
             limit: None,
         };
-        let entry = self.cache.entry(&wanted, mover, interrupts)?;
+        let clock = Instant::now();
+        let entry = self.cache.entry(&wanted, mover, interrupts);
+        mover.data.stage_in += clock.elapsed().as_secs_f64();
+        let entry = entry?;
         // Images have no limit, so none is too large.
         let entry = entry.ok_or(DataError::NoResult)?;
         Ok(Image {

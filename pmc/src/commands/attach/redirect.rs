@@ -1,0 +1,571 @@
+//! `pmc attach --redirect`: the tool gets what tasks write, and their files do not.
+//!
+//! Each task has a thread and a connection. If what is printed goes unchanged to a pipe or a file, the run
+//! itself writes there: what it has written counts as delivered, even if this program is killed. Otherwise
+//! each portion is printed before the next one is asked for.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::anyhow;
+use pegasus_mpi_cluster::control::{
+    Answer, Claim, ControlError, Ender, Over, Overflow, Portion, Redirect, RedirectPoll, RedirectRequest,
+    TailRequest, Tool, takes_output,
+};
+use pmc_monitor::history::{History, Phase};
+use pmc_terminal::{escape, message};
+
+use super::arrivals::Arrivals;
+use super::format::{Origin, Printer};
+use super::lines::Lines;
+use super::select::Selection;
+use super::{MESSAGES, TICK};
+use crate::cli::{self, OnOverflow, Timestamp};
+use crate::commands::log::decode::Stream;
+use crate::exit;
+use crate::failure::{Failure, OrCode as _};
+
+/// Maximum tasks at a time.
+const MAX_TASKS: usize = 100;
+/// Wait for a task that is about to start.
+const START: Duration = Duration::from_millis(20);
+
+/// What a thread tells.
+enum Note {
+    /// The run writes to the files of this program.
+    Begun(u64, Ender),
+    /// Something to print. The answer says that it is printed.
+    Portions(u64, [Portion; 2], SyncSender<()>),
+    /// Nothing comes any more.
+    Ended(u64, Ended),
+}
+
+/// How a redirect has ended.
+enum Ended {
+    Over(Over),
+    Refused(Answer),
+    Failed(ControlError),
+}
+
+/// A task that is redirected.
+struct Work {
+    index: usize,
+    origin: Origin,
+    lines: [Lines; 2],
+    dropped: [u64; 2],
+    has_begun: bool,
+    stop: Arc<AtomicBool>,
+    ender: Option<Ender>,
+}
+
+/// Redirects tasks until they, the run or this program end.
+struct Redirector {
+    history: History,
+    selection: Selection,
+    arrivals: Arrivals,
+    printer: Printer,
+    claim: Claim,
+    /// Tasks that start from now on are redirected.
+    waiting: Option<Waiting>,
+    /// The run writes the output itself.
+    is_direct: bool,
+    only_err: bool,
+    is_source_time: bool,
+    /// A task that cannot be redirected ends this program.
+    is_strict: bool,
+    works: BTreeMap<u64, Work>,
+    next: u64,
+    sender: SyncSender<Note>,
+    notes: Receiver<Note>,
+    /// The exit code, once the redirects are being ended.
+    ending: Option<Result<u8, Failure>>,
+    has_reported_limit: bool,
+}
+
+/// Tells the run, again and again, that this program waits for tasks. If it is stopped, the run forgets it.
+struct Waiting {
+    tool: Option<Tool>,
+    request: TailRequest,
+}
+
+impl Waiting {
+    fn begin(dag: &Path, request: TailRequest) -> Result<Self, Failure> {
+        let mut tool = Tool::connect(dag).or_code(exit::NOT_RUN)?;
+        match tool.tail(request.clone()).or_code(exit::NOT_RUN)? {
+            Answer::Refused(reason) => Err(Failure::new(exit::NOT_RUN, anyhow!("{}", escape(&reason)))),
+            _ => Ok(Self {
+                tool: Some(tool),
+                request,
+            }),
+        }
+    }
+
+    fn go_on(&mut self, dag: &Path) {
+        let tool = self.tool.as_mut();
+        if tool.is_none_or(|tool| tool.tail(self.request.clone()).is_err()) {
+            // This program was stopped for a while. Or the run has ended, as the log says soon.
+            let waiting = Self::begin(dag, self.request.clone()).ok();
+            self.tool = waiting.and_then(|waiting| waiting.tool);
+        }
+    }
+}
+
+/// Redirects output as the command line asks for. Returns the exit code.
+pub fn redirect(
+    arguments: &cli::Attach,
+    history: History,
+    selection: Selection,
+    signal: &AtomicUsize,
+) -> Result<u8, Failure> {
+    let printer = Printer::new(arguments, &history.dir.dir);
+    let claim = claim(arguments, printer.wanted());
+    let (sender, notes) = sync_channel(MESSAGES);
+    let dag = history.dir.dag.clone();
+    // The run knows of this program before it looks for tasks, so that none starts in between.
+    let waiting = match arguments.tail.is_empty() {
+        true => None,
+        false => Some(Waiting::begin(
+            &dag,
+            TailRequest {
+                patterns: arguments.tail.clone(),
+                claim: claim.clone(),
+            },
+        )?),
+    };
+    let mut redirector = Redirector {
+        is_direct: !printer.has_lines() && are_suitable(arguments),
+        only_err: arguments.stderr && !arguments.stdout,
+        is_source_time: arguments.timestamp == Some(Timestamp::Source),
+        is_strict: matches!(selection, Selection::Named(_)) && arguments.tail.is_empty(),
+        history,
+        selection,
+        arrivals: Arrivals::default(),
+        printer,
+        claim,
+        waiting,
+        works: BTreeMap::new(),
+        next: 0,
+        sender,
+        notes,
+        ending: None,
+        has_reported_limit: false,
+    };
+    let code = redirector.run(signal);
+    redirector.printer.end();
+    code
+}
+
+fn claim(arguments: &cli::Attach, streams: [bool; 2]) -> Claim {
+    let host = nix::unistd::gethostname().unwrap_or_default();
+    Claim {
+        // Each state of this kind begins with other random numbers.
+        token: RandomState::new().build_hasher().finish(),
+        tool: format!(
+            "pmc attach, process {} on {}",
+            process::id(),
+            host.to_string_lossy()
+        ),
+        streams,
+        buffer: arguments.buffer_size,
+        patience_ms: arguments.buffer_time,
+        overflow: match arguments.on_overflow {
+            OnOverflow::File => Overflow::File,
+            OnOverflow::DropOldest => Overflow::DropOldest,
+            OnOverflow::DropNewest => Overflow::DropNewest,
+        },
+    }
+}
+
+/// Returns whether the run can write to the streams of this program.
+fn are_suitable(arguments: &cli::Attach) -> bool {
+    let is_suitable = |stream: BorrowedFd<'_>| {
+        stream
+            .try_clone_to_owned()
+            .is_ok_and(|stream| takes_output(&File::from(stream)))
+    };
+    let has_err = arguments.stdout == arguments.stderr;
+    is_suitable(io::stdout().as_fd()) && (!has_err || is_suitable(io::stderr().as_fd()))
+}
+
+impl Redirector {
+    fn run(&mut self, signal: &AtomicUsize) -> Result<u8, Failure> {
+        self.join(false);
+        if self.works.is_empty() {
+            message("pmc: no such task runs now; waiting");
+        }
+        let mut next_tick = Instant::now() + TICK;
+        loop {
+            let timeout = next_tick.saturating_duration_since(Instant::now());
+            let mut next = self.notes.recv_timeout(timeout).ok();
+            while let Some(note) = next {
+                self.take(note);
+                next = self.notes.try_recv().ok();
+            }
+            if let Ok(signal @ 1..) = u8::try_from(signal.load(Ordering::Relaxed)) {
+                self.end(Ok(exit::SIGNAL_BASE + signal));
+            }
+            if self.printer.is_closed() {
+                self.end(Ok(exit::SUCCESS));
+            }
+            if self.works.is_empty()
+                && let Some(ending) = self.ending.take()
+            {
+                return ending;
+            }
+            if next_tick <= Instant::now() {
+                next_tick = Instant::now() + TICK;
+                self.tick()?;
+            }
+        }
+    }
+
+    /// Looks at the log.
+    fn tick(&mut self) -> Result<(), Failure> {
+        self.history.update().or_code(exit::NOT_RUN)?;
+        if self.ending.is_some() {
+            self.waiting = None;
+            return Ok(());
+        }
+        if let Some(waiting) = &mut self.waiting {
+            waiting.go_on(&self.history.dir.dag);
+        }
+        self.join(true);
+        match self.history.phase() {
+            Phase::Running => {
+                let have_ended = self.arrivals.have_named_ended(&self.selection, &self.history);
+                if self.works.is_empty() && have_ended {
+                    self.end(Ok(exit::SUCCESS));
+                }
+            }
+            Phase::CutOff => {
+                let dag = self.history.dir.dag.display();
+                self.end(Err(Failure::new(
+                    exit::NOT_RUN,
+                    anyhow!("the run of {dag} was killed"),
+                )));
+            }
+            _ => self.end(Ok(exit::SUCCESS)),
+        }
+        Ok(())
+    }
+
+    /// Redirects the attempts that the log has since the last call.
+    fn join(&mut self, with_host: bool) {
+        for (index, number) in self.arrivals.next(&self.selection, &self.history, false) {
+            if self.works.len() >= MAX_TASKS {
+                if !std::mem::replace(&mut self.has_reported_limit, true) {
+                    message(format!("pmc: only {MAX_TASKS} tasks are redirected at a time"));
+                }
+                continue;
+            }
+            self.begin(index, number);
+        }
+        if with_host {
+            for work in self.works.values_mut().filter(|work| work.origin.host.is_empty()) {
+                let host = self.history.attempts[work.index].host;
+                if let Some(host) = self.history.hosts.name(host) {
+                    host.clone_into(&mut work.origin.host);
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, index: usize, number: u32) {
+        let attempt = self.history.attempts[index];
+        let host = self.history.hosts.name(attempt.host).unwrap_or_default();
+        let origin = Origin {
+            task: self.history.plan.text_name(attempt.task),
+            attempt: number + 1,
+            host: host.to_owned(),
+            submit_number: self.history.submit_number(index),
+        };
+        let id = self.next;
+        self.next += 1;
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = Thread {
+            id,
+            dag: self.history.dir.dag.clone(),
+            request: RedirectRequest {
+                task: origin.task.clone(),
+                attempt: None,
+                poll: RedirectPoll {
+                    claim: self.claim.clone(),
+                    delivered: [0, 0],
+                    is_end: false,
+                },
+                may_wait: false,
+                to_files: self.is_direct,
+            },
+            only_err: self.only_err,
+            notes: self.sender.clone(),
+            stop: Arc::clone(&stop),
+        };
+        let work = Work {
+            index,
+            origin,
+            lines: [Lines::default(), Lines::default()],
+            dropped: [0, 0],
+            has_begun: false,
+            stop,
+            ender: None,
+        };
+        match thread::Builder::new()
+            .name("redirect".into())
+            .spawn(move || thread.run())
+        {
+            Ok(_) => {
+                self.works.insert(id, work);
+            }
+            Err(error) => self.end(Err(Failure::new(exit::NOT_RUN, error))),
+        }
+    }
+
+    /// Begins to end all redirects.
+    fn end(&mut self, code: Result<u8, Failure>) {
+        if self.ending.is_some() {
+            return;
+        }
+        self.ending = Some(code);
+        for work in self.works.values() {
+            work.stop.store(true, Ordering::Release);
+            work.ender.iter().for_each(Ender::end);
+        }
+    }
+
+    fn take(&mut self, note: Note) {
+        match note {
+            Note::Begun(id, ender) => {
+                if let Some(work) = self.works.get_mut(&id) {
+                    if work.stop.load(Ordering::Acquire) {
+                        ender.end();
+                    }
+                    work.has_begun = true;
+                    work.ender = Some(ender);
+                }
+            }
+            Note::Portions(id, portions, printed) => {
+                self.print(id, &portions);
+                // Without an answer, it counts as not delivered.
+                if !self.printer.is_closed() {
+                    let _ = printed.send(());
+                }
+            }
+            Note::Ended(id, ended) => self.note_end(id, ended),
+        }
+    }
+
+    fn print(&mut self, id: u64, portions: &[Portion; 2]) {
+        let Some(work) = self.works.get_mut(&id) else {
+            return;
+        };
+        work.has_begun = true;
+        for ((at, stream), portion) in Stream::ALL.into_iter().enumerate().zip(portions) {
+            let lost = portion.dropped - work.dropped[at].min(portion.dropped);
+            if lost > 0 {
+                let task = escape(&work.origin.task);
+                message(format!(
+                    "pmc: {lost} bytes of the output of {task} are lost: pmc was too slow"
+                ));
+                work.dropped[at] = portion.dropped;
+            }
+            if !self.printer.has_lines() {
+                self.printer.raw(&work.origin, stream, &portion.bytes);
+                continue;
+            }
+            for (time, piece) in pieces(portion) {
+                self.printer.set_time(time.filter(|_| self.is_source_time));
+                let (origin, printer) = (&work.origin, &mut self.printer);
+                work.lines[at].push(piece, |line, is_part| printer.line(origin, stream, line, is_part));
+            }
+        }
+        self.printer.flush();
+    }
+
+    fn note_end(&mut self, id: u64, ended: Ended) {
+        let Some(mut work) = self.works.remove(&id) else {
+            return;
+        };
+        for (lines, stream) in work.lines.iter_mut().zip(Stream::ALL) {
+            let (origin, printer) = (&work.origin, &mut self.printer);
+            lines.finish(|line, is_part| printer.line(origin, stream, line, is_part));
+        }
+        self.printer.flush();
+        let task = escape(&work.origin.task).into_owned();
+        let is_strict = self.is_strict;
+        match ended {
+            Ended::Over(Over::TaskEnded) => {}
+            // Nobody reads what is printed.
+            Ended::Over(Over::Detached) => self.end(Ok(exit::SUCCESS)),
+            Ended::Over(Over::TooSlow) => message(format!(
+                "pmc: pmc was too slow for {task}: the rest of its output goes to its file (--buffer-size, --buffer-time)"
+            )),
+            Ended::Over(_) => message(format!(
+                "pmc: the run has not heard of pmc for too long: the rest of the output of {task} goes to its file"
+            )),
+            Ended::Refused(Answer::NotSupported(reason)) if !is_strict => {
+                message(format!("pmc: {}", escape(&reason)))
+            }
+            Ended::Refused(Answer::NotSupported(reason)) => {
+                self.end(Err(Failure::new(
+                    exit::NOT_SUPPORTED,
+                    anyhow!("{}", escape(&reason)),
+                )));
+            }
+            // An attempt may end before it is redirected.
+            Ended::Refused(Answer::Refused(reason)) if !work.has_begun && reason.ends_with("has ended") => {}
+            Ended::Refused(Answer::Refused(reason)) if work.has_begun || is_strict => {
+                self.end(Err(Failure::new(exit::NOT_RUN, anyhow!("{}", escape(&reason)))));
+            }
+            Ended::Refused(Answer::Refused(reason)) => message(format!("pmc: {}", escape(&reason))),
+            Ended::Refused(_) => {}
+            // At the end of the run, connections end, too.
+            Ended::Failed(_) if self.has_run_ended() => {}
+            Ended::Failed(error) => self.end(Err(Failure::new(exit::NOT_RUN, error))),
+        }
+    }
+
+    fn has_run_ended(&mut self) -> bool {
+        self.history.update().is_ok() && self.history.phase() != Phase::Running
+    }
+}
+
+/// Returns the pieces of a portion with the times at which the worker read them.
+fn pieces(portion: &Portion) -> impl Iterator<Item = (Option<u64>, &[u8])> {
+    let at = |offset: u64| {
+        let at = offset.saturating_sub(portion.offset);
+        usize::try_from(at).unwrap_or(usize::MAX).min(portion.bytes.len())
+    };
+    let before = match portion.times.first() {
+        Some((first, _)) => at(*first),
+        None => portion.bytes.len(),
+    };
+    let rest = portion
+        .times
+        .iter()
+        .enumerate()
+        .map(move |(index, (offset, time))| {
+            let end = portion
+                .times
+                .get(index + 1)
+                .map_or(portion.bytes.len(), |(next, _)| at(*next));
+            (Some(*time), &portion.bytes[at(*offset)..end])
+        });
+    std::iter::once((None, &portion.bytes[..before])).chain(rest)
+}
+
+/// Talks to the run about one task.
+struct Thread {
+    id: u64,
+    dag: PathBuf,
+    request: RedirectRequest,
+    only_err: bool,
+    notes: SyncSender<Note>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Thread {
+    fn run(mut self) {
+        let ended = match self.request.to_files {
+            true => self.to_files(),
+            false => self.portions(),
+        };
+        let ended = ended.unwrap_or_else(Ended::Failed);
+        // Without a receiver, the tool has ended.
+        let _ = self.notes.send(Note::Ended(self.id, ended));
+    }
+
+    /// Has the run write the output.
+    fn to_files(&self) -> Result<Ended, ControlError> {
+        let (out, err) = (io::stdout(), io::stderr());
+        let files = match self.only_err {
+            true => [out.as_fd(), out.as_fd()],
+            false => [out.as_fd(), err.as_fd()],
+        };
+        loop {
+            let mut tool = Tool::connect(&self.dag)?;
+            match tool.redirect_to(self.request.clone(), files)? {
+                Redirect::On { .. } => {
+                    let _ = self.notes.send(Note::Begun(self.id, tool.ender()?));
+                    return Ok(match tool.wait()? {
+                        Redirect::Over(over) => Ended::Over(over),
+                        Redirect::Not(answer) => Ended::Refused(answer),
+                        Redirect::On { .. } => Ended::Over(Over::Detached),
+                    });
+                }
+                Redirect::Over(over) => return Ok(Ended::Over(over)),
+                Redirect::Not(Answer::NotYet(_)) if !self.stop.load(Ordering::Acquire) => {
+                    thread::sleep(START)
+                }
+                Redirect::Not(answer) => return Ok(Ended::Refused(answer)),
+            }
+        }
+    }
+
+    /// Has this program print the output.
+    fn portions(&mut self) -> Result<Ended, ControlError> {
+        let mut tool = Tool::connect(&self.dag)?;
+        loop {
+            self.request.poll.is_end = self.stop.load(Ordering::Acquire);
+            match tool.redirect(self.request.clone())? {
+                Redirect::On { attempt, portions } => {
+                    self.request.attempt = Some(attempt);
+                    self.request.may_wait = true;
+                    let delivered = portions
+                        .each_ref()
+                        .map(|portion| portion.offset + portion.bytes.len() as u64);
+                    if portions.iter().any(|portion| !portion.bytes.is_empty()) {
+                        let (printed, wait) = sync_channel(1);
+                        let _ = self.notes.send(Note::Portions(self.id, portions, printed));
+                        if wait.recv().is_err() {
+                            self.stop.store(true, Ordering::Release);
+                            continue;
+                        }
+                    }
+                    self.request.poll.delivered = delivered;
+                }
+                Redirect::Over(over) => return Ok(Ended::Over(over)),
+                Redirect::Not(Answer::NotYet(_)) if !self.request.poll.is_end => thread::sleep(START),
+                Redirect::Not(answer) => return Ok(Ended::Refused(answer)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_portion_is_split_where_the_time_changes() {
+        let portion = |offset, times: &[(u64, u64)]| Portion {
+            offset,
+            bytes: b"abcdef".to_vec(),
+            times: times.to_vec(),
+            dropped: 0,
+        };
+        let split = |portion: &Portion| -> Vec<(Option<u64>, String)> {
+            let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+            pieces(portion).map(|(time, bytes)| (time, text(bytes))).collect()
+        };
+        let parts = split(&portion(10, &[(8, 1), (13, 2)]));
+        assert_eq!(
+            parts,
+            [
+                (None, String::new()),
+                (Some(1), "abc".into()),
+                (Some(2), "def".into())
+            ]
+        );
+        assert_eq!(split(&portion(10, &[])), [(None, "abcdef".into())]);
+    }
+}

@@ -1,0 +1,244 @@
+//! Answers what tools ask for. The thread of the PMIx library comes here, and must not wait.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pmc_pmix::{Host, Processes, Refusal, Taken, Tools, Wants};
+
+use super::form::Form;
+use super::input::{Inputs, Piece};
+use super::redirect::Redirecting;
+use crate::commands::attach::select::Chosen;
+
+/// Maximum attempts that are redirected: each takes a thread.
+const MAX_REDIRECTS: usize = 100;
+
+/// An attempt that runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Running {
+    /// Name of its task.
+    pub task: String,
+    /// Host; empty if it is not known.
+    pub host: String,
+}
+
+/// What tools may ask for, and what they have asked for.
+pub struct Desk {
+    dag: PathBuf,
+    namespace: String,
+    state: Mutex<State>,
+    chosen: Arc<Mutex<Chosen>>,
+    inputs: Inputs,
+}
+
+#[derive(Default)]
+struct State {
+    /// By submit number.
+    running: BTreeMap<u32, Running>,
+    /// Pulls that have not ended. The library does not say which one ends.
+    pulls: usize,
+    form: Form,
+    changes: Changes,
+    redirect: Option<RedirectPull>,
+    /// Redirects whose output nobody passes on yet.
+    begun: Vec<Redirecting>,
+}
+
+/// A pull of a tool that gets the output instead of the files.
+struct RedirectPull {
+    /// Those that were there when it began; one of them is its tool.
+    tools: Tools,
+    is_over: Arc<AtomicBool>,
+}
+
+/// What tools have changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// The last pull has ended.
+    pub is_reset: bool,
+    /// There is a new pull.
+    pub has_new: bool,
+}
+
+impl Desk {
+    /// A run of this DAG, with this name. Writes what tools choose into `chosen`.
+    pub fn new(dag: &Path, namespace: String, chosen: Arc<Mutex<Chosen>>) -> Self {
+        Self {
+            dag: dag.to_owned(),
+            namespace,
+            state: Mutex::default(),
+            chosen,
+            inputs: Inputs::new(dag),
+        }
+    }
+
+    /// Name of the run.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// Sets the attempts that run.
+    pub fn set_running(&self, running: BTreeMap<u32, Running>) {
+        self.state().running = running;
+    }
+
+    /// Returns what was changed since the last call.
+    pub fn take_changes(&self) -> Changes {
+        std::mem::take(&mut self.state().changes)
+    }
+
+    /// Returns the redirects that have begun since the last call.
+    pub fn take_redirects(&self) -> Vec<Redirecting> {
+        std::mem::take(&mut self.state().begun)
+    }
+
+    /// Returns what the pulls want of lines.
+    pub fn form(&self) -> Form {
+        self.state().form
+    }
+
+    /// Returns whether a tool wants output.
+    pub fn has_pulls(&self) -> bool {
+        self.state().pulls > 0
+    }
+
+    /// Ends the pulls of tools that have gone, as far as that can be told: all if there is no tool any more, and
+    /// a redirect if its tool may have gone.
+    pub fn end_pulls(&self, has_tools: bool) {
+        let mut state = self.state();
+        let is_lost = |redirect: &RedirectPull| !redirect.tools.are_there();
+        if (state.pulls > 0 && !has_tools) || state.redirect.as_ref().is_some_and(is_lost) {
+            self.reset(&mut state);
+        }
+    }
+
+    fn reset(&self, state: &mut State) {
+        state.pulls = 0;
+        state.begun.clear();
+        if let Some(redirect) = state.redirect.take() {
+            redirect.is_over.store(true, Ordering::Release);
+        }
+        state.changes.is_reset = true;
+        *self.chosen() = Chosen::default();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn chosen(&self) -> MutexGuard<'_, Chosen> {
+        self.chosen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the submit numbers, none for all attempts.
+    fn find(&self, state: &State, processes: &[Processes]) -> Result<Option<Vec<u32>>, Refusal> {
+        let mut found = Some(Vec::new());
+        for process in processes {
+            if process.namespace != self.namespace {
+                return Err(Refusal::NotFound);
+            }
+            match process.rank {
+                None => found = None,
+                Some(rank) if !state.running.contains_key(&rank) => return Err(Refusal::NotFound),
+                Some(rank) => found.iter_mut().for_each(|found| found.push(rank)),
+            }
+        }
+        match &found {
+            Some(found) if found.is_empty() => Err(Refusal::NotFound),
+            _ => Ok(found),
+        }
+    }
+}
+
+impl State {
+    /// Begins to redirect output of attempts that run.
+    fn redirect(&mut self, dag: &Path, ranks: &[u32], streams: [bool; 2]) -> Result<(), Refusal> {
+        let tools = Tools::now();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let ranks: BTreeSet<u32> = ranks.iter().copied().collect();
+        if ranks.len() > MAX_REDIRECTS {
+            return Err(Refusal::NotSupported);
+        }
+        let begun = ranks.iter().map(|rank| {
+            let running = self.running.get(rank).ok_or(Refusal::NotFound)?;
+            let over = (tools.clone(), Arc::clone(&is_over));
+            Redirecting::begin(dag, (*rank, running), streams, over)
+        });
+        // If one is refused, the connections of the others end, and so they do.
+        self.begun = begun.collect::<Result<_, _>>()?;
+        self.redirect = Some(RedirectPull { tools, is_over });
+        Ok(())
+    }
+}
+
+impl Host for Desk {
+    fn pull(&self, processes: &[Processes], streams: [bool; 2], wants: Wants) -> Result<(), Refusal> {
+        if wants.has(Wants::UNKNOWN) || streams == [false, false] {
+            return Err(Refusal::NotSupported);
+        }
+        let mut state = self.state();
+        let form = Form::new(wants);
+        let is_redirect = wants.has(Wants::REDIRECT);
+        // All tools that pull from an attempt get the same bytes. Which pull ends is not said, so that a
+        // redirect must be the only one.
+        if state.pulls > 0 && (state.form != form || is_redirect || state.redirect.is_some()) {
+            return Err(Refusal::NotSupported);
+        }
+        let found = self.find(&state, processes)?;
+        state.form = form;
+        if is_redirect {
+            let ranks = found.ok_or(Refusal::NotSupported)?;
+            state.redirect(&self.dag, &ranks, streams)?;
+            state.pulls = 1;
+            return Ok(());
+        }
+        state.pulls += 1;
+        state.changes.has_new = true;
+        let mut chosen = self.chosen();
+        match found {
+            None => chosen.all = true,
+            Some(ranks) => chosen.submit_numbers.extend(ranks),
+        }
+        Ok(())
+    }
+
+    fn stop(&self) {
+        let mut state = self.state();
+        state.pulls = state.pulls.saturating_sub(1);
+        if state.pulls == 0 {
+            self.reset(&mut state);
+        }
+    }
+
+    fn push(&self, processes: &[Processes], bytes: &[u8], wants: Wants, taken: Taken) {
+        let targets = {
+            let state = self.state();
+            let name = |rank: u32| {
+                state
+                    .running
+                    .get(&rank)
+                    .map(|running| (rank, running.task.clone()))
+            };
+            self.find(&state, processes)
+                .map(|found| found.map(|ranks| ranks.into_iter().filter_map(name).collect()))
+        };
+        let piece = Piece {
+            bytes: bytes.to_owned(),
+            is_end: wants.has(Wants::COMPLETE),
+            taken,
+        };
+        match targets {
+            Err(refusal) => piece.taken.answer(Err(refusal)),
+            Ok(_) if wants.has(Wants::UNKNOWN) => piece.taken.answer(Err(Refusal::NotSupported)),
+            Ok(targets) => self.inputs.push(targets, piece),
+        }
+    }
+
+    fn list(&self, add: &mut dyn FnMut(u32, &str, &str)) {
+        for (rank, running) in &self.state().running {
+            add(*rank, &running.task, &running.host);
+        }
+    }
+}

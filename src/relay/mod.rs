@@ -1,0 +1,539 @@
+//! Relays: threads that carry the output of a task to its files, or to a tool that redirects it.
+//!
+//! Only tasks that ask for it have a relay, and those that start while a tool waits for them: the others
+//! write to their files by themselves. The task writes into two pipes. What a tool has delivered counts as
+//! gone; when a redirect ends, the rest goes to the file, before what follows.
+
+mod stream;
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::pipe2;
+
+use crate::protocol::{Claim, Over, Portion, RedirectAnswer, RedirectPoll};
+use stream::Stream;
+
+/// Bytes of one read.
+const CHUNK: usize = 64 << 10;
+/// Bytes that a pipe holds, if the system allows that many.
+const PIPE: i32 = 1 << 20;
+
+/// The relay of an attempt, for those who ask for its output.
+#[derive(Clone, Debug)]
+pub struct Relay {
+    shared: Arc<Shared>,
+}
+
+/// The running relay of an attempt.
+#[derive(Debug)]
+pub(crate) struct RelayThread {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The ends of the pipes for the task.
+pub(crate) struct WriteEnds([OwnedFd; 2]);
+
+impl WriteEnds {
+    /// Returns the descriptors for standard output and standard error.
+    pub(crate) fn descriptors(&self) -> [RawFd; 2] {
+        self.0.each_ref().map(OwnedFd::as_raw_fd)
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    /// Something has come, or the relay has ended.
+    changed: Condvar,
+    /// Wakes the thread.
+    wake: File,
+}
+
+#[derive(Debug)]
+struct State {
+    streams: [Stream<File>; 2],
+    /// When the attempt ended.
+    ended_at: Option<Instant>,
+    /// The thread has ended: nothing comes any more.
+    is_done: bool,
+    error: Option<io::Error>,
+}
+
+/// Starts the relay of an attempt whose output goes to these files. A tool may have claimed it.
+///
+/// # Errors
+/// The system refuses pipes or a thread.
+pub(crate) fn start(files: [&File; 2], claim: Option<&Claim>) -> io::Result<(RelayThread, WriteEnds)> {
+    let [out, err] = files;
+    let mut streams = [Stream::new(out.try_clone()?), Stream::new(err.try_clone()?)];
+    if let Some(claim) = claim {
+        begin(&mut streams, claim, Instant::now());
+    }
+    let (out, err, wake) = (pipe(true)?, pipe(true)?, pipe(false)?);
+    fcntl(&wake.1, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    let shared = Arc::new(Shared {
+        state: Mutex::new(State {
+            streams,
+            ended_at: None,
+            is_done: false,
+            error: None,
+        }),
+        changed: Condvar::new(),
+        wake: wake.1.into(),
+    });
+    let carry = {
+        let shared = Arc::clone(&shared);
+        let pipes = [Some(out.0.into()), Some(err.0.into())];
+        move || shared.carry(pipes, &File::from(wake.0))
+    };
+    let thread = std::thread::Builder::new().name("relay".into()).spawn(carry)?;
+    let thread = RelayThread {
+        shared,
+        thread: Some(thread),
+    };
+    Ok((thread, WriteEnds([out.1, err.1])))
+}
+
+/// Makes a pipe whose reader does not wait.
+fn pipe(is_large: bool) -> io::Result<(OwnedFd, OwnedFd)> {
+    let (read, write) = pipe2(OFlag::O_CLOEXEC)?;
+    fcntl(&read, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    if is_large {
+        // A smaller one is slower.
+        let _ = fcntl(&write, FcntlArg::F_SETPIPE_SZ(PIPE));
+    }
+    Ok((read, write))
+}
+
+fn begin(streams: &mut [Stream<File>; 2], claim: &Claim, now: Instant) {
+    for (stream, wanted) in streams.iter_mut().zip(claim.streams) {
+        if wanted {
+            stream.begin(claim, now);
+        }
+    }
+}
+
+impl RelayThread {
+    /// Returns what tools ask.
+    pub(crate) fn relay(&self) -> Relay {
+        Relay {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+
+    /// Takes note that the attempt has ended: what its pipes hold is carried, and a tool has a moment for the
+    /// rest.
+    pub(crate) fn end(&self) {
+        self.shared.lock().ended_at.get_or_insert_with(Instant::now);
+        self.shared.wake();
+    }
+
+    /// Waits for the end of the relay, at most `timeout`. True if it has ended.
+    pub(crate) fn wait(&self, timeout: Duration) -> bool {
+        let is_running = |state: &mut State| !state.is_done;
+        let waited = self
+            .shared
+            .changed
+            .wait_timeout_while(self.shared.lock(), timeout, is_running);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.is_done
+    }
+
+    /// Returns why output is missing in a file, if it is.
+    pub(crate) fn error(&self) -> Option<io::Error> {
+        self.shared.lock().error.take()
+    }
+}
+
+impl Drop for RelayThread {
+    /// Ends the relay at once: what waits for a tool goes to the file.
+    fn drop(&mut self) {
+        {
+            let mut state = self.shared.lock();
+            state.ended_at.get_or_insert_with(Instant::now);
+            state.end_all(Over::TaskEnded);
+        }
+        self.shared.wake();
+        self.thread.take().map(JoinHandle::join);
+    }
+}
+
+impl Relay {
+    /// Answers a poll. Waits for output, at most `patience`.
+    pub(crate) fn poll(&self, poll: &RedirectPoll, patience: Duration) -> RedirectAnswer {
+        let until = Instant::now() + patience;
+        let mut state = self.shared.lock();
+        loop {
+            let now = Instant::now();
+            let answer = state.poll(poll, now);
+            // There may be room, or nothing to wait for.
+            self.shared.wake();
+            let is_empty = matches!(&answer, RedirectAnswer::Portions(portions)
+                if portions.iter().all(|portion| portion.bytes.is_empty()));
+            let left = until.saturating_duration_since(now);
+            if !is_empty || left.is_zero() {
+                return answer;
+            }
+            let waited = self.shared.changed.wait_timeout(state, left);
+            (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl State {
+    fn poll(&mut self, poll: &RedirectPoll, now: Instant) -> RedirectAnswer {
+        let RedirectPoll {
+            claim,
+            delivered,
+            is_end,
+        } = poll;
+        let wanted = |(stream, wanted)| if wanted { Some(stream) } else { None };
+        let streams = || self.streams.iter().zip(claim.streams).filter_map(wanted);
+        if let Some(tool) = streams().find_map(|stream| stream.other_tool(claim.token)) {
+            return RedirectAnswer::TakenBy(tool.to_owned());
+        }
+        if !streams().any(|stream| stream.is_of(claim.token)) {
+            if let Some(over) = streams().find_map(|stream| stream.over(claim.token)) {
+                return RedirectAnswer::Over(over);
+            }
+            if self.ended_at.is_some() {
+                return RedirectAnswer::Ended;
+            }
+            if *is_end {
+                return RedirectAnswer::Over(Over::Detached);
+            }
+            begin(&mut self.streams, claim, now);
+        }
+        for (at, delivered) in delivered.iter().enumerate().filter(|(at, _)| claim.streams[*at]) {
+            let noted = self.streams[at].note_delivered(*delivered, now, self.ended_at);
+            self.note(noted);
+        }
+        if *is_end {
+            self.end_of(claim.token, Over::Detached);
+        }
+        if let Some(over) = self.streams.iter().find_map(|stream| stream.over(claim.token)) {
+            self.end_of(claim.token, over);
+            return RedirectAnswer::Over(over);
+        }
+        let portions = self
+            .streams
+            .each_ref()
+            .map(|stream| match stream.is_of(claim.token) {
+                true => stream.portion(),
+                false => Portion::default(),
+            });
+        RedirectAnswer::Portions(Box::new(portions))
+    }
+
+    /// Ends the redirect with this token.
+    fn end_of(&mut self, token: u64, over: Over) {
+        for at in 0..self.streams.len() {
+            if self.streams[at].is_of(token) {
+                let ended = self.streams[at].end(over);
+                self.note(ended);
+            }
+        }
+    }
+
+    fn end_all(&mut self, over: Over) {
+        for at in 0..self.streams.len() {
+            let ended = self.streams[at].end(over);
+            self.note(ended);
+        }
+    }
+
+    fn note(&mut self, result: io::Result<()>) {
+        if let Err(error) = result {
+            self.error.get_or_insert(error);
+        }
+    }
+
+    /// Does what is due. Returns when to call this next.
+    fn check(&mut self, now: Instant) -> Option<Instant> {
+        let mut next: Option<Instant> = None;
+        for at in 0..self.streams.len() {
+            match self.streams[at].check(now, self.ended_at) {
+                Ok(due) => next = [next, due].into_iter().flatten().min(),
+                Err(error) => self.note(Err(error)),
+            }
+        }
+        next
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // The state is valid at every moment, even if a thread panicked.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self) {
+        // If the pipe is full, the thread wakes anyway.
+        let _ = (&self.wake).write(&[0]);
+    }
+
+    /// Carries the output until the attempt has ended and nothing is left.
+    fn carry(&self, mut pipes: [Option<File>; 2], wake: &File) {
+        let mut buffer = vec![0; CHUNK];
+        loop {
+            let (next, room, has_ended) = {
+                let mut state = self.lock();
+                let next = state.check(Instant::now());
+                if state.error.is_some() {
+                    // As a full disk does to a task that writes to its files by itself, this ends it.
+                    pipes = [None, None];
+                }
+                let is_left = state.streams.iter().any(Stream::is_waiting);
+                if pipes.iter().all(Option::is_none) && !is_left {
+                    break;
+                }
+                let room = state.streams.each_ref().map(Stream::room);
+                (next, room, state.ended_at.is_some())
+            };
+            let wanted = [0, 1].map(|at| pipes[at].is_some() && room[at] > 0);
+            // After the end of the attempt, what its pipes hold is all: other processes may hold them open.
+            let timeout = match next {
+                _ if has_ended && wanted.contains(&true) => PollTimeout::ZERO,
+                None => PollTimeout::NONE,
+                Some(at) => {
+                    // Rounded up, so that it is due then.
+                    let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+                    PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
+                }
+            };
+            for at in ready(&pipes, wanted, wake, timeout) {
+                let Some(pipe) = &mut pipes[at] else { continue };
+                let most = room[at].min(buffer.len());
+                match pipe.read(&mut buffer[..most]) {
+                    Ok(count @ 1..) => self.add(at, &buffer[..count]),
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock && !has_ended => {}
+                    _ => pipes[at] = None,
+                }
+            }
+        }
+        let mut state = self.lock();
+        state.end_all(Over::TaskEnded);
+        state.is_done = true;
+        self.changed.notify_all();
+    }
+
+    fn add(&self, at: usize, bytes: &[u8]) {
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let time = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let mut state = self.lock();
+        let added = state.streams[at].add(bytes, (Instant::now(), time));
+        state.note(added);
+        self.changed.notify_all();
+    }
+}
+
+/// Waits until a pipe has data or is closed, or the thread is woken. Returns the pipes to read from: without
+/// a wait, all that are wanted.
+fn ready(pipes: &[Option<File>; 2], wanted: [bool; 2], mut wake: &File, timeout: PollTimeout) -> Vec<usize> {
+    let wanted = (0..2).filter(|at| wanted[*at]);
+    let open: Vec<(usize, &File)> = wanted.filter_map(|at| Some((at, pipes[at].as_ref()?))).collect();
+    if timeout == PollTimeout::ZERO {
+        return open.iter().map(|(at, _)| *at).collect();
+    }
+    let files = open.iter().map(|(_, pipe)| *pipe).chain([wake]);
+    let mut polled: Vec<PollFd<'_>> = files
+        .map(|file| PollFd::new(file.as_fd(), PollFlags::POLLIN))
+        .collect();
+    // Interrupted or not, the caller looks again.
+    let _ = poll(&mut polled, timeout);
+    let has_event = |polled: &PollFd<'_>| polled.revents().is_some_and(|events| !events.is_empty());
+    if polled.last().is_some_and(has_event) {
+        let mut bytes = [0; 64];
+        let _ = wake.read(&mut bytes);
+    }
+    let ready = open.iter().zip(&polled).filter(|(_, polled)| has_event(polled));
+    ready.map(|((at, _), _)| *at).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Seek as _;
+
+    use super::*;
+    use crate::protocol::Overflow;
+
+    const MOMENT: Duration = Duration::from_secs(20);
+
+    fn claim(token: u64, streams: [bool; 2]) -> Claim {
+        Claim {
+            token,
+            tool: format!("tool {token}"),
+            streams,
+            buffer: Claim::BUFFER,
+            patience_ms: 200,
+            overflow: Overflow::File,
+        }
+    }
+
+    fn poll(claim: &Claim, delivered: [u64; 2], is_end: bool) -> RedirectPoll {
+        RedirectPoll {
+            claim: claim.clone(),
+            delivered,
+            is_end,
+        }
+    }
+
+    struct Place {
+        files: [File; 2],
+        thread: RelayThread,
+        ends: Option<[File; 2]>,
+    }
+
+    impl Place {
+        fn new(claim: Option<&Claim>) -> Self {
+            let files = [tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap()];
+            let (thread, WriteEnds(ends)) = start([&files[0], &files[1]], claim).unwrap();
+            Self {
+                files,
+                thread,
+                ends: Some(ends.map(File::from)),
+            }
+        }
+
+        fn write(&mut self, stream: usize, text: &[u8]) {
+            self.ends.as_mut().unwrap()[stream].write_all(text).unwrap();
+        }
+
+        fn text(&mut self, stream: usize) -> String {
+            let file = &mut self.files[stream];
+            file.rewind().unwrap();
+            let mut text = String::new();
+            file.read_to_string(&mut text).unwrap();
+            text
+        }
+
+        fn wait_for(&mut self, stream: usize, text: &str) {
+            let begun = Instant::now();
+            while self.files[stream].metadata().unwrap().len() < text.len() as u64 {
+                assert!(begun.elapsed() < MOMENT);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+
+        fn finish(&mut self) {
+            self.ends = None;
+            self.thread.end();
+            assert!(self.thread.wait(MOMENT));
+        }
+    }
+
+    fn texts(answer: RedirectAnswer) -> [String; 2] {
+        let RedirectAnswer::Portions(portions) = answer else {
+            panic!("{answer:?}")
+        };
+        portions.map(|portion| String::from_utf8(portion.bytes).unwrap())
+    }
+
+    #[test]
+    fn output_goes_to_the_files_and_for_a_while_to_a_tool() {
+        let mut place = Place::new(None);
+        place.write(0, b"one\n");
+        place.write(1, b"err\n");
+        place.wait_for(0, "one\n");
+        let (first, second) = (claim(1, [true, false]), claim(2, [true, true]));
+        let relay = place.thread.relay();
+        assert_eq!(
+            texts(relay.poll(&poll(&first, [0, 0], false), Duration::ZERO)),
+            ["", ""]
+        );
+        place.write(0, b"two\nthree\n");
+        place.write(1, b"more\n");
+        let got = texts(relay.poll(&poll(&first, [0, 0], false), MOMENT));
+        assert_eq!(got, ["two\nthree\n", ""]);
+        let taken = relay.poll(&poll(&second, [0, 0], false), Duration::ZERO);
+        assert_eq!(taken, RedirectAnswer::TakenBy("tool 1".to_owned()));
+        // It has printed one of the lines.
+        let over = relay.poll(&poll(&first, [4, 0], true), Duration::ZERO);
+        assert_eq!(over, RedirectAnswer::Over(Over::Detached));
+        place.write(0, b"four\n");
+        place.finish();
+        assert_eq!(place.text(0), "one\nthree\nfour\n");
+        assert_eq!(place.text(1), "err\nmore\n");
+        let late = relay.poll(&poll(&second, [0, 0], false), Duration::ZERO);
+        assert_eq!(late, RedirectAnswer::Ended);
+        assert!(place.thread.error().is_none());
+    }
+
+    #[test]
+    fn a_claimed_attempt_waits_a_moment_for_its_tool_at_the_end() {
+        let tool = claim(1, [true, true]);
+        let mut place = Place::new(Some(&tool));
+        place.write(0, b"first");
+        place.write(1, b"second");
+        place.ends = None;
+        place.thread.end();
+        let relay = place.thread.relay();
+        let got = loop {
+            let got = texts(relay.poll(&poll(&tool, [0, 0], false), MOMENT));
+            if got.iter().all(|text| !text.is_empty()) {
+                break got;
+            }
+        };
+        assert_eq!(got, ["first", "second"]);
+        assert!(!place.thread.wait(Duration::from_millis(1)));
+        texts(relay.poll(&poll(&tool, [5, 6], false), Duration::ZERO));
+        assert!(place.thread.wait(MOMENT));
+        let over = relay.poll(&poll(&tool, [5, 6], false), Duration::ZERO);
+        assert_eq!(over, RedirectAnswer::Over(Over::TaskEnded));
+        assert_eq!([place.text(0), place.text(1)], ["", ""]);
+        // Nobody comes.
+        let mut place = Place::new(Some(&tool));
+        place.write(0, b"first");
+        place.finish();
+        assert_eq!(place.text(0), "first");
+    }
+
+    #[test]
+    fn a_process_that_holds_the_pipes_does_not_hold_up_the_end() {
+        let mut place = Place::new(None);
+        place.write(0, b"said");
+        place.thread.end();
+        assert!(place.thread.wait(MOMENT));
+        assert_eq!(place.text(0), "said");
+        let error = place.ends.as_mut().unwrap()[0].write(b"x").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn a_full_disk_is_told() {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let (thread, WriteEnds(ends)) = start([&full, &full], None).unwrap();
+        let [mut out, _err] = ends.map(File::from);
+        let _ = out.write_all(b"x");
+        thread.end();
+        assert!(thread.wait(MOMENT));
+        assert_eq!(thread.error().unwrap().kind(), io::ErrorKind::StorageFull);
+    }
+
+    #[test]
+    fn an_aborted_run_waits_for_no_tool() {
+        let tool = claim(1, [true, true]);
+        let mut place = Place::new(Some(&Claim {
+            patience_ms: Claim::MAX_PATIENCE_MS,
+            ..tool
+        }));
+        place.write(0, b"x");
+        let Place { files, thread, ends } = place;
+        drop(thread);
+        drop(ends);
+        let [mut out, _] = files;
+        out.rewind().unwrap();
+        let mut text = String::new();
+        out.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "x");
+    }
+}

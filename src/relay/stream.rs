@@ -1,0 +1,447 @@
+//! One stream of a task: to the file, or to the tool that redirects it.
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use crate::protocol::{Claim, Over, Overflow, Portion};
+
+/// Maximum bytes of a portion.
+const MAX_PORTION: usize = 256 << 10;
+/// A redirect ends if its tool does not ask for this long.
+const LEASE: Duration = Duration::from_secs(10);
+/// When the time of a full buffer is over, the next poll of the tool ends the redirect: it says what was
+/// delivered. A tool that does not ask is waited for this long.
+const LAST_POLL: Duration = Duration::from_secs(1);
+/// Times are kept that differ by this much, in microseconds.
+const TIME_STEP: u64 = 500;
+
+/// A stream of a task.
+#[derive(Debug)]
+pub(super) struct Stream<W> {
+    file: W,
+    redirection: Option<Redirection>,
+    /// How the last redirect ended, and its token.
+    over: Option<(u64, Over)>,
+}
+
+#[derive(Debug)]
+struct Redirection {
+    claim: Claim,
+    /// What was not delivered.
+    bytes: VecDeque<u8>,
+    /// Offset of the first one.
+    start: u64,
+    times: VecDeque<(u64, u64)>,
+    polled: Instant,
+    full_since: Option<Instant>,
+    /// What comes is lost.
+    discards: bool,
+    dropped: u64,
+}
+
+impl Redirection {
+    fn new(claim: Claim, now: Instant) -> Self {
+        Self {
+            claim,
+            bytes: VecDeque::new(),
+            start: 0,
+            times: VecDeque::new(),
+            polled: now,
+            full_since: None,
+            discards: false,
+            dropped: 0,
+        }
+    }
+
+    fn capacity(&self) -> usize {
+        self.claim.buffer.clamp(1, Claim::MAX_BUFFER) as usize
+    }
+
+    fn patience(&self) -> Duration {
+        Duration::from_millis(self.claim.patience_ms.min(Claim::MAX_PATIENCE_MS).into())
+    }
+
+    fn add(&mut self, bytes: &[u8], (now, time): (Instant, u64)) {
+        if self.discards {
+            self.dropped += bytes.len() as u64;
+            return;
+        }
+        if self.times.back().is_none_or(|(_, last)| time >= last + TIME_STEP) {
+            self.times.push_back((self.start + self.bytes.len() as u64, time));
+        }
+        self.bytes.extend(bytes);
+        if self.bytes.len() >= self.capacity() {
+            self.full_since.get_or_insert(now);
+        }
+    }
+
+    /// Forgets this number of bytes.
+    fn remove(&mut self, count: usize) {
+        self.bytes.drain(..count);
+        self.start += count as u64;
+        while let Some((second, _)) = self.times.get(1)
+            && *second <= self.start
+        {
+            self.times.pop_front();
+        }
+        if self.bytes.len() <= self.capacity() / 2 {
+            self.full_since = None;
+            self.discards = false;
+        }
+    }
+
+    fn note_delivered(&mut self, delivered: u64, now: Instant) {
+        self.polled = now;
+        let count = usize::try_from(delivered.saturating_sub(self.start)).unwrap_or(usize::MAX);
+        self.remove(count.min(self.bytes.len()));
+    }
+
+    fn portion(&self) -> Portion {
+        let length = self.bytes.len().min(MAX_PORTION);
+        let (first, second) = self.bytes.as_slices();
+        let of_first = first.len().min(length);
+        let mut bytes = Vec::with_capacity(length);
+        bytes.extend_from_slice(&first[..of_first]);
+        bytes.extend_from_slice(&second[..length - of_first]);
+        let end = self.start + length as u64;
+        let times = self.times.iter().take_while(|(offset, _)| *offset < end);
+        Portion {
+            offset: self.start,
+            bytes,
+            times: times.copied().collect(),
+            dropped: self.dropped,
+        }
+    }
+}
+
+impl<W: Write> Stream<W> {
+    /// A stream that goes to a file.
+    pub(super) fn new(file: W) -> Self {
+        Self {
+            file,
+            redirection: None,
+            over: None,
+        }
+    }
+
+    /// Returns the name of the tool that redirects it, unless it is the one with this token.
+    pub(super) fn other_tool(&self, token: u64) -> Option<&str> {
+        let claim = &self.redirection.as_ref()?.claim;
+        (claim.token != token).then_some(&*claim.tool)
+    }
+
+    /// Returns whether the redirect with this token has ended, and how.
+    pub(super) fn over(&self, token: u64) -> Option<Over> {
+        let (of, over) = self.over?;
+        (of == token && self.redirection.is_none()).then_some(over)
+    }
+
+    /// Begins a redirect.
+    pub(super) fn begin(&mut self, claim: &Claim, now: Instant) {
+        if self.redirection.is_none() {
+            self.redirection = Some(Redirection::new(claim.clone(), now));
+        }
+    }
+
+    /// Returns whether the tool with this token redirects it.
+    pub(super) fn is_of(&self, token: u64) -> bool {
+        let redirection = self.redirection.as_ref();
+        redirection.is_some_and(|redirection| redirection.claim.token == token)
+    }
+
+    /// Takes what the task has written.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub(super) fn add(&mut self, bytes: &[u8], times: (Instant, u64)) -> io::Result<()> {
+        match &mut self.redirection {
+            None => self.file.write_all(bytes),
+            Some(redirection) => {
+                redirection.add(bytes, times);
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes note of what the tool has delivered. The time of a full buffer may be over, or that after the
+    /// end of the attempt.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub(super) fn note_delivered(
+        &mut self,
+        delivered: u64,
+        now: Instant,
+        ended_at: Option<Instant>,
+    ) -> io::Result<()> {
+        let Some(redirection) = &mut self.redirection else {
+            return Ok(());
+        };
+        redirection.note_delivered(delivered, now);
+        if self.deadline(ended_at).is_some_and(|deadline| deadline <= now) {
+            return self.end(Over::TooSlow);
+        }
+        Ok(())
+    }
+
+    /// Returns what comes next.
+    pub(super) fn portion(&self) -> Portion {
+        self.redirection
+            .as_ref()
+            .map_or_else(Portion::default, Redirection::portion)
+    }
+
+    /// Ends the redirect: what was not delivered goes to the file.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub(super) fn end(&mut self, over: Over) -> io::Result<()> {
+        let Some(redirection) = self.redirection.take() else {
+            return Ok(());
+        };
+        self.over = Some((redirection.claim.token, over));
+        let (first, second) = redirection.bytes.as_slices();
+        self.file.write_all(first)?;
+        self.file.write_all(second)
+    }
+
+    /// Returns how many bytes may come.
+    pub(super) fn room(&self) -> usize {
+        match &self.redirection {
+            Some(redirection) if !redirection.discards => match redirection.full_since {
+                Some(_) => 0,
+                None => redirection.capacity() - redirection.bytes.len(),
+            },
+            _ => usize::MAX,
+        }
+    }
+
+    /// Returns whether something waits for the tool.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.redirection
+            .as_ref()
+            .is_some_and(|redirection| !redirection.bytes.is_empty())
+    }
+
+    /// Returns when the redirect is to end, because the buffer is full or the attempt has ended.
+    fn deadline(&self, ended_at: Option<Instant>) -> Option<Instant> {
+        let redirection = self.redirection.as_ref()?;
+        let by_rule = redirection.claim.overflow == Overflow::File;
+        let full = redirection.full_since.filter(|_| by_rule);
+        let ended = ended_at.filter(|_| !redirection.bytes.is_empty());
+        let since = [full, ended].into_iter().flatten().min()?;
+        Some(since + redirection.patience())
+    }
+
+    /// Does what is due. Returns when this is to be called next.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub(super) fn check(&mut self, now: Instant, ended_at: Option<Instant>) -> io::Result<Option<Instant>> {
+        let last_poll = self.deadline(ended_at).map(|deadline| deadline + LAST_POLL);
+        let Some(redirection) = &mut self.redirection else {
+            return Ok(None);
+        };
+        let lease = redirection.polled + LEASE;
+        if last_poll.is_some_and(|at| at <= now) {
+            self.end(Over::TooSlow)?;
+            return Ok(None);
+        }
+        if lease <= now {
+            self.end(Over::Silent)?;
+            return Ok(None);
+        }
+        let full = redirection.full_since.map(|since| since + redirection.patience());
+        if full.is_some_and(|at| at <= now) {
+            match redirection.claim.overflow {
+                Overflow::File => {}
+                Overflow::DropOldest => {
+                    let count = redirection.bytes.len() - redirection.capacity() / 2;
+                    redirection.dropped += count as u64;
+                    redirection.remove(count);
+                }
+                Overflow::DropNewest => redirection.discards = true,
+            }
+        }
+        let full = full.filter(|at| *at > now);
+        Ok([Some(lease), last_poll, full].into_iter().flatten().min())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    pub(super) fn claim(overflow: Overflow) -> Claim {
+        Claim {
+            token: 7,
+            tool: "a test".to_owned(),
+            streams: [true, true],
+            buffer: 16,
+            patience_ms: 1000,
+            overflow,
+        }
+    }
+
+    /// A stream in a redirect, and the time at which it began.
+    fn redirected(overflow: Overflow) -> (Stream<Vec<u8>>, Instant) {
+        let (mut stream, now) = (Stream::new(Vec::new()), Instant::now());
+        stream.begin(&claim(overflow), now);
+        (stream, now)
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_slow_tool_is_waited_for_and_then_the_file_gets_the_rest() {
+        let (mut stream, now) = redirected(Overflow::File);
+        stream.add(b"0123456789abcdef", (now, 0)).unwrap();
+        assert_eq!(stream.room(), 0);
+        // Less than half was taken: the task still waits.
+        stream.note_delivered(3, now + SECOND / 2, None).unwrap();
+        assert_eq!((stream.room(), stream.portion().offset), (0, 3));
+        stream.note_delivered(5, now + SECOND, None).unwrap();
+        assert_eq!(stream.over(7), Some(Over::TooSlow));
+        assert_eq!(
+            (stream.file.as_slice(), stream.room()),
+            (&b"56789abcdef"[..], usize::MAX)
+        );
+        // Another tool may come, and this one is not told of its end.
+        stream.begin(
+            &Claim {
+                token: 8,
+                ..claim(Overflow::File)
+            },
+            now,
+        );
+        assert_eq!((stream.over(7), stream.other_tool(7)), (None, Some("a test")));
+    }
+
+    #[test]
+    fn a_tool_that_does_not_ask_is_given_up() {
+        let (mut stream, now) = redirected(Overflow::File);
+        stream.add(b"0123456789abcdef", (now, 0)).unwrap();
+        assert_eq!(
+            stream.check(now + SECOND, None).unwrap(),
+            Some(now + SECOND + LAST_POLL)
+        );
+        stream.check(now + SECOND + LAST_POLL, None).unwrap();
+        assert_eq!((stream.over(7), stream.file.len()), (Some(Over::TooSlow), 16));
+        let (mut stream, now) = redirected(Overflow::File);
+        stream.add(b"x", (now, 0)).unwrap();
+        assert_eq!(stream.check(now, None).unwrap(), Some(now + LEASE));
+        stream.check(now + LEASE, None).unwrap();
+        assert_eq!(
+            (stream.over(7), stream.file.as_slice()),
+            (Some(Over::Silent), &b"x"[..])
+        );
+    }
+
+    #[test]
+    fn after_the_end_of_the_attempt_the_tool_has_a_moment() {
+        let (mut stream, now) = redirected(Overflow::DropOldest);
+        stream.add(b"xyz", (now, 0)).unwrap();
+        stream.note_delivered(1, now + SECOND / 2, Some(now)).unwrap();
+        assert!(stream.is_waiting());
+        stream.note_delivered(2, now + SECOND, Some(now)).unwrap();
+        assert_eq!((stream.file.as_slice(), stream.is_waiting()), (&b"z"[..], false));
+    }
+
+    #[test]
+    fn what_is_dropped_is_counted() {
+        let (mut stream, now) = redirected(Overflow::DropOldest);
+        stream.add(b"0123456789abcdef", (now, 0)).unwrap();
+        stream.check(now + SECOND, None).unwrap();
+        let portion = stream.portion();
+        assert_eq!(
+            (portion.offset, &*portion.bytes, portion.dropped),
+            (8, &b"89abcdef"[..], 8)
+        );
+        let (mut stream, now) = redirected(Overflow::DropNewest);
+        stream.add(b"0123456789abcdef", (now, 0)).unwrap();
+        stream.check(now + SECOND, None).unwrap();
+        stream.add(b"lost", (now, 0)).unwrap();
+        stream.note_delivered(8, now + SECOND, None).unwrap();
+        stream.add(b"kept", (now, 0)).unwrap();
+        let portion = stream.portion();
+        assert_eq!(
+            (portion.offset, &*portion.bytes, portion.dropped),
+            (8, &b"89abcdefkept"[..], 4)
+        );
+    }
+
+    #[test]
+    fn bytes_have_the_time_at_which_they_were_read() {
+        let (mut stream, now) = redirected(Overflow::File);
+        stream.add(b"ab", (now, 1_000)).unwrap();
+        stream.add(b"c", (now, 1_001)).unwrap();
+        stream.add(b"de", (now, 5_000)).unwrap();
+        assert_eq!(stream.portion().times, [(0, 1_000), (3, 5_000)]);
+        stream.note_delivered(4, now, None).unwrap();
+        assert_eq!(stream.portion().times, [(3, 5_000)]);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Write(usize),
+        Deliver(usize),
+        Begin,
+        End,
+        Wait(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            (1_usize..30).prop_map(Step::Write),
+            (0_usize..30).prop_map(Step::Deliver),
+            Just(Step::Begin),
+            Just(Step::End),
+            (0_u64..3000).prop_map(Step::Wait),
+        ]
+    }
+
+    proptest! {
+        /// File and tools together have every byte once, and the tools have theirs in order.
+        #[test]
+        fn no_byte_is_lost_or_doubled(steps in vec(step(), 0..60)) {
+            let (mut stream, mut now) = (Stream::new(Vec::new()), Instant::now());
+            let (mut written, mut token, mut taken, mut delivered) = (0_u32, 0, Vec::new(), 0_u64);
+            for step in steps {
+                match step {
+                    Step::Write(count) => for _ in 0..count.min(stream.room()) {
+                        stream.add(&written.to_le_bytes()[..1], (now, 0)).unwrap();
+                        written += 1;
+                    },
+                    Step::Deliver(count) if stream.is_of(token) => {
+                        let portion = stream.portion();
+                        prop_assert_eq!(portion.offset, delivered);
+                        let bytes = &portion.bytes[..count.min(portion.bytes.len())];
+                        taken.extend_from_slice(bytes);
+                        delivered += bytes.len() as u64;
+                        stream.note_delivered(delivered, now, None).unwrap();
+                    }
+                    Step::Deliver(_) => {}
+                    Step::Begin => if !stream.is_of(token) {
+                        (token, delivered) = (token + 1, 0);
+                        stream.begin(&Claim { token, ..claim(Overflow::File) }, now);
+                    },
+                    Step::End => stream.end(Over::Detached).unwrap(),
+                    Step::Wait(ms) => {
+                        now += Duration::from_millis(ms);
+                        stream.check(now, None).unwrap();
+                    }
+                }
+            }
+            stream.end(Over::Detached).unwrap();
+            let mut all = [taken, stream.file].concat();
+            all.sort_unstable();
+            let mut expected: Vec<u8> = (0..written).map(|number| number.to_le_bytes()[0]).collect();
+            expected.sort_unstable();
+            prop_assert_eq!(all, expected);
+        }
+    }
+}

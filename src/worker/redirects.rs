@@ -1,0 +1,57 @@
+//! Answers tools that redirect the output of the task: in portions, one for each request.
+
+use std::time::{Duration, Instant};
+
+use super::kill::KillSwitch;
+use crate::protocol::{Redirect, RedirectAnswer, Redirected};
+use crate::transport::local::StopTask as _;
+
+/// Time after which a request is answered if nothing has come.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// Time after an answer in which the tool may ask again.
+const BUSY: Duration = Duration::from_millis(20);
+
+/// Requests that wait for output.
+#[derive(Debug, Default)]
+pub(super) struct Redirects {
+    waiting: Vec<(Redirect, Instant)>,
+    busy_until: Option<Instant>,
+}
+
+impl Redirects {
+    /// Returns whether a tool waits for an answer, or may ask soon.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.waiting.is_empty() || self.busy_until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Takes a request.
+    pub(super) fn begin(&mut self, redirect: Redirect) {
+        let now = Instant::now();
+        let until = if redirect.may_wait { now + PATIENCE } else { now };
+        self.waiting.push((redirect, until));
+    }
+
+    /// Returns the answers that are due.
+    pub(super) fn answers(&mut self, kill: &KillSwitch) -> Vec<Redirected> {
+        let mut answers = Vec::new();
+        let now = Instant::now();
+        self.waiting.retain(|(redirect, until)| {
+            let answer = match kill.relay(redirect.submit) {
+                Ok(relay) => relay.poll(&redirect.poll, Duration::ZERO),
+                Err(answer) => answer,
+            };
+            let is_empty = matches!(&answer, RedirectAnswer::Portions(portions)
+                if portions.iter().all(|portion| portion.bytes.is_empty()));
+            let is_due = !is_empty || *until <= now;
+            if is_due {
+                let number = redirect.number;
+                answers.push(Redirected { number, answer });
+            }
+            !is_due
+        });
+        if !answers.is_empty() {
+            self.busy_until = Some(now + BUSY);
+        }
+        answers
+    }
+}
