@@ -233,7 +233,7 @@ impl<'a> Run<'a> {
 
     fn finish(mut self) -> Result<Simulated, SimulationError> {
         let tasks = self.master.dag().len();
-        // Enough for any run that gets anywhere.
+        // A run that loses more makes no progress.
         let most_lost = 1000 + 100 * tasks as u64;
         self.master.schedule(&mut self.out);
         while !self.master.is_finished() {

@@ -219,7 +219,7 @@ mod tests {
     fn the_last_attempt_explains_a_failure() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).expect("file");
-        write("t.out.000", "an earlier try");
+        write("t.out.000", "an earlier attempt");
         write("t.out.001", RECORD);
         write("t.err.001", "wrapper: gave up\n");
         let failure = explain(&mut TaskOutput::new(dir.path()), &last("t", 256), 2);

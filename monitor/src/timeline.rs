@@ -159,7 +159,7 @@ pub struct Timeline {
     pub run_times: Vec<RunTimes>,
 }
 
-/// What is known of each try.
+/// What is known of each attempt.
 struct Span {
     start: f64,
     end: f64,

@@ -15,7 +15,7 @@ pub(crate) enum DataMode {
     Shared,
     /// Each works in a directory of its own, and exchanges files with its staging site.
     NonShared,
-    /// The same, and the staging site is `local`: without HTCondor there is nobody else to bring the files.
+    /// The same, and the staging site is `local`: without HTCondor, nothing else can bring the files.
     CondorIo,
 }
 
@@ -65,7 +65,7 @@ impl StagingMapper {
         (levels, multiplier): (Option<u32>, Option<u32>),
         problems: &mut Vec<InputError>,
     ) -> Self {
-        /// Deeper directories help nobody.
+        /// Deeper directories are of no use.
         const MAX_LEVELS: u32 = 8;
         const NAME: &str = "pegasus.dir.staging.mapper";
         let hashed = StagingMapper::Hashed {

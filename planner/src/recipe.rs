@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 
-use crate::request::Request;
+use crate::request::{ChosenSites, Request};
 
 /// Name of the copied properties. The number is fixed, so that two plans of one workflow are equal.
 pub(crate) const PROPERTIES: &str = "pegasus.1.properties";
@@ -15,7 +15,7 @@ const MAX_PROPERTIES: u64 = 16 << 20;
 /// Start of the comment.
 const HEAD: &str = "#Planned with ";
 
-/// Working directory, user, identifier and command line of a plan.
+/// Working directory, user, identifier and command line of a plan, and what another program has decided.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Recipe {
     /// Working directory.
@@ -26,6 +26,9 @@ pub struct Recipe {
     pub uuid: String,
     /// Command line without the name of the program.
     pub arguments: Vec<String>,
+    /// What the program of the site selector NonJavaCallout has chosen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chosen_sites: Option<ChosenSites>,
 }
 
 /// Why a plan cannot be made again.
@@ -51,18 +54,19 @@ pub enum RecipeError {
 }
 
 impl Recipe {
-    pub(crate) fn of(request: &Request) -> Self {
+    pub(crate) fn new(request: &Request, chosen_sites: Option<ChosenSites>) -> Self {
         Recipe {
             directory: request.environment.working_dir.clone(),
             user: request.environment.user.clone(),
             uuid: request.environment.uuid.clone(),
             arguments: request.line.clone(),
+            chosen_sites,
         }
     }
 
     /// Returns the comment line.
     pub(crate) fn comment(&self) -> String {
-        // A list of strings always has a text; line breaks in it are escaped.
+        // Lists of strings and numbers always have a text; line breaks in it are escaped.
         format!("{HEAD}{}\n", serde_json::to_string(self).unwrap_or_default())
     }
 
@@ -148,6 +152,10 @@ mod tests {
             user: "tester".into(),
             uuid: "u".into(),
             arguments: vec!["--sites".into(), "a\nb 'c' \"d\"".into()],
+            chosen_sites: Some(ChosenSites {
+                names: vec!["a".into(), "b".into()],
+                jobs: vec![Some(1), None, Some(0)],
+            }),
         };
         let comment = recipe.comment();
         assert_eq!(comment.lines().count(), 1);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use chrono::{DateTime, FixedOffset};
 
@@ -137,12 +138,33 @@ pub struct Request {
     /// Planning may start the program of the site selector NonJavaCallout. A preview starts no program: the
     /// properties that name it can be those of another user.
     pub may_start_programs: bool,
+    /// What that program has chosen, if the plan exists and is only looked at.
+    pub chosen_sites: Option<Arc<ChosenSites>>,
     /// Warnings about the request itself.
     pub warnings: Vec<String>,
     /// Parses the arguments of jobs that are sub-workflows.
     pub parse_options: ParseOptions,
     /// The environment.
     pub environment: Environment,
+}
+
+/// The sites that the program of the site selector NonJavaCallout has chosen for a plan.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ChosenSites {
+    /// Names of sites.
+    pub names: Vec<String>,
+    /// For each job of the workflow, in its order, the position of the name; `None` if the job is not in the
+    /// plan.
+    pub jobs: Vec<Option<u32>>,
+}
+
+impl ChosenSites {
+    /// Returns the site of a job.
+    #[must_use]
+    pub fn site_of(&self, job: usize) -> Option<&str> {
+        let name = self.names.get(usize::try_from((*self.jobs.get(job)?)?).ok()?)?;
+        Some(name)
+    }
 }
 
 /// What the planner needs to know about its process and machine.

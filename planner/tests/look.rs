@@ -162,6 +162,31 @@ fn the_container_of_a_job_is_explained() {
 }
 
 #[test]
+fn names_do_not_control_the_terminal() {
+    let case = case();
+    let hostile = WORKFLOW.replace("name: work", "name: \"wo\\e[2Jrk\"");
+    case.put("workflow.yml", &hostile).put(
+        "transformations.yml",
+        "pegasus: \"5.0\"\ntransformations:\n- name: \"wo\\e[2Jrk\"\n  sites: [{name: local, type: installed, pfn: \
+         \"/bin/wo\\ark\"}]\n",
+    );
+    let drawings = ["--dot", "--abstract-dot", "--svg", "--abstract-svg"];
+    let mut words = line(&["--dry-run", "--explain", "A", "--explain", "C"]);
+    words.extend(drawings.iter().flat_map(|option| [*option, &option[2..]]));
+    let (out, err, ok) = run(&case, &words);
+    assert!(ok && out.contains("wo\\u001b[2Jrk"), "{out}{err}");
+    let mut texts = vec![out, err];
+    for option in drawings {
+        let path = case.path().join(&option[2..]);
+        texts.push(std::fs::read_to_string(path).expect("a drawing"));
+    }
+    for text in texts {
+        let control = text.chars().find(|c| c.is_control() && *c != '\n');
+        assert_eq!(control, None, "{text}");
+    }
+}
+
+#[test]
 fn explanations_before_and_after_planning_are_equal() {
     let case = case();
     let (before, _, ok) = run(&case, &line(&["--explain", "A", "--explain", "C"]));
@@ -265,9 +290,10 @@ fn looking_starts_no_program() {
     let user = user.expect("an entry").expect("an entry").file_name();
     let dir = format!("submit/{}/pegasus/two/run0001", user.to_string_lossy());
     let dry_run = [selector[0], selector[1], "--dry-run"];
-    for arguments in [vec!["explain", "A", &dir], line(&dry_run)] {
-        let (_, err, ok) = run(&case, &arguments);
-        assert!(!ok && err.contains("looking at a plan starts none"), "{err}");
-        assert!(!started.exists(), "{arguments:?}");
-    }
+    let (_, err, ok) = run(&case, &line(&dry_run));
+    assert!(!ok && err.contains("looking starts none"), "{err}");
+    // The plan has the answers of the program.
+    let (out, err, ok) = run(&case, &["explain", "A", &dir]);
+    assert!(ok && out.contains("site        local"), "{out}{err}");
+    assert!(!started.exists());
 }

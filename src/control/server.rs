@@ -105,6 +105,7 @@ impl Drop for Server {
         // Ends `accept`.
         let _ = socket::shutdown(self.listener.as_raw_fd(), Shutdown::Both);
         self.thread.take().map(JoinHandle::join);
+        // The driver takes no more requests of this socket.
         self.control.clear();
         // What the driver has answered is passed on, usually in no time.
         let end = Instant::now() + LAST_ANSWERS;

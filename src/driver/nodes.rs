@@ -138,7 +138,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             }
         };
         if !adopted {
-            // Usually the dead master had written that the task is done, and nobody told the agent.
+            // Usually the dead master had written that the task is done, but the agent does not know it.
             let task = String::from_utf8_lossy(&attempt.task);
             tracing::debug!("Attempt {} of task {task} does not count any more", submit.0);
             self.nodes.ignored.insert((from, submit));

@@ -443,7 +443,7 @@ impl<T: MasterTransport> Driver<'_, T> {
     /// Adds a line to the standard error of the latest attempt of a task, if that has a file.
     fn tell_task(&mut self, task: TaskId, text: &str) {
         if let Some((path, files)) = self.files_of(task) {
-            // If this fails, the log still tells it.
+            // If this fails, the log still has the message.
             let file = OpenOptions::new().append(true).open(path);
             let _ = file.and_then(|mut file| writeln!(file, "{text}"));
             let _ = files.map_or(Ok(()), |files| files.tell(text));

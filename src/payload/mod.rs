@@ -24,7 +24,7 @@ pub enum Payload {
     Bytes(Vec<u8>),
     /// In a file.
     Section(Section),
-    /// So many bytes that came, or were to come, before the message.
+    /// Number of bytes that came before the message, or should have come.
     Sent(u64),
 }
 

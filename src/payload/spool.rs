@@ -37,7 +37,7 @@ pub struct Queue {
 }
 
 impl Spool {
-    /// A spool with its files in `folder`, and at most so many bytes in memory.
+    /// A spool with its files in `folder`, which keeps at most `memory` bytes in memory.
     #[must_use]
     pub fn new(folder: &Path, memory: usize) -> Self {
         Self {

@@ -16,7 +16,7 @@
 //!                                   └── attempts left, worker lost ───┴──────> failed
 //! ```
 //!
-//! A task may be a DAG itself. It is *nested* while that DAG, a segment of the run, is worked off
+//! A task may be a DAG itself. It is *nested* while that DAG, a segment of the run, runs
 //! (`segments`): ready ── schedule (and its command, if there is one) ──> nested ──> done or failed.
 //!
 //! # Order

@@ -346,7 +346,7 @@ fn write_exec_failure(files: &TaskFiles, program: &[u8], task: &Assignment, erro
 fn reject(task: &Assignment, files: &TaskFiles, problem: &str, ending: &mut Ending) {
     let name = String::from_utf8_lossy(&task.name);
     tracing::error!("Task {name}: {problem}");
-    // If this fails, the log still tells it.
+    // If this fails, the log still has the message.
     let _ = (&files.err).write_all(format!("Task {name} failed: {problem}\n").as_bytes());
     ending.status = EXECUTOR_FAILURE;
     ending.forwards.clear();

@@ -131,11 +131,8 @@ impl Words {
 }
 
 /// What Pegasus' monitoring knows about a run, without times and names of directories.
-fn monitored(words: &Words, submit: &Path) -> Vec<Vec<Vec<String>>> {
-    let monitored = Monitored {
-        submit,
-        home: words.directory.path(),
-    };
+pub fn monitored(home: &Path, submit: &Path) -> Vec<Vec<Vec<String>>> {
+    let monitored = Monitored { submit, home };
     monitored.replay();
     assert_eq!(
         monitored.workflow_states(),
@@ -167,10 +164,15 @@ fn a_run_without_a_shared_file_system_looks_like_one_with_it() {
     }
     let said = runs[2].1.stderr.matches("condorio").count();
     assert_eq!(said, 1, "{}", runs[2].1.details());
-    let shared = monitored(&words, &runs[0].0);
+    let shared = monitored(words.directory.path(), &runs[0].0);
     for (submit, _) in &runs[1..] {
         // Programs have the same arguments and results, jobs the same names.
-        assert_eq!(monitored(&words, submit), shared, "{}", submit.display());
+        assert_eq!(
+            monitored(words.directory.path(), submit),
+            shared,
+            "{}",
+            submit.display()
+        );
         let monitored = Monitored {
             submit,
             home: words.directory.path(),

@@ -19,6 +19,7 @@ mod hosts;
 mod kill;
 mod launch;
 mod lite;
+mod lite_nodes;
 mod log;
 mod nested;
 mod node_faults;

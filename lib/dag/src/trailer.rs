@@ -72,7 +72,7 @@ pub(crate) fn check(text: &[u8], tasks: usize, edges: usize) -> Result<(), DagEr
     Err(DagErrorKind::Incomplete { tasks, edges })
 }
 
-/// Returns whether the first line is there, or what is left of it.
+/// Returns whether the text begins with the first line, or is a part of that line.
 fn announces_end(text: &[u8]) -> bool {
     let start = &text[..text.len().min(FIRST_LINE.len())];
     !start.is_empty() && FIRST_LINE.as_bytes().starts_with(start)

@@ -29,7 +29,7 @@ pub(crate) enum Command {
     Edges(Vec<String>, Vec<String>),
     /// `MAXJOBS`.
     MaxJobs(String, u32),
-    /// What is said of a node, or of all nodes of the file.
+    /// A setting of a node, or of all nodes of the file.
     Set(Option<String>, Setting),
 }
 

@@ -251,8 +251,8 @@ impl Reader<'_> {
     /// Leaves out nodes that are done, and repeated edges.
     fn finish(self) -> Dag {
         let Reader { mut dag, done, .. } = self;
-        dag.passed_over.sort_unstable();
-        dag.passed_over.dedup();
+        dag.ignored.sort_unstable();
+        dag.ignored.dedup();
         let mut numbers = Vec::with_capacity(done.len());
         let mut kept = 0;
         for &is_done in &done {

@@ -46,8 +46,8 @@ const HOLD: &str = "there is no queue in which a job could be held";
 const RETRIES: &str = "RETRY repeats a node";
 const TIME: &str = "jobs start when their parents are done, and end by themselves";
 
-/// Commands that are passed over with a warning.
-const PASSED_OVER: &[&str] = &["periodic_hold", "periodic_remove", "requirements"];
+/// Commands that are ignored with a warning.
+const IGNORED: &[&str] = &["periodic_hold", "periodic_remove", "requirements"];
 
 /// Macros whose values DAGMan sets during the run.
 const OF_DAGMAN: &[&str] = &["dag_parent_names", "dag_status", "dagmanjobid", "failed_count"];
@@ -69,11 +69,11 @@ pub(crate) struct NodeView<'a> {
     pub(crate) environment: &'a dyn Fn(&str) -> Option<String>,
 }
 
-/// A job, its priority, and commands that are passed over, with their lines.
+/// A job, its priority, and commands that are ignored, with their lines.
 pub(crate) struct Described {
     pub(crate) job: Job,
     pub(crate) priority: Option<i64>,
-    pub(crate) passed_over: Vec<(u32, &'static str)>,
+    pub(crate) ignored: Vec<(u32, &'static str)>,
 }
 
 /// A problem and, if it is in the submit description, its line.
@@ -188,7 +188,7 @@ pub(crate) fn describe(node: &NodeView<'_>) -> Result<Described, Problem> {
         node,
         number: node.number.to_string(),
     };
-    let passed_over = check_commands(&scope)?;
+    let ignored = check_commands(&scope)?;
     if let Some((_, universe, line)) = scope.value(&["universe"])?
         && !["vanilla", "local", "scheduler", "5", "7", "12"]
             .contains(&universe.to_ascii_lowercase().as_str())
@@ -234,11 +234,11 @@ pub(crate) fn describe(node: &NodeView<'_>) -> Result<Described, Problem> {
     Ok(Described {
         job,
         priority: scope.number(&["priority", "prio"], |text| text.parse().ok(), WHOLE)?,
-        passed_over,
+        ignored,
     })
 }
 
-/// Refuses commands that make the job another one. Returns those that are passed over.
+/// Refuses commands that make the job another one. Returns those that are ignored.
 fn check_commands(scope: &Scope<'_>) -> Result<Vec<(u32, &'static str)>, Problem> {
     for &(name, harmless, reason) in REFUSED {
         if let Some((_, value, line)) = scope.value(&[name])?
@@ -252,7 +252,7 @@ fn check_commands(scope: &Scope<'_>) -> Result<Vec<(u32, &'static str)>, Problem
         let matters = !text.is_empty() && !text.eq_ignore_ascii_case("false");
         matters.then_some((*line, *name))
     };
-    Ok(PASSED_OVER.iter().filter_map(of).collect())
+    Ok(IGNORED.iter().filter_map(of).collect())
 }
 
 /// Returns the program and its arguments.
@@ -369,7 +369,7 @@ mod tests {
         assert_eq!(job.environment["B"], "1");
         assert_eq!((job.cpus, job.memory_mb, job.gpus), (Some(2), Some(1536), None));
         assert_eq!(described.priority, Some(-3));
-        assert_eq!(described.passed_over, [(15, "requirements")]);
+        assert_eq!(described.ignored, [(15, "requirements")]);
     }
 
     #[test]

@@ -10,17 +10,17 @@ pub struct Dag {
     pub nodes: Vec<Node>,
     /// Parent and child, as positions in the nodes; sorted, no duplicates.
     pub edges: Vec<(u32, u32)>,
-    /// Maximum of running jobs by category.
+    /// Maximum running jobs of each category.
     pub max_jobs: BTreeMap<String, u32>,
     /// Nodes that are marked as done.
     pub done: usize,
-    /// Commands that are passed over though they could matter, each once.
-    pub passed_over: Vec<PassedOver>,
+    /// Ignored commands that could matter, each once.
+    pub ignored: Vec<IgnoredCommand>,
 }
 
-/// A command that is passed over.
+/// A command that is ignored.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PassedOver {
+pub struct IgnoredCommand {
     /// The submit description.
     pub file: PathBuf,
     /// Line, from 1.
@@ -29,11 +29,11 @@ pub struct PassedOver {
     pub command: &'static str,
 }
 
-impl std::fmt::Display for PassedOver {
+impl std::fmt::Display for IgnoredCommand {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "{} is passed over: it chooses machines, or acts on jobs in the queue of HTCondor",
+            "{} is ignored: it chooses machines, or acts on jobs in the queue of HTCondor",
             self.command
         )
     }

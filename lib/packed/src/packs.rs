@@ -278,7 +278,7 @@ impl Stream {
     /// Length in bytes.
     ///
     /// # Errors
-    /// The system does not tell it.
+    /// The system does not say it.
     pub fn size(&self) -> io::Result<u64> {
         match &self.0 {
             Inner::File(file) => Ok(file.metadata()?.len()),

@@ -62,7 +62,7 @@ pub struct PipeEnds {
 pub struct Ticket {
     /// Counts the requests of an executor's worker.
     pub number: u64,
-    /// Random bytes, so that nobody else can make up a reply.
+    /// Random bytes, so that no other process can forge a reply.
     pub token: [u8; 16],
 }
 

@@ -95,6 +95,7 @@ pub(super) fn request(
         pictures,
         check_files: false,
         may_start_programs: true,
+        chosen_sites: None,
         warnings,
         parse_options: parse_subworkflow_options,
         environment,

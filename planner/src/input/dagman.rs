@@ -75,10 +75,7 @@ pub(super) fn read(
     let edges = dag.edges.iter();
     let edges = edges.map(|&(parent, child)| (JobIndex::new(parent as usize), JobIndex::new(child as usize)));
     builder.workflow.edges.extend(edges);
-    builder
-        .workflow
-        .warnings
-        .extend(dag.passed_over.iter().map(warning));
+    builder.workflow.warnings.extend(dag.ignored.iter().map(warning));
     if dag.nodes.is_empty() {
         builder.problem(Position::default(), "all nodes are marked as done");
     }
@@ -93,7 +90,7 @@ fn input_error(error: DagmanError) -> InputErrors {
     InputError::at(&error.file, position, error.kind.to_string()).into()
 }
 
-fn warning(of: &pmc_dagman::PassedOver) -> InputError {
+fn warning(of: &pmc_dagman::IgnoredCommand) -> InputError {
     let position = Position {
         line: of.line,
         column: 0,

@@ -47,7 +47,7 @@ pub const PROPERTIES: &[Key] = &[
     on("pegasus.catalog.replica.directory", "directory of the type Directory"),
     on("pegasus.catalog.replica.directory.flat.lfn", "logical names without the directories below it"),
     on("pegasus.catalog.replica.directory.site", "site of the files in that directory"),
-    on("pegasus.catalog.replica.directory.url.prefix", "what their URLs begin with"),
+    on("pegasus.catalog.replica.directory.url.prefix", "prefix of their URLs"),
     on("pegasus.catalog.replica.expand", "replace `${NAME}` in the replica catalog"),
     on("pegasus.catalog.replica.file", "file of the replica catalog"),
     on("pegasus.catalog.replica.mrc.*", "parts of the type MRC"),

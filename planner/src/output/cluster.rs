@@ -254,7 +254,7 @@ fn parallel_jobs(arguments: &str) -> Option<String> {
     found
 }
 
-/// Returns whether a number of parallel jobs is more than one.
+/// Returns whether this number of parallel jobs is more than one.
 fn is_several(number: &str) -> bool {
     let number = number.trim();
     number.eq_ignore_ascii_case("auto") || number.parse::<u64>().is_ok_and(|n| n > 1)

@@ -41,7 +41,7 @@ pub(crate) struct Checksums {
     keepers: FxHashMap<FileId, JobId>,
     /// Checksums of catalogs.
     known: FxHashMap<FileId, Box<str>>,
-    /// Files of the network that several jobs of a site fetch.
+    /// Files that several jobs of a site fetch over the network.
     shared: FxHashSet<(FileId, SiteId)>,
 }
 

@@ -10,12 +10,14 @@ use serde_json::{Map, Value, json};
 
 use crate::error::PlanError;
 use crate::exec::Counts;
-use crate::exec::{Exec, ExecJob, Place, Task};
+use crate::exec::{Exec, ExecJob, Place, SiteId, Task};
+use crate::ids::Id as _;
 use crate::model::{Hook, JobKind, Link, Workflow};
 use crate::properties::Properties;
 use crate::refine::settings::Generator;
 use crate::refine::sites::Access;
-use crate::request::Request;
+use crate::refine::sites::selection::SiteSelector;
+use crate::request::{ChosenSites, Request};
 
 use super::in_order::in_order;
 use super::lists::{catalog_value, catalog_word};
@@ -368,7 +370,7 @@ pub(crate) fn properties(
         request.environment.now.format("%a %b %d %H:%M:%S UTC%:z %Y")
     );
     if !request.line.is_empty() {
-        let again = crate::recipe::Recipe::of(request);
+        let again = crate::recipe::Recipe::new(request, chosen_sites(plan));
         // Readers of properties ignore comment lines.
         text.push_str(&again.comment());
     }
@@ -379,6 +381,23 @@ pub(crate) fn properties(
         text.push('\n');
     }
     text
+}
+
+/// Returns what the program of NonJavaCallout has chosen, for those who look at the plan: that starts no
+/// program.
+fn chosen_sites(plan: &Plan<'_>) -> Option<ChosenSites> {
+    if !matches!(plan.settings.site_selector, SiteSelector::Callout(_)) {
+        return None;
+    }
+    let mut jobs = vec![None; plan.workflow.jobs.len()];
+    for job in plan.exec.jobs.iter().chain(&plan.exec.members) {
+        if let Task::Compute(n) = job.task {
+            jobs[n] = u32::try_from(job.site.index()).ok();
+        }
+    }
+    let sites = SiteId::first(plan.sites.len());
+    let names = sites.map(|site| plan.sites.get(site).name.clone()).collect();
+    Some(ChosenSites { names, jobs })
 }
 
 /// Escapes a text for Java's properties format.

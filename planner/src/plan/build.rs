@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::inputs::{Inputs, add_transformations_dir, property_sources, with_further_problems};
 use super::{Counts, Planned, Preview, Script, advice, directories, files, iso_seconds, preflight};
@@ -15,6 +16,7 @@ use crate::output::secrets::Secrets;
 use crate::output::submit_dir::SubmitDir;
 use crate::output::{self, Plan, records};
 use crate::properties::Properties;
+use crate::recipe::Recipe;
 use crate::refine::cleanup::space::Sizes;
 use crate::refine::mapping::Mapper;
 use crate::refine::programs::Programs;
@@ -47,13 +49,14 @@ pub(super) fn plan_of(request: &Request, inputs: Inputs) -> Result<Planned, Plan
 }
 
 /// Plans without writing anything but pictures. Returns the figures of the plan and explanations of some
-/// jobs. `submit` is the submit directory that the plan is for, if it exists already.
+/// jobs. `submit` is the submit directory of the plan, if it exists already.
 ///
 /// # Errors
 /// Everything that prevents a plan, and jobs that are not in it.
 pub fn preview(request: &Request, submit: Option<&Path>, jobs: &[String]) -> Result<Preview, PlanError> {
     let request = &Request {
         may_start_programs: false,
+        chosen_sites: submit.and_then(|dir| Recipe::read(dir).ok()?.chosen_sites.map(Arc::new)),
         ..request.clone()
     };
     let inputs = Inputs::read(request)?;

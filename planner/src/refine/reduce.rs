@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn every_second_generation_is_passed_over() {
+    fn every_second_generation_is_ignored() {
         let graph = Graph::<u32>::new(5, &[(0, 1), (1, 2), (2, 3), (3, 4)]);
         let order = graph.topological().expect("no cycle");
         let depths = graph.depths(&order);

@@ -196,7 +196,7 @@ impl Drawing {
 
     fn dot(&self) -> String {
         let quoted = |text: &str| {
-            let escaped = text
+            let escaped = pmc_terminal::escape(text)
                 .replace('\\', "\\\\")
                 .replace('"', "\\\"")
                 .replace('\n', "\\n");
@@ -423,12 +423,12 @@ mod tests {
     }
 
     #[test]
-    fn quotes_are_escaped_in_dot() {
+    fn quotes_and_control_characters_are_escaped() {
         let drawing = Drawing {
-            title: "a\"b\\".into(),
+            title: "a\"b\\\u{1b}".into(),
             ..Drawing::default()
         };
-        assert!(drawing.dot().contains(r#"label="a\"b\\";"#));
-        assert!(drawing.svg().contains("</svg>"));
+        assert!(drawing.dot().contains(r#"label="a\"b\\\\u001b";"#));
+        assert!(drawing.svg().contains("</svg>") && !drawing.svg().contains('\u{1b}'));
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
 use crate::common::{Case, Plan};
 
@@ -326,7 +327,38 @@ fn an_external_program_selects_sites() -> Result<(), Box<dyn std::error::Error>>
         !environment.contains("CARGO"),
         "only what is meant for it: {environment}"
     );
+    // A look at the plan shows what it has said, and does not start it.
+    script(&case, "touch @DIR@/again; echo SOLUTION:a")?;
+    let (text, _) = explain(&case, &plan, &["A", "B"])?;
+    for site in ["b", "a"] {
+        let reason = format!("{site}, chosen by the site selector NonJavaCallout among a, b");
+        assert!(text.contains(&reason), "{text}");
+    }
+    let catalog = case.file("transformations.yml");
+    case.put(
+        "transformations.yml",
+        &catalog.replace(", {name: b, pfn: /x}", ""),
+    );
+    let (_, message) = explain(&case, &plan, &["A"])?;
+    assert!(
+        message.contains("the plan names no site that can run it"),
+        "{message}"
+    );
+    assert!(!case.path().join("again").exists());
     Ok(())
+}
+
+/// Runs `pmc-plan explain`. Returns what it prints, and its messages.
+fn explain(case: &Case, plan: &Plan, jobs: &[&str]) -> Result<(String, String), std::io::Error> {
+    let output = Command::new(testutils::programs::path("pmc-plan"))
+        .arg("explain")
+        .args(jobs)
+        .arg(&plan.planned.submit_dir)
+        .current_dir(case.path())
+        .env("HOME", case.path())
+        .output()?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ok((text(&output.stdout), text(&output.stderr)))
 }
 
 #[test]

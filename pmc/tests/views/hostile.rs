@@ -69,7 +69,22 @@ fn names_and_outputs_do_not_control_the_terminal() {
     );
 }
 
-/// Every file of a run is once a FIFO, once a device, once a link to a device.
+/// Spreadsheets compute cells that begin with `=`.
+#[test]
+fn names_in_csv_are_no_formulas() {
+    let place = Place::new();
+    write_run(&place, "run");
+    for file in ["w.dag", "w.dag.dagman.out"] {
+        let path = format!("run/{file}");
+        let name = format!("t{CONTROLS}");
+        place.write(&path, &place.read(&path).replace(&name, "=1+1"));
+    }
+    let csv = place.run(["statistics", "-s", "all", "--csv", "run"]).stdout();
+    assert!(csv.contains(",'=1+1,"), "{csv}");
+    assert!(!csv.contains(",=") && !csv.contains("\n="), "{csv}");
+}
+
+/// Every file of a run is once a FIFO, once a link to a device.
 #[test]
 fn views_of_special_files_end() {
     let files = [
@@ -133,9 +148,11 @@ fn ends_in_time(place: &Place, view: &[&str], case: &str) {
 fn lost_output_is_an_error() {
     let place = Place::new();
     write_run(&place, "run");
+    place.chain("cp in.txt mid.txt", "cp mid.txt out.txt");
     let full = || File::options().write(true).open("/dev/full").expect("/dev/full");
     let programs = [
-        ("pmc", &["status", "run"][..], 4),
+        ("pmc", &["run", "--json", "workflow.yml"][..], 4),
+        ("pmc", &["status", "run"], 4),
         ("pmc", &["status", "--json", "run"], 4),
         ("pmc", &["analyzer", "run"], 1),
         ("pmc", &["statistics", "run"], 4),

@@ -112,7 +112,7 @@ impl Loader {
         answers.pop_front()
     }
 
-    /// Ends the thread after the orders that it has. Returns the answers that nobody has taken.
+    /// Ends the thread after the orders that it has. Returns the answers that were not taken.
     pub(super) fn finish(mut self) -> VecDeque<Answer> {
         self.orders = None;
         if let Some(thread) = self.thread.take() {

@@ -29,7 +29,7 @@ pub(super) struct ModelWorker {
     pub(super) member: Member,
 }
 
-/// What a worker is, as the test has told the scheduler.
+/// State of a worker, as the scheduler knows it from events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Member {
     pub(super) gone: bool,

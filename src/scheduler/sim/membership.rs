@@ -44,7 +44,7 @@ impl Membership {
         Ok(())
     }
 
-    /// Lets something happen.
+    /// Causes a random event.
     pub(super) fn disturb(
         &mut self,
         master: &mut Master,
@@ -87,7 +87,7 @@ impl Membership {
         Ok(())
     }
 
-    /// Lets happen what the run waits for.
+    /// Causes the event without which the run cannot go on.
     pub(super) fn help(
         &mut self,
         master: &mut Master,

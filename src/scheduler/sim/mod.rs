@@ -278,7 +278,7 @@ impl Run<'_> {
         self.model.mistake.take().map_or(Ok(()), Err)
     }
 
-    /// Lets DAGs join and end. `at_once`: nothing else can happen. Returns whether any has.
+    /// Lets DAGs join and end: all of them with `at_once`, else some. Returns whether any has.
     fn nest(&mut self, plan: &Plan, at_once: bool) -> Result<bool, MasterError> {
         let mut has_changed = false;
         for task in std::mem::take(&mut self.model.nested) {
@@ -339,7 +339,7 @@ impl Run<'_> {
         }
     }
 
-    /// Lets one thing happen. Returns false if nothing else happens before the scheduler acts.
+    /// Causes one event. Returns false if the scheduler has to act before the next one.
     fn step(&mut self, plan: &Plan, is_first: bool) -> Result<bool, String> {
         let waits = self.at.next().is_none();
         let has_changed = self.nest(plan, waits).map_err(|error| error.to_string())?;

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_optional_files_are_passed_over() {
+    fn missing_optional_files_are_ignored() {
         let dir = tempfile::tempdir().unwrap();
         let there = dir.path().join("there");
         std::fs::write(&there, "").unwrap();

@@ -8,7 +8,7 @@ use super::{FileDescription, Level, MAX_EDGES, Place, Reader};
 use crate::commands::{Command, Entry, Setting, Submit};
 use crate::error::{DagmanError, ErrorKind};
 use crate::job::{self, Macros, NodeView};
-use crate::model::{Node, PassedOver, Script, Word, Work};
+use crate::model::{IgnoredCommand, Node, Script, Word, Work};
 use crate::submit::Description;
 
 /// What a name in a file stands for.
@@ -341,9 +341,9 @@ impl<'l> FileReader<'l> {
                 line: line.unwrap_or(pending.place.line),
             };
             let described = described.map_err(|(line, kind)| at(line).error(kind))?;
-            for (line, command) in described.passed_over {
+            for (line, command) in described.ignored {
                 let file = file.to_path_buf();
-                reader.dag.passed_over.push(PassedOver { file, line, command });
+                reader.dag.ignored.push(IgnoredCommand { file, line, command });
             }
             let node = &mut reader.dag.nodes[number];
             node.work = Work::Job(Box::new(described.job));

@@ -208,15 +208,11 @@ fn problems_name_file_and_line() {
 }
 
 #[test]
-fn what_is_passed_over_is_said_once() {
+fn what_is_ignored_is_said_once() {
     let submit = ("s.sub", "executable = x\nrequirements = Memory > 1\nqueue");
     let dag = read_from(&[("top.dag", "JOB A s.sub\nJOB B s.sub"), submit]).unwrap();
-    let passed_over: Vec<_> = dag
-        .passed_over
-        .iter()
-        .map(|one| (one.line, one.command))
-        .collect();
-    assert_eq!(passed_over, [(2, "requirements")]);
+    let ignored: Vec<_> = dag.ignored.iter().map(|one| (one.line, one.command)).collect();
+    assert_eq!(ignored, [(2, "requirements")]);
 }
 
 proptest! {

@@ -264,7 +264,7 @@ fn is_chain(number: &str) -> bool {
     number.parse::<usize>().is_ok_and(|number| number < CHAINS)
 }
 
-/// No file is there that nobody needs.
+/// Checks that no file is left over.
 fn files(place: &mut Place, run: &Path, tasks: &BTreeSet<String>) {
     for file in files_below(run) {
         let is_known = match file.split_once('/') {

@@ -110,7 +110,7 @@ pub enum Damage {
     Torn,
     /// Wrong rows, a panic, a program that does not end, work that cannot be continued.
     Wrong,
-    /// Files or processes that nobody needs any more.
+    /// Files or processes that are not needed any more.
     LeftOver,
 }
 

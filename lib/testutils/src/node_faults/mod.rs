@@ -6,7 +6,7 @@
 
 mod check;
 mod monitoring;
-mod network;
+pub mod network;
 mod round;
 
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! Nodes in network namespaces of their own, which a switch connects.
 //!
 //! A node has its own network, host name and processes. Killing it kills all of its processes at once, and
-//! its cable can be pulled without anybody being told.
+//! its cable can be pulled without a message to any process.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -15,14 +15,14 @@ use nix::unistd::Pid;
 /// First three numbers of all addresses.
 const PREFIX: &str = "10.77.0";
 
-/// A network interface of a Ethernet address that nobody has.
-const NOBODY: &str = "02:00:00:00:00:99";
+/// An Ethernet address that no network interface has.
+const UNUSED: &str = "02:00:00:00:00:99";
 
 /// Keeps namespaces until it is killed.
 const HOLD: &str = "echo ready; exec sleep 10000";
 
 /// The switch, and the namespace of the master. All nodes end with it.
-pub(super) struct Network {
+pub struct Network {
     switch: Child,
     master: Option<Member>,
     plugs: u32,
@@ -37,7 +37,7 @@ struct Member {
 }
 
 /// A node: it is off when this is dropped.
-pub(super) struct Node(Member);
+pub struct Node(Member);
 
 /// In which direction packets of a node get lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl Network {
     ///
     /// # Errors
     /// This user cannot make namespaces, or `ip` is missing.
-    pub(super) fn new() -> io::Result<Self> {
+    pub fn new() -> io::Result<Self> {
         let mut command = Command::new("unshare");
         if !nix::unistd::geteuid().is_root() {
             command.args(["--user", "--map-root-user"]);
@@ -91,8 +91,16 @@ impl Network {
         command
     }
 
+    /// The address of the master's host.
+    #[must_use]
+    pub fn master_address(&self) -> String {
+        let plug = self.master.as_ref().map_or(0, |master| master.plug);
+        format!("{PREFIX}.{plug}")
+    }
+
     /// A command on the host of the master.
-    pub(super) fn on_master(&self) -> Command {
+    #[must_use]
+    pub fn on_master(&self) -> Command {
         self.inside(self.master_pid())
     }
 
@@ -121,8 +129,12 @@ impl Network {
         Ok(plug)
     }
 
-    /// Switches a node on: it runs a command in a directory, with its output at the end of a file.
-    pub(super) fn start_node(
+    /// Switches a node on: it runs a command in a directory, with its output at the end of a file. What it
+    /// mounts, no other node sees.
+    ///
+    /// # Errors
+    /// This user cannot make namespaces.
+    pub fn start_node(
         &mut self,
         name: &str,
         directory: &Path,
@@ -154,7 +166,10 @@ impl Network {
     }
 
     /// Pulls the cable of a node, or plugs it in again.
-    pub(super) fn cut(&self, node: &Node, cut: bool) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// The node is off.
+    pub fn cut(&self, node: &Node, cut: bool) -> io::Result<()> {
         let how = if cut { "down" } else { "up" };
         let script = format!("ip link set v{} {how}", node.0.plug);
         self.shell(self.switch.id(), &script)
@@ -168,7 +183,7 @@ impl Network {
             Direction::ToNode => (self.master_pid(), node.0.plug),
         };
         let script = match broken {
-            true => format!("ip neigh replace {PREFIX}.{other} lladdr {NOBODY} nud permanent dev eth0"),
+            true => format!("ip neigh replace {PREFIX}.{other} lladdr {UNUSED} nud permanent dev eth0"),
             false => format!("ip neigh del {PREFIX}.{other} dev eth0"),
         };
         self.shell(pid, &script)
@@ -226,7 +241,7 @@ impl Node {
     }
 
     /// True if the agent has ended by itself.
-    pub(super) fn has_ended(&mut self) -> bool {
+    pub fn has_ended(&mut self) -> bool {
         self.0.holder.try_wait().is_ok_and(|status| status.is_some())
     }
 }

@@ -240,7 +240,7 @@ impl ReplicaCatalog {
         self.entries.push(entry);
         Ok(())
     }
-    /// Appends an entry, unless the catalog is large and nobody asks for the file.
+    /// Appends an entry, unless the catalog is large and the file is not wanted.
     ///
     /// # Errors
     /// An invalid pattern.

@@ -9,9 +9,9 @@ const KEY: &str = "pegasus.lite.cache";
 /// The cache of a node: `pegasus.lite.cache`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LiteCache {
-    /// It has a part of the space.
+    /// Its size is a part of the space on the node.
     On,
-    /// It has so many bytes.
+    /// Its size in bytes.
     Bytes(u64),
     /// There is none.
     Off,

@@ -16,6 +16,7 @@ use super::selection::{Class, Placing, levels, of_job};
 use crate::error::{Cause, HINT, Problem};
 use crate::exec::SiteId;
 use crate::model::JobIndex;
+use crate::request::ChosenSites;
 
 /// Of what the program prints, no more is kept.
 const KEPT: u64 = 1 << 20;
@@ -106,6 +107,25 @@ pub(super) fn choose(placing: &Placing<'_>, callout: &Callout) -> Result<Vec<Sit
                     callout.path.display()
                 ))]
             })?;
+        chosen[n] = site;
+    }
+    Ok(chosen)
+}
+
+/// Returns the sites of the plan that is looked at.
+///
+/// # Errors
+/// The first job without a site there that it can use now.
+pub(super) fn chosen(placing: &Placing<'_>, plan: &ChosenSites) -> Result<Vec<SiteId>, Vec<Problem>> {
+    let mut chosen = vec![placing.sites.local(); placing.workflow.jobs.len()];
+    for (n, class) in placing.free() {
+        let site = plan.site_of(n.index()).and_then(|name| placing.sites.find(name));
+        let site = site.filter(|&site| class.entry(site).is_some()).ok_or_else(|| {
+            vec![Cause::Site.problem(format!(
+                "{}: the plan names no site that can run it: the workflow or a catalog has changed",
+                of_job(placing, n)
+            ))]
+        })?;
         chosen[n] = site;
     }
     Ok(chosen)

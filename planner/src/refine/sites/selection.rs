@@ -14,6 +14,7 @@ use crate::graph::Graph;
 use crate::ids::Id as _;
 use crate::model::{Job, JobIndex, TransformationName, Workflow};
 use crate::profiles::Namespace;
+use crate::request::ChosenSites;
 
 /// Which selector, from `pegasus.selector.site`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,6 +33,8 @@ pub(crate) enum SiteSelector {
     Heft,
     /// What another program says.
     Callout(callout::Callout),
+    /// What it said when the plan was made that is looked at.
+    Chosen(Arc<ChosenSites>),
 }
 
 impl SiteSelector {
@@ -43,7 +46,7 @@ impl SiteSelector {
             SiteSelector::RoundRobin => "RoundRobin",
             SiteSelector::Group => "Group",
             SiteSelector::Heft => "Heft",
-            SiteSelector::Callout(_) => "NonJavaCallout",
+            SiteSelector::Callout(_) | SiteSelector::Chosen(_) => "NonJavaCallout",
         }
     }
 }
@@ -154,6 +157,7 @@ pub(crate) fn select(
         SiteSelector::Group => group::choose(&placing)?,
         SiteSelector::Heft => heft::choose(&placing, &mut placed)?,
         SiteSelector::Callout(callout) => callout::choose(&placing, callout)?,
+        SiteSelector::Chosen(sites) => callout::chosen(&placing, sites)?,
     };
     placed.sites = vec![None; workflow.jobs.len()];
     let mut counts = vec![0usize; sites.len()];

@@ -82,11 +82,14 @@ fn named(properties: &Properties, suffix: &str) -> Option<(String, String)> {
 }
 
 fn callout(properties: &Properties, request: &Request, problems: &mut Vec<InputError>) -> SiteSelector {
+    if let Some(chosen) = &request.chosen_sites {
+        return SiteSelector::Chosen(chosen.clone());
+    }
     if !request.may_start_programs {
         problems.push(properties.bad_key(
             KEY,
-            "NonJavaCallout starts a program, and looking at a plan starts none: make the plan, or choose \
-             another selector",
+            "NonJavaCallout starts a program, and looking starts none: make the plan and look at that, or \
+             choose another selector",
         ));
     }
     let here = &request.environment.working_dir;

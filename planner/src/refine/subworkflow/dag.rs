@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Inliner, hooks_passed_over};
+use super::{Inliner, hooks_ignored};
 use crate::error::{Cause, PlanError};
 use crate::ids::Id as _;
 use crate::input::read_dag;
@@ -48,7 +48,7 @@ impl Inliner<'_, '_> {
     /// Warns of what the job says about the DAG as a whole.
     fn warn_of_settings(&mut self, job: &Job) {
         if !job.hooks.is_empty() {
-            self.warnings.push(hooks_passed_over(job));
+            self.warnings.push(hooks_ignored(job));
         }
         let keys: Vec<String> = job
             .profiles
@@ -64,7 +64,7 @@ impl Inliner<'_, '_> {
         let all: Vec<String> = arguments.into_iter().chain(keys).collect();
         if !all.is_empty() {
             self.warnings.push(format!(
-                "the job {}: {} of the job are passed over, since the nodes of its DAG become jobs of this workflow; \
+                "the job {}: {} of the job are ignored, since the nodes of its DAG become jobs of this workflow; \
                  write what they need into the DAG",
                 job.id,
                 all.join(", ")

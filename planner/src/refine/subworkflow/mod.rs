@@ -283,7 +283,7 @@ impl Inliner<'_, '_> {
         self.warnings
             .extend(part.warnings.drain(..).map(|warning| warning.to_string()));
         if !part.hooks.is_empty() || !job.hooks.is_empty() {
-            self.warnings.push(hooks_passed_over(job));
+            self.warnings.push(hooks_ignored(job));
         }
         if let Some(own) = own {
             let loaded = options::catalogs(&own, workflow, &part, self.outer, self.catalogs.replicas, &env);
@@ -491,9 +491,9 @@ fn not_here(workflow: &Workflow, job: &Job, found: &Found) -> Problem {
     problem
 }
 
-fn hooks_passed_over(job: &Job) -> String {
+fn hooks_ignored(job: &Job) -> String {
     format!(
-        "the job {}: the hooks of its workflow as a whole are passed over, since its jobs become jobs of this one; those \
+        "the job {}: the hooks of its workflow as a whole are ignored, since its jobs become jobs of this one; those \
          of its jobs stay",
         job.id
     )

@@ -146,7 +146,7 @@ pub(super) fn check(
     let properties = own_properties(job, outer, &own, path, &mut findings);
     if !own.without_effect.is_empty() {
         findings.warnings.push(format!(
-            "the job {}: the arguments {} are passed over, since its jobs become jobs of this plan, where the options \
+            "the job {}: the arguments {} are ignored, since its jobs become jobs of this plan, where the options \
              of the whole hold",
             job.id,
             own.without_effect.join(", ")
@@ -271,7 +271,7 @@ fn own_properties(
     }
     if !ignored.is_empty() {
         findings.warnings.push(format!(
-            "the job {}: the properties {} of its workflow are passed over, since its jobs become jobs of this plan",
+            "the job {}: the properties {} of its workflow are ignored, since its jobs become jobs of this plan",
             job.id,
             ignored.join(", ")
         ));

@@ -269,7 +269,7 @@ impl Builder<'_, '_> {
     }
 }
 
-/// Marks the registration of a file that may be missing, which `pegasus-rc-client` then passes over.
+/// Marks the registration of a file that may be missing, which `pegasus-rc-client` then ignores.
 fn optional(metadata: Attributes) -> Attributes {
     let mut all = metadata.unwrap_or_default().into_vec();
     all.push(("optional".into(), "true".into()));

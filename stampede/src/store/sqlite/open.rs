@@ -22,7 +22,7 @@ const ROLLBACK: &str = "PRAGMA journal_mode = TRUNCATE; PRAGMA synchronous = NOR
 const WRITE_AHEAD: &str = "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL";
 /// Settings for a new file. It needs no journal, and a write-ahead log would write the whole plan twice.
 const NEW_FILE: &str = "PRAGMA synchronous = NORMAL";
-/// Settings of a database that nobody reads before it is complete.
+/// Settings of a database that is not read before it is complete.
 const BULK: &str = "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA locking_mode = EXCLUSIVE";
 
 /// Resolves the directory of a path, but not its last name: SQLite refuses links anywhere in a path, and only

@@ -174,7 +174,8 @@ impl<'a> SqliteCatalog<'a> {
 fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let mut connection = Connection::open(path)?;
     connection.busy_handler(Some(wait_for_writers))?;
-    // A write-ahead log needs shared memory, which network file systems do not have between hosts.
+    // A write-ahead log needs shared memory, which network file systems do not have between hosts, and users
+    // who may only read the catalog could not open it.
     connection.pragma_update(None, "journal_mode", "truncate")?;
     // A power cut may lose the entries of the last seconds, as it may lose the files themselves. The catalog
     // stays intact. The strictest mode would wait for the disk twice as often.
