@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 use crate::batch_output::{BatchOutput, unexplained};
 use crate::ending::Ending;
 use crate::events::{Micros, SECOND};
-use crate::failure::{FailedTask, LastAttempt, explain};
+use crate::failure::{FailedTask, LastAttempt, SUCCEEDED, explain};
 use crate::history::{Attempt, History, Phase, State};
 use crate::kinds::Kind;
 use crate::plan::{Children, TaskNumber};
@@ -220,6 +220,9 @@ fn examine(history: &History, output: &mut TaskOutput, attempt: &Attempt, attemp
 fn complete(history: &History, task: TaskNumber, attempt: &Attempt, failure: &mut FailedTask) {
     if failure.host.is_none() {
         failure.host = history.hosts.name(attempt.host).map(str::to_owned);
+    }
+    if history.plan.subdag(task).is_some() && failure.note.as_deref() == Some(SUCCEEDED) {
+        failure.note = Some("its plan was made, and tasks of it failed".to_owned());
     }
     let Some(command) = history.plan.command(task) else {
         return;

@@ -30,6 +30,8 @@ pub enum Event<'a> {
     Queued(TaskRef<'a>),
     /// An attempt of a task starts.
     Started(TaskRef<'a>),
+    /// The command that makes a sub-workflow has failed with this raw wait status, and so has the attempt.
+    Unplanned(TaskRef<'a>, i32),
     /// An attempt ends with this raw wait status.
     Ended(TaskRef<'a>, i32),
     /// An attempt is lost with its worker. Its task will be queued again.
@@ -174,11 +176,9 @@ fn dagman_line<'a>(line: &'a [u8], clock: &mut LogClock, stamp: &mut Stamp) -> O
             number,
         } => Event::Abandoned(task(job, number)),
         What::Ended { job, number, status } => Event::Ended(task(job, number), status),
-        What::Event { .. }
-        | What::StartingUp { .. }
-        | What::ScriptStarted { .. }
-        | What::ScriptEnded { .. }
-        | What::Other => return None,
+        What::ScriptStarted { job } => Event::Queued(task(job, b"")),
+        What::ScriptEnded { job, status } if status != 0 => Event::Unplanned(task(job, b""), status),
+        What::Event { .. } | What::StartingUp { .. } | What::ScriptEnded { .. } | What::Other => return None,
     };
     Some((time, event))
 }
@@ -220,6 +220,8 @@ fn jobstate_line(line: &[u8]) -> Option<(Micros, Event<'_>)> {
     };
     let event = match state {
         b"SUBMIT" => Event::Queued(numbered),
+        b"PRE_SCRIPT_STARTED" => Event::Queued(task),
+        b"PRE_SCRIPT_FAILURE" => Event::Unplanned(task, number(word(rest).0).unwrap_or(256)),
         b"EXECUTE" => Event::Started(numbered),
         b"JOB_EVICTED" => Event::Lost(task),
         // The line about the failure follows, and changes nothing.
@@ -274,6 +276,8 @@ mod tests {
         monitord_compat::jobstate_log::started(&mut out, at, b"a", 1);
         monitord_compat::jobstate_log::ended(&mut out, at, b"a", 1, 768);
         monitord_compat::jobstate_log::ended(&mut out, at, b"b", 2, 0);
+        monitord_compat::jobstate_log::preparing(&mut out, at, b"a", 3);
+        monitord_compat::jobstate_log::prepared(&mut out, at, b"a", 3, 512);
         monitord_compat::jobstate_log::finish(&mut out, at, false);
         let events: Vec<_> = out
             .split(|byte| *byte == b'\n')
@@ -293,6 +297,8 @@ mod tests {
             Event::Started(numbered),
             Event::Ended(task(b"a"), 768),
             Event::Ended(task(b"b"), 0),
+            Event::Queued(task(b"a")),
+            Event::Unplanned(task(b"a"), 512),
             Event::RunEnd(1),
         ];
         assert!(events.iter().all(|(time, _)| *time == 1_700_000_000_042_000));
@@ -310,6 +316,9 @@ mod tests {
         dagman_out::queued(&mut out, &local, b"a", 17);
         dagman_out::started(&mut out, &local, b"a", 17);
         dagman_out::ended(&mut out, &at_second(6), b"a", 17, 9);
+        dagman_out::preparing(&mut out, &at_second(6), b"b");
+        dagman_out::prepared(&mut out, &at_second(6), b"b", 0);
+        dagman_out::prepared(&mut out, &at_second(6), b"b", 256);
         dagman_out::finish(&mut out, &at_second(6), 42, false);
         let (mut clock, mut stamp) = (LogClock::new(0), Stamp::default());
         let events: Vec<_> = out
@@ -320,12 +329,18 @@ mod tests {
             name: b"a",
             submit_number: 17,
         };
+        let nested = TaskRef {
+            name: b"b",
+            submit_number: 0,
+        };
         let expected = [
             Event::Process(42),
             Event::RunStart,
             Event::Queued(task),
             Event::Started(task),
             Event::Ended(task, 9),
+            Event::Queued(nested),
+            Event::Unplanned(nested, 256),
             Event::RunEnd(1),
         ];
         assert_eq!(

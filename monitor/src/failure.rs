@@ -95,6 +95,9 @@ pub struct LastAttempt {
     pub runtime: Option<Duration>,
 }
 
+/// Note on a failed attempt whose program succeeded.
+pub(crate) const SUCCEEDED: &str = "the program succeeded, but kickstart reported a failure";
+
 /// Explains why a task failed, from the output of its last attempt.
 #[must_use]
 pub fn explain(place: &mut TaskOutput, last: &LastAttempt, attempts: u32) -> FailedTask {
@@ -134,7 +137,7 @@ pub fn explain(place: &mut TaskOutput, last: &LastAttempt, attempts: u32) -> Fai
             );
         }
     } else {
-        failure.note = Some("the program succeeded, but kickstart reported a failure".into());
+        failure.note = Some(SUCCEEDED.into());
     }
     // Messages of the wrapper follow those of the program.
     let captured = without_notices(record.stderr.as_deref().unwrap_or_default());

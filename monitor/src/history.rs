@@ -234,6 +234,17 @@ impl History {
         }
     }
 
+    /// Returns the submit directory of a task that is a sub-workflow, where it is now. `None` if there is
+    /// none.
+    #[must_use]
+    pub fn nested_dir(&self, task: TaskNumber) -> Option<PathBuf> {
+        let dag = self.plan.subdag(task)?;
+        let planned = self.dir.braindump.get("submit_dir");
+        let inside = planned.and_then(|planned| dag.strip_prefix(planned).ok());
+        let dag = self.dir.dir.join(inside.unwrap_or(dag));
+        dag.parent().filter(|dir| dir.is_dir()).map(Path::to_owned)
+    }
+
     /// State of a task.
     #[must_use]
     pub fn state(&self, task: TaskNumber) -> State {
@@ -450,6 +461,36 @@ EDGE stage_in_0 a\nEDGE stage_in_0 b\nEDGE a c\nEDGE b c\n";
                 .collect::<Vec<_>>(),
             [(Kind::Compute, 3), (Kind::StageIn, 1)]
         );
+    }
+
+    #[test]
+    fn a_sub_workflow_fails_with_its_planner() {
+        let run = TestRun::new(
+            "SUBDAG PLANNED s sub/x.dag DIR sub\nJOB s s.sub\nSCRIPT PRE s /bin/plan\nTASK a w\n",
+        );
+        let mut history = run.open();
+        assert_eq!((history.plan.subdags().count(), history.nested_dir(0)), (1, None));
+        fs::create_dir(run.dir.path().join("sub")).unwrap();
+        assert!(history.nested_dir(0).unwrap().ends_with("sub"));
+        assert_eq!(history.nested_dir(1), None);
+        run.append(
+            "jobstate.log",
+            "100.0 INTERNAL *** PMC_STARTED ***\n100.5 s PRE_SCRIPT_STARTED - - - 1\n\
+             101.5 s PRE_SCRIPT_TERMINATED - - - 1\n101.5 s PRE_SCRIPT_FAILURE 256 - - 1\n\
+             101.5 a SUBMIT 2.0 - - 2\n101.5 a EXECUTE 2.0 - - 2\n",
+        );
+        run.append(
+            "w.dag.resource",
+            "100.400000,2,4,1000,n1\n100.500000,-1,-1,-0,n1\n101.500000,+1,+1,+0,n1\n101.500000,1,3,1000,n1\n",
+        );
+        assert_eq!(history.update().unwrap(), [0]);
+        assert_eq!(history.state(0), State::Failed);
+        let attempt = &history.attempts[0];
+        assert_eq!(
+            (attempt.status, attempt.start, attempt.end),
+            (256, 100_500_000, 101_500_000)
+        );
+        assert_eq!(history.hosts.name(history.attempts[1].host), Some("n1"));
     }
 
     #[test]

@@ -54,6 +54,8 @@ pub struct Plan {
     requests: ValueTable<Request>,
     tasks: Vec<Task>,
     edges: Vec<(TaskNumber, TaskNumber)>,
+    /// Tasks that are sub-workflows, in their order, with their DAG files.
+    subdags: Vec<(TaskNumber, PathBuf)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -153,6 +155,18 @@ impl Plan {
     #[must_use]
     pub fn edges(&self) -> &[(TaskNumber, TaskNumber)] {
         &self.edges
+    }
+
+    /// Tasks that are sub-workflows, in their order.
+    pub fn subdags(&self) -> impl Iterator<Item = TaskNumber> + '_ {
+        self.subdags.iter().map(|(task, _)| *task)
+    }
+
+    /// DAG file of a task that is a sub-workflow, as the DAG names it.
+    #[must_use]
+    pub fn subdag(&self, task: TaskNumber) -> Option<&Path> {
+        let at = self.subdags.binary_search_by_key(&task, |(task, _)| *task).ok()?;
+        Some(&self.subdags[at].1)
     }
 
     /// Reads the program and the arguments of a task from the DAG. `None` if they are no longer there.

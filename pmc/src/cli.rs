@@ -15,7 +15,7 @@ mod pmix;
 mod views;
 
 pub use attach::{Attach, From, OnOverflow, Timestamp};
-pub use control::{Drain, Kill, Nodes, Why};
+pub use control::{Drain, Kill, Nodes, Submit, Why};
 pub use log::Log;
 pub use packed::{PackedOutput, Unpack};
 pub use pegasus::PegasusProgram;
@@ -70,6 +70,8 @@ pub enum Command {
     Kill(Kill),
     /// Let a running workflow start no more tasks
     Drain(Drain),
+    /// Hand a planned workflow to a running one: both share its nodes
+    Submit(Submit),
     /// Estimate how long a plan or a run would take on other nodes
     Simulate(Simulate),
     /// Answer as a program of Pegasus does, for the scripts in share/pegasus-shims

@@ -1,8 +1,10 @@
 //! A tool's side.
 
+use std::fs;
 use std::io::{self, Write as _};
 use std::net::Shutdown;
 use std::os::fd::BorrowedFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -72,6 +74,12 @@ pub fn ask(dag: &Path, request: &Request) -> Result<Answer, ControlError> {
     Tool::connect(dag)?.ask(request)
 }
 
+/// Returns the user number of the owner of the socket, if that is another user.
+fn owner_of(dag: &Path) -> Option<u32> {
+    let owner = fs::symlink_metadata(socket(dag)).ok()?.uid();
+    (owner != nix::unistd::geteuid().as_raw()).then_some(owner)
+}
+
 /// A connection to a run.
 #[derive(Debug)]
 pub struct Tool {
@@ -117,6 +125,10 @@ impl Tool {
         let failed = |source: io::Error| match source.kind() {
             io::ErrorKind::NotFound => ControlError::NoRun { dag: dag_path() },
             io::ErrorKind::ConnectionRefused => ControlError::NotListening { dag: dag_path() },
+            io::ErrorKind::PermissionDenied if owner_of(dag).is_some() => ControlError::OtherUser {
+                dag: dag_path(),
+                owner: owner_of(dag).unwrap_or_default(),
+            },
             _ => ControlError::Io {
                 dag: dag_path(),
                 source,

@@ -71,7 +71,17 @@ pub enum Request {
     /// Tasks with these names that start from now on are redirected from their first byte, as long as the
     /// connection is open. It is closed if the tool does not repeat this request within five seconds.
     Tail(TailRequest),
+    /// Run another workflow, too.
+    Submit {
+        /// Path of its DAG file, absolute.
+        dag: String,
+        /// Its weight; the first workflow has [`FIRST_WEIGHT`].
+        weight: u32,
+    },
 }
+
+/// Weight of the first workflow of a run. Those of guests are relative to it.
+pub const FIRST_WEIGHT: u32 = 100;
 
 /// Input for a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -312,12 +322,16 @@ pub const MAX_PARENTS: usize = 20;
 pub(crate) struct Pending {
     pub(crate) request: Request,
     pub(crate) answer: SyncSender<Reply>,
+    /// The guest whose socket it came by.
+    pub(crate) guest: Option<u32>,
 }
 
 /// Requests that the driver has not taken.
 #[derive(Clone, Default)]
 pub(crate) struct Control {
     shared: Arc<Queue>,
+    /// The guest whose requests this adds.
+    guest: Option<u32>,
 }
 
 #[derive(Default)]
@@ -327,6 +341,21 @@ struct Queue {
 }
 
 impl Control {
+    /// The same requests, for the socket of a guest.
+    pub(crate) fn of_guest(&self, guest: u32) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            guest: Some(guest),
+        }
+    }
+
+    /// Forgets the requests of its socket: nobody takes them any more.
+    fn clear(&self) {
+        let requests = self.shared.requests.lock();
+        let mut requests = requests.unwrap_or_else(PoisonError::into_inner);
+        requests.retain(|pending| pending.guest != self.guest);
+    }
+
     /// Takes the next request.
     pub(crate) fn take(&self) -> Option<Pending> {
         if !self.shared.has_some.load(Ordering::Acquire) {
@@ -344,13 +373,17 @@ impl Control {
         next
     }
 
-    fn push(&self, pending: Pending) {
+    fn push(&self, request: Request, answer: SyncSender<Reply>) {
         let mut requests = self
             .shared
             .requests
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        requests.push_back(pending);
+        requests.push_back(Pending {
+            request,
+            answer,
+            guest: self.guest,
+        });
         self.shared.has_some.store(true, Ordering::Release);
     }
 }

@@ -17,8 +17,7 @@ use nix::sys::stat::{Mode, fchmod};
 use super::connection::Receiver;
 use super::redirect::Redirecting;
 use super::{
-    Answer, Control, MAX_INPUT, Pending, RedirectRequest, Reply, Request, ShortPath, TAILING, TailRequest,
-    connection,
+    Answer, Control, MAX_INPUT, RedirectRequest, Reply, Request, ShortPath, TAILING, TailRequest, connection,
 };
 use crate::interrupt::Interrupt;
 
@@ -106,8 +105,8 @@ impl Drop for Server {
         // Ends `accept`.
         let _ = socket::shutdown(self.listener.as_raw_fd(), Shutdown::Both);
         self.thread.take().map(JoinHandle::join);
-        // The driver takes no more requests.
-        while self.control.take().is_some() {}
+        // The driver takes no more requests of this socket.
+        self.control.clear();
         // What the driver has answered is passed on, usually in no time.
         let end = Instant::now() + LAST_ANSWERS;
         while self.open_requests.load(Ordering::Acquire) > 0 && Instant::now() < end {
@@ -272,7 +271,7 @@ fn ask(request: Request, control: &Control, wake: &(dyn Fn() + Send + Sync)) -> 
         _ => DRIVER_TIMEOUT,
     };
     let (answer, answers) = sync_channel(1);
-    control.push(Pending { request, answer });
+    control.push(request, answer);
     wake();
     answers.recv_timeout(timeout).unwrap_or_else(|_| {
         let busy = "the run is busy, or has not started yet; ask again";

@@ -1,7 +1,9 @@
 //! Answers requests of other processes.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use pmc_dag::{Dag, TaskId};
 use signal_hook::consts::SIGUSR1;
 
 pub(super) use crate::control::Server;
@@ -12,6 +14,7 @@ use crate::protocol::ToWorker;
 use crate::scheduler::{Event, Outbox as _};
 use crate::transport::MasterTransport;
 
+use super::guests::Handover;
 use super::{Driver, RunError};
 
 /// Listens for requests, if the run has the lock of its DAG: two runs cannot share a socket.
@@ -47,33 +50,64 @@ impl<T: MasterTransport> Driver<'_, T> {
         Ok(())
     }
 
-    fn answer(&mut self, Pending { request, answer }: Pending) -> Result<(), RunError> {
+    /// Returns the DAG that a request is about, and the number of its first task. `None` if it has ended.
+    pub(super) fn dag_of(&self, guest: Option<u32>) -> Option<(&Dag, u32)> {
+        let Some(at) = guest else {
+            return Some((&self.out.root.dag, 0));
+        };
+        let joined = self.out.joined.get(at as usize)?.as_ref()?;
+        Some((&joined.run.dag, *self.out.bases.get(at as usize)?))
+    }
+
+    /// Finds a task of the DAG that a request is about.
+    pub(super) fn find_task(&self, guest: Option<u32>, name: &str) -> Option<TaskId> {
+        let (dag, base) = self.dag_of(guest)?;
+        Some(TaskId(dag.find(name.as_bytes())?.0 + base))
+    }
+
+    fn answer(&mut self, pending: Pending) -> Result<(), RunError> {
+        let Pending {
+            request,
+            answer,
+            guest,
+        } = pending;
         let reply = match request {
             Request::Nodes => {
                 let mut nodes = self.master.node_statuses();
                 self.bad_hosts.mark(&mut nodes);
                 Answer::Nodes(nodes)
             }
-            Request::Why { task } => match self.out.root.dag.find(task.as_bytes()) {
+            Request::Why { task } => match self.find_task(guest, &task) {
                 Some(task) => Answer::Task(self.master.task_status(task)),
                 None => no_task(&task),
             },
-            Request::Drain { after_seconds } => self.drain_after(after_seconds)?,
-            Request::DrainNode { host } => self.drain_node(&host)?,
-            Request::Kill { task, signal } => self.kill(&task, signal),
-            Request::Tap(request) => {
-                self.tap(request, answer);
+            Request::Drain { after_seconds } => match guest {
+                None => self.drain_after(after_seconds)?,
+                Some(at) => self.drain_guest(at as usize, after_seconds)?,
+            },
+            Request::Submit { dag, weight } => {
+                self.take_over(Path::new(&dag), Handover { weight, answer });
                 return Ok(());
             }
-            Request::InputTasks => Answer::Tasks(self.input_tasks()),
+            Request::DrainNode { host } => self.drain_node(&host)?,
+            Request::Kill { task, signal } => self.kill(guest, &task, signal),
+            Request::Tap(request) => {
+                self.tap(guest, request, answer);
+                return Ok(());
+            }
+            Request::InputTasks => Answer::Tasks(self.input_tasks(guest)),
             Request::Push(request) => {
-                self.push(request, answer);
+                self.push(guest, request, answer);
                 return Ok(());
             }
             Request::Redirect(request) => {
-                self.redirect(request, answer);
+                self.redirect(guest, request, answer);
                 return Ok(());
             }
+            Request::Tail(_) if guest.is_some() => Answer::Refused(
+                "in a workflow that was handed to another run, only tasks that run can be redirected"
+                    .to_owned(),
+            ),
             Request::Tail(request) => self.tail(request),
         };
         // A tool that has gone needs no answer.
@@ -126,11 +160,11 @@ impl<T: MasterTransport> Driver<'_, T> {
         )))
     }
 
-    fn kill(&mut self, name: &str, signal: i32) -> Answer {
+    fn kill(&mut self, guest: Option<u32>, name: &str, signal: i32) -> Answer {
         if nix::sys::signal::Signal::try_from(signal).is_err() {
             return Answer::Refused(format!("there is no signal {signal}"));
         }
-        let Some(task) = self.out.root.dag.find(name.as_bytes()) else {
+        let Some(task) = self.find_task(guest, name) else {
             return no_task(name);
         };
         let running = self.master.assignments().find(|(_, running, _)| *running == task);

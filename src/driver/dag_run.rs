@@ -1,5 +1,5 @@
 //! What each DAG of a run has for itself: files, figures, lock. The first one is that of the run; others are
-//! sub-workflows that have joined it.
+//! sub-workflows and guests that have joined it.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ pub(super) struct DagRun {
     pub(super) memory_excess: MemoryExcess,
     /// Memory of tasks that request more than in the DAG, in MB.
     pub(super) raised: BTreeMap<TaskId, u64>,
-    /// Names of the sub-workflows around its tasks, each with a slash; for messages.
+    /// Names of the guest and the sub-workflows around its tasks, each with a slash; for messages.
     pub(super) label: String,
     pub(super) lock: Option<DagLock>,
 }
@@ -37,6 +37,11 @@ impl DagRun {
     /// Returns the name of a task for messages.
     pub(super) fn name(&self, task: TaskId) -> Cow<'_, str> {
         name_of(&self.label, &self.dag, task)
+    }
+
+    /// Returns the name of a DAG that has joined, for messages.
+    pub(super) fn shown(&self) -> &str {
+        self.label.trim_end_matches('/')
     }
 
     /// Writes what is pending, and ends the journal. `syncs`: to the disk, not only to the system.

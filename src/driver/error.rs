@@ -61,6 +61,15 @@ pub(crate) enum Kind {
     )]
     AgentsLeft { hosts: String, dag: String },
     #[error(
+        "Agents on {hosts} may still run tasks of {dag}, which was handed to the run of {host}: hand it over again \
+         (pmc submit --run), or remove {dag}.host when they have ended"
+    )]
+    HostLeft {
+        hosts: String,
+        dag: String,
+        host: String,
+    },
+    #[error(
         "Task {task} fits on no host that is there, and no other has come within {seconds} s (--join-timeout). \
          Hosts that are gone: {gone}. Tasks that are left: {left}. Start the run again to go on"
     )]

@@ -98,7 +98,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             self.log_waiting();
         }
         self.flush()?;
-        if self.master.is_finished() {
+        if self.master.is_finished() && !self.subworkflows.awaits_guests() {
             return Ok(Some(End::Finished));
         }
         Ok(self.aborted().map(End::Aborted))

@@ -5,7 +5,7 @@
 
 use std::sync::mpsc::SyncSender;
 
-use pmc_dag::Stdin;
+use pmc_dag::{Stdin, TaskId};
 
 use super::Driver;
 use super::asked::{Asked, AskedRequests};
@@ -19,10 +19,13 @@ pub(super) type Inputs = AskedRequests<String>;
 
 impl<T: MasterTransport> Driver<'_, T> {
     /// Returns the running tasks that take input from tools.
-    pub(super) fn input_tasks(&self) -> Vec<String> {
-        let dag = &self.out.root.dag;
+    pub(super) fn input_tasks(&self, guest: Option<u32>) -> Vec<String> {
+        let Some((dag, base)) = self.dag_of(guest) else {
+            return Vec::new();
+        };
         let running = self.master.assignments().map(|(_, task, _)| task);
         // Tasks of sub-workflows take no input from tools.
+        let running = running.filter_map(|task| Some(TaskId(task.0.checked_sub(base)?)));
         let running = running.filter(|task| task.index() < dag.len());
         let taking = running.filter(|task| dag.task(*task).stdin == Some(&Stdin::Push));
         taking
@@ -31,8 +34,8 @@ impl<T: MasterTransport> Driver<'_, T> {
     }
 
     /// Passes input to a task, or has its worker do that.
-    pub(super) fn push(&mut self, request: PushRequest, answer: SyncSender<Reply>) {
-        let (worker, attempt) = match self.target(&request) {
+    pub(super) fn push(&mut self, guest: Option<u32>, request: PushRequest, answer: SyncSender<Reply>) {
+        let (worker, attempt) = match self.target(guest, &request) {
             Ok(target) => target,
             Err(refusal) => {
                 // A tool that has gone needs no answer.
@@ -63,12 +66,13 @@ impl<T: MasterTransport> Driver<'_, T> {
     }
 
     /// Returns where the task of a request runs, or why it takes no input.
-    fn target(&self, request: &PushRequest) -> Result<(Rank, SubmitId), Box<Answer>> {
+    fn target(&self, guest: Option<u32>, request: &PushRequest) -> Result<(Rank, SubmitId), Box<Answer>> {
         let name = &request.task;
-        let Some(task) = self.out.root.dag.find(name.as_bytes()) else {
+        let found = self.dag_of(guest).zip(self.find_task(guest, name));
+        let Some(((dag, base), task)) = found else {
             return Err(Answer::Refused(format!("the DAG has no task {name}")).into());
         };
-        if self.out.root.dag.task(task).stdin != Some(&Stdin::Push) {
+        if dag.task(TaskId(task.0 - base)).stdin != Some(&Stdin::Push) {
             let reason = format!("task {name} has no standard input (start it with --stdin push)");
             return Err(Answer::NotSupported(reason).into());
         }

@@ -15,7 +15,7 @@ mod durability;
 mod error;
 mod event_loop;
 mod events;
-
+mod guests;
 mod inputs;
 mod memory;
 mod nodes;
@@ -31,6 +31,7 @@ mod taps;
 mod task_abort;
 
 use std::collections::VecDeque;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use pmc_dag::TaskId;
@@ -115,6 +116,7 @@ fn start<T: MasterTransport>(
         if !transport.is_dynamic() {
             refuse_if_agents_are_left(options)?;
         }
+        guests::refuse_if_host_is_left(options, Path::new(""))?;
         transport.begin()?;
         let database = Database::start(options, &setup.root.dag)?;
         setup.reporter = database.as_ref().map(Database::reporter);
@@ -195,7 +197,7 @@ struct Driver<'a, T> {
     redirects: Redirects,
     /// When to drain because a process has asked for it.
     drain_at: Option<Instant>,
-    /// Its DAG has sub-workflows.
+    /// DAGs may join: its DAG has sub-workflows, or a guest has come.
     has_subworkflows: bool,
     subworkflows: Subworkflows,
     /// Ends before the server that it asks.

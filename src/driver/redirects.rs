@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::mpsc::SyncSender;
 
-use pmc_dag::{pattern, words};
+use pmc_dag::{TaskId, pattern, words};
 
 use super::Driver;
 use super::asked::{Asked, AskedRequests};
@@ -70,8 +70,13 @@ fn refusal(task: &str, command: &[u8], messages: [&[Vec<u8>]; 2]) -> Option<Stri
 
 impl<T: MasterTransport> Driver<'_, T> {
     /// Answers a request for output of a task, or asks its worker.
-    pub(super) fn redirect(&mut self, request: RedirectRequest, answer: SyncSender<Reply>) {
-        let (worker, attempt) = match self.redirected(&request) {
+    pub(super) fn redirect(
+        &mut self,
+        guest: Option<u32>,
+        request: RedirectRequest,
+        answer: SyncSender<Reply>,
+    ) {
+        let (worker, attempt) = match self.redirected(guest, &request) {
             Ok(found) => found,
             Err(refusal) => {
                 // A tool that has gone needs no answer.
@@ -111,10 +116,14 @@ impl<T: MasterTransport> Driver<'_, T> {
     }
 
     /// Returns where the task of a request runs or has run, or why its output cannot be redirected.
-    fn redirected(&self, request: &RedirectRequest) -> Result<(Rank, SubmitId), Box<Answer>> {
+    fn redirected(
+        &self,
+        guest: Option<u32>,
+        request: &RedirectRequest,
+    ) -> Result<(Rank, SubmitId), Box<Answer>> {
         let name = &request.task;
-        let dag = &self.out.root.dag;
-        let Some(task) = dag.find(name.as_bytes()) else {
+        let found = self.dag_of(guest).zip(self.find_task(guest, name));
+        let Some(((dag, base), task)) = found else {
             return Err(Answer::Refused(format!("the DAG has no task {name}")).into());
         };
         if let Some((worker, attempt)) = request.attempt {
@@ -124,7 +133,7 @@ impl<T: MasterTransport> Driver<'_, T> {
                 Err(Answer::Refused(format!("the run has no worker {worker}")).into())
             };
         }
-        let line = dag.task(task);
+        let line = dag.task(TaskId(task.0 - base));
         let messages = [line.failure_messages, line.success_messages];
         if let Some(reason) = refusal(name, line.command, messages) {
             return Err(Answer::NotSupported(reason).into());

@@ -6,8 +6,10 @@
 //! is wrong with the DAG fails this attempt of the task, never the run. Another attempt goes on where the
 //! rescue file ends.
 
+mod ending;
 mod loader;
 mod monitoring;
+mod refusal;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsStr;
@@ -21,18 +23,24 @@ use std::time::{Duration, Instant};
 use pmc_dag::TaskId;
 use signal_hook::consts::SIGKILL;
 
-use self::loader::{Loaded, Loader, Order};
+use self::loader::{Loaded, Loader};
+pub(super) use self::loader::{Order, Origin};
 use self::monitoring::MonitoringFiles;
+pub(super) use self::refusal::Refusal;
 use super::dag_run::DagRun;
+use super::guests::Guest;
 use super::{Driver, RunError};
 use crate::options::{Options, Stdio, folder, is_device, with_suffix};
 use crate::protocol::{EXECUTOR_FAILURE, Outcome, Place, Rank, RunningAttempt, SubmitId, ToWorker};
-use crate::scheduler::{Event, JoinError, Joining, Outbox as _, Record, SegmentId, Summary};
+use crate::scheduler::{Event, Joining, Outbox as _, Record, Role};
 use crate::transport::MasterTransport;
 use crate::worker;
 
 /// Maximum number of sub-workflows around a task.
-const MAX_DEPTH: u32 = 32;
+pub(super) const MAX_DEPTH: u32 = 32;
+
+/// Depth of guests: those of sub-workflows come after it.
+pub(super) const GUEST_DEPTH: u32 = 1;
 
 /// Files of a sub-workflow that are open while it runs, at most: lock, rescue file twice, journal, logs, and
 /// targets of forwarded data.
@@ -45,9 +53,10 @@ pub(super) struct Joined {
     pub(super) rescue: (PathBuf, Arc<File>),
     /// It has lines that are not written.
     pub(super) is_dirty: bool,
-    /// The task that it is.
-    parent: TaskId,
-    submit: SubmitId,
+    /// The task that it is, and its attempt. `None` for a guest.
+    parent: Option<(TaskId, SubmitId)>,
+    /// What it has as a guest.
+    pub(super) guest: Option<Guest>,
     dag: PathBuf,
     /// Number of sub-workflows around its tasks.
     depth: u32,
@@ -63,35 +72,14 @@ pub(super) struct Subworkflows {
     open: BTreeMap<u32, u64>,
     /// Their DAG files, without links, each with the name of its task.
     files: BTreeMap<PathBuf, String>,
+    /// Number of guests that are read.
+    guests_opening: usize,
     /// DAG files that were opened before in this run.
     seen: BTreeMap<PathBuf, ()>,
     /// How many there may be at a time.
     max_open: u64,
     /// Attempts of an earlier master that were killed, each with its DAG file.
     killed: BTreeMap<(Rank, SubmitId), Vec<u8>>,
-}
-
-/// Why an attempt of a sub-workflow fails.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Refusal {
-    #[error("its DAG file {0} is that of a workflow around it: it would never end")]
-    Cycle(String),
-    #[error("it is inside of {MAX_DEPTH} others, which is the most")]
-    TooDeep,
-    #[error("its DAG file {dag} already runs as {task}")]
-    Runs { dag: String, task: String },
-    #[error("{0}")]
-    Open(RunError),
-    #[error("its DAG {dag} cannot join the run: {source}")]
-    Join { dag: String, source: JoinError },
-    #[error("no host has what task {task} of its DAG {dag} requests")]
-    NoHost { task: String, dag: String },
-    #[error("its DAG {0} has tasks with --abort-on, which would end the whole run: take it out")]
-    AbortOn(String),
-    #[error("its DAG {0} has tasks with --stdin push, which tools cannot reach in a sub-workflow")]
-    Push(String),
-    #[error("output of its DAG {0} is in packs: run this DAG by itself until it is done")]
-    Packed(String),
 }
 
 impl Subworkflows {
@@ -102,6 +90,7 @@ impl Subworkflows {
             waiting: VecDeque::new(),
             open: BTreeMap::new(),
             files: BTreeMap::new(),
+            guests_opening: 0,
             seen: BTreeMap::new(),
             max_open: spare_files / OPEN_FILES,
             killed: BTreeMap::new(),
@@ -110,9 +99,20 @@ impl Subworkflows {
 
     /// True if another one of this depth may be opened. Each depth has its share, half of what those above
     /// have left, and at least one: so a sub-workflow never waits for one that waits for it.
-    fn has_room(&self, depth: u32) -> bool {
+    pub(super) fn has_room(&self, depth: u32) -> bool {
         let share = self.max_open.checked_shr(depth).unwrap_or(0).max(1);
         self.open.get(&depth).is_none_or(|open| *open < share)
+    }
+
+    /// Adds one that is to be opened.
+    pub(super) fn push(&mut self, order: Order) {
+        self.guests_opening += usize::from(order.is_guest());
+        self.waiting.push_back(order);
+    }
+
+    /// True if guests are about to join.
+    pub(super) fn awaits_guests(&self) -> bool {
+        self.guests_opening > 0
     }
 
     /// Takes the next one that may be opened.
@@ -154,7 +154,7 @@ pub(super) fn place_of(around: &Path, subdag: pmc_dag::Subdag<'_>) -> (PathBuf, 
 }
 
 /// Options for a sub-workflow: those of the run, with its own files.
-fn options_for(options: &Options, dag: &Path, skips_rescue: bool) -> Options {
+pub(super) fn options_for(options: &Options, dag: &Path, skips_rescue: bool) -> Options {
     let rescue = if is_device(&options.rescue) {
         options.rescue.clone()
     } else {
@@ -222,19 +222,19 @@ impl<T: MasterTransport> Driver<'_, T> {
         let label = format!("{}/", run.name(local));
         let skips_rescue = self.options.skip_rescue && !self.subworkflows.seen.contains_key(&dag);
         let order = Order {
-            task,
-            submit,
+            origin: Origin::Task(task, submit),
             directory,
             depth,
             label,
             options: options_for(self.options, &dag, skips_rescue),
             may_lose: self.out.transport.is_dynamic(),
+            host: PathBuf::new(),
         };
         if depth > MAX_DEPTH {
             self.refuse(&order, &Refusal::TooDeep)?;
             return Ok(true);
         }
-        self.subworkflows.waiting.push_back(order);
+        self.subworkflows.push(order);
         Ok(false)
     }
 
@@ -252,17 +252,20 @@ impl<T: MasterTransport> Driver<'_, T> {
     fn load(&mut self, order: Order) -> Result<bool, RunError> {
         let dag = &order.options.dag;
         let file = real_path(dag);
-        let mut around = self.out.locate(order.task).0;
+        let mut around = order.task().and_then(|task| self.out.locate(task).0);
         let is_around = loop {
             if real_path(&self.dag_file(around)) == file {
                 break true;
             }
-            let Some(joined) = around.and_then(|at| self.out.joined[at].as_ref()) else {
+            let joined = around.and_then(|at| self.out.joined[at].as_ref());
+            let Some((parent, _)) = joined.and_then(|joined| joined.parent) else {
                 break false;
             };
-            around = self.out.locate(joined.parent).0;
+            around = self.out.locate(parent).0;
         };
-        let refusal = if is_around {
+        let refusal = if is_around && order.is_guest() {
+            Some(Refusal::First(dag.display().to_string()))
+        } else if is_around {
             Some(Refusal::Cycle(dag.display().to_string()))
         } else {
             self.subworkflows.files.get(&file).map(|task| Refusal::Runs {
@@ -271,6 +274,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             })
         };
         if let Some(refusal) = refusal {
+            self.subworkflows.guests_opening -= usize::from(order.is_guest());
             self.refuse(&order, &refusal)?;
             return Ok(true);
         }
@@ -290,13 +294,13 @@ impl<T: MasterTransport> Driver<'_, T> {
     /// Lets a DAG that was read join the run.
     fn take_loaded(&mut self, order: Order, loaded: Result<Box<Loaded>, Refusal>) -> Result<(), RunError> {
         let dag = real_path(&order.options.dag);
-        let loaded = loaded.and_then(|loaded| match self.no_host(&loaded) {
+        self.subworkflows.guests_opening -= usize::from(order.is_guest());
+        let loaded = loaded.and_then(|loaded| match self.cannot_begin(&order, &loaded) {
             None => Ok(loaded),
-            Some(task) => {
-                let dag = order.options.dag.display().to_string();
+            Some(refusal) => {
                 // Its logs have begun.
                 self.close_loaded(*loaded)?;
-                Err(Refusal::NoHost { task, dag })
+                Err(refusal)
             }
         });
         let loaded = match loaded {
@@ -306,7 +310,7 @@ impl<T: MasterTransport> Driver<'_, T> {
                 return self.refuse(&order, &refusal);
             }
         };
-        self.log_nested(order.task, order.submit);
+        let (role, parent) = self.role_of(&order.origin);
         let Loaded {
             mut run,
             done,
@@ -328,21 +332,24 @@ impl<T: MasterTransport> Driver<'_, T> {
                 dag: order.options.dag.as_os_str().as_bytes().to_vec(),
                 directory: order.directory.as_os_str().as_bytes().to_vec(),
             },
+            role,
         };
-        tracing::info!(
-            "Sub-workflow {} begins: {} tasks of {}",
-            order.label.trim_end_matches('/'),
-            run.dag.len(),
-            order.options.dag.display()
-        );
+        if parent.is_some() {
+            tracing::info!(
+                "Sub-workflow {} begins: {} tasks of {}",
+                run.shown(),
+                run.dag.len(),
+                order.options.dag.display()
+            );
+        }
         let at = self.out.joined.len();
         self.out.bases.push(self.master.next_base());
         self.out.joined.push(Some(Box::new(Joined {
             run,
             rescue,
             is_dirty: false,
-            parent: order.task,
-            submit: order.submit,
+            parent,
+            guest: None,
             dag: order.options.dag.clone(),
             depth: order.depth,
             since: Instant::now(),
@@ -355,9 +362,36 @@ impl<T: MasterTransport> Driver<'_, T> {
             }
             self.subworkflows.forget(&dag, order.depth);
             let dag = order.options.dag.display().to_string();
-            self.fail_nested(&order, &Refusal::Join { dag, source })?;
+            return self.fail_nested(&order, &Refusal::Join { dag, source });
+        }
+        if let Origin::Tool(handover) = &order.origin {
+            self.welcome(at, &order, handover);
         }
         Ok(())
+    }
+
+    /// Returns what a DAG is in the run, and the attempt that it is; logs that this begins.
+    fn role_of(&mut self, origin: &Origin) -> (Role, Option<(TaskId, SubmitId)>) {
+        match origin {
+            Origin::Task(task, submit) => {
+                self.log_nested(*task, *submit);
+                (Role::Nested(*task), Some((*task, *submit)))
+            }
+            Origin::Tool(handover) => {
+                let weight = handover.weight;
+                (Role::Guest { weight }, None)
+            }
+        }
+    }
+
+    /// Returns why a DAG that was read cannot begin.
+    fn cannot_begin(&self, order: &Order, loaded: &Loaded) -> Option<Refusal> {
+        if order.is_guest() && self.is_ending() {
+            return Some(Refusal::Ending);
+        }
+        let dag = || order.options.dag.display().to_string();
+        let task = self.no_host(loaded)?;
+        Some(Refusal::NoHost { task, dag: dag() })
     }
 
     /// Returns the first task of a DAG that fits on no host, if no other hosts may come.
@@ -385,22 +419,25 @@ impl<T: MasterTransport> Driver<'_, T> {
 
     /// Fails the attempt of a sub-workflow whose DAG cannot begin.
     fn refuse(&mut self, order: &Order, refusal: &Refusal) -> Result<(), RunError> {
-        self.log_nested(order.task, order.submit);
+        if let Origin::Task(task, submit) = order.origin {
+            self.log_nested(task, submit);
+        }
         self.fail_nested(order, refusal)
     }
 
     fn fail_nested(&mut self, order: &Order, refusal: &Refusal) -> Result<(), RunError> {
+        let task = match &order.origin {
+            Origin::Task(task, _) => *task,
+            Origin::Tool(handover) => {
+                handover.refuse(refusal);
+                return Ok(());
+            }
+        };
         let name = order.label.trim_end_matches('/');
-        let mut text = format!("Sub-workflow {name} cannot run: {refusal}");
-        if let Refusal::Open(error) = refusal
-            && let Some(position) = error.position()
-        {
-            text = format!("{text} {position}");
-        }
-        let text = text.trim_end().replace('\n', " ");
+        let text = format!("Sub-workflow {name} cannot run: {}", refusal.describe());
         tracing::error!("{text}");
-        self.tell_task(order.task, &text);
-        self.end_nested(order.task, EXECUTOR_FAILURE, Duration::ZERO)
+        self.tell_task(task, &text);
+        self.end_nested(task, EXECUTOR_FAILURE, Duration::ZERO)
     }
 
     /// Adds a line to the standard error of the latest attempt of a task, if that has a file.
@@ -433,78 +470,6 @@ impl<T: MasterTransport> Driver<'_, T> {
         Ok(self.master.handle(event, &mut self.out)?)
     }
 
-    /// Closes the files of a DAG of which nothing is left to run, and ends the task that it is.
-    fn end_joined(&mut self, segment: SegmentId) -> Result<(), RunError> {
-        let summary = self.master.segment_summary(segment);
-        let Some(joined) = self.out.joined[segment.index()].take() else {
-            return Ok(());
-        };
-        let Joined {
-            run,
-            parent,
-            dag,
-            depth,
-            since,
-            ..
-        } = *joined;
-        let text = describe_end(&run, &summary, &dag);
-        if summary.success {
-            tracing::info!("{text}");
-        } else {
-            tracing::error!("{text}");
-        }
-        self.close_run(run, summary.success)?;
-        self.master.close_segment(segment);
-        self.subworkflows.forget(&real_path(&dag), depth);
-        let status = if summary.success { 0 } else { EXECUTOR_FAILURE };
-        if !summary.success {
-            self.tell_task(parent, &text);
-        }
-        self.end_nested(parent, status, since.elapsed())
-    }
-
-    /// Writes the last lines of a DAG that has joined, and closes its files.
-    fn close_run(&self, mut run: DagRun, success: bool) -> Result<(), RunError> {
-        run.logs.finish(success);
-        run.logs.flush()?;
-        // Without forwarded data, the thread that syncs has noted what there is.
-        let has_journal = run.forwarding.journal_file().is_some();
-        run.settle(has_journal && self.options.sync_interval.is_some())
-    }
-
-    fn close_loaded(&self, loaded: Loaded) -> Result<(), Refusal> {
-        self.close_run(loaded.run, false).map_err(Refusal::Open)
-    }
-
-    /// Ends the logs of all sub-workflows at the end of the run, the innermost ones first. Their tasks are
-    /// not done, and go on in the next run.
-    pub(super) fn close_subworkflows(&mut self) -> Result<(), RunError> {
-        let mut result = Ok(());
-        if let Some(loader) = self.subworkflows.loader.take() {
-            for (_, loaded) in loader.finish() {
-                if let Ok(loaded) = loaded {
-                    result = result.and(self.close_run(loaded.run, false));
-                }
-            }
-        }
-        for at in (0..self.out.joined.len()).rev() {
-            let Some(joined) = self.out.joined[at].take() else {
-                continue;
-            };
-            let Joined {
-                run, parent, submit, ..
-            } = *joined;
-            result = result.and(self.close_run(run, false));
-            let (segment, local) = self.out.locate(parent);
-            self.out.touch(segment);
-            if let Some(run) = self.out.dag_run(segment) {
-                run.logs.nested_evicted(local, submit);
-            }
-        }
-        self.out.dirty.clear();
-        result
-    }
-
     /// Ends an attempt of an earlier master whose sub-workflow has not begun. Its task is not started before.
     pub(super) fn kill_earlier(&mut self, from: Rank, attempt: RunningAttempt) {
         let RunningAttempt { submit, dag, .. } = attempt;
@@ -521,28 +486,6 @@ impl<T: MasterTransport> Driver<'_, T> {
 }
 
 /// Returns the path without links, or as it is if it does not exist.
-fn real_path(path: &Path) -> PathBuf {
+pub(super) fn real_path(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
-}
-
-/// Describes the end of a sub-workflow.
-fn describe_end(run: &DagRun, summary: &Summary, dag: &Path) -> String {
-    let name = run.label.trim_end_matches('/');
-    if summary.success {
-        return format!("Sub-workflow {name} succeeded");
-    }
-    let left = summary.tasks - summary.done - summary.failed_tasks;
-    let mut text = format!(
-        "Sub-workflow {name} failed: {} of {} tasks failed, {left} did not run; see {}",
-        summary.failed_tasks,
-        summary.tasks,
-        folder(dag).display()
-    );
-    if summary.failed_tasks == 0
-        && let Some(cycle) = pmc_dag::cycle::find(&run.dag)
-    {
-        let position = super::Position::of_cycle(dag, &run.dag, &cycle);
-        text = format!("{text} {position}");
-    }
-    text
 }

@@ -25,8 +25,8 @@ enum Refusal {
 
 impl<T: MasterTransport> Driver<'_, T> {
     /// Answers a request for output of a task, or asks the worker that runs it or has run it.
-    pub(super) fn tap(&mut self, request: TapRequest, answer: SyncSender<Reply>) {
-        let reply = match self.attempt_of(&request) {
+    pub(super) fn tap(&mut self, guest: Option<u32>, request: TapRequest, answer: SyncSender<Reply>) {
+        let reply = match self.attempt_of(guest, &request) {
             Err(refusal) => Reply::Answer(Answer::Refused(refusal.to_string())),
             Ok((worker, attempt)) => match self.out.transport.captures(worker, attempt) {
                 Some(captures) => Reply::Output(Output {
@@ -43,9 +43,9 @@ impl<T: MasterTransport> Driver<'_, T> {
 
     /// Returns where the task of a request runs, or where its last attempt has run if the tool knows that.
     /// Otherwise returns why that is not known.
-    fn attempt_of(&self, request: &TapRequest) -> Result<(Rank, SubmitId), Refusal> {
+    fn attempt_of(&self, guest: Option<u32>, request: &TapRequest) -> Result<(Rank, SubmitId), Refusal> {
         let name = &request.task;
-        let Some(task) = self.out.root.dag.find(name.as_bytes()) else {
+        let Some(task) = self.find_task(guest, name) else {
             return Err(Refusal::NoTask(name.clone()));
         };
         let running = self.master.assignments().find(|(_, running, _)| *running == task);

@@ -31,6 +31,7 @@ use pmc_dag::rescue::{DoneSet, Writer};
 use pmc_dag::{Dag, TaskId};
 use progress::Progress;
 
+use crate::control::NodeStatus;
 use crate::options::{Options, Stdio};
 use crate::protocol::SubmitId;
 use crate::scheduler::Record;
@@ -313,6 +314,11 @@ impl Logs {
     /// the first record.
     pub fn share_resources(&mut self) {
         self.own_resources.get_or_insert_default();
+    }
+
+    /// Like [`Logs::share_resources`], while only tasks of this DAG run: `nodes` says what they leave.
+    pub fn share_resources_of(&mut self, nodes: &[NodeStatus]) {
+        self.own_resources.get_or_insert_with(|| OwnResources::of(nodes));
     }
 
     /// Adds the lines for a sub-workflow that is cut off with the run.

@@ -1,4 +1,4 @@
-//! The `.resource` log of a run with sub-workflows: each DAG has its own.
+//! The `.resource` log of a run with sub-workflows or guests: each DAG has its own.
 //!
 //! Readers pair the lines with the starts and ends in the main log of the same DAG: a start takes a slot of a
 //! host, an end frees one. So the lines say what would be free if the other DAGs of the run did not exist.
@@ -11,6 +11,7 @@ use std::time::Duration;
 use monitord_compat::resource_log::{self, Free};
 use pmc_dag::{Dag, Request};
 
+use crate::control::NodeStatus;
 use crate::protocol::Rank;
 use crate::scheduler::Record;
 
@@ -74,6 +75,20 @@ impl Amount {
 }
 
 impl OwnResources {
+    /// What is free of hosts on which only tasks of this DAG run.
+    pub(super) fn of(nodes: &[NodeStatus]) -> Self {
+        let free = |node: &NodeStatus| Amount {
+            slots: node.slots.saturating_sub(node.busy),
+            cpus: node.free_cpus,
+            memory_mb: node.free_memory_mib,
+        };
+        let hosts = nodes.iter().map(|node| (node.host.clone(), free(node)));
+        Self {
+            hosts: hosts.collect(),
+            change: None,
+        }
+    }
+
     /// Adds the lines for a record, and notes what the next one is about.
     pub(super) fn record(&mut self, lines: &mut Vec<u8>, now: Duration, dag: &Dag, record: &Record<'_>) {
         match *record {

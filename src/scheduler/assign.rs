@@ -7,6 +7,7 @@ use pmc_dag::TaskId;
 use crate::protocol::{Assignment, Stdin, SubmitId, ToWorker};
 use crate::scheduler::hosts::Grant;
 use crate::scheduler::run::{Master, Phase, Running};
+use crate::scheduler::shares::ShareId;
 use crate::scheduler::tasks::{Kind, State};
 use crate::scheduler::{Outbox, Record};
 
@@ -25,6 +26,10 @@ impl Master {
         for task in ready.drain(..) {
             if self.nodes[task.index()].state != State::Ready {
                 // It was adopted, or is expected to be.
+                continue;
+            }
+            if self.is_withdrawn(task) {
+                self.withdraw(task);
                 continue;
             }
             self.last_submit += 1;
@@ -46,12 +51,11 @@ impl Master {
 
     /// Starts the first task that fits. Returns `None` if there is no such task.
     fn start_next(&mut self, out: &mut impl Outbox) -> Option<()> {
-        if self.hosts.free_slots() == 0 || self.queue.len() == 0 || self.has_max_jobs() {
+        let is_full = self.shares.is_empty() && self.has_max_jobs();
+        if self.hosts.free_slots() == 0 || self.queue.len() == 0 || is_full {
             return None;
         }
-        let shape = self
-            .queue
-            .best(|cpus, gpus| self.hosts.most_free_memory(cpus, gpus))?;
+        let shape = self.next_shape()?;
         let request = self.queue.shape(shape).request;
         // `best` has found room, so the next three calls succeed.
         let host = self.hosts.find(request)?;
@@ -64,11 +68,11 @@ impl Master {
         Some(())
     }
 
-    /// True if as many tasks run as the DAG allows.
+    /// True if as many tasks run as the first DAG allows.
     pub(super) fn has_max_jobs(&self) -> bool {
         self.dag
             .max_jobs()
-            .is_some_and(|limit| self.running >= limit as usize)
+            .is_some_and(|limit| self.running_of(ShareId::default()) >= limit as usize)
     }
 
     /// Builds the message that makes a worker run a task.
@@ -128,6 +132,7 @@ impl Master {
             gpus,
         });
         self.running += 1;
+        self.enter_share(task);
         self.summary_of(task).submitted += 1;
         if let Some(category) = self.category_of(task) {
             self.enter_category(category);

@@ -72,7 +72,9 @@ impl Master {
         for task in &ids {
             let released = parents_left[task] == 0;
             match self.nodes[task.index()].state {
-                State::Waiting if released => return Err(format!("{task:?} should be ready")),
+                State::Waiting if released && !self.is_withdrawn(*task) => {
+                    return Err(format!("{task:?} should be ready"));
+                }
                 State::Ready
                 | State::Expected
                 | State::Queued
@@ -132,7 +134,8 @@ impl Master {
                 return Err(format!("the summary is wrong: {summary:?}"));
             }
         }
-        self.check_segments()
+        self.check_segments()?;
+        self.check_shares()
     }
 
     fn check_hosts(&self) -> Result<(), String> {

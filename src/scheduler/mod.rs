@@ -59,6 +59,7 @@ mod prefill;
 mod queue;
 mod run;
 mod segments;
+mod shares;
 #[cfg(test)]
 mod sim;
 mod status;
@@ -69,7 +70,8 @@ mod wait;
 
 pub use error::MasterError;
 pub use run::{DEFAULT_MAX_PLANS, Master, MasterConfig, Summary, Workers};
-pub use segments::{JoinError, Joining, SegmentId};
+pub use segments::{JoinError, Joining, Role, SegmentId};
+pub use shares::ShareId;
 pub use wait::WaitReason;
 
 use pmc_dag::TaskId;
@@ -109,6 +111,10 @@ pub enum Event {
     Adopt(Rank, Adoption),
     /// The DAG that a nested task is has ended, or could not begin.
     SubdagEnded(TaskId, Outcome),
+    /// The DAG that a nested task is was drained. The task is not done, and has not failed.
+    SubdagStopped(TaskId),
+    /// Start no more tasks of a guest and its sub-workflows.
+    DrainShare(ShareId),
     /// Start no more tasks.
     Drain,
     /// Start no tasks until [`Event::Release`].

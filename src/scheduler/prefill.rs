@@ -9,6 +9,7 @@
 //!
 //! * It happens only if no slot is free, all queued tasks have the same request and priority as the running
 //!   one, and no task of the DAG has a higher priority that could overtake them.
+//! * It happens only while one workflow has the run for itself.
 //! * It happens only for tasks that recently took a few milliseconds at most.
 //! * With a limit of failed tasks, it happens only while the limit holds even if all tasks that were sent
 //!   fail. So no prefilled task starts after the last failure that the limit allows, except after later
@@ -135,7 +136,7 @@ impl Master {
     /// Prefills the workers that have just started a task.
     pub(super) fn prefill(&mut self, out: &mut impl Outbox) {
         let needs_prefill = std::mem::take(&mut self.prefill.needs_prefill);
-        if needs_prefill.is_empty() || self.hosts.free_slots() > 0 {
+        if needs_prefill.is_empty() || self.hosts.free_slots() > 0 || !self.shares.is_empty() {
             return;
         }
         let Some(chain) = self.queue.only_chain() else {

@@ -12,6 +12,7 @@
 
 mod grown;
 mod raised;
+mod shares;
 
 use pmc_dag::{CategoryId, Dag, OptionSet, Request, TaskId};
 use rustc_hash::FxHashMap;
@@ -19,6 +20,7 @@ use rustc_hash::FxHashMap;
 use self::grown::ChainKey;
 use crate::protocol::SubmitId;
 use crate::scheduler::bits::BitSet;
+use crate::scheduler::shares::ShareId;
 use crate::scheduler::tasks::{NO_TASK, Node};
 
 /// Precedence of a queued task: the largest key starts first. Priority decides, then age.
@@ -75,9 +77,10 @@ struct Chain {
     len: u32,
 }
 
-/// Shapes with one number of CPUs and of GPUs.
+/// Shapes with one number of CPUs and of GPUs, of one of the workflows that share the run.
 #[derive(Debug)]
 struct Class {
+    share: ShareId,
     cpus: u32,
     gpus: u32,
     /// Ascending by memory.
@@ -97,7 +100,7 @@ pub(crate) struct Queue {
     chains: Vec<Chain>,
     /// Shapes of each category with a limit.
     by_category: Vec<Vec<ShapeId>>,
-    /// Chains of tasks that request more memory than in the DAG, by request, category and priority.
+    /// Chains of tasks that request more memory than in the DAG, by what their tasks have in common.
     raised: FxHashMap<ChainKey, u32>,
     /// Chains by what their tasks have in common, once a DAG has joined the run.
     known: FxHashMap<ChainKey, u32>,
@@ -150,7 +153,7 @@ impl Queue {
         let Request { cpus, gpus, .. } = request;
         let other = |class: &Class| (class.cpus, class.gpus) != (cpus, gpus);
         if self.classes.last().is_none_or(other) {
-            self.classes.push(Class::new(cpus, gpus));
+            self.classes.push(Class::new(ShareId::default(), cpus, gpus));
         }
         let other = |shape: &Shape| (shape.request, shape.category) != (request, category);
         if self.shapes.last().is_none_or(other) {
@@ -341,9 +344,21 @@ impl Queue {
     /// the most free memory of a host with this number of free CPUs and GPUs, or `None` if there is no such
     /// host.
     pub(crate) fn best(&self, most_free_memory: impl Fn(u32, u32) -> Option<u64>) -> Option<ShapeId> {
+        self.best_of(None, most_free_memory)
+    }
+
+    /// Like [`Queue::best`], only among the tasks of a share if there is one.
+    pub(crate) fn best_of(
+        &self,
+        share: Option<ShareId>,
+        most_free_memory: impl Fn(u32, u32) -> Option<u64>,
+    ) -> Option<ShapeId> {
         let mut best = None;
         let mut best_key = Key::NONE;
         for class in &self.classes {
+            if share.is_some_and(|share| share != class.share) {
+                continue;
+            }
             // Skips the search of hosts for a class that cannot win.
             if class.keys[class.winners[1] as usize] <= best_key {
                 continue;
@@ -444,8 +459,9 @@ impl Queue {
 }
 
 impl Class {
-    fn new(cpus: u32, gpus: u32) -> Self {
+    fn new(share: ShareId, cpus: u32, gpus: u32) -> Self {
         Self {
+            share,
             cpus,
             gpus,
             shapes: Vec::new(),
@@ -532,7 +548,7 @@ mod tests {
         ) {
             memories.sort_unstable();
             memories.dedup();
-            let mut class = Class::new(1, 0);
+            let mut class = Class::new(ShareId::default(), 1, 0);
             class.shapes = (0..memories.len() as u32).map(ShapeId).collect();
             class.memories = memories.clone();
             class.set_up();

@@ -16,6 +16,7 @@ use crate::scheduler::nodes::{Member, NO_HOST};
 use crate::scheduler::prefill::{PrefillQueue, PrefillState};
 use crate::scheduler::queue::Queue;
 use crate::scheduler::segments::{Segment, SegmentId, add_nodes};
+use crate::scheduler::shares::{ShareId, Shares};
 use crate::scheduler::tasks::{Kind, Node, State};
 use crate::scheduler::{Event, MasterError, Outbox, Record};
 
@@ -143,6 +144,7 @@ pub struct Master {
     /// Tasks for the next `schedule`, in order. Tasks among them that are not ready any more do not count.
     pub(super) ready: Vec<TaskId>,
     pub(super) queue: Queue,
+    pub(super) shares: Shares,
     /// Percent of its memory that a task requests after an attempt that ran out of memory.
     pub(super) more_memory: u32,
     /// Categories with a limit.
@@ -204,6 +206,7 @@ impl Master {
             expected: 0,
             ready,
             queue,
+            shares: Shares::default(),
             more_memory: 100,
             categories: Category::all(&dag),
             prefill: PrefillState::default(),
@@ -224,7 +227,7 @@ impl Master {
             empty_dag: None,
             dag: Arc::clone(&dag),
         };
-        this.set_up_subdags(&dag, 0);
+        this.set_up_subdags(&dag, 0, ShareId::default());
         this
     }
 
@@ -251,6 +254,11 @@ impl Master {
             }
             Event::Adopt(rank, adoption) => self.adopt(rank, &adoption, out),
             Event::SubdagEnded(task, outcome) => self.subdag_ended(task, outcome, out),
+            Event::SubdagStopped(task) => self.subdag_stopped(task),
+            Event::DrainShare(share) => {
+                self.drain_share(share);
+                Ok(())
+            }
             Event::Drain => {
                 self.draining = true;
                 Ok(())
@@ -324,6 +332,12 @@ impl Master {
 
     fn has_nothing_ready(&self) -> bool {
         self.ready.is_empty() && self.queue.len() == 0 && self.expected == 0 && self.nested == 0
+    }
+
+    /// True after [`Master::start`].
+    #[must_use]
+    pub fn has_started(&self) -> bool {
+        self.phase == Phase::Started
     }
 
     /// Number of running attempts.
@@ -440,6 +454,7 @@ impl Master {
         let chain = self.nodes[task.index()].chain;
         self.prefill.note_runtime(chain, outcome.runtime);
         self.give_back(host, offered, running);
+        self.charge_share(task, outcome.runtime);
         self.summary.runtime = self.summary.runtime.saturating_add(outcome.runtime);
 
         let submit = result.submit;
@@ -467,12 +482,14 @@ impl Master {
         let shape = self
             .queue
             .shape(self.queue.shape_of(self.nodes[running.task.index()].chain));
+        let task = running.task;
         self.running -= 1;
         self.hosts
             .give_back(host, rank, shape.request, running.block, running.gpus);
         if let Some(category) = shape.category {
             self.leave_category(category);
         }
+        self.leave_share(task);
     }
 
     pub(super) fn succeeded(&mut self, task: TaskId) {

@@ -2,8 +2,9 @@
 //!
 //! A DAG that joins is a *segment*: its tasks get the next numbers of the scheduler, and compete with all
 //! others for slots. The task that the DAG is, its *parent*, is nested meanwhile: it holds no slot, and
-//! ends when the driver says so. A parent that is tried again gets a new segment. The numbers of a segment
-//! are never used again.
+//! ends when the driver says so. A parent that is tried again gets a new segment. A *guest* has no parent:
+//! it shares the run with the workflow that was first (`shares`). The numbers of a segment are never used
+//! again.
 
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use thiserror::Error;
 use crate::protocol::{Outcome, Place, Rank, SubmitId};
 use crate::scheduler::categories::Category;
 use crate::scheduler::run::{Master, Summary};
+use crate::scheduler::shares::ShareId;
 use crate::scheduler::tasks::{Kind, NO_TASK, Node, State};
 use crate::scheduler::{MasterError, Outbox, Record};
 
@@ -29,7 +31,19 @@ impl SegmentId {
     }
 }
 
-/// A DAG that joins a run, as what a nested task is.
+/// What a DAG is that joins a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// This task, which is nested.
+    Nested(TaskId),
+    /// A workflow of its own.
+    Guest {
+        /// Its weight; the first workflow has [`FIRST_WEIGHT`](crate::control::FIRST_WEIGHT).
+        weight: u32,
+    },
+}
+
+/// A DAG that joins a run.
 #[derive(Debug)]
 pub struct Joining {
     /// The DAG.
@@ -38,6 +52,8 @@ pub struct Joining {
     pub done: DoneSet,
     /// Where its tasks run, and where their output goes.
     pub place: Place,
+    /// What it is.
+    pub role: Role,
 }
 
 /// A DAG that has joined.
@@ -46,10 +62,20 @@ pub(super) struct Segment {
     dag: Arc<Dag>,
     /// Number of its first task.
     base: u32,
+    /// The share that its tasks take from.
+    pub(super) share: ShareId,
     place: Place,
     /// Its tasks that run, or will without the end of another one.
     active: usize,
     summary: Summary,
+}
+
+impl Segment {
+    /// Its tasks; none after its end.
+    pub(super) fn tasks(&self) -> impl Iterator<Item = TaskId> + use<> {
+        let end = self.base + self.dag.len() as u32;
+        (self.base..end).map(TaskId)
+    }
 }
 
 /// Why a DAG cannot join.
@@ -67,19 +93,28 @@ impl Master {
     /// # Errors
     /// There are too many tasks. The state is unchanged.
     pub fn grow(&mut self, joining: Joining) -> Result<SegmentId, JoinError> {
-        let Joining { dag, done, place } = joining;
+        let Joining {
+            dag,
+            done,
+            place,
+            role,
+        } = joining;
         let id = SegmentId(self.segments.len() as u32);
         let end = self.nodes.len().checked_add(dag.len());
         if end.is_none_or(|end| end >= NO_TASK as usize) {
             return Err(JoinError::TooManyTasks(dag.len()));
         }
         let base = self.nodes.len() as u32;
+        let share = match role {
+            Role::Nested(parent) => self.share_of(parent),
+            Role::Guest { weight } => self.add_share(weight),
+        };
         let sets = self.add_categories(&dag);
         let cpus: Vec<u32> = sets.iter().map(|set| set.request.cpus).collect();
         self.hosts.grow(&cpus);
-        let chain_of = self.chains(&sets);
+        let chain_of = self.chains(&sets, share);
         let (mut ready, done_before) = add_nodes(&mut self.nodes, &dag, &chain_of, &done);
-        self.set_up_subdags(&dag, base);
+        self.set_up_subdags(&dag, base, share);
         ready.iter_mut().for_each(|task| task.0 += base);
         let active = ready.len();
         self.ready.append(&mut ready);
@@ -93,6 +128,7 @@ impl Master {
         self.segments.push(Segment {
             dag,
             base,
+            share,
             place,
             active,
             summary,
@@ -129,14 +165,14 @@ impl Master {
     }
 
     /// Returns the chains for these sets of options, also those that the run has not had so far.
-    fn chains(&mut self, sets: &[OptionSet]) -> Vec<u32> {
+    fn chains(&mut self, sets: &[OptionSet], share: ShareId) -> Vec<u32> {
         let categories = &self.categories;
         let is_open = |id: CategoryId| !Category::is_blocked(categories, id);
-        self.queue.grow(&self.nodes, sets, is_open)
+        self.queue.grow(&self.nodes, sets, share, is_open)
     }
 
     /// Marks the tasks of a DAG that are sub-workflows. Their preparations share a limit.
-    pub(super) fn set_up_subdags(&mut self, dag: &Dag, base: u32) {
+    pub(super) fn set_up_subdags(&mut self, dag: &Dag, base: u32, share: ShareId) {
         for task in dag.subdag_ids() {
             let is_prepared = dag.subdag(task).is_some_and(|subdag| subdag.is_prepared);
             let mut kind = Kind::Subdag;
@@ -152,7 +188,7 @@ impl Master {
                     category: Some(plans),
                     priority: dag.priority(task),
                 };
-                self.nodes[(base + task.0) as usize].chain = self.chains(&[set])[0];
+                self.nodes[(base + task.0) as usize].chain = self.chains(&[set], share)[0];
             }
             self.nodes[(base + task.0) as usize].kind = kind;
         }
@@ -178,7 +214,7 @@ impl Master {
     }
 
     /// The segment of a task that is not of the first DAG.
-    fn segment_of(&self, task: TaskId) -> SegmentId {
+    pub(super) fn segment_of(&self, task: TaskId) -> SegmentId {
         let after = self.segments.partition_point(|segment| segment.base <= task.0);
         // A segment without tasks has the base of the next one, which comes after it.
         SegmentId(after as u32 - 1)
@@ -268,6 +304,17 @@ impl Master {
         } else {
             self.failed(task, &outcome, out);
         }
+        Ok(())
+    }
+
+    /// Handles [`Event::SubdagStopped`](super::Event::SubdagStopped).
+    pub(super) fn subdag_stopped(&mut self, task: TaskId) -> Result<(), MasterError> {
+        let node = self.nodes.get(task.index());
+        node.filter(|node| node.state == State::Nested)
+            .ok_or(MasterError::NotNested(task))?;
+        self.nested -= 1;
+        self.summary_of(task).evicted += 1;
+        self.withdraw(task);
         Ok(())
     }
 

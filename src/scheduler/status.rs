@@ -61,20 +61,22 @@ impl Master {
         let running = self.assignments().find(|(_, running, _)| *running == task);
         let host =
             running.map(|(rank, _, _)| self.hosts.get(self.slots[rank.0 as usize - 1].host).name.clone());
-        let is_open = |parent: &TaskId| self.nodes[parent.index()].state != State::Done;
+        let (dag, local) = self.locate(task);
+        let number = |parent: &TaskId| parent.index() + (task.0 - local.0) as usize;
+        let is_open = |parent: &TaskId| self.nodes[number(parent)].state != State::Done;
         let parents = match node.state {
             State::Waiting => {
-                let parents = self.dag.ids().filter(is_open);
-                let parents = parents.filter(|parent| self.dag.children(*parent).contains(&task));
+                let children = |parent: &TaskId| dag.children(*parent).contains(&local);
+                let parents = dag.ids().filter(is_open).filter(children);
                 parents
                     .take(MAX_PARENTS)
-                    .map(|parent| text(self.dag.name(parent)))
+                    .map(|parent| text(dag.name(parent)))
                     .collect()
             }
             _ => Vec::new(),
         };
         TaskStatus {
-            task: text(self.dag.name(task)),
+            task: text(dag.name(local)),
             state: node.state.word().to_owned(),
             attempt: (node.submit > 0).then_some(node.submit),
             host,
@@ -89,6 +91,9 @@ impl Master {
     }
 
     fn reason(&self, task: TaskId, state: State) -> Option<String> {
+        if self.is_withdrawn(task) && matches!(state, State::Waiting | State::Ready) {
+            return Some("its workflow drains: no more of its tasks start".to_owned());
+        }
         if !matches!(state, State::Ready | State::Queued) {
             return None;
         }
@@ -98,17 +103,18 @@ impl Master {
         if self.phase == Phase::Registering || self.present == 0 {
             return Some("the run waits for its workers: too few are there".to_owned());
         }
-        let request = self.dag.request(task);
+        let request = self.request(task);
         let mut able = self.hosts.all().iter().filter(|host| !host.ranks.is_empty());
         if !able.any(|host| host.could_take(request)) {
             return Some("it requests more than any host of the run has".to_owned());
         }
         let (first, reason) = self.waiting()?;
         let (dag, local) = self.locate(first);
+        let (own_dag, own) = self.locate(task);
         let name = String::from_utf8_lossy(dag.name(local));
         Some(if first == task {
             reason.to_string()
-        } else if dag.priority(local) > self.dag.priority(task) {
+        } else if dag.priority(local) > own_dag.priority(own) {
             format!("{name} has a higher priority and waits, too: {reason}")
         } else {
             format!("{name} is before it and waits, too: {reason}")

@@ -2,6 +2,7 @@
 
 mod nodes;
 mod prefill;
+mod shares;
 mod status;
 
 use std::sync::Arc;

@@ -303,6 +303,18 @@ fn the_next_run_continues_within_the_innermost_workflow() {
         rows,
         [["pegasus-plan_S", "1"], ["pegasus-plan_T", "1"], ["upper_D", "1"]]
     );
+    let pmc = |command: &str| {
+        let program = Program::new(nested.build.program("pmc"));
+        program.args([command]).arg(&nested.submit).run().stdout
+    };
+    let text = pmc("analyzer");
+    assert!(
+        text.contains("Sub-workflow pegasus-plan_S, in ")
+            && text.contains("    1  upper: exit status 3, 1 task"),
+        "{text}"
+    );
+    let text = pmc("status");
+    assert!(text.contains("sub-workflow "), "{text}");
     nested.break_leaf(false);
     nested.run(nested.executor()).ok();
     nested.check();

@@ -79,6 +79,10 @@ impl History {
                 let task = self.task(task)?;
                 self.start_attempt(task, number, time)?;
             }
+            Event::Unplanned(task, status) => {
+                let task = self.task(task)?;
+                return self.fail_unplanned(task, time, status);
+            }
             Event::Ended(task, status) => {
                 let task = self.task(task)?;
                 return self.end_attempt(task, time, status, false);
@@ -114,6 +118,27 @@ impl History {
     }
 
     fn start_attempt(&mut self, task: TaskNumber, submit_number: u32, time: Micros) -> Option<()> {
+        let index = self.add_attempt(task, submit_number, time)?;
+        self.set(task, State::Running);
+        self.hosts.expect(Change::Start(index));
+        Some(())
+    }
+
+    /// The command that makes a sub-workflow has failed. The log of free resources does not count it among
+    /// the attempts.
+    fn fail_unplanned(&mut self, task: TaskNumber, time: Micros, status: i32) -> Option<u32> {
+        let start = match self.queued[task as usize] {
+            NEVER => time,
+            queued => queued,
+        };
+        let index = self.add_attempt(task, 0, start)?;
+        self.set(task, State::Failed);
+        let attempt = &mut self.attempts[index as usize];
+        (attempt.status, attempt.end) = (status, time);
+        Some(index)
+    }
+
+    fn add_attempt(&mut self, task: TaskNumber, submit_number: u32, time: Micros) -> Option<u32> {
         let index = u32::try_from(self.attempts.len())
             .ok()
             .filter(|index| *index != NO_ATTEMPT)?;
@@ -133,9 +158,7 @@ impl History {
         });
         self.submit_numbers.push(submit_number);
         self.latest[task as usize] = index;
-        self.set(task, State::Running);
-        self.hosts.expect(Change::Start(index));
-        Some(())
+        Some(index)
     }
 
     fn end_attempt(&mut self, task: TaskNumber, time: Micros, status: i32, worker_lost: bool) -> Option<u32> {

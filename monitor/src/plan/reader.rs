@@ -1,7 +1,9 @@
 //! Reads a DAG file, complete or not.
 
+use std::ffi::OsStr;
 use std::io;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 
 use pmc_dag::record::{Record, TaskRecord};
 use pmc_dag::{EARLIER_PLAN, Request};
@@ -53,7 +55,16 @@ impl Reader {
                 self.transformation.clear();
                 self.transformation.extend_from_slice(transformation);
             }
-            Ok(Record::Subdag { name, .. }) => self.add(position, name, NO_REQUEST, b""),
+            Ok(Record::Subdag { name, dag, .. }) => {
+                self.add(position, name, NO_REQUEST, b"");
+                // A repeated name is no other task.
+                let task = self.plan.find(name);
+                let last = self.plan.subdags.last().map(|(task, _)| *task);
+                if let Some(task) = task.filter(|task| last.is_none_or(|last| last < *task)) {
+                    let dag = PathBuf::from(OsStr::from_bytes(&dag));
+                    self.plan.subdags.push((task, dag));
+                }
+            }
             Ok(Record::MaxJobs { .. } | Record::PreScript(_) | Record::Job { .. } | Record::Nothing)
             | Err(_) => {}
         }

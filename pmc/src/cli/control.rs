@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use pegasus_mpi_cluster::control::FIRST_WEIGHT;
 
 /// Exit codes of these commands.
 const EXIT: &str = "\
@@ -39,6 +40,22 @@ pub struct Drain {
     pub after: Option<Duration>,
 }
 
+/// `pmc submit`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXIT)]
+pub struct Submit {
+    /// Directory of the running workflow
+    #[arg(long, value_name = "RUN")]
+    pub run: PathBuf,
+    /// The workflow: a submit directory of pmc-plan, or the directory of a run that is to go on
+    #[arg(value_name = "OTHER")]
+    pub other: PathBuf,
+    /// Its share of the slots while both have tasks to start, compared with the running workflow, which has
+    /// 1; from 0.01 to 100
+    #[arg(long, value_name = "N", default_value = "1", value_parser = weight)]
+    pub weight: u32,
+}
+
 /// `pmc kill`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXIT)]
@@ -67,6 +84,15 @@ pub struct Why {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Parses a weight and returns it in hundredths.
+fn weight(text: &str) -> Result<u32, &'static str> {
+    let number: f64 = text.parse().unwrap_or(0.0);
+    if (0.01..=100.0).contains(&number) {
+        return Ok((number * f64::from(FIRST_WEIGHT)).round() as u32);
+    }
+    Err("a weight is a number from 0.01 to 100")
 }
 
 fn time(text: &str) -> Result<Duration, &'static str> {

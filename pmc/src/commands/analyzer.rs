@@ -2,6 +2,7 @@
 
 mod human;
 mod json;
+mod nested;
 
 pub use human::by_hand;
 use pmc_monitor::causes::{Diagnosis, diagnose};
@@ -20,10 +21,14 @@ pub fn analyzer(arguments: &cli::Analyzer) -> Result<u8, Failure> {
     let history = History::open(dir).or_code(exit::NOT_RUN)?;
     let diagnosis = diagnose(&history);
     if arguments.json {
-        print(&format!("{:#}\n", json::value(&history, &diagnosis)));
+        let mut value = json::value(&history, &diagnosis);
+        value["sub_workflows"] = nested::values(&history, arguments.causes).into();
+        print(&format!("{value:#}\n"));
     } else if !arguments.quiet {
         let cwd = std::env::current_dir().unwrap_or_default();
-        print(&human::render(&history, &diagnosis, arguments, &named, &cwd));
+        let mut text = human::render(&history, &diagnosis, arguments, Some(&named), &cwd);
+        nested::render(&mut text, &history, arguments, &cwd);
+        print(&text);
     }
     Ok(if is_healthy(&history, &diagnosis) {
         exit::SUCCESS

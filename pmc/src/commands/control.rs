@@ -1,4 +1,4 @@
-//! `pmc nodes`, `drain`, `kill` and `why`: ask a run, or change its course.
+//! `pmc nodes`, `drain`, `kill`, `why` and `submit`: ask a run, or change its course.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -28,6 +28,18 @@ pub fn drain(arguments: &cli::Drain) -> Result<u8, Failure> {
     let dir = layout::given_or_latest(arguments.run.as_deref(), false);
     let after_seconds = arguments.after.map(|after| after.as_secs());
     show(&dir, &Request::Drain { after_seconds }, false)
+}
+
+/// Hands a planned workflow to a run.
+pub fn submit(arguments: &cli::Submit) -> Result<u8, Failure> {
+    let dag = layout::find_run(&arguments.other)?.dag;
+    let dag = std::path::absolute(&dag).unwrap_or(dag);
+    let Some(dag) = dag.to_str().map(str::to_owned) else {
+        let error = anyhow!("the name {} is not UTF-8", dag.display());
+        return Err(Failure::new(exit::USAGE, error));
+    };
+    let weight = arguments.weight;
+    show(&arguments.run, &Request::Submit { dag, weight }, false)
 }
 
 /// Sends a signal to a running task.

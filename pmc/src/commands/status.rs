@@ -4,14 +4,17 @@ mod data;
 mod human;
 mod json;
 
+use std::collections::HashSet;
 use std::io::IsTerminal as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use console::Term;
+use pmc_monitor::dir::RunDir;
 use pmc_monitor::events::Micros;
 use pmc_monitor::history::{History, Phase, State};
 use pmc_monitor::lite_data::DataOfRun;
+use pmc_monitor::plan::TaskNumber;
 use pmc_monitor::progress::{Observer, Progress};
 use pmc_terminal::{escape, print};
 use serde_json::Value;
@@ -26,6 +29,9 @@ use crate::layout;
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval between two lines of progress without a terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Maximum bytes of the list of workflows that were handed to a run.
+const MAX_GUESTS: u64 = 16 << 20;
 
 /// A run that is being watched.
 struct Watch {
@@ -166,6 +172,48 @@ fn render(arguments: &cli::Status, dir: &Path, watch: &Watch, progress: &Progres
         data::human(&mut text, data);
     }
     text
+}
+
+/// Returns the sub-workflows that run or have failed, each with its task, as far as they have begun.
+fn unfinished(history: &History) -> impl Iterator<Item = (TaskNumber, History)> + '_ {
+    history.plan.subdags().filter_map(|task| {
+        if !matches!(history.state(task), State::Running | State::Failed) {
+            return None;
+        }
+        let dir = RunDir::open(&history.nested_dir(task)?).ok()?;
+        Some((task, History::open(dir).ok()?))
+    })
+}
+
+/// A workflow that was handed to the run.
+struct Guest {
+    weight: f64,
+    history: History,
+}
+
+/// Returns the workflows that were handed to the run, the latest first.
+fn guests(history: &History) -> impl Iterator<Item = Guest> {
+    let mut path = history.dir.dag.as_os_str().to_owned();
+    path.push(".guests");
+    let text = pmc_files::read_to_string(Path::new(&path), MAX_GUESTS).unwrap_or_default();
+    let lines: Vec<GuestLine> = text
+        .lines()
+        .rev()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect();
+    let mut seen = HashSet::new();
+    lines.into_iter().filter_map(move |GuestLine { dag, weight }| {
+        let dir = RunDir::open(dag.parent()?).ok()?;
+        let history = seen.insert(dag).then(|| History::open(dir).ok())??;
+        Some(Guest { weight, history })
+    })
+}
+
+/// A line of the list that the executor writes.
+#[derive(serde::Deserialize)]
+struct GuestLine {
+    dag: PathBuf,
+    weight: f64,
 }
 
 fn code(progress: &Progress) -> u8 {

@@ -201,7 +201,7 @@ fn arguments_are_exact_without_kickstart() {
 #[test]
 fn a_workflow_runs_dags() {
     let place = Place::new();
-    place.chain("cat in.txt > mid.txt", "cat mid.txt in.txt > out.txt");
+    place.chain("cat in.txt > mid.txt", "cat mid.txt > out.txt");
     let workflow = place.read("workflow.yml").replace(
         "- {type: job, id: C,",
         "- {type: condorWorkflow, id: D, file: d.dag, uses: [{lfn: d.dag, type: input}, {lfn: mid.txt, type: input}]}\n\

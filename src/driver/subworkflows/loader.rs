@@ -14,8 +14,9 @@ use pmc_dag::{Stdin, TaskId};
 
 use super::Refusal;
 use crate::driver::dag_run::DagRun;
+use crate::driver::guests::{Handover, refuse_if_host_is_left};
 use crate::driver::numbers::AttemptNumbers;
-use crate::driver::{MemoryExcess, RunError, durability, setup};
+use crate::driver::{MemoryExcess, RunError, durability, refuse_if_agents_are_left, setup};
 use crate::logs::Logs;
 use crate::options::{Options, folder};
 use crate::protocol::SubmitId;
@@ -23,19 +24,48 @@ use crate::protocol::SubmitId;
 /// Maximum open files for forwarded data of a sub-workflow.
 const MAX_TARGETS: usize = 8;
 
+/// What needs a DAG.
+pub(in crate::driver) enum Origin {
+    /// This attempt of a task, which is a sub-workflow.
+    Task(TaskId, SubmitId),
+    /// A tool that hands it over.
+    Tool(Handover),
+}
+
 /// A DAG that is to be opened.
-pub(super) struct Order {
-    /// The task that it is.
-    pub(super) task: TaskId,
-    pub(super) submit: SubmitId,
+pub(in crate::driver) struct Order {
+    pub(in crate::driver) origin: Origin,
     /// Where its tasks run.
-    pub(super) directory: PathBuf,
-    pub(super) depth: u32,
+    pub(in crate::driver) directory: PathBuf,
+    pub(in crate::driver) depth: u32,
     /// As [`DagRun::label`].
-    pub(super) label: String,
-    pub(super) options: Options,
+    pub(in crate::driver) label: String,
+    pub(in crate::driver) options: Options,
     /// Its workers may be lost.
-    pub(super) may_lose: bool,
+    pub(in crate::driver) may_lose: bool,
+    /// For a guest, the DAG file of the run without links.
+    pub(in crate::driver) host: PathBuf,
+}
+
+impl Order {
+    pub(super) fn is_guest(&self) -> bool {
+        matches!(self.origin, Origin::Tool(_))
+    }
+
+    /// The task that is the sub-workflow.
+    pub(super) fn task(&self) -> Option<TaskId> {
+        match self.origin {
+            Origin::Task(task, _) => Some(task),
+            Origin::Tool(_) => None,
+        }
+    }
+
+    /// Tells a tool that the run ends before the DAG could join.
+    pub(super) fn refuse_tool(&self) {
+        if let Origin::Tool(handover) = &self.origin {
+            handover.refuse(&Refusal::Ending);
+        }
+    }
 }
 
 /// A DAG with its files, whose logs have begun.
@@ -108,11 +138,15 @@ fn open(order: &Order) -> Result<Loaded, Refusal> {
     let failed = |error: RunError| Refusal::Open(error);
     let shown = || options.dag.display().to_string();
     let lock = setup::lock(options).map_err(failed)?;
+    if order.is_guest() {
+        refuse_if_agents_are_left(options).map_err(failed)?;
+        refuse_if_host_is_left(options, &order.host).map_err(failed)?;
+    }
     let dag = Arc::new(setup::read_dag(options, false).map_err(failed)?);
     if dag.ids().any(|task| dag.abort_on(task).is_some()) {
         return Err(Refusal::AbortOn(shown()));
     }
-    if dag.ids().any(|task| dag.task(task).stdin == Some(&Stdin::Push)) {
+    if !order.is_guest() && dag.ids().any(|task| dag.task(task).stdin == Some(&Stdin::Push)) {
         return Err(Refusal::Push(shown()));
     }
     let name = options.dag.file_name().unwrap_or_default();

@@ -4,10 +4,11 @@ use pmc_dag::{CategoryId, OptionSet, Request};
 
 use super::{Chain, Class, Queue, Shape, ShapeId};
 use crate::scheduler::bits::BitSet;
+use crate::scheduler::shares::ShareId;
 use crate::scheduler::tasks::{NO_TASK, Node};
 
 /// What the tasks of a chain have in common.
-pub(super) type ChainKey = (Request, Option<CategoryId>, i64);
+pub(super) type ChainKey = (ShareId, Request, Option<CategoryId>, i64);
 
 impl Queue {
     /// Adds a category with a limit, and returns nothing: its number is the next one.
@@ -15,18 +16,20 @@ impl Queue {
         self.by_category.push(Vec::new());
     }
 
-    /// Returns the chain for each of these sets of options. Those that there is none for get a chain with a
-    /// shape of its own. Linear in the shapes of a class that gets more, else in the sets.
+    /// Returns the chain for each of these sets of options of a share. Those that there is none for get a
+    /// chain with a shape of its own. Linear in the shapes of a class that gets more, else in the sets.
     pub(crate) fn grow(
         &mut self,
         nodes: &[Node],
         sets: &[OptionSet],
+        share: ShareId,
         is_open: impl Fn(CategoryId) -> bool,
     ) -> Vec<u32> {
         if self.known.is_empty() {
             for (number, chain) in (0..).zip(&self.chains) {
                 let shape = &self.shapes[chain.shape.index()];
-                let key = (shape.request, shape.category, chain.priority);
+                let share = self.classes[shape.class as usize].share;
+                let key = (share, shape.request, shape.category, chain.priority);
                 self.known.entry(key).or_insert(number);
             }
         }
@@ -34,11 +37,11 @@ impl Queue {
         let mut chain_of = Vec::with_capacity(sets.len());
         for set in sets {
             let new = self.chains.len() as u32;
-            let key = (set.request, set.category, set.priority);
+            let key = (share, set.request, set.category, set.priority);
             let number = *self.known.entry(key).or_insert(new);
             chain_of.push(number);
             if number == new {
-                let class = self.class(set.request);
+                let class = self.class(share, set.request);
                 self.add_chain(*set, class, set.category.is_none_or(&is_open));
                 self.highest = self.highest.max(set.priority);
                 classes.push(class);
@@ -52,15 +55,15 @@ impl Queue {
         chain_of
     }
 
-    /// Returns the number of the class of a request. A new one has no shapes.
-    fn class(&mut self, request: Request) -> u32 {
+    /// Returns the number of the class of a request of a share. A new one has no shapes.
+    fn class(&mut self, share: ShareId, request: Request) -> u32 {
         let Request { cpus, gpus, .. } = request;
         let known = self
             .classes
             .iter()
-            .position(|class| (class.cpus, class.gpus) == (cpus, gpus));
+            .position(|class| (class.share, class.cpus, class.gpus) == (share, cpus, gpus));
         known.unwrap_or_else(|| {
-            self.classes.push(Class::new(cpus, gpus));
+            self.classes.push(Class::new(share, cpus, gpus));
             self.classes.len() - 1
         }) as u32
     }

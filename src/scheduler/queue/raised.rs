@@ -20,7 +20,9 @@ impl Queue {
         } = self.shape(shape);
         let request = Request { memory_mb, ..request };
         let number = self.chains.len() as u32;
-        let known = *self.raised.entry((request, category, priority)).or_insert(number);
+        let share = self.classes[class as usize].share;
+        let key = (share, request, category, priority);
+        let known = *self.raised.entry(key).or_insert(number);
         if known != number {
             return known;
         }

@@ -18,7 +18,9 @@ use pmc_dag::rescue::DoneSet;
 use pmc_dag::{Dag, TaskId};
 
 use crate::protocol::{MemoryUse, Outcome, Place, Rank, Registration, SubmitId, TaskResult, ToWorker};
-use crate::scheduler::{Event, Joining, Master, MasterConfig, MasterError, SegmentId, Summary, Workers};
+use crate::scheduler::{
+    Event, Joining, Master, MasterConfig, MasterError, Role, SegmentId, Summary, Workers,
+};
 
 use rustc_hash::FxHashMap;
 use testutils::Random;
@@ -309,7 +311,13 @@ impl Run<'_> {
                 dag: Vec::new(),
                 directory: Vec::new(),
             };
-            let joining = Joining { dag, done, place };
+            let role = Role::Nested(task);
+            let joining = Joining {
+                dag,
+                done,
+                place,
+                role,
+            };
             let grown = self.master.grow(joining);
             assert_eq!(grown.map(SegmentId::index), Ok(self.parents.len() - 1));
         }

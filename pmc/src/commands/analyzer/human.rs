@@ -15,12 +15,13 @@ use crate::text::{self, printable, shell_word};
 /// Maximum tasks and hosts to name.
 const MAX_NAMED: usize = 5;
 
-/// Renders the diagnosis. `dir` is what the user calls the run; paths below `cwd` are shown relative to it.
+/// Renders the diagnosis. `dir` is what the user calls the run, if it can be resumed by itself. Paths below
+/// `cwd` are shown relative to it.
 pub fn render(
     history: &History,
     diagnosis: &Diagnosis,
     arguments: &cli::Analyzer,
-    dir: &Path,
+    dir: Option<&Path>,
     cwd: &Path,
 ) -> String {
     let mut out = String::new();
@@ -61,7 +62,8 @@ pub fn render(
         tail(&mut out, "", &output.tail);
     }
     let all = history.all();
-    if diagnosis.phase != Phase::Running && all.get(State::Done) < all.total() {
+    if let Some(dir) = dir.filter(|_| diagnosis.phase != Phase::Running && all.get(State::Done) < all.total())
+    {
         line(&mut out, "resume", &resume_command(&history.dir.dag, dir));
     }
     if out.ends_with("\n\n") {

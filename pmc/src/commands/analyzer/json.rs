@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::human::by_hand;
 
 /// Version of the format: major.minor.
-pub const VERSION: &str = "1.1";
+pub const VERSION: &str = "1.2";
 /// Maximum tasks to name per cause.
 const MAX_NAMED: usize = 1000;
 

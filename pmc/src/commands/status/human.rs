@@ -11,6 +11,7 @@ use pmc_monitor::events::{Micros, SECOND};
 use pmc_monitor::history::{Attempt, History, Phase, State, seconds};
 use pmc_monitor::progress::{Estimate, Progress};
 
+use super::{guests, unfinished};
 use crate::again::resume_command;
 use crate::table::{Align, Table, thousands};
 use crate::text;
@@ -55,6 +56,8 @@ pub fn render(history: &History, progress: &Progress, shown: &Shown<'_>) -> Stri
     pace(&mut out, progress, shown);
     running(&mut out, history, progress, shown);
     failed(&mut out, history, progress, shown);
+    out.push_str(&nested(history, shown.lines));
+    out.push_str(&handed_over(history, shown.lines));
     if shown.hints {
         batch_output(&mut out, history);
         hints(&mut out, history, progress, shown);
@@ -320,6 +323,45 @@ fn batch_output(out: &mut String, history: &History) {
             let _ = writeln!(out, "    | {}", text::printable(line));
         }
     }
+}
+
+/// Renders the progress of sub-workflows that run or have failed.
+fn nested(history: &History, lines: usize) -> String {
+    let all = unfinished(history).map(|(task, run)| (history.plan.text_name(task), run));
+    others("sub-workflow", all, lines)
+}
+
+/// Renders the progress of workflows that were handed to the run.
+fn handed_over(history: &History, lines: usize) -> String {
+    let cwd = std::env::current_dir().unwrap_or_default();
+    let all = guests(history).map(|guest| (text::path(&guest.history.dir.dir, &cwd), guest.history));
+    others("also in this run", all, lines)
+}
+
+fn others(title: &str, mut all: impl Iterator<Item = (String, History)>, lines: usize) -> String {
+    let mut table = Table::new(&[
+        (title, Align::Left),
+        ("total", Align::Right),
+        ("done", Align::Right),
+        ("running", Align::Right),
+        ("failed", Align::Right),
+    ]);
+    let mut is_empty = true;
+    for (name, run) in all.by_ref().take(lines) {
+        is_empty = false;
+        let counts = run.all();
+        let states = [State::Done, State::Running, State::Failed];
+        let counts = std::iter::once(counts.total()).chain(states.map(|state| counts.get(state)));
+        table.row(std::iter::once(name).chain(counts.map(thousands)));
+    }
+    if is_empty {
+        return String::new();
+    }
+    let mut out = format!("\n{}", table.render("  "));
+    if all.next().is_some() {
+        out.push_str("  and more\n");
+    }
+    out
 }
 
 fn more(out: &mut String, all: usize, shown: usize) {

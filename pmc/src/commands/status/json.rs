@@ -2,8 +2,11 @@
 
 use pmc_monitor::ending::Ending;
 use pmc_monitor::history::{History, Phase, State, Tally, seconds};
+use pmc_monitor::plan::TaskNumber;
 use pmc_monitor::progress::{METHOD, Progress};
 use serde_json::{Value, json};
+
+use super::{Guest, guests, unfinished};
 
 /// Version of the format: major.minor.
 pub const VERSION: &str = "1.2";
@@ -83,11 +86,37 @@ pub fn value(history: &History, progress: &Progress, lines: usize) -> Value {
         })),
         "running": running,
         "failed": failed,
+        "sub_workflows": nested(history, lines),
+        "handed_over": handed_over(history, lines),
     });
     if let Some(dag) = &progress.missing_dag {
         value["missing_dag"] = json!(dag.display().to_string());
     }
     value
+}
+
+/// Sub-workflows that run or have failed.
+fn nested(history: &History, lines: usize) -> Vec<Value> {
+    let value = |(task, run): (TaskNumber, History)| {
+        json!({
+            "task": history.plan.text_name(task),
+            "submit_directory": run.dir.dir.display().to_string(),
+            "tasks": tally(&run.all()),
+        })
+    };
+    unfinished(history).take(lines).map(value).collect()
+}
+
+/// Workflows that were handed to the run.
+fn handed_over(history: &History, lines: usize) -> Vec<Value> {
+    let value = |Guest { weight, history }: Guest| {
+        json!({
+            "submit_directory": history.dir.dir.display().to_string(),
+            "weight": weight,
+            "tasks": tally(&history.all()),
+        })
+    };
+    guests(history).take(lines).map(value).collect()
 }
 
 /// Returns the exit status or the number of the signal.
