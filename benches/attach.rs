@@ -8,9 +8,9 @@
 //! ```
 //!
 //! `PMC_BENCH_BEFORE` names an executor of an earlier version, for the lines "nobody attached".
-//! `PMC_BENCH_TASKS` (20,000) and `PMC_BENCH_PACKED` (100,000) are numbers of tasks, `PMC_BENCH_MIB` (1024) is
-//! the size of the output and input of a task, and `PMC_BENCH_PAIRS` (5) the number of rounds of a median. A
-//! word on the command line selects lines of the table.
+//! `PMC_BENCH_TASKS` (20,000) and `PMC_BENCH_PACKED` (100,000) are numbers of tasks, `PMC_BENCH_MIB` (1024)
+//! is the size of the output and input of a task, and `PMC_BENCH_PAIRS` (5) the number of rounds of a median.
+//! A word on the command line selects lines of the table.
 //!
 //! Memory is the largest resident memory of each process of the executor, less that of the same run without a
 //! tool.
@@ -43,8 +43,8 @@ fn main() {
     for flavour in Flavour::all() {
         bench.line("nobody attached", flavour.name, || bench.nobody(&flavour));
         bench.line("eight tools attached", flavour.name, || bench.tools(&flavour));
-        // A worker that is no thread reads what kickstart captures in portions. What the tool has not got at the
-        // end of the attempt is gone, but for the part in the record.
+        // A worker that is no thread reads what kickstart captures in portions. What the tool has not got at
+        // the end of the attempt is gone, but for the part in the record.
         let ways = Way::ALL.into_iter();
         for way in ways.filter(|way| *way != Way::Captured || flavour.name == "local") {
             let what = format!("output, {}", way.name());
@@ -383,7 +383,8 @@ impl Bench {
     }
 }
 
-/// Lower quartile, median and upper quartile of the ratio of the second time to the first. They alternate in order.
+/// Lower quartile, median and upper quartile of the ratio of the second time to the first. They alternate in
+/// order.
 fn pairs(rounds: usize, first: impl Fn() -> Duration, second: impl Fn() -> Duration) -> [f64; 3] {
     let ratio = |round: usize| {
         let (one, other);

@@ -141,8 +141,8 @@ pub fn lock_dag(path: &Path) -> Result<DagGuard, DagLockError> {
 /// Locks a DAG, or the file beside it, or both.
 ///
 /// Any user who may read the DAG can lock it for reading, which would keep the owner from running it. In that
-/// case a second file takes the place of the DAG: only those who may write the DAG can open it. A run that has
-/// locked one of the two looks at the other one after that, so two runs cannot miss each other.
+/// case a second file takes the place of the DAG: only those who may write the DAG can open it. A run that
+/// has locked one of the two looks at the other one after that, so two runs cannot miss each other.
 fn lock_against_runs(dag: &File, path: &Path) -> Result<Option<File>, Errno> {
     let beside = beside(path);
     match lock(dag) {

@@ -115,7 +115,7 @@ impl Taken {
             let status = match result {
                 Err(Refusal::NotSupported) => NOT_SUPPORTED,
                 // At the end of the tool's standard input, the library would read it again. It comes as often
-                // as the library has pieces that were not answered, so that the task may have ended meanwhile.
+                // as the library has pieces without an answer, so that the task may have ended meanwhile.
                 _ if self.is_last => IOF_COMPLETE,
                 Ok(()) => SUCCESS,
                 Err(refusal) => status(refusal),
