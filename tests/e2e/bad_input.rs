@@ -314,7 +314,7 @@ fn execute(build: Build, directory: &TempDir) -> CommandResult {
         .run()
 }
 
-const BUILDS: [Build; 3] = [Build::Local, Build::OpenMpi, Build::Mpich];
+const BUILDS: [Build; 4] = [Build::Local, Build::Agents, Build::OpenMpi, Build::Mpich];
 
 #[test]
 #[ignore = "needs MPI: tests/run e2e"]

@@ -28,6 +28,12 @@ fn local_workers_run_chains() {
 }
 
 #[test]
+#[ignore = "needs Pegasus' monitoring: tests/run e2e"]
+fn three_agents_run_chains() {
+    run_chains(Build::Agents, 3);
+}
+
+#[test]
 #[ignore = "needs Open MPI: tests/run e2e"]
 fn four_ranks_of_open_mpi_run_chains() {
     run_chains(Build::OpenMpi, 3);

@@ -69,6 +69,16 @@ fn workflow_in_one_cluster_is_monitored() {
 }
 
 #[test]
+#[ignore = "needs Pegasus' monitoring: tests/run e2e"]
+fn clusters_in_agents_are_monitored() {
+    check(
+        Build::Agents,
+        &["--cluster", "horizontal", "-Dpegasus.clusters.num=3", MPIEXEC],
+        6,
+    );
+}
+
+#[test]
 #[ignore = "needs Open MPI: tests/run e2e"]
 fn nested_runs_under_open_mpi_are_monitored() {
     check(

@@ -135,6 +135,12 @@ fn second_run_finishes_and_monitord_follows_both() {
 }
 
 #[test]
+#[ignore = "needs Pegasus' monitoring: tests/run e2e"]
+fn second_run_with_agents_finishes() {
+    fail_and_resume(Build::Agents);
+}
+
+#[test]
 #[ignore = "needs Open MPI: tests/run e2e"]
 fn second_run_under_open_mpi_finishes() {
     fail_and_resume(Build::OpenMpi);

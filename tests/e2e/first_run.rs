@@ -73,6 +73,12 @@ fn synthetic_workflow_runs_locally() {
 }
 
 #[test]
+#[ignore = "needs all programs built: tests/run e2e"]
+fn synthetic_workflow_runs_in_agents() {
+    run_survey(Build::Agents);
+}
+
+#[test]
 #[ignore = "needs Open MPI: tests/run e2e"]
 fn synthetic_workflow_runs_under_open_mpi() {
     run_survey(Build::OpenMpi);

@@ -94,10 +94,9 @@ impl Killable {
     /// Kills processes and waits until all of the run have ended.
     fn kill(&mut self, victim: Victim, random: &mut Random) {
         let launcher = Pid::from_raw(self.child.id().cast_signed());
-        let ranks = if self.build == Build::Local {
-            Vec::new()
-        } else {
-            ranks_below(launcher)
+        let ranks = match self.build {
+            Build::Local | Build::Agents => Vec::new(),
+            Build::OpenMpi | Build::Mpich => ranks_below(launcher),
         };
         let chosen: Vec<Pid> = match victim {
             _ if ranks.is_empty() => vec![launcher],
@@ -298,7 +297,7 @@ fn kill_until_done(build: Build, seed: u64) -> [u32; 2] {
     ]);
     // Some runs are killed before they begin, others shortly before they end.
     let (min_ms, max_ms) = match build {
-        Build::Local => (5, 700),
+        Build::Local | Build::Agents => (5, 700),
         Build::OpenMpi | Build::Mpich => (200, 1300),
     };
     let mut done = BTreeSet::new();

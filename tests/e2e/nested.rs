@@ -272,17 +272,11 @@ fn both_monitors_agree_on_workflows_in_workflows() {
 #[test]
 #[ignore = "needs both MPIs: tests/run e2e"]
 fn each_transport_runs_workflows_in_workflows() {
-    for build in [Build::OpenMpi, Build::Mpich] {
+    for build in [Build::Agents, Build::OpenMpi, Build::Mpich] {
         let nested = Nested::plan(build);
         nested.run(nested.executor()).ok();
         nested.check();
     }
-    let nested = Nested::plan(Build::Local);
-    let executor = Program::new(Build::Local.program("pegasus-mpi-cluster"));
-    nested
-        .run(executor.args(["--agents", "2", "--launch", "local", "--slots", "1"]))
-        .ok();
-    nested.check();
 }
 
 #[test]

@@ -24,6 +24,12 @@ fn unpacked_run_is_complete_for_pegasus() {
 }
 
 #[test]
+#[ignore = "needs all programs built: tests/run e2e"]
+fn unpacked_run_of_agents_is_complete_for_pegasus() {
+    run_and_unpack(Build::Agents);
+}
+
+#[test]
 #[ignore = "needs Open MPI: tests/run e2e"]
 fn unpacked_run_under_open_mpi_is_complete_for_pegasus() {
     run_and_unpack(Build::OpenMpi);

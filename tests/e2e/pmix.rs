@@ -300,6 +300,12 @@ fn pmix_tools_look_at_a_run_on_this_machine() {
 }
 
 #[test]
+#[ignore = "needs libpmix-dev: tests/run e2e"]
+fn pmix_tools_look_at_a_run_in_agents() {
+    tools_look_at_a_run(Build::Agents);
+}
+
+#[test]
 #[ignore = "needs Open MPI and libpmix-dev: tests/run e2e"]
 fn pmix_tools_look_at_a_run_under_open_mpi() {
     tools_look_at_a_run(Build::OpenMpi);

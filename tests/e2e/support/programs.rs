@@ -21,11 +21,13 @@ const COMPANIONS: [&str; 9] = [
 ];
 const EXECUTOR: &str = "pegasus-mpi-cluster";
 
-/// A build of the executor. It determines how workers start.
+/// A build of the executor, and how its workers start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Build {
     /// Without MPI: threads of one process.
     Local,
+    /// Without MPI: agents with one slot each, on this machine.
+    Agents,
     /// With Debian's Open MPI.
     OpenMpi,
     /// With Debian's MPICH.
@@ -65,7 +67,7 @@ impl Build {
     /// Returns the directory with the executor that `tests/run` built.
     fn directory(self) -> PathBuf {
         let name = match self {
-            Self::Local => return profile_dir(),
+            Self::Local | Self::Agents => return profile_dir(),
             Self::OpenMpi => "openmpi",
             Self::Mpich => "mpich",
         };
@@ -96,19 +98,21 @@ impl Build {
     pub fn executor_with(self, workers: u32) -> Program {
         let mut words = self.launcher(workers + 1);
         words.push(self.program(EXECUTOR).display().to_string());
-        if self == Self::Local {
-            words.push("--workers".into());
-            words.push(workers.to_string());
-        }
+        let options = match self {
+            Self::Local => format!("--workers {workers}"),
+            Self::Agents => format!("--agents {workers} --launch local --slots 1"),
+            Self::OpenMpi | Self::Mpich => String::new(),
+        };
         Program::new(&words[0])
             .args(&words[1..])
+            .args(options.split_whitespace())
             .envs(&self.environment())
     }
 
     /// Returns the command line that starts a number of ranks.
     pub fn launcher(self, ranks: u32) -> Vec<String> {
         let line = match self {
-            Self::Local => String::new(),
+            Self::Local | Self::Agents => String::new(),
             Self::OpenMpi => format!("mpiexec.openmpi --oversubscribe -n {ranks}"),
             Self::Mpich => format!("mpiexec.mpich -n {ranks}"),
         };
@@ -123,7 +127,7 @@ impl Build {
                 ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
                 ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
             ],
-            Self::Local | Self::Mpich => &[],
+            Self::Local | Self::Agents | Self::Mpich => &[],
         };
         pairs
             .iter()
