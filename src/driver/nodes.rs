@@ -86,7 +86,10 @@ impl<T: MasterTransport> Driver<'_, T> {
             let registered = self.nodes.early.values();
             let registered = registered.filter(|early| early.registration.is_some()).count();
             let registered = u32::try_from(registered).unwrap_or(u32::MAX);
-            let needs_none = self.master.summary().success && !self.out.transport.awaits_earlier();
+            // A DAG without tasks is run by workers, as without agents.
+            let summary = self.master.summary();
+            let is_done = summary.tasks > 0 && summary.success;
+            let needs_none = is_done && !self.out.transport.awaits_earlier();
             needs_none || (registered > 0 && self.out.transport.may_start(registered))
         } else {
             self.master.may_start()

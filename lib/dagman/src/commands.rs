@@ -113,7 +113,8 @@ const SUPPORTED: &[&str] = &[
 ];
 
 /// Returns whether a text is a DAGMan file: its first command is one of DAGMan. Workflows in YAML or XML are
-/// not, nor are DAG files of pegasus-mpi-cluster, with which DAGMan shares MAXJOBS.
+/// not, nor are DAG files of pegasus-mpi-cluster, with which DAGMan shares MAXJOBS. `SUBDAG PLANNED` is a line
+/// of those only.
 #[must_use]
 pub fn is_dagman(text: &str) -> bool {
     for line in Lines::new(text) {
@@ -123,6 +124,9 @@ pub fn is_dagman(text: &str) -> bool {
         };
         if word.eq_ignore_ascii_case("MAXJOBS") {
             continue;
+        }
+        if word.eq_ignore_ascii_case("SUBDAG") && take_word(&mut { rest }) == Some("PLANNED") {
+            return false;
         }
         let mut all = SUPPORTED.iter().chain(UNSUPPORTED.iter().map(|(name, _)| name));
         let known = all.any(|name| name.eq_ignore_ascii_case(word));

@@ -116,6 +116,9 @@ fn owner(table: &str, connection: &Connection) -> Option<u32> {
 /// Reads an address of the table: words of 32 bits in the order of this machine, each in hexadecimal digits.
 fn entry(text: &str) -> Option<SocketAddr> {
     let (address, port) = text.split_once(':')?;
+    if !matches!(address.len(), 8 | 32) {
+        return None;
+    }
     let port = u16::from_str_radix(port, 16).ok()?;
     let mut bytes = Vec::with_capacity(16);
     for word in address.as_bytes().chunks(8) {
