@@ -113,7 +113,7 @@ impl Tools {
     fn start(&self, build: Build) -> Running {
         let run = build
             .executor_with(3)
-            .args(["--pmix", "w.dag"])
+            .args(["--pmix", "--host-cpus", "3", "w.dag"])
             .env("TMPDIR", self.folder.path())
             .in_directory(self.folder.path())
             .limit(120)

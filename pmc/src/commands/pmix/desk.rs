@@ -108,9 +108,16 @@ impl Desk {
     /// and a redirect if its tool may have gone.
     pub fn end_pulls(&self, has_tools: bool) {
         let mut state = self.state();
-        let is_lost = |redirect: &RedirectPull| !redirect.tools.are_there();
-        if (state.pulls > 0 && !has_tools) || state.redirect.as_ref().is_some_and(is_lost) {
+        if state.pulls > 0 && !has_tools {
             self.reset(&mut state);
+        }
+        self.end_lost_redirect(&mut state);
+    }
+
+    fn end_lost_redirect(&self, state: &mut State) {
+        let is_lost = |redirect: &RedirectPull| !redirect.tools.are_there();
+        if state.redirect.as_ref().is_some_and(is_lost) {
+            self.reset(state);
         }
     }
 
@@ -179,6 +186,7 @@ impl Host for Desk {
             return Err(Refusal::NotSupported);
         }
         let mut state = self.state();
+        self.end_lost_redirect(&mut state);
         let form = Form::new(wants);
         let is_redirect = wants.has(Wants::REDIRECT);
         // All tools that pull from an attempt get the same bytes. Which pull ends is not said, so that a
