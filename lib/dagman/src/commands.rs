@@ -113,8 +113,8 @@ const SUPPORTED: &[&str] = &[
 ];
 
 /// Returns whether a text is a DAGMan file: its first command is one of DAGMan. Workflows in YAML or XML are
-/// not, nor are DAG files of pegasus-mpi-cluster, with which DAGMan shares MAXJOBS. `SUBDAG PLANNED` is a line
-/// of those only.
+/// not, nor are DAG files of pegasus-mpi-cluster, with which DAGMan shares MAXJOBS. `SUBDAG PLANNED` is a
+/// line of those only.
 #[must_use]
 pub fn is_dagman(text: &str) -> bool {
     for line in Lines::new(text) {
