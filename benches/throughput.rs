@@ -23,6 +23,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use testutils::processes::executors;
+
 const PROGRAM: &str = "/bin/true";
 const ROUNDS: usize = 3;
 
@@ -393,27 +395,6 @@ fn run(executor: &[String], dag: &Path, options: &[&str]) -> Duration {
     let last: Vec<&str> = stderr.lines().rev().take(5).collect();
     assert!(output.status.success(), "the run must succeed: {last:?}");
     time
-}
-
-/// Processes of the executor among a process and its descendants.
-fn executors(root: u32) -> Vec<u32> {
-    let mut family = vec![root];
-    let mut at = 0;
-    while at < family.len() {
-        let path = format!("/proc/{0}/task/{0}/children", family[at]);
-        let children = std::fs::read_to_string(path).unwrap_or_default();
-        family.extend(
-            children
-                .split_whitespace()
-                .filter_map(|pid| pid.parse::<u32>().ok()),
-        );
-        at += 1;
-    }
-    family.retain(|pid| {
-        let program = std::fs::read_link(format!("/proc/{pid}/exe"));
-        program.is_ok_and(|path| path.ends_with("pegasus-mpi-cluster"))
-    });
-    family
 }
 
 /// CPU time of all threads of a process so far.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
 use nix::unistd::{Pid, mkfifo};
+use testutils::processes::executors;
 
 /// Time limit for what takes a moment.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -118,12 +119,7 @@ impl Run {
     /// Waits until this number of tasks have started.
     pub fn wait_for_tasks(&self, number: usize) {
         wait_for(|| self.count(" EXECUTE ") >= number);
-        let descendants = descendants(self.child.id());
-        let executors = descendants.into_iter().filter(|pid| {
-            let program = fs::read_link(format!("/proc/{pid}/exe"));
-            program.is_ok_and(|path| path.ends_with("pegasus-mpi-cluster"))
-        });
-        let _ = self.processes.set(executors.collect());
+        let _ = self.processes.set(executors(self.child.id()));
     }
 
     /// Number of tasks that have succeeded.
@@ -203,23 +199,6 @@ fn count_files(folder: &Path) -> usize {
             _ => 1,
         })
         .sum()
-}
-
-/// Returns a process and its descendants.
-fn descendants(root: u32) -> Vec<u32> {
-    let mut family = vec![root];
-    let mut at = 0;
-    while at < family.len() {
-        let path = format!("/proc/{0}/task/{0}/children", family[at]);
-        let children = fs::read_to_string(path).unwrap_or_default();
-        family.extend(
-            children
-                .split_whitespace()
-                .filter_map(|pid| pid.parse::<u32>().ok()),
-        );
-        at += 1;
-    }
-    family
 }
 
 /// Returns the largest resident memory of a process so far, in KiB.

@@ -123,7 +123,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         Ok(())
     }
 
-    /// Tells the user something.
+    /// Writes a warning to the log, and shows it to the user.
     fn say(&mut self, text: &str) {
         tracing::warn!("{text}");
         (self.out.observer)(&RunEvent::Notice(text));

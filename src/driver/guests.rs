@@ -30,7 +30,7 @@ pub(super) struct Handover {
 }
 
 impl Handover {
-    /// Tells the tool that the workflow cannot run.
+    /// Answers the tool with the reason why the workflow cannot join.
     pub(super) fn refuse(&self, refusal: &Refusal) {
         self.answer(Answer::Refused(refusal.describe()));
     }
@@ -126,8 +126,13 @@ impl<T: MasterTransport> Driver<'_, T> {
             has_note,
         });
         let weight = f64::from(handover.weight) / f64::from(FIRST_WEIGHT);
+        let tasks = if tasks == 1 {
+            "1 task".to_owned()
+        } else {
+            format!("{tasks} tasks")
+        };
         let text = format!(
-            "{} runs now with {}: {tasks} tasks, weight {weight}",
+            "{} runs now with {}: {tasks}, weight {weight}",
             dag.display(),
             self.options.dag.display()
         );

@@ -241,7 +241,7 @@ unsafe extern "C" fn on_push(
     let bytes = if bytes.is_null() {
         &[]
     } else {
-        // SAFETY: the library has so many bytes, until the piece is answered.
+        // SAFETY: the library keeps this number of bytes until the piece is answered.
         unsafe { std::slice::from_raw_parts(bytes, size) }
     };
     let wants = Wants(wants);

@@ -8,6 +8,7 @@ pub mod generated_run;
 pub mod golden;
 pub mod launcher;
 pub mod node_faults;
+pub mod processes;
 pub mod programs;
 mod random;
 pub mod redirected;

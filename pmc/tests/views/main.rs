@@ -11,5 +11,6 @@ mod redirect;
 mod secrets;
 mod statistics;
 mod status;
+mod submit;
 #[path = "../support/mod.rs"]
 mod support;

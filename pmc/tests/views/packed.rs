@@ -9,6 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use pmc_packed::{Channel, TaskOutput};
 use testutils::Random;
+use testutils::processes::family;
 
 use crate::log::spawn_executor;
 use crate::support::{Finished, Place};
@@ -160,25 +161,14 @@ fn done(directory: &Path) -> Vec<usize> {
 
 /// Kills a process and all its descendants.
 fn kill_family(root: u32) {
-    let mut family = vec![root];
-    let mut at = 0;
-    while at < family.len() {
-        let path = format!("/proc/{0}/task/{0}/children", family[at]);
-        let children = fs::read_to_string(path).unwrap_or_default();
-        family.extend(
-            children
-                .split_whitespace()
-                .filter_map(|pid| pid.parse::<u32>().ok()),
-        );
-        at += 1;
-    }
-    for pid in family {
+    for pid in family(root) {
         // It may have ended.
         let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
     }
 }
 
-/// Whenever a run is killed: each task that is done has its whole output, and what is torn is told.
+/// Kills a run at random moments. Each task that is done has its whole output, and a message names each
+/// output that was cut off.
 fn killed(options: &[&str], random: u64) {
     let place = Place::new();
     let directory = place.path().join("run");

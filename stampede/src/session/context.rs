@@ -67,17 +67,9 @@ impl<'o> Session<'o> {
             None => None,
         };
         Ok(Self {
-            options,
-            destination,
             dashboard,
-            markers: Markers::new(&run.dir, options.output_dir.as_deref(), &run.workflow.wf_uuid),
-            run,
-            start: Instant::now(),
-            clock: LogClock::new(options.adjust),
-            master: "0.0".to_owned(),
-            notifier: None,
-            notified: 0,
             _lock: Some(lock),
+            ..Self::begin(options, run, destination)
         })
     }
 
@@ -101,8 +93,12 @@ impl<'o> Session<'o> {
             Some(path) => Destination::File(path.to_owned()),
             None => outer.destination.clone(),
         };
-        let options = outer.options;
-        Ok(Self {
+        Ok(Self::begin(outer.options, run, destination))
+    }
+
+    /// A session without a dashboard and without a lock.
+    fn begin(options: &'o Options, run: Run, destination: Destination) -> Self {
+        Self {
             options,
             destination,
             dashboard: None,
@@ -114,7 +110,7 @@ impl<'o> Session<'o> {
             notifier: None,
             notified: 0,
             _lock: None,
-        })
+        }
     }
 
     /// Returns whether it is that of a nested sub-workflow.

@@ -194,7 +194,11 @@ impl Cache {
         while flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             pause(interrupts)?;
         }
-        Ok(self.remove(key)?)
+        // If a sweep has removed the entry meanwhile, what has its name now is another one.
+        if is_linked(&lock) {
+            self.remove(key)?;
+        }
+        Ok(())
     }
 
     /// Opens a file of the cache; makes it if needed.

@@ -92,7 +92,7 @@ struct Redirector {
     has_reported_limit: bool,
 }
 
-/// Tells the run, again and again, that this program waits for tasks. If it is stopped, the run forgets it.
+/// Tells the run at each tick that this program waits for tasks. The run forgets a program that is stopped.
 struct Waiting {
     tool: Option<Tool>,
     request: TailRequest,

@@ -104,8 +104,8 @@ impl Desk {
         self.state().pulls > 0
     }
 
-    /// Ends the pulls of tools that have gone, as far as that can be told: all if there is no tool any more,
-    /// and a redirect if its tool may have gone.
+    /// Ends the pulls of tools that have gone. Without any tool, it ends all pulls. It ends a redirect if one
+    /// of the tools has gone that were connected when it began: one of them is its tool.
     pub fn end_pulls(&self, has_tools: bool) {
         let mut state = self.state();
         if state.pulls > 0 && !has_tools {

@@ -18,7 +18,7 @@ use crate::failure::Failure;
 
 /// Bytes that wait for the tasks of one push.
 const MAX_WAITING: usize = 4 << 20;
-/// Time for the tasks to take some when so many wait.
+/// Time for the tasks to take some of them when more than [`MAX_WAITING`] wait.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Time after which the thread of a push ends if nothing comes.
 const IDLE: Duration = Duration::from_secs(60);
