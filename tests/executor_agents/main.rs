@@ -15,6 +15,7 @@ use tempfile::TempDir;
 
 use testutils::launcher::forget_launcher;
 
+mod guests;
 mod hosts;
 
 /// A run that takes longer hangs.
@@ -341,7 +342,6 @@ fn a_task_that_brings_down_agents_fails() {
     );
 }
 
-/// A broken host fails its tasks at once.
 /// A master that is killed after its last task leaves nothing to do, and its agents have ended.
 #[test]
 fn a_run_with_nothing_left_needs_no_agents() {
