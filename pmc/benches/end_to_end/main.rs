@@ -9,15 +9,18 @@
 //! are system programs that copy small files. The bare loop starts `/bin/true` once for each task of the
 //! plan.
 //!
+//! It also plans and runs sub-workflows during the run, and the same jobs as one plan.
+//!
 //! The benchmark copies the programs beside `pmc`, as an installation would: a file that the linker has just
 //! written is spread over small pieces of the page cache and is mapped more slowly. Planning, running and the
 //! bare loops take turns. It prints medians over several rounds, and medians of the ratios within a round,
 //! since the speed of a machine varies.
 //!
 //! `PMC_BENCH_JOBS` sets the size of the large workflow, `PMC_BENCH_WORKERS` the number of workers,
-//! `PMC_BENCH_DIR` a working directory that is kept.
+//! `PMC_BENCH_SUB_WORKFLOWS` the number of sub-workflows, `PMC_BENCH_DIR` a working directory that is kept.
 
 mod inputs;
+mod nested;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -58,6 +61,8 @@ fn main() {
     println!(
         "true x1: one loop, which the limit of {MAX_RATIO} applies to; true xN: as many loops as workers ({workers})"
     );
+    let sub_workflows = number("PMC_BENCH_SUB_WORKFLOWS").unwrap_or(20);
+    nested::compare(&directory.join("nested"), workers, sub_workflows);
 }
 
 fn number(variable: &str) -> Option<usize> {
