@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use crate::protocol::RedirectAnswer;
+use crate::protocol::{By, RedirectAnswer};
 pub use crate::protocol::{Claim, Over, Overflow, Portion, Position, RedirectPoll};
 use crate::relay::Relay;
 pub use client::{ControlError, Ender, Redirect, Tool, ask};
@@ -121,6 +121,18 @@ pub struct RedirectRequest {
     /// answer says that the redirect has begun, the next one that it has ended. A tool that shuts down its
     /// sending side ends it.
     pub to_files: bool,
+}
+
+impl RedirectRequest {
+    /// Returns who delivers. A run that has room waits for output.
+    pub(crate) fn by(&self) -> By {
+        match self.to_files {
+            false => By::Tool,
+            true => By::Run {
+                has_room: self.may_wait,
+            },
+        }
+    }
 }
 
 /// A request for tasks that start later.

@@ -17,7 +17,8 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::pipe2;
 
-use crate::protocol::{Claim, Over, Portion, RedirectAnswer, RedirectPoll};
+use crate::bell::Bell;
+use crate::protocol::{By, Claim, Over, Portion, RedirectAnswer, RedirectPoll};
 use stream::Stream;
 
 /// Bytes of one read.
@@ -65,6 +66,8 @@ struct State {
     /// The thread has ended: nothing comes any more.
     is_done: bool,
     error: Option<io::Error>,
+    /// Rings when something has come, or the relay has ended.
+    bell: Option<Bell>,
 }
 
 /// Starts the relay of an attempt whose output goes to these files. A tool may have claimed it.
@@ -75,7 +78,7 @@ pub(crate) fn start(files: [&File; 2], claim: Option<&Claim>) -> io::Result<(Rel
     let [out, err] = files;
     let mut streams = [Stream::new(out.try_clone()?), Stream::new(err.try_clone()?)];
     if let Some(claim) = claim {
-        begin(&mut streams, claim, Instant::now());
+        begin(&mut streams, claim, false, Instant::now());
     }
     let (out, err, wake) = (pipe(true)?, pipe(true)?, pipe(false)?);
     fcntl(&wake.1, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
@@ -85,6 +88,7 @@ pub(crate) fn start(files: [&File; 2], claim: Option<&Claim>) -> io::Result<(Rel
             ended_at: None,
             is_done: false,
             error: None,
+            bell: None,
         }),
         changed: Condvar::new(),
         wake: wake.1.into(),
@@ -113,10 +117,10 @@ fn pipe(is_large: bool) -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((read, write))
 }
 
-fn begin(streams: &mut [Stream<File>; 2], claim: &Claim, now: Instant) {
+fn begin(streams: &mut [Stream<File>; 2], claim: &Claim, by_run: bool, now: Instant) {
     for (stream, wanted) in streams.iter_mut().zip(claim.streams) {
         if wanted {
-            stream.begin(claim, now);
+            stream.begin(claim, by_run, now);
         }
     }
 }
@@ -167,29 +171,40 @@ impl Drop for RelayThread {
 }
 
 impl Relay {
-    /// Answers a poll. Waits for output, at most `patience`.
-    pub(crate) fn poll(&self, poll: &RedirectPoll, patience: Duration) -> RedirectAnswer {
+    /// Answers a poll. Waits for output, at most `patience`. `by` delivers it.
+    pub(crate) fn poll(&self, poll: &RedirectPoll, by: By, patience: Duration) -> RedirectAnswer {
         let until = Instant::now() + patience;
         let mut state = self.shared.lock();
         loop {
             let now = Instant::now();
-            let answer = state.poll(poll, now);
+            let answer = state.poll(poll, by, now);
             // There may be room, or nothing to wait for.
             self.shared.wake();
-            let is_empty = matches!(&answer, RedirectAnswer::Portions(portions)
-                if portions.iter().all(|portion| portion.bytes.is_empty()));
             let left = until.saturating_duration_since(now);
-            if !is_empty || left.is_zero() {
+            if !answer.is_empty() || left.is_zero() {
                 return answer;
             }
             let waited = self.shared.changed.wait_timeout(state, left);
             (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
     }
+
+    /// The same without waiting. If nothing has come, the bell rings when something comes.
+    pub(crate) fn poll_or_ring(&self, poll: &RedirectPoll, by: By, bell: Option<&Bell>) -> RedirectAnswer {
+        let mut state = self.shared.lock();
+        let answer = state.poll(poll, by, Instant::now());
+        if answer.is_empty() {
+            state.bell = bell.cloned();
+        }
+        drop(state);
+        self.shared.wake();
+        answer
+    }
 }
 
 impl State {
-    fn poll(&mut self, poll: &RedirectPoll, now: Instant) -> RedirectAnswer {
+    fn poll(&mut self, poll: &RedirectPoll, by: By, now: Instant) -> RedirectAnswer {
+        let by_run = by != By::Tool;
         let RedirectPoll {
             claim,
             delivered,
@@ -202,35 +217,56 @@ impl State {
         }
         if !streams().any(|stream| stream.is_of(claim.token)) {
             if let Some(over) = streams().find_map(|stream| stream.over(claim.token)) {
-                return RedirectAnswer::Over(over);
+                return RedirectAnswer::Over(over, self.dropped(claim.token));
             }
             if self.ended_at.is_some() {
                 return RedirectAnswer::Ended;
             }
             if *is_end {
-                return RedirectAnswer::Over(Over::Detached);
+                return RedirectAnswer::Over(Over::Detached, [0, 0]);
             }
-            begin(&mut self.streams, claim, now);
+            begin(&mut self.streams, claim, by_run, now);
         }
         for (at, delivered) in delivered.iter().enumerate().filter(|(at, _)| claim.streams[*at]) {
+            self.streams[at].set_by_run(by_run);
             let noted = self.streams[at].note_delivered(*delivered, now, self.ended_at);
             self.note(noted);
         }
+        let is_recalled = self.streams.iter().any(|stream| stream.is_recalled(claim.token));
         if *is_end {
-            self.end_of(claim.token, Over::Detached);
+            self.end_of(
+                claim.token,
+                if is_recalled {
+                    Over::TooSlow
+                } else {
+                    Over::Detached
+                },
+            );
         }
         if let Some(over) = self.streams.iter().find_map(|stream| stream.over(claim.token)) {
+            // The run may have delivered more of the other stream since it has sent this poll.
+            if by_run && self.streams.iter().any(|stream| stream.is_of(claim.token)) {
+                return RedirectAnswer::Recall;
+            }
             self.end_of(claim.token, over);
-            return RedirectAnswer::Over(over);
+            return RedirectAnswer::Over(over, self.dropped(claim.token));
+        }
+        if is_recalled {
+            return RedirectAnswer::Recall;
         }
         let portions = self
             .streams
-            .each_ref()
+            .each_mut()
             .map(|stream| match stream.is_of(claim.token) {
-                true => stream.portion(),
-                false => Portion::default(),
+                true if by != (By::Run { has_room: false }) => stream.portion(),
+                _ => Portion::default(),
             });
         RedirectAnswer::Portions(Box::new(portions))
+    }
+
+    /// Bytes that the last redirect with this token has lost.
+    fn dropped(&self, token: u64) -> [u64; 2] {
+        self.streams.each_ref().map(|stream| stream.dropped(token))
     }
 
     /// Ends the redirect with this token.
@@ -323,7 +359,15 @@ impl Shared {
         let mut state = self.lock();
         state.end_all(Over::TaskEnded);
         state.is_done = true;
+        self.tell(&mut state);
+    }
+
+    /// Tells those who wait.
+    fn tell(&self, state: &mut State) {
         self.changed.notify_all();
+        if let Some(bell) = state.bell.take() {
+            bell.ring();
+        }
     }
 
     fn add(&self, at: usize, bytes: &[u8]) {
@@ -332,7 +376,7 @@ impl Shared {
         let mut state = self.lock();
         let added = state.streams[at].add(bytes, (Instant::now(), time));
         state.note(added);
-        self.changed.notify_all();
+        self.tell(&mut state);
     }
 }
 
@@ -447,23 +491,23 @@ mod tests {
         let (first, second) = (claim(1, [true, false]), claim(2, [true, true]));
         let relay = place.thread.relay();
         assert_eq!(
-            texts(relay.poll(&poll(&first, [0, 0], false), Duration::ZERO)),
+            texts(relay.poll(&poll(&first, [0, 0], false), By::Tool, Duration::ZERO)),
             ["", ""]
         );
         place.write(0, b"two\nthree\n");
         place.write(1, b"more\n");
-        let got = texts(relay.poll(&poll(&first, [0, 0], false), MOMENT));
+        let got = texts(relay.poll(&poll(&first, [0, 0], false), By::Tool, MOMENT));
         assert_eq!(got, ["two\nthree\n", ""]);
-        let taken = relay.poll(&poll(&second, [0, 0], false), Duration::ZERO);
+        let taken = relay.poll(&poll(&second, [0, 0], false), By::Tool, Duration::ZERO);
         assert_eq!(taken, RedirectAnswer::TakenBy("tool 1".to_owned()));
         // It has printed one of the lines.
-        let over = relay.poll(&poll(&first, [4, 0], true), Duration::ZERO);
-        assert_eq!(over, RedirectAnswer::Over(Over::Detached));
+        let over = relay.poll(&poll(&first, [4, 0], true), By::Tool, Duration::ZERO);
+        assert_eq!(over, RedirectAnswer::Over(Over::Detached, [0, 0]));
         place.write(0, b"four\n");
         place.finish();
         assert_eq!(place.text(0), "one\nthree\nfour\n");
         assert_eq!(place.text(1), "err\nmore\n");
-        let late = relay.poll(&poll(&second, [0, 0], false), Duration::ZERO);
+        let late = relay.poll(&poll(&second, [0, 0], false), By::Tool, Duration::ZERO);
         assert_eq!(late, RedirectAnswer::Ended);
         assert!(place.thread.error().is_none());
     }
@@ -478,23 +522,69 @@ mod tests {
         place.thread.end();
         let relay = place.thread.relay();
         let got = loop {
-            let got = texts(relay.poll(&poll(&tool, [0, 0], false), MOMENT));
+            let got = texts(relay.poll(&poll(&tool, [0, 0], false), By::Tool, MOMENT));
             if got.iter().all(|text| !text.is_empty()) {
                 break got;
             }
         };
         assert_eq!(got, ["first", "second"]);
         assert!(!place.thread.wait(Duration::from_millis(1)));
-        texts(relay.poll(&poll(&tool, [5, 6], false), Duration::ZERO));
+        texts(relay.poll(&poll(&tool, [5, 6], false), By::Tool, Duration::ZERO));
         assert!(place.thread.wait(MOMENT));
-        let over = relay.poll(&poll(&tool, [5, 6], false), Duration::ZERO);
-        assert_eq!(over, RedirectAnswer::Over(Over::TaskEnded));
+        let over = relay.poll(&poll(&tool, [5, 6], false), By::Tool, Duration::ZERO);
+        assert_eq!(over, RedirectAnswer::Over(Over::TaskEnded, [0, 0]));
         assert_eq!([place.text(0), place.text(1)], ["", ""]);
         // Nobody comes.
         let mut place = Place::new(Some(&tool));
         place.write(0, b"first");
         place.finish();
         assert_eq!(place.text(0), "first");
+    }
+
+    #[test]
+    fn a_run_that_delivers_is_asked_before_the_redirect_ends() {
+        let mut place = Place::new(None);
+        let tool = Claim {
+            buffer: 8,
+            ..claim(1, [true, true])
+        };
+        let relay = place.thread.relay();
+        let (full, free) = (By::Run { has_room: false }, By::Run { has_room: true });
+        assert_eq!(
+            texts(relay.poll(&poll(&tool, [0, 0], false), full, Duration::ZERO)),
+            ["", ""]
+        );
+        place.write(0, b"0123456789");
+        let mut got = String::new();
+        while got.len() < 8 {
+            got += &texts(relay.poll(&poll(&tool, [0, 0], false), free, MOMENT))[0];
+        }
+        assert_eq!(got, "01234567");
+        let begun = Instant::now();
+        while relay.poll(&poll(&tool, [1, 0], false), full, Duration::ZERO) != RedirectAnswer::Recall {
+            assert!(begun.elapsed() < MOMENT);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // It has delivered more meanwhile.
+        let over = relay.poll(&poll(&tool, [3, 0], true), full, Duration::ZERO);
+        assert_eq!(over, RedirectAnswer::Over(Over::TooSlow, [0, 0]));
+        place.finish();
+        assert_eq!(place.text(0), "3456789");
+    }
+
+    #[test]
+    fn a_bell_rings_when_something_has_come() {
+        let mut place = Place::new(None);
+        let (relay, bell) = (place.thread.relay(), Bell::new().unwrap());
+        let tool = claim(1, [true, false]);
+        let poll = || relay.poll_or_ring(&poll(&tool, [0, 0], false), By::Tool, Some(&bell));
+        assert!(poll().is_empty() && !bell.silence());
+        place.write(0, b"x");
+        let begun = Instant::now();
+        while !bell.silence() {
+            assert!(begun.elapsed() < MOMENT);
+        }
+        assert!(!poll().is_empty());
     }
 
     #[test]

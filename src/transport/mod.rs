@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use combiner::Combiner;
 pub use error::TransportError;
 
+use crate::bell::Bell;
 use crate::protocol::{Captures, InputAnswer, Rank, RedirectAnswer, SubmitId, ToMaster, ToWorker};
 use crate::relay::Relay;
 
@@ -132,6 +133,11 @@ pub trait WorkerTransport {
     }
     /// Returns the next message of the master. Waits at most `timeout`.
     fn receive(&mut self, timeout: Duration) -> Result<Option<ToWorker>, TransportError>;
+    /// What rings when a message has come that must be seen while a task runs. Without it, the worker looks
+    /// for messages now and then.
+    fn bell(&self) -> Option<&Bell> {
+        None
+    }
 }
 
 /// Bytes sent and received. The local transport counts the encoded size of its messages.

@@ -1,7 +1,7 @@
 //! Ends the running task from another thread.
 
 use std::fs::File;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use super::captures;
 use super::input::Pushed;
 use super::strays::Strays;
 use super::watch::Watch;
+use crate::bell::Bell;
 use crate::protocol::{Captures, InputAnswer, RedirectAnswer, SubmitId};
 use crate::relay::Relay;
 use crate::transport::local::StopTask;
@@ -54,9 +55,9 @@ pub(super) trait Leader {
     /// Waits for the end of the task.
     fn wait(&self);
 
-    /// Waits for the end of the task, at most `timeout`. `running_for` is the time since it started. False if
-    /// it still runs.
-    fn has_ended_within(&self, timeout: Duration, running_for: Duration) -> bool;
+    /// Waits for the end of the task, at most `timeout` or until the bell rings. `running_for` is the time
+    /// since it started. False if it still runs.
+    fn has_ended_within(&self, timeout: Duration, running_for: Duration, bell: Option<&Bell>) -> bool;
 }
 
 impl Leader for Child {
@@ -68,15 +69,24 @@ impl Leader for Child {
         while !has_ended(self.pid, WaitPidFlag::empty()) {}
     }
 
-    fn has_ended_within(&self, timeout: Duration, running_for: Duration) -> bool {
+    fn has_ended_within(&self, timeout: Duration, running_for: Duration, bell: Option<&Bell>) -> bool {
         let Some(descriptor) = &self.descriptor else {
             std::thread::sleep((running_for / 8).min(timeout));
             return has_ended(self.pid, WaitPidFlag::WNOHANG);
         };
-        let mut polled = [PollFd::new(descriptor.as_fd(), PollFlags::POLLIN)];
-        let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::ZERO);
-        matches!(poll(&mut polled, timeout), Ok(1..))
+        is_readable(descriptor.as_fd(), timeout, bell)
     }
+}
+
+/// Returns whether a descriptor can be read. Waits for that, at most `timeout` or until the bell rings.
+pub(super) fn is_readable(descriptor: BorrowedFd<'_>, timeout: Duration, bell: Option<&Bell>) -> bool {
+    let entry = |descriptor| PollFd::new(descriptor, PollFlags::POLLIN);
+    let mut both = [entry(descriptor), entry(bell.map_or(descriptor, Bell::as_fd))];
+    let polled = &mut both[..if bell.is_some() { 2 } else { 1 }];
+    let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
+    // Interrupted or not, the caller looks again.
+    let _ = poll(polled, timeout);
+    polled[0].revents().is_some_and(|events| !events.is_empty())
 }
 
 /// Where the output of the attempt goes.
@@ -307,8 +317,9 @@ fn wait_and_watch(leader: &dyn Leader, interval: Duration, watch: &mut dyn Watch
     let started = Instant::now();
     let mut last_poll = started;
     let mut interval = interval;
-    while !leader.has_ended_within(interval, started.elapsed()) {
-        if last_poll.elapsed() >= interval {
+    while !leader.has_ended_within(interval, started.elapsed(), watch.bell()) {
+        let has_rung = watch.bell().is_some_and(Bell::silence);
+        if has_rung || last_poll.elapsed() >= interval {
             watch.poll();
             last_poll = Instant::now();
             interval = watch.interval().unwrap_or(interval);

@@ -10,11 +10,13 @@ use super::kill::KillSwitch;
 use crate::protocol::{Chunk, Position, SubmitId, Tap, Tapped};
 
 /// Maximum bytes of a stream in an answer.
-const MAX_CHUNK: usize = 256 << 10;
+const MAX_CHUNK: usize = 512 << 10;
 /// Time after which a request is answered if nothing has come.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Interval between looks for the file of another program of the same task.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// Time after an answer with output in which the tool may ask again.
+const BUSY: Duration = Duration::from_millis(20);
 /// Time for which a file is kept that no tool reads.
 const KEEP: Duration = Duration::from_secs(60);
 /// Maximum files that are kept.
@@ -25,6 +27,9 @@ const MAX_HELD: usize = 64;
 pub(super) struct Taps {
     waiting: Vec<Waiting>,
     held: Vec<Held>,
+    /// The attempt whose files were looked for, and when.
+    looked: Option<(SubmitId, Instant)>,
+    busy_until: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -51,6 +56,11 @@ impl Taps {
         self.waiting.is_empty() && self.held.is_empty()
     }
 
+    /// Returns whether a tool may ask again soon.
+    pub(super) fn are_busy(&self) -> bool {
+        self.busy_until.is_some_and(|until| Instant::now() < until)
+    }
+
     /// Returns whether a tool waits for an answer.
     pub(super) fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
@@ -75,12 +85,18 @@ impl Taps {
         waiting.retain_mut(|waiting| {
             let mut chunks = self.read(&waiting.tap, now);
             let mut is_running = true;
-            if chunks.iter().all(is_empty) && waiting.next_look <= now {
+            let is_awaited = chunks.iter().all(is_empty) && waiting.next_look <= now;
+            // Also while there is something to read: a tool that is behind must not miss the next file.
+            if is_awaited || self.is_look_due(waiting.tap.submit, now) {
                 waiting.next_look = now + LOOK_INTERVAL;
                 is_running = self.look(&waiting.tap, kill, now);
                 chunks = self.read(&waiting.tap, now);
             }
-            let is_due = !chunks.iter().all(is_empty) || !is_running || waiting.until <= now;
+            let has_output = !chunks.iter().all(is_empty);
+            let is_due = has_output || !is_running || waiting.until <= now;
+            if has_output {
+                self.busy_until = Some(now + BUSY);
+            }
             if is_due {
                 let number = waiting.tap.number;
                 answers.push(Tapped { number, chunks });
@@ -92,8 +108,14 @@ impl Taps {
         answers
     }
 
+    fn is_look_due(&self, submit: SubmitId, now: Instant) -> bool {
+        self.looked
+            .is_none_or(|(looked, at)| looked != submit || now >= at + LOOK_INTERVAL)
+    }
+
     /// Opens the files that capture the output of the attempt now. Returns whether it runs.
     fn look(&mut self, tap: &Tap, kill: &KillSwitch, now: Instant) -> bool {
+        self.looked = Some((tap.submit, now));
         let Some(captures) = kill.captures(tap.submit) else {
             return false;
         };
