@@ -64,7 +64,7 @@ impl<T: MasterTransport> Driver<'_, T> {
     pub(super) fn tap(&mut self, guest: Option<u32>, request: TapRequest, answer: SyncSender<Reply>) {
         let reply = match self.attempt_of(guest, &request) {
             Err(refusal) => Reply::Answer(Answer::Refused(refusal.to_string())),
-            Ok((worker, attempt)) => match self.out.transport.captures(worker, attempt) {
+            Ok((worker, attempt)) => match self.out.transport.captures(worker, attempt, request.is_own) {
                 Some(captures) => Reply::Output(Output {
                     worker: worker.0,
                     attempt: attempt.0,
@@ -110,6 +110,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             number: self.taps.asked.add(asked),
             submit: attempt,
             after: request.after,
+            is_own: request.is_own,
             may_wait: request.may_wait,
         };
         self.out.send(worker, ToWorker::Tap(Box::new(tap)));

@@ -275,6 +275,7 @@ mod tests {
                 number,
                 submit: SubmitId(submit),
                 after,
+                is_own: number % 2 == 0,
                 may_wait,
             }))
         });

@@ -82,9 +82,9 @@ pub trait MasterTransport {
     /// Returns the next message of any worker. Waits at most `timeout`. `None` if no message came by then, or
     /// if a signal arrived.
     fn receive(&mut self, timeout: Duration) -> Result<Option<(Rank, ToMaster)>, TransportError>;
-    /// Returns the files that capture the output of an attempt, if the workers are threads of this process.
+    /// Returns the files that [`Tap`](crate::protocol::Tap) names, if the workers are threads of this process.
     /// Other workers answer [`ToWorker::Tap`].
-    fn captures(&self, _worker: Rank, _attempt: SubmitId) -> Option<Captures> {
+    fn captures(&self, _worker: Rank, _attempt: SubmitId, _is_own: bool) -> Option<Captures> {
         None
     }
     /// Passes input to an attempt without waiting, if the workers are threads of this process. Other workers

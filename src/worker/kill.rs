@@ -109,6 +109,8 @@ struct State {
     /// Standard input of the attempt.
     input: Pushed,
     output: Output,
+    /// Files without names to which the attempt writes.
+    own_streams: Captures,
     /// The group was sent a signal.
     signalled: bool,
     /// The signal was SIGKILL.
@@ -162,6 +164,7 @@ impl KillSwitch {
         state.attempt = Some(attempt);
         state.input = Pushed::Not;
         state.output = Output::NotYet;
+        state.own_streams = Captures::default();
     }
 
     /// Lets tools fill the standard input of the attempt that runs now.
@@ -174,6 +177,12 @@ impl KillSwitch {
     /// Lets tools redirect the output of the attempt that runs now, if it has a relay.
     pub(super) fn begin_output(&self, relay: Option<Relay>) {
         self.state().output = relay.map_or(Output::Files, Output::Relay);
+    }
+
+    /// Lets tools read the files of the attempt that runs now, which have no names.
+    pub(super) fn begin_own_streams(&self, streams: [&File; 2]) {
+        // Without a descriptor, tools see the output at the end.
+        self.state().own_streams = streams.map(|file| file.try_clone().ok());
     }
 
     /// Kills the running task. Other tasks may start afterwards.
@@ -189,11 +198,19 @@ impl KillSwitch {
         group.map(Strays::of).unwrap_or_default()
     }
 
-    /// Returns the files that capture the output of an attempt, if it runs.
-    pub(super) fn captures(&self, attempt: SubmitId) -> Option<Captures> {
+    /// Returns the files that [`Tap`](crate::protocol::Tap) names, if the attempt runs.
+    pub(super) fn captures(&self, attempt: SubmitId, is_own: bool) -> Option<Captures> {
         // The lock keeps the leader from being reaped.
         let state = self.state();
         let group = state.group.filter(|_| state.attempt == Some(attempt))?;
+        if is_own {
+            return Some(
+                state
+                    .own_streams
+                    .each_ref()
+                    .map(|file| file.as_ref().and_then(captures::reopen)),
+            );
+        }
         Some(captures::find(group))
     }
 
@@ -225,6 +242,7 @@ impl KillSwitch {
         let mut state = self.state();
         state.group = None;
         state.input = Pushed::Ended;
+        state.own_streams = Captures::default();
         if state.waiters > 0 {
             self.idle.notify_all();
         }
@@ -261,8 +279,8 @@ impl StopTask for KillSwitch {
         }
     }
 
-    fn captures(&self, attempt: SubmitId) -> Captures {
-        self.captures(attempt).unwrap_or_default()
+    fn captures(&self, attempt: SubmitId, is_own: bool) -> Captures {
+        self.captures(attempt, is_own).unwrap_or_default()
     }
 
     fn push(&self, attempt: SubmitId, bytes: &[u8], is_end: bool) -> InputAnswer {

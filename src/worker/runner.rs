@@ -188,6 +188,9 @@ impl Runner {
         self.oom_kills.begin();
         self.kill.begin_input(input.write.take());
         self.kill.begin_output(relay.relay());
+        if task.packed.is_some() && task.place.is_none() && self.shared_files.is_none() {
+            self.kill.begin_own_streams([&files.out, &files.err]);
+        }
         let process = launch.start(&self.kill, &mut self.task_server, &mut self.spawner);
         // When the task has closed its end, tools notice it.
         drop(input);

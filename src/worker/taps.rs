@@ -1,4 +1,4 @@
-//! Answers tools that read the captured output of tasks: in portions, one for each request, so a slow tool
+//! Answers tools that read output of running tasks which is in files without names: in portions, one for each request, so a slow tool
 //! costs no memory.
 
 use std::fs::File;
@@ -28,8 +28,15 @@ pub(super) struct Taps {
     waiting: Vec<Waiting>,
     held: Vec<Held>,
     /// The attempt whose files were looked for, and when.
-    looked: Option<(SubmitId, Instant)>,
+    looked: Option<(Of, Instant)>,
     busy_until: Option<Instant>,
+}
+
+/// An attempt, and whether its own streams are meant.
+type Of = (SubmitId, bool);
+
+fn of(tap: &Tap) -> Of {
+    (tap.submit, tap.is_own)
 }
 
 #[derive(Debug)]
@@ -42,7 +49,7 @@ struct Waiting {
 /// A file that captures a stream. It stays readable after its program has ended.
 #[derive(Debug)]
 struct Held {
-    submit: SubmitId,
+    of: Of,
     /// 0 for standard output, 1 for standard error.
     stream: usize,
     number: u64,
@@ -87,7 +94,7 @@ impl Taps {
             let mut is_running = true;
             let is_awaited = chunks.iter().all(is_empty) && waiting.next_look <= now;
             // Also while there is something to read: a tool that is behind must not miss the next file.
-            if is_awaited || self.is_look_due(waiting.tap.submit, now) {
+            if is_awaited || self.is_look_due(of(&waiting.tap), now) {
                 waiting.next_look = now + LOOK_INTERVAL;
                 is_running = self.look(&waiting.tap, kill, now);
                 chunks = self.read(&waiting.tap, now);
@@ -108,23 +115,23 @@ impl Taps {
         answers
     }
 
-    fn is_look_due(&self, submit: SubmitId, now: Instant) -> bool {
+    fn is_look_due(&self, of: Of, now: Instant) -> bool {
         self.looked
-            .is_none_or(|(looked, at)| looked != submit || now >= at + LOOK_INTERVAL)
+            .is_none_or(|(looked, at)| looked != of || now >= at + LOOK_INTERVAL)
     }
 
     /// Opens the files that capture the output of the attempt now. Returns whether it runs.
     fn look(&mut self, tap: &Tap, kill: &KillSwitch, now: Instant) -> bool {
-        self.looked = Some((tap.submit, now));
-        let Some(captures) = kill.captures(tap.submit) else {
+        self.looked = Some((of(tap), now));
+        let Some(captures) = kill.captures(tap.submit, tap.is_own) else {
             return false;
         };
         for (stream, file) in captures.into_iter().enumerate() {
             let Some(file) = file else { continue };
             let number = captures::number(&file);
-            if self.find(tap.submit, stream, number).is_none() && self.held.len() < MAX_HELD {
+            if self.find(of(tap), stream, number).is_none() && self.held.len() < MAX_HELD {
                 self.held.push(Held {
-                    submit: tap.submit,
+                    of: of(tap),
                     stream,
                     number,
                     file,
@@ -135,20 +142,20 @@ impl Taps {
         true
     }
 
-    fn find(&self, submit: SubmitId, stream: usize, number: u64) -> Option<usize> {
+    fn find(&self, of: Of, stream: usize, number: u64) -> Option<usize> {
         self.held
             .iter()
-            .position(|held| (held.submit, held.stream, held.number) == (submit, stream, number))
+            .position(|held| (held.of, held.stream, held.number) == (of, stream, number))
     }
 
     /// Reads what comes after the positions of a request: the rest of the file, or the next one.
     fn read(&mut self, tap: &Tap, now: Instant) -> [Chunk; 2] {
         [0, 1].map(|stream| {
             let after = tap.after[stream];
-            let current = self.find(tap.submit, stream, after.file);
+            let current = self.find(of(tap), stream, after.file);
             // Files come in the order in which they are opened.
             let next = current.map_or(0, |at| at + 1);
-            let is_later = |held: &Held| (held.submit, held.stream) == (tap.submit, stream);
+            let is_later = |held: &Held| (held.of, held.stream) == (of(tap), stream);
             let later = (next..self.held.len()).find(|at| is_later(&self.held[*at]));
             let chunk = current
                 .map(|at| self.chunk(at, after.offset, now))
@@ -193,6 +200,7 @@ mod tests {
             number: 1,
             submit: SubmitId(3),
             after: [after, Position::default()],
+            is_own: false,
             may_wait: true,
         }
     }
@@ -200,7 +208,7 @@ mod tests {
     fn hold(taps: &mut Taps, number: u64) -> File {
         let file = tempfile::tempfile().unwrap();
         taps.held.push(Held {
-            submit: SubmitId(3),
+            of: (SubmitId(3), false),
             stream: 0,
             number,
             file: file.try_clone().unwrap(),
