@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::kill::KillSwitch;
 use crate::bell::Bell;
-use crate::protocol::{Redirect, Redirected};
+use crate::protocol::{By, Redirect, Redirected};
 use crate::transport::local::StopTask as _;
 
 /// Time after which a request is answered if nothing has come.
@@ -37,12 +37,23 @@ impl Redirects {
     pub(super) fn answers(&mut self, kill: &KillSwitch, bell: Option<&Bell>) -> Vec<Redirected> {
         let mut answers = Vec::new();
         let now = Instant::now();
+        // Redirects with a request that still waits. Output that comes now is for that request: the run takes
+        // the answers in the order of its requests.
+        let mut held = Vec::new();
         self.waiting.retain(|(redirect, until)| {
+            let of = (redirect.submit, redirect.poll.claim.token);
+            let by = match redirect.by {
+                By::Run { .. } if held.contains(&of) => By::Run { has_room: false },
+                by => by,
+            };
             let answer = match kill.relay(redirect.submit) {
-                Ok(relay) => relay.poll_or_ring(&redirect.poll, redirect.by, bell),
+                Ok(relay) => relay.poll_or_ring(&redirect.poll, by, bell),
                 Err(answer) => answer,
             };
             let is_due = !answer.is_empty() || *until <= now;
+            if !is_due {
+                held.push(of);
+            }
             if is_due {
                 let number = redirect.number;
                 answers.push(Redirected { number, answer });
