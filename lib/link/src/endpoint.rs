@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::key::{KeyError, RunKey};
 
 /// Version of the endpoint and of the frames.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Maximum bytes of an endpoint.
 const MAX_BYTES: u64 = 64 << 10;
