@@ -63,11 +63,16 @@ fn an_input_of_all_jobs_leaves_the_staging_site_once() {
 #[test]
 #[ignore = "needs network namespaces: tests/run e2e"]
 fn a_node_that_is_lost_while_it_gives_a_file_delays_the_others_only() {
-    let input = input(60_000_000);
+    let input = input(20_000_000);
     let mut grid = Grid::new("0.5", &input);
     let submit = grid.plan("giver", Some(&format!("{}/stage", grid.archive())));
-    let mut is_lost = false;
-    let code = grid.run(&submit, "400m", |network, nodes| {
+    let (mut is_slow, mut is_lost) = (false, false);
+    let code = grid.run(&submit, "200m", |network, nodes| {
+        if !std::mem::replace(&mut is_slow, true) {
+            for node in nodes.iter().flatten() {
+                network.slow_down(node, 4).expect("a limit");
+            }
+        }
         if is_lost {
             return;
         }

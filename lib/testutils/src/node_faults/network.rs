@@ -190,6 +190,19 @@ impl Network {
         self.shell(pid, &script)
     }
 
+    /// Limits what comes to a node from other nodes, in megabytes a second.
+    ///
+    /// # Errors
+    /// The node is off.
+    pub fn slow_down(&self, node: &Node, megabytes: u32) -> io::Result<()> {
+        let script = format!(
+            "nft add table inet s && nft 'add chain inet s c {{ type filter hook input priority 0; }}' && \
+             nft add rule inet s c iifname eth0 ip saddr != {} limit rate over {megabytes} mbytes/second drop",
+            self.master_address()
+        );
+        self.shell(node.0.holder.id(), &script)
+    }
+
     /// Loses packets that come to a node at random.
     pub(super) fn lose_packets(&self, node: &Node, percent: u32) -> io::Result<()> {
         let script = format!(
