@@ -299,7 +299,7 @@ mod tests {
         let error = Endpoint::parse(text, "The file x").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "The file x has version 9, not 1: master and agent are different programs"
+            "The file x has version 9, not 2: master and agent are different programs"
         );
     }
 

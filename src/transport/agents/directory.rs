@@ -5,8 +5,8 @@
 //! then have it, too. So a file that all nodes want crosses the staging link once, and spreads like a tree.
 //!
 //! This is a state machine without a clock or a socket. An agent that waits for too long fetches the file
-//! itself ([`PeerRequest::Alone`]). Whatever an agent fetches or gives is forgotten when it is silent or lost,
-//! and others take its place.
+//! itself ([`PeerRequest::Alone`]). Whatever an agent fetches or gives is forgotten when it is silent or
+//! lost, and others take its place.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -184,8 +184,8 @@ impl Directory {
         }
     }
 
-    /// Takes the entry from the agent that did not give it, and lets the other one ask again. Returns false if
-    /// that one was not told to get it.
+    /// Takes the entry from the agent that did not give it, and lets the other one ask again. Returns false
+    /// if that one was not told to get it.
     fn failed(&mut self, ask: AskId, answers: &mut Answers) -> bool {
         let Some(key) = self.key_of(ask) else { return false };
         let from = self.entries.get_mut(&key).and_then(|entry| {

@@ -3,7 +3,8 @@
 //! It is a directory beside those of jobs, which only this user can use. An entry is a directory `KEY` with
 //! the file `data`, and a lock file `KEY.lock`. Whoever fetches holds the lock alone; whoever uses the file
 //! shares it, so that nobody removes it meanwhile. The kernel frees the lock of a process that is killed.
-//! `data` gets its name when it is complete and verified. Another node of the run may give it ([`peers`]). The time of the lock file is that of the last use.
+//! `data` gets its name when it is complete and verified. Another node of the run may give it ([`peers`]).
+//! The time of the lock file is that of the last use.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
