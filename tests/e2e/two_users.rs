@@ -3,7 +3,7 @@
 //! "I" am root, who runs the tests; the other user is an unprivileged one.
 
 use std::fs;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _, symlink};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
@@ -353,22 +353,17 @@ fn loading_a_run_of_another_user_does_not_write_where_its_properties_say() {
     assert!(chosen.exists(), "I have named the properties");
 }
 
-/// Starts a process of the other user that holds a lock on a file, if it can open it, or listens on a socket.
-/// Returns when it has tried.
+/// Starts a process of the other user that holds a lock on a file, if it can open it. Returns when it has
+/// tried.
 fn hold(users: &TwoUsers, path: &Path, how: &str) -> (Running, bool) {
     let tried = users.theirs().join(format!("tried-{how}"));
-    let script = "import fcntl, os, socket, sqlite3, sys, time\n\
+    let script = "import fcntl, os, sqlite3, sys, time\n\
                   path, how, tried = sys.argv[1:]\n\
                   try:\n\
                   \x20   if how == 'sqlite':\n\
                   \x20       d = sqlite3.connect(f'file:{path}?mode=ro', uri=True, isolation_level=None)\n\
                   \x20       d.execute('BEGIN')\n\
                   \x20       d.execute('SELECT count(*) FROM sqlite_master').fetchall()\n\
-                  \x20   elif how == 'listen':\n\
-                  \x20       s = socket.socket(socket.AF_UNIX)\n\
-                  \x20       s.bind(path)\n\
-                  \x20       os.chmod(path, 0o666)\n\
-                  \x20       s.listen(5)\n\
                   \x20   else:\n\
                   \x20       f = os.open(path, os.O_RDONLY)\n\
                   \x20       {'flock': fcntl.flock, 'posix': fcntl.lockf}[how](f, fcntl.LOCK_SH)\n\
@@ -418,29 +413,6 @@ fn another_user_cannot_stop_a_run_by_a_lock() {
         let second = run().ok();
         assert!(!second.stderr.contains("panicked"), "{}", second.details());
     }
-}
-
-#[test]
-#[ignore = "needs all programs built, and root: tests/run e2e"]
-fn a_planted_socket_is_not_asked() {
-    let Some(users) = TwoUsers::new("a_planted_socket_is_not_asked") else {
-        return;
-    };
-    // A directory in which everybody may make files.
-    fs::create_dir(users.mine().join("open")).expect("a directory");
-    let dag = users.write_mine("open/w.dag", "TASK a /bin/true\n", 0o644);
-    let folder = dag.parent().expect("a directory");
-    fs::set_permissions(folder, fs::Permissions::from_mode(0o1777)).expect("it is mine");
-    let (_listener, listens) = hold(&users, &folder.join("w.dag.control"), "listen");
-    assert!(listens, "the socket is there");
-    // It would wait for its answer for longer.
-    let nodes = users.me("pmc").arg("nodes").arg(folder).limit(12).run();
-    assert_eq!(nodes.code(), 4, "{}", nodes.details());
-    assert!(
-        nodes.stderr.contains("belongs to another user"),
-        "{}",
-        nodes.details()
-    );
 }
 
 /// Runs `pegasus-rc-client` with a catalog of this kind.
