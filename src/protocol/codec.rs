@@ -12,7 +12,7 @@ use thiserror::Error;
 use super::{ToMaster, ToWorker};
 
 /// Version of the encoding.
-pub const VERSION: u8 = 13;
+pub const VERSION: u8 = 14;
 
 /// Directions.
 const TO_MASTER: u8 = 1;
@@ -244,6 +244,7 @@ mod tests {
                     });
                     ToWorker::Run(Box::new(Assignment {
                         submit: SubmitId(submit),
+                        attempt: cpus,
                         name,
                         id,
                         command,
