@@ -21,7 +21,7 @@ use serde_json::Value;
 use crate::data::{DataError, Direction, Mover};
 use crate::description::Verified;
 use crate::directory::{make_private, remove_tree};
-use crate::messages::{heading, log};
+use crate::messages::Log;
 
 /// How long an entry stays that nobody uses.
 pub(crate) const KEPT: Duration = Duration::from_secs(3600);
@@ -54,6 +54,7 @@ const PART_OF_ONE: u64 = 10;
 #[derive(Debug)]
 pub(crate) struct Cache {
     directory: PathBuf,
+    log: Log,
 }
 
 /// What a job wants.
@@ -110,21 +111,23 @@ impl Cache {
     ///
     /// # Errors
     /// The directory cannot be made.
-    pub(crate) fn open(base: &Path) -> io::Result<Self> {
-        let this = Self::of(base);
+    pub(crate) fn open(base: &Path, log: &Log) -> io::Result<Self> {
+        let this = Self::of(base, log);
         make_private(&this.directory)?;
         this.sweep();
         Ok(this)
     }
 
-    fn of(base: &Path) -> Self {
-        let directory = base.join(format!(".pegasus-lite-{}-cache", getuid()));
-        Self { directory }
+    fn of(base: &Path, log: &Log) -> Self {
+        Self {
+            directory: base.join(format!(".pegasus-lite-{}-cache", getuid())),
+            log: log.clone(),
+        }
     }
 
     /// Removes all entries of a directory for jobs that nobody uses.
-    pub(crate) fn make_room(base: &Path) {
-        let this = Self::of(base);
+    pub(crate) fn make_room(base: &Path, log: &Log) {
+        let this = Self::of(base, log);
         if this.directory.is_dir() && make_private(&this.directory).is_ok() {
             this.shrink(0);
         }
@@ -229,11 +232,11 @@ impl Cache {
         fs::create_dir_all(&new)?;
         let fetched = mover.within(&new, |mover| {
             if let Some([title, _]) = wanted.headings {
-                heading(title);
+                mover.log.heading(title);
             }
             mover.transfer(wanted.fetch, Direction::In, interrupts)?;
             if let Some([_, title]) = wanted.headings.filter(|_| !wanted.verify.is_empty()) {
-                heading(title);
+                mover.log.heading(title);
             }
             mover.verify(wanted.verify.iter())
         });
@@ -330,7 +333,8 @@ impl Cache {
             .remove(key)
             .and_then(|()| fs::remove_file(self.directory.join(&name)));
         if let Err(error) = &removed {
-            log(format_args!("{key} cannot be removed from the cache: {error}"));
+            self.log
+                .say(format_args!("{key} cannot be removed from the cache: {error}"));
         }
         removed.is_ok()
     }
@@ -380,7 +384,9 @@ pub(crate) fn read(file: &mut File) -> io::Result<String> {
 /// # Errors
 /// A signal arrived.
 pub(crate) fn pause(interrupts: &mut dyn Interrupts) -> Result<(), DataError> {
-    poll_interrupts(Some(PAUSE), None, interrupts)?;
+    if poll_interrupts(Some(PAUSE), None, interrupts)?.abandoned {
+        interrupts.abandoned();
+    }
     while let Some(interrupt) = interrupts.take() {
         if let Interrupt::Forward(signal) = interrupt {
             return Err(DataError::Signal(signal));
@@ -395,7 +401,7 @@ mod tests {
 
     /// A cache with entries of ten bytes, used so many seconds ago.
     fn cache(base: &Path, entries: &[(&str, u64)]) -> Cache {
-        let cache = Cache::open(base).unwrap();
+        let cache = Cache::open(base, &Log::unread()).unwrap();
         for (key, age) in entries {
             fs::create_dir(cache.directory.join(key)).unwrap();
             fs::write(cache.directory.join(key).join(DATA), [0; 10]).unwrap();
@@ -426,7 +432,7 @@ mod tests {
         let note = first.open_file("a.docker.loaded").unwrap();
         note.set_modified(SystemTime::now() - 2 * KEPT).unwrap();
         drop(note);
-        let second = Cache::open(base.path()).unwrap();
+        let second = Cache::open(base.path(), &Log::unread()).unwrap();
         assert_eq!(keys(&second), ["held", "new"]);
         let mut left: Vec<_> = fs::read_dir(&second.directory)
             .unwrap()
@@ -447,7 +453,7 @@ mod tests {
         assert_eq!(keys(&cache), ["a", "d"]);
         assert!(!cache.has_room(&new, Some(Limit::Bytes(9))).unwrap());
         assert!(cache.has_room(&new, None).unwrap());
-        Cache::make_room(base.path());
+        Cache::make_room(base.path(), &Log::unread());
         assert_eq!(keys(&cache), ["a"]);
     }
 }
