@@ -5,6 +5,7 @@
 //! what runs, and offers it to the next master.
 
 pub mod guard;
+mod peers;
 mod slots;
 
 use std::ffi::OsString;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pmc_link::{Agent, Client, Closed, ConnectError, Connection, Endpoint, EndpointError, Link, Timing};
+use pmc_wire::peers::VARIABLE;
 
 use crate::interrupt::Interrupt;
 use crate::protocol::ToWorker;
@@ -21,6 +23,7 @@ use crate::transport::agents::messages::{self, AgentHello, AgentWelcome, Content
 use crate::transport::agents::{ENDPOINT_VARIABLE, NUMBER_VARIABLE};
 use crate::{exit, host, logging};
 use guard::Lifeline;
+use peers::Peers;
 use slots::Slots;
 
 /// Time between two attempts to connect.
@@ -103,6 +106,8 @@ struct AgentProcess<'a> {
     /// The session before the present one.
     before: Option<(u64, u64)>,
     slots: Option<Slots>,
+    /// Without it, lite jobs get no files from other nodes.
+    peers: Option<Arc<Peers>>,
     master_timeout: Duration,
     lifeline: Option<Lifeline>,
 }
@@ -138,6 +143,8 @@ impl<'a> AgentProcess<'a> {
         };
         let timing = Timing::with_lease(endpoint.lease);
         let link = Link::new(timing);
+        let peers = Peers::start(&link, endpoint.key);
+        let peers = peers.inspect_err(|error| tracing::debug!("No files from other nodes: {error}"));
         Ok(Self {
             args,
             interrupt,
@@ -146,6 +153,7 @@ impl<'a> AgentProcess<'a> {
             link,
             before: lifeline.as_ref().and_then(|lifeline| lifeline.before),
             slots: None,
+            peers: peers.ok(),
             master_timeout: Duration::ZERO,
             lifeline,
         })
@@ -315,6 +323,10 @@ impl<'a> AgentProcess<'a> {
         std::env::set_current_dir(&directory).map_err(|error| AgentError::Directory(directory, error))?;
         let mut environment = self.args.environment.clone();
         environment.retain(|(name, _)| !guard::VARIABLES.iter().any(|own| name == own));
+        // It may be that of an agent whose task this one is.
+        environment.retain(|(name, _)| name != VARIABLE);
+        let peers = self.peers.as_ref();
+        environment.extend(peers.map(|peers| (VARIABLE.into(), peers.name().into())));
         let mut options = welcome.settings.options(&self.args.host, environment);
         // Tasks are bound only to CPUs that exist.
         if !options.set_affinity {
@@ -331,13 +343,20 @@ impl<'a> AgentProcess<'a> {
         if slots.have_ended() {
             self.link.goodbye();
         }
+        if let Some(peers) = &self.peers {
+            peers.connected(connection.local_address());
+        }
         let mut talk = Talk {
             process: self,
             slots,
             leaving: false,
             ended: None,
         };
-        match connection.run(&mut talk) {
+        let closed = connection.run(&mut talk);
+        if let Some(peers) = &self.peers {
+            peers.disconnected();
+        }
+        match closed {
             Closed::Asked => talk.ended,
             Closed::Broken(error) => {
                 tracing::debug!("The connection to the master was closed: {error}");
@@ -374,6 +393,12 @@ impl Agent for Talk<'_> {
         match ToWorker::decode(message) {
             Ok(message) => self.slots.deliver(rank, message),
             Err(error) => tracing::error!("Invalid message from the master: {error}"),
+        }
+    }
+
+    fn aside(&mut self, body: &[u8]) {
+        if let Some(peers) = &self.process.peers {
+            peers.answer(body);
         }
     }
 

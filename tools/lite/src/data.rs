@@ -140,6 +140,11 @@ impl Mover {
         })
     }
 
+    /// Returns a variable of the job, if it is set and has UTF-8 text.
+    pub(crate) fn variable(&self, name: &str) -> Option<String> {
+        String::from_utf8(self.environment.get(name.as_bytes())?.to_vec()).ok()
+    }
+
     /// Does something in another directory.
     ///
     /// # Errors
@@ -270,6 +275,26 @@ impl Mover {
             Ok(())
         } else {
             Err(DataError::Integrity(failed))
+        }
+    }
+
+    /// Returns whether a file that another node has given has the size and the checksum that it should have.
+    /// Monitoring hears of a check only if it has: otherwise the file is fetched, and checked again.
+    ///
+    /// # Errors
+    /// Checksums of parents cannot be read.
+    pub(crate) fn agrees(&mut self, file: &Path, bytes: u64, verify: &[Verified]) -> Result<bool, DataError> {
+        if fs::metadata(file).map_or(true, |status| status.len() != bytes) {
+            return Ok(false);
+        }
+        let records = self.records.len();
+        match self.verify(verify.iter()) {
+            Ok(()) => Ok(true),
+            Err(DataError::Integrity(_)) => {
+                self.records.truncate(records);
+                Ok(false)
+            }
+            Err(error) => Err(error),
         }
     }
 

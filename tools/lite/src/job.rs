@@ -123,7 +123,14 @@ pub(crate) fn run(
             Outcome::of(FAILURE)
         }
     };
-    log.end(start.elapsed().as_secs(), outcome.code);
+    if description.in_cluster {
+        log.say(format_args!(
+            "{} ended with exit code {}, one job of a cluster",
+            description.job, outcome.code
+        ));
+    } else {
+        log.end(start.elapsed().as_secs(), outcome.code);
+    }
     outcome
 }
 

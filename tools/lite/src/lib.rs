@@ -9,7 +9,7 @@
 //! ([`inproc`]), so a job changes no state of it.
 //!
 //! ```text
-//! inproc → program → job → inputs → cache → data, task → surroundings → messages → description
+//! inproc → program → job → inputs → cache → peers → data, task → surroundings → messages → description
 //!                        → container ↗    → directory
 //! ```
 
@@ -22,6 +22,7 @@ pub mod inproc;
 mod inputs;
 mod job;
 mod messages;
+mod peers;
 mod program;
 mod surroundings;
 mod task;

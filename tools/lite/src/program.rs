@@ -46,7 +46,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// Reads the description of the job. Its name is relative to `directory`.
+    /// Reads the description of the job. Its name, and that of a directory in it, are relative to `directory`.
     ///
     /// # Errors
     /// It cannot be read or used.
@@ -55,10 +55,18 @@ impl Args {
             file: self.file.clone(),
             source,
         })?;
-        Description::parse(&text).map_err(|source| ProgramError::Description {
+        let mut description = Description::parse(&text).map_err(|source| ProgramError::Description {
             file: self.file.clone(),
             source,
-        })
+        })?;
+        if let Some(shared) = description
+            .work_directory
+            .as_mut()
+            .filter(|path| path.is_relative())
+        {
+            *shared = directory.join(&shared).components().collect();
+        }
+        Ok(description)
     }
 
     /// Returns whether the job needs a process of its own: a shell sets its environment, or the program runs in
@@ -120,7 +128,7 @@ pub fn main() -> ExitCode {
 }
 
 fn run(args: &Args, log: &Log) -> Result<u8, ProgramError> {
-    let description = args.description(Path::new(""))?;
+    let description = args.description(&current_directory())?;
     if let Some(file) = description.env_source.as_deref().filter(|_| !args.env_sourced) {
         return Err(source_environment(file));
     }
