@@ -69,8 +69,8 @@ impl Args {
         Ok(description)
     }
 
-    /// Returns whether the job needs a process of its own: a shell sets its environment, or the program runs in
-    /// a container, whose engine takes longer than a process.
+    /// Returns whether the job needs a process of its own: a shell sets its environment, or the program runs
+    /// in a container, whose engine takes longer than a process.
     pub(crate) fn needs_process(&self, description: &Description) -> bool {
         self.inside || self.env_sourced || description.env_source.is_some() || description.container.is_some()
     }

@@ -60,8 +60,8 @@ fn run(call: &Call<'_>, log: &Log<'_>) -> Result<bool, ProgramError> {
     Ok(call.carry_out(&registry, &work, &settings, log))
 }
 
-/// Creates the handlers of all protocols of this build, for an environment. Other programs of this installation
-/// are looked for in the directory `programs` first.
+/// Creates the handlers of all protocols of this build, for an environment. Other programs of this
+/// installation are looked for in the directory `programs` first.
 #[cfg(feature = "remote")]
 #[must_use]
 pub fn registry(
