@@ -157,7 +157,8 @@ pub struct TapRequest {
     pub attempt: Option<(u32, u64)>,
     /// What the tool has of standard output and standard error.
     pub after: [Position; 2],
-    /// The output of the attempt itself, if it goes to a pack at the end. Without it, what kickstart captures.
+    /// The output of the attempt itself, if it goes to a pack at the end. Without it, what kickstart
+    /// captures.
     pub is_own: bool,
     /// The answer may come when there is output. Without it, it comes at once.
     pub may_wait: bool,

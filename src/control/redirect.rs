@@ -225,8 +225,8 @@ impl Writing<'_> {
         }
     }
 
-    /// Asks for output, and takes what has come. Waits for it if there is nothing to write. Returns the end of
-    /// the redirect.
+    /// Asks for output, and takes what has come. Waits for it if there is nothing to write. Returns the end
+    /// of the redirect.
     fn receive(&mut self) -> Option<Polled> {
         let most = match (self.redirecting.relay.is_some(), self.is_fast) {
             (false, true) => MAX_REQUESTS,

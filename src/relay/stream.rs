@@ -154,7 +154,8 @@ impl Redirection {
         self.remove(count.min(known));
     }
 
-    /// Returns the next portion: of all that was not delivered, or, if the run delivers, of what was not sent.
+    /// Returns the next portion: of all that was not delivered, or, if the run delivers, of what was not
+    /// sent.
     fn portion(&mut self) -> Portion {
         let from = if self.by_run { self.sent } else { 0 };
         let known = if self.gap > 0 { self.sent } else { self.bytes.len() };

@@ -82,8 +82,8 @@ pub trait MasterTransport {
     /// Returns the next message of any worker. Waits at most `timeout`. `None` if no message came by then, or
     /// if a signal arrived.
     fn receive(&mut self, timeout: Duration) -> Result<Option<(Rank, ToMaster)>, TransportError>;
-    /// Returns the files that [`Tap`](crate::protocol::Tap) names, if the workers are threads of this process.
-    /// Other workers answer [`ToWorker::Tap`].
+    /// Returns the files that [`Tap`](crate::protocol::Tap) names, if the workers are threads of this
+    /// process. Other workers answer [`ToWorker::Tap`].
     fn captures(&self, _worker: Rank, _attempt: SubmitId, _is_own: bool) -> Option<Captures> {
         None
     }

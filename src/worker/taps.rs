@@ -1,5 +1,5 @@
-//! Answers tools that read output of running tasks which is in files without names: in portions, one for each request, so a slow tool
-//! costs no memory.
+//! Answers tools that read output of running tasks which is in files without names: in portions, one for
+//! each request, so a slow tool costs no memory.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
