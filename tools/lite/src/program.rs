@@ -46,7 +46,8 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// Reads the description of the job. Its name, and that of a directory in it, are relative to `directory`.
+    /// Reads the description of the job. Its name, and that of a directory in it, are relative to
+    /// `directory`.
     ///
     /// # Errors
     /// It cannot be read or used.
