@@ -290,3 +290,112 @@ impl Destination<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::protocol::SubmitId;
+
+    fn assignment(command: String) -> Assignment {
+        Assignment {
+            submit: SubmitId(1),
+            name: b"a".to_vec(),
+            id: None,
+            command: command.into_bytes(),
+            memory_mb: 0,
+            cpus: 1,
+            cpu_set: Vec::new(),
+            gpu_set: Vec::new(),
+            runtime_limit: None,
+            pipe_forwards: Vec::new(),
+            file_forwards: Vec::new(),
+            packed: None,
+            stdin: None,
+            relay: false,
+            claim: None,
+            failure_messages: Vec::new(),
+            success_messages: Vec::new(),
+            place: None,
+            carried: None,
+        }
+    }
+
+    #[test]
+    fn files_that_the_description_names_are_carried() {
+        let top = tempfile::tempdir().unwrap();
+        let path = |name: &str| top.path().join(name);
+        fs::create_dir(path("run")).unwrap();
+        for name in ["outside.meta", "env.sh", "run/b.meta"] {
+            fs::write(path(name), name).unwrap();
+        }
+        let shown = |name: &str| path(name).display().to_string();
+        let verify: Vec<_> = ["run/b.meta", "outside.meta", "run/missing.meta"]
+            .map(|name| serde_json::json!({"lfn": name, "checksum_file": shown(name)}))
+            .into();
+        let description = serde_json::json!({
+            "env_source": shown("env.sh"), "verify": verify, "checksum_file": shown("run/a.meta"),
+        });
+        let description = description.to_string();
+        fs::write(path("run/lists"), format!("xxx{description}yyy")).unwrap();
+        let file = shown("run/lists");
+        let command = format!(
+            "/usr/bin/env A=b pegasus-lite --part 3:{} {file}",
+            description.len()
+        );
+        let carried = carry(&assignment(command), &path("run/x.dag")).unwrap();
+        assert_eq!(carried.description, description.as_bytes());
+        let names: Vec<_> = carried.files.iter().map(|file| file.path.clone()).collect();
+        assert_eq!(names, [shown("env.sh"), shown("run/b.meta")]);
+        assert_eq!(carried.files[1].data, b"run/b.meta");
+    }
+
+    #[test]
+    fn what_cannot_be_carried_is_named() {
+        let top = tempfile::tempdir().unwrap();
+        let dag = top.path().join("x.dag");
+        let problem = |command: String| carry(&assignment(command), &dag).unwrap_err().to_string();
+        assert!(problem("pegasus-lite a b".to_owned()).contains("one description"));
+        let file = top.path().join("a.json");
+        let command = format!("pegasus-lite {}", file.display());
+        assert!(problem(command.clone()).contains("a.json: No such file"));
+        fs::write(&file, "{").unwrap();
+        assert!(problem(command.clone()).contains("a.json is invalid"));
+        File::create(&file).unwrap().set_len(MAX_CARRIED + 1).unwrap();
+        assert!(problem(command).contains("more than 16 MiB"));
+    }
+
+    #[test]
+    fn files_that_come_back_stay_below_the_dag_file() {
+        let top = tempfile::tempdir().unwrap();
+        let run = top.path().join("run");
+        fs::create_dir(&run).unwrap();
+        let (dag_file, options) = (
+            run.join("x.dag"),
+            Options::new(&run.join("x.dag"), OsStr::new("pmc")),
+        );
+        let destination = Destination {
+            options: &options,
+            dag_file: &dag_file,
+            task: b"a",
+            number: None,
+        };
+        let file = |target: &Path| ForwardedData {
+            target: target.as_os_str().as_bytes().to_vec(),
+            data: b"checksums".to_vec().into(),
+        };
+        destination.write_files(&[file(&run.join("a.meta"))]).unwrap();
+        assert_eq!(fs::read(run.join("a.meta")).unwrap(), b"checksums");
+        for target in [top.path().join("a.meta"), run.join("../a.meta")] {
+            let error = destination.write_files(&[file(&target)]).unwrap_err();
+            assert!(error.to_string().contains("is not below"), "{error}");
+        }
+        let lost = ForwardedData {
+            data: Payload::Sent(3),
+            ..file(&run.join("b.meta"))
+        };
+        assert!(destination.write_files(&[lost]).is_err());
+        assert_eq!(fs::read_dir(&run).unwrap().count(), 1);
+    }
+}
