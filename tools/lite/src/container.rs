@@ -212,9 +212,13 @@ impl Contained<'_> {
             return Ok((container.image.clone(), None));
         }
         let images = Images::open(self.base())?;
-        let own = self.directory.path().join(&container.image);
+        let place = match &self.description.work_directory {
+            Some(shared) => shared,
+            None => self.directory.path(),
+        };
+        let own = place.join(&container.image);
         let image = if container.fetch.is_empty() {
-            images.shared(&own)?
+            images.shared(&own, container, mover)?
         } else {
             let image = images.fetched(container, &self.description.run_key, mover, interrupts)?;
             // Programs and lists of files expect it here. All places with directories of jobs can link.

@@ -96,7 +96,14 @@ pub(crate) fn run(description: &Description, inherited: Inherited, interrupts: &
             FAILURE
         }
     };
-    messages::end(start.elapsed().as_secs(), code);
+    if description.in_cluster {
+        log(format_args!(
+            "{} ended with exit code {code}, one job of a cluster",
+            description.job
+        ));
+    } else {
+        messages::end(start.elapsed().as_secs(), code);
+    }
     code
 }
 

@@ -95,10 +95,19 @@ fn run(args: &Args) -> Result<u8, ProgramError> {
         file: args.file.clone(),
         source,
     })?;
-    let description = Description::parse(&text).map_err(|source| ProgramError::Description {
+    let mut description = Description::parse(&text).map_err(|source| ProgramError::Description {
         file: args.file.clone(),
         source,
     })?;
+    if let Some(directory) = description
+        .work_directory
+        .as_mut()
+        .filter(|path| path.is_relative())
+    {
+        // The job changes into its own directory.
+        let whole = std::env::current_dir()?.join(&directory);
+        *directory = whole.components().collect();
+    }
     if let Some(file) = description.env_source.as_deref().filter(|_| !args.env_sourced) {
         return Err(source_environment(file));
     }

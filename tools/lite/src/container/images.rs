@@ -90,17 +90,25 @@ impl Images {
         })
     }
 
-    /// Returns an image in a directory that all nodes see.
+    /// Returns an image in a directory that other jobs see.
     ///
     /// # Errors
-    /// It is not there.
-    pub(super) fn shared(&self, file: &Path) -> Result<Image, ContainerError> {
+    /// It is not there, or its checksum cannot be read.
+    pub(super) fn shared(
+        &self,
+        file: &Path,
+        container: &Container,
+        mover: &Mover,
+    ) -> Result<Image, ContainerError> {
         let status = fs::metadata(file).map_err(|source| ContainerError::NoImage {
             file: file.to_owned(),
             source,
         })?;
+        // Each cluster of jobs has its own copy.
+        let known = mover.expected(&container.verify)?;
+        let key = known.first().and_then(|(_, sha256)| key_of(sha256));
         Ok(Image {
-            key: hashed(&(file, status.len(), status.mtime(), status.mtime_nsec())),
+            key: key.unwrap_or_else(|| hashed(&(file, status.len(), status.mtime(), status.mtime_nsec()))),
             file: file.to_owned(),
             _entry: None,
         })
