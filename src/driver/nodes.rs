@@ -181,11 +181,11 @@ impl<T: MasterTransport> Driver<'_, T> {
         let now = Instant::now();
         let patience = self.out.transport.patience(self.master.workers());
         if self.nodes.stranded_since.is_none() && !patience.is_zero() {
-            tracing::warn!(
-                "Task {} fits on no host that is there: waiting {} s for others",
-                name,
-                patience.as_secs()
-            );
+            let why = match self.master.lacks_directory(task) {
+                true => "needs the directory of the DAG file, which no host that is there sees",
+                false => "fits on no host that is there",
+            };
+            tracing::warn!("Task {name} {why}: waiting {} s for others", patience.as_secs());
         }
         let since = *self.nodes.stranded_since.get_or_insert(now);
         if now.saturating_duration_since(since) < patience {

@@ -104,7 +104,7 @@ fn unpack(carried: &Carried, directory: &Path) -> io::Result<(PathBuf, Vec<(Path
     let mut written = Vec::new();
     each_file(&mut description, &mut |what, path| {
         let new = match what {
-            FileUse::Checksums | FileUse::Script => {
+            FileUse::Read | FileUse::Script => {
                 let known = unpacked.iter().find(|(original, _)| *original == path);
                 known.map(|(_, unpacked)| unpacked.clone())
             }

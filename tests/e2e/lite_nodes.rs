@@ -358,7 +358,6 @@ impl Grid {
 /// What master and nodes have said.
 fn said(submit: &Path) -> String {
     let read = |name: &str| fs::read_to_string(submit.join(name)).unwrap_or_default();
-    let _ = std::process::Command::new("sh").arg("-c").arg("cp -a \"$0\" /tmp/work/e-kept").arg(submit).status();
     ["master.log", "n1.log", "n2.log", "n3.log", "n4.log"]
         .map(read)
         .join("\n")

@@ -1,6 +1,8 @@
 //! Calls of `pegasus-lite`, which runs a job in a directory of its own on its node. Of the files beside the DAG
 //! file, such a task needs only its description and those that it names.
 //!
+//! The task of a cluster needs the files of its jobs, too, and says so by `--cluster`.
+//!
 //! ```text
 //! [/usr/bin/env NAME=VALUE…] [FOLDER/]pegasus-lite [--part START:LENGTH] DESCRIPTION
 //! ```
@@ -8,6 +10,9 @@
 use crate::words::Words;
 
 const LITE: &[u8] = b"pegasus-lite";
+
+/// Marks the job of a cluster.
+const CLUSTER: &[u8] = b"--cluster";
 
 /// Programs that set variables and then become another program.
 const ENV_PROGRAMS: [&[u8]; 2] = [b"/usr/bin/env", b"/bin/env"];
@@ -30,11 +35,13 @@ fn is_program(word: &[u8]) -> bool {
 
 /// Returns whether a command is a call, by its first word and the others.
 pub(crate) fn is_lite(first: &[u8], rest: &Words<'_>) -> bool {
-    if ENV_PROGRAMS.contains(&first) {
-        let mut others = rest.clone().skip_while(|word| word.contains(&b'='));
-        return others.next().is_some_and(|word| is_program(&word));
+    let is_env = ENV_PROGRAMS.contains(&first);
+    if !is_env && !is_program(first) {
+        return false;
     }
-    is_program(first)
+    let mut others = rest.clone().skip_while(|word| is_env && word.contains(&b'='));
+    (!is_env || others.next().is_some_and(|word| is_program(&word)))
+        && others.next().is_some_and(|word| *word != *CLUSTER)
 }
 
 impl<'w> LiteCall<'w> {
@@ -77,6 +84,7 @@ mod tests {
             "pegasus-lite",
             "pegasus-lite --part 7 a",
             "pegasus-lite --help",
+            "pegasus-lite --cluster a",
             "pegasus-lite a b",
             "my-pegasus-lite a",
             "/usr/bin/env",

@@ -421,6 +421,8 @@ mod tests {
             "x pegasus-lite",
             "/opt/my-pegasus-lite a",
             "pegasus-lite2 a",
+            "pegasus-lite --cluster a",
+            "/usr/bin/env A=b pegasus-lite --cluster --part 0:9 a",
             "/usr/bin/env pegasus-kickstart /opt/pegasus-lite a",
             "/bin/sh w-0.secrets /opt/pegasus-lite a",
             "--stdin a.in pegasus-lite a",
