@@ -6,6 +6,7 @@
 
 mod away;
 pub mod guard;
+mod peers;
 mod slots;
 
 use std::ffi::OsString;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pmc_link::{Agent, Client, Closed, ConnectError, Connection, Endpoint, EndpointError, Link, Timing};
+use pmc_wire::peers::VARIABLE;
 
 use crate::interrupt::Interrupt;
 use crate::protocol::ToWorker;
@@ -23,6 +25,7 @@ use crate::transport::agents::{ENDPOINT_VARIABLE, NUMBER_VARIABLE, endpoint_path
 use crate::{exit, host, logging};
 use away::OwnDirectory;
 use guard::Lifeline;
+use peers::Peers;
 use slots::Slots;
 
 /// Time between two attempts to connect.
@@ -109,6 +112,8 @@ struct AgentProcess<'a> {
     slots: Option<Slots>,
     /// Set while there are slots, if this host does not see the directory of the run.
     own_directory: Option<OwnDirectory>,
+    /// Without it, lite jobs get no files from other nodes.
+    peers: Option<Arc<Peers>>,
     master_timeout: Duration,
     lifeline: Option<Lifeline>,
 }
@@ -144,6 +149,8 @@ impl<'a> AgentProcess<'a> {
         };
         let timing = Timing::with_lease(endpoint.lease);
         let link = Link::new(timing);
+        let peers = Peers::start(&link, endpoint.key);
+        let peers = peers.inspect_err(|error| tracing::debug!("No files from other nodes: {error}"));
         Ok(Self {
             args,
             interrupt,
@@ -153,6 +160,7 @@ impl<'a> AgentProcess<'a> {
             before: lifeline.as_ref().and_then(|lifeline| lifeline.before),
             slots: None,
             own_directory: None,
+            peers: peers.ok(),
             master_timeout: Duration::ZERO,
             lifeline,
         })
@@ -321,6 +329,10 @@ impl<'a> AgentProcess<'a> {
         self.master_timeout = welcome.master_timeout;
         let mut environment = self.args.environment.clone();
         environment.retain(|(name, _)| !guard::VARIABLES.iter().any(|own| name == own));
+        // It may be that of an agent whose task this one is.
+        environment.retain(|(name, _)| name != VARIABLE);
+        let peers = self.peers.as_ref();
+        environment.extend(peers.map(|peers| (VARIABLE.into(), peers.name().into())));
         let mut options = welcome.settings.options(&self.args.host, environment);
         let directory = welcome.settings.directory();
         let endpoint_file = directory.join(endpoint_path(&options.dag));
@@ -354,13 +366,20 @@ impl<'a> AgentProcess<'a> {
         if slots.have_ended() {
             self.link.goodbye();
         }
+        if let Some(peers) = &self.peers {
+            peers.connected(connection.local_address());
+        }
         let mut talk = Talk {
             process: self,
             slots,
             leaving: false,
             ended: None,
         };
-        match connection.run(&mut talk) {
+        let closed = connection.run(&mut talk);
+        if let Some(peers) = &self.peers {
+            peers.disconnected();
+        }
+        match closed {
             Closed::Asked => talk.ended,
             Closed::Broken(error) => {
                 tracing::debug!("The connection to the master was closed: {error}");
@@ -397,6 +416,12 @@ impl Agent for Talk<'_> {
         match ToWorker::decode(message) {
             Ok(message) => self.slots.deliver(rank, message),
             Err(error) => tracing::error!("Invalid message from the master: {error}"),
+        }
+    }
+
+    fn aside(&mut self, body: &[u8]) {
+        if let Some(peers) = &self.process.peers {
+            peers.answer(body);
         }
     }
 

@@ -30,7 +30,7 @@ const WORK: &str = r#"#!/bin/sh
 set -e
 [ ! -e @TOP@/server/root ] || exit 9
 case $1 in
-part) sleep "$3"; echo "part $2"; cat in.txt ;;
+part) sleep "$3"; echo "part $2"; head -n 1 in.txt ;;
 join) shift; cat "$@" ;;
 esac
 "#;
@@ -95,7 +95,7 @@ impl Drop for Served {
 }
 
 /// The network, its servers and a workflow.
-struct Grid {
+pub(crate) struct Grid {
     // Servers end before their network.
     servers: Vec<Served>,
     network: Network,
@@ -109,7 +109,7 @@ struct Grid {
 
 /// Which nodes a run has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Nodes {
+pub(crate) enum Nodes {
     /// Three that see the submit directory.
     Near,
     /// Three that do not.
@@ -119,17 +119,17 @@ enum Nodes {
 }
 
 /// A run that goes on.
-struct Running<'a> {
-    network: &'a Network,
+pub(crate) struct Running<'a> {
+    pub(crate) network: &'a Network,
     /// The nodes; the fourth one sees the submit directory. A node that is taken away is switched off.
-    nodes: Vec<Option<Node>>,
+    pub(crate) nodes: Vec<Option<Node>>,
     master: Served,
     restart: &'a dyn Fn() -> Served,
 }
 
 impl Grid {
     /// Starts a web server with the inputs of the workflow, whose first jobs take `seconds`.
-    fn new(seconds: &str, input: &str) -> Self {
+    pub(crate) fn new(seconds: &str, input: &str) -> Self {
         let mut grid = Self {
             servers: Vec::new(),
             network: Network::new().expect("network namespaces"),
@@ -177,11 +177,11 @@ impl Grid {
         grid
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    fn archive(&self) -> String {
+    pub(crate) fn archive(&self) -> String {
         format!("webdav://{}:8080", self.network.master_address())
     }
 
@@ -212,7 +212,7 @@ impl Grid {
     }
 
     /// Plans the workflow. `hub` is the URL of the staging site; without one, the nodes share a directory.
-    fn plan(&self, name: &str, hub: Option<&str>) -> PathBuf {
+    pub(crate) fn plan(&self, name: &str, hub: Option<&str>) -> PathBuf {
         let sites = SITES.replace("@HUB@", hub.unwrap_or("file:///none"));
         self.write("sites.yml", &sites);
         let mode = if hub.is_some() { "nonsharedfs" } else { "sharedfs" };
@@ -290,7 +290,7 @@ impl Grid {
 
     /// Runs a plan with nodes that have disks of this size for jobs. Calls `meanwhile` until it ends. Returns
     /// the exit code.
-    fn run(
+    pub(crate) fn run(
         &mut self,
         submit: &Path,
         size: &str,
@@ -329,7 +329,7 @@ impl Grid {
     }
 
     /// Checks the output and that no node has anything left but its cache.
-    fn check(&self, submit: &Path, code: i32, nodes: usize) {
+    pub(crate) fn check(&self, submit: &Path, code: i32, nodes: usize) {
         assert_eq!(code, 0, "{}", said(submit));
         let total = fs::read_to_string(self.path("server/root/outputs/total")).expect("the output");
         let expected: String = (0..PARTS).map(|n| format!("part {n}\nhello\n")).collect();
@@ -338,7 +338,7 @@ impl Grid {
         fs::remove_file(self.path("server/root/outputs/total")).expect("the output");
     }
 
-    fn monitored<'a>(&'a self, submit: &'a Path) -> Monitored<'a> {
+    pub(crate) fn monitored<'a>(&'a self, submit: &'a Path) -> Monitored<'a> {
         Monitored {
             submit,
             home: self.directory.path(),
@@ -356,7 +356,7 @@ impl Grid {
 }
 
 /// What master and nodes have said.
-fn said(submit: &Path) -> String {
+pub(crate) fn said(submit: &Path) -> String {
     let read = |name: &str| fs::read_to_string(submit.join(name)).unwrap_or_default();
     ["master.log", "n1.log", "n2.log", "n3.log", "n4.log"]
         .map(read)

@@ -20,6 +20,7 @@ mod kill;
 mod launch;
 mod lite;
 mod lite_nodes;
+mod lite_peers;
 mod log;
 mod nested;
 mod node_faults;

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::key::{KeyError, RunKey};
 
 /// Version of the endpoint and of the frames.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Maximum bytes of an endpoint.
 const MAX_BYTES: u64 = 64 << 10;
@@ -305,7 +305,7 @@ mod tests {
         let error = Endpoint::parse(text, "The file x").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "The file x has version 9, not 1: master and agent are different programs"
+            "The file x has version 9, not 2: master and agent are different programs"
         );
     }
 

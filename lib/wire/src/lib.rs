@@ -11,6 +11,8 @@
 //! rest, the ticket, and then the fields in order, each as a list with its number of entries. Executor and
 //! server come from one installation, so the greeting changes with every change of the format.
 
+pub mod peers;
+
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};

@@ -3,7 +3,8 @@
 //! It is a directory beside those of jobs, which only this user can use. An entry is a directory `KEY` with
 //! the file `data`, and a lock file `KEY.lock`. Whoever fetches holds the lock alone; whoever uses the file
 //! shares it, so that nobody removes it meanwhile. The kernel frees the lock of a process that is killed.
-//! `data` gets its name when it is complete and verified. The time of the lock file is that of the last use.
+//! `data` gets its name when it is complete and verified. Another node of the run may give it ([`peers`]).
+//! The time of the lock file is that of the last use.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -15,6 +16,7 @@ use nix::sys::statvfs::statvfs;
 use nix::unistd::getuid;
 use pegasus_kickstart::interrupts::{Interrupt, Interrupts};
 use pegasus_kickstart::wait::poll_interrupts;
+use pmc_wire::peers::ToAgent;
 use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 
@@ -22,6 +24,7 @@ use crate::data::{DataError, Direction, Mover};
 use crate::description::Verified;
 use crate::directory::{make_private, remove_tree};
 use crate::messages::{heading, log};
+use crate::peers::{self, Asked};
 
 /// How long an entry stays that nobody uses.
 pub(crate) const KEPT: Duration = Duration::from_secs(3600);
@@ -142,9 +145,12 @@ impl Cache {
         interrupts: &mut dyn Interrupts,
     ) -> Result<Option<Entry>, DataError> {
         let file = self.directory.join(wanted.key).join(DATA);
+        let lock_name = format!("{}{LOCK}", wanted.key);
+        let lock_path = self.directory.join(&lock_name);
         let (mut is_new, mut is_large) = (false, false);
         loop {
-            let mut lock = self.open_file(&format!("{}{LOCK}", wanted.key))?;
+            let mut lock = self.open_file(&lock_name)?;
+            let mut asked = None;
             if flock(&lock, FlockOperation::NonBlockingLockShared).is_ok() && is_linked(&lock) {
                 if read(&mut lock)? == TOO_LARGE.trim() {
                     lock.set_modified(SystemTime::now())?;
@@ -156,7 +162,7 @@ impl Cache {
                     && is_linked(&lock)
                     && !file.exists()
                 {
-                    self.fetch(wanted, &file, mover, interrupts)?;
+                    asked = Some(self.fetch(wanted, &file, mover, interrupts)?);
                     is_new = true;
                     is_large = !self.has_room(&file, wanted.limit)?;
                     if is_large {
@@ -166,6 +172,11 @@ impl Cache {
                 }
                 if file.exists() && is_linked(&lock) {
                     lock.set_modified(SystemTime::now())?;
+                    match asked {
+                        Some(asked) if is_large => asked.tell(&ToAgent::TooLarge),
+                        Some(asked) => asked.tell(&peers::have(wanted.key, &lock_path, &file)),
+                        None => peers::tell(wanted.key, &lock_path, &file),
+                    }
                     if !is_new {
                         mover.data.cached = mover.data.cached.saturating_add(fs::metadata(&file)?.len());
                     }
@@ -223,11 +234,30 @@ impl Cache {
         file: &Path,
         mover: &mut Mover,
         interrupts: &mut dyn Interrupts,
-    ) -> Result<(), DataError> {
+    ) -> Result<Asked, DataError> {
         self.remove(wanted.key)?;
         let new = self.directory.join(wanted.key).join(NEW);
         fs::create_dir_all(&new)?;
         let fetched = mover.within(&new, |mover| {
+            let into = new.join(wanted.name);
+            fs::create_dir_all(into.parent().unwrap_or(&new))?;
+            let (mut asked, bytes) = Asked::want(wanted.key, &into, interrupts)?;
+            if let Some(bytes) = bytes {
+                if mover.agrees(&into, bytes, wanted.verify)? {
+                    log(format_args!(
+                        "{} ({bytes} bytes) is from another node",
+                        wanted.name
+                    ));
+                    mover.data.from_peers = mover.data.from_peers.saturating_add(bytes);
+                    return Ok(asked);
+                }
+                log(format_args!(
+                    "the copy of {} on another node is wrong",
+                    wanted.name
+                ));
+                fs::remove_file(&into)?;
+                asked.wrong(interrupts)?;
+            }
             if let Some([title, _]) = wanted.headings {
                 heading(title);
             }
@@ -235,12 +265,16 @@ impl Cache {
             if let Some([_, title]) = wanted.headings.filter(|_| !wanted.verify.is_empty()) {
                 heading(title);
             }
-            mover.verify(wanted.verify.iter())
+            mover.verify(wanted.verify.iter())?;
+            Ok(asked)
         });
-        let fetched = fetched.and_then(|()| Ok(fs::rename(new.join(wanted.name), file)?));
+        let fetched = fetched.and_then(|asked| {
+            fs::rename(new.join(wanted.name), file)?;
+            Ok(asked)
+        });
         // What cannot be removed goes with the entry: the next job that fetches it begins anew.
         let _ = match &fetched {
-            Ok(()) => remove_tree(&new),
+            Ok(_) => remove_tree(&new),
             Err(_) => self.remove(wanted.key),
         };
         fetched

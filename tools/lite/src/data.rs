@@ -245,6 +245,26 @@ impl Mover {
             Err(DataError::Integrity(failed))
         }
     }
+
+    /// Returns whether a file that another node has given has the size and the checksum that it should have.
+    /// Monitoring hears of a check only if it has: otherwise the file is fetched, and checked again.
+    ///
+    /// # Errors
+    /// Checksums of parents cannot be read.
+    pub(crate) fn agrees(&mut self, file: &Path, bytes: u64, verify: &[Verified]) -> Result<bool, DataError> {
+        if fs::metadata(file).map_or(true, |status| status.len() != bytes) {
+            return Ok(false);
+        }
+        let records = self.records.len();
+        match self.verify(verify.iter()) {
+            Ok(()) => Ok(true),
+            Err(DataError::Integrity(_)) => {
+                self.records.truncate(records);
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
 }
 
 /// Does work in a thread, and waits for it or for a signal.

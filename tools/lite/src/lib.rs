@@ -8,7 +8,7 @@
 //! kickstart run inside this process; no shell and no other program is needed.
 //!
 //! ```text
-//! program → job → inputs → cache → data, task → messages → description
+//! program → job → inputs → cache → peers → data, task → messages → description
 //!               → container ↗    → directory
 //! ```
 
@@ -20,6 +20,7 @@ mod directory;
 mod inputs;
 mod job;
 mod messages;
+mod peers;
 mod program;
 mod task;
 
