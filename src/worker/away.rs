@@ -29,13 +29,15 @@ const STREAM_END: usize = 64 << 10;
 /// Name of the description.
 const DESCRIPTION: &str = "job.json";
 
+/// A file that an attempt writes, and the path where it belongs.
+type Written = (PathBuf, Vec<u8>);
+
 /// An attempt, and the files that it has on this host.
 pub(super) struct AwayAttempt {
     /// What is run: it names files of this host.
     pub(super) task: Assignment,
     pub(super) files: TaskFiles,
-    /// Files that it writes, and where they belong.
-    written: Vec<(PathBuf, Vec<u8>)>,
+    written: Vec<Written>,
     _directory: TempDir,
 }
 
@@ -92,7 +94,7 @@ impl AwayAttempt {
 
 /// Writes the files that came with an attempt, and a description that names them. Returns the path of the
 /// description, and which files the attempt writes instead of which.
-fn unpack(carried: &Carried, directory: &Path) -> io::Result<(PathBuf, Vec<(PathBuf, Vec<u8>)>)> {
+fn unpack(carried: &Carried, directory: &Path) -> io::Result<(PathBuf, Vec<Written>)> {
     let path_of = |kind: &str, number: usize| directory.join(format!("{kind}-{number}"));
     let mut unpacked = Vec::with_capacity(carried.files.len());
     for (number, file) in carried.files.iter().enumerate() {
