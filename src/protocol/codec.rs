@@ -246,6 +246,7 @@ mod tests {
                     });
                     ToWorker::Run(Box::new(Assignment {
                         submit: SubmitId(submit),
+                        attempt: cpus,
                         name,
                         id,
                         command,

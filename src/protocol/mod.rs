@@ -297,6 +297,8 @@ pub enum ToWorker {
 pub struct Assignment {
     /// Number of this attempt.
     pub submit: SubmitId,
+    /// Number of this attempt among those of the task in this run, from 1. Lost attempts do not count.
+    pub attempt: u32,
     /// Name of the task in the DAG.
     #[serde(with = "serde_bytes")]
     pub name: Vec<u8>,

@@ -267,6 +267,7 @@ mod tests {
     fn run(submit: u64) -> ToWorker {
         ToWorker::Run(Box::new(Assignment {
             submit: SubmitId(submit),
+            attempt: 1,
             name: Vec::new(),
             id: None,
             command: Vec::new(),
