@@ -301,6 +301,7 @@ mod tests {
     fn assignment(command: String) -> Assignment {
         Assignment {
             submit: SubmitId(1),
+            attempt: 1,
             name: b"a".to_vec(),
             id: None,
             command: command.into_bytes(),
