@@ -6,7 +6,8 @@
 
 use serde_json::{Map, Value};
 
-/// Key of a file with checksums: of one that is read beside the name of an input, else of one that is written.
+/// Key of a file with checksums: of one that is read beside the name of an input, else of one that is
+/// written.
 const CHECKSUMS: &str = "checksum_file";
 
 /// Key of a script that sets variables.

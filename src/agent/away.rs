@@ -1,5 +1,5 @@
-//! Agents on hosts that do not see the directory of the DAG file: whether that is so, and a directory of their
-//! own.
+//! Agents on hosts that do not see the directory of the DAG file: whether that is so, and a directory of
+//! their own.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};

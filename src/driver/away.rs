@@ -86,7 +86,8 @@ fn carry(assignment: &Assignment, dag_file: &Path) -> Result<Carried, CarryError
     let here = folder(dag_file).canonicalize();
     let mut files = Vec::with_capacity(names.len());
     for (name, what) in names {
-        // A script may be anywhere on this host. Other files are missing, or none of the run: the job says so.
+        // A script may be anywhere on this host. Other files are missing, or none of the run: the job says
+        // so.
         let real = directory.join(&name).canonicalize().ok();
         let Some(real) = real.filter(|real| what == FileUse::Script || is_below(real, &here)) else {
             continue;

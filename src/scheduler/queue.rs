@@ -2,8 +2,8 @@
 //!
 //! Tasks with the same request and category form a *shape*. Either the first task of a shape fits on some
 //! host or none does, so only the first is examined. While a category is full, its shapes are closed: they
-//! take part in no search. Shapes that request the same but for memory form a *class*, ordered by memory. A tree over the class finds, for a given free memory, the shape whose first task must start
-//! first.
+//! take part in no search. Shapes that request the same but for memory form a *class*, ordered by memory.
+//! A tree over the class finds, for a given free memory, the shape whose first task must start first.
 //!
 //! Within a shape, tasks of one priority form a *chain*, linked through the tasks. All chains are known from
 //! the DAG; a bit set marks those that are not empty. Only a task that gets more memory than the DAG says
@@ -339,7 +339,8 @@ impl Queue {
     }
 
     /// Returns the shape whose first task must start first among those that fit. `most_free_memory` returns
-    /// the most free memory of a host that has all else that is requested, or `None` if there is no such host.
+    /// the most free memory of a host that has all else that is requested, or `None` if there is no such
+    /// host.
     pub(crate) fn best(&self, most_free_memory: impl Fn(Request) -> Option<u64>) -> Option<ShapeId> {
         self.best_of(None, most_free_memory)
     }

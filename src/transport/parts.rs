@@ -1,5 +1,5 @@
-//! Data of an attempt that is too large for a message travels in parts ahead of it: what is forwarded, and the
-//! output of hosts that do not see the directory of the DAG file.
+//! Data of an attempt that is too large for a message travels in parts ahead of it: what is forwarded, and
+//! the output of hosts that do not see the directory of the DAG file.
 
 use std::io;
 use std::path::Path;

@@ -87,8 +87,8 @@ pub(crate) fn begin_files(dag: &Path, task: &[u8], number: u32) -> io::Result<()
     options.open(task_file(dag, task, "err", number)).map(drop)
 }
 
-/// Writes the output of an attempt of a task into its files. Without a number, it gets the first one without a
-/// file. Returns the number.
+/// Writes the output of an attempt of a task into its files. Without a number, it gets the first one
+/// without a file. Returns the number.
 pub(crate) fn store_output(
     dag: &Path,
     task: &[u8],

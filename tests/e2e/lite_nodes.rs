@@ -1,6 +1,6 @@
-//! Workflows on three nodes that have no directory in common with the master or each other: files pass through
-//! a server, and the master does for them what happens in the submit directory. Jobs that need this directory
-//! run on a fourth node, which sees it.
+//! Workflows on three nodes that have no directory in common with the master or each other: files pass
+//! through a server, and the master does for them what happens in the submit directory. Jobs that need
+//! this directory run on a fourth node, which sees it.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -69,8 +69,8 @@ export PEGASUS_WN_TMP="$scratch" PEGASUS_WN_TMP_MIN_SPACE=1
 ls -A "$scratch" >"left.$(hostname)"
 exit $code"#;
 
-/// The same on a node that has no directory in common with others but its programs: `/tmp` and the directory of
-/// the test are its own.
+/// The same on a node that has no directory in common with others but its programs: `/tmp` and the
+/// directory of the test are its own.
 const APART: &str = r#"top=$1 size=$2 credentials=$3 endpoint=$4; shift 4
 until [ -s "$endpoint" ]; do sleep 0.05; done
 export PMC_ENDPOINT="$(base64 -w0 "$endpoint")"

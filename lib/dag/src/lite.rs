@@ -1,5 +1,5 @@
-//! Calls of `pegasus-lite`, which runs a job in a directory of its own on its node. Of the files beside the DAG
-//! file, such a task needs only its description and those that it names.
+//! Calls of `pegasus-lite`, which runs a job in a directory of its own on its node. Of the files beside
+//! the DAG file, such a task needs only its description and those that it names.
 //!
 //! The task of a cluster needs the files of its jobs, too, and says so by `--cluster`.
 //!
