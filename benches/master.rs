@@ -310,6 +310,7 @@ fn baseline(dag: &Dag) -> Duration {
         let line = dag.task(task);
         let assignment = Assignment {
             submit: SubmitId(u64::from(task.0)),
+            attempt: 1,
             name: line.name.to_vec(),
             id: None,
             command: line.command.to_vec(),

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 pub use codec::{DecodeError, VERSION as ENCODING_VERSION};
 pub use input::{Input, InputAnswer, InputTaken, Stdin};
-pub use redirect::{Claim, Over, Overflow, Portion, Redirect, RedirectAnswer, RedirectPoll, Redirected};
+pub use redirect::{By, Claim, Over, Overflow, Portion, Redirect, RedirectAnswer, RedirectPoll, Redirected};
 pub use tap::{Captures, Chunk, Position, Tap, Tapped};
 
 use crate::payload::Payload;
@@ -259,6 +259,8 @@ pub enum ToWorker {
 pub struct Assignment {
     /// Number of this attempt.
     pub submit: SubmitId,
+    /// Number of this attempt among those of the task in this run, from 1. Lost attempts do not count.
+    pub attempt: u32,
     /// Name of the task in the DAG.
     #[serde(with = "serde_bytes")]
     pub name: Vec<u8>,

@@ -81,6 +81,7 @@ impl Master {
         let line = dag.task(local);
         Assignment {
             submit,
+            attempt: self.failures.get(&task).map_or(1, |failures| failures + 1),
             name: line.name.to_vec(),
             id: line.id.map(<[u8]>::to_vec),
             command: line.command.to_vec(),

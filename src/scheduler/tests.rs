@@ -253,6 +253,7 @@ fn an_assignment_has_everything_of_the_task_line() {
         run.log.assignments.pop().unwrap(),
         Assignment {
             submit: SubmitId(1),
+            attempt: 1,
             name: b"t".to_vec(),
             id: Some(b"7".to_vec()),
             command: b"prog 'a b'".to_vec(),
