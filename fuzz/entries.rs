@@ -541,6 +541,7 @@ fn check_request(data: &[u8], received: &Received<'_>) {
     let words: Vec<&[u8]> = received.words.iter().map(|word| word.as_bytes()).collect();
     let request = Request {
         ticket: received.ticket,
+        tool: received.tool,
         words: &words,
         variables: &received.variables,
         cpus: &received.cpus,

@@ -9,6 +9,7 @@
 
 mod agent;
 mod app;
+mod bell;
 mod cli;
 pub mod control;
 #[cfg_attr(not(feature = "stampede"), path = "database_disabled.rs")]

@@ -98,7 +98,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             self.log_waiting();
         }
         self.flush()?;
-        if self.master.is_finished() && !self.subworkflows.awaits_guests() {
+        if self.master.is_finished() && !self.subworkflows.awaits_guests() && !self.taps.are_busy() {
             return Ok(Some(End::Finished));
         }
         Ok(self.aborted().map(End::Aborted))
@@ -139,6 +139,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             self.drain_at,
             self.disk.next_check(),
             self.nodes.next_check,
+            self.taps.next_check(),
         ];
         times.into_iter().flatten().min()
     }

@@ -105,9 +105,9 @@ mod tests {
     use super::*;
     use crate::payload::Payload;
     use crate::protocol::{
-        Assignment, Chunk, Claim, ForwardedData, Input, InputAnswer, InputTaken, MemoryUse, Outcome, Over,
-        Overflow, Place, Portion, Position, QuietAttempt, Redirect, RedirectAnswer, RedirectPoll, Redirected,
-        Registration, Stdin, SubmitId, Tap, Tapped, TaskResult,
+        Assignment, By, Chunk, Claim, ForwardedData, Input, InputAnswer, InputTaken, MemoryUse, Outcome,
+        Over, Overflow, Place, Portion, Position, QuietAttempt, Redirect, RedirectAnswer, RedirectPoll,
+        Redirected, Registration, Stdin, SubmitId, Tap, Tapped, TaskResult,
     };
 
     fn bytes() -> impl Strategy<Value = Vec<u8>> {
@@ -193,7 +193,7 @@ mod tests {
         };
         let answer = prop_oneof![
             [portion(), portion()].prop_map(|portions| RedirectAnswer::Portions(Box::new(portions))),
-            Just(RedirectAnswer::Over(Over::TooSlow)),
+            Just(RedirectAnswer::Over(Over::TooSlow, [0, 7])),
             any::<String>().prop_map(RedirectAnswer::TakenBy),
         ];
         let redirected = (any::<u64>(), answer)
@@ -276,6 +276,7 @@ mod tests {
                 number,
                 submit: SubmitId(submit),
                 after,
+                is_own: number % 2 == 0,
                 may_wait,
             }))
         });
@@ -290,6 +291,11 @@ mod tests {
                     is_end: !may_wait,
                 },
                 may_wait,
+                by: if number % 3 == 0 {
+                    By::Tool
+                } else {
+                    By::Run { has_room: may_wait }
+                },
             }))
         });
         let input = (any::<u64>(), any::<u64>(), bytes(), any::<bool>());

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 pub use codec::{DecodeError, VERSION as ENCODING_VERSION};
 pub use input::{Input, InputAnswer, InputTaken, Stdin};
-pub use redirect::{Claim, Over, Overflow, Portion, Redirect, RedirectAnswer, RedirectPoll, Redirected};
+pub use redirect::{By, Claim, Over, Overflow, Portion, Redirect, RedirectAnswer, RedirectPoll, Redirected};
 pub use tap::{Captures, Chunk, Position, Tap, Tapped};
 
 use crate::payload::Payload;

@@ -187,7 +187,7 @@ impl Runner {
         let check = OutputCheck::begin(task, files);
         self.oom_kills.begin();
         self.kill.begin_input(input.write.take());
-        self.kill.begin_output(relay.relay());
+        self.begin_output(task, files, &relay);
         let process = launch.start(&self.kill, &mut self.task_server, &mut self.spawner);
         // When the task has closed its end, tools notice it.
         drop(input);
@@ -239,6 +239,14 @@ impl Runner {
             outcome,
             forwards: ending.forwards,
         })
+    }
+
+    /// Lets tools see the output of the attempt that runs now.
+    fn begin_output(&self, task: &Assignment, files: &TaskFiles, relay: &TaskRelay) {
+        self.kill.begin_output(relay.relay());
+        if task.packed.is_some() && task.place.is_none() && self.shared_files.is_none() {
+            self.kill.begin_own_streams([&files.out, &files.err]);
+        }
     }
 
     fn variables(&self, task: &Assignment, pipes: &Pipes<'_>) -> Result<TaskVariables, NotStarted> {

@@ -27,6 +27,7 @@ mod node_faults;
 mod packed;
 mod pegasus_api;
 mod plans_run;
+mod planted_socket;
 mod pmix;
 mod postgresql;
 mod records;

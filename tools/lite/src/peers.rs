@@ -12,7 +12,7 @@ use pegasus_kickstart::interrupts::{Interrupt, Interrupts};
 use pegasus_kickstart::wait::poll_interrupts;
 use pmc_wire::peers::{self, Entry, ToAgent, ToJob};
 
-use crate::data::DataError;
+use crate::data::{DataError, Mover};
 
 /// Maximum time for a message to an agent that does not read, and between the parts of one.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -32,9 +32,12 @@ impl Asked {
     pub(crate) fn want(
         key: &str,
         into: &Path,
+        mover: &Mover,
         interrupts: &mut dyn Interrupts,
     ) -> Result<(Self, Option<u64>), DataError> {
-        let mut this = Self { agent: connect() };
+        let mut this = Self {
+            agent: connect(mover),
+        };
         let want = ToAgent::Want {
             key: key.to_owned(),
             into: into.to_owned(),
@@ -82,8 +85,11 @@ impl Asked {
 }
 
 /// Says that the node has an entry, which this job has found in the cache.
-pub(crate) fn tell(key: &str, lock: &Path, file: &Path) {
-    Asked { agent: connect() }.tell(&have(key, lock, file));
+pub(crate) fn tell(key: &str, lock: &Path, file: &Path, mover: &Mover) {
+    let asked = Asked {
+        agent: connect(mover),
+    };
+    asked.tell(&have(key, lock, file));
 }
 
 /// Returns what says that the node has an entry.
@@ -95,8 +101,8 @@ pub(crate) fn have(key: &str, lock: &Path, file: &Path) -> ToAgent {
     })
 }
 
-fn connect() -> Option<UnixStream> {
-    let name = std::env::var(peers::VARIABLE).ok()?;
+fn connect(mover: &Mover) -> Option<UnixStream> {
+    let name = mover.variable(peers::VARIABLE)?;
     let prepared = || -> io::Result<UnixStream> {
         let agent = peers::connect(&name)?;
         agent.set_read_timeout(Some(TIMEOUT))?;
@@ -110,6 +116,9 @@ fn connect() -> Option<UnixStream> {
 fn wait(agent: &OwnedFd, interrupts: &mut dyn Interrupts) -> Result<(), DataError> {
     loop {
         let wakeup = poll_interrupts(None, Some(agent), interrupts)?;
+        if wakeup.abandoned {
+            interrupts.abandoned();
+        }
         while let Some(interrupt) = interrupts.take() {
             if let Interrupt::Forward(signal) = interrupt {
                 return Err(DataError::Signal(signal));

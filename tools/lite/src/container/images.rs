@@ -16,12 +16,13 @@ use super::ContainerError;
 use crate::cache::{Cache, Entry, LOADED, Wanted, key_of, pause, read};
 use crate::data::{DataError, Mover};
 use crate::description::Container;
-use crate::messages::heading;
+use crate::messages::Log;
 
 /// The images of this user on a node.
 #[derive(Debug)]
 pub(super) struct Images {
     cache: Cache,
+    log: Log,
 }
 
 /// An image in use.
@@ -40,9 +41,10 @@ impl Images {
     ///
     /// # Errors
     /// It cannot be made.
-    pub(super) fn open(base: &Path) -> std::io::Result<Self> {
+    pub(super) fn open(base: &Path, log: &Log) -> std::io::Result<Self> {
         Ok(Self {
-            cache: Cache::open(base)?,
+            cache: Cache::open(base, log)?,
+            log: log.clone(),
         })
     }
 
@@ -141,7 +143,7 @@ impl Images {
         if latest != known && !latest.is_empty() {
             return Ok(latest);
         }
-        heading("[Pegasus Lite] Loading the container image");
+        self.log.heading("[Pegasus Lite] Loading the container image");
         let name = load(&image.file, interrupts)?;
         note.set_len(0)?;
         note.seek(SeekFrom::Start(0))?;
