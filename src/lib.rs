@@ -20,6 +20,7 @@ mod exit;
 mod host;
 mod interrupt;
 mod launch;
+mod lite_files;
 mod logging;
 mod logs;
 mod merge;

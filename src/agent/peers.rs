@@ -1,6 +1,6 @@
 //! Gives the cached files of lite jobs to other nodes of the run, and gets theirs.
 //!
-//! Lite jobs of this node connect with the socket whose name is in the variable `PMC_PEERS`
+//! Lite jobs of this node connect with the socket whose name is in the variable `PEGASUS_LITE_PEERS`
 //! ([`pmc_wire::peers`]). The agent asks the master which node has what a job needs, and gets it from there.
 //! Other nodes name a key, never a path: the job that has made an entry has said where it is. Whatever
 //! fails, the job fetches the file from the staging site.

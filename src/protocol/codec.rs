@@ -105,9 +105,9 @@ mod tests {
     use super::*;
     use crate::payload::Payload;
     use crate::protocol::{
-        Assignment, By, Chunk, Claim, ForwardedData, Input, InputAnswer, InputTaken, MemoryUse, Outcome,
-        Over, Overflow, Place, Portion, Position, QuietAttempt, Redirect, RedirectAnswer, RedirectPoll,
-        Redirected, Registration, Stdin, SubmitId, Tap, Tapped, TaskResult,
+        Assignment, By, Carried, CarriedFile, Chunk, Claim, ForwardedData, Input, InputAnswer, InputTaken,
+        MemoryUse, Outcome, Over, Overflow, Place, Portion, Position, QuietAttempt, Redirect, RedirectAnswer,
+        RedirectPoll, Redirected, Registration, Returned, Stdin, SubmitId, Tap, Tapped, TaskResult,
     };
 
     fn bytes() -> impl Strategy<Value = Vec<u8>> {
@@ -134,8 +134,8 @@ mod tests {
     }
 
     fn to_master() -> impl Strategy<Value = ToMaster> {
-        let registration = (any::<String>(), any::<u64>(), any::<[u32; 4]>()).prop_map(
-            |(host, memory_mb, [threads, cores, sockets, gpus])| {
+        let registration = (any::<String>(), any::<u64>(), any::<[u32; 4]>(), any::<bool>()).prop_map(
+            |(host, memory_mb, [threads, cores, sockets, gpus], away)| {
                 ToMaster::Register(Registration {
                     host,
                     memory_mb,
@@ -143,6 +143,7 @@ mod tests {
                     cores,
                     sockets,
                     gpus,
+                    away,
                 })
             },
         );
@@ -172,6 +173,7 @@ mod tests {
                     submit: SubmitId(submit),
                     outcome,
                     forwards,
+                    returned: quiet.map(|_| Box::new(Returned::default())),
                 })
             },
         );
@@ -262,6 +264,15 @@ mod tests {
                         failure_messages,
                         success_messages,
                         place,
+                        carried: packed.map(|_| {
+                            Box::new(Carried {
+                                description: b"{}".to_vec(),
+                                files: vec![CarriedFile {
+                                    path: "a".to_owned(),
+                                    data: vec![0, 255],
+                                }],
+                            })
+                        }),
                     }))
                 },
             );
@@ -402,7 +413,8 @@ mod tests {
             submit: SubmitId(1_000_000),
             outcome: Outcome::new(256, Duration::from_millis(5)),
             forwards: Vec::new(),
+            returned: None,
         };
-        assert!(ToMaster::Finished(result).encoded_len() <= 16);
+        assert!(ToMaster::Finished(result).encoded_len() <= 17);
     }
 }

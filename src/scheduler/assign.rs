@@ -102,6 +102,7 @@ impl Master {
             failure_messages: line.failure_messages.to_vec(),
             success_messages: line.success_messages.to_vec(),
             place: self.place_of(task).map(|place| Box::new(place.clone())),
+            carried: None,
         }
     }
 

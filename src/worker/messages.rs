@@ -290,6 +290,7 @@ mod tests {
             failure_messages: Vec::new(),
             success_messages: Vec::new(),
             place: None,
+            carried: None,
         }))
     }
 

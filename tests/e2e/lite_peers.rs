@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 use testutils::node_faults::network::Node;
 
-use crate::lite_nodes::{Grid, said};
+use crate::lite_nodes::{Grid, Nodes, Running, said};
 use crate::support::command::Program;
 use crate::support::programs::Build;
 
@@ -49,7 +49,7 @@ fn an_input_of_all_jobs_leaves_the_staging_site_once() {
     let input = input(5_000_000);
     let mut grid = Grid::new("0.5", &input);
     let submit = grid.plan("peers", Some(&format!("{}/stage", grid.archive())));
-    let code = grid.run(&submit, "100m", |_, _| {});
+    let code = grid.run(&submit, "100m", Nodes::Near, |_| {});
     grid.check(&submit, code, 3);
     let (size, sent) = (input.len() as u64, sent(&grid));
     assert!(sent * 10 <= size * 13, "{sent} bytes for a file of {size}");
@@ -67,25 +67,30 @@ fn a_node_that_is_lost_while_it_gives_a_file_delays_the_others_only() {
     let mut grid = Grid::new("0.5", &input);
     let submit = grid.plan("giver", Some(&format!("{}/stage", grid.archive())));
     let (mut is_slow, mut is_lost) = (false, false);
-    let code = grid.run(&submit, "200m", |network, nodes| {
-        if !std::mem::replace(&mut is_slow, true) {
-            for node in nodes.iter().flatten() {
-                network.slow_down(node, 4).expect("a limit");
+    let code = grid.run(
+        &submit,
+        "200m",
+        Nodes::Near,
+        |Running { network, nodes, .. }| {
+            if !std::mem::replace(&mut is_slow, true) {
+                for node in nodes.iter().flatten() {
+                    network.slow_down(node, 4).expect("a limit");
+                }
             }
-        }
-        if is_lost {
-            return;
-        }
-        let giver = nodes.iter().flatten().flat_map(Node::peers).find_map(|peer| {
-            let is_it = |node: &Option<Node>| node.as_ref().is_some_and(|node| node.address() == peer);
-            nodes.iter().position(is_it)
-        });
-        if let Some(giver) = giver {
-            let node = nodes[giver].take().expect("it was there");
-            network.cut(&node, true).expect("its cable");
-            is_lost = true;
-        }
-    });
+            if is_lost {
+                return;
+            }
+            let giver = nodes.iter().flatten().flat_map(Node::peers).find_map(|peer| {
+                let is_it = |node: &Option<Node>| node.as_ref().is_some_and(|node| node.address() == peer);
+                nodes.iter().position(is_it)
+            });
+            if let Some(giver) = giver {
+                let node = nodes[giver].take().expect("it was there");
+                network.cut(&node, true).expect("its cable");
+                is_lost = true;
+            }
+        },
+    );
     assert!(is_lost, "no node gave another one anything: {}", said(&submit));
     grid.check(&submit, code, 2);
     let (tasks, jobs) = {

@@ -46,7 +46,7 @@ impl Site {
         self.transfer(lfn, Path::new("$PWD"), &self.run.path("staging"))
     }
 
-    /// Describes a job that runs a shell script through kickstart, and delivers `out` under the name `output`.
+    /// Describes a job that runs a shell script through kickstart, and delivers `out` as `output`.
     fn job(&self, script: &str, output: &str) -> Value {
         let mut delivered = self.delivered("out");
         let url = format!("file://{}", self.run.path("staging").join(output).display());
@@ -300,8 +300,8 @@ fn is_quiet(site: &Site) -> bool {
     !pids.any(|pid| is_running(Pid::from_raw(pid)))
 }
 
-/// Whatever is killed, the next job of the node removes the directories that are left. `PMC_TEST_KILLS` is the
-/// number of kills.
+/// Whatever is killed, the next job of the node removes the directories that are left. `PMC_TEST_KILLS` is
+/// the number of kills.
 #[test]
 fn the_next_job_removes_what_killed_ones_have_left() {
     const JOBS: usize = 8;

@@ -153,6 +153,12 @@ impl Endpoint {
         Ok(())
     }
 
+    /// Returns whether both are of masters of one run, which share its key.
+    #[must_use]
+    pub fn is_of_run(&self, other: &Self) -> bool {
+        self.key == other.key
+    }
+
     /// Reads the value of `PMC_ENDPOINT`.
     ///
     /// # Errors

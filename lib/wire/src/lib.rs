@@ -8,8 +8,8 @@
 //! only a reply with the same ticket counts: a task might find a way to write into the pipe.
 //!
 //! Lengths and numbers are 32 bits, little endian. A request is the number of descriptors, the length of the
-//! rest, the ticket, the tool, and then the fields in order, each as a list with its number of entries. Executor and
-//! server come from one installation, so the greeting changes with every change of the format.
+//! rest, the ticket, the tool, and then the fields in order, each as a list with its number of entries.
+//! Executor and server come from one installation, so the greeting changes with every change of the format.
 
 pub mod peers;
 

@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// Variable with the name of the agent's socket.
-pub const VARIABLE: &str = "PMC_PEERS";
+pub const VARIABLE: &str = "PEGASUS_LITE_PEERS";
 
 /// Maximum bytes of a message.
 const MAX_MESSAGE: u32 = 64 << 10;

@@ -30,7 +30,11 @@ fn a_cluster_has_one_directory_and_moves_what_others_need() -> Result {
     let file = |name: &str| plan.planned.submit_dir.join(name).display().to_string();
     assert_eq!(
         plan.command("merge_left"),
-        ["/opt/pegasus/bin/pegasus-lite", &file("00/00/merge_left.json")]
+        [
+            "/opt/pegasus/bin/pegasus-lite",
+            "--cluster",
+            &file("00/00/merge_left.json")
+        ]
     );
     let cluster = description(&plan, "merge_left")?;
     assert_eq!(cluster["scratch"], "/node");

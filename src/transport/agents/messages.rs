@@ -133,6 +133,7 @@ impl WorkerSettings {
             forward_limit: self.forward_limit,
             kickstart: self.has_task_server.then(own_kickstart).flatten(),
             environment,
+            away: None,
         }
     }
 }

@@ -89,8 +89,8 @@ impl Tools {
         })
     }
 
-    /// Returns the program that has this path. The path of the last task is not checked again: a running server
-    /// does not change with the file.
+    /// Returns the program that has this path. The path of the last task is not checked again: a running
+    /// server does not change with the file.
     fn at(&self, file: &Path) -> Option<Tool> {
         if let Some((tool, _)) = self.last_names.borrow().iter().find(|(_, name)| name == file) {
             return Some(*tool);

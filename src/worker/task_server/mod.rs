@@ -29,8 +29,8 @@ pub(super) struct TaskServerClient {
 }
 
 impl TaskServerClient {
-    /// Returns a client for tasks of the program `kickstart` and of those beside it. They need a server program
-    /// there.
+    /// Returns a client for tasks of the program `kickstart` and of those beside it. They need a server
+    /// program there.
     pub(super) fn new(kickstart: Option<&Path>) -> Self {
         let kickstart = kickstart.filter(|program| server_program(program).is_file());
         Self {

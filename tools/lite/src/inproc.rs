@@ -15,8 +15,8 @@ use crate::surroundings::Surroundings;
 /// Runs the job that the `arguments` after the program's name describe. `context` is what the program would
 /// inherit; its program is kickstart, beside which the other programs are. `host` has its machine.
 ///
-/// Returns `None` if the program is needed: nothing was changed or written then, and the program itself reports
-/// all problems before the work.
+/// Returns `None` if the program is needed: nothing was changed or written then, and the program itself
+/// reports all problems before the work.
 pub fn run(
     arguments: &[OsString],
     context: &Context<'_>,

@@ -5,8 +5,8 @@
 //! fetch the inputs, verify their checksums, run the program through kickstart, deliver the outputs, remove
 //! the directory. The program may run in a container, and then this program a second time, inside. Its
 //! messages and its exit code are those that Pegasus' monitoring reads. Transfers and
-//! kickstart run inside this process; no shell and no other program is needed. The process may be a task server
-//! ([`inproc`]), so a job changes no state of it.
+//! kickstart run inside this process; no shell and no other program is needed. The process may be a task
+//! server ([`inproc`]), so a job changes no state of it.
 //!
 //! ```text
 //! inproc → program → job → inputs → cache → peers → data, task → surroundings → messages → description

@@ -34,6 +34,10 @@ pub(crate) struct Args {
     /// Read only LENGTH bytes of FILE, starting at byte START; large plans keep all descriptions in one file
     #[arg(long, value_name = "START:LENGTH")]
     part: Option<Part>,
+    /// The job is a cluster, whose program reads files of its jobs in the submit directory; agents start
+    /// it only on hosts that see this directory
+    #[arg(long)]
+    cluster: bool,
     /// The script for the environment has run
     #[arg(long, hide = true)]
     env_sourced: bool,
@@ -46,7 +50,8 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// Reads the description of the job. Its name, and that of a directory in it, are relative to `directory`.
+    /// Reads the description of the job. Its name, and that of a directory in it, are relative to
+    /// `directory`.
     ///
     /// # Errors
     /// It cannot be read or used.
