@@ -43,10 +43,7 @@ fn main() {
     for flavour in Flavour::all() {
         bench.line("nobody attached", flavour.name, || bench.nobody(&flavour));
         bench.line("eight tools attached", flavour.name, || bench.tools(&flavour));
-        // A worker that is no thread reads what kickstart captures in portions. What the tool has not got at
-        // the end of the attempt is gone, but for the part in the record.
-        let ways = Way::ALL.into_iter();
-        for way in ways.filter(|way| *way != Way::Captured || flavour.name == "local") {
+        for way in Way::ALL {
             let what = format!("output, {}", way.name());
             bench.line(&what, flavour.name, || bench.output(&flavour, way));
         }

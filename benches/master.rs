@@ -167,6 +167,7 @@ fn registration(host: String) -> Registration {
         cores: SLOTS_PER_HOST,
         gpus: 0,
         sockets: 2,
+        away: false,
     }
 }
 
@@ -270,6 +271,7 @@ fn result(submit: SubmitId) -> TaskResult {
         submit,
         outcome: Outcome::new(0, Duration::from_millis(1)),
         forwards: Vec::new(),
+        returned: None,
     }
 }
 
@@ -310,6 +312,7 @@ fn baseline(dag: &Dag) -> Duration {
         let line = dag.task(task);
         let assignment = Assignment {
             submit: SubmitId(u64::from(task.0)),
+            attempt: 1,
             name: line.name.to_vec(),
             id: None,
             command: line.command.to_vec(),
@@ -327,6 +330,7 @@ fn baseline(dag: &Dag) -> Duration {
             failure_messages: Vec::new(),
             success_messages: Vec::new(),
             place: None,
+            carried: None,
         };
         sent.send(Rank(1), ToWorker::Run(Box::new(assignment)));
         if let Some((_, submit)) = sent.queue.pop_front() {

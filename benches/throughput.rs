@@ -41,6 +41,7 @@ fn main() {
     bench.line("independent tasks, agent", Bench::independent_agent);
     bench.line("chain, agent", Bench::chain_agent);
     bench.line("with record", Bench::with_record);
+    bench.line("without a shared file system", Bench::lite);
     bench.line("forwarding", Bench::forwarding);
     bench.line("sync and resource log", Bench::logs);
     bench.line("database of the run", Bench::database);
@@ -165,6 +166,63 @@ impl Bench {
             "{median:.3} of the time of {} bare tasks in {PARTS} runs ({low:.3} to {high:.3}); {:.2} with a kickstart started for each",
             part * PARTS,
             started[1]
+        )
+    }
+
+    /// The same jobs, with a work directory that they share and with a directory each.
+    fn lite(&self) -> String {
+        const JOBS: usize = 300;
+        let program = |name: &str| testutils::programs::path(name).to_owned();
+        let top = self.directory.path().join("lite");
+        std::fs::create_dir_all(&top).expect("a directory");
+        let (mut shared, mut lite) = (String::new(), String::new());
+        for n in 0..JOBS {
+            std::fs::write(top.join(format!("i{n}")), [b'x'; 1024]).expect("an input");
+            let moved = |from: &str, to: &str, name: &str| {
+                serde_json::json!({
+                    "type": "transfer", "linkage": "input", "lfn": name, "id": 1,
+                    "src_urls": [{"site_label": "local", "url": format!("file://{from}/{name}")}],
+                    "dest_urls": [{"site_label": "local", "url": format!("file://{to}/{name}")}],
+                })
+            };
+            let (there, input, output) = (top.display().to_string(), format!("i{n}"), format!("o{n}"));
+            let call = ["-n", "copy", "-s", &output, "/bin/cp", &input, &output];
+            let description = serde_json::json!({
+                "format": 1, "job": "copy", "scratch": self.directory.path(),
+                "transfer_arguments": ["--threads", "1"],
+                "stage_in": [moved(&there, "$PWD", &input)],
+                "run": {"kickstart": call},
+                "stage_out": [moved("$PWD", &there, &output)],
+                "checksum_file": top.join(format!("{n}.meta")),
+            });
+            let file = self.write(&format!("lite/{n}.json"), &description.to_string());
+            let kickstart = program("pegasus-kickstart");
+            let _ = writeln!(shared, "TASK t{n} {kickstart} -w {there} {}", call.join(" "));
+            let _ = writeln!(lite, "TASK t{n} {} {}", program("pegasus-lite"), file.display());
+        }
+        let (shared, lite) = (self.write("shared.dag", &shared), self.write("lite.dag", &lite));
+        let time = |dag: &Path, kickstart: &str| {
+            let mut executor = command(&local(1), dag, &[]);
+            executor
+                .env("PEGASUS_WN_TMP_MIN_SPACE", "1")
+                .env("PMC_KICKSTART", kickstart);
+            let start = Instant::now();
+            assert!(
+                executor.status().is_ok_and(|status| status.success()),
+                "the run must succeed"
+            );
+            start.elapsed().as_secs_f64() * 1e3 / JOBS as f64
+        };
+        let more = |kickstart: &str| {
+            let once = || time(&lite, kickstart) - time(&shared, "serve");
+            let mut differences: Vec<f64> = (0..self.pairs).map(|_| once()).collect();
+            differences.sort_by(f64::total_cmp);
+            differences[differences.len() / 2]
+        };
+        format!(
+            "{:+.2} ms for a job with two files of 1 KB ({:+.2} ms with a process of pegasus-lite); the bar is 3 ms",
+            more("serve"),
+            more("exec"),
         )
     }
 

@@ -186,7 +186,9 @@ pub fn link_frames(data: &[u8]) {
         match session.receive(frame, now) {
             Err(_) => assert_eq!(state(&session), before, "a bad frame changes nothing"),
             Ok(FromLink::Message(_)) => assert_eq!(session.expected(), before.0 + 1),
-            Ok(FromLink::Nothing | FromLink::Goodbye) => assert_eq!(session.expected(), before.0),
+            Ok(FromLink::Nothing | FromLink::Aside(_) | FromLink::Goodbye) => {
+                assert_eq!(session.expected(), before.0)
+            }
         }
         assert!(session.leased_at() <= now && session.unsettled().count() <= sent);
         let _ = session.send(b"x".to_vec().into());
@@ -196,13 +198,19 @@ pub fn link_frames(data: &[u8]) {
     }
 }
 
-/// What agent and master say when an agent joins, and a message with the rank of its worker.
+/// What agent and master say when an agent joins and about caches, and a message with the rank of its worker.
 pub fn agent_messages(data: &[u8]) {
     if let Some(hello) = agents::decode::<agents::AgentHello>(data) {
         assert_eq!(agents::decode(&agents::encode(&hello)), Some(hello));
     }
     if let Some(welcome) = agents::decode::<agents::AgentWelcome>(data) {
         assert_eq!(agents::decode(&agents::encode(&welcome)), Some(welcome));
+    }
+    if let Some(request) = agents::decode::<agents::PeerRequest>(data) {
+        assert_eq!(agents::decode(&agents::encode(&request)), Some(request));
+    }
+    if let Some(answer) = agents::decode::<agents::PeerAnswer>(data) {
+        assert_eq!(agents::decode(&agents::encode(&answer)), Some(answer));
     }
     match agents::addressed(data) {
         Some((_, agents::Content::Message(rest) | agents::Content::Part(rest))) => {
@@ -533,6 +541,7 @@ fn check_request(data: &[u8], received: &Received<'_>) {
     let words: Vec<&[u8]> = received.words.iter().map(|word| word.as_bytes()).collect();
     let request = Request {
         ticket: received.ticket,
+        tool: received.tool,
         words: &words,
         variables: &received.variables,
         cpus: &received.cpus,

@@ -47,6 +47,7 @@ pub fn describe(name: Option<&str>, memory_mb: u32, cpus: u32, gpus: u32) -> Reg
         cores,
         sockets,
         gpus,
+        away: false,
     }
 }
 

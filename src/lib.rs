@@ -9,6 +9,7 @@
 
 mod agent;
 mod app;
+mod bell;
 mod cli;
 pub mod control;
 #[cfg_attr(not(feature = "stampede"), path = "database_disabled.rs")]
@@ -19,6 +20,7 @@ mod exit;
 mod host;
 mod interrupt;
 mod launch;
+mod lite_files;
 mod logging;
 mod logs;
 mod merge;

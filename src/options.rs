@@ -173,6 +173,8 @@ pub struct WorkerOptions {
     pub kickstart: Option<PathBuf>,
     /// Environment that tasks inherit.
     pub environment: Vec<(OsString, OsString)>,
+    /// Set if this host does not see the directory of the DAG file: a directory for files of attempts.
+    pub away: Option<PathBuf>,
 }
 
 impl Options {

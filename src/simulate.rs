@@ -281,6 +281,7 @@ impl<'a> Run<'a> {
                     submit,
                     outcome: Outcome::new(0, (self.out.seconds)(task)),
                     forwards: Vec::new(),
+                    returned: None,
                 };
                 self.master.handle(Event::Finished(rank, result), &mut self.out)?;
             }
@@ -322,6 +323,7 @@ mod tests {
                 cores: slots,
                 sockets: 1,
                 gpus: 0,
+                away: false,
             };
             (registration, slots)
         };

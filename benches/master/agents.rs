@@ -146,6 +146,7 @@ impl Agent {
             submit: self.runs.take()?,
             outcome: Outcome::new(0, Duration::from_millis(1)),
             forwards: Vec::new(),
+            returned: None,
         };
         Some(self.say(&ToMaster::Finished(result)))
     }
@@ -177,6 +178,7 @@ fn registration(rank: Rank) -> Registration {
         cores: 1,
         gpus: 0,
         sockets: 1,
+        away: false,
     }
 }
 
@@ -199,6 +201,7 @@ fn options(dag: &Path) -> AgentOptions {
         forward_limit: 0,
         kickstart: None,
         environment: Vec::new(),
+        away: None,
     };
     AgentOptions {
         dag: dag.to_owned(),

@@ -29,6 +29,7 @@ pub type TaskNumber = u32;
 const NO_POSITION: u64 = u64::MAX;
 /// What a task gets that requests nothing.
 const NO_REQUEST: Request = Request {
+    anywhere: false,
     gpus: 0,
     cpus: 1,
     memory_mb: 0,
@@ -284,7 +285,8 @@ EDGE work_ID1 gone\n";
             Request {
                 gpus: 0,
                 cpus: 4,
-                memory_mb: 2
+                memory_mb: 2,
+                anywhere: false
             }
         );
         assert_eq!(plan.edges(), [(0, 1), (1, 2)]);

@@ -26,6 +26,8 @@ pub struct LiteData {
     pub fetched: u64,
     /// Bytes that another job of the node had fetched.
     pub cached: u64,
+    /// Bytes that came from other nodes of the run.
+    pub from_peers: u64,
     /// Bytes that were delivered.
     pub delivered: u64,
 }
@@ -38,6 +40,7 @@ impl AddAssign for LiteData {
         self.waited += other.waited;
         self.fetched = self.fetched.saturating_add(other.fetched);
         self.cached = self.cached.saturating_add(other.cached);
+        self.from_peers = self.from_peers.saturating_add(other.from_peers);
         self.delivered = self.delivered.saturating_add(other.delivered);
     }
 }
@@ -47,8 +50,16 @@ impl fmt::Display for LiteData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{MARK}stage_in={:.3} run={:.3} stage_out={:.3} waited={:.3} fetched={} cached={} delivered={}",
-            self.stage_in, self.run, self.stage_out, self.waited, self.fetched, self.cached, self.delivered
+            "{MARK}stage_in={:.3} run={:.3} stage_out={:.3} waited={:.3} fetched={} cached={} from_peers={} \
+             delivered={}",
+            self.stage_in,
+            self.run,
+            self.stage_out,
+            self.waited,
+            self.fetched,
+            self.cached,
+            self.from_peers,
+            self.delivered
         )
     }
 }
@@ -79,6 +90,7 @@ pub fn find(text: &str) -> Option<LiteData> {
             "waited" => data.waited = seconds()?,
             "fetched" => data.fetched = value.parse().ok()?,
             "cached" => data.cached = value.parse().ok()?,
+            "from_peers" => data.from_peers = value.parse().ok()?,
             "delivered" => data.delivered = value.parse().ok()?,
             _ => {}
         }
@@ -99,6 +111,7 @@ mod tests {
         waited: 0.0,
         fetched: 2048,
         cached: 7,
+        from_peers: 3,
         delivered: 1,
     };
 
@@ -107,7 +120,8 @@ mod tests {
         let line = DATA.to_string();
         assert_eq!(
             line,
-            "PegasusLite: data stage_in=0.250 run=1.500 stage_out=0.125 waited=0.000 fetched=2048 cached=7 delivered=1"
+            "PegasusLite: data stage_in=0.250 run=1.500 stage_out=0.125 waited=0.000 fetched=2048 cached=7 from_peers=3 \
+             delivered=1"
         );
         let text = format!("PegasusLite: data run=9\n{line} later=1\nPegasusLite: exitcode 0\n");
         assert_eq!(find(&text), Some(DATA));

@@ -198,6 +198,8 @@ pub(crate) struct Setup {
     pub(crate) kind: JobKind,
     /// What the program runs in.
     pub(crate) container: Option<std::sync::Arc<Container>>,
+    /// Its jobs run in clusters that have directories of their own, and share those.
+    pub(crate) in_cluster: bool,
     /// Index of the catalog entry that has hooks and metadata of the transformation.
     pub(crate) entry: Option<EntryId>,
 }
@@ -268,10 +270,15 @@ impl Exec {
             _ => &[],
         }
     }
-    /// Returns whether a job has a directory of its own on its node.
+    /// Returns whether a job works in a directory on its node: one of its own, or that of its cluster.
     pub(crate) fn is_lite(&self, job: &ExecJob) -> bool {
         let setup = &self.setups[job.setup];
-        matches!(job.task, Task::Compute(_)) && setup.kind == JobKind::Compute && setup.mode.is_lite()
+        let is_compute = matches!(job.task, Task::Compute(_) | Task::Cluster(..));
+        is_compute && setup.kind == JobKind::Compute && setup.mode.is_lite()
+    }
+    /// Returns whether a job has a directory of its own on its node.
+    pub(crate) fn has_own_directory(&self, job: &ExecJob) -> bool {
+        self.is_lite(job) && !self.setups[job.setup].in_cluster
     }
     /// Returns whether a job is a nested sub-workflow.
     pub(crate) fn is_nested(&self, job: &ExecJob) -> bool {
@@ -288,7 +295,7 @@ impl Exec {
     pub(crate) fn has_description(&self, job: &ExecJob) -> bool {
         let setup = &self.setups[job.setup];
         let is_compute = matches!(job.task, Task::Compute(_)) && setup.kind == JobKind::Compute;
-        is_compute && (setup.mode.is_lite() || setup.container.is_some())
+        self.has_own_directory(job) || (is_compute && setup.container.is_some())
     }
     /// Returns whether programs in containers share the work directory of a site with other jobs.
     pub(crate) fn has_shared_containers(&self) -> bool {

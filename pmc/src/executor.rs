@@ -172,6 +172,7 @@ fn local_run(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString,
             forward_limit: DEFAULT_FORWARD_LIMIT,
             kickstart: shared_kickstart(&environment),
             environment,
+            away: None,
         },
         workers: workers(execution),
     }

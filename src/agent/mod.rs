@@ -4,23 +4,28 @@
 //! lease is over: from then on, the master may run them elsewhere. If the master has died, it goes on with
 //! what runs, and offers it to the next master.
 
+mod away;
 pub mod guard;
+mod peers;
 mod slots;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pmc_link::{Agent, Client, Closed, ConnectError, Connection, Endpoint, EndpointError, Link, Timing};
+use pmc_wire::peers::VARIABLE;
 
 use crate::interrupt::Interrupt;
 use crate::protocol::ToWorker;
 use crate::transport::agents::messages::{self, AgentHello, AgentWelcome, Content, HostOptions};
-use crate::transport::agents::{ENDPOINT_VARIABLE, NUMBER_VARIABLE};
+use crate::transport::agents::{ENDPOINT_VARIABLE, NUMBER_VARIABLE, endpoint_path};
 use crate::{exit, host, logging};
+use away::OwnDirectory;
 use guard::Lifeline;
+use peers::Peers;
 use slots::Slots;
 
 /// Time between two attempts to connect.
@@ -59,6 +64,8 @@ enum AgentError {
     Connect(ConnectError),
     #[error("The agent cannot enter the directory {} of the run: {}", .0.display(), pmc_dag::reason(.1))]
     Directory(PathBuf, std::io::Error),
+    #[error("The agent cannot make a directory for files of tasks (TMPDIR): {}", pmc_dag::reason(.0))]
+    OwnDirectory(std::io::Error),
     #[error(transparent)]
     Transport(#[from] crate::transport::TransportError),
     #[error("What the master says makes no sense: it is another program")]
@@ -103,6 +110,10 @@ struct AgentProcess<'a> {
     /// The session before the present one.
     before: Option<(u64, u64)>,
     slots: Option<Slots>,
+    /// Set while there are slots, if this host does not see the directory of the run.
+    own_directory: Option<OwnDirectory>,
+    /// Without it, lite jobs get no files from other nodes.
+    peers: Option<Arc<Peers>>,
     master_timeout: Duration,
     lifeline: Option<Lifeline>,
 }
@@ -138,6 +149,8 @@ impl<'a> AgentProcess<'a> {
         };
         let timing = Timing::with_lease(endpoint.lease);
         let link = Link::new(timing);
+        let peers = Peers::start(&link, endpoint.key);
+        let peers = peers.inspect_err(|error| tracing::debug!("No files from other nodes: {error}"));
         Ok(Self {
             args,
             interrupt,
@@ -146,6 +159,8 @@ impl<'a> AgentProcess<'a> {
             link,
             before: lifeline.as_ref().and_then(|lifeline| lifeline.before),
             slots: None,
+            own_directory: None,
+            peers: peers.ok(),
             master_timeout: Duration::ZERO,
             lifeline,
         })
@@ -173,6 +188,7 @@ impl<'a> AgentProcess<'a> {
                 tracing::error!("A task cannot be ended");
             }
         }
+        self.own_directory = None;
         self.hold(None);
     }
 
@@ -311,11 +327,30 @@ impl<'a> AgentProcess<'a> {
         let welcome: AgentWelcome = messages::decode(welcome).ok_or(AgentError::Nonsense)?;
         logging::init(welcome.verbosity);
         self.master_timeout = welcome.master_timeout;
-        let directory = welcome.settings.directory();
-        std::env::set_current_dir(&directory).map_err(|error| AgentError::Directory(directory, error))?;
         let mut environment = self.args.environment.clone();
         environment.retain(|(name, _)| !guard::VARIABLES.iter().any(|own| name == own));
+        // It may be that of an agent whose task this one is.
+        environment.retain(|(name, _)| name != VARIABLE);
+        let peers = self.peers.as_ref();
+        environment.extend(peers.map(|peers| (VARIABLE.into(), peers.name().into())));
         let mut options = welcome.settings.options(&self.args.host, environment);
+        let directory = welcome.settings.directory();
+        let endpoint_file = directory.join(endpoint_path(&options.dag));
+        let directory = if away::sees(&endpoint_file, &read_endpoint(self.args)?) {
+            directory
+        } else {
+            let own = OwnDirectory::make(&options.environment).map_err(AgentError::OwnDirectory)?;
+            let path = own.path().to_owned();
+            tracing::debug!(
+                "This host does not see {}: attempts have their files in {}",
+                endpoint_file.display(),
+                path.display()
+            );
+            options.away = Some(path.clone());
+            self.own_directory = Some(own);
+            path
+        };
+        enter(&directory)?;
         // Tasks are bound only to CPUs that exist.
         if !options.set_affinity {
             options.host_cpus = host::cpus_for_workers(options.host_cpus, welcome.slots);
@@ -331,13 +366,20 @@ impl<'a> AgentProcess<'a> {
         if slots.have_ended() {
             self.link.goodbye();
         }
+        if let Some(peers) = &self.peers {
+            peers.connected(connection.local_address());
+        }
         let mut talk = Talk {
             process: self,
             slots,
             leaving: false,
             ended: None,
         };
-        match connection.run(&mut talk) {
+        let closed = connection.run(&mut talk);
+        if let Some(peers) = &self.peers {
+            peers.disconnected();
+        }
+        match closed {
             Closed::Asked => talk.ended,
             Closed::Broken(error) => {
                 tracing::debug!("The connection to the master was closed: {error}");
@@ -377,6 +419,12 @@ impl Agent for Talk<'_> {
         }
     }
 
+    fn aside(&mut self, body: &[u8]) {
+        if let Some(peers) = &self.process.peers {
+            peers.answer(body);
+        }
+    }
+
     fn tick(&mut self) -> bool {
         let left = self.process.link.lease_left();
         if left.is_zero() {
@@ -393,6 +441,11 @@ impl Agent for Talk<'_> {
         }
         false
     }
+}
+
+fn enter(directory: &Path) -> Result<(), AgentError> {
+    let entered = std::env::set_current_dir(directory);
+    entered.map_err(|error| AgentError::Directory(directory.to_owned(), error))
 }
 
 fn read_endpoint(args: &AgentArgs) -> Result<Endpoint, AgentError> {

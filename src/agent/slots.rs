@@ -11,6 +11,7 @@ use bytes::Bytes;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use pmc_link::Link;
 
+use crate::bell::Bell;
 use crate::interrupt::Interrupt;
 use crate::options::WorkerOptions;
 use crate::protocol::{NodeChange, Rank, Registration, RunningAttempt, SubmitId, ToMaster, ToWorker};
@@ -56,6 +57,7 @@ struct SlotState {
 struct Slot {
     state: Arc<Mutex<SlotState>>,
     inbound: Sender<ToWorker>,
+    bell: Option<Bell>,
     thread: JoinHandle<()>,
 }
 
@@ -73,7 +75,27 @@ struct SlotTransport {
     rank: Rank,
     link: Arc<Link>,
     inbound: Receiver<ToWorker>,
+    bell: Option<Bell>,
     state: Arc<Mutex<SlotState>>,
+}
+
+impl Slot {
+    /// Passes a message on. The slot sees at once what is about the task that runs.
+    fn send(&self, message: ToWorker) {
+        let is_urgent = matches!(
+            message,
+            ToWorker::Signal { .. }
+                | ToWorker::Tap(_)
+                | ToWorker::Abort
+                | ToWorker::Input(_)
+                | ToWorker::Redirect(_)
+        );
+        // A slot whose thread has ended needs no messages.
+        let _ = self.inbound.send(message);
+        if let Some(bell) = self.bell.as_ref().filter(|_| is_urgent) {
+            bell.ring();
+        }
+    }
 }
 
 fn lock(state: &Mutex<SlotState>) -> MutexGuard<'_, SlotState> {
@@ -94,10 +116,13 @@ impl Slots {
         for rank in ranks.map(Rank) {
             let (inbound, receiver) = unbounded();
             let state = Arc::new(Mutex::default());
+            // Without it, the slot looks for messages now and then.
+            let bell = Bell::new().ok();
             let mut transport = SlotTransport {
                 rank,
                 link: Arc::clone(link),
                 inbound: receiver,
+                bell: bell.clone(),
                 state: Arc::clone(&state),
             };
             let (options, alive, link) = (Arc::clone(options), Arc::clone(&alive), Arc::clone(link));
@@ -118,6 +143,7 @@ impl Slots {
             slots.push(Slot {
                 state,
                 inbound,
+                bell,
                 thread,
             });
         }
@@ -159,14 +185,13 @@ impl Slots {
                 return;
             }
         }
-        // A slot whose thread has ended needs no messages.
-        let _ = slot.inbound.send(message);
+        slot.send(message);
     }
 
     /// Sends a message to all slots.
     pub(super) fn deliver_all(&self, message: &ToWorker) {
         for slot in &self.slots {
-            let _ = slot.inbound.send(message.clone());
+            slot.send(message.clone());
         }
     }
 
@@ -326,5 +351,9 @@ impl WorkerTransport for SlotTransport {
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => Err(TransportError::MasterEnded),
         }
+    }
+
+    fn bell(&self) -> Option<&Bell> {
+        self.bell.as_ref()
     }
 }

@@ -104,6 +104,7 @@ impl RawArgs {
                 .map_or(DEFAULT_FORWARD_LIMIT, |mib| u64::from(mib) << 20),
             kickstart: (!self.exec_kickstart).then(own_kickstart).flatten(),
             environment,
+            away: None,
         }
     }
 

@@ -3,13 +3,14 @@
 use std::fs;
 use std::io::{self, Write as _};
 use std::net::Shutdown;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nix::sys::socket::{getsockopt, sockopt};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, getsockopt, setsockopt, sockopt};
+use nix::sys::time::TimeVal;
 use pmc_dag::reason;
 
 use super::connection::{Receiver, send_with_files};
@@ -18,8 +19,10 @@ use super::{
     StreamOutput, TailRequest, TapRequest, socket,
 };
 
-/// Time for the run to answer.
-const TIMEOUT: Duration = Duration::from_secs(40);
+/// Time for the run to answer, and to take a connection.
+const TIMEOUT: Duration = Duration::from_secs(15);
+/// The same for a workflow that the run has to read first.
+const SUBMIT_TIMEOUT: Duration = Duration::from_secs(40);
 /// Maximum bytes of an answer: ten thousand hosts with long names.
 const MAX_ANSWER: usize = 16 << 20;
 
@@ -74,10 +77,29 @@ pub fn ask(dag: &Path, request: &Request) -> Result<Answer, ControlError> {
     Tool::connect(dag)?.ask(request)
 }
 
-/// Returns the user number of the owner of the socket, if that is another user.
-fn owner_of(dag: &Path) -> Option<u32> {
-    let owner = fs::symlink_metadata(socket(dag)).ok()?.uid();
-    (owner != nix::unistd::geteuid().as_raw()).then_some(owner)
+/// Returns whether the run of a DAG may be that of this user. Root may ask each run, but not a socket that
+/// somebody has planted beside the DAG of another user.
+fn may_own(dag: &Path, user: u32) -> bool {
+    let own = nix::unistd::geteuid().as_raw();
+    let owners = || {
+        let folder = dag.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let paths = [dag, folder.unwrap_or(Path::new("."))];
+        paths
+            .into_iter()
+            .filter_map(|path| Some(fs::metadata(path).ok()?.uid()))
+    };
+    user == own || own == 0 && owners().any(|owner| owner == user)
+}
+
+/// Connects to a socket. A process that takes no connections is not waited for any longer than this.
+fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let descriptor = nix::sys::socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
+    let timeout = TimeVal::new(seconds, 0);
+    setsockopt(&descriptor, sockopt::SendTimeout, &timeout)?;
+    nix::sys::socket::connect(descriptor.as_raw_fd(), &UnixAddr::new(path)?)?;
+    Ok(descriptor.into())
 }
 
 /// A connection to a run.
@@ -97,8 +119,9 @@ pub enum Redirect {
         /// What the task has written after what was delivered.
         portions: [Portion; 2],
     },
-    /// It has ended. What was not delivered is in the files.
-    Over(Over),
+    /// It has ended. What was not delivered is in the files, but for so many bytes of each stream, which were
+    /// lost by the rule for overflow.
+    Over(Over, [u64; 2]),
     /// It does not begin: [`Answer::Refused`], [`Answer::NotSupported`] or [`Answer::NotYet`].
     Not(Answer),
 }
@@ -125,27 +148,27 @@ impl Tool {
         let failed = |source: io::Error| match source.kind() {
             io::ErrorKind::NotFound => ControlError::NoRun { dag: dag_path() },
             io::ErrorKind::ConnectionRefused => ControlError::NotListening { dag: dag_path() },
-            io::ErrorKind::PermissionDenied if owner_of(dag).is_some() => ControlError::OtherUser {
-                dag: dag_path(),
-                owner: owner_of(dag).unwrap_or_default(),
-            },
             _ => ControlError::Io {
                 dag: dag_path(),
                 source,
             },
         };
         let short = ShortPath::new(&socket(dag)).map_err(failed)?;
-        let stream = UnixStream::connect(short.as_path()).map_err(failed)?;
+        // Another user could have planted the socket. Its process may wait as long as it likes.
+        let other_user = |owner| ControlError::OtherUser {
+            dag: dag_path(),
+            owner,
+        };
+        let owner = fs::symlink_metadata(short.as_path()).map_err(failed)?.uid();
+        if !may_own(dag, owner) {
+            return Err(other_user(owner));
+        }
+        let stream = connect(short.as_path(), TIMEOUT).map_err(failed)?;
         let owner = getsockopt(&stream, sockopt::PeerCredentials)
             .map_err(|error| failed(error.into()))?
             .uid();
-        // Another user could have planted the socket.
-        let own = nix::unistd::geteuid().as_raw();
-        if own != 0 && owner != own {
-            return Err(ControlError::OtherUser {
-                dag: dag_path(),
-                owner,
-            });
+        if !may_own(dag, owner) {
+            return Err(other_user(owner));
         }
         stream.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
         stream.set_write_timeout(Some(TIMEOUT)).map_err(failed)?;
@@ -160,6 +183,11 @@ impl Tool {
     /// # Errors
     /// The run gives no answer.
     pub fn ask(&mut self, request: &Request) -> Result<Answer, ControlError> {
+        if matches!(request, Request::Submit { .. }) {
+            let stream = self.receiver.stream();
+            let set = stream.set_read_timeout(Some(SUBMIT_TIMEOUT));
+            set.map_err(|error| self.failed(error))?;
+        }
         let mut text = serde_json::to_vec(request).map_err(|error| self.failed(error.into()))?;
         text.push(b'\n');
         if let Request::Push(push) = request {
@@ -296,7 +324,7 @@ impl Tool {
             };
         }
         Ok(match over {
-            Some(over) => Redirect::Over(over),
+            Some(over) => Redirect::Over(over, portions.map(|portion| portion.dropped)),
             None => Redirect::On {
                 attempt: (worker, attempt),
                 portions,

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use crate::protocol::RedirectAnswer;
+use crate::protocol::{By, RedirectAnswer};
 pub use crate::protocol::{Claim, Over, Overflow, Portion, Position, RedirectPoll};
 use crate::relay::Relay;
 pub use client::{ControlError, Ender, Redirect, Tool, ask};
@@ -123,6 +123,18 @@ pub struct RedirectRequest {
     pub to_files: bool,
 }
 
+impl RedirectRequest {
+    /// Returns who delivers. A run that has room waits for output.
+    pub(crate) fn by(&self) -> By {
+        match self.to_files {
+            false => By::Tool,
+            true => By::Run {
+                has_room: self.may_wait,
+            },
+        }
+    }
+}
+
 /// A request for tasks that start later.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TailRequest {
@@ -145,6 +157,9 @@ pub struct TapRequest {
     pub attempt: Option<(u32, u64)>,
     /// What the tool has of standard output and standard error.
     pub after: [Position; 2],
+    /// The output of the attempt itself, if it goes to a pack at the end. Without it, what kickstart
+    /// captures.
+    pub is_own: bool,
     /// The answer may come when there is output. Without it, it comes at once.
     pub may_wait: bool,
 }

@@ -1,5 +1,6 @@
 //! Redirects: the run's side of a connection whose tool gets output of a task instead of the files.
 
+use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -11,7 +12,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pmc_dag::reason;
 
 use super::connection::send_answer;
-use super::{Answer, Portion, PortionHead, RedirectAnswer, RedirectRequest, Relay, Reply, Target};
+use super::server::Asked;
+use super::{Answer, Over, Portion, PortionHead, RedirectAnswer, RedirectRequest, Relay, Reply, Target};
 
 /// Time for which an attempt of this process may wait for output before it answers.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -23,6 +25,11 @@ const RETRY_MS: u16 = 50;
 const CHUNK: usize = 64 << 10;
 /// Number of the device that takes everything.
 const NULL_DEVICE: u64 = (1 << 8) | 3;
+
+/// Requests that are on their way to a worker while much output comes: so it does not wait for answers.
+const MAX_REQUESTS: usize = 4;
+/// An answer with this many bytes is one of many.
+const LARGE: usize = 64 << 10;
 
 /// A redirect of a connection that goes on.
 pub(super) struct Redirecting {
@@ -38,7 +45,7 @@ enum Polled {
 }
 
 /// Has the driver answer a request.
-pub(super) type Ask<'a> = &'a dyn Fn(RedirectRequest) -> Reply;
+pub(super) type Ask<'a> = &'a dyn Fn(RedirectRequest) -> Asked;
 
 impl Redirecting {
     pub(super) fn new(request: RedirectRequest) -> Self {
@@ -52,25 +59,38 @@ impl Redirecting {
     }
 
     fn poll(&mut self, patience: Duration, ask: Ask<'_>) -> Polled {
-        if self.relay.is_none() {
-            match ask(self.request.clone()) {
-                Reply::Relay(target, relay) => self.relay = Some((target, relay)),
-                Reply::Redirected(target, answer) => return Polled::Redirected(target, answer),
-                Reply::Answer(answer) => return Polled::Answer(answer),
-                Reply::Output(_) => return Polled::Answer(Answer::Refused("there is no answer".to_owned())),
-            }
-        }
-        let patience = if self.request.may_wait {
-            patience
-        } else {
-            Duration::ZERO
-        };
         match &self.relay {
-            Some((target, relay)) => {
-                Polled::Redirected(target.clone(), relay.poll(&self.request.poll, patience))
+            Some(_) => self.poll_relay(patience),
+            None => {
+                let reply = ask(self.request.clone()).wait();
+                self.polled(reply, patience)
             }
-            None => Polled::Answer(Answer::Refused("there is no answer".to_owned())),
         }
+    }
+
+    /// Takes a reply of the driver.
+    fn polled(&mut self, reply: Reply, patience: Duration) -> Polled {
+        match reply {
+            Reply::Relay(target, relay) => {
+                self.relay = Some((target, relay));
+                self.poll_relay(patience)
+            }
+            Reply::Redirected(target, answer) => Polled::Redirected(target, answer),
+            Reply::Answer(answer) => Polled::Answer(answer),
+            Reply::Output(_) => no_answer(),
+        }
+    }
+
+    fn poll_relay(&self, patience: Duration) -> Polled {
+        let Some((target, relay)) = &self.relay else {
+            return no_answer();
+        };
+        let patience = match self.request.may_wait {
+            true => patience,
+            false => Duration::ZERO,
+        };
+        let answer = relay.poll(&self.request.poll, self.request.by(), patience);
+        Polled::Redirected(target.clone(), answer)
     }
 
     /// Answers a poll of the tool. Returns whether the redirect goes on.
@@ -96,10 +116,14 @@ impl Redirecting {
 
     /// Ends the redirect, because the tool has gone.
     pub(super) fn end(&mut self, ask: Ask<'_>) {
+        // It may have ended before.
+        let _ = self.poll_end(ask);
+    }
+
+    fn poll_end(&mut self, ask: Ask<'_>) -> Polled {
         self.request.poll.is_end = true;
         self.request.may_wait = false;
-        // It may have ended before.
-        let _ = self.poll(Duration::ZERO, ask);
+        self.poll(Duration::ZERO, ask)
     }
 
     /// Writes output to files until the redirect ends or the tool does.
@@ -119,70 +143,162 @@ impl Redirecting {
                 return send_answer(stream, &Answer::Refused(refused.to_owned()));
             }
         };
+        // The first answer brings nothing: it says that the redirect has begun.
         self.request.may_wait = false;
-        let mut has_begun = false;
-        loop {
-            if has_begun && has_gone(stream) {
-                self.request.poll.is_end = true;
+        let target = match self.poll(Duration::ZERO, ask) {
+            Polled::Answer(answer) => return send_answer(stream, &answer),
+            Polled::Redirected(target, answer @ RedirectAnswer::Portions(_)) => {
+                send(stream, &target, answer)?;
+                target
             }
-            let (target, answer) = match self.poll(SHORT_PATIENCE, ask) {
-                Polled::Answer(answer) => {
-                    if has_begun {
-                        self.end(ask);
-                    }
-                    return send_answer(stream, &answer);
+            Polled::Redirected(target, answer) => return send(stream, &target, answer),
+        };
+        self.request.attempt = Some((target.worker, target.attempt));
+        let mut writing = Writing {
+            redirecting: self,
+            stream,
+            files,
+            ask,
+            asked: VecDeque::new(),
+            portions: VecDeque::new(),
+            is_fast: false,
+        };
+        match writing.run() {
+            Polled::Answer(answer) => {
+                self.end(ask);
+                send_answer(stream, &answer)
+            }
+            Polled::Redirected(target, RedirectAnswer::Recall) => {
+                // Now it is known what was delivered.
+                match self.poll_end(ask) {
+                    Polled::Answer(answer) => send_answer(stream, &answer),
+                    Polled::Redirected(_, answer) => send(stream, &target, answer),
                 }
-                Polled::Redirected(target, answer) => (target, answer),
-            };
-            self.request.attempt = Some((target.worker, target.attempt));
-            let RedirectAnswer::Portions(portions) = answer else {
-                return send(stream, &target, answer);
-            };
-            if !std::mem::replace(&mut has_begun, true) {
-                send(stream, &target, RedirectAnswer::Portions(Box::default()))?;
-                self.request.may_wait = true;
             }
-            match self.write(&files, &portions) {
+            Polled::Redirected(target, answer) => send(stream, &target, answer),
+        }
+    }
+}
+
+fn no_answer() -> Polled {
+    Polled::Answer(Answer::Refused("there is no answer".to_owned()))
+}
+
+/// Output on its way to the files of a tool. What has come and is not written is held here; it does not count
+/// as delivered.
+struct Writing<'a> {
+    redirecting: &'a mut Redirecting,
+    stream: &'a UnixStream,
+    files: [File; 2],
+    ask: Ask<'a>,
+    /// Requests that a worker has not answered.
+    asked: VecDeque<Asked>,
+    /// What has come, in the order of the answers.
+    portions: VecDeque<[Portion; 2]>,
+    /// Much output comes.
+    is_fast: bool,
+}
+
+impl Writing<'_> {
+    /// Writes until the redirect ends. Returns how.
+    fn run(&mut self) -> Polled {
+        loop {
+            if has_gone(self.stream) {
+                return self.redirecting.poll_end(self.ask);
+            }
+            if let Some(end) = self.receive() {
+                return end;
+            }
+            match self.write() {
                 Ok([false, false]) => {}
-                Ok(is_full) => wait(stream, &files, is_full),
+                Ok(is_full) => wait(self.stream, &self.files, is_full),
                 // Nobody reads what the tool prints.
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.request.poll.is_end = true,
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                    return self.redirecting.poll_end(self.ask);
+                }
                 Err(error) => {
-                    self.end(ask);
-                    let text = format!(
-                        "cannot write the output of task {}: {}",
-                        target.task,
-                        reason(&error)
-                    );
-                    return send_answer(stream, &Answer::Refused(text));
+                    let (task, reason) = (&self.redirecting.request.task, reason(&error));
+                    let text = format!("cannot write the output of task {task}: {reason}");
+                    return Polled::Answer(Answer::Refused(text));
                 }
             }
         }
     }
 
+    /// Asks for output, and takes what has come. Waits for it if there is nothing to write. Returns the end
+    /// of the redirect.
+    fn receive(&mut self) -> Option<Polled> {
+        let most = match (self.redirecting.relay.is_some(), self.is_fast) {
+            (false, true) => MAX_REQUESTS,
+            _ => 1,
+        };
+        let has_room = self.portions.len() < most;
+        self.redirecting.request.may_wait = has_room;
+        let mut patience = match self.portions.is_empty() {
+            true => SHORT_PATIENCE,
+            false => Duration::ZERO,
+        };
+        if self.redirecting.relay.is_some() {
+            let polled = self.redirecting.poll_relay(patience);
+            return self.take(polled);
+        }
+        // Without room, a request says what was delivered, and may bring the end.
+        while self.asked.len() + self.portions.len() < most || !has_room && self.asked.is_empty() {
+            self.asked.push_back((self.ask)(self.redirecting.request.clone()));
+        }
+        while let Some(reply) = self.asked.front().and_then(|asked| asked.wait_for(patience)) {
+            self.asked.pop_front();
+            let polled = self.redirecting.polled(reply, Duration::ZERO);
+            if let Some(end) = self.take(polled) {
+                return Some(end);
+            }
+            patience = Duration::ZERO;
+        }
+        None
+    }
+
+    /// Takes an answer. Returns the end of the redirect.
+    fn take(&mut self, polled: Polled) -> Option<Polled> {
+        let Polled::Redirected(_, RedirectAnswer::Portions(portions)) = polled else {
+            return Some(polled);
+        };
+        let longest = portions.iter().map(|portion| portion.bytes.len()).max();
+        match longest.unwrap_or(0) {
+            0 => self.is_fast &= !self.portions.is_empty(),
+            length => {
+                self.is_fast = length >= LARGE;
+                self.portions.push_back(*portions);
+            }
+        }
+        None
+    }
+
     /// Writes what the files take without a wait. Returns which of them take no more.
-    fn write(&mut self, files: &[File; 2], portions: &[Portion; 2]) -> io::Result<[bool; 2]> {
+    fn write(&mut self) -> io::Result<[bool; 2]> {
         let mut is_full = [false; 2];
-        for (at, portion) in portions.iter().enumerate() {
-            let delivered = &mut self.request.poll.delivered[at];
-            // Output that was dropped comes no more.
-            *delivered = (*delivered).max(portion.offset);
-            for chunk in portion.bytes.chunks(CHUNK) {
-                match (&files[at]).write(chunk) {
-                    Ok(count) => {
-                        *delivered += count as u64;
-                        if count < chunk.len() {
-                            break;
-                        }
-                    }
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => break,
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        is_full[at] = true;
+        for portions in &mut self.portions {
+            for (at, portion) in portions.iter_mut().enumerate() {
+                let delivered = &mut self.redirecting.request.poll.delivered[at];
+                while !is_full[at] && !portion.bytes.is_empty() {
+                    // Output that was dropped comes no more.
+                    *delivered = (*delivered).max(portion.offset);
+                    let from = usize::try_from(*delivered - portion.offset).unwrap_or(usize::MAX);
+                    let Some(left) = portion.bytes.get(from..).filter(|left| !left.is_empty()) else {
+                        portion.bytes = Vec::new();
                         break;
+                    };
+                    match (&self.files[at]).write(&left[..left.len().min(CHUNK)]) {
+                        Ok(count) => *delivered += count as u64,
+                        Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => is_full[at] = true,
+                        Err(error) => return Err(error),
                     }
-                    Err(error) => return Err(error),
                 }
             }
+        }
+        let is_written = |portions: &[Portion; 2]| portions.iter().all(|portion| portion.bytes.is_empty());
+        while self.portions.front().is_some_and(is_written) {
+            self.portions.pop_front();
         }
         Ok(is_full)
     }
@@ -228,9 +344,15 @@ fn wait(stream: &UnixStream, files: &[File; 2], is_full: [bool; 2]) {
 /// Sends what becomes of a poll.
 fn send(mut stream: &UnixStream, target: &Target, answer: RedirectAnswer) -> io::Result<()> {
     let task = &target.task;
-    let (portions, over) = match answer {
+    let (portions, over): ([Portion; 2], _) = match answer {
         RedirectAnswer::Portions(portions) => (*portions, None),
-        RedirectAnswer::Over(over) => (Default::default(), Some(over)),
+        RedirectAnswer::Over(over, dropped) => {
+            let portion = |dropped| Portion {
+                dropped,
+                ..Portion::default()
+            };
+            (dropped.map(portion), Some(over))
+        }
         RedirectAnswer::TakenBy(tool) => {
             let text = format!("the output of task {task} goes to another tool: {tool}");
             return send_answer(stream, &Answer::Refused(text));
@@ -242,6 +364,8 @@ fn send(mut stream: &UnixStream, target: &Target, answer: RedirectAnswer) -> io:
             );
             return send_answer(stream, &Answer::NotSupported(text));
         }
+        // The answer to a last request is another one.
+        RedirectAnswer::Recall => (Default::default(), Some(Over::TooSlow)),
         RedirectAnswer::NotYet => return send_answer(stream, &Answer::NotYet("running".to_owned())),
         RedirectAnswer::Ended => {
             let text = format!("the attempt of task {task} has ended");

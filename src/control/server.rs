@@ -7,14 +7,13 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{self, AddressFamily, Backlog, Shutdown, SockFlag, SockType, UnixAddr, sockopt};
 use nix::sys::stat::{Mode, fchmod};
 
-use super::connection::Receiver;
 use super::redirect::Redirecting;
 use super::{
     Answer, Control, MAX_INPUT, RedirectRequest, Reply, Request, ShortPath, TAILING, TailRequest, connection,
@@ -26,7 +25,9 @@ const MAX_REQUEST: usize = 64 * 1024;
 /// Time for a tool to send its next request and to take the answer.
 const PEER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for the driver to answer. It is busy for longer only if a file system hangs.
-const DRIVER_TIMEOUT: Duration = Duration::from_secs(30);
+const DRIVER_TIMEOUT: Duration = Duration::from_secs(10);
+/// The same if it has to read a workflow.
+const SUBMIT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time for a worker to answer. One that is lost does not answer.
 const TAP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time at the end of a run to pass on what the driver has answered.
@@ -150,7 +151,7 @@ fn talk(
     stream.set_read_timeout(Some(PEER_TIMEOUT))?;
     stream.set_write_timeout(Some(PEER_TIMEOUT))?;
     let mut talk = Talk {
-        receiver: Receiver::new(stream),
+        receiver: connection::Receiver::new(stream),
         control,
         wake,
         redirects: Vec::new(),
@@ -163,7 +164,7 @@ fn talk(
 
 /// A conversation with a tool.
 struct Talk<'a> {
-    receiver: Receiver,
+    receiver: connection::Receiver,
     control: &'a Control,
     wake: &'a (dyn Fn() + Send + Sync),
     /// Redirects that end with the connection.
@@ -223,7 +224,7 @@ impl Talk<'_> {
 
     fn redirect(&mut self, request: RedirectRequest) -> io::Result<()> {
         let (control, wake) = (self.control, self.wake);
-        let ask = |request| ask(Request::Redirect(request), control, wake);
+        let ask = |request| start(Request::Redirect(request), control, wake);
         if request.to_files {
             let files = [self.receiver.file(), self.receiver.file()];
             let stream = self.receiver.stream();
@@ -250,7 +251,7 @@ impl Talk<'_> {
     fn end(&mut self) {
         let (control, wake) = (self.control, self.wake);
         for mut redirecting in std::mem::take(&mut self.redirects) {
-            redirecting.end(&|request| ask(Request::Redirect(request), control, wake));
+            redirecting.end(&|request| start(Request::Redirect(request), control, wake));
         }
         end_tail(self.tail.take(), control, wake);
     }
@@ -266,15 +267,49 @@ fn end_tail(tail: Option<TailRequest>, control: &Control, wake: &(dyn Fn() + Sen
 
 /// Has the driver answer a request.
 fn ask(request: Request, control: &Control, wake: &(dyn Fn() + Send + Sync)) -> Reply {
+    start(request, control, wake).wait()
+}
+
+/// Passes a request to the driver.
+fn start(request: Request, control: &Control, wake: &(dyn Fn() + Send + Sync)) -> Asked {
     let timeout = match &request {
         Request::Tap(_) | Request::Push(_) | Request::Redirect(_) => TAP_TIMEOUT,
+        Request::Submit { .. } => SUBMIT_TIMEOUT,
         _ => DRIVER_TIMEOUT,
     };
     let (answer, answers) = sync_channel(1);
     control.push(request, answer);
     wake();
-    answers.recv_timeout(timeout).unwrap_or_else(|_| {
-        let busy = "the run is busy, or has not started yet; ask again";
-        Reply::Answer(Answer::Refused(busy.to_owned()))
-    })
+    Asked {
+        answers,
+        until: Instant::now() + timeout,
+    }
+}
+
+/// A request that the driver has.
+pub(super) struct Asked {
+    answers: Receiver<Reply>,
+    until: Instant,
+}
+
+impl Asked {
+    /// Waits for the answer.
+    pub(super) fn wait(self) -> Reply {
+        self.wait_for(Duration::MAX).unwrap_or_else(no_answer)
+    }
+
+    /// Waits for the answer, at most `patience`. `None` if it may still come.
+    pub(super) fn wait_for(&self, patience: Duration) -> Option<Reply> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        match self.answers.recv_timeout(patience.min(left)) {
+            Ok(reply) => Some(reply),
+            Err(RecvTimeoutError::Timeout) if patience < left => None,
+            Err(_) => Some(no_answer()),
+        }
+    }
+}
+
+fn no_answer() -> Reply {
+    let busy = "the run is busy, or has not started yet; ask again";
+    Reply::Answer(Answer::Refused(busy.to_owned()))
 }

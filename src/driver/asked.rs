@@ -45,6 +45,11 @@ impl<A> AskedRequests<A> {
         self.last_number
     }
 
+    /// Returns whether a request was added after this moment and waits.
+    pub(super) fn has_since(&self, moment: Instant) -> bool {
+        self.asked.values().any(|(at, _)| *at > moment)
+    }
+
     /// Removes the request with this number, unless it is forgotten.
     pub(super) fn take(&mut self, number: u64) -> Option<Asked<A>> {
         self.asked.remove(&number).map(|(_, asked)| asked)

@@ -98,7 +98,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             self.log_waiting();
         }
         self.flush()?;
-        if self.master.is_finished() && !self.subworkflows.awaits_guests() {
+        if self.master.is_finished() && !self.subworkflows.awaits_guests() && !self.taps.are_busy() {
             return Ok(Some(End::Finished));
         }
         Ok(self.aborted().map(End::Aborted))
@@ -139,6 +139,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             self.drain_at,
             self.disk.next_check(),
             self.nodes.next_check,
+            self.taps.next_check(),
         ];
         times.into_iter().flatten().min()
     }
@@ -204,6 +205,7 @@ impl<T: MasterTransport> Driver<'_, T> {
                 if let Some(reporter) = &mut self.out.reporter {
                     reporter.register(from, &registration.host);
                 }
+                self.note_sight(from, &registration);
                 Event::Registered(from, registration)
             }
             ToMaster::Ready if self.master.is_dynamic() => Event::HostReady(from),
@@ -221,6 +223,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             }
             ToMaster::Finished(result) if self.is_ignored(from, result.submit) => return Ok(()),
             ToMaster::Finished(result) => {
+                let result = self.store_returned(from, result)?;
                 let result = self.forward(from, result)?;
                 let exit = self.abort_exit(from, &result);
                 self.master.handle(Event::Finished(from, result), &mut self.out)?;

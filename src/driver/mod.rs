@@ -4,6 +4,7 @@
 //! observer.
 
 mod asked;
+mod away;
 mod bad_hosts;
 mod combine;
 mod conclusion;
@@ -264,7 +265,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
     fn fail(mut self, mut error: RunError) -> RunError {
         let fits_nowhere = matches!(
             error.kind(),
-            error::Kind::Master(MasterError::NoCapableHost { .. })
+            error::Kind::Master(MasterError::NoCapableHost { .. } | MasterError::NoHostWithDirectory { .. })
         );
         error.unresponsive_workers = stop_workers(self.out.transport, &ToWorker::Abort, CLOSE_TIMEOUT);
         error.set_closed();

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
+use pmc_dag::TaskId;
+
 use super::error::Kind;
 use super::{Driver, RunError, RunEvent};
 use crate::protocol::{NodeChange, Rank, Registration, RunningAttempt, SubmitId, ToMaster};
@@ -179,11 +181,11 @@ impl<T: MasterTransport> Driver<'_, T> {
         let now = Instant::now();
         let patience = self.out.transport.patience(self.master.workers());
         if self.nodes.stranded_since.is_none() && !patience.is_zero() {
-            tracing::warn!(
-                "Task {} fits on no host that is there: waiting {} s for others",
-                name,
-                patience.as_secs()
-            );
+            let why = match self.master.lacks_directory(task) {
+                true => "needs the directory of the DAG file, which no host that is there sees",
+                false => "fits on no host that is there",
+            };
+            tracing::warn!("Task {name} {why}: waiting {} s for others", patience.as_secs());
         }
         let since = *self.nodes.stranded_since.get_or_insert(now);
         if now.saturating_duration_since(since) < patience {
@@ -193,7 +195,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         }
         let gone = self.out.transport.gone_hosts();
         if gone.is_empty() {
-            return Err(MasterError::NoCapableHost { task: name }.into());
+            return Err(self.no_host_for(task, name).into());
         }
         let figures = self.master.summary();
         let kind = Kind::Stranded {
@@ -212,10 +214,19 @@ impl<T: MasterTransport> Driver<'_, T> {
         }
         match self.master.task_without_host() {
             None => Ok(()),
-            Some(task) => {
-                let task = String::from_utf8_lossy(self.out.root.dag.name(task)).into_owned();
-                Err(MasterError::NoCapableHost { task }.into())
+            Some(id) => {
+                let task = String::from_utf8_lossy(self.out.root.dag.name(id)).into_owned();
+                Err(self.no_host_for(id, task).into())
             }
+        }
+    }
+
+    /// Says that a task fits on no host.
+    fn no_host_for(&self, id: TaskId, task: String) -> MasterError {
+        if self.master.lacks_directory(id) {
+            MasterError::NoHostWithDirectory { task }
+        } else {
+            MasterError::NoCapableHost { task }
         }
     }
 }

@@ -15,7 +15,7 @@ use pmc_packed::{PacksError, TaskOutput, has_packs};
 
 use crate::logs::submissions;
 use crate::options::{Options, Stdio, folder};
-use crate::worker::{fill_numbers, share_files};
+use crate::worker::{begin_files, fill_numbers, share_files};
 
 /// How often each task was submitted.
 #[derive(Debug)]
@@ -88,6 +88,15 @@ impl AttemptNumbers {
         }
     }
 
+    /// The latest attempt of a task has begun on a host that does not see the directory of the DAG file. Its
+    /// files are those that a worker makes which sees it.
+    pub(super) fn begun(&self, dag: &Dag, task: TaskId) {
+        if !self.is_packed {
+            let name = dag.name(task);
+            log_error(name, begin_files(&self.dag_file, name, self.of(task)));
+        }
+    }
+
     /// The worker of the latest attempt of a task was lost, perhaps before it had made its files.
     pub(super) fn lost(&self, dag: &Dag, task: TaskId) {
         if !self.is_packed {
@@ -131,6 +140,7 @@ fn is_packed(options: &Options) -> bool {
 mod tests {
     use std::fs;
 
+    use crate::worker::store_output;
     use monitord_compat::dagman_out;
     use pmc_packed::{Attempt, Pack};
 
@@ -218,6 +228,24 @@ mod tests {
         assert_eq!(numbers.of(b), 1);
         assert_eq!(fs::read(path("b.out.001")).unwrap(), b"runs");
         assert_eq!(fs::read(path("b.err.001")).unwrap(), b"complains");
+        // A host that does not see the directory has begun an attempt.
+        numbers.begun(&dag, a);
+        assert_eq!(fs::read(path("a.out.001")).unwrap(), b"begun");
+        numbers.submitted(b);
+        numbers.begun(&dag, b);
+        assert_eq!(fs::read(path("b.out.002")).unwrap(), b"");
+        numbers.adopted(&dag, b);
+        let number = store_output(
+            &path("x.dag"),
+            b"b",
+            Some(3),
+            [&b"o".to_vec().into(), &b"e".to_vec().into()],
+        );
+        assert_eq!(number.unwrap(), 3);
+        for file in ["b.out.002", "b.out.003"] {
+            assert_eq!(fs::read(path(file)).unwrap(), b"o", "{file}");
+        }
+        assert_eq!(fs::read(path("b.err.002")).unwrap(), b"e");
         // It has the new number already: it began after the number before was filled.
         fs::write(path("a.out.000"), "").unwrap();
         numbers.adopted(&dag, a);

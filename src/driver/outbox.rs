@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use pmc_dag::{Request, TaskId};
 
+use super::away::Away;
 use super::bad_hosts::AttemptEnd;
 use super::dag_run::{DagRun, name_of};
 use super::redirects::Tails;
@@ -44,7 +45,8 @@ pub(super) struct DriverOutbox<'a, T> {
     pub(super) notes_ends: bool,
     /// Tools that redirect tasks from their first byte.
     pub(super) tails: Tails,
-    dag_file: &'a Path,
+    pub(super) away: Away,
+    pub(super) dag_file: &'a Path,
 }
 
 impl<'a, T> DriverOutbox<'a, T> {
@@ -70,6 +72,7 @@ impl<'a, T> DriverOutbox<'a, T> {
             ends: Vec::new(),
             notes_ends: false,
             tails: Tails::default(),
+            away: Away::default(),
             dag_file,
         }
     }
@@ -86,6 +89,12 @@ impl<'a, T> DriverOutbox<'a, T> {
             .saturating_sub(1);
         let base = self.bases.get(at).copied().unwrap_or(0);
         (Some(at), TaskId(task.0 - base))
+    }
+
+    /// Returns the DAG file of a DAG that has joined, if it has not ended.
+    pub(super) fn joined_dag(&self, segment: Option<usize>) -> Option<PathBuf> {
+        let joined = self.joined.get(segment?)?.as_ref()?;
+        Some(joined.dag().to_owned())
     }
 
     /// Returns a DAG of the run, if it has not ended.
@@ -236,6 +245,9 @@ impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
                     assignment.packed = task.map(|task| numbers.of(task));
                 }
             }
+            if self.away.has(to) {
+                self.carry(assignment);
+            }
         }
         if let Err(error) = self.transport.send(to, message) {
             self.error.get_or_insert(error);
@@ -268,6 +280,7 @@ impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
         if let Some(numbers) = &mut run.numbers {
             match &record {
                 Record::Queued(task, _) => numbers.submitted(*task),
+                Record::Started(task, _, rank) if self.away.has(*rank) => numbers.begun(&run.dag, *task),
                 Record::Adopted(task, _) => numbers.adopted(&run.dag, *task),
                 Record::Evicted { task, .. } => numbers.lost(&run.dag, *task),
                 Record::Ended { task, outcome, .. } if outcome.evictions > 0 => {

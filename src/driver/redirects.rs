@@ -76,6 +76,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         request: RedirectRequest,
         answer: SyncSender<Reply>,
     ) {
+        let by = request.by();
         let (worker, attempt) = match self.redirected(guest, &request) {
             Ok(found) => found,
             Err(refusal) => {
@@ -109,6 +110,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         let redirect = Redirect {
             number: self.redirects.add(asked),
             submit: attempt,
+            by,
             poll: request.poll,
             may_wait: request.may_wait,
         };

@@ -82,6 +82,13 @@ pub(super) struct Subworkflows {
     killed: BTreeMap<(Rank, SubmitId), Vec<u8>>,
 }
 
+impl Joined {
+    /// Its DAG file.
+    pub(super) fn dag(&self) -> &Path {
+        &self.dag
+    }
+}
+
 impl Subworkflows {
     /// `spare_files`: open files that the system allows beside those of the run.
     pub(super) fn new(spare_files: u64) -> Self {

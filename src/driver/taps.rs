@@ -1,6 +1,7 @@
 //! Requests for the captured output of tasks, which workers answer.
 
 use std::sync::mpsc::SyncSender;
+use std::time::{Duration, Instant};
 
 use super::Driver;
 use super::asked::{Asked, AskedRequests};
@@ -9,8 +10,43 @@ use crate::protocol::{Chunk, Rank, SubmitId, Tap, Tapped, ToWorker};
 use crate::scheduler::Outbox as _;
 use crate::transport::MasterTransport;
 
-/// Requests that workers have not answered.
-pub(super) type Taps = AskedRequests<()>;
+/// Time after an answer in which a tool asks for more if it has not seen all.
+const ASK_TIME: Duration = Duration::from_millis(300);
+/// Maximum time for which tools keep a run that has nothing else to do.
+const READ_TIME: Duration = Duration::from_secs(20);
+
+/// Tools that read what workers have.
+#[derive(Debug, Default)]
+pub(super) struct Taps {
+    /// Requests that workers have not answered.
+    asked: AskedRequests<()>,
+    /// When a tool has got output.
+    got_at: Option<Instant>,
+    /// When the run had nothing else to do.
+    idle_since: Option<Instant>,
+    /// Until when the run waits for the next request.
+    awaited_until: Option<Instant>,
+}
+
+impl Taps {
+    /// Returns whether a tool reads captured output of a task that has ended, now that the run has nothing
+    /// else to do: that output ends with the workers. A tool that is slow, or stopped, is not waited for.
+    pub(super) fn are_busy(&mut self) -> bool {
+        let now = Instant::now();
+        let idle_since = *self.idle_since.get_or_insert(now);
+        let since = now.checked_sub(ASK_TIME).unwrap_or(now);
+        let got_at = self.got_at.filter(|at| *at > since);
+        let last = got_at.or_else(|| self.asked.has_since(since).then_some(now));
+        let until = last.map(|at| (at + ASK_TIME).min(idle_since + READ_TIME));
+        self.awaited_until = until.filter(|until| *until > now);
+        self.awaited_until.is_some()
+    }
+
+    /// Returns when to look again for tools that are waited for.
+    pub(super) fn next_check(&self) -> Option<Instant> {
+        self.awaited_until
+    }
+}
 
 /// Why there is no output of a task.
 #[derive(Debug, thiserror::Error)]
@@ -28,7 +64,7 @@ impl<T: MasterTransport> Driver<'_, T> {
     pub(super) fn tap(&mut self, guest: Option<u32>, request: TapRequest, answer: SyncSender<Reply>) {
         let reply = match self.attempt_of(guest, &request) {
             Err(refusal) => Reply::Answer(Answer::Refused(refusal.to_string())),
-            Ok((worker, attempt)) => match self.out.transport.captures(worker, attempt) {
+            Ok((worker, attempt)) => match self.out.transport.captures(worker, attempt, request.is_own) {
                 Some(captures) => Reply::Output(Output {
                     worker: worker.0,
                     attempt: attempt.0,
@@ -71,9 +107,10 @@ impl<T: MasterTransport> Driver<'_, T> {
             answer,
         };
         let tap = Tap {
-            number: self.taps.add(asked),
+            number: self.taps.asked.add(asked),
             submit: attempt,
             after: request.after,
+            is_own: request.is_own,
             may_wait: request.may_wait,
         };
         self.out.send(worker, ToWorker::Tap(Box::new(tap)));
@@ -81,9 +118,12 @@ impl<T: MasterTransport> Driver<'_, T> {
 
     /// Passes the answer of a worker on.
     pub(super) fn note_tapped(&mut self, tapped: Tapped) {
-        let Some(asked) = self.taps.take(tapped.number) else {
+        let Some(asked) = self.taps.asked.take(tapped.number) else {
             return;
         };
+        if tapped.chunks.iter().any(|chunk| !chunk.bytes.is_empty()) {
+            self.taps.got_at = Some(Instant::now());
+        }
         let streams = tapped.chunks.map(|Chunk { position, bytes }| {
             if bytes.is_empty() {
                 StreamOutput::None

@@ -73,6 +73,32 @@ impl Payload {
     }
 }
 
+/// Files up to this length are read into memory.
+const SMALL_FILE: u64 = 16 << 10;
+
+impl Payload {
+    /// The content of a file, which must not get shorter.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn of_file(file: File) -> io::Result<Self> {
+        let section = Section {
+            start: 0,
+            len: file.metadata()?.len(),
+            file: Arc::new(file),
+        };
+        if section.len > SMALL_FILE {
+            return Ok(Self::Section(section));
+        }
+        let mut bytes = Vec::new();
+        section.for_each_chunk(|chunk| {
+            bytes.extend_from_slice(chunk);
+            Ok(())
+        })?;
+        Ok(Self::Bytes(bytes))
+    }
+}
+
 impl From<Vec<u8>> for Payload {
     fn from(bytes: Vec<u8>) -> Self {
         Self::Bytes(bytes)

@@ -12,7 +12,7 @@ use thiserror::Error;
 use super::{ToMaster, ToWorker};
 
 /// Version of the encoding.
-pub const VERSION: u8 = 13;
+pub const VERSION: u8 = 14;
 
 /// Directions.
 const TO_MASTER: u8 = 1;
@@ -105,9 +105,9 @@ mod tests {
     use super::*;
     use crate::payload::Payload;
     use crate::protocol::{
-        Assignment, Chunk, Claim, ForwardedData, Input, InputAnswer, InputTaken, MemoryUse, Outcome, Over,
-        Overflow, Place, Portion, Position, QuietAttempt, Redirect, RedirectAnswer, RedirectPoll, Redirected,
-        Registration, Stdin, SubmitId, Tap, Tapped, TaskResult,
+        Assignment, By, Carried, CarriedFile, Chunk, Claim, ForwardedData, Input, InputAnswer, InputTaken,
+        MemoryUse, Outcome, Over, Overflow, Place, Portion, Position, QuietAttempt, Redirect, RedirectAnswer,
+        RedirectPoll, Redirected, Registration, Returned, Stdin, SubmitId, Tap, Tapped, TaskResult,
     };
 
     fn bytes() -> impl Strategy<Value = Vec<u8>> {
@@ -134,8 +134,8 @@ mod tests {
     }
 
     fn to_master() -> impl Strategy<Value = ToMaster> {
-        let registration = (any::<String>(), any::<u64>(), any::<[u32; 4]>()).prop_map(
-            |(host, memory_mb, [threads, cores, sockets, gpus])| {
+        let registration = (any::<String>(), any::<u64>(), any::<[u32; 4]>(), any::<bool>()).prop_map(
+            |(host, memory_mb, [threads, cores, sockets, gpus], away)| {
                 ToMaster::Register(Registration {
                     host,
                     memory_mb,
@@ -143,6 +143,7 @@ mod tests {
                     cores,
                     sockets,
                     gpus,
+                    away,
                 })
             },
         );
@@ -172,6 +173,7 @@ mod tests {
                     submit: SubmitId(submit),
                     outcome,
                     forwards,
+                    returned: quiet.map(|_| Box::new(Returned::default())),
                 })
             },
         );
@@ -193,7 +195,7 @@ mod tests {
         };
         let answer = prop_oneof![
             [portion(), portion()].prop_map(|portions| RedirectAnswer::Portions(Box::new(portions))),
-            Just(RedirectAnswer::Over(Over::TooSlow)),
+            Just(RedirectAnswer::Over(Over::TooSlow, [0, 7])),
             any::<String>().prop_map(RedirectAnswer::TakenBy),
         ];
         let redirected = (any::<u64>(), answer)
@@ -244,6 +246,7 @@ mod tests {
                     });
                     ToWorker::Run(Box::new(Assignment {
                         submit: SubmitId(submit),
+                        attempt: cpus,
                         name,
                         id,
                         command,
@@ -261,6 +264,15 @@ mod tests {
                         failure_messages,
                         success_messages,
                         place,
+                        carried: packed.map(|_| {
+                            Box::new(Carried {
+                                description: b"{}".to_vec(),
+                                files: vec![CarriedFile {
+                                    path: "a".to_owned(),
+                                    data: vec![0, 255],
+                                }],
+                            })
+                        }),
                     }))
                 },
             );
@@ -275,6 +287,7 @@ mod tests {
                 number,
                 submit: SubmitId(submit),
                 after,
+                is_own: number % 2 == 0,
                 may_wait,
             }))
         });
@@ -289,6 +302,11 @@ mod tests {
                     is_end: !may_wait,
                 },
                 may_wait,
+                by: if number % 3 == 0 {
+                    By::Tool
+                } else {
+                    By::Run { has_room: may_wait }
+                },
             }))
         });
         let input = (any::<u64>(), any::<u64>(), bytes(), any::<bool>());
@@ -395,7 +413,8 @@ mod tests {
             submit: SubmitId(1_000_000),
             outcome: Outcome::new(256, Duration::from_millis(5)),
             forwards: Vec::new(),
+            returned: None,
         };
-        assert!(ToMaster::Finished(result).encoded_len() <= 16);
+        assert!(ToMaster::Finished(result).encoded_len() <= 17);
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! The local transport passes these values unchanged; the MPI transport encodes them.
 
+mod carried;
 mod codec;
 mod input;
 mod redirect;
@@ -11,9 +12,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use carried::{Carried, CarriedFile, Returned};
 pub use codec::{DecodeError, VERSION as ENCODING_VERSION};
 pub use input::{Input, InputAnswer, InputTaken, Stdin};
-pub use redirect::{Claim, Over, Overflow, Portion, Redirect, RedirectAnswer, RedirectPoll, Redirected};
+pub use redirect::{By, Claim, Over, Overflow, Portion, Redirect, RedirectAnswer, RedirectPoll, Redirected};
 pub use tap::{Captures, Chunk, Position, Tap, Tapped};
 
 use crate::payload::Payload;
@@ -112,6 +114,8 @@ pub struct Registration {
     pub sockets: u32,
     /// GPUs that the worker may use.
     pub gpus: u32,
+    /// It does not see the directory of the DAG file: see [`Request::anywhere`](pmc_dag::Request::anywhere).
+    pub away: bool,
 }
 
 /// Status of an attempt that the executor itself failed: as if the process had exited with 1.
@@ -126,14 +130,48 @@ pub struct TaskResult {
     pub outcome: Outcome,
     /// Data that the task wants appended to shared files, in the order of writing.
     pub forwards: Vec<ForwardedData>,
+    /// Set if the host does not see the directory of the DAG file, and the attempt has started.
+    pub returned: Option<Box<Returned>>,
 }
 
 impl TaskResult {
-    /// Bytes of forwarded data that are not part of the encoded message.
+    /// A result without data.
+    #[must_use]
+    pub fn new(submit: SubmitId, outcome: Outcome) -> Self {
+        Self {
+            submit,
+            outcome,
+            forwards: Vec::new(),
+            returned: None,
+        }
+    }
+
+    /// All data, in the order in which it is sent.
+    pub fn payloads(&self) -> impl Iterator<Item = &Payload> {
+        let returned = self.returned.iter().flat_map(|returned| {
+            let files = returned.files.iter().map(|file| &file.data);
+            [&returned.out, &returned.err].into_iter().chain(files)
+        });
+        self.forwards.iter().map(|piece| &piece.data).chain(returned)
+    }
+
+    /// The same, to be changed.
+    pub fn payloads_mut(&mut self) -> impl Iterator<Item = &mut Payload> {
+        let returned = self.returned.iter_mut().flat_map(|returned| {
+            let Returned { out, err, files } = &mut **returned;
+            let files = files.iter_mut().map(|file| &mut file.data);
+            [out, err].into_iter().chain(files)
+        });
+        self.forwards
+            .iter_mut()
+            .map(|piece| &mut piece.data)
+            .chain(returned)
+    }
+
+    /// Bytes of data that are not part of the encoded message.
     #[must_use]
     pub fn stored_len(&self) -> u64 {
-        let data = self.forwards.iter().map(|piece| &piece.data);
-        let stored = data.filter(|data| !matches!(data, Payload::Bytes(_)));
+        let stored = self.payloads().filter(|data| !matches!(data, Payload::Bytes(_)));
         stored.map(Payload::len).sum()
     }
 }
@@ -259,6 +297,8 @@ pub enum ToWorker {
 pub struct Assignment {
     /// Number of this attempt.
     pub submit: SubmitId,
+    /// Number of this attempt among those of the task in this run, from 1. Lost attempts do not count.
+    pub attempt: u32,
     /// Name of the task in the DAG.
     #[serde(with = "serde_bytes")]
     pub name: Vec<u8>,
@@ -297,6 +337,8 @@ pub struct Assignment {
     pub success_messages: Vec<Vec<u8>>,
     /// Set if the task is of a sub-workflow.
     pub place: Option<Box<Place>>,
+    /// Set if the host of the worker does not see the directory of the DAG file.
+    pub carried: Option<Box<Carried>>,
 }
 
 impl Assignment {

@@ -23,7 +23,7 @@ pub struct Claim {
 
 impl Claim {
     /// Default of [`Claim::buffer`].
-    pub const BUFFER: u32 = 1 << 20;
+    pub const BUFFER: u32 = 2 << 20;
     /// Largest [`Claim::buffer`].
     pub const MAX_BUFFER: u32 = 64 << 20;
     /// Default of [`Claim::patience_ms`].
@@ -68,6 +68,20 @@ pub struct Redirect {
     pub poll: RedirectPoll,
     /// The worker may wait for output.
     pub may_wait: bool,
+    /// Who delivers.
+    pub by: By,
+}
+
+/// Who delivers the output that a redirect brings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum By {
+    /// The tool. An answer begins with what it has not delivered.
+    Tool,
+    /// The run. An answer goes on where the one before has ended, so several requests can be on their way.
+    Run {
+        /// The run has room for more.
+        has_room: bool,
+    },
 }
 
 /// The answer to a [`Redirect`].
@@ -82,10 +96,13 @@ pub struct Redirected {
 /// What becomes of a poll.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RedirectAnswer {
-    /// The redirect goes on: what comes after the delivered bytes of each stream.
+    /// The redirect goes on: what comes next in each stream.
     Portions(Box<[Portion; 2]>),
+    /// The redirect is to end. The run must say what it has delivered, in a last request.
+    Recall,
     /// The redirect has ended. What the tool has not delivered is in the file.
-    Over(Over),
+    /// The numbers are those of bytes of each stream that were lost, by the rule for overflow.
+    Over(Over, [u64; 2]),
     /// A stream goes to this tool already.
     TakenBy(String),
     /// The attempt has no relay.
@@ -122,4 +139,11 @@ pub struct Portion {
     pub times: Vec<(u64, u64)>,
     /// Bytes of the redirect that were lost so far, by its overflow rule.
     pub dropped: u64,
+}
+
+impl RedirectAnswer {
+    /// Returns whether the redirect goes on, and nothing has come.
+    pub(crate) fn is_empty(&self) -> bool {
+        matches!(self, Self::Portions(portions) if portions.iter().all(|portion| portion.bytes.is_empty()))
+    }
 }

@@ -28,6 +28,9 @@ pub struct Tap {
     pub submit: SubmitId,
     /// What the tool has of standard output and standard error.
     pub after: [Position; 2],
+    /// What is read are the streams of the attempt itself, which are in files without names if they go to a
+    /// pack at the end; otherwise, what kickstart captures.
+    pub is_own: bool,
     /// The worker may wait for output. Without it, it answers at once, also that nothing has come.
     pub may_wait: bool,
 }

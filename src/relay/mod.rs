@@ -17,7 +17,8 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::pipe2;
 
-use crate::protocol::{Claim, Over, Portion, RedirectAnswer, RedirectPoll};
+use crate::bell::Bell;
+use crate::protocol::{By, Claim, Over, Portion, RedirectAnswer, RedirectPoll};
 use stream::Stream;
 
 /// Bytes of one read.
@@ -65,6 +66,8 @@ struct State {
     /// The thread has ended: nothing comes any more.
     is_done: bool,
     error: Option<io::Error>,
+    /// Rings when something has come, or the relay has ended.
+    bell: Option<Bell>,
 }
 
 /// Starts the relay of an attempt whose output goes to these files. A tool may have claimed it.
@@ -75,7 +78,7 @@ pub(crate) fn start(files: [&File; 2], claim: Option<&Claim>) -> io::Result<(Rel
     let [out, err] = files;
     let mut streams = [Stream::new(out.try_clone()?), Stream::new(err.try_clone()?)];
     if let Some(claim) = claim {
-        begin(&mut streams, claim, Instant::now());
+        begin(&mut streams, claim, false, Instant::now());
     }
     let (out, err, wake) = (pipe(true)?, pipe(true)?, pipe(false)?);
     fcntl(&wake.1, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
@@ -85,6 +88,7 @@ pub(crate) fn start(files: [&File; 2], claim: Option<&Claim>) -> io::Result<(Rel
             ended_at: None,
             is_done: false,
             error: None,
+            bell: None,
         }),
         changed: Condvar::new(),
         wake: wake.1.into(),
@@ -113,10 +117,10 @@ fn pipe(is_large: bool) -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((read, write))
 }
 
-fn begin(streams: &mut [Stream<File>; 2], claim: &Claim, now: Instant) {
+fn begin(streams: &mut [Stream<File>; 2], claim: &Claim, by_run: bool, now: Instant) {
     for (stream, wanted) in streams.iter_mut().zip(claim.streams) {
         if wanted {
-            stream.begin(claim, now);
+            stream.begin(claim, by_run, now);
         }
     }
 }
@@ -167,29 +171,40 @@ impl Drop for RelayThread {
 }
 
 impl Relay {
-    /// Answers a poll. Waits for output, at most `patience`.
-    pub(crate) fn poll(&self, poll: &RedirectPoll, patience: Duration) -> RedirectAnswer {
+    /// Answers a poll. Waits for output, at most `patience`. `by` delivers it.
+    pub(crate) fn poll(&self, poll: &RedirectPoll, by: By, patience: Duration) -> RedirectAnswer {
         let until = Instant::now() + patience;
         let mut state = self.shared.lock();
         loop {
             let now = Instant::now();
-            let answer = state.poll(poll, now);
+            let answer = state.poll(poll, by, now);
             // There may be room, or nothing to wait for.
             self.shared.wake();
-            let is_empty = matches!(&answer, RedirectAnswer::Portions(portions)
-                if portions.iter().all(|portion| portion.bytes.is_empty()));
             let left = until.saturating_duration_since(now);
-            if !is_empty || left.is_zero() {
+            if !answer.is_empty() || left.is_zero() {
                 return answer;
             }
             let waited = self.shared.changed.wait_timeout(state, left);
             (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
     }
+
+    /// The same without waiting. If nothing has come, the bell rings when something comes.
+    pub(crate) fn poll_or_ring(&self, poll: &RedirectPoll, by: By, bell: Option<&Bell>) -> RedirectAnswer {
+        let mut state = self.shared.lock();
+        let answer = state.poll(poll, by, Instant::now());
+        if answer.is_empty() {
+            state.bell = bell.cloned();
+        }
+        drop(state);
+        self.shared.wake();
+        answer
+    }
 }
 
 impl State {
-    fn poll(&mut self, poll: &RedirectPoll, now: Instant) -> RedirectAnswer {
+    fn poll(&mut self, poll: &RedirectPoll, by: By, now: Instant) -> RedirectAnswer {
+        let by_run = by != By::Tool;
         let RedirectPoll {
             claim,
             delivered,
@@ -202,35 +217,56 @@ impl State {
         }
         if !streams().any(|stream| stream.is_of(claim.token)) {
             if let Some(over) = streams().find_map(|stream| stream.over(claim.token)) {
-                return RedirectAnswer::Over(over);
+                return RedirectAnswer::Over(over, self.dropped(claim.token));
             }
             if self.ended_at.is_some() {
                 return RedirectAnswer::Ended;
             }
             if *is_end {
-                return RedirectAnswer::Over(Over::Detached);
+                return RedirectAnswer::Over(Over::Detached, [0, 0]);
             }
-            begin(&mut self.streams, claim, now);
+            begin(&mut self.streams, claim, by_run, now);
         }
         for (at, delivered) in delivered.iter().enumerate().filter(|(at, _)| claim.streams[*at]) {
+            self.streams[at].set_by_run(by_run);
             let noted = self.streams[at].note_delivered(*delivered, now, self.ended_at);
             self.note(noted);
         }
+        let is_recalled = self.streams.iter().any(|stream| stream.is_recalled(claim.token));
         if *is_end {
-            self.end_of(claim.token, Over::Detached);
+            self.end_of(
+                claim.token,
+                if is_recalled {
+                    Over::TooSlow
+                } else {
+                    Over::Detached
+                },
+            );
         }
         if let Some(over) = self.streams.iter().find_map(|stream| stream.over(claim.token)) {
+            // The run may have delivered more of the other stream since it has sent this poll.
+            if by_run && self.streams.iter().any(|stream| stream.is_of(claim.token)) {
+                return RedirectAnswer::Recall;
+            }
             self.end_of(claim.token, over);
-            return RedirectAnswer::Over(over);
+            return RedirectAnswer::Over(over, self.dropped(claim.token));
+        }
+        if is_recalled {
+            return RedirectAnswer::Recall;
         }
         let portions = self
             .streams
-            .each_ref()
+            .each_mut()
             .map(|stream| match stream.is_of(claim.token) {
-                true => stream.portion(),
-                false => Portion::default(),
+                true if by != (By::Run { has_room: false }) => stream.portion(),
+                _ => Portion::default(),
             });
         RedirectAnswer::Portions(Box::new(portions))
+    }
+
+    /// Bytes that the last redirect with this token has lost.
+    fn dropped(&self, token: u64) -> [u64; 2] {
+        self.streams.each_ref().map(|stream| stream.dropped(token))
     }
 
     /// Ends the redirect with this token.
@@ -323,7 +359,15 @@ impl Shared {
         let mut state = self.lock();
         state.end_all(Over::TaskEnded);
         state.is_done = true;
+        self.tell(&mut state);
+    }
+
+    /// Tells those who wait.
+    fn tell(&self, state: &mut State) {
         self.changed.notify_all();
+        if let Some(bell) = state.bell.take() {
+            bell.ring();
+        }
     }
 
     fn add(&self, at: usize, bytes: &[u8]) {
@@ -332,7 +376,7 @@ impl Shared {
         let mut state = self.lock();
         let added = state.streams[at].add(bytes, (Instant::now(), time));
         state.note(added);
-        self.changed.notify_all();
+        self.tell(&mut state);
     }
 }
 
@@ -360,180 +404,4 @@ fn ready(pipes: &[Option<File>; 2], wanted: [bool; 2], mut wake: &File, timeout:
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::Seek as _;
-
-    use super::*;
-    use crate::protocol::Overflow;
-
-    const MOMENT: Duration = Duration::from_secs(20);
-
-    fn claim(token: u64, streams: [bool; 2]) -> Claim {
-        Claim {
-            token,
-            tool: format!("tool {token}"),
-            streams,
-            buffer: Claim::BUFFER,
-            patience_ms: 200,
-            overflow: Overflow::File,
-        }
-    }
-
-    fn poll(claim: &Claim, delivered: [u64; 2], is_end: bool) -> RedirectPoll {
-        RedirectPoll {
-            claim: claim.clone(),
-            delivered,
-            is_end,
-        }
-    }
-
-    struct Place {
-        files: [File; 2],
-        thread: RelayThread,
-        ends: Option<[File; 2]>,
-    }
-
-    impl Place {
-        fn new(claim: Option<&Claim>) -> Self {
-            let files = [tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap()];
-            let (thread, WriteEnds(ends)) = start([&files[0], &files[1]], claim).unwrap();
-            Self {
-                files,
-                thread,
-                ends: Some(ends.map(File::from)),
-            }
-        }
-
-        fn write(&mut self, stream: usize, text: &[u8]) {
-            self.ends.as_mut().unwrap()[stream].write_all(text).unwrap();
-        }
-
-        fn text(&mut self, stream: usize) -> String {
-            let file = &mut self.files[stream];
-            file.rewind().unwrap();
-            let mut text = String::new();
-            file.read_to_string(&mut text).unwrap();
-            text
-        }
-
-        fn wait_for(&mut self, stream: usize, text: &str) {
-            let begun = Instant::now();
-            while self.files[stream].metadata().unwrap().len() < text.len() as u64 {
-                assert!(begun.elapsed() < MOMENT);
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        }
-
-        fn finish(&mut self) {
-            self.ends = None;
-            self.thread.end();
-            assert!(self.thread.wait(MOMENT));
-        }
-    }
-
-    fn texts(answer: RedirectAnswer) -> [String; 2] {
-        let RedirectAnswer::Portions(portions) = answer else {
-            panic!("{answer:?}")
-        };
-        portions.map(|portion| String::from_utf8(portion.bytes).unwrap())
-    }
-
-    #[test]
-    fn output_goes_to_the_files_and_for_a_while_to_a_tool() {
-        let mut place = Place::new(None);
-        place.write(0, b"one\n");
-        place.write(1, b"err\n");
-        place.wait_for(0, "one\n");
-        let (first, second) = (claim(1, [true, false]), claim(2, [true, true]));
-        let relay = place.thread.relay();
-        assert_eq!(
-            texts(relay.poll(&poll(&first, [0, 0], false), Duration::ZERO)),
-            ["", ""]
-        );
-        place.write(0, b"two\nthree\n");
-        place.write(1, b"more\n");
-        let got = texts(relay.poll(&poll(&first, [0, 0], false), MOMENT));
-        assert_eq!(got, ["two\nthree\n", ""]);
-        let taken = relay.poll(&poll(&second, [0, 0], false), Duration::ZERO);
-        assert_eq!(taken, RedirectAnswer::TakenBy("tool 1".to_owned()));
-        // It has printed one of the lines.
-        let over = relay.poll(&poll(&first, [4, 0], true), Duration::ZERO);
-        assert_eq!(over, RedirectAnswer::Over(Over::Detached));
-        place.write(0, b"four\n");
-        place.finish();
-        assert_eq!(place.text(0), "one\nthree\nfour\n");
-        assert_eq!(place.text(1), "err\nmore\n");
-        let late = relay.poll(&poll(&second, [0, 0], false), Duration::ZERO);
-        assert_eq!(late, RedirectAnswer::Ended);
-        assert!(place.thread.error().is_none());
-    }
-
-    #[test]
-    fn a_claimed_attempt_waits_a_moment_for_its_tool_at_the_end() {
-        let tool = claim(1, [true, true]);
-        let mut place = Place::new(Some(&tool));
-        place.write(0, b"first");
-        place.write(1, b"second");
-        place.ends = None;
-        place.thread.end();
-        let relay = place.thread.relay();
-        let got = loop {
-            let got = texts(relay.poll(&poll(&tool, [0, 0], false), MOMENT));
-            if got.iter().all(|text| !text.is_empty()) {
-                break got;
-            }
-        };
-        assert_eq!(got, ["first", "second"]);
-        assert!(!place.thread.wait(Duration::from_millis(1)));
-        texts(relay.poll(&poll(&tool, [5, 6], false), Duration::ZERO));
-        assert!(place.thread.wait(MOMENT));
-        let over = relay.poll(&poll(&tool, [5, 6], false), Duration::ZERO);
-        assert_eq!(over, RedirectAnswer::Over(Over::TaskEnded));
-        assert_eq!([place.text(0), place.text(1)], ["", ""]);
-        // Nobody comes.
-        let mut place = Place::new(Some(&tool));
-        place.write(0, b"first");
-        place.finish();
-        assert_eq!(place.text(0), "first");
-    }
-
-    #[test]
-    fn a_process_that_holds_the_pipes_does_not_hold_up_the_end() {
-        let mut place = Place::new(None);
-        place.write(0, b"said");
-        place.thread.end();
-        assert!(place.thread.wait(MOMENT));
-        assert_eq!(place.text(0), "said");
-        let error = place.ends.as_mut().unwrap()[0].write(b"x").unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
-    }
-
-    #[test]
-    fn a_full_disk_is_told() {
-        let full = File::options().write(true).open("/dev/full").unwrap();
-        let (thread, WriteEnds(ends)) = start([&full, &full], None).unwrap();
-        let [mut out, _err] = ends.map(File::from);
-        let _ = out.write_all(b"x");
-        thread.end();
-        assert!(thread.wait(MOMENT));
-        assert_eq!(thread.error().unwrap().kind(), io::ErrorKind::StorageFull);
-    }
-
-    #[test]
-    fn an_aborted_run_waits_for_no_tool() {
-        let tool = claim(1, [true, true]);
-        let mut place = Place::new(Some(&Claim {
-            patience_ms: Claim::MAX_PATIENCE_MS,
-            ..tool
-        }));
-        place.write(0, b"x");
-        let Place { files, thread, ends } = place;
-        drop(thread);
-        drop(ends);
-        let [mut out, _] = files;
-        out.rewind().unwrap();
-        let mut text = String::new();
-        out.read_to_string(&mut text).unwrap();
-        assert_eq!(text, "x");
-    }
-}
+mod tests;

@@ -8,11 +8,15 @@ use crate::protocol::{Claim, Over, Overflow, Portion};
 
 /// Maximum bytes of a portion.
 const MAX_PORTION: usize = 256 << 10;
-/// A redirect ends if its tool does not ask for this long.
+/// A redirect ends if nobody asks for this long.
 const LEASE: Duration = Duration::from_secs(10);
 /// When the time of a full buffer is over, the next poll of the tool ends the redirect: it says what was
 /// delivered. A tool that does not ask is waited for this long.
 const LAST_POLL: Duration = Duration::from_secs(1);
+/// The same if the run delivers and has not said what became of all that it has got: its connection to this
+/// agent is cut, and it says so when there is another one. An agent ends its tasks if that takes longer, with
+/// the default of `--agent-timeout`.
+const CUT_OFF: Duration = Duration::from_secs(40);
 /// Times are kept that differ by this much, in microseconds.
 const TIME_STEP: u64 = 500;
 
@@ -21,36 +25,56 @@ const TIME_STEP: u64 = 500;
 pub(super) struct Stream<W> {
     file: W,
     redirection: Option<Redirection>,
-    /// How the last redirect ended, and its token.
-    over: Option<(u64, Over)>,
+    /// How the last redirect ended.
+    over: Option<Ended>,
+}
+
+/// A redirect that has ended.
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    token: u64,
+    over: Over,
+    dropped: u64,
 }
 
 #[derive(Debug)]
 struct Redirection {
     claim: Claim,
+    /// The run delivers, not the tool.
+    by_run: bool,
     /// What was not delivered.
     bytes: VecDeque<u8>,
     /// Offset of the first one.
     start: u64,
+    /// So many of them, from the first one on, were sent: they may be delivered, so they are never dropped.
+    sent: usize,
+    /// So many bytes were dropped between those that were sent and the others.
+    gap: u64,
     times: VecDeque<(u64, u64)>,
     polled: Instant,
     full_since: Option<Instant>,
     /// What comes is lost.
     discards: bool,
     dropped: u64,
+    /// The redirect is to end as soon as the run says what it has delivered.
+    recalled: bool,
 }
 
 impl Redirection {
-    fn new(claim: Claim, now: Instant) -> Self {
+    fn new(claim: Claim, by_run: bool, now: Instant) -> Self {
         Self {
             claim,
+            by_run,
             bytes: VecDeque::new(),
             start: 0,
+            sent: 0,
+            gap: 0,
             times: VecDeque::new(),
             polled: now,
             full_since: None,
             discards: false,
             dropped: 0,
+            recalled: false,
         }
     }
 
@@ -62,56 +86,103 @@ impl Redirection {
         Duration::from_millis(self.claim.patience_ms.min(Claim::MAX_PATIENCE_MS).into())
     }
 
+    /// Number of bytes that count for the capacity. What was sent cannot be dropped, so it would keep a
+    /// buffer full whose overflow is dropped.
+    fn filling(&self) -> usize {
+        match self.claim.overflow {
+            Overflow::File => self.bytes.len(),
+            Overflow::DropOldest | Overflow::DropNewest => self.bytes.len() - self.sent,
+        }
+    }
+
+    /// Offset of the byte that comes next.
+    fn end(&self) -> u64 {
+        self.start + self.gap + self.bytes.len() as u64
+    }
+
     fn add(&mut self, bytes: &[u8], (now, time): (Instant, u64)) {
         if self.discards {
             self.dropped += bytes.len() as u64;
             return;
         }
         if self.times.back().is_none_or(|(_, last)| time >= last + TIME_STEP) {
-            self.times.push_back((self.start + self.bytes.len() as u64, time));
+            self.times.push_back((self.end(), time));
         }
         self.bytes.extend(bytes);
-        if self.bytes.len() >= self.capacity() {
+        if self.filling() >= self.capacity() {
             self.full_since.get_or_insert(now);
         }
     }
 
-    /// Forgets this number of bytes.
+    /// Takes note that this number of bytes were delivered.
     fn remove(&mut self, count: usize) {
         self.bytes.drain(..count);
         self.start += count as u64;
+        self.sent = self.sent.saturating_sub(count);
+        if self.sent == 0 {
+            self.start += std::mem::take(&mut self.gap);
+        }
         while let Some((second, _)) = self.times.get(1)
             && *second <= self.start
         {
             self.times.pop_front();
         }
-        if self.bytes.len() <= self.capacity() / 2 {
+        self.note_room();
+    }
+
+    fn note_room(&mut self) {
+        if self.filling() <= self.capacity() / 2 {
             self.full_since = None;
             self.discards = false;
         }
     }
 
+    /// Drops the oldest bytes that were not sent, until half of the buffer is free.
+    fn drop_oldest(&mut self) {
+        let count = self.filling() - self.capacity() / 2;
+        self.bytes.drain(self.sent..self.sent + count);
+        self.dropped += count as u64;
+        self.gap += count as u64;
+        self.remove(0);
+    }
+
     fn note_delivered(&mut self, delivered: u64, now: Instant) {
         self.polled = now;
         let count = usize::try_from(delivered.saturating_sub(self.start)).unwrap_or(usize::MAX);
-        self.remove(count.min(self.bytes.len()));
+        // Dropped bytes do not count as delivered.
+        let known = if self.gap > 0 { self.sent } else { self.bytes.len() };
+        self.remove(count.min(known));
     }
 
-    fn portion(&self) -> Portion {
-        let length = self.bytes.len().min(MAX_PORTION);
+    /// Returns the next portion: of all that was not delivered, or, if the run delivers, of what was not
+    /// sent.
+    fn portion(&mut self) -> Portion {
+        let from = if self.by_run { self.sent } else { 0 };
+        let known = if self.gap > 0 { self.sent } else { self.bytes.len() };
+        let to = known.min(from + MAX_PORTION);
+        let mut bytes = Vec::with_capacity(to - from);
         let (first, second) = self.bytes.as_slices();
-        let of_first = first.len().min(length);
-        let mut bytes = Vec::with_capacity(length);
-        bytes.extend_from_slice(&first[..of_first]);
-        bytes.extend_from_slice(&second[..length - of_first]);
-        let end = self.start + length as u64;
-        let times = self.times.iter().take_while(|(offset, _)| *offset < end);
+        let split = first.len();
+        bytes.extend_from_slice(&first[from.min(split)..to.min(split)]);
+        bytes.extend_from_slice(&second[from.saturating_sub(split)..to.saturating_sub(split)]);
+        self.sent = self.sent.max(to);
+        self.note_room();
+        let (offset, end) = (self.start + from as u64, self.start + to as u64);
+        // The time of the first byte is that of the last change before it.
+        let first = self.times.iter().rposition(|(change, _)| *change <= offset);
+        let times = self.times.range(first.unwrap_or(0)..);
+        let times = times.take_while(|(change, _)| *change < end);
         Portion {
-            offset: self.start,
+            offset,
             bytes,
             times: times.copied().collect(),
             dropped: self.dropped,
         }
+    }
+
+    /// Returns whether only the run knows what was delivered.
+    fn is_out(&self) -> bool {
+        self.by_run && self.sent > 0
     }
 }
 
@@ -133,15 +204,34 @@ impl<W: Write> Stream<W> {
 
     /// Returns whether the redirect with this token has ended, and how.
     pub(super) fn over(&self, token: u64) -> Option<Over> {
-        let (of, over) = self.over?;
-        (of == token && self.redirection.is_none()).then_some(over)
+        let ended = self.over.filter(|ended| ended.token == token)?;
+        self.redirection.is_none().then_some(ended.over)
+    }
+
+    /// Returns the bytes that the redirect with this token has lost, if it has ended.
+    pub(super) fn dropped(&self, token: u64) -> u64 {
+        let ended = self.over.filter(|ended| ended.token == token);
+        ended.map_or(0, |ended| ended.dropped)
     }
 
     /// Begins a redirect.
-    pub(super) fn begin(&mut self, claim: &Claim, now: Instant) {
+    pub(super) fn begin(&mut self, claim: &Claim, by_run: bool, now: Instant) {
         if self.redirection.is_none() {
-            self.redirection = Some(Redirection::new(claim.clone(), now));
+            self.redirection = Some(Redirection::new(claim.clone(), by_run, now));
         }
+    }
+
+    /// Takes note of who delivers: a redirect may have begun before its tool has asked for the first time.
+    pub(super) fn set_by_run(&mut self, by_run: bool) {
+        if let Some(redirection) = &mut self.redirection {
+            redirection.by_run = by_run;
+        }
+    }
+
+    /// Returns whether the redirect with this token is to end as soon as the run says what it has delivered.
+    pub(super) fn is_recalled(&self, token: u64) -> bool {
+        let redirection = self.redirection.as_ref();
+        redirection.is_some_and(|redirection| redirection.claim.token == token && redirection.recalled)
     }
 
     /// Returns whether the tool with this token redirects it.
@@ -179,16 +269,24 @@ impl<W: Write> Stream<W> {
             return Ok(());
         };
         redirection.note_delivered(delivered, now);
-        if self.deadline(ended_at).is_some_and(|deadline| deadline <= now) {
-            return self.end(Over::TooSlow);
+        let is_out = redirection.is_out();
+        match self.deadline(ended_at) {
+            Some(deadline) if deadline <= now && is_out => {
+                // The run may have delivered more since it has sent this poll.
+                if let Some(redirection) = &mut self.redirection {
+                    redirection.recalled = true;
+                }
+                Ok(())
+            }
+            Some(deadline) if deadline <= now => self.end(Over::TooSlow),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Returns what comes next.
-    pub(super) fn portion(&self) -> Portion {
+    pub(super) fn portion(&mut self) -> Portion {
         self.redirection
-            .as_ref()
+            .as_mut()
             .map_or_else(Portion::default, Redirection::portion)
     }
 
@@ -200,7 +298,11 @@ impl<W: Write> Stream<W> {
         let Some(redirection) = self.redirection.take() else {
             return Ok(());
         };
-        self.over = Some((redirection.claim.token, over));
+        self.over = Some(Ended {
+            token: redirection.claim.token,
+            over,
+            dropped: redirection.dropped,
+        });
         let (first, second) = redirection.bytes.as_slices();
         self.file.write_all(first)?;
         self.file.write_all(second)
@@ -211,7 +313,7 @@ impl<W: Write> Stream<W> {
         match &self.redirection {
             Some(redirection) if !redirection.discards => match redirection.full_since {
                 Some(_) => 0,
-                None => redirection.capacity() - redirection.bytes.len(),
+                None => redirection.capacity().saturating_sub(redirection.filling()),
             },
             _ => usize::MAX,
         }
@@ -239,11 +341,16 @@ impl<W: Write> Stream<W> {
     /// # Errors
     /// The file cannot be written.
     pub(super) fn check(&mut self, now: Instant, ended_at: Option<Instant>) -> io::Result<Option<Instant>> {
-        let last_poll = self.deadline(ended_at).map(|deadline| deadline + LAST_POLL);
+        let deadline = self.deadline(ended_at);
         let Some(redirection) = &mut self.redirection else {
             return Ok(None);
         };
-        let lease = redirection.polled + LEASE;
+        let (last_poll, lease) = match redirection.is_out() {
+            true => (CUT_OFF, CUT_OFF),
+            false => (LAST_POLL, LEASE),
+        };
+        let last_poll = deadline.map(|deadline| deadline + last_poll);
+        let lease = redirection.polled + lease;
         if last_poll.is_some_and(|at| at <= now) {
             self.end(Over::TooSlow)?;
             return Ok(None);
@@ -256,11 +363,7 @@ impl<W: Write> Stream<W> {
         if full.is_some_and(|at| at <= now) {
             match redirection.claim.overflow {
                 Overflow::File => {}
-                Overflow::DropOldest => {
-                    let count = redirection.bytes.len() - redirection.capacity() / 2;
-                    redirection.dropped += count as u64;
-                    redirection.remove(count);
-                }
+                Overflow::DropOldest => redirection.drop_oldest(),
                 Overflow::DropNewest => redirection.discards = true,
             }
         }
@@ -270,178 +373,4 @@ impl<W: Write> Stream<W> {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::collection::vec;
-    use proptest::prelude::*;
-
-    use super::*;
-
-    pub(super) fn claim(overflow: Overflow) -> Claim {
-        Claim {
-            token: 7,
-            tool: "a test".to_owned(),
-            streams: [true, true],
-            buffer: 16,
-            patience_ms: 1000,
-            overflow,
-        }
-    }
-
-    /// A stream in a redirect, and the time at which it began.
-    fn redirected(overflow: Overflow) -> (Stream<Vec<u8>>, Instant) {
-        let (mut stream, now) = (Stream::new(Vec::new()), Instant::now());
-        stream.begin(&claim(overflow), now);
-        (stream, now)
-    }
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    #[test]
-    fn a_slow_tool_is_waited_for_and_then_the_file_gets_the_rest() {
-        let (mut stream, now) = redirected(Overflow::File);
-        stream.add(b"0123456789abcdef", (now, 0)).unwrap();
-        assert_eq!(stream.room(), 0);
-        // Less than half was taken: the task still waits.
-        stream.note_delivered(3, now + SECOND / 2, None).unwrap();
-        assert_eq!((stream.room(), stream.portion().offset), (0, 3));
-        stream.note_delivered(5, now + SECOND, None).unwrap();
-        assert_eq!(stream.over(7), Some(Over::TooSlow));
-        assert_eq!(
-            (stream.file.as_slice(), stream.room()),
-            (&b"56789abcdef"[..], usize::MAX)
-        );
-        // Another tool may come, and this one is not told of its end.
-        stream.begin(
-            &Claim {
-                token: 8,
-                ..claim(Overflow::File)
-            },
-            now,
-        );
-        assert_eq!((stream.over(7), stream.other_tool(7)), (None, Some("a test")));
-    }
-
-    #[test]
-    fn a_tool_that_does_not_ask_is_given_up() {
-        let (mut stream, now) = redirected(Overflow::File);
-        stream.add(b"0123456789abcdef", (now, 0)).unwrap();
-        assert_eq!(
-            stream.check(now + SECOND, None).unwrap(),
-            Some(now + SECOND + LAST_POLL)
-        );
-        stream.check(now + SECOND + LAST_POLL, None).unwrap();
-        assert_eq!((stream.over(7), stream.file.len()), (Some(Over::TooSlow), 16));
-        let (mut stream, now) = redirected(Overflow::File);
-        stream.add(b"x", (now, 0)).unwrap();
-        assert_eq!(stream.check(now, None).unwrap(), Some(now + LEASE));
-        stream.check(now + LEASE, None).unwrap();
-        assert_eq!(
-            (stream.over(7), stream.file.as_slice()),
-            (Some(Over::Silent), &b"x"[..])
-        );
-    }
-
-    #[test]
-    fn after_the_end_of_the_attempt_the_tool_has_a_moment() {
-        let (mut stream, now) = redirected(Overflow::DropOldest);
-        stream.add(b"xyz", (now, 0)).unwrap();
-        stream.note_delivered(1, now + SECOND / 2, Some(now)).unwrap();
-        assert!(stream.is_waiting());
-        stream.note_delivered(2, now + SECOND, Some(now)).unwrap();
-        assert_eq!((stream.file.as_slice(), stream.is_waiting()), (&b"z"[..], false));
-    }
-
-    #[test]
-    fn what_is_dropped_is_counted() {
-        let (mut stream, now) = redirected(Overflow::DropOldest);
-        stream.add(b"0123456789abcdef", (now, 0)).unwrap();
-        stream.check(now + SECOND, None).unwrap();
-        let portion = stream.portion();
-        assert_eq!(
-            (portion.offset, &*portion.bytes, portion.dropped),
-            (8, &b"89abcdef"[..], 8)
-        );
-        let (mut stream, now) = redirected(Overflow::DropNewest);
-        stream.add(b"0123456789abcdef", (now, 0)).unwrap();
-        stream.check(now + SECOND, None).unwrap();
-        stream.add(b"lost", (now, 0)).unwrap();
-        stream.note_delivered(8, now + SECOND, None).unwrap();
-        stream.add(b"kept", (now, 0)).unwrap();
-        let portion = stream.portion();
-        assert_eq!(
-            (portion.offset, &*portion.bytes, portion.dropped),
-            (8, &b"89abcdefkept"[..], 4)
-        );
-    }
-
-    #[test]
-    fn bytes_have_the_time_at_which_they_were_read() {
-        let (mut stream, now) = redirected(Overflow::File);
-        stream.add(b"ab", (now, 1_000)).unwrap();
-        stream.add(b"c", (now, 1_001)).unwrap();
-        stream.add(b"de", (now, 5_000)).unwrap();
-        assert_eq!(stream.portion().times, [(0, 1_000), (3, 5_000)]);
-        stream.note_delivered(4, now, None).unwrap();
-        assert_eq!(stream.portion().times, [(3, 5_000)]);
-    }
-
-    #[derive(Clone, Debug)]
-    enum Step {
-        Write(usize),
-        Deliver(usize),
-        Begin,
-        End,
-        Wait(u64),
-    }
-
-    fn step() -> impl Strategy<Value = Step> {
-        prop_oneof![
-            (1_usize..30).prop_map(Step::Write),
-            (0_usize..30).prop_map(Step::Deliver),
-            Just(Step::Begin),
-            Just(Step::End),
-            (0_u64..3000).prop_map(Step::Wait),
-        ]
-    }
-
-    proptest! {
-        /// File and tools together have every byte once, and the tools have theirs in order.
-        #[test]
-        fn no_byte_is_lost_or_doubled(steps in vec(step(), 0..60)) {
-            let (mut stream, mut now) = (Stream::new(Vec::new()), Instant::now());
-            let (mut written, mut token, mut taken, mut delivered) = (0_u32, 0, Vec::new(), 0_u64);
-            for step in steps {
-                match step {
-                    Step::Write(count) => for _ in 0..count.min(stream.room()) {
-                        stream.add(&written.to_le_bytes()[..1], (now, 0)).unwrap();
-                        written += 1;
-                    },
-                    Step::Deliver(count) if stream.is_of(token) => {
-                        let portion = stream.portion();
-                        prop_assert_eq!(portion.offset, delivered);
-                        let bytes = &portion.bytes[..count.min(portion.bytes.len())];
-                        taken.extend_from_slice(bytes);
-                        delivered += bytes.len() as u64;
-                        stream.note_delivered(delivered, now, None).unwrap();
-                    }
-                    Step::Deliver(_) => {}
-                    Step::Begin => if !stream.is_of(token) {
-                        (token, delivered) = (token + 1, 0);
-                        stream.begin(&Claim { token, ..claim(Overflow::File) }, now);
-                    },
-                    Step::End => stream.end(Over::Detached).unwrap(),
-                    Step::Wait(ms) => {
-                        now += Duration::from_millis(ms);
-                        stream.check(now, None).unwrap();
-                    }
-                }
-            }
-            stream.end(Over::Detached).unwrap();
-            let mut all = [taken, stream.file].concat();
-            all.sort_unstable();
-            let mut expected: Vec<u8> = (0..written).map(|number| number.to_le_bytes()[0]).collect();
-            expected.sort_unstable();
-            prop_assert_eq!(all, expected);
-        }
-    }
-}
+mod tests;

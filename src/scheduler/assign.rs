@@ -81,6 +81,7 @@ impl Master {
         let line = dag.task(local);
         Assignment {
             submit,
+            attempt: self.failures.get(&task).map_or(1, |failures| failures + 1),
             name: line.name.to_vec(),
             id: line.id.map(<[u8]>::to_vec),
             command: line.command.to_vec(),
@@ -101,6 +102,7 @@ impl Master {
             failure_messages: line.failure_messages.to_vec(),
             success_messages: line.success_messages.to_vec(),
             place: self.place_of(task).map(|place| Box::new(place.clone())),
+            carried: None,
         }
     }
 

@@ -15,6 +15,15 @@ pub enum MasterError {
         /// Name of the first such task in byte order.
         task: String,
     },
+    /// A task needs the directory of the DAG file, and no host that has enough sees it.
+    #[error(
+        "No host is capable of running task {task}: it needs the directory of the DAG file, which the hosts that \
+         are there do not see. Start an agent on a host that sees it, for example on that of the master"
+    )]
+    NoHostWithDirectory {
+        /// Name of the task.
+        task: String,
+    },
     /// A worker cannot continue.
     #[error("Worker {}: {message}", rank.0)]
     WorkerFailed {

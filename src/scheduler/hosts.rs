@@ -1,10 +1,9 @@
 //! Hosts, their free resources, and an index that finds a host for a request.
 //!
-//! Numbers of free CPUs are grouped into levels. Each level holds the hosts with a free slot and that many
-//! free CPUs, ordered by free memory. A tree over the levels holds the maximum of free memory for ranges of
-//! levels. So a search and an update cost the logarithm of the number of hosts and levels.
+//! Numbers of free CPUs are grouped into levels: see [`Levels`]. A search and an update cost the logarithm of
+//! the number of hosts and levels. Once a host is *away*, those that are not have levels of their own, too.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use pmc_dag::Request;
@@ -14,19 +13,12 @@ use crate::protocol::{Rank, Registration};
 use crate::scheduler::Adoption;
 use crate::scheduler::cpuset::CpuSet;
 use crate::scheduler::gpus::{GpuIndex, GpuSet};
-use crate::scheduler::max_tree::MaxTree;
+use crate::scheduler::levels::Levels;
 
 /// Up to this number, each number of free CPUs has its own level.
 const FINE_LEVELS: u32 = 1024;
 
-/// Choice among several hosts that fit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Placement {
-    /// The host with the most free CPUs. Good if no task needs more than one CPU.
-    Spread,
-    /// The host with the fewest free CPUs, which leaves room for tasks that need many.
-    Pack,
-}
+pub(crate) use crate::scheduler::levels::Placement;
 
 #[derive(Debug)]
 pub(crate) struct Host {
@@ -43,6 +35,8 @@ pub(crate) struct Host {
     pub(crate) cpu_set: CpuSet,
     pub(crate) gpus: u32,
     pub(crate) free_gpus: GpuSet,
+    /// A worker does not see the directory of the DAG file.
+    pub(crate) away: bool,
 }
 
 impl Host {
@@ -60,17 +54,27 @@ impl Host {
             cpu_set: CpuSet::new(registration.threads, registration.cores, registration.sockets),
             gpus: GpuSet::first(registration.gpus).len(),
             free_gpus: GpuSet::first(registration.gpus),
+            away: registration.away,
         }
+    }
+
+    /// True if the task may run here at all: the one place where this is decided.
+    fn suits(&self, request: Request) -> bool {
+        request.anywhere || !self.away
     }
 
     /// True if the request fits on the idle host.
     pub(crate) fn could_take(&self, request: Request) -> bool {
-        self.memory_mb >= request.memory_mb && self.cpus >= request.cpus && self.gpus >= request.gpus
+        self.suits(request)
+            && self.memory_mb >= request.memory_mb
+            && self.cpus >= request.cpus
+            && self.gpus >= request.gpus
     }
 
     /// True if the request fits now.
     fn can_take(&self, request: Request) -> bool {
-        self.free_memory_mb >= request.memory_mb
+        self.suits(request)
+            && self.free_memory_mb >= request.memory_mb
             && self.free_cpus >= request.cpus
             && self.free_gpus.len() >= request.gpus
     }
@@ -116,8 +120,9 @@ pub(crate) struct Hosts {
     levels: Vec<u32>,
     /// Up to this number of free CPUs, the number is the level.
     fine: u32,
-    members: Vec<BTreeSet<(u64, u32)>>,
-    most_memory: MaxTree,
+    all: Levels,
+    /// Those that are not away, once a host is.
+    near: Option<Levels>,
     gpus: GpuIndex,
     free_slots: usize,
     placement: Placement,
@@ -136,8 +141,8 @@ impl Hosts {
                 .collect(),
             levels: Vec::new(),
             fine: 0,
-            members: Vec::new(),
-            most_memory: MaxTree::new(1),
+            all: Levels::new(1),
+            near: None,
             gpus: GpuIndex::default(),
             free_slots: 0,
             placement,
@@ -166,8 +171,10 @@ impl Hosts {
         self.levels = (0..=self.fine).chain(self.coarse.iter().copied()).collect();
         self.levels.sort_unstable();
         self.levels.dedup();
-        self.members = vec![BTreeSet::new(); self.levels.len()];
-        self.most_memory = MaxTree::new(self.levels.len());
+        self.all = Levels::new(self.levels.len());
+        let is_away = |host: &Host| host.away;
+        let has_away = self.hosts.iter().any(is_away);
+        self.near = has_away.then(|| Levels::new(self.levels.len()));
         for host in 0..self.hosts.len() as u32 {
             self.enter(host);
         }
@@ -189,12 +196,16 @@ impl Hosts {
         }
         self.gpus.grow(self.get(index).gpus);
         self.leave(index);
-        self.hosts[index as usize].add(rank);
+        let host = &mut self.hosts[index as usize];
+        host.add(rank);
+        host.away |= registration.away;
+        let (cpus, is_first_away) = (host.cpus, host.away && self.near.is_none());
         self.free_slots += 1;
-        let cpus = self.get(index).cpus;
         if cpus > self.fine && self.fine < FINE_LEVELS {
             // Twice as many each time, so that the hosts are entered again a few times only.
             self.set_levels(cpus.max(2 * self.fine));
+        } else if is_first_away {
+            self.set_levels(self.fine);
         } else {
             self.enter(index);
         }
@@ -246,14 +257,23 @@ impl Hosts {
         self.free_slots
     }
 
-    /// Returns the most free memory among hosts with a free slot and at least this many free CPUs and GPUs.
-    pub(crate) fn most_free_memory(&self, cpus: u32, gpus: u32) -> Option<u64> {
+    /// Returns the most free memory among hosts with a free slot that have all else that is requested.
+    pub(crate) fn most_free_memory(&self, request: Request) -> Option<u64> {
+        let Request { cpus, gpus, .. } = request;
         if gpus > 0 {
             let hosts = self.gpus.with(gpus).map(|host| self.get(host));
-            let able = hosts.filter(|host| host.free_cpus >= cpus);
+            let able = hosts.filter(|host| host.free_cpus >= cpus && host.suits(request));
             return able.map(|host| host.free_memory_mb).max();
         }
-        self.most_memory.max_from(self.first_level(cpus))
+        self.levels_for(request).most_memory(self.first_level(cpus))
+    }
+
+    /// The hosts that a task may run on.
+    fn levels_for(&self, request: Request) -> &Levels {
+        match &self.near {
+            Some(near) if !request.anywhere => near,
+            _ => &self.all,
+        }
     }
 
     /// Returns a host with a free slot on which the request fits.
@@ -262,20 +282,14 @@ impl Hosts {
             gpus,
             cpus,
             memory_mb,
+            ..
         } = request;
         if gpus > 0 {
             let mut able = self.gpus.with(gpus);
             return able.find(|host| self.get(*host).can_take(request));
         }
         let first = self.first_level(cpus);
-        let level = match self.placement {
-            Placement::Pack => self.most_memory.first_from(first, memory_mb),
-            Placement::Spread => self.most_memory.last_from(first, memory_mb),
-        }?;
-        self.members[level]
-            .range((memory_mb, 0)..)
-            .next()
-            .map(|(_, host)| *host)
+        self.levels_for(request).find(first, memory_mb, self.placement)
     }
 
     /// Takes a slot and the requested resources of a host that [`Hosts::find`] has found.
@@ -284,6 +298,7 @@ impl Hosts {
             gpus,
             cpus,
             memory_mb,
+            ..
         } = request;
         self.leave(index);
         let host = &mut self.hosts[index as usize];
@@ -398,26 +413,25 @@ impl Hosts {
     fn leave(&mut self, index: u32) {
         let host = &self.hosts[index as usize];
         if !host.free_slots.is_empty() {
-            let (level, memory) = (self.level(host.free_cpus), host.free_memory_mb);
-            self.members[level].remove(&(memory, index));
+            let (level, memory, is_near) = (self.level(host.free_cpus), host.free_memory_mb, !host.away);
+            self.all.remove(level, memory, index);
+            if let Some(near) = self.near.as_mut().filter(|_| is_near) {
+                near.remove(level, memory, index);
+            }
             self.gpus.remove(index, self.hosts[index as usize].free_gpus);
-            self.update(level);
         }
     }
 
     fn enter(&mut self, index: u32) {
         let host = &self.hosts[index as usize];
         if !host.free_slots.is_empty() {
-            let (level, memory) = (self.level(host.free_cpus), host.free_memory_mb);
-            self.members[level].insert((memory, index));
+            let (level, memory, is_near) = (self.level(host.free_cpus), host.free_memory_mb, !host.away);
+            self.all.insert(level, memory, index);
+            if let Some(near) = self.near.as_mut().filter(|_| is_near) {
+                near.insert(level, memory, index);
+            }
             self.gpus.insert(index, self.hosts[index as usize].free_gpus);
-            self.update(level);
         }
-    }
-
-    fn update(&mut self, level: usize) {
-        let most = self.members[level].last().map(|(memory, _)| *memory);
-        self.most_memory.set(level, most);
     }
 
     /// Checks that the index agrees with the hosts.
@@ -426,14 +440,16 @@ impl Hosts {
         let mut slots = 0;
         for (index, host) in (0..).zip(&self.hosts) {
             slots += host.free_slots.len();
-            let indexed: Vec<usize> = (0..self.members.len())
-                .filter(|level| self.members[*level].iter().any(|(_, member)| *member == index))
+            let place = (self.level(host.free_cpus), host.free_memory_mb);
+            let expected: Vec<_> = (!host.free_slots.is_empty())
+                .then_some(place)
+                .into_iter()
                 .collect();
-            let expected = if host.free_slots.is_empty() {
-                vec![]
-            } else {
-                vec![self.level(host.free_cpus)]
-            };
+            let expected_near = if host.away { vec![] } else { expected.clone() };
+            let near = self.near.as_ref();
+            if near.is_some_and(|near| near.places_of(index) != expected_near) {
+                return Err(format!("host {} is near or away, or not", host.name));
+            }
             let listed = if host.free_slots.is_empty() {
                 GpuSet::default()
             } else {
@@ -442,17 +458,10 @@ impl Hosts {
             if !self.gpus.contains(index, listed) {
                 return Err(format!("the GPUs of host {} are indexed wrongly", host.name));
             }
+            let indexed = self.all.places_of(index);
             if indexed != expected {
                 return Err(format!(
                     "host {} is in levels {indexed:?}, not {expected:?}",
-                    host.name
-                ));
-            }
-            if let [level] = indexed[..]
-                && !self.members[level].contains(&(host.free_memory_mb, index))
-            {
-                return Err(format!(
-                    "host {} is indexed with other memory than it has",
                     host.name
                 ));
             }
@@ -460,12 +469,8 @@ impl Hosts {
         if slots != self.free_slots {
             return Err(format!("{slots} free slots, but {} counted", self.free_slots));
         }
-        for (level, members) in self.members.iter().enumerate() {
-            if self.most_memory.leaf(level) != members.last().map(|(memory, _)| *memory) {
-                return Err(format!("level {level} and the tree have different memory"));
-            }
-        }
-        Ok(())
+        self.near.iter().try_for_each(Levels::check)?;
+        self.all.check()
     }
 }
 
@@ -475,6 +480,7 @@ mod tests {
 
     fn request(cpus: u32, memory_mb: u64) -> Request {
         Request {
+            anywhere: false,
             gpus: 0,
             cpus,
             memory_mb,
@@ -489,6 +495,7 @@ mod tests {
             cores: threads,
             sockets: 1,
             gpus: threads / 4,
+            away: false,
         };
         for rank in ranks {
             hosts.add(Rank(*rank), &registration);
@@ -515,10 +522,10 @@ mod tests {
         hosts.check().unwrap();
         assert_eq!(hosts.find(request(1, 60)), None);
         assert_eq!(hosts.find(request(3, 0)), Some(1));
-        assert_eq!(hosts.most_free_memory(0, 0), Some(50));
+        assert_eq!(hosts.most_free_memory(request(0, 0)), Some(50));
         hosts.give_back(0, Some(Rank(1)), request(2, 60), grant.block, grant.gpus);
         hosts.check().unwrap();
-        assert_eq!(hosts.most_free_memory(0, 0), Some(100));
+        assert_eq!(hosts.most_free_memory(request(0, 0)), Some(100));
         assert_eq!(
             hosts.take(0, request(1, 0)).unwrap().rank,
             Rank(1),
@@ -531,7 +538,7 @@ mod tests {
         let mut hosts = two(Placement::Pack);
         hosts.take(1, request(0, 0)).unwrap();
         assert_eq!(hosts.find(request(5, 0)), None);
-        assert_eq!(hosts.most_free_memory(5, 0), None);
+        assert_eq!(hosts.most_free_memory(request(5, 0)), None);
         assert_eq!(hosts.free_slots(), 2);
         hosts.check().unwrap();
     }
@@ -576,6 +583,44 @@ mod tests {
         hosts.offer(1, Rank(5000));
         hosts.check().unwrap();
         assert_eq!(hosts.find(request(1, 20)), Some(1));
+    }
+
+    #[test]
+    fn tasks_that_need_the_directory_run_on_hosts_that_see_it() {
+        let mut hosts = two(Placement::Spread);
+        let anywhere = |cpus| Request {
+            anywhere: true,
+            ..request(cpus, 0)
+        };
+        let away = |host: &str, threads| Registration {
+            host: host.to_owned(),
+            memory_mb: 200,
+            threads,
+            cores: threads,
+            sockets: 1,
+            gpus: 2,
+            away: true,
+        };
+        assert_eq!(hosts.add(Rank(4), &away("c", 16)), (2, true));
+        hosts.check().unwrap();
+        assert_eq!(
+            (hosts.find(request(1, 0)), hosts.find(anywhere(1))),
+            (Some(1), Some(2))
+        );
+        assert_eq!(hosts.most_free_memory(request(1, 0)), Some(100));
+        assert_eq!(hosts.most_free_memory(anywhere(1)), Some(200));
+        assert_eq!(hosts.find(request(9, 0)), None);
+        let on_gpu = |request: Request| Request { gpus: 1, ..request };
+        assert_eq!(hosts.most_free_memory(on_gpu(request(9, 0))), None);
+        assert_eq!(hosts.find(on_gpu(anywhere(9))), Some(2));
+        // One worker that does not see it makes its host one that does not.
+        hosts.add(Rank(5), &away("b", 8));
+        hosts.check().unwrap();
+        assert_eq!(hosts.find(request(5, 0)), None);
+        assert!(!hosts.get(1).could_take(request(5, 0)) && hosts.get(1).could_take(anywhere(5)));
+        hosts.take(0, request(1, 0)).unwrap();
+        hosts.take(2, anywhere(1)).unwrap();
+        hosts.check().unwrap();
     }
 
     #[test]

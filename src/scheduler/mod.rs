@@ -52,6 +52,7 @@ mod cpuset;
 mod error;
 mod gpus;
 mod hosts;
+mod levels;
 mod max_tree;
 mod more_memory;
 mod nodes;

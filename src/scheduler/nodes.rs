@@ -129,15 +129,27 @@ impl Master {
             return None;
         }
         let present = || self.hosts.all().iter().filter(|host| !host.ranks.is_empty());
-        let most_memory = |cpus, gpus| {
-            let able = present().filter(|host| host.cpus >= cpus && host.gpus >= gpus);
+        let most_memory = |request: Request| {
+            let able = present().filter(|host| host.could_take(request));
             able.map(|host| host.memory_mb).max()
         };
         if self.queue.best(most_memory).is_some() {
             return None;
         }
-        let next = self.queue.best(|_, _| Some(u64::MAX));
+        let next = self.queue.best(|_| Some(u64::MAX));
         next.and_then(|shape| self.queue.first(shape))
+    }
+
+    /// True if a task fits on no host that is there, but would if it did not need the directory of the DAG
+    /// file.
+    #[must_use]
+    pub fn lacks_directory(&self, task: TaskId) -> bool {
+        let request = self.request(task);
+        let anywhere = Request {
+            anywhere: true,
+            ..request
+        };
+        !self.has_host_for(request) && self.has_host_for(anywhere)
     }
 
     pub(super) fn has_host_for(&self, request: Request) -> bool {

@@ -2,9 +2,8 @@
 //!
 //! Tasks with the same request and category form a *shape*. Either the first task of a shape fits on some
 //! host or none does, so only the first is examined. While a category is full, its shapes are closed: they
-//! take part in no search. Shapes with the same number of CPUs and GPUs form a *class*, ordered
-//! by memory. A tree over the class finds, for a given free memory, the shape whose first task must start
-//! first.
+//! take part in no search. Shapes that request the same but for memory form a *class*, ordered by memory.
+//! A tree over the class finds, for a given free memory, the shape whose first task must start first.
 //!
 //! Within a shape, tasks of one priority form a *chain*, linked through the tasks. All chains are known from
 //! the DAG; a bit set marks those that are not empty. Only a task that gets more memory than the DAG says
@@ -77,12 +76,12 @@ struct Chain {
     len: u32,
 }
 
-/// Shapes with one number of CPUs and of GPUs, of one of the workflows that share the run.
+/// Shapes that request the same but for memory, of one of the workflows that share the run.
 #[derive(Debug)]
 struct Class {
     share: ShareId,
-    cpus: u32,
-    gpus: u32,
+    /// What they request, without memory.
+    request: Request,
     /// Ascending by memory.
     shapes: Vec<ShapeId>,
     memories: Vec<u64>,
@@ -150,10 +149,9 @@ impl Queue {
             category,
             priority,
         } = set;
-        let Request { cpus, gpus, .. } = request;
-        let other = |class: &Class| (class.cpus, class.gpus) != (cpus, gpus);
+        let other = |class: &Class| !class.holds(request);
         if self.classes.last().is_none_or(other) {
-            self.classes.push(Class::new(ShareId::default(), cpus, gpus));
+            self.classes.push(Class::new(ShareId::default(), request));
         }
         let other = |shape: &Shape| (shape.request, shape.category) != (request, category);
         if self.shapes.last().is_none_or(other) {
@@ -330,7 +328,7 @@ impl Queue {
 
     /// Returns the chain of all queued tasks, if they are of one chain.
     pub(crate) fn only_chain(&self) -> Option<u32> {
-        let shape = &self.shapes[self.best(|_, _| Some(u64::MAX))?.index()];
+        let shape = &self.shapes[self.best(|_| Some(u64::MAX))?.index()];
         let chain = shape.first_chain + shape.filled.first()? as u32;
         (self.chains[chain as usize].len as usize == self.len).then_some(chain)
     }
@@ -341,9 +339,9 @@ impl Queue {
     }
 
     /// Returns the shape whose first task must start first among those that fit. `most_free_memory` returns
-    /// the most free memory of a host with this number of free CPUs and GPUs, or `None` if there is no such
+    /// the most free memory of a host that has all else that is requested, or `None` if there is no such
     /// host.
-    pub(crate) fn best(&self, most_free_memory: impl Fn(u32, u32) -> Option<u64>) -> Option<ShapeId> {
+    pub(crate) fn best(&self, most_free_memory: impl Fn(Request) -> Option<u64>) -> Option<ShapeId> {
         self.best_of(None, most_free_memory)
     }
 
@@ -351,7 +349,7 @@ impl Queue {
     pub(crate) fn best_of(
         &self,
         share: Option<ShareId>,
-        most_free_memory: impl Fn(u32, u32) -> Option<u64>,
+        most_free_memory: impl Fn(Request) -> Option<u64>,
     ) -> Option<ShapeId> {
         let mut best = None;
         let mut best_key = Key::NONE;
@@ -363,7 +361,7 @@ impl Queue {
             if class.keys[class.winners[1] as usize] <= best_key {
                 continue;
             }
-            let Some(memory_mb) = most_free_memory(class.cpus, class.gpus) else {
+            let Some(memory_mb) = most_free_memory(class.request) else {
                 continue;
             };
             let Some(leaf) = class.best(memory_mb) else {
@@ -444,7 +442,8 @@ impl Queue {
         for class in &self.classes {
             let best = class.keys.iter().max().copied().unwrap_or(Key::NONE);
             if class.keys[class.winners[1] as usize] != best {
-                return Err(format!("the class of {} CPUs has another first task", class.cpus));
+                let request = class.request;
+                return Err(format!("the class of {request:?} has another first task"));
             }
         }
         if tasks.len() != self.len {
@@ -459,16 +458,24 @@ impl Queue {
 }
 
 impl Class {
-    fn new(share: ShareId, cpus: u32, gpus: u32) -> Self {
+    fn new(share: ShareId, request: Request) -> Self {
         Self {
             share,
-            cpus,
-            gpus,
+            request: Request {
+                memory_mb: 0,
+                ..request
+            },
             shapes: Vec::new(),
             memories: Vec::new(),
             keys: Vec::new(),
             winners: Vec::new(),
         }
+    }
+
+    /// Returns whether a request is one of this class, but for its share.
+    fn holds(&self, request: Request) -> bool {
+        let memory_mb = self.request.memory_mb;
+        self.request == Request { memory_mb, ..request }
     }
 
     fn set_up(&mut self) {
@@ -548,7 +555,7 @@ mod tests {
         ) {
             memories.sort_unstable();
             memories.dedup();
-            let mut class = Class::new(ShareId::default(), 1, 0);
+            let mut class = Class::new(ShareId::default(), Request::default());
             class.shapes = (0..memories.len() as u32).map(ShapeId).collect();
             class.memories = memories.clone();
             class.set_up();

@@ -197,7 +197,7 @@ impl Master {
     /// Returns the shape whose first task is to start next, if one fits.
     pub(super) fn next_shape(&mut self) -> Option<ShapeId> {
         let (queue, hosts) = (&self.queue, &self.hosts);
-        let most_free_memory = |cpus, gpus| hosts.most_free_memory(cpus, gpus);
+        let most_free_memory = |request| hosts.most_free_memory(request);
         if self.shares.is_empty() {
             return queue.best(most_free_memory);
         }

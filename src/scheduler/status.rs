@@ -106,7 +106,11 @@ impl Master {
         let request = self.request(task);
         let mut able = self.hosts.all().iter().filter(|host| !host.ranks.is_empty());
         if !able.any(|host| host.could_take(request)) {
-            return Some("it requests more than any host of the run has".to_owned());
+            return Some(if self.lacks_directory(task) {
+                "it needs the directory of the DAG file, which no host that has enough sees".to_owned()
+            } else {
+                "it requests more than any host of the run has".to_owned()
+            });
         }
         let (first, reason) = self.waiting()?;
         let (dag, local) = self.locate(first);

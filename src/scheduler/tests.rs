@@ -102,6 +102,7 @@ fn registration(host: &str) -> Registration {
         cores: 4,
         sockets: 1,
         gpus: 0,
+        away: false,
     }
 }
 
@@ -155,6 +156,7 @@ impl Run {
             submit: SubmitId(submit),
             outcome,
             forwards: Vec::new(),
+            returned: None,
         };
         self.master
             .handle(Event::Finished(Rank(rank), result), &mut self.log)
@@ -253,6 +255,7 @@ fn an_assignment_has_everything_of_the_task_line() {
         run.log.assignments.pop().unwrap(),
         Assignment {
             submit: SubmitId(1),
+            attempt: 1,
             name: b"t".to_vec(),
             id: Some(b"7".to_vec()),
             command: b"prog 'a b'".to_vec(),
@@ -270,6 +273,7 @@ fn an_assignment_has_everything_of_the_task_line() {
             failure_messages: Vec::new(),
             success_messages: Vec::new(),
             place: None,
+            carried: None,
         }
     );
     assert_eq!(run.take("h"), ["0 2 40"]);
@@ -575,6 +579,7 @@ fn a_held_run_starts_no_tasks_until_it_is_released() {
         submit,
         outcome,
         forwards: Vec::new(),
+        returned: None,
     };
     run.master
         .handle(Event::Finished(Rank(1), result), &mut run.log)

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use pmc_dag::TaskId;
+use pmc_dag::{Request, TaskId};
 
 use crate::scheduler::run::{Master, Phase};
 
@@ -24,6 +24,8 @@ pub enum WaitReason {
         /// Requested GPUs.
         gpus: u32,
     },
+    /// No host with a free slot, CPUs and GPUs sees the directory of the DAG file.
+    Directory,
     /// No host with a free slot, CPUs and GPUs has so much free memory.
     Memory {
         /// Requested memory in MB.
@@ -40,6 +42,9 @@ impl fmt::Display for WaitReason {
             Self::Category => f.write_str("its category is full (MAXJOBS)"),
             Self::MaxJobs => f.write_str("as many tasks run as the DAG allows (MAXJOBS *)"),
             Self::Slots => f.write_str("all slots are busy"),
+            Self::Directory => {
+                f.write_str("no host with free slots and CPUs sees the directory of the DAG file")
+            }
             Self::Cpus { cpus, gpus: 0 } => {
                 write!(
                     f,
@@ -71,7 +76,7 @@ impl Master {
         if self.phase != Phase::Started || self.is_stopped() {
             return None;
         }
-        let next = self.queue.best(|_, _| Some(u64::MAX));
+        let next = self.queue.best(|_| Some(u64::MAX));
         let task = next.and_then(|shape| self.queue.first(shape));
         if self.held {
             return Some((task.or_else(|| self.ready.first().copied())?, WaitReason::Held));
@@ -85,7 +90,12 @@ impl Master {
         } else if self.hosts.free_slots() == 0 {
             WaitReason::Slots
         } else {
-            match self.hosts.most_free_memory(request.cpus, request.gpus) {
+            let anywhere = Request {
+                anywhere: true,
+                ..request
+            };
+            match self.hosts.most_free_memory(request) {
+                None if self.hosts.most_free_memory(anywhere).is_some() => WaitReason::Directory,
                 None => WaitReason::Cpus {
                     cpus: request.cpus,
                     gpus: request.gpus,

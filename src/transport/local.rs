@@ -20,8 +20,8 @@ pub trait StopTask: Send + Sync {
     fn kill(&self);
     /// Sends a signal to the processes of this attempt, if it runs.
     fn signal(&self, attempt: SubmitId, signal: i32);
-    /// Returns the files that capture the output of this attempt, if it runs and there are any.
-    fn captures(&self, attempt: SubmitId) -> Captures;
+    /// Returns the files that [`Tap`](crate::protocol::Tap) names, if this attempt runs and there are any.
+    fn captures(&self, attempt: SubmitId, is_own: bool) -> Captures;
     /// Passes input to this attempt, as much as there is room for.
     fn push(&self, attempt: SubmitId, bytes: &[u8], is_end: bool) -> InputAnswer;
     /// Returns the relay of this attempt, or what a tool is told if there is none.
@@ -139,9 +139,9 @@ impl MasterTransport for LocalMaster {
         Ok(received)
     }
 
-    fn captures(&self, worker: Rank, attempt: SubmitId) -> Option<Captures> {
+    fn captures(&self, worker: Rank, attempt: SubmitId, is_own: bool) -> Option<Captures> {
         let worker = self.workers.get(worker.0.wrapping_sub(1) as usize);
-        Some(worker.map_or_else(Captures::default, |worker| worker.stop.captures(attempt)))
+        Some(worker.map_or_else(Captures::default, |worker| worker.stop.captures(attempt, is_own)))
     }
 
     fn push(&self, worker: Rank, attempt: SubmitId, bytes: &[u8], is_end: bool) -> Option<InputAnswer> {

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use combiner::Combiner;
 pub use error::TransportError;
 
+use crate::bell::Bell;
 use crate::protocol::{Captures, InputAnswer, Rank, RedirectAnswer, SubmitId, ToMaster, ToWorker};
 use crate::relay::Relay;
 
@@ -81,9 +82,9 @@ pub trait MasterTransport {
     /// Returns the next message of any worker. Waits at most `timeout`. `None` if no message came by then, or
     /// if a signal arrived.
     fn receive(&mut self, timeout: Duration) -> Result<Option<(Rank, ToMaster)>, TransportError>;
-    /// Returns the files that capture the output of an attempt, if the workers are threads of this process.
-    /// Other workers answer [`ToWorker::Tap`].
-    fn captures(&self, _worker: Rank, _attempt: SubmitId) -> Option<Captures> {
+    /// Returns the files that [`Tap`](crate::protocol::Tap) names, if the workers are threads of this
+    /// process. Other workers answer [`ToWorker::Tap`].
+    fn captures(&self, _worker: Rank, _attempt: SubmitId, _is_own: bool) -> Option<Captures> {
         None
     }
     /// Passes input to an attempt without waiting, if the workers are threads of this process. Other workers
@@ -132,6 +133,11 @@ pub trait WorkerTransport {
     }
     /// Returns the next message of the master. Waits at most `timeout`.
     fn receive(&mut self, timeout: Duration) -> Result<Option<ToWorker>, TransportError>;
+    /// What rings when a message has come that must be seen while a task runs. Without it, the worker looks
+    /// for messages now and then.
+    fn bell(&self) -> Option<&Bell> {
+        None
+    }
 }
 
 /// Bytes sent and received. The local transport counts the encoded size of its messages.

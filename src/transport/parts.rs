@@ -1,4 +1,5 @@
-//! Forwarded data that is too large for a message travels in parts ahead of it.
+//! Data of an attempt that is too large for a message travels in parts ahead of it: what is forwarded, and
+//! the output of hosts that do not see the directory of the DAG file.
 
 use std::io;
 use std::path::Path;
@@ -25,14 +26,14 @@ pub(crate) fn send_ahead(
         return Ok(());
     };
     let mut inline = 0;
-    for piece in &mut result.forwards {
-        let len = piece.data.len();
-        if matches!(piece.data, Payload::Bytes(_)) && inline + len <= MAX_INLINE {
+    for data in result.payloads_mut() {
+        let len = data.len();
+        if matches!(data, Payload::Bytes(_)) && inline + len <= MAX_INLINE {
             inline += len;
             continue;
         }
         let mut failure = None;
-        let read = piece.data.for_each_chunk(|chunk| {
+        let read = data.for_each_chunk(|chunk| {
             send(chunk).map_err(|error| {
                 failure = Some(error);
                 io::Error::other("not sent")
@@ -44,7 +45,7 @@ pub(crate) fn send_ahead(
         if let Err(error) = read {
             tracing::error!("Unable to read forwarded data: {}", pmc_dag::reason(&error));
         }
-        piece.data = Payload::Sent(len);
+        *data = Payload::Sent(len);
     }
     Ok(())
 }
@@ -87,13 +88,13 @@ impl Arrivals {
         };
         let mut data = self.spool.take(queue);
         let sent = |payload: &Payload| matches!(payload, Payload::Sent(_)).then(|| payload.len());
-        let expected: u64 = result.forwards.iter().filter_map(|piece| sent(&piece.data)).sum();
+        let expected: u64 = result.payloads().filter_map(sent).sum();
         if expected != data.len() {
             return;
         }
-        for piece in &mut result.forwards {
-            if let Some(len) = sent(&piece.data) {
-                piece.data = data.split_off_front(len);
+        for piece in result.payloads_mut() {
+            if let Some(len) = sent(piece) {
+                *piece = data.split_off_front(len);
             }
         }
     }
@@ -104,7 +105,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::protocol::{ForwardedData, Outcome, SubmitId, TaskResult};
+    use crate::protocol::{ForwardedData, Outcome, Returned, SubmitId, TaskResult};
 
     fn result(pieces: &[Payload]) -> ToMaster {
         let forwards = pieces.iter().map(|data| ForwardedData {
@@ -115,6 +116,7 @@ mod tests {
             submit: SubmitId(1),
             outcome: Outcome::new(0, Duration::ZERO),
             forwards: forwards.collect(),
+            returned: None,
         })
     }
 
@@ -137,6 +139,24 @@ mod tests {
         arrivals.complete(Rank(2), &mut received);
         arrivals.complete(Rank(3), &mut received);
         (received, encoded.len())
+    }
+
+    #[test]
+    fn returned_files_go_with_forwarded_data() {
+        let ToMaster::Finished(mut result) = result(&[vec![1; 20_000].into()]) else {
+            panic!("not a result");
+        };
+        result.returned = Some(Box::new(Returned {
+            out: vec![2; 300_000].into(),
+            err: vec![3; 10].into(),
+            files: vec![ForwardedData {
+                target: b"file".to_vec(),
+                data: vec![4; 17_000].into(),
+            }],
+        }));
+        let message = ToMaster::Finished(result);
+        let (received, len) = transfer(&message, false);
+        assert!(received == message && len < 300);
     }
 
     #[test]

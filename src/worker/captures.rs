@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
@@ -63,6 +64,11 @@ fn is_of_kickstart(target: &Path) -> bool {
     }
     let name = name.strip_prefix(b"memfd:").unwrap_or(name);
     name.starts_with(b"ks.out") || name.starts_with(b"ks.err")
+}
+
+/// Opens a file once more, for reading.
+pub(super) fn reopen(file: &File) -> Option<File> {
+    File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
 }
 
 /// Returns the number of a file on its file system.

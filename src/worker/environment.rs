@@ -8,8 +8,12 @@ use super::forward::Pipes;
 use super::gpus::Devices;
 use crate::protocol::{Assignment, Rank};
 
-/// Variables that the worker sets for every task.
-const TASK_VARIABLES: [&[u8]; 5] = [
+/// Variable with the number of the attempt. As with the original, the first attempt does not have it.
+const ATTEMPT: &[u8] = b"PMC_ATTEMPT";
+
+/// Variables that the worker sets for tasks.
+const TASK_VARIABLES: [&[u8]; 6] = [
+    ATTEMPT,
     b"PMC_TASK",
     b"PMC_MEMORY",
     b"PMC_CPUS",
@@ -83,6 +87,9 @@ impl TaskVariables {
         ] {
             all.push(variable(name.as_bytes(), value.to_string().as_bytes())?);
         }
+        if task.attempt > 1 {
+            all.push(variable(ATTEMPT, task.attempt.to_string().as_bytes())?);
+        }
         if !task.cpu_set.is_empty() {
             let numbers: Vec<String> = task.cpu_set.iter().map(u32::to_string).collect();
             all.push(variable(b"PMC_AFFINITY", numbers.join(",").as_bytes())?);
@@ -130,6 +137,7 @@ mod tests {
             assert!(is_inherited(name.as_bytes()), "{name}");
         }
         for name in [
+            "PMC_ATTEMPT",
             "PMC_RANK",
             "PMI_FD",
             "PMIX_RANK",

@@ -81,10 +81,17 @@ pub(super) enum NotStarted {
     },
     #[error("Unable to open task stdout file {}: all numbers are in use", .0.display())]
     TooManyFiles(PathBuf),
+    #[error(
+        "this host does not see the directory of the DAG file, and what the task reads there did not come with it: \
+         the log of the master says why"
+    )]
+    NothingCarried,
     #[error("{}", reason(.0))]
     Prepare(io::Error),
     #[error("Unable to start a process: {}", reason(.0))]
     Start(io::Error),
+    #[error("its output cannot be read: {}", reason(.0))]
+    Output(io::Error),
 }
 
 /// Why there is no result of an attempt.

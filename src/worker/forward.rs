@@ -108,8 +108,6 @@ impl<'a> Pipes<'a> {
         room.data = targets.map(|target| (target, Queue::default())).collect();
         let mut open: Vec<usize> = (0..self.read.len()).collect();
         let mut buffer = vec![0; BUFFER_BYTES];
-        let interval = watch.interval().unwrap_or(POLL_INTERVAL);
-        let timeout = PollTimeout::try_from(interval).unwrap_or(PollTimeout::ZERO);
         let mut last_poll = Instant::now();
         let mut killed: Option<Instant> = None;
         while !open.is_empty() {
@@ -120,10 +118,12 @@ impl<'a> Pipes<'a> {
                 let held = open.iter().filter_map(|pipe| PipeId::of(&self.read[*pipe]));
                 return Err(ForwardError::Held(held.collect()));
             }
+            let interval = watch.interval().unwrap_or(POLL_INTERVAL);
             if last_poll.elapsed() >= interval {
                 watch.poll();
                 last_poll = Instant::now();
             }
+            let timeout = PollTimeout::try_from(interval).unwrap_or(PollTimeout::ZERO);
             for pipe in self.ready(&open, timeout)? {
                 match (&self.read[pipe]).read(&mut buffer) {
                     Ok(0) => open.retain(|other| *other != pipe),

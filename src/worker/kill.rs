@@ -1,7 +1,7 @@
 //! Ends the running task from another thread.
 
 use std::fs::File;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use super::captures;
 use super::input::Pushed;
 use super::strays::Strays;
 use super::watch::Watch;
+use crate::bell::Bell;
 use crate::protocol::{Captures, InputAnswer, RedirectAnswer, SubmitId};
 use crate::relay::Relay;
 use crate::transport::local::StopTask;
@@ -54,9 +55,9 @@ pub(super) trait Leader {
     /// Waits for the end of the task.
     fn wait(&self);
 
-    /// Waits for the end of the task, at most `timeout`. `running_for` is the time since it started. False if
-    /// it still runs.
-    fn has_ended_within(&self, timeout: Duration, running_for: Duration) -> bool;
+    /// Waits for the end of the task, at most `timeout` or until the bell rings. `running_for` is the time
+    /// since it started. False if it still runs.
+    fn has_ended_within(&self, timeout: Duration, running_for: Duration, bell: Option<&Bell>) -> bool;
 }
 
 impl Leader for Child {
@@ -68,15 +69,24 @@ impl Leader for Child {
         while !has_ended(self.pid, WaitPidFlag::empty()) {}
     }
 
-    fn has_ended_within(&self, timeout: Duration, running_for: Duration) -> bool {
+    fn has_ended_within(&self, timeout: Duration, running_for: Duration, bell: Option<&Bell>) -> bool {
         let Some(descriptor) = &self.descriptor else {
             std::thread::sleep((running_for / 8).min(timeout));
             return has_ended(self.pid, WaitPidFlag::WNOHANG);
         };
-        let mut polled = [PollFd::new(descriptor.as_fd(), PollFlags::POLLIN)];
-        let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::ZERO);
-        matches!(poll(&mut polled, timeout), Ok(1..))
+        is_readable(descriptor.as_fd(), timeout, bell)
     }
+}
+
+/// Returns whether a descriptor can be read. Waits for that, at most `timeout` or until the bell rings.
+pub(super) fn is_readable(descriptor: BorrowedFd<'_>, timeout: Duration, bell: Option<&Bell>) -> bool {
+    let entry = |descriptor| PollFd::new(descriptor, PollFlags::POLLIN);
+    let mut both = [entry(descriptor), entry(bell.map_or(descriptor, Bell::as_fd))];
+    let polled = &mut both[..if bell.is_some() { 2 } else { 1 }];
+    let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
+    // Interrupted or not, the caller looks again.
+    let _ = poll(polled, timeout);
+    polled[0].revents().is_some_and(|events| !events.is_empty())
 }
 
 /// Where the output of the attempt goes.
@@ -99,6 +109,8 @@ struct State {
     /// Standard input of the attempt.
     input: Pushed,
     output: Output,
+    /// Files without names to which the attempt writes.
+    own_streams: Captures,
     /// The group was sent a signal.
     signalled: bool,
     /// The signal was SIGKILL.
@@ -152,6 +164,7 @@ impl KillSwitch {
         state.attempt = Some(attempt);
         state.input = Pushed::Not;
         state.output = Output::NotYet;
+        state.own_streams = Captures::default();
     }
 
     /// Lets tools fill the standard input of the attempt that runs now.
@@ -164,6 +177,12 @@ impl KillSwitch {
     /// Lets tools redirect the output of the attempt that runs now, if it has a relay.
     pub(super) fn begin_output(&self, relay: Option<Relay>) {
         self.state().output = relay.map_or(Output::Files, Output::Relay);
+    }
+
+    /// Lets tools read the files of the attempt that runs now, which have no names.
+    pub(super) fn begin_own_streams(&self, streams: [&File; 2]) {
+        // Without a descriptor, tools see the output at the end.
+        self.state().own_streams = streams.map(|file| file.try_clone().ok());
     }
 
     /// Kills the running task. Other tasks may start afterwards.
@@ -179,11 +198,19 @@ impl KillSwitch {
         group.map(Strays::of).unwrap_or_default()
     }
 
-    /// Returns the files that capture the output of an attempt, if it runs.
-    pub(super) fn captures(&self, attempt: SubmitId) -> Option<Captures> {
+    /// Returns the files that [`Tap`](crate::protocol::Tap) names, if the attempt runs.
+    pub(super) fn captures(&self, attempt: SubmitId, is_own: bool) -> Option<Captures> {
         // The lock keeps the leader from being reaped.
         let state = self.state();
         let group = state.group.filter(|_| state.attempt == Some(attempt))?;
+        if is_own {
+            return Some(
+                state
+                    .own_streams
+                    .each_ref()
+                    .map(|file| file.as_ref().and_then(captures::reopen)),
+            );
+        }
         Some(captures::find(group))
     }
 
@@ -215,6 +242,7 @@ impl KillSwitch {
         let mut state = self.state();
         state.group = None;
         state.input = Pushed::Ended;
+        state.own_streams = Captures::default();
         if state.waiters > 0 {
             self.idle.notify_all();
         }
@@ -251,8 +279,8 @@ impl StopTask for KillSwitch {
         }
     }
 
-    fn captures(&self, attempt: SubmitId) -> Captures {
-        self.captures(attempt).unwrap_or_default()
+    fn captures(&self, attempt: SubmitId, is_own: bool) -> Captures {
+        self.captures(attempt, is_own).unwrap_or_default()
     }
 
     fn push(&self, attempt: SubmitId, bytes: &[u8], is_end: bool) -> InputAnswer {
@@ -307,8 +335,9 @@ fn wait_and_watch(leader: &dyn Leader, interval: Duration, watch: &mut dyn Watch
     let started = Instant::now();
     let mut last_poll = started;
     let mut interval = interval;
-    while !leader.has_ended_within(interval, started.elapsed()) {
-        if last_poll.elapsed() >= interval {
+    while !leader.has_ended_within(interval, started.elapsed(), watch.bell()) {
+        let has_rung = watch.bell().is_some_and(Bell::silence);
+        if has_rung || last_poll.elapsed() >= interval {
             watch.poll();
             last_poll = Instant::now();
             interval = watch.interval().unwrap_or(interval);

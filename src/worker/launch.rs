@@ -76,7 +76,7 @@ impl TaskLaunch<'_> {
 
     /// Returns the request for the task server, if it can run this task.
     fn server_request(&self, client: &mut TaskServerClient) -> Option<(Ticket, Vec<u8>)> {
-        let command = client.kickstart_command(self.words, self.path)?;
+        let command = client.command(self.words, self.path)?;
         // The server reads nothing for its tasks, and a limit must not count its memory.
         let has_limit = self.memory_limit().is_some() || self.watched_memory_mb().is_some();
         if has_limit
@@ -92,6 +92,7 @@ impl TaskLaunch<'_> {
         let words = command.words.iter().map(Vec::as_slice);
         let request = Request {
             ticket,
+            tool: command.tool,
             words: &words.collect::<Vec<_>>(),
             variables: &variables.collect::<Vec<_>>(),
             cpus: self.cpu_binding().map_or(&[], |_| self.task.cpu_set.as_slice()),

@@ -8,6 +8,7 @@ use super::kill::KillSwitch;
 use super::redirects::Redirects;
 use super::taps::Taps;
 use super::watch::Watch;
+use crate::bell::Bell;
 use crate::interrupt::Interrupt;
 use crate::protocol::{Input, InputTaken, ToMaster, ToWorker};
 use crate::transport::local::StopTask as _;
@@ -19,7 +20,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// The same while a tool waits for output of the task, or pushes input.
 const TAP_INTERVAL: Duration = Duration::from_millis(2);
 
-/// The same while a tool redirects output.
+/// The same while a tool redirects output, or has much to read.
 const REDIRECT_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Time after input for a task in which more may come soon.
@@ -132,7 +133,7 @@ impl<'a, T: WorkerTransport> MessageWatch<'a, T> {
 
     /// Sends the output that tools wait for.
     fn answer_taps(&mut self) -> Result<(), TransportError> {
-        for redirected in self.redirects.answers(self.kill) {
+        for redirected in self.redirects.answers(self.kill, self.transport.bell()) {
             self.transport.send(ToMaster::Redirected(Box::new(redirected)))?;
         }
         if self.taps.are_idle() {
@@ -218,7 +219,7 @@ impl<'a, T: WorkerTransport> MessageWatch<'a, T> {
 impl<T: WorkerTransport> Watch for MessageWatch<'_, T> {
     fn interval(&self) -> Option<Duration> {
         let has_input = self.input_until.is_some_and(|until| Instant::now() < until);
-        Some(if self.redirects.is_busy() {
+        Some(if self.redirects.is_busy() || self.taps.are_busy() {
             REDIRECT_INTERVAL
         } else if self.taps.is_waiting() || has_input {
             TAP_INTERVAL
@@ -235,6 +236,10 @@ impl<T: WorkerTransport> Watch for MessageWatch<'_, T> {
         if self.ending_since.is_some_and(|since| since.elapsed() >= GRACE) {
             self.kill.kill();
         }
+    }
+
+    fn bell(&self) -> Option<&Bell> {
+        self.transport.bell()
     }
 }
 
@@ -267,6 +272,7 @@ mod tests {
     fn run(submit: u64) -> ToWorker {
         ToWorker::Run(Box::new(Assignment {
             submit: SubmitId(submit),
+            attempt: 1,
             name: Vec::new(),
             id: None,
             command: Vec::new(),
@@ -284,6 +290,7 @@ mod tests {
             failure_messages: Vec::new(),
             success_messages: Vec::new(),
             place: None,
+            carried: None,
         }))
     }
 

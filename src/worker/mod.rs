@@ -1,6 +1,7 @@
 //! Workers: each runs one task at a time and owns the files of its output.
 
 mod attempt;
+mod away;
 mod captures;
 mod ended;
 mod environment;
@@ -35,7 +36,7 @@ use gpus::Devices;
 pub use kill::KillSwitch;
 use messages::MessageWatch;
 use runner::Runner;
-pub(crate) use stdio::{fill_numbers, share_files};
+pub(crate) use stdio::{append_shared, begin_files, fill_numbers, share_files, store_output};
 pub use stdio::{latest_task_files, worker_stderr, worker_stdout};
 use watch::{NoWatch, Watch};
 
@@ -61,7 +62,10 @@ pub fn count_gpus(configured: u32, environment: &[(OsString, OsString)]) -> u32 
 pub fn describe_host(options: &WorkerOptions) -> Registration {
     let gpus = count_gpus(options.host_gpus, &options.environment);
     let name = options.host_name.as_deref();
-    crate::host::describe(name, options.host_memory, options.host_cpus, gpus)
+    Registration {
+        away: options.away.is_some(),
+        ..crate::host::describe(name, options.host_memory, options.host_cpus, gpus)
+    }
 }
 
 /// State that the workers of one process share.

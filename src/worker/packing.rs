@@ -39,24 +39,28 @@ pub(super) fn open_streams(options: &WorkerOptions) -> Result<TaskFiles, NotStar
     let folders = chosen.as_deref().into_iter().chain([Path::new("/tmp"), beside]);
     let mut error = None;
     for folder in folders {
-        match (unnamed(folder), unnamed(folder)) {
-            (Ok(out), Ok(err)) => {
-                return Ok(TaskFiles {
-                    // By these names, the files are opened once more for reading.
-                    out_path: format!("/proc/self/fd/{}", out.as_raw_fd()).into(),
-                    err_path: format!("/proc/self/fd/{}", err.as_raw_fd()).into(),
-                    out,
-                    err,
-                    number: 0,
-                });
-            }
-            (Err(source), _) | (_, Err(source)) => error = Some(source),
+        match streams_in(folder) {
+            Ok(files) => return Ok(files),
+            Err(source) => error = Some(source),
         }
     }
     Err(NotStarted::OpenFile {
         stream: "stdout",
         path: beside.to_owned(),
         source: error.unwrap_or_else(|| io::ErrorKind::NotFound.into()),
+    })
+}
+
+/// Opens files without names in a folder.
+pub(super) fn streams_in(folder: &Path) -> io::Result<TaskFiles> {
+    let (out, err) = (unnamed(folder)?, unnamed(folder)?);
+    Ok(TaskFiles {
+        // By these names, the files are opened once more for reading.
+        out_path: format!("/proc/self/fd/{}", out.as_raw_fd()).into(),
+        err_path: format!("/proc/self/fd/{}", err.as_raw_fd()).into(),
+        out,
+        err,
+        number: 0,
     })
 }
 

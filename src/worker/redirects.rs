@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use super::kill::KillSwitch;
-use crate::protocol::{Redirect, RedirectAnswer, Redirected};
+use crate::bell::Bell;
+use crate::protocol::{By, Redirect, Redirected};
 use crate::transport::local::StopTask as _;
 
 /// Time after which a request is answered if nothing has come.
@@ -31,18 +32,28 @@ impl Redirects {
         self.waiting.push((redirect, until));
     }
 
-    /// Returns the answers that are due.
-    pub(super) fn answers(&mut self, kill: &KillSwitch) -> Vec<Redirected> {
+    /// Returns the answers that are due, in the order of the requests. The bell rings when a task writes for
+    /// which a request waits.
+    pub(super) fn answers(&mut self, kill: &KillSwitch, bell: Option<&Bell>) -> Vec<Redirected> {
         let mut answers = Vec::new();
         let now = Instant::now();
+        // Redirects with a request that still waits. Output that comes now is for that request: the run takes
+        // the answers in the order of its requests.
+        let mut held = Vec::new();
         self.waiting.retain(|(redirect, until)| {
+            let of = (redirect.submit, redirect.poll.claim.token);
+            let by = match redirect.by {
+                By::Run { .. } if held.contains(&of) => By::Run { has_room: false },
+                by => by,
+            };
             let answer = match kill.relay(redirect.submit) {
-                Ok(relay) => relay.poll(&redirect.poll, Duration::ZERO),
+                Ok(relay) => relay.poll_or_ring(&redirect.poll, by, bell),
                 Err(answer) => answer,
             };
-            let is_empty = matches!(&answer, RedirectAnswer::Portions(portions)
-                if portions.iter().all(|portion| portion.bytes.is_empty()));
-            let is_due = !is_empty || *until <= now;
+            let is_due = !answer.is_empty() || *until <= now;
+            if !is_due {
+                held.push(of);
+            }
             if is_due {
                 let number = redirect.number;
                 answers.push(Redirected { number, answer });

@@ -15,6 +15,7 @@ use pmc_packed::Pack;
 use pmc_spawn::Spawner;
 
 use super::attempt::{Attempt, Ending};
+use super::away::AwayAttempt;
 use super::ended::describe_end;
 use super::environment::{TaskVariables, WorkerNumbers, inherited};
 use super::error::{AttemptError, Failure, NotStarted, WorkerError};
@@ -33,7 +34,9 @@ use super::stdio::{self, TaskFiles};
 use super::task_server::TaskServerClient;
 use super::watch::Watch;
 use crate::options::WorkerOptions;
-use crate::protocol::{Assignment, EXECUTOR_FAILURE, MemoryUse, Outcome, QuietAttempt, Rank, TaskResult};
+use crate::protocol::{
+    Assignment, EXECUTOR_FAILURE, MemoryUse, Outcome, QuietAttempt, Rank, Returned, TaskResult,
+};
 use crate::transport::local::StopTask as _;
 
 /// Runs the tasks of one worker.
@@ -45,7 +48,7 @@ pub(super) struct Runner {
     host_rank: u32,
     input: File,
     /// Files of all tasks; `None` if each attempt has its own.
-    shared_files: Option<TaskFiles>,
+    shared_files: Option<Arc<TaskFiles>>,
     /// The pack with the output of attempts, once one of them is packed.
     pack: Option<Pack>,
     /// Keeps other runs away from `shared_files`.
@@ -70,12 +73,12 @@ impl Runner {
         host: String,
     ) -> Result<Self, WorkerError> {
         let input = File::open("/dev/null").map_err(WorkerError::OpenNull)?;
-        let shared_files = if options.per_task_stdio {
+        let shared_files = if options.per_task_stdio || options.away.is_some() {
             None
         } else {
-            Some(stdio::open_shared(&options.worker_files, rank.0)?)
+            Some(Arc::new(stdio::open_shared(&options.worker_files, rank.0)?))
         };
-        let locked = shared_files.as_ref().filter(|_| options.lock_worker_files);
+        let locked = shared_files.as_deref().filter(|_| options.lock_worker_files);
         let lock = locked.map(stdio::lock_shared).transpose()?;
         let path = options.environment.iter().find(|(name, _)| name == "PATH");
         let path = path.map(|(_, value)| std::env::split_paths(value).collect());
@@ -149,23 +152,40 @@ impl Runner {
                     let streams = [&self.input, &self.input];
                     packing::append(pack, task, (number, 0), streams, &[])?;
                 }
-                Ok(TaskResult {
-                    submit: task.submit,
-                    outcome: Outcome::new(EXECUTOR_FAILURE, Duration::ZERO),
-                    forwards: Vec::new(),
-                })
+                let mut result = TaskResult::new(task.submit, Outcome::new(EXECUTOR_FAILURE, Duration::ZERO));
+                result.returned = self.options.away.as_ref().map(|_| {
+                    Box::new(Returned {
+                        err: format!("Task {name}: {error}\n").into_bytes().into(),
+                        ..Returned::default()
+                    })
+                });
+                Ok(result)
             }
         }
     }
 
     fn attempt(&mut self, task: &Assignment, watch: &mut dyn Watch) -> Result<TaskResult, AttemptError> {
-        let own_files;
-        let files = if let Some(shared) = &self.shared_files {
-            shared
-        } else {
-            own_files = open_own(task, &self.options, self.rank, &mut self.pack)?;
-            &own_files
+        if let Some(base) = &self.options.away {
+            let away = AwayAttempt::open(base, task)?;
+            let mut result = self.attempt_with(&away.task, &away.files, watch)?;
+            let returned = away.returned().map_err(NotStarted::Output)?;
+            result.returned = Some(Box::new(returned));
+            return Ok(result);
+        }
+        let files = match &self.shared_files {
+            Some(shared) => Arc::clone(shared),
+            None => Arc::new(open_own(task, &self.options, self.rank, &mut self.pack)?),
         };
+        self.attempt_with(task, &files, watch)
+    }
+
+    /// Runs a task with these files for its output.
+    fn attempt_with(
+        &mut self,
+        task: &Assignment,
+        files: &TaskFiles,
+        watch: &mut dyn Watch,
+    ) -> Result<TaskResult, AttemptError> {
         let mut input = TaskInput::open(task.stdin.as_ref())?;
         let relay = TaskRelay::open(task, files)?;
         let words = words::split(&task.command);
@@ -187,7 +207,7 @@ impl Runner {
         let check = OutputCheck::begin(task, files);
         self.oom_kills.begin();
         self.kill.begin_input(input.write.take());
-        self.kill.begin_output(relay.relay());
+        self.begin_output(task, files, &relay);
         let process = launch.start(&self.kill, &mut self.task_server, &mut self.spawner);
         // When the task has closed its end, tools notice it.
         drop(input);
@@ -238,7 +258,16 @@ impl Runner {
             submit: task.submit,
             outcome,
             forwards: ending.forwards,
+            returned: None,
         })
+    }
+
+    /// Lets tools see the output of the attempt that runs now.
+    fn begin_output(&self, task: &Assignment, files: &TaskFiles, relay: &TaskRelay) {
+        self.kill.begin_output(relay.relay());
+        if task.packed.is_some() && task.place.is_none() && self.shared_files.is_none() {
+            self.kill.begin_own_streams([&files.out, &files.err]);
+        }
     }
 
     fn variables(&self, task: &Assignment, pipes: &Pipes<'_>) -> Result<TaskVariables, NotStarted> {

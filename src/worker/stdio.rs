@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Seek as _, SeekFrom};
+use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use super::error::{NotStarted, WorkerError};
 use crate::durability::lock::lock_if_possible;
 use crate::options::{folder, with_suffix};
+use crate::payload::Payload;
 
 /// Mode of output files, before the umask.
 const MODE: u32 = 0o644;
@@ -78,6 +79,51 @@ pub(crate) fn fill_numbers(dag: &Path, task: &[u8], number: u32) -> io::Result<(
     Ok(())
 }
 
+/// Makes the files of an attempt, and those of earlier ones that have none.
+pub(crate) fn begin_files(dag: &Path, task: &[u8], number: u32) -> io::Result<()> {
+    fill_numbers(dag, task, number.saturating_add(1))?;
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).mode(MODE);
+    options.open(task_file(dag, task, "err", number)).map(drop)
+}
+
+/// Writes the output of an attempt of a task into its files. Without a number, it gets the first one
+/// without a file. Returns the number.
+pub(crate) fn store_output(
+    dag: &Path,
+    task: &[u8],
+    number: Option<u32>,
+    output: [&Payload; 2],
+) -> io::Result<u32> {
+    let number = match number {
+        Some(number) => number,
+        None => open_task(dag, task).map_err(io::Error::other)?.number,
+    };
+    fill_numbers(dag, task, number)?;
+    for (kind, data) in ["out", "err"].into_iter().zip(output) {
+        let mut options = OpenOptions::new();
+        // An earlier master may have written a part of it.
+        options.write(true).create(true).truncate(true).mode(MODE);
+        let mut file = options.open(task_file(dag, task, kind, number))?;
+        data.for_each_chunk(|chunk| file.write_all(chunk))?;
+    }
+    Ok(number)
+}
+
+/// Appends output to the shared files of worker `rank`.
+pub(crate) fn append_shared(worker_files: &Path, rank: u32, [out, err]: [&Payload; 2]) -> io::Result<()> {
+    let paths = [
+        worker_stdout(worker_files, rank),
+        worker_stderr(worker_files, rank),
+    ];
+    for (path, data) in paths.into_iter().zip([out, err]) {
+        let mut options = OpenOptions::new();
+        let mut file = options.append(true).create(true).mode(MODE).open(path)?;
+        data.for_each_chunk(|chunk| file.write_all(chunk))?;
+    }
+    Ok(())
+}
+
 /// Gives the files of attempt `earlier` of a task the number `later`, too, if that has no files. The attempt
 /// may still write.
 pub(crate) fn share_files(dag: &Path, task: &[u8], earlier: u32, later: u32) -> io::Result<()> {
@@ -90,6 +136,8 @@ pub(crate) fn share_files(dag: &Path, task: &[u8], earlier: u32, later: u32) -> 
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
             // An attempt that never began has no standard error.
             Err(error) if error.kind() == io::ErrorKind::NotFound && kind == "err" => {}
+            // Its worker, which had it in advance, has not begun.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => fill_numbers(dag, task, later)?,
             linked => linked?,
         }
     }

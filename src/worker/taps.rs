@@ -1,5 +1,5 @@
-//! Answers tools that read the captured output of tasks: in portions, one for each request, so a slow tool
-//! costs no memory.
+//! Answers tools that read output of running tasks which is in files without names: in portions, one for
+//! each request, so a slow tool costs no memory.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -10,11 +10,13 @@ use super::kill::KillSwitch;
 use crate::protocol::{Chunk, Position, SubmitId, Tap, Tapped};
 
 /// Maximum bytes of a stream in an answer.
-const MAX_CHUNK: usize = 256 << 10;
+const MAX_CHUNK: usize = 512 << 10;
 /// Time after which a request is answered if nothing has come.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Interval between looks for the file of another program of the same task.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// Time after an answer with output in which the tool may ask again.
+const BUSY: Duration = Duration::from_millis(20);
 /// Time for which a file is kept that no tool reads.
 const KEEP: Duration = Duration::from_secs(60);
 /// Maximum files that are kept.
@@ -25,6 +27,16 @@ const MAX_HELD: usize = 64;
 pub(super) struct Taps {
     waiting: Vec<Waiting>,
     held: Vec<Held>,
+    /// The attempt whose files were looked for, and when.
+    looked: Option<(Of, Instant)>,
+    busy_until: Option<Instant>,
+}
+
+/// An attempt, and whether its own streams are meant.
+type Of = (SubmitId, bool);
+
+fn of(tap: &Tap) -> Of {
+    (tap.submit, tap.is_own)
 }
 
 #[derive(Debug)]
@@ -37,7 +49,7 @@ struct Waiting {
 /// A file that captures a stream. It stays readable after its program has ended.
 #[derive(Debug)]
 struct Held {
-    submit: SubmitId,
+    of: Of,
     /// 0 for standard output, 1 for standard error.
     stream: usize,
     number: u64,
@@ -49,6 +61,11 @@ impl Taps {
     /// Returns whether there is nothing to do.
     pub(super) fn are_idle(&self) -> bool {
         self.waiting.is_empty() && self.held.is_empty()
+    }
+
+    /// Returns whether a tool may ask again soon.
+    pub(super) fn are_busy(&self) -> bool {
+        self.busy_until.is_some_and(|until| Instant::now() < until)
     }
 
     /// Returns whether a tool waits for an answer.
@@ -75,12 +92,18 @@ impl Taps {
         waiting.retain_mut(|waiting| {
             let mut chunks = self.read(&waiting.tap, now);
             let mut is_running = true;
-            if chunks.iter().all(is_empty) && waiting.next_look <= now {
+            let is_awaited = chunks.iter().all(is_empty) && waiting.next_look <= now;
+            // Also while there is something to read: a tool that is behind must not miss the next file.
+            if is_awaited || self.is_look_due(of(&waiting.tap), now) {
                 waiting.next_look = now + LOOK_INTERVAL;
                 is_running = self.look(&waiting.tap, kill, now);
                 chunks = self.read(&waiting.tap, now);
             }
-            let is_due = !chunks.iter().all(is_empty) || !is_running || waiting.until <= now;
+            let has_output = !chunks.iter().all(is_empty);
+            let is_due = has_output || !is_running || waiting.until <= now;
+            if has_output {
+                self.busy_until = Some(now + BUSY);
+            }
             if is_due {
                 let number = waiting.tap.number;
                 answers.push(Tapped { number, chunks });
@@ -92,17 +115,23 @@ impl Taps {
         answers
     }
 
+    fn is_look_due(&self, of: Of, now: Instant) -> bool {
+        self.looked
+            .is_none_or(|(looked, at)| looked != of || now >= at + LOOK_INTERVAL)
+    }
+
     /// Opens the files that capture the output of the attempt now. Returns whether it runs.
     fn look(&mut self, tap: &Tap, kill: &KillSwitch, now: Instant) -> bool {
-        let Some(captures) = kill.captures(tap.submit) else {
+        self.looked = Some((of(tap), now));
+        let Some(captures) = kill.captures(tap.submit, tap.is_own) else {
             return false;
         };
         for (stream, file) in captures.into_iter().enumerate() {
             let Some(file) = file else { continue };
             let number = captures::number(&file);
-            if self.find(tap.submit, stream, number).is_none() && self.held.len() < MAX_HELD {
+            if self.find(of(tap), stream, number).is_none() && self.held.len() < MAX_HELD {
                 self.held.push(Held {
-                    submit: tap.submit,
+                    of: of(tap),
                     stream,
                     number,
                     file,
@@ -113,20 +142,20 @@ impl Taps {
         true
     }
 
-    fn find(&self, submit: SubmitId, stream: usize, number: u64) -> Option<usize> {
+    fn find(&self, of: Of, stream: usize, number: u64) -> Option<usize> {
         self.held
             .iter()
-            .position(|held| (held.submit, held.stream, held.number) == (submit, stream, number))
+            .position(|held| (held.of, held.stream, held.number) == (of, stream, number))
     }
 
     /// Reads what comes after the positions of a request: the rest of the file, or the next one.
     fn read(&mut self, tap: &Tap, now: Instant) -> [Chunk; 2] {
         [0, 1].map(|stream| {
             let after = tap.after[stream];
-            let current = self.find(tap.submit, stream, after.file);
+            let current = self.find(of(tap), stream, after.file);
             // Files come in the order in which they are opened.
             let next = current.map_or(0, |at| at + 1);
-            let is_later = |held: &Held| (held.submit, held.stream) == (tap.submit, stream);
+            let is_later = |held: &Held| (held.of, held.stream) == (of(tap), stream);
             let later = (next..self.held.len()).find(|at| is_later(&self.held[*at]));
             let chunk = current
                 .map(|at| self.chunk(at, after.offset, now))
@@ -171,6 +200,7 @@ mod tests {
             number: 1,
             submit: SubmitId(3),
             after: [after, Position::default()],
+            is_own: false,
             may_wait: true,
         }
     }
@@ -178,7 +208,7 @@ mod tests {
     fn hold(taps: &mut Taps, number: u64) -> File {
         let file = tempfile::tempfile().unwrap();
         taps.held.push(Held {
-            submit: SubmitId(3),
+            of: (SubmitId(3), false),
             stream: 0,
             number,
             file: file.try_clone().unwrap(),

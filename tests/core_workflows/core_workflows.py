@@ -5,11 +5,20 @@
 
 PEGASUS is a checkout of Pegasus. Its tests in `test/core` and the notebooks of its tutorial are copied to a work
 directory and started there, with stand-ins for Pegasus' programs on PATH. The stand-in for `pegasus-plan` keeps its
-command line and the files of the moment. Each such call is then adapted to one machine: every site becomes `local`,
-with a shared file system and the code generator PMC; containers are left out; `pegasus-keg` is a stand-in that
-writes its output files. Both planners get the adapted call. The result is a table with a line for each call:
+command line and the files of the moment. Each such call is then adapted to one machine, as a site would do it:
 
-    equal      tasks, edges and command lines are those of the reference
+* the code generator is PMC, and each execution site is `local`; what sites say about clusters stays;
+* the data configuration stays: without one it is condorio, as in Pegasus. The original refuses that with PMC. It gets
+  what ours makes of it: nonsharedfs, with the work directory of `local` as staging site;
+* another staging site is the site `hub`, a WebDAV server of this program;
+* containers stay. Their images are files of this machine. Stand-ins for docker and singularity run the programs in
+  a mount namespace that has the directories of this machine and those of the container;
+* `pegasus-keg` is a stand-in that writes its output files.
+
+Both planners get the adapted call. The result is a table with a line for each call:
+
+    equal      tasks, edges, command lines and file lists are those of the reference; job scripts of Pegasus are
+               compared with our descriptions of the same jobs
     differs    the first difference
     ours only  the reference refuses (its first message)
     refused    our planner refuses (its first message)
@@ -22,6 +31,8 @@ at the end.
 """
 
 import argparse
+import hashlib
+import http.server
 import json
 import os
 import pathlib
@@ -31,6 +42,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+import urllib.parse
 
 import yaml
 
@@ -86,6 +99,47 @@ for path in outputs:
         file.write(text)
 if not outputs:
     print(text, end="")
+"""
+
+# Runs a command in a directory tree that has all directories of this machine and those that are mounted.
+CONTAINER_STAND_IN = r"""#!{python}
+import os, sys
+words = sys.argv[1:]
+loaded = "{images}/loaded"
+if words[0] == "load":
+    open(loaded, "w").close()
+    print("Loaded image: localhost/stand-in:1")
+    sys.exit()
+if words[0] == "image":
+    sys.exit(not os.path.exists(loaded))
+if words[0] in ("rm", "pull"):
+    sys.exit()
+# Options with a value, apart from those of mounts.
+VALUES = ("--user", "-w", "--entrypoint", "--name", "--gpus", "--device")
+mounts, directory, first, image, at = [], "/", [], None, 1
+while image is None:
+    word = words[at]
+    if word in ("-v", "--bind", "-B"):
+        mounts.append(words[at + 1].split(":"))
+        at += 1
+    elif word in VALUES:
+        directory = words[at + 1] if word == "-w" else directory
+        first = words[at + 1:at + 2] if word == "--entrypoint" else first
+        at += 1
+    elif not word.startswith("-"):
+        image = word
+    at += 1
+quote = lambda word: "'" + word.replace("'", "'\\''") + "'"
+script = "set -e; root=$(mktemp -d); mount -t tmpfs none $root; cd /; for d in *; do "
+script += "if [ -L $d ]; then cp -P $d $root; elif [ -d $d ]; then mkdir $root/$d; mount --rbind /$d $root/$d; fi; done; "
+for here, there in (mount[:2] for mount in mounts if len(mount) > 1):
+    if os.path.isdir(here) and here != there:
+        script += "mkdir -p $root%s; mount --bind %s $root%s; " % (quote(there), quote(here), quote(there))
+inner = "cd " + quote(directory) + " && exec " + " ".join(map(quote, first + words[at:]))
+script += "exec chroot $root /bin/sh -c " + quote(inner)
+environment = {{"PATH": "/usr/local/bin:/usr/bin:/bin"}} if words[0] == "run" else dict(os.environ)
+# Another root directory stays behind in the temporary directory of this machine, empty.
+os.execvpe("unshare", ["unshare", "--map-root-user", "--mount", "/bin/sh", "-c", script], environment)
 """
 
 
@@ -154,7 +208,68 @@ class Place:
         for program in options.bin.iterdir():
             if program.name.startswith("pegasus-") and os.access(program, os.X_OK) and program.is_file():
                 (self.home / "bin" / program.name).symlink_to(program)
-        (self.home / "bin/pegasus-keg").symlink_to(self.tools / "pegasus-keg")
+        for name in ("pegasus-keg",):
+            (self.home / "bin" / name).symlink_to(self.tools / name)
+        self.engines, self.images = self.work / "engines", self.work / "images"
+        for directory in (self.engines, self.images):
+            shutil.rmtree(directory, ignore_errors=True)
+            directory.mkdir(parents=True)
+        Dav.root = self.work / "run"
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Dav)
+        self.port = server.server_address[1]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for name in ("docker", "singularity"):
+            script(self.engines / name, CONTAINER_STAND_IN.format(images=self.images, **values))
+
+
+class Dav(http.server.BaseHTTPRequestHandler):
+    """What transfers need of a WebDAV server."""
+
+    protocol_version = "HTTP/1.1"
+    root = None
+
+    def file(self):
+        return pathlib.Path(os.path.normpath(f"{self.root}/{urllib.parse.unquote(self.path.partition('?')[0])}"))
+
+    def answer(self, code, content=b""):
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def do_GET(self):
+        file = self.file()
+        self.answer(*((200, file.read_bytes()) if file.is_file() else (404,)))
+
+    do_HEAD = do_GET
+
+    def do_PUT(self):
+        content = b""
+        if "chunked" in self.headers.get("Transfer-Encoding", ""):
+            while size := int(self.rfile.readline().split(b";")[0], 16):
+                content += self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
+        else:
+            content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.file().parent.mkdir(parents=True, exist_ok=True)
+        self.file().write_bytes(content)
+        self.answer(201)
+
+    def do_MKCOL(self):
+        there = self.file().exists()
+        self.file().mkdir(parents=True, exist_ok=True)
+        self.answer(405 if there else 201)
+
+    def do_DELETE(self):
+        file = self.file()
+        code = 204 if file.exists() else 404
+        shutil.rmtree(file) if file.is_dir() else file.unlink(missing_ok=True)
+        self.answer(code)
+
+    def log_message(self, *_):
+        pass
 
 
 def python_path(python):
@@ -273,10 +388,11 @@ def last_line(text):
 # ---------------------------------------------------------------- adapting a call
 
 def adapt(call, place):
-    """Makes the files of a call those of one machine. Returns the directory and the command line."""
+    """Makes the files of a call those of one machine. Returns the directory and the command lines for ours and for
+    the reference."""
     record = json.loads((call / "call.json").read_text())
     original, files = record["directory"], call / "files"
-    arguments, settings = [], []
+    arguments, settings, execution, staging = [], [], [], []
     words = iter(record["arguments"])
     for word in words:
         option, _, value = word.partition("=")
@@ -286,6 +402,10 @@ def adapt(call, place):
             value = value or next(words, "")
             if option in ("--output-sites", "--output-site", "-o"):
                 arguments += ["--output-sites", "local"]
+            elif option in ("--sites", "--site", "-s"):
+                execution += value.split(",")
+            elif option != "--dir":
+                staging += [part.rpartition("=")[2] for part in value.split(",")]
             continue
         if option == "--conf":
             settings.append(value or next(words, ""))
@@ -296,39 +416,65 @@ def adapt(call, place):
     for path in files.rglob("*"):
         if path.is_file() and path.suffix in (".yml", ".yaml", ".dax", ".xml", ".txt", ".data", ".tc", ".rc"):
             adapt_catalog(path, original, files, place)
-    (files / "core.properties").write_text(properties(files, settings, original))
-    (files / "core-sites.yml").write_text(yaml.safe_dump(site_catalog(place)))
+    text = properties(files, settings, original)
+    (files / "core.properties").write_text(text)
+    (files / "core-sites.yml").write_text(yaml.safe_dump(site_catalog(place, clusters_of(files, execution))))
+    mode = re.search(r"(?m)^\s*pegasus\.data\.configuration[\s=:]+(\w+)", text)
+    mode = mode.group(1) if mode else "condorio"
     # The last of equal settings counts.
-    settings = ("pegasus.data.configuration=sharedfs", "pegasus.code.generator=PMC", "pegasus.catalog.site=YAML",
-                "pegasus.catalog.site.file=core-sites.yml")
-    return files, ["--conf", "core.properties", "--sites", "local"] + arguments + [f"-D{each}" for each in settings]
+    settings = ["pegasus.code.generator=PMC", "pegasus.catalog.site=YAML", "pegasus.catalog.site.file=core-sites.yml"]
+    sites = ["--sites", "local"]
+    if mode == "nonsharedfs" and any(site not in execution for site in staging):
+        sites += ["--staging-site", "local=hub"]
+    line = ["--conf", "core.properties"] + sites + arguments
+    ours = settings + [f"pegasus.data.configuration={mode}"]
+    theirs = ours if mode != "condorio" else settings + ["pegasus.data.configuration=nonsharedfs",
+                                                         "pegasus.dir.staging.mapper=Flat"]
+    return files, line + [f"-D{each}" for each in ours], line + [f"-D{each}" for each in theirs]
+
+
+def clusters_of(files, execution):
+    """What the first execution site says about clusters."""
+    for path in sorted(files.glob("*.y*ml")) + sorted(files.glob("conf/*.y*ml")):
+        try:
+            data = yaml.safe_load(path.read_text())
+        except (yaml.YAMLError, UnicodeDecodeError):
+            continue
+        for site in (isinstance(data, dict) and data.get("sites")) or []:
+            if site.get("name") in execution[:1]:
+                profiles = (site.get("profiles") or {}).get("pegasus") or {}
+                return {key: value for key, value in profiles.items() if key.startswith("clusters.")}
+    return {}
 
 
 def properties(files, named, original):
-    """The properties of a call without those of other file systems and sites."""
+    """The properties of a call without those of other sites and of HTCondor."""
     candidates = [files / name.replace(original, str(files)) for name in named] or [files / "pegasus.properties"]
     text = "".join(path.read_text() for path in candidates if path.is_file())
     if not named and (files / "pegasus.properties").is_file():
         (files / "pegasus.properties").unlink()
-    dropped = ("pegasus.catalog.site", "pegasus.data.configuration", "pegasus.code.generator", "pegasus.home",
+    dropped = ("pegasus.catalog.site", "pegasus.code.generator", "pegasus.home",
                "pegasus.catalog.workflow", "pegasus.condor", "pegasus.gridstart.path", "pegasus.transfer.worker.package")
     lines = [line for line in text.splitlines() if not line.strip().lower().startswith(dropped)]
     return "\n".join(lines) + "\n"
 
 
-def site_catalog(place):
+def site_catalog(place, clusters):
     def directory(kind, name):
         path = str(place.work / "run" / name)
         return {"type": kind, "path": path, "fileServers": [{"operation": "all", "url": f"file://{path}"}]}
 
     local = {"name": "local", "arch": "x86_64", "os.type": "linux",
              "directories": [directory("sharedScratch", "scratch"), directory("localStorage", "outputs")],
-             "profiles": {"env": {"PEGASUS_HOME": str(place.home)}}}
-    return {"pegasus": "5.0", "sites": [local]}
+             "profiles": {"env": {"PEGASUS_HOME": str(place.home)}, "pegasus": clusters}}
+    server = {"operation": "all", "url": f"webdav://127.0.0.1:{place.port}/hub"}
+    hub = {"name": "hub", "arch": "x86_64", "os.type": "linux", "profiles": {"env": {"PEGASUS_HOME": str(place.home)}},
+           "directories": [{"type": "sharedScratch", "path": "/hub", "fileServers": [server]}]}
+    return {"pegasus": "5.0", "sites": [local, hub]}
 
 
 def adapt_catalog(path, original, files, place):
-    """Makes all sites of a workflow or catalog `local`, and removes containers."""
+    """Makes all sites of a workflow or catalog `local`, and images of containers files of this machine."""
     try:
         text = path.read_text().replace(original, str(files))
     except UnicodeDecodeError:
@@ -346,6 +492,8 @@ def adapt_catalog(path, original, files, place):
         text = re.sub(r'(?m)^(\s*site\s+)"?[\w.-]+"?', r'\1"local"', text)
         text = re.sub(r'(?m)^\s*os(release|version)\s.*$', "", text)
         text = re.sub(r'(?m)^(\s*arch\s+).*$', r'\1"x86_64"', text)
+        text = re.sub(r'(?m)^(\s*image\s+)"[^"]*"', rf'\1"file://{image(place, "image", "singularity")}"', text)
+        text = re.sub(r'(?m)^(\s*image_site\s+).*$', r'\1"local"', text)
         path.write_text(re.sub(r'\bsite="[^"]*"', 'site="local"', text))
         return
     try:
@@ -359,12 +507,16 @@ def adapt_catalog(path, original, files, place):
 def localized(data, place):
     data.pop("siteCatalog", None)
     for catalog in (data, data.get("transformationCatalog") or {}):
-        catalog.pop("containers", None)
+        for container in catalog.get("containers") or []:
+            file = image(place, container["name"], container["type"])
+            container.update({"image": f"file://{file}", "image.site": "local"})
+            if "checksum" in container:
+                container["checksum"] = {"sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
         for program in catalog.get("transformations") or []:
             program.get("profiles", {}).pop("condor", None) if isinstance(program.get("profiles"), dict) else None
             sites = {}
             for site in program.get("sites") or []:
-                for key in ("container", "os.release", "os.version", "bypass"):
+                for key in ("os.release", "os.version"):
                     site.pop(key, None)
                 site.update({"name": "local", "arch": "x86_64", "os.type": "linux"})
                 if "keg" in os.path.basename(site.get("pfn", "")):
@@ -381,20 +533,26 @@ def localized(data, place):
             for namespace in ("selector", "hints"):
                 profiles.get(namespace, {}).pop(key, None)
         profiles.get("pegasus", {}).pop("style", None)
-        for use in job.get("uses") or []:
-            use.pop("bypass", None)
     return data
+
+
+def image(place, name, kind):
+    """The file of an image."""
+    file = place.images / (name + (".tar" if kind == "docker" else ".sif"))
+    if not file.exists():
+        file.write_text(f"stand-in for the image {name}\n")
+    return file
 
 
 # ---------------------------------------------------------------- planning, comparing, running
 
 def examine(call, options, place):
     """Result of planning, and of the run, of one call."""
-    files, line = adapt(call, place)
+    files, line, their_line = adapt(call, place)
     shutil.rmtree(place.work / "run", ignore_errors=True)
     ours, our_log = plan([str(options.bin / "pmc-plan")], "ours", files, line, place)
     if options.reference:
-        theirs, their_log = plan(shlex.split(options.reference), "theirs", files, line, place)
+        theirs, their_log = plan(shlex.split(options.reference), "theirs", files, their_line, place)
         if ours is None and theirs is None:
             result = "both refuse: " + message(our_log)
         elif ours is None:
@@ -434,7 +592,9 @@ def plan(planner, kind, files, line, place):
 def message(log):
     lines = [line.strip() for line in log.splitlines() if line.strip() and "condor_config_val" not in line]
     errors = [line for line in lines if re.match(r"\[1\]|pmc-plan: (?!warning)", line)] or lines[-1:] or ["no message"]
-    return re.sub(r"^(\[1\] (\w+\.)*\w+: |pmc-plan: )", "", errors[0])[:200].replace("|", "/")
+    # The original ends with the cause.
+    causes = [line for line in lines if re.match(r"\[\d\]", line)]
+    return re.sub(r"^(\[\d\] (\w+\.)*\w+: |pmc-plan: )", "", (causes or errors)[-1 if causes else 0])[:200].replace("|", "/")
 
 
 def compare(theirs, ours):
@@ -485,15 +645,57 @@ def read_plan(directory):
         elif kind == "TASK":
             words = [normal(word) for word in shlex.split(rest)]
             tasks.add(words[0])
-            if words[0].startswith("register_") and "-w" in words:
-                # Registration needs no file of the work directory.
-                del words[words.index("-w"):words.index("-w") + 2]
+            without = ["--checksums-to", "--checksums-from"]
+            if words[0].startswith(("register_", "cleanup_", "clean_up_", "stage_in_", "stage_out_")):
+                # Ours work in the directory only if they need it.
+                without.append("-w")
+            if "-t" in words[:9]:
+                # Attempts of the profile `dagman::retry`, which the original's tasks do not have.
+                without.append("-t")
+            for option in without:
+                if option in words:
+                    del words[words.index(option):words.index(option) + 2]
+            words = [list_name(word) for word in words]
             # The original lists metadata files in the order of a hash table.
             commands[words[0]] = [",".join(sorted(word.split(","))) if ".meta," in word else word for word in words[1:]]
     for path in directory.rglob("*.in"):
         if path.stem in tasks:
             transfers[path.stem] = file_list(normal(path.read_text()))
+    # A job without a shared file system: our description, or the script of the original.
+    for path in list(directory.rglob("*.json")) + list(directory.rglob("*.sh")):
+        if path.stem not in tasks or any(word.endswith((".dag", "pmc-plan")) for word in commands[path.stem]):
+            continue
+        read = described if path.suffix == ".json" else scripted
+        listed, command = read(normal(path.read_text()))
+        transfers[path.stem] = file_list(json.dumps(listed))
+        options = [word for word in commands[path.stem] if not word.startswith("@SUBMIT@") and word != "pegasus-lite"]
+        commands[path.stem] = options + [word for word in command if word]
     return {"tasks": tasks, "edges": edges, "commands": commands, "transfers": transfers}
+
+
+def described(text):
+    """Transfers and command of a description of ours."""
+    job = json.loads(text)
+    container = job.get("container", {})
+    lists = [container.get("fetch"), job.get("stage_in"), job.get("checkpoint_in"), job.get("checkpoint_out"),
+             job.get("stage_out")]
+    command = ["pegasus-kickstart"] + job["run"]["kickstart"] if "kickstart" in job["run"] else job["run"]["program"]
+    return [entry for each in lists if each for entry in each], [list_name(word) for word in command if word != "-M"]
+
+
+def scripted(text):
+    """Transfers and command of a job script of the original."""
+    entries = []
+    for listed in re.findall(r"(?ms)^\s*pegasus-transfer [^\n]*<< '?(?:eof|EOF)'?\n(.*?)^(?:eof|EOF)$", text):
+        entries += json.loads(listed)
+    line = re.search(r"(?m)^.*\bpegasus-kickstart  -n .*$", text)
+    words = shlex.split(line.group()) if line else []
+    return entries, [list_name(word) for word in words]
+
+
+def list_name(word):
+    """A list of files without its directory, which the original's tasks do not have."""
+    return "@" + word.rsplit("/", 1)[1] if re.fullmatch(r"@.*\.lof", word) else word
 
 
 def file_list(text):
@@ -517,9 +719,10 @@ def run_plan(ours, options, place):
         shutil.rmtree(origin)
         shutil.copytree(ours, origin, symlinks=True)
     log = ours.parent / "run.log"
-    environment = dict(os.environ, PEGASUS_HOME=str(place.home), USER="tester", HOME=str(place.work))
+    environment = dict(os.environ, PEGASUS_HOME=str(place.home), USER="tester", HOME=str(place.work),
+                       PATH=f"{place.engines}:{os.environ['PATH']}", PEGASUS_WN_TMP_MIN_SPACE="1")
     with open(log, "w") as output:
-        command = [str(options.bin / "pmc"), "resume", "--workers", "4", str(origin)]
+        command = [str(options.bin / "pmc"), "resume", "--here", "--workers", "4", str(origin)]
         code = run(command, ours.parent, environment, output, RUN_SECONDS)
     text = log.read_text(errors="replace")
     if code == 0:

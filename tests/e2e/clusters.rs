@@ -50,6 +50,7 @@ fn check(build: Build, options: &[&str], clusters: usize) {
 }
 
 const MPIEXEC: &str = "-Dpegasus.clusterer.job.aggregator=MPIExec";
+const LITE: &str = "-Dpegasus.data.configuration=nonsharedfs";
 
 #[test]
 #[ignore = "needs Pegasus' monitoring: tests/run e2e"]
@@ -100,8 +101,21 @@ fn nested_runs_under_mpich_are_monitored() {
 
 #[test]
 #[ignore = "needs Pegasus' monitoring: tests/run e2e"]
-fn failed_cluster_is_run_again() {
-    let options = ["--cluster", "horizontal", "-Dpegasus.clusters.size=5"];
+fn clusters_without_a_shared_file_system_are_monitored() {
+    check(
+        Build::Local,
+        &["--cluster", "horizontal", "-Dpegasus.clusters.size=6", LITE],
+        8,
+    );
+    check(Build::Local, &["--cluster", "whole", LITE], 1);
+    check(Build::Local, &["--cluster", "horizontal,whole", LITE], 1);
+    check(Build::Local, &["--cluster", "whole", MPIEXEC, LITE], 1);
+}
+
+#[track_caller]
+fn check_failure(more: &[&str]) {
+    let mut options = vec!["--cluster", "horizontal", "-Dpegasus.clusters.size=5"];
+    options.extend(more);
     let planned = plan(Build::Local, &options, vec![7]);
     assert_ne!(planned.executor(2).run().code(), 0);
     planned.repair();
@@ -115,4 +129,22 @@ fn failed_cluster_is_run_again() {
     assert_eq!(done, [["40"]]);
     let (tasks, jobs) = monitored.statistics();
     assert_eq!((tasks.succeeded, tasks.total, jobs.failed), (40, 40, 0));
+}
+
+#[test]
+#[ignore = "needs Pegasus' monitoring: tests/run e2e"]
+fn failed_cluster_is_run_again() {
+    check_failure(&[]);
+}
+
+#[test]
+#[ignore = "needs Pegasus' monitoring: tests/run e2e"]
+fn failed_cluster_without_a_shared_file_system_is_run_again() {
+    check_failure(&[LITE]);
+    // The run inside the cluster does not skip what it has done before: that is gone.
+    let planned = plan(Build::Local, &["--cluster", "whole", MPIEXEC, LITE], vec![7]);
+    assert_ne!(planned.executor(2).run().code(), 0);
+    planned.repair();
+    planned.executor(2).run().ok();
+    planned.assert_outputs(0..20);
 }

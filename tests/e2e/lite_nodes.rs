@@ -1,5 +1,6 @@
-//! Workflows on three nodes that have no directory in common but the submit directory. All other files pass
-//! through a server.
+//! Workflows on three nodes that have no directory in common with the master or each other: files pass
+//! through a server, and the master does for them what happens in the submit directory. Jobs that need
+//! this directory run on a fourth node, which sees it.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -29,7 +30,7 @@ const WORK: &str = r#"#!/bin/sh
 set -e
 [ ! -e @TOP@/server/root ] || exit 9
 case $1 in
-part) sleep "$3"; echo "part $2"; cat in.txt ;;
+part) sleep "$3"; echo "part $2"; head -n 1 in.txt ;;
 join) shift; cat "$@" ;;
 esac
 "#;
@@ -68,6 +69,20 @@ export PEGASUS_WN_TMP="$scratch" PEGASUS_WN_TMP_MIN_SPACE=1
 ls -A "$scratch" >"left.$(hostname)"
 exit $code"#;
 
+/// The same on a node that has no directory in common with others but its programs: `/tmp` and the
+/// directory of the test are its own.
+const APART: &str = r#"top=$1 size=$2 credentials=$3 endpoint=$4; shift 4
+until [ -s "$endpoint" ]; do sleep 0.05; done
+export PMC_ENDPOINT="$(base64 -w0 "$endpoint")"
+[ -z "$credentials" ] || secret=$(cat "$credentials")
+mount -t tmpfs none /tmp && mkdir -p "$top" && mount -t tmpfs none "$top" && mkdir "$top/node" || exit 1
+mount -t tmpfs -o size="$size" none "$top/node" || exit 1
+[ -z "$credentials" ] || (umask 077; echo "$secret" >"$credentials")
+export PEGASUS_WN_TMP="$top/node" PEGASUS_WN_TMP_MIN_SPACE=1
+"$@"; code=$?
+{ ls -A "$top/node"; find /tmp -name 'pmc-agent*'; } >"left.$(hostname)"
+exit $code"#;
+
 /// A program on the host of the master that ends with the test.
 struct Served(Child);
 
@@ -80,7 +95,7 @@ impl Drop for Served {
 }
 
 /// The network, its servers and a workflow.
-struct Grid {
+pub(crate) struct Grid {
     // Servers end before their network.
     servers: Vec<Served>,
     network: Network,
@@ -88,17 +103,40 @@ struct Grid {
     credentials: Option<PathBuf>,
     /// Jobs of a node at a time.
     slots: &'static str,
+    /// How the output of jobs is kept.
+    stdio: &'static str,
+}
+
+/// Which nodes a run has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Nodes {
+    /// Three that see the submit directory.
+    Near,
+    /// Three that do not.
+    Apart,
+    /// One that does, too.
+    ApartAndNear,
+}
+
+/// A run that goes on.
+pub(crate) struct Running<'a> {
+    pub(crate) network: &'a Network,
+    /// The nodes; the fourth one sees the submit directory. A node that is taken away is switched off.
+    pub(crate) nodes: Vec<Option<Node>>,
+    master: Served,
+    restart: &'a dyn Fn() -> Served,
 }
 
 impl Grid {
     /// Starts a web server with the inputs of the workflow, whose first jobs take `seconds`.
-    fn new(seconds: &str, input: &str) -> Self {
+    pub(crate) fn new(seconds: &str, input: &str) -> Self {
         let mut grid = Self {
             servers: Vec::new(),
             network: Network::new().expect("network namespaces"),
             directory: tempfile::tempdir().expect("a temporary directory"),
             credentials: None,
             slots: "2",
+            stdio: "--per-task-stdio",
         };
         for name in [
             "server/root/inputs",
@@ -139,11 +177,11 @@ impl Grid {
         grid
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    fn archive(&self) -> String {
+    pub(crate) fn archive(&self) -> String {
         format!("webdav://{}:8080", self.network.master_address())
     }
 
@@ -174,7 +212,7 @@ impl Grid {
     }
 
     /// Plans the workflow. `hub` is the URL of the staging site; without one, the nodes share a directory.
-    fn plan(&self, name: &str, hub: Option<&str>) -> PathBuf {
+    pub(crate) fn plan(&self, name: &str, hub: Option<&str>) -> PathBuf {
         let sites = SITES.replace("@HUB@", hub.unwrap_or("file:///none"));
         self.write("sites.yml", &sites);
         let mode = if hub.is_some() { "nonsharedfs" } else { "sharedfs" };
@@ -191,61 +229,99 @@ impl Grid {
         self.path("submit").join(name)
     }
 
-    /// Runs a plan with three nodes, each with a disk of this size for jobs. Calls `meanwhile` until it ends.
-    /// Returns the exit code.
-    fn run(
-        &mut self,
-        submit: &Path,
-        size: &str,
-        mut meanwhile: impl FnMut(&Network, &mut Vec<Option<Node>>),
-    ) -> i32 {
-        let dag = only_file(submit, ".dag");
-        let executor = Build::Local.program("pegasus-mpi-cluster");
-        let log = File::create(submit.join("master.log")).expect("a file");
+    /// Starts the master of a plan.
+    fn start_master(&self, submit: &Path, agents: usize) -> Served {
+        let log = File::options()
+            .append(true)
+            .create(true)
+            .open(submit.join("master.log"));
+        let log = log.expect("a file");
         let mut master = self.network.on_master();
         master
-            .arg(&executor)
-            .args(["--agents", "3", "--agent-timeout", "3", "--join-timeout", "30"])
-            .args(["--monitord-hack", "--per-task-stdio"])
-            .arg(&dag)
+            .arg(Build::Local.program("pegasus-mpi-cluster"))
+            .args(["--agents", &agents.to_string()])
+            .args(["--agent-timeout", "3", "--join-timeout", "30"])
+            .args(["--monitord-hack", self.stdio])
+            .arg(only_file(submit, ".dag"))
             .current_dir(submit)
             .env_clear()
             .env("PATH", "/usr/local/bin:/usr/bin:/bin")
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a second descriptor"))
             .stderr(log);
-        let mut master = Served(master.spawn().expect("the master"));
-        let mut endpoint = dag.clone().into_os_string();
+        Served(master.spawn().expect("the master"))
+    }
+
+    /// Starts a node with an agent, which has a disk of this size for jobs.
+    fn start_node(&mut self, submit: &Path, name: &str, size: &str, is_apart: bool) -> Node {
+        let mut endpoint = only_file(submit, ".dag").into_os_string();
         endpoint.push(".endpoint");
+        let executor = Build::Local.program("pegasus-mpi-cluster");
         let credentials = self.credentials.clone().unwrap_or_default();
         let mut variable = std::ffi::OsString::from("PEGASUS_CREDENTIALS=");
         variable.push(&credentials);
-        let mut nodes = Vec::new();
-        for number in 1..=3 {
-            let (server, scratch) = (self.path("server"), self.path("node"));
-            let mut words: Vec<&OsStr> = ["sh", "-c", NODE, "sh"].map(OsStr::new).to_vec();
+        let (top, server, scratch) = (self.directory.path(), self.path("server"), self.path("node"));
+        let mut words: Vec<&OsStr> = ["sh", "-c"].map(OsStr::new).to_vec();
+        if is_apart {
+            words.extend([APART, "sh"].map(OsStr::new));
+            words.extend([
+                top.as_os_str(),
+                OsStr::new(size),
+                credentials.as_os_str(),
+                &endpoint,
+            ]);
+        } else {
+            words.extend([NODE, "sh"].map(OsStr::new));
             words.extend([server.as_os_str(), scratch.as_os_str(), OsStr::new(size)]);
-            if self.credentials.is_some() {
-                words.extend([OsStr::new("env"), &variable]);
-            }
-            words.extend([executor.as_os_str(), OsStr::new("--agent"), &endpoint]);
-            words.extend(["--slots", self.slots, "--join-timeout", "30"].map(OsStr::new));
-            let name = format!("n{number}");
-            let node = self
-                .network
-                .start_node(&name, submit, &format!("{name}.log"), &words);
-            nodes.push(Some(node.expect("a node")));
+        }
+        if self.credentials.is_some() {
+            words.extend([OsStr::new("env"), &variable]);
+        }
+        words.extend([executor.as_os_str(), OsStr::new("--agent")]);
+        if !is_apart {
+            words.push(&endpoint);
+        }
+        words.extend(["--slots", self.slots, "--join-timeout", "30"].map(OsStr::new));
+        let node = self
+            .network
+            .start_node(name, submit, &format!("{name}.log"), &words);
+        node.expect("a node")
+    }
+
+    /// Runs a plan with nodes that have disks of this size for jobs. Calls `meanwhile` until it ends. Returns
+    /// the exit code.
+    pub(crate) fn run(
+        &mut self,
+        submit: &Path,
+        size: &str,
+        which: Nodes,
+        mut meanwhile: impl FnMut(&mut Running<'_>),
+    ) -> i32 {
+        let agents = if which == Nodes::ApartAndNear { 4 } else { 3 };
+        let master = self.start_master(submit, agents);
+        let mut nodes = Vec::new();
+        for name in ["n1", "n2", "n3"] {
+            nodes.push(Some(self.start_node(submit, name, size, which != Nodes::Near)));
+        }
+        if which == Nodes::ApartAndNear {
+            nodes.push(Some(self.start_node(submit, "n4", size, false)));
         }
         let start = Instant::now();
+        let mut running = Running {
+            network: &self.network,
+            nodes,
+            master,
+            restart: &|| self.start_master(submit, agents),
+        };
         let code = loop {
-            if let Some(status) = master.0.try_wait().expect("the master") {
+            if let Some(status) = running.master.0.try_wait().expect("the master") {
                 break status.code().unwrap_or(-1);
             }
             assert!(start.elapsed() < LIMIT, "the run does not end: {}", said(submit));
-            meanwhile(&self.network, &mut nodes);
+            meanwhile(&mut running);
             std::thread::sleep(Duration::from_millis(20));
         };
-        while !nodes.iter_mut().flatten().all(Node::has_ended) {
+        while !running.nodes.iter_mut().flatten().all(Node::has_ended) {
             assert!(start.elapsed() < LIMIT, "an agent does not end");
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -253,7 +329,7 @@ impl Grid {
     }
 
     /// Checks the output and that no node has anything left but its cache.
-    fn check(&self, submit: &Path, code: i32, nodes: usize) {
+    pub(crate) fn check(&self, submit: &Path, code: i32, nodes: usize) {
         assert_eq!(code, 0, "{}", said(submit));
         let total = fs::read_to_string(self.path("server/root/outputs/total")).expect("the output");
         let expected: String = (0..PARTS).map(|n| format!("part {n}\nhello\n")).collect();
@@ -262,7 +338,7 @@ impl Grid {
         fs::remove_file(self.path("server/root/outputs/total")).expect("the output");
     }
 
-    fn monitored<'a>(&'a self, submit: &'a Path) -> Monitored<'a> {
+    pub(crate) fn monitored<'a>(&'a self, submit: &'a Path) -> Monitored<'a> {
         Monitored {
             submit,
             home: self.directory.path(),
@@ -280,9 +356,11 @@ impl Grid {
 }
 
 /// What master and nodes have said.
-fn said(submit: &Path) -> String {
+pub(crate) fn said(submit: &Path) -> String {
     let read = |name: &str| fs::read_to_string(submit.join(name)).unwrap_or_default();
-    ["master.log", "n1.log", "n2.log", "n3.log"].map(read).join("\n")
+    ["master.log", "n1.log", "n2.log", "n3.log", "n4.log"]
+        .map(read)
+        .join("\n")
 }
 
 /// What is left on the nodes that have ended by themselves.
@@ -302,10 +380,10 @@ fn left(submit: &Path) -> Vec<Vec<String>> {
 fn nodes_without_a_common_directory_do_the_same_as_with_one() {
     let mut grid = Grid::new("0.1", "hello\n");
     let shared = grid.plan("shared", None);
-    let code = grid.run(&shared, "10m", |_, _| {});
+    let code = grid.run(&shared, "10m", Nodes::Near, |_| {});
     grid.check(&shared, code, 3);
     let lite = grid.plan("lite", Some(&format!("{}/stage", grid.archive())));
-    let code = grid.run(&lite, "10m", |_, _| {});
+    let code = grid.run(&lite, "10m", Nodes::ApartAndNear, |_| {});
     grid.check(&lite, code, 3);
     let mut known = monitored(grid.directory.path(), &lite);
     // Names of auxiliary jobs have the staging site in them.
@@ -313,6 +391,9 @@ fn nodes_without_a_common_directory_do_the_same_as_with_one() {
         *name = name.replace("hub", "local");
     }
     assert_eq!(known, monitored(grid.directory.path(), &shared));
+    let hosts = "select count(distinct h.hostname) from job_instance i join job j using (job_id) join host h using \
+                 (host_id) where j.type_desc = 'compute' and h.hostname in ('n1', 'n2', 'n3')";
+    assert_eq!(grid.monitored(&lite).query(hosts), [["3"]]);
     // Each part compares the input and its program, the last job twelve outputs and its program. The copy at
     // the output site makes it one more.
     let checks = grid
@@ -354,8 +435,12 @@ fn nodes_exchange_files_through_s3() {
         command.status().is_ok_and(|status| status.success())
     });
     let submit = grid.plan("s3", Some("s3://me@store/stage"));
-    let code = grid.run(&submit, "10m", |_, _| {});
+    grid.stdio = "--packed-output";
+    let code = grid.run(&submit, "10m", Nodes::ApartAndNear, |_| {});
     grid.check(&submit, code, 3);
+    let log = Program::new(Build::Local.program("pmc")).args(["log", "--stderr", "work_p0"]);
+    let log = log.arg(&submit).run().ok();
+    assert!(log.stdout.contains("PegasusLite: exitcode 0"), "{}", log.stdout);
 }
 
 #[test]
@@ -365,12 +450,12 @@ fn a_node_that_is_lost_costs_only_its_jobs() {
     let submit = grid.plan("lost", Some(&format!("{}/stage", grid.archive())));
     let stage = grid.path("server/root/stage");
     let mut is_lost = false;
-    let code = grid.run(&submit, "10m", |network, nodes| {
+    let code = grid.run(&submit, "10m", Nodes::ApartAndNear, |running| {
         let find = Program::new("find").arg(&stage).args(["-name", "out*"]).run();
         if !is_lost && find.stdout.lines().count() >= 2 {
             is_lost = true;
-            let node = nodes[1].take().expect("the second node");
-            network.cut(&node, true).expect("its cable");
+            let node = running.nodes[1].take().expect("the second node");
+            running.network.cut(&node, true).expect("its cable");
         }
     });
     assert!(is_lost, "{}", said(&submit));
@@ -388,7 +473,7 @@ fn a_wrong_byte_on_the_server_fails_the_job() {
     let submit = grid.plan("spoilt", Some(&format!("{}/stage", grid.archive())));
     let stage = grid.path("server/root/stage");
     let mut is_spoilt = false;
-    let code = grid.run(&submit, "10m", |_, _| {
+    let code = grid.run(&submit, "10m", Nodes::ApartAndNear, |_| {
         let find = Program::new("find").arg(&stage).args(["-name", "out0"]).run();
         if let Some(file) = find.stdout.lines().next().filter(|_| !is_spoilt) {
             let size = fs::metadata(file).map_or(0, |status| status.len());
@@ -417,7 +502,7 @@ fn a_full_disk_of_a_node_fails_its_jobs() {
     // Where one job has left no room, the next one would look for another directory.
     grid.slots = "1";
     let submit = grid.plan("full", Some(&format!("{}/stage", grid.archive())));
-    let code = grid.run(&submit, "1m", |_, _| {});
+    let code = grid.run(&submit, "1m", Nodes::ApartAndNear, |_| {});
     assert_eq!(code, 1, "{}", said(&submit));
     let monitored = grid.monitored(&submit);
     monitored.load();
@@ -429,4 +514,43 @@ fn a_full_disk_of_a_node_fails_its_jobs() {
     let text = monitored.query("select stderr_text from job_instance where exitcode = 71 limit 1");
     assert!(text[0][0].contains("No space left on device"), "{text:?}");
     assert_eq!(left(&submit), vec![Vec::<String>::new(); 3]);
+}
+
+#[test]
+#[ignore = "needs network namespaces: tests/run e2e"]
+fn the_next_master_gets_what_jobs_on_other_nodes_have_written() {
+    let mut grid = Grid::new("2", "hello\n");
+    let submit = grid.plan("killed", Some(&format!("{}/stage", grid.archive())));
+    let stage = grid.path("server/root/stage");
+    let mut is_killed = false;
+    let code = grid.run(&submit, "10m", Nodes::ApartAndNear, |running| {
+        let find = Program::new("find").arg(&stage).args(["-name", "out*"]).run();
+        if !is_killed && find.stdout.lines().count() >= 2 {
+            is_killed = true;
+            running.master.0.kill().expect("the master");
+            // Jobs end meanwhile.
+            std::thread::sleep(Duration::from_secs(2));
+            running.master = (running.restart)();
+        }
+    });
+    assert!(is_killed, "{}", said(&submit));
+    grid.check(&submit, code, 3);
+    let log = fs::read_to_string(submit.join("master.log")).expect("a log");
+    assert!(log.contains("still runs"), "{log}");
+    let monitored = grid.monitored(&submit);
+    monitored.replay();
+    let (tasks, jobs) = monitored.statistics();
+    assert_eq!((tasks.succeeded, tasks.failed, jobs.failed), (13, 0, 0));
+}
+
+#[test]
+#[ignore = "needs network namespaces: tests/run e2e"]
+fn a_run_without_a_node_that_sees_the_submit_directory_ends() {
+    let mut grid = Grid::new("0", "hello\n");
+    let submit = grid.plan("blind", Some(&format!("{}/stage", grid.archive())));
+    let code = grid.run(&submit, "10m", Nodes::Apart, |_| {});
+    let said = said(&submit);
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("it needs the directory of the DAG file"), "{said}");
+    assert!(said.contains("Host n1 does not see"), "{said}");
 }

@@ -4,6 +4,7 @@
 
 mod attack;
 mod built_ins;
+mod lite;
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -42,7 +43,7 @@ struct Run {
 
 impl Run {
     /// A DAG of tasks `t0`, `t1`, …; `KS` is kickstart, `TR` is `pegasus-transfer`, `RC` is
-    /// `pegasus-rc-client`.
+    /// `pegasus-rc-client`, `LITE` is `pegasus-lite`.
     fn new<T: AsRef<[u8]>>(tasks: &[T]) -> Self {
         let mut dag = Vec::new();
         for (number, task) in tasks.iter().enumerate() {
@@ -52,6 +53,7 @@ impl Run {
                 b"KS" => kickstart().as_os_str().as_bytes().to_vec(),
                 b"TR" => beside("pegasus-transfer"),
                 b"RC" => beside("pegasus-rc-client"),
+                b"LITE" => beside("pegasus-lite"),
                 word => word.to_vec(),
             });
             dag.extend(words.collect::<Vec<_>>().join(&b' '));
@@ -90,12 +92,17 @@ impl Run {
     }
 
     fn command(&self, workers: u32, arguments: &[&str]) -> Command {
+        let workers = workers.to_string();
+        self.executor(&[&["--workers", &workers], arguments].concat())
+    }
+
+    fn executor(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(testutils::programs::path("pegasus-mpi-cluster"));
         command
             .current_dir(self.directory.path())
             .env_clear()
             .env("PATH", "/usr/bin:/bin")
-            .args(["--per-task-stdio", "--workers", &workers.to_string()])
+            .arg("--per-task-stdio")
             .args(arguments)
             .arg("x.dag")
             .stdin(Stdio::null())
@@ -120,7 +127,7 @@ impl Run {
     }
 }
 
-fn wait(done: impl Fn() -> bool) -> bool {
+fn wait(mut done: impl FnMut() -> bool) -> bool {
     let started = Instant::now();
     while !done() && started.elapsed() < Duration::from_secs(60) {
         std::thread::sleep(Duration::from_millis(10));

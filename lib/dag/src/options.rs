@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::error::DagErrorKind;
+use crate::lite;
 use crate::number;
 use crate::text::lossy;
 use crate::words::Words;
@@ -11,6 +12,9 @@ use crate::words::Words;
 /// Resources that a task requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Request {
+    /// It needs no directory in common with the master: what it reads beside the DAG file is sent to it, and
+    /// what it writes there is sent back.
+    pub anywhere: bool,
     /// GPUs.
     pub gpus: u32,
     /// CPUs.
@@ -83,6 +87,8 @@ pub(crate) struct Options {
     pub(crate) memory_mb: u32,
     pub(crate) cpus: u32,
     pub(crate) gpus: u32,
+    /// [`Request::anywhere`].
+    pub(crate) anywhere: bool,
     pub(crate) tries: Option<u32>,
     pub(crate) priority: i64,
     pub(crate) runtime_limit: Option<Duration>,
@@ -113,8 +119,15 @@ pub(crate) struct RareOptions {
 }
 
 impl Options {
+    /// Returns whether standard input comes from a file.
+    fn reads_file(&self) -> bool {
+        let stdin = self.rare.as_ref().and_then(|rare| rare.stdin.as_ref());
+        matches!(stdin, Some(Stdin::File(_)))
+    }
+
     pub(crate) fn request(&self) -> Request {
         Request {
+            anywhere: self.anywhere,
             gpus: self.gpus,
             cpus: self.cpus,
             memory_mb: u64::from(self.memory_mb),
@@ -128,6 +141,7 @@ impl Default for Options {
             memory_mb: 0,
             cpus: 1,
             gpus: 0,
+            anywhere: false,
             tries: None,
             priority: 0,
             runtime_limit: None,
@@ -152,6 +166,7 @@ pub(crate) fn parse<'a>(name: &[u8], rest: &'a [u8]) -> Result<(Options, &'a [u8
             return Err(DagErrorKind::MissingProgram(lossy(name)));
         };
         if word.first() != Some(&b'-') {
+            options.anywhere = lite::is_lite(&word, &words) && !options.reads_file();
             return Ok((options, command));
         }
         let mut value = |option, what| {
@@ -389,6 +404,31 @@ mod tests {
         let applies = |value: &str, status| abort_on(value.as_bytes()).unwrap().applies_to(status);
         assert!(applies("3", 3 << 8) && applies("0", 0) && applies("-9", 9) && applies("-11", 128 + 11));
         assert!(!applies("3", 3) && !applies("0", 9) && !applies("9", 9) && !applies("-9", 9 << 8));
+    }
+
+    #[test]
+    fn lite_jobs_run_anywhere() {
+        let anywhere = |rest: &str| parse(b"t", rest.as_bytes()).unwrap().0.request().anywhere;
+        for line in [
+            "pegasus-lite a.json",
+            "-m 1 /opt/bin/pegasus-lite --part 0:9 a",
+            "'/a b/pegasus-lite' a",
+            "/usr/bin/env A=b 'C=d e' /opt/pegasus-lite a",
+        ] {
+            assert!(anywhere(line), "{line}");
+        }
+        for line in [
+            "x pegasus-lite",
+            "/opt/my-pegasus-lite a",
+            "pegasus-lite2 a",
+            "pegasus-lite --cluster a",
+            "/usr/bin/env A=b pegasus-lite --cluster --part 0:9 a",
+            "/usr/bin/env pegasus-kickstart /opt/pegasus-lite a",
+            "/bin/sh w-0.secrets /opt/pegasus-lite a",
+            "--stdin a.in pegasus-lite a",
+        ] {
+            assert!(!anywhere(line), "{line}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 
 use crate::error::ErrorKind;
 use crate::macros::{self, Values};
-use crate::model::Job;
+use crate::model::{Job, RETRY};
 use crate::quoting;
 use crate::submit::{Description, Value};
 
@@ -98,10 +98,8 @@ impl Values for Scope<'_> {
         if OF_DAGMAN.contains(&lower) {
             return Err("only DAGMan knows it");
         }
-        if lower == "retry" && self.node.is_retried {
-            return Err("the number of the attempt is not known before the run");
-        }
         let own = match lower {
+            "retry" if self.node.is_retried => Some(RETRY_TEXT),
             "job" => Some(self.node.name),
             "cluster" | "clusterid" => Some(self.number.as_str()),
             "process" | "procid" | "step" | "row" | "itemindex" | "retry" => Some("0"),
@@ -140,6 +138,12 @@ impl Scope<'_> {
                 continue;
             };
             let value = macros::expand(text, name, self).map_err(|kind| (line, kind))?;
+            if value.contains(RETRY) && !OF_THE_ATTEMPT.contains(&name) {
+                let problem =
+                    "the number of the attempt is known only in arguments, shell, input, output and error";
+                let text = "$(RETRY)".to_owned();
+                return Err((line, ErrorKind::Macro { text, problem }));
+            }
             let value = value.trim();
             if !value.is_empty() {
                 return Ok(Some((name, value.to_owned(), line)));
@@ -170,6 +174,22 @@ impl Scope<'_> {
         }
     }
 }
+
+/// Text of the macro `RETRY`.
+const RETRY_TEXT: &str = "\u{fdd0}";
+
+/// Commands whose values may depend on the attempt.
+const OF_THE_ATTEMPT: [&str; 9] = [
+    "arguments",
+    "args",
+    "shell",
+    "input",
+    "stdin",
+    "output",
+    "stdout",
+    "error",
+    "stderr",
+];
 
 fn invalid(name: &str, value: String, problem: &'static str) -> ErrorKind {
     ErrorKind::Value {
@@ -373,6 +393,15 @@ mod tests {
     }
 
     #[test]
+    fn the_number_of_the_retry_is_left_open() {
+        let text = "executable = x\noutput = o.$(RETRY)\narguments = a$(retry)b $(n)\nn = $(RETRY)";
+        let job = described(text).map_err(|(_, kind)| kind.to_string()).unwrap().job;
+        let open = |text: &str| text.replace('#', RETRY_TEXT);
+        assert_eq!(job.arguments, [open("a#b"), open("#")]);
+        assert_eq!(job.output, Some(open("/d/o.#").into()));
+    }
+
+    #[test]
     fn what_needs_htcondor_is_refused() {
         for (text, line) in [
             ("universe = grid", Some(1)),
@@ -383,7 +412,8 @@ mod tests {
             ("executable = x\ndocker_image = debian", Some(2)),
             ("executable = x\nrequest_memory = 2 * 1024", Some(2)),
             ("executable = x\nrequest_cpus = 1.5", Some(2)),
-            ("executable = x\noutput = o.$(RETRY)", Some(2)),
+            ("executable = x.$(RETRY)", Some(1)),
+            ("executable = x\nenvironment = \"a=$(RETRY)\"", Some(2)),
             ("executable = x\noutput = o.$(DAG_STATUS)", Some(2)),
             ("executable = x\ntransfer_input_files = a, sub/b", Some(2)),
             ("executable = x\ntransfer_input_files = https://h/b", Some(2)),

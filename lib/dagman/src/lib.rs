@@ -27,4 +27,4 @@ mod text;
 pub use commands::is_dagman;
 pub use error::{DagmanError, ErrorKind};
 pub use flatten::{Context, read};
-pub use model::{AbortOn, Dag, IgnoredCommand, Job, Node, Script, Word, Work};
+pub use model::{AbortOn, Dag, IgnoredCommand, Job, Node, RETRY, Script, Word, Work};

@@ -84,6 +84,10 @@ pub enum Work {
     Job(Box<Job>),
 }
 
+/// Stands for the number of the retry in texts of a job: arguments, input, output and error. No text of a
+/// file contains it, since Unicode reserves it for the use inside programs.
+pub const RETRY: char = '\u{fdd0}';
+
 /// A job of the vanilla or local universe.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Job {
@@ -127,6 +131,8 @@ pub enum Word {
     Return,
     /// `$SUCCESS`: `True` or `False`.
     Success,
+    /// `$RETRY`: number of the retry, 0 in the first attempt.
+    Retry,
     /// `$PRE_SCRIPT_RETURN`: exit code of the PRE script; -1 if there is none.
     PreScriptReturn,
 }

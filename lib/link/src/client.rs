@@ -1,7 +1,7 @@
 //! The agent's side: one connection at a time, which the caller makes anew.
 
 use std::io;
-use std::net::ToSocketAddrs as _;
+use std::net::{IpAddr, ToSocketAddrs as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,8 @@ const CONNECT: Duration = Duration::from_secs(5);
 pub trait Agent {
     /// A message of the master.
     fn message(&mut self, body: &[u8]);
+    /// A message of the master that may get lost.
+    fn aside(&mut self, _body: &[u8]) {}
     /// Called several times between two heartbeats. `true` closes the connection.
     fn tick(&mut self) -> bool;
 }
@@ -119,6 +121,15 @@ impl Link {
     /// The same for a message that may wait for a few milliseconds, so that others go with it.
     pub fn send_soon(&self, body: Vec<u8>) -> bool {
         self.put(body, Outgoing::soon)
+    }
+
+    /// Sends a message that is lost with the connection. Returns false if there is none.
+    pub fn aside(&self, body: &[u8]) -> bool {
+        let state = self.state();
+        match (&state.session, &state.frames) {
+            (Some(live), Some(frames)) => frames.send(live.session.aside(body).into()).is_ok(),
+            _ => false,
+        }
     }
 
     fn put(&self, body: Vec<u8>, outgoing: fn(Bytes) -> Outgoing) -> bool {
@@ -405,6 +416,13 @@ impl Client {
 }
 
 impl Connection {
+    /// Returns the address of this host in the network of the connection, if the system knows it.
+    #[must_use]
+    pub fn local_address(&self) -> Option<IpAddr> {
+        let (stream, _) = self.framed.get_ref().get_ref();
+        stream.local_addr().ok().map(|address| address.ip())
+    }
+
     /// Reads and writes until the connection ends.
     pub fn run(self, agent: &mut dyn Agent) -> Closed {
         let link = &self.link;
@@ -447,8 +465,10 @@ impl Port for Line<'_> {
             live.session.settle(u64::MAX);
             received
         };
-        if let Received::Message(body) = received {
-            self.agent.message(&body);
+        match received {
+            Received::Message(body) => self.agent.message(&body),
+            Received::Aside(body) => self.agent.aside(&body),
+            Received::Nothing | Received::Goodbye => {}
         }
         Ok(())
     }
@@ -480,7 +500,7 @@ impl Port for Line<'_> {
 }
 
 /// Opens a TCP connection to one of the addresses of a name.
-async fn open(address: &str, limit: Duration) -> io::Result<TcpStream> {
+pub(crate) async fn open(address: &str, limit: Duration) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the host is unknown");
     // The agent has nothing else to do meanwhile.
     for socket in address.to_socket_addrs()? {

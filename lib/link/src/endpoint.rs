@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::key::{KeyError, RunKey};
 
 /// Version of the endpoint and of the frames.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Maximum bytes of an endpoint.
 const MAX_BYTES: u64 = 64 << 10;
@@ -151,6 +151,12 @@ impl Endpoint {
         file.as_file().sync_all().map_err(failed)?;
         file.persist(path).map_err(|error| failed(error.error))?;
         Ok(())
+    }
+
+    /// Returns whether both are of masters of one run, which share its key.
+    #[must_use]
+    pub fn is_of_run(&self, other: &Self) -> bool {
+        self.key == other.key
     }
 
     /// Reads the value of `PMC_ENDPOINT`.
@@ -299,7 +305,7 @@ mod tests {
         let error = Endpoint::parse(text, "The file x").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "The file x has version 9, not 1: master and agent are different programs"
+            "The file x has version 9, not 2: master and agent are different programs"
         );
     }
 

@@ -33,6 +33,12 @@ pub enum Frame<'a> {
     Alive { head: Head },
     /// The last frame of an agent: its processes have ended.
     Goodbye { head: Head },
+    /// A message without a number: it is lost with its connection.
+    Aside {
+        head: Head,
+        #[serde(borrow, with = "serde_bytes")]
+        body: &'a [u8],
+    },
 }
 
 /// First frame of an agent.

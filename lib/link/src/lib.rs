@@ -5,6 +5,8 @@
 //! keep them until the other side has *settled* them ([`Session`]). The agent holds a *lease*: as long as the
 //! master has answered a recent heartbeat, the master counts on the agent's tasks.
 //!
+//! Agents also give each other files, over connections with the same key ([`FileServer`], [`fetch`]).
+//!
 //! This package knows nothing of what the messages say. Framing is that of `tokio-util`, encryption that of
 //! `rustls`, in threads that call no other code of the program but [`Service`] and [`Agent`].
 //!
@@ -16,6 +18,7 @@ mod endpoint;
 mod frame;
 mod key;
 mod memory;
+mod peer;
 mod server;
 mod session;
 mod stream;
@@ -25,6 +28,7 @@ pub use endpoint::{Endpoint, EndpointError, VERSION};
 pub use frame::MAX_BODY;
 pub use key::{KeyError, RunKey};
 pub use memory::MemoryAgent;
+pub use peer::{FileServer, Offered, PeerError, fetch};
 pub use server::{Hub, Server, ServerError, Service, SessionId};
 pub use session::{Received, Session, SessionError};
 

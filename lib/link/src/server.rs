@@ -36,6 +36,8 @@ pub trait Service: Send + Sync + 'static {
     fn joined(&self, session: SessionId);
     /// A message of an agent.
     fn message(&self, session: SessionId, body: &[u8]);
+    /// A message of an agent that may get lost.
+    fn aside(&self, _session: SessionId, _body: &[u8]) {}
     /// The connection is closed, or nothing was heard for some time. The agent may come back.
     fn silent(&self, session: SessionId);
     /// An agent that was silent is there again.
@@ -108,6 +110,13 @@ impl Hub {
         if let Some(entry) = table.sessions.get_mut(&session) {
             let frame = entry.session.send(body.into());
             entry.put(frame);
+        }
+    }
+
+    /// Sends a message to an agent that is lost with the connection.
+    pub fn aside(&self, session: SessionId, body: &[u8]) {
+        if let Some(entry) = self.table().sessions.get(&session) {
+            entry.put(entry.session.aside(body));
         }
     }
 
@@ -317,9 +326,7 @@ impl Server {
         service: impl FnOnce(&Arc<Hub>) -> Arc<S>,
     ) -> Result<Self, ServerError> {
         let acceptor = TlsAcceptor::from(Arc::new(key.server_config()?));
-        let any = |port| TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)));
-        let listener = any(port).or_else(|_| any(0))?;
-        listener.set_nonblocking(true)?;
+        let listener = listen(port).or_else(|_| listen(0))?;
         let address = listener.local_addr()?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
@@ -364,6 +371,13 @@ impl Server {
     pub fn port(&self) -> u16 {
         self.address.port()
     }
+}
+
+/// Listens on a port of all addresses.
+pub(crate) fn listen(port: u16) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }
 
 impl Drop for Server {
@@ -433,6 +447,7 @@ impl<S: Service + ?Sized> Line<S> {
         }
         match received {
             Received::Message(body) => self.service.message(self.session, &body),
+            Received::Aside(body) => self.service.aside(self.session, &body),
             Received::Goodbye => {
                 self.service.ended(self.session);
                 return Err(io::Error::other("the agent has ended"));

@@ -9,6 +9,8 @@
 //! has done with them what must not be lost. After a cut, the sides tell each other which number they expect
 //! next, and the messages from there on are sent again. So each message is delivered once, in order.
 //!
+//! A message *aside* has no number: it is lost with its connection, and nobody keeps it.
+//!
 //! # Lease
 //!
 //! The agent numbers its heartbeats and notes when it made each of them. Every frame of the master names the
@@ -49,6 +51,8 @@ pub enum SessionError {
 pub enum Received {
     /// The next message.
     Message(Bytes),
+    /// A message aside.
+    Aside(Bytes),
     /// A heartbeat or a message that came before.
     Nothing,
     /// The other side has ended.
@@ -117,6 +121,13 @@ impl Session {
         frame::encode(&Frame::Alive { head: self.head() })
     }
 
+    /// Returns the frame of a message that is not kept.
+    #[must_use]
+    pub fn aside(&self, body: &[u8]) -> Bytes {
+        let head = self.head();
+        frame::encode(&Frame::Aside { head, body })
+    }
+
     /// Returns the last frame of this side.
     #[must_use]
     pub fn goodbye(&self) -> Bytes {
@@ -145,6 +156,10 @@ impl Session {
             }
             Frame::Alive { head } => self.note(head, now).map(|()| Received::Nothing),
             Frame::Goodbye { head } => self.note(head, now).map(|()| Received::Goodbye),
+            Frame::Aside { head, body } => {
+                self.note(head, now)?;
+                Ok(Received::Aside(Bytes::copy_from_slice(body)))
+            }
         }
     }
 

@@ -144,7 +144,7 @@ pub(crate) fn command(plan: &Plan<'_>, id: JobId) -> Result<Command, Vec<String>
             check_parallel(plan, id, cluster, extra)?;
             sequential(plan, id, needs, &mut command)
         }
-        Aggregator::MpiExec => parallel(plan, &setup.profiles, &needs, &mut command),
+        Aggregator::MpiExec => parallel(plan, id, &needs, &mut command),
     };
     let mut options = String::new();
     super::dagman::push_options(plan, id, &mut options).map_err(|problem| vec![problem.to_string()])?;
@@ -203,7 +203,9 @@ fn sequential(plan: &Plan<'_>, id: JobId, needs: Needs, command: &mut Command) -
 }
 
 /// Sets the resources of a cluster under pegasus-mpi-cluster and returns its options.
-fn parallel(plan: &Plan<'_>, profiles: &Profiles, needs: &Needs, command: &mut Command) -> Vec<String> {
+fn parallel(plan: &Plan<'_>, id: JobId, needs: &Needs, command: &mut Command) -> Vec<String> {
+    let job = plan.job(id);
+    let profiles = &plan.exec.setups[job.setup].profiles;
     let cpus = command.cpus.unwrap_or(1);
     let slots = u64::from(cpus / needs.max_cpus.unwrap_or(1)).max(1);
     let memory = needs
@@ -218,6 +220,10 @@ fn parallel(plan: &Plan<'_>, profiles: &Profiles, needs: &Needs, command: &mut C
         words.push(format!("--host-gpus {gpus}"));
     }
     words.push("--no-resource-log".into());
+    if plan.exec.is_lite(job) {
+        // What an earlier attempt has made is gone with its directory.
+        words.push("--skip-rescue".into());
+    }
     if let Some(minutes) = wall_time(profiles, &plan.settings.profiles) {
         words.push(format!("--max-wall-time {minutes}"));
     }

@@ -348,6 +348,9 @@ fn lite(plan: &Plan<'_>, id: JobId, command: &mut Command) {
         }
         None => quote(&plan.job_file(id, suffix(plan, id))).into_owned(),
     };
+    if matches!(plan.job(id).task, Task::Cluster(..)) {
+        command.arguments.insert_str(0, "--cluster ");
+    }
 }
 
 /// Returns whether the script of the generator Shell starts a job directly, not through a cluster.

@@ -59,8 +59,7 @@ pub(crate) fn suffix(plan: &Plan<'_>, id: JobId) -> &'static str {
     if plan.exec.has_description(plan.job(id)) {
         return super::lite::SUFFIX;
     }
-    let is_list_of_commands = matches!(plan.job(id).task, Task::Cluster(..));
-    let is_found = plan.layout.of(id) == "." && !is_list_of_commands;
+    let is_found = plan.layout.of(id) == ".";
     if is_found && !super::command::is_wrapped(plan, id) {
         UNSEEN
     } else {
@@ -92,6 +91,8 @@ struct Rendered {
     problems: Vec<Vec<String>>,
     failed: Option<PlanError>,
     text: String,
+    /// The list of a cluster.
+    commands: String,
 }
 
 /// Jobs whose files are written in one chunk.
@@ -185,11 +186,14 @@ fn files_of(plan: &Plan<'_>, dir: &Path, id: JobId, rendered: &mut Rendered) -> 
     let start = out.len();
     append_list(plan, id, out);
     if matches!(task, Task::Cluster(..)) {
-        if let Err(more) = super::cluster::list(plan, id, out) {
+        let list = &mut rendered.commands;
+        list.clear();
+        if let Err(more) = super::cluster::list(plan, id, list) {
             out.truncate(start);
             rendered.problems.push(more);
             return Ok(());
         }
+        put(plan, dir, id, ".in", list)?;
         // Without records of kickstart, monitoring finds the tasks in the list.
         if super::cluster::has_bare_member(plan, id) {
             link_for_monitoring(plan, dir, id)?;
@@ -299,7 +303,9 @@ pub(super) fn append_list(plan: &Plan<'_>, id: JobId, text: &mut String) {
             }
             text.push_str("\n]\n");
         }
-        Task::Compute(_) if plan.exec.has_description(job) => super::lite::append(plan, id, text),
+        Task::Compute(_) | Task::Cluster(..) if plan.exec.has_description(job) => {
+            super::lite::append(plan, id, text);
+        }
         Task::Compute(_) | Task::Cluster(..) | Task::Chmod(_) | Task::NoOp => {}
     }
 }

@@ -54,7 +54,7 @@ impl Checksums {
         }
         for (id, job) in JobId::first(exec.jobs.len()).zip(&exec.jobs) {
             match job.task {
-                Task::Compute(_) if keeps_checksums(exec, job) => {
+                Task::Compute(_) | Task::Cluster(..) if keeps_checksums(exec, job) => {
                     let uses = exec.uses(workflow, job.task).iter();
                     let outputs = uses.filter(|u| u.link.writes() && u.link != Link::Checkpoint);
                     this.keepers.extend(outputs.map(|u| (u.file, id)));
@@ -94,12 +94,18 @@ fn shared(workflow: &Workflow, exec: &Exec, sites: &Sites) -> FxHashSet<(FileId,
                 Some(bypassed) => bypassed.sources.iter().all(|(url, _)| !is_file(url)),
                 None => is_staged_far,
             };
-            if is_far && u.kind != FileKind::Image && !is_checkpoint(&u) && !once.insert(key) {
+            if is_far && !is_loaded(job, &u) && !is_checkpoint(&u) && !once.insert(key) {
                 shared.insert(key);
             }
         }
     }
     shared
+}
+
+/// Returns whether a file is the image in which a job runs. For a cluster it is a file like others: each of
+/// its jobs has a container.
+fn is_loaded(job: &ExecJob, u: &&FileUse) -> bool {
+    u.kind == FileKind::Image && matches!(job.task, Task::Compute(_))
 }
 
 fn is_file(url: &str) -> bool {
@@ -177,10 +183,18 @@ pub(super) fn append(plan: &Plan<'_>, id: JobId, text: &mut String) {
     let _ = write!(text, "{{\n  \"format\": {FORMAT},\n  \"job\": ");
     push_json(&[&job.name], text);
     places(plan, job, text);
-    let is_own = plan.exec.is_lite(job);
+    let is_own = plan.exec.has_own_directory(job);
     if !is_own {
         text.push_str(",\n  \"work_directory\": ");
-        push_json(&[command::work_dir(plan, id)], text);
+        // That of a cluster is where its jobs start.
+        let directory = match plan.exec.is_lite(job) {
+            true => ".",
+            false => command::work_dir(plan, id),
+        };
+        push_json(&[directory], text);
+    }
+    if plan.is_member(id) {
+        text.push_str(",\n  \"in_cluster\": true");
     }
     if let Some(container) = &plan.exec.setups[job.setup].container {
         text.push_str(",\n  \"run_key\": ");
@@ -205,7 +219,7 @@ fn inputs(plan: &Plan<'_>, id: JobId, uses: &[FileUse], text: &mut String) {
     let job = plan.job(id);
     text.push_str(",\n  \"transfer_arguments\": ");
     words(&transfer_arguments(plan, job), text);
-    let reads = |u: &&FileUse| u.link.reads() && !is_checkpoint(u) && u.kind != FileKind::Image;
+    let reads = |u: &&FileUse| u.link.reads() && !is_checkpoint(u) && !is_loaded(job, u);
     files(
         plan,
         id,
@@ -217,7 +231,7 @@ fn inputs(plan: &Plan<'_>, id: JobId, uses: &[FileUse], text: &mut String) {
     let checkpoints = uses.iter().filter(is_checkpoint);
     files(plan, id, "checkpoint_in", Direction::In, checkpoints, text);
     executables(plan, uses, text);
-    verified(plan, job, uses, false, text);
+    verified(plan, job, uses.iter().filter(|u| !is_loaded(job, u)), text);
     let is_shared = |u: &&FileUse| plan.checksums.shared.contains(&(u.file, job.site));
     let shared = uses.iter().filter(reads).filter(is_shared);
     let shared: Vec<&str> = shared.map(|u| plan.workflow.files.name(u.file)).collect();
@@ -267,10 +281,19 @@ fn is_checkpoint(u: &&FileUse) -> bool {
 
 /// Appends where the directory of the job is made, and the script that sets its environment.
 fn places(plan: &Plan<'_>, job: &ExecJob, text: &mut String) {
-    let profile = |namespace, key| {
+    let of = |job: &ExecJob, namespace, key| {
         let profiles = &plan.exec.setups[job.setup].profiles;
         let value = profiles.get(namespace, key).map(str::trim);
         value.filter(|path| !path.is_empty())
+    };
+    // Variables are those of each job of a cluster.
+    let members = match job.task {
+        Task::Cluster(n, _) => plan.exec.clusters[n].members.clone(),
+        _ => 0..0,
+    };
+    let profile = |namespace, key| {
+        let mut jobs = std::iter::once(job).chain(&plan.exec.members[members.clone()]);
+        jobs.find_map(|job| of(job, namespace, key))
     };
     let scratch = profile(Namespace::Env, SCRATCH)
         .or_else(|| profile(Namespace::Pegasus, "wntmp"))
@@ -462,16 +485,13 @@ fn executables(plan: &Plan<'_>, uses: &[FileUse], text: &mut String) {
     }
 }
 
-/// Appends the inputs with a known checksum: images, or all others.
-fn verified(plan: &Plan<'_>, job: &ExecJob, uses: &[FileUse], are_images: bool, text: &mut String) {
+/// Appends those of some inputs that have a known checksum.
+fn verified<'u>(plan: &Plan<'_>, job: &ExecJob, uses: impl Iterator<Item = &'u FileUse>, text: &mut String) {
     if plan.settings.integrity == Integrity::None {
         return;
     }
     let mut any = false;
-    let inputs = uses
-        .iter()
-        .filter(|u| u.link.reads() && u.link != Link::Checkpoint && !u.optional);
-    let inputs = inputs.filter(|u| (u.kind == FileKind::Image) == are_images);
+    let inputs = uses.filter(|u| u.link.reads() && u.link != Link::Checkpoint && !u.optional);
     for file in inputs.map(|u| u.file) {
         let bypassed = plan.exec.bypassed.get(&(file, job.site));
         if bypassed.is_some_and(|file| file.link) && plan.settings.integrity == Integrity::NoSymlink {
@@ -481,7 +501,7 @@ fn verified(plan: &Plan<'_>, job: &ExecJob, uses: &[FileUse], are_images: bool, 
             Some(bypassed) => bypassed.sha256.as_deref(),
             None => plan.checksums.known.get(&file).map(|sha256| &**sha256),
         };
-        let of_catalog = plan.exec.images.get(&file).filter(|_| are_images);
+        let of_catalog = plan.exec.images.get(&file);
         let of_catalog = of_catalog.and_then(|container| container.sha256.as_deref());
         let keeper = plan.checksums.keeper(file).filter(|_| bypassed.is_none());
         let (key, value) = match (keeper, known) {

@@ -369,6 +369,7 @@ impl<'a> Mapper<'a> {
             mode,
             kind: workflow.jobs[n].kind,
             container,
+            in_cluster: false,
             entry,
         });
         let number = SetupId::new(exec.setups.len() - 1);
@@ -549,6 +550,7 @@ impl<'a> Mapper<'a> {
             mode: DataMode::Shared,
             kind: JobKind::Compute,
             container: None,
+            in_cluster: false,
             entry: None,
         });
         let number = SetupId::new(exec.setups.len() - 1);

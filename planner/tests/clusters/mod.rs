@@ -1,5 +1,6 @@
 //! Job clustering: membership, execution, and events for monitoring.
 
+mod lite;
 mod random;
 
 use std::fs;

@@ -53,7 +53,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// The same for the log if it could only tell the end of the run.
 const SLOW_TICK: Duration = Duration::from_secs(5);
 /// Time at the end for the answer about input that was not taken.
-const LAST_INPUT: Duration = Duration::from_secs(2);
+const LAST_INPUT: Duration = Duration::from_secs(5);
 /// Maximum messages that wait. Who sends more waits, too.
 const MESSAGES: usize = 64;
 
@@ -345,6 +345,10 @@ impl Attach {
             if let Ok(message) = self.messages.recv_timeout(TICK) {
                 self.take(message)?;
             }
+        }
+        if self.has_input.load(Ordering::Acquire) {
+            let error = anyhow!("the tasks have not taken all input");
+            return Err(Failure::new(exit::NOT_RUN, error));
         }
         if self.history.phase() == Phase::CutOff {
             // The run may have ended since the last look.

@@ -42,7 +42,10 @@ pub fn log(arguments: &cli::Log) -> Result<u8, Failure> {
     };
     let source = log.source(arguments)?;
     let mut show = Show::new(arguments, log.captured());
-    log.copy(&source, arguments.follow, &mut show)?;
+    match &source {
+        Source::Unpacked { attempt } => log.copy_unpacked(*attempt, arguments.follow, &mut show)?,
+        _ => log.copy(&source, arguments.follow, &mut show)?,
+    }
     show.end();
     Ok(exit::SUCCESS)
 }
@@ -114,6 +117,81 @@ impl Log {
         Ok(())
     }
 
+    /// Copies the output of an attempt that runs and goes to a pack at its end, and what is added to it until
+    /// then.
+    fn copy_unpacked(&mut self, attempt: u32, follow: bool, show: &mut Show) -> Result<(), Failure> {
+        let mut own = Tap::own(&self.history.dir.dag, self.name());
+        // Kickstart writes into the files of the attempt at its end only.
+        let is_captured = self.captured().is_captured();
+        let (mut pace, mut seen) = (Pace::default(), [0, 0]);
+        while !show.is_closed() {
+            // First the state: the entry is written before the end is known.
+            let has_ended = self.state()? != State::Running || self.history.phase() != Phase::Running;
+            if let Some(source) = self.entry(attempt) {
+                return self.copy_rest(&source, seen, show);
+            }
+            if has_ended {
+                message("pmc: the worker was killed: the end of the output is lost");
+                break;
+            }
+            let has_found = match is_captured {
+                true => show.tap(),
+                false => own.poll(&mut |stream, bytes| {
+                    seen[stream as usize] += bytes.len();
+                    show.push(stream, bytes);
+                }),
+            };
+            if !follow && !has_found {
+                break;
+            }
+            pace.note(has_found);
+            pace.wait();
+        }
+        show.finish();
+        Ok(())
+    }
+
+    /// Copies what the pack has beyond the bytes that were seen.
+    fn copy_rest(&mut self, source: &Source, mut seen: [usize; 2], show: &mut Show) -> Result<(), Failure> {
+        let reader = source.open(self);
+        let mut reader = reader.map_err(|error| find::unreadable(&self.history.dir, error))?;
+        let mut push = |stream, bytes: &[u8]| {
+            let skipped = bytes.len().min(seen[stream as usize]);
+            seen[stream as usize] -= skipped;
+            show.push(stream, &bytes[skipped..]);
+        };
+        while reader
+            .read(&mut push)
+            .map_err(|error| find::unreadable(&self.history.dir, error))?
+        {}
+        show.finish();
+        Ok(())
+    }
+
+    /// Returns the entry of an attempt in a pack, if it is there. Attempts that were lost have none, so the
+    /// number may be a later one.
+    fn entry(&mut self, from: u32) -> Option<Source> {
+        // If an index cannot be read, opening the output fails.
+        let _ = self.output.refresh();
+        let name = self.history.plan.name(self.task);
+        let attempt = self.output.last(name).filter(|last| *last >= from)?;
+        let pack = self.output.pack(name, attempt)?.to_owned();
+        Some(Source::Packed { pack, attempt })
+    }
+
+    /// Returns whether an attempt runs whose output goes to a pack. So many attempts have output.
+    fn is_packed_and_running(&mut self, count: u32) -> Result<bool, Failure> {
+        if self.state()? != State::Running || self.history.phase() != Phase::Running {
+            return Ok(false);
+        }
+        // The log may not say yet that the attempt has ended.
+        let begun = self.history.attempts.iter();
+        let begun = begun.filter(|attempt| attempt.task == self.task).count();
+        let (dir, dag) = (&self.history.dir.dir, &self.history.dir.dag);
+        let has_packs = dag.file_name().is_some_and(|dag| pmc_packed::has_packs(dir, dag));
+        Ok(has_packs && begun > count as usize)
+    }
+
     /// Returns whether something may be added to the output of an attempt.
     fn is_running(&mut self, source: &Source) -> Result<bool, Failure> {
         let Source::Files { attempt, .. } = source else {
@@ -161,8 +239,8 @@ impl Log {
             (_, State::Waiting) => anyhow!("the task {name} has not started: it waits for other tasks"),
             (_, State::Ready) => anyhow!("the task {name} has not started: it waits for a free slot"),
             _ if self.history.phase() == Phase::Running => anyhow!(
-                "the output of {name} is not there yet: without --per-task-stdio, or with --packed-output, it can \
-                 be shown when the task has ended"
+                "the output of {name} is not there yet: without --per-task-stdio, it can be shown when the task has \
+                 ended"
             ),
             _ => anyhow!("the output of {name} is not in the directory of the run"),
         };

@@ -169,6 +169,7 @@ fn node(history: &History, dag: &Dag, arguments: &cli::Simulate) -> Node {
             cores: cpus,
             sockets: 1,
             gpus,
+            away: false,
         },
         slots,
     }

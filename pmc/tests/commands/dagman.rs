@@ -122,6 +122,33 @@ fn splices_sub_dags_and_limits_are_followed() {
 }
 
 #[test]
+fn nodes_know_the_number_of_their_attempt() {
+    let place = Place::new();
+    place.script("work", "echo \"$0 $*\"; test \"$1\" = \"it's 2\"");
+    place.script(
+        "note",
+        "echo \"$*\" >>\"$HOME/notes\"; test \"$1\" != post || test \"$2\" = 1",
+    );
+    place.write(
+        "w.dag",
+        "JOB A {\n executable = work\n arguments = \"'it''s $(RETRY)' $(n)\"\n n = 7$(retry)\n output = o.$(RETRY)\n}\n\
+         RETRY A 3\n\
+         JOB B {\n executable = note\n arguments = B\n}\nSCRIPT PRE B note pre $RETRY\nSCRIPT POST B note post $RETRY\n\
+         RETRY B 1\nPARENT A CHILD B\n",
+    );
+    place.run(["run", "w.dag"]).code(0);
+    let program = place.path().join("work").display().to_string();
+    for n in 0..3 {
+        assert_eq!(
+            place.read(&format!("o.{n}")),
+            format!("{program} it's {n} 7{n}\n")
+        );
+    }
+    assert!(!place.path().join("o.3").exists());
+    assert_eq!(place.read("notes"), "pre 0\nB\npost 0\npre 1\nB\npost 1\n");
+}
+
+#[test]
 fn a_code_may_end_the_run() {
     let place = Place::new();
     place.script("code", "exit $1");

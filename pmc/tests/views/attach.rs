@@ -385,10 +385,16 @@ fn pushed(options: &[&str]) {
     let kickstart = crate::support::bin().join("pegasus-kickstart");
     let kickstart = kickstart.display();
     place.script("run/sleeps", &format!("{WAIT}\nwait_for go"));
+    place.script("run/last", &format!("{WAIT}\nwait_for end"));
+    // It says when it has the first half.
+    place.script(
+        "run/sums",
+        "head -c 3000000 > part; : > half; { cat part; cat; } | sha256sum",
+    );
     let dag = format!(
-        "TASK sum --stdin push {kickstart} -i - /usr/bin/sha256sum\nTASK sleeps --stdin push ./sleeps\n\
+        "TASK sum --stdin push {kickstart} -i - ./sums\nTASK sleeps --stdin push ./sleeps\n\
          TASK late --stdin push /bin/cat\nTASK file --stdin data /usr/bin/sha256sum\nEDGE sum late\nEDGE sum file\n\
-         TASK last /bin/sleep 1\nEDGE sleeps last\n"
+         TASK last ./last\nEDGE sleeps last\n"
     );
     let data: Vec<u8> = (0..6_000_000_u32)
         .map(|number| (number.wrapping_mul(31) >> 7) as u8)
@@ -422,8 +428,8 @@ fn pushed(options: &[&str]) {
     let mut stdin = first.stdin.take().expect("it is piped");
     stdin.write_all(&data[..half]).expect("it is taken");
     drop(stdin);
-    // The tool has read all, and pushed all but the last portion at least.
-    std::thread::sleep(Duration::from_secs(1));
+    // The tool has pushed all.
+    wait_until(|| place.path().join("run/half").exists());
     let sum = push(&place, &["--to", "sum", "--complete"], &data[half..]);
     let digest = <sha2::Sha256 as sha2::Digest>::digest(&data);
     let expected: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -439,6 +445,10 @@ fn pushed(options: &[&str]) {
     drop(stdin);
     assert_eq!(end(late).code(0).stdout(), "for the late one");
     wait_until(|| place.run(["log", "file", "run"]).stdout().starts_with(&expected));
+    wait_until(|| {
+        let log = std::fs::read_to_string(place.path().join("run/jobstate.log"));
+        log.is_ok_and(|log| log.contains(" file JOB_SUCCESS "))
+    });
     let none = push(&place, &["file"], b"x");
     none.code(4);
     place.write("run/go", "");
@@ -449,6 +459,8 @@ fn pushed(options: &[&str]) {
         "{}",
         stuck.stderr()
     );
+    // Until then, the run answers.
+    place.write("run/end", "");
     run.wait().expect("the run ends");
 }
 

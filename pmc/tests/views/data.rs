@@ -29,7 +29,12 @@ fn data_of_lite_jobs() {
     let status = place.run(["status", "--data", "--json", "pmc-runs/chain"]);
     let sum = &status.code(0).json()["data"];
     assert_eq!(sum["tries"], rows.len());
-    for key in ["bytes_fetched", "bytes_cached", "bytes_delivered"] {
+    for key in [
+        "bytes_fetched",
+        "bytes_cached",
+        "bytes_from_peers",
+        "bytes_delivered",
+    ] {
         let all: u64 = rows.iter().map(|row| bytes(row, key)).sum();
         assert_eq!(sum[key], all, "{key}");
     }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Read as _;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -11,6 +12,7 @@ use pmc_packed::{Channel, TaskOutput};
 use testutils::Random;
 use testutils::processes::family;
 
+use crate::attach::wait_until;
 use crate::log::spawn_executor;
 use crate::support::{Finished, Place};
 
@@ -224,4 +226,46 @@ fn killed(options: &[&str], random: u64) {
 #[test]
 fn a_killed_local_run_has_the_output_of_all_tasks_that_are_done() {
     killed(&["--workers", "2"], 1);
+}
+
+/// Follows tasks while they run: their output is in files without names.
+fn followed(options: &[&str]) {
+    let place = Place::new();
+    let script = "seq 3000; echo oops >&2; n=0; while [ ! -e go ] && [ $((n += 1)) -lt 3000 ]; do sleep 0.02; done; echo end";
+    place.script("run/says", script);
+    let kickstart = crate::support::bin().join("pegasus-kickstart");
+    let dag = format!("TASK plain ./says\nTASK kept {} ./says\n", kickstart.display());
+    let options = [options, &["--jobstate-log", "--packed-output"]].concat();
+    let mut executor = spawn_executor(&place, &dag, &options);
+    let expected: String = (1..=3000).map(|number| format!("{number}\n")).collect();
+    let followers = ["plain", "kept"].map(|task| {
+        wait_until(|| place.run(["log", task, "run"]).stdout() == expected);
+        let mut follower = place.pmc(["log", "-f", task, "run"]);
+        follower.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut follower = follower.spawn().expect("pmc starts");
+        let mut begun = vec![0; expected.len()];
+        let stdout = follower.stdout.as_mut().expect("it is piped");
+        stdout
+            .read_exact(&mut begun)
+            .expect("it comes while the task runs");
+        assert_eq!(begun, expected.as_bytes());
+        follower
+    });
+    place.write("run/go", "");
+    for follower in followers {
+        let finished = Finished::from(follower.wait_with_output().expect("pmc ends"));
+        assert_eq!(finished.code(0).stdout(), "end\n");
+        assert_eq!(finished.stderr(), "oops\n");
+    }
+    executor.wait().expect("the run ends");
+}
+
+#[test]
+fn packed_output_is_followed_in_a_local_run() {
+    followed(&["--workers", "2"]);
+}
+
+#[test]
+fn packed_output_is_followed_in_an_agent() {
+    followed(&["--agents", "1", "--launch", "local", "--slots", "2"]);
 }

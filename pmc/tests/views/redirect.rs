@@ -229,3 +229,74 @@ fn a_tool_that_does_not_read_holds_up_the_task_for_a_moment_only() {
     );
     std::io::stdout().flush().expect("a flush");
 }
+
+/// Redirects a task to a tool that does not read for a while, with a rule that drops what overflows. Returns
+/// the lines that are left, in the tool and in the file.
+fn dropped(options: &[&str], rule: &str) -> Vec<u64> {
+    let place = Place::new();
+    place.script("run/says", &format!("{WAIT}\nwait_for go; seq 1000000"));
+    let mut run = start(&place, "TASK says --io relay ./says\n", options);
+    let mut tool = attach(
+        &place,
+        &[
+            "--redirect",
+            "--stdout",
+            "--buffer-size",
+            "65536",
+            "--buffer-time",
+            "50",
+            "--on-overflow",
+            rule,
+            "says",
+        ],
+    );
+    std::thread::sleep(Duration::from_millis(500));
+    place.write("run/go", "");
+    let mut stdout = tool.stdout.take().expect("it is piped");
+    let mut got = vec![0; 1000];
+    stdout.read_exact(&mut got).expect("it can be read");
+    // The buffer is full many times before anybody reads on.
+    std::thread::sleep(Duration::from_secs(3));
+    stdout.read_to_end(&mut got).expect("it can be read");
+    run.wait().expect("the run ends");
+    let ended = end(tool);
+    ended.code(0);
+    let messages = ended.stderr();
+    let lost = |line: &str| {
+        let lost = line.strip_prefix("pmc: ")?;
+        let lost = lost.strip_suffix(" bytes of the output of says are lost: pmc was too slow")?;
+        lost.parse::<usize>().ok()
+    };
+    let lost: usize = messages.lines().filter_map(lost).sum();
+    assert!(lost > 0, "{messages}");
+    // What the tool had no time for after the end of the task.
+    got.extend(in_file(&place.path().join("run/says.out.000")));
+    let all: usize = (1..=1_000_000)
+        .map(|number: u64| number.to_string().len() + 1)
+        .sum();
+    assert_eq!(got.len() + lost, all, "{messages}");
+    let text = String::from_utf8(got).expect("digits");
+    let mut numbers: Vec<u64> = text.lines().filter_map(|line| line.parse().ok()).collect();
+    // Lines that were cut make any number.
+    numbers.retain(|number| *number <= 1_000_000);
+    assert!(numbers.starts_with(&[1, 2, 3, 4]), "{:?}", &numbers[..4]);
+    numbers
+}
+
+#[test]
+fn the_oldest_output_is_dropped_on_demand() {
+    for options in [&LOCAL[..], &AGENTS] {
+        let numbers = dropped(options, "drop-oldest");
+        // What was written last is there.
+        assert_eq!(numbers.last(), Some(&1_000_000));
+    }
+}
+
+#[test]
+fn the_newest_output_is_dropped_on_demand() {
+    for options in [&LOCAL[..], &AGENTS] {
+        let numbers = dropped(options, "drop-newest");
+        // What had come first is there.
+        assert!(numbers.starts_with(&(1..=10_000).collect::<Vec<_>>()));
+    }
+}

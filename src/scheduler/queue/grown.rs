@@ -57,13 +57,12 @@ impl Queue {
 
     /// Returns the number of the class of a request of a share. A new one has no shapes.
     fn class(&mut self, share: ShareId, request: Request) -> u32 {
-        let Request { cpus, gpus, .. } = request;
         let known = self
             .classes
             .iter()
-            .position(|class| (class.share, class.cpus, class.gpus) == (share, cpus, gpus));
+            .position(|class| class.share == share && class.holds(request));
         known.unwrap_or_else(|| {
-            self.classes.push(Class::new(share, cpus, gpus));
+            self.classes.push(Class::new(share, request));
             self.classes.len() - 1
         }) as u32
     }

@@ -61,13 +61,21 @@ impl ModelHost {
     pub(super) fn could_take(&self, request: Request) -> bool {
         let all = &self.capacity;
         self.workers > 0
+            && self.suits(request)
             && all.memory_mb >= request.memory_mb
             && all.threads >= request.cpus
             && all.gpus >= request.gpus
     }
 
     pub(super) fn fits(&self, request: Request) -> bool {
-        self.memory_mb >= request.memory_mb && self.cpus >= request.cpus && self.free_gpus >= request.gpus
+        self.suits(request)
+            && self.memory_mb >= request.memory_mb
+            && self.cpus >= request.cpus
+            && self.free_gpus >= request.gpus
+    }
+
+    fn suits(&self, request: Request) -> bool {
+        request.anywhere || !self.capacity.away
     }
 }
 
@@ -79,6 +87,7 @@ impl Model {
         if host.workers == 0 {
             *host = new();
         }
+        host.capacity.away |= registration.away;
         host.workers += 1;
         host.slots += 1;
         host.idle += 1;

@@ -123,6 +123,7 @@ impl Membership {
             cores: 16,
             sockets: 1,
             gpus: 4,
+            away: false,
         };
         self.join(master, model, &registration, random)
             .map(|_| ())

@@ -168,6 +168,7 @@ fn random_result(submit: SubmitId, one_in_fails: u64, random: &mut Random) -> Ta
         submit,
         outcome,
         forwards: Vec::new(),
+        returned: None,
     }
 }
 
@@ -464,6 +465,7 @@ fn thousands_of_workers_run_a_large_workflow() {
                 cores: 20,
                 sockets: 2,
                 gpus: 0,
+                away: false,
             })
             .collect(),
         config: MasterConfig {

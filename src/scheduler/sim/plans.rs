@@ -61,7 +61,8 @@ pub(super) fn random_dag(
         if categories > 0 && !is_subdag && random.one_in(2) {
             let _ = write!(text, "--category c{} ", random.below(categories));
         }
-        text.push_str("/bin/true\n");
+        // Jobs of the first kind need no directory in common with the master.
+        text.push_str(random.pick(&["/bin/pegasus-lite a\n", "/bin/true\n", "/bin/true\n"]));
     }
     for category in 0..categories {
         let _ = writeln!(text, "MAXJOBS c{category} {}", 1 + random.below(4));
@@ -108,6 +109,7 @@ pub(super) fn random_worker(random: &mut Random) -> Registration {
         cores,
         sockets,
         gpus,
+        away: host == 4,
     }
 }
 
@@ -129,7 +131,11 @@ pub(super) fn random_plan(random: &mut Random) -> Plan {
         }
     }
     let workers = (0..random.pick(&[1, 2, 5, 40]))
-        .map(|_| random_worker(random))
+        .map(|_| Registration {
+            // All tasks fit.
+            away: false,
+            ..random_worker(random)
+        })
         .collect();
     Plan {
         dag,

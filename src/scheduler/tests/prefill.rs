@@ -21,6 +21,7 @@ fn end_short(run: &mut Run, submit: u64) {
         submit: SubmitId(submit),
         outcome: Outcome::new(0, Duration::from_micros(50)),
         forwards: Vec::new(),
+        returned: None,
     };
     let event = Event::Finished(Rank(1), result);
     run.master.handle(event, &mut run.log).unwrap();

@@ -133,6 +133,71 @@ impl WorkerSettings {
             forward_limit: self.forward_limit,
             kickstart: self.has_task_server.then(own_kickstart).flatten(),
             environment,
+            away: None,
+        }
+    }
+}
+
+/// What an agent says to the master about the caches of lite jobs. Such messages may get lost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PeerRequest {
+    /// The agent begins anew: nothing that it said before holds.
+    Begin {
+        /// Where it gives entries to others.
+        addresses: Vec<String>,
+    },
+    /// A job needs an entry. The answer may take long.
+    Ask {
+        /// Number of this request.
+        number: u64,
+        /// Key of the entry.
+        key: String,
+    },
+    /// The node has an entry.
+    Have {
+        /// Its key.
+        key: String,
+    },
+    /// The agent waits no longer: the job fetches the entry itself.
+    Alone {
+        /// Number of the request.
+        number: u64,
+    },
+    /// The other node has not given the entry. The request goes on.
+    Failed {
+        /// Number of the request.
+        number: u64,
+    },
+    /// The job has done what it was told, or has failed.
+    End {
+        /// Number of the request.
+        number: u64,
+        /// The entry has no room in the cache.
+        is_too_large: bool,
+    },
+}
+
+/// What the master says about the caches of lite jobs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PeerAnswer {
+    /// Where the entry is.
+    Source {
+        /// Number of the request.
+        number: u64,
+        /// Addresses of another node that has it. Without one, the job fetches it from the staging site.
+        addresses: Vec<String>,
+    },
+    /// The master has forgotten what the agent has said: it is to begin anew.
+    Again,
+}
+
+impl PeerAnswer {
+    /// The job is to fetch the entry from the staging site.
+    #[must_use]
+    pub fn fetch(number: u64) -> Self {
+        Self::Source {
+            number,
+            addresses: Vec::new(),
         }
     }
 }

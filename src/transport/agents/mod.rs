@@ -3,6 +3,7 @@
 //! The thread that reads from agents submits their messages to the [`Combiner`], and so does the master's
 //! work itself.
 
+mod directory;
 mod launcher;
 pub mod messages;
 mod reception;

@@ -8,7 +8,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use pmc_link::{Hub, Service, SessionId};
 use rustc_hash::FxHashMap;
 
-use super::messages::{self, AgentHello, AgentWelcome, Content};
+use super::directory::{Answers, Directory};
+use super::messages::{self, AgentHello, AgentWelcome, Content, PeerAnswer};
 use super::roster::{Earlier, Roster};
 use super::table::AgentTable;
 use crate::protocol::{NodeChange, Rank, SubmitId, ToMaster};
@@ -31,6 +32,8 @@ pub(super) struct Reception {
     pub(super) rules: Rules,
     table: Mutex<AgentTable>,
     roster: Mutex<(Roster, Earlier)>,
+    /// What the nodes have in the caches of lite jobs.
+    directory: Mutex<Directory>,
     /// Data that has come ahead of its message.
     arrivals: Mutex<AgentArrivals>,
     /// Number of this master among those of the DAG.
@@ -60,6 +63,7 @@ impl Reception {
             rules,
             table: Mutex::new(table),
             roster: Mutex::new(roster),
+            directory: Mutex::default(),
             arrivals: Mutex::new(AgentArrivals::new(folder)),
             epoch,
             is_closed: AtomicBool::new(false),
@@ -94,6 +98,19 @@ impl Reception {
         };
         for rank in ranks.map(Rank) {
             self.combiner.submit(rank, ToMaster::Node(change.clone()));
+        }
+    }
+
+    /// Changes the directory of caches, and sends the answers that follow from it.
+    fn change_directory(&self, change: impl FnOnce(&mut Directory, &mut Answers)) {
+        let mut answers = Vec::new();
+        let directory = self.directory.lock();
+        change(
+            &mut directory.unwrap_or_else(PoisonError::into_inner),
+            &mut answers,
+        );
+        for (agent, answer) in answers {
+            self.hub.aside(agent, &messages::encode(&answer));
         }
     }
 
@@ -168,6 +185,7 @@ impl Reception {
         };
         note(self.roster().0.gone((self.epoch, session)));
         self.gone.notify_all();
+        self.change_directory(|directory, answers| directory.forget(session, answers));
         tracing::debug!("The agent on {host} {how}");
         self.tell(session, &NodeChange::Lost);
     }
@@ -302,7 +320,17 @@ impl Service for Reception {
         }
     }
 
+    fn aside(&self, session: SessionId, body: &[u8]) {
+        match messages::decode(body) {
+            Some(request) => {
+                self.change_directory(|directory, answers| directory.handle(session, request, answers));
+            }
+            None => tracing::error!("An agent sent a message about caches that makes no sense"),
+        }
+    }
+
     fn silent(&self, session: SessionId) {
+        self.change_directory(|directory, answers| directory.forget(session, answers));
         if let Some(agent) = self.table().get(session).filter(|agent| agent.present) {
             tracing::warn!("The agent on {} does not answer", agent.host);
         }
@@ -313,6 +341,7 @@ impl Service for Reception {
         if let Some(agent) = self.table().get(session) {
             tracing::info!("The agent on {} answers again", agent.host);
         }
+        self.hub.aside(session, &messages::encode(&PeerAnswer::Again));
         self.tell(session, &NodeChange::Back);
     }
 

@@ -1,4 +1,4 @@
-//! Recognizes tasks that run the kickstart of this installation.
+//! Recognizes tasks that run a program of this installation for which a server stands in.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -7,30 +7,35 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use pmc_wire::Tool;
+
 use crate::worker::program;
 
 /// Programs that set variables and then become another program.
 const ENV_PROGRAMS: [&str; 2] = ["/usr/bin/env", "/bin/env"];
 
-/// Beginnings of variables that kickstart itself reads, and of words that are no variables. A server cannot
-/// run tasks with these.
+/// Beginnings of variables that the programs themselves read, and of words that are no variables. A server
+/// cannot run tasks with these.
 const REFUSED_PREFIXES: [&[u8]; 4] = [b"-", b"=", b"TZ=", b"LD_"];
 
-/// A call of kickstart.
+/// A call of one of the programs.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::worker) struct KickstartCommand<'a> {
+pub(in crate::worker) struct ToolCommand<'a> {
+    /// Which one.
+    pub(in crate::worker) tool: Tool,
     /// `NAME=value`, from a leading `env`.
     pub(in crate::worker) variables: &'a [Vec<u8>],
-    /// Arguments of kickstart.
+    /// Arguments of the program.
     pub(in crate::worker) words: &'a [Vec<u8>],
 }
 
-/// The kickstart of this installation.
-pub(super) struct KickstartProgram {
-    path: PathBuf,
-    file: FileId,
-    /// The path by which the last task named the program.
-    last_name: RefCell<Option<PathBuf>>,
+/// The programs of this installation for which a server stands in.
+pub(super) struct Tools {
+    kickstart: PathBuf,
+    /// Those that exist.
+    files: Vec<(Tool, FileId)>,
+    /// The paths by which the last tasks named them.
+    last_names: RefCell<Vec<(Tool, PathBuf)>>,
 }
 
 /// Device and inode.
@@ -44,54 +49,60 @@ impl FileId {
     }
 }
 
-impl KickstartProgram {
-    /// Returns `None` if there is no such file.
-    pub(super) fn new(path: &Path) -> Option<Self> {
+impl Tools {
+    /// Finds the programs in the directory of `kickstart`. Returns `None` if kickstart is not there.
+    pub(super) fn beside(kickstart: &Path) -> Option<Self> {
+        FileId::of(kickstart)?;
+        let file = |tool: Tool| Some((tool, FileId::of(&kickstart.with_file_name(tool.name()))?));
         Some(Self {
-            path: path.to_owned(),
-            file: FileId::of(path)?,
-            last_name: RefCell::default(),
+            kickstart: kickstart.to_owned(),
+            files: Tool::ALL.into_iter().filter_map(file).collect(),
+            last_names: RefCell::default(),
         })
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
+    pub(super) fn kickstart(&self) -> &Path {
+        &self.kickstart
     }
 
-    /// Returns the kickstart command in the words of a task. `None` for other programs, and if the task sets
-    /// variables that kickstart itself reads.
-    pub(super) fn command<'w>(&self, words: &'w [Vec<u8>], path: &[PathBuf]) -> Option<KickstartCommand<'w>> {
+    /// Returns the command in the words of a task. `None` for other programs, and if the task sets variables
+    /// that the programs themselves read.
+    pub(super) fn command<'w>(&self, words: &'w [Vec<u8>], path: &[PathBuf]) -> Option<ToolCommand<'w>> {
         let (first, mut rest) = words.split_first()?;
         let mut file = find(first, path);
         let mut variables = &rest[..0];
         if ENV_PROGRAMS.iter().any(|env| *file == *Path::new(env)) {
             let count = rest.iter().take_while(|word| word.contains(&b'=')).count();
             (variables, rest) = rest.split_at(count);
-            let (kickstart, arguments) = rest.split_first()?;
+            let (tool, arguments) = rest.split_first()?;
             let is_refused = |word: &Vec<u8>| REFUSED_PREFIXES.iter().any(|prefix| word.starts_with(prefix));
-            if !kickstart.contains(&b'/') || variables.iter().any(is_refused) {
+            if !tool.contains(&b'/') || variables.iter().any(is_refused) {
                 return None;
             }
-            file = find(kickstart, path);
+            file = find(tool, path);
             rest = arguments;
         }
-        self.is_at(&file).then_some(KickstartCommand {
+        Some(ToolCommand {
+            tool: self.at(&file)?,
             variables,
             words: rest,
         })
     }
 
-    /// Returns whether the program has this path. The path of the last task is not checked again: a running
+    /// Returns the program that has this path. The path of the last task is not checked again: a running
     /// server does not change with the file.
-    fn is_at(&self, file: &Path) -> bool {
-        if self.last_name.borrow().as_deref() == Some(file) {
-            return true;
+    fn at(&self, file: &Path) -> Option<Tool> {
+        if let Some((tool, _)) = self.last_names.borrow().iter().find(|(_, name)| name == file) {
+            return Some(*tool);
         }
-        let is_same = FileId::of(file) == Some(self.file);
-        if is_same && file.is_absolute() {
-            self.last_name.replace(Some(file.to_owned()));
+        let id = FileId::of(file)?;
+        let (tool, _) = *self.files.iter().find(|(_, known)| *known == id)?;
+        if file.is_absolute() {
+            let mut names = self.last_names.borrow_mut();
+            names.retain(|(other, _)| *other != tool);
+            names.push((tool, file.to_owned()));
         }
-        is_same
+        Some(tool)
     }
 }
 
@@ -115,31 +126,39 @@ mod tests {
     }
 
     #[test]
-    fn only_our_kickstart_is_recognized() {
+    fn only_our_programs_are_recognized() {
         let folder = tempfile::tempdir().unwrap();
         let path = [folder.path().to_owned()];
         let own = folder.path().join("pegasus-kickstart");
         std::fs::copy("/bin/true", &own).unwrap();
+        std::fs::copy("/bin/true", folder.path().join("pegasus-lite")).unwrap();
         std::fs::create_dir(folder.path().join("other")).unwrap();
         std::fs::copy("/bin/true", folder.path().join("other/pegasus-kickstart")).unwrap();
         std::os::unix::fs::symlink(&own, folder.path().join("link")).unwrap();
-        let kickstart = KickstartProgram::new(&own).unwrap();
+        let tools = Tools::beside(&own).unwrap();
         let own = own.display().to_string();
         let command = |line: &str| {
             let words = words(line);
-            let command = kickstart.command(&words, &path)?;
+            let command = tools.command(&words, &path)?;
             let join = |words: &[Vec<u8>]| String::from_utf8(words.join(&b' ')).unwrap();
-            Some((join(command.variables), join(command.words)))
+            Some((command.tool, join(command.variables), join(command.words)))
         };
-        let plain = Some((String::new(), "-n x /bin/true".to_owned()));
+        let plain = Some((Tool::Kickstart, String::new(), "-n x /bin/true".to_owned()));
         assert_eq!(command("pegasus-kickstart -n x /bin/true"), plain);
         assert_eq!(command(&format!("{own} -n x /bin/true")), plain);
         assert_eq!(command("link -n x /bin/true"), plain);
         assert_eq!(
             command(&format!("/usr/bin/env A=b C= {own} -n x")),
-            Some(("A=b C=".to_owned(), "-n x".to_owned()))
+            Some((Tool::Kickstart, "A=b C=".to_owned(), "-n x".to_owned()))
         );
-        assert_eq!(command(&own), Some((String::new(), String::new())));
+        assert_eq!(
+            command("pegasus-lite x.json"),
+            Some((Tool::Lite, String::new(), "x.json".to_owned()))
+        );
+        assert_eq!(
+            command(&own),
+            Some((Tool::Kickstart, String::new(), String::new()))
+        );
         for other in [
             String::new(),
             "/bin/true".to_owned(),
@@ -153,6 +172,6 @@ mod tests {
         ] {
             assert_eq!(command(&other), None, "{other}");
         }
-        assert_eq!(kickstart.command(&[Vec::new()], &path), None);
+        assert_eq!(tools.command(&[Vec::new()], &path), None);
     }
 }

@@ -1,4 +1,5 @@
-//! The client of task servers: hands kickstart tasks to a server that stays beside the worker.
+//! The client of task servers: hands tasks of kickstart and `pegasus-lite` to a server that stays beside the
+//! worker.
 
 mod command;
 mod server;
@@ -13,26 +14,27 @@ use pmc_dag::reason;
 use pmc_spawn::Spawner;
 use pmc_wire::{SERVER_NAME, Ticket};
 
-pub(super) use self::command::KickstartCommand;
-use self::command::KickstartProgram;
+pub(super) use self::command::ToolCommand;
+use self::command::Tools;
 pub(super) use self::server::TaskServer;
 use self::tickets::Tickets;
 
-/// Recognizes kickstart tasks, and keeps a server for them.
+/// Recognizes tasks for a server, and keeps one for them.
 pub(super) struct TaskServerClient {
-    /// The kickstart of this installation. `None` if there is no server for it.
-    kickstart: Option<KickstartProgram>,
+    /// The programs of this installation. `None` if there is no server for them.
+    tools: Option<Tools>,
     /// The idle server.
     idle: Option<TaskServer>,
     tickets: Tickets,
 }
 
 impl TaskServerClient {
-    /// Returns a client for tasks of the program `kickstart`. They need a server program beside it.
+    /// Returns a client for tasks of the program `kickstart` and of those beside it. They need a server
+    /// program there.
     pub(super) fn new(kickstart: Option<&Path>) -> Self {
         let kickstart = kickstart.filter(|program| server_program(program).is_file());
         Self {
-            kickstart: kickstart.and_then(KickstartProgram::new),
+            tools: kickstart.and_then(Tools::beside),
             idle: None,
             tickets: Tickets::default(),
         }
@@ -43,16 +45,12 @@ impl TaskServerClient {
         self.tickets.next()
     }
 
-    /// Returns the kickstart command in the words of a task, if a server can run it.
-    pub(super) fn kickstart_command<'w>(
-        &self,
-        words: &'w [Vec<u8>],
-        path: &[PathBuf],
-    ) -> Option<KickstartCommand<'w>> {
-        self.kickstart.as_ref()?.command(words, path)
+    /// Returns the command in the words of a task, if a server can run it.
+    pub(super) fn command<'w>(&self, words: &'w [Vec<u8>], path: &[PathBuf]) -> Option<ToolCommand<'w>> {
+        self.tools.as_ref()?.command(words, path)
     }
 
-    /// Returns the idle server, or starts one. `None` if that fails; tasks then start their own kickstart.
+    /// Returns the idle server, or starts one. `None` if that fails; tasks then start their own program.
     pub(super) fn take_server(
         &mut self,
         environment: &[CString],
@@ -61,11 +59,11 @@ impl TaskServerClient {
         if let Some(server) = self.idle.take() {
             return Some(server);
         }
-        let program = server_program(self.kickstart.as_ref()?.path());
+        let program = server_program(self.tools.as_ref()?.kickstart());
         match TaskServer::start(&program, environment, spawner) {
             Ok(server) => Some(server),
             Err(error) => {
-                self.kickstart = None;
+                self.tools = None;
                 warn_once(&program, &error);
                 None
             }
@@ -114,9 +112,9 @@ mod tests {
         }
         let task = [own.display().to_string().into_bytes(), b"x".to_vec()];
         let mut client = TaskServerClient::new(Some(&own));
-        assert!(client.kickstart_command(&task, &[]).is_some());
+        assert!(client.command(&task, &[]).is_some());
         assert!(client.take_server(&[], &mut Spawner::new()).is_none());
-        assert_eq!(client.kickstart_command(&task, &[]), None);
+        assert_eq!(client.command(&task, &[]), None);
     }
 
     #[test]
@@ -125,10 +123,7 @@ mod tests {
         let own = folder.path().join("pegasus-kickstart");
         std::fs::copy("/bin/true", &own).unwrap();
         let task = [own.display().to_string().into_bytes()];
-        assert_eq!(
-            TaskServerClient::new(Some(&own)).kickstart_command(&task, &[]),
-            None
-        );
-        assert_eq!(TaskServerClient::new(None).kickstart_command(&task, &[]), None);
+        assert_eq!(TaskServerClient::new(Some(&own)).command(&task, &[]), None);
+        assert_eq!(TaskServerClient::new(None).command(&task, &[]), None);
     }
 }

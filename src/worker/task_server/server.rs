@@ -3,22 +3,22 @@
 use std::cell::Cell;
 use std::ffi::CString;
 use std::io::{self, PipeWriter};
-use std::os::fd::{AsFd, AsRawFd as _, RawFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use pmc_spawn::{Child, Spawn, Spawner};
 use pmc_wire::{self as wire, PipeEnds, Reply, SERVER_NAME, Ticket};
 
+use crate::bell::Bell;
 use crate::protocol::EXECUTOR_FAILURE;
 use crate::worker::ended::{Ended, reap};
-use crate::worker::kill::Leader;
+use crate::worker::kill::{Leader, is_readable};
 
 /// Maximum time for the start of a server. Its program may be on a slow file system.
 const MAX_START_TIME: Duration = Duration::from_secs(20);
@@ -189,7 +189,7 @@ impl TaskServer {
         {
             drop(write);
             // The server closes this pipe last.
-            self.is_gone = is_readable(read, MAX_END_TIME);
+            self.is_gone = is_readable(read.as_fd(), MAX_END_TIME, None);
         }
     }
 
@@ -197,7 +197,7 @@ impl TaskServer {
     /// runs.
     fn reap_within(&self, timeout: Duration) -> bool {
         if let Some(descriptor) = &self.child.descriptor {
-            is_readable(descriptor, timeout);
+            is_readable(descriptor.as_fd(), timeout, None);
             return self.reap_now();
         }
         let started = Instant::now();
@@ -227,9 +227,9 @@ impl Leader for TaskServer {
             .set(connection.map(|connection| wire::receive_reply(&connection.pipes.read, self.ticket.get())));
     }
 
-    fn has_ended_within(&self, timeout: Duration, _: Duration) -> bool {
+    fn has_ended_within(&self, timeout: Duration, _: Duration, bell: Option<&Bell>) -> bool {
         let connection = self.connection.as_ref();
-        connection.is_none_or(|connection| is_readable(&connection.pipes.read, timeout))
+        connection.is_none_or(|connection| is_readable(connection.pipes.read.as_fd(), timeout, bell))
     }
 }
 
@@ -248,16 +248,9 @@ impl Drop for TaskServer {
 }
 
 fn receive_greeting(socket: &UnixStream) -> io::Result<PipeEnds> {
-    if !is_readable(socket, MAX_START_TIME) {
+    if !is_readable(socket.as_fd(), MAX_START_TIME, None) {
         return Err(io::ErrorKind::TimedOut.into());
     }
     let pipes = wire::receive_greeting(socket)?;
     pipes.ok_or_else(|| io::Error::other("it ended at once, or is of another version"))
-}
-
-/// Returns whether `source` has data or was closed by the other side, within `timeout`.
-fn is_readable(source: impl AsFd, timeout: Duration) -> bool {
-    let mut polled = [PollFd::new(source.as_fd(), PollFlags::POLLIN)];
-    let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
-    matches!(poll(&mut polled, timeout), Ok(1..))
 }

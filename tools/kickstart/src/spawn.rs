@@ -30,6 +30,8 @@ pub struct Program<'a> {
     pub keep: &'a [BorrowedFd<'a>],
     /// True starts a new process group.
     pub own_group: bool,
+    /// True kills it when the thread that starts it has ended.
+    pub die_with_parent: bool,
 }
 
 /// Starts `program` with the three streams as standard input, output and error. The child starts with no
@@ -61,7 +63,7 @@ pub fn spawn(program: &Program<'_>, streams: &[OwnedFd; 3], spawner: &mut Spawne
         unblock: true,
         memory: None,
         cpus: None,
-        die_with_parent: false,
+        die_with_parent: program.die_with_parent,
         descriptor: false,
     }
     .start(spawner)?;

@@ -3,7 +3,8 @@
 //! It is a directory beside those of jobs, which only this user can use. An entry is a directory `KEY` with
 //! the file `data`, and a lock file `KEY.lock`. Whoever fetches holds the lock alone; whoever uses the file
 //! shares it, so that nobody removes it meanwhile. The kernel frees the lock of a process that is killed.
-//! `data` gets its name when it is complete and verified. The time of the lock file is that of the last use.
+//! `data` gets its name when it is complete and verified. Another node of the run may give it ([`peers`]).
+//! The time of the lock file is that of the last use.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -15,13 +16,15 @@ use nix::sys::statvfs::statvfs;
 use nix::unistd::getuid;
 use pegasus_kickstart::interrupts::{Interrupt, Interrupts};
 use pegasus_kickstart::wait::poll_interrupts;
+use pmc_wire::peers::ToAgent;
 use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 
 use crate::data::{DataError, Direction, Mover};
 use crate::description::Verified;
 use crate::directory::{make_private, remove_tree};
-use crate::messages::{heading, log};
+use crate::messages::Log;
+use crate::peers::{self, Asked};
 
 /// How long an entry stays that nobody uses.
 pub(crate) const KEPT: Duration = Duration::from_secs(3600);
@@ -54,6 +57,7 @@ const PART_OF_ONE: u64 = 10;
 #[derive(Debug)]
 pub(crate) struct Cache {
     directory: PathBuf,
+    log: Log,
 }
 
 /// What a job wants.
@@ -110,21 +114,23 @@ impl Cache {
     ///
     /// # Errors
     /// The directory cannot be made.
-    pub(crate) fn open(base: &Path) -> io::Result<Self> {
-        let this = Self::of(base);
+    pub(crate) fn open(base: &Path, log: &Log) -> io::Result<Self> {
+        let this = Self::of(base, log);
         make_private(&this.directory)?;
         this.sweep();
         Ok(this)
     }
 
-    fn of(base: &Path) -> Self {
-        let directory = base.join(format!(".pegasus-lite-{}-cache", getuid()));
-        Self { directory }
+    fn of(base: &Path, log: &Log) -> Self {
+        Self {
+            directory: base.join(format!(".pegasus-lite-{}-cache", getuid())),
+            log: log.clone(),
+        }
     }
 
     /// Removes all entries of a directory for jobs that nobody uses.
-    pub(crate) fn make_room(base: &Path) {
-        let this = Self::of(base);
+    pub(crate) fn make_room(base: &Path, log: &Log) {
+        let this = Self::of(base, log);
         if this.directory.is_dir() && make_private(&this.directory).is_ok() {
             this.shrink(0);
         }
@@ -142,9 +148,12 @@ impl Cache {
         interrupts: &mut dyn Interrupts,
     ) -> Result<Option<Entry>, DataError> {
         let file = self.directory.join(wanted.key).join(DATA);
+        let lock_name = format!("{}{LOCK}", wanted.key);
+        let lock_path = self.directory.join(&lock_name);
         let (mut is_new, mut is_large) = (false, false);
         loop {
-            let mut lock = self.open_file(&format!("{}{LOCK}", wanted.key))?;
+            let mut lock = self.open_file(&lock_name)?;
+            let mut asked = None;
             if flock(&lock, FlockOperation::NonBlockingLockShared).is_ok() && is_linked(&lock) {
                 if read(&mut lock)? == TOO_LARGE.trim() {
                     lock.set_modified(SystemTime::now())?;
@@ -156,7 +165,7 @@ impl Cache {
                     && is_linked(&lock)
                     && !file.exists()
                 {
-                    self.fetch(wanted, &file, mover, interrupts)?;
+                    asked = Some(self.fetch(wanted, &file, mover, interrupts)?);
                     is_new = true;
                     is_large = !self.has_room(&file, wanted.limit)?;
                     if is_large {
@@ -166,6 +175,11 @@ impl Cache {
                 }
                 if file.exists() && is_linked(&lock) {
                     lock.set_modified(SystemTime::now())?;
+                    match asked {
+                        Some(asked) if is_large => asked.tell(&ToAgent::TooLarge),
+                        Some(asked) => asked.tell(&peers::have(wanted.key, &lock_path, &file)),
+                        None => peers::tell(wanted.key, &lock_path, &file, mover),
+                    }
                     if !is_new {
                         mover.data.cached = mover.data.cached.saturating_add(fs::metadata(&file)?.len());
                     }
@@ -223,24 +237,47 @@ impl Cache {
         file: &Path,
         mover: &mut Mover,
         interrupts: &mut dyn Interrupts,
-    ) -> Result<(), DataError> {
+    ) -> Result<Asked, DataError> {
         self.remove(wanted.key)?;
         let new = self.directory.join(wanted.key).join(NEW);
         fs::create_dir_all(&new)?;
         let fetched = mover.within(&new, |mover| {
+            let into = new.join(wanted.name);
+            fs::create_dir_all(into.parent().unwrap_or(&new))?;
+            let (mut asked, bytes) = Asked::want(wanted.key, &into, mover, interrupts)?;
+            if let Some(bytes) = bytes {
+                if mover.agrees(&into, bytes, wanted.verify)? {
+                    mover.log.say(format_args!(
+                        "{} ({bytes} bytes) is from another node",
+                        wanted.name
+                    ));
+                    mover.data.from_peers = mover.data.from_peers.saturating_add(bytes);
+                    return Ok(asked);
+                }
+                mover.log.say(format_args!(
+                    "the copy of {} on another node is wrong",
+                    wanted.name
+                ));
+                fs::remove_file(&into)?;
+                asked.wrong(interrupts)?;
+            }
             if let Some([title, _]) = wanted.headings {
-                heading(title);
+                mover.log.heading(title);
             }
             mover.transfer(wanted.fetch, Direction::In, interrupts)?;
             if let Some([_, title]) = wanted.headings.filter(|_| !wanted.verify.is_empty()) {
-                heading(title);
+                mover.log.heading(title);
             }
-            mover.verify(wanted.verify.iter())
+            mover.verify(wanted.verify.iter())?;
+            Ok(asked)
         });
-        let fetched = fetched.and_then(|()| Ok(fs::rename(new.join(wanted.name), file)?));
+        let fetched = fetched.and_then(|asked| {
+            fs::rename(new.join(wanted.name), file)?;
+            Ok(asked)
+        });
         // What cannot be removed goes with the entry: the next job that fetches it begins anew.
         let _ = match &fetched {
-            Ok(()) => remove_tree(&new),
+            Ok(_) => remove_tree(&new),
             Err(_) => self.remove(wanted.key),
         };
         fetched
@@ -330,7 +367,8 @@ impl Cache {
             .remove(key)
             .and_then(|()| fs::remove_file(self.directory.join(&name)));
         if let Err(error) = &removed {
-            log(format_args!("{key} cannot be removed from the cache: {error}"));
+            self.log
+                .say(format_args!("{key} cannot be removed from the cache: {error}"));
         }
         removed.is_ok()
     }
@@ -380,7 +418,9 @@ pub(crate) fn read(file: &mut File) -> io::Result<String> {
 /// # Errors
 /// A signal arrived.
 pub(crate) fn pause(interrupts: &mut dyn Interrupts) -> Result<(), DataError> {
-    poll_interrupts(Some(PAUSE), None, interrupts)?;
+    if poll_interrupts(Some(PAUSE), None, interrupts)?.abandoned {
+        interrupts.abandoned();
+    }
     while let Some(interrupt) = interrupts.take() {
         if let Interrupt::Forward(signal) = interrupt {
             return Err(DataError::Signal(signal));
@@ -395,7 +435,7 @@ mod tests {
 
     /// A cache with entries of ten bytes, used so many seconds ago.
     fn cache(base: &Path, entries: &[(&str, u64)]) -> Cache {
-        let cache = Cache::open(base).unwrap();
+        let cache = Cache::open(base, &Log::unread()).unwrap();
         for (key, age) in entries {
             fs::create_dir(cache.directory.join(key)).unwrap();
             fs::write(cache.directory.join(key).join(DATA), [0; 10]).unwrap();
@@ -426,7 +466,7 @@ mod tests {
         let note = first.open_file("a.docker.loaded").unwrap();
         note.set_modified(SystemTime::now() - 2 * KEPT).unwrap();
         drop(note);
-        let second = Cache::open(base.path()).unwrap();
+        let second = Cache::open(base.path(), &Log::unread()).unwrap();
         assert_eq!(keys(&second), ["held", "new"]);
         let mut left: Vec<_> = fs::read_dir(&second.directory)
             .unwrap()
@@ -447,7 +487,7 @@ mod tests {
         assert_eq!(keys(&cache), ["a", "d"]);
         assert!(!cache.has_room(&new, Some(Limit::Bytes(9))).unwrap());
         assert!(cache.has_room(&new, None).unwrap());
-        Cache::make_room(base.path());
+        Cache::make_room(base.path(), &Log::unread());
         assert_eq!(keys(&cache), ["a"]);
     }
 }

@@ -16,7 +16,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::unistd::{getegid, geteuid};
-use pegasus_kickstart::context::Inherited;
 use pegasus_kickstart::environment::Environment;
 use pegasus_kickstart::interrupts::Interrupts;
 use pegasus_kickstart::lookup;
@@ -26,7 +25,8 @@ use serde_json::{Map, Value, json};
 use crate::data::{DataError, Mover};
 use crate::description::{Container, ContainerKind, Description, FORMAT, Run};
 use crate::directory::JobDirectory;
-use crate::messages::{heading, log};
+use crate::messages::Log;
+use crate::surroundings::Surroundings;
 use crate::task::{Ended, outside};
 
 use call::Call;
@@ -150,7 +150,7 @@ struct Contained<'a> {
     description: &'a Description,
     container: &'a Container,
     directory: &'a JobDirectory,
-    inherited: &'a Inherited,
+    around: &'a Surroundings<'a>,
     engine: Engine,
     /// File of the engine.
     program: PathBuf,
@@ -164,23 +164,25 @@ pub(crate) fn run(
     description: &Description,
     container: &Container,
     directory: &JobDirectory,
-    inherited: &Inherited,
+    around: &Surroundings<'_>,
     mover: &mut Mover,
     interrupts: &mut dyn Interrupts,
 ) -> Result<Ended, ContainerError> {
-    let (engine, program) = Engine::find(container.kind, &inherited.environment)?;
+    let (engine, program) = Engine::find(container.kind, &around.context.environment)?;
     let this = Contained {
         description,
         container,
         directory,
-        inherited,
+        around,
         engine,
         program,
     };
     // The lock of the image is held until the container has ended.
     let (image, _held) = this.image(mover, interrupts)?;
     let command = this.prepare(mover)?;
-    heading("[Pegasus Lite] Executing the user task in the container");
+    around
+        .log
+        .heading("[Pegasus Lite] Executing the user task in the container");
     this.start(&image, &command, interrupts)
 }
 
@@ -211,10 +213,14 @@ impl Contained<'_> {
         if self.engine == Engine::Shifter {
             return Ok((container.image.clone(), None));
         }
-        let images = Images::open(self.base())?;
-        let own = self.directory.path().join(&container.image);
+        let images = Images::open(self.base(), &self.around.log)?;
+        let place = match &self.description.work_directory {
+            Some(shared) => shared,
+            None => self.directory.path(),
+        };
+        let own = place.join(&container.image);
         let image = if container.fetch.is_empty() {
-            images.shared(&own)?
+            images.shared(&own, container, mover)?
         } else {
             let image = images.fetched(container, &self.description.run_key, mover, interrupts)?;
             // Programs and lists of files expect it here. All places with directories of jobs can link.
@@ -245,13 +251,7 @@ impl Contained<'_> {
         all.extend(words.iter().map(|&word| word.to_owned()));
         let output = self.tools().with_extension("output");
         let file = File::create(&output)?;
-        let ended = outside(
-            &all,
-            &self.inherited.environment,
-            self.directory.path(),
-            Some(&file),
-            interrupts,
-        )?;
+        let ended = outside(&all, self.directory.path(), Some(&file), self.around, interrupts)?;
         if let Some(signal) = ended.signal {
             return Err(DataError::Signal(signal).into());
         }
@@ -286,7 +286,7 @@ impl Contained<'_> {
         let tools = self.tools();
         fs::create_dir(&tools)?;
         let there = format!("{}/{TOOLS}", self.container.directory);
-        let own = &self.inherited.program;
+        let own = &self.around.context.program;
         let programs = Programs::copy(&own.with_file_name(PROGRAM), &tools, &there)?;
         let run = self.inner_run(&programs)?;
         let inner = self.inner(run, &programs, mover)?;
@@ -316,7 +316,7 @@ impl Contained<'_> {
                 Ok(json!({ "kickstart": inner }))
             }
             Run::Program(words) => {
-                let own = self.inherited.program.with_file_name(KICKSTART);
+                let own = self.around.context.program.with_file_name(KICKSTART);
                 let is_own = |word: &str| {
                     word.ends_with(KICKSTART)
                         && Path::new(word).canonicalize().ok() == own.canonicalize().ok()
@@ -376,7 +376,7 @@ impl Contained<'_> {
     fn variables(&self) -> Map<String, Value> {
         let mut variables = Map::new();
         variables.insert("HOME".into(), self.container.directory.clone().into());
-        for (name, value) in self.inherited.environment.iter() {
+        for (name, value) in self.around.context.environment.iter() {
             let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
             let name = text(name);
             let is_passed = PASSED.iter().any(|start| name.starts_with(start));
@@ -400,7 +400,7 @@ impl Contained<'_> {
         let name = self.name();
         let expanded = |words: &[String]| -> Vec<String> {
             let value = |name: &str| {
-                let value = self.inherited.environment.get(name.as_bytes());
+                let value = self.around.context.environment.get(name.as_bytes());
                 value.map(|value| String::from_utf8_lossy(value).into_owned())
             };
             words.iter().map(|word| expand(word, &value)).collect()
@@ -423,17 +423,11 @@ impl Contained<'_> {
             // Should this process be killed, the next job of the node removes the container.
             self.directory.note(&format!("{} {name}", self.engine.name()))?;
         }
-        let environment = &self.inherited.environment;
-        let mut ended = outside(
-            &call.words(),
-            environment,
-            self.directory.path(),
-            None,
-            interrupts,
-        )?;
+        let directory = self.directory.path();
+        let mut ended = outside(&call.words(), directory, None, self.around, interrupts)?;
         let has_started = self.tools().join(STARTED).exists();
         if self.engine.keeps_images() && (ended.signal.is_some() || !has_started) {
-            remove(self.engine.name(), &name);
+            remove(self.engine.name(), &name, &self.around.log);
         }
         if !has_started && ended.signal.is_none() {
             return Err(ContainerError::NotStarted {
@@ -466,20 +460,20 @@ impl Contained<'_> {
 }
 
 /// Removes the container that a killed job has noted.
-pub(crate) fn remove_noted(note: &str) {
+pub(crate) fn remove_noted(note: &str, log: &Log) {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
     if let Some((engine @ ("docker" | "podman"), name)) = note.trim().split_once(' ')
         && name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name.chars().all(is_plain)
     {
-        remove(engine, name);
+        remove(engine, name, log);
     }
 }
 
 /// Removes a container, if it is there.
-fn remove(engine: &str, name: &str) {
+fn remove(engine: &str, name: &str, log: &Log) {
     let failed = |why: &dyn std::fmt::Display| {
-        log(format_args!("{engine} cannot remove the container {name}: {why}"));
+        log.say(format_args!("{engine} cannot remove the container {name}: {why}"));
     };
     match said(engine, &["rm", "--force", name], REMOVAL_LIMIT) {
         // Mostly the engine has removed it already.

@@ -1,10 +1,11 @@
 //! Inputs and outputs of a job: transfers, checksums.
 
 use std::collections::HashMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, PipeReader};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
@@ -14,9 +15,11 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use monitord_compat::lite_data::LiteData;
 use nix::sys::signal::Signal;
+use pegasus_kickstart::environment::Environment;
 use pegasus_kickstart::interrupts::{Interrupt, Interrupts};
 use pegasus_kickstart::wait::poll_interrupts;
 use pegasus_transfer::cancel::Cancel;
+use pegasus_transfer::engine::Settings;
 use pegasus_transfer::error::TransferError;
 use pegasus_transfer::integrity::{self, Checksums};
 use pegasus_transfer::local::{CopyOptions, copy_path};
@@ -26,6 +29,8 @@ use pegasus_transfer::report::Report;
 use serde_json::Value;
 
 use crate::description::Verified;
+use crate::messages::Log as Messages;
+use crate::surroundings::Surroundings;
 
 /// How long a cancelled transfer may clean up.
 const CLEANUP_LIMIT: Duration = Duration::from_secs(2);
@@ -93,10 +98,17 @@ pub(crate) enum Direction {
     Out,
 }
 
-/// Moves files between the job's directory, which is the working directory of the process, and others.
+/// Moves files between the job's directory and others.
 pub(crate) struct Mover {
     options: Options,
     directory: PathBuf,
+    /// Variables of the job.
+    environment: Environment,
+    /// Where the programs of this installation are.
+    programs: Option<PathBuf>,
+    pub(crate) log: Messages,
+    /// A transfer did not end when it was cancelled: its thread goes on until the process ends.
+    pub(crate) has_abandoned: bool,
     /// Records for monitoring, in the order of the work.
     pub(crate) records: Vec<String>,
     /// What was moved, and in which time.
@@ -108,16 +120,29 @@ impl Mover {
     ///
     /// # Errors
     /// Invalid options.
-    pub(crate) fn new(arguments: &[String], directory: &Path) -> Result<Self, DataError> {
+    pub(crate) fn new(
+        arguments: &[String],
+        directory: &Path,
+        around: &Surroundings<'_>,
+    ) -> Result<Self, DataError> {
         let words = std::iter::once("pegasus-transfer").chain(arguments.iter().map(String::as_str));
         let options =
             Options::try_parse_from(words).map_err(|error| DataError::Options(error.to_string()))?;
         Ok(Self {
             options,
             directory: directory.to_owned(),
+            environment: around.context.environment.clone(),
+            programs: around.context.program.parent().map(Path::to_owned),
+            log: around.log.clone(),
+            has_abandoned: false,
             records: Vec::new(),
             data: LiteData::default(),
         })
+    }
+
+    /// Returns a variable of the job, if it is set and has UTF-8 text.
+    pub(crate) fn variable(&self, name: &str) -> Option<String> {
+        String::from_utf8(self.environment.get(name.as_bytes())?.to_vec()).ok()
     }
 
     /// Does something in another directory.
@@ -160,9 +185,15 @@ impl Mover {
             return Ok(());
         }
         let bytes = serde_json::to_vec(list).map_err(io::Error::from)?;
-        let (options, directory) = (self.options.clone(), self.directory.clone());
-        let work = move |cancel: &Cancel| carry_out(&options, &directory, bytes, cancel);
-        let report = in_thread(interrupts, work)??;
+        let transfer = Transfer {
+            options: self.options.clone(),
+            directory: self.directory.clone(),
+            environment: self.environment.clone(),
+            programs: self.programs.clone(),
+            log: self.log.clone(),
+        };
+        let work = move |cancel: &Cancel| transfer.carry_out(bytes, cancel);
+        let report = self.in_thread(interrupts, work)??;
         let bytes = report.attempts.iter().map(|attempt| attempt.bytes).sum();
         match direction {
             Direction::In => self.data.fetched = self.data.fetched.saturating_add(bytes),
@@ -189,7 +220,7 @@ impl Mover {
     /// # Errors
     /// It cannot be copied, or a signal arrived.
     pub(crate) fn copy(
-        &self,
+        &mut self,
         file: &Path,
         name: &str,
         interrupts: &mut dyn Interrupts,
@@ -202,7 +233,7 @@ impl Mover {
             };
             copy_path(&file, &copy, &options)
         };
-        Ok(in_thread(interrupts, work)??.bytes)
+        Ok(self.in_thread(interrupts, work)??.bytes)
     }
 
     /// Compares inputs with the checksums that their producers have recorded.
@@ -219,7 +250,7 @@ impl Mover {
             match compare(&self.directory, &file.lfn, expected) {
                 Ok(comparison) => {
                     if comparison.expected.is_some() {
-                        crate::messages::log(format_args!(
+                        self.log.say(format_args!(
                             "Integrity check: {}: SHA-256 is {}, but {} was expected",
                             file.lfn,
                             comparison.sha256,
@@ -230,7 +261,8 @@ impl Mover {
                     comparisons.push(comparison);
                 }
                 Err(error) => {
-                    crate::messages::log(format_args!("Integrity check: {}: {error}", file.lfn));
+                    self.log
+                        .say(format_args!("Integrity check: {}: {error}", file.lfn));
                     failed += 1;
                 }
             }
@@ -245,43 +277,104 @@ impl Mover {
             Err(DataError::Integrity(failed))
         }
     }
-}
 
-/// Does work in a thread, and waits for it or for a signal.
-fn in_thread<T: Send + 'static>(
-    interrupts: &mut dyn Interrupts,
-    work: impl FnOnce(&Cancel) -> T + Send + 'static,
-) -> Result<T, DataError> {
-    let cancel = Cancel::new();
-    let (sender, results) = channel();
-    let (ended, bell): (PipeReader, _) = io::pipe()?;
-    let flag = cancel.clone();
-    let builder = thread::Builder::new().stack_size(STACK_BYTES);
-    builder.spawn(move || {
-        // If nobody waits any more, the process is about to end.
-        let _ = sender.send(work(&flag));
-        drop(bell);
-    })?;
-    let ended = OwnedFd::from(ended);
-    let mut stopped: Option<(Signal, Instant)> = None;
-    loop {
-        let pause = stopped.map(|(_, until)| until.saturating_duration_since(Instant::now()));
-        let wakeup = poll_interrupts(pause, Some(&ended), interrupts)?;
-        while let Some(interrupt) = interrupts.take() {
-            if let Interrupt::Forward(signal) = interrupt {
-                cancel.cancel();
-                stopped.get_or_insert_with(|| (signal, Instant::now() + CLEANUP_LIMIT));
+    /// Returns whether a file that another node has given has the size and the checksum that it should have.
+    /// Monitoring hears of a check only if it has: otherwise the file is fetched, and checked again.
+    ///
+    /// # Errors
+    /// Checksums of parents cannot be read.
+    pub(crate) fn agrees(&mut self, file: &Path, bytes: u64, verify: &[Verified]) -> Result<bool, DataError> {
+        if fs::metadata(file).map_or(true, |status| status.len() != bytes) {
+            return Ok(false);
+        }
+        let records = self.records.len();
+        match self.verify(verify.iter()) {
+            Ok(()) => Ok(true),
+            Err(DataError::Integrity(_)) => {
+                self.records.truncate(records);
+                Ok(false)
             }
+            Err(error) => Err(error),
         }
-        let is_over = stopped.is_some_and(|(_, until)| until <= Instant::now());
-        if !wakeup.watched && !is_over {
-            continue;
+    }
+
+    /// Makes files of the directory executable for their owner and all who may read them.
+    ///
+    /// # Errors
+    /// A file is not there, or belongs to somebody else.
+    pub(crate) fn make_executable(&self, files: &[PathBuf]) -> Result<(), DataError> {
+        for file in files {
+            let path = self.directory.join(file);
+            let changed = fs::metadata(&path).and_then(|status| {
+                let mode = status.permissions().mode();
+                fs::set_permissions(&path, fs::Permissions::from_mode(mode | 0o111))
+            });
+            changed.map_err(|source| DataError::Executable {
+                file: file.clone(),
+                source,
+            })?;
         }
-        return match stopped {
-            Some((signal, _)) => Err(DataError::Signal(signal)),
-            // The panic has printed its message.
-            None => results.recv().map_err(|_| DataError::NoResult),
-        };
+        Ok(())
+    }
+
+    /// Computes checksums of files in the directory. Files that are not there have none.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub(crate) fn hashes(&self, files: &[String]) -> Result<Vec<(Vec<u8>, String)>, DataError> {
+        let files = files.iter().map(|file| (file, self.directory.join(file)));
+        files
+            .filter(|(_, path)| path.is_file())
+            .map(|(file, path)| {
+                let sha256 = integrity::sha256(&path, &Cancel::new())?;
+                Ok((file.clone().into_bytes(), integrity::hex(&sha256)))
+            })
+            .collect()
+    }
+
+    /// Does work in a thread, and waits for it or for a signal.
+    fn in_thread<T: Send + 'static>(
+        &mut self,
+        interrupts: &mut dyn Interrupts,
+        work: impl FnOnce(&Cancel) -> T + Send + 'static,
+    ) -> Result<T, DataError> {
+        let cancel = Cancel::new();
+        let (sender, results) = channel();
+        let (ended, bell): (PipeReader, _) = io::pipe()?;
+        let flag = cancel.clone();
+        let builder = thread::Builder::new().stack_size(STACK_BYTES);
+        builder.spawn(move || {
+            // If nobody waits any more, the process is about to end.
+            let _ = sender.send(work(&flag));
+            drop(bell);
+        })?;
+        let ended = OwnedFd::from(ended);
+        let mut stopped: Option<(Signal, Instant)> = None;
+        loop {
+            let pause = stopped.map(|(_, until)| until.saturating_duration_since(Instant::now()));
+            let wakeup = poll_interrupts(pause, Some(&ended), interrupts)?;
+            if wakeup.abandoned {
+                interrupts.abandoned();
+            }
+            while let Some(interrupt) = interrupts.take() {
+                if let Interrupt::Forward(signal) = interrupt {
+                    cancel.cancel();
+                    stopped.get_or_insert_with(|| (signal, Instant::now() + CLEANUP_LIMIT));
+                }
+            }
+            let is_over = stopped.is_some_and(|(_, until)| until <= Instant::now());
+            if !wakeup.watched && !is_over {
+                continue;
+            }
+            return match stopped {
+                Some((signal, _)) => {
+                    self.has_abandoned |= !wakeup.watched;
+                    Err(DataError::Signal(signal))
+                }
+                // The panic has printed its message.
+                None => results.recv().map_err(|_| DataError::NoResult),
+            };
+        }
     }
 }
 
@@ -320,50 +413,47 @@ fn compare(directory: &Path, lfn: &str, expected: Option<String>) -> Result<Comp
     })
 }
 
-/// Makes files executable for their owner and all who may read them.
-///
-/// # Errors
-/// A file is not there, or belongs to somebody else.
-pub(crate) fn make_executable(files: &[PathBuf]) -> Result<(), DataError> {
-    for file in files {
-        let changed = fs::metadata(file).and_then(|status| {
-            let mode = status.permissions().mode();
-            fs::set_permissions(file, fs::Permissions::from_mode(mode | 0o111))
-        });
-        changed.map_err(|source| DataError::Executable {
-            file: file.clone(),
-            source,
-        })?;
-    }
-    Ok(())
+/// What a list of transfers needs. A thread owns it, since it may outlive the job.
+struct Transfer {
+    options: Options,
+    directory: PathBuf,
+    environment: Environment,
+    programs: Option<PathBuf>,
+    log: Messages,
 }
 
-/// Carries out a list of transfers in this thread. `$PWD` in URLs is the job's directory.
-fn carry_out(
-    options: &Options,
-    directory: &Path,
-    list: Vec<u8>,
-    cancel: &Cancel,
-) -> Result<Report, ProgramError> {
-    let environment = |name: &str| match name {
-        "PWD" => Some(OsString::from(directory)),
-        // The records are taken from the report.
-        "PEGASUS_MULTIPART_DIR" | "KICKSTART_INTEGRITY_DATA" => None,
-        name => std::env::var_os(name),
-    };
-    let call = Call {
-        options,
-        environment: &environment,
-        start: Instant::now(),
-    };
-    let mut stderr = io::stderr();
-    let log = Log::new(&mut stderr, options.debug);
-    let settings = call.settings(cancel)?;
-    call.check_credentials(&log)?;
-    let work = call.parse(&Input {
-        name: "the description of the job".to_owned(),
-        bytes: list,
-    })?;
-    let registry = pegasus_transfer::registry(options, cancel);
-    Ok(call.carry_out_for(&registry, &work, &settings, &log))
+impl Transfer {
+    /// Carries out a list in this thread. `$PWD` in URLs is the job's directory.
+    fn carry_out(self, list: Vec<u8>, cancel: &Cancel) -> Result<Report, ProgramError> {
+        let environment = |name: &str| match name {
+            "PWD" => Some(OsString::from(&self.directory)),
+            // The records are taken from the report.
+            "PEGASUS_MULTIPART_DIR" | "KICKSTART_INTEGRITY_DATA" => None,
+            name => self.environment.get(name.as_bytes()).map(owned),
+        };
+        let call = Call {
+            options: &self.options,
+            environment: &environment,
+            start: Instant::now(),
+        };
+        let mut stderr = self.log.stream();
+        let log = Log::new(&mut stderr, self.options.debug);
+        let settings = Settings {
+            base: Some(self.directory.clone()),
+            ..call.settings(cancel)?
+        };
+        call.check_credentials(&log)?;
+        let work = call.parse(&Input {
+            name: "the description of the job".to_owned(),
+            bytes: list,
+        })?;
+        let variables = self.environment.iter();
+        let variables = variables.map(|(name, value)| (owned(name), owned(value)));
+        let registry = pegasus_transfer::registry(variables, self.programs, &self.options, cancel);
+        Ok(call.carry_out_for(&registry, &work, &settings, &log))
+    }
+}
+
+fn owned(text: &[u8]) -> OsString {
+    OsStr::from_bytes(text).to_owned()
 }

@@ -26,11 +26,16 @@ pub(crate) struct Description {
     /// What the program runs in.
     pub(crate) container: Option<Container>,
     /// Directory in which the program works, instead of one of its own: other jobs share it, or it is that of
-    /// a job outside of the container.
+    /// a job outside of the container. A relative path starts at the working directory: `.` is the directory
+    /// of the cluster that the job belongs to.
     pub(crate) work_directory: Option<PathBuf>,
     /// What all jobs of a run have in common and no other run has.
     #[serde(default)]
     pub(crate) run_key: PathBuf,
+    /// The job belongs to a cluster. The end of the cluster counts for monitoring, which takes the first end
+    /// that it finds.
+    #[serde(default)]
+    pub(crate) in_cluster: bool,
     /// Variables to set.
     #[serde(default)]
     pub(crate) environment: BTreeMap<String, String>,

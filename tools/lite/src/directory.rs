@@ -13,7 +13,7 @@ use nix::sys::statvfs::statvfs;
 use nix::unistd::getuid;
 use rustix::fs::{FlockOperation, flock};
 
-use crate::messages::log;
+use crate::messages::Log;
 
 /// Variables with directories for jobs, best first, as in Pegasus' job scripts.
 const VARIABLES: [&str; 8] = [
@@ -56,6 +56,8 @@ pub(crate) struct Helpers<'a> {
     pub(crate) left: &'a dyn Fn(&str),
     /// Frees space in a directory that seems not to be suitable.
     pub(crate) make_room: &'a dyn Fn(&Path),
+    /// Gets messages for people.
+    pub(crate) log: &'a Log,
 }
 
 /// No directory can be used.
@@ -89,7 +91,7 @@ impl JobDirectory {
             .chain(named)
             .chain([LAST.into()])
         {
-            log(format_args!(
+            helpers.log.say(format_args!(
                 "Checking {} for potential use as work space",
                 base.display()
             ));
@@ -98,16 +100,20 @@ impl JobDirectory {
                 check(&base, min_space)
             });
             let made = checked.and_then(|()| {
-                sweep(&base, helpers.left);
+                sweep(&base, helpers);
                 Self::make_in(&base).map_err(|error| error.to_string())
             });
             match made {
                 Ok(this) => {
-                    log(format_args!("Work dir is {}", this.path.display()));
+                    helpers
+                        .log
+                        .say(format_args!("Work dir is {}", this.path.display()));
                     return Ok(this);
                 }
                 Err(reason) => {
-                    log(format_args!("Not usable: {}: {reason}", base.display()));
+                    helpers
+                        .log
+                        .say(format_args!("Not usable: {}: {reason}", base.display()));
                     reasons.push(format!("{}: {reason}", base.display()));
                 }
             }
@@ -225,7 +231,7 @@ pub(crate) fn make_private(directory: &Path) -> io::Result<()> {
 }
 
 /// Removes the directories of killed jobs. What cannot be removed stays for the next sweep.
-fn sweep(base: &Path, left_by_it: &dyn Fn(&str)) {
+fn sweep(base: &Path, helpers: &Helpers<'_>) {
     let locks = locks_of(base);
     if make_private(&locks).is_err() {
         return;
@@ -244,7 +250,7 @@ fn sweep(base: &Path, left_by_it: &dyn Fn(&str)) {
         }
         let note = io::read_to_string(&file).unwrap_or_default();
         if !note.is_empty() {
-            left_by_it(&note);
+            (helpers.left)(&note);
         }
         let left = directory_of(base, entry.file_name().as_encoded_bytes());
         let removed = match fs::symlink_metadata(&left) {
@@ -255,7 +261,7 @@ fn sweep(base: &Path, left_by_it: &dyn Fn(&str)) {
             Ok(()) => {
                 let _ = fs::remove_file(&lock);
             }
-            Err(error) => log(format_args!(
+            Err(error) => helpers.log.say(format_args!(
                 "the directory {} of a killed job cannot be removed: {error}",
                 left.display()
             )),
@@ -297,10 +303,13 @@ mod tests {
         None
     }
 
-    const HELPERS: Helpers<'static> = Helpers {
-        left: &|_| {},
-        make_room: &|_| {},
-    };
+    fn helpers(log: &Log) -> Helpers<'_> {
+        Helpers {
+            left: &|_| {},
+            make_room: &|_| {},
+            log,
+        }
+    }
 
     fn names(base: &Path) -> Vec<String> {
         let entries = fs::read_dir(base).unwrap().flatten();
@@ -325,7 +334,7 @@ mod tests {
             "SCRATCH" => Some(path.clone().into_os_string()),
             name => small(name),
         };
-        let directory = JobDirectory::make(None, &variable, &HELPERS).unwrap();
+        let directory = JobDirectory::make(None, &variable, &helpers(&Log::unread())).unwrap();
         assert_eq!(
             directory.path().parent(),
             Some(base.path().canonicalize().unwrap().as_path())
@@ -344,9 +353,10 @@ mod tests {
             name => none(name),
         };
         let asked = std::cell::Cell::new(false);
+        let log = Log::unread();
         let helpers = Helpers {
             make_room: &|_| asked.set(true),
-            ..HELPERS
+            ..helpers(&log)
         };
         let error = JobDirectory::make(None, &variable, &helpers)
             .unwrap_err()
@@ -361,9 +371,10 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         let noted = std::cell::RefCell::new(Vec::new());
         let note = |text: &str| noted.borrow_mut().push(text.to_owned());
+        let log = Log::unread();
         let helpers = Helpers {
             left: &note,
-            ..HELPERS
+            ..helpers(&log)
         };
         let make = || JobDirectory::make(Some(base.path()), &small, &helpers).unwrap();
         let (killed, running) = (make(), make());

@@ -4,10 +4,9 @@ use pegasus_kickstart::interrupts::Interrupts;
 use serde_json::Value;
 
 use crate::cache::{Cache, Limit, Wanted, key_of};
-use crate::data::{DataError, Direction, Mover, make_executable};
+use crate::data::{DataError, Direction, Mover};
 use crate::description::{Description, Verified};
 use crate::directory::JobDirectory;
-use crate::messages::{heading, log};
 
 /// Fetches and verifies the inputs. `own` is the directory that this process has made on the node.
 ///
@@ -20,7 +19,7 @@ pub(crate) fn fetch(
     mover: &mut Mover,
 ) -> Result<(), DataError> {
     if !description.stage_in.is_empty() || description.work_directory.is_none() {
-        heading("Staging in input data and executables");
+        mover.log.heading("Staging in input data and executables");
     }
     let shared = match own {
         Some(own) => Shared::fetch(description, own, interrupts, mover)?,
@@ -34,11 +33,11 @@ pub(crate) fn fetch(
         mover.transfer(&missing.cloned().collect::<Vec<_>>(), Direction::In, interrupts)?;
     }
     checkpoints(&description.checkpoint_in, Direction::In, interrupts, mover)?;
-    make_executable(&description.executables)?;
+    mover.make_executable(&description.executables)?;
     let is_open = |file: &&Verified| !shared.verified.contains(&file.lfn);
     let open = description.verify.iter().filter(is_open);
     if open.clone().next().is_some() {
-        heading("Checking file integrity for input files");
+        mover.log.heading("Checking file integrity for input files");
         if let Err(error) = mover.verify(open) {
             if matches!(error, DataError::Integrity(_)) {
                 shared.discard(interrupts)?;
@@ -79,7 +78,7 @@ impl Shared {
             };
             if this.cache.is_none() {
                 let base = own.path().parent().unwrap_or(own.path());
-                this.cache = Some(Cache::open(base)?);
+                this.cache = Some(Cache::open(base, &mover.log)?);
             }
             let Some(cache) = &this.cache else { continue };
             let wanted = Wanted {
@@ -97,7 +96,7 @@ impl Shared {
             if entry.is_new {
                 this.verified.push(file.lfn.clone());
             } else {
-                log(format_args!(
+                mover.log.say(format_args!(
                     "{} ({bytes} bytes) is from the cache of the node",
                     file.lfn
                 ));
@@ -136,13 +135,15 @@ pub(crate) fn checkpoints(
     if list.is_empty() {
         return Ok(());
     }
-    heading(match direction {
+    mover.log.heading(match direction {
         Direction::In => "Staging in checkpoint files",
         Direction::Out => "Staging out checkpoint files",
     });
     match mover.transfer(list, direction, interrupts) {
         Err(error @ DataError::Transfers { .. }) => {
-            log(format_args!("No matter for checkpoint files: {error}"));
+            mover
+                .log
+                .say(format_args!("No matter for checkpoint files: {error}"));
             Ok(())
         }
         moved => moved,

@@ -1,19 +1,16 @@
 //! A job from start to end.
 
-use std::env;
 use std::ffi::OsStr;
-use std::io::Write;
+use std::fs::File;
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::Instant;
 
 use nix::sys::signal::Signal;
-use pegasus_kickstart::context::Inherited;
 use pegasus_kickstart::environment::Environment;
 use pegasus_kickstart::exit::SIGNAL;
 use pegasus_kickstart::interrupts::Interrupts;
-use pegasus_kickstart::machine::Host;
-use pegasus_transfer::cancel::Cancel;
 use pegasus_transfer::integrity;
 
 use crate::cache::Cache;
@@ -22,7 +19,7 @@ use crate::data::{DataError, Direction, Mover};
 use crate::description::{Container, Description};
 use crate::directory::{Helpers, JobDirectory};
 use crate::inputs::{self, checkpoints};
-use crate::messages::{self, heading, log};
+use crate::surroundings::Surroundings;
 use crate::task::{self, Ended};
 
 /// Exit code if something but the job's program fails: no directory, a transfer.
@@ -56,57 +53,94 @@ impl JobError {
     }
 }
 
-/// Runs a job. Returns the exit code, which is that of its program if this ran and failed.
-pub(crate) fn run(description: &Description, inherited: Inherited, interrupts: &mut dyn Interrupts) -> u8 {
-    let start = Instant::now();
-    messages::version();
-    let host = Host::gather(false);
-    log(format_args!(
+/// How a job ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Exit code, which is that of its program if this ran and failed.
+    pub code: u8,
+    /// Bytes of its records.
+    pub written: u64,
+    /// Peak resident memory of its program, KiB; 0 if it is unknown.
+    pub peak_kib: u64,
+    /// A transfer did not end when it was cancelled: the process must exit.
+    pub has_abandoned: bool,
+}
+
+impl Outcome {
+    fn of(code: u8) -> Self {
+        Self {
+            code,
+            written: 0,
+            peak_kib: 0,
+            has_abandoned: false,
+        }
+    }
+
+    /// Adds what the program has used.
+    fn add(&mut self, ended: &Ended) {
+        self.written = ended.written;
+        self.peak_kib = ended.peak_kib;
+    }
+}
+
+/// Runs a job.
+pub(crate) fn run(
+    description: &Description,
+    around: &Surroundings<'_>,
+    interrupts: &mut dyn Interrupts,
+) -> Outcome {
+    let (start, log) = (Instant::now(), &around.log);
+    log.version();
+    let host = around.host(false);
+    log.say(format_args!(
         "Executing on host {} IP={}",
         String::from_utf8_lossy(&host.name),
         host.address
     ));
-    heading("[Pegasus Lite] Setting up workdir");
-    let variable = |name: &str| env::var_os(name);
+    log.heading("[Pegasus Lite] Setting up workdir");
+    let variable = |name: &str| {
+        let value = around.context.environment.get(name.as_bytes())?;
+        Some(OsStr::from_bytes(value).to_owned())
+    };
     let helpers = Helpers {
-        left: &container::remove_noted,
-        make_room: &Cache::make_room,
+        left: &|note| container::remove_noted(note, log),
+        make_room: &|base| Cache::make_room(base, log),
+        log,
     };
     let made = JobDirectory::make(description.scratch.as_deref(), &variable, &helpers);
-    let code = match made {
+    let outcome = match made {
         Ok(directory) => {
-            let code = in_directory(
-                description,
-                directory.path(),
-                Some(&directory),
-                inherited,
-                interrupts,
-            );
-            heading("[Pegasus Lite] Removing workdir");
-            // Nobody can remove the working directory of a process on some file systems.
-            let _ = env::set_current_dir("/");
             let path = directory.path().to_owned();
+            let outcome = in_directory(description, &path, Some(&directory), around, interrupts);
+            log.heading("[Pegasus Lite] Removing workdir");
             if let Err(error) = directory.remove() {
-                log(format_args!("cannot remove {}: {error}", path.display()));
+                log.say(format_args!("cannot remove {}: {error}", path.display()));
             }
-            code
+            outcome
         }
         Err(error) => {
-            log(format_args!("ERROR: {}: {error}", description.job));
-            FAILURE
+            log.say(format_args!("ERROR: {}: {error}", description.job));
+            Outcome::of(FAILURE)
         }
     };
-    messages::end(start.elapsed().as_secs(), code);
-    code
+    if description.in_cluster {
+        log.say(format_args!(
+            "{} ended with exit code {}, one job of a cluster",
+            description.job, outcome.code
+        ));
+    } else {
+        log.end(start.elapsed().as_secs(), outcome.code);
+    }
+    outcome
 }
 
 /// Runs what is inside the container of a job: its program, perhaps its transfers. Returns the exit code.
 pub(crate) fn run_inside(
     description: &Description,
-    mut inherited: Inherited,
+    mut around: Surroundings<'_>,
     interrupts: &mut dyn Interrupts,
 ) -> u8 {
-    let kept = inherited.environment.iter().filter(|(name, _)| {
+    let kept = around.context.environment.iter().filter(|(name, _)| {
         let is_name = |other: &String| other.as_bytes() == *name;
         !description.unset.iter().any(is_name)
     });
@@ -115,9 +149,9 @@ pub(crate) fn run_inside(
     for (name, value) in &description.environment {
         environment.set(name.as_bytes(), value.as_bytes());
     }
-    inherited.environment = environment;
+    around.context.environment = environment;
     let directory = description.work_directory.as_deref().unwrap_or(Path::new("/"));
-    in_directory(description, directory, None, inherited, interrupts)
+    in_directory(description, directory, None, &around, interrupts).code
 }
 
 /// Runs the steps of a job in its directory, and writes the records of transfers behind that of the program.
@@ -126,20 +160,20 @@ fn in_directory(
     description: &Description,
     directory: &Path,
     own: Option<&JobDirectory>,
-    inherited: Inherited,
+    around: &Surroundings<'_>,
     interrupts: &mut dyn Interrupts,
-) -> u8 {
+) -> Outcome {
     let failed = |error: JobError| {
-        log(format_args!("ERROR: {}: {error}", description.job));
+        around
+            .log
+            .say(format_args!("ERROR: {}: {error}", description.job));
         error.code()
     };
-    if let Err(error) = env::set_current_dir(directory) {
-        return failed(DataError::from(error).into());
-    }
-    let mut mover = match Mover::new(&description.transfer_arguments, directory) {
+    let mut mover = match Mover::new(&description.transfer_arguments, directory, around) {
         Ok(mover) => mover,
-        Err(error) => return failed(error.into()),
+        Err(error) => return Outcome::of(failed(error.into())),
     };
+    let mut outcome = Outcome::of(0);
     let ran = match own.zip(description.container.as_ref()) {
         Some((own, container)) => {
             let job = Contained {
@@ -147,22 +181,41 @@ fn in_directory(
                 container,
                 own,
             };
-            job.steps(&inherited, interrupts, &mut mover)
+            job.steps(around, interrupts, &mut mover, &mut outcome)
         }
-        None => steps(description, directory, own, inherited, interrupts, &mut mover),
+        None => {
+            let job = Plain {
+                description,
+                directory,
+                own,
+            };
+            job.steps(around, interrupts, &mut mover, &mut outcome)
+        }
     };
-    let code = ran.unwrap_or_else(failed);
+    outcome.code = ran.unwrap_or_else(failed);
+    outcome.has_abandoned = mover.has_abandoned;
     if moves_data(description, own.is_some()) {
-        messages::data(&mover.data);
+        around.log.data(&mover.data);
     }
     let mut records = String::new();
     for record in &mover.records {
         records.push_str(&format!("{RECORD}\n{record}"));
     }
-    if let Err(error) = std::io::stdout().lock().write_all(records.as_bytes()) {
-        log(format_args!("cannot write the records of transfers: {error}"));
+    if let Err(error) = print(around, &records) {
+        around
+            .log
+            .say(format_args!("cannot write the records of transfers: {error}"));
     }
-    code
+    outcome.written = outcome.written.saturating_add(records.len() as u64);
+    outcome
+}
+
+/// Writes to the standard output of the job.
+fn print(around: &Surroundings<'_>, text: &str) -> io::Result<()> {
+    if text.is_empty() {
+        return Ok(());
+    }
+    File::from(around.context.stdout.try_clone_to_owned()?).write_all(text.as_bytes())
 }
 
 /// Returns whether this process moves the data of the job, not the one around its container or inside.
@@ -175,28 +228,39 @@ fn moves_data(description: &Description, is_outside: bool) -> bool {
     }
 }
 
-fn steps(
-    description: &Description,
-    directory: &Path,
-    own: Option<&JobDirectory>,
-    inherited: Inherited,
-    interrupts: &mut dyn Interrupts,
-    mover: &mut Mover,
-) -> Result<u8, JobError> {
-    fetch(description, own, interrupts, mover)?;
-    heading("[Pegasus Lite] Executing the user task");
-    let clock = Instant::now();
-    let mut ended = task::run(&description.run, directory, inherited, interrupts);
-    mover.data.run = clock.elapsed().as_secs_f64();
-    if ended.code == 0
-        && let Some(missing) = description.required.iter().find(|file| !Path::new(file).exists())
-    {
-        log(format_args!(
-            "the program ended with success, but did not write its declared output: {missing}"
-        ));
-        ended.code = 1;
+/// A job without a container.
+struct Plain<'a> {
+    description: &'a Description,
+    directory: &'a Path,
+    own: Option<&'a JobDirectory>,
+}
+
+impl Plain<'_> {
+    fn steps(
+        &self,
+        around: &Surroundings<'_>,
+        interrupts: &mut dyn Interrupts,
+        mover: &mut Mover,
+        outcome: &mut Outcome,
+    ) -> Result<u8, JobError> {
+        let (description, directory) = (self.description, self.directory);
+        fetch(description, self.own, interrupts, mover)?;
+        mover.log.heading("[Pegasus Lite] Executing the user task");
+        let clock = Instant::now();
+        let mut ended = task::run(&description.run, directory, around, interrupts);
+        mover.data.run = clock.elapsed().as_secs_f64();
+        outcome.add(&ended);
+        let is_missing = |file: &&String| !directory.join(file).exists();
+        if ended.code == 0
+            && let Some(missing) = description.required.iter().find(is_missing)
+        {
+            mover.log.say(format_args!(
+                "the program ended with success, but did not write its declared output: {missing}"
+            ));
+            ended.code = 1;
+        }
+        stage_out(description, ended, true, interrupts, mover)
     }
-    stage_out(description, ended, true, interrupts, mover)
 }
 
 /// Fetches the inputs, and notes how long that took.
@@ -222,9 +286,10 @@ struct Contained<'a> {
 impl Contained<'_> {
     fn steps(
         &self,
-        inherited: &Inherited,
+        around: &Surroundings<'_>,
         interrupts: &mut dyn Interrupts,
         mover: &mut Mover,
+        outcome: &mut Outcome,
     ) -> Result<u8, JobError> {
         let description = self.description;
         let transfers = !self.container.transfers_inside;
@@ -232,17 +297,12 @@ impl Contained<'_> {
             fetch(description, Some(self.own), interrupts, mover)?;
         }
         let (clock, without_image) = (Instant::now(), mover.data.stage_in);
-        let ended = container::run(
-            description,
-            self.container,
-            self.own,
-            inherited,
-            mover,
-            interrupts,
-        );
+        let ended = container::run(description, self.container, self.own, around, mover, interrupts);
         let image = mover.data.stage_in - without_image;
         mover.data.run = clock.elapsed().as_secs_f64() - image;
-        stage_out(description, ended?, transfers, interrupts, mover)
+        let ended = ended?;
+        outcome.add(&ended);
+        stage_out(description, ended, transfers, interrupts, mover)
     }
 }
 
@@ -259,7 +319,9 @@ fn stage_out(
         checkpoints(&description.checkpoint_out, Direction::Out, interrupts, mover)?;
     }
     if let Some(signal) = ended.signal {
-        log(format_args!("Caught {signal}; the outputs are not delivered"));
+        mover
+            .log
+            .say(format_args!("Caught {signal}; the outputs are not delivered"));
         return Ok(if ended.code == 0 {
             of_signal(signal)
         } else {
@@ -267,7 +329,7 @@ fn stage_out(
         });
     }
     if ended.code != 0 {
-        log(format_args!(
+        mover.log.say(format_args!(
             "The task ended with exit code {}; its outputs are not delivered",
             ended.code
         ));
@@ -275,7 +337,7 @@ fn stage_out(
     }
     if transfers {
         if !description.stage_out.is_empty() || description.work_directory.is_none() {
-            heading("Staging out output files");
+            mover.log.heading("Staging out output files");
         }
         let clock = Instant::now();
         let delivered = mover.transfer(&description.stage_out, Direction::Out, interrupts);
@@ -283,7 +345,7 @@ fn stage_out(
         delivered?;
     }
     if let Some(file) = &description.checksum_file {
-        ended.checksums.extend(hashes(&description.hashed)?);
+        ended.checksums.extend(mover.hashes(&description.hashed)?);
         let checksums = ended.checksums.iter();
         let checksums = checksums.map(|(lfn, sha256)| (lfn.as_slice(), sha256.as_str()));
         integrity::write_metadata(file, checksums).map_err(|source| DataError::ChecksumFile {
@@ -292,17 +354,6 @@ fn stage_out(
         })?;
     }
     Ok(0)
-}
-
-/// Computes checksums of files in the working directory. Files that are not there have none.
-fn hashes(files: &[String]) -> Result<Vec<(Vec<u8>, String)>, DataError> {
-    let files = files.iter().filter(|file| Path::new(file).is_file());
-    files
-        .map(|file| {
-            let sha256 = integrity::sha256(Path::new(file), &Cancel::new())?;
-            Ok((file.clone().into_bytes(), integrity::hex(&sha256)))
-        })
-        .collect()
 }
 
 /// Returns the exit code for the end by a signal.

@@ -5,11 +5,12 @@
 //! fetch the inputs, verify their checksums, run the program through kickstart, deliver the outputs, remove
 //! the directory. The program may run in a container, and then this program a second time, inside. Its
 //! messages and its exit code are those that Pegasus' monitoring reads. Transfers and
-//! kickstart run inside this process; no shell and no other program is needed.
+//! kickstart run inside this process; no shell and no other program is needed. The process may be a task
+//! server ([`inproc`]), so a job changes no state of it.
 //!
 //! ```text
-//! program → job → inputs → cache → data, task → messages → description
-//!               → container ↗    → directory
+//! inproc → program → job → inputs → cache → peers → data, task → surroundings → messages → description
+//!                        → container ↗    → directory
 //! ```
 
 mod cache;
@@ -17,10 +18,14 @@ mod container;
 mod data;
 mod description;
 mod directory;
+pub mod inproc;
 mod inputs;
 mod job;
 mod messages;
+mod peers;
 mod program;
+mod surroundings;
 mod task;
 
+pub use job::Outcome;
 pub use program::{command, main};

@@ -2,7 +2,10 @@
 //! them.
 
 use std::fmt::Display;
-use std::io::Write;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use chrono::Local;
 use monitord_compat::lite_data::LiteData;
@@ -13,37 +16,65 @@ const COMPATIBLE_VERSION: &str = "5.1.3";
 /// Width of a heading.
 const WIDTH: usize = 82;
 
-/// Writes a line without a time. It is one call, so that lines of several threads do not mix.
-fn line(text: &str) {
-    // There is no other place to report a failure.
-    let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
-}
+/// The log of a job. Clones write to the same stream; each line is one call, so that lines of several threads
+/// do not mix.
+#[derive(Clone, Debug)]
+pub(crate) struct Log(Arc<File>);
 
-/// Announces the program. Tools recognize the job by this line.
-pub(crate) fn version() {
-    line(&format!("PegasusLite: version {COMPATIBLE_VERSION}"));
-}
+impl Log {
+    /// Makes a log that writes to `stderr`.
+    ///
+    /// # Errors
+    /// The process has no descriptor left.
+    pub(crate) fn new(stderr: BorrowedFd<'_>) -> io::Result<Self> {
+        Ok(Self(Arc::new(stderr.try_clone_to_owned()?.into())))
+    }
 
-/// Writes a line with the time.
-pub(crate) fn log(message: impl Display) {
-    let time = Local::now().format("%Y-%m-%d %H:%M:%S");
-    line(&format!("{time} PegasusLite: {message}"));
-}
+    /// Makes a log that nobody reads.
+    #[cfg(test)]
+    pub(crate) fn unread() -> Self {
+        use std::os::fd::AsFd as _;
+        let null = File::options().write(true).open("/dev/null").unwrap();
+        Self::new(null.as_fd()).unwrap()
+    }
 
-/// Begins a section.
-pub(crate) fn heading(title: &str) {
-    let rest = WIDTH.saturating_sub(title.len() + 2);
-    let (before, after) = ("#".repeat(rest - rest / 2), "#".repeat(rest / 2));
-    line(&format!("\n{before} {title} {after}"));
-}
+    /// Returns the stream, for lines of another form.
+    pub(crate) fn stream(&self) -> &File {
+        &self.0
+    }
 
-/// Says how long the steps took, and how many bytes were moved.
-pub(crate) fn data(data: &LiteData) {
-    line(&data.to_string());
-}
+    /// Writes a line without a time.
+    fn line(&self, text: &str) {
+        // There is no other place to report a failure.
+        let _ = self.stream().write_all(format!("{text}\n").as_bytes());
+    }
 
-/// Ends the job: its whole run time in seconds, and the exit code that counts for monitoring.
-pub(crate) fn end(seconds: u64, code: u8) {
-    line(&format!("PegasusLite: runtime {seconds}"));
-    line(&format!("PegasusLite: exitcode {code}"));
+    /// Announces the program. Tools recognize the job by this line.
+    pub(crate) fn version(&self) {
+        self.line(&format!("PegasusLite: version {COMPATIBLE_VERSION}"));
+    }
+
+    /// Writes a line with the time.
+    pub(crate) fn say(&self, message: impl Display) {
+        let time = Local::now().format("%Y-%m-%d %H:%M:%S");
+        self.line(&format!("{time} PegasusLite: {message}"));
+    }
+
+    /// Begins a section.
+    pub(crate) fn heading(&self, title: &str) {
+        let rest = WIDTH.saturating_sub(title.len() + 2);
+        let (before, after) = ("#".repeat(rest - rest / 2), "#".repeat(rest / 2));
+        self.line(&format!("\n{before} {title} {after}"));
+    }
+
+    /// Says how long the steps took, and how many bytes were moved.
+    pub(crate) fn data(&self, data: &LiteData) {
+        self.line(&data.to_string());
+    }
+
+    /// Ends the job: its whole run time in seconds, and the exit code that counts for monitoring.
+    pub(crate) fn end(&self, seconds: u64, code: u8) {
+        self.line(&format!("PegasusLite: runtime {seconds}"));
+        self.line(&format!("PegasusLite: exitcode {code}"));
+    }
 }

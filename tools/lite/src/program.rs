@@ -2,12 +2,14 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::os::fd::AsFd as _;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::{CommandFactory, Parser};
-use pegasus_kickstart::context::Inherited;
+use pegasus_kickstart::cache::InvocationCache;
+use pegasus_kickstart::context::{Context, Inherited, current_directory};
 use pegasus_kickstart::interrupts::ProcessSignals;
 use pegasus_transfer::program::Part;
 use pmc_files::MAX_LIST;
@@ -16,10 +18,11 @@ use pmc_terminal::finish_early;
 use crate::container::STARTED;
 use crate::description::{Description, DescriptionError};
 use crate::job::{self, FAILURE};
-use crate::messages;
+use crate::messages::Log;
+use crate::surroundings::Surroundings;
 
 /// Name of the program.
-const NAME: &str = "pegasus-lite";
+pub(crate) const NAME: &str = "pegasus-lite";
 
 /// The program that invocation records name.
 const KICKSTART: &str = "pegasus-kickstart";
@@ -27,10 +30,14 @@ const KICKSTART: &str = "pegasus-kickstart";
 /// Runs one job in a directory of its own on the node: fetches its inputs, runs it, delivers its outputs.
 #[derive(Debug, Parser)]
 #[command(name = "pegasus-lite", version)]
-struct Args {
+pub(crate) struct Args {
     /// Read only LENGTH bytes of FILE, starting at byte START; large plans keep all descriptions in one file
     #[arg(long, value_name = "START:LENGTH")]
     part: Option<Part>,
+    /// The job is a cluster, whose program reads files of its jobs in the submit directory; agents start
+    /// it only on hosts that see this directory
+    #[arg(long)]
+    cluster: bool,
     /// The script for the environment has run
     #[arg(long, hide = true)]
     env_sourced: bool,
@@ -42,12 +49,44 @@ struct Args {
     file: PathBuf,
 }
 
+impl Args {
+    /// Reads the description of the job. Its name, and that of a directory in it, are relative to
+    /// `directory`.
+    ///
+    /// # Errors
+    /// It cannot be read or used.
+    pub(crate) fn description(&self, directory: &Path) -> Result<Description, ProgramError> {
+        let text = read(&directory.join(&self.file), self.part).map_err(|source| ProgramError::Read {
+            file: self.file.clone(),
+            source,
+        })?;
+        let mut description = Description::parse(&text).map_err(|source| ProgramError::Description {
+            file: self.file.clone(),
+            source,
+        })?;
+        if let Some(shared) = description
+            .work_directory
+            .as_mut()
+            .filter(|path| path.is_relative())
+        {
+            *shared = directory.join(&shared).components().collect();
+        }
+        Ok(description)
+    }
+
+    /// Returns whether the job needs a process of its own: a shell sets its environment, or the program runs
+    /// in a container, whose engine takes longer than a process.
+    pub(crate) fn needs_process(&self, description: &Description) -> bool {
+        self.inside || self.env_sourced || description.env_source.is_some() || description.container.is_some()
+    }
+}
+
 /// What is wrong if a file of the submit directory is not there.
 const INVISIBLE: &str = "; the submit directory must be visible on the node";
 
 /// What keeps a job from beginning.
 #[derive(Debug, thiserror::Error)]
-enum ProgramError {
+pub(crate) enum ProgramError {
     #[error(
         "cannot read the description of the job {}: {source}{}",
         file.display(),
@@ -75,30 +114,26 @@ pub fn main() -> ExitCode {
         Ok(args) => args,
         Err(error) => return finish_early(NAME, error.print(), error.use_stderr(), FAILURE),
     };
-    match run(&args) {
+    let Ok(log) = Log::new(io::stderr().as_fd()) else {
+        return FAILURE.into();
+    };
+    match run(&args, &log) {
         Ok(code) => code.into(),
         Err(error) => {
             if args.inside {
-                messages::log(format_args!("ERROR: {error}"));
+                log.say(format_args!("ERROR: {error}"));
                 return FAILURE.into();
             }
-            messages::version();
-            messages::log(format_args!("ERROR: {error}"));
-            messages::end(0, FAILURE);
+            log.version();
+            log.say(format_args!("ERROR: {error}"));
+            log.end(0, FAILURE);
             FAILURE.into()
         }
     }
 }
 
-fn run(args: &Args) -> Result<u8, ProgramError> {
-    let text = read(&args.file, args.part).map_err(|source| ProgramError::Read {
-        file: args.file.clone(),
-        source,
-    })?;
-    let description = Description::parse(&text).map_err(|source| ProgramError::Description {
-        file: args.file.clone(),
-        source,
-    })?;
+fn run(args: &Args, log: &Log) -> Result<u8, ProgramError> {
+    let description = args.description(&current_directory())?;
     if let Some(file) = description.env_source.as_deref().filter(|_| !args.env_sourced) {
         return Err(source_environment(file));
     }
@@ -106,12 +141,18 @@ fn run(args: &Args) -> Result<u8, ProgramError> {
     let mut signals = ProcessSignals::install()?;
     let own = std::env::current_exe()?;
     let inherited = Inherited::of_process(own.with_file_name(KICKSTART));
+    let cache = InvocationCache::default();
+    let around = Surroundings {
+        context: Context::of_process(inherited, current_directory(), &cache),
+        log: log.clone(),
+        host: None,
+    };
     if args.inside {
         // Whoever started the container learns that it runs.
         File::create(args.file.with_file_name(STARTED))?;
-        return Ok(job::run_inside(&description, inherited, &mut signals));
+        return Ok(job::run_inside(&description, around, &mut signals));
     }
-    Ok(job::run(&description, inherited, &mut signals))
+    Ok(job::run(&description, &around, &mut signals).code)
 }
 
 /// Becomes a shell that runs the script and then this program again. Returns only if that fails.

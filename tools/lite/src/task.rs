@@ -1,6 +1,5 @@
 //! Runs the program of a job.
 
-use std::borrow::Cow;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -8,22 +7,18 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use monitord_compat::invocation_record::{ChecksummedFile, Status};
+use monitord_compat::invocation_record::ChecksummedFile;
 use nix::sys::signal::Signal;
-use pegasus_kickstart::cache::InvocationCache;
-use pegasus_kickstart::cli;
-use pegasus_kickstart::context::{Context, Inherited};
-use pegasus_kickstart::environment::Environment;
+use pegasus_kickstart::cli::{self, Outcome};
 use pegasus_kickstart::exit;
 use pegasus_kickstart::interrupts::{Interrupt, Interrupts};
 use pegasus_kickstart::invoke::Report;
 use pegasus_kickstart::lookup;
-use pegasus_kickstart::machine::Host;
 use pegasus_kickstart::spawn::{Program, spawn};
 use pegasus_kickstart::wait::{Limit, Target, wait};
 
 use crate::description::Run;
-use crate::messages::log;
+use crate::surroundings::Surroundings;
 
 /// How the program ended.
 #[derive(Debug)]
@@ -34,13 +29,17 @@ pub(crate) struct Ended {
     pub(crate) signal: Option<Signal>,
     /// SHA-256 of the outputs, by logical name.
     pub(crate) checksums: Vec<(Vec<u8>, String)>,
+    /// Bytes of the record.
+    pub(crate) written: u64,
+    /// Peak resident memory of a process, KiB; 0 if it is unknown.
+    pub(crate) peak_kib: u64,
 }
 
-/// Runs the program in `directory`, which is the working directory of the process.
+/// Runs the program in `directory`.
 pub(crate) fn run(
     run: &Run,
     directory: &Path,
-    inherited: Inherited,
+    around: &Surroundings<'_>,
     interrupts: &mut dyn Interrupts,
 ) -> Ended {
     let mut watched = Watched {
@@ -48,26 +47,42 @@ pub(crate) fn run(
         signal: None,
     };
     let mut checksums = Vec::new();
-    let code = match run {
+    let Outcome {
+        code,
+        written,
+        peak_kib,
+    } = match run {
         Run::Kickstart(words) => {
             let mut observe = |report: &Report| checksums = checksums_of(report);
-            kickstart(words, directory, inherited, &mut watched, &mut observe)
+            let words = words.iter().map(OsString::from);
+            let context = around.kickstart_in(directory);
+            let host = |machine| around.host(machine);
+            cli::run_and_show(words, context, host, &mut watched, &mut observe)
         }
         Run::Program(words) => {
             let words: Vec<OsString> = words.iter().map(OsString::from).collect();
-            match program(&words, &inherited.environment, directory, None, &mut watched) {
-                Ok(code) => code,
-                Err(error) => {
-                    log(format_args!("cannot run {}: {error}", words[0].display()));
-                    exit::NOT_RUNNABLE
-                }
-            }
+            program(&words, directory, None, around, &mut watched).unwrap_or_else(|error| {
+                around
+                    .log
+                    .say(format_args!("cannot run {}: {error}", words[0].display()));
+                without_record(exit::NOT_RUNNABLE, 0)
+            })
         }
     };
     Ended {
         code,
         signal: watched.signal,
         checksums,
+        written,
+        peak_kib,
+    }
+}
+
+fn without_record(code: u8, peak_kib: u64) -> Outcome {
+    Outcome {
+        code,
+        written: 0,
+        peak_kib,
     }
 }
 
@@ -77,20 +92,22 @@ pub(crate) fn run(
 /// It cannot be run.
 pub(crate) fn outside(
     words: &[OsString],
-    environment: &Environment,
     directory: &Path,
     output: Option<&File>,
+    around: &Surroundings<'_>,
     interrupts: &mut dyn Interrupts,
 ) -> io::Result<Ended> {
     let mut watched = Watched {
         interrupts,
         signal: None,
     };
-    let code = program(words, environment, directory, output, &mut watched)?;
+    let outcome = program(words, directory, output, around, &mut watched)?;
     Ok(Ended {
-        code,
+        code: outcome.code,
         signal: watched.signal,
         checksums: Vec::new(),
+        written: 0,
+        peak_kib: outcome.peak_kib,
     })
 }
 
@@ -120,23 +137,14 @@ impl Interrupts for Watched<'_> {
     fn reports_children(&self) -> bool {
         self.interrupts.reports_children()
     }
-}
 
-fn kickstart(
-    words: &[String],
-    directory: &Path,
-    inherited: Inherited,
-    interrupts: &mut dyn Interrupts,
-    observe: &mut dyn FnMut(&Report),
-) -> u8 {
-    let mut inherited = inherited;
-    let pwd = directory.as_os_str().as_encoded_bytes();
-    inherited.environment.set(b"PWD", pwd);
-    let cache = InvocationCache::default();
-    let context = Context::of_process(inherited, directory.to_owned(), &cache);
-    let words = words.iter().map(OsString::from);
-    let host = |machine| Cow::Owned(Host::gather(machine));
-    cli::run_and_show(words, context, host, interrupts, observe).code
+    fn client(&self) -> Option<BorrowedFd<'_>> {
+        self.interrupts.client()
+    }
+
+    fn abandoned(&self) {
+        self.interrupts.abandoned();
+    }
 }
 
 /// Returns the checksums of the outputs in a record.
@@ -152,44 +160,42 @@ fn checksums_of(report: &Report) -> Vec<(Vec<u8>, String)> {
         .collect()
 }
 
-/// Runs a program without kickstart. Its streams are those of this process, but for its output if there is a
-/// file for it.
+/// Runs a program without kickstart. Its streams are those of the job, but for its output if there is a file
+/// for it.
 fn program(
     words: &[OsString],
-    environment: &Environment,
     directory: &Path,
     output: Option<&File>,
+    around: &Surroundings<'_>,
     interrupts: &mut dyn Interrupts,
-) -> io::Result<u8> {
-    let mut environment = environment.clone();
-    environment.set(b"PWD", directory.as_os_str().as_encoded_bytes());
+) -> io::Result<Outcome> {
+    let context = &around.context;
+    let environment = around.environment_in(directory);
     let found = lookup::find(&words[0], directory, environment.get(b"PATH"))?;
     let copy = |stream: BorrowedFd<'_>| stream.try_clone_to_owned();
-    let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
     let streams: [OwnedFd; 3] = [
-        copy(stdin.as_fd())?,
-        copy(output.map_or(stdout.as_fd(), AsFd::as_fd))?,
-        copy(stderr.as_fd())?,
+        copy(context.stdin)?,
+        copy(output.map_or(context.stdout, AsFd::as_fd))?,
+        copy(context.stderr)?,
     ];
     let program = Program {
         file: &found.file,
         words,
         environment: &environment,
-        directory: None,
-        keep: &[],
-        own_group: false,
+        directory: Some(directory),
+        keep: &context.keep,
+        own_group: context.own_group,
+        die_with_parent: false,
     };
-    let pid = spawn(&program, &streams, &mut InvocationCache::default().spawner())?;
+    let pid = spawn(&program, &streams, &mut context.cache.spawner())?;
+    // The program has its own copies.
+    drop(streams);
     let target = Target {
         pid,
-        leads_group: false,
+        leads_group: context.own_group,
     };
-    let (status, _) = wait(target, &mut Limit::none(), interrupts, &mut |line| log(line))?;
-    Ok(match status {
-        Status::Exited { code } => code,
-        Status::Signalled { signal, .. } => {
-            exit::SIGNAL.saturating_add(u8::try_from(signal).unwrap_or(u8::MAX))
-        }
-        Status::Failed { .. } => exit::NOT_RUNNABLE,
-    })
+    let (status, usage) = wait(target, &mut Limit::none(), interrupts, &mut |line| {
+        around.log.say(line)
+    })?;
+    Ok(without_record(exit::of(&status), usage.max_rss_kib))
 }

@@ -328,6 +328,42 @@ fn a_shared_work_directory_is_mounted_where_it_is() {
 }
 
 #[test]
+fn jobs_of_a_cluster_share_its_directory_and_do_not_end_it() {
+    let job = Job::new(&["docker"]);
+    let cluster = job.path("staging");
+    let mut description = job.description("docker", COPY);
+    for key in ["stage_in", "stage_out", "checksum_file"] {
+        description.as_object_mut().unwrap().remove(key);
+    }
+    description["work_directory"] = json!(".");
+    description["in_cluster"] = json!(true);
+    description["container"]["fetch"] = json!([]);
+    let sha256 = "ab".repeat(32);
+    description["container"]["verify"] = json!([{"lfn": "box", "sha256": sha256}]);
+    let mut command = job.command("a.json", &description);
+    let output = command.current_dir(&cluster).output().unwrap();
+    let log = stderr(&output);
+    assert_eq!(output.status.code(), Some(0), "{log}");
+    assert_eq!(job.read("staging/out"), "HELLO\n");
+    assert!(
+        log.contains("PegasusLite: copy_j1 ended with exit code 0, one job of a cluster"),
+        "{log}"
+    );
+    assert!(!log.contains("PegasusLite: exitcode"), "{log}");
+    // Another copy of the image is not loaded.
+    fs::write(job.path("staging/box"), "image\n").unwrap();
+    let mut command = job.command("b.json", &description);
+    assert!(command.current_dir(&cluster).status().unwrap().success());
+    let calls = job.calls();
+    let loads = calls
+        .iter()
+        .filter(|call| call.starts_with("docker load"))
+        .count();
+    assert_eq!(loads, 1, "{calls:?}");
+    assert!(calls[1].contains(" -v @/staging:@/staging "), "{calls:?}");
+}
+
+#[test]
 fn failures_are_told_and_have_their_codes() {
     let job = Job::new(&[]);
     let output = job.run(&job.description("singularity", COPY));

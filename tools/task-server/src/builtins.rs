@@ -53,6 +53,13 @@ impl ToolBuiltins {
         self.must_exit.get()
     }
 
+    /// Lets the process exit after this job if it has grown too much.
+    pub fn check_growth(&self) {
+        if usage::own(UsageScope::Process).max_rss_kib > self.peak + MAX_GROWTH {
+            self.must_exit.set(true);
+        }
+    }
+
     fn find(&self, program: &Found) -> Option<Tool> {
         let name = program.file.file_name()?;
         let (tool, file) = Tool::ALL
@@ -85,11 +92,8 @@ impl Builtins for ToolBuiltins {
                 Some(status)
             }
         };
-        let used = usage::own(UsageScope::Since(before));
-        if used.max_rss_kib > self.peak + MAX_GROWTH {
-            self.must_exit.set(true);
-        }
-        Some((status?, used))
+        self.check_growth();
+        Some((status?, usage::own(UsageScope::Since(before))))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Receives tasks from an executor and runs them.
 
 use std::borrow::Cow;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
@@ -22,10 +22,11 @@ use pegasus_kickstart::exit;
 use pegasus_kickstart::interrupts::ProcessSignals;
 use pegasus_kickstart::machine::Host;
 use pegasus_kickstart::usage::{self, UsageScope};
-use pmc_wire::{Received, Reply};
+use pmc_wire::{Received, Reply, Tool};
 
 use crate::builtins::ToolBuiltins;
 use crate::lifeline::{Lifeline, TaskInterrupts};
+use crate::process;
 
 /// The server ends after a task whose request or record has more bytes than this, to free its memory: the
 /// peak memory of later jobs counts from that of the server.
@@ -170,20 +171,47 @@ impl Server {
                 };
             }
         };
-        let host = |_| Cow::Borrowed(&self.host);
-        let Outcome {
-            code,
-            written,
-            peak_kib,
-        } = cli::run(request.words, context, host, &mut interrupts);
+        let (outcome, has_abandoned) = self.run_tool(request.tool, request.words, context, &mut interrupts);
         drop(binding);
         if interrupts.has_forwarded {
             end_children();
         }
         // Kickstart makes the process accessible if a job cannot do its work otherwise.
         let is_open = get_dumpable() != Ok(false);
-        let last = size.max(written) > MAX_MESSAGE || self.builtins.must_exit() || is_open || has_children();
-        Reply { code, last, peak_kib }
+        let last = size.max(outcome.written) > MAX_MESSAGE
+            || has_abandoned
+            || self.builtins.must_exit()
+            || is_open
+            || has_children();
+        Reply {
+            code: outcome.code,
+            last,
+            peak_kib: outcome.peak_kib,
+        }
+    }
+
+    /// Stands in for a program. Also returns whether a thread of it goes on, so that the server must exit.
+    fn run_tool(
+        &self,
+        tool: Tool,
+        words: Vec<OsString>,
+        context: Context<'_>,
+        interrupts: &mut TaskInterrupts<'_>,
+    ) -> (Outcome, bool) {
+        if tool == Tool::Kickstart {
+            let host = |_| Cow::Borrowed(&self.host);
+            return (cli::run(words, context, host, interrupts), false);
+        }
+        let Some(job) = pegasus_lite::inproc::run(&words, &context, &self.host, interrupts) else {
+            return (process::run(tool, &words, &context, interrupts), false);
+        };
+        self.builtins.check_growth();
+        let outcome = Outcome {
+            code: job.code,
+            written: job.written,
+            peak_kib: job.peak_kib,
+        };
+        (outcome, job.has_abandoned)
     }
 
     fn environment(&self, request: &Received<'_>) -> Environment {

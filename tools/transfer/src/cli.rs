@@ -1,6 +1,8 @@
 //! The process of `pegasus-transfer`: arguments, environment, signals and exit status.
 
+use std::ffi::OsString;
 use std::io;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -52,20 +54,25 @@ fn run(call: &Call<'_>, log: &Log<'_>) -> Result<bool, ProgramError> {
     let input = call.read(&mut io::stdin())?;
     let work = call.parse(&input)?;
     stop_on_signals(&cancel)?;
-    let registry = registry(call.options, &cancel);
+    let program = std::env::current_exe().ok();
+    let programs = program.and_then(|program| Some(program.parent()?.to_owned()));
+    let registry = registry(std::env::vars_os(), programs, call.options, &cancel);
     Ok(call.carry_out(&registry, &work, &settings, log))
 }
 
-/// Creates the handlers of all protocols of this build, for the environment of the process. Other programs
-/// are looked for beside that of the process first.
+/// Creates the handlers of all protocols of this build, for an environment. Other programs of this
+/// installation are looked for in the directory `programs` first.
 #[cfg(feature = "remote")]
 #[must_use]
-pub fn registry(options: &Options, cancel: &Cancel) -> Registry {
+pub fn registry(
+    variables: impl IntoIterator<Item = (OsString, OsString)>,
+    programs: Option<PathBuf>,
+    options: &Options,
+    cancel: &Cancel,
+) -> Registry {
     use crate::remote::{self, Environment, http::Timeouts};
     use std::time::Duration;
-    let program = std::env::current_exe().ok();
-    let directory = program.and_then(|program| Some(program.parent()?.to_owned()));
-    let mut environment = Environment::new(std::env::vars_os(), directory);
+    let mut environment = Environment::new(variables, programs);
     environment.debug = options.debug;
     let idle = Duration::from_secs_f64(options.timeout);
     let timeouts = Timeouts {
@@ -79,7 +86,12 @@ pub fn registry(options: &Options, cancel: &Cancel) -> Registry {
 /// Creates the handlers of local files.
 #[cfg(not(feature = "remote"))]
 #[must_use]
-pub fn registry(_: &Options, _: &Cancel) -> Registry {
+pub fn registry(
+    _: impl IntoIterator<Item = (OsString, OsString)>,
+    _: Option<PathBuf>,
+    _: &Options,
+    _: &Cancel,
+) -> Registry {
     Registry::default()
 }
 

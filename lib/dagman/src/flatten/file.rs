@@ -371,6 +371,7 @@ fn script(words: &[String], node: &Node, is_post: bool) -> Result<Script, ErrorK
             "NODE" | "JOB" => Word::Text(node.name.clone()),
             "MAX_RETRIES" => Word::Text(retries.to_string()),
             "RETRY" if retries == 0 => Word::Text("0".to_owned()),
+            "RETRY" => Word::Retry,
             "JOB_COUNT" => Word::Text("1".to_owned()),
             "RETURN" if is_post => Word::Return,
             "SUCCESS" if is_post => Word::Success,
@@ -409,7 +410,6 @@ const MACROS_OF_DAGMAN: &[&str] = &[
     "NODE_COUNT",
     "PRE_SCRIPT_RETURN",
     "QUEUED_COUNT",
-    "RETRY",
     "RETURN",
     "SUCCESS",
 ];

@@ -160,7 +160,10 @@ fn scripts_get_their_macros() {
         (node.pre_skip, node.abort_on.map(|on| (on.code, on.exit))),
         (Some(4), Some((9, Some(0))))
     );
-    for macro_of_dagman in ["$RETRY", "$JOBID", "$DAG_STATUS"] {
+    let counted = read_from(&[("top.dag", &format!("{top}SCRIPT POST A post $RETRY\n")), SUBMIT]).unwrap();
+    let post = counted.nodes[0].post.as_ref().unwrap();
+    assert_eq!(post.arguments, [Word::Retry]);
+    for macro_of_dagman in ["$JOBID", "$DAG_STATUS"] {
         let top = format!("{top}SCRIPT POST A post {macro_of_dagman}\n");
         assert!(
             read_from(&[("top.dag", &top), SUBMIT]).is_err(),

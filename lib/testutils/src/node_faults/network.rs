@@ -6,6 +6,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -189,6 +190,19 @@ impl Network {
         self.shell(pid, &script)
     }
 
+    /// Limits what comes to a node from other nodes, in megabytes a second.
+    ///
+    /// # Errors
+    /// The node is off.
+    pub fn slow_down(&self, node: &Node, megabytes: u32) -> io::Result<()> {
+        let script = format!(
+            "nft add table inet s && nft 'add chain inet s c {{ type filter hook input priority 0; }}' && \
+             nft add rule inet s c iifname eth0 ip saddr != {} limit rate over {megabytes} mbytes/second drop",
+            self.master_address()
+        );
+        self.shell(node.0.holder.id(), &script)
+    }
+
     /// Loses packets that come to a node at random.
     pub(super) fn lose_packets(&self, node: &Node, percent: u32) -> io::Result<()> {
         let script = format!(
@@ -215,6 +229,28 @@ impl Drop for Member {
 }
 
 impl Node {
+    /// Its address.
+    #[must_use]
+    pub fn address(&self) -> String {
+        format!("{PREFIX}.{}", self.0.plug)
+    }
+
+    /// Addresses to which programs of the node have made connections that are open.
+    #[must_use]
+    pub fn peers(&self) -> Vec<String> {
+        let list = format!("/proc/{}/net/tcp", self.0.holder.id());
+        let list = fs::read_to_string(list).unwrap_or_default();
+        let peer = |line: &str| {
+            // Number, local and remote `ADDRESS:PORT` in hexadecimal, state.
+            let mut words = line.split_ascii_whitespace().skip(2);
+            let (remote, state) = (words.next()?, words.next()?);
+            let remote = u32::from_str_radix(remote.split(':').next()?, 16).ok()?;
+            let is_open = state == "01";
+            is_open.then(|| Ipv4Addr::from(remote.to_ne_bytes()).to_string())
+        };
+        list.lines().filter_map(peer).collect()
+    }
+
     /// Processes of the node: the agent's guard, and the agent.
     fn guard_and_agent(&self) -> Option<(Pid, Pid)> {
         let holder = Pid::from_raw(self.0.holder.id().cast_signed());

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use pmc_dagman::{Node, Script, Word, Work};
+use pmc_dagman::{Node, RETRY, Script, Word, Work};
 
 use super::super::builder::Builder;
 use crate::model::{Arguments, FileId, Job, Position, TransformationName, Words};
@@ -49,7 +49,10 @@ pub(super) fn job(node: &Node, builder: &mut Builder, position: Position) -> Job
                 .iter()
                 .flat_map(|(program, arguments)| [program].into_iter().chain(arguments.iter()));
             let words = ["-c", &script, &node.name].into_iter().map(str::to_owned);
-            words.chain(own.cloned()).collect()
+            // Words that depend on the attempt are those of the script.
+            words
+                .chain(own.filter(|_| !has_retry_words(node)).cloned())
+                .collect()
         }
         None => match &node.work {
             Work::Nothing => {
@@ -112,10 +115,25 @@ fn script(node: &Node) -> Option<String> {
         Work::Job(job) => job.output.is_some() && job.output == job.error,
         Work::Nothing => false,
     };
-    if node.pre.is_none() && node.post.is_none() && !one_stream {
+    let is_numbered = knows_retry(node);
+    if node.pre.is_none() && node.post.is_none() && !one_stream && !is_numbered {
         return None;
     }
     let mut text = String::new();
+    if is_numbered {
+        // The first attempt has no such variable.
+        text.push_str("k=${PMC_ATTEMPT:-1}; k=$((k - 1)); ");
+    }
+    if let Work::Job(job) = &node.work
+        && has_retry_words(node)
+    {
+        text.push_str("set --");
+        for word in std::iter::once(&job.program.display().to_string()).chain(&job.arguments) {
+            text.push(' ');
+            text.push_str(&quoted(word));
+        }
+        text.push_str("; ");
+    }
     if let Some(pre) = &node.pre {
         push_script(pre, &mut text);
         text.push_str("; p=$?; ");
@@ -135,6 +153,33 @@ fn script(node: &Node) -> Option<String> {
     Some(text)
 }
 
+/// Returns whether a node has words for its job that depend on the attempt.
+fn has_retry_words(node: &Node) -> bool {
+    match &node.work {
+        Work::Job(job) => job.arguments.iter().any(|word| word.contains(RETRY)),
+        Work::Nothing => false,
+    }
+}
+
+/// Returns whether a part of a node depends on the attempt.
+fn knows_retry(node: &Node) -> bool {
+    let of_paths = match &node.work {
+        Work::Job(job) => [&job.input, &job.output, &job.error]
+            .into_iter()
+            .flatten()
+            .any(|path| path.to_string_lossy().contains(RETRY)),
+        Work::Nothing => false,
+    };
+    let mut scripts = [&node.pre, &node.post].into_iter().flatten();
+    of_paths || has_retry_words(node) || scripts.any(|script| script.arguments.contains(&Word::Retry))
+}
+
+/// Quotes a text for the shell; the variable `k` is the number of the retry.
+fn quoted(text: &str) -> String {
+    let parts: Vec<String> = text.split(RETRY).map(|part| shell_quote(part).into()).collect();
+    parts.join("\"$k\"")
+}
+
 /// Appends the start of the job.
 fn push_job(node: &Node, one_stream: bool, text: &mut String) {
     let Work::Job(job) = &node.work else {
@@ -152,7 +197,7 @@ fn push_job(node: &Node, one_stream: bool, text: &mut String) {
     text.push_str("exec \"$@\"");
     let mut redirect = |operator: &str, path: &Option<std::path::PathBuf>| {
         if let Some(path) = path {
-            let _ = write!(text, " {operator}{}", shell_quote(&path.display().to_string()));
+            let _ = write!(text, " {operator}{}", quoted(&path.display().to_string()));
         }
     };
     redirect("<", &job.input);
@@ -178,6 +223,7 @@ fn push_script(script: &Script, text: &mut String) {
             Word::Return => text.push_str("$r"),
             Word::Success => text.push_str("$s"),
             Word::PreScriptReturn => text.push_str("$p"),
+            Word::Retry => text.push_str("$k"),
         }
     }
     text.push(')');

@@ -23,13 +23,13 @@ const FILE: &str = "file://";
 pub(super) fn push(plan: &Plan<'_>, id: JobId, container: &Container, text: &mut String) {
     let job = plan.job(id);
     let profiles = &plan.exec.setups[job.setup].profiles;
-    let is_own = plan.exec.is_lite(job);
+    let is_own = plan.exec.has_own_directory(job);
     let _ = write!(
         text,
         ",\n  \"container\": {{\n  \"kind\": \"{}\",\n  \"image\": ",
         container.kind.name()
     );
-    if is_own || !container.has_file() {
+    if plan.exec.is_lite(job) || !container.has_file() {
         push_json(&[&container.lfn], text);
     } else {
         push_json(&[&plan.sites.scratch_path(job.staging, &container.lfn)], text);
@@ -54,11 +54,13 @@ pub(super) fn push(plan: &Plan<'_>, id: JobId, container: &Container, text: &mut
         text.push_str(",\n  \"gpus\": true");
     }
     push_environment(plan, job, text);
-    if is_own {
+    if plan.exec.is_lite(job) {
         let uses = plan.exec.uses(plan.workflow, job.task);
-        let images = uses.iter().filter(|u| u.kind == FileKind::Image);
-        files(plan, id, "fetch", Direction::In, images, text);
-        verified(plan, job, uses, true, text);
+        let images = || uses.iter().filter(|u| u.kind == FileKind::Image);
+        if is_own {
+            files(plan, id, "fetch", Direction::In, images(), text);
+        }
+        verified(plan, job, images(), text);
         if place(plan, job).is_some() {
             text.push_str(",\n  \"transfers_inside\": true");
         }
@@ -100,10 +102,10 @@ fn push_environment(plan: &Plan<'_>, job: &ExecJob, text: &mut String) {
 }
 
 /// Returns the container in which the files of a job are fetched and delivered, `None` if this is done
-/// outside.
+/// outside, as for the jobs of a cluster.
 pub(super) fn place<'p>(plan: &Plan<'p>, job: &ExecJob) -> Option<&'p Container> {
     let container = plan.exec.setups[job.setup].container.as_deref()?;
-    (plan.exec.is_lite(job) && !plan.settings.transfers_on_host).then_some(container)
+    (plan.exec.has_own_directory(job) && !plan.settings.transfers_on_host).then_some(container)
 }
 
 /// Returns the directory of a job in URLs.

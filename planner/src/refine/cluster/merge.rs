@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::model::{FileId, FileKind, FileUse, JobIndex, Link, Workflow};
+use crate::model::{FileId, FileKind, FileUse, JobIndex, Link, TransferFlag, Workflow};
 use crate::profiles::{Namespace, Profiles, parse_bool};
 
 /// Returns the files that the jobs use. A file written by one job and read by another is an output only.
@@ -34,6 +34,9 @@ pub(super) fn uses(workflow: &Workflow, jobs: &[JobIndex]) -> Vec<FileUse> {
             together.optional &= file_use.optional;
             together.bypass &= file_use.bypass;
             together.register |= file_use.register;
+            if together.transfer == TransferFlag::Not && file_use.link.writes() {
+                together.transfer = file_use.transfer;
+            }
             if file_use.kind == FileKind::Executable {
                 together.kind = FileKind::Executable;
             }

@@ -7,6 +7,7 @@
 
 mod bins;
 mod groups;
+mod lite;
 mod merge;
 pub(crate) mod settings;
 
@@ -15,7 +16,6 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::data::DataMode;
 use crate::error::{Cause, PlanError, Problem};
 use crate::model::{JobIndex, JobKind, TransformationName, Workflow};
 use crate::profiles::Namespace;
@@ -140,14 +140,6 @@ pub(super) fn cluster_jobs(refinement: &mut Refinement<'_, '_>) -> Result<(), Pl
     let techniques = &mapper.settings.cluster.techniques;
     if techniques.is_empty() || exec.jobs.is_empty() {
         return Ok(());
-    }
-    if let Some(job) = exec.jobs.iter().find(|job| exec.is_lite(job)) {
-        return Err(PlanError::Unsupported(format!(
-            "job clustering is offered with the data configuration sharedfs only, and the job {} has another one: leave \
-             --cluster and its properties out, or set the property pegasus.data.configuration and the profile \
-             pegasus::data.configuration to sharedfs",
-            job.name
-        )));
     }
     let job_edges: Vec<(JobId, JobId)> = mapped.edges(&reduced.edges).collect();
     let mut units: Vec<Unit> = JobId::first(exec.jobs.len())
@@ -375,6 +367,8 @@ fn add_clusters(
 ) -> Result<(), PlanError> {
     let graph = Graph::new(exec.jobs.len(), job_edges);
     let depths = graph.depths(&graph.topological().unwrap_or_default());
+    let readers = lite::Readers::new(workflow, exec, &units);
+    let mut inside = lite::MemberSetups::default();
     let mut old: Vec<Option<ExecJob>> = std::mem::take(&mut exec.jobs).into_iter().map(Some).collect();
     // Node of each abstract job in the graph of the next steps: the job itself, or its cluster.
     let mut node_of: Vec<JobIndex> = JobIndex::first(workflow.jobs.len()).collect();
@@ -402,9 +396,12 @@ fn add_clusters(
         let mut abstract_jobs = Vec::with_capacity(jobs.len());
         for &job in &jobs {
             place[job] = exec.members.len();
-            let Some(member) = old[job].take() else {
+            let Some(mut member) = old[job].take() else {
                 continue;
             };
+            if exec.is_lite(&member) {
+                member.setup = inside.of(exec, member.setup);
+            }
             if let Task::Compute(n) = member.task {
                 abstract_jobs.push(n);
                 node_of[n] = node;
@@ -414,7 +411,8 @@ fn add_clusters(
             exec.members.push(member);
         }
         let members = first..exec.members.len();
-        let uses = merge::uses(workflow, &abstract_jobs);
+        let mut uses = merge::uses(workflow, &abstract_jobs);
+        uses.retain(|u| !readers.is_internal(u, number));
         let job = cluster_job(exec, mapper, name, &members)?;
         let Task::Cluster(_, aggregator) = job.task else {
             continue;
@@ -430,16 +428,7 @@ fn add_clusters(
         reduced.kept.push(true);
         mapped.numbers.push(Some(id));
     }
-    for &(parent, child) in job_edges {
-        let unit = unit_of[parent];
-        if unit != unit_of[child] {
-            continue;
-        }
-        if let Task::Cluster(n, _) = exec.jobs[unit].task {
-            let edge = (place[parent], place[child]);
-            exec.clusters[n].edges.push(edge);
-        }
-    }
+    add_inner_edges(exec, job_edges, &unit_of, &place);
     for edge in &mut reduced.edges {
         *edge = (node_of[edge.0], node_of[edge.1]);
     }
@@ -454,6 +443,20 @@ fn add_clusters(
     Ok(())
 }
 
+/// Adds the edges between the jobs of each cluster. `place` has the position of a job in [`Exec::members`].
+fn add_inner_edges(exec: &mut Exec, edges: &[(JobId, JobId)], unit_of: &[JobId], place: &[usize]) {
+    for &(parent, child) in edges {
+        let unit = unit_of[parent.index()];
+        if unit != unit_of[child.index()] {
+            continue;
+        }
+        if let Task::Cluster(n, _) = exec.jobs[unit].task {
+            let edge = (place[parent.index()], place[child.index()]);
+            exec.clusters[n].edges.push(edge);
+        }
+    }
+}
+
 /// Returns the job that runs the members.
 fn cluster_job(
     exec: &mut Exec,
@@ -462,6 +465,7 @@ fn cluster_job(
     members: &Range<usize>,
 ) -> Result<ExecJob, PlanError> {
     let jobs = &exec.members[members.clone()];
+    let mode = lite::mode(exec, &name, jobs)?;
     let setups = &exec.setups;
     let mut profiles = merge::profiles(jobs.iter().map(|job| &setups[job.setup].profiles));
     let aggregator = match profiles.pegasus("job.aggregator") {
@@ -501,9 +505,10 @@ fn cluster_job(
         executable,
         profiles,
         staged: false,
-        mode: DataMode::Shared,
+        mode,
         kind: JobKind::Compute,
         container: None,
+        in_cluster: false,
         entry: None,
     });
     Ok(ExecJob {

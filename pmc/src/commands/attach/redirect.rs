@@ -52,7 +52,8 @@ enum Note {
 
 /// How a redirect has ended.
 enum Ended {
-    Over(Over),
+    /// So many bytes of each stream are lost.
+    Over(Over, [u64; 2]),
     Refused(Answer),
     Failed(ControlError),
 }
@@ -66,6 +67,20 @@ struct Work {
     has_begun: bool,
     stop: Arc<AtomicBool>,
     ender: Option<Ender>,
+}
+
+impl Work {
+    /// Tells how many more bytes of a stream are lost.
+    fn report_lost(&mut self, at: usize, dropped: u64) {
+        let lost = dropped.saturating_sub(self.dropped[at]);
+        if lost > 0 {
+            let task = escape(&self.origin.task);
+            message(format!(
+                "pmc: {lost} bytes of the output of {task} are lost: pmc was too slow"
+            ));
+            self.dropped[at] = dropped;
+        }
+    }
 }
 
 /// Redirects tasks until they, the run or this program end.
@@ -370,14 +385,7 @@ impl Redirector {
         };
         work.has_begun = true;
         for ((at, stream), portion) in Stream::ALL.into_iter().enumerate().zip(portions) {
-            let lost = portion.dropped - work.dropped[at].min(portion.dropped);
-            if lost > 0 {
-                let task = escape(&work.origin.task);
-                message(format!(
-                    "pmc: {lost} bytes of the output of {task} are lost: pmc was too slow"
-                ));
-                work.dropped[at] = portion.dropped;
-            }
+            work.report_lost(at, portion.dropped);
             if !self.printer.has_lines() {
                 self.printer.raw(&work.origin, stream, &portion.bytes);
                 continue;
@@ -400,16 +408,19 @@ impl Redirector {
             lines.finish(|line, is_part| printer.line(origin, stream, line, is_part));
         }
         self.printer.flush();
+        if let Ended::Over(_, dropped) = &ended {
+            (0..2).for_each(|at| work.report_lost(at, dropped[at]));
+        }
         let task = escape(&work.origin.task).into_owned();
         let is_strict = self.is_strict;
         match ended {
-            Ended::Over(Over::TaskEnded) => {}
+            Ended::Over(Over::TaskEnded, _) => {}
             // Nobody reads what is printed.
-            Ended::Over(Over::Detached) => self.end(Ok(exit::SUCCESS)),
-            Ended::Over(Over::TooSlow) => message(format!(
+            Ended::Over(Over::Detached, _) => self.end(Ok(exit::SUCCESS)),
+            Ended::Over(Over::TooSlow, _) => message(format!(
                 "pmc: pmc was too slow for {task}: the rest of its output goes to its file (--buffer-size, --buffer-time)"
             )),
-            Ended::Over(_) => message(format!(
+            Ended::Over(..) => message(format!(
                 "pmc: the run has not heard of pmc for too long: the rest of the output of {task} goes to its file"
             )),
             Ended::Refused(Answer::NotSupported(reason)) if !is_strict => {
@@ -497,12 +508,12 @@ impl Thread {
                 Redirect::On { .. } => {
                     let _ = self.notes.send(Note::Begun(self.id, tool.ender()?));
                     return Ok(match tool.wait()? {
-                        Redirect::Over(over) => Ended::Over(over),
+                        Redirect::Over(over, lost) => Ended::Over(over, lost),
                         Redirect::Not(answer) => Ended::Refused(answer),
-                        Redirect::On { .. } => Ended::Over(Over::Detached),
+                        Redirect::On { .. } => Ended::Over(Over::Detached, [0, 0]),
                     });
                 }
-                Redirect::Over(over) => return Ok(Ended::Over(over)),
+                Redirect::Over(over, lost) => return Ok(Ended::Over(over, lost)),
                 Redirect::Not(Answer::NotYet(_)) if !self.stop.load(Ordering::Acquire) => {
                     thread::sleep(START)
                 }
@@ -533,7 +544,7 @@ impl Thread {
                     }
                     self.request.poll.delivered = delivered;
                 }
-                Redirect::Over(over) => return Ok(Ended::Over(over)),
+                Redirect::Over(over, lost) => return Ok(Ended::Over(over, lost)),
                 Redirect::Not(Answer::NotYet(_)) if !self.request.poll.is_end => thread::sleep(START),
                 Redirect::Not(answer) => return Ok(Ended::Refused(answer)),
             }

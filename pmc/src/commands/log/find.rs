@@ -30,6 +30,11 @@ pub enum Source {
         /// Number of the attempt, from 0.
         attempt: u32,
     },
+    /// In files without names, on the way to a pack. The attempt runs.
+    Unpacked {
+        /// Number of the attempt, from 0.
+        attempt: u32,
+    },
     /// In a pack. The attempt has ended.
     Packed {
         /// The pack.
@@ -53,6 +58,10 @@ pub fn source(log: &mut Log, attempt: Option<u32>, with_parts: bool) -> Result<O
     // If an index cannot be read, opening the output fails.
     let _ = log.output.refresh();
     let count = log.count();
+    // The number of the attempt that runs is the next one.
+    if attempt.is_none_or(|wanted| wanted == count + 1) && log.is_packed_and_running(count)? {
+        return Ok(Some(Source::Unpacked { attempt: count }));
+    }
     let (dir, name) = (&log.history.dir, log.history.plan.name(log.task));
     let wanted = attempt.unwrap_or(count);
     if let Some(attempt) = wanted.checked_sub(1)
@@ -88,6 +97,11 @@ impl Source {
     /// Opens the files.
     pub fn open(&self, log: &mut Log) -> Result<Reader, Unreadable> {
         match self {
+            // It has no names to be opened by.
+            Self::Unpacked { .. } => Err(Unreadable {
+                path: log.history.dir.dir.clone(),
+                source: io::ErrorKind::NotFound.into(),
+            }),
             Self::Packed { pack, attempt } => {
                 let name = log.history.plan.name(log.task);
                 Reader::of_pack(&mut log.output, name, *attempt, pack)

@@ -30,6 +30,8 @@ pub struct Tap {
     task: String,
     /// The command of the task is a program that captures output.
     is_captured: bool,
+    /// What is read is the output of the attempt itself, which goes to a pack at the end.
+    is_own: bool,
     /// The run has answered, or a message says that it does not.
     has_reported: bool,
     tool: Option<Tool>,
@@ -72,12 +74,21 @@ impl Tap {
             dag: dag.to_owned(),
             task,
             is_captured,
+            is_own: false,
             has_reported: false,
             tool: None,
             attempt: None,
             files: [Vec::new(), Vec::new()],
             finished: [None, None],
             next: Instant::now(),
+        }
+    }
+
+    /// A reader for an attempt that runs and whose output goes to a pack at the end.
+    pub fn own(dag: &Path, task: String) -> Self {
+        Self {
+            is_own: true,
+            ..Self::new(dag, task, false)
         }
     }
 
@@ -143,6 +154,7 @@ impl Tap {
             task: self.task.clone(),
             attempt: self.attempt,
             after,
+            is_own: self.is_own,
             may_wait,
         }
     }

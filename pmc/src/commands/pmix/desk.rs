@@ -47,6 +47,7 @@ struct State {
 }
 
 /// A pull of a tool that gets the output instead of the files.
+#[derive(Clone)]
 struct RedirectPull {
     /// Those that were there when it began; one of them is its tool.
     tools: Tools,
@@ -160,23 +161,64 @@ impl Desk {
 }
 
 impl State {
-    /// Begins to redirect output of attempts that run.
-    fn redirect(&mut self, dag: &Path, ranks: &[u32], streams: [bool; 2]) -> Result<(), Refusal> {
-        let tools = Tools::now();
-        let is_over = Arc::new(AtomicBool::new(false));
+    /// Notes a redirect that is about to begin. Returns its attempts, and what ends it.
+    fn reserve(&mut self, ranks: &[u32]) -> Result<(BTreeMap<u32, Running>, RedirectPull), Refusal> {
         let ranks: BTreeSet<u32> = ranks.iter().copied().collect();
         if ranks.len() > MAX_REDIRECTS {
             return Err(Refusal::NotSupported);
         }
-        let begun = ranks.iter().map(|rank| {
+        let running = ranks.iter().map(|rank| {
             let running = self.running.get(rank).ok_or(Refusal::NotFound)?;
-            let over = (tools.clone(), Arc::clone(&is_over));
-            Redirecting::begin(dag, (*rank, running), streams, over)
+            Ok((*rank, running.clone()))
+        });
+        let running = running.collect::<Result<_, _>>()?;
+        let pull = RedirectPull {
+            tools: Tools::now(),
+            is_over: Arc::default(),
+        };
+        self.redirect = Some(pull.clone());
+        self.pulls = 1;
+        Ok((running, pull))
+    }
+
+    /// Returns whether this redirect was not ended meanwhile.
+    fn has(&self, pull: &RedirectPull) -> bool {
+        let current = self.redirect.as_ref();
+        current.is_some_and(|current| Arc::ptr_eq(&current.is_over, &pull.is_over))
+    }
+}
+
+impl Desk {
+    /// Begins to redirect output of attempts that run. The run may take its time to answer: nothing is locked
+    /// meanwhile.
+    fn redirect(
+        &self,
+        running: &BTreeMap<u32, Running>,
+        pull: &RedirectPull,
+        streams: [bool; 2],
+    ) -> Result<(), Refusal> {
+        let begun = running.iter().map(|(rank, running)| {
+            let over = (pull.tools.clone(), Arc::clone(&pull.is_over));
+            Redirecting::begin(&self.dag, (*rank, running), streams, over)
         });
         // If one is refused, the connections of the others end, and so they do.
-        self.begun = begun.collect::<Result<_, _>>()?;
-        self.redirect = Some(RedirectPull { tools, is_over });
-        Ok(())
+        let begun = begun.collect::<Result<Vec<_>, _>>();
+        let mut state = self.state();
+        if !state.has(pull) {
+            // Its tool has gone.
+            return Err(Refusal::NotFound);
+        }
+        match begun {
+            Ok(begun) => {
+                state.begun = begun;
+                Ok(())
+            }
+            Err(refusal) => {
+                state.redirect = None;
+                state.pulls = 0;
+                Err(refusal)
+            }
+        }
     }
 }
 
@@ -195,12 +237,13 @@ impl Host for Desk {
             return Err(Refusal::NotSupported);
         }
         let found = self.find(&state, processes)?;
+        // Of those that pull already, it is the same.
         state.form = form;
         if is_redirect {
             let ranks = found.ok_or(Refusal::NotSupported)?;
-            state.redirect(&self.dag, &ranks, streams)?;
-            state.pulls = 1;
-            return Ok(());
+            let (running, pull) = state.reserve(&ranks)?;
+            drop(state);
+            return self.redirect(&running, &pull, streams);
         }
         state.pulls += 1;
         state.changes.has_new = true;

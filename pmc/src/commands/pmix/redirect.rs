@@ -71,7 +71,7 @@ impl Redirecting {
                 // What has come is asked for again, because it does not count as delivered.
                 Redirect::On { attempt, .. } => break attempt,
                 Redirect::Not(Answer::NotYet(_)) if Instant::now() < end => thread::sleep(PAUSE),
-                Redirect::Over(_) | Redirect::Not(Answer::NotYet(_)) => return Err(Refusal::NotFound),
+                Redirect::Over(..) | Redirect::Not(Answer::NotYet(_)) => return Err(Refusal::NotFound),
                 Redirect::Not(_) => return Err(Refusal::NotSupported),
             }
         };

@@ -19,21 +19,22 @@ const NONE: &str =
 /// Writes a line for each attempt, and the sum.
 pub(super) fn human(figures: &Figures<'_>, out: &mut impl Write) -> Result<(), Problem> {
     let head = format!(
-        "Data of jobs without a shared file system\n\n  {:<40} {:>3} {:>9} {:>9} {:>9} {:>9} {:>10} {:>10} {:>10}\n",
-        "", "try", "in s", "run s", "out s", "waited s", "fetched", "cached", "delivered"
+        "Data of jobs without a shared file system\n\n  {:<40} {:>3} {:>9} {:>9} {:>9} {:>9} {:>10} {:>10} {:>10} {:>10}\n",
+        "", "try", "in s", "run s", "out s", "waited s", "fetched", "cached", "from peers", "delivered"
     );
     let mut sum = LiteData::default();
     let mut count = 0_usize;
     let row = |out: &mut dyn Write, name: &str, number: &str, data: &LiteData| {
         writeln!(
             out,
-            "  {name:<40} {number:>3} {:>9.3} {:>9.3} {:>9.3} {:>9.3} {:>10} {:>10} {:>10}",
+            "  {name:<40} {number:>3} {:>9.3} {:>9.3} {:>9.3} {:>9.3} {:>10} {:>10} {:>10} {:>10}",
             data.stage_in,
             data.run,
             data.stage_out,
             data.waited,
             text::bytes(data.fetched),
             text::bytes(data.cached),
+            text::bytes(data.from_peers),
             text::bytes(data.delivered),
         )
     };
@@ -67,6 +68,7 @@ pub(super) fn csv(figures: &Figures<'_>, out: &mut impl Write) -> Result<(), Pro
         "Bytes-Fetched",
         "Bytes-Cached",
         "Bytes-Delivered",
+        "Bytes-From-Peers",
     ];
     line(out, &head).map_err(Problem::Write)?;
     let statistics = &figures.statistics;
@@ -89,6 +91,7 @@ pub(super) fn csv(figures: &Figures<'_>, out: &mut impl Write) -> Result<(), Pro
                 data.fetched.to_string(),
                 data.cached.to_string(),
                 data.delivered.to_string(),
+                data.from_peers.to_string(),
             ];
             line(out, &cells)
         },
@@ -119,6 +122,7 @@ pub fn object(data: &LiteData) -> Value {
         "waited_seconds": data.waited,
         "bytes_fetched": data.fetched,
         "bytes_cached": data.cached,
+        "bytes_from_peers": data.from_peers,
         "bytes_delivered": data.delivered,
     })
 }

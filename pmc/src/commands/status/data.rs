@@ -27,6 +27,7 @@ pub fn human(out: &mut String, data: &DataOfRun) {
     let bytes = [
         ("fetched", sum.fetched),
         ("from caches of nodes", sum.cached),
+        ("from other nodes", sum.from_peers),
         ("delivered", sum.delivered),
     ];
     for (name, bytes) in bytes {

@@ -87,7 +87,7 @@ impl Session<'_, '_> {
         (job.pid, job.status, job.usage) =
             builtin.unwrap_or_else(|| self.run_process(words, &program.file, limit));
         job.duration = start.elapsed();
-        let code = exit_code(&job.status);
+        let code = exit::of(&job.status);
         self.jobs.push((stage, job));
         code
     }
@@ -108,6 +108,7 @@ impl Session<'_, '_> {
             directory: job_directory(&self.directory, &self.context),
             keep: &self.context.keep,
             own_group: self.context.own_group,
+            die_with_parent: false,
         };
         let started = spawn(&program, &streams, &mut self.context.cache.spawner());
         // The child has its own copies.
@@ -242,15 +243,4 @@ fn is_shortage(error: &io::Error) -> bool {
         errno(error),
         libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE
     )
-}
-
-/// Returns the exit code of kickstart for a job with this status.
-fn exit_code(status: &Status) -> u8 {
-    match status {
-        Status::Exited { code } => *code,
-        Status::Signalled { signal, .. } => {
-            exit::SIGNAL.saturating_add(u8::try_from(*signal).unwrap_or(u8::MAX))
-        }
-        Status::Failed { .. } => exit::NOT_RUNNABLE,
-    }
 }

@@ -16,12 +16,13 @@ use super::ContainerError;
 use crate::cache::{Cache, Entry, LOADED, Wanted, key_of, pause, read};
 use crate::data::{DataError, Mover};
 use crate::description::Container;
-use crate::messages::heading;
+use crate::messages::Log;
 
 /// The images of this user on a node.
 #[derive(Debug)]
 pub(super) struct Images {
     cache: Cache,
+    log: Log,
 }
 
 /// An image in use.
@@ -40,9 +41,10 @@ impl Images {
     ///
     /// # Errors
     /// It cannot be made.
-    pub(super) fn open(base: &Path) -> std::io::Result<Self> {
+    pub(super) fn open(base: &Path, log: &Log) -> std::io::Result<Self> {
         Ok(Self {
-            cache: Cache::open(base)?,
+            cache: Cache::open(base, log)?,
+            log: log.clone(),
         })
     }
 
@@ -90,17 +92,25 @@ impl Images {
         })
     }
 
-    /// Returns an image in a directory that all nodes see.
+    /// Returns an image in a directory that other jobs see.
     ///
     /// # Errors
-    /// It is not there.
-    pub(super) fn shared(&self, file: &Path) -> Result<Image, ContainerError> {
+    /// It is not there, or its checksum cannot be read.
+    pub(super) fn shared(
+        &self,
+        file: &Path,
+        container: &Container,
+        mover: &Mover,
+    ) -> Result<Image, ContainerError> {
         let status = fs::metadata(file).map_err(|source| ContainerError::NoImage {
             file: file.to_owned(),
             source,
         })?;
+        // Each cluster of jobs has its own copy.
+        let known = mover.expected(&container.verify)?;
+        let key = known.first().and_then(|(_, sha256)| key_of(sha256));
         Ok(Image {
-            key: hashed(&(file, status.len(), status.mtime(), status.mtime_nsec())),
+            key: key.unwrap_or_else(|| hashed(&(file, status.len(), status.mtime(), status.mtime_nsec()))),
             file: file.to_owned(),
             _entry: None,
         })
@@ -133,7 +143,7 @@ impl Images {
         if latest != known && !latest.is_empty() {
             return Ok(latest);
         }
-        heading("[Pegasus Lite] Loading the container image");
+        self.log.heading("[Pegasus Lite] Loading the container image");
         let name = load(&image.file, interrupts)?;
         note.set_len(0)?;
         note.seek(SeekFrom::Start(0))?;

@@ -162,7 +162,8 @@ impl<'a> Tool<'a> {
             .process_group(0)
             .stdout(output_file.try_clone().map_err(io_failure)?)
             .stderr(output_file.try_clone().map_err(io_failure)?)
-            .stdin(self.standard_input(context).map_err(io_failure)?);
+            .stdin(self.standard_input(context).map_err(io_failure)?)
+            .current_dir(context.base.unwrap_or(Path::new(".")));
         let mut child = command.spawn().map_err(io_failure)?;
         let status = self.wait(&mut child, context)?;
         let length = output_file.metadata().map_err(io_failure)?.len();

@@ -1,0 +1,341 @@
+//! Files that members of a run give each other, by key: they never name a path.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::{SinkExt, StreamExt as _};
+use rustls::pki_types::ServerName;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+use tokio_util::codec::{Framed, LengthDelimitedCodec};
+
+use crate::client::open;
+use crate::frame;
+use crate::key::{KeyError, RunKey};
+use crate::server::{ServerError, listen};
+use crate::stream::limited;
+
+/// Maximum bytes of a frame.
+const CHUNK: usize = 256 << 10;
+
+/// Maximum files that a server sends at a time.
+const MAX_SENT: usize = 64;
+
+/// Maximum time for a connection and its handshake.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// Maximum time without a byte.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// What the receiver wants: a key.
+#[derive(Serialize, Deserialize)]
+struct Wanted<'a> {
+    key: &'a str,
+}
+
+/// The answer. The bytes of the file follow in frames.
+#[derive(Serialize, Deserialize)]
+enum Answer {
+    /// There is no such file.
+    Missing,
+    /// The file has this many bytes, and this mode.
+    Found { bytes: u64, mode: u32 },
+}
+
+/// Why a file cannot be fetched from a member.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PeerError {
+    /// The connection or the file.
+    #[error("{}", pmc_dag::reason(.0))]
+    System(#[from] io::Error),
+    /// The key cannot be used.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+}
+
+/// A file to send.
+#[derive(Debug)]
+pub struct Offered {
+    /// The file.
+    pub file: File,
+    /// Stays open until the file is sent: its lock keeps the file.
+    pub lock: File,
+}
+
+/// Sends files to members of the run, in a thread of its own, until it is dropped.
+pub struct FileServer {
+    address: SocketAddr,
+    /// Dropping it ends the thread.
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl FileServer {
+    /// Listens on a free port. `find` returns the file with a key.
+    ///
+    /// # Errors
+    /// No port or thread can be had, or the key is unusable.
+    pub fn start(
+        key: &RunKey,
+        find: impl Fn(&str) -> Option<Offered> + Send + 'static,
+    ) -> Result<Self, ServerError> {
+        let acceptor = TlsAcceptor::from(Arc::new(key.server_config()?));
+        let listener = listen(0)?;
+        let address = listener.local_addr()?;
+        let runtime = runtime()?;
+        let (stop, stopped) = tokio::sync::oneshot::channel();
+        let thread = std::thread::Builder::new()
+            .name("peers".to_owned())
+            .spawn(move || {
+                let local = tokio::task::LocalSet::new();
+                runtime.block_on(local.run_until(async {
+                    tokio::select! {
+                        ended = accept(listener, acceptor, Rc::new(find)) => {
+                            if let Err(error) = ended {
+                                tracing::error!("Unable to listen for other nodes: {}", pmc_dag::reason(&error));
+                            }
+                        }
+                        _ = stopped => {}
+                    }
+                }));
+            })?;
+        Ok(Self {
+            address,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+
+    /// The port.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+}
+
+impl Drop for FileServer {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // Its panic was printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .build()
+}
+
+fn framed<S: AsyncRead + AsyncWrite>(stream: S) -> Framed<S, LengthDelimitedCodec> {
+    let codec = LengthDelimitedCodec::builder()
+        .max_frame_length(CHUNK)
+        .new_codec();
+    Framed::new(stream, codec)
+}
+
+async fn accept(
+    listener: std::net::TcpListener,
+    acceptor: TlsAcceptor,
+    find: Rc<impl Fn(&str) -> Option<Offered> + 'static>,
+) -> io::Result<()> {
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let places = Arc::new(Semaphore::new(MAX_SENT));
+    loop {
+        let (stream, from) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Too many open files, perhaps: some will be closed.
+                tracing::warn!("Unable to accept another node: {}", pmc_dag::reason(&error));
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        // Whoever finds no place asks elsewhere.
+        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+            continue;
+        };
+        let (acceptor, find) = (acceptor.clone(), Rc::clone(&find));
+        tokio::task::spawn_local(async move {
+            if let Err(error) = send(stream, acceptor, find.as_ref()).await {
+                tracing::debug!("Sending a file to {from}: {error}");
+            }
+            drop(place);
+        });
+    }
+}
+
+async fn send(
+    stream: TcpStream,
+    acceptor: TlsAcceptor,
+    find: &impl Fn(&str) -> Option<Offered>,
+) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let secured = limited(CONNECT, "the handshake takes too long", acceptor.accept(stream)).await?;
+    let mut framed = framed(secured);
+    let wanted = async { framed.next().await.transpose() };
+    let Some(wanted) = limited(CONNECT, "the other node says nothing", wanted).await? else {
+        return Ok(());
+    };
+    let wanted: Wanted = frame::decode(&wanted).map_err(io::Error::other)?;
+    let Some(Offered { mut file, lock }) = find(wanted.key) else {
+        return framed.send(frame::encode(&Answer::Missing)).await;
+    };
+    let status = file.metadata()?;
+    let mut left = status.len();
+    let answer = Answer::Found {
+        bytes: left,
+        mode: status.permissions().mode(),
+    };
+    framed.send(frame::encode(&answer)).await?;
+    while left > 0 {
+        let length = usize::try_from(left).unwrap_or(CHUNK).min(CHUNK);
+        let mut chunk = BytesMut::zeroed(length);
+        file.read_exact(&mut chunk)?;
+        left -= length as u64;
+        let sent = framed.send(chunk.freeze());
+        limited(IDLE, "the other node takes nothing", sent).await?;
+    }
+    drop(lock);
+    limited(
+        IDLE,
+        "the other node takes nothing",
+        SinkExt::<Bytes>::close(&mut framed),
+    )
+    .await
+}
+
+/// Fetches the file with a key from a member of the run, if it has one. Returns its bytes. `go_on` is asked
+/// now and then.
+///
+/// # Errors
+/// The member cannot be reached, has another key, or goes away; the file cannot be written; or the work was
+/// not to go on. A part of the file may be written.
+pub fn fetch(
+    key: &RunKey,
+    address: &str,
+    wanted: &str,
+    into: &mut File,
+    go_on: &dyn Fn() -> bool,
+) -> Result<Option<u64>, PeerError> {
+    let connector = TlsConnector::from(Arc::new(key.client_config()?));
+    let received = receive(connector, address, wanted, into, go_on);
+    Ok(runtime()?.block_on(received)?)
+}
+
+async fn next<S: AsyncRead + AsyncWrite + Unpin>(
+    framed: &mut Framed<S, LengthDelimitedCodec>,
+) -> io::Result<BytesMut> {
+    let frame = async { framed.next().await.transpose() };
+    let frame = limited(IDLE, "the other node sends nothing", frame).await?;
+    frame.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))
+}
+
+async fn receive(
+    connector: TlsConnector,
+    address: &str,
+    wanted: &str,
+    into: &mut File,
+    go_on: &dyn Fn() -> bool,
+) -> io::Result<Option<u64>> {
+    let stream = open(address, CONNECT).await?;
+    // The name is not looked at: the key tells a member.
+    let name = ServerName::try_from("peer").map_err(io::Error::other)?;
+    let secured = connector.connect(name, stream);
+    let secured = limited(CONNECT, "the handshake takes too long", secured).await?;
+    let mut framed = framed(secured);
+    framed.send(frame::encode(&Wanted { key: wanted })).await?;
+    let first = next(&mut framed).await?;
+    let (bytes, mode) = match frame::decode(&first).map_err(io::Error::other)? {
+        Answer::Missing => return Ok(None),
+        Answer::Found { bytes, mode } => (bytes, mode),
+    };
+    let mut left = bytes;
+    while left > 0 {
+        if !go_on() {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        let chunk = next(&mut framed).await?;
+        left = left
+            .checked_sub(chunk.len() as u64)
+            .ok_or_else(|| io::Error::other("the file is longer than its size"))?;
+        into.write_all(&chunk)?;
+    }
+    // The owner must be able to read it.
+    into.set_permissions(std::fs::Permissions::from_mode(mode & 0o777 | 0o400))?;
+    Ok(Some(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Seek as _, SeekFrom};
+
+    use super::*;
+
+    proptest::proptest! {
+        #[test]
+        fn arbitrary_bytes_are_no_panic(bytes: Vec<u8>) {
+            let _ = (frame::decode::<Wanted<'_>>(&bytes), frame::decode::<Answer>(&bytes));
+        }
+    }
+
+    const KEEP_ON: &dyn Fn() -> bool = &|| true;
+
+    fn server(key: &RunKey, content: Vec<u8>) -> (FileServer, String) {
+        let server = FileServer::start(key, move |wanted| {
+            let mut file = tempfile::tempfile().ok().filter(|_| wanted == "known")?;
+            file.write_all(&content).ok()?;
+            file.seek(SeekFrom::Start(0)).ok()?;
+            let lock = file.try_clone().ok()?;
+            Some(Offered { file, lock })
+        });
+        let server = server.unwrap();
+        let address = format!("127.0.0.1:{}", server.port());
+        (server, address)
+    }
+
+    #[test]
+    fn members_get_files_by_key_and_others_nothing() {
+        let key = RunKey::generate().unwrap();
+        let content: Vec<u8> = (0..3 * CHUNK as u32 / 2).map(|n| n as u8).collect();
+        let (_server, address) = server(&key, content.clone());
+        let mut copy = tempfile::tempfile().unwrap();
+        let bytes = fetch(&key, &address, "known", &mut copy, KEEP_ON).unwrap();
+        assert_eq!(bytes, Some(content.len() as u64));
+        copy.seek(SeekFrom::Start(0)).unwrap();
+        let mut read = Vec::new();
+        copy.read_to_end(&mut read).unwrap();
+        assert!(read == content);
+        let missing = fetch(&key, &address, "../known", &mut copy, KEEP_ON);
+        assert_eq!(missing.unwrap(), None);
+        let stranger = RunKey::generate().unwrap();
+        assert!(fetch(&stranger, &address, "known", &mut copy, KEEP_ON).is_err());
+        assert!(fetch(&key, &address, "known", &mut copy, &|| false).is_err());
+    }
+
+    #[test]
+    fn empty_files_are_files_and_a_server_that_has_ended_is_an_error() {
+        let key = RunKey::generate().unwrap();
+        let (server, address) = server(&key, Vec::new());
+        let mut copy = tempfile::tempfile().unwrap();
+        assert_eq!(
+            fetch(&key, &address, "known", &mut copy, KEEP_ON).unwrap(),
+            Some(0)
+        );
+        drop(server);
+        assert!(fetch(&key, &address, "known", &mut copy, KEEP_ON).is_err());
+    }
+}

@@ -1,0 +1,395 @@
+//! Gives the cached files of lite jobs to other nodes of the run, and gets theirs.
+//!
+//! Lite jobs of this node connect with the socket whose name is in the variable `PEGASUS_LITE_PEERS`
+//! ([`pmc_wire::peers`]). The agent asks the master which node has what a job needs, and gets it from there.
+//! Other nodes name a key, never a path: the job that has made an entry has said where it is. Whatever
+//! fails, the job fetches the file from the staging site.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _};
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use pmc_link::{FileServer, Link, Offered, RunKey};
+use pmc_wire::peers::{self, Entry, ToAgent, ToJob};
+use rustix::fs::{FlockOperation, flock};
+
+use crate::host;
+use crate::transport::agents::messages::{self, PeerAnswer, PeerRequest};
+
+/// How long a job waits at most for the one of another node that fetches what both need.
+const MAX_WAIT: Duration = Duration::from_secs(120);
+
+/// Time between two looks whether the job is still there.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// From how many nodes a job tries to get an entry.
+const MAX_SOURCES: u32 = 3;
+
+/// Maximum entries that this agent remembers.
+const MAX_ENTRIES: usize = 1 << 12;
+
+/// Maximum jobs that talk to this agent at a time.
+const MAX_JOBS: usize = 1 << 9;
+
+/// What is known of other nodes.
+pub(super) struct Peers {
+    link: Arc<Link>,
+    key: RunKey,
+    /// Name of the socket for jobs.
+    name: String,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Address of this host as the master sees it.
+    address: Option<IpAddr>,
+    /// Gives entries to other nodes. Started by the first job.
+    server: Option<FileServer>,
+    /// A job has come: the master is told what this node has.
+    has_begun: bool,
+    entries: Entries,
+    /// Who waits for answers of the master, by the numbers of the requests.
+    asked: BTreeMap<u64, Sender<Vec<String>>>,
+    last_number: u64,
+    jobs: usize,
+}
+
+/// Entries of the caches of this node.
+#[derive(Default)]
+struct Entries {
+    by_key: BTreeMap<String, Entry>,
+    /// Keys, the oldest in front.
+    order: VecDeque<String>,
+}
+
+impl Entries {
+    /// Adds an entry, perhaps in place of the oldest one. Returns false if it was known.
+    fn add(&mut self, entry: Entry) -> bool {
+        let key = entry.key.clone();
+        if let Some(before) = self.by_key.insert(key.clone(), entry) {
+            return self.by_key.get(&key) != Some(&before);
+        }
+        self.order.push_back(key);
+        if self.order.len() > MAX_ENTRIES
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.by_key.remove(&oldest);
+        }
+        true
+    }
+}
+
+impl Peers {
+    /// Listens for jobs.
+    ///
+    /// # Errors
+    /// The system has no socket, no thread, or no random numbers.
+    pub(super) fn start(link: &Arc<Link>, key: RunKey) -> io::Result<Arc<Self>> {
+        let random = getrandom::u64().map_err(io::Error::other)?;
+        let name = format!("pmc-peers-{random:016x}");
+        let listener = peers::listen(&name)?;
+        let this = Arc::new(Self {
+            link: Arc::clone(link),
+            key,
+            name,
+            state: Mutex::default(),
+        });
+        let own = Arc::clone(&this);
+        let accept = move || {
+            for job in listener.incoming() {
+                match job {
+                    Ok(job) => own.accept(job),
+                    // Too many open files, perhaps: some will be closed.
+                    Err(_) => std::thread::sleep(LOOK_INTERVAL),
+                }
+            }
+        };
+        std::thread::Builder::new()
+            .name("lite-jobs".to_owned())
+            .spawn(accept)?;
+        Ok(this)
+    }
+
+    /// Name of the socket for jobs.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Notes a new connection to the master, which may know nothing of this node.
+    pub(super) fn connected(self: &Arc<Self>, address: Option<IpAddr>) {
+        let mut state = self.state();
+        state.address = address.or(state.address);
+        if state.has_begun {
+            self.begin(&mut state);
+        }
+    }
+
+    /// Notes that the connection to the master has ended: nobody answers.
+    pub(super) fn disconnected(&self) {
+        self.state().asked.clear();
+    }
+
+    /// Takes what the master says.
+    pub(super) fn answer(self: &Arc<Self>, body: &[u8]) {
+        let mut state = self.state();
+        match messages::decode(body) {
+            Some(PeerAnswer::Source { number, addresses }) => {
+                if let Some(job) = state.asked.get(&number) {
+                    // A job that does not wait any more says so itself.
+                    let _ = job.send(addresses);
+                }
+            }
+            Some(PeerAnswer::Again) => {
+                state.asked.clear();
+                if state.has_begun {
+                    self.begin(&mut state);
+                }
+            }
+            None => tracing::error!("Invalid message about caches from the master"),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The state is valid at every moment, even if a thread panicked.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn say(&self, request: &PeerRequest) -> bool {
+        self.link.aside(&messages::encode(request))
+    }
+
+    /// Tells the master what this node has.
+    fn begin(self: &Arc<Self>, state: &mut State) {
+        state.has_begun = true;
+        if state.server.is_none() {
+            let own = Arc::downgrade(self);
+            let find = move |key: &str| own.upgrade()?.find(key);
+            match FileServer::start(&self.key, find) {
+                Ok(server) => state.server = Some(server),
+                Err(error) => tracing::debug!("This node gives no files to others: {error}"),
+            }
+        }
+        let addresses = state.server.as_ref().map(FileServer::port);
+        let addresses = addresses.map_or_else(Vec::new, |port| addresses_of(state.address, port));
+        self.say(&PeerRequest::Begin { addresses });
+        for key in &state.entries.order {
+            self.say(&PeerRequest::Have { key: key.clone() });
+        }
+    }
+
+    /// Returns an entry for another node.
+    fn find(&self, key: &str) -> Option<Offered> {
+        let entry = self.state().entries.by_key.get(key)?.clone();
+        open(&entry).ok()
+    }
+
+    fn accept(self: &Arc<Self>, job: UnixStream) {
+        if peers::check_owner(&job).is_err() || self.state().jobs >= MAX_JOBS {
+            return;
+        }
+        self.state().jobs += 1;
+        let own = Arc::clone(self);
+        let talk = move || {
+            if let Err(error) = own.talk(&job) {
+                tracing::debug!("A lite job: {error}");
+            }
+            own.state().jobs -= 1;
+        };
+        if std::thread::Builder::new().spawn(talk).is_err() {
+            self.state().jobs -= 1;
+        }
+    }
+
+    fn talk(self: &Arc<Self>, job: &UnixStream) -> io::Result<()> {
+        {
+            let mut state = self.state();
+            if !state.has_begun {
+                self.begin(&mut state);
+            }
+        }
+        match peers::receive(job)? {
+            ToAgent::Have(entry) => self.have(entry),
+            ToAgent::Want { key, into } => self.get(job, &key, &into)?,
+            ToAgent::Wrong | ToAgent::TooLarge => {}
+        }
+        Ok(())
+    }
+
+    fn have(&self, entry: Entry) {
+        let key = entry.key.clone();
+        if self.state().entries.add(entry) {
+            self.say(&PeerRequest::Have { key });
+        }
+    }
+
+    /// Gets an entry for a job from another node, or lets the job fetch it.
+    fn get(self: &Arc<Self>, job: &UnixStream, key: &str, into: &Path) -> io::Result<()> {
+        let mut asked = Asked::new(self);
+        let request = PeerRequest::Ask {
+            number: asked.number,
+            key: key.to_owned(),
+        };
+        let mut answer = match self.say(&request).then(|| asked.source(job, key, into)) {
+            Some(Some(bytes)) => ToJob::Got { bytes },
+            Some(None) | None => ToJob::Fetch,
+        };
+        loop {
+            peers::send(job, &answer)?;
+            match peers::receive(job)? {
+                ToAgent::Wrong => {
+                    // Another node may have a right one, but it is the staging site that counts.
+                    self.say(&PeerRequest::Failed { number: asked.number });
+                    self.say(&PeerRequest::Alone { number: asked.number });
+                    answer = ToJob::Fetch;
+                }
+                ToAgent::Have(entry) => {
+                    self.have(entry);
+                    return Ok(());
+                }
+                ToAgent::TooLarge => {
+                    asked.is_too_large = true;
+                    return Ok(());
+                }
+                ToAgent::Want { .. } => return Err(io::ErrorKind::InvalidData.into()),
+            }
+        }
+    }
+}
+
+/// A request to the master. Its end is told when it is dropped.
+struct Asked<'a> {
+    peers: &'a Peers,
+    number: u64,
+    answers: Receiver<Vec<String>>,
+    is_too_large: bool,
+}
+
+impl<'a> Asked<'a> {
+    fn new(peers: &'a Peers) -> Self {
+        let (sender, answers) = channel();
+        let mut state = peers.state();
+        state.last_number += 1;
+        let number = state.last_number;
+        state.asked.insert(number, sender);
+        Self {
+            peers,
+            number,
+            answers,
+            is_too_large: false,
+        }
+    }
+
+    /// Waits for the entry on another node and gets it from there. Returns its bytes, or `None` if the job is
+    /// to fetch it.
+    fn source(&self, job: &UnixStream, key: &str, into: &Path) -> Option<u64> {
+        let is_there = || !has_gone(job);
+        for _ in 0..MAX_SOURCES {
+            let addresses = self.wait(&is_there)?;
+            for address in &addresses {
+                match self.fetch(address, key, into, &is_there) {
+                    Ok(bytes) => return Some(bytes),
+                    Err(error) => tracing::debug!("Getting {key} from {address}: {error}"),
+                }
+            }
+            self.peers.say(&PeerRequest::Failed { number: self.number });
+        }
+        self.peers.say(&PeerRequest::Alone { number: self.number });
+        None
+    }
+
+    /// Waits until the master says who has the entry. `None` if the job is to fetch it.
+    fn wait(&self, is_there: &dyn Fn() -> bool) -> Option<Vec<String>> {
+        let end = Instant::now() + MAX_WAIT;
+        while Instant::now() < end && is_there() {
+            match self.answers.recv_timeout(LOOK_INTERVAL) {
+                Ok(addresses) => return Some(addresses).filter(|addresses| !addresses.is_empty()),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return None,
+            }
+        }
+        self.peers.say(&PeerRequest::Alone { number: self.number });
+        None
+    }
+
+    fn fetch(
+        &self,
+        address: &str,
+        key: &str,
+        into: &Path,
+        is_there: &dyn Fn() -> bool,
+    ) -> Result<u64, GetError> {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true);
+        let mut file = options.custom_flags(libc::O_NOFOLLOW).open(into)?;
+        let bytes = pmc_link::fetch(&self.peers.key, address, key, &mut file, is_there)?;
+        bytes.ok_or(GetError::Missing)
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        self.peers.state().asked.remove(&self.number);
+        self.peers.say(&PeerRequest::End {
+            number: self.number,
+            is_too_large: self.is_too_large,
+        });
+    }
+}
+
+/// Why an entry does not come from a node.
+#[derive(Debug, thiserror::Error)]
+enum GetError {
+    #[error("it has the entry no more")]
+    Missing,
+    #[error("{}", pmc_dag::reason(.0))]
+    File(#[from] io::Error),
+    #[error(transparent)]
+    Peer(#[from] pmc_link::PeerError),
+}
+
+/// Returns the addresses at which other hosts find a port of this one: first that in the network of the
+/// master.
+fn addresses_of(own: Option<IpAddr>, port: u16) -> Vec<String> {
+    let numeric = own.map(|own| SocketAddr::new(own, port).to_string());
+    let named = format!("{}:{port}", host::name());
+    match (numeric, own.is_some_and(|own| own.is_loopback())) {
+        // Only agents on the same host find it there.
+        (Some(numeric), true) => vec![named, numeric],
+        (Some(numeric), false) => vec![numeric, named],
+        (None, _) => vec![named],
+    }
+}
+
+/// Opens an entry and keeps it. Whoever removes or replaces it holds the lock alone.
+fn open(entry: &Entry) -> io::Result<Offered> {
+    let open = |path: &Path| {
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(libc::O_NOFOLLOW).open(path)
+    };
+    let lock: File = open(&entry.lock)?;
+    flock(&lock, FlockOperation::NonBlockingLockShared)?;
+    if lock.metadata()?.nlink() == 0 {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    let file = open(&entry.file)?;
+    Ok(Offered { file, lock })
+}
+
+/// Returns whether a job has closed its connection.
+fn has_gone(mut job: &UnixStream) -> bool {
+    if job.set_nonblocking(true).is_err() {
+        return true;
+    }
+    // A job says nothing while it waits.
+    let read = job.read(&mut [0]);
+    let is_open = matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+    job.set_nonblocking(false).is_err() || !is_open
+}

@@ -1,0 +1,403 @@
+//! Hosts that do not see the directory of the DAG file: what goes with their attempts, and where their output
+//! goes. The master writes the files that a worker on another host would have written.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs::{File, Permissions};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use pmc_dag::{LiteCall, TaskId, reason, words};
+use pmc_packed::{Attempt, Pack};
+use serde_json::Value;
+
+use super::outbox::DriverOutbox;
+use super::{Driver, RunError, RunEvent};
+use crate::lite_files::{FileUse, each_file};
+use crate::options::{Options, Stdio, folder};
+use crate::payload::Payload;
+use crate::protocol::{
+    Assignment, Carried, CarriedFile, EXECUTOR_FAILURE, ForwardedData, Rank, Registration, Returned,
+    TaskResult,
+};
+use crate::transport::MasterTransport;
+use crate::worker::{append_shared, store_output};
+
+/// Maximum bytes that go with an attempt.
+const MAX_CARRIED: u64 = 16 << 20;
+
+/// Mode of files that come back, before they have their names.
+const MODE: u32 = 0o644;
+
+/// Number in the name of the pack of the master: workers have 1 and more.
+const PACK: u32 = 0;
+
+/// What an attempt needs cannot go with it.
+#[derive(Debug, thiserror::Error)]
+enum CarryError {
+    #[error("its command is not understood: it must be pegasus-lite with one description")]
+    Command,
+    #[error("{}: {}", .0.display(), reason(.1))]
+    Read(PathBuf, io::Error),
+    #[error("its description {} is invalid: {}", .0.display(), .1)]
+    Description(PathBuf, serde_json::Error),
+    #[error("what it reads in the directory of the DAG file has more than {} MiB", MAX_CARRIED >> 20)]
+    TooMuch,
+}
+
+/// Workers of such hosts.
+#[derive(Default)]
+pub(super) struct Away {
+    ranks: BTreeSet<Rank>,
+    /// Their hosts, which the user knows of.
+    hosts: BTreeSet<String>,
+    pack: Option<Pack>,
+}
+
+impl Away {
+    /// Returns whether the host of a worker does not see the directory.
+    pub(super) fn has(&self, rank: Rank) -> bool {
+        // Most runs have none.
+        !self.ranks.is_empty() && self.ranks.contains(&rank)
+    }
+}
+
+/// Returns what an attempt of a task reads in the directory of its DAG file.
+fn carry(assignment: &Assignment, dag_file: &Path) -> Result<Carried, CarryError> {
+    let place = assignment.place.as_deref();
+    let path = |bytes| Path::new(OsStr::from_bytes(bytes));
+    let dag_file = place.map_or(dag_file, |place| path(place.dag.as_slice()));
+    let directory = place.map_or(Path::new(""), |place| path(place.directory.as_slice()));
+    let words = words::split(&assignment.command);
+    let call = LiteCall::new(&words).ok_or(CarryError::Command)?;
+    let file = directory.join(path(call.file));
+    let mut left = MAX_CARRIED;
+    let description = read(&file, call.part, &mut left)?;
+    let mut value: Value =
+        serde_json::from_slice(&description).map_err(|error| CarryError::Description(file.clone(), error))?;
+    let mut names = BTreeMap::new();
+    each_file(&mut value, &mut |what, path| {
+        if what != FileUse::Written {
+            names.insert(std::mem::take(path), what);
+        }
+    });
+    let here = folder(dag_file).canonicalize();
+    let mut files = Vec::with_capacity(names.len());
+    for (name, what) in names {
+        // A script may be anywhere on this host. Other files are missing, or none of the run: the job says
+        // so.
+        let real = directory.join(&name).canonicalize().ok();
+        let Some(real) = real.filter(|real| what == FileUse::Script || is_below(real, &here)) else {
+            continue;
+        };
+        let data = read(&real, None, &mut left)?;
+        files.push(CarriedFile { path: name, data });
+    }
+    Ok(Carried { description, files })
+}
+
+/// Returns whether a file without links on its path is in a directory.
+fn is_below(file: &Path, directory: &io::Result<PathBuf>) -> bool {
+    directory
+        .as_ref()
+        .is_ok_and(|directory| file.starts_with(directory))
+}
+
+fn read(path: &Path, part: Option<(u64, u64)>, left: &mut u64) -> Result<Vec<u8>, CarryError> {
+    let failed = |error| CarryError::Read(path.to_owned(), error);
+    let mut file = pmc_files::open(path).map_err(failed)?;
+    let mut length = u64::MAX;
+    if let Some((start, part)) = part {
+        file.seek(SeekFrom::Start(start)).map_err(failed)?;
+        length = part;
+    }
+    let mut bytes = Vec::new();
+    file.take(length.min(*left + 1))
+        .read_to_end(&mut bytes)
+        .map_err(failed)?;
+    *left = left.checked_sub(bytes.len() as u64).ok_or(CarryError::TooMuch)?;
+    Ok(bytes)
+}
+
+impl<T> DriverOutbox<'_, T> {
+    /// Adds what an attempt needs on a host that does not see the directory of the DAG file.
+    pub(super) fn carry(&self, assignment: &mut Assignment) {
+        match carry(assignment, self.dag_file) {
+            Ok(carried) => assignment.carried = Some(Box::new(carried)),
+            // The worker fails the attempt.
+            Err(error) => {
+                let name = String::from_utf8_lossy(&assignment.name);
+                tracing::error!("Task {name} cannot run on a host that does not see its files: {error}");
+            }
+        }
+    }
+}
+
+/// Where the output of an attempt belongs.
+struct Destination<'a> {
+    options: &'a Options,
+    dag_file: &'a Path,
+    task: &'a [u8],
+    /// How often the task was submitted before, if that is known.
+    number: Option<u32>,
+}
+
+impl Destination<'_> {
+    /// Writes files that belong into the directory of the DAG file.
+    fn write_files(&self, files: &[ForwardedData]) -> io::Result<()> {
+        let here = folder(self.dag_file).canonicalize();
+        for ForwardedData { target, data } in files {
+            let target = Path::new(OsStr::from_bytes(target));
+            let folder = folder(target).canonicalize()?;
+            if !is_below(&folder, &here) {
+                let message = format!("{} is not below the DAG file", target.display());
+                return Err(io::Error::other(message));
+            }
+            let mut file = tempfile::Builder::new()
+                .permissions(Permissions::from_mode(MODE))
+                .tempfile_in(folder)?;
+            copy(data, &mut file)?;
+            file.persist(target)?;
+        }
+        Ok(())
+    }
+
+    fn append_to(&self, pack: &mut Option<Pack>, result: &TaskResult, returned: &Returned) -> io::Result<()> {
+        let number = self.number.unwrap_or(0);
+        if pack.is_none() {
+            *pack = Some(Pack::open(self.dag_file, PACK).map_err(|(_, error)| error)?);
+        }
+        let Some(pack) = pack else { return Ok(()) };
+        let unnamed = |data: &Payload| -> io::Result<File> {
+            let mut file = tempfile::tempfile_in(folder(self.dag_file))?;
+            copy(data, &mut file)?;
+            Ok(file)
+        };
+        let attempt = Attempt {
+            task: self.task,
+            number,
+            submit: result.submit.0,
+            start_ms: result.outcome.quiet.map_or(0, |quiet| quiet.start_ms),
+        };
+        // Standard output ends with the record.
+        pack.append(attempt, &unnamed(&returned.out)?, b"", &unnamed(&returned.err)?)
+    }
+}
+
+fn copy(data: &Payload, to: &mut impl io::Write) -> io::Result<()> {
+    data.for_each_chunk(|chunk| to.write_all(chunk))
+}
+
+impl<T: MasterTransport> Driver<'_, T> {
+    /// Notes whether the host of a new worker sees the directory of the DAG file.
+    pub(super) fn note_sight(&mut self, from: Rank, registration: &Registration) {
+        if !registration.away {
+            return;
+        }
+        self.out.away.ranks.insert(from);
+        if self.out.away.hosts.insert(registration.host.clone()) {
+            let notice = format!(
+                "Host {} does not see the directory of the DAG file: it gets only jobs with directories of their own",
+                registration.host
+            );
+            tracing::info!("{notice}");
+            (self.out.observer)(&RunEvent::Notice(&notice));
+        }
+    }
+
+    /// Writes what an attempt on a host that does not see the directory of the DAG file has written. If that
+    /// fails, the attempt fails. To be called before the result counts.
+    pub(super) fn store_returned(
+        &mut self,
+        from: Rank,
+        mut result: TaskResult,
+    ) -> Result<TaskResult, RunError> {
+        let returned = result.returned.take();
+        if !self.out.away.has(from) {
+            return Ok(result);
+        }
+        let Some((task, submit)) = self.master.running_on(from) else {
+            return Ok(result);
+        };
+        if submit != result.submit {
+            return Ok(result);
+        }
+        let returned = returned.unwrap_or_default();
+        if let Err(error) = self.store(from, task, &mut result, &returned) {
+            let name = self.out.name(task);
+            tracing::error!("Task {name}: its output cannot be stored: {}", reason(&error));
+            result.outcome.quiet = None;
+            if result.outcome.succeeded() {
+                result.outcome.status = EXECUTOR_FAILURE;
+            }
+        }
+        Ok(result)
+    }
+
+    fn store(
+        &mut self,
+        from: Rank,
+        task: TaskId,
+        result: &mut TaskResult,
+        returned: &Returned,
+    ) -> io::Result<()> {
+        let options = self.options;
+        let (segment, task) = self.out.locate(task);
+        let dag_file = match segment {
+            None => Some(options.dag.clone()),
+            Some(_) => self.out.joined_dag(segment),
+        };
+        let mut pack = self.out.away.pack.take();
+        let (Some(dag_file), Some(run)) = (dag_file, self.out.dag_run(segment)) else {
+            return Ok(());
+        };
+        let is_packed = run.numbers.as_ref().is_some_and(|numbers| numbers.is_packed());
+        let destination = Destination {
+            options,
+            dag_file: &dag_file,
+            task: run.dag.name(task),
+            number: run.numbers.as_ref().map(|numbers| numbers.of(task)),
+        };
+        let stored = destination.store(from, (&mut pack, is_packed), result, returned);
+        self.out.away.pack = pack;
+        stored
+    }
+}
+
+impl Destination<'_> {
+    fn store(
+        &self,
+        from: Rank,
+        (pack, is_packed): (&mut Option<Pack>, bool),
+        result: &mut TaskResult,
+        returned: &Returned,
+    ) -> io::Result<()> {
+        self.write_files(&returned.files)?;
+        let Returned { out, err, .. } = returned;
+        if let Stdio::Merged { .. } = self.options.stdio {
+            return append_shared(&self.options.worker_files, from.0, [out, err]);
+        }
+        let number = if is_packed {
+            self.append_to(pack, result, returned)?;
+            self.number.unwrap_or(0)
+        } else {
+            store_output(self.dag_file, self.task, self.number, [out, err])?
+        };
+        if let Some(quiet) = &mut result.outcome.quiet {
+            quiet.file = number;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::protocol::SubmitId;
+
+    fn assignment(command: String) -> Assignment {
+        Assignment {
+            submit: SubmitId(1),
+            attempt: 1,
+            name: b"a".to_vec(),
+            id: None,
+            command: command.into_bytes(),
+            memory_mb: 0,
+            cpus: 1,
+            cpu_set: Vec::new(),
+            gpu_set: Vec::new(),
+            runtime_limit: None,
+            pipe_forwards: Vec::new(),
+            file_forwards: Vec::new(),
+            packed: None,
+            stdin: None,
+            relay: false,
+            claim: None,
+            failure_messages: Vec::new(),
+            success_messages: Vec::new(),
+            place: None,
+            carried: None,
+        }
+    }
+
+    #[test]
+    fn files_that_the_description_names_are_carried() {
+        let top = tempfile::tempdir().unwrap();
+        let path = |name: &str| top.path().join(name);
+        fs::create_dir(path("run")).unwrap();
+        for name in ["outside.meta", "env.sh", "run/b.meta"] {
+            fs::write(path(name), name).unwrap();
+        }
+        let shown = |name: &str| path(name).display().to_string();
+        let verify: Vec<_> = ["run/b.meta", "outside.meta", "run/missing.meta"]
+            .map(|name| serde_json::json!({"lfn": name, "checksum_file": shown(name)}))
+            .into();
+        let description = serde_json::json!({
+            "env_source": shown("env.sh"), "verify": verify, "checksum_file": shown("run/a.meta"),
+        });
+        let description = description.to_string();
+        fs::write(path("run/lists"), format!("xxx{description}yyy")).unwrap();
+        let file = shown("run/lists");
+        let command = format!(
+            "/usr/bin/env A=b pegasus-lite --part 3:{} {file}",
+            description.len()
+        );
+        let carried = carry(&assignment(command), &path("run/x.dag")).unwrap();
+        assert_eq!(carried.description, description.as_bytes());
+        let names: Vec<_> = carried.files.iter().map(|file| file.path.clone()).collect();
+        assert_eq!(names, [shown("env.sh"), shown("run/b.meta")]);
+        assert_eq!(carried.files[1].data, b"run/b.meta");
+    }
+
+    #[test]
+    fn what_cannot_be_carried_is_named() {
+        let top = tempfile::tempdir().unwrap();
+        let dag = top.path().join("x.dag");
+        let problem = |command: String| carry(&assignment(command), &dag).unwrap_err().to_string();
+        assert!(problem("pegasus-lite a b".to_owned()).contains("one description"));
+        let file = top.path().join("a.json");
+        let command = format!("pegasus-lite {}", file.display());
+        assert!(problem(command.clone()).contains("a.json: No such file"));
+        fs::write(&file, "{").unwrap();
+        assert!(problem(command.clone()).contains("a.json is invalid"));
+        File::create(&file).unwrap().set_len(MAX_CARRIED + 1).unwrap();
+        assert!(problem(command).contains("more than 16 MiB"));
+    }
+
+    #[test]
+    fn files_that_come_back_stay_below_the_dag_file() {
+        let top = tempfile::tempdir().unwrap();
+        let run = top.path().join("run");
+        fs::create_dir(&run).unwrap();
+        let (dag_file, options) = (
+            run.join("x.dag"),
+            Options::new(&run.join("x.dag"), OsStr::new("pmc")),
+        );
+        let destination = Destination {
+            options: &options,
+            dag_file: &dag_file,
+            task: b"a",
+            number: None,
+        };
+        let file = |target: &Path| ForwardedData {
+            target: target.as_os_str().as_bytes().to_vec(),
+            data: b"checksums".to_vec().into(),
+        };
+        destination.write_files(&[file(&run.join("a.meta"))]).unwrap();
+        assert_eq!(fs::read(run.join("a.meta")).unwrap(), b"checksums");
+        for target in [top.path().join("a.meta"), run.join("../a.meta")] {
+            let error = destination.write_files(&[file(&target)]).unwrap_err();
+            assert!(error.to_string().contains("is not below"), "{error}");
+        }
+        let lost = ForwardedData {
+            data: Payload::Sent(3),
+            ..file(&run.join("b.meta"))
+        };
+        assert!(destination.write_files(&[lost]).is_err());
+        assert_eq!(fs::read_dir(&run).unwrap().count(), 1);
+    }
+}
