@@ -52,7 +52,8 @@ fn a_lost_agent_costs_each_workflow_its_own_attempts() {
     assert!(log.contains("PMC_FINISHED 0"), "{log}");
 }
 
-/// What the next master does not take along is resumed by itself: the agents have ended its tasks, which run again.
+/// What the next master does not take along is resumed by itself: the agents have ended its tasks, which run
+/// again.
 #[test]
 fn the_next_master_runs_its_own_workflow_only() {
     let scene = Scene::new(2, "1");
