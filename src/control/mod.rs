@@ -309,6 +309,8 @@ pub struct NodeStatus {
     pub memory_mib: u64,
     /// Memory in MiB that no task holds.
     pub free_memory_mib: u64,
+    /// It does not see the directory of the DAG file: it gets only jobs with directories of their own.
+    pub away: bool,
 }
 
 /// A task of a run.

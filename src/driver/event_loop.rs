@@ -206,7 +206,9 @@ impl<T: MasterTransport> Driver<'_, T> {
                     reporter.register(from, &registration.host);
                 }
                 self.note_sight(from, &registration);
-                Event::Registered(from, registration)
+                self.master
+                    .handle(Event::Registered(from, registration), &mut self.out)?;
+                return self.handle_kept(from);
             }
             ToMaster::Ready if self.master.is_dynamic() => Event::HostReady(from),
             ToMaster::Ready => {

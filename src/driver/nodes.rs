@@ -64,12 +64,17 @@ impl<T: MasterTransport> Driver<'_, T> {
         }
     }
 
-    /// Keeps a message of a worker that came before the start. Returns it if it is to be handled now.
+    /// Keeps a message that came before the start, or before its worker has registered: an agent of an earlier
+    /// master first says what its workers ran. Returns the message if it is to be handled now.
     pub(super) fn keep_early(&mut self, from: Rank, message: ToMaster) -> Option<ToMaster> {
-        if self.nodes.started || !self.out.transport.is_dynamic() {
+        let is_known = self.nodes.started && self.master.host_of(from).is_some();
+        if is_known || !self.out.transport.is_dynamic() {
             return Some(message);
         }
         match message {
+            ToMaster::Register(registration) if self.nodes.started => {
+                return Some(ToMaster::Register(registration));
+            }
             ToMaster::Register(registration) => {
                 self.nodes.early.entry(from).or_default().registration = Some(registration);
             }
@@ -82,6 +87,15 @@ impl<T: MasterTransport> Driver<'_, T> {
         None
     }
 
+    /// Handles what a worker has said before it registered.
+    pub(super) fn handle_kept(&mut self, from: Rank) -> Result<(), RunError> {
+        let kept = self.nodes.early.remove(&from);
+        for message in kept.into_iter().flat_map(|early| early.messages) {
+            self.handle(from, message)?;
+        }
+        Ok(())
+    }
+
     /// True if the first tasks may start.
     pub(super) fn may_start(&self) -> bool {
         if self.out.transport.is_dynamic() {
@@ -91,7 +105,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             // A DAG without tasks is run by workers, as without agents.
             let summary = self.master.summary();
             let is_done = summary.tasks > 0 && summary.success;
-            let needs_none = is_done && !self.out.transport.awaits_earlier();
+            let needs_none = is_done && self.out.transport.all_have_come(registered);
             needs_none || (registered > 0 && self.out.transport.may_start(registered))
         } else {
             self.master.may_start()
@@ -104,10 +118,12 @@ impl<T: MasterTransport> Driver<'_, T> {
         let early = std::mem::take(&mut self.nodes.early);
         let mut said = Vec::new();
         for (rank, early) in early {
-            if let Some(registration) = early.registration {
-                self.handle(rank, ToMaster::Register(registration))?;
-                said.push((rank, early.messages));
-            }
+            let Some(registration) = early.registration else {
+                self.nodes.early.insert(rank, early);
+                continue;
+            };
+            self.handle(rank, ToMaster::Register(registration))?;
+            said.push((rank, early.messages));
         }
         self.master.start(&mut self.out)?;
         for (rank, messages) in said {

@@ -36,6 +36,7 @@ impl Master {
                 free_cpus: host.free_cpus,
                 memory_mib: host.memory_mb,
                 free_memory_mib: host.free_memory_mb,
+                away: host.away,
             }
         };
         (0..).zip(self.hosts.all()).map(describe).collect()

@@ -64,9 +64,10 @@ pub trait MasterTransport {
     fn notices(&mut self) -> Vec<String> {
         Vec::new()
     }
-    /// True if workers of an earlier master may come back.
-    fn awaits_earlier(&self) -> bool {
-        false
+    /// True if the workers that are there have registered, by their number, and no workers of an earlier master
+    /// may come back.
+    fn all_have_come(&self, _registered: u32) -> bool {
+        true
     }
     /// True if workers are to come that have not.
     fn awaits_workers(&self) -> bool {

@@ -392,7 +392,7 @@ fn launchers_of_batch_systems_start_agents() {
         let scene = Scene::new(4, "0.2");
         let own = words.split_whitespace().count();
         let script = format!(
-            "#!/bin/sh\nmv x.dag.endpoint hidden\necho \"$@\" >words\nshift {own}\n\"$@\" &\n\"$@\" &\nwait\n"
+            "#!/bin/sh\necho \"$@\" >words\nshift {own}\n\"$1\" --agent nowhere &\n\"$1\" --agent nowhere &\nwait\n"
         );
         fs::write(scene.path(name), script).unwrap();
         fs::set_permissions(scene.path(name), fs::Permissions::from_mode(0o755)).unwrap();
@@ -451,7 +451,7 @@ fn bad_endpoints_and_options_are_refused() {
     let endpoint = scene.path("e");
     for (text, mode, message) in [
         ("{}", 0o600, "is no endpoint of a run"),
-        ("{\"version\": 99}", 0o600, "has version 99, not 1"),
+        ("{\"version\": 99}", 0o600, "has version 99, not 2"),
         ("{}", 0o644, "may be read or written by other users (mode 644)"),
     ] {
         fs::write(&endpoint, text).unwrap();

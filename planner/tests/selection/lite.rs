@@ -100,11 +100,6 @@ fn what_cannot_be_staged_is_told() {
     assert!(message.contains("add fileServers"), "{message}");
     let message = case.fail(&format!("{LINE} --staging-site local=moon"));
     assert!(message.contains("Staging site moon"), "{message}");
-    let message = case.fail(&format!("{LINE} --cluster horizontal"));
-    assert!(
-        message.contains("job clustering is offered with the data configuration sharedfs only"),
-        "{message}"
-    );
 }
 
 #[test]

@@ -109,7 +109,16 @@ fn node_table(nodes: &[NodeStatus]) -> String {
             node.memory_mib.to_string(),
         ]);
     }
-    table.render("")
+    let mut text = table.render("");
+    let away: Vec<_> = nodes
+        .iter()
+        .filter(|node| node.away)
+        .map(|node| escape(&node.host))
+        .collect();
+    if !away.is_empty() {
+        let _ = writeln!(text, "Without the submit directory: {}", away.join(", "));
+    }
+    text
 }
 
 fn describe(task: &TaskStatus) -> String {
@@ -141,6 +150,27 @@ fn describe(task: &TaskStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hosts_that_do_not_see_the_submit_directory_are_named() {
+        let node = |host: &str, away| NodeStatus {
+            host: host.to_owned(),
+            state: "working".to_owned(),
+            slots: 2,
+            busy: 1,
+            cpus: 2,
+            free_cpus: 1,
+            memory_mib: 10,
+            free_memory_mib: 5,
+            away,
+        };
+        let text = node_table(&[node("near", false), node("n\u{1b}1", true)]);
+        assert!(
+            text.ends_with("\nWithout the submit directory: n\\u001b1\n"),
+            "{text}"
+        );
+        assert!(!node_table(&[node("near", false)]).contains("Without"));
+    }
 
     #[test]
     fn a_task_is_described_with_what_it_waits_for() {

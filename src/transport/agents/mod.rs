@@ -419,20 +419,19 @@ impl MasterTransport for AgentMaster {
     }
 
     fn may_start(&self, registered: u32) -> bool {
-        self.running.as_ref().is_some_and(|running| {
-            let table = running.reception.table();
-            let present = table.present();
-            let (agents, slots) = present.fold((0, 0), |(agents, slots), agent| {
-                (agents + 1, slots + agent.ranks.len())
-            });
-            agents >= self.options.start_with && registered as usize >= slots && !self.awaits_earlier()
-        })
+        let has_enough = |running: &Running| {
+            running.reception.table().present().count() >= self.options.start_with as usize
+        };
+        self.running.as_ref().is_some_and(has_enough) && self.all_have_come(registered)
     }
 
-    fn awaits_earlier(&self) -> bool {
-        let running = self.running.as_ref();
-        running
-            .is_some_and(|running| running.reception.awaited() > 0 && !running.is_late(self.options.timing))
+    fn all_have_come(&self, registered: u32) -> bool {
+        self.running.as_ref().is_none_or(|running| {
+            let table = running.reception.table();
+            let slots: usize = table.present().map(|agent| agent.ranks.len()).sum();
+            let awaits_earlier = running.reception.awaited() > 0 && !running.is_late(self.options.timing);
+            registered as usize >= slots && !awaits_earlier
+        })
     }
 
     fn gone_hosts(&self) -> Vec<String> {
