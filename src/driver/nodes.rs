@@ -64,8 +64,8 @@ impl<T: MasterTransport> Driver<'_, T> {
         }
     }
 
-    /// Keeps a message that came before the start, or before its worker has registered: an agent of an earlier
-    /// master first says what its workers ran. Returns the message if it is to be handled now.
+    /// Keeps a message that came before the start, or before its worker has registered: an agent of an
+    /// earlier master first says what its workers ran. Returns the message if it is to be handled now.
     pub(super) fn keep_early(&mut self, from: Rank, message: ToMaster) -> Option<ToMaster> {
         let is_known = self.nodes.started && self.master.host_of(from).is_some();
         if is_known || !self.out.transport.is_dynamic() {

@@ -64,8 +64,8 @@ pub trait MasterTransport {
     fn notices(&mut self) -> Vec<String> {
         Vec::new()
     }
-    /// True if the workers that are there have registered, by their number, and no workers of an earlier master
-    /// may come back.
+    /// True if the workers that are there have registered, by their number, and no workers of an earlier
+    /// master may come back.
     fn all_have_come(&self, _registered: u32) -> bool {
         true
     }
