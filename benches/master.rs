@@ -38,13 +38,13 @@ const HOSTS: u32 = 500;
 const SLOTS_PER_HOST: u32 = 20;
 const ROUNDS: usize = 7;
 
-/// Options of task number n.
+/// Options of task number n. A line before that of the task comes first.
 type Options = fn(usize) -> String;
 
 /// Children of task number n, given the number of tasks.
 type Children = fn(usize, usize) -> Vec<usize>;
 
-const WORKFLOWS: [(&str, Options, Children); 7] = [
+const WORKFLOWS: [(&str, Options, Children); 8] = [
     ("all alike", |_| String::new(), one_each),
     ("mixed memory, CPUs and priorities", mixed, one_each),
     ("each its own priority", own_priority, one_each),
@@ -52,6 +52,7 @@ const WORKFLOWS: [(&str, Options, Children); 7] = [
     ("a thousand sizes wait for memory", many_sizes, one_each),
     ("chains of ten", |_| String::new(), chains_of_ten),
     ("four children anywhere", |n| format!("-p {}", n % 10), four_each),
+    ("a thousand inputs", one_of_many_inputs, one_each),
 ];
 
 fn mixed(n: usize) -> String {
@@ -71,6 +72,11 @@ fn much_memory(n: usize) -> String {
 
 fn many_sizes(n: usize) -> String {
     format!("-m {} -c {}", 40_000 + n % 997, 1 + n % 3)
+}
+
+/// Tasks one after the other read different files.
+fn one_of_many_inputs(n: usize) -> String {
+    format!("#inputs common file{}\n", n * 7919 % 1000)
 }
 
 /// Half of the tasks are ready at the start, and each of them has one of the others as its child.
@@ -230,9 +236,10 @@ fn dag(tasks: usize, options: Options, children: Children) -> Dag {
     let mut text = String::new();
     for task in 0..tasks {
         let options = options(task);
+        let (before, options) = options.split_at(options.find('\n').map_or(0, |at| at + 1));
         let _ = writeln!(
             text,
-            "TASK task_{task:07} {options} /usr/bin/program --input data/file_{task:07}.in"
+            "{before}TASK task_{task:07} {options} /usr/bin/program --input data/file_{task:07}.in"
         );
     }
     for parent in 0..tasks {

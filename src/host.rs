@@ -10,6 +10,17 @@ pub fn name() -> String {
     gethostname::gethostname().to_string_lossy().into_owned()
 }
 
+/// Maximum bytes of the name of a host.
+const MAX_NAME: usize = 255;
+
+/// Returns whether a text can be the name of a host: it stands in lines of logs, whose words are separated by
+/// blanks.
+#[must_use]
+pub fn is_name(text: &str) -> bool {
+    let is_plain = |c: char| !c.is_whitespace() && !c.is_control() && c != '"';
+    (1..=MAX_NAME).contains(&text.len()) && text.chars().all(is_plain)
+}
+
 /// Returns name, memory and CPUs of this machine, and `gpus`. `memory_mb` or `cpus` replaces the real value
 /// unless it is 0; such CPUs count as the cores of one socket. `name` replaces the real name.
 #[must_use]

@@ -71,7 +71,8 @@ pub mod internals {
     pub use crate::durability::shared_files::SharedFiles;
     pub use crate::payload::Payload;
     pub use crate::protocol::{
-        Assignment, DecodeError, ENCODING_VERSION, ForwardedData, SubmitId, TaskResult, ToMaster, ToWorker,
+        Assignment, DecodeError, ENCODING_VERSION, ForwardedData, Returned, SubmitId, TaskResult, ToMaster,
+        ToWorker,
     };
     pub use crate::scheduler::{Event, Master, MasterConfig, Outbox, Record, Workers};
     pub use crate::transport::MasterTransport;

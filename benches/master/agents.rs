@@ -100,7 +100,7 @@ pub fn measure(dag: &Arc<Dag>) -> Times {
 }
 
 /// Lets the master take a frame, as it does for each message of a run.
-fn handle(master: &mut Master, transport: &mut AgentMaster, agent: &Agent, frame: &[u8]) {
+fn handle(master: &mut Master, transport: &mut AgentMaster, agent: &Agent, frame: &bytes::Bytes) {
     agent.link.deliver(frame).expect("the frame is right");
     while let Some((from, message)) = transport.receive(Duration::ZERO).expect("the master lives") {
         let event = match message {

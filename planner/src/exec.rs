@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::catalog::transformation::Container;
 use crate::data::{DataMode, FileDirectories};
 pub(crate) use crate::ids::{EntryId, JobId, ListId, SetupId, SiteId};
-use crate::model::{FileId, FileUse, JobIndex, JobKind, Workflow};
+use crate::model::{FileId, FileUse, JobIndex, JobKind, Link, Workflow};
 
 /// A job of the executable workflow.
 #[derive(Clone, Debug)]
@@ -176,9 +176,11 @@ pub(crate) struct Registration {
 #[derive(Clone, Debug)]
 pub(crate) struct Bypassed {
     /// URLs with their priorities, best first.
-    pub(crate) sources: Vec<(Box<str>, u32)>,
+    pub(crate) sources: Vec<(Box<str>, Option<u32>)>,
     /// A symbolic link suffices.
     pub(crate) link: bool,
+    /// All jobs bypass the staging site, not only those that ask for it.
+    pub(crate) by_all: bool,
     /// SHA-256 from the catalog.
     pub(crate) sha256: Option<Box<str>>,
 }
@@ -234,6 +236,8 @@ pub(crate) struct Exec {
     pub(crate) staying: rustc_hash::FxHashSet<FileId>,
     /// Inputs that bypass the staging site, by file and execution site.
     pub(crate) bypassed: rustc_hash::FxHashMap<(FileId, SiteId), Bypassed>,
+    /// Optional inputs that catalogs have: they are staged, or bypass the staging site, like others.
+    pub(crate) found: rustc_hash::FxHashSet<FileId>,
     /// Lines of the cache file for these inputs: file, URL, site.
     pub(crate) bypassing: Vec<(FileId, Box<str>, Box<str>)>,
     /// Images of containers.
@@ -269,6 +273,16 @@ impl Exec {
             Task::Cluster(n, _) => &self.clusters[n].uses,
             _ => &[],
         }
+    }
+    /// Returns from where a job fetches a file past its staging site; `None` if it does not.
+    pub(crate) fn bypassed(&self, job: &ExecJob, u: &FileUse) -> Option<&Bypassed> {
+        let bypassed = self.bypassed.get(&(u.file, job.site))?;
+        let asks = (bypassed.by_all || u.bypass) && u.link.reads() && u.link != Link::Checkpoint;
+        asks.then_some(bypassed)
+    }
+    /// Returns whether an input may be missing when its job starts: an optional one that another job makes.
+    pub(crate) fn may_be_missing(&self, u: &FileUse) -> bool {
+        u.optional && !self.found.contains(&u.file)
     }
     /// Returns whether a job works in a directory on its node: one of its own, or that of its cluster.
     pub(crate) fn is_lite(&self, job: &ExecJob) -> bool {

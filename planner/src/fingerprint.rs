@@ -13,6 +13,12 @@
 //! `I` is an input of the plan, `F` a program or an input file of tasks: size and time of the last change in
 //! nanoseconds, `-` for a file that is not there. `T` is a task, with a hash of its definition and the
 //! numbers of its `F` lines, counted from 0. `%` and line feeds in names are written as `%25` and `%0A`.
+//!
+//! In the plan of a nested sub-workflow, `P` lines follow: size and path of each file of the plan, that of
+//! the DAG last. Nobody waits until such a plan is on the disk. If the machine fails before, the next planner
+//! sees by these lines that the plan is not whole.
+
+mod parts;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -25,6 +31,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::scheduler::Scheduler;
+
+pub(crate) use self::parts::{add_parts, is_whole};
 
 /// First word of the file.
 const MAGIC: &str = "pmc-fingerprints 1 ";
@@ -132,6 +140,8 @@ pub struct Fingerprints {
     pub files: Vec<(PathBuf, Stamp)>,
     /// Tasks, in the order of the DAG.
     pub tasks: Vec<TaskPrint>,
+    /// Files of the plan of a nested sub-workflow, relative to its directory, each with its size.
+    pub parts: Vec<(PathBuf, u64)>,
 }
 
 /// Why fingerprints cannot be used.
@@ -197,12 +207,21 @@ pub(crate) fn push_file(kind: char, path: &Path, stamp: Stamp, text: &mut String
     text.push(' ');
     stamp.push(text);
     text.push(' ');
+    push_name(path, text);
+}
+
+/// Appends a name and the end of the line.
+fn push_name(path: &Path, text: &mut String) {
     let name = path.to_string_lossy();
     match name.contains(['%', '\n']) {
         true => text.push_str(&name.replace('%', "%25").replace('\n', "%0A")),
         false => text.push_str(&name),
     }
     text.push('\n');
+}
+
+fn parse_name(name: &str) -> PathBuf {
+    name.replace("%0A", "\n").replace("%25", "%").into()
 }
 
 /// Appends the line of a task.
@@ -283,10 +302,13 @@ impl Fingerprints {
             });
             return Some(());
         }
+        if kind == "P" {
+            self.parts.push(parts::parse(rest)?);
+            return Some(());
+        }
         let mut words = rest.splitn(3, ' ');
         let stamp = Stamp::parse(words.next()?, words.next()?)?;
-        let name = words.next()?;
-        let file = (name.replace("%0A", "\n").replace("%25", "%").into(), stamp);
+        let file = (parse_name(words.next()?), stamp);
         match kind {
             "I" => self.inputs.push(file),
             "F" => self.files.push(file),
@@ -309,6 +331,9 @@ impl Fingerprints {
         }
         for task in &self.tasks {
             push_task(&task.name, task.definition, &task.files, &mut text);
+        }
+        for (part, size) in &self.parts {
+            parts::push(part, *size, &mut text);
         }
         let path = path(dag);
         let failed = |source| FingerprintError::Io {
@@ -445,6 +470,7 @@ mod tests {
             inputs: vec![file("w.yml"), file("absent")],
             files: vec![file("a"), file("b%\nc")],
             tasks: vec![task("x", &[0]), task("y", &[0, 1]), task("z", &[])],
+            parts: vec![("00/%\n.in".into(), 7), ("w.dag".into(), 12)],
         }
     }
 
@@ -465,7 +491,7 @@ mod tests {
         fs::write(path(&dag), text).unwrap();
         let error = Fingerprints::read(&dag).unwrap_err().to_string();
         assert!(
-            error.ends_with("w.fingerprints:9: not a line of fingerprints"),
+            error.ends_with("w.fingerprints:11: not a line of fingerprints"),
             "{error}"
         );
         Ok(())

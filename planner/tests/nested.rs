@@ -157,6 +157,20 @@ fn a_workflow_that_a_job_makes_is_nested() -> Done {
 }
 
 #[test]
+fn a_workflow_that_a_job_makes_may_be_in_a_hashed_directory() -> Done {
+    let case = case(OUTER);
+    for (properties, expected) in [
+        ("", "made.yml"),
+        (" -Dpegasus.data.configuration=nonsharedfs", "00/00/made.yml"),
+    ] {
+        let plan = case.plan(&format!("{LINE}{properties}"))?;
+        let words = preparation(&plan, "pegasus-plan_S");
+        assert_eq!(words.last().map(String::as_str), Some(expected));
+    }
+    Ok(())
+}
+
+#[test]
 fn the_options_of_a_nested_job_come_in_a_settled_order() -> Done {
     let case = case(
         "pegasus: \"5.0\"\nname: top\njobs:\n\
@@ -272,7 +286,13 @@ fn a_plan_of_the_same_inputs_is_kept() -> Done {
     fs::write(scratch.join("made.yml"), "pegasus: [\n")?;
     assert!(number(&words).contains("made.yml:"));
     let link = plan.planned.submit_dir.join("00/00/made");
-    assert_eq!(fs::read_link(link)?, Path::new("made.003"));
+    assert_eq!(fs::read_link(&link)?, Path::new("made.003"));
+    fs::write(scratch.join("made.yml"), MADE)?;
+    assert!(number(&words).ends_with("/made.004"));
+    assert_eq!(number(&words), "kept");
+    // The machine failed before the whole plan was on the disk.
+    fs::write(link.join("made.static.bp"), "")?;
+    assert!(number(&words).ends_with("/made.005"));
     Ok(())
 }
 

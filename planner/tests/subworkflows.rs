@@ -415,6 +415,33 @@ fn nodes_of_dagman_files_join_the_plan() -> Result<(), Box<dyn std::error::Error
 }
 
 #[test]
+fn the_jobs_that_a_node_queues_join_the_plan() -> Result<(), Box<dyn std::error::Error>> {
+    let case =
+        with_dag("JOB one n.sub\nJOB end a.sub\nPARENT one CHILD end\nRETRY one 2 \\\r\n UNLESS-EXIT 3\r\n");
+    case.put(
+        "jobs/n.sub",
+        "executable = run\narguments = $(x) $(Process)\nqueue x from (\n p q\n r\n)\n",
+    );
+    let plan = case.plan(LINE)?;
+    plan.assert_edges(&[
+        ("run_D_one_0", "run_D_end"),
+        ("run_D_one_1", "run_D_end"),
+        ("run_D_end", "look_Z"),
+    ]);
+    let command = plan.command("run_D_one_0");
+    assert!(
+        command.ends_with(&["p", "q", "0"].map(String::from)),
+        "{command:?}"
+    );
+    let text = plan.file("outer-0.dag");
+    assert!(
+        text.contains("TASK run_D_one_1 -m 2048 -c 1 -t 3 --unless-exit 3 "),
+        "{text}"
+    );
+    Ok(())
+}
+
+#[test]
 fn tasks_of_dags_for_the_executor_join_the_plan() -> Result<(), Box<dyn std::error::Error>> {
     let case = with_dag(
         "MAXJOBS net 3\n#@ 1 lab::work:2 X\nTASK one -m 100 -t 3 --category net -T 60 /bin/echo 'a  b' $HOME\n\
@@ -459,4 +486,23 @@ fn dags_that_cannot_join_the_plan_are_refused() {
         message.contains("sub.dag:1: the node one has ABORT-DAG-ON"),
         "{message}"
     );
+}
+
+#[test]
+fn the_catalog_in_the_workflow_knows_files_that_no_job_uses() -> Result<(), Box<dyn std::error::Error>> {
+    let case = case();
+    let bare = OUTER.replace("  - {lfn: inner.yml, type: input}\n", "");
+    case.put("workflow.yml", &bare);
+    let message = case.fail(LINE);
+    assert!(
+        message.contains("list inner.yml under the inputs in the uses of the job S"),
+        "{message}"
+    );
+    let path = case.path().join("inner.yml").display().to_string();
+    let catalog = format!(
+        "replicaCatalog: {{replicas: [{{lfn: inner.yml, pfns: [{{site: local, pfn: '{path}'}}]}}]}}\n"
+    );
+    case.put("workflow.yml", &(bare + &catalog));
+    assert!(case.plan(LINE)?.tasks().contains(&"first_S_B".to_owned()));
+    Ok(())
 }

@@ -91,11 +91,9 @@ pub fn run(
     let _guard = signals::Guard::new(move |signal| stop.raise(signal))
         .context("cannot handle signals")
         .or_code(exit::NOT_RUN)?;
+    protect_process();
     let ended = match &execution.hosts {
-        None => {
-            protect_process();
-            run_local(&setting, &interrupt, observer)
-        }
+        None => run_local(&setting, &interrupt, observer),
         Some(hosts) => {
             let run = run_on(hosts, execution, setting, log)?;
             run_with_agents(&run, &interrupt, observer)

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -180,8 +180,8 @@ impl Peers {
         let addresses = state.server.as_ref().map(FileServer::port);
         let addresses = addresses.map_or_else(Vec::new, |port| addresses_of(state.address, port));
         self.say(&PeerRequest::Begin { addresses });
-        for key in &state.entries.order {
-            self.say(&PeerRequest::Have { key: key.clone() });
+        for entry in state.entries.by_key.values() {
+            self.say(&said(entry));
         }
     }
 
@@ -224,9 +224,9 @@ impl Peers {
     }
 
     fn have(&self, entry: Entry) {
-        let key = entry.key.clone();
+        let have = said(&entry);
         if self.state().entries.add(entry) {
-            self.say(&PeerRequest::Have { key });
+            self.say(&have);
         }
     }
 
@@ -261,6 +261,15 @@ impl Peers {
                 ToAgent::Want { .. } => return Err(io::ErrorKind::InvalidData.into()),
             }
         }
+    }
+}
+
+/// What tells the master that this node has an entry.
+fn said(entry: &Entry) -> PeerRequest {
+    PeerRequest::Have {
+        key: entry.key.clone(),
+        name: entry.name.clone(),
+        bytes: entry.bytes,
     }
 }
 
@@ -327,8 +336,7 @@ impl<'a> Asked<'a> {
         is_there: &dyn Fn() -> bool,
     ) -> Result<u64, GetError> {
         let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true);
-        let mut file = options.custom_flags(libc::O_NOFOLLOW).open(into)?;
+        let mut file = pmc_files::open_for_writing(into, options.write(true).create(true).truncate(true))?;
         let bytes = pmc_link::fetch(&self.peers.key, address, key, &mut file, is_there)?;
         bytes.ok_or(GetError::Missing)
     }
@@ -368,18 +376,15 @@ fn addresses_of(own: Option<IpAddr>, port: u16) -> Vec<String> {
     }
 }
 
-/// Opens an entry and keeps it. Whoever removes or replaces it holds the lock alone.
+/// Opens an entry and keeps it. Whoever removes or replaces it holds the lock alone. Never waits: any task of
+/// this node can name files.
 fn open(entry: &Entry) -> io::Result<Offered> {
-    let open = |path: &Path| {
-        let mut options = OpenOptions::new();
-        options.read(true).custom_flags(libc::O_NOFOLLOW).open(path)
-    };
-    let lock: File = open(&entry.lock)?;
+    let lock: File = pmc_files::open(&entry.lock)?;
     flock(&lock, FlockOperation::NonBlockingLockShared)?;
     if lock.metadata()?.nlink() == 0 {
         return Err(io::ErrorKind::NotFound.into());
     }
-    let file = open(&entry.file)?;
+    let file = pmc_files::open(&entry.file)?;
     Ok(Offered { file, lock })
 }
 
@@ -392,4 +397,33 @@ fn has_gone(mut job: &UnixStream) -> bool {
     let read = job.read(&mut [0]);
     let is_open = matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
     job.set_nonblocking(false).is_err() || !is_open
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
+
+    use super::*;
+
+    /// The thread that gives files to other nodes must not wait for a task.
+    #[test]
+    fn only_regular_files_are_given() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        std::fs::write(path("file"), "data").unwrap();
+        mkfifo(&path("fifo"), Mode::S_IRWXU).unwrap();
+        let open = |lock: &str, file: &str| {
+            open(&Entry {
+                key: "a".to_owned(),
+                lock: path(lock),
+                file: path(file),
+                name: "f".to_owned(),
+                bytes: 4,
+            })
+        };
+        assert!(open("file", "file").is_ok());
+        assert!(open("file", "fifo").is_err() && open("fifo", "file").is_err());
+        assert!(open("file", "missing").is_err());
+    }
 }

@@ -11,6 +11,7 @@ use super::{check, conclude, print, refuse};
 use crate::agent::guard::{self, LIFELINE_VARIABLE};
 use crate::agent::{self, AgentArgs};
 use crate::cli::{self, Agents, RawArgs};
+use crate::host;
 use crate::interrupt::Interrupt;
 use crate::launch::Launch;
 use crate::logging;
@@ -27,6 +28,8 @@ pub(super) fn agent(args: &RawArgs, words: &[OsString], worker: WorkerOptions) -
     let mut environment = worker.environment;
     // Tasks must not know the key of the run.
     environment.retain(|(name, _)| name != ENDPOINT_VARIABLE);
+    // Nor must they find it in the memory or the first environment of agent and guard.
+    host::protect_process();
     if !environment.iter().any(|(name, _)| name == LIFELINE_VARIABLE) {
         return guard::run(words);
     }
@@ -80,6 +83,8 @@ pub(super) fn master(args: &RawArgs, program: &OsStr, worker: WorkerOptions, lau
     if let Err(error) = signals::catch(&interrupt, Process::Alone) {
         return refuse(&format!("Unable to handle signals: {}", pmc_dag::reason(&error)));
     }
+    // Agents on the same machine run tasks.
+    host::protect_process();
     let run = AgentRun {
         options: args.options(program),
         agents: options,

@@ -6,19 +6,23 @@ use std::path::PathBuf;
 
 use super::args::EarlyExit;
 use super::number;
+use crate::host;
 
 /// A path, unless the word is empty: scripts pass an empty one for "none".
 pub(super) fn path(word: OsString) -> Option<PathBuf> {
     (!word.is_empty()).then(|| word.into())
 }
 
-/// A name for logs, whose words are separated by blanks. An empty one means none.
+/// A name of a host. An empty one means none.
 pub(super) fn host_name(value: &OsStr, source: &str) -> Result<Option<String>, EarlyExit> {
     let name = value.to_str().ok_or_else(|| EarlyExit::invalid_value(source))?;
-    if name.contains(|c: char| c.is_whitespace() || c.is_control() || c == '"') {
+    if name.is_empty() {
+        return Ok(None);
+    }
+    if !host::is_name(name) {
         return Err(EarlyExit::invalid_value(source));
     }
-    Ok((!name.is_empty()).then(|| name.to_owned()))
+    Ok(Some(name.to_owned()))
 }
 
 pub(super) fn integer(value: &OsStr, message: &str) -> Result<i64, EarlyExit> {

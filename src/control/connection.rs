@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut, Write as _};
+use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 
@@ -11,10 +11,12 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, s
 
 use super::{Answer, Output, StreamHead, StreamOutput};
 
-/// Maximum files that come with a portion of bytes.
+/// Maximum files that come with a portion of bytes, and that wait to be taken.
 const MAX_FILES: usize = 4;
 /// Bytes of one read.
 const CHUNK: usize = 64 << 10;
+/// Bytes for which there is memory before they have come.
+const MAX_RESERVED: usize = 1 << 20;
 
 /// Sends an answer.
 ///
@@ -145,10 +147,19 @@ impl Receiver {
     /// # Errors
     /// The connection ends before.
     pub(super) fn take(&mut self, count: usize) -> io::Result<Vec<u8>> {
-        while self.bytes.len() < count {
-            self.receive()?;
+        let (first, second) = self.bytes.as_slices();
+        let from_first = first.len().min(count);
+        let from_second = second.len().min(count - from_first);
+        let mut bytes = Vec::with_capacity(count.min(MAX_RESERVED));
+        bytes.extend_from_slice(&first[..from_first]);
+        bytes.extend_from_slice(&second[..from_second]);
+        self.bytes.drain(..bytes.len());
+        // Files come with lines only, so the rest can be read without looking for them.
+        let left = (count - bytes.len()) as u64;
+        if (&self.stream).take(left).read_to_end(&mut bytes)? as u64 == left {
+            return Ok(bytes);
         }
-        Ok(self.bytes.drain(..count).collect())
+        Err(io::ErrorKind::UnexpectedEof.into())
     }
 
     /// Returns the next file that came with what was received.
@@ -170,6 +181,10 @@ impl Receiver {
             }
             message.bytes
         };
+        // Each is a descriptor of this process.
+        if self.files.len() > MAX_FILES {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
         if received == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -188,9 +203,24 @@ fn own(descriptor: RawFd) -> OwnedFd {
 #[cfg(test)]
 mod tests {
     use std::io::Read as _;
+    use std::os::fd::AsFd as _;
 
     use super::*;
     use crate::control::Position;
+
+    /// A tool that sends file after file would take all descriptors of the run.
+    #[test]
+    fn only_a_few_files_wait_to_be_taken() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let file = tempfile::tempfile().unwrap();
+        for _ in 0..20 {
+            send_with_files(&ours, b"x", &[file.as_fd(), file.as_fd()]).unwrap();
+        }
+        let mut receiver = Receiver::new(theirs);
+        let error = receiver.line(1000).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        assert!(receiver.files.len() <= MAX_FILES + 2);
+    }
 
     #[test]
     fn files_and_bytes_arrive() {

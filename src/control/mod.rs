@@ -10,6 +10,7 @@
 
 mod client;
 mod connection;
+mod read_ahead;
 mod redirect;
 mod server;
 
@@ -17,7 +18,7 @@ use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -355,6 +356,27 @@ pub(crate) struct Control {
 struct Queue {
     has_some: AtomicBool,
     requests: Mutex<VecDeque<Pending>>,
+    /// Redirects of which only the thread of the connection knows what was delivered.
+    redirects: AtomicU32,
+    /// The run is about to end its tasks.
+    ends: AtomicBool,
+}
+
+/// A redirect that [`Control::end_redirects`] ends.
+pub(crate) struct OpenRedirect(Arc<Queue>);
+
+impl OpenRedirect {
+    /// Returns whether the run is about to end its tasks: it waits for a moment until nothing more is
+    /// delivered and all workers know what was.
+    pub(crate) fn is_to_end(&self) -> bool {
+        self.0.ends.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for OpenRedirect {
+    fn drop(&mut self) {
+        self.0.redirects.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Control {
@@ -364,6 +386,23 @@ impl Control {
             shared: Arc::clone(&self.shared),
             guest: Some(guest),
         }
+    }
+
+    /// Notes a redirect that begins.
+    pub(crate) fn open_redirect(&self) -> OpenRedirect {
+        // It counts before it looks whether it is to end.
+        self.shared.redirects.fetch_add(1, Ordering::SeqCst);
+        OpenRedirect(Arc::clone(&self.shared))
+    }
+
+    /// Asks all redirects to end, and lets no other one begin. Each passes a last request on.
+    pub(crate) fn end_redirects(&self) {
+        self.shared.ends.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns whether a redirect has not ended.
+    pub(crate) fn has_redirects(&self) -> bool {
+        self.shared.redirects.load(Ordering::SeqCst) > 0
     }
 
     /// Forgets the requests of its socket: nobody takes them any more.

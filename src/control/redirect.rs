@@ -13,7 +13,10 @@ use pmc_dag::reason;
 
 use super::connection::send_answer;
 use super::server::Asked;
-use super::{Answer, Over, Portion, PortionHead, RedirectAnswer, RedirectRequest, Relay, Reply, Target};
+use super::{
+    Answer, Control, OpenRedirect, Over, Portion, PortionHead, RedirectAnswer, RedirectRequest, Relay, Reply,
+    Target,
+};
 
 /// Time for which an attempt of this process may wait for output before it answers.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -36,12 +39,16 @@ pub(super) struct Redirecting {
     request: RedirectRequest,
     /// The relay, if the task runs in this process.
     relay: Option<(Target, Relay)>,
+    /// Set while the tool has output of which it has not said whether it is delivered.
+    open: Option<OpenRedirect>,
 }
 
 /// What the run answers to a poll.
 enum Polled {
     Answer(Answer),
     Redirected(Target, RedirectAnswer),
+    /// The run is about to end its tasks.
+    RunEnds,
 }
 
 /// Has the driver answer a request.
@@ -49,7 +56,11 @@ pub(super) type Ask<'a> = &'a dyn Fn(RedirectRequest) -> Asked;
 
 impl Redirecting {
     pub(super) fn new(request: RedirectRequest) -> Self {
-        Self { request, relay: None }
+        Self {
+            request,
+            relay: None,
+            open: None,
+        }
     }
 
     /// Returns whether this is the redirect of a request.
@@ -101,17 +112,47 @@ impl Redirecting {
         &mut self,
         stream: &UnixStream,
         request: RedirectRequest,
+        control: &Control,
         ask: Ask<'_>,
     ) -> io::Result<bool> {
         self.request = request;
+        let before = self.open.take();
+        if before.as_ref().is_some_and(OpenRedirect::is_to_end) {
+            return self.leave(stream, ask).map(|()| false);
+        }
+        drop(before);
         match self.poll(PATIENCE, ask) {
             Polled::Answer(answer) => send_answer(stream, &answer).map(|()| false),
+            Polled::RunEnds => self.leave(stream, ask).map(|()| false),
             Polled::Redirected(target, answer) => {
+                let open = control.open_redirect();
+                if open.is_to_end() {
+                    return self.leave(stream, ask).map(|()| false);
+                }
                 let goes_on = matches!(answer, RedirectAnswer::Portions(_));
+                self.open = (goes_on && !answer.is_empty()).then_some(open);
                 send(stream, &target, answer)?;
                 Ok(goes_on)
             }
         }
+    }
+
+    /// Ends the redirect because the run is about to end its tasks: tells the worker what was delivered, and
+    /// the tool that nothing more comes. The worker's answer would come too late.
+    fn leave(&mut self, stream: &UnixStream, ask: Ask<'_>) -> io::Result<()> {
+        self.request.poll.is_end = true;
+        self.request.may_wait = false;
+        match &self.relay {
+            Some(_) => drop(self.poll_relay(Duration::ZERO)),
+            None => drop(ask(self.request.clone())),
+        }
+        let (worker, attempt) = self.request.attempt.unwrap_or_default();
+        let target = Target {
+            task: self.request.task.clone(),
+            worker,
+            attempt,
+        };
+        send(stream, &target, RedirectAnswer::Over(Over::TaskEnded, [0, 0]))
     }
 
     /// Ends the redirect, because the tool has gone.
@@ -134,9 +175,10 @@ impl Redirecting {
         &mut self,
         stream: &UnixStream,
         files: [Option<File>; 2],
+        open: &OpenRedirect,
         ask: Ask<'_>,
     ) -> io::Result<()> {
-        let files = match files.map(|file| file.map(open)) {
+        let files = match files.map(|file| file.map(open_anew)) {
             [Some(Ok(out)), Some(Ok(err))] => [out, err],
             _ => {
                 let refused = "the output of a task can be redirected to pipes and regular files only";
@@ -152,12 +194,14 @@ impl Redirecting {
                 target
             }
             Polled::Redirected(target, answer) => return send(stream, &target, answer),
+            Polled::RunEnds => return self.leave(stream, ask),
         };
         self.request.attempt = Some((target.worker, target.attempt));
         let mut writing = Writing {
             redirecting: self,
             stream,
             files,
+            open,
             ask,
             asked: VecDeque::new(),
             portions: VecDeque::new(),
@@ -173,8 +217,10 @@ impl Redirecting {
                 match self.poll_end(ask) {
                     Polled::Answer(answer) => send_answer(stream, &answer),
                     Polled::Redirected(_, answer) => send(stream, &target, answer),
+                    Polled::RunEnds => self.leave(stream, ask),
                 }
             }
+            Polled::RunEnds => self.leave(stream, ask),
             Polled::Redirected(target, answer) => send(stream, &target, answer),
         }
     }
@@ -190,6 +236,7 @@ struct Writing<'a> {
     redirecting: &'a mut Redirecting,
     stream: &'a UnixStream,
     files: [File; 2],
+    open: &'a OpenRedirect,
     ask: Ask<'a>,
     /// Requests that a worker has not answered.
     asked: VecDeque<Asked>,
@@ -203,6 +250,9 @@ impl Writing<'_> {
     /// Writes until the redirect ends. Returns how.
     fn run(&mut self) -> Polled {
         loop {
+            if self.open.is_to_end() {
+                return Polled::RunEnds;
+            }
             if has_gone(self.stream) {
                 return self.redirecting.poll_end(self.ask);
             }
@@ -315,7 +365,7 @@ pub fn is_suitable(file: &File) -> bool {
 
 /// Takes a file that writes never wait for. A pipe is opened anew: its flags are those of the tool, and of
 /// others that have it.
-fn open(file: File) -> io::Result<File> {
+fn open_anew(file: File) -> io::Result<File> {
     if !is_suitable(&file) {
         return Err(io::ErrorKind::InvalidInput.into());
     }

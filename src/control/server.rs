@@ -6,14 +6,16 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::socket::{self, AddressFamily, Backlog, Shutdown, SockFlag, SockType, UnixAddr, sockopt};
 use nix::sys::stat::{Mode, fchmod};
 
+use super::read_ahead::ReadAhead;
 use super::redirect::Redirecting;
 use super::{
     Answer, Control, MAX_INPUT, RedirectRequest, Reply, Request, ShortPath, TAILING, TailRequest, connection,
@@ -32,8 +34,12 @@ const SUBMIT_TIMEOUT: Duration = Duration::from_secs(30);
 const TAP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time at the end of a run to pass on what the driver has answered.
 const LAST_ANSWERS: Duration = Duration::from_millis(200);
+/// Time until the next attempt to take a connection after one that has failed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum connections at a time. A tool that shows many tasks has up to eight.
-const MAX_PEERS: u32 = 128;
+const MAX_PEERS: u64 = 128;
+/// The same as a part of the descriptors of the run: each connection takes up to five.
+const PART_OF_DESCRIPTORS: u64 = 8;
 
 /// Listens until it is dropped.
 pub(crate) struct Server {
@@ -41,6 +47,8 @@ pub(crate) struct Server {
     listener: Arc<UnixListener>,
     thread: Option<JoinHandle<()>>,
     control: Control,
+    /// The socket is about to be shut down.
+    is_over: Arc<AtomicBool>,
     /// Requests without an answer.
     open_requests: Arc<AtomicU32>,
 }
@@ -55,33 +63,15 @@ impl Server {
         let path = super::socket(dag);
         let listener = Arc::new(listen(&path)?);
         let waker = interrupt.waker();
-        let open_requests = Arc::new(AtomicU32::new(0));
+        let (open_requests, is_over) = <(Arc<AtomicU32>, Arc<AtomicBool>)>::default();
         let thread = {
             let (control, open_requests) = (control.clone(), Arc::clone(&open_requests));
-            let listener = Arc::clone(&listener);
-            let peers = Arc::new(AtomicU32::new(0));
-            let serve = move || {
-                for stream in listener.incoming() {
-                    let Ok(stream) = stream else { break };
-                    if peers.fetch_add(1, Ordering::AcqRel) >= MAX_PEERS {
-                        peers.fetch_sub(1, Ordering::AcqRel);
-                        continue;
-                    }
-                    let (control, waker, done) = (control.clone(), Arc::clone(&waker), Arc::clone(&peers));
-                    let open_requests = Arc::clone(&open_requests);
-                    let talk = move || {
-                        // A tool that has gone needs no answer.
-                        let _ = talk(stream, &control, &*waker, &open_requests);
-                        done.fetch_sub(1, Ordering::AcqRel);
-                    };
-                    let started = std::thread::Builder::new()
-                        .name("control-peer".into())
-                        .spawn(talk);
-                    if started.is_err() {
-                        peers.fetch_sub(1, Ordering::AcqRel);
-                    }
-                }
+            let (listener, is_over) = (Arc::clone(&listener), Arc::clone(&is_over));
+            let talk = move |stream| {
+                // A tool that has gone needs no answer.
+                let _ = talk(stream, &control, &*waker, &open_requests);
             };
+            let serve = move || serve(listener.incoming(), max_peers(), &is_over, talk);
             std::thread::Builder::new().name("control".into()).spawn(serve)
         };
         match thread {
@@ -90,6 +80,7 @@ impl Server {
                 listener,
                 thread: Some(thread),
                 control,
+                is_over,
                 open_requests,
             }),
             Err(error) => {
@@ -103,6 +94,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
+        self.is_over.store(true, Ordering::Release);
         // Ends `accept`.
         let _ = socket::shutdown(self.listener.as_raw_fd(), Shutdown::Both);
         self.thread.take().map(JoinHandle::join);
@@ -112,6 +104,48 @@ impl Drop for Server {
         let end = Instant::now() + LAST_ANSWERS;
         while self.open_requests.load(Ordering::Acquire) > 0 && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Returns how many tools may talk at a time.
+fn max_peers() -> u64 {
+    let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(limit, _)| limit);
+    (limit / PART_OF_DESCRIPTORS).clamp(1, MAX_PEERS)
+}
+
+/// Lets at most `max` tools talk at a time, each in a thread of its own, until the socket is shut down.
+fn serve(
+    incoming: impl Iterator<Item = io::Result<UnixStream>>,
+    max: u64,
+    is_over: &AtomicBool,
+    talk: impl Fn(UnixStream) + Clone + Send + 'static,
+) {
+    let peers = Arc::new(AtomicU64::new(0));
+    for stream in incoming {
+        let stream = match stream {
+            Ok(stream) => stream,
+            Err(_) if is_over.load(Ordering::Acquire) => break,
+            Err(_) => {
+                // Too many open files, perhaps: some will be closed.
+                std::thread::sleep(ACCEPT_PAUSE);
+                continue;
+            }
+        };
+        if peers.fetch_add(1, Ordering::AcqRel) >= max {
+            peers.fetch_sub(1, Ordering::AcqRel);
+            continue;
+        }
+        let (talk, done) = (talk.clone(), Arc::clone(&peers));
+        let peer = move || {
+            talk(stream);
+            done.fetch_sub(1, Ordering::AcqRel);
+        };
+        let started = std::thread::Builder::new()
+            .name("control-peer".into())
+            .spawn(peer);
+        if started.is_err() {
+            peers.fetch_sub(1, Ordering::AcqRel);
         }
     }
 }
@@ -154,6 +188,7 @@ fn talk(
         receiver: connection::Receiver::new(stream),
         control,
         wake,
+        ahead: ReadAhead::default(),
         redirects: Vec::new(),
         tail: None,
     };
@@ -167,6 +202,8 @@ struct Talk<'a> {
     receiver: connection::Receiver,
     control: &'a Control,
     wake: &'a (dyn Fn() + Send + Sync),
+    /// Captured output that the tool has not asked for.
+    ahead: ReadAhead,
     /// Redirects that end with the connection.
     redirects: Vec<Redirecting>,
     /// The tool waits for tasks until the end of the connection.
@@ -202,8 +239,14 @@ impl Talk<'_> {
     /// Answers a request.
     fn answer(&mut self, request: Request) -> io::Result<()> {
         let stream = self.receiver.stream();
+        let (control, wake) = (self.control, self.wake);
         let request = match request {
             Request::Redirect(request) => return self.redirect(request),
+            Request::Tap(request) => {
+                let ask = |request| start(Request::Tap(request), control, wake);
+                let reply = self.ahead.answer(request, &ask);
+                return send(stream, reply);
+            }
             Request::Tail(request) if self.tail.as_ref() == Some(&request) => {
                 // The tool shows that it lives. One that is stopped is given up: no task waits for it.
                 return connection::send_answer(stream, &Answer::Done(TAILING.to_owned()));
@@ -214,12 +257,7 @@ impl Talk<'_> {
             }
             request => request,
         };
-        match ask(request, self.control, self.wake) {
-            Reply::Answer(answer) => connection::send_answer(stream, &answer),
-            Reply::Output(output) => connection::send_output(stream, &output),
-            // They answer other requests.
-            Reply::Relay(..) | Reply::Redirected(..) => Ok(()),
-        }
+        send(stream, ask(request, control, wake))
     }
 
     fn redirect(&mut self, request: RedirectRequest) -> io::Result<()> {
@@ -229,7 +267,8 @@ impl Talk<'_> {
             let files = [self.receiver.file(), self.receiver.file()];
             let stream = self.receiver.stream();
             let mut redirecting = Redirecting::new(request);
-            let written = redirecting.write_to(stream, files, &ask);
+            let open = control.open_redirect();
+            let written = redirecting.write_to(stream, files, &open, &ask);
             if written.is_err() {
                 redirecting.end(&ask);
             }
@@ -240,7 +279,7 @@ impl Talk<'_> {
             Some(at) => self.redirects.swap_remove(at),
             None => Redirecting::new(request.clone()),
         };
-        let answered = redirecting.answer(self.receiver.stream(), request, &ask);
+        let answered = redirecting.answer(self.receiver.stream(), request, control, &ask);
         if !matches!(answered, Ok(false)) {
             self.redirects.push(redirecting);
         }
@@ -254,6 +293,15 @@ impl Talk<'_> {
             redirecting.end(&|request| start(Request::Redirect(request), control, wake));
         }
         end_tail(self.tail.take(), control, wake);
+    }
+}
+
+fn send(stream: &UnixStream, reply: Reply) -> io::Result<()> {
+    match reply {
+        Reply::Answer(answer) => connection::send_answer(stream, &answer),
+        Reply::Output(output) => connection::send_output(stream, &output),
+        // They answer other requests.
+        Reply::Relay(..) | Reply::Redirected(..) => Ok(()),
     }
 }
 
@@ -309,7 +357,73 @@ impl Asked {
     }
 }
 
+/// A request that the driver has answered.
+#[cfg(test)]
+pub(super) fn answered(reply: Reply) -> Asked {
+    let (answer, answers) = sync_channel(1);
+    let _ = answer.send(reply);
+    Asked {
+        answers,
+        until: Instant::now() + DRIVER_TIMEOUT,
+    }
+}
+
 fn no_answer() -> Reply {
     let busy = "the run is busy, or has not started yet; ask again";
     Reply::Answer(Answer::Refused(busy.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+
+    use super::*;
+
+    /// The run may lack descriptors for a moment.
+    #[test]
+    fn a_connection_that_cannot_be_taken_does_not_end_the_socket() {
+        let (server, mut tool) = UnixStream::pair().unwrap();
+        let is_over = AtomicBool::new(false);
+        let failed = || io::Error::from_raw_os_error(libc::EMFILE);
+        let incoming = [Err(failed()), Ok(server), Err(failed())];
+        let last = incoming.len() - 1;
+        let incoming = incoming.into_iter().enumerate().map(|(at, stream)| {
+            is_over.store(at == last, Ordering::Release);
+            stream
+        });
+        serve(incoming, 1, &is_over, |stream| {
+            (&stream).write_all(b"here").unwrap();
+        });
+        let mut said = String::new();
+        tool.read_to_string(&mut said).unwrap();
+        assert_eq!(said, "here");
+    }
+
+    #[test]
+    fn a_tool_too_many_is_turned_away() {
+        assert!((1..=MAX_PEERS).contains(&max_peers()));
+        let pairs: Vec<_> = (0..3).map(|_| UnixStream::pair().unwrap()).collect();
+        let (servers, mut tools): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+        let (end, ended) = crossbeam_channel::bounded::<()>(0);
+        serve(
+            servers.into_iter().map(Ok),
+            2,
+            &AtomicBool::new(false),
+            move |stream| {
+                // Until the end of the test.
+                let _ = ended.recv();
+                drop(stream);
+            },
+        );
+        // The others are still open.
+        assert_eq!(tools[2].read(&mut [0]).unwrap(), 0);
+        for tool in &tools[..2] {
+            tool.set_nonblocking(true).unwrap();
+        }
+        for tool in &mut tools[..2] {
+            let error = tool.read(&mut [0]).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        }
+        drop(end);
+    }
 }

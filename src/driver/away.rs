@@ -19,7 +19,7 @@ use crate::lite_files::{FileUse, each_file};
 use crate::options::{Options, Stdio, folder};
 use crate::payload::Payload;
 use crate::protocol::{
-    Assignment, Carried, CarriedFile, EXECUTOR_FAILURE, ForwardedData, Rank, Registration, Returned,
+    Assignment, Carried, CarriedFile, EXECUTOR_FAILURE, ForwardedData, Place, Rank, Registration, Returned,
     TaskResult,
 };
 use crate::transport::MasterTransport;
@@ -64,19 +64,48 @@ impl Away {
     }
 }
 
+/// The description of a job, as text and as value.
+type Description = (Vec<u8>, Value);
+
+/// Reads the description of the job that a command runs.
+fn describe(command: &[u8], directory: &Path, left: &mut u64) -> Result<Description, CarryError> {
+    let words = words::split(command);
+    let call = LiteCall::new(&words).ok_or(CarryError::Command)?;
+    let file = directory.join(path(call.file));
+    let text = read(&file, call.part, left)?;
+    let value = serde_json::from_slice(&text).map_err(|error| CarryError::Description(file, error))?;
+    Ok((text, value))
+}
+
+/// Returns the files in the directory of the DAG file that the job of a command writes.
+fn written(command: &[u8], directory: &Path) -> Result<BTreeSet<Vec<u8>>, CarryError> {
+    let mut left = MAX_CARRIED;
+    let (_, mut value) = describe(command, directory, &mut left)?;
+    let mut names = BTreeSet::new();
+    each_file(&mut value, &mut |what, path| {
+        if what == FileUse::Written {
+            names.insert(std::mem::take(path).into_bytes());
+        }
+    });
+    Ok(names)
+}
+
+fn path(bytes: &[u8]) -> &Path {
+    Path::new(OsStr::from_bytes(bytes))
+}
+
+/// Returns the working directory of a task that runs at a place.
+fn directory_of(place: Option<&Place>) -> &Path {
+    place.map_or(Path::new(""), |place| path(&place.directory))
+}
+
 /// Returns what an attempt of a task reads in the directory of its DAG file.
 fn carry(assignment: &Assignment, dag_file: &Path) -> Result<Carried, CarryError> {
     let place = assignment.place.as_deref();
-    let path = |bytes| Path::new(OsStr::from_bytes(bytes));
-    let dag_file = place.map_or(dag_file, |place| path(place.dag.as_slice()));
-    let directory = place.map_or(Path::new(""), |place| path(place.directory.as_slice()));
-    let words = words::split(&assignment.command);
-    let call = LiteCall::new(&words).ok_or(CarryError::Command)?;
-    let file = directory.join(path(call.file));
+    let dag_file = place.map_or(dag_file, |place| path(&place.dag));
+    let directory = directory_of(place);
     let mut left = MAX_CARRIED;
-    let description = read(&file, call.part, &mut left)?;
-    let mut value: Value =
-        serde_json::from_slice(&description).map_err(|error| CarryError::Description(file.clone(), error))?;
+    let (description, mut value) = describe(&assignment.command, directory, &mut left)?;
     let mut names = BTreeMap::new();
     each_file(&mut value, &mut |what, path| {
         if what != FileUse::Written {
@@ -140,17 +169,30 @@ struct Destination<'a> {
     options: &'a Options,
     dag_file: &'a Path,
     task: &'a [u8],
+    command: &'a [u8],
+    /// The working directory of the task.
+    directory: &'a Path,
     /// How often the task was submitted before, if that is known.
     number: Option<u32>,
 }
 
 impl Destination<'_> {
-    /// Writes files that belong into the directory of the DAG file.
+    /// Writes the files that the description of the job names as written by it. Whoever sends others is no
+    /// agent to be trusted, and nothing is written.
     fn write_files(&self, files: &[ForwardedData]) -> io::Result<()> {
+        if files.is_empty() {
+            return Ok(());
+        }
+        let written = written(self.command, self.directory).map_err(io::Error::other)?;
+        if let Some(other) = files.iter().find(|file| !written.contains(&file.target)) {
+            let other = path(&other.target).display();
+            let message = format!("its host has sent {other}, which the job is not to write");
+            return Err(io::Error::other(message));
+        }
         let here = folder(self.dag_file).canonicalize();
         for ForwardedData { target, data } in files {
-            let target = Path::new(OsStr::from_bytes(target));
-            let folder = folder(target).canonicalize()?;
+            let target = self.directory.join(path(target));
+            let folder = folder(&target).canonicalize()?;
             if !is_below(&folder, &here) {
                 let message = format!("{} is not below the DAG file", target.display());
                 return Err(io::Error::other(message));
@@ -244,11 +286,13 @@ impl<T: MasterTransport> Driver<'_, T> {
         returned: &Returned,
     ) -> io::Result<()> {
         let options = self.options;
+        let place = self.master.place_of(task);
         let (segment, task) = self.out.locate(task);
         let dag_file = match segment {
             None => Some(options.dag.clone()),
             Some(_) => self.out.joined_dag(segment),
         };
+        let directory = directory_of(place);
         let mut pack = self.out.away.pack.take();
         let (Some(dag_file), Some(run)) = (dag_file, self.out.dag_run(segment)) else {
             return Ok(());
@@ -258,19 +302,22 @@ impl<T: MasterTransport> Driver<'_, T> {
             options,
             dag_file: &dag_file,
             task: run.dag.name(task),
+            command: run.dag.task(task).command,
+            directory,
             number: run.numbers.as_ref().map(|numbers| numbers.of(task)),
         };
-        let stored = destination.store(from, (&mut pack, is_packed), result, returned);
+        let stored = destination.store(from, is_packed.then_some(&mut pack), result, returned);
         self.out.away.pack = pack;
         stored
     }
 }
 
 impl Destination<'_> {
+    /// Writes what an attempt has returned. `pack` is that of the master, if output goes there.
     fn store(
         &self,
         from: Rank,
-        (pack, is_packed): (&mut Option<Pack>, bool),
+        pack: Option<&mut Option<Pack>>,
         result: &mut TaskResult,
         returned: &Returned,
     ) -> io::Result<()> {
@@ -279,11 +326,12 @@ impl Destination<'_> {
         if let Stdio::Merged { .. } = self.options.stdio {
             return append_shared(&self.options.worker_files, from.0, [out, err]);
         }
-        let number = if is_packed {
-            self.append_to(pack, result, returned)?;
-            self.number.unwrap_or(0)
-        } else {
-            store_output(self.dag_file, self.task, self.number, [out, err])?
+        let number = match pack {
+            Some(pack) => {
+                self.append_to(pack, result, returned)?;
+                self.number.unwrap_or(0)
+            }
+            None => store_output(self.dag_file, self.task, self.number, [out, err])?,
         };
         if let Some(quiet) = &mut result.outcome.quiet {
             quiet.file = number;
@@ -368,36 +416,70 @@ mod tests {
         assert!(problem(command).contains("more than 16 MiB"));
     }
 
+    /// Writes what a host has sent into the directory `run`, for a job that writes two of these files.
+    fn write_to(run: &Path, written: [&Path; 2], files: &[ForwardedData]) -> io::Result<()> {
+        let description = serde_json::json!({
+            "checksum_file": written[0].to_str(), "jobs": [{"checksum_file": written[1].to_str()}],
+            "verify": [{"lfn": "b", "checksum_file": run.join("b.meta").to_str()}],
+        });
+        fs::write(run.join("a.json"), description.to_string())?;
+        let dag_file = run.join("x.dag");
+        let destination = Destination {
+            options: &Options::new(&dag_file, OsStr::new("pmc")),
+            dag_file: &dag_file,
+            task: b"a",
+            command: b"pegasus-lite a.json",
+            directory: run,
+            number: None,
+        };
+        destination.write_files(files)
+    }
+
+    fn file(target: impl AsRef<OsStr>) -> ForwardedData {
+        ForwardedData {
+            target: target.as_ref().as_bytes().to_vec(),
+            data: b"checksums".to_vec().into(),
+        }
+    }
+
     #[test]
     fn files_that_come_back_stay_below_the_dag_file() {
         let top = tempfile::tempdir().unwrap();
         let run = top.path().join("run");
         fs::create_dir(&run).unwrap();
-        let (dag_file, options) = (
-            run.join("x.dag"),
-            Options::new(&run.join("x.dag"), OsStr::new("pmc")),
-        );
-        let destination = Destination {
-            options: &options,
-            dag_file: &dag_file,
-            task: b"a",
-            number: None,
-        };
-        let file = |target: &Path| ForwardedData {
-            target: target.as_os_str().as_bytes().to_vec(),
-            data: b"checksums".to_vec().into(),
-        };
-        destination.write_files(&[file(&run.join("a.meta"))]).unwrap();
+        let (own, other) = (run.join("a.meta"), Path::new("c.meta"));
+        write_to(&run, [&own, other], &[file(&own), file(other)]).unwrap();
         assert_eq!(fs::read(run.join("a.meta")).unwrap(), b"checksums");
+        assert_eq!(fs::read(run.join("c.meta")).unwrap(), b"checksums");
         for target in [top.path().join("a.meta"), run.join("../a.meta")] {
-            let error = destination.write_files(&[file(&target)]).unwrap_err();
+            let error = write_to(&run, [&target, other], &[file(&target)]).unwrap_err();
             assert!(error.to_string().contains("is not below"), "{error}");
         }
         let lost = ForwardedData {
             data: Payload::Sent(3),
-            ..file(&run.join("b.meta"))
+            ..file("d.meta")
         };
-        assert!(destination.write_files(&[lost]).is_err());
-        assert_eq!(fs::read_dir(&run).unwrap().count(), 1);
+        assert!(write_to(&run, [Path::new("d.meta"), other], &[lost]).is_err());
+        assert_eq!(fs::read_dir(&run).unwrap().count(), 3);
+        assert!(!top.path().join("a.meta").exists());
+    }
+
+    /// A host, or a task that speaks in place of its agent, sends files of the run.
+    #[test]
+    fn a_host_writes_only_the_files_that_the_job_names() {
+        let run = tempfile::tempdir().unwrap();
+        let own = run.path().join("a.meta");
+        for name in ["x.dag", "x.dag.rescue", "a.json", "b.meta", "./a.meta", "new"] {
+            let target = run.path().join(name);
+            let _ = fs::remove_file(&target);
+            let error = write_to(run.path(), [&own; 2], &[file(&own), file(&target)]).unwrap_err();
+            assert!(
+                error.to_string().contains("which the job is not to write"),
+                "{error}"
+            );
+            // Not even the one that it may write.
+            assert!(!own.exists(), "{name}");
+            assert_ne!(fs::read(&target).unwrap_or_default(), b"checksums", "{name}");
+        }
     }
 }

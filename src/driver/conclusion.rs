@@ -22,6 +22,9 @@ impl<T: MasterTransport> Driver<'_, T> {
     /// Ends a run that has begun.
     pub(super) fn conclude(mut self, end: End) -> Result<RunSummary, RunError> {
         let aborted = self.log_end(end);
+        if aborted.is_some() {
+            self.end_redirects();
+        }
         let (message, timeout) = match aborted {
             None => (ToWorker::Shutdown, CLOSE_TIMEOUT),
             Some(Aborted::WallTime | Aborted::Task { .. }) => (ToWorker::Abort, CLOSE_TIMEOUT),

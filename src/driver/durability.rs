@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use pmc_dag::Dag;
 use pmc_dag::rescue::{self, DoneSet};
+use pmc_dag::{Dag, Task};
 
 use super::{Driver, RunError};
 use crate::durability::forward_journal::{self, JournalError, Recovered};
@@ -12,7 +12,7 @@ use crate::durability::shared_files::SharedFiles;
 use crate::durability::sync::Syncer;
 use crate::logs::Logs;
 use crate::options::{Options, is_device};
-use crate::protocol::{EXECUTOR_FAILURE, Rank, TaskResult};
+use crate::protocol::{EXECUTOR_FAILURE, ForwardedData, Place, Rank, TaskResult};
 use crate::transport::MasterTransport;
 
 /// Reads which tasks are done, and completes forwarding that a killed run has left.
@@ -88,6 +88,23 @@ pub(super) fn start_syncer(options: &Options, logs: &Logs) -> Result<Option<Sync
     started.map(Some)
 }
 
+/// Returns data that is not for a file to which a task forwards, in the order of its options. A worker sends
+/// none, but one on a host that is not to be trusted could.
+fn unnamed<'d>(
+    data: &'d [ForwardedData],
+    line: &Task<'_>,
+    place: Option<&Place>,
+) -> Option<&'d ForwardedData> {
+    let mut targets = line.pipe_forwards.iter().chain(line.file_forwards);
+    data.iter().find(|piece| {
+        let is_target = |target: &[u8]| match place {
+            None => piece.target == target,
+            Some(place) => piece.target == place.target(target),
+        };
+        !targets.any(|(_, target)| is_target(target))
+    })
+}
+
 impl<T: MasterTransport> Driver<'_, T> {
     /// Writes the forwarded data of a task. If that fails, the attempt fails.
     pub(super) fn forward(&mut self, from: Rank, mut result: TaskResult) -> Result<TaskResult, RunError> {
@@ -98,16 +115,26 @@ impl<T: MasterTransport> Driver<'_, T> {
         if !result.outcome.succeeded() || submit != result.submit {
             return Ok(result);
         }
+        let place = self.master.place_of(task);
         let (segment, task) = self.out.locate(task);
         self.out.touch(segment);
         let Some(run) = self.out.dag_run(segment) else {
             return Ok(result);
         };
-        if data.is_empty() {
-            let task = run.dag.task(task);
-            if task.pipe_forwards.is_empty() && task.file_forwards.is_empty() {
-                return Ok(result);
-            }
+        let line = run.dag.task(task);
+        if data.is_empty() && line.pipe_forwards.is_empty() && line.file_forwards.is_empty() {
+            return Ok(result);
+        }
+        if let Some(other) = unnamed(&data, &line, place) {
+            tracing::error!(
+                "Worker {} has sent data for {}, to which task {} forwards none: nothing is written",
+                from.0,
+                String::from_utf8_lossy(&other.target),
+                run.name(task),
+            );
+            result.outcome.status = EXECUTOR_FAILURE;
+            result.outcome.not_forwarded = true;
+            return Ok(result);
         }
         if run.forwarding.wants_journal() {
             let rescue_len = run.logs.sync_rescue()?;
@@ -181,5 +208,42 @@ impl<T: MasterTransport> Driver<'_, T> {
     pub(super) fn settle(&mut self) -> Result<(), RunError> {
         self.syncer = None;
         self.out.root.settle(self.options.sync_interval.is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_comes_for_the_files_to_which_the_task_forwards() {
+        let text = "TASK t -f A=a.txt -f B=/b.txt -F c=c.txt /bin/true\nTASK none /bin/true\n";
+        let dag = Dag::parse(text.into()).unwrap();
+        let sent = |targets: &[&str]| -> Vec<ForwardedData> {
+            let piece = |target: &&str| ForwardedData {
+                target: target.as_bytes().to_vec(),
+                data: b"data".to_vec().into(),
+            };
+            targets.iter().map(piece).collect()
+        };
+        let place = Place {
+            dag: b"sub/y.dag".to_vec(),
+            directory: b"sub".to_vec(),
+        };
+        for (targets, place, other) in [
+            (&["a.txt", "/b.txt", "c.txt"][..], None, None),
+            (&["c.txt"], None, None),
+            (&["sub/a.txt", "/b.txt", "sub/c.txt"], Some(&place), None),
+            (&["a.txt", "x.dag.rescue"], None, Some("x.dag.rescue")),
+            (&["c.txt", "c.txt"], None, Some("c.txt")),
+            (&["a.txt"], Some(&place), Some("a.txt")),
+        ] {
+            let data = sent(targets);
+            let found = unnamed(&data, &dag.task(dag.find(b"t").unwrap()), place);
+            let found = found.map(|piece| String::from_utf8_lossy(&piece.target));
+            assert_eq!(found.as_deref(), other, "{targets:?}");
+        }
+        let none = dag.task(dag.find(b"none").unwrap());
+        assert!(unnamed(&sent(&["a.txt"]), &none, None).is_some());
     }
 }

@@ -223,7 +223,7 @@ impl<T: MasterTransport> Driver<'_, T> {
                 self.interrupt.drain_for_worker(SIGTERM);
                 return Ok(());
             }
-            ToMaster::Finished(result) if self.is_ignored(from, result.submit) => return Ok(()),
+            ToMaster::Finished(result) if self.is_ignored(from, &result) => return Ok(()),
             ToMaster::Finished(result) => {
                 let result = self.store_returned(from, result)?;
                 let result = self.forward(from, result)?;

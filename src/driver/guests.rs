@@ -81,6 +81,7 @@ impl<T: MasterTransport> Driver<'_, T> {
                 depth: GUEST_DEPTH,
                 options: options_of_guest(self.options, dag),
                 may_lose: self.out.transport.is_dynamic(),
+                is_prepared: false,
                 host: real_path(&self.options.dag),
                 origin: Origin::Tool(handover),
             });

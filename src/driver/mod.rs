@@ -267,6 +267,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             error.kind(),
             error::Kind::Master(MasterError::NoCapableHost { .. } | MasterError::NoHostWithDirectory { .. })
         );
+        self.end_redirects();
         error.unresponsive_workers = stop_workers(self.out.transport, &ToWorker::Abort, CLOSE_TIMEOUT);
         error.set_closed();
         let _ = self.handle_last_results();

@@ -7,7 +7,7 @@ use pmc_dag::TaskId;
 
 use super::error::Kind;
 use super::{Driver, RunError, RunEvent};
-use crate::protocol::{NodeChange, Rank, Registration, RunningAttempt, SubmitId, ToMaster};
+use crate::protocol::{NodeChange, Rank, Registration, RunningAttempt, SubmitId, TaskResult, ToMaster};
 use crate::scheduler::{Adoption, Event, MasterError};
 use crate::transport::MasterTransport;
 
@@ -53,6 +53,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             NodeChange::Back => Event::Back(from),
             NodeChange::Leaving => Event::Retire(from),
             NodeChange::Lost => Event::Lost(from),
+            NodeChange::Cache(news) => Event::Cache(from, news.clone()),
         };
         if let NodeChange::Lost = change {
             self.subworkflows.note_end(from, None);
@@ -167,11 +168,12 @@ impl<T: MasterTransport> Driver<'_, T> {
         Ok(())
     }
 
-    /// True if this result does not count.
-    pub(super) fn is_ignored(&mut self, from: Rank, submit: SubmitId) -> bool {
-        let is_ignored = self.nodes.ignored.remove(&(from, submit));
+    /// True if this result does not count for the DAGs of the run.
+    pub(super) fn is_ignored(&mut self, from: Rank, result: &TaskResult) -> bool {
+        let is_ignored = self.nodes.ignored.remove(&(from, result.submit));
         if is_ignored {
-            self.subworkflows.note_end(from, Some(submit));
+            self.keep_earlier(from, result);
+            self.subworkflows.note_end(from, Some(result.submit));
         }
         is_ignored
     }

@@ -1,7 +1,6 @@
 //! Carries out what the scheduler decides: sends messages, writes logs, calls the observer.
 
 use std::collections::BTreeMap;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
 use pmc_dag::{Request, TaskId};
@@ -14,7 +13,7 @@ use super::subworkflows::Joined;
 use super::{Observer, RunEvent, TaskEnd};
 use crate::database::OutcomeReporter;
 use crate::logs::LogError;
-use crate::protocol::{Assignment, Outcome, Place, Rank, Stdin, SubmitId, ToWorker};
+use crate::protocol::{Assignment, Outcome, Rank, Stdin, SubmitId, ToWorker};
 use crate::scheduler::{Outbox, Record};
 use crate::transport::{MasterTransport, TransportError};
 
@@ -213,14 +212,10 @@ fn dag_run<'r>(
 
 /// Forwarded data of a sub-workflow is named as from the directory of its tasks.
 fn place_forwards(assignment: &mut Assignment) {
-    let Some(Place { directory, .. }) = assignment.place.as_deref() else {
+    let Some(place) = assignment.place.as_deref() else {
         return;
     };
-    let directory = Path::new(std::ffi::OsStr::from_bytes(directory));
-    let place = |path: &mut Vec<u8>| {
-        let placed = directory.join(std::ffi::OsStr::from_bytes(path));
-        *path = placed.into_os_string().into_vec();
-    };
+    let place = |path: &mut Vec<u8>| *path = place.target(path);
     if let Some(Stdin::File(path)) = &mut assignment.stdin {
         place(path);
     }

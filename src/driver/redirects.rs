@@ -4,18 +4,24 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::mpsc::SyncSender;
+use std::time::{Duration, Instant};
 
 use pmc_dag::{TaskId, pattern, words};
 
 use super::Driver;
 use super::asked::{Asked, AskedRequests};
-use crate::control::{Answer, RedirectRequest, Reply, TAILING, TailRequest, Target};
+use crate::control::{Answer, RedirectRequest, Reply, Request, TAILING, TailRequest, Target};
 use crate::protocol::{Assignment, Claim, Rank, Redirect, Redirected, SubmitId, ToWorker};
 use crate::scheduler::Outbox as _;
 use crate::transport::MasterTransport;
 
 /// Programs whose standard output holds records that monitoring reads.
 const RECORDERS: [&str; 3] = ["pegasus-kickstart", "pegasus-cluster", "pegasus-lite"];
+
+/// Time for redirects to end before tasks are ended.
+const LAST_DELIVERY: Duration = Duration::from_millis(250);
+/// Time between two looks.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// Requests that workers have not answered, with the names of the tasks.
 pub(super) type Redirects = AskedRequests<String>;
@@ -162,6 +168,26 @@ impl<T: MasterTransport> Driver<'_, T> {
             attempt: asked.attempt.0,
         };
         let _ = asked.answer.send(Reply::Redirected(target, redirected.answer));
+    }
+
+    /// Ends redirects before tasks are ended: only the threads of connections know what was delivered, and it
+    /// must not go to a file, too. Waits for them for a moment.
+    pub(super) fn end_redirects(&mut self) {
+        self.control.end_redirects();
+        let end = Instant::now() + LAST_DELIVERY;
+        loop {
+            let has_redirects = self.control.has_redirects();
+            // A redirect passes its last request on before it ends.
+            while let Some(pending) = self.control.take() {
+                if let Request::Redirect(request) = pending.request {
+                    self.redirect(pending.guest, request, pending.answer);
+                }
+            }
+            if !has_redirects || Instant::now() >= end {
+                return;
+            }
+            std::thread::sleep(LOOK);
+        }
     }
 
     /// Notes a tool that waits for tasks, or that it waits no more if it has no pattern.

@@ -6,6 +6,7 @@
 //! is wrong with the DAG fails this attempt of the task, never the run. Another attempt goes on where the
 //! rescue file ends.
 
+mod earlier;
 mod ending;
 mod loader;
 mod monitoring;
@@ -23,6 +24,7 @@ use std::time::{Duration, Instant};
 use pmc_dag::TaskId;
 use signal_hook::consts::SIGKILL;
 
+use self::earlier::EarlierRescue;
 use self::loader::{Loaded, Loader};
 pub(super) use self::loader::{Order, Origin};
 use self::monitoring::MonitoringFiles;
@@ -31,7 +33,9 @@ use super::dag_run::DagRun;
 use super::guests::Guest;
 use super::{Driver, RunError};
 use crate::options::{Options, Stdio, folder, is_device, with_suffix};
-use crate::protocol::{EXECUTOR_FAILURE, Outcome, Place, Rank, RunningAttempt, SubmitId, ToWorker};
+use crate::protocol::{
+    EXECUTOR_FAILURE, Outcome, Place, Rank, RunningAttempt, SubmitId, TaskResult, ToWorker,
+};
 use crate::scheduler::{Event, Joining, Outbox as _, Record, Role};
 use crate::transport::MasterTransport;
 use crate::worker;
@@ -78,8 +82,17 @@ pub(super) struct Subworkflows {
     seen: BTreeMap<PathBuf, ()>,
     /// How many there may be at a time.
     max_open: u64,
-    /// Attempts of an earlier master that were killed, each with its DAG file.
-    killed: BTreeMap<(Rank, SubmitId), Vec<u8>>,
+    /// Attempts of an earlier master that were killed.
+    killed: BTreeMap<(Rank, SubmitId), Killed>,
+    /// Rescue files of their DAGs, while results may come; `None` if nothing can be noted there.
+    earlier: BTreeMap<Vec<u8>, Option<EarlierRescue>>,
+}
+
+/// An attempt of an earlier master that was killed, unless it has ended already.
+struct Killed {
+    /// The DAG file.
+    dag: Vec<u8>,
+    task: Vec<u8>,
 }
 
 impl Joined {
@@ -101,6 +114,7 @@ impl Subworkflows {
             seen: BTreeMap::new(),
             max_open: spare_files / OPEN_FILES,
             killed: BTreeMap::new(),
+            earlier: BTreeMap::new(),
         }
     }
 
@@ -126,7 +140,7 @@ impl Subworkflows {
     fn next(&mut self) -> Option<Order> {
         let is_free = |order: &Order| {
             let dag = order.options.dag.as_os_str().as_bytes();
-            self.has_room(order.depth) && !self.killed.values().any(|killed| killed == dag)
+            self.has_room(order.depth) && !self.killed.values().any(|killed| killed.dag == dag)
         };
         let at = self.waiting.iter().position(is_free)?;
         self.waiting.remove(at)
@@ -143,6 +157,9 @@ impl Subworkflows {
     pub(super) fn note_end(&mut self, from: Rank, submit: Option<SubmitId>) {
         self.killed
             .retain(|(rank, attempt), _| *rank != from || submit.is_some_and(|submit| submit != *attempt));
+        let killed = &self.killed;
+        self.earlier
+            .retain(|dag, _| killed.values().any(|killed| killed.dag == *dag));
     }
 }
 
@@ -226,6 +243,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             return Ok(false);
         };
         let (dag, directory) = place_of(&around, subdag);
+        let is_prepared = subdag.is_prepared;
         let label = format!("{}/", run.name(local));
         let skips_rescue = self.options.skip_rescue && !self.subworkflows.seen.contains_key(&dag);
         let order = Order {
@@ -235,6 +253,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             label,
             options: options_for(self.options, &dag, skips_rescue),
             may_lose: self.out.transport.is_dynamic(),
+            is_prepared,
             host: PathBuf::new(),
         };
         if depth > MAX_DEPTH {
@@ -322,16 +341,12 @@ impl<T: MasterTransport> Driver<'_, T> {
             mut run,
             done,
             rescue,
+            plan,
         } = loaded;
-        // Nothing of it runs on any host.
-        for node in self.master.node_statuses().iter().filter(|node| node.slots > 0) {
-            run.logs.record(&Record::Resources {
-                host: &node.host,
-                slots: node.slots,
-                cpus: node.cpus,
-                memory_mb: node.memory_mib,
-            });
+        if let Some(syncer) = self.syncer.as_ref().filter(|_| !plan.is_empty()) {
+            syncer.note_plan(&rescue.0, &rescue.1, plan)?;
         }
+        self.log_free_hosts(&mut run);
         let joining = Joining {
             dag: Arc::clone(&run.dag),
             done,
@@ -375,6 +390,18 @@ impl<T: MasterTransport> Driver<'_, T> {
             self.welcome(at, &order, handover);
         }
         Ok(())
+    }
+
+    /// Logs the hosts for a DAG of which nothing runs on any of them.
+    fn log_free_hosts(&self, run: &mut DagRun) {
+        for node in self.master.node_statuses().iter().filter(|node| node.slots > 0) {
+            run.logs.record(&Record::Resources {
+                host: &node.host,
+                slots: node.slots,
+                cpus: node.cpus,
+                memory_mb: node.memory_mib,
+            });
+        }
     }
 
     /// Returns what a DAG is in the run, and the attempt that it is; logs that this begins.
@@ -479,16 +506,46 @@ impl<T: MasterTransport> Driver<'_, T> {
 
     /// Ends an attempt of an earlier master whose sub-workflow has not begun. Its task is not started before.
     pub(super) fn kill_earlier(&mut self, from: Rank, attempt: RunningAttempt) {
-        let RunningAttempt { submit, dag, .. } = attempt;
+        let RunningAttempt {
+            submit, dag, task, ..
+        } = attempt;
         tracing::debug!(
             "Attempt {} of a sub-workflow of an earlier master is ended",
             submit.0
         );
+        let dag = dag.unwrap_or_default();
         self.subworkflows
             .killed
-            .insert((from, submit), dag.unwrap_or_default());
+            .insert((from, submit), Killed { dag, task });
         let signal = SIGKILL;
         self.out.send(from, ToWorker::Signal { submit, signal });
+    }
+
+    /// Notes what such an attempt has done if it had ended before: its task does not run again.
+    pub(super) fn keep_earlier(&mut self, from: Rank, result: &TaskResult) {
+        let Some(Killed { dag, task }) = self.subworkflows.killed.get(&(from, result.submit)) else {
+            return;
+        };
+        let file = PathBuf::from(OsStr::from_bytes(dag));
+        // What has come with the result would have to be written, too.
+        let is_whole = result.forwards.is_empty() && result.returned.is_none();
+        if !result.outcome.succeeded() || !is_whole || self.subworkflows.seen.contains_key(&file) {
+            return;
+        }
+        let open = || {
+            EarlierRescue::open(&options_for(self.options, &file, false)).unwrap_or_else(|error| {
+                tracing::debug!("Tasks of {} that have ended run again: {error}", file.display());
+                None
+            })
+        };
+        let rescue = self.subworkflows.earlier.entry(dag.clone()).or_insert_with(open);
+        let noted = rescue.as_mut().map_or(Ok(false), |rescue| rescue.note(task));
+        let name = String::from_utf8_lossy(task);
+        match noted {
+            Ok(true) => tracing::info!("Task {name} of {} has ended meanwhile", file.display()),
+            Ok(false) => {}
+            Err(error) => tracing::warn!("Task {name} of {} runs again: {error}", file.display()),
+        }
     }
 }
 

@@ -43,6 +43,19 @@ struct OtherFiles {
     rescue: Arc<File>,
     journal: Option<Arc<File>>,
     targets: BTreeSet<Arc<Path>>,
+    /// Files and directories of its plan, which was made a moment ago.
+    plan: Vec<PathBuf>,
+}
+
+impl OtherFiles {
+    fn new(rescue: &Arc<File>) -> Self {
+        Self {
+            rescue: Arc::clone(rescue),
+            journal: None,
+            targets: BTreeSet::new(),
+            plan: Vec::new(),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -106,16 +119,25 @@ impl Syncer {
         targets: BTreeSet<Arc<Path>>,
     ) -> Result<(), SyncError> {
         self.add(|work| {
-            let files = work.others.entry(path.to_owned()).or_insert_with(|| OtherFiles {
-                rescue: Arc::clone(rescue),
-                journal: None,
-                targets: BTreeSet::new(),
-            });
+            let files = work.others.entry(path.to_owned());
+            let files = files.or_insert_with(|| OtherFiles::new(rescue));
             if journal.is_some() {
                 files.journal = journal.cloned();
             } else {
                 files.targets.extend(targets);
             }
+        })
+    }
+
+    /// Notes the files and directories of the plan of a sub-workflow, which its planner has not synced. They
+    /// reach the disk before anything that is noted later for the same rescue file.
+    ///
+    /// # Errors
+    /// An earlier sync has failed.
+    pub fn note_plan(&self, path: &Path, rescue: &Arc<File>, plan: Vec<PathBuf>) -> Result<(), SyncError> {
+        self.add(|work| {
+            let files = work.others.entry(path.to_owned());
+            files.or_insert_with(|| OtherFiles::new(rescue)).plan = plan;
         })
     }
 
@@ -202,6 +224,9 @@ impl Work {
             file(rescue).map_err(failed(rescue_path))?;
         }
         for (path, files) in &self.others {
+            for part in &files.plan {
+                file_by_path(part).map_err(failed(part))?;
+            }
             sync_journal(&files.journal, path)?;
             sync_targets(&files.targets)?;
             file(&files.rescue).map_err(failed(path))?;
@@ -220,6 +245,11 @@ pub fn file(file: &File) -> io::Result<()> {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOTSUP)) => Ok(()),
         other => other,
     }
+}
+
+/// Syncs a file or a directory. What cannot be opened any more is skipped.
+fn file_by_path(path: &Path) -> io::Result<()> {
+    File::open(path).map_or(Ok(()), |opened| file(&opened))
 }
 
 /// Syncs a file and its directory entry. A file that has been removed is skipped.
@@ -279,6 +309,21 @@ mod tests {
         };
         let expected = format!("Unable to bring {} to the disk: Not a directory", bad.display());
         assert_eq!(error, expected);
+    }
+
+    #[test]
+    fn plans_of_sub_workflows_are_synced() {
+        let (folder, syncer) = start(SHORT);
+        let path = folder.path().join("y.rescue");
+        let rescue = Arc::new(File::create(&path).unwrap());
+        let plan = ["y.rescue", "", "removed"].map(|name| folder.path().join(name));
+        syncer.note_plan(&path, &rescue, plan.to_vec()).unwrap();
+        let began = Instant::now();
+        while !is_idle(&syncer) {
+            assert!(began.elapsed() < Duration::from_secs(30), "nothing is synced");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        syncer.note(None, BTreeSet::new(), true).unwrap();
     }
 
     #[test]

@@ -8,6 +8,9 @@ mod input;
 mod redirect;
 mod tap;
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::Path;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -97,6 +100,22 @@ pub enum NodeChange {
     Leaving,
     /// It will not come back, and its tasks have ended.
     Lost,
+    /// The cache of its host has changed.
+    Cache(CacheNews),
+}
+
+/// What the cache of a host holds for lite jobs, as its agent says it. Such news may get lost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CacheNews {
+    /// The agent tells all of it from now on. Nothing that was known before holds.
+    Begins,
+    /// It holds a file.
+    Has {
+        /// Logical name of the file.
+        name: String,
+        /// Its size.
+        bytes: u64,
+    },
 }
 
 /// A worker's host and its resources.
@@ -359,4 +378,16 @@ pub struct Place {
     /// The working directory of its tasks, likewise.
     #[serde(with = "serde_bytes")]
     pub directory: Vec<u8>,
+}
+
+impl Place {
+    /// Returns a path that a task names, as the run sees it.
+    #[must_use]
+    pub fn target(&self, path: &[u8]) -> Vec<u8> {
+        let directory = Path::new(OsStr::from_bytes(&self.directory));
+        directory
+            .join(OsStr::from_bytes(path))
+            .into_os_string()
+            .into_vec()
+    }
 }

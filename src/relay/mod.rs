@@ -22,7 +22,7 @@ use crate::protocol::{By, Claim, Over, Portion, RedirectAnswer, RedirectPoll};
 use stream::Stream;
 
 /// Bytes of one read.
-const CHUNK: usize = 64 << 10;
+const CHUNK: usize = 256 << 10;
 /// Bytes that a pipe holds, if the system allows that many.
 const PIPE: i32 = 1 << 20;
 
@@ -151,6 +151,11 @@ impl RelayThread {
         state.is_done
     }
 
+    /// Returns whether output was sent of which nobody has said whether it is delivered.
+    pub(crate) fn is_out(&self) -> bool {
+        self.shared.lock().streams.iter().any(Stream::is_out)
+    }
+
     /// Returns why output is missing in a file, if it is.
     pub(crate) fn error(&self) -> Option<io::Error> {
         self.shared.lock().error.take()
@@ -246,6 +251,9 @@ impl State {
         if let Some(over) = self.streams.iter().find_map(|stream| stream.over(claim.token)) {
             // The run may have delivered more of the other stream since it has sent this poll.
             if by_run && self.streams.iter().any(|stream| stream.is_of(claim.token)) {
+                self.streams
+                    .iter_mut()
+                    .for_each(|stream| stream.recall(claim.token));
                 return RedirectAnswer::Recall;
             }
             self.end_of(claim.token, over);
@@ -347,7 +355,11 @@ impl Shared {
             };
             for at in ready(&pipes, wanted, wake, timeout) {
                 let Some(pipe) = &mut pipes[at] else { continue };
-                let most = room[at].min(buffer.len());
+                // A redirect may have begun during the wait.
+                let most = self.lock().streams[at].room().min(buffer.len());
+                if most == 0 {
+                    continue;
+                }
                 match pipe.read(&mut buffer[..most]) {
                     Ok(count @ 1..) => self.add(at, &buffer[..count]),
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

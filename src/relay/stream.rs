@@ -180,9 +180,10 @@ impl Redirection {
         }
     }
 
-    /// Returns whether only the run knows what was delivered.
+    /// Returns whether only the run knows what was delivered. After a recall, the run says it in a last
+    /// request, for whose answer it waits.
     fn is_out(&self) -> bool {
-        self.by_run && self.sent > 0
+        self.by_run && (self.sent > 0 || self.recalled)
     }
 }
 
@@ -319,11 +320,26 @@ impl<W: Write> Stream<W> {
         }
     }
 
-    /// Returns whether something waits for the tool.
+    /// Returns whether output was sent of which nobody has said whether it is delivered.
+    pub(super) fn is_out(&self) -> bool {
+        self.redirection
+            .as_ref()
+            .is_some_and(|redirection| redirection.sent > 0)
+    }
+
+    /// Asks the run to end the redirect with this token.
+    pub(super) fn recall(&mut self, token: u64) {
+        let redirection = self.redirection.as_mut();
+        if let Some(redirection) = redirection.filter(|redirection| redirection.claim.token == token) {
+            redirection.recalled = true;
+        }
+    }
+
+    /// Returns whether something waits for the tool, or the run for the end of the redirect.
     pub(super) fn is_waiting(&self) -> bool {
         self.redirection
             .as_ref()
-            .is_some_and(|redirection| !redirection.bytes.is_empty())
+            .is_some_and(|redirection| !redirection.bytes.is_empty() || redirection.recalled)
     }
 
     /// Returns when the redirect is to end, because the buffer is full or the attempt has ended.

@@ -57,10 +57,11 @@ impl Master {
         }
         let shape = self.next_shape()?;
         let request = self.queue.shape(shape).request;
-        // `best` has found room, so the next three calls succeed.
-        let host = self.hosts.find(request)?;
+        // `best` has found room, so the next two calls succeed.
+        let (task, host) = self.choose(shape, request)?;
         let grant = self.hosts.take(host, request)?;
-        let (task, submit) = self.queue.pop(&self.nodes, shape)?;
+        self.queue.remove(&mut self.nodes, task);
+        let submit = SubmitId(self.nodes[task.index()].submit);
         let assignment = self.assignment(task, submit, &grant);
         let rank = grant.rank;
         self.started(task, submit, host, grant, out);
@@ -126,6 +127,8 @@ impl Master {
         }
         out.record(Record::Started(task, submit, rank));
         self.record_resources(host, out);
+        let inputs = self.nodes[task.index()].inputs;
+        self.holdings.starts(host, task, inputs);
         self.nodes[task.index()].state = State::Running;
         self.slots[rank.0 as usize - 1].running = Some(Running {
             task,

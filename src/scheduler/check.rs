@@ -15,6 +15,7 @@ impl Master {
             self.check_hosts()?;
             self.check_members()?;
             self.check_categories()?;
+            self.check_holdings()?;
         }
         Ok(())
     }

@@ -292,6 +292,12 @@ impl Hosts {
         self.levels_for(request).find(first, memory_mb, self.placement)
     }
 
+    /// True if a host has a free slot, and the request fits.
+    pub(crate) fn has_room(&self, host: u32, request: Request) -> bool {
+        let host = self.get(host);
+        !host.free_slots.is_empty() && host.can_take(request)
+    }
+
     /// Takes a slot and the requested resources of a host that [`Hosts::find`] has found.
     pub(crate) fn take(&mut self, index: u32, request: Request) -> Option<Grant> {
         let Request {

@@ -25,7 +25,9 @@
 //! in which their last parents ended; children of one task, in the order of their EDGE lines; retries at the
 //! end. Then it starts tasks by priority, and those of equal priority by submit number. A task that fits on
 //! no host now, or whose category is full, is overtaken only by tasks with another request or category. Very
-//! short tasks may be sent to a worker a few milliseconds before it can start them (`prefill`).
+//! short tasks may be sent to a worker a few milliseconds before it can start them (`prefill`). Tasks whose
+//! inputs lie in the caches of some hosts prefer these (`holdings`): only then may a later task of the same
+//! priority start before an earlier one that fits.
 //!
 //! # Cost
 //!
@@ -36,6 +38,7 @@
 //! * A task becomes ready: O(log S).
 //! * A task starts: O(C · log S + log H). When nothing else fits, another O(C · log S). Without a free slot,
 //!   nothing.
+//! * A task starts whose inputs lie on other hosts than its own: a constant number of looks more.
 //! * A category with a limit becomes full, or has room again: O(log S) for each of its shapes.
 //!
 //! * A DAG joins: linear in its tasks and edges, and in the shapes of each class that gets a new one. With J
@@ -51,6 +54,7 @@ mod check;
 mod cpuset;
 mod error;
 mod gpus;
+mod holdings;
 mod hosts;
 mod levels;
 mod max_tree;
@@ -77,7 +81,7 @@ pub use wait::WaitReason;
 
 use pmc_dag::TaskId;
 
-use crate::protocol::{Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
+use crate::protocol::{CacheNews, Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
 
 /// Input of the state machine.
 #[derive(Clone, Debug)]
@@ -110,6 +114,8 @@ pub enum Event {
     /// [`Event::Registered`], before other tasks take the resources. Refused if the task does not wait, or
     /// does not fit.
     Adopt(Rank, Adoption),
+    /// What the cache of a worker's host holds has changed.
+    Cache(Rank, CacheNews),
     /// The DAG that a nested task is has ended, or could not begin.
     SubdagEnded(TaskId, Outcome),
     /// The DAG that a nested task is was drained. The task is not done, and has not failed.

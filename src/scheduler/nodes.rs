@@ -352,6 +352,9 @@ impl Master {
     fn take_away(&mut self, rank: Rank, out: &mut impl Outbox) {
         let host = self.slots[rank.0 as usize - 1].host;
         let was_last = self.hosts.remove(host, rank);
+        if was_last {
+            self.holdings.forget(host);
+        }
         self.present -= 1;
         self.end_preparation(host, rank);
         self.record_capacity(host, was_last, true, out);
@@ -451,7 +454,7 @@ impl Master {
     }
 
     /// Returns the state of a worker that has registered at some time.
-    fn known_slot(&mut self, rank: Rank) -> Result<&mut Slot, MasterError> {
+    pub(super) fn known_slot(&mut self, rank: Rank) -> Result<&mut Slot, MasterError> {
         (rank.0 as usize)
             .checked_sub(1)
             .and_then(|index| self.slots.get_mut(index))

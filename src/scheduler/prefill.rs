@@ -10,6 +10,7 @@
 //! * It happens only if no slot is free, all queued tasks have the same request and priority as the running
 //!   one, and no task of the DAG has a higher priority that could overtake them.
 //! * It happens only while one workflow has the run for itself.
+//! * It happens only for tasks whose inputs lie on the host, or nowhere (`holdings`).
 //! * It happens only for tasks that recently took a few milliseconds at most.
 //! * With a limit of failed tasks, it happens only while the limit holds even if all tasks that were sent
 //!   fail. So no prefilled task starts after the last failure that the limit allows, except after later
@@ -26,6 +27,7 @@ use pmc_dag::TaskId;
 use crate::protocol::{Rank, SubmitId, ToWorker};
 use crate::scheduler::hosts::Grant;
 use crate::scheduler::nodes::Member;
+use crate::scheduler::queue::ShapeId;
 use crate::scheduler::run::Master;
 use crate::scheduler::tasks::State;
 use crate::scheduler::{MasterError, Outbox};
@@ -163,6 +165,7 @@ impl Master {
             while self.slots[index].member.takes_tasks()
                 && self.slots[index].prefilled.len() < depth.min(share)
                 && self.may_all_fail()
+                && !self.next_lacks_inputs(rank, shape)
             {
                 let Some((task, submit)) = self.queue.pop(&self.nodes, shape) else {
                     return;
@@ -174,6 +177,13 @@ impl Master {
                 out.send(rank, ToWorker::Run(Box::new(assignment)));
             }
         }
+    }
+
+    /// True if an input of the next task of a shape lies on other hosts, but not on that of a worker.
+    fn next_lacks_inputs(&self, rank: Rank, shape: ShapeId) -> bool {
+        let host = self.slots[rank.0 as usize - 1].host;
+        let next = self.queue.first(shape);
+        next.is_some_and(|task| self.lacks_inputs(host, task))
     }
 
     /// Returns whether the limit of failed tasks is not reached even if all tasks that were sent fail.

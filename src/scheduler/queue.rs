@@ -238,6 +238,13 @@ impl Queue {
         Some(TaskId(chain.first))
     }
 
+    /// Returns the tasks of a shape that have the priority of the first one and come after it.
+    pub(crate) fn next_ones<'n>(&self, nodes: &'n [Node], id: ShapeId) -> impl Iterator<Item = TaskId> + 'n {
+        let first = self.first(id);
+        let next = |task: &TaskId| Some(TaskId(nodes[task.index()].next)).filter(|next| next.0 != NO_TASK);
+        std::iter::successors(first, next).skip(1)
+    }
+
     /// Returns the first task of the closed shapes, which waits for its category. Linear in the number of
     /// shapes.
     pub(crate) fn first_closed(&self, nodes: &[Node]) -> Option<TaskId> {

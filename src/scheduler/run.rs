@@ -11,6 +11,7 @@ use rustc_hash::FxHashMap;
 use crate::protocol::{Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
 use crate::scheduler::categories::Category;
 use crate::scheduler::gpus::GpuSet;
+use crate::scheduler::holdings::Holdings;
 use crate::scheduler::hosts::{Hosts, Placement};
 use crate::scheduler::nodes::{Member, NO_HOST};
 use crate::scheduler::prefill::{PrefillQueue, PrefillState};
@@ -127,6 +128,7 @@ pub struct Master {
     /// Workers that are there.
     pub(super) present: u32,
     pub(super) hosts: Hosts,
+    pub(super) holdings: Holdings,
     /// Workers that prepare their hosts, by host.
     pub(super) preparing: FxHashMap<u32, Vec<Rank>>,
     /// Hosts are prepared before their first task.
@@ -175,7 +177,9 @@ impl Master {
     pub fn new(dag: Arc<Dag>, done: DoneSet, workers: Workers, config: MasterConfig) -> Self {
         let (queue, chain_of) = Queue::new(&dag);
         let mut nodes: Vec<Node> = Vec::with_capacity(dag.len());
-        let (ready, done_before) = add_nodes(&mut nodes, &dag, &chain_of, &done);
+        let mut holdings = Holdings::default();
+        let inputs_of = holdings.add_sets(&dag);
+        let (ready, done_before) = add_nodes(&mut nodes, &dag, &chain_of, &inputs_of, &done);
         let requests: Vec<u32> = queue.shapes().iter().map(|shape| shape.request.cpus).collect();
         let narrow = requests.iter().all(|cpus| *cpus <= 1);
         let placement = if narrow {
@@ -197,6 +201,7 @@ impl Master {
             registered: 0,
             present: 0,
             hosts: Hosts::new(&requests, placement),
+            holdings,
             preparing: FxHashMap::default(),
             has_host_scripts: false,
             slots: Vec::new(),
@@ -253,6 +258,7 @@ impl Master {
                 Ok(())
             }
             Event::Adopt(rank, adoption) => self.adopt(rank, &adoption, out),
+            Event::Cache(rank, news) => self.note_cache(rank, &news),
             Event::SubdagEnded(task, outcome) => self.subdag_ended(task, outcome, out),
             Event::SubdagStopped(task) => self.subdag_stopped(task),
             Event::DrainShare(share) => {
@@ -464,8 +470,10 @@ impl Master {
         if outcome.succeeded() && is_preparation {
             self.nest(task, submit, out);
         } else if outcome.succeeded() {
+            self.holdings.read(host, self.nodes[task.index()].inputs);
             self.succeeded(task);
         } else {
+            self.holdings.fails(host, self.nodes[task.index()].inputs);
             self.failed(task, &outcome, out);
         }
         if self.has_prefilled() {
@@ -513,9 +521,10 @@ impl Master {
         self.summary_of(task).failed += 1;
         let (dag, local) = self.locate(task);
         let max_attempts = dag.tries(local).unwrap_or(self.config.max_attempts).max(1);
+        let is_final = dag.is_final(local, outcome.status);
         let failures = self.failures.entry(task).or_insert(0);
         *failures += 1;
-        if *failures < max_attempts {
+        if *failures < max_attempts && !is_final {
             if let Some(used) = outcome.memory.filter(|used| used.out_of_memory) {
                 self.raise_memory(task, used, out);
             }

@@ -14,6 +14,7 @@ use thiserror::Error;
 
 use crate::protocol::{Outcome, Place, Rank, SubmitId};
 use crate::scheduler::categories::Category;
+use crate::scheduler::holdings::InputSet;
 use crate::scheduler::run::{Master, Summary};
 use crate::scheduler::shares::ShareId;
 use crate::scheduler::tasks::{Kind, NO_TASK, Node, State};
@@ -113,7 +114,8 @@ impl Master {
         let cpus: Vec<u32> = sets.iter().map(|set| set.request.cpus).collect();
         self.hosts.grow(&cpus);
         let chain_of = self.chains(&sets, share);
-        let (mut ready, done_before) = add_nodes(&mut self.nodes, &dag, &chain_of, &done);
+        let inputs_of = self.holdings.add_sets(&dag);
+        let (mut ready, done_before) = add_nodes(&mut self.nodes, &dag, &chain_of, &inputs_of, &done);
         self.set_up_subdags(&dag, base, share);
         ready.iter_mut().for_each(|task| task.0 += base);
         let active = ready.len();
@@ -221,7 +223,7 @@ impl Master {
     }
 
     /// Where a task runs and its output goes, if it is not of the first DAG.
-    pub(super) fn place_of(&self, task: TaskId) -> Option<&Place> {
+    pub(crate) fn place_of(&self, task: TaskId) -> Option<&Place> {
         let is_joined = task.index() >= self.dag.len();
         is_joined.then(|| &self.segments[self.segment_of(task).index()].place)
     }
@@ -395,6 +397,7 @@ pub(super) fn add_nodes(
     nodes: &mut Vec<Node>,
     dag: &Dag,
     chain_of: &[u32],
+    inputs_of: &[InputSet],
     done: &DoneSet,
 ) -> (Vec<TaskId>, usize) {
     let base = nodes.len();
@@ -403,6 +406,7 @@ pub(super) fn add_nodes(
         next: NO_TASK,
         chain: chain_of[dag.option_set(task)],
         parents_left: dag.parent_count(task),
+        inputs: inputs_of[dag.inputs(task) as usize],
         state: State::Waiting,
         kind: Kind::Task,
     }));

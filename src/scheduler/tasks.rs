@@ -62,6 +62,8 @@ pub(crate) struct Node {
     pub(crate) chain: u32,
     /// Number of parents that are not done.
     pub(crate) parents_left: u32,
+    /// Set of its inputs that others read, too.
+    pub(crate) inputs: u32,
     pub(crate) state: State,
     pub(crate) kind: Kind,
 }

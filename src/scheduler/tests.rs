@@ -1,5 +1,6 @@
 //! Small runs, step by step.
 
+mod holdings;
 mod nodes;
 mod prefill;
 mod shares;
@@ -440,6 +441,17 @@ fn retried_attempts_do_not_count_as_failures() {
     assert!(!run.master.summary().max_failures_reached);
     run.end(1, 2, 0);
     assert!(run.master.summary().success);
+}
+
+#[test]
+fn an_exit_code_ends_the_retries_of_a_task() {
+    let mut run = Run::new("TASK a -t 3 --unless-exit 2 x\n", 1);
+    run.end(1, 1, 256);
+    assert!(!run.master.is_finished(), "another code is retried");
+    run.end(1, 2, 2 << 8);
+    assert!(run.master.is_finished());
+    let summary = run.master.summary();
+    assert_eq!((summary.failed, summary.failed_tasks), (2, 1));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::RawFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::error::NotStarted;
 use super::kill::KillSwitch;
@@ -16,6 +16,9 @@ use crate::transport::local::StopTask as _;
 const INTERVAL: Duration = Duration::from_millis(50);
 /// The same while messages are polled: a tool may deliver the rest.
 const SHORT_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Time after an abort for the run to say what it has delivered.
+const LAST_WORD: Duration = Duration::from_millis(500);
 
 /// The relay of an attempt that has not started.
 pub(super) struct TaskRelay(Option<(RelayThread, WriteEnds)>);
@@ -60,7 +63,14 @@ impl StartedRelay {
         let Self(thread) = self;
         thread.end();
         let interval = watch.interval().map_or(INTERVAL, |_| SHORT_INTERVAL);
-        while !thread.wait(interval) && !kill.is_aborted() {
+        let mut aborted_at = None;
+        while !thread.wait(interval) {
+            if kill.is_aborted() {
+                let since = *aborted_at.get_or_insert_with(Instant::now);
+                if !thread.is_out() || since.elapsed() >= LAST_WORD {
+                    break;
+                }
+            }
             watch.poll();
         }
         thread.error()

@@ -77,7 +77,7 @@ esac; done
 
 # Reads its inputs, as the original does, so that a missing one shows, and writes what it is asked to.
 KEG_STAND_IN = """#!{python}
-import sys
+import os, sys
 name, mode, inputs, outputs = "keg", "", [], []
 for word in sys.argv[1:]:
     if word[:1] == "-" and len(word) > 1:
@@ -95,6 +95,7 @@ for path in inputs:
     with open(path, errors="replace") as file:
         text += "--- start %s ----\\n%s--- final %s ----\\n" % (path, file.read(), path)
 for path in outputs:
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     with open(path, "w") as file:
         file.write(text)
 if not outputs:
@@ -136,7 +137,7 @@ for here, there in (mount[:2] for mount in mounts if len(mount) > 1):
     if os.path.isdir(here) and here != there:
         script += "mkdir -p $root%s; mount --bind %s $root%s; " % (quote(there), quote(here), quote(there))
 inner = "cd " + quote(directory) + " && exec " + " ".join(map(quote, first + words[at:]))
-script += "exec chroot $root /bin/sh -c " + quote(inner)
+script += "exec /usr/sbin/chroot $root /bin/sh -c " + quote(inner)
 environment = {{"PATH": "/usr/local/bin:/usr/bin:/bin"}} if words[0] == "run" else dict(os.environ)
 # Another root directory stays behind in the temporary directory of this machine, empty.
 os.execvpe("unshare", ["unshare", "--map-root-user", "--mount", "/bin/sh", "-c", script], environment)
@@ -206,7 +207,7 @@ class Place:
         for name in ("sleep", "wget", "curl", "git", "module", "ssh", "scp"):
             script(self.tools / name, "#!/bin/sh\nexit 0\n")
         for program in options.bin.iterdir():
-            if program.name.startswith("pegasus-") and os.access(program, os.X_OK) and program.is_file():
+            if program.name.startswith(("pegasus-", "pmc-plan")) and os.access(program, os.X_OK) and program.is_file():
                 (self.home / "bin" / program.name).symlink_to(program)
         for name in ("pegasus-keg",):
             (self.home / "bin" / name).symlink_to(self.tools / name)
@@ -294,6 +295,9 @@ def cases(options, place):
             continue
         wants_name = re.search(r"\$\{?1\b", start.read_text(errors="replace"))
         parts = [part.name for part in sorted(test.iterdir()) if part.is_dir()] if wants_name else []
+        # Parts may have parts.
+        inner = [str(path.parent.relative_to(test)) for path in sorted(test.glob("*/*/test.config"))]
+        parts = [part for part in parts if not any(path.startswith(part + "/") for path in inner)] + inner
         if parts:
             for part in parts:
                 yield f"{test.name} {part}", test, ["bash", "./run-bamboo-test", f"./{part}"]
@@ -418,7 +422,11 @@ def adapt(call, place):
             adapt_catalog(path, original, files, place)
     text = properties(files, settings, original)
     (files / "core.properties").write_text(text)
-    (files / "core-sites.yml").write_text(yaml.safe_dump(site_catalog(place, clusters_of(files, execution))))
+    sites = yaml.safe_dump(site_catalog(place, clusters_of(files, execution)))
+    (files / "core-sites.yml").write_text(sites)
+    if (files / "sites.yml").is_file():
+        # Sub-workflows with properties of their own read it.
+        (files / "sites.yml").write_text(sites)
     mode = re.search(r"(?m)^\s*pegasus\.data\.configuration[\s=:]+(\w+)", text)
     mode = mode.group(1) if mode else "condorio"
     # The last of equal settings counts.
@@ -532,6 +540,9 @@ def localized(data, place):
         for key in ("execution.site", "executionSite", "execution_site"):
             for namespace in ("selector", "hints"):
                 profiles.get(namespace, {}).pop(key, None)
+        for namespace in ("selector", "hints"):
+            if "keg" in os.path.basename(str(profiles.get(namespace, {}).get("pfn", ""))):
+                profiles[namespace]["pfn"] = str(place.tools / "pegasus-keg")
         profiles.get("pegasus", {}).pop("style", None)
     return data
 
@@ -720,7 +731,9 @@ def run_plan(ours, options, place):
         shutil.copytree(ours, origin, symlinks=True)
     log = ours.parent / "run.log"
     environment = dict(os.environ, PEGASUS_HOME=str(place.home), USER="tester", HOME=str(place.work),
-                       PATH=f"{place.engines}:{os.environ['PATH']}", PEGASUS_WN_TMP_MIN_SPACE="1")
+                       PATH=f"{place.engines}:{os.environ['PATH']}", PEGASUS_WN_TMP_MIN_SPACE="1",
+                       # Jobs that generate workflows import Pegasus.api.
+                       PYTHONPATH=place.packages)
     with open(log, "w") as output:
         command = [str(options.bin / "pmc"), "resume", "--here", "--workers", "4", str(origin)]
         code = run(command, ours.parent, environment, output, RUN_SECONDS)

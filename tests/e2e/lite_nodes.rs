@@ -32,10 +32,11 @@ set -e
 case $1 in
 part) sleep "$3"; echo "part $2"; head -n 1 in.txt ;;
 join) shift; cat "$@" ;;
+head) sleep 0.2; head -n 1 "$2" ;;
 esac
 "#;
 
-const WORKFLOW: &str = r#"pegasus: "5.0.4"
+pub(crate) const WORKFLOW: &str = r#"pegasus: "5.0.4"
 name: parts
 transformationCatalog:
   transformations:
@@ -101,6 +102,10 @@ pub(crate) struct Grid {
     network: Network,
     directory: tempfile::TempDir,
     credentials: Option<PathBuf>,
+    /// Jobs of the first level.
+    parts: usize,
+    /// A run that takes longer hangs.
+    pub(crate) limit: Duration,
     /// Jobs of a node at a time.
     slots: &'static str,
     /// How the output of jobs is kept.
@@ -130,11 +135,18 @@ pub(crate) struct Running<'a> {
 impl Grid {
     /// Starts a web server with the inputs of the workflow, whose first jobs take `seconds`.
     pub(crate) fn new(seconds: &str, input: &str) -> Self {
+        Self::with_parts(PARTS, seconds, input)
+    }
+
+    /// The same with another number of first jobs.
+    pub(crate) fn with_parts(parts: usize, seconds: &str, input: &str) -> Self {
         let mut grid = Self {
             servers: Vec::new(),
             network: Network::new().expect("network namespaces"),
             directory: tempfile::tempdir().expect("a temporary directory"),
             credentials: None,
+            parts,
+            limit: LIMIT,
             slots: "2",
             stdio: "--per-task-stdio",
         };
@@ -149,7 +161,7 @@ impl Grid {
         }
         grid.write("server/root/inputs/work", WORK);
         grid.write("server/root/inputs/in.txt", input);
-        let jobs: String = (0..PARTS)
+        let jobs: String = (0..parts)
             .map(|n| {
                 format!(
                     "- {{type: job, name: work, id: p{n}, arguments: [part, {n}, {seconds}], stdout: out{n}, uses: \
@@ -157,7 +169,7 @@ impl Grid {
                 )
             })
             .collect();
-        let each = |text: fn(usize) -> String| (0..PARTS).map(text).collect::<Vec<_>>().join(", ");
+        let each = |text: fn(usize) -> String| (0..parts).map(text).collect::<Vec<_>>().join(", ");
         let join = format!(
             "- {{type: job, name: work, id: all, arguments: [join, {}], stdout: total, uses: [{}, {{lfn: total, type: \
              output, stageOut: true}}]}}\n",
@@ -185,7 +197,8 @@ impl Grid {
         format!("webdav://{}:8080", self.network.master_address())
     }
 
-    fn write(&self, name: &str, text: &str) {
+    /// Writes a file of the test, with its own paths and addresses.
+    pub(crate) fn write(&self, name: &str, text: &str) {
         let text = text
             .replace("@TOP@", &self.directory.path().display().to_string())
             .replace("@ARCHIVE@", &self.archive());
@@ -317,12 +330,16 @@ impl Grid {
             if let Some(status) = running.master.0.try_wait().expect("the master") {
                 break status.code().unwrap_or(-1);
             }
-            assert!(start.elapsed() < LIMIT, "the run does not end: {}", said(submit));
+            assert!(
+                start.elapsed() < self.limit,
+                "the run does not end: {}",
+                said(submit)
+            );
             meanwhile(&mut running);
             std::thread::sleep(Duration::from_millis(20));
         };
         while !running.nodes.iter_mut().flatten().all(Node::has_ended) {
-            assert!(start.elapsed() < LIMIT, "an agent does not end");
+            assert!(start.elapsed() < self.limit, "an agent does not end");
             std::thread::sleep(Duration::from_millis(20));
         }
         code
@@ -332,7 +349,7 @@ impl Grid {
     pub(crate) fn check(&self, submit: &Path, code: i32, nodes: usize) {
         assert_eq!(code, 0, "{}", said(submit));
         let total = fs::read_to_string(self.path("server/root/outputs/total")).expect("the output");
-        let expected: String = (0..PARTS).map(|n| format!("part {n}\nhello\n")).collect();
+        let expected: String = (0..self.parts).map(|n| format!("part {n}\nhello\n")).collect();
         assert_eq!(total, expected);
         assert_eq!(left(submit), vec![Vec::<String>::new(); nodes]);
         fs::remove_file(self.path("server/root/outputs/total")).expect("the output");

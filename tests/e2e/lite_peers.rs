@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::Value;
 use testutils::node_faults::network::Node;
 
-use crate::lite_nodes::{Grid, Nodes, Running, said};
+use crate::lite_nodes::{Grid, Nodes, Running, WORKFLOW, said};
 use crate::support::command::Program;
 use crate::support::programs::Build;
 
@@ -15,12 +16,12 @@ fn input(bytes: usize) -> String {
     "hello\n".repeat(bytes / 6)
 }
 
-/// How many bytes of the input the server has sent to jobs. Only jobs read the staging site.
+/// How many bytes of the inputs the server has sent to jobs. Only jobs read the staging site.
 fn sent(grid: &Grid) -> u64 {
     let log = fs::read_to_string(grid.path("server/logs/access")).expect("the log of the server");
     let requests = log
         .lines()
-        .filter(|line| line.contains("\"GET /stage/") && line.contains("/in.txt "));
+        .filter(|line| line.contains("\"GET /stage/") && line.contains("/in") && line.contains(".txt "));
     // ADDRESS - USER [TIME] "REQUEST" STATUS BYTES …
     let bytes = requests.map(|line| {
         line.split('"')
@@ -43,21 +44,71 @@ fn data(submit: &Path) -> Value {
     status["data"].clone()
 }
 
+/// A number from the environment: figures of `docs/performance.md` are measured with others than the test.
+fn number(variable: &str, usual: usize) -> usize {
+    std::env::var(variable).map_or(usual, |text| text.parse().expect("a number"))
+}
+
 #[test]
 #[ignore = "needs network namespaces: tests/run e2e"]
 fn an_input_of_all_jobs_leaves_the_staging_site_once() {
-    let input = input(5_000_000);
-    let mut grid = Grid::new("0.5", &input);
+    let jobs = number("PMC_PEER_JOBS", 12);
+    let input = input(number("PMC_PEER_BYTES", 5_000_000));
+    let mut grid = Grid::with_parts(jobs, "0.5", &input);
+    grid.limit += Duration::from_secs(2 * jobs as u64);
     let submit = grid.plan("peers", Some(&format!("{}/stage", grid.archive())));
-    let code = grid.run(&submit, "100m", Nodes::Near, |_| {});
+    // A file has at most a tenth of the cache's disk.
+    let size = format!("{}k", 100_000.max(input.len() / 50));
+    let code = grid.run(&submit, &size, Nodes::Near, |_| {});
     grid.check(&submit, code, 3);
     let (size, sent) = (input.len() as u64, sent(&grid));
-    assert!(sent * 10 <= size * 13, "{sent} bytes for a file of {size}");
     let data = data(&submit);
+    println!("{jobs} jobs, {size} bytes: {sent} over the staging link; {data}");
+    assert!(sent * 10 <= size * 13, "{sent} bytes for a file of {size}");
     let bytes = |key: &str| data[key].as_u64().expect("a number");
     // All nodes have run jobs; two of them got the file from another one.
     assert!(bytes("bytes_from_peers") >= 2 * size, "{data}");
     assert!(bytes("bytes_cached") >= 6 * size, "{data}");
+}
+
+/// Inputs of the workflow whose jobs follow their data.
+const GROUPS: usize = 6;
+
+#[test]
+#[ignore = "needs network namespaces: tests/run e2e"]
+fn jobs_start_where_their_inputs_are() {
+    let mut grid = Grid::new("0", "hello\n");
+    let (mut replicas, mut jobs) = (String::new(), String::new());
+    let input = input(3_000_000);
+    for group in 0..GROUPS {
+        // Files with the same bytes would be one in a cache.
+        let text = format!("{group}{input}");
+        grid.write(&format!("server/root/inputs/in{group}.txt"), &text);
+        let file = format!("in{group}.txt");
+        replicas +=
+            &format!("  - {{lfn: {file}, pfns: [{{site: archive, pfn: \"@ARCHIVE@/inputs/{file}\"}}]}}\n");
+    }
+    // Jobs with the same input are far from each other.
+    for n in 0..10 * GROUPS {
+        let file = format!("in{}.txt", n % GROUPS);
+        jobs += &format!(
+            "- {{type: job, name: work, id: p{n:02}, arguments: [head, {file}], stdout: out{n}, uses: [{{lfn: {file}, \
+             type: input}}, {{lfn: out{n}, type: output, stageOut: true}}]}}\n"
+        );
+    }
+    let head = WORKFLOW.replace("jobs:\n", &format!("{replicas}jobs:\n"));
+    grid.write("workflow.yml", &format!("{head}{jobs}"));
+    let submit = grid.plan("placed", Some(&format!("{}/stage", grid.archive())));
+    let code = grid.run(&submit, "100m", Nodes::Near, |_| {});
+    assert_eq!(code, 0, "{}", said(&submit));
+    let data = data(&submit);
+    let from_peers = data["bytes_from_peers"].as_u64().expect("a number");
+    let (all, came) = ((GROUPS * input.len()) as u64, sent(&grid) + from_peers);
+    // Anywhere, each node would get nearly each input.
+    assert!(
+        came >= all && came * 10 <= all * 15,
+        "{came} of {all} bytes: {data}"
+    );
 }
 
 #[test]

@@ -53,6 +53,35 @@ fn a_lost_agent_costs_each_workflow_its_own_attempts() {
     assert!(log.contains("PMC_FINISHED 0"), "{log}");
 }
 
+/// Agents have kept the results of tasks that ended while there was no master.
+#[test]
+fn what_tasks_of_a_guest_did_without_a_master_is_not_repeated() {
+    let scene = Scene::new(2, "1");
+    let run = scene.start("2", &OPTIONS);
+    scene.wait_for("begin t", 2);
+    hand_over(&scene, 2, "2");
+    scene.wait_for("begin g", 2);
+    drop(run);
+    scene.wait_for("end g", 2);
+    let (code, stderr) = scene.start("2", &OPTIONS).wait();
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stderr.contains("has ended meanwhile"), "{stderr}");
+    assert_eq!(done(&scene.path("other/y.dag.rescue")), 2, "{stderr}");
+    let mut command = scene.command(&["--agents", "1", "--slots", "2", "--launch", "local"]);
+    command.args(["--jobstate-log", "--per-task-stdio", "y.dag"]);
+    command.current_dir(scene.path("other"));
+    let (code, stderr) = Run::new(command).wait();
+    assert_eq!(code, 0, "{stderr}");
+    assert!(
+        scene.begins(4).values().all(|times| *times == 1),
+        "{}",
+        scene.log()
+    );
+    // Both ends of both attempts are in the log.
+    let log = fs::read_to_string(scene.path("other/jobstate.log")).unwrap();
+    assert_eq!(log.matches("JOB_SUCCESS 0").count(), 2, "{log}");
+}
+
 /// What the next master does not take along is resumed by itself: the agents have ended its tasks, which run
 /// again.
 #[test]

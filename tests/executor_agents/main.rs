@@ -4,7 +4,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ use tempfile::TempDir;
 use testutils::launcher::forget_launcher;
 
 mod guests;
+mod hostile;
 mod hosts;
 
 /// A run that takes longer hangs.
@@ -436,6 +438,34 @@ fn launchers_that_fail_have_the_last_word() {
         .wait();
     assert_eq!(code, 1);
     assert!(stderr.contains("1 agent did not come"), "{stderr}");
+}
+
+/// The endpoint is in the first environment of an agent and its guard, and the key in their memory.
+#[test]
+fn a_task_cannot_read_the_key_of_the_run() {
+    /// A user without rights: nothing is closed to root.
+    const NOBODY: u32 = 65534;
+    let scene = Scene::new(0, "0");
+    let script = "#!/bin/sh
+parent() { cut -d' ' -f4 /proc/$1/stat; }
+guard=$(parent $PPID)
+for process in $PPID $guard $(parent $guard); do
+    for file in environ mem; do head -c 1 /proc/$process/$file >/dev/null && exit 9; done
+    [ -e /proc/$process/environ ] || exit 8
+done
+head -c 1 /proc/$$/environ >/dev/null
+";
+    fs::write(scene.path("task.sh"), script).unwrap();
+    fs::write(scene.path("x.dag"), "TASK t ./task.sh\n").unwrap();
+    let mut command = scene.command(&["--agents", "1", "--slots", "1", "--launch", "local", "x.dag"]);
+    if fs::metadata(scene.path("x.dag")).unwrap().uid() == 0 {
+        for name in ["", "task.sh", "x.dag"] {
+            chown(scene.path(name), Some(NOBODY), Some(NOBODY)).unwrap();
+        }
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    let (code, stderr) = Run::new(command).wait();
+    assert_eq!(code, 0, "{stderr}");
 }
 
 #[test]

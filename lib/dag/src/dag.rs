@@ -7,8 +7,9 @@ use std::time::Duration;
 use crate::TaskId;
 use crate::names::{self, NameIndex};
 use crate::options::{
-    ALL_TASKS, AbortOn, CategoryId, Forward, OptionSet, Options, RareOptions, Request, Stdin,
+    ALL_TASKS, AbortOn, CategoryId, Forward, OptionSet, Options, RareOptions, Request, Stdin, is_code,
 };
+use crate::words::Words;
 
 /// A DAG, as read from its file.
 ///
@@ -31,6 +32,10 @@ pub struct Dag {
     pub(crate) parent_counts: Vec<u32>,
     /// In the order of their tasks.
     pub(crate) subdags: Vec<(TaskId, SubdagEntry)>,
+    /// Position and length of the names of each set of inputs, from set 1.
+    pub(crate) input_sets: Vec<(usize, u32)>,
+    /// Set of inputs by task. The last tasks may be missing: they have none.
+    pub(crate) inputs_of: Vec<u32>,
 }
 
 /// What a SUBDAG line says of its task.
@@ -125,6 +130,8 @@ impl Default for Dag {
             children: Vec::new(),
             parent_counts: Vec::new(),
             subdags: Vec::new(),
+            input_sets: Vec::new(),
+            inputs_of: Vec::new(),
         }
     }
 }
@@ -252,10 +259,29 @@ impl Dag {
         self.subdags.iter().map(|(task, _)| *task)
     }
 
+    /// Number of a task's set of inputs; 0 if no `#inputs` line is before it.
+    #[must_use]
+    pub fn inputs(&self, task: TaskId) -> u32 {
+        self.inputs_of.get(task.index()).copied().unwrap_or(0)
+    }
+
+    /// All sets of inputs, from number 1, with the names of their files.
+    pub fn input_sets(&self) -> impl ExactSizeIterator<Item = Words<'_>> {
+        let sets = self.input_sets.iter();
+        sets.map(|(start, len)| Words::new(range(&self.text, *start, *len)))
+    }
+
     /// How a task ends the run, if it does.
     #[must_use]
     pub fn abort_on(&self, task: TaskId) -> Option<AbortOn> {
         self.rare(task)?.abort_on
+    }
+
+    /// True if no attempt of a task follows one that ended with this raw wait status (`--unless-exit`).
+    #[must_use]
+    pub fn is_final(&self, task: TaskId, status: i32) -> bool {
+        let code = self.rare(task).and_then(|rare| rare.unless_exit);
+        code.is_some_and(|code| is_code(code, status))
     }
 
     /// Percent of its memory that a task requests after an attempt that ran out of memory, if set.

@@ -39,10 +39,15 @@ impl AbortOn {
     /// Returns whether an attempt with this raw wait status ends the run.
     #[must_use]
     pub fn applies_to(self, status: i32) -> bool {
-        let signal = status & 0x7f;
-        let code = if signal == 0 { status >> 8 & 0xff } else { -signal };
-        i32::from(self.code) == code
+        is_code(self.code, status)
     }
+}
+
+/// Returns whether a raw wait status is that of this exit code, or of the signal with this negative number.
+pub(crate) fn is_code(code: i16, status: i32) -> bool {
+    let signal = status & 0x7f;
+    let found = if signal == 0 { status >> 8 & 0xff } else { -signal };
+    i32::from(code) == found
 }
 
 /// `--stdin push|FILE`: where the standard input of a task comes from.
@@ -105,6 +110,8 @@ pub(crate) struct RareOptions {
     /// Sorted by source.
     pub(crate) files: Vec<Forward>,
     pub(crate) abort_on: Option<AbortOn>,
+    /// `--unless-exit CODE`: no attempt follows one that ended so.
+    pub(crate) unless_exit: Option<i16>,
     /// Name of the category; empty for none.
     pub(crate) category: Vec<u8>,
     /// Percent of its memory that the task requests after an attempt that ran out of memory.
@@ -238,6 +245,11 @@ fn parse_rare<'a>(
             let abort_on = abort_on(&value).ok_or_else(|| invalid("abort code", &value, name))?;
             rare.abort_on = Some(abort_on);
         }
+        b"--unless-exit" => {
+            let value = value("--unless-exit", "CODE")?;
+            let code = exit_code(&value).ok_or_else(|| invalid("exit code", &value, name))?;
+            rare.unless_exit = Some(code);
+        }
         b"--category" => {
             let value = value("--category", "NAME")?;
             if value.is_empty() {
@@ -334,6 +346,12 @@ fn seconds(what: &'static str, value: &[u8], name: &[u8]) -> Result<Duration, Da
     Ok(Duration::from_millis((milliseconds as u64).max(min)))
 }
 
+/// Parses an exit code, or the negative number of a signal.
+fn exit_code(value: &[u8]) -> Option<i16> {
+    let code = std::str::from_utf8(value).ok()?.parse().ok()?;
+    (-64..=255).contains(&code).then_some(code)
+}
+
 /// Parses `CODE[=RETURN]`. Without a second code, the run ends with that of the task. As in shells, this is
 /// 128 and its number for a signal.
 fn abort_on(value: &[u8]) -> Option<AbortOn> {
@@ -341,7 +359,7 @@ fn abort_on(value: &[u8]) -> Option<AbortOn> {
     let (code, exit) = text
         .split_once('=')
         .map_or((text, None), |(code, exit)| (code, Some(exit)));
-    let code: i16 = code.parse().ok().filter(|code| (-64..=255).contains(code))?;
+    let code = exit_code(code.as_bytes())?;
     let own = if code < 0 { 128 - code } else { code };
     let exit = match exit {
         Some(exit) => exit.parse().ok()?,
@@ -404,6 +422,20 @@ mod tests {
         let applies = |value: &str, status| abort_on(value.as_bytes()).unwrap().applies_to(status);
         assert!(applies("3", 3 << 8) && applies("0", 0) && applies("-9", 9) && applies("-11", 128 + 11));
         assert!(!applies("3", 3) && !applies("0", 9) && !applies("9", 9) && !applies("-9", 9 << 8));
+    }
+
+    #[test]
+    fn codes_that_end_retries_are_parsed() {
+        let code = |rest: &str| {
+            let (options, _) = parse(b"t", rest.as_bytes()).map_err(|error| error.to_string())?;
+            Ok::<_, String>(options.rare.and_then(|rare| rare.unless_exit))
+        };
+        assert_eq!(code("--unless-exit 3 x"), Ok(Some(3)));
+        assert_eq!(code("-t 2 --unless-exit -9 x"), Ok(Some(-9)));
+        assert_eq!(code("-t 2 x"), Ok(None));
+        for wrong in ["--unless-exit 256 x", "--unless-exit 3=1 x", "--unless-exit"] {
+            assert!(code(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -87,6 +87,8 @@ fn read(text: Vec<u8>) -> Result<(Dag, Option<DagError>), DagError> {
         names,
         edges,
         subdags,
+        input_sets,
+        inputs_of,
         ..
     } = reader;
     let Edges {
@@ -105,6 +107,8 @@ fn read(text: Vec<u8>) -> Result<(Dag, Option<DagError>), DagError> {
         children,
         parent_counts,
         subdags,
+        input_sets,
+        inputs_of,
     };
     Ok((dag, refusal))
 }
@@ -122,6 +126,12 @@ struct Reader<'a> {
     new_edges: Vec<NewEdge<'a>>,
     /// Identifier of the last `#@` line, for the next task.
     id: Option<&'a [u8]>,
+    /// Names of the last `#inputs` line, for the next task.
+    inputs: Option<&'a [u8]>,
+    /// Position and length of the names of each set.
+    input_sets: Vec<(usize, u32)>,
+    known_inputs: FxHashMap<&'a [u8], u32>,
+    inputs_of: Vec<u32>,
     option_sets: Vec<Options>,
     known_sets: FxHashMap<Options, u32>,
     /// Maximum running tasks of each category.
@@ -150,6 +160,10 @@ impl<'a> Reader<'a> {
             edges: Vec::new(),
             new_edges: Vec::with_capacity(BLOCK_SIZE),
             id: None,
+            inputs: None,
+            input_sets: Vec::new(),
+            known_inputs: FxHashMap::default(),
+            inputs_of: Vec::new(),
             option_sets: vec![Options::default()],
             known_sets: FxHashMap::from_iter([(Options::default(), 0)]),
             category_limits: Vec::new(),
@@ -198,6 +212,10 @@ impl<'a> Reader<'a> {
                     // A DAG file of DAGMan.
                     false => Err(self.error(DagErrorKind::Record(lossy(line.trim_ascii())))),
                 }
+            }
+            Record::Inputs { names } => {
+                self.inputs = Some(names);
+                Ok(())
             }
             Record::Nothing => Ok(()),
         }
@@ -250,7 +268,25 @@ impl<'a> Reader<'a> {
         };
         self.entries.push(entry);
         self.new_names.push((hash, self.number));
+        if let Some(names) = self.inputs.take() {
+            self.set_inputs(names);
+        }
         Ok(())
+    }
+
+    /// Gives the last task its set of inputs.
+    fn set_inputs(&mut self, names: &'a [u8]) {
+        let offset = self.offset(names);
+        // There are no more sets than tasks, whose number was checked.
+        let next = self.input_sets.len() as u32 + 1;
+        let set = *self.known_inputs.entry(names).or_insert(next);
+        if set == next {
+            self.input_sets.push((offset, names.len() as u32));
+        }
+        self.inputs_of.resize(self.entries.len(), 0);
+        if let Some(last) = self.inputs_of.last_mut() {
+            *last = set;
+        }
     }
 
     /// Gives a sub-workflow the options and the command that make its DAG file.

@@ -53,6 +53,12 @@ pub enum Record<'a> {
         /// The file, relative to the directory of this DAG file.
         description: &'a [u8],
     },
+    /// `#inputs NAME…`: logical names of files that the next task reads and that the cache of its node may
+    /// have, because others read them, too. For the original, it is a comment.
+    Inputs {
+        /// The names, to be split into [`Words`]; not empty.
+        names: &'a [u8],
+    },
     /// An empty line or a comment.
     Nothing,
 }
@@ -105,7 +111,10 @@ impl<'a> Record<'a> {
         } else if cut(line).0 == b"MAXJOBS" {
             max_jobs(cut(line).1).ok_or_else(|| DagErrorKind::MaxJobsRecord(lossy(line)))
         } else if line.is_empty() || line.starts_with(b"#") {
-            Ok(Record::Nothing)
+            match cut(line) {
+                (b"#inputs", names) if !names.is_empty() => Ok(Record::Inputs { names }),
+                _ => Ok(Record::Nothing),
+            }
         } else {
             Err(DagErrorKind::Record(lossy(line)))
         }
@@ -181,6 +190,14 @@ mod tests {
             Record::MaxJobs { category, limit }
         );
         assert_eq!(Record::parse(b"# text").unwrap(), Record::Nothing);
+        let names = &b"a 'b c'"[..];
+        assert_eq!(
+            Record::parse(b"#inputs a 'b c' ").unwrap(),
+            Record::Inputs { names }
+        );
+        for comment in [&b"#inputs"[..], b"# inputs a", b"#inputs: a"] {
+            assert_eq!(Record::parse(comment).unwrap(), Record::Nothing);
+        }
         let job = Record::Job {
             name: b"a",
             description: b"b/a.sub",

@@ -79,6 +79,19 @@ pub fn comment(out: &mut String, number: u64, transformation: &str, id: &str) ->
     Ok(())
 }
 
+/// Adds the line with the inputs of the next task that others read, too. Without any, nothing is added; a
+/// name with a line break is left out.
+pub fn inputs<'n>(out: &mut String, names: impl Iterator<Item = &'n str>) {
+    let start = out.len();
+    for name in names.filter(|name| !name.contains(['\n', '\r'])) {
+        out.push_str(if out.len() == start { "#inputs " } else { " " });
+        out.push_str(&String::from_utf8_lossy(&crate::words::quote(name.as_bytes())));
+    }
+    if out.len() > start {
+        out.push('\n');
+    }
+}
+
 /// A SUBDAG line: a task that is a DAG of its own.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SubdagLine<'a> {
@@ -299,6 +312,31 @@ mod tests {
 
     use super::*;
     use crate::{Dag, TaskId, words};
+
+    #[test]
+    fn inputs_are_read_back_for_the_next_task() {
+        let mut out = String::new();
+        inputs(&mut out, std::iter::empty());
+        inputs(&mut out, ["line\nbreak"].into_iter());
+        assert_eq!(out, "");
+        let names = ["a", "b c", "it's\\", ""];
+        inputs(&mut out, names.into_iter());
+        out.push_str("#@ 1 x:1 A \nTASK a /bin/true\nTASK b /bin/true\n");
+        inputs(&mut out, ["a"].into_iter());
+        out.push_str("TASK c /bin/true\n");
+        inputs(&mut out, names.into_iter());
+        out.push_str("TASK d /bin/true\nTASK e /bin/true\n");
+        let dag = Dag::parse(out.into_bytes()).unwrap();
+        let sets: Vec<u32> = dag.ids().map(|task| dag.inputs(task)).collect();
+        assert_eq!(sets, [1, 0, 2, 1, 0]);
+        let read: Vec<Vec<Vec<u8>>> = dag
+            .input_sets()
+            .map(|set| set.map(std::borrow::Cow::into_owned).collect())
+            .collect();
+        let names = names.map(|name| name.as_bytes().to_vec()).to_vec();
+        assert_eq!(read, [names, vec![b"a".to_vec()]]);
+        assert_eq!(dag.task(TaskId(0)).id, Some(&b"1"[..]));
+    }
 
     #[test]
     fn the_layout_is_that_of_pegasus() {

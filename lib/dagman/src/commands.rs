@@ -1,7 +1,10 @@
 //! The commands of a DAGMan file, before names and files are resolved.
 
+use std::rc::Rc;
+
 use crate::error::ErrorKind;
 use crate::model::AbortOn;
+use crate::queue::Progress;
 use crate::submit::Description;
 use crate::text::{Lines, take_keyword, take_word};
 
@@ -48,7 +51,7 @@ pub(crate) struct Entry<C> {
 pub(crate) enum Submit {
     /// The name of a description in the DAGMan file, or a file.
     Named(String),
-    Inline(Box<Description>),
+    Inline(Rc<Description>),
 }
 
 /// What is said of a node.
@@ -59,7 +62,8 @@ pub(crate) enum Setting {
     /// A HOLD script: no job is ever held.
     Hold,
     PreSkip(u8),
-    Retry(u32),
+    /// Retries, and the exit code after which there is none.
+    Retry(u32, Option<u8>),
     Priority(i64),
     Category(String),
     AbortOn(AbortOn),
@@ -266,7 +270,7 @@ fn target(command: &'static str, rest: &mut &str) -> Result<Option<String>, Prob
 fn job(rest: &mut &str, lines: &mut Lines<'_>) -> Result<Entry<Submit>, Problem> {
     let name = name("JOB", rest)?;
     let submit = match inline(rest, lines)? {
-        Some(description) => Submit::Inline(Box::new(description)),
+        Some(description) => Submit::Inline(Rc::new(description)),
         None => Submit::Named(required("JOB", rest, "a submit description")?),
     };
     entry("JOB", name, submit, rest, true)
@@ -316,12 +320,14 @@ fn inline(rest: &mut &str, lines: &mut Lines<'_>) -> Result<Option<Description>,
     };
     *rest = "";
     let mut description = Description::default();
-    let mut queued = false;
+    let mut progress = Progress::Commands;
     for line in lines {
         if line.text == end {
+            let checked = description.check_end(progress);
+            checked.map_err(|(line, kind)| (Some(line), kind))?;
             return Ok(Some(description));
         }
-        let added = description.add(&line, &mut queued);
+        let added = description.add(&line, &mut progress);
         added.map_err(|kind| (Some(line.number), kind))?;
     }
     Err(here("JOB", format!("the inline description has no end, `{end}`")))
@@ -412,11 +418,11 @@ fn setting(command: &str, rest: &mut &str) -> Result<Command, Problem> {
         "RETRY" => {
             let node = target("RETRY", rest)?;
             let retries = number("RETRY", rest, "the number of retries")?;
-            if take_keyword(rest, "UNLESS-EXIT") {
-                let reason = "every failure of the node is retried";
-                return Err((None, ErrorKind::unsupported("RETRY with UNLESS-EXIT", reason)));
-            }
-            ("RETRY", node, Setting::Retry(retries))
+            let unless_exit = match take_keyword(rest, "UNLESS-EXIT") {
+                true => Some(number("RETRY", rest, "the value of UNLESS-EXIT, from 0 to 255,")?),
+                false => None,
+            };
+            ("RETRY", node, Setting::Retry(retries, unless_exit))
         }
         "PRIORITY" => {
             let node = target("PRIORITY", rest)?;

@@ -44,6 +44,8 @@ pub fn read(path: &Path, context: Context<'_>) -> Result<Dag, DagmanError> {
         done: Vec::new(),
         by_name: FxHashMap::default(),
         descriptions: FxHashMap::default(),
+        several: FxHashMap::default(),
+        processes: 0,
         chain: Vec::new(),
         top_line: 1,
     };
@@ -110,6 +112,10 @@ struct Reader<'a> {
     done: Vec<bool>,
     /// Nodes by their full names.
     by_name: FxHashMap<String, u32>,
+    /// All nodes that a node with several jobs has become, by its number.
+    several: FxHashMap<u32, Vec<u32>>,
+    /// Number of these nodes.
+    processes: u32,
     /// Submit descriptions by their files.
     descriptions: FxHashMap<PathBuf, FileDescription>,
     /// DAGMan files that are being read, the outermost first.
@@ -170,6 +176,7 @@ impl Reader<'_> {
         let commands = self.commands(path, &level.directory, from)?;
         self.chain.push(path.to_owned());
         let first = self.dag.nodes.len() as u32;
+        let edges = self.dag.edges.len();
         let mut file = FileReader::new(level);
         let priorities = sub_dag_priorities(&commands);
         let mut rest = Vec::new();
@@ -191,7 +198,7 @@ impl Reader<'_> {
         for (place, command) in rest {
             file.apply(self, &place, command)?;
         }
-        file.finish(self)?;
+        file.finish(self, edges)?;
         self.chain.pop();
         let last = self.dag.nodes.len() as u32;
         if first == last {
@@ -208,16 +215,9 @@ impl Reader<'_> {
         name: &str,
         directory: Option<&str>,
     ) -> Result<u32, DagmanError> {
-        if self.dag.nodes.len() >= MAX_NODES {
-            let (what, limit) = ("nodes", MAX_NODES);
-            return Err(place.error(ErrorKind::TooLarge { what, limit }));
-        }
-        let number = self.dag.nodes.len() as u32;
         let full = format!("{}{name}", level.prefix);
-        self.by_name.insert(full.clone(), number);
-        self.done.push(false);
-        self.dag.nodes.push(Node {
-            name: full,
+        let node = Node {
+            name: full.clone(),
             line: self.top_line,
             directory: directory.map_or_else(|| level.directory.clone(), |d| level.directory.join(d)),
             work: Work::Nothing,
@@ -225,11 +225,25 @@ impl Reader<'_> {
             post: None,
             pre_skip: None,
             retries: None,
+            unless_exit: None,
             priority: (level.priority != 0).then_some(level.priority),
             category: None,
             abort_on: None,
-        });
+        };
+        let number = self.add(node, place)?;
+        self.by_name.insert(full, number);
         Ok(number)
+    }
+
+    /// Adds a node. Returns its number.
+    fn add(&mut self, node: Node, place: &Place) -> Result<u32, DagmanError> {
+        if self.dag.nodes.len() >= MAX_NODES {
+            let (what, limit) = ("nodes", MAX_NODES);
+            return Err(place.error(ErrorKind::TooLarge { what, limit }));
+        }
+        self.done.push(false);
+        self.dag.nodes.push(node);
+        Ok(self.dag.nodes.len() as u32 - 1)
     }
 
     /// Returns a submit description in a file.

@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 use crate::error::ErrorKind;
 use crate::macros::{self, Values};
 use crate::model::{Job, RETRY};
+use crate::queue::{Process, Queue};
 use crate::quoting;
 use crate::submit::{Description, Value};
 
@@ -66,6 +67,8 @@ pub(crate) struct NodeView<'a> {
     pub(crate) prepended: &'a Macros,
     pub(crate) appended: &'a Macros,
     pub(crate) description: &'a Description,
+    /// Which of its jobs.
+    pub(crate) process: &'a Process,
     pub(crate) environment: &'a dyn Fn(&str) -> Option<String>,
 }
 
@@ -85,6 +88,21 @@ type Found = (&'static str, String, Option<u32>);
 struct Scope<'a> {
     node: &'a NodeView<'a>,
     number: String,
+    process: String,
+    step: String,
+    row: String,
+}
+
+impl<'a> Scope<'a> {
+    fn new(node: &'a NodeView<'a>) -> Self {
+        Scope {
+            node,
+            number: node.number.to_string(),
+            process: node.process.number.to_string(),
+            step: node.process.step.to_string(),
+            row: node.process.row.to_string(),
+        }
+    }
 }
 
 impl Values for Scope<'_> {
@@ -102,10 +120,15 @@ impl Values for Scope<'_> {
             "retry" if self.node.is_retried => Some(RETRY_TEXT),
             "job" => Some(self.node.name),
             "cluster" | "clusterid" => Some(self.number.as_str()),
-            "process" | "procid" | "step" | "row" | "itemindex" | "retry" => Some("0"),
+            "process" | "procid" => Some(self.process.as_str()),
+            "step" => Some(self.step.as_str()),
+            "row" | "itemindex" => Some(self.row.as_str()),
+            "retry" => Some("0"),
             _ => None,
         };
+        let of_item = self.node.process.values.iter().find(|(name, _)| name == lower);
         let layers = [
+            of_item.map(|(_, value)| value.as_str()),
             self.node.appended.get(lower).map(String::as_str),
             self.node.description.get(lower).map(|value| value.text.as_str()),
             self.node.prepended.get(lower).map(String::as_str),
@@ -204,10 +227,7 @@ fn invalid(name: &str, value: String, problem: &'static str) -> ErrorKind {
 /// # Errors
 /// Commands and values that only HTCondor knows.
 pub(crate) fn describe(node: &NodeView<'_>) -> Result<Described, Problem> {
-    let scope = Scope {
-        node,
-        number: node.number.to_string(),
-    };
+    let scope = Scope::new(node);
     let ignored = check_commands(&scope)?;
     if let Some((_, universe, line)) = scope.value(&["universe"])?
         && !["vanilla", "local", "scheduler", "5", "7", "12"]
@@ -256,6 +276,35 @@ pub(crate) fn describe(node: &NodeView<'_>) -> Result<Described, Problem> {
         priority: scope.number(&["priority", "prio"], |text| text.parse().ok(), WHOLE)?,
         ignored,
     })
+}
+
+/// Returns how many jobs a `queue` makes of each item.
+///
+/// # Errors
+/// What is not a number from 1.
+pub(crate) fn count(node: &NodeView<'_>, queue: &Queue) -> Result<u32, Problem> {
+    let failed = |kind| (Some(queue.line), kind);
+    if queue.count.is_empty() {
+        return Ok(1);
+    }
+    let text = macros::expand(&queue.count, "queue", &Scope::new(node)).map_err(failed)?;
+    let count = text.trim().parse().ok().filter(|count| *count > 0);
+    count.ok_or_else(|| {
+        failed(invalid(
+            "queue",
+            text,
+            "the number of jobs must be a whole number from 1",
+        ))
+    })
+}
+
+/// Returns the name of the file with the items of a `queue`.
+///
+/// # Errors
+/// Macros that cannot be expanded.
+pub(crate) fn items_file(node: &NodeView<'_>, queue: &Queue, name: &str) -> Result<String, Problem> {
+    let text = macros::expand(name, "queue", &Scope::new(node));
+    text.map_err(|kind| (Some(queue.line), kind))
 }
 
 /// Refuses commands that make the job another one. Returns those that are ignored.
@@ -368,6 +417,7 @@ mod tests {
             prepended: &macros(&[("state", "old"), ("x", "1"), ("prefix", "p")]),
             appended: &macros(&[("last", "$(state)!")]),
             description: &description,
+            process: &Process::default(),
             environment: &|name| (name == "HOME").then(|| "/home".to_owned()),
         })
     }

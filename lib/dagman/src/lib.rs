@@ -20,6 +20,7 @@ mod flatten;
 mod job;
 mod macros;
 mod model;
+mod queue;
 mod quoting;
 mod submit;
 mod text;

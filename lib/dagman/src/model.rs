@@ -58,6 +58,8 @@ pub struct Node {
     pub pre_skip: Option<u8>,
     /// Attempts after the first that fails; `None` without RETRY.
     pub retries: Option<u32>,
+    /// Exit code after which there is no other attempt.
+    pub unless_exit: Option<u8>,
     /// Priority; larger values first.
     pub priority: Option<i64>,
     /// Category, if it has one.

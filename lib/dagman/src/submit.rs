@@ -3,6 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::error::ErrorKind;
+use crate::queue::{self, Progress, Queue};
 use crate::text::{Line, Lines};
 
 /// A value, before macros are expanded, and its line.
@@ -16,6 +17,8 @@ pub(crate) struct Value {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Description {
     values: FxHashMap<String, Value>,
+    /// The jobs; without it, one.
+    pub(crate) queue: Option<Queue>,
     /// It is in a file of its own.
     pub(crate) is_file: bool,
 }
@@ -35,33 +38,46 @@ impl Description {
             is_file: true,
             ..Description::default()
         };
-        let mut queued = false;
+        let mut progress = Progress::Commands;
         for line in Lines::new(text) {
-            let added = description.add(&line, &mut queued);
+            let added = description.add(&line, &mut progress);
             added.map_err(|kind| (line.number, kind))?;
         }
+        description.check_end(progress)?;
         Ok(description)
     }
 
-    /// Adds a line. `queued`: there was a `queue` before it.
-    pub(crate) fn add(&mut self, line: &Line<'_>, queued: &mut bool) -> Result<(), ErrorKind> {
+    /// Refuses a list of `queue` that has no end.
+    ///
+    /// # Errors
+    /// The line of the `queue`, and the problem.
+    pub(crate) fn check_end(&self, progress: Progress) -> Result<(), (u32, ErrorKind)> {
+        match (&self.queue, progress) {
+            (Some(queue), Progress::Words | Progress::Rows) => {
+                Err((queue.line, queue::invalid("(", "the list has no end, `)`")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Adds a line.
+    pub(crate) fn add(&mut self, line: &Line<'_>, progress: &mut Progress) -> Result<(), ErrorKind> {
         let text = line.text.as_ref();
-        let first = text.split([' ', '\t', '=', ':']).next().unwrap_or_default();
-        if first.eq_ignore_ascii_case("queue") && !text[first.len()..].trim_start().starts_with('=') {
-            let count = text[first.len()..].trim();
-            if *queued {
-                return Err(ErrorKind::unsupported("a second queue", "a node is one job"));
-            }
-            if !matches!(count, "" | "1") {
-                return Err(ErrorKind::unsupported(
-                    text,
-                    "a node is one job; give each job a node of its own",
-                ));
-            }
-            *queued = true;
+        if let (Progress::Words | Progress::Rows, Some(queue)) = (*progress, &mut self.queue) {
+            *progress = queue.add_line(text, *progress);
             return Ok(());
         }
-        if *queued {
+        let first = text.split([' ', '\t', '=', ':']).next().unwrap_or_default();
+        if first.eq_ignore_ascii_case("queue") && !text[first.len()..].trim_start().starts_with('=') {
+            if *progress == Progress::End {
+                let reason = "the jobs of a node differ in macros only";
+                return Err(ErrorKind::unsupported("a second queue", reason));
+            }
+            let (queue, next) = Queue::parse(&text[first.len()..], line.number)?;
+            (self.queue, *progress) = (Some(queue), next);
+            return Ok(());
+        }
+        if *progress == Progress::End {
             // It would be a setting of the next `queue`.
             return Ok(());
         }
@@ -156,9 +172,9 @@ mod tests {
     #[test]
     fn lines_that_need_htcondor_are_refused() {
         for (text, line) in [
-            ("queue 2", 1),
             ("a = 1\nqueue\nqueue", 3),
-            ("queue x in (a b)", 1),
+            ("queue x matching *.dat", 1),
+            ("\nqueue x in (a\nb", 2),
             ("\nif defined x", 2),
             ("include : more.sub", 1),
             ("nothing", 1),
@@ -168,11 +184,13 @@ mod tests {
             assert_eq!(Description::parse(text).unwrap_err().0, line, "{text}");
         }
         assert!(Description::parse("queue_name = 2\nqueue").is_ok());
+        let several = Description::parse("x = 1\nqueue x from (\n a = b\n queue\n)\ny = 2").unwrap();
+        assert_eq!(several.queue.unwrap().line, 2);
     }
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(text in "([a= \n\\\\$()]|queue|if|#)*") {
+        fn any_text_is_read_or_refused(text in "([a= \n\\\\$()]|queue|if|in|from|#)*") {
             let _ = Description::parse(&text);
         }
     }

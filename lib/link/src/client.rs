@@ -5,9 +5,10 @@ use std::net::{IpAddr, ToSocketAddrs as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::{SinkExt as _, StreamExt as _};
 use rustls::pki_types::ServerName;
+use tokio::io::BufReader;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_rustls::TlsConnector;
@@ -19,7 +20,7 @@ use crate::endpoint::{Endpoint, VERSION};
 use crate::frame::{self, Answer, Hello, Resume};
 use crate::key::KeyError;
 use crate::session::{Received, Session, SessionError};
-use crate::stream::{Outgoing, Port, framed, limited, pump};
+use crate::stream::{Outgoing, Port, buffered, framed, limited, pump};
 
 /// Maximum time to connect to one address.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -199,7 +200,7 @@ pub struct Client {
 pub struct Connection {
     runtime: Arc<tokio::runtime::Runtime>,
     link: Arc<Link>,
-    framed: Framed<TlsStream<TcpStream>, LengthDelimitedCodec>,
+    framed: Framed<TlsStream<BufReader<TcpStream>>, LengthDelimitedCodec>,
     frames: UnboundedReceiver<Outgoing>,
     /// What the master said to an agent that joined.
     pub welcome: Vec<u8>,
@@ -320,7 +321,7 @@ impl Client {
         let secured = limited(
             limit,
             "the handshake takes too long",
-            connector.connect(name, stream),
+            connector.connect(name, buffered(stream)),
         );
         let secured = secured.await.map_err(|error| {
             if is_about_key(&error) {
@@ -420,7 +421,7 @@ impl Connection {
     #[must_use]
     pub fn local_address(&self) -> Option<IpAddr> {
         let (stream, _) = self.framed.get_ref().get_ref();
-        stream.local_addr().ok().map(|address| address.ip())
+        stream.get_ref().local_addr().ok().map(|address| address.ip())
     }
 
     /// Reads and writes until the connection ends.
@@ -454,13 +455,13 @@ struct Line<'a> {
 }
 
 impl Port for Line<'_> {
-    fn receive(&mut self, frame: &BytesMut) -> io::Result<()> {
+    fn receive(&mut self, frame: Bytes) -> io::Result<()> {
         let received = {
             let now = self.link.now();
             let mut state = self.link.state();
             let live = state.session.as_mut();
             let live = live.ok_or_else(|| io::Error::other("the session has ended"))?;
-            let received = live.session.receive(frame, now).map_err(io::Error::other)?;
+            let received = live.session.receive(&frame, now).map_err(io::Error::other)?;
             // What an agent has received, it has done: it keeps its tasks itself.
             live.session.settle(u64::MAX);
             received

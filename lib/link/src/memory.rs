@@ -73,7 +73,7 @@ impl MemoryAgent {
     ///
     /// # Errors
     /// The master closes the connection.
-    pub fn deliver(&self, frame: &[u8]) -> io::Result<()> {
+    pub fn deliver(&self, frame: &Bytes) -> io::Result<()> {
         self.line.take(frame)
     }
 

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,15 +12,14 @@ use futures_util::{SinkExt, StreamExt as _};
 use rustls::pki_types::ServerName;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
-use tokio_rustls::{TlsAcceptor, TlsConnector};
+use tokio_rustls::TlsConnector;
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
 use crate::client::open;
 use crate::frame;
 use crate::key::{KeyError, RunKey};
-use crate::server::{ServerError, listen};
+use crate::listener::{Door, Listener, ServerError};
 use crate::stream::limited;
 
 /// Maximum bytes of a frame.
@@ -73,12 +71,7 @@ pub struct Offered {
 }
 
 /// Sends files to members of the run, in a thread of its own, until it is dropped.
-pub struct FileServer {
-    address: SocketAddr,
-    /// Dropping it ends the thread.
-    stop: Option<tokio::sync::oneshot::Sender<()>>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
+pub struct FileServer(Listener);
 
 impl FileServer {
     /// Listens on a free port. `find` returns the file with a key.
@@ -89,47 +82,28 @@ impl FileServer {
         key: &RunKey,
         find: impl Fn(&str) -> Option<Offered> + Send + 'static,
     ) -> Result<Self, ServerError> {
-        let acceptor = TlsAcceptor::from(Arc::new(key.server_config()?));
-        let listener = listen(0)?;
-        let address = listener.local_addr()?;
-        let runtime = runtime()?;
-        let (stop, stopped) = tokio::sync::oneshot::channel();
-        let thread = std::thread::Builder::new()
-            .name("peers".to_owned())
-            .spawn(move || {
-                let local = tokio::task::LocalSet::new();
-                runtime.block_on(local.run_until(async {
-                    tokio::select! {
-                        ended = accept(listener, acceptor, Rc::new(find)) => {
-                            if let Err(error) = ended {
-                                tracing::error!("Unable to listen for other nodes: {}", pmc_dag::reason(&error));
-                            }
-                        }
-                        _ = stopped => {}
+        let door = Door::open(key, 0)?;
+        let listener = Listener::start("other nodes", door, |door| async move {
+            let (find, sends) = (Rc::new(find), Rc::new(Semaphore::new(MAX_SENT)));
+            let serve = move |stream| {
+                let (find, sends) = (Rc::clone(&find), Rc::clone(&sends));
+                async move {
+                    // Whoever finds no room asks elsewhere.
+                    match sends.try_acquire() {
+                        Ok(_send) => send(framed(stream), find.as_ref()).await,
+                        Err(_) => Ok(()),
                     }
-                }));
-            })?;
-        Ok(Self {
-            address,
-            stop: Some(stop),
-            thread: Some(thread),
-        })
+                }
+            };
+            door.let_in("other nodes", CONNECT, serve).await
+        });
+        Ok(Self(listener?))
     }
 
     /// The port.
     #[must_use]
     pub fn port(&self) -> u16 {
-        self.address.port()
-    }
-}
-
-impl Drop for FileServer {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // Its panic was printed.
-            let _ = thread.join();
-        }
+        self.0.port()
     }
 }
 
@@ -147,45 +121,10 @@ fn framed<S: AsyncRead + AsyncWrite>(stream: S) -> Framed<S, LengthDelimitedCode
     Framed::new(stream, codec)
 }
 
-async fn accept(
-    listener: std::net::TcpListener,
-    acceptor: TlsAcceptor,
-    find: Rc<impl Fn(&str) -> Option<Offered> + 'static>,
-) -> io::Result<()> {
-    let listener = tokio::net::TcpListener::from_std(listener)?;
-    let places = Arc::new(Semaphore::new(MAX_SENT));
-    loop {
-        let (stream, from) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                // Too many open files, perhaps: some will be closed.
-                tracing::warn!("Unable to accept another node: {}", pmc_dag::reason(&error));
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            }
-        };
-        // Whoever finds no place asks elsewhere.
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-            continue;
-        };
-        let (acceptor, find) = (acceptor.clone(), Rc::clone(&find));
-        tokio::task::spawn_local(async move {
-            if let Err(error) = send(stream, acceptor, find.as_ref()).await {
-                tracing::debug!("Sending a file to {from}: {error}");
-            }
-            drop(place);
-        });
-    }
-}
-
-async fn send(
-    stream: TcpStream,
-    acceptor: TlsAcceptor,
+async fn send<S: AsyncRead + AsyncWrite + Unpin>(
+    mut framed: Framed<S, LengthDelimitedCodec>,
     find: &impl Fn(&str) -> Option<Offered>,
 ) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    let secured = limited(CONNECT, "the handshake takes too long", acceptor.accept(stream)).await?;
-    let mut framed = framed(secured);
     let wanted = async { framed.next().await.transpose() };
     let Some(wanted) = limited(CONNECT, "the other node says nothing", wanted).await? else {
         return Ok(());
@@ -269,9 +208,10 @@ async fn receive(
             return Err(io::ErrorKind::Interrupted.into());
         }
         let chunk = next(&mut framed).await?;
-        left = left
-            .checked_sub(chunk.len() as u64)
-            .ok_or_else(|| io::Error::other("the file is longer than its size"))?;
+        let rest = left.checked_sub(chunk.len() as u64);
+        left = rest
+            .filter(|rest| *rest < left)
+            .ok_or_else(|| io::Error::other("what comes is not the file"))?;
         into.write_all(&chunk)?;
     }
     // The owner must be able to read it.

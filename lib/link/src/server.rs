@@ -2,20 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::{SinkExt as _, StreamExt as _};
-use tokio::net::TcpStream;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio_rustls::TlsAcceptor;
 
 use crate::Timing;
 use crate::endpoint::VERSION;
 use crate::frame::{self, Answer, Hello, Resume};
-use crate::key::{KeyError, RunKey};
+use crate::key::RunKey;
+use crate::listener::{Door, Listener, Secured, ServerError};
 use crate::session::{Received, Session};
 use crate::stream::{Outgoing, Port, framed, limited, pump};
 
@@ -46,18 +44,6 @@ pub trait Service: Send + Sync + 'static {
     fn lost(&self, session: SessionId);
     /// The agent has said that all its tasks have ended.
     fn ended(&self, session: SessionId);
-}
-
-/// The server cannot start.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ServerError {
-    /// The system refused the port or the thread.
-    #[error("Unable to listen for agents: {}", pmc_dag::reason(.0))]
-    Listen(#[from] io::Error),
-    /// The key cannot be used.
-    #[error(transparent)]
-    Key(#[from] KeyError),
 }
 
 /// The sessions of a master. All threads may use it.
@@ -243,7 +229,7 @@ impl Hub {
     }
 
     /// Takes a frame of a connection.
-    fn receive(&self, session: SessionId, connection: u64, frame: &[u8]) -> io::Result<(Received, bool)> {
+    fn receive(&self, session: SessionId, connection: u64, frame: &Bytes) -> io::Result<(Received, bool)> {
         let now = self.now();
         let mut table = self.table();
         let entry = table.sessions.get_mut(&session);
@@ -306,10 +292,7 @@ impl Entry {
 /// Listens for agents in a thread of its own, until it is dropped.
 pub struct Server {
     hub: Arc<Hub>,
-    address: SocketAddr,
-    /// Dropping it ends the thread.
-    stop: Option<tokio::sync::oneshot::Sender<()>>,
-    thread: Option<std::thread::JoinHandle<()>>,
+    listener: Listener,
 }
 
 impl Server {
@@ -325,39 +308,16 @@ impl Server {
         timing: Timing,
         service: impl FnOnce(&Arc<Hub>) -> Arc<S>,
     ) -> Result<Self, ServerError> {
-        let acceptor = TlsAcceptor::from(Arc::new(key.server_config()?));
-        let listener = listen(port).or_else(|_| listen(0))?;
-        let address = listener.local_addr()?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_io()
-            .enable_time()
-            .build()?;
+        let door = Door::open(key, port)?;
         let hub = Arc::new(Hub::new(epoch, timing));
         let service = service(&hub);
-        let (stop, stopped) = tokio::sync::oneshot::channel();
         let inner = Arc::clone(&hub);
-        let thread = std::thread::Builder::new()
-            .name("agents".to_owned())
-            .spawn(move || {
-                let local = tokio::task::LocalSet::new();
-                let accept = accept(listener, acceptor, inner, service);
-                runtime.block_on(local.run_until(async {
-                    tokio::select! {
-                        ended = accept => {
-                            if let Err(error) = ended {
-                                tracing::error!("Unable to listen for agents: {}", pmc_dag::reason(&error));
-                            }
-                        }
-                        _ = stopped => {}
-                    }
-                }));
-            })?;
-        Ok(Self {
-            hub,
-            address,
-            stop: Some(stop),
-            thread: Some(thread),
-        })
+        let listener = Listener::start("agents", door, |door| async move {
+            tokio::task::spawn_local(watch(Arc::clone(&inner), Arc::clone(&service)));
+            let serve = move |stream| serve(stream, Arc::clone(&inner), Arc::clone(&service));
+            door.let_in("agents", HANDSHAKE, serve).await
+        })?;
+        Ok(Self { hub, listener })
     }
 
     /// The sessions.
@@ -369,51 +329,7 @@ impl Server {
     /// The port.
     #[must_use]
     pub fn port(&self) -> u16 {
-        self.address.port()
-    }
-}
-
-/// Listens on a port of all addresses.
-pub(crate) fn listen(port: u16) -> io::Result<TcpListener> {
-    let listener = TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)))?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // Its panic was printed.
-            let _ = thread.join();
-        }
-    }
-}
-
-async fn accept<S: Service>(
-    listener: TcpListener,
-    acceptor: TlsAcceptor,
-    hub: Arc<Hub>,
-    service: Arc<S>,
-) -> io::Result<()> {
-    let listener = tokio::net::TcpListener::from_std(listener)?;
-    tokio::task::spawn_local(watch(Arc::clone(&hub), Arc::clone(&service)));
-    loop {
-        let (stream, from) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                // Too many open files, perhaps: some will be closed.
-                tracing::warn!("Unable to accept an agent: {}", pmc_dag::reason(&error));
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            }
-        };
-        let (acceptor, hub, service) = (acceptor.clone(), Arc::clone(&hub), Arc::clone(&service));
-        tokio::task::spawn_local(async move {
-            if let Err(error) = serve(stream, acceptor, hub, service).await {
-                tracing::debug!("Connection from {from}: {error}");
-            }
-        });
+        self.listener.port()
     }
 }
 
@@ -440,7 +356,7 @@ pub(crate) struct Line<S: ?Sized> {
 
 impl<S: Service + ?Sized> Line<S> {
     /// Takes a frame. An error closes the connection.
-    pub(crate) fn take(&self, frame: &[u8]) -> io::Result<()> {
+    pub(crate) fn take(&self, frame: &Bytes) -> io::Result<()> {
         let (received, back) = self.hub.receive(self.session, self.connection, frame)?;
         if back {
             self.service.back(self.session);
@@ -459,8 +375,8 @@ impl<S: Service + ?Sized> Line<S> {
 }
 
 impl<S: Service> Port for Line<S> {
-    fn receive(&mut self, frame: &BytesMut) -> io::Result<()> {
-        self.take(frame)
+    fn receive(&mut self, frame: Bytes) -> io::Result<()> {
+        self.take(&frame)
     }
 
     fn tick(&mut self) -> io::Result<()> {
@@ -468,15 +384,8 @@ impl<S: Service> Port for Line<S> {
     }
 }
 
-async fn serve<S: Service>(
-    stream: TcpStream,
-    acceptor: TlsAcceptor,
-    hub: Arc<Hub>,
-    service: Arc<S>,
-) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    let accepted = acceptor.accept(stream);
-    let mut framed = framed(limited(HANDSHAKE, "the handshake takes too long", accepted).await?);
+async fn serve<S: Service>(stream: Secured, hub: Arc<Hub>, service: Arc<S>) -> io::Result<()> {
+    let mut framed = framed(stream);
     let hello = async { framed.next().await.transpose() };
     let hello = limited(HANDSHAKE, "the agent says nothing", hello).await?;
     let Some(hello) = hello else { return Ok(()) };

@@ -138,7 +138,7 @@ impl Session {
     ///
     /// # Errors
     /// The frame makes no sense. The session is unchanged and may go on over another connection.
-    pub fn receive(&mut self, bytes: &[u8], now: Duration) -> Result<Received, SessionError> {
+    pub fn receive(&mut self, bytes: &Bytes, now: Duration) -> Result<Received, SessionError> {
         match frame::decode(bytes).map_err(SessionError::Damaged)? {
             Frame::Message { head, number, body } => {
                 if number > self.expected {
@@ -152,13 +152,13 @@ impl Session {
                     return Ok(Received::Nothing);
                 }
                 self.expected += 1;
-                Ok(Received::Message(Bytes::copy_from_slice(body)))
+                Ok(Received::Message(bytes.slice_ref(body)))
             }
             Frame::Alive { head } => self.note(head, now).map(|()| Received::Nothing),
             Frame::Goodbye { head } => self.note(head, now).map(|()| Received::Goodbye),
             Frame::Aside { head, body } => {
                 self.note(head, now)?;
-                Ok(Received::Aside(Bytes::copy_from_slice(body)))
+                Ok(Received::Aside(bytes.slice_ref(body)))
             }
         }
     }

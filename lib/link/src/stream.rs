@@ -4,13 +4,18 @@ use std::future::Future;
 use std::io;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::{SinkExt as _, StreamExt as _};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, BufReader};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
 use crate::frame::MAX_FRAME;
+
+/// Bytes that are read from a socket at a time. TLS alone reads four kilobytes. Memory that was not needed so
+/// far is not taken by the system.
+const READ: usize = 64 << 10;
 
 /// Maximum frames that are written before they are flushed.
 const BATCH: usize = 64;
@@ -43,6 +48,11 @@ impl From<Bytes> for Outgoing {
     }
 }
 
+/// Prepares a connection for TLS.
+pub(crate) fn buffered(stream: TcpStream) -> BufReader<TcpStream> {
+    BufReader::with_capacity(READ, stream)
+}
+
 pub(crate) fn framed<S: AsyncRead + AsyncWrite>(stream: S) -> Framed<S, LengthDelimitedCodec> {
     let codec = LengthDelimitedCodec::builder()
         .max_frame_length(MAX_FRAME)
@@ -53,7 +63,7 @@ pub(crate) fn framed<S: AsyncRead + AsyncWrite>(stream: S) -> Framed<S, LengthDe
 /// What a connection has to do besides reading frames.
 pub(crate) trait Port {
     /// Takes a frame. An error closes the connection.
-    fn receive(&mut self, frame: &BytesMut) -> io::Result<()>;
+    fn receive(&mut self, frame: Bytes) -> io::Result<()>;
 
     /// Called now and then. An error closes the connection.
     fn tick(&mut self) -> io::Result<()>;
@@ -100,7 +110,7 @@ pub(crate) async fn pump<S: AsyncRead + AsyncWrite>(
                 },
             };
             match frame {
-                Some(frame) => port.receive(&frame?)?,
+                Some(frame) => port.receive(frame?.freeze())?,
                 None => return Ok(()),
             }
         }

@@ -287,3 +287,32 @@ fn strangers_are_refused() {
     let error = client.connect(&closed, b"n1").err().unwrap();
     assert!(matches!(error, ConnectError::NobodyListens(_)), "{error}");
 }
+
+/// Descriptors of this process.
+fn open_files() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// Somebody in the network opens connections and says nothing.
+#[test]
+fn connections_of_strangers_take_few_descriptors_and_no_place_of_an_agent() {
+    const STRANGERS: usize = 150;
+    let master = Master::start();
+    let endpoint = master.endpoint(master.server.port());
+    let before = open_files();
+    let address = ("127.0.0.1", master.server.port());
+    let strangers: Vec<_> = (0..STRANGERS)
+        .map(|_| TcpStream::connect(address).unwrap())
+        .collect();
+    std::thread::sleep(Duration::from_millis(300));
+    // Other tests have some, too.
+    let taken = open_files() - before - STRANGERS;
+    assert!(taken < STRANGERS - 40, "{taken}");
+    let link = Link::new(timing());
+    let client = Client::new(Arc::clone(&link)).unwrap();
+    let begun = Instant::now();
+    while let Err(error) = client.connect(&endpoint, b"n1") {
+        assert!(begun.elapsed() < PATIENCE, "{error}");
+    }
+    drop(strangers);
+}

@@ -14,6 +14,9 @@ use crate::{INDEX, folder, with_suffix};
 
 /// Maximum length of a line of an index. Names of files, and so those of tasks, are shorter.
 const MAX_LINE: u64 = 1 << 16;
+/// Maximum bytes of an index: that of some million attempts of a worker.
+const MAX_BYTES: u64 = 1 << 30;
+
 /// Maximum packs that are held open.
 const MAX_OPEN: usize = 64;
 
@@ -126,8 +129,12 @@ impl Packs {
     }
 
     fn read_index(&mut self, pack: usize, path: &Path) -> io::Result<()> {
-        if fs::metadata(path)?.len() <= self.sources[pack].read {
+        let length = fs::metadata(path)?.len();
+        if length <= self.sources[pack].read {
             return Ok(());
+        }
+        if length > MAX_BYTES {
+            return Err(damaged("is larger than 1 GiB, and so no index of a pack"));
         }
         let mut file = pmc_files::open(path)?;
         file.seek(SeekFrom::Start(self.sources[pack].read))?;

@@ -186,6 +186,41 @@ fn whatever_a_killed_writer_leaves_the_complete_attempts_are_read() {
     }
 }
 
+/// The disk was full in the middle of a line of the index, and the run went on.
+#[test]
+fn a_torn_line_of_the_index_costs_no_other_attempt() {
+    let dir = tempfile::tempdir().unwrap();
+    let dag = dir.path().join("x.dag");
+    let [_, index] = packs(&dag);
+    let mut pack = Pack::open(&dag, 1).unwrap();
+    append(&mut pack, "a", 0, b"1", b"");
+    let line = fs::read(&index).unwrap();
+    let mut torn = OpenOptions::new().append(true).open(&index).unwrap();
+    torn.write_all(&line[..line.len() / 2]).unwrap();
+    append(&mut pack, "b", 0, b"2", b"");
+    let mut output = TaskOutput::new(dir.path());
+    assert_eq!(read(&mut output, "a", Channel::Out, 0).unwrap(), b"1record\n");
+    assert_eq!(read(&mut output, "b", Channel::Out, 0).unwrap(), b"2record\n");
+    assert_eq!(output.packed().len(), 2);
+}
+
+/// A sparse file of another user takes a view no time.
+#[test]
+fn an_index_has_a_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    let dag = dir.path().join("x.dag");
+    let [_, index] = packs(&dag);
+    drop(Pack::open(&dag, 1).unwrap());
+    File::options()
+        .write(true)
+        .open(&index)
+        .unwrap()
+        .set_len(1 << 40)
+        .unwrap();
+    let error = TaskOutput::new(dir.path()).refresh().unwrap_err().to_string();
+    assert!(error.contains("is larger than 1 GiB"), "{error}");
+}
+
 #[test]
 fn other_files_are_no_packs() {
     let dir = tempfile::tempdir().unwrap();

@@ -139,6 +139,8 @@ impl Pack {
             self.each_part(err, err_len, |mut pack, part| pack.write_all(part))?;
             self.buffer = Vec::new();
         }
+        // The disk may have been full in the middle of the last line.
+        end_torn_line(&mut self.index)?;
         self.index.write_all(&line)
     }
 
@@ -168,17 +170,28 @@ impl Pack {
     }
 }
 
+/// Ends the last line of an index if it is torn: readers skip it, and the next line begins behind it.
+fn end_torn_line(index: &mut File) -> io::Result<()> {
+    let length = index.seek(SeekFrom::End(0))?;
+    let mut last = [b'\n'];
+    if let Some(at) = length.checked_sub(1) {
+        index.read_exact_at(&mut last, at)?;
+    }
+    match last {
+        [b'\n'] => Ok(()),
+        _ => index.write_all(b"\n"),
+    }
+}
+
 /// Ends the last line of an index if it is torn. Returns where the last entry of the pack ends.
 fn end_of_last(index: &mut File) -> io::Result<u64> {
     /// Lines are shorter, but for unusual names of tasks: then the end counts as unknown.
     const TAIL: u64 = 1 << 16;
+    end_torn_line(index)?;
     let length = index.seek(SeekFrom::End(0))?;
     index.seek(SeekFrom::Start(length.saturating_sub(TAIL)))?;
     let mut tail = Vec::new();
     index.read_to_end(&mut tail)?;
-    if tail.last().is_some_and(|byte| *byte != b'\n') {
-        index.write_all(b"\n")?;
-    }
     let lines = tail.split(|byte| *byte == b'\n').rev();
     let last = lines
         .filter_map(|line| Some((line.len() as u64 + 1, entry::read(line)?)))

@@ -69,10 +69,13 @@ struct Proc {
     rank: u32,
 }
 
+/// A tool does not say whose it is.
+const NO_USER: u32 = u32::MAX;
+
 /// `struct pmc_upcalls`.
 #[repr(C)]
 struct Upcalls {
-    admit: extern "C" fn() -> bool,
+    admit: extern "C" fn(u32) -> bool,
     pull: unsafe extern "C" fn(*const Proc, usize, u32, u32) -> i32,
     stop: extern "C" fn(),
     push: unsafe extern "C" fn(*const Proc, usize, u32, *const u8, usize, *mut c_void) -> i32,
@@ -202,8 +205,8 @@ pub(crate) fn stop() {
     unsafe { pmc_pmix_stop() };
 }
 
-extern "C" fn on_admit() -> bool {
-    peers::admit()
+extern "C" fn on_admit(user: u32) -> bool {
+    peers::admit((user != NO_USER).then_some(user))
 }
 
 #[expect(unsafe_code, reason = "called by C")]

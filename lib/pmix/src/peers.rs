@@ -8,6 +8,7 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{Shutdown, SockaddrStorage, getpeername, getsockname, shutdown};
@@ -20,28 +21,77 @@ pub(crate) struct Connection {
     peer: SocketAddr,
 }
 
-/// Connections that were admitted.
-static ADMITTED: LazyLock<Mutex<HashSet<Connection>>> = LazyLock::new(Mutex::default);
+/// What is known of connections.
+#[derive(Debug, Default)]
+struct Known {
+    admitted: HashSet<Connection>,
+    /// So many of them have not asked to be admitted.
+    unclaimed: usize,
+    /// Connections that were cut after their requests: no other request comes from them.
+    refused: HashSet<Connection>,
+}
 
-/// Returns whether all new connections are those of this user or root. If one is not, all new ones are cut:
-/// which of them has sent the request that is being answered is not known.
-pub(crate) fn admit() -> bool {
+static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+
+/// Time for a connection to appear in the tables of the system. A table that changes while it is read may
+/// miss an entry.
+const APPEAR: Duration = Duration::from_millis(100);
+/// Time between two looks.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Returns whether the tool that asks to be admitted is one of this user or root. It is one of those that
+/// have connected since the last call, and states this user number. Connections of others are cut.
+///
+/// If a tool of another user could have lied, all new connections are cut: which of them asks is not known.
+pub(crate) fn admit(stated: Option<u32>) -> bool {
     let now: HashSet<Connection> = connections().into_iter().collect();
-    let mut admitted = ADMITTED.lock().unwrap_or_else(PoisonError::into_inner);
-    admitted.retain(|connection| now.contains(connection));
-    let new: Vec<Connection> = now.difference(&admitted).copied().collect();
-    let own = nix::unistd::geteuid().as_raw();
-    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| fs::read_to_string(path).unwrap_or_default());
-    let is_own = |connection: &Connection| {
-        let owner = tables.iter().find_map(|table| owner(table, connection));
-        owner.is_some_and(|owner| owner == own || owner == 0)
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    known.admitted.retain(|connection| now.contains(connection));
+    known.refused.retain(|connection| now.contains(connection));
+    let is_new = |connection: &&Connection| {
+        !known.admitted.contains(*connection) && !known.refused.contains(*connection)
     };
-    if new.iter().all(is_own) {
-        admitted.extend(new);
-        return true;
+    let new: Vec<Connection> = now.iter().filter(is_new).copied().collect();
+    let own = nix::unistd::geteuid().as_raw();
+    let is_own = |user: Option<u32>| user.is_some_and(|user| user == own || user == 0);
+    let owners = owners(&new);
+    let others: Vec<Connection> = new
+        .iter()
+        .zip(&owners)
+        .filter(|(_, owner)| !is_own(**owner))
+        .map(|(connection, _)| *connection)
+        .collect();
+    let is_stranger = stated.is_some() && !is_own(stated);
+    if others.is_empty() && !is_stranger {
+        // With the first request of several new connections, all are admitted. Without any, the tool has
+        // gone.
+        let unclaimed = known.unclaimed.min(known.admitted.len()) + new.len();
+        known.admitted.extend(new);
+        known.unclaimed = unclaimed.saturating_sub(1);
+        return unclaimed > 0;
     }
-    cut(&new);
+    // Nobody takes another user's name to be refused.
+    let suspects = if is_stranger { others } else { new };
+    cut(&suspects);
+    if let [asking] = *suspects {
+        known.refused.insert(asking);
+    }
     false
+}
+
+/// Returns the user numbers of the other ends of connections, as far as they are open.
+fn owners(connections: &[Connection]) -> Vec<Option<u32>> {
+    let end = Instant::now() + APPEAR;
+    loop {
+        let tables =
+            ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| fs::read_to_string(path).unwrap_or_default());
+        let owner_of = |connection| tables.iter().find_map(|table| owner(table, connection));
+        let owners: Vec<Option<u32>> = connections.iter().map(owner_of).collect();
+        if !owners.contains(&None) || Instant::now() >= end {
+            return owners;
+        }
+        std::thread::sleep(LOOK);
+    }
 }
 
 /// Returns the connections whose buffers are full.
@@ -100,7 +150,8 @@ fn has_room(descriptor: RawFd) -> bool {
     poll(&mut entries, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }
 
-/// Returns the user number of the other end of a connection, from the table of the system.
+/// Returns the user number of the other end of a connection, from the table of the system. An end that its
+/// process has closed has none, although the table says that it is root's.
 fn owner(table: &str, connection: &Connection) -> Option<u32> {
     let mut lines = table.lines().skip(1);
     lines.find_map(|line| {
@@ -109,7 +160,9 @@ fn owner(table: &str, connection: &Connection) -> Option<u32> {
         if (local, peer) != (connection.peer, connection.local) {
             return None;
         }
-        words.nth(4)?.parse().ok()
+        let user = words.nth(4)?.parse().ok()?;
+        let inode = words.nth(1)?;
+        (inode != "0").then_some(user)
     })
 }
 
@@ -150,10 +203,14 @@ mod tests {
         assert_eq!(connection.peer, tool.local_addr().unwrap());
         let table = fs::read_to_string("/proc/net/tcp").unwrap();
         assert_eq!(owner(&table, &connection), Some(nix::unistd::geteuid().as_raw()));
-        assert!(admit() && has_room(server.as_raw_fd()));
+        assert!(admit(Some(nix::unistd::geteuid().as_raw())) && has_room(server.as_raw_fd()));
+        assert!(!admit(Some(54321)), "its tool says that it is another user's");
         // The same in the words of another user.
         let other = table.replace(&format!(" {:>5} ", nix::unistd::geteuid().as_raw()), " 54321 ");
         assert_eq!(owner(&other, &connection), Some(54321));
+        // The process has closed its end: whose it was is not known.
+        drop(tool);
+        assert_eq!(owners(&[connection]), [None]);
     }
 
     #[test]

@@ -27,8 +27,8 @@ enum {
 };
 
 struct pmc_upcalls {
-    /* Returns whether the tool that has just connected may do so. */
-    bool (*admit)(void);
+    /* Returns whether the tool that has just connected may do so. It says that it is this user's. */
+    bool (*admit)(uint32_t user);
     /* A tool wants output. Returns a status. */
     int32_t (*pull)(const pmix_proc_t *procs, size_t count, uint32_t channels, uint32_t wants);
     /* A tool ends one of its pulls. */
@@ -47,6 +47,9 @@ _Static_assert(PMIX_FWD_STDOUT_CHANNEL == 2 && PMIX_FWD_STDERR_CHANNEL == 4, "ch
 _Static_assert(PMIX_SUCCESS == 0 && PMIX_ERR_NOT_SUPPORTED == -47 && PMIX_ERR_NOT_FOUND == -46, "statuses");
 _Static_assert(PMIX_ERR_TIMEOUT == -24 && PMIX_ERR_IOF_COMPLETE == -173 && PMIX_ERR_IOF_FAILURE == -172,
                "statuses");
+
+/* A tool does not say whose it is. */
+#define NO_USER UINT32_MAX
 
 static struct pmc_upcalls upcalls;
 static char run[PMIX_MAX_NSLEN + 1];
@@ -91,19 +94,22 @@ static uint32_t wants_of(const pmix_info_t *info, size_t count)
 
 static void on_tool(pmix_info_t *info, size_t count, pmix_tool_connection_cbfunc_t answer, void *data)
 {
-    if (!upcalls.admit()) {
-        /* Its connection is cut already. Version 4.2.2 of the library crashes if the answer is a refusal. */
-        return;
-    }
     pmix_proc_t tool;
     char *name = NULL;
     pmix_rank_t rank = 0;
+    uint32_t user = NO_USER;
     for (size_t at = 0; at < count; at++) {
         if (PMIX_CHECK_KEY(&info[at], PMIX_NSPACE) && info[at].value.type == PMIX_STRING) {
             name = info[at].value.data.string;
         } else if (PMIX_CHECK_KEY(&info[at], PMIX_RANK) && info[at].value.type == PMIX_PROC_RANK) {
             rank = info[at].value.data.rank;
+        } else if (PMIX_CHECK_KEY(&info[at], PMIX_USERID) && info[at].value.type == PMIX_UINT32) {
+            user = info[at].value.data.uint32;
         }
+    }
+    if (!upcalls.admit(user)) {
+        /* Its connection is cut already. Version 4.2.2 of the library crashes if the answer is a refusal. */
+        return;
     }
     if (name != NULL && *name != '\0' && strcmp(name, run) != 0) {
         PMIX_LOAD_PROCID(&tool, name, rank);
@@ -122,7 +128,7 @@ static pmix_status_t on_client(const pmix_proc_t *proc, void *server_object, pmi
     (void) server_object;
     (void) answer;
     (void) data;
-    return upcalls.admit() ? PMIX_OPERATION_SUCCEEDED : PMIX_ERR_NOT_SUPPORTED;
+    return upcalls.admit(NO_USER) ? PMIX_OPERATION_SUCCEEDED : PMIX_ERR_NOT_SUPPORTED;
 }
 
 static pmix_status_t on_pull(const pmix_proc_t procs[], size_t count, const pmix_info_t directives[],

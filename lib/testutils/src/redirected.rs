@@ -31,9 +31,12 @@ const NOTICE: Duration = Duration::from_millis(700);
 #[must_use]
 pub fn in_file(path: &Path) -> Vec<u8> {
     let mut bytes = fs::read(path).expect("the output of the task");
-    let record = bytes.windows(14).rposition(|part| part == b"[cluster-task ");
-    bytes.truncate(record.expect("a record"));
+    bytes.truncate(record(&bytes).expect("a record"));
     bytes
+}
+
+fn record(bytes: &[u8]) -> Option<usize> {
+    bytes.windows(14).rposition(|part| part == b"[cluster-task ")
 }
 
 /// Returns the number of tools to kill: `PMC_TEST_KILLS`, else 20.
@@ -68,6 +71,29 @@ pub fn kill_tools<'a>(pmc: &Path, directory: &'a Path, rounds: usize) -> KilledT
     KilledTools {
         directory,
         parts: parts.collect(),
+    }
+}
+
+/// Starts a tool and calls `end` some time after it has got its first byte; then the tool has to end by
+/// itself. Its standard output is a pipe, or a file.
+///
+/// # Panics
+/// The tool cannot be started, or gets nothing.
+#[must_use]
+pub fn end_run<'a>(
+    pmc: &Path,
+    directory: &'a Path,
+    after: Duration,
+    is_pipe: bool,
+    end: impl FnOnce(),
+) -> KilledTools<'a> {
+    let mut tool = Tool::start(pmc, directory, usize::from(is_pipe));
+    tool.wait_for_output(after);
+    end();
+    tool.process.wait().expect("it ends");
+    KilledTools {
+        directory,
+        parts: vec![tool.finish()],
     }
 }
 
@@ -107,19 +133,30 @@ impl Tool {
         }
     }
 
-    fn kill(mut self, after: Duration) -> PathBuf {
+    fn wait_for_output(&self, after: Duration) {
         let begun = Instant::now();
         while self.path.metadata().is_ok_and(|data| data.len() == 0) {
             assert!(begun.elapsed() < PATIENCE, "the tool gets nothing");
             thread::sleep(Duration::from_millis(2));
         }
         thread::sleep(after);
+    }
+
+    fn kill(mut self, after: Duration) -> PathBuf {
+        self.wait_for_output(after);
         self.process.kill().expect("it runs");
         self.process.wait().expect("it ends");
-        match self.reader {
+        if self.reader.is_none() {
+            thread::sleep(NOTICE);
+        }
+        self.finish()
+    }
+
+    /// Returns what it has got.
+    fn finish(self) -> PathBuf {
+        if let Some(reader) = self.reader {
             // The run closes the pipe as soon as it notices.
-            Some(reader) => reader.join().expect("it reads"),
-            None => thread::sleep(NOTICE),
+            reader.join().expect("it reads");
         }
         self.path
     }
@@ -132,7 +169,25 @@ impl KilledTools<'_> {
     /// # Panics
     /// They are not.
     pub fn check(&self) {
-        let file = in_file(&self.directory.join("counts.out.000"));
+        let bytes = self.check_parts(&in_file(&self.directory.join("counts.out.000")));
+        let count = fs::read_to_string(self.directory.join("count")).expect("the number of lines");
+        let count: usize = count.trim().parse().expect("a number");
+        assert_eq!(bytes, count * LINE, "bytes are missing at the end");
+    }
+
+    /// The same for a task that was killed, which has no record and may have written more. Returns the number
+    /// of bytes.
+    ///
+    /// # Panics
+    /// They are not what the task has written.
+    #[must_use]
+    pub fn check_cut_off(&self) -> usize {
+        let file = fs::read(self.directory.join("counts.out.000")).expect("the output of the task");
+        assert!(record(&file).is_none(), "the task was not killed");
+        self.check_parts(&file)
+    }
+
+    fn check_parts(&self, file: &[u8]) -> usize {
         let (mut at, mut in_file) = (0, 0);
         for path in &self.parts {
             let part = fs::read(path).expect("the part of a tool");
@@ -152,9 +207,7 @@ impl KilledTools<'_> {
         }
         let rest = &file[in_file..];
         assert!(rest == counted(at, rest.len()), "the end of the file is wrong");
-        let count = fs::read_to_string(self.directory.join("count")).expect("the number of lines");
-        let count: usize = count.trim().parse().expect("a number");
-        assert_eq!(at + rest.len(), count * LINE, "bytes are missing at the end");
+        at + rest.len()
     }
 }
 

@@ -51,6 +51,10 @@ pub struct Entry {
     pub lock: PathBuf,
     /// Its file.
     pub file: PathBuf,
+    /// Logical name of the file.
+    pub name: String,
+    /// Its size.
+    pub bytes: u64,
 }
 
 /// The answer to [`ToAgent::Want`] and [`ToAgent::Wrong`].
@@ -134,9 +138,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn messages_round_trip(key in ".*", path in ".*") {
-            let entry = Entry { key: key.clone(), lock: path.clone().into(), file: path.clone().into() };
-            for message in [ToAgent::Want { key, into: path.into() }, ToAgent::Wrong, ToAgent::Have(entry)] {
+        fn messages_round_trip(key in ".*", path in ".*", name in ".*", bytes: u64) {
+            let entry = Entry {
+                key: key.clone(),
+                lock: path.clone().into(),
+                file: path.clone().into(),
+                name,
+                bytes,
+            };
+            let want = ToAgent::Want { key, into: path.into() };
+            for message in [want, ToAgent::Wrong, ToAgent::Have(entry)] {
                 let mut bytes = Vec::new();
                 send(&mut bytes, &message).unwrap();
                 prop_assert_eq!(receive::<ToAgent>(&bytes[..]).unwrap(), message);

@@ -65,7 +65,13 @@ impl Reader {
                     self.plan.subdags.push((task, dag));
                 }
             }
-            Ok(Record::MaxJobs { .. } | Record::PreScript(_) | Record::Job { .. } | Record::Nothing)
+            Ok(
+                Record::MaxJobs { .. }
+                | Record::PreScript(_)
+                | Record::Job { .. }
+                | Record::Inputs { .. }
+                | Record::Nothing,
+            )
             | Err(_) => {}
         }
     }

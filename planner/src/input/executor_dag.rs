@@ -41,6 +41,7 @@ pub(super) fn is_executor_dag(text: &str) -> bool {
             // DAGMan files have such lines, too.
             Ok(
                 Record::Nothing
+                | Record::Inputs { .. }
                 | Record::MaxJobs { .. }
                 | Record::Subdag { .. }
                 | Record::PreScript(_)
@@ -90,7 +91,7 @@ pub(super) fn read(
                 Ok(())
             }
             Ok(Record::Subdag { .. } | Record::PreScript(_) | Record::Job { .. }) => Err(LineError::Subdag),
-            Ok(Record::Nothing) => Ok(()),
+            Ok(Record::Inputs { .. } | Record::Nothing) => Ok(()),
             Err(error) => Err(error.into()),
         };
         if let Err(problem) = added {

@@ -225,6 +225,7 @@ fn task(
     scratch.clear();
     plan.push_transformation(job, scratch);
     let start = text.len();
+    super::lite::push_inputs(plan, id, text);
     write::comment(
         text,
         n,

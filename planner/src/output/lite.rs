@@ -6,6 +6,7 @@ mod container;
 
 use std::fmt::Write as _;
 
+use pmc_dag::write;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::catalog::transformation::Container;
@@ -31,6 +32,9 @@ const META: &str = ".meta";
 /// Version of the format.
 const FORMAT: u32 = 1;
 
+/// Maximum inputs that the DAG names for a task. One with more gathers what many nodes have.
+const MAX_NAMED: usize = 64;
+
 /// Variable with the directory for jobs on a node.
 const SCRATCH: &str = "PEGASUS_WN_TMP";
 
@@ -43,6 +47,8 @@ pub(crate) struct Checksums {
     known: FxHashMap<FileId, Box<str>>,
     /// Files that several jobs of a site fetch over the network.
     shared: FxHashSet<(FileId, SiteId)>,
+    /// Images in which several jobs of a site run, and that come over the network.
+    images: FxHashSet<(FileId, SiteId)>,
 }
 
 impl Checksums {
@@ -72,7 +78,8 @@ impl Checksums {
             }
         }
         if settings.lite_cache != LiteCache::Off {
-            this.shared = shared(workflow, exec, sites);
+            this.shared = shared(workflow, exec, sites, is_read);
+            this.images = shared(workflow, exec, sites, is_loaded);
         }
         this
     }
@@ -83,18 +90,23 @@ impl Checksums {
     }
 }
 
-/// Finds the inputs that several jobs of a site fetch over the network.
-fn shared(workflow: &Workflow, exec: &Exec, sites: &Sites) -> FxHashSet<(FileId, SiteId)> {
+/// Finds those inputs of a kind that several jobs of a site fetch over the network.
+fn shared(
+    workflow: &Workflow,
+    exec: &Exec,
+    sites: &Sites,
+    is_it: fn(&ExecJob, &&FileUse) -> bool,
+) -> FxHashSet<(FileId, SiteId)> {
     let (mut once, mut shared) = (FxHashSet::default(), FxHashSet::default());
     for job in exec.jobs.iter().filter(|job| exec.is_lite(job)) {
         let is_staged_far = !is_file(sites.work_url(job.staging, Access::Get));
         for u in exec.uses(workflow, job.task).iter().filter(|u| u.link.reads()) {
             let key = (u.file, job.site);
-            let is_far = match exec.bypassed.get(&key) {
+            let is_far = match exec.bypassed(job, u) {
                 Some(bypassed) => bypassed.sources.iter().all(|(url, _)| !is_file(url)),
                 None => is_staged_far,
             };
-            if is_far && !is_loaded(job, &u) && !is_checkpoint(&u) && !once.insert(key) {
+            if is_far && is_it(job, &u) && !once.insert(key) {
                 shared.insert(key);
             }
         }
@@ -106,6 +118,32 @@ fn shared(workflow: &Workflow, exec: &Exec, sites: &Sites) -> FxHashSet<(FileId,
 /// its jobs has a container.
 fn is_loaded(job: &ExecJob, u: &&FileUse) -> bool {
     u.kind == FileKind::Image && matches!(job.task, Task::Compute(_))
+}
+
+/// Returns whether a file comes into the directory of a job before its program starts.
+fn is_read(job: &ExecJob, u: &&FileUse) -> bool {
+    u.link.reads() && !is_checkpoint(u) && !is_loaded(job, u)
+}
+
+/// Appends the line of the DAG with what the cache of the node may have for a job, so that the executor can
+/// start it there.
+pub(super) fn push_inputs(plan: &Plan<'_>, id: JobId, text: &mut String) {
+    let job = plan.job(id);
+    let Checksums { shared, images, .. } = &plan.checksums;
+    if (shared.is_empty() && images.is_empty()) || !plan.exec.is_lite(job) {
+        return;
+    }
+    // What is fetched inside a container goes through no cache.
+    let is_outside = container::place(plan, job).is_none();
+    let is_cached = |u: &&FileUse| {
+        let key = (u.file, job.site);
+        (is_outside && is_read(job, u) && shared.contains(&key))
+            || (is_loaded(job, u) && images.contains(&key))
+    };
+    let cached = || plan.exec.uses(plan.workflow, job.task).iter().filter(is_cached);
+    if cached().nth(MAX_NAMED).is_none() {
+        write::inputs(text, cached().map(|u| plan.workflow.files.name(u.file)));
+    }
 }
 
 fn is_file(url: &str) -> bool {
@@ -219,7 +257,7 @@ fn inputs(plan: &Plan<'_>, id: JobId, uses: &[FileUse], text: &mut String) {
     let job = plan.job(id);
     text.push_str(",\n  \"transfer_arguments\": ");
     words(&transfer_arguments(plan, job), text);
-    let reads = |u: &&FileUse| u.link.reads() && !is_checkpoint(u) && !is_loaded(job, u);
+    let reads = |u: &&FileUse| is_read(job, u);
     files(
         plan,
         id,
@@ -397,7 +435,7 @@ fn files<'u>(
         push_json(&[lfn], text);
         let _ = write!(text, ",\n   \"id\": {},\n", n + 1);
         let may_be_missing = match direction {
-            Direction::In => u.optional,
+            Direction::In => plan.exec.may_be_missing(u),
             Direction::Out => u.may_be_missing(),
         };
         // A missing checkpoint file is no failure anyway.
@@ -405,7 +443,7 @@ fn files<'u>(
             text.push_str("   \"optional\": true,\n");
         }
         text.push_str("   \"src_urls\": [\n");
-        let bypassed = plan.exec.bypassed.get(&(u.file, job.site));
+        let bypassed = plan.exec.bypassed(job, u);
         match bypassed.filter(|_| direction == Direction::In) {
             Some(bypassed) => {
                 let site = &plan.sites.get(job.site).name;
@@ -413,7 +451,10 @@ fn files<'u>(
                     text.push_str(if n > 0 { " },\n" } else { "" });
                     let url = container::seen(place, &[url]);
                     at_site((site, ["", &url, "", "", "", ""]), text);
-                    let _ = write!(text, ", \"priority\": {priority}, \"checkpoint\": \"false\"");
+                    if let Some(priority) = priority {
+                        let _ = write!(text, ", \"priority\": {priority}");
+                    }
+                    text.push_str(", \"checkpoint\": \"false\"");
                 }
                 text.push_str(" }\n   ],\n   \"dest_urls\": [\n");
                 let scheme = if bypassed.link { "symlink://" } else { "file://" };
@@ -491,10 +532,16 @@ fn verified<'u>(plan: &Plan<'_>, job: &ExecJob, uses: impl Iterator<Item = &'u F
         return;
     }
     let mut any = false;
-    let inputs = uses.filter(|u| u.link.reads() && u.link != Link::Checkpoint && !u.optional);
-    for file in inputs.map(|u| u.file) {
-        let bypassed = plan.exec.bypassed.get(&(file, job.site));
-        if bypassed.is_some_and(|file| file.link) && plan.settings.integrity == Integrity::NoSymlink {
+    let inputs =
+        uses.filter(|u| u.link.reads() && u.link != Link::Checkpoint && !plan.exec.may_be_missing(u));
+    for u in inputs {
+        let file = u.file;
+        let bypassed = plan.exec.bypassed(job, u);
+        let is_link = match bypassed {
+            Some(bypassed) => bypassed.link,
+            None => plan.exec.linked.contains(&(file, job.staging)),
+        };
+        if is_link && plan.settings.integrity == Integrity::NoSymlink {
             continue;
         }
         let known = match bypassed {

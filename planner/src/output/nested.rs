@@ -14,6 +14,7 @@ use crate::error::PlanError;
 use crate::exec::{Exec, JobId, Place, Task};
 use crate::ids::Id as _;
 use crate::model::{Job, JobKind, Nested};
+use crate::refine::data::directory_of;
 use crate::refine::sites::Access;
 use crate::request::Request;
 
@@ -153,7 +154,15 @@ impl<'p> View<'p> {
     fn workflow(&self) -> String {
         match (&self.nested.path, self.job.file) {
             (Some(path), _) => path.display().to_string(),
-            (None, Some(file)) => self.plan.workflow.files.name(file).to_owned(),
+            (None, Some(file)) => {
+                let name = self.plan.workflow.files.name(file);
+                let staging = self.plan.job(self.id).staging;
+                // Relative to the work directory.
+                match directory_of(self.plan.exec, self.plan.sites, staging, file) {
+                    "." => name.to_owned(),
+                    directory => format!("{directory}/{name}"),
+                }
+            }
             (None, None) => String::new(),
         }
     }

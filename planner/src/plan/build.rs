@@ -9,6 +9,7 @@ use super::{Counts, Planned, Preview, Script, advice, directories, files, iso_se
 use crate::diagnostic::Diagnostic;
 use crate::error::{Cause, PlanError};
 use crate::exec::{Exec, JobId};
+use crate::fingerprint;
 use crate::graph::{Graph, by_depth};
 use crate::output::layout::Layout;
 use crate::output::nested::Nesting;
@@ -269,7 +270,14 @@ impl BuiltPlan<'_> {
         let text = monitord_compat::braindump::write(&braindump);
         files::put(&staging.join("braindump.yml"), &text)?;
         complete(&plan, &staging)?;
-        directory.sync()?;
+        if request.deferred {
+            // Its tasks wait for it. A plan that a failing machine loses is made again; the executor brings
+            // it to the disk before the first task counts as done there.
+            let dag = staging.join(format!("{}.dag", plan.base));
+            fingerprint::add_parts(&dag).map_err(|e| PlanError::io("write", &fingerprint::path(&dag), e))?;
+        } else {
+            directory.sync()?;
+        }
         let path = directory.publish()?;
         draw(&plan, &request.pictures)?;
         let scripts = code.scripts.into_iter().map(|script| Script {

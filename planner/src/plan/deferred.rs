@@ -11,7 +11,7 @@ use super::build::plan_of;
 use super::inputs::Inputs;
 use super::{Planned, directories, files};
 use crate::error::{Cause, PlanError};
-use crate::fingerprint::Facts;
+use crate::fingerprint::{Facts, is_whole};
 use crate::refine::subworkflow::MAX_DEPTH;
 use crate::request::Request;
 
@@ -36,8 +36,12 @@ pub fn prepare(request: &Request) -> Result<Prepared, PlanError> {
     if let Some(link) = directories::link(request, &inputs) {
         check_depth(request, &link)?;
         let base = directories::base(request, &inputs.workflow);
-        let facts = || Facts::read(&link.join(format!("{base}.dag")));
-        if !request.force_replan && facts().is_some_and(|facts| facts.made_of == made_of(request, &inputs)) {
+        let dag = link.join(format!("{base}.dag"));
+        let facts = || Facts::read(&dag);
+        if !request.force_replan
+            && facts().is_some_and(|facts| facts.made_of == made_of(request, &inputs))
+            && is_whole(&dag)
+        {
             return Ok(Prepared::Kept(link));
         }
     }

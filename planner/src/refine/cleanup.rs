@@ -11,6 +11,7 @@ use crate::request::CleanupStrategy;
 
 use super::mapping::Mapper;
 use super::reduce::{Depth, Reduction};
+use super::sites::Access;
 use super::{Refinement, java_hash_order};
 use crate::exec::{Exec, ExecJob, JobId, ListId, Place, SiteId, Task};
 use crate::graph::{Graph, Lists, by_depth};
@@ -127,7 +128,10 @@ fn add_in_place(refinement: &mut Refinement<'_, '_>, staying: &[bool], graph: &G
         levels: &levels,
         staying,
     };
-    for &site in sites.iter() {
+    // The cache of the OSDF keeps what it has, as in Pegasus.
+    let removes = |site: &SiteId| !mapper.sites.work_url(*site, Access::Put).starts_with("osdf:");
+    let sites: Vec<SiteId> = sites.iter().copied().filter(removes).collect();
+    for site in sites {
         add_for_site(&uses, exec, mapper, site);
     }
 }
@@ -313,6 +317,7 @@ fn files_of(uses: &Uses<'_>, exec: &Exec, job: JobId, site: SiteId, each: impl F
             .uses(uses.workflow, this.task)
             .iter()
             .filter(|u| u.link.reads() || u.link.writes())
+            .filter(|u| exec.bypassed(this, u).is_none())
             .map(|u| u.file)
             .filter(|&file| may_go(file))
             .for_each(each),

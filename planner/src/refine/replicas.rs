@@ -62,6 +62,12 @@ impl Replicas {
     pub(crate) fn knows(&self, lfn: &str) -> bool {
         self.all().any(|source| source.knows(lfn))
     }
+    /// Returns whether a source other than the replica catalog knows the file.
+    pub(crate) fn knows_without_catalog(&self, lfn: &str) -> bool {
+        self.overriding()
+            .chain(self.adding())
+            .any(|source| source.knows(lfn))
+    }
     /// Returns the locations of a file from the first source that knows it. Sources that add are merged with
     /// the replica catalog.
     pub(crate) fn lookup(&self, lfn: &str) -> Option<Locations> {

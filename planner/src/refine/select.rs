@@ -152,6 +152,8 @@ pub(crate) fn select(
     if sources.is_empty() {
         sources = elsewhere;
     }
+    let is_preferred = |(_, at, _): &(String, String, u32)| *at == sites.get(preferred).name;
+    settings.replica_selector.settle(&mut sources, is_preferred);
     let link = linkable
         && settings.links
         && sources.first().is_some_and(|(url, at, _)| {

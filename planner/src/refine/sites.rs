@@ -19,6 +19,7 @@ use crate::profiles::{Namespace, Profiles, parse_bool};
 use crate::properties::Properties;
 use crate::request::Request;
 
+use super::java_hash_order::{hash, sort_hashed};
 use super::settings::Settings;
 use crate::data::DataMode;
 use crate::error::near_spelling;
@@ -377,10 +378,14 @@ impl Sites {
             [one] => one.clone(),
             _ => "local".into(),
         };
+        // In the order of Pegasus' table, which decides which jobs copy what.
+        let count = names.len();
+        let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
+        sort_hashed(&mut names, count, |name| hash(name));
         let mut outputs = Vec::new();
         for name in names {
-            let Some(site) = all.get(&name) else {
-                problems.push(Cause::Site.problem(self.unknown("Output", &name)));
+            let Some(site) = all.get(name) else {
+                problems.push(Cause::Site.problem(self.unknown("Output", name)));
                 continue;
             };
             let dir = request.output_dir.as_deref().filter(|_| name == dir_site);

@@ -1,6 +1,7 @@
 //! Transfer and registration jobs (section 6.6 of the planner's specification). Linear in jobs, edges and
 //! file uses: each file has one producer, found by its number.
 
+mod deleted;
 mod partitioner;
 mod stage_in;
 mod stage_out;
@@ -94,6 +95,7 @@ pub(super) fn add_transfers(refinement: &mut Refinement<'_, '_>) -> Result<(), P
     } = refinement;
     let workflow: &Workflow = workflow;
     let is_unchanged = exec.deleted == 0 && exec.clusters.is_empty();
+    let owed = deleted::in_order(workflow, &refinement.graph, &mapper.prefix, &reduced.owed);
     let graph = match is_unchanged {
         true => std::mem::take(&mut refinement.graph),
         false => Graph::new(reduced.kept.len(), &reduced.edges),
@@ -143,7 +145,7 @@ pub(super) fn add_transfers(refinement: &mut Refinement<'_, '_>) -> Result<(), P
         }
     }
     if builder.mapper.settings.refiner != Refiner::Empty {
-        builder.deliver(&reduced.owed);
+        builder.deliver(&owed);
     }
     builder.finish()
 }
@@ -225,7 +227,10 @@ impl Builder<'_, '_> {
                 continue;
             }
             self.pass_to_nested(n, job, site, graph, *ordered);
-            if self.is_coming(n, job, site, graph, ordered.file) {
+            if self.comes_from_parent(n, job, site, graph, ordered.file)
+                || self.bypass(job, *ordered)
+                || self.is_staged(job, site, ordered.file)
+            {
                 continue;
             }
             let file_use = self.uses_of(job)[ordered.at as usize].clone();
@@ -241,16 +246,17 @@ impl Builder<'_, '_> {
             });
             self.exec.edges.append(&mut edges);
         }
-        for (ordered, is_stored) in uses.outputs(n) {
-            if dropped.contains(&ordered.file) {
-                continue;
-            }
-            self.exec.cache.push((ordered.file, site));
-            if !is_stored || self.mapper.sites.outputs.is_empty() {
-                continue;
-            }
-            let file_use = self.uses_of(job)[ordered.at as usize].clone();
-            for output in 0..self.mapper.sites.outputs.len() {
+        let outputs = || {
+            uses.outputs(n)
+                .filter(|(ordered, _)| !dropped.contains(&ordered.file))
+        };
+        self.exec
+            .cache
+            .extend(outputs().map(|(ordered, _)| (ordered.file, site)));
+        // Site by site, as in Pegasus.
+        for output in 0..self.mapper.sites.outputs.len() {
+            for (ordered, _) in outputs().filter(|&(_, is_stored)| is_stored) {
+                let file_use = self.uses_of(job)[ordered.at as usize].clone();
                 self.stage_output(job, site, level, width, &file_use, output as u16);
             }
         }

@@ -63,6 +63,37 @@ fn a_description_says_what_the_job_needs() -> Result<(), Box<dyn std::error::Err
 }
 
 #[test]
+fn the_dag_names_inputs_that_several_jobs_fetch_over_the_network() -> Result<(), Box<dyn std::error::Error>> {
+    let case = chain("pegasus.data.configuration = nonsharedfs\n");
+    let third = "- {type: job, id: C, name: first, uses: [{lfn: in, type: input}, {lfn: two words, type: input}]}\n\
+                 - {type: job, id: D, name: first, uses: [{lfn: two words, type: input}]}\njobDependencies";
+    case.replicas(&["in", "two words"]);
+    case.put(
+        "workflow.yml",
+        &case.file("workflow.yml").replace("jobDependencies", third),
+    );
+    let hub = "- name: hub\n  directories:\n  - {type: sharedScratch, path: /hub, fileServers: \
+               [{url: 'webdav://hub/stage', operation: all}]}\n- name: local\n";
+    case.put(
+        "sites.yml",
+        &case.file("sites.yml").replacen("- name: local\n", hub, 1),
+    );
+    let inputs = |line: &str| {
+        let plan = case.plan(line)?;
+        let dag = plan.file("chain-0.dag");
+        let lines = dag.lines().filter(|line| line.starts_with("#inputs"));
+        Ok::<_, Box<dyn std::error::Error>>(lines.map(str::to_owned).collect::<Vec<_>>())
+    };
+    // What one job reads stays without a line, as do files of this machine and caches that are off.
+    let line = format!("{LINE} --staging-site local=hub");
+    let expected = ["#inputs in", "#inputs in \"two words\"", "#inputs \"two words\""];
+    assert_eq!(inputs(&line)?, expected);
+    assert_eq!(inputs(&format!("{line} -Dpegasus.lite.cache=off"))?, [""; 0]);
+    assert_eq!(inputs(LINE)?, [""; 0]);
+    Ok(())
+}
+
+#[test]
 fn jobs_of_one_site_have_one_configuration() {
     let case = chain("");
     let text = case.file("workflow.yml").replace(
@@ -178,4 +209,26 @@ sites:
         message.contains("pegasus.lite.cache") && message.contains("or off"),
         "{message}"
     );
+}
+
+#[test]
+fn nothing_is_cleaned_up_in_the_osdf() -> Result<(), Box<dyn std::error::Error>> {
+    let case = chain("pegasus.data.configuration = nonsharedfs\n");
+    let sites = case.file("sites.yml");
+    for (server, count) in [("webdav://hub.example.org/stage", 3), ("osdf:///org/stage", 0)] {
+        let hub = format!(
+            "- name: hub\n  directories:\n  - {{type: sharedScratch, path: /stage, fileServers: [{{url: '{server}', \
+             operation: all}}]}}\n"
+        );
+        case.put(
+            "sites.yml",
+            &sites.replacen("- name: local\n", &format!("{hub}- name: local\n"), 1),
+        );
+        let plan = case.plan(&format!("{LINE} --staging-site local=hub"))?;
+        let tasks = plan.tasks();
+        let removing = tasks.iter().filter(|task| task.starts_with("clean_up_hub"));
+        assert_eq!(removing.count(), count, "{server}");
+        assert!(tasks.iter().any(|task| task == "cleanup_chain_0_hub"));
+    }
+    Ok(())
 }

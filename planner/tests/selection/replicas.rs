@@ -127,12 +127,18 @@ fn sites_can_be_preferred_and_ignored() -> Result<(), Box<dyn std::error::Error>
 }
 
 #[test]
-fn the_selector_local_uses_only_local_replicas() -> Result<(), Box<dyn std::error::Error>> {
+fn the_selector_local_takes_those_of_the_site_or_one() -> Result<(), Box<dyn std::error::Error>> {
     let case = many_replicas();
     let plan = case.plan("--sites local -Dpegasus.selector.replica=local")?;
     let found = sources(&plan, "in");
     // 0 means no priority.
-    assert_eq!(short(&found), [("local", "file", 0), ("local", "gsiftp", 0)]);
+    assert_eq!(short(&found), [("local", "gsiftp", 0), ("local", "file", 0)]);
+    case.put(
+        "replicas.yml",
+        "replicas:\n- {lfn: in, pfns: [{site: web, pfn: 'http://w/in'}, {site: tape, pfn: 'gsiftp://t/in'}]}\n",
+    );
+    let plan = case.plan("--sites local -Dpegasus.selector.replica=local")?;
+    assert_eq!(short(&sources(&plan, "in")), [("web", "http", 0)]);
     Ok(())
 }
 

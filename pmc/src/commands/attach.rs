@@ -23,11 +23,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use nix::sys::inotify::WatchDescriptor;
+use pmc_monitor::dir::RunDir;
 use pmc_monitor::history::{History, Phase, State};
 use pmc_monitor::plan::TaskNumber;
 use pmc_monitor::task_output::AttemptFiles;
 use pmc_packed::TaskOutput;
-use pmc_terminal::message;
+use pmc_terminal::{escape, message};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
@@ -52,8 +53,8 @@ use select::Selection;
 const TICK: Duration = Duration::from_millis(100);
 /// The same for the log if it could only tell the end of the run.
 const SLOW_TICK: Duration = Duration::from_secs(5);
-/// Time at the end for the answer about input that was not taken.
-const LAST_INPUT: Duration = Duration::from_secs(5);
+/// Time at the end for the answer about input that was not taken: more than the run has for it.
+const LAST_INPUT: Duration = Duration::from_secs(16);
 /// Maximum messages that wait. Who sends more waits, too.
 const MESSAGES: usize = 64;
 
@@ -196,8 +197,10 @@ pub(super) fn check(history: &History) -> Result<(), Failure> {
         Phase::CutOff => "was killed",
     };
     let error = anyhow!("the run of {} {phase}", dag.display());
-    refuse(exit::NOT_RUN, error)
-        .map_err(|failure| failure.hint("`pmc log` prints the output of a task that has run"))
+    refuse(exit::NOT_RUN, error).map_err(|failure| match history.phase() {
+        Phase::NotStarted => failure.hint("start it first, or wait until the batch system has"),
+        _ => failure.hint("`pmc log` prints the output of a task that has run"),
+    })
 }
 
 /// Shows the output of tasks.
@@ -222,6 +225,8 @@ pub(super) struct Attach {
     has_input: Arc<AtomicBool>,
     has_reported_asker: bool,
     has_reported_output: bool,
+    /// Attempts have packs instead of files.
+    has_packs: bool,
 }
 
 impl Attach {
@@ -247,6 +252,7 @@ impl Attach {
             has_input: Arc::default(),
             has_reported_asker: false,
             has_reported_output: false,
+            has_packs: false,
             history,
             selection,
         }
@@ -405,13 +411,16 @@ impl Attach {
         let may_wait = self.followers.len() <= asker::MAX_REQUESTS;
         while self.asker.is_free() {
             let waiting = self.followers.iter_mut();
-            let waiting = waiting
-                .filter(|(_, follower)| !follower.is_asked && follower.is_open() && follower.next_ask <= now);
+            let waiting = waiting.filter(|(_, follower)| {
+                !follower.is_asked
+                    && (follower.is_open() || follower.is_unpacked())
+                    && follower.next_ask <= now
+            });
             let Some((number, follower)) = waiting.min_by_key(|(_, follower)| follower.next_ask) else {
                 break;
             };
             // A request that waits for a task which captures nothing would keep a thread from the others.
-            let may_wait = may_wait && follower.is_captured();
+            let may_wait = may_wait && follower.is_tapped();
             let request = follower.request(may_wait);
             self.asker.ask(*number, request);
         }
@@ -511,6 +520,12 @@ impl Attach {
                 follower.note_watches(&watches);
                 Reader::of_files(&files)
             } else {
+                let RunDir { dir, dag, .. } = &self.history.dir;
+                let dag_name = dag.file_name();
+                self.has_packs |= dag_name.is_some_and(|name| pmc_packed::has_packs(dir, name));
+                if self.has_packs && !has_ended(&self.history.attempts[follower.index]) {
+                    follower.begin_unpacked(dag);
+                }
                 continue;
             };
             follower.shown.origin.attempt = number + 1;
@@ -522,7 +537,9 @@ impl Attach {
     /// Ends followers whose attempts have ended: all that was written is there.
     fn end_followers(&mut self, is_over: bool) -> Result<(), Failure> {
         let ended = |follower: &Follower| {
-            is_over || follower.has_record() || has_ended(&self.history.attempts[follower.index])
+            // Standard error may come after the record, while the attempt goes to a pack.
+            let has_all = follower.is_open() && follower.has_record();
+            is_over || has_all || has_ended(&self.history.attempts[follower.index])
         };
         let numbers = self.followers.iter().filter(|(_, follower)| ended(follower));
         let numbers: Vec<u64> = numbers.map(|(number, _)| *number).collect();
@@ -536,7 +553,13 @@ impl Attach {
                 self.by_watch.remove(watch);
                 self.changes.end(*watch);
             }
-            if follower.is_open() {
+            if follower.is_unpacked() {
+                let task = escape(&follower.shown.origin.task);
+                message(format!(
+                    "pmc: the worker was killed: the end of the output of {task} is lost"
+                ));
+            }
+            if follower.is_open() || follower.is_unpacked() {
                 let finished = follower.finish(&mut self.printer);
                 finished.map_err(|error| unreadable(&self.history.dir, error))?;
             } else if !std::mem::replace(&mut self.has_reported_output, true) {

@@ -132,8 +132,13 @@ fn describe(task: &TaskStatus) -> String {
     if task.parents_left > 0 {
         let _ = write!(
             text,
-            "\nwaits for {} parents: {}",
+            "\nwaits for {} {}: {}",
             task.parents_left,
+            if task.parents_left == 1 {
+                "parent"
+            } else {
+                "parents"
+            },
             task.parents.join(", ")
         );
         if task.parents_left as usize > MAX_PARENTS.max(task.parents.len()) {

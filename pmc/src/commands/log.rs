@@ -231,11 +231,16 @@ impl Log {
     fn no_output(&mut self, state: State, attempt: Option<u32>) -> Failure {
         let name = self.name();
         let count = self.count();
+        // Only a log tells states.
+        let is_unknown = self.history.runs.is_empty() && self.history.phase() == Phase::Running;
         let error = match (attempt, state) {
             (Some(attempt), _) if count > 0 => {
                 let s = if count == 1 { "" } else { "s" };
                 anyhow!("the task {name} has no attempt {attempt}: it has {count} attempt{s}")
             }
+            _ if is_unknown => anyhow!(
+                "{name} has no output of its own yet, and the run has no log that tells whether it has started"
+            ),
             (_, State::Waiting) => anyhow!("the task {name} has not started: it waits for other tasks"),
             (_, State::Ready) => anyhow!("the task {name} has not started: it waits for a free slot"),
             _ if self.history.phase() == Phase::Running => anyhow!(
@@ -246,6 +251,9 @@ impl Log {
         };
         let failure = Failure::new(exit::NOT_RUN, error);
         match state {
+            _ if is_unknown => {
+                failure.hint("give --jobstate-log and --per-task-stdio to pegasus-mpi-cluster")
+            }
             State::Waiting | State::Ready => failure.hint("-f waits for its start"),
             _ if count > 0 => failure,
             _ => failure.hint(

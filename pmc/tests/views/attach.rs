@@ -164,6 +164,36 @@ fn captured_output_is_shown_in_agents() {
     captured(&[&agents[..], &["--per-task-stdio", "--jobstate-log"]].concat());
 }
 
+/// More than the run reads ahead, while the task runs.
+#[test]
+fn long_captured_output_comes_whole_from_an_agent() {
+    let place = Place::new();
+    place.script("run/says", &format!("{WAIT}\nseq 2000000; wait_for go"));
+    let kickstart = crate::support::bin().join("pegasus-kickstart");
+    let dag = format!("TASK t {} ./says\n", kickstart.display());
+    let agents = ["--agents", "1", "--launch", "local", "--slots", "1"];
+    let options = [&agents[..], &["--per-task-stdio", "--jobstate-log"]].concat();
+    let mut run = start(&place, &dag, &options);
+    let expected: String = (1..=2_000_000).map(|number| format!("{number}\n")).collect();
+    let tools = [&["log", "-f", "t", "run"][..], &["attach", "run", "t"]];
+    let tools = tools.map(|words| {
+        let mut tool = place.pmc(words);
+        let mut tool = tool.stdout(Stdio::piped()).spawn().expect("pmc starts");
+        let mut bytes = vec![0; expected.len()];
+        let stdout = tool.stdout.as_mut().expect("it is piped");
+        stdout
+            .read_exact(&mut bytes)
+            .expect("it comes while the task runs");
+        assert!(bytes == expected.as_bytes(), "{words:?}");
+        tool
+    });
+    place.write("run/go", "");
+    for tool in tools {
+        assert_eq!(end(tool).code(0).stdout(), "");
+    }
+    run.wait().expect("the run ends");
+}
+
 #[test]
 fn output_before_the_start_is_shown_as_asked_for() {
     let place = Place::new();

@@ -108,6 +108,10 @@ fn a_task_is_followed_in_a_run_without_logs() {
         .stdout(Stdio::piped())
         .spawn()
         .expect("pmc starts");
+    let unknown = place.run(["log", "u", "run"]);
+    unknown.code(4);
+    let expected = "u has no output of its own yet, and the run has no log that tells whether it has started";
+    assert!(unknown.stderr().contains(expected), "{}", unknown.stderr());
     std::thread::sleep(Duration::from_millis(200));
     go(&place);
     let output = follower.wait_with_output().expect("pmc ends");

@@ -228,8 +228,11 @@ fn a_killed_local_run_has_the_output_of_all_tasks_that_are_done() {
     killed(&["--workers", "2"], 1);
 }
 
-/// Follows tasks while they run: their output is in files without names.
-fn followed(options: &[&str]) {
+const LOG: [&str; 4] = ["log", "-f", "TASK", "run"];
+const ATTACH: [&str; 3] = ["attach", "run", "TASK"];
+
+/// Follows tasks while they run: their output is in files without names. `command` is that of pmc.
+fn followed(command: &[&str], options: &[&str]) {
     let place = Place::new();
     let script = "seq 3000; echo oops >&2; n=0; while [ ! -e go ] && [ $((n += 1)) -lt 3000 ]; do sleep 0.02; done; echo end";
     place.script("run/says", script);
@@ -240,7 +243,10 @@ fn followed(options: &[&str]) {
     let expected: String = (1..=3000).map(|number| format!("{number}\n")).collect();
     let followers = ["plain", "kept"].map(|task| {
         wait_until(|| place.run(["log", task, "run"]).stdout() == expected);
-        let mut follower = place.pmc(["log", "-f", task, "run"]);
+        let words = command
+            .iter()
+            .map(|word| if *word == "TASK" { task } else { *word });
+        let mut follower = place.pmc(words);
         follower.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut follower = follower.spawn().expect("pmc starts");
         let mut begun = vec![0; expected.len()];
@@ -262,10 +268,20 @@ fn followed(options: &[&str]) {
 
 #[test]
 fn packed_output_is_followed_in_a_local_run() {
-    followed(&["--workers", "2"]);
+    followed(&LOG, &["--workers", "2"]);
 }
 
 #[test]
 fn packed_output_is_followed_in_an_agent() {
-    followed(&["--agents", "1", "--launch", "local", "--slots", "2"]);
+    followed(&LOG, &["--agents", "1", "--launch", "local", "--slots", "2"]);
+}
+
+#[test]
+fn packed_output_is_shown_by_attach_in_a_local_run() {
+    followed(&ATTACH, &["--workers", "2"]);
+}
+
+#[test]
+fn packed_output_is_shown_by_attach_in_an_agent() {
+    followed(&ATTACH, &["--agents", "1", "--launch", "local", "--slots", "2"]);
 }

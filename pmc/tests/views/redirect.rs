@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::time::Duration;
 
-use testutils::redirected::{COUNTS, in_file, kill_tools, kills};
+use testutils::redirected::{COUNTS, end_run, in_file, kill_tools, kills};
 
 use crate::attach::{WAIT, attach, end, line, start, wait_until};
 use crate::support::Place;
@@ -41,6 +41,35 @@ fn a_killed_tool_leaves_no_gap_in_a_local_run() {
 #[test]
 fn a_killed_tool_leaves_no_gap_with_agents() {
     killed_tools(&AGENTS);
+}
+
+/// Ends runs while a tool redirects a task: what was held for the tool is in its output or in the file.
+fn aborted(options: &[&str]) {
+    let mut random = testutils::Random(777);
+    for round in 0..4 {
+        let place = Place::new();
+        place.script("run/counts", COUNTS);
+        let mut run = start(&place, "TASK counts --io relay ./counts\n", options);
+        let directory = place.path().join("run");
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(run.id()).expect("a number"));
+        let pmc = crate::support::bin().join("pmc");
+        let after = Duration::from_micros(random.below(50_000));
+        let tools = end_run(&pmc, &directory, after, round % 2 == 0, || {
+            nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).expect("it runs");
+        });
+        run.wait().expect("the run ends");
+        assert!(tools.check_cut_off() > 0);
+    }
+}
+
+#[test]
+fn nothing_comes_twice_if_a_local_run_is_aborted() {
+    aborted(&LOCAL);
+}
+
+#[test]
+fn nothing_comes_twice_if_a_run_with_agents_is_aborted() {
+    aborted(&AGENTS);
 }
 
 fn seam(options: &[&str]) {

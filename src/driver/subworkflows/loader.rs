@@ -43,6 +43,8 @@ pub(in crate::driver) struct Order {
     pub(in crate::driver) options: Options,
     /// Its workers may be lost.
     pub(in crate::driver) may_lose: bool,
+    /// A task of the run has made it.
+    pub(in crate::driver) is_prepared: bool,
     /// For a guest, the DAG file of the run without links.
     pub(in crate::driver) host: PathBuf,
 }
@@ -73,6 +75,8 @@ pub(super) struct Loaded {
     pub(super) run: DagRun,
     pub(super) done: DoneSet,
     pub(super) rescue: (PathBuf, Arc<File>),
+    /// Files and directories of a new plan, which its planner leaves to the run to sync.
+    pub(super) plan: Vec<PathBuf>,
 }
 
 type Answer = (Order, Result<Box<Loaded>, Refusal>);
@@ -154,6 +158,11 @@ fn open(order: &Order) -> Result<Loaded, Refusal> {
         return Err(Refusal::Packed(shown()));
     }
     let (done, recovered) = durability::read_done(options, &dag).map_err(failed)?;
+    // If a task is done, an earlier run has synced the plan.
+    let mut plan = Vec::new();
+    if order.is_prepared && options.sync_interval.is_some() && done.is_empty() {
+        add_files_below(folder(&options.dag), &mut plan);
+    }
     let begin = || -> Result<(Logs, Option<AttemptNumbers>, File), RunError> {
         let numbers = AttemptNumbers::new(options, &dag, order.may_lose)?;
         let mut logs = Logs::open(options, &dag, &done)?;
@@ -181,5 +190,20 @@ fn open(order: &Order) -> Result<Loaded, Refusal> {
         },
         done,
         rescue: (Path::to_owned(&options.rescue), Arc::new(rescue)),
+        plan,
     })
+}
+
+/// Adds the files and directories below a directory, then the directory itself.
+fn add_files_below(directory: &Path, found: &mut Vec<PathBuf>) {
+    // What cannot be read now is not read by tasks, either.
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    for entry in entries {
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() => add_files_below(&entry.path(), found),
+            Ok(kind) if kind.is_file() => found.push(entry.path()),
+            _ => {}
+        }
+    }
+    found.push(directory.to_owned());
 }

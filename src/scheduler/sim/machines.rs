@@ -137,9 +137,13 @@ impl Model {
         self.change(rank, |member| member.gone = true);
         let idle = self.is_idle(rank);
         self.check(idle, || format!("{rank:?} is gone, but runs a task"));
-        if let Some(host) = self.workers.get(&rank).and_then(|w| self.hosts.get_mut(&w.host)) {
+        let name = self.host_of(rank);
+        if let Some(host) = self.hosts.get_mut(&name) {
             host.workers -= 1;
             host.idle -= 1;
+            if host.workers == 0 {
+                self.forget_held(&name);
+            }
         }
     }
 

@@ -17,7 +17,9 @@ use std::time::Duration;
 use pmc_dag::rescue::DoneSet;
 use pmc_dag::{Dag, TaskId};
 
-use crate::protocol::{MemoryUse, Outcome, Place, Rank, Registration, SubmitId, TaskResult, ToWorker};
+use crate::protocol::{
+    CacheNews, MemoryUse, Outcome, Place, Rank, Registration, SubmitId, TaskResult, ToWorker,
+};
 use crate::scheduler::{
     Event, Joining, Master, MasterConfig, MasterError, Role, SegmentId, Summary, Workers,
 };
@@ -27,7 +29,7 @@ use testutils::Random;
 
 use membership::Membership;
 use model::Model;
-use plans::{REQUESTS, RandomDag, random_dag, random_plan};
+use plans::{REQUESTS, RandomDag, random_dag, random_file, random_plan};
 
 /// Parameters of a run.
 struct Plan {
@@ -48,6 +50,8 @@ struct Plan {
     prefill: bool,
     /// Tasks may be DAGs, which join at random moments.
     subdags: bool,
+    /// Tasks have inputs that others read, too, and agents say at random moments what they hold.
+    inputs: bool,
     /// Check the whole state after each step.
     thorough: bool,
 }
@@ -200,8 +204,8 @@ fn add(sum: &mut Summary, summary: &Summary) {
     sum.evicted += summary.evicted;
 }
 
-/// Runs a plan to its end.
-fn run(plan: Plan, random: &mut Random) -> Result<Master, String> {
+/// Runs a plan to its end. Also returns how many tasks started before others because of their inputs.
+fn run(plan: Plan, random: &mut Random) -> Result<(Master, u64), String> {
     let workers = if plan.dynamic {
         Workers::Dynamic
     } else {
@@ -300,6 +304,7 @@ impl Run<'_> {
                 name: format!("s{}-", self.parents.len()),
                 has_limit: self.random.one_in(2),
                 subdags: plan.subdags && depth < 3,
+                inputs: plan.inputs,
             };
             let dag = Arc::new(random_dag(self.random, tasks, &REQUESTS, categories, &kinds));
             let mut done = DoneSet::new();
@@ -340,12 +345,39 @@ impl Run<'_> {
         }
     }
 
+    /// Lets the agent of a worker say something about its cache.
+    fn say(&mut self, rank: Rank) -> Result<(), MasterError> {
+        let name = random_file(self.random);
+        let news = match self.random.below(8) {
+            0 => CacheNews::Begins,
+            _ => CacheNews::Has {
+                name,
+                bytes: self.random.below(3) * 1000,
+            },
+        };
+        match self
+            .master
+            .handle(Event::Cache(rank, news.clone()), &mut self.model)
+        {
+            // Ranks need not come in order.
+            Err(MasterError::UnknownRank(_)) => Ok(()),
+            handled => {
+                self.model.cache(rank, &news);
+                handled
+            }
+        }
+    }
+
     /// Causes one event. Returns false if the scheduler has to act before the next one.
     fn step(&mut self, plan: &Plan, is_first: bool) -> Result<bool, String> {
         let waits = self.at.next().is_none();
         let has_changed = self.nest(plan, waits).map_err(|error| error.to_string())?;
         if waits && has_changed {
             return Ok(false);
+        }
+        if plan.inputs && self.random.one_in(4) {
+            let rank = Rank(1 + self.random.below(self.model.workers().max(1)) as u32);
+            self.say(rank).map_err(|error| error.to_string())?;
         }
         let (master, model) = (&mut self.master, &mut self.model);
         if plan.dynamic && self.random.one_in(4) {
@@ -389,7 +421,7 @@ impl Run<'_> {
         Ok(true)
     }
 
-    fn check_end(mut self) -> Result<Master, String> {
+    fn check_end(mut self) -> Result<(Master, u64), String> {
         self.master.sanity_check()?;
         self.model.check_end(self.drained);
         let (mut summary, model) = (self.ended, &self.model);
@@ -405,7 +437,8 @@ impl Run<'_> {
                 self.setups
             ));
         }
-        self.model.mistake.map_or(Ok(self.master), Err)
+        let moved = self.model.moved();
+        self.model.mistake.map_or(Ok((self.master, moved)), Err)
     }
 }
 
@@ -414,12 +447,18 @@ fn simulated_runs_agree_with_the_model() {
     let only: Option<u64> = std::env::var("PMC_SIM_SEED")
         .ok()
         .and_then(|seed| seed.parse().ok());
+    let mut moved = 0;
     for seed in only.map_or(0..600, |seed| seed..seed + 1) {
         let mut random = Random(seed);
         let plan = random_plan(&mut random);
         let outcome = run(plan, &mut random);
         assert!(outcome.is_ok(), "PMC_SIM_SEED={seed}: {}", outcome.unwrap_err());
+        moved += outcome.map_or(0, |(_, moved)| moved);
     }
+    assert!(
+        only.is_some() || moved > 300,
+        "only {moved} tasks followed their data"
+    );
 }
 
 #[test]
@@ -435,7 +474,7 @@ fn simulated_runs_whose_workers_come_and_go_agree_with_the_model() {
         plan.config.crash_limit = random.pick(&[0, 2, 5]);
         let outcome = run(plan, &mut random);
         assert!(outcome.is_ok(), "PMC_SIM_SEED={seed}: {}", outcome.unwrap_err());
-        evicted += outcome.map_or(0, |master| master.summary().evicted);
+        evicted += outcome.map_or(0, |(master, _)| master.summary().evicted);
     }
     assert!(
         only.is_some() || evicted > 300,
@@ -478,9 +517,10 @@ fn thousands_of_workers_run_a_large_workflow() {
         drain_after: None,
         prefill: true,
         subdags: false,
+        inputs: false,
         thorough: false,
     };
-    let master = run(plan, &mut random).unwrap();
+    let (master, _) = run(plan, &mut random).unwrap();
     let summary = master.summary();
     assert!(summary.failed > 1000, "{summary:?}");
     assert_eq!(summary.done + summary.failed_tasks + dependents(&master), 100_000);

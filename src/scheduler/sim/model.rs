@@ -1,5 +1,6 @@
 //! A model of the scheduler that follows its records and messages and reports the first mistake.
 
+mod data;
 mod follow;
 
 use std::cmp::Reverse;
@@ -37,6 +38,7 @@ struct Fact {
     request: Request,
     category: Option<CategoryId>,
     priority: i64,
+    inputs: BTreeSet<Vec<u8>>,
     children: Vec<TaskId>,
     /// `None` if the task is no sub-workflow; else whether a command makes its DAG.
     subdag: Option<bool>,
@@ -92,12 +94,28 @@ pub(super) struct Model {
     held_gpus: BTreeMap<SubmitId, Vec<u32>>,
     /// Memory of tasks that request more than in the DAG.
     raised: BTreeMap<TaskId, u64>,
+    data: data::Data,
     pub(super) sent: Vec<(Rank, ToWorker)>,
     thorough: bool,
     pub(super) mistake: Option<String>,
 }
 
+fn inputs(dag: &Dag, task: TaskId) -> BTreeSet<Vec<u8>> {
+    let set = (dag.inputs(task) as usize).checked_sub(1);
+    let names = set.and_then(|set| dag.input_sets().nth(set));
+    names
+        .into_iter()
+        .flatten()
+        .map(std::borrow::Cow::into_owned)
+        .collect()
+}
+
 impl Model {
+    /// Tasks that started before others because of their inputs.
+    pub(super) fn moved(&self) -> u64 {
+        self.data.moved
+    }
+
     pub(super) fn new(plan: &Plan) -> Self {
         let mut this = Self::empty(plan);
         this.grow(&plan.dag, &plan.done, 0);
@@ -132,6 +150,7 @@ impl Model {
             held: BTreeMap::new(),
             held_gpus: BTreeMap::new(),
             raised: BTreeMap::new(),
+            data: data::Data::default(),
             sent: Vec::new(),
             thorough: plan.thorough,
             mistake: None,
@@ -159,6 +178,7 @@ impl Model {
                     category
                 },
                 priority: dag.priority(task),
+                inputs: inputs(dag, task),
                 children: children.collect(),
                 subdag,
                 depth,
@@ -337,7 +357,7 @@ impl Model {
         self.check(!self.stopped, || {
             format!("{task:?} started although the run is stopped")
         });
-        let key = self.take_first(task, submit);
+        let key = self.take_turn(task, submit, rank);
         let member = self.member(rank);
         self.check(member.takes_tasks(), || {
             format!("{task:?} is started on {rank:?}, which is {member:?}")
@@ -376,6 +396,10 @@ impl Model {
         let free = self.hosts.values().any(|host| host.slots > 0);
         self.check(!better && !free && !self.stopped, || {
             format!("{task:?} is prefilled although another task must start first")
+        });
+        let lacks = self.lacks(task, &self.host_of(rank));
+        self.check(!lacks, || {
+            format!("{task:?} is prefilled to {rank:?}, but its inputs are elsewhere")
         });
         let runs_alike = self.tasks().any(|other| {
             matches!(self.states[other.index()], State::Running(_, at) if at == rank)
@@ -416,6 +440,7 @@ impl Model {
     }
 
     fn occupy(&mut self, task: TaskId, submit: SubmitId, rank: Rank) {
+        self.follow_data(task, rank, None);
         let request = self.request(task);
         let was_adopted = matches!(self.states[task.index()], State::Adopted(_));
         self.states[task.index()] = State::Running(submit, rank);
@@ -515,6 +540,9 @@ impl Model {
             });
             self.attempts_left[task.index()] = 1;
             self.crashed += 1;
+        }
+        if rank != Rank(0) && outcome.evictions == 0 {
+            self.follow_data(task, rank, Some(outcome.succeeded()));
         }
         if outcome.succeeded() {
             self.states[task.index()] = State::Done;

@@ -20,6 +20,8 @@ pub(super) struct RandomDag {
     pub(super) has_limit: bool,
     /// Some tasks are DAGs.
     pub(super) subdags: bool,
+    /// Tasks have inputs that others read, too.
+    pub(super) inputs: bool,
 }
 
 /// Creates a DAG as text, so that the reader is part of the test.
@@ -32,6 +34,7 @@ pub(super) fn random_dag(
         name,
         has_limit,
         subdags,
+        inputs,
     }: &RandomDag,
 ) -> Dag {
     let priorities = random.pick(&[1, 3, 1000]);
@@ -39,6 +42,13 @@ pub(super) fn random_dag(
     for task in 0..tasks {
         let request = requests[random.below(requests.len() as u64) as usize];
         let is_subdag = *subdags && random.one_in(6);
+        if *inputs && !random.one_in(3) {
+            let _ = write!(text, "#inputs {}", random_file(random));
+            while random.one_in(3) {
+                let _ = write!(text, " {}", random_file(random));
+            }
+            text.push('\n');
+        }
         if is_subdag {
             let _ = writeln!(text, "SUBDAG EXTERNAL {name}t{task} x.dag");
             if random.one_in(3) {
@@ -80,6 +90,11 @@ pub(super) fn random_dag(
     Dag::parse(text.into_bytes()).unwrap()
 }
 
+/// Name of a file that tasks read.
+pub(super) fn random_file(random: &mut Random) -> String {
+    format!("f{}", random.below(8))
+}
+
 pub(super) const REQUESTS: [&str; 10] = [
     "",
     "-c 0",
@@ -119,8 +134,10 @@ pub(super) fn random_plan(random: &mut Random) -> Plan {
     let tasks = random.pick(&[0, 1, 10, 60, 200]);
     let categories = random.pick(&[0, 0, 1, 3]);
     let subdags = random.one_in(2);
+    let inputs = random.one_in(2);
     let kinds = RandomDag {
         subdags,
+        inputs,
         ..RandomDag::default()
     };
     let dag = Arc::new(random_dag(random, tasks, requests, categories, &kinds));
@@ -156,6 +173,7 @@ pub(super) fn random_plan(random: &mut Random) -> Plan {
         drain_after: random.one_in(5).then(|| random.below(50)),
         prefill: random.one_in(2),
         subdags,
+        inputs,
         thorough: true,
     }
 }

@@ -138,7 +138,7 @@ impl Directory {
                 self.agents.entry(agent).or_default().addresses = addresses;
             }
             PeerRequest::Ask { number, key } => self.ask((agent, number), &key, answers),
-            PeerRequest::Have { key } => self.have(agent, &key, answers),
+            PeerRequest::Have { key, .. } => self.have(agent, &key, answers),
             PeerRequest::Alone { number } => {
                 if let Some(key) = self.key_of((agent, number)) {
                     self.change(&key, answers, |entry| {

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::options::{WorkerOptions, own_kickstart};
-use crate::protocol::Rank;
+use crate::protocol::{CacheNews, Rank};
 
 /// What an agent says when it joins.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -157,6 +157,10 @@ pub enum PeerRequest {
     Have {
         /// Its key.
         key: String,
+        /// Logical name of its file.
+        name: String,
+        /// Size of its file.
+        bytes: u64,
     },
     /// The agent waits no longer: the job fetches the entry itself.
     Alone {
@@ -189,6 +193,21 @@ pub enum PeerAnswer {
     },
     /// The master has forgotten what the agent has said: it is to begin anew.
     Again,
+}
+
+impl PeerRequest {
+    /// What this says about the cache of the node, for the choice of hosts.
+    #[must_use]
+    pub fn news(&self) -> Option<CacheNews> {
+        match self {
+            Self::Begin { .. } => Some(CacheNews::Begins),
+            Self::Have { name, bytes, .. } => Some(CacheNews::Has {
+                name: name.clone(),
+                bytes: *bytes,
+            }),
+            Self::Ask { .. } | Self::Alone { .. } | Self::Failed { .. } | Self::End { .. } => None,
+        }
+    }
 }
 
 impl PeerAnswer {

@@ -9,9 +9,10 @@ use pmc_link::{Hub, Service, SessionId};
 use rustc_hash::FxHashMap;
 
 use super::directory::{Answers, Directory};
-use super::messages::{self, AgentHello, AgentWelcome, Content, PeerAnswer};
+use super::messages::{self, AgentHello, AgentWelcome, Content, PeerAnswer, PeerRequest};
 use super::roster::{Earlier, Roster};
 use super::table::AgentTable;
+use crate::host;
 use crate::protocol::{NodeChange, Rank, SubmitId, ToMaster};
 use crate::transport::combiner::Combiner;
 use crate::transport::parts::Arrivals;
@@ -98,6 +99,16 @@ impl Reception {
         };
         for rank in ranks.map(Rank) {
             self.combiner.submit(rank, ToMaster::Node(change.clone()));
+        }
+    }
+
+    /// Tells the master what it should know of the cache of a node.
+    fn tell_cache(&self, session: SessionId, request: &PeerRequest) {
+        let Some(news) = request.news() else { return };
+        let rank = self.table().get(session).map(|agent| Rank(agent.ranks.start));
+        if let Some(rank) = rank {
+            let change = NodeChange::Cache(news);
+            self.combiner.submit(rank, ToMaster::Node(change));
         }
     }
 
@@ -273,6 +284,9 @@ impl Service for Reception {
         if !(1..=MAX_SLOTS).contains(&slots) {
             return Err(format!("An agent can have 1 to {MAX_SLOTS} slots, not {slots}"));
         }
+        if !host::is_name(&hello.host) {
+            return Err("The agent gives a name that no host has (--host-name)".to_owned());
+        }
         self.replace(&hello)?;
         let ranks = {
             let mut table = self.table();
@@ -309,6 +323,12 @@ impl Service for Reception {
             Content::Part(part) => self.arrivals().add(rank, part),
             Content::Message(message) => {
                 let message = ToMaster::decode(message).map(|mut message| {
+                    if let ToMaster::Register(registration) = &mut message
+                        && let Some(agent) = self.table().get(session)
+                    {
+                        // One agent must not speak for the host of another one.
+                        registration.host.clone_from(&agent.host);
+                    }
                     self.arrivals().complete(rank, &mut message);
                     message
                 });
@@ -323,6 +343,7 @@ impl Service for Reception {
     fn aside(&self, session: SessionId, body: &[u8]) {
         match messages::decode(body) {
             Some(request) => {
+                self.tell_cache(session, &request);
                 self.change_directory(|directory, answers| directory.handle(session, request, answers));
             }
             None => tracing::error!("An agent sent a message about caches that makes no sense"),

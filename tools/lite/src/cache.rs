@@ -77,6 +77,27 @@ pub(crate) struct Wanted<'a> {
     pub(crate) limit: Option<Limit>,
 }
 
+impl Wanted<'_> {
+    /// Fetches and verifies the file, in the directory of the mover.
+    ///
+    /// # Errors
+    /// It cannot be fetched, differs from its checksum, or a signal arrived.
+    pub(crate) fn fetch_here(
+        &self,
+        mover: &mut Mover,
+        interrupts: &mut dyn Interrupts,
+    ) -> Result<(), DataError> {
+        if let Some([title, _]) = self.headings {
+            mover.log.heading(title);
+        }
+        mover.transfer(self.fetch, Direction::In, interrupts)?;
+        if let Some([_, title]) = self.headings.filter(|_| !self.verify.is_empty()) {
+            mover.log.heading(title);
+        }
+        mover.verify(self.verify.iter())
+    }
+}
+
 /// How much space the entries of a cache may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
@@ -110,15 +131,17 @@ impl Entry {
 }
 
 impl Cache {
-    /// Opens the cache beside the directories of jobs, and removes what nobody has used for long.
-    ///
-    /// # Errors
-    /// The directory cannot be made.
-    pub(crate) fn open(base: &Path, log: &Log) -> io::Result<Self> {
+    /// Opens the cache beside the directories of jobs, and removes what nobody has used for long. `None` if
+    /// the directory cannot be made, or is not that of this user alone: another user may have planted it. The
+    /// log says so, and the job does without the cache.
+    pub(crate) fn open(base: &Path, log: &Log) -> Option<Self> {
         let this = Self::of(base, log);
-        make_private(&this.directory)?;
+        if let Err(error) = make_private(&this.directory) {
+            log.say(format_args!("The cache of the node cannot be used: {error}"));
+            return None;
+        }
         this.sweep();
-        Ok(this)
+        Some(this)
     }
 
     fn of(base: &Path, log: &Log) -> Self {
@@ -175,13 +198,21 @@ impl Cache {
                 }
                 if file.exists() && is_linked(&lock) {
                     lock.set_modified(SystemTime::now())?;
+                    let bytes = fs::metadata(&file)?.len();
+                    let known = || pmc_wire::peers::Entry {
+                        key: wanted.key.to_owned(),
+                        lock: lock_path.clone(),
+                        file: file.clone(),
+                        name: wanted.name.to_owned(),
+                        bytes,
+                    };
                     match asked {
                         Some(asked) if is_large => asked.tell(&ToAgent::TooLarge),
-                        Some(asked) => asked.tell(&peers::have(wanted.key, &lock_path, &file)),
-                        None => peers::tell(wanted.key, &lock_path, &file, mover),
+                        Some(asked) => asked.tell(&ToAgent::Have(known())),
+                        None => peers::tell(known(), mover),
                     }
                     if !is_new {
-                        mover.data.cached = mover.data.cached.saturating_add(fs::metadata(&file)?.len());
+                        mover.data.cached = mover.data.cached.saturating_add(bytes);
                     }
                     return Ok(Some(Entry {
                         file,
@@ -261,14 +292,7 @@ impl Cache {
                 fs::remove_file(&into)?;
                 asked.wrong(interrupts)?;
             }
-            if let Some([title, _]) = wanted.headings {
-                mover.log.heading(title);
-            }
-            mover.transfer(wanted.fetch, Direction::In, interrupts)?;
-            if let Some([_, title]) = wanted.headings.filter(|_| !wanted.verify.is_empty()) {
-                mover.log.heading(title);
-            }
-            mover.verify(wanted.verify.iter())?;
+            wanted.fetch_here(mover, interrupts)?;
             Ok(asked)
         });
         let fetched = fetched.and_then(|asked| {

@@ -30,7 +30,7 @@ use crate::surroundings::Surroundings;
 use crate::task::{Ended, outside};
 
 use call::Call;
-use images::{Image, Images};
+use images::{Image, Images, Keeper};
 use programs::Programs;
 
 /// Directory in that of a job with what the second `pegasus-lite` needs.
@@ -213,7 +213,7 @@ impl Contained<'_> {
         if self.engine == Engine::Shifter {
             return Ok((container.image.clone(), None));
         }
-        let images = Images::open(self.base(), &self.around.log)?;
+        let images = Images::open(self.base(), &self.around.log);
         let place = match &self.description.work_directory {
             Some(shared) => shared,
             None => self.directory.path(),
@@ -222,19 +222,16 @@ impl Contained<'_> {
         let image = if container.fetch.is_empty() {
             images.shared(&own, container, mover)?
         } else {
-            let image = images.fetched(container, &self.description.run_key, mover, interrupts)?;
-            // Programs and lists of files expect it here. All places with directories of jobs can link.
-            fs::hard_link(&image.file, &own)?;
+            let (run, here) = (self.description.run_key.as_path(), self.directory.path());
+            let image = images.fetched(container, (run, here), mover, interrupts)?;
+            if image.file != own {
+                // Programs and lists of files expect it here. All places with directories of jobs can link.
+                fs::hard_link(&image.file, &own)?;
+            }
             image
         };
         let name = if self.engine.keeps_images() {
-            images.loaded(
-                &image,
-                self.engine.name(),
-                interrupts,
-                &mut |name, interrupts| self.has(name, interrupts),
-                &mut |file, interrupts| self.load(file, interrupts),
-            )?
+            images.loaded(&image, self.engine.name(), self, interrupts)?
         } else {
             own.to_string_lossy().into_owned()
         };
@@ -260,24 +257,12 @@ impl Contained<'_> {
         Ok((ended.code, text))
     }
 
-    /// Asks the engine for an image.
-    fn has(&self, name: &str, interrupts: &mut dyn Interrupts) -> Result<bool, ContainerError> {
-        let words = ["image", "inspect", "--format", "{{.Id}}", name].map(OsStr::new);
-        Ok(self.call(&words, interrupts)?.0 == 0)
-    }
-
-    /// Lets the engine read an image. Returns its name.
-    fn load(&self, file: &Path, interrupts: &mut dyn Interrupts) -> Result<String, ContainerError> {
-        let words = [OsStr::new("load"), OsStr::new("-i"), file.as_os_str()];
-        let (code, text) = self.call(&words, interrupts)?;
-        match loaded_name(&text).filter(|_| code == 0) {
-            Some(name) => Ok(name.to_owned()),
-            None => Err(ContainerError::Load {
-                engine: self.engine.name(),
-                image: self.container.image.clone(),
-                code,
-            }),
-        }
+    /// Asks the engine for the image with a name or identifier. Returns its exit code and the identifier.
+    fn identify(&self, name: &str, interrupts: &mut dyn Interrupts) -> Result<(u8, String), ContainerError> {
+        self.call(
+            &["image", "inspect", "--format", "{{.Id}}", name].map(OsStr::new),
+            interrupts,
+        )
     }
 
     /// Puts programs and description of the second `pegasus-lite` into the directory of the job. Returns the
@@ -456,6 +441,26 @@ impl Contained<'_> {
             .chars()
             .map(plain)
             .collect()
+    }
+}
+
+impl Keeper for Contained<'_> {
+    fn has(&self, identifier: &str, interrupts: &mut dyn Interrupts) -> Result<bool, ContainerError> {
+        Ok(self.identify(identifier, interrupts)?.0 == 0)
+    }
+
+    fn load(&self, file: &Path, interrupts: &mut dyn Interrupts) -> Result<String, ContainerError> {
+        let failed = |code| ContainerError::Load {
+            engine: self.engine.name(),
+            image: self.container.image.clone(),
+            code,
+        };
+        let words = [OsStr::new("load"), OsStr::new("-i"), file.as_os_str()];
+        let (code, text) = self.call(&words, interrupts)?;
+        let name = loaded_name(&text).filter(|_| code == 0);
+        let (code, identifier) = self.identify(name.ok_or_else(|| failed(code))?, interrupts)?;
+        let identifier = Some(identifier.trim()).filter(|text| code == 0 && !text.is_empty());
+        identifier.map(str::to_owned).ok_or_else(|| failed(code))
     }
 }
 

@@ -186,6 +186,7 @@ impl Mover {
         }
         let bytes = serde_json::to_vec(list).map_err(io::Error::from)?;
         let transfer = Transfer {
+            direction,
             options: self.options.clone(),
             directory: self.directory.clone(),
             environment: self.environment.clone(),
@@ -415,6 +416,7 @@ fn compare(directory: &Path, lfn: &str, expected: Option<String>) -> Result<Comp
 
 /// What a list of transfers needs. A thread owns it, since it may outlive the job.
 struct Transfer {
+    direction: Direction,
     options: Options,
     directory: PathBuf,
     environment: Environment,
@@ -440,6 +442,7 @@ impl Transfer {
         let log = Log::new(&mut stderr, self.options.debug);
         let settings = Settings {
             base: Some(self.directory.clone()),
+            full_disk_is_final: self.direction == Direction::In,
             ..call.settings(cancel)?
         };
         call.check_credentials(&log)?;

@@ -122,9 +122,8 @@ impl JobDirectory {
     }
 
     fn make_in(base: &Path) -> io::Result<Self> {
-        let locks = locks_of(base);
         for _ in 0..ATTEMPTS {
-            make_private(&locks)?;
+            let locks = make_locks(base)?;
             let made = tempfile::Builder::new()
                 .prefix("")
                 .rand_bytes(9)
@@ -206,9 +205,44 @@ fn check(base: &Path, min_space: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the directory of the lock files of this user's jobs.
+/// Returns the usual directory of the lock files of this user's jobs.
 fn locks_of(base: &Path) -> PathBuf {
     base.join(format!(".pegasus-lite-{}", getuid()))
+}
+
+/// Beginning of the names of other directories for lock files.
+fn other_locks() -> String {
+    format!(".pegasus-lite-{}.", getuid())
+}
+
+/// Returns the directories with lock files of this user's jobs: if another user has taken the usual name,
+/// those with other names.
+fn all_locks(base: &Path) -> Vec<PathBuf> {
+    let usual = locks_of(base);
+    if is_private(&usual) || fs::symlink_metadata(&usual).is_err() {
+        return vec![usual];
+    }
+    let prefix = other_locks();
+    let entries = fs::read_dir(base).into_iter().flatten().flatten();
+    let others = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix));
+    let paths = others.map(|entry| entry.path());
+    paths.filter(|path| is_private(path)).collect()
+}
+
+/// Makes a directory for lock files, unless there is one. Another user may have taken the usual name.
+fn make_locks(base: &Path) -> io::Result<PathBuf> {
+    let usual = locks_of(base);
+    match make_private(&usual) {
+        Ok(()) => Ok(usual),
+        Err(error) if fs::symlink_metadata(&usual).is_err() => Err(error),
+        Err(_) => match all_locks(base).pop() {
+            Some(other) => Ok(other),
+            None => Ok(tempfile::Builder::new()
+                .prefix(&other_locks())
+                .tempdir_in(base)?
+                .keep()),
+        },
+    }
 }
 
 fn directory_of(base: &Path, name: &[u8]) -> PathBuf {
@@ -221,8 +255,7 @@ pub(crate) fn make_private(directory: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         made => return made,
     }
-    let status = fs::symlink_metadata(directory)?;
-    if status.is_dir() && status.uid() == getuid().as_raw() && status.mode() & 0o022 == 0 {
+    if is_private(directory) {
         Ok(())
     } else {
         let message = format!("{} is not a directory of this user alone", directory.display());
@@ -230,13 +263,17 @@ pub(crate) fn make_private(directory: &Path) -> io::Result<()> {
     }
 }
 
+/// Returns whether a path is a directory of this user, to which no other user can add files.
+fn is_private(directory: &Path) -> bool {
+    fs::symlink_metadata(directory).is_ok_and(|status| {
+        status.is_dir() && status.uid() == getuid().as_raw() && status.mode() & 0o022 == 0
+    })
+}
+
 /// Removes the directories of killed jobs. What cannot be removed stays for the next sweep.
 fn sweep(base: &Path, helpers: &Helpers<'_>) {
-    let locks = locks_of(base);
-    if make_private(&locks).is_err() {
-        return;
-    }
-    for entry in fs::read_dir(&locks).into_iter().flatten().flatten() {
+    let locks = all_locks(base).into_iter().flat_map(fs::read_dir);
+    for entry in locks.flatten().flatten() {
         let lock = entry.path();
         let opened = OpenOptions::new()
             .read(true)
@@ -368,7 +405,21 @@ mod tests {
 
     #[test]
     fn directories_of_killed_jobs_are_removed_and_others_kept() {
+        check_sweep(&tempfile::tempdir().unwrap());
+    }
+
+    /// In a directory that all may write, another user can take the name of the directory for locks.
+    #[test]
+    fn a_planted_name_holds_up_no_job() {
         let base = tempfile::tempdir().unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(elsewhere.path(), locks_of(base.path())).unwrap();
+        check_sweep(&base);
+        assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0);
+        assert!(locks_of(base.path()).is_symlink());
+    }
+
+    fn check_sweep(base: &tempfile::TempDir) {
         let noted = std::cell::RefCell::new(Vec::new());
         let note = |text: &str| noted.borrow_mut().push(text.to_owned());
         let log = Log::unread();
@@ -383,8 +434,12 @@ mod tests {
         fs::create_dir(base.path().join("pegasus.ABCDEFGHI")).unwrap();
         killed.note("docker b").unwrap();
         running.note("docker c").unwrap();
+        let lock = File::open(&killed.lock.0).unwrap();
         // What the kernel does at the end of a process.
         drop(killed);
+        // A process that another test starts has the lock, too, until it executes its program.
+        flock(&lock, FlockOperation::LockExclusive).unwrap();
+        drop(lock);
         let next = make();
         let mut expected = vec!["pegasus.ABCDEFGHI".to_owned()];
         expected.extend([&running, &next].map(|directory| {

@@ -68,7 +68,14 @@ impl Shared {
     ) -> Result<Self, DataError> {
         let mut this = Self::default();
         let is_shared = |file: &&Verified| description.shared.contains(&file.lfn);
-        for file in description.verify.iter().filter(is_shared) {
+        let mut shared = description.verify.iter().filter(is_shared).peekable();
+        if shared.peek().is_some() {
+            this.cache = Cache::open(own.path().parent().unwrap_or(own.path()), &mover.log);
+        }
+        let Some(cache) = &this.cache else {
+            return Ok(this);
+        };
+        for file in shared {
             let expected = mover.expected(std::slice::from_ref(file))?;
             let key = expected.first().and_then(|(_, sha256)| key_of(sha256));
             let is_it = |entry: &&Value| entry["lfn"].as_str() == Some(&file.lfn);
@@ -76,11 +83,6 @@ impl Shared {
             let (Some(key), Some(entry)) = (key, entry) else {
                 continue;
             };
-            if this.cache.is_none() {
-                let base = own.path().parent().unwrap_or(own.path());
-                this.cache = Some(Cache::open(base, &mover.log)?);
-            }
-            let Some(cache) = &this.cache else { continue };
             let wanted = Wanted {
                 key: &key,
                 fetch: std::slice::from_ref(entry),

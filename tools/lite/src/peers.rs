@@ -85,20 +85,11 @@ impl Asked {
 }
 
 /// Says that the node has an entry, which this job has found in the cache.
-pub(crate) fn tell(key: &str, lock: &Path, file: &Path, mover: &Mover) {
+pub(crate) fn tell(entry: Entry, mover: &Mover) {
     let asked = Asked {
         agent: connect(mover),
     };
-    asked.tell(&have(key, lock, file));
-}
-
-/// Returns what says that the node has an entry.
-pub(crate) fn have(key: &str, lock: &Path, file: &Path) -> ToAgent {
-    ToAgent::Have(Entry {
-        key: key.to_owned(),
-        lock: lock.to_owned(),
-        file: file.to_owned(),
-    })
+    asked.tell(&ToAgent::Have(entry));
 }
 
 fn connect(mover: &Mover) -> Option<UnixStream> {

@@ -207,6 +207,21 @@ fn jobs_of_a_node_fetch_an_input_once_and_cannot_spoil_it() {
     }
 }
 
+/// In a directory that all may write, another user can take the name of the cache.
+#[test]
+fn without_a_cache_each_job_fetches_its_inputs() {
+    let site = Site::new(&["n1"], Duration::ZERO);
+    let cache = format!("n1/.pegasus-lite-{}-cache", nix::unistd::getuid());
+    fs::write(site.path(&cache), "planted").unwrap();
+    for _ in 0..2 {
+        let output = site.run(&site.description("n1", "grep -q hello deep/in"));
+        let log = succeeded(&output);
+        assert!(log.contains("The cache of the node cannot be used: "), "{log}");
+    }
+    assert_eq!(site.server.requests(), 2);
+    assert_eq!(fs::read_to_string(site.path(&cache)).unwrap(), "planted");
+}
+
 #[test]
 fn a_wrong_file_is_never_kept() {
     let site = Site::new(&["n"], Duration::ZERO);

@@ -13,14 +13,21 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-/// A stand-in. The image `broken` does not start, and a container that was started and not removed leaves a
-/// file `running`.
+/// A stand-in. All images have the same name; the identifier of one is the checksum of its file. No image
+/// starts while there is a file `broken`, and a container that was started and not removed leaves a file
+/// `running`.
 const STAND_IN: &str = r#"#!/bin/sh
 top=@TOP@
 echo "$(basename "$0") $*" >>$top/calls
 case "$1" in
-image) test -e $top/loaded; exit ;;
-load) sleep 0.2; cp "$3" $top/loaded; echo "Loaded image: localhost/box:1"; exit ;;
+image)
+    id=$5
+    test "$id" != localhost/box:1 || id=$(cat $top/name)
+    test -e "$top/loaded/$id" && echo "$id"; exit ;;
+load)
+    sleep 0.2; mkdir -p $top/loaded
+    id=id$(cksum <"$3" | cut -d' ' -f1)
+    touch "$top/loaded/$id"; echo "$id" >$top/name; echo "Loaded image: localhost/box:1"; exit ;;
 rm) rm -f $top/running; exit ;;
 esac
 while test $# -gt 0; do
@@ -31,13 +38,13 @@ while test $# -gt 0; do
         done
         shift ;;
     --entrypoint) first=$2; shift ;;
-    --name) image=$3; shift 3; break ;;
+    --name) shift 3; break ;;
     exec|--image) : ;;
     $top/inside*/.pegasus*) break ;;
     esac
     shift
 done
-test "$image" = broken && exit 125
+test -e $top/broken && exit 125
 touch $top/running
 cd /
 env -i PATH="$PATH" OF_IMAGE=yes $first "$@"
@@ -225,7 +232,7 @@ fn docker_loads_an_image_once_and_runs_the_program() {
     );
     assert!(run.starts_with(&expected), "{run}");
     assert!(
-        run.contains(" --option strong --name pegasus.X-copy_j1 localhost/box:1 "),
+        run.contains(" --option strong --name pegasus.X-copy_j1 id"),
         "{run}"
     );
     assert!(run.ends_with("--inside @/inside/.pegasus-lite/job.json"), "{run}");
@@ -287,7 +294,7 @@ fn files_can_be_moved_inside() {
     let records = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(records.matches("- transfer_attempts:\n").count(), 3, "{records}");
     assert!(
-        job.calls()[1].starts_with("podman run --rm --user 0:0 "),
+        job.calls()[2].starts_with("podman run --rm --user 0:0 "),
         "{:?}",
         job.calls()
     );
@@ -323,8 +330,8 @@ fn a_shared_work_directory_is_mounted_where_it_is() {
         "{log}"
     );
     let calls = job.calls();
-    assert!(calls[1].contains(" -v @/staging:@/staging "), "{calls:?}");
-    assert!(calls[1].contains(" -w @/staging "), "{calls:?}");
+    assert!(calls[2].contains(" -v @/staging:@/staging "), "{calls:?}");
+    assert!(calls[2].contains(" -w @/staging "), "{calls:?}");
 }
 
 #[test]
@@ -360,7 +367,7 @@ fn jobs_of_a_cluster_share_its_directory_and_do_not_end_it() {
         .filter(|call| call.starts_with("docker load"))
         .count();
     assert_eq!(loads, 1, "{calls:?}");
-    assert!(calls[1].contains(" -v @/staging:@/staging "), "{calls:?}");
+    assert!(calls[2].contains(" -v @/staging:@/staging "), "{calls:?}");
 }
 
 #[test]
@@ -385,11 +392,7 @@ fn failures_are_told_and_have_their_codes() {
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert!(stderr(&output).contains("did not write its declared output: out"));
     // An image that does not start.
-    let stand_in = job
-        .read("bin/docker")
-        .replace("Loaded image: localhost/box:1", "Loaded image: broken");
-    fs::write(job.path("bin/docker"), stand_in).unwrap();
-    fs::remove_file(job.path("loaded")).unwrap();
+    fs::write(job.path("broken"), "").unwrap();
     let output = job.run(&job.description("docker", COPY));
     let log = stderr(&output);
     assert_eq!(output.status.code(), Some(71), "{log}");
@@ -398,10 +401,8 @@ fn failures_are_told_and_have_their_codes() {
         "{log}"
     );
     // An image that cannot be loaded, and one that cannot be fetched.
-    fs::remove_file(job.path("loaded")).unwrap();
-    let stand_in = job
-        .read("bin/docker")
-        .replace("load) sleep 0.2;", "load) exit 3;");
+    fs::remove_dir_all(job.path("loaded")).unwrap();
+    let stand_in = job.read("bin/docker").replace("    sleep 0.2;", "    exit 3;");
     fs::write(job.path("bin/docker"), stand_in).unwrap();
     let output = job.run(&job.description("docker", COPY));
     assert!(
@@ -419,6 +420,74 @@ fn failures_are_told_and_have_their_codes() {
     description["container"]["verify"] = json!([{"lfn": "box", "sha256": "00"}]);
     let output = job.run(&description);
     assert_eq!(output.status.code(), Some(65), "{}", stderr(&output));
+    assert_eq!(job.left(), [""; 0]);
+}
+
+/// An engine gives the name of an image to the next one that has the same name in its file.
+#[test]
+fn an_image_runs_whatever_else_was_loaded_under_its_name() {
+    let job = Job::new(&["docker"]);
+    let run = |of_run: &str, image: &str| {
+        fs::write(job.path("staging/box"), image).unwrap();
+        let mut description = job.description("docker", COPY);
+        description["run_key"] = json!(job.path(of_run));
+        let output = job.run(&description);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let calls = job.calls();
+        let last = calls
+            .iter()
+            .rfind(|call| call.starts_with("docker run "))
+            .unwrap();
+        let mut words = last.split(' ').skip_while(|word| *word != "--name");
+        words.nth(2).unwrap().to_owned()
+    };
+    // The second run has a newer version of the image.
+    let (first, second) = (run("first", "old\n"), run("second", "new\n"));
+    assert_ne!(first, second);
+    assert_eq!(run("first", "new\n"), first);
+    let loads = job
+        .calls()
+        .iter()
+        .filter(|call| call.starts_with("docker load "))
+        .count();
+    assert_eq!(loads, 2, "{:?}", job.calls());
+}
+
+/// The file of the image is a link to the one in the cache.
+#[test]
+fn a_job_cannot_change_the_image_of_others_by_mistake() {
+    let job = Job::new(&["apptainer"]);
+    let output = job.run(&job.description("singularity", COPY));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let cache = format!("node/.pegasus-lite-{}-cache", nix::unistd::getuid());
+    let entries = fs::read_dir(job.path(&cache)).unwrap().flatten();
+    let images: Vec<_> = entries
+        .map(|entry| entry.path().join("data"))
+        .filter(|image| image.exists())
+        .collect();
+    let modes = images
+        .iter()
+        .map(|image| fs::metadata(image).unwrap().permissions().mode() & 0o222);
+    assert_eq!(modes.collect::<Vec<_>>(), [0]);
+}
+
+/// In a directory that all may write, another user can take the name of the cache.
+#[test]
+fn without_a_cache_each_job_has_its_own_image() {
+    let job = Job::new(&["docker", "apptainer"]);
+    let cache = format!("node/.pegasus-lite-{}-cache", nix::unistd::getuid());
+    fs::write(job.path(&cache), "planted").unwrap();
+    for (kind, loads) in [("docker", 2), ("singularity", 2)] {
+        for _ in 0..2 {
+            let output = job.run(&job.description(kind, COPY));
+            let log = stderr(&output);
+            assert_eq!(output.status.code(), Some(0), "{log}");
+            assert!(log.contains("The cache of the node cannot be used: "), "{log}");
+        }
+        let calls = job.calls();
+        let loaded = calls.iter().filter(|call| call.starts_with("docker load "));
+        assert_eq!(loaded.count(), loads, "{calls:?}");
+    }
     assert_eq!(job.left(), [""; 0]);
 }
 

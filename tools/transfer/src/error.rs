@@ -184,6 +184,13 @@ impl TransferError {
         }
     }
 
+    /// Returns whether a file system of this machine, or the user's quota of it, is full.
+    #[must_use]
+    pub fn is_full_disk(&self) -> bool {
+        use io::ErrorKind as K;
+        matches!(self, Self::Io { source, .. } if matches!(source.kind(), K::StorageFull | K::QuotaExceeded))
+    }
+
     /// Returns whether another attempt can help.
     #[must_use]
     pub fn retry(&self) -> Retry {

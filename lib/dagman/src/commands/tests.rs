@@ -22,7 +22,11 @@ fn commands_are_read() {
         done: false,
     };
     assert_eq!(one("job A \"a b.sub\" noop Dir d"), Command::Job(entry));
-    assert_eq!(one("Retry A 3"), set("A", Setting::Retry(3)));
+    assert_eq!(one("Retry A 3"), set("A", Setting::Retry(3, None)));
+    assert_eq!(
+        one("RETRY A 3 unless-exit 2"),
+        set("A", Setting::Retry(3, Some(2)))
+    );
     assert_eq!(
         one("PRIORITY all_nodes -3"),
         Command::Set(None, Setting::Priority(-3))
@@ -94,7 +98,10 @@ fn what_is_wrong_has_its_line() {
         ("PARENT A B", 1),
         ("PARENT CHILD B", 1),
         ("RETRY A x", 1),
-        ("RETRY A 3 UNLESS-EXIT 2", 1),
+        ("RETRY A 3 UNLESS-EXIT", 1),
+        ("RETRY A 3 UNLESS-EXIT -9", 1),
+        ("RETRY A 3 2", 1),
+        ("JOB A {\nexecutable = x\nqueue y in (a\n}", 3),
         ("ABORT-DAG-ON A 256", 1),
         ("VARS A x=1", 1),
         ("VARS A x=\"1", 1),

@@ -1,14 +1,19 @@
 //! One DAGMan file: its names, what is said of its nodes, and their jobs.
 
+mod processes;
+
+use std::path::Path;
 use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
 
+use self::processes::Several;
 use super::{FileDescription, Level, MAX_EDGES, Place, Reader};
 use crate::commands::{Command, Entry, Setting, Submit};
 use crate::error::{DagmanError, ErrorKind};
 use crate::job::{self, Macros, NodeView};
 use crate::model::{IgnoredCommand, Node, Script, Word, Work};
+use crate::queue::Process;
 use crate::submit::Description;
 
 /// What a name in a file stands for.
@@ -21,6 +26,8 @@ enum Target {
 /// A node of the file that is read, until all commands about it are known.
 struct Pending {
     node: u32,
+    /// Its full name.
+    name: String,
     place: Place,
     submit: Submit,
     noop: bool,
@@ -28,6 +35,36 @@ struct Pending {
     post: Option<Vec<String>>,
     prepended: Macros,
     appended: Macros,
+}
+
+impl Pending {
+    /// Returns the node as its submit description sees it.
+    fn view<'v>(
+        &'v self,
+        reader: &'v Reader<'_>,
+        description: &'v Description,
+        process: &'v Process,
+    ) -> NodeView<'v> {
+        let node = &reader.dag.nodes[self.node as usize];
+        NodeView {
+            name: &self.name,
+            number: self.node.saturating_add(1),
+            directory: &node.directory,
+            is_retried: node.retries.unwrap_or(0) > 0,
+            prepended: &self.prepended,
+            appended: &self.appended,
+            description,
+            process,
+            environment: reader.context.environment,
+        }
+    }
+
+    /// Locates a problem: in the submit description in `file`, or in the line of the node.
+    fn problem(&self, file: &Rc<Path>, (line, kind): job::Problem) -> DagmanError {
+        let file = Rc::clone(if line.is_some() { file } else { &self.place.file });
+        let line = line.unwrap_or(self.place.line);
+        Place { file, line }.error(kind)
+    }
 }
 
 /// Reads one DAGMan file.
@@ -82,6 +119,7 @@ impl<'l> FileReader<'l> {
         self.name(&place, entry.name, Target::Node(node))?;
         self.pending.push(Pending {
             node,
+            name: reader.dag.nodes[node as usize].name.clone(),
             place,
             submit: entry.content,
             noop: entry.noop,
@@ -141,7 +179,7 @@ impl<'l> FileReader<'l> {
     /// Returns the first or last nodes of a node or group.
     fn ends<'t>(
         &'t self,
-        reader: &Reader<'_>,
+        reader: &'t Reader<'_>,
         name: &str,
         last: bool,
         one: &'t mut [u32; 1],
@@ -157,7 +195,11 @@ impl<'l> FileReader<'l> {
             None => {
                 let full = format!("{}{name}", self.level.prefix);
                 let node = reader.by_name.get(&full);
-                *one = [*node.ok_or_else(|| ErrorKind::UnknownNode(name.to_owned()))?];
+                let node = *node.ok_or_else(|| ErrorKind::UnknownNode(name.to_owned()))?;
+                if let Some(nodes) = reader.several.get(&node) {
+                    return Ok(nodes);
+                }
+                *one = [node];
                 Ok(one)
             }
         }
@@ -200,7 +242,7 @@ impl<'l> FileReader<'l> {
             let parents = self.ends(reader, parent, true, &mut one)?.to_vec();
             for child in children {
                 let mut one = [0];
-                let children = self.ends(reader, child, false, &mut one)?;
+                let children = self.ends(reader, child, false, &mut one)?.to_vec();
                 let new = parents.len().saturating_mul(children.len());
                 if reader.dag.edges.len().saturating_add(new) > MAX_EDGES {
                     let (what, limit) = ("edges", MAX_EDGES);
@@ -243,7 +285,9 @@ impl<'l> FileReader<'l> {
                 Err(_) => Ok(()),
             },
             // It was added to the priorities of its nodes.
-            Some(Target::Group(..)) if matches!(setting, Setting::Priority(_) | Setting::Retry(0)) => Ok(()),
+            Some(Target::Group(..)) if matches!(setting, Setting::Priority(_) | Setting::Retry(0, _)) => {
+                Ok(())
+            }
             Some(Target::Group(..)) => Err(place.error(ErrorKind::unsupported(
                 format!("this command for {name}"),
                 "the nodes of splices and sub-DAGs become nodes of this DAG; write it into the inner file",
@@ -266,7 +310,9 @@ impl<'l> FileReader<'l> {
             Setting::Post(words) => pending.post = Some(words.clone()),
             Setting::Hold => {}
             Setting::PreSkip(code) => node.pre_skip = Some(*code),
-            Setting::Retry(retries) => node.retries = Some(*retries),
+            Setting::Retry(retries, unless_exit) => {
+                (node.retries, node.unless_exit) = (Some(*retries), *unless_exit);
+            }
             Setting::Priority(priority) => {
                 node.priority = Some(priority.saturating_add(self.level.priority));
             }
@@ -293,67 +339,77 @@ impl<'l> FileReader<'l> {
         Ok(())
     }
 
-    /// Completes the nodes of the file.
-    pub(super) fn finish(self, reader: &mut Reader<'_>) -> Result<(), DagmanError> {
-        for pending in self.pending {
+    /// Completes the nodes of the file. `edges` is the position of its first edge.
+    pub(super) fn finish(mut self, reader: &mut Reader<'_>, edges: usize) -> Result<(), DagmanError> {
+        let mut several = Several::default();
+        for pending in std::mem::take(&mut self.pending) {
             if reader.done[pending.node as usize] {
                 continue;
             }
-            let number = pending.node as usize;
-            let node = &reader.dag.nodes[number];
+            let node = &reader.dag.nodes[pending.node as usize];
             let script = |words: &Option<Vec<String>>, is_post: bool| {
                 let script = words.as_ref().map(|words| self::script(words, node, is_post));
                 script.transpose().map_err(|kind| pending.place.error(kind))
             };
             let (pre, post) = (script(&pending.pre, false)?, script(&pending.post, true)?);
-            let node = &mut reader.dag.nodes[number];
+            let node = &mut reader.dag.nodes[pending.node as usize];
             (node.pre, node.post) = (pre, post);
             if pending.noop {
                 continue;
             }
-            let (file, description) = match pending.submit {
-                Submit::Inline(description) => (Rc::clone(&pending.place.file), Rc::from(description)),
-                Submit::Named(name) => match self.named.get(&name) {
-                    Some(known) => known.clone(),
-                    None => {
-                        let path = node.directory.join(name);
-                        reader.description(path, &pending.place)?
-                    }
-                },
-            };
-            let node = &reader.dag.nodes[number];
-            let described = job::describe(&NodeView {
-                name: &node.name,
-                number: pending.node.saturating_add(1),
-                directory: &node.directory,
-                is_retried: node.retries.unwrap_or(0) > 0,
-                prepended: &pending.prepended,
-                appended: &pending.appended,
-                description: &description,
-                environment: reader.context.environment,
-            });
-            let at = |line: Option<u32>| Place {
-                file: Rc::clone(if line.is_some() {
-                    &file
-                } else {
-                    &pending.place.file
-                }),
-                line: line.unwrap_or(pending.place.line),
-            };
-            let described = described.map_err(|(line, kind)| at(line).error(kind))?;
-            for (line, command) in described.ignored {
-                let file = file.to_path_buf();
-                reader.dag.ignored.push(IgnoredCommand { file, line, command });
-            }
-            let node = &mut reader.dag.nodes[number];
-            node.work = Work::Job(Box::new(described.job));
-            // As in HTCondor, a submit description in a file overrides the priority of the node.
-            if description.is_file || node.priority.is_none() {
-                node.priority = described.priority.or(node.priority);
+            let described = self.description(reader, &pending)?;
+            let processes = processes::of(reader, &pending, &described)?;
+            let nodes = processes::nodes(reader, &pending, processes.len(), &mut several)?;
+            for (process, node) in processes.iter().zip(nodes) {
+                describe(reader, &pending, &described, (node, process))?;
             }
         }
-        Ok(())
+        processes::connect(reader, edges, several)
     }
+
+    /// Returns the submit description of a node, and the file that it is in.
+    fn description(
+        &self,
+        reader: &mut Reader<'_>,
+        pending: &Pending,
+    ) -> Result<FileDescription, DagmanError> {
+        match &pending.submit {
+            Submit::Inline(description) => Ok((Rc::clone(&pending.place.file), Rc::clone(description))),
+            Submit::Named(name) => match self.named.get(name) {
+                Some(known) => Ok(known.clone()),
+                None => {
+                    let path = reader.dag.nodes[pending.node as usize].directory.join(name);
+                    reader.description(path, &pending.place)
+                }
+            },
+        }
+    }
+}
+
+/// Sets what a node runs: one of the jobs of a submit description.
+fn describe(
+    reader: &mut Reader<'_>,
+    pending: &Pending,
+    described: &FileDescription,
+    (number, process): (u32, &Process),
+) -> Result<(), DagmanError> {
+    let (file, description) = described;
+    let number = number as usize;
+    let found = job::describe(&pending.view(reader, description, process));
+    let found = found.map_err(|problem| pending.problem(file, problem))?;
+    if process.number == 0 {
+        for (line, command) in found.ignored {
+            let file = file.to_path_buf();
+            reader.dag.ignored.push(IgnoredCommand { file, line, command });
+        }
+    }
+    let node = &mut reader.dag.nodes[number];
+    node.work = Work::Job(Box::new(found.job));
+    // As in HTCondor, a submit description in a file overrides the priority of the node.
+    if description.is_file || node.priority.is_none() {
+        node.priority = found.priority.or(node.priority);
+    }
+    Ok(())
 }
 
 /// Replaces the macros in the arguments of a script.

@@ -173,6 +173,107 @@ fn scripts_get_their_macros() {
 }
 
 #[test]
+fn a_node_may_have_several_jobs() {
+    let several = (
+        "n.sub",
+        "executable = /bin/echo\narguments = $(Cluster).$(Process) $(x) $(step) $(Row)\nqueue $(n) x in (p q)\n",
+    );
+    let top = "JOB A s.sub\nJOB B n.sub\nVARS B n=\"2\"\nJOB C n.sub\nVARS C n=\"1\"\nRETRY B 3 UNLESS-EXIT 7\n\
+               PARENT A CHILD B\nPARENT B CHILD C\nCATEGORY B k\n";
+    let dag = read_from(&[("top.dag", top), several, SUBMIT]).unwrap();
+    let names: Vec<_> = dag.nodes.iter().map(|node| node.name.as_str()).collect();
+    assert_eq!(names, ["A", "B.0", "C.0", "B.1", "B.2", "B.3", "C.1"]);
+    assert_eq!(arguments(&dag.nodes[1]), ["2.0", "p", "0", "0"]);
+    assert_eq!(arguments(&dag.nodes[5]), ["2.3", "q", "1", "1"]);
+    assert_eq!(arguments(&dag.nodes[6]), ["3.1", "q", "0", "1"]);
+    for node in [1, 3, 4, 5] {
+        let node = &dag.nodes[node];
+        assert_eq!(
+            (node.retries, node.unless_exit),
+            (Some(3), Some(7)),
+            "{}",
+            node.name
+        );
+        assert_eq!(node.category.as_deref(), Some("k"));
+    }
+    assert_eq!(dag.edges.len(), 4 + 4 * 2);
+    assert!(
+        edges(&dag).iter().any(|edge| edge == "B.2 C.1"),
+        "{:?}",
+        edges(&dag)
+    );
+}
+
+#[test]
+fn nodes_with_several_jobs_are_in_splices() {
+    let inner = "JOB A s2.sub\nJOB B s.sub\nPARENT A CHILD B\n";
+    let top = "SPLICE X x.dag\nJOB C s.sub\nPARENT C CHILD X\nPARENT X+A CHILD D\nJOB D s.sub\n";
+    let several = ("s2.sub", "executable = x\nqueue word, rest from words.txt\n");
+    let words = ("words.txt", "# two\n a, b c\n\nd\r\n");
+    let dag = read_from(&[("top.dag", top), ("x.dag", inner), several, words, SUBMIT]).unwrap();
+    assert_eq!(
+        edges(&dag),
+        [
+            "X+A.0 X+B",
+            "X+A.0 D",
+            "X+A.1 X+B",
+            "X+A.1 D",
+            "C X+A.0",
+            "C X+A.1"
+        ]
+    );
+}
+
+#[test]
+fn numbers_of_jobs_are_checked() {
+    for (queue, script, message) in [
+        (
+            "queue 0",
+            "",
+            "/d/n.sub:2: queue = 0: the number of jobs must be a whole number from 1",
+        ),
+        ("queue $(x)", "", "/d/n.sub:2: queue = : the number"),
+        (
+            "queue 3000000000",
+            "",
+            "/d/n.sub:2: the DAG has more than 1048576 jobs",
+        ),
+        (
+            "queue 99999999999",
+            "",
+            "/d/n.sub:2: queue = 99999999999: the number",
+        ),
+        ("queue x in ()", "", "/d/n.sub:2: queue = : there is no item"),
+        ("queue x from none", "", "/d/n.sub:2: cannot read /d/none: "),
+        ("queue x in (a", "", "/d/n.sub:2: queue = (: the list has no end"),
+        (
+            "queue 2",
+            "SCRIPT POST A x",
+            "/d/top.dag:1: a script of A, which has 2 jobs, is not supported",
+        ),
+        ("queue 1", "SCRIPT POST A x", ""),
+    ] {
+        let top = format!("JOB A n.sub\n{script}");
+        let submit = format!("executable = x\n{queue}");
+        let read = read_from(&[("top.dag", &top), ("n.sub", &submit)]);
+        match message {
+            "" => assert!(read.is_ok(), "{queue}"),
+            _ => {
+                let error = read.unwrap_err();
+                assert!(error.starts_with(message), "{error}");
+            }
+        }
+    }
+    // The edges between them.
+    let top = "JOB A n.sub\nJOB B n.sub\nPARENT A CHILD B";
+    let error = read_from(&[("top.dag", top), ("n.sub", "executable = x\nqueue 9000")]).unwrap_err();
+    assert!(
+        error.starts_with("/d/top.dag:1: the DAG has more than"),
+        "{error}"
+    );
+}
+
+#[test]
 fn problems_name_file_and_line() {
     for (top, message) in [
         ("JOB A none.sub", "/d/top.dag:1: cannot read /d/none.sub: "),

@@ -92,6 +92,10 @@ fn set_profiles(node: &Node, profiles: &mut Profiles) {
         None => abort_on.code.to_string(),
     });
     dagman("abort-dag-on", abort_on);
+    if let Some(code) = node.unless_exit.filter(|_| node.retries > Some(0)) {
+        let option = format!("--unless-exit {code}");
+        profiles.set(Namespace::Pegasus, "pmc_task_arguments", &option);
+    }
     let Work::Job(job) = &node.work else { return };
     for (name, value) in &job.environment {
         profiles.set(Namespace::Env, name, value);

@@ -142,8 +142,7 @@ pub(crate) fn out_of_reach(plan: &Plan<'_>, id: JobId) -> Option<String> {
     let uses = plan.exec.uses(plan.workflow, job.task);
     let staged = |file, access| plan.url(&Place::Scratch(job.staging), file, access).1;
     let url = uses.iter().filter(|u| u.kind != FileKind::Image).find_map(|u| {
-        let bypassed = plan.exec.bypassed.get(&(u.file, job.site));
-        if let (true, Some(bypassed)) = (u.link.reads(), bypassed) {
+        if let Some(bypassed) = plan.exec.bypassed(job, u) {
             let mut urls = bypassed.sources.iter().map(|(url, _)| url.to_string());
             return urls.find(|url| is_out(url));
         }

@@ -25,7 +25,7 @@ pub(crate) enum ReplicaSelector {
     Regex(Vec<(u32, Pattern)>),
     /// Preferred and excluded sites of the properties.
     Restricted(Vec<Restriction>),
-    /// Only locations on the site `local`.
+    /// Locations on the site of the job; without one there, a single one of the others.
     Local,
 }
 
@@ -48,7 +48,8 @@ impl ReplicaSelector {
         };
         match self {
             ReplicaSelector::Default => Some(plain(at == destination)),
-            ReplicaSelector::Local => (at == "local").then(|| plain(at == destination)),
+            // In the order of the catalog.
+            ReplicaSelector::Local => Some(u32::from(at == destination)),
             ReplicaSelector::Regex(patterns) => {
                 let last = patterns.last().map_or(0, |(rank, _)| *rank);
                 let (rank, _) = patterns.iter().find(|(_, pattern)| pattern.is_match(pfn))?;
@@ -69,13 +70,29 @@ impl ReplicaSelector {
             }
         }
     }
+    /// Returns whether locations have priorities in lists of transfers.
+    pub(crate) fn ranks(&self) -> bool {
+        !matches!(self, ReplicaSelector::Local)
+    }
+    /// Leaves out what the selector Local does not take of the locations of a file, best first.
+    pub(crate) fn settle<T>(&self, locations: &mut Vec<T>, is_at_destination: impl Fn(&T) -> bool) {
+        if !matches!(self, ReplicaSelector::Local) {
+            return;
+        }
+        match locations
+            .iter()
+            .filter(|&location| is_at_destination(location))
+            .count()
+        {
+            // The original takes any; the first one keeps plans repeatable.
+            0 => locations.truncate(1),
+            here => locations.truncate(here),
+        }
+    }
     /// Explains why a location may be excluded.
     pub(crate) fn reason(&self) -> Option<&'static str> {
         match self {
-            ReplicaSelector::Default => None,
-            ReplicaSelector::Local => {
-                Some("the replica selector Local takes locations on the site local only")
-            }
+            ReplicaSelector::Default | ReplicaSelector::Local => None,
             ReplicaSelector::Regex(_) => Some(
                 "the replica selector Regex takes locations only that match a pattern \
                  pegasus.selector.replica.regex.rank.N",
@@ -207,14 +224,30 @@ mod tests {
     }
 
     #[test]
+    fn local_takes_those_of_the_site_or_one() {
+        let taken = |names: &[&'static str]| {
+            let mut ranked: Vec<(u32, &str)> = names
+                .iter()
+                .filter_map(|at| Some((ReplicaSelector::Local.priority("a", at, "http://h/x")?, *at)))
+                .collect();
+            ranked.sort_by_key(|(priority, _)| std::cmp::Reverse(*priority));
+            ReplicaSelector::Local.settle(&mut ranked, |(_, at)| *at == "a");
+            ranked.into_iter().map(|(_, at)| at).collect::<Vec<_>>()
+        };
+        assert_eq!(taken(&["b", "a", "c", "a"]), ["a", "a"]);
+        assert_eq!(taken(&["b", "c"]), ["b"]);
+        let mut all = vec!["b", "c"];
+        ReplicaSelector::Default.settle(&mut all, |_| false);
+        assert_eq!(all, ["b", "c"]);
+    }
+
+    #[test]
     fn files_on_the_site_are_the_best() {
         let selector = ReplicaSelector::Default;
         assert_eq!(selector.priority("a", "a", "file:///x"), Some(100));
         assert_eq!(selector.priority("a", "a", "/x"), Some(50));
         assert_eq!(selector.priority("a", "b", "http://b/x"), Some(10));
-        let selector = made(&[(KEY, "local")]).expect("a selector");
-        assert_eq!(selector.priority("a", "b", "http://b/x"), None);
-        assert_eq!(selector.priority("a", "local", "http://b/x"), Some(10));
+        assert!(!made(&[(KEY, "local")]).expect("a selector").ranks());
     }
 
     #[test]

@@ -351,7 +351,9 @@ impl Inliner<'_, '_> {
             problem.cause = Cause::SubWorkflow;
             problem
         };
-        if !job.uses.iter().any(|u| u.file == file && u.link.reads()) {
+        // As in Pegasus, which asks the replica catalog for the files in `uses` only.
+        let is_listed = job.uses.iter().any(|u| u.file == file && u.link.reads());
+        if !is_listed && !self.catalogs.replicas.knows_without_catalog(lfn) {
             let problem = missing(format!(
                 "list {lfn} under the inputs in the uses of the job {}",
                 job.id

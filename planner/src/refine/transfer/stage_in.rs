@@ -1,8 +1,9 @@
 //! Stages inputs of compute jobs.
 
-use super::super::select::ranking::ReplicaSelector;
 use super::uses::OrderedUse;
 use super::*;
+use crate::catalog::transformation::ContainerKind;
+use crate::model::Metadata;
 
 impl Builder<'_, '_> {
     /// Returns whether a file is the workflow of a nested sub-workflow that its planner reads where it is.
@@ -42,9 +43,8 @@ impl Builder<'_, '_> {
         }
     }
 
-    /// Returns whether an input comes from a parent or is already staged for another job. The job waits for
-    /// it then.
-    pub(super) fn is_coming(
+    /// Returns whether an input comes from a parent.
+    pub(super) fn comes_from_parent(
         &mut self,
         n: JobIndex,
         job: JobId,
@@ -59,6 +59,11 @@ impl Builder<'_, '_> {
             self.inter_site(job, site, producer, file);
             return true;
         }
+        false
+    }
+
+    /// Returns whether an input is already staged for another job. The job waits for it then.
+    pub(super) fn is_staged(&mut self, job: JobId, site: SiteId, file: FileId) -> bool {
         let Some(&staged) = self.staged.get(&(file, site)) else {
             return false;
         };
@@ -96,17 +101,19 @@ impl Builder<'_, '_> {
                 return true;
             }
         };
-        if (file_use.bypass || self.mapper.settings.bypass)
-            && file_use.link != Link::Checkpoint
-            && self.bypass(job, file, &locations)
-        {
-            return true;
-        }
-        let profiles = &self.exec.setups[self.exec.jobs[job].setup].profiles;
+        let setup = &self.exec.setups[self.exec.jobs[job].setup];
+        let (profiles, in_container) = (&setup.profiles, setup.container.is_some());
+        // Nothing here makes links on a staging site behind a server.
+        let is_here = !self.mapper.sites.is_lite(site)
+            || self
+                .mapper
+                .sites
+                .work_url(site, Access::Put)
+                .starts_with("file://");
         let linkable = !is_program
+            && is_here
             // What a link leads to is not in the container.
-            && (!self.has_shared_containers || file_use.kind == FileKind::Image)
-            && !self.mapper.sites.is_lite(site)
+            && (!(self.has_shared_containers || in_container) || file_use.kind == FileKind::Image)
             && profiles.pegasus("nosymlink").and_then(parse_bool) != Some(true);
         // Jobs with directories of their own prefer what is near them, not near the staging site.
         let this = &self.exec.jobs[job];
@@ -126,6 +133,9 @@ impl Builder<'_, '_> {
             return true;
         };
         self.exec.cache.push((file, site));
+        if is_optional {
+            self.exec.found.insert(file);
+        }
         let destination = self.work_url(site, file, Access::Put);
         if selected
             .sources
@@ -148,6 +158,8 @@ impl Builder<'_, '_> {
         let transfer = self.stage_in_job(job, site, selected.side, level, width);
         self.add_file(transfer, file, file_use, selected, &locations, site);
         self.exec.edges.push((transfer, job));
+        // Perhaps another job bypasses the staging site.
+        self.exec.in_place.remove(&(file, site));
         self.staged.insert(
             (file, site),
             Staged {
@@ -161,81 +173,105 @@ impl Builder<'_, '_> {
         true
     }
 
-    /// Lets a job with a directory of its own fetch a file from its own locations. Returns whether there is
-    /// one that its site can reach.
-    fn bypass(&mut self, job: JobId, file: FileId, locations: &Locations) -> bool {
-        let this = &self.exec.jobs[job];
-        if !self.exec.is_lite(this) {
+    /// Lets a job with a directory of its own fetch an input from its own locations, if the input or a
+    /// property asks for that. Returns whether there is a location that the site of the job can reach.
+    pub(super) fn bypass(&mut self, job: JobId, input: OrderedUse) -> bool {
+        let file = input.file;
+        let (this, file_use) = (&self.exec.jobs[job], &self.uses_of(job)[input.at as usize]);
+        let asks = self.mapper.settings.bypass || file_use.bypass;
+        if !asks || file_use.link == Link::Checkpoint || !self.exec.is_lite(this) {
             return false;
         }
+        let Some(locations) = self.locations(file) else {
+            return false;
+        };
         let (key, staging) = ((file, this.site), this.staging);
         let profiles = &self.exec.setups[this.setup].profiles;
         let may_link = self.mapper.settings.links
-            && self.exec.setups[this.setup].container.is_none()
+            && !self.staged_programs.entries.contains_key(&file)
             && profiles.pegasus("nosymlink").and_then(parse_bool) != Some(true);
-        let site = &self.mapper.sites.get(this.site).name;
+        let in_container = self.exec.setups[this.setup].container.is_some();
+        let place = self.mapper.sites.get(this.site);
         let mut sources: Vec<(Box<str>, u32, &str)> = Vec::new();
-        let mut is_here = false;
         for replica in &locations.replicas {
             let at = replica.site.as_deref().unwrap_or_default();
-            let is_file = replica.pfn.starts_with("file://");
-            if is_file && at != site {
+            let is_path = replica.pfn.starts_with('/');
+            let is_here = at == place.name || (at == "local" && place.visible);
+            if (is_path || replica.pfn.starts_with("file://")) && !is_here {
                 continue;
             }
             let selector = &self.mapper.settings.replica_selector;
-            let Some(priority) = selector.priority(site, at, &replica.pfn) else {
+            let Some(priority) = selector.priority(&place.name, at, &replica.pfn) else {
                 continue;
             };
-            is_here |= is_file;
-            sources.push((replica.pfn.as_str().into(), priority, at));
+            let url = match is_path && may_link && at == self.mapper.sites.get(staging).name {
+                true => format!("file://{}", replica.pfn),
+                false => replica.pfn.clone(),
+            };
+            sources.push((url.into(), priority, at));
         }
         sources.sort_by_key(|(_, priority, _)| std::cmp::Reverse(*priority));
+        self.mapper
+            .settings
+            .replica_selector
+            .settle(&mut sources, |(_, _, at)| *at == place.name);
         let Some((url, _, at)) = sources.first() else {
             return false;
         };
+        if file_use.optional {
+            self.exec.found.insert(file);
+        }
         self.exec.bypassing.push((file, url.clone(), (*at).into()));
-        let is_program = self.staged_programs.entries.contains_key(&file);
-        let link = may_link && is_here && !is_program && sources[0].0.starts_with("file://");
+        // All of them must be files, since a link has one kind of source.
+        let is_link = |(url, _, at): &(Box<str>, u32, &str)| url.starts_with("file://") && *at == place.name;
+        let link = may_link && !in_container && sources.last().is_some_and(is_link);
         let checksum = |key: &str| locations.metadata.get(key).map(String::as_str);
         let sha256 = checksum("checksum.value").filter(|_| checksum("checksum.type") == Some("sha256"));
+        let ranked = self.mapper.settings.replica_selector.ranks();
         self.exec.bypassed.insert(
             key,
             Bypassed {
                 sources: sources
                     .into_iter()
-                    .map(|(url, priority, _)| (url, priority))
+                    .map(|(url, priority, _)| (url, ranked.then_some(priority)))
                     .collect(),
                 link,
+                by_all: self.mapper.settings.bypass,
                 sha256: sha256.map(Into::into),
             },
         );
-        // It never comes to the staging site.
-        self.exec.in_place.insert((file, staging));
+        if !self.staged.contains_key(&(file, staging)) {
+            // It never comes to the staging site.
+            self.exec.in_place.insert((file, staging));
+        }
         true
     }
 
     /// Returns the locations of a file: from the transformation catalog for staged programs and images, else
     /// from the replica catalogs.
     pub(super) fn locations(&self, file: FileId) -> Option<Locations> {
+        let at = |pfn: &str, site: &str, metadata| {
+            let (pfn, site) = (pfn.to_owned(), Some(site.to_owned()));
+            let replicas = vec![crate::catalog::replica::Replica { pfn, site }];
+            Some(Locations { replicas, metadata })
+        };
         if let Some(container) = self.exec.images.get(&file) {
-            return Some(Locations {
-                replicas: vec![crate::catalog::replica::Replica {
-                    pfn: container.image.clone(),
-                    site: Some(container.image_site.clone()),
-                }],
-                metadata: Default::default(),
-            });
+            let mut metadata = Metadata::default();
+            // As in Pegasus, the job verifies images of other kinds, and their stage-in does not.
+            if let (ContainerKind::Singularity, Some(sha256)) = (container.kind, &container.sha256) {
+                metadata.insert("checksum.type".into(), "sha256".into());
+                metadata.insert("checksum.value".into(), sha256.clone());
+            }
+            return at(&container.image, &container.image_site, metadata);
         }
         match self.staged_programs.entries.get(&file) {
             Some(&entry) => {
                 let entry = self.mapper.programs.entry(entry);
-                Some(Locations {
-                    replicas: vec![crate::catalog::replica::Replica {
-                        pfn: entry.pfn.clone(),
-                        site: Some(entry.site.clone()),
-                    }],
-                    metadata: Default::default(),
-                })
+                let checksum = entry
+                    .metadata
+                    .iter()
+                    .filter(|(key, _)| key.starts_with("checksum."));
+                at(&entry.pfn, &entry.site, checksum.cloned().collect())
             }
             None => self
                 .replicas
@@ -312,8 +348,7 @@ impl Builder<'_, '_> {
                 metadata.push((key.clone(), value.clone()));
             }
         }
-        // Among those of one site the selector Local makes no difference.
-        let ranked = !matches!(self.mapper.settings.replica_selector, ReplicaSelector::Local);
+        let ranked = self.mapper.settings.replica_selector.ranks();
         let set = self.set_of(transfer);
         set.files.push(FileTransfer {
             file,

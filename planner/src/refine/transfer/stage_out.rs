@@ -21,6 +21,12 @@ impl Builder<'_, '_> {
         if !transfers && !registers {
             return;
         }
+        if !transfers {
+            // It is registered where it is, so it needs no location on an output site.
+            let place = Place::Storage(output);
+            self.store(job, site, level, width, file_use, false, place.clone(), place);
+            return;
+        }
         let name = self.workflow.files.name(file);
         let sites = self.mapper.sites;
         match self.storage.targets(file, name, output) {
@@ -30,17 +36,17 @@ impl Builder<'_, '_> {
                 let base = sites.work_url(site, Access::Put);
                 let is_same =
                     directory_of(self.exec, sites, site, file) == "." && same_place(base, &storage.put);
-                let moves = transfers && !is_same;
+                let moves = !is_same;
                 let place = Place::Storage(output);
                 self.store(job, site, level, width, file_use, moves, place.clone(), place);
             }
             Some(targets) => {
-                if targets.is_empty() && transfers {
+                if targets.is_empty() {
                     self.exec.staying.insert(file);
                 }
                 let source = self.work_url(site, file, Access::Get);
                 for target in targets {
-                    let moves = transfers && !same_place(&source, &target.url);
+                    let moves = !same_place(&source, &target.url);
                     self.store(job, site, level, width, file_use, moves, target.put, target.get);
                 }
             }
@@ -203,29 +209,32 @@ impl Builder<'_, '_> {
 
     /// Delivers outputs of deleted jobs from their locations to the output sites.
     pub(super) fn deliver(&mut self, owed: &[(JobIndex, u32)]) {
-        // Bottom up, the order in which data reuse deletes jobs.
-        for &(n, k) in owed.iter().rev() {
-            let file_use = self.workflow.jobs[n].uses[k as usize].clone();
-            let Some(locations) = self.locations(file_use.file) else {
-                continue;
-            };
-            let name = self.workflow.files.name(file_use.file).to_owned();
+        for of_job in owed.chunk_by(|(one, _), (other, _)| one == other) {
             for output in 0..self.mapper.sites.outputs.len() as u16 {
-                let targets = self
-                    .storage
-                    .targets(file_use.file, &name, output)
-                    .unwrap_or_else(|| {
-                        let put = &self.mapper.sites.outputs[usize::from(output)].put;
-                        vec![Target {
-                            url: format!("{put}/{name}"),
-                            put: Place::Storage(output),
-                            get: Place::Storage(output),
-                        }]
-                    });
-                for target in targets {
-                    self.deliver_to(&file_use, &locations, output, target);
+                for &(n, k) in of_job {
+                    self.deliver_one(&self.workflow.jobs[n].uses[k as usize], output);
                 }
             }
+        }
+    }
+
+    /// Delivers one existing file to one output site.
+    fn deliver_one(&mut self, file_use: &FileUse, output: u16) {
+        let Some(locations) = self.locations(file_use.file) else {
+            return;
+        };
+        let name = self.workflow.files.name(file_use.file);
+        let targets = self.storage.targets(file_use.file, name, output);
+        let targets = targets.unwrap_or_else(|| {
+            let put = &self.mapper.sites.outputs[usize::from(output)].put;
+            vec![Target {
+                url: format!("{put}/{name}"),
+                put: Place::Storage(output),
+                get: Place::Storage(output),
+            }]
+        });
+        for target in targets {
+            self.deliver_to(file_use, &locations, output, target);
         }
     }
 
@@ -259,7 +268,8 @@ impl Builder<'_, '_> {
             optional: false,
             metadata: metadata.clone(),
         });
-        if file_use.register && self.mapper.settings.register {
+        // As in Pegasus, whether or not its job was to register it: it is registered already.
+        if self.mapper.settings.register {
             let registration = self.registration_job(None, slot, local, Side::Local, DELETED_LEVEL);
             self.exec.edges.push((transfer, registration));
             self.registration_of(registration)

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::sys::inotify::WatchDescriptor;
@@ -15,6 +16,7 @@ use super::lines::{Lines, Tail};
 use crate::cli::From;
 use crate::commands::log::decode::{Decoder, Stream};
 use crate::commands::log::find::{Reader, Unreadable};
+use crate::commands::log::tap::Tap;
 
 /// Reads of the files in a turn.
 const READS: usize = 16;
@@ -31,6 +33,14 @@ const RARE_INTERVAL: Duration = Duration::from_secs(1);
 /// Time between two requests of this tool: what bounds the work of the run, however many attempts there are.
 const PACE: Duration = Duration::from_millis(5);
 
+/// Output of an attempt that goes to a pack at its end.
+enum Unpacked {
+    /// Kickstart captures it. It writes to the files of the attempt at its end only.
+    Captured,
+    /// The run has the files of the attempt.
+    Own(Box<Tap>),
+}
+
 /// An attempt whose output is shown.
 pub struct Follower {
     /// Task.
@@ -43,12 +53,18 @@ pub struct Follower {
     pub shown: Shown,
     decoder: Decoder,
     reader: Option<Reader>,
+    /// Set while the output is in files without names, on the way to a pack.
+    unpacked: Option<Unpacked>,
+    /// Bytes of the entry in the pack that were shown before.
+    seen: [usize; 2],
     /// All is known that was captured at the start.
     has_answer: bool,
     watches: Vec<WatchDescriptor>,
     watched: HashSet<u64>,
     /// A request is on its way.
     pub is_asked: bool,
+    /// The last request was for output of the attempt itself.
+    has_asked_own: bool,
     /// Time of the next request.
     pub next_ask: Instant,
 }
@@ -78,17 +94,36 @@ impl Follower {
             },
             decoder,
             reader: None,
+            unpacked: None,
+            seen: [0, 0],
             has_answer: false,
             watches: Vec::new(),
             watched: HashSet::new(),
             is_asked: false,
+            has_asked_own: false,
             next_ask: Instant::now(),
         }
     }
 
-    /// Takes what reads the files of the attempt.
+    /// Takes what reads the files of the attempt, or its entry in a pack.
     pub fn open(&mut self, reader: Reader) {
         self.reader = Some(reader);
+        self.unpacked = None;
+    }
+
+    /// Takes note that the output goes to a pack at the end. Until then, the run of this DAG has it.
+    pub fn begin_unpacked(&mut self, dag: &Path) {
+        if self.unpacked.is_none() {
+            self.unpacked = Some(match self.decoder.tap().is_captured() {
+                true => Unpacked::Captured,
+                false => Unpacked::Own(Box::new(Tap::own(dag, self.shown.origin.task.clone()))),
+            });
+        }
+    }
+
+    /// Returns whether the output is on the way to a pack.
+    pub fn is_unpacked(&self) -> bool {
+        self.unpacked.is_some()
     }
 
     /// Returns whether the files are known.
@@ -106,20 +141,48 @@ impl Follower {
         self.decoder.tap().is_captured()
     }
 
+    /// Returns whether output comes from the run.
+    pub fn is_tapped(&mut self) -> bool {
+        matches!(self.unpacked, Some(Unpacked::Own(_))) || self.is_captured()
+    }
+
+    /// What reads the output that comes from the run.
+    fn tap(&mut self) -> &mut Tap {
+        match &mut self.unpacked {
+            Some(Unpacked::Own(own)) => own,
+            _ => self.decoder.tap(),
+        }
+    }
+
     /// Prints what is new, a bounded part of it. Returns whether there was anything.
     pub fn read(&mut self, printer: &mut Printer) -> Result<bool, Unreadable> {
-        let Self { decoder, shown, .. } = self;
-        let Some(reader) = &mut self.reader else {
-            return Ok(false);
-        };
+        let Self {
+            decoder,
+            shown,
+            seen,
+            unpacked,
+            ..
+        } = self;
         let mut take = |stream, bytes: &[u8]| shown.take(stream, bytes, printer);
         let mut has_found = decoder.tap().read(&mut take);
-        for _ in 0..READS {
-            let mut push = |stream, bytes: &[u8]| decoder.push(stream, bytes, &mut take);
-            if !reader.read(&mut push)? {
-                break;
+        if let Some(Unpacked::Own(own)) = unpacked {
+            has_found |= own.read(&mut |stream, bytes| {
+                seen[stream as usize] += bytes.len();
+                decoder.push(stream, bytes, &mut take);
+            });
+        }
+        if let Some(reader) = &mut self.reader {
+            for _ in 0..READS {
+                let mut push = |stream, bytes: &[u8]| {
+                    let skipped = bytes.len().min(seen[stream as usize]);
+                    seen[stream as usize] -= skipped;
+                    decoder.push(stream, &bytes[skipped..], &mut take);
+                };
+                if !reader.read(&mut push)? {
+                    break;
+                }
+                has_found = true;
             }
-            has_found = true;
         }
         if !has_found && self.has_answer {
             self.shown.end_tails(printer);
@@ -143,7 +206,8 @@ impl Follower {
     /// Returns what to ask the run for.
     pub fn request(&mut self, may_wait: bool) -> pegasus_mpi_cluster::control::TapRequest {
         self.is_asked = true;
-        self.decoder.tap().request(may_wait)
+        self.has_asked_own = matches!(self.unpacked, Some(Unpacked::Own(_)));
+        self.tap().request(may_wait)
     }
 
     /// Takes the answer of the run: nothing if it refused. `time` is how long it took, `followers` how many
@@ -160,20 +224,40 @@ impl Follower {
         self.has_answer |= output
             .as_ref()
             .is_none_or(|output| output.streams.iter().all(is_small));
-        let mut take = |stream, bytes: &[u8]| self.shown.take(stream, bytes, printer);
-        let has_new = output.is_some_and(|output| self.decoder.tap().accept(output, &mut take));
+        let has_new = output.is_some_and(|output| self.take_answer(output, printer));
         let pace = PACE.saturating_mul(u32::try_from(followers).unwrap_or(u32::MAX));
-        let is_known = self.decoder.tap().growing().next().is_some();
+        let is_known = self.tap().growing().next().is_some();
         let wait = if is_known {
             RENEW_INTERVAL.max(pace * 4)
         } else if has_new || time > LONG_ANSWER {
             Duration::ZERO
-        } else if self.decoder.tap().is_captured() {
+        } else if self.is_tapped() {
             ASK_INTERVAL.max(pace)
         } else {
             RARE_INTERVAL.max(pace)
         };
         self.next_ask = Instant::now() + wait;
+    }
+
+    /// Prints what an answer has brought. Returns whether there was anything.
+    fn take_answer(&mut self, output: Output, printer: &mut Printer) -> bool {
+        let Self {
+            decoder,
+            shown,
+            seen,
+            unpacked,
+            ..
+        } = self;
+        let mut take = |stream, bytes: &[u8]| shown.take(stream, bytes, printer);
+        match unpacked {
+            Some(Unpacked::Own(own)) => own.accept(output, &mut |stream, bytes| {
+                seen[stream as usize] += bytes.len();
+                decoder.push(stream, bytes, &mut take);
+            }),
+            // It came too late: the pack has it.
+            _ if self.has_asked_own => false,
+            _ => decoder.tap().accept(output, &mut take),
+        }
     }
 
     /// Takes note that the run does not answer.
@@ -187,7 +271,11 @@ impl Follower {
     pub fn watch_captures(&mut self, changes: &Changes) -> Vec<WatchDescriptor> {
         let number = |file: &File| file.metadata().map_or(0, |data| data.ino());
         let mut new = Vec::new();
-        for file in self.decoder.tap().growing() {
+        let tap = match &mut self.unpacked {
+            Some(Unpacked::Own(own)) => own,
+            _ => self.decoder.tap(),
+        };
+        for file in tap.growing() {
             if self.watched.insert(number(file)) {
                 new.extend(changes.watch_open(file));
             }

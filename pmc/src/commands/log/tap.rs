@@ -24,6 +24,11 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// An answer that took longer came from a worker that had waited for output.
 const LONG_ANSWER: Duration = Duration::from_millis(50);
 
+/// After an answer with this many bytes there is more.
+const LARGE: usize = 128 << 10;
+/// Maximum answers that are taken before the caller does something else.
+const MAX_ANSWERS: usize = 16;
+
 /// The captured output of a running attempt.
 pub struct Tap {
     dag: PathBuf,
@@ -116,28 +121,35 @@ impl Tap {
     /// Passes new bytes on. Returns whether there were any, or another file.
     pub fn poll(&mut self, take: &mut Take<'_>) -> bool {
         let mut has_found = self.read(take);
-        let now = Instant::now();
-        if has_found || now < self.next {
+        if has_found || Instant::now() < self.next {
             return has_found;
         }
-        match self.ask() {
-            Ok(Some(output)) => {
-                has_found = self.accept(output, take);
-                let is_waiting_answer = has_found || now.elapsed() > LONG_ANSWER;
-                self.next = Instant::now();
-                if !is_waiting_answer {
-                    self.next += ASK_INTERVAL;
+        for _ in 0..MAX_ANSWERS {
+            let asked = Instant::now();
+            match self.ask() {
+                Ok(Some(output)) => {
+                    let is_large = output.streams.iter().any(is_large);
+                    let has_new = self.accept(output, take);
+                    has_found |= has_new;
+                    self.next = Instant::now();
+                    if !has_new && asked.elapsed() <= LONG_ANSWER {
+                        self.next += ASK_INTERVAL;
+                    }
+                    if is_large {
+                        continue;
+                    }
+                }
+                Ok(None) => self.next = asked + ASK_INTERVAL,
+                Err(error) => {
+                    self.next = asked + RETRY_INTERVAL;
+                    if self.is_captured && !std::mem::replace(&mut self.has_reported, true) {
+                        message(format!(
+                            "pmc: kickstart hands the output over when the task has ended: {error}"
+                        ));
+                    }
                 }
             }
-            Ok(None) => self.next = now + ASK_INTERVAL,
-            Err(error) => {
-                self.next = now + RETRY_INTERVAL;
-                if self.is_captured && !std::mem::replace(&mut self.has_reported, true) {
-                    message(format!(
-                        "pmc: kickstart hands the output over when the task has ended: {error}"
-                    ));
-                }
-            }
+            break;
         }
         has_found
     }
@@ -277,6 +289,10 @@ impl Captured {
         }
         self.seen > before
     }
+}
+
+fn is_large(stream: &StreamOutput) -> bool {
+    matches!(stream, StreamOutput::Bytes { bytes, .. } if bytes.len() >= LARGE)
 }
 
 /// Adds a file, and forgets those before whose records have come.

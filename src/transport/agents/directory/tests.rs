@@ -54,13 +54,24 @@ fn begin(agent: u64) -> PeerRequest {
 }
 
 fn ask(number: u64) -> PeerRequest {
-    let key = KEY.to_owned();
+    ask_for(number, KEY)
+}
+
+fn ask_for(number: u64, key: &str) -> PeerRequest {
+    let key = key.to_owned();
     PeerRequest::Ask { number, key }
 }
 
 fn have() -> PeerRequest {
-    let key = KEY.to_owned();
-    PeerRequest::Have { key }
+    have_of(KEY)
+}
+
+fn have_of(key: &str) -> PeerRequest {
+    PeerRequest::Have {
+        key: key.to_owned(),
+        name: "f".to_owned(),
+        bytes: 1,
+    }
 }
 
 fn end(number: u64) -> PeerRequest {
@@ -163,9 +174,8 @@ fn nobody_waits_for_what_is_too_large_for_caches() {
 fn what_is_no_key_or_too_much_is_fetched_without_the_directory() {
     let (mut directory, mut answers) = directory(1);
     for key in ["", "../a", "a/b", &"a".repeat(MAX_KEY + 1)] {
-        let key = key.to_owned();
-        directory.handle(1, PeerRequest::Have { key: key.clone() }, &mut answers);
-        directory.handle(1, PeerRequest::Ask { number: 1, key }, &mut answers);
+        directory.handle(1, have_of(key), &mut answers);
+        directory.handle(1, ask_for(1, key), &mut answers);
         assert_eq!(std::mem::take(&mut answers), [from(1, None)]);
     }
     // An agent that has not begun.
@@ -173,17 +183,9 @@ fn what_is_no_key_or_too_much_is_fetched_without_the_directory() {
     directory.handle(7, have(), &mut answers);
     assert_eq!(std::mem::take(&mut answers), [from(7, None)]);
     for number in 1..=MAX_ASKED as u64 {
-        let key = format!("k{number}");
-        directory.handle(1, PeerRequest::Ask { number, key }, &mut answers);
+        directory.handle(1, ask_for(number, &format!("k{number}")), &mut answers);
     }
-    directory.handle(
-        1,
-        PeerRequest::Ask {
-            number: 0,
-            key: "more".to_owned(),
-        },
-        &mut answers,
-    );
+    directory.handle(1, ask_for(0, "more"), &mut answers);
     assert_eq!(answers.len(), MAX_ASKED + 1);
     assert!(!directory.entries.contains_key("more"));
     directory.check();
@@ -247,8 +249,7 @@ impl World {
                 self.last += 1;
                 let number = self.last;
                 self.open.insert((agent, number), (key, None));
-                let key = key.to_owned();
-                self.say(agent, PeerRequest::Ask { number, key });
+                self.say(agent, ask_for(number, key));
             }
             Step::Act(agent, how) => {
                 let mut answered = self
@@ -265,14 +266,13 @@ impl World {
                 }
                 self.open.remove(&(agent, number));
                 if how % 4 != 1 {
-                    self.say(agent, PeerRequest::Have { key });
+                    self.say(agent, have_of(&key));
                 }
                 let is_too_large = how == 1;
                 self.say(agent, PeerRequest::End { number, is_too_large });
             }
             Step::Have(agent, key) => {
-                let key = key.to_owned();
-                self.say(agent, PeerRequest::Have { key });
+                self.say(agent, have_of(key));
             }
             Step::Alone(agent) => {
                 let mut waiting = self

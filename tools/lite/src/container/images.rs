@@ -2,10 +2,10 @@
 //! images themselves.
 
 use std::collections::hash_map::DefaultHasher;
-use std::fs;
+use std::fs::{self, File};
 use std::hash::{Hash, Hasher};
 use std::io::{Seek, SeekFrom, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
 
@@ -18,10 +18,17 @@ use crate::data::{DataError, Mover};
 use crate::description::Container;
 use crate::messages::Log;
 
+/// End of the name of the file that an engine's jobs lock while they load an image.
+const LOADING: &str = ".loading";
+
+/// Title of the section of the log in which an image is loaded.
+const LOAD: &str = "[Pegasus Lite] Loading the container image";
+
 /// The images of this user on a node.
 #[derive(Debug)]
 pub(super) struct Images {
-    cache: Cache,
+    /// Without it, each job fetches and loads its image itself.
+    cache: Option<Cache>,
     log: Log,
 }
 
@@ -36,27 +43,40 @@ pub(super) struct Image {
     _entry: Option<Entry>,
 }
 
-impl Images {
-    /// Opens the cache beside the directories of jobs.
+/// A program that keeps images. It identifies each by what is in it.
+pub(super) trait Keeper {
+    /// Returns whether the image with an identifier is there.
     ///
     /// # Errors
-    /// It cannot be made.
-    pub(super) fn open(base: &Path, log: &Log) -> std::io::Result<Self> {
-        Ok(Self {
-            cache: Cache::open(base, log)?,
+    /// The program cannot be started, or a signal arrived.
+    fn has(&self, identifier: &str, interrupts: &mut dyn Interrupts) -> Result<bool, ContainerError>;
+
+    /// Loads an image. Returns its identifier. Meanwhile, no other image may be loaded: it could have the
+    /// same name.
+    ///
+    /// # Errors
+    /// It cannot be loaded, or a signal arrived.
+    fn load(&self, file: &Path, interrupts: &mut dyn Interrupts) -> Result<String, ContainerError>;
+}
+
+impl Images {
+    /// Opens the cache beside the directories of jobs, if it can be used.
+    pub(super) fn open(base: &Path, log: &Log) -> Self {
+        Self {
+            cache: Cache::open(base, log),
             log: log.clone(),
-        })
+        }
     }
 
-    /// Returns the image of a job that fetches it, and fetches it unless it is there. `run` distinguishes
-    /// images without a known checksum.
+    /// Returns the image of a job that fetches it, and fetches it unless it is there: into the cache, or
+    /// without one into the directory `here` of the job. `run` distinguishes images without a known checksum.
     ///
     /// # Errors
     /// It cannot be fetched, differs from its checksum, or a signal arrived.
     pub(super) fn fetched(
         &self,
         container: &Container,
-        run: &Path,
+        (run, here): (&Path, &Path),
         mover: &mut Mover,
         interrupts: &mut dyn Interrupts,
     ) -> Result<Image, ContainerError> {
@@ -80,16 +100,40 @@ impl Images {
             limit: None,
         };
         let clock = Instant::now();
-        let entry = self.cache.entry(&wanted, mover, interrupts);
+        let entry = self.entry(&wanted, here, mover, interrupts);
         mover.data.stage_in += clock.elapsed().as_secs_f64();
         let entry = entry?;
-        // Images have no limit, so none is too large.
-        let entry = entry.ok_or(DataError::NoResult)?;
+        if let Some(entry) = &entry
+            && entry.is_new
+        {
+            // Jobs have it in their directories: none shall change it for the others by mistake.
+            let mode = fs::metadata(&entry.file)?.permissions().mode();
+            fs::set_permissions(&entry.file, fs::Permissions::from_mode(mode & !0o222))?;
+        }
+        let file = entry.as_ref().map(|entry| entry.file.clone());
         Ok(Image {
-            file: entry.file.clone(),
+            file: file.unwrap_or_else(|| here.join(&container.image)),
             key,
-            _entry: Some(entry),
+            _entry: entry,
         })
+    }
+
+    /// Returns the entry of an image in the cache. `None` if the image is in the directory `here` instead.
+    fn entry(
+        &self,
+        wanted: &Wanted<'_>,
+        here: &Path,
+        mover: &mut Mover,
+        interrupts: &mut dyn Interrupts,
+    ) -> Result<Option<Entry>, DataError> {
+        if let Some(cache) = &self.cache
+            && let Some(entry) = cache.entry(wanted, mover, interrupts)?
+        {
+            return Ok(Some(entry));
+        }
+        mover
+            .within(here, |mover| wanted.fetch_here(mover, interrupts))
+            .map(|()| None)
     }
 
     /// Returns an image in a directory that other jobs see.
@@ -116,8 +160,7 @@ impl Images {
         })
     }
 
-    /// Returns the name of an image in an engine that keeps images, and loads it unless it is there.
-    /// `is_there` asks the engine for a name, `load` makes it read a file and returns the name.
+    /// Returns the identifier of an image in an engine that keeps images, and loads it unless it is there.
     ///
     /// # Errors
     /// It cannot be loaded, or a signal arrived.
@@ -125,31 +168,42 @@ impl Images {
         &self,
         image: &Image,
         engine: &str,
+        keeper: &dyn Keeper,
         interrupts: &mut dyn Interrupts,
-        is_there: &mut dyn FnMut(&str, &mut dyn Interrupts) -> Result<bool, ContainerError>,
-        load: &mut dyn FnMut(&Path, &mut dyn Interrupts) -> Result<String, ContainerError>,
     ) -> Result<String, ContainerError> {
-        let mut note = self.cache.open_file(&format!("{}.{engine}{LOADED}", image.key))?;
+        let Some(cache) = &self.cache else {
+            self.log.heading(LOAD);
+            return keeper.load(&image.file, interrupts);
+        };
+        let mut note = cache.open_file(&format!("{}.{engine}{LOADED}", image.key))?;
         let known = read(&mut note)?;
-        if !known.is_empty() && is_there(&known, interrupts)? {
+        if !known.is_empty() && keeper.has(&known, interrupts)? {
             note.set_modified(SystemTime::now())?;
             return Ok(known);
         }
-        while flock(&note, FlockOperation::NonBlockingLockExclusive).is_err() {
-            pause(interrupts)?;
-        }
+        lock(&note, interrupts)?;
         // Another job may have loaded it meanwhile.
         let latest = read(&mut note)?;
         if latest != known && !latest.is_empty() {
             return Ok(latest);
         }
-        self.log.heading("[Pegasus Lite] Loading the container image");
-        let name = load(&image.file, interrupts)?;
+        let turn = cache.open_file(&format!("{engine}{LOADING}"))?;
+        lock(&turn, interrupts)?;
+        self.log.heading(LOAD);
+        let identifier = keeper.load(&image.file, interrupts)?;
         note.set_len(0)?;
         note.seek(SeekFrom::Start(0))?;
-        note.write_all(name.as_bytes())?;
-        Ok(name)
+        note.write_all(identifier.as_bytes())?;
+        Ok(identifier)
     }
+}
+
+/// Locks a file alone. Waits for other jobs.
+fn lock(file: &File, interrupts: &mut dyn Interrupts) -> Result<(), DataError> {
+    while flock(file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        pause(interrupts)?;
+    }
+    Ok(())
 }
 
 fn hashed(of: &impl Hash) -> String {

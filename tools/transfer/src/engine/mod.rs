@@ -299,7 +299,10 @@ impl Engine<'_> {
 
     /// Records a failure and queues the next source, another round, or nothing.
     fn record_failure<'w>(&self, mut item: Item<'w>, error: TransferError, queue: &mut Queue<'w>) {
-        let retry = error.retry();
+        let retry = match self.settings.full_disk_is_final && error.is_full_disk() {
+            true => Retry::Never,
+            false => error.retry(),
+        };
         let source = item.sources.pop_front().unwrap_or(0);
         // Of several sources, report the failure that was most worth another attempt. A real failure is
         // better than a skipped attempt.

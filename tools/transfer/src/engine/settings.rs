@@ -19,6 +19,8 @@ pub struct Settings {
     pub base: Option<PathBuf>,
     /// Waits between rounds.
     pub waits: Waits,
+    /// A full disk of this machine ends an entry at once: nobody will free space there soon.
+    pub full_disk_is_final: bool,
     /// File that receives published checksums (`KICKSTART_INTEGRITY_DATA`). If `None`, they are reported as
     /// [`Event::Checksum`](crate::observer::Event::Checksum).
     pub integrity_data: Option<PathBuf>,
@@ -41,6 +43,7 @@ impl Default for Settings {
             symlink: false,
             base: None,
             waits: Waits::default(),
+            full_disk_is_final: false,
             integrity_data: None,
             known_checksums: Vec::new(),
             temporary: PathBuf::from("/tmp"),

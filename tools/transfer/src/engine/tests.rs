@@ -12,8 +12,8 @@ use crate::protocol::Done;
 use crate::spec;
 use crate::spec::Location;
 
-/// A handler whose results depend on the path of the source: `/ok`, `/never`, `/soon`, `/later`, or
-/// `/heals/N`, which fails N times.
+/// A handler whose results depend on the path of the source: `/ok`, `/never`, `/soon`, `/later`,
+/// `/full`, or `/heals/N`, which fails N times.
 #[derive(Default)]
 struct Stub {
     sets: Mutex<Vec<Vec<String>>>,
@@ -37,6 +37,10 @@ impl Stub {
             (Some("never"), _) => Err(external(Retry::Never)),
             (Some("soon"), _) => Err(external(Retry::Soon)),
             (Some("later"), _) => Err(external(Retry::Later)),
+            (Some("full"), _) => {
+                let full = std::io::ErrorKind::StorageFull;
+                Err(TransferError::io("write", std::path::Path::new("/x"), full))
+            }
             (Some("heals"), Some(times)) => {
                 let mut failures = lock(&self.failures);
                 let count = failures.entry(path.to_owned()).or_insert(0);
@@ -93,6 +97,16 @@ impl Handler for Handle {
 }
 
 fn run_stub(spec: &str, threads: usize) -> (Report, &'static Stub) {
+    run_stub_with(
+        spec,
+        Settings {
+            threads,
+            ..Settings::default()
+        },
+    )
+}
+
+fn run_stub_with(spec: &str, settings: Settings) -> (Report, &'static Stub) {
     let stub: &'static Stub = Box::leak(Box::default());
     let registry = Registry::new(vec![Box::new(Handle(stub))]);
     let millisecond = Duration::from_millis(1);
@@ -101,11 +115,7 @@ fn run_stub(spec: &str, threads: usize) -> (Report, &'static Stub) {
         later: millisecond,
         longest: millisecond,
     };
-    let settings = Settings {
-        threads,
-        waits,
-        ..Settings::default()
-    };
+    let settings = Settings { waits, ..settings };
     let work = spec::parse(spec.as_bytes(), &|_| None, &mut || 1).expect("valid");
     (run_with(&registry, &work, &settings, &Silent), stub)
 }
@@ -256,6 +266,21 @@ fn cancelled_run_attempts_nothing() {
             .iter()
             .all(|failure| matches!(failure.error, TransferError::Cancelled))
     );
+}
+
+#[test]
+fn a_full_disk_may_be_final() {
+    for (full_disk_is_final, attempts) in [(false, 6), (true, 2)] {
+        let settings = Settings {
+            full_disk_is_final,
+            ..Settings::default()
+        };
+        let spec = transfers(&[&["stub://h/full", "stub://h/full/2"]]);
+        let (report, _) = run_stub_with(&spec, settings);
+        assert!(report.failures[0].error.is_full_disk());
+        // Each source once, in each round.
+        assert_eq!(report.failures[0].attempts, attempts, "{full_disk_is_final}");
+    }
 }
 
 #[test]

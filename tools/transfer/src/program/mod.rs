@@ -119,6 +119,7 @@ impl Call<'_> {
         let soon = Duration::from_secs_f64(options.retry_wait);
         let error_rate = text("PEGASUS_TRANSFER_ERROR_RATE").and_then(|text| text.trim().parse().ok());
         Ok(Settings {
+            full_disk_is_final: false,
             rounds: options.max_attempts,
             threads: threads.into(),
             symlink: options.symlink,

@@ -1,0 +1,185 @@
+//! Listens in a thread of its own, and lets in who has the key of the run.
+
+use std::future::Future;
+use std::io;
+use std::net::TcpListener;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::io::BufReader;
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use crate::key::{KeyError, RunKey};
+use crate::lobby::Lobby;
+use crate::stream::{buffered, limited};
+
+/// Time until the next attempt to take a connection after one that has failed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A connection after its handshake.
+pub(crate) type Secured = TlsStream<BufReader<TcpStream>>;
+
+/// The server cannot start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// The system refused the port or the thread.
+    #[error("Unable to listen for agents: {}", pmc_dag::reason(.0))]
+    Listen(#[from] io::Error),
+    /// The key cannot be used.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+}
+
+/// A port of all addresses.
+pub(crate) struct Door {
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+    port: u16,
+}
+
+/// A thread that serves a port, until this is dropped.
+pub(crate) struct Listener {
+    port: u16,
+    /// Dropping it ends the thread.
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Door {
+    /// Listens on this port, or on any free one if that is 0 or in use.
+    ///
+    /// # Errors
+    /// No port can be had, or the key is unusable.
+    pub(crate) fn open(key: &RunKey, port: u16) -> Result<Self, ServerError> {
+        let acceptor = TlsAcceptor::from(Arc::new(key.server_config()?));
+        let listener = listen(port).or_else(|_| listen(0))?;
+        let port = listener.local_addr()?.port();
+        Ok(Self {
+            listener,
+            acceptor,
+            port,
+        })
+    }
+
+    /// Serves each connection in a task of its own, once its handshake has ended within `limit`. `who` comes,
+    /// for messages. Returns only after an error.
+    pub(crate) async fn let_in<F>(
+        self,
+        who: &str,
+        limit: Duration,
+        serve: impl Fn(Secured) -> F + 'static,
+    ) -> io::Result<()>
+    where
+        F: Future<Output = io::Result<()>> + 'static,
+    {
+        let listener = tokio::net::TcpListener::from_std(self.listener)?;
+        let (lobby, serve) = (Rc::new(Lobby::default()), Rc::new(serve));
+        loop {
+            lobby.room().await;
+            let (stream, from) = match listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    // Too many open files, perhaps: some will be closed.
+                    tracing::warn!(
+                        "Unable to take a connection of {who}: {}",
+                        pmc_dag::reason(&error)
+                    );
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let (acceptor, serve) = (self.acceptor.clone(), Rc::clone(&serve));
+            lobby.enter(|place| async move {
+                let handshake = async {
+                    stream.set_nodelay(true)?;
+                    limited(
+                        limit,
+                        "the handshake takes too long",
+                        acceptor.accept(buffered(stream)),
+                    )
+                    .await
+                };
+                let served = match handshake.await {
+                    Err(error) => Err(error),
+                    Ok(secured) => {
+                        // The other side has the key.
+                        drop(place);
+                        serve(secured).await
+                    }
+                };
+                if let Err(error) = served {
+                    tracing::debug!("Connection from {from}: {error}");
+                }
+            });
+        }
+    }
+}
+
+impl Listener {
+    /// Starts the thread. `serve` serves the door, and its tasks run in this thread. `who` comes: the name of
+    /// the thread, and for messages.
+    ///
+    /// # Errors
+    /// The system refuses a thread.
+    pub(crate) fn start<F>(
+        who: &'static str,
+        door: Door,
+        serve: impl FnOnce(Door) -> F + Send + 'static,
+    ) -> io::Result<Self>
+    where
+        F: Future<Output = io::Result<()>>,
+    {
+        let port = door.port;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build()?;
+        let (stop, stopped) = oneshot::channel();
+        let run = move || {
+            let local = tokio::task::LocalSet::new();
+            runtime.block_on(local.run_until(async {
+                tokio::select! {
+                    ended = serve(door) => {
+                        if let Err(error) = ended {
+                            tracing::error!("Unable to listen for {who}: {}", pmc_dag::reason(&error));
+                        }
+                    }
+                    _ = stopped => {}
+                }
+            }));
+        };
+        let thread = std::thread::Builder::new().name(who.to_owned()).spawn(run)?;
+        Ok(Self {
+            port,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+
+    /// The port.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // Its panic was printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn listen(port: u16) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
