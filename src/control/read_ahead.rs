@@ -86,7 +86,7 @@ impl ReadAhead {
         while self.asked.len() < MAX_AHEAD {
             self.asked.push_back(ask(next.clone()));
             for (after, step) in next.after.iter_mut().zip(self.steps) {
-                after.offset += step;
+                after.offset = after.offset.saturating_add(step);
             }
         }
     }
@@ -102,7 +102,7 @@ fn lengths(output: &Output) -> [u64; 2] {
 
 fn end(position: Position, bytes: &[u8]) -> Position {
     Position {
-        offset: position.offset + bytes.len() as u64,
+        offset: position.offset.saturating_add(bytes.len() as u64),
         ..position
     }
 }

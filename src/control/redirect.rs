@@ -338,7 +338,7 @@ impl Writing<'_> {
                         break;
                     };
                     match (&self.files[at]).write(&left[..left.len().min(CHUNK)]) {
-                        Ok(count) => *delivered += count as u64,
+                        Ok(count) => *delivered = delivered.saturating_add(count as u64),
                         Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => is_full[at] = true,
                         Err(error) => return Err(error),

@@ -129,6 +129,14 @@ impl RunError {
         matches!(&*self.kind, Kind::Transport(TransportError::NoAgents(_)))
     }
 
+    /// True if a worker has sent a message that it must not send.
+    pub(crate) fn is_violation(&self) -> bool {
+        use MasterError::{NotRunning, RegisteredTwice, UnknownRank};
+        let violation =
+            |error: &MasterError| matches!(error, UnknownRank(_) | RegisteredTwice(_) | NotRunning { .. });
+        matches!(&*self.kind, Kind::Master(error) if violation(error))
+    }
+
     pub(crate) fn kind(&self) -> &Kind {
         &self.kind
     }

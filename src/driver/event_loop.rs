@@ -193,7 +193,17 @@ impl<T: MasterTransport> Driver<'_, T> {
         Ok(())
     }
 
+    /// Handles a message. A worker that violates the protocol ends the run, or costs only its agent.
     pub(super) fn handle(&mut self, from: Rank, message: ToMaster) -> Result<(), RunError> {
+        match self.handle_valid(from, message) {
+            Err(error) if error.is_violation() && self.out.transport.dismiss(from, &error.to_string()) => {
+                Ok(())
+            }
+            handled => handled,
+        }
+    }
+
+    fn handle_valid(&mut self, from: Rank, message: ToMaster) -> Result<(), RunError> {
         let Some(message) = self.keep_early(from, message) else {
             return Ok(());
         };

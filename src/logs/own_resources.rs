@@ -59,8 +59,8 @@ impl Amount {
     }
 
     fn give(&mut self, other: Self) {
-        self.slots += other.slots;
-        self.cpus += other.cpus;
+        self.slots = self.slots.saturating_add(other.slots);
+        self.cpus = self.cpus.saturating_add(other.cpus);
         self.memory_mb = self.memory_mb.saturating_add(other.memory_mb);
     }
 
@@ -190,5 +190,26 @@ impl OwnResources {
             resource_log::line(lines, now, with_slot.on(host));
             resource_log::capacity(lines, now, true, slot.on(host));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_of_hosts_do_not_overflow() {
+        let most = Amount {
+            slots: u32::MAX,
+            cpus: u32::MAX,
+            memory_mb: u64::MAX,
+        };
+        let mut amount = most;
+        amount.give(most);
+        let (slots, cpus, memory_mb) = (amount.slots, amount.cpus, amount.memory_mb);
+        assert_eq!((slots, cpus, memory_mb), (u32::MAX, u32::MAX, u64::MAX));
+        amount.take(most);
+        amount.take(most);
+        assert_eq!((amount.slots, amount.cpus, amount.memory_mb), (0, 0, 0));
     }
 }

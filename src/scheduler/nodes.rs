@@ -32,6 +32,9 @@ use crate::scheduler::{Adoption, MasterError, Outbox, Record};
 /// Highest rank that is accepted: all lower ones take memory.
 const MAX_RANK: u32 = 1 << 24;
 
+/// Highest number of an attempt of an earlier master that is accepted: those of later attempts are higher.
+const MAX_SUBMIT: u64 = 1 << 48;
+
 /// Host of a worker that has not registered.
 pub(super) const NO_HOST: u32 = u32::MAX;
 
@@ -383,7 +386,7 @@ impl Master {
     /// Handles [`Event::Expect`](super::Event::Expect).
     pub(super) fn expect(&mut self, task: TaskId, submit: SubmitId) -> Result<(), MasterError> {
         let state = self.nodes.get(task.index()).map(|node| node.state);
-        if state != Some(State::Ready) {
+        if state != Some(State::Ready) || submit.0 > MAX_SUBMIT {
             return Err(MasterError::NotExpected(task));
         }
         self.last_submit = self.last_submit.max(submit.0);
@@ -436,7 +439,7 @@ impl Master {
             .is_some_and(|node| node.kind != Kind::Subdag);
         let waits = has_command && matches!(state, Some(State::Ready | State::Expected | State::Queued));
         let refused = MasterError::NotAdopted { rank, submit };
-        if !is_free || !waits {
+        if !is_free || !waits || submit.0 > MAX_SUBMIT {
             return Err(refused);
         }
         let request = self.request(task);

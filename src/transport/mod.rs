@@ -64,6 +64,11 @@ pub trait MasterTransport {
     fn notices(&mut self) -> Vec<String> {
         Vec::new()
     }
+    /// Goes on without a worker that has violated the protocol, and without the others of its process. Returns
+    /// false if the run must end instead.
+    fn dismiss(&mut self, _worker: Rank, _reason: &str) -> bool {
+        false
+    }
     /// True if the workers that are there have registered, by their number, and no workers of an earlier
     /// master may come back.
     fn all_have_come(&self, _registered: u32) -> bool {

@@ -88,8 +88,9 @@ impl Arrivals {
         };
         let mut data = self.spool.take(queue);
         let sent = |payload: &Payload| matches!(payload, Payload::Sent(_)).then(|| payload.len());
-        let expected: u64 = result.payloads().filter_map(sent).sum();
-        if expected != data.len() {
+        // A worker may claim any lengths.
+        let expected = result.payloads().filter_map(sent).try_fold(0, u64::checked_add);
+        if expected != Some(data.len()) {
             return;
         }
         for piece in result.payloads_mut() {
@@ -177,5 +178,18 @@ mod tests {
         assert_eq!(received.forwards[1].data, Payload::Sent(500_000));
         let small = result(&[vec![1; 16 << 10].into()]);
         assert!(transfer(&small, false).0 == small);
+    }
+    #[test]
+    fn lengths_that_overflow_are_those_of_no_data() {
+        let mut message = result(&[Payload::Sent(u64::MAX), Payload::Sent(2)]);
+        let sent = message.clone();
+        let mut arrivals = Arrivals::new(Path::new("."));
+        arrivals.add(Rank(1), b"x");
+        arrivals.complete(Rank(1), &mut message);
+        assert!(message == sent);
+        let ToMaster::Finished(sent) = sent else {
+            panic!("not a result");
+        };
+        assert_eq!(sent.stored_len(), u64::MAX);
     }
 }

@@ -68,6 +68,8 @@ struct Entry {
     /// Frames for the newest connection.
     frames: Option<UnboundedSender<Outgoing>>,
     silent: bool,
+    /// See [`Hub::dismiss`].
+    dismissed: bool,
 }
 
 /// A connection that has shaken hands.
@@ -117,6 +119,16 @@ impl Hub {
     pub fn confirm(&self, session: SessionId) {
         if let Some(entry) = self.table().sessions.get_mut(&session) {
             entry.put(entry.session.alive());
+        }
+    }
+
+    /// Closes the connection of an agent for good: nothing more is heard of it, and it cannot come back to its
+    /// session. It is lost when its lease is over, because its tasks may run until then.
+    pub fn dismiss(&self, session: SessionId) {
+        if let Some(entry) = self.table().sessions.get_mut(&session) {
+            entry.dismissed = true;
+            // This ends the connection.
+            entry.frames = None;
         }
     }
 
@@ -175,6 +187,7 @@ impl Hub {
             connection,
             frames: Some(sender),
             silent: false,
+            dismissed: false,
         };
         let welcome = self.welcome(session, &entry, &body);
         table.sessions.insert(session, entry);
@@ -194,7 +207,7 @@ impl Hub {
         let connection = table.last_connection;
         let session = resume.session;
         let entry = table.sessions.get_mut(&session)?;
-        if resume.epoch != self.epoch {
+        if resume.epoch != self.epoch || entry.dismissed {
             return None;
         }
         let again = entry.session.resume(resume.expected).ok()?;
@@ -235,6 +248,9 @@ impl Hub {
         let entry = table.sessions.get_mut(&session);
         let entry = entry.filter(|entry| entry.connection == connection);
         let entry = entry.ok_or_else(|| io::Error::other("there is a newer connection"))?;
+        if entry.dismissed {
+            return Err(io::Error::other("the agent was dismissed"));
+        }
         let echo = entry.session.echo();
         let received = entry.session.receive(frame, now).map_err(io::Error::other)?;
         if entry.session.echo() != echo {

@@ -229,6 +229,26 @@ fn an_attempt_of_an_earlier_master_goes_on() {
 }
 
 #[test]
+fn no_number_of_an_attempt_leaves_none_for_later_ones() {
+    let mut run = Run::dynamic("TASK a x\n", ONE_ATTEMPT);
+    run.register(1, "h").unwrap();
+    run.start().unwrap();
+    let adoption = Adoption {
+        task: TaskId(0),
+        submit: SubmitId(u64::MAX),
+        cpus: Vec::new(),
+        gpus: Vec::new(),
+    };
+    let adopted = run.master.handle(Event::Adopt(Rank(1), adoption), &mut run.log);
+    assert!(
+        matches!(adopted, Err(MasterError::NotAdopted { .. })),
+        "{adopted:?}"
+    );
+    run.schedule();
+    assert_eq!(run.take("started"), ["0 1 on 1"]);
+}
+
+#[test]
 fn an_expected_attempt_that_does_not_come_runs_again() {
     let mut run = Run::dynamic(
         "MAXJOBS one 1\nTASK a --category one x\nTASK b --category one x\n",

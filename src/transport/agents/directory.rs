@@ -58,6 +58,8 @@ struct Agent {
     /// What it asks for, waits for, or gets, by the numbers of its requests.
     asked: FxHashMap<u64, Key>,
     has: FxHashSet<Key>,
+    /// Entries that had no room in its cache. Nobody waits until it has fetched one of them.
+    too_large: FxHashSet<Key>,
 }
 
 #[derive(Debug, Default)]
@@ -69,17 +71,11 @@ struct Entry {
     /// Who gets it from which agent.
     gets: FxHashMap<AskId, AgentId>,
     waiting: VecDeque<AskId>,
-    /// It is too large for a cache: nobody waits for it.
-    is_too_large: bool,
 }
 
 impl Entry {
     fn is_unknown(&self) -> bool {
-        self.holders.is_empty()
-            && self.fetcher.is_none()
-            && self.gets.is_empty()
-            && self.waiting.is_empty()
-            && !self.is_too_large
+        self.holders.is_empty() && self.fetcher.is_none() && self.gets.is_empty() && self.waiting.is_empty()
     }
 
     /// Ends what an agent was told to do, or its waiting. Returns from whom it got the entry.
@@ -93,6 +89,19 @@ impl Entry {
         Some(from)
     }
 
+    /// Ends a request whose agent has no room for the entry. Returns those that are to fetch it now: they have
+    /// waited for this one, and would wait in vain again on a cluster whose nodes are all alike. The first of
+    /// them is the one that later ones wait for.
+    fn end_without_room(&mut self, ask: AskId) -> VecDeque<AskId> {
+        let is_fetcher = self.fetcher == Some(ask);
+        self.end(ask);
+        if !is_fetcher || !self.holders.is_empty() {
+            return VecDeque::new();
+        }
+        self.fetcher = self.waiting.front().copied();
+        std::mem::take(&mut self.waiting)
+    }
+
     fn drop_holder(&mut self, agent: AgentId) {
         self.holders.retain(|(holder, _)| *holder != agent);
     }
@@ -101,9 +110,7 @@ impl Entry {
     fn go_on(&mut self, agents: &FxHashMap<AgentId, Agent>, answers: &mut Answers) {
         while let Some(ask) = self.waiting.front().copied() {
             let free = self.holders.iter_mut().filter(|(_, gives)| *gives < FAN_OUT);
-            let source = if self.is_too_large {
-                None
-            } else if let Some((holder, gives)) = free.min_by_key(|(_, gives)| *gives) {
+            let source = if let Some((holder, gives)) = free.min_by_key(|(_, gives)| *gives) {
                 *gives += 1;
                 self.gets.insert(ask, *holder);
                 Some(*holder)
@@ -154,13 +161,30 @@ impl Directory {
                 }
             }
             PeerRequest::End { number, is_too_large } => {
-                let key = self.agents.get_mut(&agent);
-                if let Some(key) = key.and_then(|known| known.asked.remove(&number)) {
+                let Some(known) = self.agents.get_mut(&agent) else {
+                    return;
+                };
+                let Some(key) = known.asked.remove(&number) else {
+                    return;
+                };
+                if !is_too_large {
                     self.change(&key, answers, |entry| {
                         entry.end((agent, number));
-                        entry.is_too_large |= is_too_large;
                     });
+                    return;
                 }
+                if known.too_large.len() < MAX_ENTRIES {
+                    known.too_large.insert(Arc::clone(&key));
+                }
+                let mut alone = VecDeque::new();
+                self.change(&key, answers, |entry| {
+                    alone = entry.end_without_room((agent, number));
+                });
+                answers.extend(
+                    alone
+                        .into_iter()
+                        .map(|(agent, number)| (agent, PeerAnswer::fetch(number))),
+                );
             }
         }
     }
@@ -223,6 +247,13 @@ impl Directory {
         known.asked.insert(number, Arc::clone(&key));
         // It has the entry no more, or in another directory.
         let had = known.has.remove(&key);
+        let fits = !known.too_large.contains(&key);
+        let is_held = |entry: &Entry| entry.holders.iter().any(|(holder, _)| *holder != agent);
+        if !fits && !self.entries.get(&key).is_some_and(is_held) {
+            self.change(&key, answers, |entry| entry.drop_holder(agent));
+            answers.push((agent, PeerAnswer::fetch(number)));
+            return;
+        }
         self.entries.entry(Arc::clone(&key)).or_default();
         self.change(&key, answers, |entry| {
             if had {
@@ -243,8 +274,8 @@ impl Directory {
             Some((key, _)) => Arc::clone(key),
             None => Arc::from(key),
         };
+        known.too_large.remove(&key);
         let entry = self.entries.entry(Arc::clone(&key)).or_default();
-        entry.is_too_large = false;
         let has_room = entry.holders.len() < MAX_HOLDERS && !known.addresses.is_empty();
         if has_room && known.has.insert(Arc::clone(&key)) {
             // It may have had the entry before, and still be giving it.

@@ -171,7 +171,7 @@ impl AgentOptions {
     }
 
     /// Returns which agents have not come.
-    fn missing(&self, running: &Running, exited: bool, waited: Duration) -> Missing {
+    fn missing(&self, running: &Running, joined: usize, exited: bool, waited: Duration) -> Missing {
         let table = running.reception.table();
         let last_words = |number| {
             let launcher = running.launcher.as_ref();
@@ -190,7 +190,7 @@ impl AgentOptions {
                 .collect()
         };
         Missing {
-            agents: (self.agents as usize).saturating_sub(table.joined() + running.reported.len()),
+            agents: (self.agents as usize).saturating_sub(joined + running.reported.len()),
             seconds: waited.as_secs(),
             words,
             exited,
@@ -210,6 +210,16 @@ fn said(words: &str) -> String {
 const MAX_NAMED: usize = 10;
 
 impl Running {
+    /// Number of agents that have joined. Before the run has started, those that are gone have not come.
+    fn joined(&self, before_start: bool) -> usize {
+        let table = self.reception.table();
+        if before_start {
+            table.present().count()
+        } else {
+            table.joined()
+        }
+    }
+
     /// Tells the user about launchers that have ended before their agents have come.
     fn report_ended_launchers(&mut self, launch: Option<&Launch>) {
         let Some((launch, launcher)) = launch.zip(self.launcher.as_mut()) else {
@@ -312,7 +322,8 @@ impl AgentMaster {
             ToMaster::Finished(result) => result.stored_len(),
             _ => 0,
         };
-        self.traffic.received += message.encoded_len() as u64 + stored;
+        let len = stored.saturating_add(message.encoded_len() as u64);
+        self.traffic.received = self.traffic.received.saturating_add(len);
         let Some(session) = self.session_of(from) else {
             return;
         };
@@ -446,7 +457,17 @@ impl MasterTransport for AgentMaster {
         running.reception.take_notices()
     }
 
+    fn dismiss(&mut self, worker: Rank, reason: &str) -> bool {
+        let session = self.session_of(worker);
+        let dismissed = self.running.as_ref().zip(session);
+        if let Some((running, session)) = dismissed {
+            running.reception.dismiss(session, reason);
+        }
+        dismissed.is_some()
+    }
+
     fn check(&mut self) -> Result<Option<Instant>, TransportError> {
+        let before_start = self.addressed == 0;
         let Some(running) = &mut self.running else {
             return Ok(None);
         };
@@ -460,7 +481,7 @@ impl MasterTransport for AgentMaster {
                 launcher.start_skipped()?;
             }
         }
-        let joined = running.reception.table().joined();
+        let joined = running.joined(before_start);
         if joined >= self.options.agents as usize {
             return Ok(None);
         }
@@ -475,7 +496,7 @@ impl MasterTransport for AgentMaster {
         let waited = running.begun.elapsed();
         let exited = running.launcher.as_mut().is_some_and(Launcher::all_have_exited);
         if exited || waited >= self.options.join_timeout {
-            let missing = self.options.missing(running, exited, waited);
+            let missing = self.options.missing(running, joined, exited, waited);
             if joined == 0 {
                 return Err(TransportError::NoAgents(missing));
             }
@@ -494,7 +515,7 @@ impl MasterTransport for AgentMaster {
     fn awaits_workers(&self) -> bool {
         let running = self.running.as_ref();
         running.is_some_and(|running| {
-            let joined = running.reception.table().joined() + running.reported.len();
+            let joined = running.joined(self.addressed == 0) + running.reported.len();
             joined < self.options.agents as usize && !running.missing_reported
         })
     }

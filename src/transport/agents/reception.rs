@@ -20,6 +20,9 @@ use crate::transport::parts::Arrivals;
 /// Maximum slots of an agent.
 const MAX_SLOTS: u32 = 10_000;
 
+/// Maximum memory of a host in MB: that of `--host-memory`. Sums over all hosts do not overflow.
+const MAX_MEMORY_MB: u64 = u32::MAX as u64;
+
 /// What a newcomer is told, and which newcomers there may be.
 pub(super) struct Rules {
     /// Without the first rank.
@@ -186,6 +189,18 @@ impl Reception {
         self.roster().0.remove();
     }
 
+    /// Gives up an agent that sends what makes no sense: it is lost, and the run goes on without it.
+    pub(super) fn dismiss(&self, session: SessionId, reason: &str) {
+        let host = match self.table().dismiss(session, reason) {
+            Some(agent) => agent.host.clone(),
+            None => return,
+        };
+        self.notice(format!(
+            "The agent on {host} takes no part any more: {reason}. Its tasks run again elsewhere"
+        ));
+        self.hub.dismiss(session);
+    }
+
     fn remove(&self, session: SessionId, how: &str) {
         let host = {
             let mut table = self.table();
@@ -211,7 +226,9 @@ impl Reception {
         if epoch == self.epoch {
             self.hub.forget(session);
             self.remove(session, "has come anew");
-            return Ok(());
+            let table = self.table();
+            let reason = table.get(session).and_then(|agent| agent.dismissed.as_ref());
+            return reason.map_or(Ok(()), |reason| Err(reason.clone()));
         }
         let mut roster = self.roster();
         let known = roster.1.remove((epoch, session));
@@ -316,27 +333,26 @@ impl Service for Reception {
     fn message(&self, session: SessionId, body: &[u8]) {
         let content = messages::addressed(body);
         let Some((rank, content)) = content.filter(|(rank, _)| self.table().has(session, *rank)) else {
-            tracing::error!("An agent sent a message that names none of its slots");
+            self.dismiss(session, "it sent a message that names none of its slots");
             return;
         };
-        match content {
-            Content::Part(part) => self.arrivals().add(rank, part),
-            Content::Message(message) => {
-                let message = ToMaster::decode(message).map(|mut message| {
-                    if let ToMaster::Register(registration) = &mut message
-                        && let Some(agent) = self.table().get(session)
-                    {
-                        // One agent must not speak for the host of another one.
-                        registration.host.clone_from(&agent.host);
-                    }
-                    self.arrivals().complete(rank, &mut message);
-                    message
-                });
-                let message = message.unwrap_or_else(|error| ToMaster::Failed {
-                    message: format!("Invalid message from worker {}: {error}", rank.0),
-                });
+        let message = match content {
+            Content::Part(part) => return self.arrivals().add(rank, part),
+            Content::Message(message) => ToMaster::decode(message),
+        };
+        match message {
+            Ok(mut message) => {
+                if let ToMaster::Register(registration) = &mut message
+                    && let Some(agent) = self.table().get(session)
+                {
+                    // One agent must not speak for the host of another one.
+                    registration.host.clone_from(&agent.host);
+                    registration.memory_mb = registration.memory_mb.min(MAX_MEMORY_MB);
+                }
+                self.arrivals().complete(rank, &mut message);
                 self.combiner.submit(rank, message);
             }
+            Err(error) => self.dismiss(session, &format!("it sent an invalid message ({error})")),
         }
     }
 

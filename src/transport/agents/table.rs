@@ -15,6 +15,8 @@ pub(super) struct AgentEntry {
     pub(super) ranks: Range<u32>,
     /// Neither lost nor ended.
     pub(super) present: bool,
+    /// Why the master takes nothing more from it, if it does not.
+    pub(super) dismissed: Option<String>,
 }
 
 /// The agents of a run. Ranks are never used twice.
@@ -52,6 +54,7 @@ impl AgentTable {
             host: hello.host.clone(),
             ranks: ranks.clone(),
             present: true,
+            dismissed: None,
         };
         self.agents.insert(session, entry);
         Some(ranks)
@@ -78,6 +81,16 @@ impl AgentTable {
 
     pub(super) fn has(&self, session: SessionId, rank: Rank) -> bool {
         self.session_of(rank) == Some(session)
+    }
+
+    /// Notes why an agent is dismissed. Returns it if it was not before.
+    pub(super) fn dismiss(&mut self, session: SessionId, reason: &str) -> Option<&AgentEntry> {
+        let agent = self.agents.get_mut(&session)?;
+        if agent.dismissed.is_some() {
+            return None;
+        }
+        agent.dismissed = Some(reason.to_owned());
+        Some(agent)
     }
 
     /// Notes that an agent is gone. Returns it if it was there.

@@ -146,28 +146,50 @@ fn others_take_the_place_of_an_agent_that_fails_or_is_lost() {
     assert_eq!(answers, [(4, PeerAnswer::fetch(9))]);
 }
 
+fn too_large(number: u64) -> PeerRequest {
+    let is_too_large = true;
+    PeerRequest::End { number, is_too_large }
+}
+
 #[test]
-fn nobody_waits_for_what_is_too_large_for_caches() {
-    let (mut directory, mut answers) = directory(4);
+fn nobody_waits_for_a_node_without_room() {
+    let (mut directory, mut answers) = directory(5);
     for agent in 1..=3 {
         directory.handle(agent, ask(agent), &mut answers);
     }
-    let too_large = PeerRequest::End {
-        number: 1,
-        is_too_large: true,
-    };
-    directory.handle(1, too_large, &mut answers);
-    directory.handle(4, ask(4), &mut answers);
-    assert_eq!(
-        std::mem::take(&mut answers),
-        (1..=4).map(|agent| from(agent, None)).collect::<Vec<_>>()
-    );
+    directory.handle(1, too_large(1), &mut answers);
+    let fetch =
+        |agents: std::ops::RangeInclusive<u64>| agents.map(|agent| from(agent, None)).collect::<Vec<_>>();
+    assert_eq!(std::mem::take(&mut answers), fetch(1..=3));
     directory.check();
-    // A node with more space has kept it.
-    directory.handle(2, have(), &mut answers);
-    directory.handle(4, end(4), &mut answers);
+    // It fetches the entry again, at once. The others wait for a node that may have room.
+    directory.handle(1, ask(1), &mut answers);
     directory.handle(4, ask(4), &mut answers);
-    assert_eq!(answers, [from(4, Some(2))]);
+    assert_eq!(std::mem::take(&mut answers), fetch(1..=1));
+    directory.check();
+    // A node with more space has kept it, and gives it to those without room, too.
+    directory.handle(2, have(), &mut answers);
+    directory.handle(1, end(1), &mut answers);
+    directory.handle(1, ask(1), &mut answers);
+    assert_eq!(std::mem::take(&mut answers), [from(4, Some(2)), from(1, Some(2))]);
+    directory.check();
+}
+
+#[test]
+fn a_node_without_room_says_nothing_about_others() {
+    let (mut directory, mut answers) = directory(3);
+    directory.handle(1, ask(1), &mut answers);
+    directory.handle(1, too_large(1), &mut answers);
+    assert!(directory.entries.is_empty(), "the entry is of no use");
+    directory.handle(2, ask(2), &mut answers);
+    directory.handle(3, ask(3), &mut answers);
+    assert_eq!(std::mem::take(&mut answers), [from(1, None), from(2, None)]);
+    directory.handle(2, have(), &mut answers);
+    assert_eq!(std::mem::take(&mut answers), [from(3, Some(2))]);
+    // Its cache has room now.
+    directory.handle(1, have(), &mut answers);
+    assert!(directory.agents[&1].too_large.is_empty());
+    directory.check();
 }
 
 #[test]
