@@ -64,8 +64,8 @@ pub trait MasterTransport {
     fn notices(&mut self) -> Vec<String> {
         Vec::new()
     }
-    /// Goes on without a worker that has violated the protocol, and without the others of its process. Returns
-    /// false if the run must end instead.
+    /// Goes on without a worker that has violated the protocol, and without the others of its process.
+    /// Returns false if the run must end instead.
     fn dismiss(&mut self, _worker: Rank, _reason: &str) -> bool {
         false
     }

@@ -122,8 +122,8 @@ impl Hub {
         }
     }
 
-    /// Closes the connection of an agent for good: nothing more is heard of it, and it cannot come back to its
-    /// session. It is lost when its lease is over, because its tasks may run until then.
+    /// Closes the connection of an agent for good: nothing more is heard of it, and it cannot come back to
+    /// its session. It is lost when its lease is over, because its tasks may run until then.
     pub fn dismiss(&self, session: SessionId) {
         if let Some(entry) = self.table().sessions.get_mut(&session) {
             entry.dismissed = true;

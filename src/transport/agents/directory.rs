@@ -89,9 +89,9 @@ impl Entry {
         Some(from)
     }
 
-    /// Ends a request whose agent has no room for the entry. Returns those that are to fetch it now: they have
-    /// waited for this one, and would wait in vain again on a cluster whose nodes are all alike. The first of
-    /// them is the one that later ones wait for.
+    /// Ends a request whose agent has no room for the entry. Returns those that are to fetch it now: they
+    /// have waited for this one, and would wait in vain again on a cluster whose nodes are all alike. The
+    /// first of them is the one that later ones wait for.
     fn end_without_room(&mut self, ask: AskId) -> VecDeque<AskId> {
         let is_fetcher = self.fetcher == Some(ask);
         self.end(ask);
