@@ -17,6 +17,7 @@ mod database;
 mod driver;
 mod durability;
 mod exit;
+mod heap;
 mod host;
 mod interrupt;
 mod launch;

@@ -22,7 +22,7 @@ use crate::interrupt::Interrupt;
 use crate::protocol::ToWorker;
 use crate::transport::agents::messages::{self, AgentHello, AgentWelcome, Content, HostOptions};
 use crate::transport::agents::{ENDPOINT_VARIABLE, NUMBER_VARIABLE, endpoint_path};
-use crate::{exit, host, logging};
+use crate::{exit, heap, host, logging};
 use away::OwnDirectory;
 use guard::Lifeline;
 use peers::Peers;
@@ -91,6 +91,7 @@ fn capitalized(error: &ConnectError) -> String {
 
 /// Runs an agent until its run ends.
 pub fn run(args: &AgentArgs, interrupt: &Arc<Interrupt>) -> ExitCode {
+    heap::keep_memory_of_messages();
     match AgentProcess::new(args, interrupt).and_then(AgentProcess::run) {
         Ok(()) => ExitCode::from(exit::SUCCESS),
         Err(error) => {

@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _}
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use nix::fcntl::{FcntlArg, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pmc_dag::reason;
 
@@ -26,6 +27,8 @@ const SHORT_PATIENCE: Duration = Duration::from_millis(50);
 const RETRY_MS: u16 = 50;
 /// Bytes that are written to a file at a time.
 const CHUNK: usize = 64 << 10;
+/// Bytes that the pipe of a tool holds, if the system allows that many.
+const PIPE: i32 = 1 << 20;
 /// Number of the device that takes everything.
 const NULL_DEVICE: u64 = (1 << 8) | 3;
 
@@ -374,7 +377,12 @@ fn open_anew(file: File) -> io::Result<File> {
     }
     let mut options = OpenOptions::new();
     options.write(true).custom_flags(libc::O_NONBLOCK);
-    options.open(format!("/proc/self/fd/{}", file.as_raw_fd()))
+    let pipe = options.open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    // A smaller one is slower: the run and the reader wake each other more often.
+    if fcntl(&pipe, FcntlArg::F_GETPIPE_SZ).is_ok_and(|size| size < PIPE) {
+        let _ = fcntl(&pipe, FcntlArg::F_SETPIPE_SZ(PIPE));
+    }
+    Ok(pipe)
 }
 
 /// Returns whether the tool has gone or ends the redirect.
@@ -439,4 +447,19 @@ fn send(mut stream: &UnixStream, target: &Target, answer: RedirectAnswer) -> io:
         stream.write_all(&portion.bytes)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pipe_of_a_tool_is_made_larger_and_never_smaller() {
+        for (size, expected) in [(4096, PIPE), (PIPE, PIPE)] {
+            let (_reader, writer) = nix::unistd::pipe().unwrap();
+            fcntl(&writer, FcntlArg::F_SETPIPE_SZ(size)).unwrap();
+            let opened = open_anew(writer.into()).unwrap();
+            assert_eq!(fcntl(&opened, FcntlArg::F_GETPIPE_SZ), Ok(expected));
+        }
+    }
 }

@@ -28,6 +28,7 @@ use roster::{Earlier, Roster};
 
 use super::combiner::Combiner;
 use super::{CombiningTransport, MasterTransport, Traffic, TransportError};
+use crate::heap;
 use crate::interrupt::Interrupt;
 use crate::options::{folder, with_suffix};
 use crate::protocol::{NodeChange, Rank, ToMaster, ToWorker};
@@ -354,6 +355,7 @@ impl MasterTransport for AgentMaster {
     }
 
     fn begin(&mut self) -> Result<(), TransportError> {
+        heap::keep_memory_of_messages();
         let path = endpoint_path(&self.options.dag);
         // A master that was killed leaves its endpoint, and agents that know it.
         let earlier = Endpoint::read(&path).ok();
