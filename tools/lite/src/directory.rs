@@ -1,7 +1,8 @@
 //! The directory of a job on the node.
 //!
 //! Each directory has a lock file, which its process holds locked. A lock that is free belongs to a process
-//! that was killed: the next job of the node removes its directory.
+//! that was killed: the next job of the node removes its directory. The first line of the lock file says
+//! which directory it is, so that nothing else of the same name is removed; the rest is the note of the job.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -42,10 +43,15 @@ const PREFIX: &str = "pegasus.";
 /// Attempts to make a directory, should others sweep at the same moment.
 const ATTEMPTS: u32 = 16;
 
+/// Attempts to remove a directory in which the program of a killed job still makes files.
+const REMOVALS: u32 = 8;
+
 /// The directory of a job. [`Self::remove`] ends it; if the process is killed before, the next job does.
 #[derive(Debug)]
 pub(crate) struct JobDirectory {
     path: PathBuf,
+    /// First line of the lock file.
+    identity: String,
     /// Its name, and the locked file.
     lock: (PathBuf, File),
 }
@@ -146,10 +152,14 @@ impl JobDirectory {
             let path = directory_of(base, name.as_encoded_bytes());
             match DirBuilder::new().mode(0o700).create(&path) {
                 Ok(()) => {
-                    return Ok(Self {
-                        path: path.canonicalize()?,
+                    let path = path.canonicalize()?;
+                    let this = Self {
+                        identity: identity(&fs::symlink_metadata(&path)?),
+                        path,
                         lock: (lock, file),
-                    });
+                    };
+                    this.note("")?;
+                    return Ok(this);
                 }
                 Err(error) => {
                     fs::remove_file(&lock)?;
@@ -172,24 +182,34 @@ impl JobDirectory {
     /// # Errors
     /// It cannot be written.
     pub(crate) fn note(&self, text: &str) -> io::Result<()> {
-        let file = &self.lock.1;
-        file.set_len(0)?;
-        file.write_all_at(text.as_bytes(), 0)
+        let (file, text) = (&self.lock.1, format!("{}{text}", self.identity));
+        file.write_all_at(text.as_bytes(), 0)?;
+        file.set_len(text.len() as u64)
     }
 
-    /// Removes the directory with its content.
+    /// Removes the directory with its content, and directories of jobs that were killed meanwhile: this may be
+    /// the last job of the node.
     ///
     /// # Errors
     /// Something in it cannot be removed. The next job tries again.
-    pub(crate) fn remove(self) -> io::Result<()> {
+    pub(crate) fn remove(self, helpers: &Helpers<'_>) -> io::Result<()> {
         remove_tree(&self.path)?;
         fs::remove_file(&self.lock.0)?;
-        if let Some(locks) = self.lock.0.parent() {
-            // Other jobs may have their locks there.
+        let (base, locks) = (self.path.parent(), self.lock.0.parent());
+        if let Some((base, locks)) = base.zip(locks)
+            && fs::remove_dir(locks).is_err()
+        {
+            sweep(base, helpers);
+            // Jobs that run have their locks there.
             let _ = fs::remove_dir(locks);
         }
         Ok(())
     }
+}
+
+/// Returns what distinguishes a directory from all others of the node.
+fn identity(status: &fs::Metadata) -> String {
+    format!("{} {}\n", status.dev(), status.ino())
 }
 
 /// Returns why a directory is not suitable.
@@ -285,16 +305,13 @@ fn sweep(base: &Path, helpers: &Helpers<'_>) {
         if !is_free || file.metadata().is_ok_and(|status| status.nlink() == 0) {
             continue;
         }
-        let note = io::read_to_string(&file).unwrap_or_default();
+        let text = io::read_to_string(&file).unwrap_or_default();
+        let (known, note) = text.split_at(text.find('\n').map_or(0, |end| end + 1));
         if !note.is_empty() {
-            (helpers.left)(&note);
+            (helpers.left)(note);
         }
         let left = directory_of(base, entry.file_name().as_encoded_bytes());
-        let removed = match fs::symlink_metadata(&left) {
-            Ok(status) if status.is_dir() => remove_tree(&left),
-            _ => Ok(()),
-        };
-        match removed {
+        match remove_left(&left, known) {
             Ok(()) => {
                 let _ = fs::remove_file(&lock);
             }
@@ -304,6 +321,34 @@ fn sweep(base: &Path, helpers: &Helpers<'_>) {
             )),
         }
     }
+}
+
+/// Removes the directory of a killed job. What else has its name stays: another user can have put it there.
+fn remove_left(left: &Path, known: &str) -> io::Result<()> {
+    let Ok(status) = fs::symlink_metadata(left) else {
+        return Ok(());
+    };
+    if !status.is_dir() || status.uid() != getuid().as_raw() {
+        return Ok(());
+    }
+    if known.is_empty() {
+        // The job was killed before it put anything there.
+        return match fs::remove_dir(left) {
+            Err(error) if error.kind() != io::ErrorKind::DirectoryNotEmpty => Err(error),
+            _ => Ok(()),
+        };
+    }
+    if identity(&status) != known {
+        return Ok(());
+    }
+    let mut removed = remove_tree(left);
+    for _ in 1..REMOVALS {
+        match &removed {
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => removed = remove_tree(left),
+            _ => break,
+        }
+    }
+    removed
 }
 
 /// Removes a directory with its content, also where the job has taken away its own rights.
@@ -379,7 +424,7 @@ mod tests {
         // A job may take away its own rights.
         let inner = directory.path().join("closed");
         DirBuilder::new().mode(0o000).create(&inner).unwrap();
-        directory.remove().unwrap();
+        directory.remove(&helpers(&Log::unread())).unwrap();
         assert!(names(base.path()).is_empty());
     }
 
@@ -419,6 +464,57 @@ mod tests {
         assert!(locks_of(base.path()).is_symlink());
     }
 
+    /// Ends a job as SIGKILL does: its lock is free, all else stays. Returns its directory.
+    fn kill(job: JobDirectory) -> PathBuf {
+        let (path, lock) = (job.path.clone(), File::open(&job.lock.0).unwrap());
+        drop(job);
+        // A process that another test starts has the lock, too, until it executes its program.
+        flock(&lock, FlockOperation::LockExclusive).unwrap();
+        path
+    }
+
+    /// What has the name of the directory of a killed job, but is not the one, stays.
+    #[test]
+    fn only_the_directory_that_a_job_has_made_is_removed() {
+        let base = tempfile::tempdir().unwrap();
+        let log = Log::unread();
+        let make = || JobDirectory::make(Some(base.path()), &small, &helpers(&log)).unwrap();
+        let (moved, linked, early, filled) = (make(), make(), make(), make());
+        for job in [&early, &filled] {
+            job.lock.1.set_len(0).unwrap();
+        }
+        let [moved, linked, early, filled] = [moved, linked, early, filled].map(kill);
+        let elsewhere = tempfile::tempdir().unwrap();
+        fs::write(elsewhere.path().join("kept"), "").unwrap();
+        // As another user can, where the base has no sticky bit.
+        fs::rename(&moved, elsewhere.path().join("moved")).unwrap();
+        fs::create_dir(&moved).unwrap();
+        fs::write(moved.join("kept"), "").unwrap();
+        fs::remove_dir(&linked).unwrap();
+        std::os::unix::fs::symlink(elsewhere.path(), &linked).unwrap();
+        fs::write(filled.join("kept"), "").unwrap();
+        make().remove(&helpers(&log)).unwrap();
+        assert!(moved.join("kept").exists() && filled.join("kept").exists());
+        assert!(linked.is_symlink() && elsewhere.path().join("kept").exists());
+        assert!(!early.exists());
+        assert!(!locks_of(base.path()).exists(), "no lock is left");
+    }
+
+    /// The last job of a node finds what was left while it ran.
+    #[test]
+    fn a_job_sweeps_at_its_end_too() {
+        let base = tempfile::tempdir().unwrap();
+        let log = Log::unread();
+        let make = || JobDirectory::make(Some(base.path()), &small, &helpers(&log)).unwrap();
+        let (killed, running, last) = (make(), make(), make());
+        let left = kill(killed);
+        fs::write(left.join("file"), "").unwrap();
+        last.remove(&helpers(&log)).unwrap();
+        assert!(!left.exists() && running.path().is_dir());
+        running.remove(&helpers(&log)).unwrap();
+        assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);
+    }
+
     fn check_sweep(base: &tempfile::TempDir) {
         let noted = std::cell::RefCell::new(Vec::new());
         let note = |text: &str| noted.borrow_mut().push(text.to_owned());
@@ -434,12 +530,7 @@ mod tests {
         fs::create_dir(base.path().join("pegasus.ABCDEFGHI")).unwrap();
         killed.note("docker b").unwrap();
         running.note("docker c").unwrap();
-        let lock = File::open(&killed.lock.0).unwrap();
-        // What the kernel does at the end of a process.
-        drop(killed);
-        // A process that another test starts has the lock, too, until it executes its program.
-        flock(&lock, FlockOperation::LockExclusive).unwrap();
-        drop(lock);
+        kill(killed);
         let next = make();
         let mut expected = vec!["pegasus.ABCDEFGHI".to_owned()];
         expected.extend([&running, &next].map(|directory| {

@@ -113,7 +113,7 @@ pub(crate) fn run(
             let path = directory.path().to_owned();
             let outcome = in_directory(description, &path, Some(&directory), around, interrupts);
             log.heading("[Pegasus Lite] Removing workdir");
-            if let Err(error) = directory.remove() {
+            if let Err(error) = directory.remove(&helpers) {
                 log.say(format_args!("cannot remove {}: {error}", path.display()));
             }
             outcome

@@ -65,7 +65,8 @@ fn tasks(place: &mut Place, submit: &Path) -> BTreeSet<String> {
     }
 }
 
-fn outputs(place: &mut Place, run: &Path) {
+/// Checks the outputs of the workflow.
+pub(super) fn outputs(place: &mut Place, run: &Path) {
     for n in 0..CHAINS {
         let expected = format!("input {n}\nA{n}\nB{n}\n");
         match fs::read_to_string(run.join(format!("output/out{n}"))) {
@@ -245,13 +246,21 @@ fn catalog(place: &mut Place, submit: &Path) {
 
 /// Returns all files below a directory, relative to it.
 pub(super) fn files_below(directory: &Path) -> Vec<String> {
+    let mut found = entries_below(directory);
+    found.retain(|path| !directory.join(path).is_dir() || directory.join(path).is_symlink());
+    found
+}
+
+/// Returns all files and directories below a directory, relative to it.
+pub(super) fn entries_below(directory: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut left = vec![directory.to_owned()];
     while let Some(next) = left.pop() {
         for entry in next.read_dir().into_iter().flatten().flatten() {
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 left.push(entry.path());
-            } else if let Ok(path) = entry.path().strip_prefix(directory) {
+            }
+            if let Ok(path) = entry.path().strip_prefix(directory) {
                 found.push(path.display().to_string());
             }
         }

@@ -4,6 +4,7 @@
 //! A round is determined by its seed, except for what the machine decides: which process is just running.
 
 mod check;
+mod lite;
 mod place;
 mod run;
 mod tools;
@@ -37,6 +38,8 @@ pub struct Settings {
 pub enum Kind {
     /// A planned workflow, whose programs are killed.
     Run,
+    /// The same without a shared file system, with an input that all jobs share.
+    Lite,
     /// The planner is killed.
     Plan,
     /// The executor is killed while it forwards data.
@@ -56,13 +59,15 @@ pub enum Kind {
 }
 
 /// All kinds, as often as they occur.
-const KINDS: [Kind; 14] = [
+const KINDS: [Kind; 16] = [
     Kind::Run,
     Kind::Forward,
+    Kind::Lite,
     Kind::Run,
     Kind::Plan,
     Kind::Run,
     Kind::Transfer,
+    Kind::Lite,
     Kind::Run,
     Kind::DiskFull,
     Kind::Forward,
@@ -86,6 +91,7 @@ impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match self {
             Self::Run => "run",
+            Self::Lite => "lite",
             Self::Plan => "plan",
             Self::Forward => "forward",
             Self::Transfer => "transfer",
@@ -248,6 +254,7 @@ pub fn run(settings: &Settings, each: &mut dyn FnMut(&[Finding], Option<&Path>))
 fn round(kind: Kind, place: &mut Place) {
     match kind {
         Kind::Run => run::killed(place),
+        Kind::Lite => lite::killed(place),
         Kind::DiskFull => run::disk_full(place),
         Kind::Descriptors => run::few_descriptors(place),
         Kind::Directory => run::directory_removed(place),

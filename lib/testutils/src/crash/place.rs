@@ -73,6 +73,10 @@ impl Place {
         self.dir.path().join(name)
     }
 
+    pub(super) fn program(&self, name: &str) -> PathBuf {
+        self.programs.join(name)
+    }
+
     pub(super) fn write(&self, name: &str, text: &str) {
         fs::write(self.path(name), text).expect("a file");
     }
@@ -185,7 +189,7 @@ impl Place {
     /// Kills processes and waits for the end of all.
     pub(super) fn kill(&mut self, running: &mut Running, victim: Victim) {
         let first = Pid::from_raw(running.child.id().cast_signed());
-        let members = members(first);
+        let members = self.members(first);
         let below: Vec<_> = members.iter().filter(|member| member.0 != first).collect();
         let chosen: Vec<(Pid, String)> = match victim {
             Victim::All => members.clone(),
@@ -218,11 +222,16 @@ impl Place {
         self.expect_no_process(first);
     }
 
+    /// Returns the live processes of a session, and others of this place: agents have sessions of their own.
+    fn members(&self, session: Pid) -> Vec<(Pid, String)> {
+        members(session, &format!("HOME={}", self.path("home").display()))
+    }
+
     /// Waits for the processes of a session. Those that stay are a finding.
     fn expect_no_process(&mut self, session: Pid) {
         let start = Instant::now();
         loop {
-            let left = members(session);
+            let left = self.members(session);
             if left.is_empty() {
                 return;
             }
@@ -336,8 +345,14 @@ fn succeeds(command: &mut Command) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Returns the live processes of a session with their names.
-fn members(session: Pid) -> Vec<(Pid, String)> {
+/// Returns the live processes of a session or with a variable, with their names.
+fn members(session: Pid, variable: &str) -> Vec<(Pid, String)> {
+    let has_variable = |pid: i32| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment
+            .split(|byte| *byte == 0)
+            .any(|entry| entry == variable.as_bytes())
+    };
     let processes = fs::read_dir("/proc").expect("/proc").flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let member = |pid: i32| {
@@ -348,7 +363,8 @@ fn members(session: Pid) -> Vec<(Pid, String)> {
         let is_alive = words.next()? != "Z";
         let of: i32 = words.nth(2)?.parse().ok()?;
         let name = head.split_once('(')?.1.to_owned();
-        (is_alive && of == session.as_raw()).then_some((Pid::from_raw(pid), name))
+        let is_member = is_alive && (of == session.as_raw() || has_variable(pid));
+        is_member.then_some((Pid::from_raw(pid), name))
     };
     pids.filter_map(member).collect()
 }
