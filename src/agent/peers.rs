@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read as _};
+use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
@@ -31,6 +31,9 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// From how many nodes a job tries to get an entry.
 const MAX_SOURCES: u32 = 3;
+
+/// Maximum bytes of the text of a lock file.
+const MAX_IDENTITY: u64 = 1 << 10;
 
 /// Maximum entries that this agent remembers.
 const MAX_ENTRIES: usize = 1 << 12;
@@ -377,14 +380,21 @@ fn addresses_of(own: Option<IpAddr>, port: u16) -> Vec<String> {
 }
 
 /// Opens an entry and keeps it. Whoever removes or replaces it holds the lock alone. Never waits: any task of
-/// this node can name files.
+/// this node can name files. A file that was changed in the cache is not given.
 fn open(entry: &Entry) -> io::Result<Offered> {
-    let lock: File = pmc_files::open(&entry.lock)?;
+    let mut lock: File = pmc_files::open(&entry.lock)?;
     flock(&lock, FlockOperation::NonBlockingLockShared)?;
     if lock.metadata()?.nlink() == 0 {
         return Err(io::ErrorKind::NotFound.into());
     }
+    let mut known = String::new();
+    Read::by_ref(&mut lock)
+        .take(MAX_IDENTITY)
+        .read_to_string(&mut known)?;
     let file = pmc_files::open(&entry.file)?;
+    if known != peers::identity(&file.metadata()?) {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
     Ok(Offered { file, lock })
 }
 
@@ -412,6 +422,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         std::fs::write(path("file"), "data").unwrap();
+        let identity = peers::identity(&std::fs::metadata(path("file")).unwrap());
+        std::fs::write(path("lock"), identity).unwrap();
         mkfifo(&path("fifo"), Mode::S_IRWXU).unwrap();
         let open = |lock: &str, file: &str| {
             open(&Entry {
@@ -422,8 +434,14 @@ mod tests {
                 bytes: 4,
             })
         };
-        assert!(open("file", "file").is_ok());
-        assert!(open("file", "fifo").is_err() && open("fifo", "file").is_err());
-        assert!(open("file", "missing").is_err());
+        assert!(open("lock", "file").is_ok());
+        assert!(open("lock", "fifo").is_err() && open("fifo", "file").is_err());
+        assert!(open("lock", "missing").is_err() && open("file", "file").is_err());
+        // A task of this node has changed the file, and its time back.
+        let file = File::options().write(true).open(path("file")).unwrap();
+        let time = file.metadata().unwrap().modified().unwrap();
+        std::fs::write(path("file"), "DATA").unwrap();
+        file.set_modified(time).unwrap();
+        assert!(open("lock", "file").is_err());
     }
 }

@@ -4,11 +4,12 @@
 //! the file `data`, and a lock file `KEY.lock`. Whoever fetches holds the lock alone; whoever uses the file
 //! shares it, so that nobody removes it meanwhile. The kernel frees the lock of a process that is killed.
 //! `data` gets its name when it is complete and verified. Another node of the run may give it ([`peers`]).
-//! The time of the lock file is that of the last use.
+//! The time of the lock file is that of the last use, and its text is the identity of `data`: a file that was
+//! changed in the cache leaves it.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -16,7 +17,7 @@ use nix::sys::statvfs::statvfs;
 use nix::unistd::getuid;
 use pegasus_kickstart::interrupts::{Interrupt, Interrupts};
 use pegasus_kickstart::wait::poll_interrupts;
-use pmc_wire::peers::ToAgent;
+use pmc_wire::peers::{ToAgent, identity};
 use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 
@@ -28,6 +29,12 @@ use crate::peers::{self, Asked};
 
 /// How long an entry stays that nobody uses.
 pub(crate) const KEPT: Duration = Duration::from_secs(3600);
+
+/// Time between two sweeps.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
+
+/// File whose time is that of the last sweep.
+const SWEPT: &str = "swept";
 
 /// Time between two looks at a lock.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -75,6 +82,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) headings: Option<[&'a str; 2]>,
     /// How many bytes all entries may have; `None` if all space is theirs.
     pub(crate) limit: Option<Limit>,
+    /// Jobs use the file itself instead of copies: none shall change it by mistake.
+    pub(crate) is_read_only: bool,
 }
 
 impl Wanted<'_> {
@@ -131,8 +140,8 @@ impl Entry {
 }
 
 impl Cache {
-    /// Opens the cache beside the directories of jobs, and removes what nobody has used for long. `None` if
-    /// the directory cannot be made, or is not that of this user alone: another user may have planted it. The
+    /// Opens the cache beside the directories of jobs, and now and then removes what nobody has used for long.
+    /// `None` if the directory cannot be made, or is not that of this user alone: another user may have planted it. The
     /// log says so, and the job does without the cache.
     pub(crate) fn open(base: &Path, log: &Log) -> Option<Self> {
         let this = Self::of(base, log);
@@ -140,7 +149,7 @@ impl Cache {
             log.say(format_args!("The cache of the node cannot be used: {error}"));
             return None;
         }
-        this.sweep();
+        this.sweep_sometimes();
         Some(this)
     }
 
@@ -159,8 +168,8 @@ impl Cache {
         }
     }
 
-    /// Returns an entry, and fetches it unless it is there. Returns `None` if it is too large: each job
-    /// fetches the file by itself.
+    /// Returns an entry, and fetches it unless it is there. Returns `None` if it is too large, or has changed
+    /// while others use it: each job fetches the file by itself.
     ///
     /// # Errors
     /// It cannot be fetched, differs from its checksum, or a signal arrived.
@@ -172,54 +181,44 @@ impl Cache {
     ) -> Result<Option<Entry>, DataError> {
         let file = self.directory.join(wanted.key).join(DATA);
         let lock_name = format!("{}{LOCK}", wanted.key);
-        let lock_path = self.directory.join(&lock_name);
-        let (mut is_new, mut is_large) = (false, false);
         loop {
             let mut lock = self.open_file(&lock_name)?;
-            let mut asked = None;
             if flock(&lock, FlockOperation::NonBlockingLockShared).is_ok() && is_linked(&lock) {
-                if read(&mut lock)? == TOO_LARGE.trim() {
-                    lock.set_modified(SystemTime::now())?;
-                    return Ok(None);
-                }
-                // The system gives up the first lock for the second one, so others may be faster.
-                if !file.exists()
-                    && flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok()
-                    && is_linked(&lock)
-                    && !file.exists()
-                {
-                    asked = Some(self.fetch(wanted, &file, mover, interrupts)?);
-                    is_new = true;
-                    is_large = !self.has_room(&file, wanted.limit)?;
-                    if is_large {
-                        lock.write_all(TOO_LARGE.as_bytes())?;
+                match State::of(&file, &mut lock)? {
+                    State::TooLarge => {
+                        lock.set_modified(SystemTime::now())?;
+                        return Ok(None);
                     }
-                    flock(&lock, FlockOperation::LockShared).map_err(io::Error::from)?;
-                }
-                if file.exists() && is_linked(&lock) {
-                    lock.set_modified(SystemTime::now())?;
-                    let bytes = fs::metadata(&file)?.len();
-                    let known = || pmc_wire::peers::Entry {
-                        key: wanted.key.to_owned(),
-                        lock: lock_path.clone(),
-                        file: file.clone(),
-                        name: wanted.name.to_owned(),
-                        bytes,
-                    };
-                    match asked {
-                        Some(asked) if is_large => asked.tell(&ToAgent::TooLarge),
-                        Some(asked) => asked.tell(&ToAgent::Have(known())),
-                        None => peers::tell(known(), mover),
-                    }
-                    if !is_new {
+                    State::Good { bytes } => {
+                        lock.set_modified(SystemTime::now())?;
+                        peers::tell(self.known(wanted, bytes), mover);
                         mover.data.cached = mover.data.cached.saturating_add(bytes);
+                        return Ok(Some(Entry {
+                            file,
+                            is_new: false,
+                            is_large: false,
+                            _lock: lock,
+                        }));
                     }
-                    return Ok(Some(Entry {
-                        file,
-                        is_new,
-                        is_large,
-                        _lock: lock,
-                    }));
+                    state => {
+                        // The system gives up the first lock for the second one, so others may be faster.
+                        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok()
+                            && is_linked(&lock)
+                            && !matches!(State::of(&file, &mut lock)?, State::Good { .. })
+                        {
+                            if let Some(entry) = self.fill(wanted, lock, mover, interrupts)? {
+                                return Ok(Some(entry));
+                            }
+                            continue;
+                        }
+                        if state == State::Changed {
+                            self.log.say(format_args!(
+                                "{} was changed in the cache of the node, where others use it",
+                                wanted.name
+                            ));
+                            return Ok(None);
+                        }
+                    }
                 }
             }
             drop(lock);
@@ -228,6 +227,62 @@ impl Cache {
             mover.data.waited += clock.elapsed().as_secs_f64();
             paused?;
         }
+    }
+
+    /// What the agent of the node learns of an entry.
+    fn known(&self, wanted: &Wanted<'_>, bytes: u64) -> pmc_wire::peers::Entry {
+        let directory = self.directory.join(wanted.key);
+        pmc_wire::peers::Entry {
+            key: wanted.key.to_owned(),
+            lock: self.directory.join(format!("{}{LOCK}", wanted.key)),
+            file: directory.join(DATA),
+            name: wanted.name.to_owned(),
+            bytes,
+        }
+    }
+
+    /// Fetches the file of an entry, whose lock this process holds alone. `None` if it is gone again.
+    fn fill(
+        &self,
+        wanted: &Wanted<'_>,
+        mut lock: File,
+        mover: &mut Mover,
+        interrupts: &mut dyn Interrupts,
+    ) -> Result<Option<Entry>, DataError> {
+        let file = self.directory.join(wanted.key).join(DATA);
+        lock.set_len(0)?;
+        let asked = self.fetch(wanted, &file, mover, interrupts)?;
+        if wanted.is_read_only {
+            let mode = fs::metadata(&file)?.mode();
+            fs::set_permissions(&file, fs::Permissions::from_mode(mode & !0o222))?;
+        }
+        let is_large = !self.has_room(&file, wanted.limit)?;
+        let status = fs::metadata(&file)?;
+        let text = if is_large {
+            TOO_LARGE.to_owned()
+        } else {
+            identity(&status)
+        };
+        lock.write_all_at(text.as_bytes(), 0)?;
+        lock.set_modified(SystemTime::now())?;
+        // The system gives up the first lock for the second one, so others may have removed the file.
+        flock(&lock, FlockOperation::LockShared).map_err(io::Error::from)?;
+        let state = State::of(&file, &mut lock)?;
+        if !is_linked(&lock) || !(is_large && file.exists() || matches!(state, State::Good { .. })) {
+            return Ok(None);
+        }
+        match (is_large, asked) {
+            (true, Some(asked)) => asked.tell(&ToAgent::TooLarge),
+            (true, None) => {}
+            (false, Some(asked)) => asked.tell(&ToAgent::Have(self.known(wanted, status.len()))),
+            (false, None) => peers::tell(self.known(wanted, status.len()), mover),
+        }
+        Ok(Some(Entry {
+            file,
+            is_new: true,
+            is_large,
+            _lock: lock,
+        }))
     }
 
     /// Removes an entry that is not what it should be.
@@ -261,20 +316,25 @@ impl Cache {
             .open(self.directory.join(name))
     }
 
-    /// Fetches and verifies a file. Nothing is left of a failure.
+    /// Fetches and verifies a file. Nothing is left of a failure. A file without a checksum never comes from
+    /// another node, where a task could have changed it.
     fn fetch(
         &self,
         wanted: &Wanted<'_>,
         file: &Path,
         mover: &mut Mover,
         interrupts: &mut dyn Interrupts,
-    ) -> Result<Asked, DataError> {
+    ) -> Result<Option<Asked>, DataError> {
         self.remove(wanted.key)?;
         let new = self.directory.join(wanted.key).join(NEW);
         fs::create_dir_all(&new)?;
         let fetched = mover.within(&new, |mover| {
             let into = new.join(wanted.name);
             fs::create_dir_all(into.parent().unwrap_or(&new))?;
+            if wanted.verify.is_empty() {
+                wanted.fetch_here(mover, interrupts)?;
+                return Ok(None);
+            }
             let (mut asked, bytes) = Asked::want(wanted.key, &into, mover, interrupts)?;
             if let Some(bytes) = bytes {
                 if mover.agrees(&into, bytes, wanted.verify)? {
@@ -283,7 +343,7 @@ impl Cache {
                         wanted.name
                     ));
                     mover.data.from_peers = mover.data.from_peers.saturating_add(bytes);
-                    return Ok(asked);
+                    return Ok(Some(asked));
                 }
                 mover.log.say(format_args!(
                     "the copy of {} on another node is wrong",
@@ -293,7 +353,7 @@ impl Cache {
                 asked.wrong(interrupts)?;
             }
             wanted.fetch_here(mover, interrupts)?;
-            Ok(asked)
+            Ok(Some(asked))
         });
         let fetched = fetched.and_then(|asked| {
             fs::rename(new.join(wanted.name), file)?;
@@ -349,22 +409,46 @@ impl Cache {
             .filter_map(|entry| {
                 let name = entry.file_name().into_string().ok()?;
                 let key = name.strip_suffix(LOCK)?.to_owned();
+                let lock = entry.metadata().ok()?;
                 let data = fs::metadata(self.directory.join(&key).join(DATA));
                 Some(Found {
                     key,
                     bytes: data.map_or(0, |status| status.len()),
-                    used: entry.metadata().ok()?.modified().ok()?,
+                    used: lock.modified().ok()?,
+                    text: lock.len(),
                 })
             })
             .collect()
     }
 
-    /// Removes what nobody uses and nobody has used for long. What cannot be removed stays for the next
-    /// sweep.
+    /// Sweeps unless a job has done so a moment ago: it looks at each entry.
+    fn sweep_sometimes(&self) {
+        let swept = fs::metadata(self.directory.join(SWEPT)).and_then(|status| status.modified());
+        let is_recent = |at: SystemTime| at.elapsed().is_ok_and(|age| age < SWEEP_INTERVAL);
+        if swept.is_ok_and(is_recent) {
+            return;
+        }
+        let noted = self.open_file(SWEPT);
+        if noted.and_then(|file| file.set_modified(SystemTime::now())).is_ok() {
+            self.sweep();
+        }
+    }
+
+    /// Removes what nobody uses and nobody has used for long, and what killed jobs have left. What cannot be
+    /// removed stays for the next sweep.
     fn sweep(&self) {
         let is_old = |at: SystemTime| at.elapsed().is_ok_and(|age| age > KEPT);
-        for entry in self.entries().iter().filter(|entry| is_old(entry.used)) {
-            self.remove_unused(&entry.key);
+        for entry in self.entries() {
+            // A job that fetches writes the text of the lock at its end.
+            if is_old(entry.used) || entry.text == 0 {
+                self.remove_unused(&entry.key);
+            } else if entry.text == TOO_LARGE.len() as u64
+                && let Ok(lock) = self.open_file(&format!("{}{LOCK}", entry.key))
+                && flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok()
+                && is_linked(&lock)
+            {
+                let _ = self.remove(&entry.key);
+            }
         }
         for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
@@ -412,6 +496,39 @@ struct Found {
     key: String,
     bytes: u64,
     used: SystemTime,
+    /// Bytes of the text of its lock file.
+    text: u64,
+}
+
+/// What there is of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// It has to be fetched.
+    Missing,
+    /// It is too large for the cache.
+    TooLarge,
+    /// It is what was fetched.
+    Good { bytes: u64 },
+    /// Somebody has changed it since.
+    Changed,
+}
+
+impl State {
+    fn of(file: &Path, lock: &mut File) -> io::Result<Self> {
+        let text = read(lock)?;
+        if text == TOO_LARGE.trim() {
+            return Ok(Self::TooLarge);
+        }
+        Ok(match fs::symlink_metadata(file) {
+            Err(_) => Self::Missing,
+            // The job that fetched it was killed.
+            Ok(_) if text.is_empty() => Self::Missing,
+            Ok(status) if identity(&status) == text => Self::Good {
+                bytes: status.len(),
+            },
+            Ok(_) => Self::Changed,
+        })
+    }
 }
 
 /// Returns the key of a file with a checksum, `None` if the text is no SHA-256 in hexadecimal.
@@ -422,7 +539,6 @@ pub(crate) fn key_of(sha256: &str) -> Option<String> {
 
 /// Returns whether a file still has a name: a sweep may have removed it before it was locked.
 fn is_linked(file: &File) -> bool {
-    use std::os::unix::fs::MetadataExt as _;
     file.metadata().is_ok_and(|status| status.nlink() > 0)
 }
 
@@ -464,6 +580,7 @@ mod tests {
             fs::create_dir(cache.directory.join(key)).unwrap();
             fs::write(cache.directory.join(key).join(DATA), [0; 10]).unwrap();
             let lock = cache.open_file(&format!("{key}{LOCK}")).unwrap();
+            lock.write_all_at(b"its identity", 0).unwrap();
             lock.set_modified(SystemTime::now() - Duration::from_secs(*age))
                 .unwrap();
         }
@@ -490,6 +607,9 @@ mod tests {
         let note = first.open_file("a.docker.loaded").unwrap();
         note.set_modified(SystemTime::now() - 2 * KEPT).unwrap();
         drop(note);
+        assert_eq!(keys(&Cache::open(base.path(), &Log::unread()).unwrap()).len(), 3);
+        let swept = first.open_file(SWEPT).unwrap();
+        swept.set_modified(SystemTime::now() - SWEEP_INTERVAL).unwrap();
         let second = Cache::open(base.path(), &Log::unread()).unwrap();
         assert_eq!(keys(&second), ["held", "new"]);
         let mut left: Vec<_> = fs::read_dir(&second.directory)
@@ -497,7 +617,24 @@ mod tests {
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
         left.sort();
-        assert_eq!(left, ["held", "held.lock", "new", "new.lock"]);
+        assert_eq!(left, ["held", "held.lock", "new", "new.lock", SWEPT]);
+    }
+
+    #[test]
+    fn what_killed_jobs_have_left_is_removed() {
+        let base = tempfile::tempdir().unwrap();
+        let cache = cache(base.path(), &[("fetched", 0), ("large", 0), ("fetching", 0), ("good", 0)]);
+        let lock = |key: &str| cache.open_file(&format!("{key}{LOCK}")).unwrap();
+        for key in ["fetched", "fetching"] {
+            lock(key).set_len(0).unwrap();
+        }
+        let _fetching = hold(&cache, "fetching");
+        lock("large").set_len(0).unwrap();
+        lock("large").write_all_at(TOO_LARGE.as_bytes(), 0).unwrap();
+        cache.sweep();
+        assert_eq!(keys(&cache), ["fetching", "good", "large"]);
+        let is_there = |key: &str| cache.directory.join(key).exists();
+        assert!(is_there("fetching") && is_there("good") && !is_there("large"));
     }
 
     #[test]

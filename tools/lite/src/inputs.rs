@@ -90,6 +90,7 @@ impl Shared {
                 name: &file.lfn,
                 headings: None,
                 limit: Some(description.cache_limit.map_or(Limit::Part, Limit::Bytes)),
+                is_read_only: false,
             };
             let Some(entry) = cache.entry(&wanted, mover, interrupts)? else {
                 continue;

@@ -146,7 +146,7 @@ impl Site {
             let name = entry.file_name().into_string().unwrap();
             if name.ends_with("-cache") {
                 assert_eq!(entry.metadata().unwrap().mode() & 0o777, 0o700);
-                left.extend(names(&entry.path()));
+                left.extend(names(&entry.path()).into_iter().filter(|name| name != "swept"));
             } else {
                 left.push(name);
             }
@@ -233,12 +233,54 @@ fn a_wrong_file_is_never_kept() {
     *site.server.content.lock().unwrap() = HELLO.to_owned();
     succeeded(&site.run(&description));
     assert_eq!(site.server.requests(), 2);
-    // Somebody has spoilt it in the cache: one attempt fails, the next one fetches it.
-    let cache = names(&site.path("n")).remove(0);
-    fs::write(site.path("n").join(cache).join(CHECKSUM).join("data"), "spoilt").unwrap();
-    assert_eq!(site.run(&description).status.code(), Some(65));
+}
+
+/// Any program of the user can write into the cache.
+#[test]
+fn a_file_that_was_changed_in_the_cache_is_fetched_again() {
+    let site = Site::new(&["n"], Duration::ZERO);
+    let description = site.description("n", "cat deep/in");
+    succeeded(&site.run(&description));
+    let cache = site.path("n").join(names(&site.path("n")).remove(0));
+    let (data, lock) = (
+        cache.join(CHECKSUM).join("data"),
+        cache.join(format!("{CHECKSUM}.lock")),
+    );
+    // Other bytes, as many as before, and the time of before.
+    let time = fs::metadata(&data).unwrap().modified().unwrap();
+    fs::write(&data, "hellO\n").unwrap();
+    fs::File::options()
+        .write(true)
+        .open(&data)
+        .unwrap()
+        .set_modified(time)
+        .unwrap();
+    succeeded(&site.run(&description));
+    assert_eq!(site.server.requests(), 2);
+    assert_eq!(fs::read_to_string(&data).unwrap(), HELLO);
+    // Another file takes its place.
+    fs::write(cache.join("other"), HELLO).unwrap();
+    fs::rename(cache.join("other"), &data).unwrap();
     succeeded(&site.run(&description));
     assert_eq!(site.server.requests(), 3);
+    // While others use it, each job fetches its own.
+    let held = fs::File::open(&lock).unwrap();
+    held.lock_shared().unwrap();
+    fs::write(&data, "spoilt").unwrap();
+    for requests in 4..6 {
+        let log = succeeded(&site.run(&description));
+        assert!(log.contains("was changed in the cache"), "{log}");
+        assert_eq!(site.server.requests(), requests);
+    }
+    drop(held);
+    succeeded(&site.run(&description));
+    assert_eq!(fs::read_to_string(&data).unwrap(), HELLO);
+    // Even the note beside it is changed: one attempt fails, the next one fetches the file.
+    fs::write(&data, "spoilt").unwrap();
+    fs::write(&lock, pmc_wire::peers::identity(&fs::metadata(&data).unwrap())).unwrap();
+    assert_eq!(site.run(&description).status.code(), Some(65));
+    succeeded(&site.run(&description));
+    assert_eq!(site.server.requests(), 7);
 }
 
 #[test]

@@ -4,13 +4,15 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first unexpected result")]
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use pmc_wire::peers::{self, ToAgent, ToJob};
 use serde_json::{Value, json};
 
 /// A stand-in. All images have the same name; the identifier of one is the checksum of its file. No image
@@ -453,22 +455,78 @@ fn an_image_runs_whatever_else_was_loaded_under_its_name() {
     assert_eq!(loads, 2, "{:?}", job.calls());
 }
 
-/// The file of the image is a link to the one in the cache.
+/// The program finds a link to the file in the cache, but not the file itself.
 #[test]
-fn a_job_cannot_change_the_image_of_others_by_mistake() {
+fn an_image_that_a_job_has_changed_runs_no_other_job() {
     let job = Job::new(&["apptainer"]);
-    let output = job.run(&job.description("singularity", COPY));
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let cache = format!("node/.pegasus-lite-{}-cache", nix::unistd::getuid());
-    let entries = fs::read_dir(job.path(&cache)).unwrap().flatten();
-    let images: Vec<_> = entries
-        .map(|entry| entry.path().join("data"))
-        .filter(|image| image.exists())
+    let run = |command: &str| {
+        let output = job.run(&job.description("singularity", command));
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        job.read("seen")
+    };
+    let look = "cat box >@TOP@/seen; cp in out";
+    assert_eq!(run(look), "image\n");
+    let cache = job.path(&format!("node/.pegasus-lite-{}-cache", nix::unistd::getuid()));
+    let entries = fs::read_dir(&cache).unwrap().flatten();
+    let images = entries.filter_map(|entry| fs::metadata(entry.path().join("data")).ok());
+    let facts: Vec<_> = images
+        .map(|image| (image.permissions().mode() & 0o222, image.nlink()))
         .collect();
-    let modes = images
-        .iter()
-        .map(|image| fs::metadata(image).unwrap().permissions().mode() & 0o222);
-    assert_eq!(modes.collect::<Vec<_>>(), [0]);
+    assert_eq!(facts, [(0, 1)], "nobody changes it by mistake");
+    let spoil = "touch -r box time; chmod u+w box; echo imagE >box; touch -r time box; cat box >@TOP@/seen; cp in out";
+    assert_eq!(run(spoil), "imagE\n");
+    assert_eq!(run(look), "image\n");
+    // Its link is its own.
+    assert_eq!(
+        run("rm box; echo own >box; cat box >@TOP@/seen; cp in out"),
+        "own\n"
+    );
+    assert_eq!(run(look), "image\n");
+}
+
+/// Nothing says whether what another node has is right.
+#[test]
+fn an_image_without_a_checksum_never_comes_from_another_node() {
+    let job = Job::new(&["apptainer"]);
+    let name = format!("pmc-lite-test-{}", std::process::id());
+    let agent = peers::listen(&name).unwrap();
+    let said: Arc<Mutex<Vec<String>>> = Arc::default();
+    let heard = Arc::clone(&said);
+    thread::spawn(move || {
+        for connection in agent.incoming().flatten() {
+            while let Ok(message) = peers::receive::<ToAgent>(&connection) {
+                let word = match &message {
+                    ToAgent::Want { .. } => "want",
+                    ToAgent::Have(_) => "have",
+                    _ => "other",
+                };
+                heard.lock().unwrap().push(word.to_owned());
+                if let ToAgent::Want { .. } = message {
+                    peers::send(&connection, &ToJob::Fetch).unwrap();
+                }
+            }
+        }
+    });
+    let run = |checksum: Option<&str>, expected: &[&str]| {
+        said.lock().unwrap().clear();
+        let mut description = job.description("singularity", COPY);
+        if let Some(sha256) = checksum {
+            description["container"]["verify"] = json!([{"lfn": "box", "sha256": sha256}]);
+        }
+        let mut command = job.command("copy_j1.json", &description);
+        let output = command.env(peers::VARIABLE, &name).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let start = std::time::Instant::now();
+        while said.lock().unwrap().len() < expected.len() && start.elapsed().as_secs() < 60 {
+            thread::sleep(std::time::Duration::from_millis(5));
+        }
+        assert_eq!(*said.lock().unwrap(), expected);
+    };
+    run(None, &["have"]);
+    run(
+        Some("254eddf15d9534e3b20c55469077aa2f24f167aa4b897a36381d3e251e4829c2"),
+        &["want", "have"],
+    );
 }
 
 /// In a directory that all may write, another user can take the name of the cache.

@@ -5,7 +5,7 @@ use std::collections::hash_map::DefaultHasher;
 use std::fs::{self, File};
 use std::hash::{Hash, Hasher};
 use std::io::{Seek, SeekFrom, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
 
@@ -98,18 +98,12 @@ impl Images {
                 "[Pegasus Lite] Checking file integrity for transferred container files",
             ]),
             limit: None,
+            is_read_only: true,
         };
         let clock = Instant::now();
         let entry = self.entry(&wanted, here, mover, interrupts);
         mover.data.stage_in += clock.elapsed().as_secs_f64();
         let entry = entry?;
-        if let Some(entry) = &entry
-            && entry.is_new
-        {
-            // Jobs have it in their directories: none shall change it for the others by mistake.
-            let mode = fs::metadata(&entry.file)?.permissions().mode();
-            fs::set_permissions(&entry.file, fs::Permissions::from_mode(mode & !0o222))?;
-        }
         let file = entry.as_ref().map(|entry| entry.file.clone());
         Ok(Image {
             file: file.unwrap_or_else(|| here.join(&container.image)),
