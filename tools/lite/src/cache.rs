@@ -429,7 +429,10 @@ impl Cache {
             return;
         }
         let noted = self.open_file(SWEPT);
-        if noted.and_then(|file| file.set_modified(SystemTime::now())).is_ok() {
+        if noted
+            .and_then(|file| file.set_modified(SystemTime::now()))
+            .is_ok()
+        {
             self.sweep();
         }
     }
@@ -523,9 +526,7 @@ impl State {
             Err(_) => Self::Missing,
             // The job that fetched it was killed.
             Ok(_) if text.is_empty() => Self::Missing,
-            Ok(status) if identity(&status) == text => Self::Good {
-                bytes: status.len(),
-            },
+            Ok(status) if identity(&status) == text => Self::Good { bytes: status.len() },
             Ok(_) => Self::Changed,
         })
     }
@@ -623,7 +624,10 @@ mod tests {
     #[test]
     fn what_killed_jobs_have_left_is_removed() {
         let base = tempfile::tempdir().unwrap();
-        let cache = cache(base.path(), &[("fetched", 0), ("large", 0), ("fetching", 0), ("good", 0)]);
+        let cache = cache(
+            base.path(),
+            &[("fetched", 0), ("large", 0), ("fetching", 0), ("good", 0)],
+        );
         let lock = |key: &str| cache.open_file(&format!("{key}{LOCK}")).unwrap();
         for key in ["fetched", "fetching"] {
             lock(key).set_len(0).unwrap();

@@ -100,7 +100,7 @@ pub(super) fn killed(place: &mut Place) {
         place.find(Damage::Wrong, "the workflow cannot be planned");
         return;
     }
-    let has_agents = place.random.one_in(2);
+    place.has_agents = place.random.one_in(2);
     let is_separate = place.random.one_in(3);
     let command = |place: &Place| {
         let arguments = [
@@ -113,9 +113,9 @@ pub(super) fn killed(place: &mut Place) {
             "3",
         ];
         let mut command = place.command("pegasus-mpi-cluster", arguments);
-        if has_agents {
+        if place.has_agents {
             command.args(["--agents", "2", "--launch", "local", "--slots", "2"]);
-            command.args(["--agent-timeout", "2", "--master-timeout", "1", "--join-timeout", "15"]);
+            command.args(["--agent-timeout", "2", "--join-timeout", "60"]);
         } else {
             command.args(["--workers", "3"]);
         }
@@ -136,13 +136,14 @@ pub(super) fn killed(place: &mut Place) {
         }
     }
     let mut command = command(place);
-    if !place.run(&mut command) {
+    if place.run(&mut command) {
+        check_node(place);
+    } else {
         place.find(Damage::Lost, "the workflow cannot be completed");
-        return;
     }
+    place.end_agents();
     let top = place.path("");
     check::outputs(place, &top);
-    check_node(place);
     sweep(place);
 }
 
@@ -172,7 +173,14 @@ fn check_node(place: &mut Place) {
             continue;
         }
         for file in check::entries_below(&entry.path()) {
-            if ![key.clone(), format!("{key}/data"), format!("{key}.lock"), "swept".to_owned()].contains(&file) {
+            if ![
+                key.clone(),
+                format!("{key}/data"),
+                format!("{key}.lock"),
+                "swept".to_owned(),
+            ]
+            .contains(&file)
+            {
                 place.find(Damage::LeftOver, format!("in the cache: {file}"));
             }
         }

@@ -29,6 +29,8 @@ pub(super) struct Place {
     pub(super) found: Vec<(Damage, String)>,
     pub(super) faults: BTreeMap<String, u64>,
     pub(super) skipped: Vec<String>,
+    /// Agents wait for another master if theirs is killed.
+    pub(super) has_agents: bool,
     /// A file system is mounted at `small`.
     mounted: bool,
 }
@@ -65,6 +67,7 @@ impl Place {
             found: Vec::new(),
             faults: BTreeMap::new(),
             skipped: Vec::new(),
+            has_agents: false,
             mounted: false,
         }
     }
@@ -219,7 +222,19 @@ impl Place {
                 let _ = running.child.wait();
             }
         }
-        self.expect_no_process(first);
+        if !(self.has_agents && matches!(victim, Victim::First)) {
+            self.expect_no_process(first);
+        }
+    }
+
+    /// Ends agents that wait for a master, as they do for minutes. Other processes that stay are a finding.
+    pub(super) fn end_agents(&mut self) {
+        // No process has this session.
+        let none = Pid::from_raw(-1);
+        for (pid, _) in self.members(none) {
+            let _ = kill(pid, Signal::SIGTERM);
+        }
+        self.expect_no_process(none);
     }
 
     /// Returns the live processes of a session, and others of this place: agents have sessions of their own.
