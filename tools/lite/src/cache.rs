@@ -140,9 +140,9 @@ impl Entry {
 }
 
 impl Cache {
-    /// Opens the cache beside the directories of jobs, and now and then removes what nobody has used for long.
-    /// `None` if the directory cannot be made, or is not that of this user alone: another user may have planted it. The
-    /// log says so, and the job does without the cache.
+    /// Opens the cache beside the directories of jobs, and now and then removes what nobody has used for
+    /// long. `None` if the directory cannot be made, or is not that of this user alone: another user may have
+    /// planted it. The log says so, and the job does without the cache.
     pub(crate) fn open(base: &Path, log: &Log) -> Option<Self> {
         let this = Self::of(base, log);
         if let Err(error) = make_private(&this.directory) {

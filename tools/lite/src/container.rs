@@ -225,8 +225,8 @@ impl Contained<'_> {
             let (run, here) = (self.description.run_key.as_path(), self.directory.path());
             let image = images.fetched(container, (run, here), mover, interrupts)?;
             if image.file != own {
-                // The engine expects it here. A second name of the file itself would let the program change it,
-                // also from inside of the container.
+                // The engine expects it here. A second name of the file itself would let the program
+                // change it, also from inside of the container.
                 std::os::unix::fs::symlink(&image.file, &own)?;
             }
             image

@@ -187,8 +187,8 @@ impl JobDirectory {
         file.set_len(text.len() as u64)
     }
 
-    /// Removes the directory with its content, and directories of jobs that were killed meanwhile: this may be
-    /// the last job of the node.
+    /// Removes the directory with its content, and directories of jobs that were killed meanwhile: this may
+    /// be the last job of the node.
     ///
     /// # Errors
     /// Something in it cannot be removed. The next job tries again.
