@@ -202,6 +202,9 @@ pub(crate) struct Setup {
     pub(crate) container: Option<std::sync::Arc<Container>>,
     /// Its jobs run in clusters that have directories of their own, and share those.
     pub(crate) in_cluster: bool,
+    /// It is the planner of a nested sub-workflow, and fetches what it reads from a server into a directory
+    /// of its own.
+    pub(crate) fetches_for_planner: bool,
     /// Index of the catalog entry that has hooks and metadata of the transformation.
     pub(crate) entry: Option<EntryId>,
 }
@@ -292,7 +295,11 @@ impl Exec {
     }
     /// Returns whether a job has a directory of its own on its node.
     pub(crate) fn has_own_directory(&self, job: &ExecJob) -> bool {
-        self.is_lite(job) && !self.setups[job.setup].in_cluster
+        (self.is_lite(job) && !self.setups[job.setup].in_cluster) || self.fetches_for_planner(job)
+    }
+    /// Returns whether a job is the planner of a nested sub-workflow that fetches its files from a server.
+    pub(crate) fn fetches_for_planner(&self, job: &ExecJob) -> bool {
+        self.setups[job.setup].fetches_for_planner
     }
     /// Returns whether a job is a nested sub-workflow.
     pub(crate) fn is_nested(&self, job: &ExecJob) -> bool {

@@ -6,8 +6,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::support::command::{CommandResult, Program};
+use crate::support::nginx;
 use crate::support::pegasus::{JobCounts, Monitored, only_file, query};
 use crate::support::programs::Build;
+use crate::support::server::{Server, free_port};
 
 /// The job S is the workflow that the job A makes. In it, T is another one, whose file exists.
 const OUTER: &str = r#"pegasus: "5.0"
@@ -30,7 +32,7 @@ pegasus: "5.0"
 name: inner
 jobs:
 - {type: job, id: C, name: upper, arguments: [word, upper], uses: [{lfn: word, type: input}, {lfn: upper, type: output, stageOut: false, registerReplica: false}]}
-- {type: pegasusWorkflow, id: T, file: leaf.yml, arguments: [-Dpegasus.subworkflow=nested], uses: [{lfn: leaf.yml, type: input}, {lfn: upper, type: input}, {lfn: end, type: output, stageOut: true, registerReplica: false}]}
+- {type: pegasusWorkflow, id: T, file: leaf.yml, arguments: [-Dpegasus.subworkflow=nested, --basename, leaf], uses: [{lfn: leaf.yml, type: input}, {lfn: upper, type: input}, {lfn: end, type: output, stageOut: true, registerReplica: false}]}
 END
 echo make >>@TOP@/ran
 echo hello >word
@@ -60,6 +62,12 @@ sites:
   - {type: localStorage, path: "@TOP@/output", fileServers: [{url: "file://@TOP@/output", operation: all}]}
 "#;
 
+/// A staging site behind a server.
+const HUB: &str = r#"- name: hub
+  directories:
+  - {type: sharedScratch, path: /stage, fileServers: [{url: "webdav://127.0.0.1:@PORT@/stage", operation: all}]}
+"#;
+
 /// The workflow in a directory of its own, planned.
 struct Nested {
     directory: tempfile::TempDir,
@@ -69,13 +77,34 @@ struct Nested {
 
 impl Nested {
     fn plan(build: Build) -> Self {
+        Self::plan_in(tempfile::tempdir().expect("a temporary directory"), build, "", &[])
+    }
+
+    /// Plans for nodes without a common directory, whose files pass through a web server.
+    fn plan_behind_server(build: Build) -> (Self, Server) {
         let directory = tempfile::tempdir().expect("a temporary directory");
+        let (top, port) = (directory.path().join("nginx"), free_port());
+        fs::create_dir_all(top.join("root/stage")).expect("a directory");
+        let dav = "location / { dav_methods PUT DELETE MKCOL; dav_access user:rw; }";
+        let server = nginx::start(&top, port, dav);
+        let options = [
+            "-Dpegasus.data.configuration=nonsharedfs",
+            "--staging-site",
+            "local=hub",
+        ];
+        let hub = HUB.replace("@PORT@", &port.to_string());
+        (Self::plan_in(directory, build, &hub, &options), server)
+    }
+
+    /// Plans with further sites and options.
+    fn plan_in(directory: tempfile::TempDir, build: Build, more_sites: &str, options: &[&str]) -> Self {
+        let sites = format!("{SITES}{more_sites}");
         let top = directory.path();
         for (name, text) in [
             ("workflow.yml", OUTER),
             ("leaf.yml", LEAF),
             ("transformations.yml", TRANSFORMATIONS),
-            ("sites.yml", SITES),
+            ("sites.yml", &sites),
             ("make", MAKE),
             ("upper", UPPER),
         ] {
@@ -85,6 +114,7 @@ impl Nested {
         }
         let result = Program::new(build.program("pmc-plan"))
             .in_directory(top)
+            .args(options)
             .args(["--sites", "local", "--output-sites", "local"])
             .args(["--dir", "submit", "--relative-submit-dir", "run", "workflow.yml"])
             .run()
@@ -277,6 +307,23 @@ fn each_transport_runs_workflows_in_workflows() {
         nested.run(nested.executor()).ok();
         nested.check();
     }
+}
+
+#[test]
+#[ignore = "needs nginx: tests/run e2e"]
+fn planners_fetch_their_workflows_from_a_server() {
+    let (nested, _server) = Nested::plan_behind_server(Build::Local);
+    nested.break_leaf(true);
+    let failed = nested.run(nested.executor());
+    assert_eq!(failed.code(), 1, "{}", failed.details());
+    nested.break_leaf(false);
+    // The workflow is fetched into another directory, and its plan is the same.
+    nested.run(nested.executor()).ok();
+    nested.check();
+    let plans = fs::read_dir(nested.submit.join("00/00")).expect("a directory");
+    let plans = plans.flatten().map(|entry| entry.file_name());
+    let plans: Vec<_> = plans.filter(|name| name.to_string_lossy().starts_with("made")).collect();
+    assert_eq!(plans.len(), 2, "a link and one plan: {plans:?}");
 }
 
 #[test]

@@ -293,7 +293,9 @@ impl<'a> Reader<'a> {
     fn pre_script(&mut self, name: &'a [u8], rest: &'a [u8]) -> Result<(), DagError> {
         self.flush()?;
         let failed = |kind| DagError::at(self.number, kind);
-        let (options, command) = options::parse(name, rest).map_err(failed)?;
+        let (mut options, command) = options::parse(name, rest).map_err(failed)?;
+        // What it makes must be where the DAG file is, even if `pegasus-lite` runs it.
+        options.anywhere = false;
         let has_category = options
             .rare
             .as_ref()

@@ -291,7 +291,7 @@ impl CommonParts {
         let _ = write!(place, "-R {} ", quote(&plan.sites.get(job.site).name));
         let option = if creates_work_dir(plan, id) { "-W" } else { "-w" };
         // The script of the generator Shell changes into an existing directory itself.
-        if plan.exec.is_lite(job) {
+        if plan.exec.is_lite(job) || plan.exec.fetches_for_planner(job) {
             // It is there.
         } else if option == "-W" || !is_called_by_script(plan, id) {
             let _ = write!(place, " {option} {} ", quote(work_dir(plan, id)));
@@ -559,7 +559,7 @@ fn bare(plan: &Plan<'_>, id: JobId, setup: &Setup, arguments: &str, command: &mu
         );
     }
     command.program = "/bin/sh".into();
-    let directory = if plan.exec.is_lite(job) {
+    let directory = if plan.exec.is_lite(job) || plan.exec.fetches_for_planner(job) {
         "."
     } else {
         work_dir(plan, id)

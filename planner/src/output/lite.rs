@@ -217,7 +217,14 @@ pub(super) fn append(plan: &Plan<'_>, id: JobId, text: &mut String) {
         return;
     };
     let job = plan.job(id);
-    let uses = plan.exec.uses(plan.workflow, job.task);
+    let for_planner;
+    let uses = match plan.exec.fetches_for_planner(job) {
+        true => {
+            for_planner = super::nested::read_by_planner(plan, id);
+            for_planner.as_slice()
+        }
+        false => plan.exec.uses(plan.workflow, job.task),
+    };
     let _ = write!(text, "{{\n  \"format\": {FORMAT},\n  \"job\": ");
     push_json(&[&job.name], text);
     places(plan, job, text);

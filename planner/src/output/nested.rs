@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 use crate::error::PlanError;
 use crate::exec::{Exec, JobId, Place, Task};
 use crate::ids::Id as _;
-use crate::model::{Job, JobKind, Nested};
+use crate::model::{FileUse, Job, JobKind, Nested};
 use crate::refine::data::directory_of;
 use crate::refine::sites::Access;
 use crate::request::Request;
@@ -156,6 +156,9 @@ impl<'p> View<'p> {
             (Some(path), _) => path.display().to_string(),
             (None, Some(file)) => {
                 let name = self.plan.workflow.files.name(file);
+                if self.plan.exec.fetches_for_planner(self.plan.job(self.id)) {
+                    return name.to_owned();
+                }
                 let staging = self.plan.job(self.id).staging;
                 // Relative to the work directory.
                 match directory_of(self.plan.exec, self.plan.sites, staging, file) {
@@ -370,6 +373,29 @@ impl Words {
 /// Returns whether a job is a DAG that needs no planning.
 pub(crate) fn is_ready(plan: &Plan<'_>, id: JobId) -> bool {
     plan.exec.is_nested(plan.job(id)) && View::new(plan, id).is_some_and(|view| view.nested.is_ready)
+}
+
+/// Returns the files that the planner of a nested sub-workflow fetches: the workflow, what is marked, and every
+/// input of a workflow from before such marks (version 5.0.4 of the format), as in Pegasus.
+pub(super) fn read_by_planner(plan: &Plan<'_>, id: JobId) -> Vec<FileUse> {
+    let Some(view) = View::new(plan, id) else {
+        return Vec::new();
+    };
+    let has_marks = has_marks(&plan.workflow.version);
+    let is_workflow = |u: &FileUse| view.job.file == Some(u.file);
+    let is_here = |u: &FileUse| view.nested.path.is_some() && is_workflow(u);
+    let uses = plan.exec.uses(plan.workflow, plan.job(id).task).iter();
+    uses.filter(|u| u.link.reads() && !is_here(u))
+        .filter(|u| !has_marks || u.for_planning || is_workflow(u))
+        .cloned()
+        .collect()
+}
+
+/// Returns whether workflows of a version mark what is read for planning.
+fn has_marks(version: &str) -> bool {
+    let mut parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+    let mut next = || parts.next().unwrap_or(0);
+    (next(), next(), next()) >= (5, 0, 4)
 }
 
 /// Appends the arguments of the planner, quoted for the DAG.

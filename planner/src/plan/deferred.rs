@@ -56,7 +56,6 @@ pub(super) fn made_of(request: &Request, inputs: &Inputs) -> String {
         hasher.update(part);
     };
     add(env!("CARGO_PKG_VERSION").as_bytes());
-    add(request.environment.working_dir.as_os_str().as_encoded_bytes());
     for word in request.line.iter().filter(|word| *word != "--force-replan") {
         add(word.as_bytes());
     }
@@ -66,7 +65,11 @@ pub(super) fn made_of(request: &Request, inputs: &Inputs) -> String {
     }
     let read = files::read_files(request, inputs);
     for path in read.iter().chain(&request.output_map).chain(&request.reuse_dirs) {
-        add(path.as_os_str().as_encoded_bytes());
+        // The working directory may be a new one each time, into which these files are fetched.
+        let name = path
+            .strip_prefix(&request.environment.working_dir)
+            .unwrap_or(path);
+        add(name.as_os_str().as_encoded_bytes());
         match fs::read(path) {
             Ok(content) => add(&content),
             // A directory: what is in it, and since when.

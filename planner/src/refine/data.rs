@@ -2,9 +2,9 @@
 
 use crate::error::{Cause, PlanError, Problem};
 use crate::exec::{Exec, SiteId, Task};
-use crate::model::FileId;
+use crate::model::{FileId, Workflow};
 
-use super::sites::Sites;
+use super::sites::{Access, Sites};
 
 /// Profile with the data configuration.
 pub(crate) const KEY: &str = "data.configuration";
@@ -16,6 +16,25 @@ pub(crate) fn directory_of<'e>(exec: &'e Exec, sites: &Sites, site: SiteId, file
     } else {
         "."
     }
+}
+
+/// Lets the planners of nested sub-workflows fetch what they read, where the work directory is behind a server.
+/// They run on this machine, as in Pegasus.
+pub(crate) fn fetch_for_planners(exec: &mut Exec, workflow: &Workflow, sites: &Sites) {
+    for job in &exec.jobs {
+        let Task::Compute(n) = job.task else { continue };
+        let is_planned = workflow.jobs[n]
+            .nested
+            .as_ref()
+            .is_some_and(|nested| !nested.is_ready);
+        let is_behind_server =
+            sites.is_lite(job.staging) && !is_path(sites.work_url(job.staging, Access::Get));
+        exec.setups[job.setup].fetches_for_planner = is_planned && is_behind_server;
+    }
+}
+
+fn is_path(url: &str) -> bool {
+    url.starts_with("file:") || url.starts_with('/')
 }
 
 /// Notes the staging sites of jobs with directories of their own, and checks that jobs agree.

@@ -147,7 +147,7 @@ impl<'a> Mapper<'a> {
                 }
             };
             let staging = match self.sites.staging_of(site, exec.setups[setup].mode) {
-                // The planner reads files in the work directory.
+                // The planner reads files in the work directory, or fetches them.
                 Ok(staging) if workflow.jobs[n].nested.is_some() && !self.sites.is_visible(staging) => site,
                 Ok(staging) => staging,
                 Err(problem) => {
@@ -169,6 +169,7 @@ impl<'a> Mapper<'a> {
         problems.dedup();
         PlanError::check(problems)?;
         data::settle(exec, self.sites)?;
+        data::fetch_for_planners(exec, workflow, self.sites);
         Ok(Mapped { numbers, staged })
     }
 
@@ -370,6 +371,7 @@ impl<'a> Mapper<'a> {
             kind: workflow.jobs[n].kind,
             container,
             in_cluster: false,
+            fetches_for_planner: false,
             entry,
         });
         let number = SetupId::new(exec.setups.len() - 1);
@@ -551,6 +553,7 @@ impl<'a> Mapper<'a> {
             kind: JobKind::Compute,
             container: None,
             in_cluster: false,
+            fetches_for_planner: false,
             entry: None,
         });
         let number = SetupId::new(exec.setups.len() - 1);

@@ -509,6 +509,7 @@ fn cluster_job(
         kind: JobKind::Compute,
         container: None,
         in_cluster: false,
+        fetches_for_planner: false,
         entry: None,
     });
     Ok(ExecJob {

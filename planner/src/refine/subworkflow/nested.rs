@@ -31,6 +31,7 @@ impl Inliner<'_, '_> {
             return Ok(());
         };
         let path = match found {
+            Found::Here(path) if self.is_fetched(workflow, job, &path) => None,
             Found::Here(path) => Some(path),
             Found::Made(_) | Found::Elsewhere => None,
         };
@@ -45,6 +46,22 @@ impl Inliner<'_, '_> {
             })
         });
         Ok(())
+    }
+
+    /// Returns whether a workflow file is a copy that was fetched from elsewhere for this planner, which may be
+    /// gone when the next one runs.
+    fn is_fetched(&self, workflow: &Workflow, job: &Job, path: &Path) -> bool {
+        let request = self.outer.request;
+        let lfn = job.file.map_or("", |file| workflow.files.name(file));
+        let is_elsewhere = |pfn: &str| pfn.contains("://") && !pfn.starts_with("file://");
+        request.deferred
+            && job.kind == JobKind::SubWorkflow
+            && path.starts_with(&request.environment.working_dir)
+            && self
+                .catalogs
+                .replicas
+                .lookup(lfn)
+                .is_some_and(|known| known.replicas.iter().any(|replica| is_elsewhere(&replica.pfn)))
     }
 
     fn nest_workflow(
