@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -223,6 +225,10 @@ impl Work {
         if self.rescue {
             file(rescue).map_err(failed(rescue_path))?;
         }
+        // All new files first: each sync would else wait for the file system to note one new file.
+        for part in self.others.values().flat_map(|files| &files.plan) {
+            start_writing(part);
+        }
         for (path, files) in &self.others {
             for part in &files.plan {
                 file_by_path(part).map_err(failed(part))?;
@@ -245,6 +251,17 @@ pub fn file(file: &File) -> io::Result<()> {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOTSUP)) => Ok(()),
         other => other,
     }
+}
+
+/// Lets the system begin to write a file to the disk, without waiting.
+#[expect(unsafe_code, reason = "no library wraps this call")]
+fn start_writing(path: &Path) {
+    let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
+    let Ok(file) = OpenOptions::new().read(true).custom_flags(flags).open(path) else {
+        return;
+    };
+    // SAFETY: the descriptor is open. Nothing else is passed.
+    let _ = unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
 }
 
 /// Syncs a file or a directory. What cannot be opened any more is skipped.

@@ -32,6 +32,8 @@ pub(crate) enum Command {
     Edges(Vec<String>, Vec<String>),
     /// `MAXJOBS`.
     MaxJobs(String, u32),
+    /// A command of [`IGNORED`], and why it is ignored.
+    Ignored(&'static str, &'static str),
     /// A setting of a node, or of all nodes of the file.
     Set(Option<String>, Setting),
 }
@@ -72,26 +74,30 @@ pub(crate) enum Setting {
     Done,
 }
 
+/// Commands that do not change what runs, and why they are ignored.
+const IGNORED: &[(&str, &str)] = &[
+    ("CONFIG", "there is no DAGMan to configure"),
+    ("DOT", "pmc-plan draws plans with --svg"),
+    ("JOBSTATE_LOG", "the executor writes a jobstate.log of its own"),
+    ("NODE_STATUS_FILE", "pmc status shows the state of the run"),
+    ("SAVE_POINT_FILE", "pmc resume continues a run where it ended"),
+    ("SET_JOB_ATTR", "there is no ClassAd of DAGMan"),
+];
+
 /// Commands that only HTCondor can follow, and why.
 const UNSUPPORTED: &[(&str, &str)] = &[
-    ("CONFIG", "there is no DAGMan to configure"),
     ("CONNECT", "splices are connected by PARENT and CHILD"),
     ("DATA", "there is no Stork"),
-    ("DOT", "pmc-plan draws plans with --svg"),
     ("ENV", "set the environment of each job in its submit description"),
     (
         "FINAL",
         "make it a JOB with all others as parents, or use the option --on-end of pmc run",
     ),
-    ("JOBSTATE_LOG", "the executor writes a jobstate.log of its own"),
-    ("NODE_STATUS_FILE", "pmc status shows the state of the run"),
     ("PIN_IN", "splices are connected by PARENT and CHILD"),
     ("PIN_OUT", "splices are connected by PARENT and CHILD"),
     ("PROVISIONER", "the batch system provides the nodes"),
     ("REJECT", "the file says that it must not run"),
-    ("SAVE_POINT_FILE", "pmc resume continues a run where it ended"),
     ("SERVICE", "every job takes part in the DAG"),
-    ("SET_JOB_ATTR", "there is no ClassAd of DAGMan"),
     ("SUBMITDESCRIPTION", "write SUBMIT-DESCRIPTION"),
     ("TOLERANCE", "a node is one job"),
     ("WEAK", "a child starts when its parents have succeeded"),
@@ -105,6 +111,7 @@ const SUPPORTED: &[&str] = &[
     "INCLUDE",
     "JOB",
     "MAXJOBS",
+    "NODE",
     "PARENT",
     "PRE_SKIP",
     "PRIORITY",
@@ -132,7 +139,8 @@ pub fn is_dagman(text: &str) -> bool {
         if word.eq_ignore_ascii_case("SUBDAG") && take_word(&mut { rest }) == Some("PLANNED") {
             return false;
         }
-        let mut all = SUPPORTED.iter().chain(UNSUPPORTED.iter().map(|(name, _)| name));
+        let others = UNSUPPORTED.iter().chain(IGNORED).map(|(name, _)| name);
+        let mut all = SUPPORTED.iter().chain(others);
         let known = all.any(|name| name.eq_ignore_ascii_case(word));
         return known && (!rest.trim().is_empty() || word.eq_ignore_ascii_case("REJECT"));
     }
@@ -167,7 +175,7 @@ fn command(text: &str, lines: &mut Lines<'_>) -> Result<Command, Problem> {
     let word = written.to_ascii_uppercase();
     let rest = &mut rest;
     let command = match word.as_str() {
-        "JOB" => return job(rest, lines).map(Command::Job),
+        "JOB" | "NODE" => return job(rest, lines).map(Command::Job),
         "SUBMIT-DESCRIPTION" => {
             let name = name("SUBMIT-DESCRIPTION", rest)?;
             let Some(description) = inline(rest, lines)? else {
@@ -207,6 +215,9 @@ fn command(text: &str, lines: &mut Lines<'_>) -> Result<Command, Problem> {
             return setting(&word, rest);
         }
         _ => {
+            if let Some((name, reason)) = IGNORED.iter().find(|(name, _)| *name == word) {
+                return Ok(Command::Ignored(name, reason));
+            }
             let known = UNSUPPORTED.iter().find(|(name, _)| *name == word);
             return Err((
                 None,

@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 
 use crate::commands::{self, Command, Located, Setting};
 use crate::error::{DagmanError, ErrorKind};
-use crate::model::{Dag, Node, Work};
+use crate::model::{Dag, IgnoredCommand, Node, Work};
 use crate::submit::Description;
 use file::FileReader;
 
@@ -192,6 +192,12 @@ impl Reader<'_> {
                 }
                 Command::Splice(entry) => file.group(self, &place, entry, None)?,
                 Command::Describe(name, description) => file.describe(&place, name, description)?,
+                Command::Ignored(command, reason) => self.dag.ignored.push(IgnoredCommand {
+                    file: place.file.to_path_buf(),
+                    line: place.line,
+                    command,
+                    reason,
+                }),
                 command => rest.push((place, command)),
             }
         }

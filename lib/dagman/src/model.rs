@@ -21,21 +21,19 @@ pub struct Dag {
 /// A command that is ignored.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct IgnoredCommand {
-    /// The submit description.
+    /// The DAGMan file or submit description.
     pub file: PathBuf,
     /// Line, from 1.
     pub line: u32,
     /// The command.
     pub command: &'static str,
+    /// Why it is ignored.
+    pub reason: &'static str,
 }
 
 impl std::fmt::Display for IgnoredCommand {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{} is ignored: it chooses machines, or acts on jobs in the queue of HTCondor",
-            self.command
-        )
+        write!(f, "{} is ignored: {}", self.command, self.reason)
     }
 }
 

@@ -72,6 +72,10 @@ fn generate(
                 path: &path,
             };
             output::dag::write(plan, dir, &dag, resources.node, events, to)?;
+            if request.deferred {
+                // It joins the run around it, and nothing submits it.
+                return Ok(code);
+            }
             let tools = &plan.sites.get(site).tools;
             let (executor, is_found) = executor(request, tools);
             if !is_found {
@@ -104,7 +108,10 @@ pub(super) fn write(
     warnings: &mut Vec<Diagnostic>,
 ) -> Result<Code, PlanError> {
     let base = &plan.base;
-    copy_catalogs(&catalogs(request, inputs), dir, &plan.secrets)?;
+    if !request.deferred {
+        // The plan around it has them, and what it passes on is beside its files.
+        copy_catalogs(&catalogs(request, inputs), dir, &plan.secrets)?;
+    }
     if let Some(name) = request.workflow.file_name() {
         copy(&request.workflow, &dir.join(name), &plan.secrets)?;
     }
@@ -166,7 +173,7 @@ fn facts(plan: &Plan<'_>, request: &Request, inputs: &Inputs, resources: &batch:
     let chosen = !request.batch.schedulers.is_empty()
         || request.batch.detected.is_some()
         || inputs.properties.get("pegasus.batch.scheduler").is_some();
-    let scripts = resources.schedulers.iter();
+    let scripts = resources.schedulers.iter().filter(|_| !request.deferred);
     Facts {
         cluster: !request.runs_here && (chosen || plan.exec.jobs.iter().any(is_elsewhere)),
         scripts: scripts

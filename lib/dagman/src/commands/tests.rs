@@ -116,6 +116,31 @@ fn what_is_wrong_has_its_line() {
 }
 
 #[test]
+fn commands_for_reports_are_ignored() {
+    let text = "CONFIG a.config\ndot a.dot UPDATE\nNODE_STATUS_FILE a.status 30 ALWAYS-UPDATE\n\
+                Jobstate_Log a.log\nSAVE_POINT_FILE A\nSET_JOB_ATTR x = \"y\"\nNODE A a.sub";
+    let commands = parse(text).unwrap();
+    let ignored: Vec<_> = commands
+        .iter()
+        .map_while(|located| match located.command {
+            Command::Ignored(name, _) => Some(name),
+            _ => None,
+        })
+        .collect();
+    let names = [
+        "CONFIG",
+        "DOT",
+        "NODE_STATUS_FILE",
+        "JOBSTATE_LOG",
+        "SAVE_POINT_FILE",
+        "SET_JOB_ATTR",
+    ];
+    assert_eq!(ignored, names);
+    assert!(matches!(&commands[6].command, Command::Job(entry) if entry.name == "A"));
+    assert!(is_dagman("NODE A a.sub") && is_dagman("DOT a.dot"));
+}
+
+#[test]
 fn dagman_files_are_known_by_their_commands() {
     for text in [
         "# c\n\nJob A a.sub",

@@ -400,7 +400,12 @@ fn describe(
     if process.number == 0 {
         for (line, command) in found.ignored {
             let file = file.to_path_buf();
-            reader.dag.ignored.push(IgnoredCommand { file, line, command });
+            reader.dag.ignored.push(IgnoredCommand {
+                file,
+                line,
+                command,
+                reason: "it chooses machines, or acts on jobs in the queue of HTCondor",
+            });
         }
     }
     let node = &mut reader.dag.nodes[number];

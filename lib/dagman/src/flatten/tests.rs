@@ -314,9 +314,9 @@ fn problems_name_file_and_line() {
 #[test]
 fn what_is_ignored_is_said_once() {
     let submit = ("s.sub", "executable = x\nrequirements = Memory > 1\nqueue");
-    let dag = read_from(&[("top.dag", "JOB A s.sub\nJOB B s.sub"), submit]).unwrap();
+    let dag = read_from(&[("top.dag", "JOB A s.sub\nJOB B s.sub\nDOT x"), submit]).unwrap();
     let ignored: Vec<_> = dag.ignored.iter().map(|one| (one.line, one.command)).collect();
-    assert_eq!(ignored, [(2, "requirements")]);
+    assert_eq!(ignored, [(2, "requirements"), (3, "DOT")]);
 }
 
 proptest! {
