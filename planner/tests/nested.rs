@@ -295,7 +295,10 @@ fn a_planner_fetches_its_workflow_from_a_server() -> Done {
         let verified = description["verify"].as_array().expect("checksums");
         assert_eq!(verified.len(), fetched.len());
         // It makes the plan where the DAG is.
-        let task = plan.dag.ids().find(|task| plan.dag.name(*task) == b"pegasus-plan_S");
+        let task = plan
+            .dag
+            .ids()
+            .find(|task| plan.dag.name(*task) == b"pegasus-plan_S");
         assert!(!plan.dag.request(task.expect("the task")).anywhere);
     }
     Ok(())
@@ -306,7 +309,10 @@ fn a_fetched_workflow_has_the_same_plan_wherever_it_is() -> Done {
     let case = case(OUTER);
     let (plan, scratch) = with_made(&case)?;
     let words = preparation(&plan, "pegasus-plan_S");
-    assert!(matches!(plan_child(&words, &scratch, "child")?, Prepared::Planned(_)));
+    assert!(matches!(
+        plan_child(&words, &scratch, "child")?,
+        Prepared::Planned(_)
+    ));
     let other = case.path().join("other");
     fs::create_dir(&other)?;
     fs::write(other.join("made.yml"), MADE)?;

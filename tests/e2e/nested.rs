@@ -77,7 +77,12 @@ struct Nested {
 
 impl Nested {
     fn plan(build: Build) -> Self {
-        Self::plan_in(tempfile::tempdir().expect("a temporary directory"), build, "", &[])
+        Self::plan_in(
+            tempfile::tempdir().expect("a temporary directory"),
+            build,
+            "",
+            &[],
+        )
     }
 
     /// Plans for nodes without a common directory, whose files pass through a web server.
@@ -322,7 +327,9 @@ fn planners_fetch_their_workflows_from_a_server() {
     nested.check();
     let plans = fs::read_dir(nested.submit.join("00/00")).expect("a directory");
     let plans = plans.flatten().map(|entry| entry.file_name());
-    let plans: Vec<_> = plans.filter(|name| name.to_string_lossy().starts_with("made")).collect();
+    let plans: Vec<_> = plans
+        .filter(|name| name.to_string_lossy().starts_with("made"))
+        .collect();
     assert_eq!(plans.len(), 2, "a link and one plan: {plans:?}");
 }
 
