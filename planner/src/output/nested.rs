@@ -375,8 +375,8 @@ pub(crate) fn is_ready(plan: &Plan<'_>, id: JobId) -> bool {
     plan.exec.is_nested(plan.job(id)) && View::new(plan, id).is_some_and(|view| view.nested.is_ready)
 }
 
-/// Returns the files that the planner of a nested sub-workflow fetches: the workflow, what is marked, and every
-/// input of a workflow from before such marks (version 5.0.4 of the format), as in Pegasus.
+/// Returns the files that the planner of a nested sub-workflow fetches: the workflow, what is marked, and
+/// every input of a workflow from before such marks (version 5.0.4 of the format), as in Pegasus.
 pub(super) fn read_by_planner(plan: &Plan<'_>, id: JobId) -> Vec<FileUse> {
     let Some(view) = View::new(plan, id) else {
         return Vec::new();

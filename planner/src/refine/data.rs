@@ -18,8 +18,8 @@ pub(crate) fn directory_of<'e>(exec: &'e Exec, sites: &Sites, site: SiteId, file
     }
 }
 
-/// Lets the planners of nested sub-workflows fetch what they read, where the work directory is behind a server.
-/// They run on this machine, as in Pegasus.
+/// Lets the planners of nested sub-workflows fetch what they read, where the work directory is behind a
+/// server. They run on this machine, as in Pegasus.
 pub(crate) fn fetch_for_planners(exec: &mut Exec, workflow: &Workflow, sites: &Sites) {
     for job in &exec.jobs {
         let Task::Compute(n) = job.task else { continue };

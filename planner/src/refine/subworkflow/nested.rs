@@ -48,8 +48,8 @@ impl Inliner<'_, '_> {
         Ok(())
     }
 
-    /// Returns whether a workflow file is a copy that was fetched from elsewhere for this planner, which may be
-    /// gone when the next one runs.
+    /// Returns whether a workflow file is a copy that was fetched from elsewhere for this planner, which may
+    /// be gone when the next one runs.
     fn is_fetched(&self, workflow: &Workflow, job: &Job, path: &Path) -> bool {
         let request = self.outer.request;
         let lfn = job.file.map_or("", |file| workflow.files.name(file));
