@@ -139,6 +139,7 @@ fn costs_only_itself(message: fn(Rank, &Assignment) -> Vec<u8>, why: &str, comes
     assert_eq!(worker.wait().0, 0);
     let message = format!("The agent on hostile takes no part any more: {why}");
     assert_eq!(stderr.matches(&message).count(), 1, "{stderr}");
+    assert!(!stderr.contains("does not answer"), "{stderr}");
     scene.begins(3);
 }
 

@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 use super::directory::{Answers, Directory};
 use super::messages::{self, AgentHello, AgentWelcome, Content, PeerAnswer, PeerRequest};
 use super::roster::{Earlier, Roster};
-use super::table::AgentTable;
+use super::table::{AgentEntry, AgentTable};
 use crate::host;
 use crate::protocol::{NodeChange, Rank, SubmitId, ToMaster};
 use crate::transport::combiner::Combiner;
@@ -368,7 +368,8 @@ impl Service for Reception {
 
     fn silent(&self, session: SessionId) {
         self.change_directory(|directory, answers| directory.forget(session, answers));
-        if let Some(agent) = self.table().get(session).filter(|agent| agent.present) {
+        let is_missed = |agent: &&AgentEntry| agent.present && agent.dismissed.is_none();
+        if let Some(agent) = self.table().get(session).filter(is_missed) {
             tracing::warn!("The agent on {} does not answer", agent.host);
         }
         self.tell(session, &NodeChange::Silent);
