@@ -375,9 +375,7 @@ impl<'a> Mapper<'a> {
             entry,
         });
         let number = SetupId::new(exec.setups.len() - 1);
-        if let Some(key) = sharable {
-            self.shared.insert(key, number);
-        }
+        self.shared.extend(sharable.map(|key| (key, number)));
         Ok(number)
     }
 
