@@ -20,6 +20,7 @@ mod run;
 #[path = "attach/sink.rs"]
 mod sink;
 
+use std::cell::Cell;
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -205,36 +206,43 @@ impl Bench {
     fn output(&self, flavour: &Flavour, way: Way) -> String {
         let data = self.data();
         let expected = fs::read(&data).expect("the data");
-        let plain = sink::through_socket(&data, &expected);
         let dag = way.dag(&format!(
             "/bin/sh -c 'read x < start; exec cat {}'",
             data.display()
         ));
+        let start = || {
+            let mut run = self.start(flavour, 1, &dag, &["--per-task-stdio"]);
+            run.wait_for_tasks(1);
+            run
+        };
         // Without a tool, for the memory.
-        let mut run = self.start(flavour, 1, &dag, &["--per-task-stdio"]);
-        run.wait_for_tasks(1);
+        let mut run = start();
         run.release();
         let before = run.memory_at_end();
-        let mut run = self.start(flavour, 1, &dag, &["--per-task-stdio"]);
-        run.wait_for_tasks(1);
-        let arguments = [&["attach", "."], way.options()].concat();
-        let mut tool = run
-            .pmc(&arguments)
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("pmc starts");
-        let sink = Sink::start(tool.stdout.take().expect("it is piped"), expected);
-        std::thread::sleep(ATTACHED);
-        let begun = run.release();
-        let took = sink.wait().duration_since(begun);
-        let after = run.memory_at_end();
-        assert!(tool.wait().is_ok_and(|status| status.success()));
+        let after = Cell::new(Vec::new());
+        let through_tool = || {
+            let mut run = start();
+            let arguments = [&["attach", "."], way.options()].concat();
+            let mut tool = run
+                .pmc(&arguments)
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("pmc starts");
+            let sink = Sink::start(tool.stdout.take().expect("it is piped"), expected.clone());
+            std::thread::sleep(ATTACHED);
+            let begun = run.release();
+            let took = sink.wait().duration_since(begun);
+            after.set(run.memory_at_end());
+            assert!(tool.wait().is_ok_and(|status| status.success()));
+            took
+        };
+        let [low, median, high] = pairs(self.pairs, through_tool, || {
+            sink::through_socket(&data, &expected)
+        });
         format!(
-            "{:.2} of the speed of cat through a socket ({:.0} of {:.0} MiB/s), bytes are the same; {} of memory; the bars are 0.5 and 8 MiB",
-            plain.as_secs_f64() / took.as_secs_f64(),
-            self.mib as f64 / took.as_secs_f64(),
-            self.mib as f64 / plain.as_secs_f64(),
-            run::difference(&before, &after),
+            "{median:.2} of the speed of cat through a socket ({low:.2} to {high:.2}), bytes are the same; {} of memory; \
+             the bars are 0.5 and 8 MiB",
+            run::difference(&before, &after.take()),
         )
     }
 
