@@ -211,7 +211,7 @@ impl Bench {
             data.display()
         ));
         let start = || {
-            let mut run = self.start(flavour, 1, &dag, &["--per-task-stdio"]);
+            let run = self.start(flavour, 1, &dag, &["--per-task-stdio"]);
             run.wait_for_tasks(1);
             run
         };

@@ -104,11 +104,9 @@ fn jobs_start_where_their_inputs_are() {
     let data = data(&submit);
     let from_peers = data["bytes_from_peers"].as_u64().expect("a number");
     let (all, came) = ((GROUPS * input.len()) as u64, sent(&grid) + from_peers);
-    // Anywhere, each node would get nearly each input.
-    assert!(
-        came >= all && came * 10 <= all * 15,
-        "{came} of {all} bytes: {data}"
-    );
+    // Anywhere, each of three nodes would get nearly each input. How many get one twice depends on which node
+    // is free when.
+    assert!(came >= all && came <= all * 2, "{came} of {all} bytes: {data}");
 }
 
 #[test]
