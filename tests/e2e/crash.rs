@@ -1,14 +1,10 @@
 //! Rounds of the crash harness (`cargo xtask crash`): programs are killed, the disk gets full, directories
-//! disappear. `PMC_CRASH_ROUNDS` sets the number of rounds (default 60), `PMC_CRASH_SEED` the first seed.
-
-use std::time::Duration;
+//! disappear. `PMC_CRASH_ROUNDS` sets the number of rounds (default 60, as many of them as start within two
+//! minutes), `PMC_CRASH_SEED` the first seed.
 
 use testutils::crash::{self, Settings};
 
-fn setting(name: &str, default: u64) -> u64 {
-    let value = std::env::var(name).ok();
-    value.map_or(default, |value| value.parse().expect("a number"))
-}
+use crate::support::harness::{limit, setting};
 
 #[test]
 #[ignore = "takes time: tests/run e2e"]
@@ -17,7 +13,7 @@ fn faults_lose_double_and_leave_nothing() {
         programs: testutils::programs::directory().to_owned(),
         rounds: setting("PMC_CRASH_ROUNDS", 60),
         seed: setting("PMC_CRASH_SEED", 1),
-        limit: Duration::MAX,
+        limit: limit("PMC_CRASH_ROUNDS"),
         only: None,
     };
     let report = crash::run(&settings, &mut |findings, kept| {

@@ -1,15 +1,11 @@
 //! Rounds of the harness for lost nodes (`cargo xtask node-faults`): nodes are switched off, cut off, stopped
-//! and killed, and so is the master. `PMC_NODE_ROUNDS` sets the number of rounds (default 60),
-//! `PMC_NODE_SEED` the first seed, `PMC_MASTER_KILLS` how often the master is killed in a run (default 20).
+//! and killed, and so is the master. `PMC_NODE_ROUNDS` sets the number of rounds (default 60,
+//! as many of them as start within two minutes), `PMC_NODE_SEED` the first seed, `PMC_MASTER_KILLS` how often the master is killed in a run (default 20).
 
 use testutils::node_faults::{self, Settings};
 
+use crate::support::harness::{limit, setting};
 use crate::support::programs::venv_bin;
-
-fn setting(name: &str, default: u64) -> u64 {
-    let value = std::env::var(name).ok();
-    value.map_or(default, |value| value.parse().expect("a number"))
-}
 
 fn check(settings: &Settings) {
     let report = node_faults::run(settings);
@@ -24,6 +20,7 @@ fn lost_nodes_cost_only_their_tasks() {
     check(&Settings {
         rounds: setting("PMC_NODE_ROUNDS", 60),
         seed: setting("PMC_NODE_SEED", 1),
+        limit: limit("PMC_NODE_ROUNDS"),
         monitord: Some(venv_bin().join("pegasus-monitord")),
         ..Settings::new(testutils::programs::directory())
     });

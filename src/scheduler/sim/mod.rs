@@ -489,14 +489,14 @@ fn thousands_of_workers_run_a_large_workflow() {
     let plan = Plan {
         dag: Arc::new(random_dag(
             &mut random,
-            100_000,
+            20_000,
             &requests,
             0,
             &RandomDag::default(),
         )),
         done: DoneSet::new(),
         dynamic: false,
-        workers: (0..5_000)
+        workers: (0..2_000)
             .map(|worker| Registration {
                 host: format!("node{:03}", worker / 20),
                 memory_mb: 64_000,
@@ -522,8 +522,8 @@ fn thousands_of_workers_run_a_large_workflow() {
     };
     let (master, _) = run(plan, &mut random).unwrap();
     let summary = master.summary();
-    assert!(summary.failed > 1000, "{summary:?}");
-    assert_eq!(summary.done + summary.failed_tasks + dependents(&master), 100_000);
+    assert!(summary.failed > 200, "{summary:?}");
+    assert_eq!(summary.done + summary.failed_tasks + dependents(&master), 20_000);
 }
 
 /// Number of dependents of failed tasks.

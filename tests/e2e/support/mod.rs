@@ -2,6 +2,7 @@
 
 pub mod browser;
 pub mod command;
+pub mod harness;
 pub mod nginx;
 pub mod pegasus;
 pub mod programs;
