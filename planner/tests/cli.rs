@@ -149,7 +149,7 @@ fn exit_codes_distinguish_kinds_of_errors() -> std::io::Result<()> {
     for (arguments, code, word) in [
         (&["broken.dax"][..], 2, "broken.dax"),
         (&["missing.yml"], 1, "missing.yml"),
-        (&["--sites", "moon", "one.dax"], 1, "moon"),
+        (&["--output-sites", "moon", "one.dax"], 1, "moon"),
         (&["--frobnicate"], 1, "--frobnicate"),
         (&["-V"], 0, ""),
         (&["--help"], 0, ""),

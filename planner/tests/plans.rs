@@ -242,9 +242,9 @@ fn unknown_names_come_with_suggestions() {
         message.contains("There are no entries for the transformation \"first\" in the TC for sites [local]")
     );
     assert!(message.contains("did you mean firstt?"), "{message}");
-    let message = case.fail("--sites cluster9 --dir submit");
+    let message = case.fail("--sites local --output-sites cluster9 --dir submit");
     assert!(message.contains(
-        "Execution site cluster9 not loaded into site store. Loaded sites are [condorpool, local]\n  \
+        "Output site cluster9 not loaded into site store. Loaded sites are [condorpool, local]\n  \
          hint: describe it in the site catalog: sites.yml in the working directory"
     ));
     let message = case.fail("--sites local --output-sites moon --dir submit");

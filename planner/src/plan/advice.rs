@@ -5,6 +5,9 @@ use crate::keys::BYPASS;
 use crate::model::{Arguments, TransferFlag, Workflow};
 use crate::output::command::{doubt, is_no_wrapper};
 use crate::refine::sites::Sites;
+use crate::request::Request;
+
+use super::inputs::Inputs;
 
 /// Returns a warning if no output site is set: outputs stay in the work directory then.
 pub(super) fn outputs_that_stay(workflow: &Workflow, exec: &Exec, sites: &Sites) -> Option<String> {
@@ -22,6 +25,40 @@ pub(super) fn outputs_that_stay(workflow: &Workflow, exec: &Exec, sites: &Sites)
         "outputs stay in the work directory {}, which is not removed: neither --output-sites nor --output-dir is given",
         directory.path
     ))
+}
+
+/// Returns warnings about directories that the catalogs do not give the site `local` and that the plan uses.
+pub(super) fn made_directories(
+    inputs: &Inputs,
+    exec: &Exec,
+    sites: &Sites,
+    request: &Request,
+) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if !inputs.describes_local {
+        return warnings;
+    }
+    let local = sites.local();
+    let scratch = sites.get(local).scratch.as_ref();
+    if let Some(scratch) = scratch.filter(|_| inputs.made.scratch)
+        && exec.jobs.iter().any(|job| job.staging == local)
+    {
+        warnings.push(format!(
+            "the site catalog gives the site local no directory of type sharedScratch: the work directory is {}",
+            scratch.path
+        ));
+    }
+    let mut outputs = sites.outputs.iter().filter(|output| output.name == "local");
+    if let Some(path) = outputs.next().and_then(|output| output.path.as_ref())
+        && inputs.made.storage
+        && request.output_dir.is_none()
+    {
+        warnings.push(format!(
+            "the site catalog gives the site local no directory of type localStorage or sharedStorage: outputs go to \
+             {path}, or to that of --output-dir"
+        ));
+    }
+    warnings
 }
 
 /// Returns a warning about arguments that do not reach their program as they were meant: quotes and `$` have

@@ -1,6 +1,5 @@
 //! Facts about the inputs of a plan, for programs that choose its directories.
 
-use crate::catalog::site::DirectoryKind;
 use crate::error::{InputErrors, PlanError};
 use crate::properties::Properties;
 use crate::request::Request;
@@ -14,6 +13,8 @@ pub struct Facts {
     pub label: String,
     /// A catalog or the property `pegasus.dir.exec` gives the scratch directory of the site `local`.
     pub has_scratch: bool,
+    /// A catalog describes the site `local`, but not its scratch directory.
+    pub lacks_scratch: bool,
     /// A catalog gives the storage directory of the site `local`.
     pub has_storage: bool,
 }
@@ -24,15 +25,10 @@ pub struct Facts {
 /// All problems of the inputs.
 pub fn facts(request: &Request) -> Result<Facts, PlanError> {
     let inputs = Inputs::read(request)?;
-    let local = inputs
-        .sites
-        .catalog
-        .get("local")
-        .filter(|_| inputs.describes_local);
-    let storage = [DirectoryKind::LocalStorage, DirectoryKind::SharedStorage];
     Ok(Facts {
-        has_scratch: local.is_some() || inputs.properties.get("pegasus.dir.exec").is_some(),
-        has_storage: local.is_some_and(|site| storage.iter().any(|kind| site.directories.contains_key(kind))),
+        has_scratch: inputs.describes_local || inputs.properties.get("pegasus.dir.exec").is_some(),
+        lacks_scratch: inputs.describes_local && inputs.made.scratch,
+        has_storage: !inputs.made.storage,
         label: inputs.workflow.label,
     })
 }

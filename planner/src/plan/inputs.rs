@@ -17,7 +17,7 @@ use crate::properties::{Properties, PropertySources};
 use crate::refine::programs::Programs;
 use crate::refine::replicas::Replicas;
 use crate::refine::settings::Settings;
-use crate::refine::sites::{LOCAL_DIRECTORY, Sites, local_directory, made_local};
+use crate::refine::sites::{Sites, local};
 use crate::refine::storage::StorageMapper;
 use crate::refine::{further_problems, subworkflow};
 use crate::syntax::text;
@@ -38,6 +38,8 @@ pub(super) struct Inputs {
     pub(super) sites: Loaded<site::SiteCatalog>,
     /// A catalog has the site `local`.
     pub(super) describes_local: bool,
+    /// Directories of the site `local` that no catalog has.
+    pub(super) made: local::Made,
     pub(super) transformations: Loaded<TransformationCatalog>,
     pub(super) replicas: Replicas,
     pub(super) replica_files: Vec<PathBuf>,
@@ -116,10 +118,7 @@ fn read(request: &Request, properties: Properties, settings: Settings) -> Result
     sites.catalog.is_absent =
         sites.catalog.sites.is_empty() && sites.path.is_none() && sites.missing.is_none();
     let describes_local = sites.catalog.get("local").is_some();
-    let all_sites = &mut sites.catalog.sites;
-    all_sites
-        .entry("local".into())
-        .or_insert_with(|| made_local(&local_directory(request, &properties)));
+    let made = local::complete(&mut sites.catalog, &local::directory(request, &properties));
     if let Err(e) = sites.catalog.apply_properties(&properties) {
         keep(e);
     }
@@ -196,6 +195,7 @@ fn read(request: &Request, properties: Properties, settings: Settings) -> Result
         workflow,
         sites,
         describes_local,
+        made,
         transformations,
         replicas,
         replica_files: catalog.files,
@@ -215,9 +215,9 @@ impl Inputs {
         {
             defines.push(format!("{REPLICAS}={}", file.display()));
         }
-        if !self.describes_local {
-            let base = local_directory(request, &self.properties);
-            defines.push(format!("{LOCAL_DIRECTORY}={}", base.display()));
+        if self.made != local::Made::default() {
+            let base = local::directory(request, &self.properties);
+            defines.push(format!("{}={}", local::DIRECTORY, base.display()));
         }
         defines
     }

@@ -1,5 +1,6 @@
 //! Sites that no site catalog describes and that mean this machine: `condorpool`, which every Pegasus knows
-//! without a catalog, and, if there is no site catalog, all others. They are further names of `local`.
+//! without a catalog, execution sites of the command line, and, if there is no site catalog, all others. They
+//! are further names of `local`.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +24,10 @@ pub(super) fn name_this_machine(
     programs: &mut TransformationCatalog,
     replicas: &mut Replicas,
 ) -> Option<String> {
-    let is_undefined = |name: &str| sites.is_undefined_local(name);
+    let is_undefined = |name: &str| {
+        sites.is_undefined_local(name)
+            || (request.sites.iter().any(|site| site == name) && sites.is_new_name(name))
+    };
     let staging = request
         .staging_sites
         .iter()

@@ -87,6 +87,8 @@ pub(crate) struct Mapper<'a> {
     pub(crate) own_tools: String,
     /// `--job-prefix`.
     pub(crate) prefix: String,
+    /// Data configuration of the jobs of each site whose profiles say none.
+    modes: Vec<DataMode>,
     shared: FxHashMap<(EntryId, SiteId), SetupId>,
     auxiliary: FxHashMap<(&'static str, SiteId), SetupId>,
 }
@@ -97,6 +99,15 @@ enum Program {
     Pinned(String),
     /// The planner, or nothing at all for a DAG that is there.
     Nested,
+}
+
+impl Program {
+    fn entry(&self) -> Option<EntryId> {
+        match self {
+            Program::Entry(number) => Some(*number),
+            Program::Pinned(_) | Program::Nested => None,
+        }
+    }
 }
 
 impl<'a> Mapper<'a> {
@@ -114,6 +125,7 @@ impl<'a> Mapper<'a> {
             settings,
             own_tools,
             prefix: prefix.to_owned(),
+            modes: vec![settings.data; sites.len()],
             shared: FxHashMap::default(),
             auxiliary: FxHashMap::default(),
         }
@@ -131,6 +143,7 @@ impl<'a> Mapper<'a> {
         notes: &mut Vec<String>,
     ) -> Result<Mapped, PlanError> {
         let chosen = self.choose_sites(workflow, reduced, notes)?;
+        self.modes = self.modes_of_sites(workflow, &chosen);
         let mut numbers = vec![None; workflow.jobs.len()];
         let mut staged = StagedPrograms::default();
         let mut problems = Vec::new();
@@ -199,7 +212,9 @@ impl<'a> Mapper<'a> {
             let choice = match placed.sites.get(n).copied().flatten() {
                 Some((site, Some(entry))) => Some(Ok((site, Program::Entry(entry)))),
                 Some((site, None)) => Some(self.named_program(job, site)),
-                None if reduced.kept[n] && job.nested.is_some() => Some(self.local_for_nested(job)),
+                None if reduced.kept[n] && job.nested.is_some() => {
+                    Some(Ok((self.sites.local(), Program::Nested)))
+                }
                 None if reduced.kept[n] && fixed_site(job).is_some() => Some(self.pinned(job)),
                 None => None,
             };
@@ -215,6 +230,7 @@ impl<'a> Mapper<'a> {
         if problems.is_empty() {
             Ok(chosen)
         } else {
+            problems.extend(self.without_directory());
             let mut seen = FxHashSet::default();
             problems.retain(|problem| seen.insert(problem.clone()));
             Err(PlanError::Refinement(problems))
@@ -232,16 +248,15 @@ impl<'a> Mapper<'a> {
         format!("{}/{program}", self.own_tools)
     }
 
-    /// Returns the site of a nested sub-workflow.
-    fn local_for_nested(&self, job: &Job) -> Result<(SiteId, Program), Problem> {
-        let local = self.sites.local();
-        match self.sites.get(local).scratch {
-            Some(_) => Ok((local, Program::Nested)),
-            None => Err(Cause::Site.problem(format!(
-                "the sub-workflow {} is planned on the site local, which has no directory of type sharedScratch",
-                job.id
-            ))),
-        }
+    /// Returns the problems of execution sites that cannot be the staging sites of their jobs.
+    fn without_directory(&self) -> impl Iterator<Item = Problem> {
+        let of_site = |site: SiteId| self.sites.get(site).profiles.pegasus(data::KEY);
+        self.sites.candidates.iter().filter_map(move |&site| {
+            let mode = of_site(site).and_then(DataMode::parse);
+            self.sites
+                .staging_of(site, mode.unwrap_or(self.settings.data))
+                .err()
+        })
     }
 
     /// Returns site and program of a job whose profiles fix the site.
@@ -254,12 +269,6 @@ impl<'a> Mapper<'a> {
                 self.sites.suggestion(name)
             ))
         })?;
-        if self.sites.get(site).scratch.is_none() {
-            return Err(Cause::Profile.problem(format!(
-                "the job {} is pinned to the site {name}, which has no directory of type sharedScratch",
-                job.id
-            )));
-        }
         if named_program(job).is_some() {
             return self.named_program(job, site);
         }
@@ -341,6 +350,7 @@ impl<'a> Mapper<'a> {
         if let Some(&number) = sharable.and_then(|key| self.shared.get(&key)) {
             return Ok(number);
         }
+        let mode = self.mode(&workflow.jobs[n], site, entry)?;
         let mut profiles = own.clone();
         profiles.overlay(&self.sites.get(site).profiles);
         if let Some(container) = &container {
@@ -356,7 +366,6 @@ impl<'a> Mapper<'a> {
                 profiles.set(Namespace::Pegasus, key, value);
             }
         }
-        let mode = self.mode(&workflow.jobs[n], &profiles)?;
         if let Some(file) = staged_file {
             executable = match mode {
                 DataMode::Shared => self.sites.scratch_path(site, workflow.files.name(file)),
@@ -379,10 +388,10 @@ impl<'a> Mapper<'a> {
         Ok(number)
     }
 
-    /// Returns how a job gets its files: from its profiles, else from the properties.
-    fn mode(&self, job: &Job, profiles: &Profiles) -> Result<DataMode, Problem> {
-        let Some(name) = profiles.pegasus(data::KEY).filter(|name| !name.trim().is_empty()) else {
-            return Ok(self.settings.data);
+    /// Returns how a job gets its files: from its profiles, else from what holds for its site.
+    fn mode(&self, job: &Job, site: SiteId, entry: Option<EntryId>) -> Result<DataMode, Problem> {
+        let Some(name) = self.named_mode(job, site, entry) else {
+            return Ok(self.modes[site]);
         };
         DataMode::parse(name).ok_or_else(|| {
             Cause::Profile.problem(format!(
@@ -391,6 +400,53 @@ impl<'a> Mapper<'a> {
                 job.id
             ))
         })
+    }
+
+    /// Returns the data configuration that the profiles of a job name, those of its site and program included.
+    fn named_mode<'j>(&'j self, job: &'j Job, site: SiteId, entry: Option<EntryId>) -> Option<&'j str> {
+        let entry = entry.map(|number| self.programs.entry(number));
+        let container = entry.and_then(|entry| self.programs.container(entry.container.as_deref()?));
+        let by_precedence = [
+            entry.map(|entry| &entry.profiles),
+            container.map(|container| &container.profiles),
+            Some(&self.sites.get(site).profiles),
+            Some(&job.profiles),
+        ];
+        let mut profiles = by_precedence.into_iter().flatten();
+        let named = profiles.find_map(|profiles| profiles.pegasus(data::KEY));
+        named.filter(|name| !name.trim().is_empty())
+    }
+
+    /// Returns the data configuration of jobs whose profiles say none, for each site. That is the one of the
+    /// properties. But a site whose work directory jobs of other sites exchange files through has files for
+    /// jobs with directories of their own only, so its own jobs are such jobs.
+    fn modes_of_sites(&self, workflow: &Workflow, chosen: &[Option<(SiteId, Program)>]) -> Vec<DataMode> {
+        let mut modes = vec![self.settings.data; self.sites.len()];
+        if self.settings.data.is_lite() {
+            return modes;
+        }
+        // Whether jobs with directories of their own run on a site, and the configuration of those whose
+        // staging site it is.
+        let mut runs_lite = vec![false; self.sites.len()];
+        let mut serves = vec![None; self.sites.len()];
+        for (job, choice) in workflow.jobs.iter().zip(chosen) {
+            let Some((site, program)) = choice else { continue };
+            let named = self.named_mode(job, *site, program.entry());
+            let Some(mode) = named.and_then(DataMode::parse).filter(|mode| mode.is_lite()) else {
+                continue;
+            };
+            runs_lite[site.index()] = true;
+            if let Ok(staging) = self.sites.staging_of(*site, mode) {
+                serves[staging.index()].get_or_insert(mode);
+            }
+        }
+        for (n, mode) in modes.iter_mut().enumerate().filter(|(n, _)| !runs_lite[*n]) {
+            let mut staging = self.sites.possible_staging(SiteId::new(n));
+            if let Some(served) = staging.find_map(|site| serves[site.index()]) {
+                *mode = served;
+            }
+        }
+        modes
     }
 
     /// Removes and returns the transformations that a job lists among its input files. They are staged
@@ -507,7 +563,7 @@ impl<'a> Mapper<'a> {
     /// Returns the catalog entry for an auxiliary job on a site, if there is one.
     pub(crate) fn auxiliary_entry(&self, task: Task, site: SiteId) -> Option<&'a TransformationEntry> {
         let name = auxiliary_name(task.transformation());
-        let entry = self.programs.usable(&name, self.sites.get(site))?;
+        let entry = self.programs.auxiliary(&name, self.sites.get(site))?;
         Some(self.programs.entry(entry))
     }
 
@@ -515,7 +571,7 @@ impl<'a> Mapper<'a> {
     pub(crate) fn kickstarts(&self) -> Vec<String> {
         let name = "pegasus::kickstart";
         let path = |site: &WorkSite| {
-            let entry = self.programs.usable(&auxiliary_name(name), site);
+            let entry = self.programs.auxiliary(&auxiliary_name(name), site);
             match entry.map(|number| self.programs.entry(number)) {
                 Some(entry) if entry.kind == TransformationKind::Installed => entry.pfn.clone(),
                 _ => default_program(name, &site.tools, &self.own_tools),
@@ -532,7 +588,7 @@ impl<'a> Mapper<'a> {
             return number;
         }
         let place = self.sites.get(site);
-        let entry = self.programs.usable(&auxiliary_name(transformation), place);
+        let entry = self.programs.auxiliary(&auxiliary_name(transformation), place);
         let mut profiles = place.profiles.clone();
         let executable = match entry {
             Some(number) => {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use crate::catalog::site::SysInfo;
 use crate::catalog::transformation::{
     Container, TransformationCatalog, TransformationEntry, TransformationKind,
 };
@@ -61,14 +62,14 @@ impl<'c> Programs<'c> {
     pub(crate) fn knows(&self, name: &TransformationName) -> bool {
         self.by_name.contains_key(name)
     }
-    /// Returns the entry to use on a site: one at the site itself, else the first stageable one for its
-    /// system.
+    /// Returns the entry to use on a site: one at the site itself, else the first that comes to every site for
+    /// its system: a stageable program, or one that is installed in a container.
     pub(crate) fn usable(&self, name: &TransformationName, site: &WorkSite) -> Option<EntryId> {
         let fits = |entry: &TransformationEntry| {
-            entry.sysinfo == site.sysinfo
+            runs_on(entry, &site.sysinfo)
                 && match entry.kind {
                     TransformationKind::Installed => {
-                        entry.site == site.name
+                        (entry.site == site.name || entry.container.is_some())
                             && matches!(
                                 self.choice,
                                 TransformationChoice::All | TransformationChoice::Installed
@@ -87,6 +88,11 @@ impl<'c> Programs<'c> {
             .clone()
             .find(|&n| self.entry(n).site == site.name)
             .or_else(|| usable.next())
+    }
+    /// Returns the entry of an auxiliary program, which runs outside of containers, to use on a site.
+    pub(crate) fn auxiliary(&self, name: &TransformationName, site: &WorkSite) -> Option<EntryId> {
+        let entry = self.usable(name, site)?;
+        self.entry(entry).container.is_none().then_some(entry)
     }
     /// Returns the further programs that a compound transformation needs.
     pub(crate) fn requires(&self, name: &TransformationName) -> &'c [TransformationName] {
@@ -148,6 +154,15 @@ impl<'c> Programs<'c> {
     }
 }
 
+/// Returns whether a program is made for the system of a site. A container brings its own system, but for the
+/// kernel.
+fn runs_on(entry: &TransformationEntry, site: &SysInfo) -> bool {
+    match entry.container {
+        Some(_) => entry.sysinfo.arch == site.arch && entry.sysinfo.os == site.os,
+        None => entry.sysinfo == *site,
+    }
+}
+
 /// Returns the program of an auxiliary job without a catalog entry.
 pub(crate) fn default_program(transformation: &str, site_tools: &str, own_tools: &str) -> String {
     match transformation {
@@ -179,7 +194,6 @@ pub(crate) fn auxiliary_name(transformation: &str) -> TransformationName {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::site::SysInfo;
     use crate::profiles::Profiles;
 
     fn entry(name: &str, site: &str, kind: TransformationKind) -> TransformationEntry {
@@ -212,6 +226,7 @@ mod tests {
             workdir: None,
             processors: 1,
             servers: Vec::new(),
+            is_for_jobs: true,
         }
     }
 

@@ -142,9 +142,10 @@ pub(crate) fn select(
         let source = |priority| (replica.pfn.clone(), at.to_owned(), priority);
         if !replica.pfn.starts_with("file://") || at == place.name || (at == "local" && runs == Side::Local) {
             sources.push(source(priority));
-        } else if at == "local" {
-            // Jobs run inside the allocation, which may not see the file systems of the submit host. Without
-            // another location, this one is used.
+        } else if at == "local" || at == sites.get(preferred).name {
+            // Jobs run inside the allocation, which may not see the file systems of the submit host, and
+            // transfer jobs may run where those of the execution site are not seen. Without another location,
+            // this one is used.
             elsewhere.push(source(10));
         }
     }

@@ -3,6 +3,7 @@
 pub(crate) mod callout;
 mod group;
 mod heft;
+pub(crate) mod local;
 mod random;
 mod round_robin;
 pub(crate) mod selection;
@@ -10,13 +11,11 @@ pub(crate) mod settings;
 mod storage;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use crate::catalog::site::{Directory, DirectoryKind, FileServer, Operation, Site, SiteCatalog, SysInfo};
+use crate::catalog::site::{DirectoryKind, Operation, Site, SiteCatalog, SysInfo};
 use crate::error::{Cause, PlanError, Problem};
 use crate::profiles::{Namespace, Profiles, parse_bool};
-use crate::properties::Properties;
 use crate::request::Request;
 
 use super::java_hash_order::{hash, sort_hashed};
@@ -54,6 +53,8 @@ pub(crate) struct WorkSite {
     pub(crate) processors: u32,
     /// Protocol and host of each of its file servers.
     pub(crate) servers: Vec<String>,
+    /// Jobs may run there although the user names no execution sites: it is no mere storage site.
+    pub(crate) is_for_jobs: bool,
 }
 
 /// Directories of a run, relative to those of the sites.
@@ -152,31 +153,46 @@ impl Sites {
         let mut candidates = self.candidates.iter().copied();
         candidates.find(|&other| same(self.get(other))).unwrap_or(id)
     }
+    /// Returns the staging site that the command line names for an execution site.
+    fn named_staging(&self, id: SiteId) -> Option<SiteId> {
+        let chosen = |site| self.staging.iter().find(|(of, _)| *of == site);
+        let chosen = chosen(Some(id)).or_else(|| chosen(None));
+        chosen.map(|&(_, staging)| staging)
+    }
     /// Returns the site whose work directory the jobs of a site exchange files through.
     ///
     /// # Errors
-    /// Jobs that share a work directory cannot have that of another site.
+    /// Jobs that share a work directory need that of their site, and cannot have that of another one.
     pub(crate) fn staging_of(&self, id: SiteId, mode: DataMode) -> Result<SiteId, Problem> {
-        let chosen = |site| self.staging.iter().find(|(of, _)| *of == site);
-        let chosen = chosen(Some(id))
-            .or_else(|| chosen(None))
-            .map(|&(_, staging)| staging);
+        let named = self.named_staging(id);
+        let site = self.get(id);
         let staging = match mode {
             DataMode::Shared => {
-                if let Some(other) = chosen.filter(|&other| other != id) {
+                if let Some(other) = named.filter(|&other| other != id) {
                     return Err(Cause::Site.problem(format!(
                         "--staging-site: with the data configuration sharedfs jobs work where their files are: the \
                          staging site of {} must be the execution site itself, not {}",
-                        self.get(id).name,
+                        site.name,
                         self.get(other).name
                     )));
                 }
+                if site.scratch.is_none() {
+                    return Err(without_scratch(&site.name));
+                }
                 id
             }
-            DataMode::NonShared => chosen.unwrap_or(id),
+            // Jobs with directories of their own need none of their site.
+            DataMode::NonShared if site.scratch.is_none() => named.unwrap_or(self.local()),
+            DataMode::NonShared => named.unwrap_or(id),
             DataMode::CondorIo => self.local(),
         };
         Ok(self.directory_of(staging))
+    }
+    /// Returns the sites that may become the staging site of jobs of a site whose data configuration nothing
+    /// says.
+    pub(super) fn possible_staging(&self, id: SiteId) -> impl Iterator<Item = SiteId> {
+        let sites = [self.named_staging(id), Some(id)];
+        sites.into_iter().flatten().map(|site| self.directory_of(site))
     }
     /// Returns whether programs on this machine see the work directory of a site.
     pub(crate) fn is_visible(&self, id: SiteId) -> bool {
@@ -297,7 +313,7 @@ impl Sites {
         let all = || {
             self.by_name
                 .iter()
-                .filter(|&(_, &id)| self.get(id).name != "local" && self.get(id).scratch.is_some())
+                .filter(|&(_, &id)| self.get(id).name != "local" && self.get(id).is_for_jobs)
                 .map(|(_, &id)| id)
         };
         if request.sites.is_empty() {
@@ -327,14 +343,6 @@ impl Sites {
                 true
             }
         });
-        for &id in &candidates {
-            if self.get(id).scratch.is_none() {
-                problems.push(Cause::Site.problem(format!(
-                    "the site {} has no directory of type sharedScratch, which jobs need to work in",
-                    self.get(id).name
-                )));
-            }
-        }
         candidates
     }
 
@@ -400,44 +408,24 @@ impl Sites {
     }
 }
 
-/// Property with the directory that [`local_directory`] returns.
-pub(crate) const LOCAL_DIRECTORY: &str = "pmc.local.directory";
-
-/// Returns the directory in which those of a site `local` are made that no catalog describes.
-pub(crate) fn local_directory(request: &Request, properties: &Properties) -> PathBuf {
-    let named = properties.get(LOCAL_DIRECTORY).map(str::trim);
-    if let Some(directory) = named.filter(|directory| !directory.is_empty()) {
-        return request.environment.working_dir.join(directory);
-    }
-    let base = if request.dir_given {
-        request.dir.parent().unwrap_or(&request.dir)
-    } else {
-        &request.environment.working_dir
-    };
-    base.to_owned()
+/// The problem of a site whose jobs share a work directory that it does not have.
+fn without_scratch(site: &str) -> Problem {
+    Cause::Site.problem(format!(
+        "the site {site} has no directory of type sharedScratch, in which its jobs work with the data configuration \
+         sharedfs\n  hint: add one to the site in the site catalog, or give its jobs directories of their own: set \
+         the property pegasus.data.configuration, or the profile pegasus::data.configuration of the site, to condorio \
+         or nonsharedfs"
+    ))
 }
 
-/// Returns the site `local` for catalogs without one.
-pub(crate) fn made_local(base: &Path) -> Site {
-    let directory = |name: &str| {
-        let path = base.join(name).display().to_string();
-        Directory {
-            servers: vec![FileServer {
-                url: format!("file://{path}"),
-                operation: Operation::All,
-            }],
-            path,
-        }
-    };
-    Site {
-        name: "local".into(),
-        directories: [
-            (DirectoryKind::SharedScratch, directory("wf-scratch/LOCAL")),
-            (DirectoryKind::SharedStorage, directory("wf-output")),
-        ]
-        .into(),
-        ..Site::default()
-    }
+/// Returns whether jobs may run on a site although the user names no execution sites.
+fn is_for_jobs(site: &Site, settings: &Settings) -> bool {
+    use DirectoryKind::{LocalStorage, SharedScratch, SharedStorage};
+    let has = |kinds: &[DirectoryKind]| kinds.iter().any(|kind| site.directories.contains_key(kind));
+    let own_mode = site.profiles.pegasus(super::data::KEY).and_then(DataMode::parse);
+    has(&[SharedScratch])
+        || own_mode.is_some_and(DataMode::is_lite)
+        || (own_mode.is_none() && settings.data.is_lite() && !has(&[LocalStorage, SharedStorage]))
 }
 
 fn work_site(site: &Site, request: &Request, settings: &Settings, exec_rel: &str) -> WorkSite {
@@ -511,6 +499,7 @@ fn work_site(site: &Site, request: &Request, settings: &Settings, exec_rel: &str
             .flat_map(|directory| &directory.servers)
             .map(|server| split_url(&server.url).0.to_owned())
             .collect(),
+        is_for_jobs: is_for_jobs(site, settings),
     }
 }
 

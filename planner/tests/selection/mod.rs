@@ -1,5 +1,6 @@
 //! Selection of sites, replicas and storage locations, and types of catalogs.
 
+mod bare_sites;
 mod catalogs;
 mod containers;
 mod directories;

@@ -508,7 +508,7 @@ fn undefined_sites_without_a_catalog_are_this_machine() -> Result<(), Box<dyn st
 }
 
 #[test]
-fn with_a_catalog_only_the_pool_of_htcondor_is_this_machine() -> Result<(), Box<dyn std::error::Error>> {
+fn with_a_catalog_the_pool_of_htcondor_is_this_machine() -> Result<(), Box<dyn std::error::Error>> {
     let case = pool();
     let plan = case.plan("--dir submit --sites condorpool --staging-site local")?;
     let warning = "not in the site catalog, the site condorpool means this machine".to_owned();
@@ -517,8 +517,8 @@ fn with_a_catalog_only_the_pool_of_htcondor_is_this_machine() -> Result<(), Box<
         plan.command("x_A")
             .contains(&"/opt/pegasus/bin/pegasus-kickstart".to_owned())
     );
-    let message = case.fail("--dir submit --sites cluster");
-    assert!(message.contains("Execution site cluster not loaded"), "{message}");
+    let message = case.fail("--dir submit --sites local --output-sites cluster");
+    assert!(message.contains("Output site cluster not loaded"), "{message}");
     // The program of `local` is preferred, unless the other site is named.
     let text = case.file("transformations.yml");
     case.put(
@@ -553,8 +553,9 @@ fn a_named_catalog_may_be_missing() -> Result<(), Box<dyn std::error::Error>> {
         let warning = format!("{path}: no such catalog: the plan is made without it");
         assert!(plan.warnings().contains(&warning), "{:?}", plan.warnings());
     }
-    let message = case.fail("--dir submit --sites cluster -Dpegasus.catalog.site.file=none.yml");
-    assert!(message.contains("Execution site cluster not loaded"), "{message}");
+    let message =
+        case.fail("--dir submit --sites condorpool -o cluster -Dpegasus.catalog.site.file=none.yml");
+    assert!(message.contains("Output site cluster not loaded"), "{message}");
     let message = case.fail("--dir submit -Dpegasus.catalog.transformation.file=none.yml");
     assert!(message.contains("none.yml"), "{message}");
     Ok(())

@@ -192,6 +192,9 @@ impl PlanLine {
         }
         if facts.has_scratch {
             self.options.push("--randomdir".into());
+            if facts.lacks_scratch {
+                self.add("-D", &format!("pmc.local.directory={}", run_dir.display()));
+            }
         } else {
             self.add("-D", &format!("pegasus.dir.exec={}", run_dir.display()));
             self.options.push(format!("--randomdir={}", layout::SCRATCH));

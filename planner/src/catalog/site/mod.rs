@@ -9,7 +9,7 @@ use std::path::Path;
 use crate::catalog::{
     CatalogSource, Loaded, SearchDirs, Syntax, detect_syntax, missing_catalog, read, read_yaml, unknown_kind,
 };
-use crate::error::{InputError, InputErrors};
+use crate::error::{InputError, InputErrors, near_spelling};
 use crate::expand::ExpandEnv;
 use crate::keys::Checker;
 use crate::profiles::{Namespace, Profiles};
@@ -127,6 +127,12 @@ impl SiteCatalog {
     /// Pegasus knows without a catalog, and without a site catalog any name.
     pub fn is_undefined_local(&self, name: &str) -> bool {
         self.get(name).is_none() && (name == CONDOR_POOL || self.is_absent) && name != "*"
+    }
+    /// Returns whether a name is neither that of a site nor similar to one, and so no slip of the pen.
+    pub fn is_new_name(&self, name: &str) -> bool {
+        let known = self.sites.keys().map(String::as_str);
+        let near = near_spelling(name, known.clone().chain([CONDOR_POOL]));
+        near.is_none() && name != "*" && !known.into_iter().any(|site| site == name)
     }
     /// Adds sites. A site replaces an existing one of the same name.
     pub fn replace_with(&mut self, other: SiteCatalog) {

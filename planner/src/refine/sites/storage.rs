@@ -1,7 +1,7 @@
 //! Storage directories of output sites (section 1.5 of the planner's specification).
 
 use super::{join, split_url};
-use crate::catalog::site::{Directory, DirectoryKind, FileServer, Operation, Site};
+use crate::catalog::site::{DirectoryKind, Operation, Site};
 use crate::refine::settings::Settings;
 use crate::refine::storage::StorageMapper;
 use crate::request::Request;
@@ -57,23 +57,8 @@ pub(super) fn output_site(
     let storage = site
         .directories
         .get(&DirectoryKind::LocalStorage)
-        .or_else(|| site.directories.get(&DirectoryKind::SharedStorage));
+        .or_else(|| site.directories.get(&DirectoryKind::SharedStorage))?;
     let local = site.name == "local";
-    let made;
-    let storage = match (storage, dir) {
-        (Some(storage), _) => storage,
-        (None, Some(_)) if local => {
-            made = Directory {
-                path: String::new(),
-                servers: vec![FileServer {
-                    url: "file://".into(),
-                    operation: Operation::All,
-                }],
-            };
-            &made
-        }
-        (None, _) => return None,
-    };
     // `--output-dir`: absolute replaces, relative is below the working directory on `local`, else below
     // the storage directory.
     let placed = dir.map(|dir| {
