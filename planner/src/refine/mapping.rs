@@ -402,7 +402,7 @@ impl<'a> Mapper<'a> {
         })
     }
 
-    /// Returns the data configuration that the profiles of a job name, those of its site and program included.
+    /// Returns the data configuration that the profiles of a job name, with those of its site and program.
     fn named_mode<'j>(&'j self, job: &'j Job, site: SiteId, entry: Option<EntryId>) -> Option<&'j str> {
         let entry = entry.map(|number| self.programs.entry(number));
         let container = entry.and_then(|entry| self.programs.container(entry.container.as_deref()?));

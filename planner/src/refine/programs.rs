@@ -62,8 +62,8 @@ impl<'c> Programs<'c> {
     pub(crate) fn knows(&self, name: &TransformationName) -> bool {
         self.by_name.contains_key(name)
     }
-    /// Returns the entry to use on a site: one at the site itself, else the first that comes to every site for
-    /// its system: a stageable program, or one that is installed in a container.
+    /// Returns the entry to use on a site: one at the site itself, else the first that any site of its system
+    /// can use: a stageable program, or one that is installed in a container.
     pub(crate) fn usable(&self, name: &TransformationName, site: &WorkSite) -> Option<EntryId> {
         let fits = |entry: &TransformationEntry| {
             runs_on(entry, &site.sysinfo)
