@@ -2,6 +2,7 @@
 
 mod reasons;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -232,6 +233,9 @@ fn complete(history: &History, task: TaskNumber, attempt: &Attempt, failure: &mu
             .iter()
             .map(|word| String::from_utf8_lossy(word).into_owned())
     };
+    if failure.is_lite {
+        failure.whole_command = words().collect();
+    }
     if failure.command.is_empty() {
         failure.command = words().collect();
         return;
@@ -352,7 +356,12 @@ fn signature(failure: &FailedTask) -> String {
         ERROR_WORDS.iter().any(|word| lower.contains(word))
     });
     let line = error_line.or(lines.last()).map_or("", String::as_str);
-    let named = mask_word(line, &failure.task);
+    // Each attempt has its own directory.
+    let line = match failure.directory.as_deref().filter(|_| failure.is_lite) {
+        Some(directory) => Cow::Owned(line.replace(directory, "#")),
+        None => Cow::Borrowed(line),
+    };
+    let named = mask_word(&line, &failure.task);
     let mut out = String::new();
     let mut in_number = false;
     for c in named.trim().chars().take(200) {

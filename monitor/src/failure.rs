@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use monitord_compat::job_output_reader::{JobOutput, text_outside_records};
+use monitord_compat::lite_log::{self, LiteLog};
 use pmc_packed::{Channel, TaskOutput};
 
 use crate::ending::Ending;
@@ -56,6 +57,10 @@ pub struct FailedTask {
     pub transformation: Option<String>,
     /// Program and arguments, if the record names them.
     pub command: Vec<String>,
+    /// `pegasus-lite` ran the program, in a directory of the attempt that is removed, or in a container.
+    pub is_lite: bool,
+    /// Command of the whole task, if the program alone cannot run again.
+    pub whole_command: Vec<String>,
     /// Ending of its program, or of the task if there is no record.
     pub ending: Ending,
     /// Duration of the last attempt.
@@ -106,11 +111,13 @@ pub fn explain(place: &mut TaskOutput, last: &LastAttempt, attempts: u32) -> Fai
         task: last.task.clone(),
         transformation: None,
         command: Vec::new(),
+        is_lite: false,
+        whole_command: Vec::new(),
         ending: Ending::from_wait_status(last.status),
         duration: last.runtime,
         attempts,
         host: None,
-        stderr: Tail::of(&err, MAX_LINES),
+        stderr: Tail::default(),
         stdout: Tail::default(),
         note: None,
         directory: None,
@@ -120,10 +127,14 @@ pub fn explain(place: &mut TaskOutput, last: &LastAttempt, attempts: u32) -> Fai
         peak_kib: None,
         output_file: out_file,
     };
+    let lite = LiteLog::read(&err);
+    failure.is_lite = lite.is_some();
+    failure.directory = lite.as_ref().and_then(|log| log.directory.clone());
     let output = JobOutput::read(&out);
     let Some(record) = output.decisive_invocation() else {
         failure.stdout = Tail::of(&text_outside_records(&out), MAX_LINES);
-        failure.note = Some("no invocation record".into());
+        failure.stderr = Tail::of(&text_of_failure(lite.as_ref(), &err, ""), MAX_LINES);
+        failure.note = Some(without_record(lite.as_ref()));
         return failure;
     };
     let raw = record.main.raw_status.and_then(|raw| i32::try_from(raw).ok());
@@ -137,46 +148,69 @@ pub fn explain(place: &mut TaskOutput, last: &LastAttempt, attempts: u32) -> Fai
             );
         }
     } else {
-        failure.note = Some(SUCCEEDED.into());
+        failure.note = Some(match &lite {
+            None => SUCCEEDED.into(),
+            Some(log) => after_success(log),
+        });
     }
-    // Messages of the wrapper follow those of the program.
     let captured = without_notices(record.stderr.as_deref().unwrap_or_default());
-    failure.stderr = Tail::of(&format!("{}\n{err}", captured.trim_end()), MAX_LINES);
+    let stderr = match &lite {
+        // What the node says after the end of a program that failed is no cause.
+        Some(log) if raw.is_some_and(|raw| raw != 0) => format!("{}\n{captured}", log.program.trim_end()),
+        lite => text_of_failure(lite.as_ref(), &err, &captured),
+    };
+    failure.stderr = Tail::of(&stderr, MAX_LINES);
     failure.stdout = Tail::of(record.stdout.as_deref().unwrap_or_default(), MAX_LINES);
     let command = record.main.executable.iter().chain(&record.main.arguments);
     failure.command = command.cloned().collect();
     failure.transformation.clone_from(&record.transformation);
     failure.host.clone_from(&record.host_name);
-    failure.directory.clone_from(&record.cwd);
+    if lite.is_none() {
+        failure.directory.clone_from(&record.cwd);
+    }
     failure.stdin = record.stdin.clone().filter(|path| path != "/dev/null");
     failure.peak_kib = record.main.max_rss.and_then(|kib| u64::try_from(kib).ok());
     failure
 }
 
+/// Returns the standard error of an attempt that its program has not failed, or that has no record:
+/// messages of the wrapper follow what the program printed.
+fn text_of_failure(lite: Option<&LiteLog>, err: &str, captured: &str) -> String {
+    let captured = captured.trim_end();
+    match lite {
+        None => format!("{captured}\n{err}"),
+        Some(log) => format!("{}{captured}\n{}", log.program, log.problems),
+    }
+}
+
+fn without_record(lite: Option<&LiteLog>) -> String {
+    let step = lite.and_then(|log| log.step).filter(|step| !step.is_program());
+    step.map_or_else(
+        || "no invocation record".to_owned(),
+        |step| {
+            format!(
+                "the program did not start: the job failed when {}",
+                step.describe()
+            )
+        },
+    )
+}
+
+/// Returns the note on a lite job whose program succeeded.
+fn after_success(log: &LiteLog) -> String {
+    let step = log.step.filter(|step| !step.is_program());
+    let when = step.map_or(String::new(), |step| format!(" when {}", step.describe()));
+    format!("the program succeeded, but the job failed{when}")
+}
+
 /// Removes notices from the log of a failed transfer: lines such as
 /// `2026-11-21 10:36:32,251    INFO:  Starting transfers`. Returns other texts unchanged.
 fn without_notices(text: &str) -> Cow<'_, str> {
-    let level = |line: &str| {
-        let (date, rest) = line.split_at_checked(23)?;
-        let stamp = date
-            .bytes()
-            .all(|byte| byte.is_ascii_digit() || b"-: ,".contains(&byte));
-        let (level, _) = rest.split_once(':')?;
-        stamp.then(|| level.trim().to_owned())
-    };
-    let notice = |line: &str| matches!(level(line).as_deref(), Some("INFO" | "DEBUG"));
-    if !text
-        .lines()
-        .any(|line| matches!(level(line).as_deref(), Some("ERROR" | "CRITICAL")))
-    {
+    if !text.lines().any(lite_log::is_error_of_transfer) {
         return Cow::Borrowed(text);
     }
-    Cow::Owned(
-        text.lines()
-            .filter(|line| !notice(line))
-            .map(|line| format!("{line}\n"))
-            .collect(),
-    )
+    let kept = text.lines().filter(|line| !lite_log::is_notice_of_transfer(line));
+    Cow::Owned(kept.map(|line| format!("{line}\n")).collect())
 }
 
 /// Returns the file or pack with the output of the last attempt, its text, and the text of standard error.
@@ -201,6 +235,8 @@ fn read(place: &mut TaskOutput, task: &[u8], channel: Channel, number: u32) -> S
 
 #[cfg(test)]
 mod tests {
+    use monitord_compat::lite_log::Step;
+
     use super::*;
 
     fn last(task: &str, status: i32) -> LastAttempt {
@@ -242,6 +278,65 @@ mod tests {
         assert_eq!(failures[0].ending, Ending::Signal(9));
         assert_eq!(failures[0].stdout.lines, ["half a result"]);
         assert_eq!(failures[1].output_file, None);
+    }
+
+    /// Explains a lite job with these steps and this output.
+    fn explain_lite(steps: &[(Step, &str)], out: &str) -> FailedTask {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let time = "2026-11-27 11:45:58";
+        let mut err = format!(
+            "{}\n{}\n",
+            lite_log::version("5.1.3"),
+            lite_log::directory(time, "/tmp/pegasus.x")
+        );
+        for (step, lines) in steps {
+            err.push_str(&format!("{}\n{lines}", step.heading()));
+        }
+        err.push_str(&format!("{}\n{}\n", Step::Remove.heading(), lite_log::end(1, 3)));
+        std::fs::write(dir.path().join("t.err.000"), err).expect("file");
+        std::fs::write(dir.path().join("t.out.000"), out).expect("file");
+        explain(&mut TaskOutput::new(dir.path()), &last("t", 768), 1)
+    }
+
+    #[test]
+    fn a_failed_program_of_a_lite_job_shows_only_what_it_wrote() {
+        let ended = "2026-11-27 11:45:58 PegasusLite: The task ended with exit code 3; its outputs are not delivered\n";
+        let engine = format!("Trying to pull box\n{ended}");
+        let failure = explain_lite(&[(Step::StageIn, ""), (Step::Container, &engine)], RECORD);
+        assert_eq!(failure.stderr.lines, ["Trying to pull box", "asked to fail"]);
+        assert!(failure.is_lite && failure.note.is_none(), "{failure:?}");
+        // Without kickstart.
+        let printed = format!("KeyError: x\n{ended}");
+        let failure = explain_lite(&[(Step::Program, &printed)], "half a result\n");
+        assert_eq!(failure.stderr.lines, ["KeyError: x"]);
+        assert_eq!(failure.stdout.lines, ["half a result"]);
+        // Only on standard output.
+        let failure = explain_lite(&[(Step::Program, ended)], "Traceback\n");
+        assert!(failure.stderr.is_empty(), "{failure:?}");
+    }
+
+    #[test]
+    fn a_lite_job_whose_program_is_not_the_cause_shows_its_step() {
+        let error = lite_log::error("2026-11-27 11:45:58", "t: 1 of 1 transfers failed");
+        let failure = explain_lite(&[(Step::StageIn, &format!("{error}\n"))], "");
+        assert_eq!(failure.stderr.lines, ["t: 1 of 1 transfers failed"]);
+        let note = failure.note.as_deref();
+        assert_eq!(
+            note,
+            Some("the program did not start: the job failed when its inputs were fetched")
+        );
+        let record = RECORD.replace("raw: 768", "raw: 0");
+        let steps = [(Step::Program, ""), (Step::StageOut, &*format!("{error}\n"))];
+        let failure = explain_lite(&steps, &record);
+        assert_eq!(
+            failure.stderr.lines,
+            ["asked to fail", "t: 1 of 1 transfers failed"]
+        );
+        let note = failure.note.as_deref();
+        assert_eq!(
+            note,
+            Some("the program succeeded, but the job failed when its outputs were delivered")
+        );
     }
 
     #[test]

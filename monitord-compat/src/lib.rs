@@ -15,6 +15,7 @@ pub mod invocation_record;
 pub mod job_output_reader;
 pub mod jobstate_log;
 pub mod lite_data;
+pub mod lite_log;
 pub mod log_clock;
 pub mod properties;
 pub mod record_reader;

@@ -4,7 +4,7 @@ mod human;
 mod json;
 mod nested;
 
-pub use human::by_hand;
+pub use human::{by_hand, cannot_repeat};
 use pmc_monitor::causes::{Diagnosis, diagnose};
 use pmc_monitor::history::{History, Phase, State};
 use pmc_terminal::print;

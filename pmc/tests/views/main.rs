@@ -7,6 +7,7 @@ mod data;
 mod hostile;
 mod log;
 mod packed;
+mod real_cause;
 mod redirect;
 mod secrets;
 mod statistics;

@@ -13,6 +13,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
+use monitord_compat::lite_log::Step;
 use nix::sys::statvfs::statvfs;
 use nix::unistd::getuid;
 use pegasus_kickstart::interrupts::{Interrupt, Interrupts};
@@ -78,8 +79,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) verify: &'a [Verified],
     /// Its path in the directory into which it is fetched.
     pub(crate) name: &'a str,
-    /// Title of the section of the log in which it is fetched, and of that in which it is verified.
-    pub(crate) headings: Option<[&'a str; 2]>,
+    /// The steps in which it is fetched and verified, if they have headings of their own.
+    pub(crate) steps: Option<[Step; 2]>,
     /// How many bytes all entries may have; `None` if all space is theirs.
     pub(crate) limit: Option<Limit>,
     /// Jobs use the file itself instead of copies: none shall change it by mistake.
@@ -96,12 +97,12 @@ impl Wanted<'_> {
         mover: &mut Mover,
         interrupts: &mut dyn Interrupts,
     ) -> Result<(), DataError> {
-        if let Some([title, _]) = self.headings {
-            mover.log.heading(title);
+        if let Some([step, _]) = self.steps {
+            mover.log.heading(step);
         }
         mover.transfer(self.fetch, Direction::In, interrupts)?;
-        if let Some([_, title]) = self.headings.filter(|_| !self.verify.is_empty()) {
-            mover.log.heading(title);
+        if let Some([_, step]) = self.steps.filter(|_| !self.verify.is_empty()) {
+            mover.log.heading(step);
         }
         mover.verify(self.verify.iter())
     }

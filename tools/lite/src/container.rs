@@ -15,6 +15,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use monitord_compat::lite_log::Step;
 use nix::unistd::{getegid, geteuid};
 use pegasus_kickstart::environment::Environment;
 use pegasus_kickstart::interrupts::Interrupts;
@@ -180,9 +181,7 @@ pub(crate) fn run(
     // The lock of the image is held until the container has ended.
     let (image, _held) = this.image(mover, interrupts)?;
     let command = this.prepare(mover)?;
-    around
-        .log
-        .heading("[Pegasus Lite] Executing the user task in the container");
+    around.log.heading(Step::Container);
     this.start(&image, &command, interrupts)
 }
 

@@ -251,7 +251,7 @@ impl Mover {
             match compare(&self.directory, &file.lfn, expected) {
                 Ok(comparison) => {
                     if comparison.expected.is_some() {
-                        self.log.say(format_args!(
+                        self.log.error(format_args!(
                             "Integrity check: {}: SHA-256 is {}, but {} was expected",
                             file.lfn,
                             comparison.sha256,
@@ -263,7 +263,7 @@ impl Mover {
                 }
                 Err(error) => {
                     self.log
-                        .say(format_args!("Integrity check: {}: {error}", file.lfn));
+                        .error(format_args!("Integrity check: {}: {error}", file.lfn));
                     failed += 1;
                 }
             }

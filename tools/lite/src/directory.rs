@@ -111,9 +111,7 @@ impl JobDirectory {
             });
             match made {
                 Ok(this) => {
-                    helpers
-                        .log
-                        .say(format_args!("Work dir is {}", this.path.display()));
+                    helpers.log.directory(this.path.display());
                     return Ok(this);
                 }
                 Err(reason) => {

@@ -1,5 +1,6 @@
 //! Inputs of a job: through the cache of the node, or by the job itself.
 
+use monitord_compat::lite_log::Step;
 use pegasus_kickstart::interrupts::Interrupts;
 use serde_json::Value;
 
@@ -19,7 +20,7 @@ pub(crate) fn fetch(
     mover: &mut Mover,
 ) -> Result<(), DataError> {
     if !description.stage_in.is_empty() || description.work_directory.is_none() {
-        mover.log.heading("Staging in input data and executables");
+        mover.log.heading(Step::StageIn);
     }
     let shared = match own {
         Some(own) => Shared::fetch(description, own, interrupts, mover)?,
@@ -37,7 +38,7 @@ pub(crate) fn fetch(
     let is_open = |file: &&Verified| !shared.verified.contains(&file.lfn);
     let open = description.verify.iter().filter(is_open);
     if open.clone().next().is_some() {
-        mover.log.heading("Checking file integrity for input files");
+        mover.log.heading(Step::CheckInputs);
         if let Err(error) = mover.verify(open) {
             if matches!(error, DataError::Integrity(_)) {
                 shared.discard(interrupts)?;
@@ -88,7 +89,7 @@ impl Shared {
                 fetch: std::slice::from_ref(entry),
                 verify: std::slice::from_ref(file),
                 name: &file.lfn,
-                headings: None,
+                steps: None,
                 limit: Some(description.cache_limit.map_or(Limit::Part, Limit::Bytes)),
                 is_read_only: false,
             };
@@ -139,8 +140,8 @@ pub(crate) fn checkpoints(
         return Ok(());
     }
     mover.log.heading(match direction {
-        Direction::In => "Staging in checkpoint files",
-        Direction::Out => "Staging out checkpoint files",
+        Direction::In => Step::CheckpointIn,
+        Direction::Out => Step::CheckpointOut,
     });
     match mover.transfer(list, direction, interrupts) {
         Err(error @ DataError::Transfers { .. }) => {

@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::Instant;
 
+use monitord_compat::lite_log::Step;
 use nix::sys::signal::Signal;
 use pegasus_kickstart::environment::Environment;
 use pegasus_kickstart::exit::SIGNAL;
@@ -97,7 +98,7 @@ pub(crate) fn run(
         String::from_utf8_lossy(&host.name),
         host.address
     ));
-    log.heading("[Pegasus Lite] Setting up workdir");
+    log.heading(Step::Directory);
     let variable = |name: &str| {
         let value = around.context.environment.get(name.as_bytes())?;
         Some(OsStr::from_bytes(value).to_owned())
@@ -112,14 +113,14 @@ pub(crate) fn run(
         Ok(directory) => {
             let path = directory.path().to_owned();
             let outcome = in_directory(description, &path, Some(&directory), around, interrupts);
-            log.heading("[Pegasus Lite] Removing workdir");
+            log.heading(Step::Remove);
             if let Err(error) = directory.remove(&helpers) {
                 log.say(format_args!("cannot remove {}: {error}", path.display()));
             }
             outcome
         }
         Err(error) => {
-            log.say(format_args!("ERROR: {}: {error}", description.job));
+            log.error(format_args!("{}: {error}", description.job));
             Outcome::of(FAILURE)
         }
     };
@@ -164,9 +165,7 @@ fn in_directory(
     interrupts: &mut dyn Interrupts,
 ) -> Outcome {
     let failed = |error: JobError| {
-        around
-            .log
-            .say(format_args!("ERROR: {}: {error}", description.job));
+        around.log.error(format_args!("{}: {error}", description.job));
         error.code()
     };
     let mut mover = match Mover::new(&description.transfer_arguments, directory, around) {
@@ -245,7 +244,7 @@ impl Plain<'_> {
     ) -> Result<u8, JobError> {
         let (description, directory) = (self.description, self.directory);
         fetch(description, self.own, interrupts, mover)?;
-        mover.log.heading("[Pegasus Lite] Executing the user task");
+        mover.log.heading(Step::Program);
         let clock = Instant::now();
         let mut ended = task::run(&description.run, directory, around, interrupts);
         mover.data.run = clock.elapsed().as_secs_f64();
@@ -254,7 +253,7 @@ impl Plain<'_> {
         if ended.code == 0
             && let Some(missing) = description.required.iter().find(is_missing)
         {
-            mover.log.say(format_args!(
+            mover.log.error(format_args!(
                 "the program ended with success, but did not write its declared output: {missing}"
             ));
             ended.code = 1;
@@ -337,7 +336,7 @@ fn stage_out(
     }
     if transfers {
         if !description.stage_out.is_empty() || description.work_directory.is_none() {
-            mover.log.heading("Staging out output files");
+            mover.log.heading(Step::StageOut);
         }
         let clock = Instant::now();
         let delivered = mover.transfer(&description.stage_out, Direction::Out, interrupts);

@@ -9,12 +9,10 @@ use std::sync::Arc;
 
 use chrono::Local;
 use monitord_compat::lite_data::LiteData;
+use monitord_compat::lite_log::{self, Step};
 
 /// The version of Pegasus whose job scripts this program replaces.
 const COMPATIBLE_VERSION: &str = "5.1.3";
-
-/// Width of a heading.
-const WIDTH: usize = 82;
 
 /// The log of a job. Clones write to the same stream; each line is one call, so that lines of several threads
 /// do not mix.
@@ -51,20 +49,27 @@ impl Log {
 
     /// Announces the program. Tools recognize the job by this line.
     pub(crate) fn version(&self) {
-        self.line(&format!("PegasusLite: version {COMPATIBLE_VERSION}"));
+        self.line(&lite_log::version(COMPATIBLE_VERSION));
     }
 
     /// Writes a line with the time.
     pub(crate) fn say(&self, message: impl Display) {
-        let time = Local::now().format("%Y-%m-%d %H:%M:%S");
-        self.line(&format!("{time} PegasusLite: {message}"));
+        self.line(&lite_log::message(now(), message));
+    }
+
+    /// Writes why the job fails.
+    pub(crate) fn error(&self, message: impl Display) {
+        self.line(&lite_log::error(now(), message));
+    }
+
+    /// Names the directory of the job.
+    pub(crate) fn directory(&self, directory: impl Display) {
+        self.line(&lite_log::directory(now(), directory));
     }
 
     /// Begins a section.
-    pub(crate) fn heading(&self, title: &str) {
-        let rest = WIDTH.saturating_sub(title.len() + 2);
-        let (before, after) = ("#".repeat(rest - rest / 2), "#".repeat(rest / 2));
-        self.line(&format!("\n{before} {title} {after}"));
+    pub(crate) fn heading(&self, step: Step) {
+        self.line(&step.heading());
     }
 
     /// Says how long the steps took, and how many bytes were moved.
@@ -74,7 +79,10 @@ impl Log {
 
     /// Ends the job: its whole run time in seconds, and the exit code that counts for monitoring.
     pub(crate) fn end(&self, seconds: u64, code: u8) {
-        self.line(&format!("PegasusLite: runtime {seconds}"));
-        self.line(&format!("PegasusLite: exitcode {code}"));
+        self.line(&lite_log::end(seconds, code));
     }
+}
+
+fn now() -> impl Display {
+    Local::now().format("%Y-%m-%d %H:%M:%S")
 }

@@ -121,11 +121,11 @@ pub fn main() -> ExitCode {
         Ok(code) => code.into(),
         Err(error) => {
             if args.inside {
-                log.say(format_args!("ERROR: {error}"));
+                log.error(&error);
                 return FAILURE.into();
             }
             log.version();
-            log.say(format_args!("ERROR: {error}"));
+            log.error(&error);
             log.end(0, FAILURE);
             FAILURE.into()
         }

@@ -64,7 +64,7 @@ pub(crate) fn run(
             program(&words, directory, None, around, &mut watched).unwrap_or_else(|error| {
                 around
                     .log
-                    .say(format_args!("cannot run {}: {error}", words[0].display()));
+                    .error(format_args!("cannot run {}: {error}", words[0].display()));
                 without_record(exit::NOT_RUNNABLE, 0)
             })
         }

@@ -12,6 +12,8 @@ use crate::cli;
 use crate::table::thousands;
 use crate::text::{self, printable, shell_word};
 
+/// Runs a job in a directory of its own.
+const LITE: &str = "pegasus-lite";
 /// Maximum tasks and hosts to name.
 const MAX_NAMED: usize = 5;
 
@@ -149,7 +151,9 @@ fn render_cause(out: &mut String, history: &History, cause: &Cause, number: usiz
     tail(out, "stderr", &example.stderr);
     tail(out, "stdout", &example.stdout);
     if !example.command.is_empty() {
-        line(out, "repeat", &by_hand(example));
+        let text = cannot_repeat(example)
+            .map_or_else(|| by_hand(example), |why| format!("not possible here: {why}"));
+        line(out, "repeat", &text);
     }
     if let Some(file) = &example.output_file {
         line(out, "record", &text::path(file, cwd));
@@ -181,9 +185,37 @@ fn last_attempt(example: &FailedTask) -> String {
     text
 }
 
+/// Returns why [`by_hand`] does not work on this machine, if it does not.
+pub fn cannot_repeat(example: &FailedTask) -> Option<String> {
+    if example.whole_command.is_empty() {
+        let directory = example.directory.as_deref()?;
+        let is_gone = !Path::new(directory).exists();
+        return is_gone.then(|| format!("its directory {directory} is not on this machine"));
+    }
+    // Its program, and the description of the job.
+    let own = |word: &&String| Path::new(word).file_name().is_some_and(|name| name == LITE);
+    let files = example
+        .whole_command
+        .iter()
+        .filter(own)
+        .chain(example.whole_command.last());
+    let mut absolute = files.filter(|word| word.starts_with('/'));
+    let missing = absolute.find(|word| !Path::new(word).exists())?;
+    Some(format!("{missing} is not on this machine"))
+}
+
 /// Returns a shell command that runs the program again in its directory, with its environment and standard
-/// input.
+/// input. If it ran in a directory or a container that is gone, the whole task, which fetches its inputs and
+/// delivers its outputs.
 pub fn by_hand(example: &FailedTask) -> String {
+    if !example.whole_command.is_empty() {
+        let words: Vec<String> = example
+            .whole_command
+            .iter()
+            .map(|word| shell_word(word))
+            .collect();
+        return words.join(" ");
+    }
     let mut words: Vec<String> = Vec::new();
     if !example.environment.is_empty() {
         words.push("env".to_owned());

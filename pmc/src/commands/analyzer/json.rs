@@ -5,10 +5,10 @@ use pmc_monitor::ending::Ending;
 use pmc_monitor::history::{History, Phase, State, seconds};
 use serde_json::{Map, Value, json};
 
-use super::human::by_hand;
+use super::human::{by_hand, cannot_repeat};
 
 /// Version of the format: major.minor.
-pub const VERSION: &str = "1.2";
+pub const VERSION: &str = "1.3";
 /// Maximum tasks to name per cause.
 const MAX_NAMED: usize = 1000;
 
@@ -90,6 +90,7 @@ fn cause_value(history: &History, cause: &Cause) -> Value {
             "stdin": example.stdin,
             "command": example.command,
             "by_hand": by_hand(example),
+            "cannot_repeat": cannot_repeat(example),
             "stderr": example.stderr.lines,
             "stdout": example.stdout.lines,
             "note": example.note,

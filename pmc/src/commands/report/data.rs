@@ -7,7 +7,7 @@ use pmc_monitor::resources::Host;
 use pmc_monitor::timeline::{Cell, Picture, Timeline};
 use serde_json::{Value, json};
 
-use crate::commands::analyzer::by_hand;
+use crate::commands::analyzer::{by_hand, cannot_repeat};
 use crate::text;
 
 /// Maximum hosts in the table.
@@ -178,6 +178,10 @@ fn cause_value(history: &History, cause: &Cause) -> Value {
             text::bytes(peak.saturating_mul(1024))
         )
     });
+    let command = (!example.command.is_empty()).then(|| {
+        let impossible = cannot_repeat(example).map(|why| format!("cannot be repeated here: {why}"));
+        impossible.unwrap_or_else(|| by_hand(example))
+    });
     json!({
         "transformation": cause.transformation,
         "ending": cause.ending.to_string(),
@@ -188,7 +192,7 @@ fn cause_value(history: &History, cause: &Cause) -> Value {
         "hosts": hosts,
         "memory": memory,
         "output": output.lines,
-        "command": (!example.command.is_empty()).then(|| by_hand(example)),
+        "command": command,
     })
 }
 

@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
 
+use monitord_compat::lite_log::Step;
 use pegasus_kickstart::interrupts::Interrupts;
 use rustix::fs::{FlockOperation, flock};
 
@@ -20,9 +21,6 @@ use crate::messages::Log;
 
 /// End of the name of the file that an engine's jobs lock while they load an image.
 const LOADING: &str = ".loading";
-
-/// Title of the section of the log in which an image is loaded.
-const LOAD: &str = "[Pegasus Lite] Loading the container image";
 
 /// The images of this user on a node.
 #[derive(Debug)]
@@ -93,10 +91,7 @@ impl Images {
             fetch: &container.fetch,
             verify: &container.verify,
             name: &container.image,
-            headings: Some([
-                "[Pegasus Lite] Staging in container",
-                "[Pegasus Lite] Checking file integrity for transferred container files",
-            ]),
+            steps: Some([Step::FetchImage, Step::CheckImage]),
             limit: None,
             is_read_only: true,
         };
@@ -166,7 +161,7 @@ impl Images {
         interrupts: &mut dyn Interrupts,
     ) -> Result<String, ContainerError> {
         let Some(cache) = &self.cache else {
-            self.log.heading(LOAD);
+            self.log.heading(Step::LoadImage);
             return keeper.load(&image.file, interrupts);
         };
         let mut note = cache.open_file(&format!("{}.{engine}{LOADED}", image.key))?;
@@ -183,7 +178,7 @@ impl Images {
         }
         let turn = cache.open_file(&format!("{engine}{LOADING}"))?;
         lock(&turn, interrupts)?;
-        self.log.heading(LOAD);
+        self.log.heading(Step::LoadImage);
         let identifier = keeper.load(&image.file, interrupts)?;
         note.set_len(0)?;
         note.seek(SeekFrom::Start(0))?;
