@@ -91,8 +91,7 @@ const FILES_PER_DIRECTORY: u64 = 254;
 /// Initial counter of a hashed layout.
 const FIRST_COUNT: u64 = 30;
 
-/// Returns the directory of the job with number `n` in a hashed layout (section 1.6 of the planner's
-/// specification).
+/// Returns the directory of the job with number `n` in a hashed layout.
 pub(crate) fn hashed(n: u64, levels: u32, multiplier: u32) -> String {
     let mut e = n * u64::from(multiplier) + FIRST_COUNT;
     let mut digits = vec![0; levels as usize];

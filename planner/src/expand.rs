@@ -1,4 +1,4 @@
-//! `${NAME}` in the text of workflows and catalogs (section 3.1 of the planner's specification).
+//! `${NAME}` in the text of workflows and catalogs.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

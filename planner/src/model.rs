@@ -218,7 +218,7 @@ pub struct Job {
     pub position: Position,
 }
 
-/// Arguments of a job. See section 3.4 of the planner's specification.
+/// Arguments of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Arguments {
     /// One line of text, which goes into the DAG unchanged. The executor splits it.

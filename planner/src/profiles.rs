@@ -1,4 +1,4 @@
-//! Profiles: settings by namespace and key (section 5 of the planner's specification).
+//! Profiles: settings by namespace and key.
 
 use std::borrow::Cow;
 

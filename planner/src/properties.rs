@@ -1,5 +1,4 @@
-//! Properties: settings of the planner in Java's properties format (section 2 of the planner's
-//! specification).
+//! Properties: settings of the planner in Java's properties format.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

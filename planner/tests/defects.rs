@@ -1,5 +1,5 @@
-//! Defects of Pegasus' planner that this planner avoids (section 8 of the planner's specification), as far as
-//! no other test covers them. Each test name has the number of its defect.
+//! Defects of Pegasus' planner that this planner avoids, as far as no other test covers them. Each test name
+//! has the number of its defect.
 
 #[expect(dead_code, reason = "only a part of the helpers is needed here")]
 mod common;

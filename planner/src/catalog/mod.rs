@@ -1,4 +1,4 @@
-//! The three catalogs: sites, transformations, replicas (section 4 of the planner's specification).
+//! The three catalogs: sites, transformations, replicas.
 
 pub mod replica;
 pub mod site;

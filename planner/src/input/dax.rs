@@ -1,4 +1,4 @@
-//! Workflows in DAX XML, versions 2.0 to 3.6 (section 3.3 of the planner's specification).
+//! Workflows in DAX XML, versions 2.0 to 3.6.
 
 mod catalogs;
 mod job;

@@ -1,5 +1,4 @@
-//! Reads an abstract workflow: Pegasus YAML 5.0 or DAX XML (section 3 of the planner's specification), or a
-//! DAGMan file of HTCondor.
+//! Reads an abstract workflow: Pegasus YAML 5.0 or DAX XML, or a DAGMan file of HTCondor.
 
 mod builder;
 mod dagman;

@@ -1,4 +1,4 @@
-//! Workflows in Pegasus YAML 5.0 (section 3.2 of the planner's specification).
+//! Workflows in Pegasus YAML 5.0.
 
 use std::borrow::Cow;
 

@@ -1,5 +1,4 @@
-//! Clusters: the task that runs one, and the list or DAG of its jobs (section 6.5 of the planner's
-//! specification).
+//! Clusters: the task that runs one, and the list or DAG of its jobs.
 //!
 //! Kickstart wraps each job as outside a cluster, so that monitoring sees single jobs. It does not wrap the
 //! aggregator: pegasus-cluster and pegasus-mpi-cluster change no directory and write records themselves.

@@ -1,5 +1,4 @@
-//! Command lines of tasks: kickstart, program, resources (sections 7.1 and 7.2 of the planner's
-//! specification).
+//! Command lines of tasks: kickstart, program, resources.
 
 mod arguments;
 mod places;

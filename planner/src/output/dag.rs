@@ -1,4 +1,4 @@
-//! The DAG for pegasus-mpi-cluster (section 7.1 of the planner's specification).
+//! The DAG for pegasus-mpi-cluster.
 
 use std::borrow::Cow;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! The event file `B.static.bp` (section 7.6 of the planner's specification).
+//! The event file `B.static.bp`.
 
 use std::fs::File;
 use std::io::Write as _;

@@ -1,4 +1,4 @@
-//! Directories of the jobs' files below the submit directory (section 1.6 of the planner's specification).
+//! Directories of the jobs' files below the submit directory.
 
 use crate::data::hashed;
 use crate::exec::{Exec, JobId, Task};

@@ -1,4 +1,4 @@
-//! Time, memory, CPUs and priority of a job, from its profiles (section 5.3 of the planner's specification).
+//! Time, memory, CPUs and priority of a job, from its profiles.
 
 use std::fmt::Write as _;
 

@@ -1,5 +1,5 @@
 //! Nested sub-workflows in a plan: their lines in the DAG, the command that plans them, and the files that
-//! pass data and settings to them (section 4 of the second part of the planner's specification).
+//! pass data and settings to them.
 //!
 //! The plan of a sub-workflow goes into a directory below that of the job's files. Its name is a link to the
 //! directory with the plan, see [`SubmitDir::numbered`](super::submit_dir::SubmitDir::numbered).

@@ -1,5 +1,4 @@
-//! Records of the plan: braindump, metrics, cache, hooks, properties (sections 2.3, 7.5, 7.7 and 7.10 of
-//! the planner's specification).
+//! Records of the plan: braindump, metrics, cache, hooks, properties.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;

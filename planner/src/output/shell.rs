@@ -1,5 +1,5 @@
-//! The code generator Shell (section 7.8 of the planner's specification): a script that runs the jobs one
-//! after another on this machine, and its functions.
+//! The code generator Shell: a script that runs the jobs one after another on this machine, and its
+//! functions.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;

@@ -1,5 +1,4 @@
-//! Files that kickstart records before (`-S`) and after a job (`-s`), section 7.4 of the planner's
-//! specification.
+//! Files that kickstart records before (`-S`) and after a job (`-s`).
 //!
 //! Small plans have a list (`.in.lof`, `.out.lof`) for each job, as in Pegasus. In a large plan, a million
 //! small files would cost more than the rest of the plan and burden shared file systems. So its jobs name

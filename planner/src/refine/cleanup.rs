@@ -1,6 +1,5 @@
-//! Clean-up: removes files from the work directories while the workflow runs (section 6.9 of the planner's
-//! specification). [`add_in_place`] removes each file after its last use. [`constraint`] removes files only
-//! as far as a bound on space requires.
+//! Clean-up: removes files from the work directories while the workflow runs. [`add_in_place`] removes each
+//! file after its last use. [`constraint`] removes files only as far as a bound on space requires.
 
 pub(crate) mod constraint;
 pub(crate) mod space;

@@ -1,4 +1,4 @@
-//! Jobs that make and remove the work directories (sections 6.8 and 6.9.3 of the planner's specification).
+//! Jobs that make and remove the work directories.
 
 use super::Refinement;
 use super::mapping::Mapper;

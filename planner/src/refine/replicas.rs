@@ -1,4 +1,4 @@
-//! Locations of files from all sources, highest priority first (section 4.4 of the planner's specification).
+//! Locations of files from all sources, highest priority first.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Data reuse: removes jobs whose outputs exist (section 6.2 of the planner's specification).
+//! Data reuse: removes jobs whose outputs exist.
 
 use crate::model::{FileId, JobIndex, Link, TransferFlag, Workflow};
 use crate::profiles::parse_bool;

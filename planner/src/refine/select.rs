@@ -1,5 +1,5 @@
-//! Replica selection: the locations of a file for a stage-in job, best first, and the side
-//! on which the job runs (sections 6.6.1 and 6.7 of the planner's specification).
+//! Replica selection: the locations of a file for a stage-in job, best first, and the side on which the job
+//! runs.
 
 pub(crate) mod ranking;
 

@@ -1,5 +1,4 @@
-//! Locations of outputs on the output sites: `pegasus.dir.storage.mapper` (section 6.6.6 of the planner's
-//! specification).
+//! Locations of outputs on the output sites: `pegasus.dir.storage.mapper`.
 
 use rustc_hash::FxHashMap;
 

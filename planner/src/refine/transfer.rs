@@ -1,5 +1,5 @@
-//! Transfer and registration jobs (section 6.6 of the planner's specification). Linear in jobs, edges and
-//! file uses: each file has one producer, found by its number.
+//! Transfer and registration jobs. Linear in jobs, edges and file uses: each file has one producer, found by
+//! its number.
 
 mod deleted;
 mod partitioner;

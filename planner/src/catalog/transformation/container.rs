@@ -1,4 +1,4 @@
-//! Containers of transformation catalogs (section 3 of the second part of the planner's specification).
+//! Containers of transformation catalogs.
 
 use std::fmt;
 

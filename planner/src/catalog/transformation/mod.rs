@@ -41,7 +41,7 @@ pub struct TransformationEntry {
     pub name: TransformationName,
     /// Site.
     pub site: String,
-    /// Path (installed) or URL (stageable), see section 4.2.4 of the specification.
+    /// Path (installed) or URL (stageable).
     pub pfn: String,
     /// Installed or stageable.
     pub kind: TransformationKind,

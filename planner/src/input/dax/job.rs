@@ -86,7 +86,7 @@ impl<'a> Dax<'_, 'a> {
         }
     }
 
-    /// Reads an argument: text and file names. Section 3.4 of the specification defines the white space.
+    /// Reads an argument: text and file names. `rules` say what becomes of white space.
     fn argument(&mut self) -> Result<String> {
         let mut all = String::new();
         let rules = self.rules;

@@ -1,5 +1,5 @@
-//! Batch scripts from templates (section 7.3 of the planner's specification). Files of the same names in a
-//! template directory replace the built-in templates.
+//! Batch scripts from templates. Files of the same names in a template directory replace the built-in
+//! templates.
 
 mod resources;
 mod settings;

@@ -79,7 +79,8 @@ enum Rule {
     All,
 }
 
-/// Section 5.4 of the planner's specification; resources are not looked up here, but from job to job.
+/// How a profile of the jobs becomes one of their cluster, as in the original. Resources are not looked up
+/// here, but from job to job.
 fn rule(namespace: Namespace, key: &str) -> Option<Rule> {
     Some(match (namespace, key) {
         (Namespace::Pegasus, "runtime" | "maxwalltime")

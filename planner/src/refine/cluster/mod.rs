@@ -1,5 +1,5 @@
-//! Job clustering: several compute jobs become one job of the plan (section 6.5 of the planner's
-//! specification). Linear in jobs and edges, apart from sorting.
+//! Job clustering: several compute jobs become one job of the plan. Linear in jobs and edges, apart from
+//! sorting.
 //!
 //! The techniques are applied one after the other to units: jobs, and clusters of an earlier technique. A
 //! cluster of clusters is one cluster of all their jobs. At the end the jobs move from [`Exec::jobs`] to

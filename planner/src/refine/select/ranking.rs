@@ -1,5 +1,4 @@
-//! Replica selectors: the priority of each location of a file for a site (section 6.7 of the planner's
-//! specification).
+//! Replica selectors: the priority of each location of a file for a site.
 
 use crate::error::{InputError, near_spelling};
 use crate::pattern::Pattern;

@@ -1,5 +1,5 @@
-//! Site selection: where the jobs go whose site no profile fixes (section 6.3 of the planner's
-//! specification). One selector a module; all are deterministic.
+//! Site selection: where the jobs go whose site no profile fixes. One selector a module; all are
+//! deterministic.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Storage directories of output sites (section 1.5 of the planner's specification).
+//! Storage directories of output sites.
 
 use super::{join, split_url};
 use crate::catalog::site::{DirectoryKind, Operation, Site};

@@ -1,8 +1,8 @@
-//! Sub-workflows (sections 3.2.7 and 8.25 of the planner's specification). Before the refinement, a job that
-//! stands for a workflow (`pegasusWorkflow`, `<dax>`) is replaced by the jobs of that workflow, and a job
-//! that runs a DAG (`condorWorkflow`, `<dag>`) by its nodes ([`dag`]), so that all jobs are in one DAG.
-//! Where that cannot be, or would change the results, the job stays: its workflow is *nested*, which means
-//! planned when its turn comes ([`nested`]). `pegasus.subworkflow` can ask for one or the other.
+//! Sub-workflows. Before the refinement, a job that stands for a workflow (`pegasusWorkflow`, `<dax>`) is
+//! replaced by the jobs of that workflow, and a job that runs a DAG (`condorWorkflow`, `<dag>`) by its nodes
+//! ([`dag`]), so that all jobs are in one DAG. Where that cannot be, or would change the results, the job
+//! stays: its workflow is *nested*, which means planned when its turn comes ([`nested`]).
+//! `pegasus.subworkflow` can ask for one or the other.
 
 mod dag;
 mod merge;

@@ -1,4 +1,4 @@
-//! Distributes the files of a level over transfer jobs (section 6.6.3 of the planner's specification).
+//! Distributes the files of a level over transfer jobs.
 
 use rustc_hash::FxHashMap;
 
