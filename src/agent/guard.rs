@@ -3,7 +3,7 @@
 //! An agent may be killed or stopped. Its tasks would go on, while the master gives them to others. The guard
 //! is a process that does nothing else: it kills an agent that lets its lease pass, and after the agent's end
 //! it kills all processes that are left. The system makes it their parent, so none escapes. Then it starts
-//! the agent again, which tells the master at once that its tasks have ended.
+//! the agent again, which reports to the master at once that its tasks have ended.
 //!
 //! Agent and guard share a pipe, through which the agent says until when its tasks may run.
 

@@ -56,7 +56,7 @@ struct State {
     address: Option<IpAddr>,
     /// Gives entries to other nodes. Started by the first job.
     server: Option<FileServer>,
-    /// A job has come: the master is told what this node has.
+    /// A job has come: the master learns what this node has.
     has_begun: bool,
     entries: Entries,
     /// Who waits for answers of the master, by the numbers of the requests.
@@ -169,7 +169,7 @@ impl Peers {
         self.link.aside(&messages::encode(request))
     }
 
-    /// Tells the master what this node has.
+    /// Reports to the master what this node has.
     fn begin(self: &Arc<Self>, state: &mut State) {
         state.has_begun = true;
         if state.server.is_none() {
@@ -267,7 +267,7 @@ impl Peers {
     }
 }
 
-/// What tells the master that this node has an entry.
+/// The message that this node has an entry.
 fn said(entry: &Entry) -> PeerRequest {
     PeerRequest::Have {
         key: entry.key.clone(),
@@ -276,7 +276,7 @@ fn said(entry: &Entry) -> PeerRequest {
     }
 }
 
-/// A request to the master. Its end is told when it is dropped.
+/// A request to the master. Its end is reported when it is dropped.
 struct Asked<'a> {
     peers: &'a Peers,
     number: u64,
@@ -379,7 +379,7 @@ fn addresses_of(own: Option<IpAddr>, port: u16) -> Vec<String> {
     }
 }
 
-/// Opens an entry and keeps it. Whoever removes or replaces it holds the lock alone. Never waits: any task of
+/// Opens an entry and keeps it. Its removal or replacement takes the exclusive lock. Never waits: any task of
 /// this node can name files. A file that was changed in the cache is not given.
 fn open(entry: &Entry) -> io::Result<Offered> {
     let mut lock: File = pmc_files::open(&entry.lock)?;

@@ -119,8 +119,8 @@ pub enum Redirect {
         /// What the task has written after what was delivered.
         portions: [Portion; 2],
     },
-    /// It has ended. What was not delivered is in the files, but for so many bytes of each stream, which were
-    /// lost by the rule for overflow.
+    /// It has ended. What was not delivered is in the files, except for this number of bytes of each
+    /// stream, which were lost by the rule for overflow.
     Over(Over, [u64; 2]),
     /// It does not begin: [`Answer::Refused`], [`Answer::NotSupported`] or [`Answer::NotYet`].
     Not(Answer),

@@ -140,7 +140,7 @@ impl Redirecting {
         }
     }
 
-    /// Ends the redirect because the run is about to end its tasks: tells the worker what was delivered, and
+    /// Ends the redirect because the run is about to end its tasks: sends the worker what was delivered, and
     /// the tool that nothing more comes. The worker's answer would come too late.
     fn leave(&mut self, stream: &UnixStream, ask: Ask<'_>) -> io::Result<()> {
         self.request.poll.is_end = true;

@@ -46,7 +46,7 @@ fn named(hosts: &[String]) -> String {
 }
 
 impl<T: MasterTransport> Driver<'_, T> {
-    /// Tells the scheduler what has become of a worker's agent.
+    /// Reports to the scheduler what has become of a worker's agent.
     pub(super) fn note_change(&mut self, from: Rank, change: &NodeChange) -> Result<(), RunError> {
         let event = match change {
             NodeChange::Silent => Event::Silent(from),

@@ -107,7 +107,7 @@ pub enum NodeChange {
 /// What the cache of a host holds for lite jobs, as its agent says it. Such news may get lost.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CacheNews {
-    /// The agent tells all of it from now on. Nothing that was known before holds.
+    /// The agent reports all of it from now on. Nothing that was known before holds.
     Begins,
     /// It holds a file.
     Has {

@@ -374,7 +374,7 @@ impl Shared {
         self.tell(&mut state);
     }
 
-    /// Tells those who wait.
+    /// Wakes those who wait.
     fn tell(&self, state: &mut State) {
         self.changed.notify_all();
         if let Some(bell) = state.bell.take() {

@@ -46,9 +46,10 @@ struct Redirection {
     bytes: VecDeque<u8>,
     /// Offset of the first one.
     start: u64,
-    /// So many of them, from the first one on, were sent: they may be delivered, so they are never dropped.
+    /// Number of those, from the first one on, that were sent. They may be delivered, so they are never
+    /// dropped.
     sent: usize,
-    /// So many bytes were dropped between those that were sent and the others.
+    /// Number of bytes that were dropped between those that were sent and the others.
     gap: u64,
     times: VecDeque<(u64, u64)>,
     polled: Instant,

@@ -223,7 +223,7 @@ impl Borrowed {
         self.announced
     }
 
-    /// True if the deadline has become earlier than the owner knows. It is told once.
+    /// True if the deadline has become earlier than the owner knows. It learns this once.
     fn has_earlier_deadline(&mut self) -> bool {
         let deadline = self.get().deadline();
         let known = self.announced;

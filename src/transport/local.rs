@@ -24,7 +24,7 @@ pub trait StopTask: Send + Sync {
     fn captures(&self, attempt: SubmitId, is_own: bool) -> Captures;
     /// Passes input to this attempt, as much as there is room for.
     fn push(&self, attempt: SubmitId, bytes: &[u8], is_end: bool) -> InputAnswer;
-    /// Returns the relay of this attempt, or what a tool is told if there is none.
+    /// Returns the relay of this attempt, or the answer to a tool if there is none.
     ///
     /// # Errors
     /// It has none, or does not run.

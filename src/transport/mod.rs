@@ -98,7 +98,7 @@ pub trait MasterTransport {
     fn push(&self, _worker: Rank, _attempt: SubmitId, _bytes: &[u8], _is_end: bool) -> Option<InputAnswer> {
         None
     }
-    /// Returns the relay of an attempt, or what a tool is told if there is none, if the workers are
+    /// Returns the relay of an attempt, or the answer to a tool if there is none, if the workers are
     /// threads of this process. Other workers answer [`ToWorker::Redirect`].
     fn relay(&self, _worker: Rank, _attempt: SubmitId) -> Option<Result<Relay, RedirectAnswer>> {
         None

@@ -122,7 +122,7 @@ impl<'a, T: WorkerTransport> MessageWatch<'a, T> {
         }
     }
 
-    /// Passes input to the running task, and tells how much it took.
+    /// Passes input to the running task, and returns how much it took.
     fn take_input(&mut self, input: &Input) -> Result<(), TransportError> {
         self.input_until = Some(Instant::now() + INPUT_PATIENCE);
         let answer = self.kill.push(input.submit, &input.bytes, input.is_end);

@@ -92,7 +92,7 @@ struct Rule {
 }
 
 impl Rule {
-    /// Returns the event that the command is told of, if it is to be started. `status` is `None` at the
+    /// Returns the event that the command gets, if it is to be started. `status` is `None` at the
     /// start.
     fn event(&self, status: Option<i64>) -> Option<&str> {
         match (self.when, status) {

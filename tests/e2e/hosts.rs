@@ -9,7 +9,7 @@ use crate::support::programs::Build;
 use crate::support::server::free_port;
 use crate::support::sshd::Sshd;
 
-/// A job that tells through which connection it was started. It takes longer than ssh needs to fail.
+/// A job that prints through which connection it was started. It takes longer than ssh needs to fail.
 const WHERE: &str = "#!/bin/sh\nsleep 0.5\necho \"${SSH_CONNECTION:-nowhere}\" > \"$1\"\n";
 
 const WORKFLOW: &str = "pegasus: '5.0'

@@ -102,7 +102,7 @@ fn redirect(build: Build) {
         .in_directory(folder.path())
         .limit(120)
         .start();
-    // It tells the run at once that it waits.
+    // It reports to the run at once that it waits.
     std::thread::sleep(Duration::from_secs(2));
     fs::write(path("begin"), "").expect("a file");
     wait_for("output of the task", || lines(&path("redirected")) == 150_000);

@@ -41,7 +41,7 @@ fn attempts_go_into_packs_and_keep_their_numbers() {
     let [out, err] = streams(&run, "good", 0).unwrap();
     assert!(out.starts_with("good out\n[cluster-task name=good, "), "{out}");
     assert_eq!(err, "good err\n");
-    // The run goes on in packs without being told, also without the log.
+    // The run goes on in packs without an option, also without the log.
     run.write("ok", "");
     fs::remove_file(run.path().join("x.dag.dagman.out")).unwrap();
     let output = run.run(&["--per-task-stdio", "x.dag"]);

@@ -316,7 +316,7 @@ impl Client {
             io::ErrorKind::ConnectionRefused => ConnectError::NobodyListens(address.to_owned()),
             _ => unreachable(error),
         })?;
-        // The name is not looked at: the key tells the master.
+        // The name is not checked: the key identifies the master.
         let name = ServerName::try_from("master").map_err(|error| unreachable(io::Error::other(error)))?;
         let secured = limited(
             limit,

@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Default)]
 pub(crate) struct Lobby {
     connections: RefCell<Connections>,
-    /// Tells that one has left.
+    /// Notes that one has left.
     left: Notify,
 }
 

@@ -88,7 +88,7 @@ impl FileServer {
             let serve = move |stream| {
                 let (find, sends) = (Rc::clone(&find), Rc::clone(&sends));
                 async move {
-                    // Whoever finds no room asks elsewhere.
+                    // A member that finds no room asks elsewhere.
                     match sends.try_acquire() {
                         Ok(_send) => send(framed(stream), find.as_ref()).await,
                         Err(_) => Ok(()),
@@ -191,7 +191,7 @@ async fn receive(
     go_on: &dyn Fn() -> bool,
 ) -> io::Result<Option<u64>> {
     let stream = open(address, CONNECT).await?;
-    // The name is not looked at: the key tells a member.
+    // The name is not checked: the key identifies a member.
     let name = ServerName::try_from("peer").map_err(io::Error::other)?;
     let secured = connector.connect(name, stream);
     let secured = limited(CONNECT, "the handshake takes too long", secured).await?;

@@ -115,7 +115,7 @@ impl Hub {
         }
     }
 
-    /// Tells an agent at once which of its messages are settled.
+    /// Sends an agent at once which of its messages are settled.
     pub fn confirm(&self, session: SessionId) {
         if let Some(entry) = self.table().sessions.get_mut(&session) {
             entry.put(entry.session.alive());

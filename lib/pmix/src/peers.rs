@@ -25,7 +25,7 @@ pub(crate) struct Connection {
 #[derive(Debug, Default)]
 struct Known {
     admitted: HashSet<Connection>,
-    /// So many of them have not asked to be admitted.
+    /// Number of those that have not asked to be admitted.
     unclaimed: usize,
     /// Connections that were cut after their requests: no other request comes from them.
     refused: HashSet<Connection>,

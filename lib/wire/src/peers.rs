@@ -65,7 +65,7 @@ pub enum ToAgent {
 pub struct Entry {
     /// What distinguishes it from all others: letters and digits.
     pub key: String,
-    /// Whoever shares the lock of this file keeps the entry. It has the [`identity`] of the file.
+    /// A shared lock of this file keeps the entry. It has the [`identity`] of the file.
     pub lock: PathBuf,
     /// Its file.
     pub file: PathBuf,

@@ -179,7 +179,7 @@ impl Log {
         Some(Source::Packed { pack, attempt })
     }
 
-    /// Returns whether an attempt runs whose output goes to a pack. So many attempts have output.
+    /// Returns whether an attempt runs whose output goes to a pack.
     fn is_packed_and_running(&mut self, count: u32) -> Result<bool, Failure> {
         if self.state()? != State::Running || self.history.phase() != Phase::Running {
             return Ok(false);
@@ -231,7 +231,7 @@ impl Log {
     fn no_output(&mut self, state: State, attempt: Option<u32>) -> Failure {
         let name = self.name();
         let count = self.count();
-        // Only a log tells states.
+        // Only a log has states.
         let is_unknown = self.history.runs.is_empty() && self.history.phase() == Phase::Running;
         let error = match (attempt, state) {
             (Some(attempt), _) if count > 0 => {

@@ -39,7 +39,7 @@ fn a_slow_tool_is_waited_for_and_then_the_file_gets_the_rest() {
         (stream.file.as_slice(), stream.room()),
         (&b"56789abcdef"[..], usize::MAX)
     );
-    // Another tool may come, and this one is not told of its end.
+    // Another tool may come, and this one does not learn of its end.
     stream.begin(
         &Claim {
             token: 8,
@@ -137,7 +137,7 @@ fn step() -> impl Strategy<Value = Step> {
 #[derive(Clone, Debug)]
 enum RunStep {
     Write(usize),
-    /// So many milliseconds later.
+    /// This many milliseconds later.
     Ask(u64),
     Deliver(usize),
 }

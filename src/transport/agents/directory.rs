@@ -1,6 +1,6 @@
 //! Which nodes have which entries of the caches of lite jobs, and who waits for one.
 //!
-//! The first agent that asks for an entry is told to fetch it from the staging site. Those that ask
+//! The first agent that asks for an entry has to fetch it from the staging site. Those that ask
 //! meanwhile wait for it. When it is there, each agent that has it gives it to a few others at a time, which
 //! then have it, too. So a file that all nodes want crosses the staging link once, and spreads like a tree.
 //!
@@ -78,7 +78,7 @@ impl Entry {
         self.holders.is_empty() && self.fetcher.is_none() && self.gets.is_empty() && self.waiting.is_empty()
     }
 
-    /// Ends what an agent was told to do, or its waiting. Returns from whom it got the entry.
+    /// Ends the order of an agent, or its waiting. Returns from whom it got the entry.
     fn end(&mut self, ask: AskId) -> Option<AgentId> {
         self.waiting.retain(|waiting| *waiting != ask);
         self.fetcher.take_if(|fetcher| *fetcher == ask);
@@ -106,7 +106,7 @@ impl Entry {
         self.holders.retain(|(holder, _)| *holder != agent);
     }
 
-    /// Tells those that wait what to do, as long as there is something.
+    /// Gives orders to those that wait, as long as there are some.
     fn go_on(&mut self, agents: &FxHashMap<AgentId, Agent>, answers: &mut Answers) {
         while let Some(ask) = self.waiting.front().copied() {
             let free = self.holders.iter_mut().filter(|(_, gives)| *gives < FAN_OUT);
@@ -209,7 +209,7 @@ impl Directory {
     }
 
     /// Takes the entry from the agent that did not give it, and lets the other one ask again. Returns false
-    /// if that one was not told to get it.
+    /// if that one has no order to get it.
     fn failed(&mut self, ask: AskId, answers: &mut Answers) -> bool {
         let Some(key) = self.key_of(ask) else { return false };
         let from = self.entries.get_mut(&key).and_then(|entry| {
@@ -285,7 +285,7 @@ impl Directory {
         self.change(&key, answers, |_| {});
     }
 
-    /// Changes an entry, and tells those that wait for it what to do.
+    /// Changes an entry, and gives orders to those that wait for it.
     fn change(&mut self, key: &Key, answers: &mut Answers, change: impl FnOnce(&mut Entry)) {
         let Some(entry) = self.entries.get_mut(key) else {
             return;

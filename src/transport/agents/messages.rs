@@ -172,7 +172,7 @@ pub enum PeerRequest {
         /// Number of the request.
         number: u64,
     },
-    /// The job has done what it was told, or has failed.
+    /// The job has followed its order, or has failed.
     End {
         /// Number of the request.
         number: u64,

@@ -23,7 +23,7 @@ const MAX_SLOTS: u32 = 10_000;
 /// Maximum memory of a host in MB: that of `--host-memory`. Sums over all hosts do not overflow.
 const MAX_MEMORY_MB: u64 = u32::MAX as u64;
 
-/// What a newcomer is told, and which newcomers there may be.
+/// What a newcomer gets to know, and which newcomers there may be.
 pub(super) struct Rules {
     /// Without the first rank.
     pub(super) welcome: AgentWelcome,
@@ -94,7 +94,7 @@ impl Reception {
             .collect()
     }
 
-    /// Tells the master about all workers of an agent.
+    /// Reports all workers of an agent to the master.
     fn tell(&self, session: SessionId, change: &NodeChange) {
         let ranks = match self.table().get(session) {
             Some(agent) => agent.ranks.clone(),
@@ -105,7 +105,7 @@ impl Reception {
         }
     }
 
-    /// Tells the master what it should know of the cache of a node.
+    /// Reports to the master what it should know of the cache of a node.
     fn tell_cache(&self, session: SessionId, request: &PeerRequest) {
         let Some(news) = request.news() else { return };
         let rank = self.table().get(session).map(|agent| Rank(agent.ranks.start));
@@ -166,7 +166,7 @@ impl Reception {
 
     /// Lets no more agents join.
     pub(super) fn close(&self) {
-        // Whoever has the table has joined before, or will see this.
+        // Each agent with the table has joined before, or will see this.
         let _table = self.table();
         self.is_closed.store(true, Ordering::Release);
     }

@@ -1,4 +1,4 @@
-//! The list of agents, on disk: it tells the next master which agents may still run tasks.
+//! The list of agents, on disk: from it the next master learns which agents may still run tasks.
 //!
 //! A line for each agent that joins (`JOIN EPOCH SESSION FIRST-RANK SLOTS HOST`) and for each that is gone
 //! (`GONE EPOCH SESSION`). After the first of these lines of an agent that a master has started, there is its

@@ -148,7 +148,7 @@ fn run(args: &Args, log: &Log) -> Result<u8, ProgramError> {
         host: None,
     };
     if args.inside {
-        // Whoever started the container learns that it runs.
+        // The process that started the container learns that it runs.
         File::create(args.file.with_file_name(STARTED))?;
         return Ok(job::run_inside(&description, around, &mut signals));
     }

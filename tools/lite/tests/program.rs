@@ -167,7 +167,7 @@ fn known_checksums_are_verified() {
     let records = String::from_utf8_lossy(&output.stdout);
     assert!(records.contains("    failed: 1\n"), "{records}");
     assert!(!job.path("staging/out").exists(), "the program did not run");
-    // A parent without a metadata file is told.
+    // A parent without a metadata file is reported.
     description["verify"] = json!([{"lfn": "in", "checksum_file": job.path("submit/no.meta")}]);
     let output = job.run(&description);
     assert_eq!(output.status.code(), Some(71));

@@ -28,7 +28,7 @@ impl Transport {
     }
 }
 
-/// Returns the word that tells the executor how to start its agents in a job of this scheduler.
+/// Returns the word by which the executor knows how to start its agents in a job of this scheduler.
 pub(super) fn agent_launcher(scheduler: Scheduler) -> &'static str {
     match scheduler {
         Scheduler::Slurm => "srun",

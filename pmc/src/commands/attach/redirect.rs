@@ -40,7 +40,7 @@ const MAX_TASKS: usize = 100;
 /// Wait for a task that is about to start.
 const START: Duration = Duration::from_millis(20);
 
-/// What a thread tells.
+/// What a thread reports.
 enum Note {
     /// The run writes to the files of this program.
     Begun(u64, Ender),
@@ -52,7 +52,7 @@ enum Note {
 
 /// How a redirect has ended.
 enum Ended {
-    /// So many bytes of each stream are lost.
+    /// Number of bytes of each stream that are lost.
     Over(Over, [u64; 2]),
     Refused(Answer),
     Failed(ControlError),
@@ -70,7 +70,7 @@ struct Work {
 }
 
 impl Work {
-    /// Tells how many more bytes of a stream are lost.
+    /// Reports how many more bytes of a stream are lost.
     fn report_lost(&mut self, at: usize, dropped: u64) {
         let lost = dropped.saturating_sub(self.dropped[at]);
         if lost > 0 {
@@ -107,7 +107,7 @@ struct Redirector {
     has_reported_limit: bool,
 }
 
-/// Tells the run at each tick that this program waits for tasks. The run forgets a program that is stopped.
+/// Reminds the run at each tick that this program waits for tasks. The run forgets a program that is stopped.
 struct Waiting {
     tool: Option<Tool>,
     request: TailRequest,

@@ -6,7 +6,7 @@ use super::*;
 const KEY: &str = "a1";
 
 impl Directory {
-    /// Checks that the parts agree, and that whoever waits waits for somebody.
+    /// Checks that the parts agree, and that each agent that waits waits for somebody.
     fn check(&self) {
         for (key, entry) in &self.entries {
             assert!(!entry.is_unknown(), "{key} is of no use");
@@ -327,7 +327,7 @@ proptest! {
         for step in steps {
             world.step(step);
         }
-        // All that have an answer do what they were told, until nobody waits.
+        // All that have an answer follow their orders, until nobody waits.
         for _ in 0..10_000 {
             let Some(&(agent, _)) = world.open.iter().find(|(_, (_, known))| known.is_some()).map(|(ask, _)| ask) else {
                 break;

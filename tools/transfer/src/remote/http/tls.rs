@@ -56,7 +56,7 @@ fn roots(environment: &Environment) -> Roots {
         path("SSL_CERT_DIR"),
         Some(grid),
     ];
-    // The kinds are told apart by their places in the list.
+    // The place in the list identifies the kind.
     let sources: Vec<Source> = places.map(|path| source(path.unwrap_or_default())).into();
     let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((known, roots)) = last.as_ref()
