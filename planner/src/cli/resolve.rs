@@ -51,16 +51,6 @@ pub(super) fn request(
     let mut defines = typed.define;
     // The program itself writes the log.
     defines.retain(|define| log_of(define).is_none());
-    if let Some(map) = typed.output_map.as_deref() {
-        // The workflow around this one wants what is in the map.
-        let map = absolute(map);
-        defines.extend([
-            "pegasus.dir.storage.mapper=Replica".to_owned(),
-            "pegasus.dir.storage.mapper.replica=File".to_owned(),
-            format!("pegasus.dir.storage.mapper.replica.file={}", map.display()),
-            "pegasus.dir.storage.mapper.replica.disable.exceptions=true".to_owned(),
-        ]);
-    }
     Ok(Request {
         workflow,
         conf: typed.conf.as_deref().map(absolute),

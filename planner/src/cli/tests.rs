@@ -121,7 +121,7 @@ fn every_option_of_the_original_is_taken() {
         r.warnings
     );
     assert_eq!(r.defines[0], "a.b=c");
-    assert_eq!(r.defines[3], "pegasus.dir.storage.mapper.replica.file=/w/map.txt");
+    assert_eq!(r.defines.len(), 1, "the map is no property: {:?}", r.defines);
     assert!(request("w.yml").expect("a good line").warnings.is_empty());
     let message = request("-m map.txt").expect_err("a map without --deferred");
     assert!(message.contains("--deferred"), "{message}");

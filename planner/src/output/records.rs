@@ -16,6 +16,7 @@ use crate::properties::Properties;
 use crate::refine::settings::Generator;
 use crate::refine::sites::Access;
 use crate::refine::sites::selection::SiteSelector;
+use crate::refine::storage;
 use crate::request::{ChosenSites, Request};
 
 use super::in_order::in_order;
@@ -340,11 +341,14 @@ pub(crate) fn properties(
             all.insert(key.into(), file.display().to_string());
         }
     }
-    if let Some(file) = all.get_mut("pegasus.catalog.replica.file")
-        && !file.trim().is_empty()
-    {
-        let absolute = request.environment.working_dir.join(file.trim());
-        *file = absolute.display().to_string();
+    // The planners of sub-workflows read them in other directories.
+    for key in ["pegasus.catalog.replica.file", storage::MAP_FILE] {
+        if let Some(file) = all.get_mut(key)
+            && !file.trim().is_empty()
+        {
+            let absolute = request.environment.working_dir.join(file.trim());
+            *file = absolute.display().to_string();
+        }
     }
     for (key, value) in plan.settings.mode.properties() {
         if !all.keys().any(|known| known.eq_ignore_ascii_case(key)) {

@@ -16,6 +16,7 @@ use crate::output::{self, PROPERTIES, Plan, batch, records};
 use crate::properties::Properties;
 use crate::refine::settings::Generator;
 use crate::refine::sites::WorkSite;
+use crate::refine::storage::{self, StorageMapper};
 
 use super::inputs::{Inputs, property_sources};
 use super::{Script, iso_seconds};
@@ -203,9 +204,17 @@ pub(super) fn read_files(request: &Request, inputs: &Inputs) -> Vec<PathBuf> {
     let mut all = vec![request.workflow.clone()];
     all.extend(files.into_iter().flatten());
     all.extend(catalogs(request, inputs));
+    all.extend(storage_map(request, inputs));
     all.extend(request.input_dirs.iter().cloned());
     all.extend(request.transformations_dir.clone());
     all
+}
+
+/// Returns the file of the storage mapper Replica.
+fn storage_map(request: &Request, inputs: &Inputs) -> Option<PathBuf> {
+    let file = inputs.properties.get(storage::MAP_FILE)?;
+    let is_read = matches!(inputs.settings.storage_mapper, StorageMapper::Replica { .. });
+    is_read.then(|| request.environment.working_dir.join(file.trim()))
 }
 
 /// Name of the executor.

@@ -150,6 +150,12 @@ fn read(request: &Request, properties: Properties, settings: Settings) -> Result
             Err(e) => keep(e),
         }
     }
+    if let Some(map) = &request.output_map {
+        match replica::load(map, Some("File"), &env, wanted) {
+            Ok(catalog) => replicas.output_map = Some(catalog),
+            Err(e) => keep(e),
+        }
+    }
     if let Some(problems) = problems {
         return Err(problems.into());
     }

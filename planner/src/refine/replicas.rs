@@ -37,6 +37,8 @@ pub(crate) struct Replicas {
     pub(crate) catalog: ReplicaCatalog,
     /// Output locations for the storage mapper Replica; not used for inputs.
     pub(crate) storage: ReplicaCatalog,
+    /// `--output-map`: where the workflow around this one wants its files.
+    pub(crate) output_map: Option<ReplicaCatalog>,
     /// Caches add to the other sources instead of overriding them.
     pub(crate) cache_adds: bool,
     /// The catalog in the workflow adds as well.
@@ -105,6 +107,7 @@ impl Replicas {
         let lists = lists.into_iter().flatten();
         for catalog in lists
             .chain(&mut self.embedded)
+            .chain(&mut self.output_map)
             .chain([&mut self.catalog, &mut self.storage])
         {
             catalog.move_to_site(from, to);

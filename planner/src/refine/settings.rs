@@ -335,7 +335,7 @@ impl Settings {
         let is_development = matches!(mode, Mode::Debug | Mode::Development);
         let submit_mapper = choices.submit_mapper()?;
         let staging_mapper = choices.staging_mapper(data)?;
-        let storage_mapper = storage::mapper(properties, request, choices.problems);
+        let storage_mapper = storage::mapper(properties, choices.problems);
         let (subworkflows, cleanup_deferred) = choices.subworkflows(generator);
         let create_dir = choices.create_dir();
         let refiner = choices.one_of("pegasus.transfer.refiner", Refiner::BalancedCluster, REFINERS);

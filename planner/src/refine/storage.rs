@@ -7,12 +7,14 @@ use crate::error::{Cause, Problem};
 use crate::error::{InputError, near_spelling};
 use crate::model::{FileId, TransferFlag, Workflow};
 use crate::properties::Properties;
-use crate::request::Request;
 
-use super::sites::Sites;
+use super::replicas::Replicas;
+use super::sites::{OutputSite, Sites};
 use crate::exec::Place;
 
 const KEY: &str = "pegasus.dir.storage.mapper";
+/// Property with the file of the mapper Replica.
+pub(crate) const MAP_FILE: &str = "pegasus.dir.storage.mapper.replica.file";
 const NAMES: &[&str] = &["Flat", "Fixed", "Hashed", "Replica"];
 
 /// Entries of a directory of the mapper Hashed.
@@ -31,22 +33,16 @@ pub(crate) enum StorageMapper {
     Fixed(String),
     /// Spread over numbered directories.
     Hashed,
-    /// Locations of a replica catalog; with `lenient`, unknown outputs stay in the work directory.
+    /// Locations of a replica catalog.
     Replica {
+        /// Unknown outputs stay in the work directory:
         /// `pegasus.dir.storage.mapper.replica.disable.exceptions`.
         lenient: bool,
-        /// The catalog is the map of the workflow around this one: it counts on every site, once, and what it
-        /// does not name goes to the output sites.
-        is_map: bool,
     },
 }
 
-/// Returns the mapper of the properties and of `--output-map`.
-pub(crate) fn mapper(
-    properties: &Properties,
-    request: &Request,
-    problems: &mut Vec<InputError>,
-) -> StorageMapper {
+/// Returns the mapper of the properties.
+pub(crate) fn mapper(properties: &Properties, problems: &mut Vec<InputError>) -> StorageMapper {
     let name = properties.get(KEY).unwrap_or_default().trim();
     match name.to_ascii_lowercase().as_str() {
         "" | "flat" => StorageMapper::Flat,
@@ -65,10 +61,7 @@ pub(crate) fn mapper(
             StorageMapper::Fixed(url.trim_end_matches('/').to_owned())
         }
         "replica" => {
-            if properties
-                .get("pegasus.dir.storage.mapper.replica.file")
-                .is_none_or(|f| f.trim().is_empty())
-            {
+            if properties.get(MAP_FILE).is_none_or(|f| f.trim().is_empty()) {
                 problems.push(properties.bad_value(
                     KEY,
                     "needs the property pegasus.dir.storage.mapper.replica.file to be set if it is Replica",
@@ -79,10 +72,7 @@ pub(crate) fn mapper(
                 problems.extend(errors.problems().iter().cloned());
                 false
             });
-            StorageMapper::Replica {
-                lenient,
-                is_map: request.output_map.is_some(),
-            }
+            StorageMapper::Replica { lenient }
         }
         _ => {
             let known = format!("mappers are {}", NAMES.join(", "));
@@ -111,7 +101,10 @@ pub(crate) struct Target {
 pub(crate) struct Storage<'a> {
     sites: &'a Sites,
     mapper: &'a StorageMapper,
+    /// Locations of the mapper Replica.
     catalog: &'a ReplicaCatalog,
+    /// The map of the workflow around this one. It counts beside the mapper, and on every site, once.
+    map: Option<&'a ReplicaCatalog>,
     /// Number of each output in the workflow, for Hashed.
     numbers: FxHashMap<FileId, u64>,
     levels: u32,
@@ -125,7 +118,7 @@ impl<'a> Storage<'a> {
         workflow: &Workflow,
         sites: &'a Sites,
         mapper: &'a StorageMapper,
-        catalog: &'a ReplicaCatalog,
+        replicas: &'a Replicas,
     ) -> Self {
         let mut numbers = FxHashMap::default();
         if *mapper == StorageMapper::Hashed {
@@ -140,70 +133,66 @@ impl<'a> Storage<'a> {
         Storage {
             sites,
             mapper,
-            catalog,
+            catalog: &replicas.storage,
+            map: replicas.output_map.as_ref(),
             levels: levels(numbers.len() as u64),
             numbers,
             unknown: Vec::new(),
         }
     }
 
-    /// Returns the location of a file on an output site. `None` stands for its name in the storage directory,
+    /// Returns the locations of a file on an output site. `None` stands for its name in the storage directory,
     /// the usual case.
     pub(crate) fn targets(&mut self, file: FileId, lfn: &str, output: u16) -> Option<Vec<Target>> {
         let storage = &self.sites.outputs[usize::from(output)];
-        let place = |url: &str| Place::Url(url.into(), storage.name.as_str().into());
+        let mut targets = Vec::new();
+        let mapped = self.map.and_then(|map| map.lookup(lfn));
+        let mapped = mapped.map(|found| found.replicas).unwrap_or_default();
+        let is_mapped = !mapped.is_empty();
+        if output == 0 {
+            targets.extend(
+                mapped
+                    .into_iter()
+                    .map(|replica| target(storage, replica.pfn.clone(), replica.pfn)),
+            );
+        }
         match self.mapper {
-            StorageMapper::Flat | StorageMapper::Fixed(_) => None,
+            StorageMapper::Replica { .. } => {
+                let found = self.catalog.lookup(lfn);
+                let here = found.into_iter().flat_map(|found| found.replicas);
+                for replica in here.filter(|r| r.site.as_ref().is_none_or(|site| *site == storage.name)) {
+                    if targets.iter().all(|other: &Target| other.url != replica.pfn) {
+                        targets.push(target(storage, replica.pfn.clone(), replica.pfn));
+                    }
+                }
+                if targets.is_empty() && !is_mapped && self.map.is_some() && !storage.put.is_empty() {
+                    return None;
+                }
+            }
+            _ if is_mapped => {}
+            // The directories are for the workflow around this one alone.
+            _ if storage.put.is_empty() => {}
+            StorageMapper::Flat | StorageMapper::Fixed(_) => return None,
             StorageMapper::Hashed => {
                 let directory = directory(self.numbers.get(&file).copied().unwrap_or(0), self.levels);
                 let url = |base: &str| format!("{base}/{directory}{lfn}");
-                let put = url(&storage.put);
-                Some(vec![Target {
-                    put: place(&put),
-                    get: place(&url(&storage.get)),
-                    url: put,
-                }])
-            }
-            StorageMapper::Replica { is_map, .. } => {
-                let found = self
-                    .catalog
-                    .lookup(lfn)
-                    .map(|found| found.replicas)
-                    .unwrap_or_default();
-                if *is_map && found.is_empty() && !storage.put.is_empty() {
-                    return None;
-                }
-                let is_here = |site: Option<&String>| match is_map {
-                    true => output == 0,
-                    false => site.is_none_or(|site| *site == storage.name),
-                };
-                let is_known = !found.is_empty();
-                let targets: Vec<Target> = found
-                    .into_iter()
-                    .filter(|replica| is_here(replica.site.as_ref()))
-                    .map(|replica| Target {
-                        put: place(&replica.pfn),
-                        get: place(&replica.pfn),
-                        url: replica.pfn,
-                    })
-                    .collect();
-                if targets.is_empty() && !(*is_map && is_known) {
-                    self.unknown.push((file, output));
-                }
-                Some(targets)
+                targets.push(target(storage, url(&storage.put), url(&storage.get)));
             }
         }
+        if targets.is_empty() && !is_mapped {
+            self.unknown.push((file, output));
+        }
+        Some(targets)
     }
 
     /// Reports outputs that the mapper Replica does not know: as problems, or as a warning if `lenient`.
     pub(crate) fn unknown(&self, workflow: &Workflow) -> (Vec<Problem>, Option<String>) {
-        const KEY: &str = "pegasus.dir.storage.mapper.replica.file";
         let Some((first, _)) = self.unknown.first() else {
             return (Vec::new(), None);
         };
-        if let StorageMapper::Replica { lenient: true, .. } = self.mapper {
+        if self.map.is_some() || matches!(self.mapper, StorageMapper::Replica { lenient: true }) {
             let warning = format!(
-                "{} outputs stay in the work directory, since the catalog of {KEY} does not know them, for example {}",
+                "{} outputs stay in the work directory, since the catalog of {MAP_FILE} does not know them, for example {}",
                 self.unknown.len(),
                 workflow.files.name(*first)
             );
@@ -211,12 +200,22 @@ impl<'a> Storage<'a> {
         }
         let problem = |(file, output): &(FileId, u16)| {
             Cause::Replica.problem(format!(
-                "the output {} has no location on the site {} in the catalog of {KEY}",
+                "the output {} has no location on the site {} in the catalog of {MAP_FILE}",
                 workflow.files.name(*file),
                 self.sites.outputs[usize::from(*output)].name
             ))
         };
         (self.unknown.iter().map(problem).collect(), None)
+    }
+}
+
+/// The location of an output on a site, by its URLs to write to and to read from.
+fn target(storage: &OutputSite, put: String, get: String) -> Target {
+    let place = |url: &str| Place::Url(url.into(), storage.name.as_str().into());
+    Target {
+        put: place(&put),
+        get: place(&get),
+        url: put,
     }
 }
 

@@ -117,8 +117,7 @@ pub(super) fn add_transfers(refinement: &mut Refinement<'_, '_>) -> Result<(), P
     let one_site = exec.jobs.windows(2).all(|two| two[0].staging == two[1].staging);
     let has_shared_containers = exec.has_shared_containers();
     let partitioner = JobPartitioner::new(mapper.settings, mapper.sites);
-    let mapping = &mapper.settings.storage_mapper;
-    let storage = Storage::new(workflow, mapper.sites, mapping, &replicas.storage);
+    let storage = Storage::new(workflow, mapper.sites, &mapper.settings.storage_mapper, replicas);
     let mut builder = Builder {
         workflow,
         exec,

@@ -38,26 +38,29 @@ pub(super) fn output_site(
     settings: &Settings,
     deep: &str,
 ) -> Option<OutputSite> {
-    match &settings.storage_mapper {
-        StorageMapper::Fixed(fixed) => {
-            return Some(OutputSite {
-                name: site.name.clone(),
-                path: fixed.strip_prefix("file://").map(str::to_owned),
-                get: fixed.clone(),
-                put: fixed.clone(),
-            });
-        }
-        // The catalog of the mapper has whole URLs.
-        StorageMapper::Replica { is_map: false, .. } => return Some(without_directory(site)),
-        StorageMapper::Replica { is_map: true, .. } if request.output_sites.is_empty() && dir.is_none() => {
-            return Some(without_directory(site));
-        }
-        StorageMapper::Replica { .. } | StorageMapper::Flat | StorageMapper::Hashed => {}
+    let is_nested = request.output_map.is_some();
+    if is_nested && request.output_sites.is_empty() && dir.is_none() {
+        return Some(without_directory(site));
+    }
+    let mapper = &settings.storage_mapper;
+    if let StorageMapper::Fixed(fixed) = mapper {
+        return Some(OutputSite {
+            name: site.name.clone(),
+            path: fixed.strip_prefix("file://").map(str::to_owned),
+            get: fixed.clone(),
+            put: fixed.clone(),
+        });
     }
     let storage = site
         .directories
         .get(&DirectoryKind::LocalStorage)
-        .or_else(|| site.directories.get(&DirectoryKind::SharedStorage))?;
+        .or_else(|| site.directories.get(&DirectoryKind::SharedStorage));
+    let storage = match (mapper, storage) {
+        // The catalog of the mapper has whole URLs. In a sub-workflow, it need not have all.
+        (StorageMapper::Replica { .. }, None) => return Some(without_directory(site)),
+        (StorageMapper::Replica { .. }, _) if !is_nested => return Some(without_directory(site)),
+        (_, storage) => storage?,
+    };
     let local = site.name == "local";
     // `--output-dir`: absolute replaces, relative is below the working directory on `local`, else below
     // the storage directory.

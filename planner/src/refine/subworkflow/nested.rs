@@ -13,6 +13,7 @@ use crate::request::SubworkflowOptions;
 
 use super::super::mapping::job_name;
 use super::super::replicas::Replicas;
+use super::super::storage::MAP_FILE;
 use super::{Found, Inliner, dag, options};
 
 /// Maximum sub-workflows that a warning names.
@@ -164,10 +165,29 @@ impl Inliner<'_, '_> {
             settle(path);
         }
         own.transformations_dir.iter_mut().for_each(settle);
+        for define in &mut own.defines {
+            let named = define
+                .split_once('=')
+                .filter(|(key, file)| names_file(key) && !file.trim().is_empty());
+            let Some((key, file)) = named else { continue };
+            let mut path = PathBuf::from(file.trim());
+            settle(&mut path);
+            if path.exists() {
+                *define = format!("{key}={}", path.display());
+            }
+        }
         if let Some(directory) = &mut own.output_dir {
             *directory = here.join(&*directory).display().to_string();
         }
     }
+}
+
+/// Returns whether a property of a sub-workflow names a file that its planner reads.
+fn names_file(key: &str) -> bool {
+    key == MAP_FILE
+        || options::CATALOGS
+            .iter()
+            .any(|catalog| key.strip_prefix(catalog) == Some(".file"))
 }
 
 /// Returns whether a file is an input of the job that another job makes or that is on another machine.

@@ -39,7 +39,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "pegasus.transfer.",
 ];
 /// Properties of the catalogs of a sub-workflow, which are added to those of the whole.
-const CATALOGS: &[&str] = &[
+pub(super) const CATALOGS: &[&str] = &[
     "pegasus.catalog.site",
     "pegasus.catalog.transformation",
     "pegasus.catalog.replica",
