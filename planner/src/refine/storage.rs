@@ -141,8 +141,8 @@ impl<'a> Storage<'a> {
         }
     }
 
-    /// Returns the locations of a file on an output site. `None` stands for its name in the storage directory,
-    /// the usual case.
+    /// Returns the locations of a file on an output site. `None` stands for its name in the storage
+    /// directory, the usual case.
     pub(crate) fn targets(&mut self, file: FileId, lfn: &str, output: u16) -> Option<Vec<Target>> {
         let storage = &self.sites.outputs[usize::from(output)];
         let mut targets = Vec::new();
