@@ -84,6 +84,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         // Tasks that start now may rely on the rescue file: a clean-up job removes the inputs of tasks that
         // must not run again.
         self.out.flush_rescue()?;
+        self.master.advance(self.begin.at.elapsed());
         self.master.schedule(&mut self.out);
         // What has joined or ended may make others ready.
         while self.has_subworkflows && self.advance_subworkflows()? {
@@ -133,7 +134,9 @@ impl<T: MasterTransport> Driver<'_, T> {
     /// Returns when the loop has to act if nothing happens before.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let drained = self.drain.as_ref().and_then(|drain| drain.until);
+        let next_start = self.master.next_time();
         let times = [
+            next_start.and_then(|time| self.begin.at.checked_add(time)),
             self.deadline,
             drained,
             self.drain_at,

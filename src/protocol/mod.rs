@@ -230,6 +230,13 @@ impl Outcome {
         }
     }
 
+    /// True if the reason for a failure is known, and is not the host.
+    #[must_use]
+    pub fn has_own_cause(&self) -> bool {
+        let is_out_of_memory = self.memory.is_some_and(|used| used.out_of_memory);
+        self.evictions > 0 || self.not_forwarded || is_out_of_memory
+    }
+
     /// True if the task is done.
     #[must_use]
     pub fn succeeded(&self) -> bool {

@@ -1,5 +1,6 @@
 //! Assigns ready tasks to workers.
 
+use std::cmp::Reverse;
 use std::mem;
 
 use pmc_dag::TaskId;
@@ -22,7 +23,9 @@ impl Master {
             self.retract_all(out);
             return;
         }
+        self.release_avoided();
         let mut ready = mem::take(&mut self.ready);
+        let mut kept = Vec::new();
         for task in ready.drain(..) {
             if self.nodes[task.index()].state != State::Ready {
                 // It was adopted, or is expected to be.
@@ -40,13 +43,36 @@ impl Master {
                 self.nest(task, submit, out);
                 continue;
             }
-            self.queue.push(&mut self.nodes, task, submit);
-            self.nodes[task.index()].state = State::Queued;
+            let node = &mut self.nodes[task.index()];
+            (node.submit, node.state) = (submit.0, State::Queued);
+            if self.take_place(task) {
+                self.avoid(task);
+                self.queue.push(&mut self.nodes, task);
+            } else {
+                kept.push(task);
+            }
+        }
+        // Each goes to the front of those that were put back before it.
+        kept.sort_unstable_by_key(|task| Reverse(self.nodes[task.index()].place));
+        for task in kept {
+            self.avoid(task);
+            self.queue.put_back(&mut self.nodes, task);
         }
         // Keeps the allocation.
         self.ready = ready;
         while self.start_next(out).is_some() {}
         self.prefill(out);
+    }
+
+    /// Gives a task the last place in the order of queued tasks. Returns false if it has one.
+    pub(super) fn take_place(&mut self, task: TaskId) -> bool {
+        let place = &mut self.nodes[task.index()].place;
+        let is_new = *place == 0;
+        if is_new {
+            self.last_place = self.last_place.saturating_add(1);
+            *place = self.last_place;
+        }
+        is_new
     }
 
     /// Starts the first task that fits. Returns `None` if there is no such task.

@@ -275,14 +275,15 @@ impl Master {
 
     /// Returns the task of a shape that starts now, and its host.
     pub(super) fn choose(&mut self, shape: ShapeId, request: Request) -> Option<(TaskId, u32)> {
-        let host = self.hosts.find(request)?;
+        let avoided = self.queue.avoided_by(shape);
+        let host = self.hosts.find_without(request, avoided)?;
         let first = self.queue.first(shape)?;
         if !self.lacks_inputs(host, first) {
             return Some((first, host));
         }
         let (hosts, holdings) = (&self.hosts, &mut self.holdings);
         let set = self.nodes[first.index()].inputs;
-        let has_room = |host| hosts.has_room(host, request);
+        let has_room = |host| !avoided.contains(&host) && hosts.has_room(host, request);
         if let Some(better) = holdings.better(host, set, has_room) {
             return Some((first, better));
         }

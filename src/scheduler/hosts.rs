@@ -257,7 +257,21 @@ impl Hosts {
         self.free_slots
     }
 
-    /// Returns the most free memory among hosts with a free slot that have all else that is requested.
+    /// Returns the most free memory among hosts with a free slot that have all else that is requested, except
+    /// for the avoided ones.
+    pub(crate) fn most_free_memory_without(&mut self, request: Request, avoided: &[u32]) -> Option<u64> {
+        self.without(avoided, |hosts| hosts.most_free_memory(request))
+    }
+
+    /// Searches as if these hosts had no free slot.
+    fn without<R>(&mut self, avoided: &[u32], search: impl FnOnce(&Self) -> R) -> R {
+        avoided.iter().for_each(|host| self.leave(*host));
+        let found = search(self);
+        avoided.iter().for_each(|host| self.enter(*host));
+        found
+    }
+
+    /// Like [`Hosts::most_free_memory_without`], without avoided hosts.
     pub(crate) fn most_free_memory(&self, request: Request) -> Option<u64> {
         let Request { cpus, gpus, .. } = request;
         if gpus > 0 {
@@ -276,8 +290,13 @@ impl Hosts {
         }
     }
 
-    /// Returns a host with a free slot on which the request fits.
-    pub(crate) fn find(&self, request: Request) -> Option<u32> {
+    /// Returns a host with a free slot on which the request fits, none of the avoided ones.
+    pub(crate) fn find_without(&mut self, request: Request, avoided: &[u32]) -> Option<u32> {
+        self.without(avoided, |hosts| hosts.find(request))
+    }
+
+    /// Like [`Hosts::find_without`], without avoided hosts.
+    fn find(&self, request: Request) -> Option<u32> {
         let Request {
             gpus,
             cpus,

@@ -23,8 +23,10 @@
 //!
 //! `schedule` gives submit numbers to ready tasks in this order: at the start, by name; later, in the order
 //! in which their last parents ended; children of one task, in the order of their EDGE lines; retries at the
-//! end. Then it starts tasks by priority, and those of equal priority by submit number. A task that fits on
-//! no host now, or whose category is full, is overtaken only by tasks with another request or category. Very
+//! end. Then it starts tasks by priority, and those of equal priority by submit number; only tasks whose
+//! workers were lost have their old places. A task that fits on no host now, or whose category is full, is
+//! overtaken only by tasks with another request or category. A task that failed on a host is tried again
+//! elsewhere, and is overtaken there meanwhile (`avoidance`). Very
 //! short tasks may be sent to a worker a few milliseconds before it can start them (`prefill`). Tasks whose
 //! inputs lie in the caches of some hosts prefer these (`holdings`): only then may a later task of the same
 //! priority start before an earlier one that fits.
@@ -39,6 +41,10 @@
 //! * A task starts: O(C · log S + log H). When nothing else fits, another O(C · log S). Without a free slot,
 //!   nothing.
 //! * A task starts whose inputs lie on other hosts than its own: a constant number of looks more.
+//! * A task fails and is tried again: O(A) with A sets of hosts that tasks avoid, at most 64. While such tasks
+//!   wait, a start costs O(A · log H) more. The first one that avoids a set is linear in the shapes of its
+//!   class. Finding that another host is able is linear in the hosts, but the first one mostly is.
+//! * A task is lost: O(1) for each that was queued before it and has not started.
 //! * A category with a limit becomes full, or has room again: O(log S) for each of its shapes.
 //!
 //! * A DAG joins: linear in its tasks and edges, and in the shapes of each class that gets a new one. With J
@@ -47,6 +53,7 @@
 //! The number of tasks does not matter, and neither does the number of tasks that wait for memory.
 
 mod assign;
+mod avoidance;
 mod bits;
 mod categories;
 #[cfg(test)]

@@ -13,7 +13,7 @@
 //!
 //! A lost worker may have started each task that it held. So each of them counts as an attempt that was
 //! evicted, and gets a new submit number when it is queued again. An eviction is no failure and uses up no
-//! attempt. But a task may be what brings its workers down: after [`MasterConfig::crash_limit`] evictions,
+//! attempt, and the task keeps its place in the order. But a task may be what brings its workers down: after [`MasterConfig::crash_limit`] evictions,
 //! it has failed.
 //!
 //! [`MasterConfig::crash_limit`]: super::MasterConfig::crash_limit
@@ -64,6 +64,11 @@ impl Member {
     /// True if it may get tasks now.
     pub(super) fn takes_tasks(self) -> bool {
         self == Self::Working
+    }
+
+    /// True if it takes tasks, or will when it answers again.
+    pub(super) fn stays(self) -> bool {
+        matches!(self, Self::Working | Self::Silent)
     }
 
     fn is_leaving(self) -> bool {
@@ -132,14 +137,14 @@ impl Master {
             return None;
         }
         let present = || self.hosts.all().iter().filter(|host| !host.ranks.is_empty());
-        let most_memory = |request: Request| {
+        let most_memory = |request: Request, _: &[u32]| {
             let able = present().filter(|host| host.could_take(request));
             able.map(|host| host.memory_mb).max()
         };
         if self.queue.best(most_memory).is_some() {
             return None;
         }
-        let next = self.queue.best(|_| Some(u64::MAX));
+        let next = self.queue.best(|_, _| Some(u64::MAX));
         next.and_then(|shape| self.queue.first(shape))
     }
 
@@ -189,6 +194,8 @@ impl Master {
         };
         self.registered += 1;
         self.present += 1;
+        // It may make its host one that does not see the directory.
+        self.avoidance.look_again();
         if self.phase == Phase::Registering {
             // The start records all hosts that have come by then.
         } else if is_new {
@@ -295,6 +302,7 @@ impl Master {
         }
         let host = slot.host;
         self.hosts.withhold(host, rank);
+        self.avoidance.look_again();
         self.leave_if_idle(rank, out);
         Ok(())
     }
@@ -338,6 +346,7 @@ impl Master {
         if self.config.crash_limit == 0 || *evictions < self.config.crash_limit {
             self.summary_of(task).evicted += 1;
             out.record(Record::Evicted { task, submit, rank });
+            // It keeps its place, and so starts next.
             self.nodes[task.index()].state = State::Ready;
             self.ready.push(task);
         } else {
@@ -359,6 +368,7 @@ impl Master {
             self.holdings.forget(host);
         }
         self.present -= 1;
+        self.avoidance.look_again();
         self.end_preparation(host, rank);
         self.record_capacity(host, was_last, true, out);
     }
@@ -451,6 +461,7 @@ impl Master {
         }
         self.last_submit = self.last_submit.max(submit.0);
         self.nodes[task.index()].submit = submit.0;
+        self.take_place(task);
         out.record(Record::Adopted(task, submit));
         self.started(task, submit, host, grant, out);
         Ok(())

@@ -148,7 +148,7 @@ impl Master {
         // GPUs, and CPUs beyond the first, have numbers, which may differ for each task.
         let request = self.queue.shape(shape).request;
         let has_no_numbers = request.cpus <= 1 && request.gpus == 0;
-        if !has_no_numbers || !self.queue.is_highest(chain) {
+        if !has_no_numbers || !self.queue.is_highest(chain) || !self.queue.avoided_by(shape).is_empty() {
             return;
         }
         let depth = self.prefill.depth(chain) as usize;
@@ -233,7 +233,8 @@ impl Master {
         *slot.prefilled = kept.into();
         self.prefill.count -= back.len();
         for Prefilled { task, submit } in back {
-            self.queue.put_back(&mut self.nodes, task, submit);
+            self.nodes[task.index()].submit = submit.0;
+            self.queue.put_back(&mut self.nodes, task);
             self.nodes[task.index()].state = State::Queued;
         }
         Ok(())

@@ -6,17 +6,21 @@
 //! A tree over the class finds, for a given free memory, the shape whose first task must start first.
 //!
 //! Within a shape, tasks of one priority form a *chain*, linked through the tasks. All chains are known from
-//! the DAG; a bit set marks those that are not empty. Only a task that gets more memory than the DAG says
-//! needs a chain that is made later.
+//! the DAG; a bit set marks those that are not empty. Only a task that gets more memory than the DAG says, or
+//! that avoids hosts, needs a chain that is made later.
 
 mod grown;
-mod raised;
 mod shares;
+mod variants;
 
 use pmc_dag::{CategoryId, Dag, OptionSet, Request, TaskId};
 use rustc_hash::FxHashMap;
 
 use self::grown::ChainKey;
+pub(crate) use self::variants::AvoidId;
+use self::variants::AvoidedHosts;
+#[cfg(test)]
+pub(crate) use self::variants::MAX_SETS;
 use crate::protocol::SubmitId;
 use crate::scheduler::bits::BitSet;
 use crate::scheduler::shares::ShareId;
@@ -30,10 +34,10 @@ impl Key {
     /// Less than every key of a task.
     const NONE: Self = Self(0);
 
-    fn new(priority: i64, submit: u64) -> Self {
-        // Maps i64 to u64 in order. Submit numbers start at 1 and never reach the maximum.
+    fn new(priority: i64, place: u32) -> Self {
+        // Maps i64 to u64 in order. No place is as large as the greatest u64.
         let priority = (priority as u64) ^ (1 << 63);
-        Self(u128::from(priority) << 64 | u128::from(!submit))
+        Self(u128::from(priority) << 64 | u128::from(!u64::from(place)))
     }
 }
 
@@ -55,6 +59,8 @@ pub(crate) struct Shape {
     pub(crate) category: Option<CategoryId>,
     /// Its tasks may start.
     pub(crate) is_open: bool,
+    /// The shape of such tasks in the DAG. Only requested memory and avoided hosts may differ.
+    pub(crate) kind: ShapeId,
     class: u32,
     /// Position in the class.
     leaf: u32,
@@ -64,8 +70,8 @@ pub(crate) struct Shape {
     filled: BitSet,
 }
 
-/// Tasks of one shape and priority, in the order of their submit numbers. Half a cache line, because each
-/// task may have its own chain.
+/// Tasks of one shape and priority, in the order of their places. Half a cache line, because each task may
+/// have its own chain.
 #[derive(Debug)]
 #[repr(align(32))]
 struct Chain {
@@ -74,12 +80,16 @@ struct Chain {
     first: u32,
     last: u32,
     len: u32,
+    /// The chain of such tasks that avoid no host.
+    base: u32,
 }
 
-/// Shapes that request the same but for memory, of one of the workflows that share the run.
+/// Shapes that request the same but for memory and avoid the same hosts, of one of the workflows that share
+/// the run.
 #[derive(Debug)]
 struct Class {
     share: ShareId,
+    avoids: AvoidId,
     /// What they request, without memory.
     request: Request,
     /// Ascending by memory.
@@ -101,6 +111,10 @@ pub(crate) struct Queue {
     by_category: Vec<Vec<ShapeId>>,
     /// Chains of tasks that request more memory than in the DAG, by what their tasks have in common.
     raised: FxHashMap<ChainKey, u32>,
+    /// Chains of tasks that avoid hosts, by the chain without that.
+    avoiding: FxHashMap<(u32, AvoidId), u32>,
+    /// Sets of hosts that tasks avoid. The first one is empty.
+    avoided: Vec<AvoidedHosts>,
     /// Chains by what their tasks have in common, once a DAG has joined the run.
     known: FxHashMap<ChainKey, u32>,
     len: usize,
@@ -123,6 +137,8 @@ impl Queue {
             chains: Vec::new(),
             by_category: vec![Vec::new(); dag.category_limits().len()],
             raised: FxHashMap::default(),
+            avoiding: FxHashMap::default(),
+            avoided: vec![AvoidedHosts::default()],
             known: FxHashMap::default(),
             len: 0,
             highest: sets.iter().map(|set| set.priority).max().unwrap_or(0),
@@ -151,7 +167,8 @@ impl Queue {
         } = set;
         let other = |class: &Class| !class.holds(request);
         if self.classes.last().is_none_or(other) {
-            self.classes.push(Class::new(ShareId::default(), request));
+            self.classes
+                .push(Class::new(ShareId::default(), AvoidId::NONE, request));
         }
         let other = |shape: &Shape| (shape.request, shape.category) != (request, category);
         if self.shapes.last().is_none_or(other) {
@@ -162,6 +179,7 @@ impl Queue {
                 request,
                 category,
                 is_open: true,
+                kind: id,
                 class,
                 leaf: members.shapes.len() as u32,
                 first_chain: self.chains.len() as u32,
@@ -185,6 +203,7 @@ impl Queue {
                 first: NO_TASK,
                 last: NO_TASK,
                 len: 0,
+                base: self.chains.len() as u32,
             };
             self.chains.push(chain);
         }
@@ -209,15 +228,13 @@ impl Queue {
         self.len
     }
 
-    /// Adds a task that is not in the queue. Submit numbers must ascend.
-    pub(crate) fn push(&mut self, nodes: &mut [Node], task: TaskId, submit: SubmitId) {
+    /// Adds a task that is not in the queue. Its place must come after all others of its chain.
+    pub(crate) fn push(&mut self, nodes: &mut [Node], task: TaskId) {
         let node = &mut nodes[task.index()];
         node.next = NO_TASK;
-        node.submit = submit.0;
         let number = node.chain;
+        self.change_len(number, 1);
         let chain = &mut self.chains[number as usize];
-        self.len += 1;
-        chain.len += 1;
         if chain.first == NO_TASK {
             chain.first = task.0;
             chain.last = task.0;
@@ -262,27 +279,27 @@ impl Queue {
         let task = TaskId(chain.first);
         let node = &nodes[task.index()];
         chain.first = node.next;
-        chain.len -= 1;
         if chain.first == NO_TASK {
             chain.last = NO_TASK;
             shape.filled.remove(place);
         }
-        self.len -= 1;
+        self.change_len(node.chain, -1);
         self.update(nodes, id);
         Some((task, SubmitId(node.submit)))
     }
 
-    /// Puts a popped task back in its old place.
-    pub(crate) fn put_back(&mut self, nodes: &mut [Node], task: TaskId, submit: SubmitId) {
-        let number = nodes[task.index()].chain;
+    /// Puts a task that was in the queue back in its old place.
+    pub(crate) fn put_back(&mut self, nodes: &mut [Node], task: TaskId) {
+        let Node {
+            chain: number, place, ..
+        } = nodes[task.index()];
         let first = self.chains[number as usize].first;
         if first == NO_TASK {
-            self.push(nodes, task, submit);
+            self.push(nodes, task);
             return;
         }
-        nodes[task.index()].submit = submit.0;
-        let before = |other: u32| other != NO_TASK && nodes[other as usize].submit < submit.0;
-        // Its place is near the front, because few tasks are popped before one comes back.
+        let before = |other: u32| other != NO_TASK && nodes[other as usize].place < place;
+        // Its place is near the front: those that wait come after nearly all that were started.
         let mut last = None;
         let mut next = first;
         while before(next) {
@@ -297,8 +314,7 @@ impl Queue {
         if next == NO_TASK {
             self.chains[number as usize].last = task.0;
         }
-        self.len += 1;
-        self.chains[number as usize].len += 1;
+        self.change_len(number, 1);
         let shape = self.chains[number as usize].shape;
         self.update(nodes, shape);
     }
@@ -323,19 +339,30 @@ impl Queue {
         if next == NO_TASK {
             chain.last = before;
         }
-        chain.len -= 1;
-        self.len -= 1;
         let id = chain.shape;
         if chain.first == NO_TASK {
             let shape = &mut self.shapes[id.index()];
             shape.filled.remove(number - shape.first_chain as usize);
         }
+        self.change_len(number as u32, -1);
         self.update(nodes, id);
+    }
+
+    /// Counts tasks that come into a chain, or leave it.
+    fn change_len(&mut self, number: u32, change: i32) {
+        let chain = &mut self.chains[number as usize];
+        chain.len = chain.len.saturating_add_signed(change);
+        self.len = self.len.saturating_add_signed(change as isize);
+        let class = self.shapes[chain.shape.index()].class;
+        let avoids = self.classes[class as usize].avoids;
+        if avoids != AvoidId::NONE {
+            self.avoided[avoids.index()].count(change);
+        }
     }
 
     /// Returns the chain of all queued tasks, if they are of one chain.
     pub(crate) fn only_chain(&self) -> Option<u32> {
-        let shape = &self.shapes[self.best(|_| Some(u64::MAX))?.index()];
+        let shape = &self.shapes[self.best(|_, _| Some(u64::MAX))?.index()];
         let chain = shape.first_chain + shape.filled.first()? as u32;
         (self.chains[chain as usize].len as usize == self.len).then_some(chain)
     }
@@ -346,9 +373,12 @@ impl Queue {
     }
 
     /// Returns the shape whose first task must start first among those that fit. `most_free_memory` returns
-    /// the most free memory of a host that has all else that is requested, or `None` if there is no such
-    /// host.
-    pub(crate) fn best(&self, most_free_memory: impl Fn(Request) -> Option<u64>) -> Option<ShapeId> {
+    /// the most free memory of a host that has all else that is requested, and is none of those that the
+    /// tasks avoid; `None` if there is no such host.
+    pub(crate) fn best(
+        &self,
+        most_free_memory: impl FnMut(Request, &[u32]) -> Option<u64>,
+    ) -> Option<ShapeId> {
         self.best_of(None, most_free_memory)
     }
 
@@ -356,7 +386,7 @@ impl Queue {
     pub(crate) fn best_of(
         &self,
         share: Option<ShareId>,
-        most_free_memory: impl Fn(Request) -> Option<u64>,
+        mut most_free_memory: impl FnMut(Request, &[u32]) -> Option<u64>,
     ) -> Option<ShapeId> {
         let mut best = None;
         let mut best_key = Key::NONE;
@@ -368,7 +398,7 @@ impl Queue {
             if class.keys[class.winners[1] as usize] <= best_key {
                 continue;
             }
-            let Some(memory_mb) = most_free_memory(class.request) else {
+            let Some(memory_mb) = most_free_memory(class.request, self.avoided_hosts(class.avoids)) else {
                 continue;
             };
             let Some(leaf) = class.best(memory_mb) else {
@@ -410,7 +440,7 @@ impl Queue {
     fn key_of_first(&self, nodes: &[Node], shape: &Shape) -> Key {
         shape.filled.first().map_or(Key::NONE, |place| {
             let chain = &self.chains[shape.first_chain as usize + place];
-            Key::new(chain.priority, nodes[chain.first as usize].submit)
+            Key::new(chain.priority, nodes[chain.first as usize].place)
         })
     }
 
@@ -426,15 +456,15 @@ impl Queue {
                     "chain {number} and its shape disagree whether it is filled"
                 ));
             }
-            let (mut at, mut last, mut submit) = (chain.first, NO_TASK, 0);
+            let (mut at, mut last, mut place) = (chain.first, NO_TASK, 0);
             let before = tasks.len();
             while at != NO_TASK {
                 let node = &nodes[at as usize];
-                if node.chain != number || node.submit <= submit || tasks.len() == self.len {
+                if node.chain != number || node.place <= place || tasks.len() == self.len {
                     return Err(format!("task {at} is in the wrong place of chain {number}"));
                 }
                 tasks.push(TaskId(at));
-                (last, submit, at) = (at, node.submit, node.next);
+                (last, place, at) = (at, node.place, node.next);
             }
             if chain.last != last || chain.len as usize != tasks.len() - before {
                 return Err(format!("chain {number} has the wrong last task or length"));
@@ -453,6 +483,7 @@ impl Queue {
                 return Err(format!("the class of {request:?} has another first task"));
             }
         }
+        self.check_avoided()?;
         if tasks.len() != self.len {
             return Err(format!(
                 "{} tasks in the queue, but {} counted",
@@ -465,9 +496,10 @@ impl Queue {
 }
 
 impl Class {
-    fn new(share: ShareId, request: Request) -> Self {
+    fn new(share: ShareId, avoids: AvoidId, request: Request) -> Self {
         Self {
             share,
+            avoids,
             request: Request {
                 memory_mb: 0,
                 ..request
@@ -479,7 +511,7 @@ impl Class {
         }
     }
 
-    /// Returns whether a request is one of this class, but for its share.
+    /// Returns whether a request is one of this class, but for its share and the hosts that it avoids.
     fn holds(&self, request: Request) -> bool {
         let memory_mb = self.request.memory_mb;
         self.request == Request { memory_mb, ..request }
@@ -562,7 +594,7 @@ mod tests {
         ) {
             memories.sort_unstable();
             memories.dedup();
-            let mut class = Class::new(ShareId::default(), Request::default());
+            let mut class = Class::new(ShareId::default(), AvoidId::NONE, Request::default());
             class.shapes = (0..memories.len() as u32).map(ShapeId).collect();
             class.memories = memories.clone();
             class.set_up();
@@ -588,7 +620,7 @@ mod tests {
             (i64::MAX, 2),
             (3, 2),
         ];
-        keys.sort_by_key(|(priority, submit)| std::cmp::Reverse(Key::new(*priority, *submit)));
+        keys.sort_by_key(|(priority, place)| std::cmp::Reverse(Key::new(*priority, *place)));
         assert_eq!(
             keys,
             [
@@ -601,6 +633,6 @@ mod tests {
                 (i64::MIN, 1)
             ]
         );
-        assert!(Key::new(i64::MIN, u64::from(u32::MAX)) > Key::NONE);
+        assert!(Key::new(i64::MIN, u32::MAX) > Key::NONE);
     }
 }

@@ -9,6 +9,7 @@ use pmc_dag::{CategoryId, Dag, TaskId};
 use rustc_hash::FxHashMap;
 
 use crate::protocol::{Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
+use crate::scheduler::avoidance::Avoidance;
 use crate::scheduler::categories::Category;
 use crate::scheduler::gpus::GpuSet;
 use crate::scheduler::holdings::Holdings;
@@ -139,6 +140,7 @@ pub struct Master {
     pub(super) nodes: Vec<Node>,
     /// Failed attempts of each task that has any.
     pub(super) failures: FxHashMap<TaskId, u32>,
+    pub(super) avoidance: Avoidance,
     /// Lost workers of each task that has any.
     pub(super) evictions: FxHashMap<TaskId, u32>,
     /// Number of tasks that are expected to be adopted.
@@ -153,6 +155,8 @@ pub struct Master {
     pub(super) categories: Vec<Category>,
     pub(super) prefill: PrefillState,
     pub(super) last_submit: u64,
+    /// The last place in the order of queued tasks that was taken.
+    pub(super) last_place: u32,
     pub(super) running: usize,
     pub(super) summary: Summary,
     /// DAGs that have joined, by the numbers of their tasks.
@@ -207,6 +211,7 @@ impl Master {
             slots: Vec::new(),
             nodes,
             failures: FxHashMap::default(),
+            avoidance: Avoidance::default(),
             evictions: FxHashMap::default(),
             expected: 0,
             ready,
@@ -216,6 +221,7 @@ impl Master {
             categories: Category::all(&dag),
             prefill: PrefillState::default(),
             last_submit: 0,
+            last_place: 0,
             running: 0,
             summary: Summary {
                 tasks: dag.len(),
@@ -471,9 +477,11 @@ impl Master {
             self.nest(task, submit, out);
         } else if outcome.succeeded() {
             self.holdings.read(host, self.nodes[task.index()].inputs);
+            self.note_success(task, host);
             self.succeeded(task);
         } else {
             self.holdings.fails(host, self.nodes[task.index()].inputs);
+            self.note_failure(task, host, &outcome);
             self.failed(task, &outcome, out);
         }
         if self.has_prefilled() {
@@ -528,7 +536,8 @@ impl Master {
             if let Some(used) = outcome.memory.filter(|used| used.out_of_memory) {
                 self.raise_memory(task, used, out);
             }
-            self.nodes[task.index()].state = State::Ready;
+            let node = &mut self.nodes[task.index()];
+            (node.state, node.place) = (State::Ready, 0);
             self.ready.push(task);
             return;
         }
@@ -539,6 +548,7 @@ impl Master {
     /// failed tasks: the tasks that these DAGs are do.
     pub(super) fn fail(&mut self, task: TaskId) {
         self.nodes[task.index()].state = State::Failed;
+        self.avoidance.forget(task);
         self.summary_of(task).failed_tasks += 1;
         let limit = self.config.max_failures as usize;
         self.summary.max_failures_reached = limit > 0 && self.summary.failed_tasks >= limit;

@@ -403,6 +403,7 @@ pub(super) fn add_nodes(
     let base = nodes.len();
     nodes.extend(dag.ids().map(|task| Node {
         submit: 0,
+        place: 0,
         next: NO_TASK,
         chain: chain_of[dag.option_set(task)],
         parents_left: dag.parent_count(task),

@@ -196,17 +196,18 @@ impl Master {
 
     /// Returns the shape whose first task is to start next, if one fits.
     pub(super) fn next_shape(&mut self) -> Option<ShapeId> {
-        let (queue, hosts) = (&self.queue, &self.hosts);
-        let most_free_memory = |request| hosts.most_free_memory(request);
+        let is_full = !self.shares.is_empty() && self.has_max_jobs();
+        let (queue, hosts) = (&self.queue, &mut self.hosts);
+        let mut most_free_memory =
+            |request, avoided: &[u32]| hosts.most_free_memory_without(request, avoided);
         if self.shares.is_empty() {
             return queue.best(most_free_memory);
         }
         let order = self.shares.order(|share| queue.has_open(share));
-        let is_full = self.has_max_jobs();
         let mut order = order
             .into_iter()
             .filter(|share| !is_full || *share != ShareId::default());
-        order.find_map(|share| self.queue.best_of(Some(share), most_free_memory))
+        order.find_map(|share| self.queue.best_of(Some(share), &mut most_free_memory))
     }
 
     /// Handles [`Event::DrainShare`](super::Event::DrainShare): takes back what was queued.

@@ -56,6 +56,8 @@ pub(crate) enum Kind {
 pub(crate) struct Node {
     /// Latest submit number.
     pub(crate) submit: u64,
+    /// Place in the order of queued tasks; 0 if the next one is at the end.
+    pub(crate) place: u32,
     /// Next task of the chain, while the task is queued.
     pub(crate) next: u32,
     /// Chain of the queue for tasks like this one.

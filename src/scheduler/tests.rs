@@ -1,5 +1,6 @@
 //! Small runs, step by step.
 
+mod avoidance;
 mod holdings;
 mod nodes;
 mod prefill;

@@ -26,6 +26,8 @@ pub enum WaitReason {
     },
     /// No host with a free slot, CPUs and GPUs sees the directory of the DAG file.
     Directory,
+    /// It fits only on hosts on which it has failed, and others may run it better.
+    OtherHost,
     /// No host with a free slot, CPUs and GPUs has so much free memory.
     Memory {
         /// Requested memory in MB.
@@ -42,6 +44,9 @@ impl fmt::Display for WaitReason {
             Self::Category => f.write_str("its category is full (MAXJOBS)"),
             Self::MaxJobs => f.write_str("as many tasks run as the DAG allows (MAXJOBS *)"),
             Self::Slots => f.write_str("all slots are busy"),
+            Self::OtherHost => {
+                f.write_str("it failed on the hosts that have room, and waits for another one")
+            }
             Self::Directory => {
                 f.write_str("no host with free slots and CPUs sees the directory of the DAG file")
             }
@@ -76,7 +81,7 @@ impl Master {
         if self.phase != Phase::Started || self.is_stopped() {
             return None;
         }
-        let next = self.queue.best(|_| Some(u64::MAX));
+        let next = self.queue.best(|_, _| Some(u64::MAX));
         let task = next.and_then(|shape| self.queue.first(shape));
         if self.held {
             return Some((task.or_else(|| self.ready.first().copied())?, WaitReason::Held));
@@ -100,6 +105,7 @@ impl Master {
                     cpus: request.cpus,
                     gpus: request.gpus,
                 },
+                Some(free_mb) if free_mb >= request.memory_mb => WaitReason::OtherHost,
                 Some(free_mb) => WaitReason::Memory {
                     requested_mb: request.memory_mb,
                     free_mb,

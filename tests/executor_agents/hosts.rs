@@ -151,3 +151,18 @@ fn a_run_on_whose_hosts_all_scripts_fail_ends_in_order() {
         assert!(!scene.path(file).exists(), "{file}");
     }
 }
+
+/// It has a free slot whenever a task waits: before the first success elsewhere, it has failed all of them.
+#[test]
+fn a_host_that_fails_at_once_does_not_eat_the_attempts() {
+    let scene = Scene::new(0, "0");
+    let task = "#!/bin/sh\n[ \"$PMC_HOST_NAME\" = bad ] && exit 7\nsleep 0.3\n";
+    fs::write(scene.path("task.sh"), task).unwrap();
+    let lines = (0..24).map(|n| format!("TASK t{n} ./task.sh\n"));
+    fs::write(scene.path("x.dag"), lines.collect::<String>()).unwrap();
+    // Neither is it set aside, nor are there attempts to spare.
+    let words = ["--launch", "env PMC_HOST_NAME={host}", "--tries", "2"];
+    let run = scene.start("bad,n1,n2", &[&words[..], &["--bad-host-limit", "0"]].concat());
+    let (code, stderr) = run.wait();
+    assert_eq!(code, 0, "{stderr}");
+}

@@ -2,7 +2,7 @@
 
 use pmc_dag::{CategoryId, OptionSet, Request};
 
-use super::{Chain, Class, Queue, Shape, ShapeId};
+use super::{AvoidId, Chain, Class, Queue, Shape, ShapeId};
 use crate::scheduler::bits::BitSet;
 use crate::scheduler::shares::ShareId;
 use crate::scheduler::tasks::{NO_TASK, Node};
@@ -41,7 +41,7 @@ impl Queue {
             let number = *self.known.entry(key).or_insert(new);
             chain_of.push(number);
             if number == new {
-                let class = self.class(share, set.request);
+                let class = self.class(share, AvoidId::NONE, set.request);
                 self.add_chain(*set, class, set.category.is_none_or(&is_open));
                 self.highest = self.highest.max(set.priority);
                 classes.push(class);
@@ -56,24 +56,23 @@ impl Queue {
     }
 
     /// Returns the number of the class of a request of a share. A new one has no shapes.
-    fn class(&mut self, share: ShareId, request: Request) -> u32 {
-        let known = self
-            .classes
-            .iter()
-            .position(|class| class.share == share && class.holds(request));
+    pub(super) fn class(&mut self, share: ShareId, avoids: AvoidId, request: Request) -> u32 {
+        let is_it = |class: &Class| (class.share, class.avoids) == (share, avoids) && class.holds(request);
+        let known = self.classes.iter().position(is_it);
         known.unwrap_or_else(|| {
-            self.classes.push(Class::new(share, request));
+            self.classes.push(Class::new(share, avoids, request));
             self.classes.len() - 1
         }) as u32
     }
 
-    /// Adds a chain with a shape of its own, which the class does not know yet.
-    fn add_chain(&mut self, set: OptionSet, class: u32, is_open: bool) {
+    /// Adds a chain with a shape of its own, which the class does not know yet: see [`Queue::arrange`].
+    pub(super) fn add_chain(&mut self, set: OptionSet, class: u32, is_open: bool) {
         let id = ShapeId(self.shapes.len() as u32);
         self.shapes.push(Shape {
             request: set.request,
             category: set.category,
             is_open,
+            kind: id,
             class,
             leaf: 0,
             first_chain: self.chains.len() as u32,
@@ -85,6 +84,7 @@ impl Queue {
             first: NO_TASK,
             last: NO_TASK,
             len: 0,
+            base: self.chains.len() as u32,
         });
         if let Some(category) = set.category {
             self.by_category[category.index()].push(id);
@@ -93,7 +93,7 @@ impl Queue {
     }
 
     /// Arranges the shapes of a class by memory, and makes its tree.
-    fn arrange(&mut self, nodes: &[Node], class: u32) {
+    pub(super) fn arrange(&mut self, nodes: &[Node], class: u32) {
         let Self { classes, shapes, .. } = self;
         let members = &mut classes[class as usize];
         members

@@ -15,12 +15,15 @@ impl Queue {
     pub(crate) fn withdraw(&mut self, nodes: &[Node], share: ShareId) {
         for number in 0..self.chains.len() {
             let chain = &mut self.chains[number];
-            let shape = &mut self.shapes[chain.shape.index()];
-            if self.classes[shape.class as usize].share != share || chain.first == NO_TASK {
+            let class = self.shapes[chain.shape.index()].class;
+            if self.classes[class as usize].share != share || chain.first == NO_TASK {
                 continue;
             }
-            self.len -= chain.len as usize;
-            (chain.first, chain.last, chain.len) = (NO_TASK, NO_TASK, 0);
+            let len = chain.len.cast_signed();
+            (chain.first, chain.last) = (NO_TASK, NO_TASK);
+            self.change_len(number as u32, -len);
+            let chain = &self.chains[number];
+            let shape = &mut self.shapes[chain.shape.index()];
             shape.filled.remove(number - shape.first_chain as usize);
             let id = chain.shape;
             self.update(nodes, id);

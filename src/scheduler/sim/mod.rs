@@ -263,6 +263,9 @@ impl Run<'_> {
 
     /// Lets the scheduler act and passes on its messages.
     fn schedule(&mut self, plan: &Plan) -> Result<(), String> {
+        let now = Duration::from_millis(self.now);
+        self.master.advance(now);
+        self.model.release(now);
         self.master.schedule(&mut self.model);
         if plan.thorough {
             self.model.check_no_idle_room();
@@ -385,7 +388,8 @@ impl Run<'_> {
             let disturbed = self.membership.disturb(master, model, &mut self.at, time);
             return disturbed.map(|()| false).map_err(|e| e.to_string());
         }
-        let Some(time) = self.at.next() else {
+        let next_time = master.next_time().map(|time| time.as_millis() as u64);
+        let Some(time) = self.at.next().into_iter().chain(next_time).min() else {
             if is_first && plan.dynamic {
                 self.membership.help(master, model, &mut self.at, self.random)?;
             } else if is_first {
@@ -397,6 +401,9 @@ impl Run<'_> {
             return Ok(false);
         }
         self.now = self.now.max(time);
+        if next_time == Some(time) {
+            return Ok(false);
+        }
         let Some((rank, report)) = self.at.take(self.random) else {
             return Ok(false);
         };

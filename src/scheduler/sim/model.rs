@@ -1,5 +1,6 @@
 //! A model of the scheduler that follows its records and messages and reports the first mistake.
 
+mod avoidance;
 mod data;
 mod follow;
 
@@ -49,11 +50,17 @@ struct Fact {
 /// The category of commands that make DAGs.
 const PLANS: CategoryId = CategoryId(0);
 
+/// Hosts that a task avoids.
+type Avoided = BTreeSet<String>;
+
 /// Tasks with the same kind are interchangeable, except for their order.
-type Kind = (Request, Option<CategoryId>);
+type Kind = (Request, Option<CategoryId>, Avoided);
+
+/// Priority, place and number of a task.
+type Turn = (Reverse<i64>, u64, TaskId);
 
 /// Queued tasks in the order in which they must start.
-type Queued = BTreeSet<(Reverse<i64>, SubmitId)>;
+type Queued = BTreeSet<Turn>;
 
 pub(super) struct Model {
     /// By task, of all DAGs.
@@ -94,6 +101,10 @@ pub(super) struct Model {
     held_gpus: BTreeMap<SubmitId, Vec<u32>>,
     /// Memory of tasks that request more than in the DAG.
     raised: BTreeMap<TaskId, u64>,
+    avoidance: avoidance::Avoidance,
+    /// Place of each task that has one, in the order of the queue.
+    places: BTreeMap<TaskId, u64>,
+    last_place: u64,
     data: data::Data,
     pub(super) sent: Vec<(Rank, ToWorker)>,
     thorough: bool,
@@ -150,6 +161,9 @@ impl Model {
             held: BTreeMap::new(),
             held_gpus: BTreeMap::new(),
             raised: BTreeMap::new(),
+            avoidance: avoidance::Avoidance::default(),
+            places: BTreeMap::new(),
+            last_place: 0,
             data: data::Data::default(),
             sent: Vec::new(),
             thorough: plan.thorough,
@@ -230,7 +244,7 @@ impl Model {
     pub(super) fn may_go_on(&self) -> bool {
         let waiting = self.queued.iter().filter(|(_, queued)| !queued.is_empty());
         let could = |request| self.hosts.values().any(|host| host.could_take(request));
-        waiting.into_iter().any(|((request, _), _)| could(*request))
+        waiting.into_iter().any(|((request, ..), _)| could(*request))
     }
 
     /// Tasks without parents that are not done.
@@ -271,8 +285,9 @@ impl Model {
 
     fn adopt(&mut self, task: TaskId, submit: SubmitId) {
         let state = self.states[task.index()];
-        if let State::Queued(queued) = state {
-            let key = (Reverse(self.priority(task)), queued);
+        self.take_place(task);
+        if let State::Queued(_) = state {
+            let key = self.turn(task);
             let kind = self.kind(task);
             self.queued.entry(kind).or_default().remove(&key);
         }
@@ -292,7 +307,20 @@ impl Model {
     }
 
     fn kind(&self, task: TaskId) -> Kind {
-        (self.request(task), self.fact(task).category)
+        let avoided = self.avoidance.of(task);
+        (self.request(task), self.fact(task).category, avoided)
+    }
+
+    fn turn(&self, task: TaskId) -> Turn {
+        let place = self.places.get(&task).copied().unwrap_or(0);
+        (Reverse(self.priority(task)), place, task)
+    }
+
+    fn take_place(&mut self, task: TaskId) {
+        let next = self.last_place + 1;
+        if *self.places.entry(task).or_insert(next) == next {
+            self.last_place = next;
+        }
     }
 
     fn has_room(&self, category: Option<CategoryId>) -> bool {
@@ -300,9 +328,9 @@ impl Model {
         category.is_none_or(|id| room(id) && self.limits[id.index()].1.is_none_or(room))
     }
 
-    fn may_start(&self, (request, category): Kind) -> bool {
-        let mut hosts = self.hosts.values();
-        self.has_room(category) && hosts.any(|host| host.slots > 0 && host.fits(request))
+    fn may_start(&self, (request, category, avoided): &Kind) -> bool {
+        let mut hosts = self.hosts.iter().filter(|(name, _)| !avoided.contains(*name));
+        self.has_room(*category) && hosts.any(|(_, host)| host.slots > 0 && host.fits(*request))
     }
 
     pub(super) fn check(&mut self, ok: bool, mistake: impl FnOnce() -> String) {
@@ -331,7 +359,11 @@ impl Model {
             format!("{task:?} queued although the run is stopped")
         });
         self.states[task.index()] = State::Queued(submit);
-        let (kind, key) = (self.kind(task), (Reverse(self.priority(task)), submit));
+        if self.fact(task).subdag != Some(false) {
+            self.take_place(task);
+            self.avoid(task);
+        }
+        let (kind, key) = (self.kind(task), self.turn(task));
         self.queued.entry(kind).or_default().insert(key);
     }
 
@@ -357,7 +389,7 @@ impl Model {
         self.check(!self.stopped, || {
             format!("{task:?} started although the run is stopped")
         });
-        let key = self.take_turn(task, submit, rank);
+        let key = self.take_turn(task, rank);
         let member = self.member(rank);
         self.check(member.takes_tasks(), || {
             format!("{task:?} is started on {rank:?}, which is {member:?}")
@@ -367,9 +399,9 @@ impl Model {
                 .queued
                 .iter()
                 .filter(|(kind, queued)| {
-                    queued.first().is_some_and(|other| *other < key) && self.may_start(**kind)
+                    queued.first().is_some_and(|other| *other < key) && self.may_start(kind)
                 })
-                .map(|(kind, _)| *kind)
+                .map(|(kind, _)| kind.clone())
                 .collect();
             self.check(overtaken.is_empty(), || {
                 format!("{task:?} overtakes tasks that would fit: {overtaken:?}")
@@ -379,8 +411,8 @@ impl Model {
     }
 
     /// Removes a task from the queue. It must be the first of its kind.
-    fn take_first(&mut self, task: TaskId, submit: SubmitId) -> (Reverse<i64>, SubmitId) {
-        let key = (Reverse(self.priority(task)), submit);
+    fn take_first(&mut self, task: TaskId) -> Turn {
+        let key = self.turn(task);
         let kind = self.kind(task);
         let first = self.queued.get_mut(&kind).and_then(BTreeSet::pop_first);
         self.check(first == Some(key), || {
@@ -391,7 +423,7 @@ impl Model {
 
     /// Follows a task that is sent to a worker that runs another one.
     fn prefill(&mut self, task: TaskId, submit: SubmitId, rank: Rank) {
-        let key = self.take_first(task, submit);
+        let key = self.take_first(task);
         let better = self.queued.values().flatten().any(|other| *other < key);
         let free = self.hosts.values().any(|host| host.slots > 0);
         self.check(!better && !free && !self.stopped, || {
@@ -430,17 +462,15 @@ impl Model {
                 && submits.contains(&submit)
             {
                 self.states[task.index()] = State::Queued(submit);
-                let (kind, priority) = (self.kind(task), self.priority(task));
-                self.queued
-                    .entry(kind)
-                    .or_default()
-                    .insert((Reverse(priority), submit));
+                let (kind, key) = (self.kind(task), self.turn(task));
+                self.queued.entry(kind).or_default().insert(key);
             }
         }
     }
 
     fn occupy(&mut self, task: TaskId, submit: SubmitId, rank: Rank) {
         self.follow_data(task, rank, None);
+        self.stop_avoiding(task);
         let request = self.request(task);
         let was_adopted = matches!(self.states[task.index()], State::Adopted(_));
         self.states[task.index()] = State::Running(submit, rank);
@@ -494,7 +524,7 @@ impl Model {
     fn nest(&mut self, task: TaskId, submit: SubmitId) {
         let state = self.states[task.index()];
         if state == State::Queued(submit) && self.fact(task).subdag == Some(false) {
-            let (kind, key) = (self.kind(task), (Reverse(self.priority(task)), submit));
+            let (kind, key) = (self.kind(task), self.turn(task));
             self.queued.entry(kind).or_default().remove(&key);
             self.started += 1;
         } else {
@@ -543,6 +573,7 @@ impl Model {
         }
         if rank != Rank(0) && outcome.evictions == 0 {
             self.follow_data(task, rank, Some(outcome.succeeded()));
+            self.judge(task, rank, &outcome);
         }
         if outcome.succeeded() {
             self.states[task.index()] = State::Done;
@@ -554,6 +585,7 @@ impl Model {
         self.attempts_left[task.index()] -= 1;
         if self.attempts_left[task.index()] > 0 {
             self.states[task.index()] = State::Waiting;
+            self.places.remove(&task);
         } else {
             self.states[task.index()] = State::Failed;
             self.failed_tasks += u32::from(self.depth(task) == 0);
@@ -567,8 +599,8 @@ impl Model {
         let idle = self
             .queued
             .iter()
-            .find(|(kind, queued)| !queued.is_empty() && self.may_start(**kind))
-            .map(|(kind, _)| *kind);
+            .find(|(kind, queued)| !queued.is_empty() && self.may_start(kind))
+            .map(|(kind, _)| kind.clone());
         let stopped = self.stopped;
         self.check(idle.is_none() || stopped, || {
             format!("{idle:?} waits although it fits")

@@ -18,13 +18,13 @@ impl Run {
     }
 
     /// Handles an event and schedules.
-    fn event(&mut self, event: Event) {
+    pub(super) fn event(&mut self, event: Event) {
         self.master.handle(event, &mut self.log).unwrap();
         self.schedule();
     }
 
     /// Starts the run with these workers.
-    fn begin(text: &str, workers: &[(u32, &str)], config: MasterConfig) -> Self {
+    pub(super) fn begin(text: &str, workers: &[(u32, &str)], config: MasterConfig) -> Self {
         let mut run = Self::dynamic(text, config);
         for (rank, host) in workers {
             run.register(*rank, host).unwrap();

@@ -1,12 +1,11 @@
 //! What hosts hold, and which tasks and hosts may be chosen for that.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use pmc_dag::TaskId;
 
-use super::{Kind, Model};
-use crate::protocol::{CacheNews, Rank, SubmitId};
+use super::{Kind, Model, Turn};
+use crate::protocol::{CacheNews, Rank};
 
 /// Maximum tasks that may overtake one, and how far in front of it one of them may be.
 const MAX: usize = 64;
@@ -111,23 +110,22 @@ impl Model {
 
     /// Removes a task that starts from the queue. It must be the first of its kind, or its inputs must lie
     /// nearer to its host. Returns whose turn it was.
-    pub(super) fn take_turn(
-        &mut self,
-        task: TaskId,
-        submit: SubmitId,
-        rank: Rank,
-    ) -> (Reverse<i64>, SubmitId) {
-        let key = (Reverse(self.priority(task)), submit);
+    pub(super) fn take_turn(&mut self, task: TaskId, rank: Rank) -> Turn {
+        let key = self.turn(task);
         let (kind, host) = (self.kind(task), self.host_of(rank));
         let queued = self.queued.get(&kind).cloned().unwrap_or_default();
         let Some(first) = queued.first().copied() else {
-            return self.take_first(task, submit);
+            return self.take_first(task);
         };
-        let first_task = self.task_of(first.1);
-        self.check_host(first_task, kind, &host);
+        let first_task = first.2;
+        let is_avoided = kind.2.contains(&host);
+        self.check(!is_avoided, || {
+            format!("{task:?} starts on {host}, which it avoids")
+        });
+        self.check_host(first_task, &kind, &host);
         if first == key {
             self.data.overtaken.remove(&task);
-            return self.take_first(task, submit);
+            return self.take_first(task);
         }
         let same_priority = queued.iter().filter(|other| other.0 == first.0);
         let is_near = same_priority.take(MAX + 1).any(|other| *other == key);
@@ -148,22 +146,17 @@ impl Model {
     }
 
     /// Checks that no host with room is better for the task whose turn it is.
-    fn check_host(&mut self, first: TaskId, (request, _): Kind, host: &str) {
+    fn check_host(&mut self, first: TaskId, (request, _, avoided): &Kind, host: &str) {
         if !self.lacks(first, host) {
             return;
         }
         let score = self.score(first, host, false);
-        let hosts = self.hosts.iter();
-        let mut room = hosts.filter(|(_, host)| host.slots > 0 && host.fits(request));
+        let hosts = self.hosts.iter().filter(|(name, _)| !avoided.contains(*name));
+        let mut room = hosts.filter(|(_, host)| host.slots > 0 && host.fits(*request));
         let better = room.find(|(name, _)| self.score(first, name, false) > score);
         let better = better.map(|(name, _)| name.clone());
         self.check(better.is_none(), || {
             format!("{first:?} should start on {better:?}, not on {host}")
         });
-    }
-
-    fn task_of(&self, submit: SubmitId) -> TaskId {
-        let is_it = |task: &TaskId| self.states[task.index()] == super::State::Queued(submit);
-        self.tasks().find(is_it).expect("a queued task")
     }
 }
