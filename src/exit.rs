@@ -10,5 +10,5 @@ pub const FAILURE: u8 = 1;
 /// `EX_TEMPFAIL` of `sysexits.h`.
 pub const DRAINED: u8 = 75;
 
-/// `stranded`: nodes were lost, and nothing that is left fits on those that are there.
+/// `stranded`: nodes were lost, and nothing that is left fits on those that are there, or no agent has come.
 pub const STRANDED: u8 = 76;

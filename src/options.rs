@@ -10,7 +10,7 @@ const DEFAULT_SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Default of [`Options::drain_grace`]. Batch systems send SIGKILL some time after SIGTERM; PBS is the
 /// fastest, with 10 seconds.
-const DEFAULT_DRAIN_GRACE: Duration = Duration::from_secs(8);
+pub const DEFAULT_DRAIN_GRACE: Duration = Duration::from_secs(8);
 
 /// Default of [`Options::disk_reserve`], in bytes: small, so that only full file systems hold a run.
 pub(crate) const DEFAULT_DISK_RESERVE: u64 = 8 << 20;

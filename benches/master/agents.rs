@@ -209,6 +209,7 @@ fn options(dag: &Path) -> AgentOptions {
         slots: 1,
         start_with: 1,
         master_timeout: Duration::from_secs(600),
+        drain_grace: Duration::ZERO,
         join_timeout: Duration::from_secs(300),
         launch: None,
         launch_options: LaunchOptions::default(),

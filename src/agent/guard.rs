@@ -30,11 +30,19 @@ pub const LIFELINE_VARIABLE: &str = "PMC_AGENT_LIFELINE";
 /// Variable with epoch and number of the session of the agent before.
 const BEFORE_VARIABLE: &str = "PMC_AGENT_BEFORE";
 
-/// Variables that tasks do not inherit.
-pub(super) const VARIABLES: [&str; 3] = [LIFELINE_VARIABLE, BEFORE_VARIABLE, NUMBER_VARIABLE];
+/// Variable with the milliseconds for which an agent that was killed would still have waited for a master.
+const PATIENCE_VARIABLE: &str = "PMC_AGENT_PATIENCE";
 
-/// Bytes of a message: epoch, session, milliseconds.
-const MESSAGE: usize = 24;
+/// Variables that tasks do not inherit.
+pub(super) const VARIABLES: [&str; 4] = [
+    LIFELINE_VARIABLE,
+    BEFORE_VARIABLE,
+    PATIENCE_VARIABLE,
+    NUMBER_VARIABLE,
+];
+
+/// Bytes of a message: epoch, session, milliseconds of the lease and of the patience.
+const MESSAGE: usize = 32;
 
 /// Time that tasks have after the lease, until the guard kills the agent. The agent itself needs half a
 /// second, and the master waits a second longer than the lease, at least.
@@ -52,6 +60,8 @@ pub(super) struct Lifeline {
     pipe: Mutex<std::fs::File>,
     /// The session of the agent before, whose tasks have ended.
     pub(super) before: Option<(u64, u64)>,
+    /// How long the agent before would still have waited for a master.
+    pub(super) patience: Option<Duration>,
 }
 
 impl Lifeline {
@@ -74,20 +84,22 @@ impl Lifeline {
             let (epoch, session) = text.split_once(':')?;
             Some((epoch.parse().ok()?, session.parse().ok()?))
         });
+        let patience = value(PATIENCE_VARIABLE).and_then(|text| text.parse().ok());
         Some(Self {
             pipe: Mutex::new(pipe.into()),
             before,
+            patience: patience.map(Duration::from_millis),
         })
     }
 
-    /// Says for how long tasks may run from now on; `None` means that there are none.
-    pub(super) fn hold(&self, session: Option<(u64, u64)>, time: Option<Duration>) {
+    /// Says for how long tasks may run from now on, `None` if there are none, and for how long the agent
+    /// waits for a master that it does not reach.
+    pub(super) fn hold(&self, session: Option<(u64, u64)>, time: Option<Duration>, patience: Duration) {
         let (epoch, session) = session.unwrap_or_default();
-        let time = time.map_or(u64::MAX, |time| {
-            u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-        });
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let numbers = [epoch, session, time.map_or(u64::MAX, millis), millis(patience)];
         let mut message = [0; MESSAGE];
-        for (part, number) in message.chunks_exact_mut(8).zip([epoch, session, time]) {
+        for (part, number) in message.chunks_exact_mut(8).zip(numbers) {
             part.copy_from_slice(&number.to_le_bytes());
         }
         let mut pipe = self.pipe.lock().unwrap_or_else(PoisonError::into_inner);
@@ -116,6 +128,8 @@ struct Said {
     session: AtomicU64,
     /// When its tasks must have ended.
     until: Mutex<Option<Instant>>,
+    /// When it would no longer wait for a master, if it has said so.
+    waits_until: Mutex<Option<Instant>>,
 }
 
 /// Starts an agent with these words, and guards it. Returns the exit code of the agent.
@@ -136,9 +150,10 @@ pub fn run(words: &[OsString]) -> ExitCode {
         return ExitCode::from(exit::FAILURE);
     }
     let mut before = None;
+    let mut waits_until = None;
     for _ in 0..=MAX_RESTARTS {
         let said = Arc::new(Said::default());
-        let started = start(words, before, &current, &said);
+        let started = start(words, (before, waits_until), &current, &said);
         let (pid, thread) = match started {
             Ok(started) => started,
             Err(error) => {
@@ -161,6 +176,8 @@ pub fn run(words: &[OsString]) -> ExitCode {
         let (epoch, session) = (&said.epoch, &said.session);
         let session = (epoch.load(Ordering::SeqCst), session.load(Ordering::SeqCst));
         before = Some(session).filter(|session| *session != (0, 0)).or(before);
+        let said = *said.waits_until.lock().unwrap_or_else(PoisonError::into_inner);
+        waits_until = said.or(waits_until);
     }
     ExitCode::from(exit::FAILURE)
 }
@@ -168,7 +185,7 @@ pub fn run(words: &[OsString]) -> ExitCode {
 /// Starts the agent, and a thread that watches its lease.
 fn start(
     words: &[OsString],
-    before: Option<(u64, u64)>,
+    (before, waits_until): (Option<(u64, u64)>, Option<Instant>),
     current: &Arc<AtomicI32>,
     said: &Arc<Said>,
 ) -> io::Result<(Pid, std::thread::JoinHandle<()>)> {
@@ -181,6 +198,11 @@ fn start(
     match before {
         Some((epoch, session)) => command.env(BEFORE_VARIABLE, format!("{epoch}:{session}")),
         None => command.env_remove(BEFORE_VARIABLE),
+    };
+    let patience = waits_until.map(|until| until.saturating_duration_since(Instant::now()));
+    match patience {
+        Some(patience) => command.env(PATIENCE_VARIABLE, patience.as_millis().to_string()),
+        None => command.env_remove(PATIENCE_VARIABLE),
     };
     let child = command.spawn()?;
     drop(writer);
@@ -213,7 +235,7 @@ fn start(
                 u64::from_le_bytes(number)
             });
             let mut next = || numbers.next().unwrap_or(0);
-            let (epoch, session, time) = (next(), next(), next());
+            let (epoch, session, time, patience) = (next(), next(), next(), next());
             if (epoch, session) != (0, 0) {
                 said.epoch.store(epoch, Ordering::SeqCst);
                 said.session.store(session, Ordering::SeqCst);
@@ -222,6 +244,8 @@ fn start(
                 .then(|| Instant::now().checked_add(Duration::from_millis(time) + MARGIN))
                 .flatten();
             *said.until.lock().unwrap_or_else(PoisonError::into_inner) = until;
+            let waits_until = Instant::now().checked_add(Duration::from_millis(patience));
+            *said.waits_until.lock().unwrap_or_else(PoisonError::into_inner) = waits_until;
         }
     };
     let thread = std::thread::Builder::new()

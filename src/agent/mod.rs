@@ -115,7 +115,13 @@ struct AgentProcess<'a> {
     own_directory: Option<OwnDirectory>,
     /// Without it, lite jobs get no files from other nodes.
     peers: Option<Arc<Peers>>,
-    master_timeout: Duration,
+    absence: Absence,
+    /// How long it waits for a master.
+    patience: Duration,
+    /// How long tasks may still run after a signal to drain, while there is no master.
+    drain_grace: Duration,
+    /// Since when there is a signal to drain and no master.
+    drains_since: Option<Instant>,
     lifeline: Option<Lifeline>,
 }
 
@@ -125,11 +131,14 @@ enum Ended {
     Run,
     /// The lease is over, or the master has given the agent up.
     Lease,
+    /// A signal has asked the agent to end.
+    Signal,
 }
 
 /// What the agent knows about a master that it cannot reach.
 struct Absence {
-    since: Instant,
+    /// `None` while there is a connection.
+    since: Option<Instant>,
     /// When the host of the master last said that nobody listens there: the master has died.
     dead_at: Option<Instant>,
 }
@@ -142,7 +151,11 @@ impl<'a> AgentProcess<'a> {
             match read_endpoint(args) {
                 Ok(endpoint) => break endpoint,
                 // The master writes it when it listens.
-                Err(error) if error.is_missing() && started.elapsed() < args.join_timeout => {
+                Err(error)
+                    if error.is_missing()
+                        && started.elapsed() < args.join_timeout
+                        && !is_asked_to_end(interrupt) =>
+                {
                     std::thread::sleep(RETRY_INTERVAL);
                 }
                 Err(error) => return Err(error),
@@ -152,17 +165,23 @@ impl<'a> AgentProcess<'a> {
         let link = Link::new(timing);
         let peers = Peers::start(&link, endpoint.key);
         let peers = peers.inspect_err(|error| tracing::debug!("No files from other nodes: {error}"));
+        let client = Client::new(Arc::clone(&link))?;
+        interrupt.on_raise(client.stopper());
+        let patience = lifeline.as_ref().and_then(|lifeline| lifeline.patience);
         Ok(Self {
             args,
             interrupt,
             timing,
-            client: Client::new(Arc::clone(&link))?,
+            client,
             link,
             before: lifeline.as_ref().and_then(|lifeline| lifeline.before),
             slots: None,
             own_directory: None,
             peers: peers.ok(),
-            master_timeout: Duration::ZERO,
+            absence: Absence::new(),
+            patience: patience.unwrap_or(args.join_timeout),
+            drain_grace: Duration::ZERO,
+            drains_since: None,
             lifeline,
         })
     }
@@ -171,6 +190,10 @@ impl<'a> AgentProcess<'a> {
         loop {
             match self.stay_connected()? {
                 Ended::Run => return Ok(()),
+                Ended::Signal => {
+                    self.end_tasks();
+                    return Ok(());
+                }
                 Ended::Lease => {
                     tracing::warn!("The master does not count on this agent any more: its tasks end");
                     self.end_tasks();
@@ -196,18 +219,20 @@ impl<'a> AgentProcess<'a> {
     /// Tells the guard until when tasks may run; `None` if there are none.
     fn hold(&self, time: Option<Duration>) {
         if let Some(lifeline) = &self.lifeline {
-            lifeline.hold(self.link.session(), time);
+            let patience = self.patience.saturating_sub(self.absence.waited());
+            lifeline.hold(self.link.session(), time, patience);
         }
     }
 
     /// Connects again and again while the session lasts.
     fn stay_connected(&mut self) -> Result<Ended, AgentError> {
-        let mut absence = Absence::new();
         let mut next_master = false;
         loop {
             match self.connect(next_master) {
                 Ok(connection) => {
                     next_master = false;
+                    self.absence.end();
+                    self.drains_since = None;
                     if self.slots.is_none() {
                         self.start_slots(&connection.welcome)?;
                     }
@@ -217,7 +242,7 @@ impl<'a> AgentProcess<'a> {
                     if self.slots.as_ref().is_some_and(Slots::have_ended) {
                         return Ok(Ended::Run);
                     }
-                    absence = Absence::new();
+                    self.absence = Absence::new();
                 }
                 // The next master of the DAG has taken over.
                 Err(AgentError::Connect(ConnectError::Gone { epoch }))
@@ -229,13 +254,16 @@ impl<'a> AgentProcess<'a> {
                     }
                     continue;
                 }
-                Err(AgentError::Connect(ConnectError::Gone { .. })) => return Ok(Ended::Lease),
+                Err(AgentError::Connect(ConnectError::Gone { .. })) => {
+                    self.absence = Absence::new();
+                    return Ok(Ended::Lease);
+                }
                 Err(AgentError::Connect(error @ ConnectError::Refused(_))) if self.slots.is_some() => {
                     tracing::warn!("{}", capitalized(&error));
                     return Ok(Ended::Lease);
                 }
                 Err(error) => {
-                    if let Some(ended) = self.consider(&mut absence, error)? {
+                    if let Some(ended) = self.consider(error)? {
                         return Ok(ended);
                     }
                 }
@@ -247,6 +275,8 @@ impl<'a> AgentProcess<'a> {
     fn connect(&self, next_master: bool) -> Result<Connection, AgentError> {
         let endpoint = read_endpoint(self.args)?;
         let hello = self.hello(next_master);
+        let left = self.patience.saturating_sub(self.absence.waited());
+        self.client.set_patience(left);
         let connected = match self.slots.as_ref().filter(|_| next_master) {
             None => self.client.connect(&endpoint, &hello),
             Some(slots) => {
@@ -258,8 +288,12 @@ impl<'a> AgentProcess<'a> {
     }
 
     /// Decides what to do without a connection.
-    fn consider(&self, absence: &mut Absence, error: AgentError) -> Result<Option<Ended>, AgentError> {
+    fn consider(&mut self, error: AgentError) -> Result<Option<Ended>, AgentError> {
         let now = Instant::now();
+        let waited = self.absence.waited();
+        if self.must_end() {
+            return Ok(Some(Ended::Signal));
+        }
         let is_temporary = error.is_missing()
             || matches!(
                 error,
@@ -270,34 +304,48 @@ impl<'a> AgentProcess<'a> {
             if !is_temporary || (self.before.is_some() && error.is_missing()) {
                 return Err(error);
             }
-            if absence.since.elapsed() >= self.args.join_timeout || self.interrupt.signal().is_some() {
+            if waited >= self.patience {
                 return Err(AgentError::NoMaster {
-                    seconds: absence.since.elapsed().as_secs(),
+                    seconds: waited.as_secs(),
                     last: error.to_string(),
                 });
             }
             return Ok(None);
         }
         if let AgentError::Connect(ConnectError::NobodyListens(_)) = error {
-            if absence.dead_at.is_none() {
+            if self.absence.dead_at.is_none() {
                 tracing::warn!(
                     "The master has died: the tasks of this agent go on, and it waits for the next master"
                 );
             }
-            absence.dead_at = Some(now);
+            self.absence.dead_at = Some(now);
         }
         // As long as nobody listens at the master's host, no master has given these tasks to others.
-        let is_dead = absence
+        let is_dead = self
+            .absence
             .dead_at
             .is_some_and(|at| now.saturating_duration_since(at) < self.timing.lease);
-        if is_dead && absence.since.elapsed() < self.master_timeout && self.interrupt.signal().is_none() {
+        if is_dead && waited < self.patience {
             self.hold(Some(self.timing.lease));
             return Ok(None);
         }
-        if self.link.lease_left().is_zero() || self.interrupt.signal().is_some() {
-            return Ok(Some(Ended::Lease));
+        Ok(self.link.lease_left().is_zero().then_some(Ended::Lease))
+    }
+
+    /// True if a signal has asked the agent to end, and its tasks have ended or have had the time for that.
+    /// There is no master that could drain it.
+    fn must_end(&mut self) -> bool {
+        if !is_asked_to_end(self.interrupt) {
+            return false;
         }
-        Ok(None)
+        let Some(slots) = &self.slots else {
+            return true;
+        };
+        if self.drains_since.is_none() {
+            slots.give_back_prefilled();
+        }
+        let since = *self.drains_since.get_or_insert_with(Instant::now);
+        self.interrupt.signal().is_some() || slots.are_idle() || since.elapsed() >= self.drain_grace
     }
 
     fn hello(&self, next_master: bool) -> Vec<u8> {
@@ -327,7 +375,8 @@ impl<'a> AgentProcess<'a> {
     fn start_slots(&mut self, welcome: &[u8]) -> Result<(), AgentError> {
         let welcome: AgentWelcome = messages::decode(welcome).ok_or(AgentError::Nonsense)?;
         logging::init(welcome.verbosity);
-        self.master_timeout = welcome.master_timeout;
+        self.patience = welcome.master_timeout;
+        self.drain_grace = welcome.drain_grace;
         let mut environment = self.args.environment.clone();
         environment.retain(|(name, _)| !guard::VARIABLES.iter().any(|own| name == own));
         // It may be that of an agent whose task this one is.
@@ -393,10 +442,25 @@ impl<'a> AgentProcess<'a> {
 impl Absence {
     fn new() -> Self {
         Self {
-            since: Instant::now(),
+            since: Some(Instant::now()),
             dead_at: None,
         }
     }
+
+    /// The master is there.
+    fn end(&mut self) {
+        (self.since, self.dead_at) = (None, None);
+    }
+
+    /// For how long it cannot be reached.
+    fn waited(&self) -> Duration {
+        self.since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+}
+
+/// True after a signal to drain or to stop.
+fn is_asked_to_end(interrupt: &Interrupt) -> bool {
+    interrupt.signal().or(interrupt.drain_signal()).is_some()
 }
 
 /// A conversation with the master.

@@ -209,6 +209,11 @@ impl Slots {
         self.alive.load(Ordering::Acquire) == 0
     }
 
+    /// True if no slot has a task.
+    pub(super) fn are_idle(&self) -> bool {
+        self.slots.iter().all(|slot| lock(&slot.state).given.is_empty())
+    }
+
     /// Waits for the end of all threads, at most `timeout`. True if they have ended.
     pub(super) fn wait(self, timeout: Duration) -> bool {
         let end = Instant::now() + timeout;

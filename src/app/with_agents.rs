@@ -15,7 +15,7 @@ use crate::host;
 use crate::interrupt::Interrupt;
 use crate::launch::Launch;
 use crate::logging;
-use crate::options::WorkerOptions;
+use crate::options::{DEFAULT_DRAIN_GRACE, WorkerOptions};
 use crate::run::{AgentRun, run_with_agents};
 use crate::signals::{self, Process};
 use crate::transport::agents::messages::{HostOptions, WorkerSettings};
@@ -118,6 +118,7 @@ fn agent_options(args: &RawArgs, worker: &WorkerOptions) -> Result<AgentOptions,
         start_with: args.start_with.unwrap_or(1),
         join_timeout: args.join_timeout.map_or(JOIN_TIMEOUT, time),
         master_timeout: args.master_timeout.map_or(MASTER_TIMEOUT, time),
+        drain_grace: args.drain_grace.map_or(DEFAULT_DRAIN_GRACE, time),
         launch,
         timing: Timing::with_lease(args.agent_timeout.map_or(AGENT_TIMEOUT, time)),
         verbosity: args.verbosity,

@@ -75,6 +75,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             Request::Nodes => {
                 let mut nodes = self.master.node_statuses();
                 self.bad_hosts.mark(&mut nodes);
+                nodes.extend(self.early_hosts());
                 Answer::Nodes(nodes)
             }
             Request::Why { task } => match self.find_task(guest, &task) {

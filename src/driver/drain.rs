@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use signal_hook::consts::SIGTERM;
 
+use super::conclusion::End;
 use super::{Aborted, Driver, RunError};
 use crate::logging::FATAL;
 use crate::scheduler::Event;
@@ -18,10 +19,11 @@ pub(super) struct Drain {
 }
 
 impl<T: MasterTransport> Driver<'_, T> {
-    /// Like `aborted`, before the first task: then a drain is an abort.
-    pub(super) fn aborted_early(&self) -> Option<Aborted> {
-        let drain = self.interrupt.drain_signal().map(Aborted::Signal);
-        self.aborted().or(drain)
+    /// Returns how the run ends before its first task, if it does. A signal to drain is an abort then.
+    pub(super) fn end_of_wait(&self) -> Option<End> {
+        let signal = self.interrupt.drain_signal().map(Aborted::Signal);
+        let aborted = self.aborted().or(signal).map(End::Aborted);
+        aborted.or_else(|| self.drain.is_some().then_some(End::Finished))
     }
 
     /// Begins to drain if a signal has asked for it.

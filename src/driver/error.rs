@@ -117,10 +117,10 @@ impl RunError {
         .into()
     }
 
-    /// True if nodes were lost, and nothing that is left fits on those that are there.
+    /// True if nodes were lost, and nothing that is left fits on those that are there, or if none has come.
     #[must_use]
     pub fn is_stranded(&self) -> bool {
-        matches!(&*self.kind, Kind::Stranded { .. })
+        self.has_no_agents() || matches!(&*self.kind, Kind::Stranded { .. })
     }
 
     /// True if no agent has come.

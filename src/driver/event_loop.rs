@@ -25,8 +25,8 @@ impl<T: MasterTransport> Driver<'_, T> {
         }
         self.check_nodes()?;
         while !self.may_start() {
-            if let Some(aborted) = self.aborted_early() {
-                return Ok(End::Aborted(aborted));
+            if let Some(end) = self.end_of_wait() {
+                return Ok(end);
             }
             self.receive()?;
             self.answer_requests()?;
@@ -34,8 +34,8 @@ impl<T: MasterTransport> Driver<'_, T> {
         }
         self.start_workers()?;
         while self.prepares_hosts() {
-            if let Some(aborted) = self.aborted_early() {
-                return Ok(End::Aborted(aborted));
+            if let Some(end) = self.end_of_wait() {
+                return Ok(end);
             }
             self.receive()?;
             self.answer_requests()?;

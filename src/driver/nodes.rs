@@ -7,6 +7,7 @@ use pmc_dag::TaskId;
 
 use super::error::Kind;
 use super::{Driver, RunError, RunEvent};
+use crate::control::NodeStatus;
 use crate::protocol::{NodeChange, Rank, Registration, RunningAttempt, SubmitId, TaskResult, ToMaster};
 use crate::scheduler::{Adoption, Event, MasterError};
 use crate::transport::MasterTransport;
@@ -111,6 +112,29 @@ impl<T: MasterTransport> Driver<'_, T> {
         } else {
             self.master.may_start()
         }
+    }
+
+    /// Returns the hosts of workers that have come before the start.
+    pub(super) fn early_hosts(&self) -> Vec<NodeStatus> {
+        let early = self.nodes.early.values();
+        let mut hosts: BTreeMap<&str, NodeStatus> = BTreeMap::new();
+        for registration in early.filter_map(|early| early.registration.as_ref()) {
+            let new = || NodeStatus {
+                host: registration.host.clone(),
+                state: "joined".to_owned(),
+                slots: 0,
+                busy: 0,
+                cpus: registration.threads,
+                free_cpus: registration.threads,
+                memory_mib: registration.memory_mb,
+                free_memory_mib: registration.memory_mb,
+                away: false,
+            };
+            let host = hosts.entry(&registration.host).or_insert_with(new);
+            host.slots += 1;
+            host.away |= registration.away;
+        }
+        hosts.into_values().collect()
     }
 
     /// Begins the run with the workers that have come.

@@ -187,7 +187,7 @@ fn a_run_whose_only_agent_makes_no_sense_does_not_wait_for_ever() {
     let message: fn(Rank, &Assignment) -> Vec<u8> = |_, _| Vec::new();
     connection.run(&mut Senseless { link, message });
     let (code, stderr) = run.wait();
-    assert_eq!(code, 1, "{stderr}");
+    assert_eq!(code, 76, "{stderr}");
     assert!(
         stderr.contains("The agent on hostile takes no part any more"),
         "{stderr}"

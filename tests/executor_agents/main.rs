@@ -19,6 +19,8 @@ use testutils::launcher::forget_launcher;
 mod guests;
 mod hostile;
 mod hosts;
+mod orphans;
+mod start;
 
 /// A run that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -423,7 +425,7 @@ fn launchers_that_fail_have_the_last_word() {
     fs::set_permissions(&launch, fs::Permissions::from_mode(0o755)).unwrap();
     let how = format!("{} {{host}}", launch.display());
     let (code, stderr) = scene.start("n7,n8", &["--launch", &how]).wait();
-    assert_eq!(code, 1);
+    assert_eq!(code, 76);
     let last = stderr.lines().last().unwrap();
     assert_eq!(
         last,
@@ -436,7 +438,7 @@ fn launchers_that_fail_have_the_last_word() {
     let (code, stderr) = scene
         .start("1", &["--launch", "sleep 60 ; true", "--join-timeout", "1"])
         .wait();
-    assert_eq!(code, 1);
+    assert_eq!(code, 76);
     assert!(stderr.contains("1 agent did not come"), "{stderr}");
 }
 

@@ -10,6 +10,7 @@ use futures_util::{SinkExt as _, StreamExt as _};
 use rustls::pki_types::ServerName;
 use tokio::io::BufReader;
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -194,6 +195,10 @@ pub struct Client {
     link: Arc<Link>,
     /// The address at which the master of the session was reached.
     reached_at: Mutex<Option<String>>,
+    /// When attempts to connect end.
+    until: Mutex<Option<Instant>>,
+    /// Ends the attempt to connect.
+    stop: Arc<Notify>,
 }
 
 /// A connection after its handshake.
@@ -222,7 +227,31 @@ impl Client {
             runtime: Arc::new(runtime),
             link,
             reached_at: Mutex::default(),
+            until: Mutex::default(),
+            stop: Arc::default(),
         })
+    }
+
+    /// Returns what ends an attempt to connect.
+    pub fn stopper(&self) -> impl Fn() + Send + 'static {
+        let stop = Arc::clone(&self.stop);
+        move || stop.notify_one()
+    }
+
+    /// Sets for how long, from now on, attempts to connect may last.
+    pub fn set_patience(&self, patience: Duration) {
+        let mut until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
+        *until = Instant::now().checked_add(patience);
+    }
+
+    /// The time that an attempt to connect has.
+    fn limit(&self) -> Duration {
+        // The lease of running tasks must not pass unnoticed.
+        let lease = self.link.lease_left();
+        let until = *self.until.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let limits = [Some(lease).filter(|lease| !lease.is_zero()), left];
+        limits.into_iter().flatten().fold(CONNECT, Duration::min)
     }
 
     /// Connects. The session goes on; without one, the agent joins and says `hello`.
@@ -257,10 +286,17 @@ impl Client {
         let mut last = ConnectError::Refused("the endpoint has no address".to_owned());
         for address in &endpoint.addresses {
             let connector = TlsConnector::from(Arc::clone(&config));
-            match self
-                .runtime
-                .block_on(self.shake_hands(address, connector, hello, carry))
-            {
+            let attempt = self.shake_hands(address, connector, hello, carry);
+            let attempt = async {
+                tokio::select! {
+                    made = attempt => made,
+                    () = self.stop.notified() => {
+                        let source = io::ErrorKind::Interrupted.into();
+                        Err(ConnectError::Unreachable { address: address.clone(), source })
+                    }
+                }
+            };
+            match self.runtime.block_on(attempt) {
                 Ok(connection) => {
                     *self.reached_at() = Some(address.clone());
                     return Ok(connection);
@@ -301,13 +337,7 @@ impl Client {
         hello: &[u8],
         carry: Option<&Carry<'_>>,
     ) -> Result<Connection, ConnectError> {
-        // The lease of running tasks must not pass unnoticed.
-        let lease = self.link.lease_left();
-        let limit = if lease.is_zero() {
-            CONNECT
-        } else {
-            CONNECT.min(lease)
-        };
+        let limit = self.limit();
         let unreachable = |source| ConnectError::Unreachable {
             address: address.to_owned(),
             source,

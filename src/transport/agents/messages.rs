@@ -36,6 +36,8 @@ pub struct AgentWelcome {
     pub slots: u32,
     /// How long to wait for another master if this one has died.
     pub master_timeout: Duration,
+    /// How long tasks may run after a signal to drain, while there is no master.
+    pub drain_grace: Duration,
     /// What to print; see [`crate::logging::init`].
     pub verbosity: i32,
     /// Settings of its workers.

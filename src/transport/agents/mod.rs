@@ -30,7 +30,7 @@ use super::combiner::Combiner;
 use super::{CombiningTransport, MasterTransport, Traffic, TransportError};
 use crate::heap;
 use crate::interrupt::Interrupt;
-use crate::options::{folder, with_suffix};
+use crate::options::{DEFAULT_DRAIN_GRACE, folder, with_suffix};
 use crate::protocol::{NodeChange, Rank, ToMaster, ToWorker};
 
 /// Default of `--agent-timeout`.
@@ -55,6 +55,8 @@ pub struct AgentOptions {
     pub start_with: u32,
     /// How long agents wait for another master if this one has died.
     pub master_timeout: Duration,
+    /// How long tasks of agents without a master may run after a signal to drain.
+    pub drain_grace: Duration,
     /// How long to wait for agents.
     pub join_timeout: Duration,
     /// How agents are started, if the master starts them.
@@ -111,6 +113,8 @@ pub struct Missing {
     words: Vec<(Option<String>, String)>,
     /// Their launchers have ended.
     exited: bool,
+    /// The number of agents with which the run begins nevertheless, if the start waited for more.
+    begins_with: Option<usize>,
 }
 
 impl fmt::Display for Missing {
@@ -131,7 +135,14 @@ impl fmt::Display for Missing {
             }
             f.write_str(&said(words))?;
         }
-        Ok(())
+        match self.begins_with {
+            None => Ok(()),
+            Some(1) => f.write_str(". The run begins with the one that is there (--start-with)"),
+            Some(there) => write!(
+                f,
+                ". The run begins with the {there} that are there (--start-with)"
+            ),
+        }
     }
 }
 
@@ -145,6 +156,7 @@ impl AgentOptions {
             slots: 0,
             start_with: 1,
             master_timeout: MASTER_TIMEOUT,
+            drain_grace: DEFAULT_DRAIN_GRACE,
             join_timeout: JOIN_TIMEOUT,
             launch: None,
             launch_options: LaunchOptions::default(),
@@ -171,6 +183,11 @@ impl AgentOptions {
         )
     }
 
+    /// Number of agents for which the start waits.
+    fn wanted_at_start(&self) -> usize {
+        self.start_with.min(self.agents) as usize
+    }
+
     /// Returns which agents have not come.
     fn missing(&self, running: &Running, joined: usize, exited: bool, waited: Duration) -> Missing {
         let table = running.reception.table();
@@ -195,6 +212,7 @@ impl AgentOptions {
             seconds: waited.as_secs(),
             words,
             exited,
+            begins_with: None,
         }
     }
 }
@@ -374,6 +392,7 @@ impl MasterTransport for AgentMaster {
                 first_rank: 0,
                 slots: self.options.slots,
                 master_timeout: self.options.master_timeout,
+                drain_grace: self.options.drain_grace,
                 verbosity: self.options.verbosity,
                 settings: self.options.settings.clone(),
             },
@@ -433,7 +452,8 @@ impl MasterTransport for AgentMaster {
 
     fn may_start(&self, registered: u32) -> bool {
         let has_enough = |running: &Running| {
-            running.reception.table().present().count() >= self.options.start_with as usize
+            let present = running.reception.table().present().count();
+            present >= self.options.wanted_at_start() || (present > 0 && !self.awaits_workers())
         };
         self.running.as_ref().is_some_and(has_enough) && self.all_have_come(registered)
     }
@@ -498,10 +518,12 @@ impl MasterTransport for AgentMaster {
         let waited = running.begun.elapsed();
         let exited = running.launcher.as_mut().is_some_and(Launcher::all_have_exited);
         if exited || waited >= self.options.join_timeout {
-            let missing = self.options.missing(running, joined, exited, waited);
+            let mut missing = self.options.missing(running, joined, exited, waited);
             if joined == 0 {
                 return Err(TransportError::NoAgents(missing));
             }
+            let is_short = before_start && joined < self.options.wanted_at_start();
+            missing.begins_with = is_short.then_some(joined);
             running.missing_reported = true;
             running.reception.notice(missing.to_string());
             return Ok(None);
