@@ -182,6 +182,8 @@ impl<'a> Mapper<'a> {
         problems.dedup();
         PlanError::check(problems)?;
         data::settle(exec, self.sites)?;
+        let warnings: Vec<String> = self.describe_modes(exec).collect();
+        exec.warnings.extend(warnings);
         data::fetch_for_planners(exec, workflow, self.sites);
         Ok(Mapped { numbers, staged })
     }
@@ -418,12 +420,23 @@ impl<'a> Mapper<'a> {
     }
 
     /// Returns the data configuration of jobs whose profiles say none, for each site. That is the one of the
-    /// properties. But a site whose work directory jobs of other sites exchange files through has files for
-    /// jobs with directories of their own only, so its own jobs are such jobs.
+    /// properties. Without one, jobs of a site without work directory run as with Pegasus' default.
+    ///
+    /// A site whose work directory jobs of other sites exchange files through has files for jobs with
+    /// directories of their own only, so its own jobs are such jobs.
     fn modes_of_sites(&self, workflow: &Workflow, chosen: &[Option<(SiteId, Program)>]) -> Vec<DataMode> {
         let mut modes = vec![self.settings.data; self.sites.len()];
         if self.settings.data.is_lite() {
             return modes;
+        }
+        if !self.settings.data_is_named {
+            for (mode, _) in modes
+                .iter_mut()
+                .zip(self.sites.all())
+                .filter(|(_, site)| site.scratch.is_none())
+            {
+                *mode = DataMode::CondorIo;
+            }
         }
         // Whether jobs with directories of their own run on a site, and the configuration of those whose
         // staging site it is.
@@ -432,7 +445,8 @@ impl<'a> Mapper<'a> {
         for (job, choice) in workflow.jobs.iter().zip(chosen) {
             let Some((site, program)) = choice else { continue };
             let named = self.named_mode(job, *site, program.entry());
-            let Some(mode) = named.and_then(DataMode::parse).filter(|mode| mode.is_lite()) else {
+            let mode = named.map_or(Some(modes[site.index()]), DataMode::parse);
+            let Some(mode) = mode.filter(|mode| mode.is_lite()) else {
                 continue;
             };
             runs_lite[site.index()] = true;
@@ -447,6 +461,28 @@ impl<'a> Mapper<'a> {
             }
         }
         modes
+    }
+
+    /// Warns of sites without work directory whose jobs therefore run as with Pegasus' default.
+    fn describe_modes(&self, exec: &Exec) -> impl Iterator<Item = String> {
+        let is_guessed = |job: &&ExecJob| {
+            let setup = &exec.setups[job.setup];
+            setup.kind == JobKind::Compute
+                && setup.mode == DataMode::CondorIo
+                && !self.settings.data_is_named
+                && setup.profiles.pegasus(data::KEY).is_none()
+                && self.sites.get(job.site).scratch.is_none()
+        };
+        let mut sites: Vec<SiteId> = exec.jobs.iter().filter(is_guessed).map(|job| job.site).collect();
+        sites.sort_unstable();
+        sites.dedup();
+        sites.into_iter().map(|site| {
+            format!(
+                "the site {} has no directory of type sharedScratch, and no pegasus.data.configuration is given: its \
+                 jobs run as with condorio, Pegasus' default",
+                self.sites.get(site).name
+            )
+        })
     }
 
     /// Removes and returns the transformations that a job lists among its input files. They are staged

@@ -183,9 +183,9 @@ pub(crate) fn missing(workflow: &Workflow, kept: &[bool], replicas: &Replicas, p
             let is_needed = file_use.link.reads() && file_use.link != Link::Checkpoint && !file_use.optional;
             let is_workflow =
                 job.file == Some(file_use.file) && job.nested.as_ref().is_some_and(|n| n.path.is_some());
-            // The planner itself has added images.
-            let is_image = file_use.kind == FileKind::Image;
-            if !is_needed || is_workflow || is_image || written[file_use.file] {
+            // The planner itself adds images and programs, whose locations are in the transformation catalog.
+            let is_added = matches!(file_use.kind, FileKind::Image | FileKind::Executable);
+            if !is_needed || is_workflow || is_added || written[file_use.file] {
                 continue;
             }
             let place = known.entry(file_use.file).or_insert_with(|| {

@@ -205,6 +205,8 @@ pub(crate) struct Settings {
     pub(crate) cleanup_deferred: bool,
     /// How jobs get their files, unless a profile says otherwise.
     pub(crate) data: DataMode,
+    /// A property names it.
+    pub(crate) data_is_named: bool,
     /// All inputs of jobs with directories of their own bypass the staging site.
     pub(crate) bypass: bool,
     /// The cache of a node.
@@ -356,6 +358,7 @@ impl Settings {
             subworkflows,
             cleanup_deferred,
             data,
+            data_is_named: text(properties, "pegasus.data.configuration").is_some(),
             bypass: is_set("pegasus.transfer.bypass.input.staging", false)?,
             lite_cache,
             transfers_on_host: is_set("pegasus.transfer.container.onhost", true)?,

@@ -98,11 +98,12 @@ fn a_site_whose_jobs_share_no_directory_needs_none() -> Result<(), Box<dyn std::
 
 #[test]
 fn a_site_without_directory_is_refused_for_shared_work_only() {
-    for line in [
-        LINE.to_owned(),
-        format!("{LINE} -Dpegasus.data.configuration=sharedfs"),
+    let by_profile = POOL.replace("style: condor", "data.configuration: sharedfs");
+    for (sites, line) in [
+        (POOL, "-Dpegasus.data.configuration=sharedfs"),
+        (&*by_profile, ""),
     ] {
-        let message = pool(POOL, false).fail(&line);
+        let message = pool(sites, false).fail(&format!("{LINE} {line}"));
         for expected in [
             "the site condorpool has no directory of type sharedScratch",
             "hint: add one to the site in the site catalog, or ",
@@ -111,6 +112,21 @@ fn a_site_without_directory_is_refused_for_shared_work_only() {
             assert_eq!(message.matches(expected).count(), 1, "{message}");
         }
     }
+}
+
+#[test]
+fn a_pool_with_nothing_but_a_style_runs_as_with_the_default_of_pegasus()
+-> Result<(), Box<dyn std::error::Error>> {
+    for pinned in [false, true] {
+        let plan = pool(POOL, pinned).plan(LINE)?;
+        assert_lite(&plan, "no configuration");
+        let warnings = plan.warnings();
+        let said = warnings
+            .iter()
+            .filter(|w| w.contains("the site condorpool has no directory of type sharedScratch"));
+        assert_eq!(said.count(), 1, "{warnings:?}");
+    }
+    Ok(())
 }
 
 #[test]
