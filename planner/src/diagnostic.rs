@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use crate::error::{HINT, InputError, PlanError, Position, Problem, split_hint};
+use crate::keys::is_without_effect;
 
 /// How bad a diagnostic is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -116,6 +117,25 @@ impl fmt::Display for Diagnostic {
             None => Ok(()),
         }
     }
+}
+
+/// Returns the warnings that a user sees who does not ask for more: several about keys without effect become
+/// one, and none for the plan of a sub-workflow, whose keys are mostly those of the workflow around it.
+pub fn in_brief(warnings: &[Diagnostic], is_nested: bool) -> Vec<Diagnostic> {
+    let is_idle = |warning: &&Diagnostic| is_without_effect(&warning.message);
+    let idle = warnings.iter().filter(is_idle).count();
+    if idle < 2 && !is_nested {
+        return warnings.to_vec();
+    }
+    let others = warnings.iter().filter(|warning| !is_idle(warning)).cloned();
+    let mut brief: Vec<Diagnostic> = others.collect();
+    if let Some(first) = warnings.iter().find(is_idle).filter(|_| !is_nested) {
+        let name = first.message.split(" has no effect: ").next().unwrap_or_default();
+        brief.push(Diagnostic::from(format!(
+            "{idle} keys have no effect, for example {name}: -v names them with the reasons"
+        )));
+    }
+    brief
 }
 
 impl PlanError {

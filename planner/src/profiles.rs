@@ -101,6 +101,34 @@ pub(crate) fn stored_key(namespace: Namespace, key: &str) -> Cow<'_, str> {
     key
 }
 
+/// Returns whether a key has an amount of memory or disk space in MB as its value.
+pub(crate) fn is_amount(namespace: Namespace, key: &str) -> bool {
+    namespace == Namespace::Pegasus && matches!(key, "memory" | "diskspace" | "pmc_request_memory")
+}
+
+/// Parses an amount of memory: a whole number of MB, or of the unit that follows it: K, M, G, T or P, also KB
+/// or KiB and so on, in any case.
+pub(crate) fn megabytes(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = text[digits.len()..].to_ascii_uppercase();
+    let count: u64 = digits.trim_end().parse().ok()?;
+    let power = match unit
+        .strip_suffix("IB")
+        .or(unit.strip_suffix('B'))
+        .unwrap_or(&unit)
+    {
+        "K" => return Some(count.div_ceil(1024)),
+        "" if unit.is_empty() => 0,
+        "M" => 0,
+        "G" => 10,
+        "T" => 20,
+        "P" => 30,
+        _ => return None,
+    };
+    count.checked_mul(1 << power)
+}
+
 /// Profiles of one object. Empty ones hold no memory, since a workflow may have a million of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Profiles {
@@ -160,6 +188,15 @@ impl Profiles {
         let key = stored_key(namespace, key);
         if namespace == Namespace::Pegasus && value.is_empty() {
             self.remove(namespace, &key);
+        } else if is_amount(namespace, &key)
+            && let Some(megabytes) = megabytes(value)
+        {
+            self.insert(
+                self.search(namespace, &key),
+                namespace,
+                &key,
+                &megabytes.to_string(),
+            );
         } else {
             self.insert(self.search(namespace, &key), namespace, &key, value);
         }

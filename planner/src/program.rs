@@ -10,7 +10,7 @@ use pmc_terminal::message;
 
 use crate::again;
 use crate::cli::{self, Invocation, OutputOptions};
-use crate::diagnostic::Diagnostic;
+use crate::diagnostic::{Diagnostic, in_brief};
 use crate::error::{PlanError, readable};
 use crate::plan::{Planned, Prepared, plan, prepare, preview, wants_shell};
 use crate::recipe;
@@ -65,7 +65,11 @@ fn plan_deferred(request: &Request, output: OutputOptions, log: Option<&Path>) -
         }
         Ok(Prepared::Kept(dir)) => format!("Kept the plan in {}: nothing has changed\n", dir.display()),
         Ok(Prepared::Planned(planned)) => {
-            print_diagnostics(&planned.warnings, &planned.notes, output);
+            let shown = match output.level > 0 {
+                true => planned.warnings.clone(),
+                false => in_brief(&planned.warnings, true),
+            };
+            print_diagnostics(&shown, &planned.notes, output);
             let warning = |warning: &Diagnostic| format!("{NAME}: warning: {warning}\n");
             let warnings: String = planned.warnings.iter().map(warning).collect();
             append_log(log, &warnings);
@@ -193,6 +197,14 @@ fn run_script(script: &Path) -> u8 {
 /// Prints warnings, and notes with `-v`.
 fn print_diagnostics(warnings: &[Diagnostic], notes: &[String], output: OutputOptions) {
     if output.level >= 0 {
+        let brief;
+        let warnings = match output.level > 0 || output.json_diagnostics {
+            true => warnings,
+            false => {
+                brief = in_brief(warnings, false);
+                &brief
+            }
+        };
         for warning in warnings {
             if output.json_diagnostics {
                 message(warning.json());

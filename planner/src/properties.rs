@@ -536,7 +536,7 @@ mod tests {
     #[test]
     fn all_invalid_settings_are_reported() {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let conf = write(&dir, "conf", "\n pegasus.memory = 2 GB");
+        let conf = write(&dir, "conf", "\n pegasus.memory = 2 XB");
         let sources = PropertySources {
             conf_file: Some(conf.clone()),
             command_line: vec!["pegasus.a".into()],
@@ -548,7 +548,7 @@ mod tests {
             format!(
                 "-Dpegasus.a: no value\n  \
                  hint: a property is set by -Dkey=value\n\
-                 {}:2:2: the profile pegasus::memory must be a whole number of MiB, not `2 GB`",
+                 {}:2:2: the profile pegasus::memory must be a whole number of MiB, not `2 XB`",
                 conf.display()
             )
         );

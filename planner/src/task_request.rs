@@ -3,7 +3,7 @@
 //! Keys of pegasus-mpi-cluster win, then those of Pegasus, then those of HTCondor and Globus, whose
 //! values are used where they are numbers.
 
-use crate::profiles::{Namespace, Profiles};
+use crate::profiles::{Namespace, Profiles, megabytes};
 
 /// A profile key.
 pub(crate) type ProfileKey = (Namespace, &'static str);
@@ -85,28 +85,17 @@ pub(crate) fn is_number(key: &str, text: &str) -> bool {
     number(key, text).is_some()
 }
 
-/// Parses a value of HTCondor or Globus. Memory is in MB, unless it has the unit K, M, G, T or P (or KB
-/// …).
+/// Parses a value of HTCondor or Globus. Disk space without a unit is in KiB.
 fn number(key: &str, text: &str) -> Option<u64> {
     let text = text.trim();
-    if !matches!(key, "request_memory" | "request_disk") {
-        return text.parse().ok();
+    match key {
+        "request_memory" => megabytes(text),
+        "request_disk" => match text.parse::<u64>() {
+            Ok(count) => Some(count.div_ceil(1024)),
+            Err(_) => megabytes(text),
+        },
+        _ => text.parse().ok(),
     }
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = text[digits.len()..].to_ascii_uppercase();
-    let count: u64 = digits.trim_end().parse().ok()?;
-    let power = match unit.strip_suffix('B').unwrap_or(&unit) {
-        // The unit of disk space is KiB.
-        "K" => return Some(count.div_ceil(1024)),
-        "" if key == "request_disk" && unit.is_empty() => return Some(count.div_ceil(1024)),
-        "" if unit.is_empty() => 0,
-        "M" => 0,
-        "G" => 10,
-        "T" => 20,
-        "P" => 30,
-        _ => return None,
-    };
-    count.checked_mul(1 << power)
 }
 
 /// Returns the attempts that a task has: one more than the retries of the profile `dagman::retry`;

@@ -450,3 +450,116 @@ fn standard_input_can_be_pushed() -> Outcome {
     assert!(message.contains("is a part of a clustered job"), "{message}");
     Ok(())
 }
+
+#[test]
+fn amounts_of_memory_may_have_units() -> Outcome {
+    for (value, option) in [
+        ("16GB", "16384"),
+        ("'2 g'", "2048"),
+        ("3GiB", "3072"),
+        ("1000", "1000"),
+        ("512MB", "512"),
+    ] {
+        let case = chain(&profiles(&format!("pegasus: {{memory: {value}}}")));
+        let plan = case.plan(LINE)?;
+        let dag = std::fs::read_to_string(&plan.planned.dag)?;
+        assert!(dag.contains(&format!(" -m {option} ")), "{value}: {dag}");
+        assert!(warnings(&plan).is_empty(), "{value}: {:?}", warnings(&plan));
+    }
+    let message = chain(&profiles("pegasus: {memory: 2 XB}")).fail(LINE);
+    assert!(
+        message.contains("pegasus::memory must be a whole number of MiB, not `2 XB`"),
+        "{message}"
+    );
+    Ok(())
+}
+
+#[test]
+fn an_unknown_scope_of_clean_up_is_the_default() -> Outcome {
+    let case = chain("");
+    let plan = case.plan(&format!("{LINE} -Dpegasus.file.cleanup.scope=inplace"))?;
+    let warnings = warnings(&plan).join("\n");
+    assert!(
+        warnings.contains("pegasus.file.cleanup.scope = inplace is no scope, so that fullahead counts"),
+        "{warnings}"
+    );
+    assert_eq!(plan.tasks(), case.plan(LINE)?.tasks());
+    Ok(())
+}
+
+#[test]
+fn documented_names_are_known() -> Outcome {
+    let case = chain("");
+    case.put(
+        "p",
+        "pegasus.metrics.app = harvest\npegasus.catalog.workflow.amqp.url = amqp://h/x\npegasus.monitord.encoding = json\n",
+    );
+    let plan = case.plan(&format!("{LINE} --conf p"))?;
+    assert!(warnings(&plan).is_empty(), "{:?}", warnings(&plan));
+    Ok(())
+}
+
+#[test]
+fn several_keys_without_effect_are_one_line() -> Outcome {
+    let case = chain(&profiles("pegasus: {style: condor}, condor: {universe: vanilla}"));
+    let plan = case.plan(LINE)?;
+    let mut all = plan.planned.warnings.clone();
+    all.retain(|warning| warning.message.starts_with("the profile "));
+    assert_eq!(all.len(), 2, "{all:?}");
+    let brief = pmc_plan::diagnostic::in_brief(&all, false);
+    let [one] = &*brief else {
+        return Err(format!("{brief:?}").into());
+    };
+    assert!(
+        one.message
+            .contains("2 keys have no effect, for example the profile "),
+        "{one}"
+    );
+    assert!(one.message.contains("-v names them"), "{one}");
+    assert!(
+        pmc_plan::diagnostic::in_brief(&all, true).is_empty(),
+        "the outer plan has said it"
+    );
+    assert_eq!(pmc_plan::diagnostic::in_brief(&all[..1], false), all[..1]);
+    Ok(())
+}
+
+#[test]
+fn what_counts_for_the_batch_job_only_is_said_once() -> Outcome {
+    let case = chain(&profiles("pegasus: {glite.arguments: --gres=gpu, queue: fast}"));
+    let warnings = warnings(&case.plan(LINE)?);
+    let said = warnings
+        .iter()
+        .filter(|w| w.contains("do not count: all jobs run in one batch job"));
+    assert_eq!(said.count(), 1, "{warnings:?}");
+    Ok(())
+}
+
+#[test]
+fn a_workflow_that_runs_nothing_says_why() -> Outcome {
+    let case = chain("");
+    let text = case.file("workflow.yml");
+    case.put(
+        "workflow.yml",
+        &text.replace(
+            "{lfn: out, type: output}",
+            "{lfn: out, type: output, stageOut: false}",
+        ),
+    );
+    let plan = case.plan(LINE)?;
+    let warnings = warnings(&plan);
+    let said = "no job runs, since no output of the workflow is to be kept";
+    assert_eq!(plan.tasks(), ["noop_chain_0"]);
+    assert!(warnings.iter().any(|w| w.starts_with(said)), "{warnings:?}");
+    Ok(())
+}
+
+#[test]
+fn a_hook_whose_program_does_not_exist_is_said() -> Outcome {
+    let case =
+        chain("  hooks: {shell: [{_on: end, cmd: /nowhere/notify --all}, {_on: end, cmd: /bin/true}]}\n");
+    let warnings = warnings(&case.plan(LINE)?).join("\n");
+    let said = "the hook of the job A for end runs /nowhere/notify, which does not exist on this machine";
+    assert_eq!(warnings.matches(said).count(), 1, "{warnings}");
+    Ok(())
+}

@@ -6,7 +6,7 @@ use pmc_secrets::SecretNames;
 use rustc_hash::FxHashSet;
 
 use crate::error::{InputError, Position, near_spelling};
-use crate::profiles::{Namespace, OLD_KEYS};
+use crate::profiles::{Namespace, OLD_KEYS, megabytes};
 use crate::task_request;
 
 use super::{Key, State, is_old, of_namespace, profile, property, similar_property};
@@ -38,6 +38,7 @@ impl Checker {
         if namespace == Namespace::Pegasus
             && (key.eq_ignore_ascii_case("memory") || key.eq_ignore_ascii_case("diskspace"))
             && !value.bytes().all(|b| b.is_ascii_digit())
+            && megabytes(value).is_none()
         {
             return Err(InputError::at(
                 file,
@@ -102,6 +103,11 @@ fn no_effect(key: &Key, value: &str) -> Option<&'static str> {
     let value = value.trim();
     let is_idle = value.is_empty() || idle.split('|').any(|idle| idle.eq_ignore_ascii_case(value));
     (!is_idle).then_some(why)
+}
+
+/// Returns whether a warning is about a known key without effect.
+pub(crate) fn is_without_effect(message: &str) -> bool {
+    is_about_key(message) && message.contains(" has no effect: ")
 }
 
 /// Returns whether a warning is about a key. One such warning is enough for all input files.

@@ -15,7 +15,7 @@ mod tests;
 use crate::error::near_spelling;
 use crate::profiles::{Namespace, OLD_KEYS, stored_key};
 
-pub(crate) use check::{Checker, is_about_key, new_name, of_properties};
+pub(crate) use check::{Checker, is_about_key, is_without_effect, new_name, of_properties};
 pub use page::page;
 pub use profiles::PROFILES;
 pub use properties::PROPERTIES;

@@ -134,6 +134,12 @@ pub(crate) fn metrics(
         .map_or("", |(_, value)| value);
     let mut app = Map::new();
     app.insert("name".into(), Value::from(plan.workflow.label.as_str()));
+    if let Some(name) = properties
+        .get("pegasus.metrics.app")
+        .filter(|name| !name.trim().is_empty())
+    {
+        app.insert("name".to_owned(), Value::from(name.trim()));
+    }
     for (key, value) in properties.with_prefix("pegasus.metrics.app.") {
         app.insert(key.to_owned(), Value::from(value));
     }

@@ -1,9 +1,12 @@
 //! Warnings and notes about a finished plan: what has no effect here, and what stays where.
 
+use std::path::Path;
+
 use crate::exec::{Exec, ExecJob, Task};
 use crate::keys::BYPASS;
 use crate::model::{Arguments, TransferFlag, Workflow};
 use crate::output::command::{doubt, is_no_wrapper};
+use crate::profiles::Namespace;
 use crate::refine::sites::Sites;
 use crate::request::Request;
 
@@ -25,6 +28,44 @@ pub(super) fn outputs_that_stay(workflow: &Workflow, exec: &Exec, sites: &Sites)
         "outputs stay in the work directory {}, which is not removed: neither --output-sites nor --output-dir is given",
         directory.path
     ))
+}
+
+/// Returns a warning about the first hook whose program does not exist.
+pub(super) fn missing_hooks(workflow: &Workflow) -> Option<String> {
+    let of_jobs = workflow
+        .jobs
+        .iter()
+        .flat_map(|job| job.hooks.iter().map(|hook| (hook, Some(&job.id))));
+    let mut all = workflow.hooks.iter().map(|hook| (hook, None)).chain(of_jobs);
+    let program = |command: &str| command.split_whitespace().next().unwrap_or_default().to_owned();
+    let (hook, job) = all.find(|(hook, _)| {
+        let program = program(&hook.command);
+        program.starts_with('/') && !Path::new(&program).exists()
+    })?;
+    let of = job.map_or_else(|| "the workflow".to_owned(), |id| format!("the job {id}"));
+    Some(format!(
+        "the hook of {of} for {} runs {}, which does not exist on this machine",
+        hook.when,
+        program(&hook.command)
+    ))
+}
+
+/// Returns a warning about requests of jobs that only the one batch job of the run can make.
+pub(super) fn batch_requests(workflow: &Workflow) -> Option<String> {
+    const KEYS: [(Namespace, &str); 3] = [
+        (Namespace::Pegasus, "glite.arguments"),
+        (Namespace::Pegasus, "queue"),
+        (Namespace::Globus, "queue"),
+    ];
+    workflow.jobs.iter().find_map(|job| {
+        let (namespace, key) = KEYS.iter().find(|(of, key)| job.profiles.get(*of, key).is_some())?;
+        Some(format!(
+            "{}::{key} of the job {} and others like it do not count: all jobs run in one batch job, for which \
+             `--queue` and the profiles of the site count",
+            namespace.as_str(),
+            job.id
+        ))
+    })
 }
 
 /// Returns warnings about directories that the catalogs do not give the site `local` and that the plan uses.

@@ -159,6 +159,8 @@ fn build_plan<'r>(
     let further = [
         advice::doubtful_arguments(workflow, &exec),
         advice::bypass(workflow, &exec, inputs.settings.bypass),
+        advice::missing_hooks(workflow),
+        advice::batch_requests(workflow),
     ];
     let further = further.into_iter().flatten().chain(exec.warnings.iter().cloned());
     let further = further.chain(advice::outputs_that_stay(workflow, &exec, &sites));

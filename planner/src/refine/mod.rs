@@ -27,7 +27,7 @@ pub(crate) use std::hash::BuildHasher as _;
 use crate::error::{Cause, PlanError, Problem};
 use crate::exec::{Exec, ExecJob, SiteId, Task};
 use crate::graph::{Graph, Lists};
-use crate::model::{JobIndex, JobKind, Workflow};
+use crate::model::{JobIndex, JobKind, TransferFlag, Workflow};
 
 use mapping::{Mapped, Mapper};
 use replicas::Replicas;
@@ -126,7 +126,19 @@ fn finish(refinement: &mut Refinement<'_, '_>) -> Result<(), PlanError> {
             staging: site,
             setup,
         });
-        notes.push("nothing is left to do: every output exists already".into());
+        let mut outputs = workflow
+            .jobs
+            .iter()
+            .flat_map(|job| &job.uses)
+            .filter(|u| u.link.writes());
+        match !workflow.jobs.is_empty() && outputs.all(|u| u.transfer == TransferFlag::Not) {
+            true => exec.warnings.push(
+                "no job runs, since no output of the workflow is to be kept: give at least one the flag stageOut: \
+                 true, or plan with --force"
+                    .into(),
+            ),
+            false => notes.push("nothing is left to do: every output exists already".into()),
+        }
     }
     exec.tidy_edges();
     check_names(exec)

@@ -405,7 +405,7 @@ impl Settings {
                 .map_or(4000, |n| usize::try_from(n).unwrap_or(usize::MAX)),
             mode,
             profiles: default_profiles(properties, is_development),
-            warnings: warnings(refiner, data),
+            warnings: warnings(properties, refiner, data),
         })
     }
 }
@@ -525,8 +525,8 @@ fn default_profiles(properties: &Properties, is_development: bool) -> Profiles {
     profiles
 }
 
-fn warnings(refiner: Refiner, data: DataMode) -> Vec<String> {
-    let mut warnings = Vec::new();
+fn warnings(properties: &Properties, refiner: Refiner, data: DataMode) -> Vec<String> {
+    let mut warnings: Vec<String> = subworkflows::unknown_scope(properties).into_iter().collect();
     if data == DataMode::CondorIo {
         warnings.push(
             "pegasus.data.configuration = condorio: jobs run as with nonsharedfs and the staging site local, since \

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, anyhow};
 use pmc_plan::cli::Invocation;
+use pmc_plan::diagnostic::{Diagnostic, in_brief};
 use pmc_plan::error::PlanError;
 use pmc_plan::plan::{Facts, Planned, facts, plan, preview, properties};
 use pmc_plan::request::{Environment, Request};
@@ -254,7 +255,7 @@ fn dry_run(request: &Request, run_dir: &Path, output: cli::Output) -> Result<u8,
     let submit: PathBuf = run_dir.join(layout::SUBMIT);
     let preview = preview(request, Some(&submit), &[]).map_err(not_planned)?;
     if !output.quiet {
-        for warning in &preview.warnings {
+        for warning in shown(&preview.warnings, output) {
             message(format_args!("pmc: warning: {warning}"));
         }
     }
@@ -264,9 +265,17 @@ fn dry_run(request: &Request, run_dir: &Path, output: cli::Output) -> Result<u8,
     Ok(exit::SUCCESS)
 }
 
+/// Returns the warnings of the planner that are printed.
+fn shown(warnings: &[Diagnostic], output: cli::Output) -> Vec<Diagnostic> {
+    match output.verbose > 0 {
+        true => warnings.to_vec(),
+        false => in_brief(warnings, false),
+    }
+}
+
 fn print_plan(planned: &Planned, output: cli::Output) {
     if !output.quiet {
-        for warning in &planned.warnings {
+        for warning in shown(&planned.warnings, output) {
             message(format_args!("pmc: warning: {warning}"));
         }
     }

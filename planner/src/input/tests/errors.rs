@@ -32,7 +32,7 @@ fn wrong_values_are_reported() {
              - {type: job, id: C}\n\
              - {type: pegasusWorkflow, id: D}\n\
              - {type: job, id: E, name: t, uses: [{type: input}, {lfn: f}, {lfn: f, type: in}, {lfn: f, type: input, optional: maybe, size: big}]}\n\
-             - {type: job, id: F, name: t, profiles: {pegasus: {memory: 2 GB}, envs: {A: b}}}\n\
+             - {type: job, id: F, name: t, profiles: {pegasus: {memory: 2 XB}, envs: {A: b}}}\n\
              - {type: job, id: A, name: t, hooks: {shell: [{_on: fail, cmd: x}, {cmd: x}]}}\n\
              - text\n"
         ),
@@ -46,7 +46,7 @@ fn wrong_values_are_reported() {
          w:8:78: `in` is not a type of file use\n  hint: types are input, output, inout, checkpoint\n\
          w:8:115: optional must be true or false, not `maybe`\n\
          w:8:128: size must be a whole number, not `big`\n\
-         w:9:60: the profile pegasus::memory must be a whole number of MiB, not `2 GB`\n\
+         w:9:60: the profile pegasus::memory must be a whole number of MiB, not `2 XB`\n\
          w:9:67: `envs` is no namespace of profiles\n  \
          hint: did you mean env? namespaces are pegasus, env, dagman, condor, globus, selector, hints, metadata, stat\n\
          w:10:3: the job id A is used twice, first in line 3\n\

@@ -1,6 +1,7 @@
 //! What becomes of sub-workflows.
 
-use super::{Choices, Generator};
+use super::{Choices, Generator, text};
+use crate::properties::Properties;
 
 /// What becomes of sub-workflows: `pegasus.subworkflow`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,12 +25,38 @@ const SUBWORKFLOWS: &[(&str, Subworkflows)] = &[
 /// read.
 const CLEANUP_SCOPES: &[(&str, bool)] = &[("fullahead", false), ("deferred", true)];
 
+/// Property with the scope of clean-up.
+const SCOPE: &str = "pegasus.file.cleanup.scope";
+
+/// Returns the warning about an unknown scope, with which the default counts, as in Pegasus.
+pub(super) fn unknown_scope(properties: &Properties) -> Option<String> {
+    let name = text(properties, SCOPE)?;
+    let is_known = CLEANUP_SCOPES
+        .iter()
+        .any(|(known, _)| known.eq_ignore_ascii_case(&name));
+    (!is_known).then(|| {
+        format!(
+            "{SCOPE} = {name} is no scope, so that fullahead counts: scopes are fullahead and deferred; \
+             pegasus.file.cleanup.strategy says when files are removed"
+        )
+    })
+}
+
 impl Choices<'_> {
+    /// Returns whether nested sub-workflows clean up after themselves.
+    fn cleanup_scope(&self) -> Option<bool> {
+        let name = text(self.properties, SCOPE)?;
+        let mut scopes = CLEANUP_SCOPES.iter();
+        scopes
+            .find(|(known, _)| known.eq_ignore_ascii_case(&name))
+            .map(|(_, is_deferred)| *is_deferred)
+    }
+
     /// Returns what becomes of sub-workflows, and whether nested ones clean up after themselves. A shell
     /// script cannot plan them.
     pub(super) fn subworkflows(&mut self, generator: Generator) -> (Subworkflows, bool) {
         const KEY: &str = "pegasus.subworkflow";
-        let cleanup_deferred = self.one_of("pegasus.file.cleanup.scope", false, CLEANUP_SCOPES);
+        let cleanup_deferred = self.cleanup_scope().unwrap_or_default();
         let mode = match (self.one_of(KEY, Subworkflows::Auto, SUBWORKFLOWS), generator) {
             (Subworkflows::Nested, Generator::Shell) => {
                 let message = "cannot be nested with the code generator Shell";
