@@ -211,6 +211,7 @@ fn options(dag: &Path) -> AgentOptions {
         master_timeout: Duration::from_secs(600),
         drain_grace: Duration::ZERO,
         join_timeout: Duration::from_secs(300),
+        listen: pmc_link::Listen::default(),
         launch: None,
         launch_options: LaunchOptions::default(),
         // The agents make no heartbeats but those that are measured.

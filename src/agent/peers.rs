@@ -16,7 +16,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use pmc_link::{FileServer, Link, Offered, RunKey};
+use pmc_link::{FileServer, Link, Offered, RunKey, SilentAddresses};
 use pmc_wire::peers::{self, Entry, ToAgent, ToJob};
 use rustix::fs::{FlockOperation, flock};
 
@@ -48,6 +48,7 @@ pub(super) struct Peers {
     /// Name of the socket for jobs.
     name: String,
     state: Mutex<State>,
+    silent: SilentAddresses,
 }
 
 #[derive(Default)]
@@ -104,6 +105,7 @@ impl Peers {
             key,
             name,
             state: Mutex::default(),
+            silent: SilentAddresses::default(),
         });
         let own = Arc::clone(&this);
         let accept = move || {
@@ -305,10 +307,16 @@ impl<'a> Asked<'a> {
         let is_there = || !has_gone(job);
         for _ in 0..MAX_SOURCES {
             let addresses = self.wait(&is_there)?;
-            for address in &addresses {
+            let silent = &self.peers.silent;
+            for address in addresses.iter().filter(|address| !silent.has(address)) {
                 match self.fetch(address, key, into, &is_there) {
                     Ok(bytes) => return Some(bytes),
-                    Err(error) => tracing::debug!("Getting {key} from {address}: {error}"),
+                    Err(error) => {
+                        if let GetError::Peer(pmc_link::PeerError::System(error)) = &error {
+                            silent.note(address, error);
+                        }
+                        tracing::debug!("Getting {key} from {address}: {error}");
+                    }
                 }
             }
             self.peers.say(&PeerRequest::Failed { number: self.number });

@@ -115,6 +115,7 @@ fn agent_options(args: &RawArgs, worker: &WorkerOptions) -> Result<AgentOptions,
     Ok(AgentOptions {
         agents,
         slots: args.slots.unwrap_or(0),
+        listen: args.listen.clone().unwrap_or_default(),
         start_with: args.start_with.unwrap_or(1),
         join_timeout: args.join_timeout.map_or(JOIN_TIMEOUT, time),
         master_timeout: args.master_timeout.map_or(MASTER_TIMEOUT, time),

@@ -1,6 +1,9 @@
 //! Options about agents.
 
 use std::ffi::OsStr;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use pmc_link::Listen;
 
 use super::args::{EarlyExit, RawArgs};
 use super::values::{at_least, integer, seconds, unsigned};
@@ -78,6 +81,34 @@ pub(super) fn set_agent_timeout(args: &mut RawArgs, value: &OsStr) -> Set {
     Ok(())
 }
 
+pub(super) fn set_listen(args: &mut RawArgs, value: &OsStr) -> Set {
+    let listen = value.to_str().and_then(read_listen);
+    let invalid = "--listen must be an address, perhaps with a port or a range of ports: 10.0.0.1:7000-7010, [fd00::1]:7000";
+    args.listen = Some(listen.ok_or_else(|| EarlyExit::refuse(invalid))?);
+    Ok(())
+}
+
+fn read_listen(text: &str) -> Option<Listen> {
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
+    if let Ok(address) = bare.unwrap_or(text).parse() {
+        return Some(Listen {
+            address: Some(address),
+            ports: None,
+        });
+    }
+    let (address, ports) = text.rsplit_once(':')?;
+    let address = match address.strip_prefix('[') {
+        Some(address) => address.strip_suffix(']')?.parse::<Ipv6Addr>().ok()?.into(),
+        None => address.parse::<Ipv4Addr>().ok()?.into(),
+    };
+    let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
+    let (first, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);
+    (0 < first && first <= last).then_some(Listen {
+        address: Some(address),
+        ports: Some(first..=last),
+    })
+}
+
 pub(super) fn set_start_with(args: &mut RawArgs, value: &OsStr) -> Set {
     let number = integer(value, "Invalid value for --start-with")?;
     args.start_with = Some(at_least(1, number, "--start-with must be at least 1")?);
@@ -102,4 +133,34 @@ pub(super) fn set_master_timeout(args: &mut RawArgs, value: &OsStr) -> Set {
 pub(super) fn set_join_timeout(args: &mut RawArgs, value: &OsStr) -> Set {
     args.join_timeout = Some(seconds(value, "--join-timeout")?);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_to_listen_at_are_read() {
+        let read = |text| {
+            let Listen { address, ports } = read_listen(text)?;
+            Some((address?.to_string(), ports))
+        };
+        let listen = |address: &str, ports| Some((address.to_owned(), ports));
+        assert_eq!(read("10.0.0.1"), listen("10.0.0.1", None));
+        assert_eq!(read("::1"), listen("::1", None));
+        assert_eq!(read("10.0.0.1:7"), listen("10.0.0.1", Some(7..=7)));
+        assert_eq!(read("[fd00::1]:7-9"), listen("fd00::1", Some(7..=9)));
+        for text in [
+            "",
+            "n1",
+            "10.0.0.1:",
+            "10.0.0.1:9-7",
+            "10.0.0.1:0",
+            "10.0.0.1:70000",
+            "[::1:5",
+            "[::1]:x",
+        ] {
+            assert_eq!(read(text), None, "{text}");
+        }
+    }
 }

@@ -114,6 +114,8 @@ pub struct RawArgs {
     pub agent_timeout: Option<f64>,
     /// `--start-with`: agents to wait for before the first task.
     pub start_with: Option<u32>,
+    /// `--listen`.
+    pub listen: Option<pmc_link::Listen>,
     /// `--crash-limit`; 0 means no limit.
     pub crash_limit: Option<u32>,
     /// `--bad-host-limit`; 0 means no limit.

@@ -282,6 +282,13 @@ pub const OPTIONS: &[OptionSpec] = &[
     )
     .additional(),
     value(
+        "listen",
+        "ADDRESS[:PORT[-PORT]]",
+        agents::set_listen,
+        "Where the master of agents listens [default: all addresses]",
+    )
+    .additional(),
+    value(
         "start-with",
         "N",
         agents::set_start_with,

@@ -128,7 +128,7 @@ fn every_option_is_stored() {
                 --no-resource-log --no-sleep-on-recv --maxfds 9 --keep-affinity --set-affinity --workers 3 \
                 --no-forward-journal --sync-interval 20 --drain-grace 2.5 --host-name node7 --disk-reserve 100 --forward-limit 7 \
                 --watch-memory --more-memory 1.5 --runtime-limit 60 --max-jobs db=2 --max-jobs a=b=1 --max-plans 6 \
-                --agents n1,n2 --launch ssh --slots 4 --start-with 2 --crash-limit 0 --bad-host-limit 7 \
+                --agents n1,n2 --launch ssh --slots 4 --start-with 2 --listen [::1]:7-9 --crash-limit 0 --bad-host-limit 7 \
                 --agent-timeout 9 --join-timeout 8 --master-timeout 7 --accept-incomplete";
     let args = parse_with(line, &[("PMC_KICKSTART", "exec")]).unwrap();
     let expected = RawArgs {
@@ -180,6 +180,10 @@ fn every_option_is_stored() {
         launch: Some("ssh".into()),
         slots: Some(4),
         start_with: Some(2),
+        listen: Some(pmc_link::Listen {
+            address: Some("::1".parse().unwrap()),
+            ports: Some(7..=9),
+        }),
         crash_limit: Some(0),
         bad_host_limit: Some(7),
         agent_timeout: Some(9.0),

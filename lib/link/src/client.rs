@@ -1,7 +1,7 @@
 //! The agent's side: one connection at a time, which the caller makes anew.
 
 use std::io;
-use std::net::{IpAddr, ToSocketAddrs as _};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,7 @@ use crate::endpoint::{Endpoint, VERSION};
 use crate::frame::{self, Answer, Hello, Resume};
 use crate::key::KeyError;
 use crate::session::{Received, Session, SessionError};
+use crate::silence::{SilentAddresses, resolve};
 use crate::stream::{Outgoing, Port, buffered, framed, limited, pump};
 
 /// Maximum time to connect to one address.
@@ -199,6 +200,7 @@ pub struct Client {
     until: Mutex<Option<Instant>>,
     /// Ends the attempt to connect.
     stop: Arc<Notify>,
+    silent: SilentAddresses,
 }
 
 /// A connection after its handshake.
@@ -229,6 +231,7 @@ impl Client {
             reached_at: Mutex::default(),
             until: Mutex::default(),
             stop: Arc::default(),
+            silent: SilentAddresses::default(),
         })
     }
 
@@ -284,7 +287,7 @@ impl Client {
     ) -> Result<Connection, ConnectError> {
         let config = Arc::new(endpoint.key.client_config()?);
         let mut last = ConnectError::Refused("the endpoint has no address".to_owned());
-        for address in &endpoint.addresses {
+        for address in self.order(&endpoint.addresses) {
             let connector = TlsConnector::from(Arc::clone(&config));
             let attempt = self.shake_hands(address, connector, hello, carry);
             let attempt = async {
@@ -311,6 +314,9 @@ impl Client {
                 // Another address may be of another host.
                 Err(error @ (ConnectError::NobodyListens(_) | ConnectError::WrongKey(_))) => last = error,
                 Err(error @ ConnectError::Unreachable { .. }) => {
+                    if let ConnectError::Unreachable { source, .. } = &error {
+                        self.silent.note(address, source);
+                    }
                     if !matches!(last, ConnectError::NobodyListens(_) | ConnectError::WrongKey(_)) {
                         last = error;
                     }
@@ -319,6 +325,19 @@ impl Client {
             }
         }
         Err(last)
+    }
+
+    /// Returns the addresses to try: without those that did not answer of late, if others are left. That of the
+    /// session is tried in any case.
+    fn order<'e>(&self, all: &'e [String]) -> Vec<&'e String> {
+        let reached_at = self.reached_at().clone();
+        let is_silent = |address: &str| self.silent.has(address) && reached_at.as_deref() != Some(address);
+        let awake: Vec<&String> = all.iter().filter(|address| !is_silent(address)).collect();
+        if awake.is_empty() {
+            all.iter().collect()
+        } else {
+            awake
+        }
     }
 
     /// False if the master of the session was reached at another address.
@@ -533,8 +552,7 @@ impl Port for Line<'_> {
 /// Opens a TCP connection to one of the addresses of a name.
 pub(crate) async fn open(address: &str, limit: Duration) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the host is unknown");
-    // The agent has nothing else to do meanwhile.
-    for socket in address.to_socket_addrs()? {
+    for socket in resolve(address, limit).await? {
         match limited(limit, "the host does not answer", TcpStream::connect(socket)).await {
             Ok(stream) => {
                 stream.set_nodelay(true)?;

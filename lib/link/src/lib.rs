@@ -23,17 +23,19 @@ mod memory;
 mod peer;
 mod server;
 mod session;
+mod silence;
 mod stream;
 
 pub use client::{Agent, Carry, Client, Closed, ConnectError, Connection, Link};
 pub use endpoint::{Endpoint, EndpointError, VERSION};
 pub use frame::MAX_BODY;
 pub use key::{KeyError, RunKey};
-pub use listener::ServerError;
+pub use listener::{Listen, ServerError};
 pub use memory::MemoryAgent;
 pub use peer::{FileServer, Offered, PeerError, fetch};
 pub use server::{Hub, Server, Service, SessionId};
 pub use session::{Received, Session, SessionError};
+pub use silence::SilentAddresses;
 
 use std::time::Duration;
 
@@ -64,6 +66,13 @@ impl Timing {
     #[must_use]
     pub fn patience(self) -> Duration {
         self.heartbeat * 3
+    }
+
+    /// The master counts an agent as lost this long after its process has died, as its host says. Its guard
+    /// has ended its tasks and started it again by then, or is dead, too.
+    #[must_use]
+    pub fn until_dead(self) -> Duration {
+        self.grace
     }
 
     /// The master counts an agent as lost that was silent for this time.

@@ -2,7 +2,8 @@
 
 use std::future::Future;
 use std::io;
-use std::net::TcpListener;
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -36,7 +37,48 @@ pub enum ServerError {
     Key(#[from] KeyError),
 }
 
-/// A port of all addresses.
+/// Where to listen. The default is a free port of all addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listen {
+    /// The address; `None` stands for all.
+    pub address: Option<IpAddr>,
+    /// Ports to choose from; `None` stands for any free one.
+    pub ports: Option<RangeInclusive<u16>>,
+}
+
+impl Listen {
+    /// Only this machine.
+    #[must_use]
+    pub fn loopback() -> Self {
+        Self {
+            address: Some(Ipv4Addr::LOCALHOST.into()),
+            ports: None,
+        }
+    }
+
+    /// Listens on this port, if it may be used and is free, or on another one.
+    fn open(&self, port: u16) -> io::Result<TcpListener> {
+        let bind = |port: u16| match self.address {
+            Some(address) => TcpListener::bind((address, port)),
+            None => TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port))),
+        };
+        let mut last = io::Error::from(io::ErrorKind::AddrInUse);
+        let may_use = |port: &u16| self.ports.as_ref().is_none_or(|ports| ports.contains(port));
+        let others = self.ports.clone().unwrap_or(0..=0);
+        for port in Some(port).filter(may_use).into_iter().chain(others) {
+            match bind(port) {
+                Ok(listener) => {
+                    listener.set_nonblocking(true)?;
+                    return Ok(listener);
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+}
+
+/// A port that is open.
 pub(crate) struct Door {
     listener: TcpListener,
     acceptor: TlsAcceptor,
@@ -52,13 +94,13 @@ pub(crate) struct Listener {
 }
 
 impl Door {
-    /// Listens on this port, or on any free one if that is 0 or in use.
+    /// Listens on this port, or on another one if that is 0 or in use.
     ///
     /// # Errors
     /// No port can be had, or the key is unusable.
-    pub(crate) fn open(key: &RunKey, port: u16) -> Result<Self, ServerError> {
+    pub(crate) fn open(key: &RunKey, listen: &Listen, port: u16) -> Result<Self, ServerError> {
         let acceptor = TlsAcceptor::from(Arc::new(key.server_config()?));
-        let listener = listen(port).or_else(|_| listen(0))?;
+        let listener = listen.open(port)?;
         let port = listener.local_addr()?.port();
         Ok(Self {
             listener,
@@ -176,10 +218,4 @@ impl Drop for Listener {
             let _ = thread.join();
         }
     }
-}
-
-fn listen(port: u16) -> io::Result<TcpListener> {
-    let listener = TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)))?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
 }

@@ -19,7 +19,7 @@ use tokio_util::codec::{Framed, LengthDelimitedCodec};
 use crate::client::open;
 use crate::frame;
 use crate::key::{KeyError, RunKey};
-use crate::listener::{Door, Listener, ServerError};
+use crate::listener::{Door, Listen, Listener, ServerError};
 use crate::stream::limited;
 
 /// Maximum bytes of a frame.
@@ -82,7 +82,7 @@ impl FileServer {
         key: &RunKey,
         find: impl Fn(&str) -> Option<Offered> + Send + 'static,
     ) -> Result<Self, ServerError> {
-        let door = Door::open(key, 0)?;
+        let door = Door::open(key, &Listen::default(), 0)?;
         let listener = Listener::start("other nodes", door, |door| async move {
             let (find, sends) = (Rc::new(find), Rc::new(Semaphore::new(MAX_SENT)));
             let serve = move |stream| {

@@ -13,9 +13,9 @@ use crate::Timing;
 use crate::endpoint::VERSION;
 use crate::frame::{self, Answer, Hello, Resume};
 use crate::key::RunKey;
-use crate::listener::{Door, Listener, Secured, ServerError};
+use crate::listener::{Door, Listen, Listener, Secured, ServerError};
 use crate::session::{Received, Session};
-use crate::stream::{Outgoing, Port, framed, limited, pump};
+use crate::stream::{Outgoing, Port, framed, is_death, limited, pump};
 
 /// Maximum time of a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -68,6 +68,8 @@ struct Entry {
     /// Frames for the newest connection.
     frames: Option<UnboundedSender<Outgoing>>,
     silent: bool,
+    /// When its process has died, or its host has closed the connection for another reason.
+    died_at: Option<Duration>,
     /// See [`Hub::dismiss`].
     dismissed: bool,
 }
@@ -187,6 +189,7 @@ impl Hub {
             connection,
             frames: Some(sender),
             silent: false,
+            died_at: None,
             dismissed: false,
         };
         let welcome = self.welcome(session, &entry, &body);
@@ -220,6 +223,7 @@ impl Hub {
         // This closes an older connection.
         entry.frames = Some(sender);
         entry.connection = connection;
+        entry.died_at = None;
         let back = std::mem::take(&mut entry.silent);
         Some(Accepted {
             session,
@@ -264,14 +268,18 @@ impl Hub {
         Ok((received, back))
     }
 
-    /// Notes that a connection has ended. Returns whether the agent is silent because of it.
-    fn closed(&self, session: SessionId, connection: u64) -> bool {
+    /// Notes that a connection has ended, perhaps because the process of the agent has. Returns whether the
+    /// agent is silent because of it.
+    fn closed(&self, session: SessionId, connection: u64, died: bool) -> bool {
+        let now = self.now();
         let mut table = self.table();
         let entry = table.sessions.get_mut(&session);
         let Some(entry) = entry.filter(|entry| entry.connection == connection) else {
             return false;
         };
         entry.frames = None;
+        // After a silence, the network may have closed it, and the agent does not know.
+        entry.died_at = (died && !entry.silent).then_some(now);
         !std::mem::replace(&mut entry.silent, true)
     }
 
@@ -282,7 +290,8 @@ impl Hub {
         let mut table = self.table();
         table.sessions.retain(|session, entry| {
             let quiet = now.saturating_sub(entry.session.heard_at());
-            if quiet > self.timing.until_lost() {
+            let dead = entry.died_at.map(|at| now.saturating_sub(at));
+            if quiet > self.timing.until_lost() || dead.is_some_and(|dead| dead > self.timing.until_dead()) {
                 lost.push(*session);
                 return false;
             }
@@ -312,19 +321,19 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens on this port, or on any free one if that is 0 or in use. `service` makes the service from the
+    /// Listens on this port, or on another one if that is 0 or in use. `service` makes the service from the
     /// hub.
     ///
     /// # Errors
     /// No port or thread can be had, or the key is unusable.
     pub fn start<S: Service>(
         key: &RunKey,
-        port: u16,
+        (listen, port): (&Listen, u16),
         epoch: u64,
         timing: Timing,
         service: impl FnOnce(&Arc<Hub>) -> Arc<S>,
     ) -> Result<Self, ServerError> {
-        let door = Door::open(key, port)?;
+        let door = Door::open(key, listen, port)?;
         let hub = Arc::new(Hub::new(epoch, timing));
         let service = service(&hub);
         let inner = Arc::clone(&hub);
@@ -435,7 +444,8 @@ async fn serve<S: Service>(stream: Secured, hub: Arc<Hub>, service: Arc<S>) -> i
             pump(framed, frames, None, &mut line).await
         }
     };
-    if hub.closed(session, connection) {
+    let died = ended.as_ref().is_err_and(is_death);
+    if hub.closed(session, connection, died) {
         service.silent(session);
     }
     ended

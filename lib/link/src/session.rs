@@ -17,7 +17,7 @@
 //! latest heartbeat that the master has heard. So the agent knows that the master has heard of it at or after
 //! the moment of that heartbeat, also when messages get through in one direction only. The lease ends a fixed
 //! time after that moment. The master, which waits longer than that since the last frame, always sees the
-//! agent as lost after the agent's own lease is over.
+//! agent as lost after the agent's own lease is over. Only an agent whose process has died is lost sooner.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -23,6 +23,9 @@ const BATCH: usize = 64;
 /// How long a frame that may wait does so for others. A batch costs the processes on both sides one wake-up.
 const LINGER: Duration = Duration::from_millis(2);
 
+/// Maximum time to say that a connection is closed on purpose.
+const CLOSE: Duration = Duration::from_millis(200);
+
 /// A frame to write.
 pub(crate) struct Outgoing {
     pub(crate) frame: Bytes,
@@ -71,6 +74,9 @@ pub(crate) trait Port {
 
 /// Reads and writes frames until the connection ends. Returns why it ended: `Ok` if the other side, or
 /// [`Port`], closed it in order, or if there is nothing more to write.
+///
+/// If this side ends the connection, it says so. Without that, the process on this side has died: see
+/// [`is_death`].
 pub(crate) async fn pump<S: AsyncRead + AsyncWrite>(
     framed: Framed<S, LengthDelimitedCodec>,
     mut frames: UnboundedReceiver<Outgoing>,
@@ -79,7 +85,7 @@ pub(crate) async fn pump<S: AsyncRead + AsyncWrite>(
 ) -> io::Result<()> {
     // Reading and writing must not wait for each other: both sides may have much to send.
     let (mut sink, mut stream) = framed.split();
-    let write = async move {
+    let write = async {
         let mut batch = Vec::new();
         while frames.recv_many(&mut batch, BATCH).await > 0 {
             if batch.iter().all(|outgoing| outgoing.may_wait) {
@@ -93,7 +99,7 @@ pub(crate) async fn pump<S: AsyncRead + AsyncWrite>(
             }
             sink.flush().await?;
         }
-        sink.close().await
+        Ok(())
     };
     let read = async move {
         let mut ticks = interval.map(tokio::time::interval);
@@ -115,10 +121,20 @@ pub(crate) async fn pump<S: AsyncRead + AsyncWrite>(
             }
         }
     };
-    tokio::select! {
+    let ended = tokio::select! {
         ended = read => ended,
         ended = write => ended,
-    }
+    };
+    // The other side may not answer.
+    let _ = tokio::time::timeout(CLOSE, sink.close()).await;
+    ended
+}
+
+/// True if a connection has ended because the process on the other side has: its system closed the socket, and
+/// nothing was said before.
+pub(crate) fn is_death(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), UnexpectedEof | ConnectionReset | BrokenPipe)
 }
 
 /// Ends a wait that takes too long.

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use pmc_link::{
-    Agent, Client, Closed, ConnectError, Endpoint, Hub, Link, RunKey, Server, Service, SessionId, Timing,
+    Agent, Client, Closed, ConnectError, Endpoint, Hub, Link, Listen, RunKey, Server, Service, SessionId,
+    Timing,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -82,7 +83,7 @@ impl Master {
     fn start() -> Self {
         let key = RunKey::generate().unwrap();
         let (sender, seen) = mpsc::channel();
-        let server = Server::start(&key, 0, 1, timing(), |hub| {
+        let server = Server::start(&key, (&Listen::default(), 0), 1, timing(), |hub| {
             Arc::new(Echo {
                 hub: Arc::clone(hub),
                 seen: Mutex::new(sender),
@@ -213,6 +214,17 @@ fn messages_survive_cuts() {
     assert_eq!(master.next(), Seen::Joined(1));
 }
 
+/// Closes its connection on purpose, and goes on.
+struct Leaving;
+
+impl Agent for Leaving {
+    fn message(&mut self, _: &[u8]) {}
+
+    fn tick(&mut self) -> bool {
+        true
+    }
+}
+
 #[test]
 fn an_agent_that_does_not_come_back_is_lost() {
     let master = Master::start();
@@ -221,13 +233,13 @@ fn an_agent_that_does_not_come_back_is_lost() {
     let client = Client::new(Arc::clone(&link)).unwrap();
     let connection = client.connect(&endpoint, b"n1").unwrap();
     assert_eq!(master.next(), Seen::Joined(1));
-    drop(connection);
+    assert!(matches!(connection.run(&mut Leaving), Closed::Asked));
     assert_eq!(master.next(), Seen::Silent);
     // It comes back within the lease.
     let connection = client.connect(&endpoint, b"n1").unwrap();
     assert!(!connection.joined);
     assert_eq!(master.next(), Seen::Back);
-    drop(connection);
+    assert!(matches!(connection.run(&mut Leaving), Closed::Asked));
     assert_eq!(master.next(), Seen::Silent);
     assert_eq!(master.next(), Seen::Lost);
     assert_eq!(link.lease_left(), Duration::ZERO);
@@ -240,6 +252,25 @@ fn an_agent_that_does_not_come_back_is_lost() {
     assert!(client.connect(&endpoint, b"n1").unwrap().joined);
     assert_eq!(master.next(), Seen::Joined(2));
     link.goodbye();
+}
+
+/// Its system closes the connection, and nothing was said before.
+#[test]
+fn an_agent_that_has_died_is_lost_before_its_lease_is_over() {
+    let master = Master::start();
+    let link = Link::new(timing());
+    let client = Client::new(Arc::clone(&link)).unwrap();
+    let endpoint = master.endpoint(master.server.port());
+    for _ in 0..2 {
+        let connection = client.connect(&endpoint, b"n1").unwrap();
+        assert!(matches!(master.next(), Seen::Joined(_) | Seen::Back));
+        drop(connection);
+        assert_eq!(master.next(), Seen::Silent);
+    }
+    let died = Instant::now();
+    assert_eq!(master.next(), Seen::Lost);
+    assert!(died.elapsed() >= timing().grace - Duration::from_millis(50));
+    assert!(died.elapsed() < timing().until_lost(), "{:?}", died.elapsed());
 }
 
 #[test]

@@ -23,6 +23,7 @@ complete -c pegasus-mpi-cluster -l agents -d 'Run tasks in this number of agents
 complete -c pegasus-mpi-cluster -l launch -d 'Start the agents: local, ssh, srun, pbsdsh, mpiexec, flux, blaunch or a command' -r
 complete -c pegasus-mpi-cluster -l slots -d 'Tasks of an agent at a time' -r
 complete -c pegasus-mpi-cluster -l agent-timeout -d 'An agent that is silent for this time is lost [default: 30]' -r
+complete -c pegasus-mpi-cluster -l listen -d 'Where the master of agents listens [default: all addresses]' -r
 complete -c pegasus-mpi-cluster -l start-with -d 'Start with the first task when N agents are there [default: 1]' -r
 complete -c pegasus-mpi-cluster -l crash-limit -d 'A task has failed if N agents were lost while it ran; 0: no limit [default: 5]' -r
 complete -c pegasus-mpi-cluster -l bad-host-limit -d 'Set a host aside on which N tasks in a row failed that succeed elsewhere [default: 3]' -r

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead as _, BufReader, Read, Write as _};
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -11,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nix::ifaddrs::getifaddrs;
-use pmc_link::Endpoint;
+use pmc_link::{Endpoint, Listen};
 
 /// Variable with the endpoint, for hosts that do not share its file.
 pub const ENDPOINT_VARIABLE: &str = "PMC_ENDPOINT";
@@ -185,19 +186,28 @@ impl Launch {
     }
 }
 
-/// Returns the addresses of the master's port, for agents that are started so.
-pub(super) fn addresses(launch: Option<&Launch>, port: u16) -> Vec<String> {
-    if let Some(Launch::Local { .. }) = launch {
-        return vec![format!("127.0.0.1:{port}")];
+/// Returns the addresses at which agents find the master's port.
+pub(super) fn addresses(listen: &Listen, port: u16) -> Vec<String> {
+    let numeric = |address: IpAddr| SocketAddr::new(address, port).to_string();
+    if let Some(address) = listen.address.filter(|address| !address.is_unspecified()) {
+        return vec![numeric(address)];
     }
     let mut addresses = vec![format!("{}:{port}", crate::host::name())];
     // Not every cluster knows the names of its hosts.
     let interfaces = getifaddrs().into_iter().flatten();
     let numbers = interfaces.filter_map(|interface| {
-        let address = interface.address?.as_sockaddr_in()?.ip();
-        (!address.is_loopback() && !address.is_link_local()).then(|| format!("{address}:{port}"))
+        let address = interface.address?;
+        let v4 = address.as_sockaddr_in().map(|address| address.ip());
+        let v4 = v4.filter(|address| !address.is_link_local()).map(IpAddr::from);
+        let v6 = address.as_sockaddr_in6().map(|address| address.ip());
+        let v6 = v6.filter(|address| !address.is_unicast_link_local());
+        v4.or(v6.map(IpAddr::from))
+            .filter(|address| !address.is_loopback())
     });
-    addresses.extend(numbers);
+    // Those of IPv4 first: they may be all that agents can reach.
+    let mut numbers: Vec<IpAddr> = numbers.collect();
+    numbers.sort_by_key(IpAddr::is_ipv6);
+    addresses.extend(numbers.into_iter().map(numeric));
     addresses
 }
 

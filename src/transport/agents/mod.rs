@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pmc_link::{Endpoint, MemoryAgent, RunKey, Server, Service, SessionId, Timing};
+use pmc_link::{Endpoint, Listen, MemoryAgent, RunKey, Server, Service, SessionId, Timing};
 use rustc_hash::FxHashMap;
 
 pub use launcher::{
@@ -59,6 +59,8 @@ pub struct AgentOptions {
     pub drain_grace: Duration,
     /// How long to wait for agents.
     pub join_timeout: Duration,
+    /// Where the master listens.
+    pub listen: Listen,
     /// How agents are started, if the master starts them.
     pub launch: Option<Launch>,
     /// How they are started, in detail.
@@ -158,6 +160,7 @@ impl AgentOptions {
             master_timeout: MASTER_TIMEOUT,
             drain_grace: DEFAULT_DRAIN_GRACE,
             join_timeout: JOIN_TIMEOUT,
+            listen: Listen::default(),
             launch: None,
             launch_options: LaunchOptions::default(),
             timing: Timing::with_lease(AGENT_TIMEOUT),
@@ -181,6 +184,14 @@ impl AgentOptions {
             word(&program),
             word(&endpoint)
         )
+    }
+
+    /// Where the master listens: for agents on this machine, nobody else has to reach it.
+    fn listen_at(&self) -> Listen {
+        match self.launch {
+            Some(Launch::Local { .. }) if self.listen == Listen::default() => Listen::loopback(),
+            _ => self.listen.clone(),
+        }
     }
 
     /// Number of agents for which the start waits.
@@ -400,7 +411,8 @@ impl MasterTransport for AgentMaster {
         let combiner = Arc::clone(&self.combiner);
         let folder = folder(&self.options.dag);
         let mut reception = None;
-        let server = Server::start(&key, port, epoch, self.options.timing, |hub| {
+        let listen = self.options.listen_at();
+        let server = Server::start(&key, (&listen, port), epoch, self.options.timing, |hub| {
             let made = Arc::new(Reception::new(
                 Arc::clone(hub),
                 combiner,
@@ -414,7 +426,7 @@ impl MasterTransport for AgentMaster {
         })?;
         let reception = reception.ok_or(TransportError::MasterEnded)?;
         let endpoint = Endpoint {
-            addresses: launcher::addresses(self.options.launch.as_ref(), server.port()),
+            addresses: launcher::addresses(&listen, server.port()),
             epoch,
             lease: self.options.timing.lease,
             key,
