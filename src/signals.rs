@@ -11,13 +11,36 @@
 //! the master, and keeps its task until the master ends it.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use crate::interrupt::Interrupt;
+
+/// Set when SIGTERM comes, by the handler itself.
+static TERMINATED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+/// Maximum time between two signals that are sent to all processes of a job at once.
+const SPREAD: Duration = Duration::from_millis(250);
+
+/// True if this process gets SIGTERM, too, or has got it: then the batch system has sent it to all processes
+/// of the job. Waits a moment for it.
+pub(crate) fn is_terminated() -> bool {
+    let Some(terminated) = TERMINATED.get() else {
+        return false;
+    };
+    let begun = Instant::now();
+    while !terminated.load(Ordering::Acquire) {
+        if begun.elapsed() >= SPREAD {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
 
 /// The role of a process in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +89,8 @@ pub fn catch(interrupt: &Arc<Interrupt>, process: Process) -> io::Result<()> {
     let by_parent = Arc::new(AtomicBool::new(false));
     if is_handled(&SIGTERM) {
         note_parent(SIGTERM, Arc::clone(&by_parent))?;
+        let terminated = TERMINATED.get_or_init(Arc::default);
+        signal_hook::flag::register(SIGTERM, Arc::clone(terminated))?;
     }
     let handled = [SIGTERM, SIGINT, SIGHUP, SIGUSR1].into_iter().filter(is_handled);
     let mut signals = Signals::new(handled)?;

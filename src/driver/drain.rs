@@ -7,6 +7,7 @@ use signal_hook::consts::SIGTERM;
 use super::conclusion::End;
 use super::{Aborted, Driver, RunError};
 use crate::logging::FATAL;
+use crate::protocol::{Rank, TaskResult};
 use crate::scheduler::Event;
 use crate::transport::MasterTransport;
 
@@ -26,6 +27,26 @@ impl<T: MasterTransport> Driver<'_, T> {
         aborted.or_else(|| self.drain.is_some().then_some(End::Finished))
     }
 
+    /// Marks the result of an attempt that was ended with the batch job: what ends a job sends SIGTERM to all of
+    /// its processes. An agent to which that happens gets no more tasks; it says so itself, but later.
+    pub(super) fn note_interruption(
+        &mut self,
+        from: Rank,
+        mut result: TaskResult,
+    ) -> Result<TaskResult, RunError> {
+        let is_ending = self.interrupt.signal().is_some() || self.interrupt.drain_signal() == Some(SIGTERM);
+        if is_ending && result.outcome.is_terminated() {
+            result.outcome.interrupted = true;
+        }
+        if result.outcome.interrupted && self.master.is_dynamic() {
+            let host = self.master.host_of(from).unwrap_or_default().to_owned();
+            for rank in self.master.workers_of(&host) {
+                self.master.handle(Event::Retire(rank), &mut self.out)?;
+            }
+        }
+        Ok(result)
+    }
+
     /// Begins to drain if a signal has asked for it.
     pub(super) fn drain_if_asked(&mut self) -> Result<(), RunError> {
         let Some(signal) = self.interrupt.drain_signal() else {
@@ -37,7 +58,12 @@ impl<T: MasterTransport> Driver<'_, T> {
         // SIGTERM is followed by SIGKILL; everything must be written before that.
         let grace = (signal == SIGTERM).then_some(self.options.drain_grace);
         let until = grace.and_then(|grace| Instant::now().checked_add(grace));
-        tracing::error!(target: FATAL, "Caught signal {signal}");
+        if signal == SIGTERM {
+            tracing::error!(target: FATAL, "Caught signal {signal}");
+        } else {
+            // It was sent to ask for this.
+            tracing::info!("Caught signal {signal}");
+        }
         self.begin_drain(signal, until)
     }
 

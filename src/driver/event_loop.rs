@@ -240,6 +240,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             ToMaster::Finished(result) => {
                 let result = self.store_returned(from, result)?;
                 let result = self.forward(from, result)?;
+                let result = self.note_interruption(from, result)?;
                 let exit = self.abort_exit(from, &result);
                 self.master.handle(Event::Finished(from, result), &mut self.out)?;
                 self.judge_hosts()?;

@@ -287,6 +287,19 @@ impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
         match record {
             Record::Resources { .. } | Record::Capacity { .. } => {}
             Record::Adopted(task, _) => tracing::info!("Task {} still runs", run.name(task)),
+            Record::Evicted {
+                task, is_lost: false, ..
+            } => {
+                tracing::warn!(
+                    "Task {} was ended by the batch system; it will run again",
+                    run.name(task)
+                );
+                if segment.is_none() {
+                    (self.observer)(&RunEvent::Lost {
+                        task: run.dag.name(task),
+                    });
+                }
+            }
             Record::Evicted { task, rank, .. } => {
                 tracing::warn!(
                     "Task {} was lost with worker {}; it will run again",

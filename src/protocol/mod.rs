@@ -207,6 +207,9 @@ pub struct Outcome {
     pub quiet: Option<QuietAttempt>,
     /// Set if the attempt used more memory than it requested, or ran out of memory.
     pub memory: Option<MemoryUse>,
+    /// The attempt was ended because the batch system ends the job, or this part of it. It is evicted, and has
+    /// not failed.
+    pub interrupted: bool,
     /// The process succeeded, but its data could not be forwarded. Set by the master; never encoded.
     #[serde(skip)]
     pub not_forwarded: bool,
@@ -225,6 +228,7 @@ impl Outcome {
             runtime,
             quiet: None,
             memory: None,
+            interrupted: false,
             not_forwarded: false,
             evictions: 0,
         }
@@ -235,6 +239,18 @@ impl Outcome {
     pub fn has_own_cause(&self) -> bool {
         let is_out_of_memory = self.memory.is_some_and(|used| used.out_of_memory);
         self.evictions > 0 || self.not_forwarded || is_out_of_memory
+    }
+
+    /// True if SIGTERM or SIGKILL has ended the attempt, or a process of it whose end it reports.
+    #[must_use]
+    pub fn is_terminated(&self) -> bool {
+        let signal = self.status & 0x7f;
+        let code = if signal == 0 {
+            self.status >> 8 & 0xff
+        } else {
+            128 + signal
+        };
+        matches!(code - 128, libc::SIGTERM | libc::SIGKILL) && !self.has_own_cause()
     }
 
     /// True if the task is done.

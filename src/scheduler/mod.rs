@@ -195,7 +195,8 @@ pub enum Record<'a> {
     Started(TaskId, SubmitId, Rank),
     /// An attempt that an earlier master started was found. [`Record::Started`] follows.
     Adopted(TaskId, SubmitId),
-    /// The worker of an attempt was lost. The task is ready again, and no attempt is counted.
+    /// The worker of an attempt was lost, or the batch system has ended the attempt. The task is ready again, and
+    /// no attempt is counted.
     Evicted {
         /// Which task.
         task: TaskId,
@@ -203,6 +204,8 @@ pub enum Record<'a> {
         submit: SubmitId,
         /// Which worker ran it.
         rank: Rank,
+        /// The worker was lost.
+        is_lost: bool,
     },
     /// The next attempt of a task requests this much memory, in MB, because its last one ran out of memory.
     MoreMemory {

@@ -344,11 +344,17 @@ impl Master {
         let evictions = self.evictions.entry(task).or_insert(0);
         *evictions += 1;
         if self.config.crash_limit == 0 || *evictions < self.config.crash_limit {
-            self.summary_of(task).evicted += 1;
-            out.record(Record::Evicted { task, submit, rank });
-            // It keeps its place, and so starts next.
-            self.nodes[task.index()].state = State::Ready;
-            self.ready.push(task);
+            let is_lost = true;
+            self.evicted(
+                task,
+                Record::Evicted {
+                    task,
+                    submit,
+                    rank,
+                    is_lost,
+                },
+                out,
+            );
         } else {
             let mut outcome = Outcome::new(EXECUTOR_FAILURE, Duration::ZERO);
             outcome.evictions = *evictions;
@@ -358,6 +364,14 @@ impl Master {
         }
         self.record_resources(host, out);
         true
+    }
+
+    /// Makes a task ready again that was evicted. It keeps its place, and so starts next.
+    pub(super) fn evicted(&mut self, task: TaskId, record: Record<'_>, out: &mut impl Outbox) {
+        self.summary_of(task).evicted += 1;
+        out.record(record);
+        self.nodes[task.index()].state = State::Ready;
+        self.ready.push(task);
     }
 
     /// Takes the resources of a worker that is gone.

@@ -471,9 +471,24 @@ impl Master {
 
         let submit = result.submit;
         let is_preparation = self.nodes[task.index()].kind == Kind::Prepared;
-        out.record(self.end_record(task, submit, rank, outcome));
+        let is_evicted = outcome.interrupted && !outcome.succeeded();
+        if is_evicted {
+            let is_lost = false;
+            let record = Record::Evicted {
+                task,
+                submit,
+                rank,
+                is_lost,
+            };
+            self.holdings.fails(host, self.nodes[task.index()].inputs);
+            self.evicted(task, record, out);
+        } else {
+            out.record(self.end_record(task, submit, rank, outcome));
+        }
         self.record_resources(host, out);
-        if outcome.succeeded() && is_preparation {
+        if is_evicted {
+            // It has neither succeeded nor failed.
+        } else if outcome.succeeded() && is_preparation {
             self.nest(task, submit, out);
         } else if outcome.succeeded() {
             self.holdings.read(host, self.nodes[task.index()].inputs);

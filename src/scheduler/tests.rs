@@ -61,7 +61,9 @@ impl Outbox for Log {
             }
             Record::MoreMemory { task, memory_mb } => format!("memory {} {memory_mb}", task.0),
             Record::Adopted(task, submit) => format!("adopted {} {}", task.0, submit.0),
-            Record::Evicted { task, submit, rank } => {
+            Record::Evicted {
+                task, submit, rank, ..
+            } => {
                 format!("evicted {} {} on {}", task.0, submit.0, rank.0)
             }
             Record::Queued(task, submit) => format!("queued {} {}", task.0, submit.0),

@@ -37,6 +37,7 @@ use crate::options::WorkerOptions;
 use crate::protocol::{
     Assignment, EXECUTOR_FAILURE, MemoryUse, Outcome, QuietAttempt, Rank, Returned, TaskResult,
 };
+use crate::signals;
 use crate::transport::local::StopTask as _;
 
 /// Runs the tasks of one worker.
@@ -252,6 +253,7 @@ impl Runner {
         };
         let mut outcome = Outcome::new(status, runtime);
         outcome.memory = self.memory_use(task, &ending);
+        outcome.interrupted = outcome.is_terminated() && signals::is_terminated();
         let quiet = keep_record(task, &record, files, &mut self.pack)?;
         outcome.quiet = quiet.filter(|_| self.options.report_quiet);
         Ok(TaskResult {

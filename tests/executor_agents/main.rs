@@ -19,6 +19,7 @@ use testutils::launcher::forget_launcher;
 mod guests;
 mod hostile;
 mod hosts;
+mod losses;
 mod orphans;
 mod start;
 

@@ -168,6 +168,7 @@ fn random_result(submit: SubmitId, one_in_fails: u64, random: &mut Random) -> Ta
         requested_mib: 0,
         out_of_memory: true,
     });
+    outcome.interrupted = failed && random.one_in(8);
     TaskResult {
         submit,
         outcome,
@@ -435,7 +436,7 @@ impl Run<'_> {
         self.master
             .parts()
             .for_each(|(_, _, part)| add(&mut summary, part));
-        let results = self.results + model.crashed + model.nested_ends - model.prepared;
+        let results = self.results + model.crashed + model.nested_ends - model.prepared - model.interrupted;
         let expected = (model.workers(), model.started, results, model.evicted);
         let ended = summary.succeeded + summary.failed;
         if (self.setups, summary.submitted, ended, summary.evicted) != expected {

@@ -80,6 +80,8 @@ pub(super) struct Model {
     pub(super) states: Vec<State>,
     evictions: BTreeMap<TaskId, u32>,
     pub(super) evicted: u64,
+    /// Those whose workers were not lost.
+    pub(super) interrupted: u64,
     /// Attempts that failed because too many of their workers were lost.
     pub(super) crashed: u64,
     parents_left: Vec<u32>,
@@ -140,6 +142,7 @@ impl Model {
             workers: BTreeMap::new(),
             evictions: BTreeMap::new(),
             evicted: 0,
+            interrupted: 0,
             crashed: 0,
             facts: Vec::new(),
             by_name: BTreeMap::new(),
@@ -536,8 +539,15 @@ impl Model {
         self.nested.push(task);
     }
 
-    fn evict(&mut self, task: TaskId, submit: SubmitId, rank: Rank) {
+    fn evict(&mut self, task: TaskId, submit: SubmitId, rank: Rank, is_lost: bool) {
         self.leave_worker(task, submit, rank);
+        self.evicted += 1;
+        self.states[task.index()] = State::Waiting;
+        if !is_lost {
+            self.interrupted += 1;
+            self.follow_data(task, rank, Some(false));
+            return;
+        }
         let member = self.member(rank);
         self.check(member.gone, || {
             format!("{task:?} was lost with {rank:?}, which is {member:?}")
@@ -548,8 +558,6 @@ impl Model {
         self.check(limit == 0 || count < limit, || {
             format!("{task:?} was lost {count} times")
         });
-        self.evicted += 1;
-        self.states[task.index()] = State::Waiting;
     }
 
     fn end(&mut self, task: TaskId, submit: SubmitId, rank: Rank, outcome: Outcome) {

@@ -83,7 +83,12 @@ impl Outbox for Model {
             }
             Record::Nested(task, submit) => self.nest(task, submit),
             Record::Adopted(task, submit) => self.adopt(task, submit),
-            Record::Evicted { task, submit, rank } => self.evict(task, submit, rank),
+            Record::Evicted {
+                task,
+                submit,
+                rank,
+                is_lost,
+            } => self.evict(task, submit, rank, is_lost),
             Record::Resources {
                 host,
                 slots,

@@ -1,0 +1,122 @@
+//! Agents that die with their guards, tasks that the batch system ends, and where masters listen.
+
+use std::fs;
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill, killpg};
+
+use super::{Run, Scene, children, wait_for_file};
+
+/// The node is still there, and says that the connection is closed. Its lease does not matter.
+#[test]
+fn a_closed_connection_is_a_closed_connection() {
+    let scene = Scene::new(3, "2");
+    let run = scene.start("2", &["--agent-timeout", "80", "--start-with", "2"]);
+    wait_for_file(&scene.path("x.dag.endpoint"));
+    let agents = ["n1", "n2"].map(|name| {
+        let words = ["--agent", "x.dag.endpoint", "--host-name", name];
+        Run::new(scene.command(&words))
+    });
+    scene.wait_for("begin", 2);
+    let agent = children(agents[0].pid)[0];
+    let tasks = children(agent);
+    let begun = Instant::now();
+    for pid in [agents[0].pid, agent].into_iter().chain(tasks) {
+        kill(pid, Signal::SIGKILL).unwrap();
+    }
+    scene.wait_for("begin", 4);
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    let (code, stderr) = run.wait();
+    assert_eq!(code, 0, "{stderr}");
+}
+
+impl Scene {
+    /// A folder with a task that waits at its first attempt.
+    fn that_waits_once() -> Self {
+        let scene = Self::new(1, "0");
+        let task = "#!/bin/sh\n[ -e again ] && exit 0\ntouch again\nsleep 60\n";
+        fs::write(scene.path("task.sh"), task).unwrap();
+        fs::set_permissions(scene.path("task.sh"), fs::Permissions::from_mode(0o755)).unwrap();
+        scene
+    }
+
+    /// Checks that an attempt was evicted, and none has failed.
+    fn check_evicted(&self) {
+        let log = fs::read_to_string(self.path("jobstate.log")).unwrap();
+        assert!(log.contains("t0 JOB_EVICTED"), "{log}");
+        assert!(!log.contains("JOB_FAILURE"), "{log}");
+    }
+}
+
+#[test]
+fn a_task_that_ends_with_its_agent_is_evicted() {
+    let scene = Scene::that_waits_once();
+    let run = scene.start("2", &["--tries", "1", "--jobstate-log"]);
+    wait_for_file(&scene.path("x.dag.endpoint"));
+    let start = |name| Run::new(scene.command(&["--agent", "x.dag.endpoint", "--host-name", name]));
+    let first = start("n1");
+    wait_for_file(&scene.path("again"));
+    // The batch system sends it to all processes of a step.
+    let agent = children(first.pid)[0];
+    for task in children(agent) {
+        killpg(task, Signal::SIGTERM).unwrap();
+    }
+    kill(agent, Signal::SIGTERM).unwrap();
+    let (code, stderr) = first.wait();
+    assert_eq!(code, 0, "{stderr}");
+    let second = start("n2");
+    let (code, stderr) = run.wait();
+    assert_eq!(code, 0, "{stderr}");
+    assert!(
+        stderr.contains("Task t0 was ended by the batch system"),
+        "{stderr}"
+    );
+    assert_eq!(second.wait().0, 0);
+    scene.check_evicted();
+}
+
+#[test]
+fn a_task_that_ends_with_its_run_is_evicted() {
+    let scene = Scene::that_waits_once();
+    let words = ["--workers", "1", "--tries", "1", "--jobstate-log", "x.dag"];
+    let run = Run::new(scene.command(&words));
+    wait_for_file(&scene.path("again"));
+    for task in children(run.pid) {
+        killpg(task, Signal::SIGTERM).unwrap();
+    }
+    run.signal(Signal::SIGTERM);
+    let (code, stderr) = run.wait();
+    assert_eq!(code, 75, "{stderr}");
+    scene.check_evicted();
+    let (code, stderr) = Run::new(scene.command(&words)).wait();
+    assert_eq!(code, 0, "{stderr}");
+}
+
+#[test]
+fn a_master_listens_where_it_is_asked_to() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let range = format!("127.0.0.1:{port}-{}", port.saturating_add(20));
+    for words in [&["--launch", "local"][..], &["--listen", &range]] {
+        let scene = Scene::new(1, "3");
+        let run = scene.start("1", words);
+        wait_for_file(&scene.path("x.dag.endpoint"));
+        let text = fs::read_to_string(scene.path("x.dag.endpoint")).unwrap();
+        let endpoint: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let addresses = endpoint["addresses"].as_array().unwrap();
+        assert_eq!(addresses.len(), 1, "{text}");
+        let (host, at) = addresses[0].as_str().unwrap().split_once(':').unwrap();
+        let at: u16 = at.parse().unwrap();
+        assert_eq!(host, "127.0.0.1");
+        assert!(words[0] == "--launch" || (port..=port + 20).contains(&at));
+        assert!(TcpStream::connect(("127.0.0.1", at)).is_ok());
+        assert!(TcpStream::connect(("127.0.0.2", at)).is_err(), "another address");
+        let agent = Run::new(scene.command(&["--agent", "x.dag.endpoint"]));
+        let (code, stderr) = run.wait();
+        assert_eq!(code, 0, "{stderr}");
+        drop(agent);
+    }
+}
