@@ -296,7 +296,8 @@ pub(crate) struct Target {
 pub struct NodeStatus {
     /// Host name.
     pub host: String,
-    /// `joined` (the run has not begun), `preparing` (its host script runs), `working`, `silent`, `leaving`, `gone` or `set aside`.
+    /// `joined` (the run has not begun), `preparing` (its host script runs), `working`, `silent`, `leaving`,
+    /// `gone` or `set aside`.
     pub state: String,
     /// Workers, each of which runs one task at a time.
     pub slots: u32,

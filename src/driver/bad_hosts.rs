@@ -102,7 +102,8 @@ impl BadHosts {
         self.failed_on.is_empty() && self.streaks.is_empty()
     }
 
-    /// Notes the end of an attempt of a task of this kind. Returns the hosts against which there is enough now.
+    /// Notes the end of an attempt of a task of this kind. Returns the hosts against which there is enough
+    /// now.
     fn note(&mut self, task: TaskId, kind: usize, host: &str, succeeded: bool) -> Vec<String> {
         self.ends += 1;
         if succeeded {

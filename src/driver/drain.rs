@@ -27,8 +27,8 @@ impl<T: MasterTransport> Driver<'_, T> {
         aborted.or_else(|| self.drain.is_some().then_some(End::Finished))
     }
 
-    /// Marks the result of an attempt that was ended with the batch job: what ends a job sends SIGTERM to all of
-    /// its processes. An agent to which that happens gets no more tasks; it says so itself, but later.
+    /// Marks the result of an attempt that was ended with the batch job: what ends a job sends SIGTERM to all
+    /// of its processes. An agent to which that happens gets no more tasks; it says so itself, but later.
     pub(super) fn note_interruption(
         &mut self,
         from: Rank,

@@ -207,8 +207,8 @@ pub struct Outcome {
     pub quiet: Option<QuietAttempt>,
     /// Set if the attempt used more memory than it requested, or ran out of memory.
     pub memory: Option<MemoryUse>,
-    /// The attempt was ended because the batch system ends the job, or this part of it. It is evicted, and has
-    /// not failed.
+    /// The attempt was ended because the batch system ends the job, or this part of it. It is evicted, and
+    /// has not failed.
     pub interrupted: bool,
     /// The process succeeded, but its data could not be forwarded. Set by the master; never encoded.
     #[serde(skip)]

@@ -3,15 +3,16 @@
 //! A broken host is often a fast one: it fails its tasks at once, and so it always has a free slot. Without
 //! this, it would use up the attempts of all tasks that wait.
 //!
-//! A task avoids the hosts on which it has failed, the latest ones first, as long as another host could run it.
-//! Sometimes that one is busy, and only an avoided one has room. Then the task waits, and others overtake it:
+//! A task avoids the hosts on which it has failed, the latest ones first, as long as another host could run
+//! it. Sometimes that one is busy, and only an avoided one has room. Then the task waits, and others overtake
+//! it:
 //!
 //! * without end, if tasks like it have succeeded on another host, or run on one. Then it is likely that the
 //!   host is at fault;
 //! * else for [`MOMENT`]. Then it is likely that the task is.
 //!
-//! Tasks like it are those with the same request and category in the DAG. Attempts that failed for a reason of
-//! their own (their memory, lost workers) say nothing about their hosts.
+//! Tasks like it are those with the same request and category in the DAG. Attempts that failed for a reason
+//! of their own (their memory, lost workers) say nothing about their hosts.
 //!
 //! The scheduler has no clock: [`Master::advance`] gets the time.
 

@@ -41,9 +41,9 @@
 //! * A task starts: O(C · log S + log H). When nothing else fits, another O(C · log S). Without a free slot,
 //!   nothing.
 //! * A task starts whose inputs lie on other hosts than its own: a constant number of looks more.
-//! * A task fails and is tried again: O(A) with A sets of hosts that tasks avoid, at most 64. While such tasks
-//!   wait, a start costs O(A · log H) more. The first one that avoids a set is linear in the shapes of its
-//!   class. Finding that another host is able is linear in the hosts, but the first one mostly is.
+//! * A task fails and is tried again: O(A) with A sets of hosts that tasks avoid, at most 64. While such
+//!   tasks wait, a start costs O(A · log H) more. The first one that avoids a set is linear in the shapes of
+//!   its class. Finding that another host is able is linear in the hosts, but the first one mostly is.
 //! * A task is lost: O(1) for each that was queued before it and has not started.
 //! * A category with a limit becomes full, or has room again: O(log S) for each of its shapes.
 //!
@@ -195,8 +195,8 @@ pub enum Record<'a> {
     Started(TaskId, SubmitId, Rank),
     /// An attempt that an earlier master started was found. [`Record::Started`] follows.
     Adopted(TaskId, SubmitId),
-    /// The worker of an attempt was lost, or the batch system has ended the attempt. The task is ready again, and
-    /// no attempt is counted.
+    /// The worker of an attempt was lost, or the batch system has ended the attempt. The task is ready again,
+    /// and no attempt is counted.
     Evicted {
         /// Which task.
         task: TaskId,

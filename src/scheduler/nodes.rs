@@ -13,8 +13,8 @@
 //!
 //! A lost worker may have started each task that it held. So each of them counts as an attempt that was
 //! evicted, and gets a new submit number when it is queued again. An eviction is no failure and uses up no
-//! attempt, and the task keeps its place in the order. But a task may be what brings its workers down: after [`MasterConfig::crash_limit`] evictions,
-//! it has failed.
+//! attempt, and the task keeps its place in the order. But a task may be what brings its workers down: after
+//! [`MasterConfig::crash_limit`] evictions, it has failed.
 //!
 //! [`MasterConfig::crash_limit`]: super::MasterConfig::crash_limit
 

@@ -327,8 +327,8 @@ impl Client {
         Err(last)
     }
 
-    /// Returns the addresses to try: without those that did not answer of late, if others are left. That of the
-    /// session is tried in any case.
+    /// Returns the addresses to try: without those that did not answer of late, if others are left. That of
+    /// the session is tried in any case.
     fn order<'e>(&self, all: &'e [String]) -> Vec<&'e String> {
         let reached_at = self.reached_at().clone();
         let is_silent = |address: &str| self.silent.has(address) && reached_at.as_deref() != Some(address);

@@ -130,8 +130,8 @@ pub(crate) async fn pump<S: AsyncRead + AsyncWrite>(
     ended
 }
 
-/// True if a connection has ended because the process on the other side has: its system closed the socket, and
-/// nothing was said before.
+/// True if a connection has ended because the process on the other side has: its system closed the socket,
+/// and nothing was said before.
 pub(crate) fn is_death(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), UnexpectedEof | ConnectionReset | BrokenPipe)

@@ -102,8 +102,8 @@ impl Queue {
         self.arrange(nodes, class);
     }
 
-    /// Returns the number of a set of hosts, for a task that is queued next. A new set is avoided `until` then.
-    /// It is [`AvoidId::NONE`] if too many sets are in use.
+    /// Returns the number of a set of hosts, for a task that is queued next. A new set is avoided `until`
+    /// then. It is [`AvoidId::NONE`] if too many sets are in use.
     pub(crate) fn avoid_set(&mut self, hosts: Vec<u32>, until: Duration) -> AvoidId {
         let mut used = self.avoided.iter();
         if let Some(known) = used.position(|set| set.is_used() && set.hosts == hosts) {
