@@ -80,6 +80,51 @@ impl Value<'_> {
     }
 }
 
+/// What a task requests, as numbers. Values that are no numbers count as no request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Amounts {
+    /// MiB of memory, or 0.
+    pub(crate) memory_mb: u64,
+    /// CPUs, at least 1.
+    pub(crate) cpus: u32,
+    /// GPUs.
+    pub(crate) gpus: u32,
+}
+
+impl Amounts {
+    /// Returns the requests in these profiles.
+    pub(crate) fn of(profiles: &Profiles) -> Self {
+        let number = |keys| match find(profiles, keys)?.1 {
+            Value::Number(number) => Some(number),
+            Value::Text(text) => text.parse::<f64>().ok().map(|number| number as u64),
+        };
+        let small = |keys| number(keys).map_or(0, |n| u32::try_from(n).unwrap_or(u32::MAX));
+        Self {
+            memory_mb: number(MEMORY).unwrap_or(0),
+            cpus: small(CPUS).max(1),
+            gpus: small(GPUS),
+        }
+    }
+}
+
+/// Returns the processes that a job starts on a node, by its own profiles or those of its program: each needs
+/// a CPU. In the profiles of a site, the same keys size the batch job.
+pub(crate) fn processes(own: &Profiles) -> Option<&str> {
+    let keys = [(Namespace::Pegasus, "ppn"), (Namespace::Globus, "xcount")];
+    let text = keys
+        .iter()
+        .find_map(|&(namespace, key)| own.get(namespace, key))?
+        .trim();
+    text.parse::<u32>().ok().filter(|&count| count > 0)?;
+    Some(text)
+}
+
+/// Returns the expected run time in seconds, if the profiles declare one.
+pub(crate) fn run_time(profiles: &Profiles) -> Option<f64> {
+    let seconds: f64 = profiles.pegasus("runtime")?.trim().parse().ok()?;
+    (seconds.is_finite() && seconds >= 0.0).then_some(seconds)
+}
+
 /// Returns whether a value of HTCondor is a number, not an expression.
 pub(crate) fn is_number(key: &str, text: &str) -> bool {
     number(key, text).is_some()
@@ -158,6 +203,31 @@ mod tests {
         all.push((Pegasus, "pmc_request_memory", "4"));
         assert_eq!(mb(&all), Some("4".into()));
         assert_eq!(mb(&[(Condor, "request_memory", "$(MEM)")]), None);
+    }
+
+    #[test]
+    fn amounts_count_the_keys_of_all_systems() {
+        use Namespace::{Condor, Globus, Pegasus};
+        let amounts = |entries: &[_]| {
+            let Amounts {
+                memory_mb,
+                cpus,
+                gpus,
+            } = Amounts::of(&profiles(entries));
+            (memory_mb, cpus, gpus)
+        };
+        assert_eq!(amounts(&[]), (0, 1, 0));
+        let condor = [
+            (Condor, "request_memory", "4GB"),
+            (Condor, "request_cpus", "2"),
+            (Condor, "request_gpus", "1"),
+        ];
+        assert_eq!(amounts(&condor), (4096, 2, 1));
+        let globus = [(Globus, "maxmemory", "100"), (Globus, "count", "8")];
+        assert_eq!(amounts(&globus), (100, 8, 0));
+        let pegasus = [(Pegasus, "memory", "100.7"), (Pegasus, "gpus", "2")];
+        assert_eq!(amounts(&pegasus), (100, 1, 2));
+        assert_eq!(amounts(&[(Pegasus, "cores", "many")]), (0, 1, 0));
     }
 
     #[test]

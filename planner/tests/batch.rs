@@ -2,6 +2,8 @@
 
 #[expect(dead_code, reason = "only a part of the helpers is needed here")]
 mod common;
+#[path = "batch/size.rs"]
+mod size;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -175,8 +177,10 @@ fn every_scheduler_gets_its_directives() -> Result<(), Box<dyn std::error::Error
         };
         let run = format!(
             "cd {submit} || exit 1\nmodule load mpi\nexport A='x y'\n{start}{launcher} \
-             /opt/pegasus/bin/pegasus-mpi-cluster --monitord-hack --per-task-stdio --stampede \
-             --max-wall-time 115 {base}.dag\n"
+             /opt/pegasus/bin/pegasus-mpi-cluster --host-memory 32768 --host-cpus {} --monitord-hack \
+             --per-task-stdio --stampede --max-wall-time 115 {base}.dag\n",
+            // LSF starts a process on each CPU that is asked for.
+            if suffix == "lsf" { 4 } else { 16 }
         );
         assert!(script.ends_with(&run), "{script}\n--- should end with\n{run}");
     }
@@ -346,7 +350,7 @@ fn all_cores_of_a_node_are_used_by_default() -> Result<(), Box<dyn std::error::E
     assert!(
         warnings
             .iter()
-            .any(|text| text.contains("the script for lsf starts 2 processes on each node")),
+            .any(|text| text.contains("the script for lsf starts 4 processes on each node")),
         "{warnings:?}"
     );
     Ok(())
@@ -549,7 +553,7 @@ fn each_scheduler_receives_its_script() -> Result<(), Box<dyn std::error::Error>
         assert!(dir.trim_end().ends_with("/run0001"), "{option}: {dir}");
         if program == "bsub" {
             let read = fs::read_to_string(case.path().join("read"))?;
-            assert!(read.contains("#BSUB -n 2\n"), "{read}");
+            assert!(read.contains("#BSUB -n 4\n"), "a job requests 4 CPUs: {read}");
         }
         let quiet = pmc_plan(&case, &bin, &format!("{LINE} -q -S --batch {option}"));
         assert_eq!(

@@ -387,7 +387,7 @@ fn batch_scripts_request_what_the_options_say() -> Result<(), Box<dyn std::error
         format!(
             "#!/bin/bash\n#PBS -l nodes=1:ppn=2 \n#PBS -l walltime=1:00:00 \n#PBS -o chain-0.out\n#PBS -e chain-0.err\n\
              #PBS -N chain-0.pbs\ncd {submit}\nmpiexec /opt/pegasus/bin/pegasus-mpi-cluster --monitord-hack \
-             --per-task-stdio --max-wall-time 60 chain-0.dag\n"
+             --per-task-stdio --max-wall-time 55 chain-0.dag\n"
         )
     );
     let plan = case.plan(&format!(

@@ -70,7 +70,7 @@ const PEGASUS_KEYS: &[Key] = &[
     on("maxwalltime",
         "minutes after which kickstart ends the program; wall time of the batch job, for a site"),
     on("memory", "task option `-m`, the memory in MiB; default 2048"),
-    on("nodes", "nodes of the batch job, for a site"),
+    on("nodes", "nodes of the batch job, for a site; of a job: at least as many"),
     on("nosymlink", "inputs are copied also with pegasus.transfer.links"),
     off("pegasus_credentials", "", CREDENTIALS),
     on("pegasus_lite_env_source", "script of sh that sets the environment of jobs with directories of their own"),
@@ -84,7 +84,7 @@ const PEGASUS_KEYS: &[Key] = &[
     on("pmc_stdin",
         "task option `--stdin`: `push` for input that `pmc attach --stdin` pushes, or a file"),
     on("pmc_task_arguments", "more task options"),
-    on("ppn", "processes on each node of the batch job, for a site"),
+    on("ppn", "processes on each node of the batch job, for a site, if more than one; of a job: its CPUs where no other key says it"),
     on("project", "account of the batch job, for a site"),
     on("queue", "queue of the batch job, for a site"),
     on("relative.submit.dir", "directory of the job's files, for the submit mapper Named"),
@@ -162,7 +162,7 @@ const GLOBUS_KEYS: &[Key] = &[
     off("environment", "", GLOBUS),
     off("executable", "", GLOBUS),
     off("grammyjob", "", GLOBUS),
-    on("hostcount", "nodes of the batch job, for a site without pegasus::nodes"),
+    on("hostcount", "as pegasus::nodes, which takes precedence"),
     off("jobtype", "single", GLOBUS),
     off("maxcputime", "", GLOBUS),
     on("maxmemory", "task option `-m` in MiB where no other key says it"),
@@ -176,7 +176,7 @@ const GLOBUS_KEYS: &[Key] = &[
     off("stdin", "", GLOBUS),
     off("stdout", "", GLOBUS),
     on("totalmemory", "task option `-m` in MiB where no other key but maxmemory says it"),
-    on("xcount", "processes on each node of the batch job, for a site without pegasus::ppn"),
+    on("xcount", "as pegasus::ppn, which takes precedence"),
 ];
 
 #[rustfmt::skip]

@@ -26,7 +26,7 @@ use crate::refine::settings::{Generator, generator};
 use crate::refine::sites::{Sites, own_tools};
 use crate::report::explain::{Explainer, View};
 use crate::report::picture;
-use crate::report::summary::{Machine, Summary};
+use crate::report::summary::Summary;
 use crate::request::{Picture, Request};
 
 /// Plans with more jobs than this are freed by another thread, so that the caller does not wait for it.
@@ -326,16 +326,12 @@ impl BuiltPlan<'_> {
         let plan = self.view();
         let (request, inputs) = (self.request, &self.inputs);
         let site = files::main_site(&plan);
-        let resources = files::resources(request, &inputs.properties, plan.sites.get(site))?;
+        let resources = files::resources(&plan, request, &inputs.properties, plan.sites.get(site))?;
         warnings.extend(resources.warnings().into_iter().map(Diagnostic::from));
         check_commands(&plan)?;
         let mut sizes = Sizes::new(plan.workflow, plan.exec, &plan.settings.space)?;
         sizes.measure(plan.exec);
-        let machine = Machine {
-            nodes: resources.nodes,
-            tasks_per_node: resources.tasks_per_node,
-        };
-        let summary = Summary::new(&plan, self.counts(), &sizes, machine);
+        let summary = Summary::new(&plan, self.counts(), &sizes, resources.estimate);
         let programs = Programs::new(&inputs.transformations.catalog, inputs.settings.transformations);
         let prefix = request.job_prefix.as_deref().unwrap_or_default();
         let mapper = Mapper::new(

@@ -87,7 +87,7 @@ fn generate(
             }
             let executor = executor.display().to_string();
             code.scripts = batch::write(plan, resources, &executor, dir)?;
-            code.batch_size = Some(batch::describe(plan, resources));
+            code.batch_size = Some(batch::describe(resources));
             code.run_files = Some(batch::describe_files(plan, resources));
         }
         Generator::Shell => {
@@ -126,7 +126,7 @@ pub(super) fn write(
         time,
     )?;
     let site = main_site(plan);
-    let resources = resources(request, &inputs.properties, plan.sites.get(site))?;
+    let resources = resources(plan, request, &inputs.properties, plan.sites.get(site))?;
     warnings.extend(resources.warnings().into_iter().map(Diagnostic::from));
     let places = output::lists::write(plan, dir)?;
     plan.orders.get_or_init(|| places);
@@ -225,14 +225,20 @@ const EXECUTOR: &str = "pegasus-mpi-cluster";
 /// # Errors
 /// Invalid settings.
 pub(super) fn resources(
+    plan: &Plan<'_>,
     request: &Request,
     properties: &Properties,
     site: &WorkSite,
 ) -> Result<batch::Resources, PlanError> {
     let (executor, _) = executor(request, &site.tools);
     let own_bin = request.environment.own_bin.as_deref();
-    let lacks_mpi = || request.may_start_programs && batch::lacks_mpi(&executor, own_bin);
-    batch::Resources::new(request, properties, &site.profiles, &lacks_mpi)
+    // A plan that joins a run is in no script of its own.
+    let may_ask = request.may_start_programs && !request.deferred;
+    let lacks_mpi = || may_ask && batch::lacks_mpi(&executor, own_bin);
+    let demand = batch::Demand::of(plan);
+    let resources = batch::Resources::new(request, properties, site, demand, &lacks_mpi)?;
+    let estimate = batch::estimate(plan, resources.machine());
+    Ok(resources.with_estimate(estimate))
 }
 
 /// Returns the path of the executor, in the tools of the site, else on `PATH`, and whether it is there.

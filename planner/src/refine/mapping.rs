@@ -31,6 +31,17 @@ pub(crate) use names::{job_name, staged_name};
 /// Default resources of a compute job: MB of memory, cores, MB of disk.
 const DEFAULTS: &[(&str, &str)] = &[("memory", "2048"), ("cores", "1"), ("diskspace", "5120")];
 
+/// Sets the default resources where nobody requests any. `own` are the profiles of program and job alone.
+fn set_defaults(profiles: &mut Profiles, own: [Option<&Profiles>; 2]) {
+    let processes = own.into_iter().flatten().find_map(task_request::processes);
+    for (key, value) in DEFAULTS {
+        if task_request::needs_default(profiles, key) {
+            let value = processes.filter(|_| *key == "cores").unwrap_or(value);
+            profiles.set(Namespace::Pegasus, key, value);
+        }
+    }
+}
+
 /// Step: chooses a site and a program for every kept job.
 pub(super) fn map_jobs(refinement: &mut Refinement<'_, '_>) -> Result<(), PlanError> {
     let Refinement {
@@ -363,11 +374,8 @@ impl<'a> Mapper<'a> {
         }
         profiles.fill_from(&self.settings.profiles);
         self.check_workdir(&workflow.jobs[n], site, &profiles)?;
-        for (key, value) in DEFAULTS {
-            if task_request::needs_default(&profiles, key) {
-                profiles.set(Namespace::Pegasus, key, value);
-            }
-        }
+        let program = entry.map(|number| &self.programs.entry(number).profiles);
+        set_defaults(&mut profiles, [program, Some(own)]);
         if let Some(file) = staged_file {
             executable = match mode {
                 DataMode::Shared => self.sites.scratch_path(site, workflow.files.name(file)),

@@ -1,13 +1,12 @@
 //! Summary of a plan.
 
-use std::collections::VecDeque;
 use std::fmt::Write as _;
 
 use crate::exec::{Counts, JobId, ListId, Task, TransferSet};
 use crate::graph::{Graph, by_depth};
 use crate::output::Plan;
+use crate::output::batch::{Estimate, duration};
 use crate::refine::cleanup::space::{Sizes, short_bytes};
-use crate::task_request;
 
 /// Summary of a plan.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,23 +44,6 @@ pub struct Files {
     pub unknown: usize,
 }
 
-/// Estimated duration of a run.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Estimate {
-    /// Seconds from the start of the first job to the end of the last.
-    pub makespan: f64,
-    /// Seconds of the longest chain of jobs: a lower bound for any number of nodes.
-    pub longest_chain: f64,
-    /// Seconds of all jobs.
-    pub work: f64,
-    /// Assumed number of nodes.
-    pub nodes: u32,
-    /// Executor processes on each node; one of all is the master.
-    pub tasks_per_node: u32,
-    /// Compute jobs of known run time; other jobs count as 0.
-    pub known: usize,
-}
-
 impl Files {
     fn of<'s>(sets: impl Iterator<Item = &'s TransferSet>, sizes: &Sizes) -> Self {
         let mut this = Files::default();
@@ -92,15 +74,8 @@ impl Files {
     }
 }
 
-/// Nodes and processes per node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Machine {
-    pub(crate) nodes: u32,
-    pub(crate) tasks_per_node: u32,
-}
-
 impl Summary {
-    pub(crate) fn new(plan: &Plan<'_>, counts: Counts, sizes: &Sizes, machine: Machine) -> Self {
+    pub(crate) fn new(plan: &Plan<'_>, counts: Counts, sizes: &Sizes, estimate: Option<Estimate>) -> Self {
         let exec = plan.exec;
         let graph = Graph::new(exec.jobs.len(), &exec.edges);
         let levels: Vec<Vec<JobId>> = by_depth(&graph.depths(&plan.order));
@@ -150,7 +125,7 @@ impl Summary {
                 .into_iter()
                 .map(|(name, jobs)| (name.to_owned(), jobs))
                 .collect(),
-            estimate: estimate(plan, &graph, machine),
+            estimate,
         }
     }
 
@@ -258,110 +233,9 @@ fn clustered(plan: &Plan<'_>) -> Option<(usize, usize, usize)> {
     Some((sizes().sum(), sizes().min()?, sizes().max()?))
 }
 
-/// Formats a duration.
-fn duration(seconds: f64) -> String {
-    let whole = seconds.round() as u64;
-    match whole {
-        0..60 => format!("{seconds:.1} s"),
-        60..3600 => format!("{} min {:02} s", whole / 60, whole % 60),
-        _ => format!("{} h {:02} min", whole / 3600, whole % 3600 / 60),
-    }
-}
-
-/// Estimates the duration of a run. Returns `None` if no run time is known.
-fn estimate(plan: &Plan<'_>, graph: &Graph<JobId>, machine: Machine) -> Option<Estimate> {
-    let exec = plan.exec;
-    let mut known = 0;
-    let mut times = vec![0.0f64; exec.jobs.len()];
-    let mut cores = vec![1u32; exec.jobs.len()];
-    for (n, job) in exec.jobs.iter().enumerate() {
-        if !matches!(job.task, Task::Compute(_) | Task::Cluster(..)) {
-            continue;
-        }
-        let profiles = &exec.setups[job.setup].profiles;
-        let number = |key: &str| profiles.pegasus(key).and_then(|v| v.trim().parse::<f64>().ok());
-        if let Some(seconds) = number("runtime").filter(|s| s.is_finite() && *s >= 0.0) {
-            known += 1;
-            times[n] = seconds;
-        }
-        let requested = task_request::find(profiles, task_request::CPUS);
-        let requested = requested.and_then(|(_, value)| value.text().parse::<f64>().ok());
-        cores[n] = requested.map_or(1, |c| (c as u32).clamp(1, machine.tasks_per_node.max(1)));
-    }
-    if known == 0 {
-        return None;
-    }
-    Some(Estimate {
-        makespan: makespan(plan, graph, &times, &cores, machine),
-        longest_chain: longest_chain(plan, graph, &times),
-        work: times.iter().sum(),
-        nodes: machine.nodes,
-        tasks_per_node: machine.tasks_per_node,
-        known,
-    })
-}
-
-/// Simulates a run and returns its duration in seconds. Jobs start in the order in which they become ready,
-/// as in the executor without priorities.
-fn makespan(plan: &Plan<'_>, graph: &Graph<JobId>, times: &[f64], cores: &[u32], machine: Machine) -> f64 {
-    let slots = (u64::from(machine.nodes) * u64::from(machine.tasks_per_node))
-        .saturating_sub(1)
-        .max(1);
-    let mut free = slots;
-    let mut waiting = graph.parent_counts();
-    let roots = plan.order.iter().copied();
-    let mut ready: VecDeque<JobId> = roots.filter(|&n| waiting[n] == 0).collect();
-    // Ends, earliest first. Times are not negative, so their bits have the same order.
-    let mut running: std::collections::BinaryHeap<std::cmp::Reverse<(u64, JobId)>> = Default::default();
-    let mut now = 0.0f64;
-    loop {
-        while let Some(&job) = ready.front() {
-            let needs = u64::from(cores[job]).min(slots);
-            if needs > free {
-                break;
-            }
-            ready.pop_front();
-            free -= needs;
-            let end: f64 = now + times[job];
-            running.push(std::cmp::Reverse((end.to_bits(), job)));
-        }
-        let Some(std::cmp::Reverse((end, job))) = running.pop() else {
-            break;
-        };
-        now = f64::from_bits(end);
-        free += u64::from(cores[job]).min(slots);
-        for &child in graph.children(job) {
-            waiting[child] -= 1;
-            if waiting[child] == 0 {
-                ready.push_back(child);
-            }
-        }
-    }
-    now
-}
-
-/// Returns the seconds of the longest chain of jobs.
-fn longest_chain(plan: &Plan<'_>, graph: &Graph<JobId>, times: &[f64]) -> f64 {
-    let mut ends = vec![0.0f64; times.len()];
-    let mut longest = 0.0f64;
-    for &job in &plan.order {
-        let start = graph.parents(job).iter().map(|&p| ends[p]).fold(0.0, f64::max);
-        ends[job] = start + times[job];
-        longest = longest.max(ends[job]);
-    }
-    longest
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn durations_are_formatted() {
-        assert_eq!(duration(2.34), "2.3 s");
-        assert_eq!(duration(75.0), "1 min 15 s");
-        assert_eq!(duration(7321.0), "2 h 02 min");
-    }
 
     #[test]
     fn files_are_summarized() {

@@ -86,12 +86,13 @@ impl Case {
             .chain(line.split_whitespace())
             .map(str::to_owned)
             .collect();
+        let own_bin = Some(self.path().join("bin")).filter(|bin| bin.join("pegasus-mpi-cluster").exists());
         let environment = Environment {
             variables: BTreeMap::new(),
             working_dir: self.path().to_owned(),
             user: "tester".into(),
             host: "here".into(),
-            own_bin: Some("/opt/pegasus/bin".into()),
+            own_bin: own_bin.or_else(|| Some("/opt/pegasus/bin".into())),
             now: chrono::DateTime::from_timestamp(1_700_000_000, 0)
                 .unwrap()
                 .fixed_offset(),

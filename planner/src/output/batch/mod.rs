@@ -1,11 +1,13 @@
 //! Batch scripts from templates. Files of the same names in a template directory replace the built-in
 //! templates.
 
+mod estimate;
 mod resources;
 mod settings;
 mod size;
 mod task_files;
 mod transport;
+mod warnings;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -21,9 +23,11 @@ use crate::scheduler::Script;
 use super::Plan;
 use super::command::shell_quote;
 
+pub use estimate::Estimate;
+pub(crate) use estimate::{duration, estimate};
 pub(crate) use resources::{NodeSize, Resources};
 pub(crate) use settings::{parse_megabytes, parse_minutes};
-pub(crate) use size::describe;
+pub(crate) use size::{Demand, describe};
 pub(crate) use transport::lacks_mpi;
 
 /// Template included by all others: it starts the run.
@@ -135,6 +139,7 @@ pub(crate) fn describe_files(plan: &Plan<'_>, resources: &Resources) -> String {
 
 /// Returns the variables for templates.
 fn values(plan: &Plan<'_>, resources: &Resources, executor: &str, scheduler: Scheduler) -> minijinja::Value {
+    let minutes = resources.minutes(scheduler);
     context! {
         scheduler => scheduler.name(),
         name => plan.base.as_str(),
@@ -151,11 +156,15 @@ fn values(plan: &Plan<'_>, resources: &Resources, executor: &str, scheduler: Sch
         all_cores => resources.uses_all_cores(scheduler),
         all_memory => resources.uses_all_memory(scheduler),
         cpus_per_node => resources.node.cpus,
+        cpus_asked => resources.cpus_asked(scheduler),
         cpus_per_task => resources.cpus_per_task(),
+        host_cpus => resources.host_cpus(scheduler),
+        host_memory => resources.host_memory(scheduler),
         memory_per_node => resources.node.memory_mb,
-        walltime => format!("{}:{:02}:00", resources.minutes / 60, resources.minutes % 60),
-        walltime_hm => format!("{}:{:02}", resources.minutes / 60, resources.minutes % 60),
-        walltime_minutes => resources.minutes,
+        own_memory => resources.own_memory_directive().is_some(),
+        walltime => size::clock(minutes),
+        walltime_hm => format!("{}:{:02}", minutes / 60, minutes % 60),
+        walltime_minutes => minutes,
         max_wall_time => resources.max_wall_time(scheduler),
         drain_after => resources.drain_after(scheduler),
         queue => resources.queue.as_deref(),

@@ -3,12 +3,14 @@
 use std::path::PathBuf;
 
 use crate::error::{Cause, PlanError, Problem};
-use crate::profiles::Profiles;
 use crate::properties::Properties;
+use crate::refine::sites::WorkSite;
 use crate::request::Request;
 use crate::scheduler::Scheduler;
 
+use super::estimate::{Estimate, Machine};
 use super::settings::{COUNT, DRAIN, MEMORY, Reader, TIME, Text, schedulers};
+use super::size::Demand;
 use super::task_files::TaskFiles;
 use super::transport::{self, Transport};
 
@@ -16,18 +18,19 @@ use super::transport::{self, Transport};
 const NODES: u32 = 1;
 /// Default number of processes per node if the size of a node is unknown.
 const TASKS_PER_NODE: u32 = 2;
-/// Default wall time in minutes.
+/// Default wall time in minutes, if the run times of jobs do not need more.
 const MINUTES: u32 = 60;
+/// Minutes of a wall time from run times in which no task starts or the executor ends.
+const SPARE_MINUTES: u32 = 15;
+/// Maximum wall time in minutes from run times: a year.
+const MAX_MINUTES: u32 = 366 * 24 * 60;
 /// Maximum default time in minutes for running tasks to end. The default is a twelfth of the wall time.
 const MAX_DEFAULT_DRAIN: u32 = 10;
-/// Problem of a batch job with one process.
-const ONE_PROCESS: &str = "the batch job has one process, and pegasus-mpi-cluster needs two under MPI, a master and a \
-                           worker: ask for more nodes or processes per node, or choose --launcher none";
 /// Launchers that forward SIGUSR1 to the executor.
 const SIGNAL_FORWARDERS: &[&str] = &["mpiexec", "mpirun", "srun", "none"];
 
 /// Resources of batch jobs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Resources {
     /// Schedulers that get a script; one for each suffix.
     pub(crate) schedulers: Vec<Scheduler>,
@@ -37,17 +40,21 @@ pub(crate) struct Resources {
     pub(crate) tasks_per_node: u32,
     /// The size of a node and the number of processes are unknown: where the scheduler can, there is a
     /// process for each core.
-    all_cores: bool,
+    pub(super) all_cores: bool,
     /// A job gets all memory of a node, where the scheduler can.
     all_memory: bool,
     /// The scheduler that the user chose, or that is on this machine.
-    preferred: Option<Scheduler>,
-    /// Wall time in minutes.
-    pub(crate) minutes: u32,
-    /// All settings have default values: the script for PBS equals that of Pegasus.
-    pub(crate) is_default: bool,
-    /// The wall time is not the default.
-    minutes_given: bool,
+    pub(super) preferred: Option<Scheduler>,
+    /// The plan is for a batch job, and not for this machine.
+    pub(super) is_for_cluster: bool,
+    /// Wall time in minutes, if it is given.
+    pub(super) minutes: Option<u32>,
+    /// The largest requests of jobs.
+    pub(super) demand: Demand,
+    /// How long the run takes, if jobs declare run times.
+    pub(crate) estimate: Option<Estimate>,
+    /// No setting changes more than numbers: the script for Torque is as that of Pegasus.
+    pub(super) is_default: bool,
     /// Queue or partition.
     pub(crate) queue: Option<String>,
     /// Account or project.
@@ -58,7 +65,7 @@ pub(crate) struct Resources {
     /// Size of a node, if known.
     pub(crate) node: NodeSize,
     /// Minutes before the executor's time limit at which it stops starting tasks; `None`: default.
-    drain: Option<u32>,
+    pub(super) drain: Option<u32>,
     /// Shell commands that precede the run.
     pub(crate) setup: Option<String>,
     /// Additional directives without the scheduler's prefix.
@@ -113,26 +120,27 @@ impl NodeSize {
 
 impl Resources {
     /// Collects the resources from options, else properties `pegasus.batch.*`, else profiles of the site,
-    /// which win over profiles in properties. `lacks_mpi` returns whether the executor is
-    /// known to have no MPI.
+    /// which win over profiles in properties. What is not said follows from the requests of the jobs.
+    /// `lacks_mpi` returns whether the executor is known to have no MPI.
     ///
     /// # Errors
     /// All invalid values.
     pub(crate) fn new(
         request: &Request,
         properties: &Properties,
-        site: &Profiles,
+        site: &WorkSite,
+        demand: Demand,
         lacks_mpi: &dyn Fn() -> bool,
     ) -> Result<Self, PlanError> {
         let options = &request.batch;
         let stampede = properties.get_bool("pegasus.batch.stampede", false)?;
         let mut reader = Reader {
             properties,
-            site,
+            site: &site.profiles,
             problems: Vec::new(),
         };
-        let nodes = reader.number(options.nodes, "nodes", Some("nodes"), COUNT);
-        let tasks_per_node = reader.number(options.tasks_per_node, "ppn", Some("ppn"), COUNT);
+        let nodes = reader.nodes(options.nodes, demand);
+        let tasks_per_node = reader.tasks_per_node(options.tasks_per_node);
         let minutes = reader.number(options.walltime, "walltime", Some("maxwalltime"), TIME);
         let cpus = reader.number(options.node_cpus, "node.cpus", None, COUNT);
         let memory = reader.number(options.node_memory, "node.memory", None, MEMORY);
@@ -151,13 +159,7 @@ impl Resources {
         let has_choice =
             !options.schedulers.is_empty() || scheduler_names.is_some() || options.detected.is_some();
         let preferred = schedulers.first().copied().filter(|_| has_choice);
-        let directives: Vec<String> = reader
-            .value("directives", Some("glite.arguments"))
-            .unwrap_or_default()
-            .lines()
-            .map(|line| line.trim().to_owned())
-            .filter(|line| !line.is_empty())
-            .collect();
+        let directives = reader.directives();
         let setup = reader.value("setup", None).map(str::to_owned);
         let templates = options.template_dir.clone().or_else(|| {
             let directory = reader.value("templates", None)?;
@@ -174,14 +176,15 @@ impl Resources {
             schedulers,
             nodes: nodes.unwrap_or(NODES),
             // One process is the master, so there are at least two.
-            tasks_per_node: tasks_per_node
-                .unwrap_or_else(|| cpus.map_or(TASKS_PER_NODE, |cpus| cpus.max(TASKS_PER_NODE))),
+            tasks_per_node: tasks_per_node.unwrap_or_else(|| cpus.unwrap_or(demand.cpus).max(TASKS_PER_NODE)),
             all_cores: tasks_per_node.is_none() && cpus.is_none(),
             all_memory: memory == Some(0),
             preferred,
-            minutes: minutes.unwrap_or(MINUTES),
+            is_for_cluster: !request.runs_here && (preferred.is_some() || site.name != "local"),
+            minutes,
+            demand,
+            estimate: None,
             is_default,
-            minutes_given: minutes.is_some(),
             queue,
             account,
             launcher,
@@ -218,7 +221,7 @@ impl Resources {
             )));
         }
         if self.is_single_process() && has_size {
-            problems.push(Cause::Batch.problem(ONE_PROCESS));
+            problems.push(Cause::Batch.problem(super::warnings::ONE_PROCESS));
         }
         if let Some(launcher) = &self.launcher
             && (launcher.contains([';', '|', '&', '<', '>', '`'])
@@ -235,18 +238,65 @@ impl Resources {
         problems
     }
 
+    /// Takes the estimate of the run into account.
+    #[must_use]
+    pub(crate) fn with_estimate(self, estimate: Option<Estimate>) -> Self {
+        Self { estimate, ..self }
+    }
+
+    /// Returns what jobs share, for an estimate.
+    pub(crate) fn machine(&self) -> Machine {
+        Machine {
+            nodes: self.nodes,
+            tasks_per_node: self.tasks_per_node,
+            slots: self.task_slots(),
+            memory_mb: self.node.memory_mb,
+        }
+    }
+
+    /// Returns the number of tasks that run at a time, if they are small.
+    pub(super) fn task_slots(&self) -> u64 {
+        // Under MPI, one process is the master.
+        let masters = u64::from(self.transport == Transport::Mpi);
+        self.ranks().saturating_sub(masters)
+    }
+
+    /// Returns the wall time in minutes: as given, else what the run needs by the run times that its jobs
+    /// declare, at least an hour.
+    pub(crate) fn minutes(&self, scheduler: Scheduler) -> u32 {
+        self.minutes.unwrap_or_else(|| {
+            let needed = self.estimate.map_or(0, |estimate| {
+                // The slots of whole nodes are unknown.
+                let seconds = match self.uses_all_cores(scheduler) {
+                    true => estimate.longest_chain,
+                    false => estimate.makespan,
+                };
+                // Jobs also wait for files and for each other.
+                (seconds * 11.0 / 600.0).ceil().min(f64::from(MAX_MINUTES)) as u32
+            });
+            match needed {
+                0 => MINUTES,
+                minutes => (minutes + SPARE_MINUTES).max(MINUTES),
+            }
+        })
+    }
+
+    /// Returns the estimate from which the wall time of the preferred scheduler follows.
+    pub(super) fn decisive_estimate(&self) -> Option<Estimate> {
+        let first = *self.schedulers.first()?;
+        let is_decisive = self.minutes.is_none() && self.minutes(first) > MINUTES;
+        self.estimate.filter(|_| is_decisive)
+    }
+
     /// Returns whether there is one process, which is too few under MPI.
-    fn is_single_process(&self) -> bool {
+    pub(super) fn is_single_process(&self) -> bool {
         self.ranks() < 2 && self.transport == Transport::Mpi
     }
 
-    /// Returns whether the executor starts as one process, and runs as many tasks on a node as it has cores.
-    pub(crate) fn has_slot_for_each_core(&self) -> bool {
-        match self.transport {
-            Transport::None => true,
-            Transport::Agents => self.slots().is_none(),
-            Transport::Mpi => false,
-        }
+    /// Returns whether as many tasks run on a node as it has cores, because the job has whole nodes.
+    pub(super) fn has_slot_for_each_core(&self, scheduler: Scheduler) -> bool {
+        let is_whole = scheduler == Scheduler::Cobalt && self.transport != Transport::Mpi;
+        self.uses_all_cores(scheduler) || (self.all_cores && is_whole)
     }
 
     /// Returns the number of tasks that an agent runs at a time, if it is not the number of its cores.
@@ -270,6 +320,30 @@ impl Resources {
         // The others give the memory of a whole node with its cores, or ask for memory by number.
         scheduler == Scheduler::Slurm
             && (self.all_memory || (self.all_cores && self.node.memory_mb.is_none()))
+    }
+
+    /// Returns the CPUs that the script asks for on each node, if its scheduler counts CPUs.
+    pub(crate) fn cpus_asked(&self, scheduler: Scheduler) -> u32 {
+        // An MPI launcher starts a process on each CPU that was asked for in these words.
+        let counts_processes =
+            self.transport == Transport::Mpi && matches!(scheduler, Scheduler::Torque | Scheduler::Lsf);
+        match self.node.cpus {
+            Some(cpus) if !counts_processes => cpus.max(self.tasks_per_node),
+            _ => self.tasks_per_node,
+        }
+    }
+
+    /// Returns the CPUs of a node that the run may use, if the script asks for a number: a node may have more,
+    /// for others.
+    pub(super) fn host_cpus(&self, scheduler: Scheduler) -> Option<u32> {
+        let cpus = self.node.cpus?;
+        Some(cpus.min(self.cpus_asked(scheduler)))
+    }
+
+    /// Returns the MiB of memory of a node that the run may use, if the script asks for a number.
+    pub(super) fn host_memory(&self, scheduler: Scheduler) -> Option<u64> {
+        let is_replaced = scheduler == Scheduler::Slurm && self.own_memory_directive().is_some();
+        self.node.memory_mb.filter(|_| !is_replaced)
     }
 
     /// Returns the CPUs for each process, if the size of a node is known.
@@ -308,10 +382,8 @@ impl Resources {
     }
 
     /// Returns the minutes after which the executor ends the run; the rest of the wall time is for its end.
-    /// The script for PBS with the default wall time has the numbers of Pegasus.
     pub(crate) fn max_wall_time(&self, scheduler: Scheduler) -> u32 {
-        match self.minutes {
-            minutes if !self.minutes_given && scheduler.suffix() == "pbs" => minutes,
+        match self.minutes(scheduler) {
             minutes if minutes > 10 => minutes - 5,
             minutes => minutes.saturating_sub(1).max(1),
         }
@@ -330,7 +402,7 @@ impl Resources {
         let lead = match self.drain {
             Some(minutes) => minutes,
             None if scheduler == Scheduler::Slurm && SIGNAL_FORWARDERS.contains(&program) => {
-                (self.minutes / 12).min(MAX_DEFAULT_DRAIN)
+                (self.minutes(scheduler) / 12).min(MAX_DEFAULT_DRAIN)
             }
             None => 0,
         };
@@ -342,38 +414,14 @@ impl Resources {
         self.task_files.is_packed(tasks, self.stampede)
     }
 
-    /// Returns warnings about unusual values.
-    pub(crate) fn warnings(&self) -> Vec<String> {
-        let mut warnings = Vec::new();
-        if self.is_single_process() {
-            warnings.push(ONE_PROCESS.into());
-        }
-        if let Some(scheduler) = self.preferred
-            && self.all_cores
-            && !self.uses_all_cores(scheduler)
-            && self.transport == Transport::Mpi
-        {
-            warnings.push(format!(
-                "the script for {scheduler} starts {TASKS_PER_NODE} processes on each node, because the number of its \
-                 cores is unknown: give --node-cpus or --ntasks-per-node"
-            ));
-        }
-        if self.transport == Transport::None && self.nodes > 1 {
-            warnings.push(format!(
-                "the launcher none starts the executor on one node only; {} nodes are requested",
-                self.nodes
-            ));
-        }
-        if let Some(drain) = self.drain
-            && self.schedulers.iter().any(|&s| drain >= self.max_wall_time(s))
-        {
-            warnings.push(format!(
-                "no task would be started in the last {drain} minutes of a job of {} minutes, so never: the signal \
-                 for it is omitted",
-                self.minutes
-            ));
-        }
-        warnings
+    /// Returns the directive of the user that sets the memory of a Slurm job.
+    pub(super) fn own_memory_directive(&self) -> Option<&str> {
+        let words = self.directives.iter().flat_map(|line| line.split_whitespace());
+        let mut options = words.filter(|word| {
+            let name = word.split('=').next().unwrap_or_default();
+            ["--mem", "--mem-per-cpu", "--mem-per-gpu"].contains(&name)
+        });
+        options.next()
     }
 }
 

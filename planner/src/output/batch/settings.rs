@@ -6,6 +6,7 @@ use crate::properties::Properties;
 use crate::request::Request;
 use crate::scheduler::Scheduler;
 
+use super::size::Demand;
 use super::task_files::TaskFiles;
 use super::transport::Transport;
 
@@ -61,8 +62,31 @@ impl<'a> Reader<'a> {
         number
     }
 
-    /// Returns the transport: that of the property, else that of the launcher `none`, else agents on several
-    /// nodes for an executor that is known to have no MPI.
+    /// Returns the number of nodes, if it is given or a job requests several.
+    pub(super) fn nodes(&mut self, option: Option<u32>, demand: Demand) -> Option<u32> {
+        let given = self.number(option, "nodes", Some("nodes"), COUNT);
+        given.or((demand.nodes > 1).then_some(demand.nodes))
+    }
+
+    /// Returns the number of processes on a node, if it is given. In a profile, 1 is what a serial job
+    /// requests, and says nothing about the node.
+    pub(super) fn tasks_per_node(&mut self, option: Option<u32>) -> Option<u32> {
+        let given = self.number(option, "ppn", None, COUNT);
+        given.or_else(|| {
+            self.number(None, "ppn", Some("ppn"), COUNT)
+                .filter(|&ppn| ppn > 1)
+        })
+    }
+
+    /// Returns the additional directives.
+    pub(super) fn directives(&self) -> Vec<String> {
+        let text = self.value("directives", Some("glite.arguments"));
+        let lines = text.unwrap_or_default().lines().map(str::trim);
+        lines.filter(|line| !line.is_empty()).map(str::to_owned).collect()
+    }
+
+    /// Returns the transport: that of the property, else that of the launcher `none`, else MPI. An executor
+    /// that is known to have no MPI has agents on several nodes, and is alone on one.
     pub(super) fn transport(
         &mut self,
         launcher: Option<&str>,
@@ -71,8 +95,9 @@ impl<'a> Reader<'a> {
     ) -> Transport {
         let default = || match launcher {
             Some("none") => Transport::None,
-            None if nodes.is_some_and(|nodes| nodes > 1) && lacks_mpi() => Transport::Agents,
-            _ => Transport::Mpi,
+            _ if !lacks_mpi() => Transport::Mpi,
+            _ if nodes.is_some_and(|nodes| nodes > 1) => Transport::Agents,
+            _ => Transport::None,
         };
         let Some(name) = self.value("transport", None) else {
             return default();
@@ -82,6 +107,10 @@ impl<'a> Reader<'a> {
             Some(chosen) if launcher == Some("none") && chosen != Transport::None => {
                 format!("the launcher none contradicts the property pegasus.batch.transport = {name}")
             }
+            Some(Transport::Mpi) if lacks_mpi() => "the property pegasus.batch.transport is mpi, but the executor was \
+                                                     built without MPI: build it with the feature mpi, or remove the \
+                                                     property"
+                .to_owned(),
             Some(chosen) => return chosen,
         };
         self.problems.push(Cause::Batch.problem(problem));

@@ -1,6 +1,6 @@
 //! How the processes of a batch job exchange messages.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::scheduler::Scheduler;
@@ -42,9 +42,13 @@ pub(super) fn agent_launcher(scheduler: Scheduler) -> &'static str {
 /// Returns whether an executor of our own installation says that it has no MPI. Others are not asked: they
 /// may be the original, which has no agents, or a program of somebody else.
 pub(crate) fn lacks_mpi(executor: &Path, own_bin: Option<&Path>) -> bool {
-    let directory = executor.parent().and_then(|path| path.canonicalize().ok());
-    let own = own_bin.and_then(|path| path.canonicalize().ok());
-    if directory.is_none() || directory != own {
+    let Some(own) = own_bin.and_then(|path| path.canonicalize().ok()) else {
+        return false;
+    };
+    // It may be a link to ours, or be in a directory that is one.
+    let is_own = |path: Option<PathBuf>| path.is_some_and(|path| path.parent() == Some(&own));
+    let beside = executor.parent().and_then(|path| path.canonicalize().ok());
+    if beside.as_ref() != Some(&own) && !is_own(executor.canonicalize().ok()) {
         return false;
     }
     let output = Command::new(executor)
