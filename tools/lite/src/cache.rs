@@ -2,10 +2,10 @@
 //!
 //! It is a directory beside those of jobs, which only this user can use. An entry is a directory `KEY` with
 //! the file `data`, and a lock file `KEY.lock`. A job that fetches the file holds the lock alone. Jobs that
-//! use it share the lock, so that nobody removes it meanwhile. The kernel frees the lock of a process that is
-//! killed. `data` gets its name when it is complete and verified. Another node of the run may give it ([`peers`]).
-//! The time of the lock file is that of the last use, and its text is the identity of `data`: a file that was
-//! changed in the cache leaves it.
+//! use it share the lock, so that nobody removes it meanwhile. The kernel frees the lock of a process that
+//! is killed. `data` gets its name when it is complete and verified. Another node of the run may give it
+//! ([`peers`]). The time of the lock file is that of the last use, and its text is the identity of `data`:
+//! a file that was changed in the cache leaves it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
