@@ -1,11 +1,13 @@
 //! Explains a failed run: groups of equal failures, their blocked dependents and likely reasons.
 
 mod reasons;
+mod retried;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use monitord_compat::reason::Reason;
 use pmc_packed::TaskOutput;
 use rustc_hash::FxHashMap;
 
@@ -35,6 +37,8 @@ pub struct Diagnosis {
     pub phase: Phase,
     /// Causes, the one that blocked most tasks first; those that only follow from the end of a run come last.
     pub causes: Vec<Cause>,
+    /// Causes of failed attempts whose tasks are tried again, the latest first.
+    pub retried: Vec<Cause>,
     /// Dependents of failed tasks that did not run, by kind.
     pub never_ran: BTreeMap<Kind, usize>,
     /// The first of their names, in the order of the DAG.
@@ -60,6 +64,8 @@ pub struct Cause {
     pub kind: Kind,
     /// Ending of their programs.
     pub ending: Ending,
+    /// Why they failed, if more is known than the ending. Numbers are those of the first task.
+    pub reason: Option<Reason>,
     /// Most informative line of their output, digits replaced by `#`.
     pub signature: String,
     /// Tasks, in the order of their failures.
@@ -95,24 +101,8 @@ pub fn diagnose(history: &History) -> Diagnosis {
         .filter_map(|task| Some((task, *history.latest_attempt(task)?)))
         .collect();
     failed.sort_by_key(|(task, attempt)| (attempt.end, *task));
-    let attempts = attempts(history, &failed);
-    let mut groups = Groups::default();
     let mut output = TaskOutput::new(&history.dir.dir);
-    for at in 0..failed.len() {
-        if is_sampled(at, failed.len()) {
-            let (task, attempt) = failed[at];
-            let count = attempts.get(&task).copied().unwrap_or(1);
-            let found = examine(history, &mut output, &attempt, count);
-            groups.add(history, task, &attempt, found);
-        }
-    }
-    for (at, (task, attempt)) in failed.iter().enumerate() {
-        if !is_sampled(at, failed.len()) {
-            let count = attempts.get(task).copied().unwrap_or(1);
-            groups.add_unread(history, &mut output, attempt, count);
-        }
-    }
-    let mut causes = groups.causes;
+    let mut causes = group(history, &mut output, &failed);
     let mut never_ran = BTreeMap::new();
     let mut never_ran_names = Vec::new();
     if !causes.is_empty() {
@@ -155,6 +145,7 @@ pub fn diagnose(history: &History) -> Diagnosis {
     let mut diagnosis = Diagnosis {
         phase,
         causes,
+        retried: retried::causes(history, &mut output),
         never_ran,
         never_ran_names,
         lost,
@@ -167,9 +158,30 @@ pub fn diagnose(history: &History) -> Diagnosis {
     diagnosis
 }
 
+/// Groups failures. Reads the files of a sample of the tasks.
+fn group(history: &History, output: &mut TaskOutput, failed: &[(TaskNumber, Attempt)]) -> Vec<Cause> {
+    let attempts = attempts(history, failed);
+    let mut groups = Groups::default();
+    for at in 0..failed.len() {
+        if is_sampled(at, failed.len()) {
+            let (task, attempt) = failed[at];
+            let count = attempts.get(&task).copied().unwrap_or(1);
+            let found = examine(history, output, history.latest(task).unwrap_or_default(), count);
+            groups.add(history, task, &attempt, found);
+        }
+    }
+    for (at, (task, attempt)) in failed.iter().enumerate() {
+        if !is_sampled(at, failed.len()) {
+            let count = attempts.get(task).copied().unwrap_or(1);
+            groups.add_unread(history, output, attempt, count);
+        }
+    }
+    groups.causes
+}
+
 /// Returns whether the tasks ended because their run was stopped: by SIGTERM, just before the end of the run.
 fn was_cancelled(history: &History, cause: &Cause) -> bool {
-    if !matches!(cause.ending, Ending::Signal(15) | Ending::Exit(143)) {
+    if cause.reason.is_some() || !matches!(cause.ending, Ending::Signal(15) | Ending::Exit(143)) {
         return false;
     }
     let stopped = |time: Micros| {
@@ -203,7 +215,9 @@ fn attempts(history: &History, failed: &[(TaskNumber, Attempt)]) -> FxHashMap<Ta
     attempts
 }
 
-fn examine(history: &History, output: &mut TaskOutput, attempt: &Attempt, attempts: u32) -> FailedTask {
+/// Explains the attempt with this index, the last of its task that has ended.
+fn examine(history: &History, output: &mut TaskOutput, index: usize, attempts: u32) -> FailedTask {
+    let attempt = &history.attempts[index];
     let task = attempt.task;
     let last = LastAttempt {
         task: history.plan.text_name(task),
@@ -211,8 +225,10 @@ fn examine(history: &History, output: &mut TaskOutput, attempt: &Attempt, attemp
         runtime: attempt
             .duration()
             .map(|micros| Duration::from_micros(u64::try_from(micros).unwrap_or(0))),
+        is_running: history.state(task) == State::Running,
     };
     let mut failure = explain(output, &last, attempts);
+    failure.reason = history.reason(index);
     complete(history, task, attempt, &mut failure);
     failure
 }
@@ -251,7 +267,8 @@ fn complete(history: &History, task: TaskNumber, attempt: &Attempt, failure: &mu
     }
 }
 
-type Key = (usize, Ending, String);
+/// Class, ending, name of the reason, and signature.
+type Key = (usize, Ending, Option<&'static str>, String);
 
 #[derive(Default)]
 struct Groups {
@@ -264,7 +281,8 @@ struct Groups {
 impl Groups {
     fn add(&mut self, history: &History, task: TaskNumber, attempt: &Attempt, found: FailedTask) {
         let class = history.plan.class_index(task);
-        let key = (class, found.ending, signature(&found));
+        let reason = found.reason.map(Reason::name);
+        let key = (class, found.ending, reason, signature(&found));
         let at = match self.known.get(&key) {
             Some(at) => *at,
             None => {
@@ -273,7 +291,8 @@ impl Groups {
                     transformation: of.transformation.clone(),
                     kind: of.kind,
                     ending: found.ending,
-                    signature: key.2.clone(),
+                    reason: found.reason,
+                    signature: key.3.clone(),
                     tasks: Vec::new(),
                     assumed: 0,
                     request_mb: history.plan.request(task).memory_mb,
@@ -315,7 +334,12 @@ impl Groups {
                 history,
                 task,
                 attempt,
-                examine(history, output, attempt, attempts),
+                examine(
+                    history,
+                    output,
+                    history.latest(task).unwrap_or_default(),
+                    attempts,
+                ),
             ),
         }
     }

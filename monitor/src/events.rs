@@ -8,6 +8,7 @@ use std::path::Path;
 
 use monitord_compat::dagman_out_reader::{self, What};
 use monitord_compat::log_clock::LogClock;
+use monitord_compat::reason::Reason;
 
 use crate::lines::{LineReader, word};
 
@@ -32,6 +33,8 @@ pub enum Event<'a> {
     Started(TaskRef<'a>),
     /// The command that makes a sub-workflow has failed with this raw wait status, and so has the attempt.
     Unplanned(TaskRef<'a>, i32),
+    /// Why an attempt ends with one of the next events.
+    Reason(TaskRef<'a>, Reason),
     /// An attempt ends with this raw wait status.
     Ended(TaskRef<'a>, i32),
     /// An attempt is lost with its worker. Its task will be queued again.
@@ -175,6 +178,7 @@ fn dagman_line<'a>(line: &'a [u8], clock: &mut LogClock, stamp: &mut Stamp) -> O
             job,
             number,
         } => Event::Abandoned(task(job, number)),
+        What::Reason { job, number, reason } => Event::Reason(task(job, number), reason),
         What::Ended { job, number, status } => Event::Ended(task(job, number), status),
         What::ScriptStarted { job } => Event::Queued(task(job, b"")),
         What::ScriptEnded { job, status } if status != 0 => Event::Unplanned(task(job, b""), status),
@@ -204,6 +208,14 @@ fn jobstate_line(line: &[u8]) -> Option<(Micros, Event<'_>)> {
         let (program, rest) = word(rest.strip_prefix(b"*** ")?);
         let event = match program {
             b"PMC_STARTED" | b"DAGMAN_STARTED" => Event::RunStart,
+            b"PMC_REASON" => {
+                let (name, rest) = word(rest);
+                let (number, rest) = word(rest);
+                Event::Reason(
+                    task(name, number),
+                    Reason::decode(std::str::from_utf8(rest).ok()?)?,
+                )
+            }
             b"PMC_FINISHED" | b"DAGMAN_FINISHED" => Event::RunEnd(number(word(rest).0)?),
             _ => return None,
         };

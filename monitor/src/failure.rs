@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use monitord_compat::job_output_reader::{JobOutput, text_outside_records};
 use monitord_compat::lite_log::{self, LiteLog};
+use monitord_compat::reason::Reason;
 use pmc_packed::{Channel, TaskOutput};
 
 use crate::ending::Ending;
@@ -73,6 +74,8 @@ pub struct FailedTask {
     pub stderr: Tail,
     /// End of standard output.
     pub stdout: Tail,
+    /// Why it failed, if more is known than its ending.
+    pub reason: Option<Reason>,
     /// Remark on the failure, for instance of the wrapper.
     pub note: Option<String>,
     /// Working directory of the program.
@@ -98,6 +101,8 @@ pub struct LastAttempt {
     pub status: i32,
     /// Duration.
     pub runtime: Option<Duration>,
+    /// Another attempt runs meanwhile.
+    pub is_running: bool,
 }
 
 /// Note on a failed attempt whose program succeeded.
@@ -106,7 +111,7 @@ pub(crate) const SUCCEEDED: &str = "the program succeeded, but kickstart reporte
 /// Explains why a task failed, from the output of its last attempt.
 #[must_use]
 pub fn explain(place: &mut TaskOutput, last: &LastAttempt, attempts: u32) -> FailedTask {
-    let (out_file, out, err) = read_output(place, &last.task);
+    let (out_file, out, err) = read_output(place, &last.task, last.is_running);
     let mut failure = FailedTask {
         task: last.task.clone(),
         transformation: None,
@@ -119,6 +124,7 @@ pub fn explain(place: &mut TaskOutput, last: &LastAttempt, attempts: u32) -> Fai
         host: None,
         stderr: Tail::default(),
         stdout: Tail::default(),
+        reason: None,
         note: None,
         directory: None,
         environment: Vec::new(),
@@ -213,15 +219,31 @@ fn without_notices(text: &str) -> Cow<'_, str> {
     Cow::Owned(kept.map(|line| format!("{line}\n")).collect())
 }
 
-/// Returns the file or pack with the output of the last attempt, its text, and the text of standard error.
+/// Returns the file or pack with the output of the last attempt that has ended, its text, and the text of
+/// standard error. `is_running`: another attempt runs meanwhile.
 #[must_use]
-pub fn read_output(place: &mut TaskOutput, task: &str) -> (Option<PathBuf>, String, String) {
+pub fn read_output(
+    place: &mut TaskOutput,
+    task: &str,
+    is_running: bool,
+) -> (Option<PathBuf>, String, String) {
     let task = task.as_bytes();
-    let Some(last) = place.last(task) else {
+    let Some(mut number) = place.last(task) else {
         return (None, String::new(), String::new());
     };
-    let [out, err] = [Channel::Out, Channel::Err].map(|channel| read(place, task, channel, last));
-    (place.place(task, last), out, err)
+    let mut out = read(place, task, Channel::Out, number);
+    if is_running && number > 0 && !has_ended(&out) {
+        // These are the files of the attempt that runs.
+        number -= 1;
+        out = read(place, task, Channel::Out, number);
+    }
+    let err = read(place, task, Channel::Err, number);
+    (place.place(task, number), out, err)
+}
+
+/// Returns whether an output has the record of the executor, which writes it at the end of an attempt.
+fn has_ended(out: &str) -> bool {
+    JobOutput::read(out).tasks.iter().any(|task| task.name.is_some())
 }
 
 fn read(place: &mut TaskOutput, task: &[u8], channel: Channel, number: u32) -> String {
@@ -244,6 +266,7 @@ mod tests {
             task: task.into(),
             status,
             runtime: Some(Duration::from_millis(18)),
+            is_running: false,
         }
     }
 

@@ -4,15 +4,18 @@
 //! hundred bytes per task and forty per attempt.
 
 mod changes;
+mod retried;
 mod state;
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
 
+use monitord_compat::reason::Reason;
 use monitord_compat::replacement;
 use monitord_compat::run_lock::is_locked;
 use pmc_dag::reason;
+use rustc_hash::FxHashMap;
 
 use crate::dir::RunDir;
 use crate::events::{EventLog, Micros, SECOND};
@@ -21,6 +24,7 @@ use crate::lines::{LineReader, word};
 use crate::plan::{Plan, TaskNumber};
 use crate::resources::{Host, Hosts};
 
+pub use retried::Retried;
 pub use state::{Attempt, NEVER, Phase, Run, State, Tally, seconds};
 
 const NO_ATTEMPT: u32 = u32::MAX;
@@ -63,6 +67,8 @@ pub struct History {
     by_submit_number: Vec<TaskNumber>,
     /// Submit numbers of all attempts.
     submit_numbers: Vec<u32>,
+    /// Why attempts ended, as far as the log says it.
+    reasons: FxHashMap<u32, Reason>,
 }
 
 impl History {
@@ -104,6 +110,7 @@ impl History {
             process: None,
             by_submit_number: Vec::new(),
             submit_numbers: Vec::new(),
+            reasons: FxHashMap::default(),
         }
     }
 
@@ -111,6 +118,36 @@ impl History {
     #[must_use]
     pub fn submit_number(&self, attempt: usize) -> u32 {
         self.submit_numbers.get(attempt).copied().unwrap_or_default()
+    }
+
+    /// Returns why an attempt ended, if more is known than its status says.
+    #[must_use]
+    pub fn reason(&self, attempt: usize) -> Option<Reason> {
+        let number = u32::try_from(attempt).ok()?;
+        if let Some(reason) = self.reasons.get(&number) {
+            return Some(*reason);
+        }
+        let found = self.attempts.get(attempt)?;
+        match (found.lost, found.worker_lost) {
+            (true, true) => Some(Reason::Evicted),
+            (true, false) => Some(Reason::CutOff),
+            // A log of an earlier version does not say how many.
+            (false, true) => Some(Reason::Lost { attempts: 1 }),
+            (false, false) => None,
+        }
+    }
+
+    /// Returns the index of the latest attempt of a task.
+    #[must_use]
+    pub fn latest(&self, task: TaskNumber) -> Option<usize> {
+        let index = self.latest[task as usize];
+        (index != NO_ATTEMPT).then_some(index as usize)
+    }
+
+    /// Returns why the latest attempt of a task ended, if more is known than its status says.
+    #[must_use]
+    pub fn latest_reason(&self, task: TaskNumber) -> Option<Reason> {
+        self.reason(self.latest(task)?)
     }
 
     /// Returns whether another file has replaced one of the files, so that [`History::open`] must read the

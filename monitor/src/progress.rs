@@ -3,6 +3,8 @@
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 
+use monitord_compat::reason::Reason;
+
 use crate::ending::Ending;
 use crate::events::{Micros, SECOND};
 use crate::history::{History, NEVER, Phase, State, Tally, seconds};
@@ -43,6 +45,9 @@ pub struct Progress {
     pub running: Vec<RunningTask>,
     /// Tasks whose last attempt failed, the latest first.
     pub failed: Vec<FailedTask>,
+    /// Tasks whose last attempt failed and that are tried again, the latest failure first. They count failed
+    /// attempts only.
+    pub retried: Vec<FailedTask>,
     /// Rate of an active run.
     pub rate: Option<Rate>,
     /// Estimated end, if known.
@@ -67,6 +72,8 @@ pub struct FailedTask {
     pub task: TaskNumber,
     /// Ending of its last attempt.
     pub ending: Ending,
+    /// Why it failed, if more is known than the ending.
+    pub reason: Option<Reason>,
     /// Host, if known.
     pub host: Option<String>,
     /// End of its last attempt.
@@ -172,6 +179,7 @@ impl Observer {
             lost_attempts,
             running: running(history, now),
             failed,
+            retried: retried(history),
             rate,
             estimate,
         }
@@ -323,6 +331,7 @@ fn failed(history: &History) -> Vec<FailedTask> {
             Some(FailedTask {
                 task,
                 ending: Ending::from_wait_status(attempt.status),
+                reason: history.latest_reason(task),
                 host: history.hosts.name(attempt.host).map(str::to_owned),
                 time: attempt.end,
                 attempts: 0,
@@ -345,6 +354,21 @@ fn failed(history: &History) -> Vec<FailedTask> {
     }
     failed.sort_by_key(|task| (std::cmp::Reverse(task.time), task.task));
     failed
+}
+
+fn retried(history: &History) -> Vec<FailedTask> {
+    let failures = history.retried().into_iter().map(|retried| {
+        let attempt = &history.attempts[retried.attempt];
+        FailedTask {
+            task: attempt.task,
+            ending: Ending::from_wait_status(attempt.status),
+            reason: history.reason(retried.attempt),
+            host: history.hosts.name(attempt.host).map(str::to_owned),
+            time: attempt.end,
+            attempts: retried.failures,
+        }
+    });
+    failures.collect()
 }
 
 fn rate(history: &History, now: Micros) -> Option<Rate> {

@@ -8,6 +8,8 @@ use std::io::Write as _;
 
 use chrono::NaiveDateTime;
 
+use crate::reason::Reason;
+
 /// The beginning of a line: local time in seconds and a blank.
 ///
 /// Formatting it costs more than the rest of a line, so writers keep it for a second.
@@ -121,6 +123,17 @@ pub fn result(out: &mut Vec<u8>, stamp: &Stamp, task: &[u8], number: u64, status
         out.extend_from_slice(status.to_string().as_bytes());
         out.extend_from_slice(b".\n");
     }
+}
+
+/// Writes why an attempt ended, before [`ended`] or [`aborted`].
+pub fn reason(out: &mut Vec<u8>, stamp: &Stamp, task: &[u8], number: u64, reason: Reason) {
+    let id = format!(" ({number}.0): ");
+    let text = reason.encode();
+    line(
+        out,
+        stamp,
+        &[b"Reason for Node ", task, id.as_bytes(), text.as_bytes()],
+    );
 }
 
 /// Writes that the command starts that makes the DAG of a sub-workflow: its PRE script.

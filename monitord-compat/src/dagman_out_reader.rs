@@ -6,6 +6,11 @@
 
 use chrono::{DateTime, NaiveDate, NaiveDateTime};
 
+use crate::reason::Reason;
+
+/// Beginning of a line with the reason of an end, after its time.
+const REASON: &[u8] = b"Reason for Node ";
+
 /// Time of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Time {
@@ -70,6 +75,15 @@ pub enum What<'a> {
         job: &'a [u8],
         /// 0 for success. pegasus-mpi-cluster writes raw wait statuses.
         status: i32,
+    },
+    /// Why the attempt of a job ends with one of the next lines.
+    Reason {
+        /// Job.
+        job: &'a [u8],
+        /// HTCondor id of the attempt, for instance `17.0`.
+        number: &'a [u8],
+        /// The reason.
+        reason: Reason,
     },
     /// A line without a meaning for monitoring.
     Other,
@@ -155,6 +169,7 @@ fn content(text: &[u8]) -> Option<What<'_>> {
             Some(_) => Some(What::Start),
             None => script_ended(text),
         },
+        b'R' if text.starts_with(REASON) => reason(text),
         b'R' => {
             let job = text.strip_prefix(b"Running PRE script of Node ")?;
             let job = job.strip_suffix(b"...").filter(|job| !job.is_empty())?;
@@ -197,6 +212,19 @@ fn ended(text: &[u8]) -> Option<What<'_>> {
     let (number, rest) = (&rest[..end], rest[end + 1..].strip_prefix(b" ")?);
     let status = status(rest)?;
     (!job.is_empty()).then_some(What::Ended { job, number, status })
+}
+
+/// Reads `Reason for Node x (3.0): time_limit 1000`.
+fn reason(text: &[u8]) -> Option<What<'_>> {
+    let (job, rest) = word(text.strip_prefix(REASON)?);
+    let rest = rest.strip_prefix(b"(")?;
+    let end = memchr::memmem::find(rest, b"): ")?;
+    let reason = Reason::decode(std::str::from_utf8(&rest[end + 3..]).ok()?)?;
+    (!job.is_empty()).then_some(What::Reason {
+        job,
+        number: &rest[..end],
+        reason,
+    })
 }
 
 /// Reads `PRE Script of Node x completed successfully.` or `… failed with status 256.`.
@@ -274,6 +302,10 @@ mod tests {
         dagman_out::queued(&mut out, &stamp, b"a", 1);
         dagman_out::started(&mut out, &stamp, b"a", 1);
         dagman_out::ended(&mut out, &stamp, b"a", 1, 0);
+        let reason = Reason::TimeLimit {
+            limit: std::time::Duration::from_secs(1),
+        };
+        dagman_out::reason(&mut out, &stamp, b"b", 20, reason);
         dagman_out::ended(&mut out, &stamp, b"b", 20, 768);
         dagman_out::preparing(&mut out, &stamp, b"c");
         dagman_out::prepared(&mut out, &stamp, b"c", 0);
@@ -293,6 +325,11 @@ mod tests {
                 job: b"a",
                 number: b"1.0",
                 status: 0,
+            },
+            What::Reason {
+                job: b"b",
+                number: b"20.0",
+                reason,
             },
             event(b"JOB_TERMINATED", b"b", b"20.0"),
             What::Ended {

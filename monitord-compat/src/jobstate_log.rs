@@ -6,6 +6,8 @@
 use std::io::Write as _;
 use std::time::Duration;
 
+use crate::reason::Reason;
+
 /// Writes the start of a run. `at` is the time since the epoch, here and below.
 pub fn start(out: &mut Vec<u8>, at: Duration) {
     time(out, at);
@@ -34,6 +36,14 @@ pub fn result(out: &mut Vec<u8>, at: Duration, task: &[u8], number: u64, status:
     out.extend_from_slice(task);
     let word = if status == 0 { "JOB_SUCCESS" } else { "JOB_FAILURE" };
     writeln!(out, " {word} {status} - - {number}").expect("writing to memory does not fail");
+}
+
+/// Writes why an attempt ended, before [`ended`] or [`aborted`].
+pub fn reason(out: &mut Vec<u8>, at: Duration, task: &[u8], number: u64, reason: Reason) {
+    time(out, at);
+    out.extend_from_slice(b"INTERNAL *** PMC_REASON ");
+    out.extend_from_slice(task);
+    writeln!(out, " {number}.0 {} ***", reason.encode()).expect("writing to memory does not fail");
 }
 
 /// Writes that the command starts that makes the DAG of a sub-workflow: its PRE script.

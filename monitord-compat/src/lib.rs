@@ -18,6 +18,7 @@ pub mod lite_data;
 pub mod lite_log;
 pub mod log_clock;
 pub mod properties;
+pub mod reason;
 pub mod record_reader;
 pub mod replacement;
 pub mod resource_log;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use monitord_compat::reason::Reason;
 pub use pmc_monitor::failure::LastAttempt;
 use pmc_monitor::failure::{FailedTask, explain};
 use pmc_packed::TaskOutput;
@@ -17,8 +18,8 @@ pub struct Observed {
     pub done: Vec<String>,
     /// Tasks that failed for good, in the order of their failures.
     pub failed: Vec<LastAttempt>,
-    /// Remarks on failures by task name.
-    pub notes: BTreeMap<String, String>,
+    /// Why tasks failed, by name, if more is known than their status.
+    pub reasons: BTreeMap<String, Reason>,
     /// Number of attempts by task name.
     pub attempts: BTreeMap<String, u32>,
 }
@@ -52,9 +53,7 @@ pub fn failures(submit: &Path, observed: &Observed) -> Vec<FailedTask> {
         .map(|last| {
             let attempts = observed.attempts.get(&last.task).copied().unwrap_or(1);
             let mut failure = explain(&mut output, last, attempts);
-            if let Some(note) = observed.notes.get(&last.task) {
-                failure.note = Some(note.clone());
-            }
+            failure.reason = observed.reasons.get(&last.task).copied();
             failure
         })
         .collect()
@@ -71,6 +70,7 @@ mod tests {
             task: task.into(),
             status,
             runtime: None,
+            is_running: false,
         }
     }
 

@@ -4,6 +4,9 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
+use monitord_compat::reason::Reason;
+use serde_json::{Value, json};
+
 /// Formats a duration: `0.24 s`, `5.0 s`, `1 min 15 s`, `2 h 3 min`.
 pub fn duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
@@ -99,6 +102,25 @@ pub fn printable(text: &str) -> String {
             c => c,
         })
         .collect()
+}
+
+/// Returns why an attempt failed, for formats of programs: `name`, `text`, and numbers where there are some.
+pub fn reason_value(reason: Reason) -> Value {
+    let mut value = json!({"name": reason.name(), "text": reason.to_string()});
+    match reason {
+        Reason::TimeLimit { limit } => value["seconds"] = limit.as_secs_f64().into(),
+        Reason::OutOfMemory {
+            used_mib,
+            requested_mib,
+        } => {
+            value["used_mib"] = used_mib.into();
+            value["requested_mib"] = requested_mib.into();
+        }
+        Reason::OutputFile { errno } | Reason::NotStarted { errno } => value["errno"] = errno.into(),
+        Reason::Lost { attempts } => value["attempts"] = attempts.into(),
+        Reason::NotForwarded | Reason::Evicted | Reason::CutOff => {}
+    }
+    value
 }
 
 #[cfg(test)]

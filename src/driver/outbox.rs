@@ -167,7 +167,8 @@ impl<'a, T> DriverOutbox<'a, T> {
         }
         if let Some(used) = outcome.memory {
             if used.out_of_memory {
-                tracing::error!("Task {shown} ran {}", used.describe());
+                let reason = outcome.reason().map(|reason| reason.to_string());
+                tracing::error!("Task {shown} ran {}", reason.unwrap_or_default());
             } else {
                 run.memory_excess.add(&shown, used);
             }

@@ -24,6 +24,7 @@ use clock::Clock;
 pub use file::LogError;
 use file::LogFile;
 use killed_run::Done;
+use monitord_compat::reason::Reason;
 use monitord_compat::resource_log::Free;
 use monitord_compat::{dagman_out, jobstate_log, resource_log};
 use own_resources::OwnResources;
@@ -60,6 +61,8 @@ enum What {
     Prepared(i32),
     Queued,
     Started,
+    /// It failed for this reason, and its end follows.
+    Failing(Reason),
     /// Its worker was lost, and its task runs again.
     Evicted,
     /// Its worker was lost, and its task has failed with this status.
@@ -285,6 +288,9 @@ impl Logs {
                 if outcome.succeeded() {
                     self.rescue.push(self.dag.name(task));
                 }
+                if let Some(reason) = outcome.reason() {
+                    self.write(now, task, submit, What::Failing(reason));
+                }
                 let what = if outcome.evictions > 0 {
                     What::Aborted(outcome.status)
                 } else {
@@ -338,6 +344,7 @@ impl Logs {
                 What::Prepared(status) => dagman_out::prepared(lines, stamp, name, status),
                 What::Queued => dagman_out::queued(lines, stamp, name, number),
                 What::Started => dagman_out::started(lines, stamp, name, number),
+                What::Failing(reason) => dagman_out::reason(lines, stamp, name, number, reason),
                 What::Evicted => dagman_out::evicted(lines, stamp, name, number),
                 What::Aborted(_) => dagman_out::aborted(lines, stamp, name, number),
                 What::Ended(status) => dagman_out::ended(lines, stamp, name, number, status),
@@ -350,6 +357,7 @@ impl Logs {
                 What::Prepared(status) => jobstate_log::prepared(lines, now, name, number, status),
                 What::Queued => jobstate_log::queued(lines, now, name, number),
                 What::Started => jobstate_log::started(lines, now, name, number),
+                What::Failing(reason) => jobstate_log::reason(lines, now, name, number, reason),
                 What::Evicted => jobstate_log::evicted(lines, now, name, number),
                 What::Aborted(status) => jobstate_log::aborted(lines, now, name, number, status),
                 What::Ended(status) => jobstate_log::ended(lines, now, name, number, status),

@@ -13,6 +13,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::Path;
 use std::time::Duration;
 
+use monitord_compat::reason::Reason;
 use serde::{Deserialize, Serialize};
 
 pub use carried::{Carried, CarriedFile, Returned};
@@ -210,6 +211,8 @@ pub struct Outcome {
     /// The attempt was ended because the batch system ends the job, or this part of it. It is evicted, and
     /// has not failed.
     pub interrupted: bool,
+    /// Why it ended, if its worker knows that from its own doing: it was over its time, or did not start.
+    pub ended_by: Option<Reason>,
     /// The process succeeded, but its data could not be forwarded. Set by the master; never encoded.
     #[serde(skip)]
     pub not_forwarded: bool,
@@ -229,6 +232,7 @@ impl Outcome {
             quiet: None,
             memory: None,
             interrupted: false,
+            ended_by: None,
             not_forwarded: false,
             evictions: 0,
         }
@@ -258,6 +262,24 @@ impl Outcome {
     pub fn succeeded(&self) -> bool {
         self.status == 0
     }
+
+    /// Returns why an attempt failed, if more is known than its status says.
+    #[must_use]
+    pub fn reason(&self) -> Option<Reason> {
+        if self.succeeded() {
+            return None;
+        }
+        if self.evictions > 0 {
+            return Some(Reason::Lost {
+                attempts: self.evictions,
+            });
+        }
+        if self.not_forwarded {
+            return Some(Reason::NotForwarded);
+        }
+        let memory = self.memory.filter(|used| used.out_of_memory);
+        memory.map(|used| used.reason()).or(self.ended_by)
+    }
 }
 
 /// The memory of an attempt.
@@ -272,15 +294,10 @@ pub struct MemoryUse {
 }
 
 impl MemoryUse {
-    /// Returns "out of memory" with the numbers that are known.
-    #[must_use]
-    pub fn describe(&self) -> String {
-        let (peak, requested_mib) = (self.peak_mib, self.requested_mib);
-        match (peak, requested_mib) {
-            (0, 0) => "out of memory: it had requested none".to_owned(),
-            (0, _) => format!("out of memory: it had requested {requested_mib} MiB"),
-            (_, 0) => format!("out of memory: it used {peak} MiB and had requested none"),
-            _ => format!("out of memory: it used {peak} MiB and had requested {requested_mib} MiB"),
+    fn reason(self) -> Reason {
+        Reason::OutOfMemory {
+            used_mib: self.peak_mib,
+            requested_mib: self.requested_mib,
         }
     }
 }

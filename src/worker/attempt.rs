@@ -40,6 +40,8 @@ pub(super) struct Ending {
     pub(super) peak_kib: u64,
     /// It was ended at its memory limit.
     pub(super) is_over_memory: bool,
+    /// Its time limit, if it was ended at that.
+    pub(super) over_time: Option<Duration>,
     /// It was sent a signal.
     pub(super) was_signalled: bool,
     /// The task server can take another task.
@@ -77,6 +79,7 @@ impl Attempt<'_> {
         })?;
         if let (true, Some(limit)) = (is_over.into_inner(), limit) {
             self.log_limit(limit, ending.status);
+            ending.over_time = Some(limit);
         }
         let used_kib = used_kib.into_inner();
         ending.is_over_memory = used_kib > 0;
@@ -155,6 +158,7 @@ impl Attempt<'_> {
             forwards,
             peak_kib,
             is_over_memory: false,
+            over_time: None,
             was_signalled: signalled,
             // A signal may still be on its way to the server.
             is_reusable: is_reusable && !signalled,

@@ -4,6 +4,7 @@ use std::ffi::NulError;
 use std::io;
 use std::path::PathBuf;
 
+use monitord_compat::reason::Reason;
 use pmc_dag::reason;
 
 /// Why a worker cannot continue.
@@ -92,6 +93,21 @@ pub(super) enum NotStarted {
     Start(io::Error),
     #[error("its output cannot be read: {}", reason(.0))]
     Output(io::Error),
+}
+
+impl NotStarted {
+    /// Returns what the logs say of it.
+    pub(super) fn reason(&self) -> Reason {
+        let errno = |error: &io::Error| error.raw_os_error().unwrap_or(0);
+        match self {
+            NotStarted::OpenFile { source, .. } => Reason::OutputFile { errno: errno(source) },
+            NotStarted::TooManyFiles(_) => Reason::OutputFile { errno: 0 },
+            NotStarted::NothingCarried => Reason::NotStarted { errno: 0 },
+            NotStarted::Prepare(source) | NotStarted::Start(source) | NotStarted::Output(source) => {
+                Reason::NotStarted { errno: errno(source) }
+            }
+        }
+    }
 }
 
 /// Why there is no result of an attempt.

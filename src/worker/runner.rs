@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use chrono::Local;
 use monitord_compat::cluster_record::TaskRecord;
+use monitord_compat::reason::Reason;
 use pmc_dag::{reason, words};
 use pmc_packed::Pack;
 use pmc_spawn::Spawner;
@@ -153,7 +154,9 @@ impl Runner {
                     let streams = [&self.input, &self.input];
                     packing::append(pack, task, (number, 0), streams, &[])?;
                 }
-                let mut result = TaskResult::new(task.submit, Outcome::new(EXECUTOR_FAILURE, Duration::ZERO));
+                let mut outcome = Outcome::new(EXECUTOR_FAILURE, Duration::ZERO);
+                outcome.ended_by = Some(error.reason());
+                let mut result = TaskResult::new(task.submit, outcome);
                 result.returned = self.options.away.as_ref().map(|_| {
                     Box::new(Returned {
                         err: format!("Task {name}: {error}\n").into_bytes().into(),
@@ -254,6 +257,7 @@ impl Runner {
         let mut outcome = Outcome::new(status, runtime);
         outcome.memory = self.memory_use(task, &ending);
         outcome.interrupted = outcome.is_terminated() && signals::is_terminated();
+        outcome.ended_by = ending.over_time.map(|limit| Reason::TimeLimit { limit });
         let quiet = keep_record(task, &record, files, &mut self.pack)?;
         outcome.quiet = quiet.filter(|_| self.options.report_quiet);
         Ok(TaskResult {

@@ -3,6 +3,8 @@
 use std::io::Read as _;
 use std::path::Path;
 
+use monitord_compat::reason::Reason;
+
 use super::Cause;
 use crate::ending::Ending;
 use crate::history::History;
@@ -13,41 +15,13 @@ const MIN_SUSPICIOUS: usize = 3;
 /// Returns likely reasons for a cause.
 pub(super) fn likely_reasons(history: &History, cause: &Cause) -> Vec<String> {
     let mut reasons = Vec::new();
-    let first = cause.tasks.first().and_then(|task| history.latest_attempt(*task));
-    if first.is_some_and(|attempt| attempt.worker_lost) {
-        reasons.push("each of its attempts was lost with its worker (--crash-limit)".to_owned());
-    }
     let example = &cause.example;
     let text = |part: &str| {
         let lines = example.stderr.lines.iter().chain(&example.stdout.lines);
         lines.chain(&example.note).any(|line| line.contains(part))
     };
-    let peak_mb = cause.peak_kib.map(|kib| kib / 1024);
-    let at_limit = cause.request_mb > 0 && peak_mb.is_some_and(|peak| peak * 10 >= cause.request_mb * 9);
-    let killed = matches!(cause.ending, Ending::Signal(9) | Ending::Exit(137));
-    let no_memory = [
-        "MemoryError",
-        "bad_alloc",
-        "Cannot allocate memory",
-        "ut of memory",
-        "oom-kill",
-    ];
-    if (killed || matches!(cause.ending, Ending::Signal(_))) && at_limit {
-        reasons.push(format!(
-            "out of memory: it used {} MiB and had requested {} MiB",
-            peak_mb.unwrap_or(0),
-            cause.request_mb
-        ));
-    } else if no_memory.iter().any(|part| text(part)) {
-        reasons.push("out of memory: request more with the profile pmc_request_memory".to_owned());
-    } else if killed {
-        reasons.push(
-            "killed by another process, perhaps by the system for lack of memory; see the log of the host"
-                .to_owned(),
-        );
-    }
-    if matches!(cause.ending, Ending::Signal(15) | Ending::Exit(143)) {
-        reasons.push("terminated: by a time limit, or because the run was stopped".to_owned());
+    if cause.reason.is_none() {
+        reasons.extend(guess_of_signal(cause, &text));
     }
     if matches!(cause.ending, Ending::Signal(4)) {
         reasons.push("illegal instruction: perhaps the program was built for another CPU".to_owned());
@@ -89,6 +63,38 @@ pub(super) fn likely_reasons(history: &History, cause: &Cause) -> Vec<String> {
     }
     reasons.extend(host_to_blame(history, cause));
     reasons
+}
+
+/// Returns what may have ended a program whose end no one else explains.
+fn guess_of_signal(cause: &Cause, text: &dyn Fn(&str) -> bool) -> Option<String> {
+    const NO_MEMORY: [&str; 5] = [
+        "MemoryError",
+        "bad_alloc",
+        "Cannot allocate memory",
+        "ut of memory",
+        "oom-kill",
+    ];
+    let peak_mb = cause.peak_kib.map(|kib| kib / 1024);
+    let at_limit = cause.request_mb > 0 && peak_mb.is_some_and(|peak| peak * 10 >= cause.request_mb * 9);
+    let is_killed = matches!(cause.ending, Ending::Signal(9) | Ending::Exit(137));
+    if (is_killed || matches!(cause.ending, Ending::Signal(_))) && at_limit {
+        let (used_mib, requested_mib) = (peak_mb.unwrap_or(0), cause.request_mb);
+        let reason = Reason::OutOfMemory {
+            used_mib,
+            requested_mib,
+        };
+        return Some(reason.to_string());
+    }
+    let guess = if NO_MEMORY.iter().any(|part| text(part)) {
+        "out of memory: request more with the profile pmc_request_memory"
+    } else if is_killed {
+        "killed by another process, perhaps by the system for lack of memory; see the log of the host"
+    } else if matches!(cause.ending, Ending::Signal(15) | Ending::Exit(143)) {
+        "terminated: by a time limit, or because the run was stopped"
+    } else {
+        return None;
+    };
+    Some(guess.to_owned())
 }
 
 /// Returns the interpreter in the first line of a script if it does not exist.

@@ -83,6 +83,12 @@ impl History {
                 let task = self.task(task)?;
                 return self.fail_unplanned(task, time, status);
             }
+            Event::Reason(task, reason) => {
+                let task = self.task(task)?;
+                if self.states[task as usize] == State::Running {
+                    self.reasons.insert(self.latest[task as usize], reason);
+                }
+            }
             Event::Ended(task, status) => {
                 let task = self.task(task)?;
                 return self.end_attempt(task, time, status, false);

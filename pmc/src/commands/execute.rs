@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context as _, anyhow};
-use pegasus_mpi_cluster::RunEvent;
+use pegasus_mpi_cluster::{Outcome as TaskOutcome, RunEvent};
 use pmc_dag::{Dag, EARLIER_PLAN, TaskId, rescue, words};
 
 use super::on_end;
@@ -135,6 +135,7 @@ fn run(request: &Request) -> Result<Summary, Failure> {
                 task,
                 status: *status,
                 runtime: None,
+                is_running: false,
             });
         }
     }
@@ -236,12 +237,12 @@ impl Watch<'_> {
                     self.observed.done.push(task.clone());
                     Outcome::Succeeded
                 } else {
-                    self.failed(end.task, &task, end.outcome.status)
+                    self.failed(end.task, &task, &end.outcome)
                 };
-                // A remark on an earlier attempt counts no longer.
-                self.observed.notes.remove(&task);
-                if let Some(used) = end.outcome.memory.filter(|used| used.out_of_memory) {
-                    self.observed.notes.insert(task.clone(), used.describe());
+                // That of an earlier attempt counts no longer.
+                self.observed.reasons.remove(&task);
+                if let Some(reason) = end.outcome.reason() {
+                    self.observed.reasons.insert(task.clone(), reason);
                 }
                 self.started.remove(&task);
                 self.progress.event(Event::Ended { task, outcome });
@@ -249,8 +250,10 @@ impl Watch<'_> {
         }
     }
 
-    fn failed(&mut self, name: &[u8], task: &str, status: i32) -> Outcome {
-        let how = Ending::from_wait_status(status).to_string();
+    fn failed(&mut self, name: &[u8], task: &str, outcome: &TaskOutcome) -> Outcome {
+        let status = outcome.status;
+        let reason = outcome.reason().map(|reason| reason.to_string());
+        let how = reason.unwrap_or_else(|| Ending::from_wait_status(status).to_string());
         let attempts = self.observed.attempts.get(task).copied().unwrap_or(1);
         let max_attempts = self
             .dag
@@ -265,6 +268,7 @@ impl Watch<'_> {
             task: task.to_owned(),
             status,
             runtime: Some(runtime),
+            is_running: false,
         });
         Outcome::Failed(how)
     }

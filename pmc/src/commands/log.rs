@@ -47,6 +47,7 @@ pub fn log(arguments: &cli::Log) -> Result<u8, Failure> {
         _ => log.copy(&source, arguments.follow, &mut show)?,
     }
     show.end();
+    log.report_reason(arguments.attempt);
     Ok(exit::SUCCESS)
 }
 
@@ -213,6 +214,14 @@ impl Log {
         Ok(self.history.state(self.task))
     }
 
+    /// Prints why the latest attempt ended, if it is the one that was shown and its output does not say it.
+    fn report_reason(&mut self, attempt: Option<u32>) {
+        let is_latest = attempt.is_none_or(|attempt| attempt == self.count());
+        if let Some(reason) = self.history.latest_reason(self.task).filter(|_| is_latest) {
+            message(format!("pmc: the last attempt of {}: {reason}", self.name()));
+        }
+    }
+
     /// Returns what reads the output while kickstart captures it.
     fn captured(&self) -> Tap {
         captured(&self.history, self.task)
@@ -247,7 +256,10 @@ impl Log {
                 "the output of {name} is not there yet: without --per-task-stdio, it can be shown when the task has \
                  ended"
             ),
-            _ => anyhow!("the output of {name} is not in the directory of the run"),
+            _ => match self.history.latest_reason(self.task) {
+                Some(reason) => anyhow!("the task {name} has no output: {reason}"),
+                None => anyhow!("the output of {name} is not in the directory of the run"),
+            },
         };
         let failure = Failure::new(exit::NOT_RUN, error);
         match state {

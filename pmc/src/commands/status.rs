@@ -139,7 +139,10 @@ fn follow(
                 if let Some(attempt) = watch.history.attempts.get(number as usize)
                     && !attempt.succeeded()
                 {
-                    print(&format!("{}\n", human::failure(&watch.history, attempt)));
+                    print(&format!(
+                        "{}\n",
+                        human::failure(&watch.history, attempt, number as usize)
+                    ));
                 }
             }
         }

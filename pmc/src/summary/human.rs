@@ -130,6 +130,9 @@ fn render_failure(out: &mut String, failure: &FailedTask, cwd: &Path) {
             .collect();
         line(out, "command", &words.join(" "));
     }
+    if let Some(reason) = failure.reason {
+        line(out, "reason", &reason.to_string());
+    }
     if let Some(note) = &failure.note {
         line(out, "note", note);
     }

@@ -3,10 +3,12 @@
 
 use serde_json::{Value, json};
 
+use crate::text::reason_value;
+
 use super::{Ending, FailedTask, Status, Summary};
 
 /// Version of the format: major.minor.
-pub const VERSION: &str = "1.0";
+pub const VERSION: &str = "1.1";
 
 /// Renders the summary as one pretty-printed JSON object with a final line feed.
 pub fn render(summary: &Summary) -> String {
@@ -93,6 +95,7 @@ fn failure(failure: &FailedTask) -> Value {
         "host": failure.host,
         "stderr": failure.stderr.lines,
         "stdout": failure.stdout.lines,
+        "reason": failure.reason.map(reason_value),
         "note": failure.note,
         "output_file": failure.output_file.as_ref().map(|path| path.display().to_string()),
     })

@@ -8,6 +8,7 @@ mod hostile;
 mod log;
 mod packed;
 mod real_cause;
+mod reasons;
 mod redirect;
 mod secrets;
 mod statistics;

@@ -345,7 +345,7 @@ impl<'o> Session<'o> {
             }
             What::ScriptStarted { job } => loader.script_started(time, &text(job), notice)?,
             What::ScriptEnded { job, status } => loader.script_ended(time, &text(job), status, notice)?,
-            What::Pid(_) | What::Other => {}
+            What::Pid(_) | What::Reason { .. } | What::Other => {}
         }
         self.notify(loader, time, &line.what, number);
         if !self.options.pause.is_zero() {

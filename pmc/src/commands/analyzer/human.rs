@@ -43,6 +43,14 @@ pub fn render(
             diagnosis.causes.len()
         );
     }
+    if !diagnosis.retried.is_empty() {
+        out.push_str("\nFailed attempts of tasks that are tried again:\n");
+    }
+    let first = diagnosis.causes.len() + 1;
+    for (number, cause) in (first..).zip(diagnosis.retried.iter().take(arguments.causes)) {
+        out.push('\n');
+        render_cause(&mut out, history, cause, number, cwd);
+    }
     out.push('\n');
     never_ran(&mut out, diagnosis);
     if !diagnosis.lost.is_empty() {
@@ -133,6 +141,9 @@ fn render_cause(out: &mut String, history: &History, cause: &Cause, number: usiz
             line(out, "hosts", &join_first(&hosts, hosts.len()));
         }
         line(out, "first", &last_attempt(example));
+    }
+    if let Some(reason) = cause.reason {
+        line(out, "reason", &reason.to_string());
     }
     for reason in &cause.reasons {
         line(out, "likely", reason);

@@ -5,6 +5,8 @@ use pmc_monitor::ending::Ending;
 use pmc_monitor::history::{History, Phase, State, seconds};
 use serde_json::{Map, Value, json};
 
+use crate::text::reason_value;
+
 use super::human::{by_hand, cannot_repeat};
 
 /// Version of the format: major.minor.
@@ -39,6 +41,7 @@ pub fn value(history: &History, diagnosis: &Diagnosis) -> Value {
             "left": diagnosis.left,
         },
         "causes": diagnosis.causes.iter().map(|cause| cause_value(history, cause)).collect::<Vec<_>>(),
+        "retried": diagnosis.retried.iter().map(|cause| cause_value(history, cause)).collect::<Vec<_>>(),
         "never_ran": {"by_kind": never_ran, "first": diagnosis.never_ran_names},
         "cut_off": diagnosis.lost,
         "tries_repaired": diagnosis.repaired,
@@ -68,6 +71,7 @@ fn cause_value(history: &History, cause: &Cause) -> Value {
         "kind": cause.kind.key(),
         "exit_status": exit_status,
         "signal": signal,
+        "reason": cause.reason.map(reason_value),
         "message": cause.signature,
         "count": cause.tasks.len(),
         "not_read": cause.assumed,

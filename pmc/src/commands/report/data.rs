@@ -178,6 +178,7 @@ fn cause_value(history: &History, cause: &Cause) -> Value {
             text::bytes(peak.saturating_mul(1024))
         )
     });
+    let known = cause.reason.map(|reason| reason.to_string()).into_iter();
     let command = (!example.command.is_empty()).then(|| {
         let impossible = cannot_repeat(example).map(|why| format!("cannot be repeated here: {why}"));
         impossible.unwrap_or_else(|| by_hand(example))
@@ -187,7 +188,7 @@ fn cause_value(history: &History, cause: &Cause) -> Value {
         "ending": cause.ending.to_string(),
         "count": cause.tasks.len(),
         "blocked": cause.blocked,
-        "likely": cause.reasons,
+        "likely": known.chain(cause.reasons.iter().cloned()).collect::<Vec<_>>(),
         "tasks": tasks,
         "hosts": hosts,
         "memory": memory,

@@ -178,7 +178,7 @@ impl<'a> Crate<'a> {
                 continue;
             }
             let name = plan.text_name(task);
-            let (_, output, _) = read_output(&mut place, &name);
+            let (_, output, _) = read_output(&mut place, &name, false);
             for (number, record) in JobOutput::read(&output).invocations.iter().enumerate() {
                 let job = record.derivation.as_deref().and_then(|id| jobs.get(id));
                 let uses = job.map(|number| &self.workflow.jobs[*number].uses[..]);

@@ -5,11 +5,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use chrono::{DateTime, Local};
+use monitord_compat::reason::Reason;
 use pmc_monitor::batch_output::unexplained;
 use pmc_monitor::ending::Ending;
 use pmc_monitor::events::{Micros, SECOND};
 use pmc_monitor::history::{Attempt, History, Phase, State, seconds};
-use pmc_monitor::progress::{Estimate, Progress};
+use pmc_monitor::progress::{Estimate, FailedTask, Progress};
 
 use super::{guests, unfinished};
 use crate::again::resume_command;
@@ -55,7 +56,14 @@ pub fn render(history: &History, progress: &Progress, shown: &Shown<'_>) -> Stri
     out.push('\n');
     pace(&mut out, progress, shown);
     running(&mut out, history, progress, shown);
-    failed(&mut out, history, progress, shown);
+    failed(&mut out, history, ("failed", "attempts"), &progress.failed, shown);
+    failed(
+        &mut out,
+        history,
+        ("tried again", "failed"),
+        &progress.retried,
+        shown,
+    );
     out.push_str(&nested(history, shown.lines));
     out.push_str(&handed_over(history, shown.lines));
     if shown.hints {
@@ -79,26 +87,36 @@ pub fn line(history: &History, progress: &Progress) -> String {
     if count(State::Failed) > 0 {
         let _ = write!(line, ", {} failed", count(State::Failed));
     }
+    if let Some(failed) = failed_attempts(progress) {
+        let _ = write!(line, ", {failed}");
+    }
     if let Some(estimate) = &progress.estimate {
         let _ = write!(line, ", end in about {}", span(estimate.seconds));
     }
     line
 }
 
+/// Returns how an attempt failed: the reason, or else the ending.
+fn how(ending: Ending, reason: Option<Reason>) -> String {
+    reason.map_or_else(|| ending.to_string(), |reason| reason.to_string())
+}
+
+/// Returns how many attempts have failed of tasks that are tried again; `None` for none.
+fn failed_attempts(progress: &Progress) -> Option<String> {
+    let count: usize = progress.retried.iter().map(|task| task.attempts).sum();
+    (count > 0).then(|| format!("{} failed", text::count(count, "attempt")))
+}
+
 /// Renders a failed attempt in one line.
-pub fn failure(history: &History, attempt: &Attempt) -> String {
+pub fn failure(history: &History, attempt: &Attempt, number: usize) -> String {
     if attempt.was_evicted() {
         let name = history.plan.text_name(attempt.task);
         let host = history.hosts.name(attempt.host);
         let host = host.map_or(String::new(), |host| format!(" on {host}"));
         return format!("lost: {name} with its worker{host}, will run again");
     }
-    let ending = if attempt.lost {
-        "interrupted by the end of the run".to_owned()
-    } else {
-        Ending::from_wait_status(attempt.status).to_string()
-    };
-    let mut line = format!("failed: {} ({ending})", history.plan.text_name(attempt.task));
+    let how = how(Ending::from_wait_status(attempt.status), history.reason(number));
+    let mut line = format!("failed: {} ({how})", history.plan.text_name(attempt.task));
     if let Some(host) = history.hosts.name(attempt.host) {
         let _ = write!(line, " on {host}");
     }
@@ -231,6 +249,10 @@ fn pace(out: &mut String, progress: &Progress, shown: &Shown<'_>) {
             text::count(progress.lost_attempts, "attempt"),
         );
     }
+    if let Some(failed) = failed_attempts(progress) {
+        let tasks = text::count(progress.retried.len(), "task");
+        let _ = writeln!(out, "  retried  {failed}; {tasks} tried again");
+    }
     if progress.blocked > 0 {
         let _ = writeln!(
             out,
@@ -291,28 +313,35 @@ fn running(out: &mut String, history: &History, progress: &Progress, shown: &Sho
     more(out, progress.running.len(), shown.lines);
 }
 
-fn failed(out: &mut String, history: &History, progress: &Progress, shown: &Shown<'_>) {
-    if progress.failed.is_empty() || shown.lines == 0 {
+/// Lists tasks that have failed. `titles` are those of the names and of the number of attempts.
+fn failed(
+    out: &mut String,
+    history: &History,
+    titles: (&str, &str),
+    tasks: &[FailedTask],
+    shown: &Shown<'_>,
+) {
+    if tasks.is_empty() || shown.lines == 0 {
         return;
     }
     let mut table = Table::new(&[
-        ("failed", Align::Left),
+        (titles.0, Align::Left),
         ("ending", Align::Left),
-        ("attempts", Align::Right),
+        (titles.1, Align::Right),
         ("host", Align::Left),
         ("ago", Align::Right),
     ]);
-    for task in progress.failed.iter().take(shown.lines) {
+    for task in tasks.iter().take(shown.lines) {
         table.row([
             history.plan.text_name(task.task),
-            task.ending.to_string(),
+            how(task.ending, task.reason),
             task.attempts.to_string(),
             task.host.clone().unwrap_or_else(|| "?".to_owned()),
             span(seconds(shown.now - task.time)),
         ]);
     }
     let _ = write!(out, "\n{}", table.render("  "));
-    more(out, progress.failed.len(), shown.lines);
+    more(out, tasks.len(), shown.lines);
 }
 
 /// Shows what the batch job wrote, if the log does not explain its end.
@@ -374,12 +403,16 @@ fn hints(out: &mut String, history: &History, progress: &Progress, shown: &Shown
     let dir = text::shell_word(&shown.dir.display().to_string());
     let over = matches!(progress.phase, Phase::Ended(_) | Phase::CutOff);
     let left = progress.all.get(State::Done) < progress.all.total();
-    if !progress.failed.is_empty() {
+    if !(progress.failed.is_empty() && progress.retried.is_empty()) {
         let _ = writeln!(out, "\n  why      pmc analyzer {dir}");
     }
     // Without a DAG there is nothing to resume.
     if over && left && progress.missing_dag.is_none() {
-        let first = if progress.failed.is_empty() { "\n" } else { "" };
+        let first = if progress.failed.is_empty() && progress.retried.is_empty() {
+            "\n"
+        } else {
+            ""
+        };
         let command = resume_command(&history.dir.dag, shown.dir);
         let _ = writeln!(out, "{first}  resume   {command}");
     }

@@ -3,13 +3,29 @@
 use pmc_monitor::ending::Ending;
 use pmc_monitor::history::{History, Phase, State, Tally, seconds};
 use pmc_monitor::plan::TaskNumber;
-use pmc_monitor::progress::{METHOD, Progress};
+use pmc_monitor::progress::{FailedTask, METHOD, Progress};
 use serde_json::{Value, json};
+
+use crate::text::reason_value;
 
 use super::{Guest, guests, unfinished};
 
 /// Version of the format: major.minor.
-pub const VERSION: &str = "1.2";
+pub const VERSION: &str = "1.3";
+
+fn failed_task(history: &History, task: &FailedTask) -> Value {
+    let (exit_status, signal) = ending(task.ending);
+    json!({
+        "task": history.plan.text_name(task.task),
+        "transformation": history.plan.class(task.task).transformation,
+        "exit_status": exit_status,
+        "signal": signal,
+        "reason": task.reason.map(reason_value),
+        "host": task.host,
+        "time": seconds(task.time),
+        "tries": task.attempts,
+    })
+}
 
 /// Returns the status as one object, with at most `lines` running and failed tasks.
 pub fn value(history: &History, progress: &Progress, lines: usize) -> Value {
@@ -32,23 +48,10 @@ pub fn value(history: &History, progress: &Progress, lines: usize) -> Value {
             })
         })
         .collect();
-    let failed: Vec<Value> = progress
-        .failed
-        .iter()
-        .take(lines)
-        .map(|task| {
-            let (exit_status, signal) = ending(task.ending);
-            json!({
-                "task": name(task.task),
-                "transformation": history.plan.class(task.task).transformation,
-                "exit_status": exit_status,
-                "signal": signal,
-                "host": task.host,
-                "time": seconds(task.time),
-                "tries": task.attempts,
-            })
-        })
-        .collect();
+    let list = |tasks: &[FailedTask]| -> Vec<Value> {
+        let shown = tasks.iter().take(lines);
+        shown.map(|task| failed_task(history, task)).collect()
+    };
     let (phase, exit_status) = match progress.phase {
         Phase::NotStarted => ("not_started", None),
         Phase::Running => ("running", None),
@@ -85,7 +88,8 @@ pub fn value(history: &History, progress: &Progress, lines: usize) -> Value {
             "method": METHOD,
         })),
         "running": running,
-        "failed": failed,
+        "failed": list(&progress.failed),
+        "retried": list(&progress.retried),
         "sub_workflows": nested(history, lines),
         "handed_over": handed_over(history, lines),
     });
