@@ -127,7 +127,9 @@ impl fmt::Display for Reason {
             }
             Reason::NotStarted { errno } => write!(f, "it could not be started{}", error(errno)),
             Reason::NotForwarded => f.write_str("the data that it forwards could not be written"),
-            Reason::Evicted => f.write_str("lost with its worker; the task runs again"),
+            Reason::Evicted => {
+                f.write_str("lost with its worker, or ended by the batch system; the task runs again")
+            }
             Reason::Lost { attempts } => {
                 write!(
                     f,
@@ -196,7 +198,10 @@ mod tests {
                 Reason::NotForwarded,
                 "the data that it forwards could not be written",
             ),
-            (Reason::Evicted, "lost with its worker; the task runs again"),
+            (
+                Reason::Evicted,
+                "lost with its worker, or ended by the batch system; the task runs again",
+            ),
             (
                 Reason::Lost { attempts: 3 },
                 "lost with its worker, as 3 of its attempts were (--crash-limit)",

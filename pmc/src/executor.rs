@@ -243,11 +243,12 @@ fn shared_kickstart(environment: &[(OsString, OsString)]) -> Option<PathBuf> {
 }
 
 /// Checks that each task fits on this machine. The master would reject the first that does not; this error
-/// has the numbers, too.
+/// has the numbers, too. `limits` names how the user sets those of this machine.
 pub fn check_fit(
     dag: &Dag,
     execution: &cli::Execution,
     environment: &[(OsString, OsString)],
+    limits: &str,
 ) -> Result<(), Failure> {
     if execution.hosts.is_some() {
         // The master checks it when the hosts have come.
@@ -289,7 +290,7 @@ pub fn check_fit(
         list(request.memory_mb, request.cpus, request.gpus),
         list(host.memory_mb, host.threads, host.gpus),
     );
-    let hint = "--host-memory, --host-cpus and --host-gpus set larger limits";
+    let hint = format!("{limits} set larger limits");
     Err(Failure::new(exit::NOT_RUN, error).hint(hint))
 }
 

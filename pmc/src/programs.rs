@@ -21,14 +21,16 @@ fn list(paths: &[PathBuf]) -> String {
 }
 
 impl Missing {
-    /// Returns the command that builds the missing programs of this project.
+    /// Returns what to do if programs of this project are missing.
     pub fn hint(&self) -> Option<String> {
         let is_own = |path: &PathBuf| {
             let name = path.file_name().and_then(|name| name.to_str());
             name.is_some_and(|name| PROGRAMS.contains(&name))
         };
         self.missing.iter().any(is_own).then(|| {
-            "build all programs with `cargo build --release` or `cargo install --path pmc`".to_owned()
+            "it comes with pmc: install all programs of the toolkit into one directory, or plan again with \
+             PEGASUS_HOME, the directory of an installation that has it"
+                .to_owned()
         })
     }
 }
@@ -57,13 +59,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hint_builds_missing_programs() {
+    fn the_hint_says_where_missing_programs_come_from() {
         let missing =
             check_beside(Path::new("/nonexistent/target/release")).expect_err("the directory does not exist");
-        assert_eq!(
-            missing.hint().as_deref(),
-            Some("build all programs with `cargo build --release` or `cargo install --path pmc`")
-        );
+        let hint = missing.hint().expect("these programs are of this project");
+        assert!(hint.contains("PEGASUS_HOME") && !hint.contains("cargo"), "{hint}");
         let other = check(["/bin/sh".into(), "/nonexistent/tool".into(), "relative".into()])
             .expect_err("one is missing");
         assert_eq!(other.to_string(), "missing or not executable: /nonexistent/tool");

@@ -573,7 +573,7 @@ fn missing_programs_are_named() {
     let stderr = finished.stderr();
     assert!(stderr.contains("pegasus-kickstart"), "{stderr}");
     assert!(
-        stderr.contains("hint: build all programs with `cargo build"),
+        stderr.contains("hint: it comes with pmc: install all programs"),
         "{stderr}"
     );
     assert!(!place.path().join("pmc-runs").exists());

@@ -223,9 +223,12 @@ impl<T: MasterTransport> Driver<'_, T> {
         let now = Instant::now();
         let patience = self.out.transport.patience(self.master.workers());
         if self.nodes.stranded_since.is_none() && !patience.is_zero() {
-            let why = match self.master.lacks_directory(task) {
-                true => "needs the directory of the DAG file, which no host that is there sees",
-                false => "fits on no host that is there",
+            let why = if self.master.lacks_directory(task) {
+                "needs the directory of the DAG file, which no host that is there sees".to_owned()
+            } else {
+                let shortage = self.master.shortage(task);
+                let shortage = shortage.map_or(String::new(), |shortage| format!(" ({shortage})"));
+                format!("fits on no host that is there{shortage}")
             };
             tracing::warn!("Task {name} {why}: waiting {} s for others", patience.as_secs());
         }
@@ -268,7 +271,8 @@ impl<T: MasterTransport> Driver<'_, T> {
         if self.master.lacks_directory(id) {
             MasterError::NoHostWithDirectory { task }
         } else {
-            MasterError::NoCapableHost { task }
+            let shortage = self.master.shortage(id);
+            MasterError::NoCapableHost { task, shortage }
         }
     }
 }

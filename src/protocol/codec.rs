@@ -415,6 +415,6 @@ mod tests {
             forwards: Vec::new(),
             returned: None,
         };
-        assert!(ToMaster::Finished(result).encoded_len() <= 18);
+        assert!(ToMaster::Finished(result).encoded_len() <= 19);
     }
 }

@@ -4,16 +4,19 @@ use pmc_dag::TaskId;
 use thiserror::Error;
 
 use crate::protocol::{Rank, SubmitId};
+use crate::scheduler::shortage::Shortage;
 
 /// Why the run must be aborted.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum MasterError {
-    /// A task requests more than any host has. The text is that of the original.
-    #[error("FATAL ERROR: No host is capable of running task {task}")]
+    /// A task requests more than any host has. The text begins as that of the original.
+    #[error("FATAL ERROR: No host is capable of running task {task}{}", explained(.shortage.as_ref()))]
     NoCapableHost {
         /// Name of the first such task in byte order.
         task: String,
+        /// What is short; `None` if there are no hosts.
+        shortage: Option<Shortage>,
     },
     /// A task needs the directory of the DAG file, and no host that has enough sees it.
     #[error(
@@ -72,4 +75,8 @@ pub enum MasterError {
         /// Workers of the run.
         workers: u32,
     },
+}
+
+fn explained(shortage: Option<&Shortage>) -> String {
+    shortage.map_or(String::new(), |shortage| format!(": {shortage}"))
 }

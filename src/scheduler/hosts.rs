@@ -59,7 +59,7 @@ impl Host {
     }
 
     /// True if the task may run here at all: the one place where this is decided.
-    fn suits(&self, request: Request) -> bool {
+    pub(crate) fn suits(&self, request: Request) -> bool {
         request.anywhere || !self.away
     }
 

@@ -72,6 +72,7 @@ mod queue;
 mod run;
 mod segments;
 mod shares;
+mod shortage;
 #[cfg(test)]
 mod sim;
 mod status;

@@ -26,6 +26,7 @@ use crate::protocol::{EXECUTOR_FAILURE, Outcome, Rank, Registration, SubmitId, T
 use crate::scheduler::hosts::Host;
 use crate::scheduler::prefill::PrefillQueue;
 use crate::scheduler::run::{Master, Phase, Slot, Workers};
+use crate::scheduler::shortage::Shortage;
 use crate::scheduler::tasks::{Kind, State};
 use crate::scheduler::{Adoption, MasterError, Outbox, Record};
 
@@ -158,6 +159,15 @@ impl Master {
             ..request
         };
         !self.has_host_for(request) && self.has_host_for(anywhere)
+    }
+
+    /// Returns what is short for a task that no host that is there can run, and on which host least is short.
+    /// `None` if there are no hosts. Linear in hosts.
+    #[must_use]
+    pub fn shortage(&self, task: TaskId) -> Option<Shortage> {
+        let request = self.request(task);
+        let there = self.hosts.all().iter().filter(|host| !host.ranks.is_empty());
+        Shortage::of(there.filter(|host| host.suits(request)), request)
     }
 
     pub(super) fn has_host_for(&self, request: Request) -> bool {

@@ -317,8 +317,9 @@ impl Master {
                 self.record_resources(host, out);
             }
             if let Some(task) = self.task_without_host() {
+                let shortage = self.shortage(task);
                 let task = String::from_utf8_lossy(self.dag.name(task)).into_owned();
-                return Err(MasterError::NoCapableHost { task });
+                return Err(MasterError::NoCapableHost { task, shortage });
             }
         } else {
             for host in 0..self.hosts.all().len() as u32 {

@@ -316,9 +316,17 @@ fn all_workers_register_and_get_their_number_on_the_host() {
 
 #[test]
 fn a_task_that_fits_on_no_host_is_refused_before_the_run() {
-    for (text, task) in [
-        ("TASK z -m 101 x\nTASK y -c 5 x\nTASK a x\n", "y"),
-        ("TASK z -m 1e9 x\nEDGE z z\n", "z"),
+    for (text, task, short) in [
+        (
+            "TASK z -m 101 x\nTASK y -c 5 x\nTASK a x\n",
+            "y",
+            ["5 CPUs", "4 CPUs"],
+        ),
+        (
+            "TASK z -m 1e9 x\nEDGE z z\n",
+            "z",
+            ["1000000000 MiB of memory", "100 MiB of memory"],
+        ),
     ] {
         let mut run = Run {
             master: Master::new(dag(text), DoneSet::new(), Workers::Fixed(1), ONE_ATTEMPT),
@@ -328,7 +336,11 @@ fn a_task_that_fits_on_no_host_is_refused_before_the_run() {
         let error = run.start().unwrap_err();
         assert_eq!(
             error.to_string(),
-            format!("FATAL ERROR: No host is capable of running task {task}")
+            format!(
+                "FATAL ERROR: No host is capable of running task {task}: it requests {}, and the host that comes \
+                 closest, h, has {}",
+                short[0], short[1]
+            )
         );
         run.schedule();
         assert_eq!(run.take("started"), [""; 0]);

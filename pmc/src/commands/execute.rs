@@ -23,6 +23,9 @@ use crate::submit::{self, Submit};
 use crate::summary::{self, Ending, Status, Summary};
 use crate::text;
 
+/// Options with the limits of this machine.
+pub const LIMITS: &str = "--host-memory, --host-cpus and --host-gpus";
+
 /// What to run, and how.
 #[derive(Debug)]
 pub struct Request {
@@ -36,6 +39,8 @@ pub struct Request {
     pub accept_incomplete: bool,
     /// Limits and options of the execution.
     pub execution: cli::Execution,
+    /// How the user sets the limits of this machine, for messages: [`LIMITS`], or variables.
+    pub limits: &'static str,
     /// What to print.
     pub output: cli::Output,
     /// Start of the command.
@@ -60,7 +65,7 @@ fn run(request: &Request) -> Result<Summary, Failure> {
     let dag = open_dag(submit, request.accept_incomplete)?;
     check_programs(&dag)?;
     let environment: Vec<_> = std::env::vars_os().collect();
-    executor::check_fit(&dag, &request.execution, &environment)?;
+    executor::check_fit(&dag, &request.execution, &environment, request.limits)?;
     let rescue_path = executor::with_suffix(&submit.dag, ".rescue");
     let before = rescue::read(&rescue_path, &dag)
         .with_context(|| format!("cannot use the rescue file {}", rescue_path.display()))
@@ -320,6 +325,20 @@ fn resume_command(request: &Request) -> Vec<String> {
     }
     if let Some(hosts) = &request.execution.hosts {
         words.extend(["--hosts".into(), hosts.0.join(",")]);
+    }
+    let execution = &request.execution;
+    let limits = [
+        ("--host-memory", execution.host_memory),
+        ("--host-cpus", execution.host_cpus),
+        ("--host-gpus", execution.host_gpus),
+    ];
+    for (option, limit) in limits {
+        if let Some(limit) = limit {
+            words.extend([option.to_owned(), limit.to_string()]);
+        }
+    }
+    if execution.stampede {
+        words.push("--stampede".into());
     }
     words.push(request.name.display().to_string());
     words

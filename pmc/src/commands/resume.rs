@@ -63,6 +63,7 @@ pub fn resume(arguments: &cli::Resume) -> Result<u8, Failure> {
         name: named,
         accept_incomplete: arguments.accept_incomplete,
         execution: arguments.execution.clone(),
+        limits: execute::LIMITS,
         output: arguments.output,
         start,
     };

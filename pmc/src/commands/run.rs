@@ -84,6 +84,7 @@ pub fn run(arguments: &cli::Run) -> Result<u8, Failure> {
         here: false,
         accept_incomplete: false,
         execution: arguments.execution.clone(),
+        limits: execute::LIMITS,
         output: arguments.output,
         start,
     })

@@ -1,5 +1,6 @@
 //! The scripts of `share/pegasus-shims`, which answer as programs of Pegasus do.
 
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -49,6 +50,58 @@ fn wait_for(place: &Place, dir: &str, state: &str) -> serde_json::Value {
         assert!(Instant::now() < deadline, "{status}");
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+#[test]
+fn limits_of_this_machine_come_from_variables_and_pmc_resume_works_as_printed() {
+    let place = Place::new();
+    place.chain("exit 1", "true");
+    let text = place.read("workflow.yml");
+    let large = "{name: first, profiles: {pegasus: {pmc_request_memory: 200000000}}, ";
+    place.write("workflow.yml", &text.replace("{name: first, ", large));
+    let dir = plan(&place, &["--sites", "local"]);
+    let refused = run(&place, "pegasus-run", &[&dir]).stderr();
+    assert!(
+        refused.contains("PMC_HOST_MEMORY, PMC_HOST_CPUS and PMC_HOST_GPUS set larger limits")
+            && !refused.contains("--host-memory"),
+        "{refused}"
+    );
+    let mut started = program(&place, "pegasus-run");
+    started.arg(&dir).env("PMC_HOST_MEMORY", "200000000");
+    Finished::from(started.output().expect("the script runs")).code(0);
+    wait_for(&place, &dir, "Failure");
+    let output = Path::new(&dir).join("pmc-run.out");
+    // The summary comes after the end in the log.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let resume = loop {
+        let text = std::fs::read_to_string(&output).expect("the output of the run");
+        let lines = &mut text
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("resume "));
+        if let Some(command) = lines.next().filter(|_| text.ends_with('\n')) {
+            break command.trim().to_owned();
+        }
+        assert!(Instant::now() < deadline, "no command to resume in {text}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    // The task fails again, but it is tried.
+    let again = Command::new("sh")
+        .args(["-c", &resume])
+        .env("HOME", place.path())
+        .output();
+    let again = Finished::from(again.expect("a shell"));
+    assert!(
+        again.code(1).stdout().contains("first_A failed: exit status 1"),
+        "{resume}"
+    );
+
+    let mut wrong = program(&place, "pegasus-run");
+    wrong.arg(&dir).env("PMC_HOST_CPUS", "many");
+    let wrong = Finished::from(wrong.output().expect("the script runs")).stderr();
+    assert!(
+        wrong.contains("many") && wrong.contains("PMC_HOST_CPUS"),
+        "{wrong}"
+    );
 }
 
 #[test]

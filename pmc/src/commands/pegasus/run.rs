@@ -7,12 +7,21 @@ use anyhow::{Context as _, anyhow};
 use clap::Parser as _;
 
 use super::{open, start};
+use crate::again::submit_command;
 use crate::cli::{self, Cli};
 use crate::commands::execute;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::submit::Submit;
 use pmc_terminal::print;
+
+/// Variables with the limits of this machine, and the options of `pmc` for them.
+const LIMITS: [(&str, &str); 3] = [
+    ("PMC_HOST_MEMORY", "--host-memory"),
+    ("PMC_HOST_CPUS", "--host-cpus"),
+    ("PMC_HOST_GPUS", "--host-gpus"),
+];
+const VARIABLES: &str = "PMC_HOST_MEMORY, PMC_HOST_CPUS and PMC_HOST_GPUS";
 
 /// Starts a workflow. Returns the exit code.
 pub fn run(options: &cli::pegasus::Run) -> Result<u8, Failure> {
@@ -55,18 +64,39 @@ fn run_here(submit: Submit) -> Result<u8, Failure> {
     // Fails only for the leader of a process group, which is one of its own already.
     let _ = nix::unistd::setsid();
     // Pegasus always writes its database, and two files for each attempt.
-    let words = ["pmc", "resume", "--stampede", "--packed-output=never", "."];
-    let defaults = Cli::try_parse_from(words);
-    let Ok(cli::Command::Resume(defaults)) = defaults.map(|cli| cli.command) else {
-        let error = anyhow!("the defaults of `pmc resume` are not consistent");
-        return Err(Failure::new(exit::NOT_RUN, error));
+    let mut words = ["pmc", "resume", "--stampede", "--packed-output=never", "."]
+        .map(str::to_owned)
+        .to_vec();
+    for (variable, option) in LIMITS {
+        // As for the executor, an empty value and 0 mean what the machine has.
+        let is_limit = |value: &std::ffi::OsString| !value.is_empty() && value != "0";
+        if let Some(value) = std::env::var_os(variable).filter(is_limit) {
+            words.push(format!("{option}={}", value.to_string_lossy()));
+        }
+    }
+    let parsed = Cli::try_parse_from(words).map(|cli| cli.command);
+    let defaults = match parsed {
+        Ok(cli::Command::Resume(defaults)) => defaults,
+        Ok(_) => return Err(Failure::new(exit::NOT_RUN, anyhow!("not a request to resume"))),
+        Err(error) => {
+            let text = error.to_string();
+            let line = text
+                .lines()
+                .next()
+                .unwrap_or_default()
+                .trim_start_matches("error: ");
+            let error = anyhow!("{line}: see {VARIABLES} in the environment of pegasus-run");
+            return Err(Failure::new(exit::NOT_RUN, error));
+        }
     };
     execute::execute(&execute::Request {
         name: submit.dir.clone(),
-        here: false,
+        // For `pmc resume`, as the summary prints it.
+        here: submit_command(&submit.dag).is_some(),
         accept_incomplete: false,
         submit,
         execution: defaults.execution,
+        limits: VARIABLES,
         output: defaults.output,
         start: Instant::now(),
     })
