@@ -15,3 +15,4 @@ mod status;
 mod submit;
 #[path = "../support/mod.rs"]
 mod support;
+mod two_users;
