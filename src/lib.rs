@@ -25,6 +25,7 @@ mod lite_files;
 mod logging;
 mod logs;
 mod merge;
+mod open_files;
 mod options;
 mod payload;
 mod protocol;

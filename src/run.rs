@@ -1,13 +1,15 @@
 //! Runs on this machine, inside the calling program, or in agents.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::driver::{self, Observer, RunError, RunSummary};
 use crate::interrupt::Interrupt;
+use crate::open_files;
 use crate::options::{Options, WorkerOptions};
 use crate::transport::agents::{AgentMaster, AgentOptions};
 use crate::transport::local::{LocalMaster, LocalWorker, LocalWorkerSetup};
-use crate::worker::{self, KillSwitch, Shared};
+use crate::worker::{self, KillSwitch, Sentinel, Shared, Watched};
 
 /// A run with worker threads in this process.
 #[derive(Clone, Debug)]
@@ -23,6 +25,8 @@ pub struct LocalRun {
 /// Runs a DAG on this machine and calls `observer` with its events. Another thread may end the run and its
 /// tasks through `interrupt`.
 ///
+/// Raises the limit of open files of this process; the processes that it starts have the earlier one.
+///
 /// Prints nothing; log events go to the subscriber of `tracing`, if there is one.
 ///
 /// # Errors
@@ -34,16 +38,29 @@ pub fn run_local(
 ) -> Result<RunSummary, RunError> {
     let options = Arc::new(run.worker.clone());
     let shared = Arc::new(Shared::default());
+    let sentinel = Sentinel::start().inspect_err(|error| {
+        let reason = pmc_dag::reason(error);
+        tracing::warn!("If this process is killed, processes of tasks may go on: {reason}");
+    });
+    let (sentinel, numbers) = (sentinel.ok(), AtomicU32::new(0));
     let setup = || {
         let (options, shared) = (Arc::clone(&options), Arc::clone(&shared));
-        let kill = Arc::new(KillSwitch::new());
+        let worker = numbers.fetch_add(1, Ordering::Relaxed);
+        let sentinel = sentinel.clone();
+        let kill = Arc::new(KillSwitch::watched(
+            sentinel.map(|sentinel| Watched { sentinel, worker }),
+        ));
         LocalWorkerSetup {
             stop: Arc::clone(&kill) as _,
             // It fails only if the master is gone, and then there is no one to report to.
             serve: move |mut side: LocalWorker| drop(worker::serve(&mut side, options, kill, &shared)),
         }
     };
-    let mut transport = LocalMaster::start(run.workers, interrupt, worker::GRACE, setup)?;
+    let workers = run.workers.min(open_files::max_slots());
+    if workers < run.workers {
+        open_files::warn_of_fewer("This machine", workers, run.workers);
+    }
+    let mut transport = LocalMaster::start(workers, interrupt, worker::GRACE, setup)?;
     driver::run_combining(&mut transport, &run.options, interrupt, observer)
 }
 
@@ -65,6 +82,8 @@ pub fn run_with_agents(
     interrupt: &Interrupt,
     observer: &mut Observer<'_>,
 ) -> Result<RunSummary, RunError> {
+    // There is a connection to each agent.
+    pmc_spawn::open_files::raise();
     let mut transport = AgentMaster::new(run.agents.clone(), interrupt);
     driver::run_combining(&mut transport, &run.options, interrupt, observer)
 }

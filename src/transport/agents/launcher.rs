@@ -1,5 +1,7 @@
 //! Starts agents: on this machine, or by a launcher of the cluster.
 
+mod srun;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead as _, BufReader, Read, Write as _};
@@ -13,6 +15,9 @@ use std::time::{Duration, Instant};
 
 use nix::ifaddrs::getifaddrs;
 use pmc_link::{Endpoint, Listen};
+use pmc_spawn::open_files;
+
+use crate::host;
 
 /// Variable with the endpoint, for hosts that do not share its file.
 pub const ENDPOINT_VARIABLE: &str = "PMC_ENDPOINT";
@@ -136,22 +141,9 @@ impl Launch {
             "ssh" => Self::Ssh {
                 hosts: hosts.to_vec(),
             },
-            // The step shares the nodes with the master, and outlives lost nodes.
-            "srun" => {
-                let nodes = format!("--nodes={count}");
-                let tasks = format!("--ntasks={count}");
-                let on = format!("--nodelist={list}");
-                let mut all = vec![
-                    "srun",
-                    "--overlap",
-                    "--no-kill",
-                    "--kill-on-bad-exit=0",
-                    "--mpi=none",
-                ];
-                all.extend(["--ntasks-per-node=1", &nodes, &tasks]);
-                all.extend((!hosts.is_empty()).then_some(on.as_str()));
-                words(&all)
-            }
+            srun::PROGRAM => Self::Once {
+                words: srun::words(agents, &list),
+            },
             "mpiexec" if hosts.is_empty() => words(&["mpiexec", "-n", &count]),
             "mpiexec" => words(&["mpiexec", "-n", &count, "-host", &list]),
             "flux" => words(&["flux", "run", "-N", &count, "-n", &count]),
@@ -192,7 +184,7 @@ pub(super) fn addresses(listen: &Listen, port: u16) -> Vec<String> {
     if let Some(address) = listen.address.filter(|address| !address.is_unspecified()) {
         return vec![numeric(address)];
     }
-    let mut addresses = vec![format!("{}:{port}", crate::host::name())];
+    let mut addresses = vec![format!("{}:{port}", host::name())];
     // Not every cluster knows the names of its hosts.
     let interfaces = getifaddrs().into_iter().flatten();
     let numbers = interfaces.filter_map(|interface| {
@@ -222,6 +214,7 @@ struct Process {
 /// The launchers and agents that were started. Dropping it kills those that are left.
 pub struct Launcher {
     launch: Launch,
+    /// Path of the program on other hosts.
     program: PathBuf,
     /// Path of the endpoint file.
     path: PathBuf,
@@ -248,7 +241,7 @@ impl Launcher {
     ) -> Result<Self, LaunchError> {
         let program = match &options.program {
             Some(program) => program.clone(),
-            None => std::env::current_exe().map_err(LaunchError::OwnPath)?,
+            None => host::own_path().map_err(LaunchError::OwnPath)?,
         };
         let path = std::path::absolute(path).map_err(LaunchError::OwnPath)?;
         let mut launcher = Self {
@@ -302,7 +295,8 @@ impl Launcher {
             .map_or("", String::as_str);
         match &self.launch {
             Launch::Local { .. } => {
-                let mut command = Command::new(&self.program);
+                let mut command = Command::new(host::OWN_PROGRAM);
+                command.arg0(&self.program);
                 command.args(&agent[1..]).stdin(Stdio::null());
                 command
                     .stdout(Stdio::null())
@@ -353,6 +347,7 @@ impl Launcher {
         if listen {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
+        open_files::restore_in(&mut command);
         let mut child = command.spawn().map_err(|source| LaunchError::Start {
             program: command.get_program().display().to_string(),
             source,
@@ -476,7 +471,11 @@ fn custom(words: &[String], agent: &[&OsStr], endpoint: &Endpoint) -> Command {
         .iter()
         .map(OsString::from)
         .chain(agent.iter().map(OsString::from));
-    let mut command = Command::new(words.next().unwrap_or_default());
+    let program = words.next().unwrap_or_default();
+    let mut command = Command::new(&program);
+    if Path::new(&program).file_name() == Some(srun::PROGRAM.as_ref()) {
+        srun::forget_options(&mut command);
+    }
     command.args(words).stdin(Stdio::null());
     command.env(ENDPOINT_VARIABLE, endpoint.to_value());
     command
