@@ -64,13 +64,15 @@ pub fn main(words: Vec<OsString>, environment: Vec<(OsString, OsString)>) -> Exi
 /// Runs master and workers in this process.
 fn alone(args: &RawArgs, program: &OsStr, mut worker: WorkerOptions) -> ExitCode {
     // Keeps the affinity: a restriction of a single process is intended.
-    let workers = args.workers.unwrap_or_else(host::usable_cpus);
+    let workers = args
+        .workers
+        .unwrap_or_else(|| host::allocated_cpus(&worker.environment));
     if let Err(message) = check(args, workers) {
         return refuse(&message.to_string());
     }
     // Tasks are bound only to CPUs that exist.
     if !args.set_affinity {
-        worker.host_cpus = host::cpus_for_workers(worker.host_cpus, workers);
+        worker.host_cpus = host::cpus_for_workers(worker.host_cpus, workers, &worker.environment);
     }
     print(&cli::version());
     logging::init(args.verbosity);

@@ -8,6 +8,7 @@
 )]
 
 mod agent;
+mod allocation;
 mod app;
 mod bell;
 mod cli;
@@ -60,7 +61,7 @@ pub use protocol::{MemoryUse, Outcome, QuietAttempt, Rank};
 pub use scheduler::Summary;
 
 // This machine.
-pub use host::{cpus_for_workers, describe as describe_host, protect_process, usable_cpus};
+pub use host::{HostSize, allocated_cpus, cpus_for_workers, describe as describe_host, protect_process};
 pub use protocol::Registration;
 pub use worker::count_gpus;
 

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
 use pegasus_mpi_cluster::{
-    Aborted, AgentOptions, AgentRun, DEFAULT_FORWARD_LIMIT, Interrupt, Launch, LaunchOptions, LocalRun,
-    MemoryExcess, Options, RunEvent, SERVER_VARIABLES, Stampede, Stdio, WorkerOptions, WorkerSettings,
-    count_gpus, cpus_for_workers, describe_host, own_kickstart, protect_process, run_local, run_with_agents,
-    usable_cpus,
+    Aborted, AgentOptions, AgentRun, DEFAULT_FORWARD_LIMIT, HostSize, Interrupt, Launch, LaunchOptions,
+    LocalRun, MemoryExcess, Options, RunEvent, SERVER_VARIABLES, Stampede, Stdio, WorkerOptions,
+    WorkerSettings, allocated_cpus, count_gpus, cpus_for_workers, describe_host, own_kickstart,
+    protect_process, run_local, run_with_agents,
 };
 use pmc_dag::{Dag, TaskId};
 
@@ -150,6 +150,7 @@ fn local_run(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString,
             .collect(),
     });
     options.console = false;
+    let workers = workers(execution, &environment);
     LocalRun {
         options,
         worker: WorkerOptions {
@@ -160,7 +161,7 @@ fn local_run(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString,
             report_quiet: stampede,
             host_name: None,
             host_memory: execution.host_memory.unwrap_or(0),
-            host_cpus: host_cpus(execution),
+            host_cpus: host_cpus(execution, &environment),
             host_gpus: execution.host_gpus.unwrap_or(0),
             strict_limits: false,
             watch_memory: execution.strict_limits,
@@ -172,7 +173,7 @@ fn local_run(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString,
             environment,
             away: None,
         },
-        workers: workers(execution),
+        workers,
     }
 }
 
@@ -225,12 +226,13 @@ fn has_notifications(dag: &Path) -> bool {
     fs::metadata(dag.with_extension("notify")).is_ok_and(|file| file.len() > 0)
 }
 
-fn workers(execution: &cli::Execution) -> u32 {
-    execution.workers.unwrap_or_else(usable_cpus)
+fn workers(execution: &cli::Execution, environment: &[(OsString, OsString)]) -> u32 {
+    execution.workers.unwrap_or_else(|| allocated_cpus(environment))
 }
 
-fn host_cpus(execution: &cli::Execution) -> u32 {
-    cpus_for_workers(execution.host_cpus.unwrap_or(0), workers(execution))
+fn host_cpus(execution: &cli::Execution, environment: &[(OsString, OsString)]) -> u32 {
+    let workers = workers(execution, environment);
+    cpus_for_workers(execution.host_cpus.unwrap_or(0), workers, environment)
 }
 
 /// Returns the kickstart for the task server, unless the user switched it off.
@@ -256,9 +258,12 @@ pub fn check_fit(
     }
     let host = describe_host(
         None,
-        execution.host_memory.unwrap_or(0),
-        host_cpus(execution),
-        count_gpus(execution.host_gpus.unwrap_or(0), environment),
+        HostSize {
+            memory_mb: execution.host_memory.unwrap_or(0),
+            cpus: host_cpus(execution, environment),
+            gpus: count_gpus(execution.host_gpus.unwrap_or(0), environment),
+        },
+        environment,
     );
     let fits = |task: &TaskId| {
         let request = dag.request(*task);

@@ -352,7 +352,7 @@ impl<'a> AgentProcess<'a> {
         let kept = self.slots.as_ref().filter(|_| next_master);
         let slots = match (kept, self.args.slots) {
             (Some(kept), _) => kept.len(),
-            (None, 0) => host::usable_cpus(),
+            (None, 0) => host::allocated_cpus(&self.args.environment),
             (None, slots) => slots,
         };
         let hello = AgentHello {
@@ -404,7 +404,8 @@ impl<'a> AgentProcess<'a> {
         enter(&directory)?;
         // Tasks are bound only to CPUs that exist.
         if !options.set_affinity {
-            options.host_cpus = host::cpus_for_workers(options.host_cpus, welcome.slots);
+            options.host_cpus =
+                host::cpus_for_workers(options.host_cpus, welcome.slots, &options.environment);
         }
         let ranks = welcome.first_rank..welcome.first_rank.saturating_add(welcome.slots);
         self.slots = Some(Slots::start(ranks, &self.link, &Arc::new(options))?);

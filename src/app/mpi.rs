@@ -19,7 +19,12 @@ use crate::{driver, host, logging, worker};
 const OUTPUT_DELAY: Duration = Duration::from_secs(1);
 
 /// Runs the master or a worker, depending on the rank.
-pub(super) fn launched(args: &RawArgs, program: &OsStr, worker: WorkerOptions, launch: &Launch) -> ExitCode {
+pub(super) fn launched(
+    args: &RawArgs,
+    program: &OsStr,
+    mut worker: WorkerOptions,
+    launch: &Launch,
+) -> ExitCode {
     let Launch::Launched { sign, size, .. } = launch else {
         return ExitCode::FAILURE;
     };
@@ -66,6 +71,8 @@ pub(super) fn launched(args: &RawArgs, program: &OsStr, worker: WorkerOptions, l
     if !args.keep_affinity || args.set_affinity {
         tracing::debug!("Rank {}: Clearing CPU and memory affinity", mpi.rank().0);
         host::reset_affinity();
+    } else if worker.host_cpus == 0 {
+        worker.host_cpus = host::allocated_cpus_of_host(&worker.environment);
     }
     let interrupt = Arc::new(Interrupt::new());
     let process = if first { Process::Master } else { Process::Worker };

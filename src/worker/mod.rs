@@ -43,6 +43,7 @@ pub(crate) use stdio::{append_shared, begin_files, fill_numbers, share_files, st
 pub use stdio::{latest_task_files, worker_stderr, worker_stdout};
 use watch::{NoWatch, Watch};
 
+use crate::host::HostSize;
 use crate::interrupt::Interrupt;
 use crate::options::WorkerOptions;
 use crate::protocol::{Registration, ToMaster, ToWorker};
@@ -65,9 +66,14 @@ pub fn count_gpus(configured: u32, environment: &[(OsString, OsString)]) -> u32 
 pub fn describe_host(options: &WorkerOptions) -> Registration {
     let gpus = count_gpus(options.host_gpus, &options.environment);
     let name = options.host_name.as_deref();
+    let size = HostSize {
+        memory_mb: options.host_memory,
+        cpus: options.host_cpus,
+        gpus,
+    };
     Registration {
         away: options.away.is_some(),
-        ..crate::host::describe(name, options.host_memory, options.host_cpus, gpus)
+        ..crate::host::describe(name, size, &options.environment)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Runs the tasks of one worker.
 
+use std::borrow::Cow;
 use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -36,6 +37,7 @@ use super::shortage::{self, Running};
 use super::stdio::{self, TaskFiles};
 use super::task_server::TaskServerClient;
 use super::watch::Watch;
+use crate::host;
 use crate::options::WorkerOptions;
 use crate::protocol::{
     Assignment, EXECUTOR_FAILURE, MemoryUse, Outcome, QuietAttempt, Rank, Returned, TaskResult,
@@ -158,6 +160,7 @@ impl Runner {
         let name = String::from_utf8_lossy(&task.name);
         tracing::debug!("Running task {name}");
         self.kill.begin(task.submit);
+        let task = &*on_allowed_cpus(task);
         match self.attempt(task, watch) {
             Ok(result) => Ok(result),
             Err(AttemptError::Failure(failure)) => Err(failure),
@@ -438,6 +441,21 @@ fn reject(task: &Assignment, files: &TaskFiles, problem: &str, ending: &mut Endi
     let _ = (&files.err).write_all(format!("Task {name} failed: {problem}\n").as_bytes());
     ending.status = EXECUTOR_FAILURE;
     ending.forwards.clear();
+}
+
+/// Returns the task with the CPUs that stand for the numbers that it was granted.
+fn on_allowed_cpus(task: &Assignment) -> Cow<'_, Assignment> {
+    if task.cpu_set.is_empty() {
+        return Cow::Borrowed(task);
+    }
+    match host::real_cpus(&task.cpu_set) {
+        Some(cpu_set) if cpu_set != task.cpu_set => Cow::Owned(Assignment {
+            cpu_set,
+            ..task.clone()
+        }),
+        // With more CPUs than there are, numbers have no meaning here.
+        _ => Cow::Borrowed(task),
+    }
 }
 
 fn log_end(task: &Assignment, status: i32, runtime: Duration) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use pegasus_mpi_cluster::simulate::{Cluster, Losses, Simulated, simulate as run};
-use pegasus_mpi_cluster::{Registration, describe_host};
+use pegasus_mpi_cluster::{HostSize, Registration, describe_host};
 use pmc_dag::{Dag, TaskId};
 use pmc_monitor::history::{History, seconds};
 use pmc_monitor::kinds::Kind;
@@ -149,7 +149,7 @@ fn node(history: &History, dag: &Dag, arguments: &cli::Simulate) -> Node {
     let recorded = hosts
         .map(|host| host.capacity)
         .max_by_key(|capacity| capacity.slots);
-    let here = describe_host(None, 0, 0, 0);
+    let here = describe_host(None, HostSize::default(), &[]);
     let (slots, cpus, memory_mb) = match recorded.filter(|capacity| capacity.slots > 0) {
         Some(capacity) => (capacity.slots, capacity.cpus, capacity.memory_mb),
         None => (here.threads, here.threads, here.memory_mb),

@@ -333,8 +333,8 @@ impl Resources {
         }
     }
 
-    /// Returns the CPUs of a node that the run may use, if the script asks for a number: a node may have more,
-    /// for others.
+    /// Returns the CPUs of a node that the run may use, if the script asks for a number: a node may have
+    /// more, for others.
     pub(super) fn host_cpus(&self, scheduler: Scheduler) -> Option<u32> {
         let cpus = self.node.cpus?;
         Some(cpus.min(self.cpus_asked(scheduler)))
