@@ -45,7 +45,7 @@ pub struct OutputOptions {
 
 /// Returns all options and commands, for man pages and completions.
 pub fn command() -> clap::Command {
-    Options::command().subcommand(ExplainOptions::command().name("explain"))
+    Options::command().subcommand(explain_command("pmc-plan").name("explain"))
 }
 
 /// Parses a command line; `arguments` start with the name of the program.
@@ -53,10 +53,12 @@ pub fn command() -> clap::Command {
 /// # Errors
 /// A command line that is not understood.
 pub fn parse(arguments: &[String], environment: Environment) -> Result<Invocation, UsageError> {
-    if arguments.get(1).is_some_and(|word| word == "explain") {
-        return explain(&arguments[1..], &environment);
+    if let [program, command, ..] = arguments
+        && command == "explain"
+    {
+        return explain(explain_command(program), &arguments[1..], &environment);
     }
-    let options = match parse_options::<Options>(arguments)? {
+    let options = match parse_options::<Options>(Options::command(), arguments)? {
         Ok(options) => options,
         Err(help) => return Ok(Invocation::Text(help)),
     };
@@ -100,12 +102,22 @@ pub fn parse(arguments: &[String], environment: Environment) -> Result<Invocatio
 struct ExplainOptions {
     /// Names of jobs in the plan or ids in the workflow, then the submit directory or the directory of a run,
     /// if it is not the working directory. Without jobs: the figures of the plan
-    #[arg(value_name = "JOB… [DIR]")]
+    #[arg(value_name = "JOB")]
     words: Vec<String>,
 }
 
-fn explain(arguments: &[String], environment: &Environment) -> Result<Invocation, UsageError> {
-    let options = match parse_options::<ExplainOptions>(arguments)? {
+/// Returns the command `explain` of a program, which its usage line names.
+fn explain_command(program: &str) -> clap::Command {
+    let program = Path::new(program).file_name().unwrap_or_default().display();
+    ExplainOptions::command().override_usage(format!("{program} explain [JOB]... [DIR]"))
+}
+
+fn explain(
+    command: clap::Command,
+    arguments: &[String],
+    environment: &Environment,
+) -> Result<Invocation, UsageError> {
+    let options = match parse_options::<ExplainOptions>(command, arguments)? {
         Ok(options) => options,
         Err(help) => return Ok(Invocation::Text(help)),
     };
@@ -133,8 +145,12 @@ fn is_plan(dir: &Path) -> bool {
 }
 
 /// Parses options. The inner error is the help text, if the user asks for it.
-fn parse_options<T: Parser>(arguments: &[String]) -> Result<Result<T, String>, UsageError> {
-    match T::try_parse_from(arguments) {
+fn parse_options<T: Parser>(
+    command: clap::Command,
+    arguments: &[String],
+) -> Result<Result<T, String>, UsageError> {
+    let parsed = command.try_get_matches_from(arguments);
+    match parsed.and_then(|matches| T::from_arg_matches(&matches)) {
         Ok(options) => Ok(Ok(options)),
         Err(e) if e.kind() == clap::error::ErrorKind::DisplayHelp => Ok(Err(e.to_string())),
         Err(e) => Err(UsageError(e.to_string().trim_end().to_owned())),

@@ -191,7 +191,7 @@ latest run.
 pub struct Resume {
     /// Directory of the run, its submit directory, or a submit directory of pmc-plan [default: as for
     /// pmc status]
-    #[arg(value_name = "DIR")]
+    #[arg(value_name = "RUN")]
     pub dir: Option<PathBuf>,
     /// Plan again first, and keep what is done and has not changed: workflow, catalogs, properties, programs,
     /// inputs

@@ -161,8 +161,24 @@ pub fn given_or_latest(dir: Option<&Path>, quiet: bool) -> PathBuf {
     }
 }
 
+/// Splits words into names of tasks and the directory of a run. That is the last word, or, as in the first versions,
+/// the first one. A word with a slash is a directory, right or wrong; no task has one in its name.
+pub fn tasks_and_run(mut words: Vec<String>) -> (Vec<String>, Option<PathBuf>) {
+    let is_run = |word: &String| word.contains('/') || has_run(Path::new(word));
+    let last = words.len().saturating_sub(1);
+    let at = [last, 0]
+        .into_iter()
+        .find(|&at| words.get(at).is_some_and(is_run));
+    let run = at.map(|at| PathBuf::from(words.remove(at)));
+    (words, run)
+}
+
+/// Returns whether a directory is that of a run.
+fn has_run(dir: &Path) -> bool {
+    find_submit(dir).is_ok() || RunDir::open(dir).is_ok()
+}
+
 fn given_or_latest_in(dir: Option<&Path>, cwd: &Path) -> PathBuf {
-    let has_run = |dir: &Path| find_submit(dir).is_ok() || RunDir::open(dir).is_ok();
     match dir {
         Some(dir) => dir.to_owned(),
         None if has_run(cwd) => cwd.to_owned(),
@@ -266,6 +282,24 @@ mod tests {
         assert_eq!(left, [true, false, false, true, true]);
         drop(alive);
         assert!(runs.join(".latest.1").symlink_metadata().is_ok(), "it is new");
+    }
+
+    #[test]
+    fn a_run_is_the_last_word_or_the_first() {
+        let top = tempfile::tempdir().unwrap();
+        let run = top.path().join("run0001");
+        std::fs::create_dir(&run).unwrap();
+        std::fs::write(run.join("x.dag"), "TASK a /bin/true\n").unwrap();
+        let run = run.display().to_string();
+        let split = |words: &[&str]| tasks_and_run(words.iter().map(|word| (*word).to_owned()).collect());
+        let tasks = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let found = Some(PathBuf::from(&run));
+        assert_eq!(split(&["a", "b", &run]), (tasks(&["a", "b"]), found.clone()));
+        assert_eq!(split(&[&run, "a"]), (tasks(&["a"]), found.clone()));
+        assert_eq!(split(&[&run]), (tasks(&[]), found));
+        assert_eq!(split(&["a", "b"]), (tasks(&["a", "b"]), None));
+        assert_eq!(split(&["a", "no/run"]), (tasks(&["a"]), Some("no/run".into())));
+        assert_eq!(split(&[]), (tasks(&[]), None));
     }
 
     #[test]

@@ -34,8 +34,10 @@ pub fn command() -> clap::Command {
 }
 
 /// Runs `pmc-plan` with these words and arguments.
+///
+/// The first of the words is the name of the program in usage lines.
 fn planner(words: &[&str], arguments: &cli::Planner) -> ExitCode {
-    let words = ["pmc-plan"].iter().chain(words).map(|word| (*word).to_owned());
+    let words = words.iter().map(|word| (*word).to_owned());
     let arguments = arguments
         .arguments
         .iter()
@@ -55,8 +57,8 @@ pub fn main() -> ExitCode {
     let (result, json) = match cli.command {
         cli::Command::Init(arguments) => (commands::init::init(&arguments), false),
         cli::Command::Run(arguments) => (commands::run::run(&arguments), arguments.output.json),
-        cli::Command::Plan(arguments) => return planner(&[], &arguments),
-        cli::Command::Explain(arguments) => return planner(&["explain"], &arguments),
+        cli::Command::Plan(arguments) => return planner(&["pmc plan"], &arguments),
+        cli::Command::Explain(arguments) => return planner(&["pmc", "explain"], &arguments),
         cli::Command::Resume(arguments) => (commands::resume::resume(&arguments), arguments.output.json),
         cli::Command::Status(arguments) => (commands::status::status(&arguments), false),
         cli::Command::Simulate(arguments) => (commands::simulate::simulate(&arguments), false),

@@ -62,7 +62,7 @@ pub(crate) enum Kind {
     AgentsLeft { hosts: String, dag: String },
     #[error(
         "Agents on {hosts} may still run tasks of {dag}, which was handed to the run of {host}: hand it over again \
-         (pmc submit --run), or remove {dag}.host when they have ended"
+         (pmc submit), or remove {dag}.host when they have ended"
     )]
     HostLeft {
         hosts: String,

@@ -23,7 +23,7 @@ const VIEWS: [&[&str]; 10] = [
     &["pmc", "statistics", "-s", "all", "DIR"],
     &["pmc", "report", "-o", "report.html", "DIR"],
     &["pmc", "log", "a", "DIR"],
-    &["pmc", "attach", "DIR", "a"],
+    &["pmc", "attach", "a", "DIR"],
     &["pmc", "nodes", "DIR"],
     &["pmc", "simulate", "DIR"],
     &["pmc-plan", "explain", "ID0000001", "DIR"],

@@ -342,7 +342,7 @@ fn wait_until_answered(scene: &Scene) -> String {
     loop {
         let mut command = Command::new(testutils::programs::path("pmc"));
         let output = command
-            .args(["why", ".", "t0"])
+            .args(["why", "t0", "."])
             .current_dir(scene.0.path())
             .output();
         let output = output.unwrap();

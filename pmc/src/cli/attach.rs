@@ -25,14 +25,19 @@ Exit codes:
 
 /// `pmc attach`.
 #[derive(Args, Clone, Debug)]
-#[command(after_help = EXIT, group = ArgGroup::new("selection").multiple(false))]
+#[command(
+    after_help = EXIT,
+    override_usage = "pmc attach [OPTIONS] [TASK]... [RUN]",
+    group = ArgGroup::new("selection").multiple(false)
+)]
 pub struct Attach {
-    /// Directory of the run
-    #[arg(value_name = "RUN")]
-    pub run: PathBuf,
-    /// Tasks, by name or pattern
-    #[arg(value_name = "TASK", group = "selection")]
+    /// Tasks, by name or pattern, and last the directory of the run [default: the working directory if it is
+    /// one, else the latest run below pmc-runs]
+    #[arg(value_name = "TASK")]
     pub tasks: Vec<String>,
+    /// The directory, when it has been taken from these words
+    #[arg(skip)]
+    pub run: Option<PathBuf>,
     /// All tasks; those that start later are joined
     #[arg(long, group = "selection")]
     pub all: bool,

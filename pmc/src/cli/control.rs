@@ -44,12 +44,16 @@ pub struct Drain {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXIT)]
 pub struct Submit {
-    /// Directory of the running workflow
-    #[arg(long, value_name = "RUN")]
-    pub run: PathBuf,
     /// The workflow: a submit directory of pmc-plan, or the directory of a run that is to go on
     #[arg(value_name = "OTHER")]
     pub other: PathBuf,
+    /// Directory of the running workflow [default: the working directory if it is one, else the latest run
+    /// below pmc-runs]
+    #[arg(value_name = "RUN")]
+    pub run: Option<PathBuf>,
+    /// The same
+    #[arg(long = "run", value_name = "RUN", hide = true, conflicts_with = "run")]
+    pub run_option: Option<PathBuf>,
     /// Its share of the slots while both have tasks to start, compared with the running workflow, which has
     /// 1; from 0.01 to 100
     #[arg(long, value_name = "N", default_value = "1", value_parser = weight)]
@@ -60,12 +64,12 @@ pub struct Submit {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXIT)]
 pub struct Kill {
-    /// Directory of the run
-    #[arg(value_name = "RUN")]
-    pub run: PathBuf,
     /// Running task
     #[arg(value_name = "TASK")]
     pub task: String,
+    /// Directory of the run [default: the working directory if it is one, else the latest run below pmc-runs]
+    #[arg(value_name = "RUN")]
+    pub run: Option<String>,
     /// Signal, by name or number
     #[arg(short, long, value_name = "SIGNAL", default_value = "TERM", value_parser = signal)]
     pub signal: i32,
@@ -75,12 +79,12 @@ pub struct Kill {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXIT)]
 pub struct Why {
-    /// Directory of the run
-    #[arg(value_name = "RUN")]
-    pub run: PathBuf,
     /// Task
     #[arg(value_name = "TASK")]
     pub task: String,
+    /// Directory of the run [default: the working directory if it is one, else the latest run below pmc-runs]
+    #[arg(value_name = "RUN")]
+    pub run: Option<String>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

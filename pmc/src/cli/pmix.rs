@@ -21,7 +21,7 @@ Exit codes:
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXIT)]
 pub struct Pmix {
-    /// Directory of the run
+    /// Directory of the run [default: the working directory if it is one, else the latest run below pmc-runs]
     #[arg(value_name = "RUN")]
-    pub run: PathBuf,
+    pub run: Option<PathBuf>,
 }

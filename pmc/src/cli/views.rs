@@ -22,7 +22,7 @@ Exit codes:
 pub struct Status {
     /// Directory of the run, its submit directory, or a submit directory of pmc-plan [default: the working
     /// directory if it is one of these, else the latest run below pmc-runs]
-    #[arg(value_name = "DIR")]
+    #[arg(value_name = "RUN")]
     pub dir: Option<PathBuf>,
     /// Refresh until the run ends. Without a terminal: print failures at once and progress every 10 seconds
     #[arg(short, long)]
@@ -55,7 +55,7 @@ Exit codes:
 pub struct Analyzer {
     /// Directory of the run, its submit directory, or a submit directory of pmc-plan [default: the working
     /// directory if it is one of these, else the latest run below pmc-runs]
-    #[arg(value_name = "DIR")]
+    #[arg(value_name = "RUN")]
     pub dir: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
@@ -81,7 +81,7 @@ Exit codes:
 pub struct Statistics {
     /// Directory of the run, its submit directory, or a submit directory of pmc-plan [default: the working
     /// directory if it is one of these, else the latest run below pmc-runs]
-    #[arg(value_name = "DIR")]
+    #[arg(value_name = "RUN")]
     pub dir: Option<PathBuf>,
     /// Sections to print, separated by commas
     #[arg(
@@ -145,7 +145,7 @@ pub enum TimeStep {
 pub struct Report {
     /// Directory of the run, its submit directory, or a submit directory of pmc-plan [default: the working
     /// directory if it is one of these, else the latest run below pmc-runs]
-    #[arg(value_name = "DIR")]
+    #[arg(value_name = "RUN")]
     pub dir: Option<PathBuf>,
     /// HTML file to write [default: report.html, unless --ro-crate is given]
     #[arg(short, long, value_name = "FILE")]
@@ -175,7 +175,7 @@ Exit codes:
 pub struct Simulate {
     /// Directory of the run, its submit directory, or a submit directory of pmc-plan [default: the working
     /// directory if it is one of these, else the latest run below pmc-runs]
-    #[arg(value_name = "DIR")]
+    #[arg(value_name = "RUN")]
     pub dir: Option<PathBuf>,
     /// Numbers of nodes to simulate, separated by commas [default: 1, 2, 4… while that makes the run shorter]
     #[arg(long, value_name = "N", value_delimiter = ',')]

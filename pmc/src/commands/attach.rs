@@ -73,8 +73,9 @@ pub enum Message {
 
 /// Shows the output of tasks. Returns the exit code.
 pub fn attach(arguments: &cli::Attach) -> Result<u8, Failure> {
-    let arguments = &with_targets(arguments.clone())?;
-    let history = History::open(layout::find_run(&arguments.run)?).or_code(exit::NOT_RUN)?;
+    let arguments = &with_targets(with_run(arguments.clone())?)?;
+    let dir = layout::given_or_latest(arguments.run.as_deref(), false);
+    let history = History::open(layout::find_run(&dir)?).or_code(exit::NOT_RUN)?;
     check(&history)?;
     let selection = Selection::new(arguments, &history)?;
     check_named(arguments, &selection, &history)?;
@@ -114,6 +115,25 @@ pub fn attach(arguments: &cli::Attach) -> Result<u8, Failure> {
     let code = attach.run(&signal);
     attach.printer.end();
     code
+}
+
+/// Separates the run from the tasks, which are one way to select.
+fn with_run(mut arguments: cli::Attach) -> Result<cli::Attach, Failure> {
+    (arguments.tasks, arguments.run) = layout::tasks_and_run(arguments.tasks);
+    let selects = [
+        ("--all", arguments.all),
+        ("--running", arguments.running),
+        ("--transformation", arguments.transformation.is_some()),
+        ("--host", arguments.host.is_some()),
+    ];
+    match (arguments.tasks.first(), selects.iter().find(|(_, given)| *given)) {
+        (Some(task), Some((option, _))) => {
+            let error =
+                anyhow!("{task} is not the directory of a run, and {option} goes without names of tasks");
+            Err(Failure::new(exit::USAGE, error))
+        }
+        _ => Ok(arguments),
+    }
 }
 
 /// Adds what the command line means: tasks of `--tail` are shown, input goes to the tasks that are shown, and

@@ -1,7 +1,7 @@
 //! `pmc nodes`, `drain`, `kill`, `why` and `submit`: ask a run, or change its course.
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 use pegasus_mpi_cluster::control::{Answer, MAX_PARENTS, NodeStatus, Request, TaskStatus, ask};
@@ -39,22 +39,37 @@ pub fn submit(arguments: &cli::Submit) -> Result<u8, Failure> {
         return Err(Failure::new(exit::USAGE, error));
     };
     let weight = arguments.weight;
-    show(&arguments.run, &Request::Submit { dag, weight }, false)
+    let run = arguments.run.as_deref().or(arguments.run_option.as_deref());
+    let run = layout::given_or_latest(run, false);
+    show(&run, &Request::Submit { dag, weight }, false)
 }
 
 /// Sends a signal to a running task.
 pub fn kill(arguments: &cli::Kill) -> Result<u8, Failure> {
-    let request = Request::Kill {
-        task: arguments.task.clone(),
-        signal: arguments.signal,
-    };
-    show(&arguments.run, &request, false)
+    let (task, run) = task_and_run(&arguments.task, arguments.run.as_deref(), false);
+    let signal = arguments.signal;
+    show(&run, &Request::Kill { task, signal }, false)
 }
 
 /// Says what a task waits for.
 pub fn why(arguments: &cli::Why) -> Result<u8, Failure> {
-    let task = arguments.task.clone();
-    show(&arguments.run, &Request::Why { task }, arguments.json)
+    let (task, run) = task_and_run(&arguments.task, arguments.run.as_deref(), arguments.json);
+    show(&run, &Request::Why { task }, arguments.json)
+}
+
+/// Returns the task and the directory of its run.
+fn task_and_run(task: &str, run: Option<&str>, quiet: bool) -> (String, PathBuf) {
+    let words = [Some(task), run].into_iter().flatten().map(str::to_owned);
+    match layout::tasks_and_run(words.collect()) {
+        (mut tasks, run) if tasks.len() == 1 => {
+            (tasks.remove(0), layout::given_or_latest(run.as_deref(), quiet))
+        }
+        // Neither word is a run, or both are.
+        _ => (
+            task.to_owned(),
+            layout::given_or_latest(run.map(Path::new), quiet),
+        ),
+    }
 }
 
 fn show(dir: &Path, request: &Request, json: bool) -> Result<u8, Failure> {

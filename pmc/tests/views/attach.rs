@@ -175,7 +175,7 @@ fn long_captured_output_comes_whole_from_an_agent() {
     let options = [&agents[..], &["--per-task-stdio", "--jobstate-log"]].concat();
     let mut run = start(&place, &dag, &options);
     let expected: String = (1..=2_000_000).map(|number| format!("{number}\n")).collect();
-    let tools = [&["log", "-f", "t", "run"][..], &["attach", "run", "t"]];
+    let tools = [&["log", "-f", "t", "run"][..], &["attach", "t", "run"]];
     let tools = tools.map(|words| {
         let mut tool = place.pmc(words);
         let mut tool = tool.stdout(Stdio::piped()).spawn().expect("pmc starts");
@@ -234,14 +234,14 @@ fn the_tool_ends_with_the_tasks_that_it_was_given() {
     assert_eq!(line(&mut tool), "begun\n");
     place.write("run/say", "");
     assert_eq!(end(tool).code(0).stdout(), "said\n");
-    let again = place.run(["attach", "run", "says_1"]);
+    let again = place.run(["attach", "says_1", "run"]);
     again.code(4);
     assert!(
         again.stderr().contains("the task says_1 has ended"),
         "{}",
         again.stderr()
     );
-    let unknown = place.run(["attach", "run", "wait"]);
+    let unknown = place.run(["attach", "wait", "run"]);
     unknown.code(2);
     assert!(
         unknown.stderr().contains("there is no task wait\n"),
@@ -253,7 +253,7 @@ fn the_tool_ends_with_the_tasks_that_it_was_given() {
         "{}",
         unknown.stderr()
     );
-    place.run(["attach", "run", "x*"]).code(2);
+    place.run(["attach", "x*", "run"]).code(2);
     let unknown = place.run(["attach", "run", "--transformation", "x"]);
     unknown.code(2);
     assert!(

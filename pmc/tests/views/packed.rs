@@ -229,7 +229,7 @@ fn a_killed_local_run_has_the_output_of_all_tasks_that_are_done() {
 }
 
 const LOG: [&str; 4] = ["log", "-f", "TASK", "run"];
-const ATTACH: [&str; 3] = ["attach", "run", "TASK"];
+const ATTACH: [&str; 3] = ["attach", "TASK", "run"];
 
 /// Follows tasks while they run: their output is in files without names. `command` is that of pmc.
 fn followed(command: &[&str], options: &[&str]) {

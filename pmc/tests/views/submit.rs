@@ -32,7 +32,7 @@ fn a_workflow_is_handed_to_a_running_one() {
     let stderr = refused.code(4).stderr();
     assert!(stderr.contains("is that of the run itself"), "{stderr}");
 
-    let handed = place.run(["submit", "--run", "run", "other", "--weight", "2.5"]);
+    let handed = place.run(["submit", "other", "run", "--weight", "2.5"]);
     let stdout = handed.code(0).stdout();
     assert!(stdout.contains("other/y.dag runs now with"), "{stdout}");
     assert!(stdout.ends_with(": 1 task, weight 2.5\n"), "{stdout}");

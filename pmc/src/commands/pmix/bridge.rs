@@ -45,7 +45,7 @@ pub fn serve(arguments: &cli::Pmix) -> Result<u8, Failure> {
         let number_of = usize::try_from(number).unwrap_or_default();
         flag::register_usize(number, Arc::clone(&signal), number_of).or_code(exit::NOT_RUN)?;
     }
-    let history = begun(&arguments.run)?;
+    let history = begun(&layout::given_or_latest(arguments.run.as_deref(), false))?;
     let dag = fs::canonicalize(&history.dir.dag)
         .with_context(|| format!("cannot read {}", history.dir.dag.display()))
         .or_code(exit::NOT_RUN)?;
