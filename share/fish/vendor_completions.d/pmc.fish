@@ -176,7 +176,7 @@ complete -c pmc -n "__fish_pmc_using_subcommand kill" -s s -l signal -d 'Signal,
 complete -c pmc -n "__fish_pmc_using_subcommand kill" -s h -l help -d 'Print help'
 complete -c pmc -n "__fish_pmc_using_subcommand drain" -l in -d 'Go on for this time first: seconds, or a number with s, m or h' -r
 complete -c pmc -n "__fish_pmc_using_subcommand drain" -s h -l help -d 'Print help'
-complete -c pmc -n "__fish_pmc_using_subcommand submit" -l run -d 'Directory of the running workflow' -r -F
+complete -c pmc -n "__fish_pmc_using_subcommand submit" -l run -d 'The same' -r -F
 complete -c pmc -n "__fish_pmc_using_subcommand submit" -l weight -d 'Its share of the slots while both have tasks to start, compared with the running workflow, which has 1; from 0.01 to 100' -r
 complete -c pmc -n "__fish_pmc_using_subcommand submit" -s h -l help -d 'Print help'
 complete -c pmc -n "__fish_pmc_using_subcommand simulate" -l nodes -d 'Numbers of nodes to simulate, separated by commas [default: 1, 2, 4… while that makes the run shorter]' -r
