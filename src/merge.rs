@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::AccessFlags;
 use pmc_dag::reason;
+use pmc_files::OFlags;
 
 use crate::options::{Target, folder};
 use crate::worker::{worker_stderr, worker_stdout};
@@ -249,8 +250,10 @@ fn open(what: &'static str, target: &Target, append: bool) -> Result<File, Merge
     let opened = match target {
         Target::Stdout => duplicate(io::stdout()),
         Target::Stderr => duplicate(io::stderr()),
-        Target::File(path) if append => OpenOptions::new().append(true).create(true).open(path),
-        Target::File(path) => File::create(path),
+        Target::File(path) => {
+            let how = if append { OFlags::APPEND } else { OFlags::TRUNC };
+            pmc_files::open_output(path, OFlags::WRONLY | OFlags::CREATE | how, 0o666)
+        }
     };
     opened.map_err(|source| MergeError::Open {
         what,
@@ -273,7 +276,7 @@ fn copy(what: &'static str, path: &Path, mut to: &File) -> Result<(), MergeError
         path: path.to_owned(),
         source,
     };
-    let mut from = File::open(path).map_err(failed)?;
+    let mut from = pmc_files::open(path).map_err(failed)?;
     io::copy(&mut from, &mut to).map_err(failed)?;
     Ok(())
 }

@@ -2,14 +2,15 @@
 //!
 //! Both are locks of an open file description, which network file systems pass on to other hosts.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Permissions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
+use pmc_files::OFlags;
 
 use crate::replacement;
 
@@ -52,10 +53,14 @@ impl LoaderLock {
     pub fn acquire(path: &Path, timestamp: &str) -> Result<(Self, Result<(), Unsupported>), LoaderLockError> {
         loop {
             // The directory can be that of another user, who may have planted a link.
-            let mut options = OpenOptions::new();
-            options.read(true).write(true).create(true).truncate(false);
-            let mut file = pmc_files::open_for_writing(path, &mut options)?;
+            // Who may read the file can lock it, so a new one is readable only when it is locked.
+            let mut file = pmc_files::open_for_writing(path, OFlags::RDWR | OFlags::CREATE, 0o600)?;
             let locked = match lock(&file) {
+                // No loader takes such a lock: a reader holds on to a file that a killed loader has left.
+                Err(Errno::EAGAIN | Errno::EACCES) if is_read_locked(&file) => {
+                    std::fs::remove_file(path)?;
+                    continue;
+                }
                 Err(Errno::EAGAIN | Errno::EACCES) => {
                     let holder = read_holder(&mut file);
                     return Err(LoaderLockError::Held { holder });
@@ -68,6 +73,8 @@ impl LoaderLock {
             if !path.metadata().is_ok_and(is_same) {
                 continue;
             }
+            // Only its owner can do it.
+            let _ = file.set_permissions(Permissions::from_mode(0o644));
             file.set_len(0)?;
             let host = gethostname::gethostname();
             let pid = std::process::id();
@@ -120,7 +127,7 @@ pub fn lock_dag(path: &Path) -> Result<DagGuard, DagLockError> {
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
     let dir = dir.unwrap_or(Path::new("."));
     loop {
-        let file = OpenOptions::new().read(true).write(true).open(path);
+        let file = pmc_files::open_output(path, OFlags::RDWR, 0);
         let file = file.map_err(DagLockError::Open)?;
         let beside = lock_against_runs(&file, path).map_err(DagLockError::Held)?;
         if replacement::is_pending(dir) {
@@ -146,7 +153,7 @@ pub fn lock_dag(path: &Path) -> Result<DagGuard, DagLockError> {
 fn lock_against_runs(dag: &File, path: &Path) -> Result<Option<File>, Errno> {
     let beside = beside(path);
     match lock(dag) {
-        Ok(()) => match pmc_files::open_for_writing(&beside, OpenOptions::new().read(true).write(true)) {
+        Ok(()) => match pmc_files::open_for_writing(&beside, OFlags::RDWR, 0) {
             Ok(file) => lock(&file).map(|()| Some(file)),
             // This is the usual case.
             Err(_) => Ok(None),
@@ -154,14 +161,8 @@ fn lock_against_runs(dag: &File, path: &Path) -> Result<Option<File>, Errno> {
         Err(held) if !is_read_locked(dag) => Err(held),
         Err(held) => {
             let mode = dag.metadata().map_or(0, |data| data.mode()) & 0o222;
-            let mut options = OpenOptions::new();
-            options
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600 | mode | mode << 1);
-            let file = pmc_files::open_for_writing(&beside, &mut options).map_err(|_| held)?;
+            let (flags, mode) = (OFlags::RDWR | OFlags::CREATE, 0o600 | mode | mode << 1);
+            let file = pmc_files::open_for_writing(&beside, flags, mode).map_err(|_| held)?;
             lock(&file)?;
             match lock(dag) {
                 Err(held) if !is_read_locked(dag) => Err(held),
@@ -279,6 +280,18 @@ mod tests {
         assert!(matches!(lock_dag(&path), Err(DagLockError::Held(_))));
         drop(second);
         assert_eq!(beside(&path).metadata().unwrap().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_reader_of_a_left_over_lock_does_not_stop_a_loader() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(LOADER_LOCK);
+        std::fs::write(&path, "pid 1\n").unwrap();
+        let _reader = read_lock(&path);
+        let (first, locked) = LoaderLock::acquire(&path, "now").unwrap();
+        assert_eq!((locked, is_locked(&path)), (Ok(()), Some(true)));
+        assert!(LoaderLock::acquire(&path, "later").is_err());
+        drop(first);
     }
 
     #[test]

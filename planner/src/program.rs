@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
+use pmc_files::{Folder, Owner};
 use pmc_terminal::message;
 
 use crate::again;
@@ -164,7 +165,8 @@ fn explain(dir: &Path, jobs: &[String]) -> u8 {
         Ok(request) => request,
         Err(e) => return fail(&e.to_string(), 1),
     };
-    if !pmc_files::is_of_user(dir) {
+    let owner = Folder::open(dir).and_then(|folder| folder.owner());
+    if !matches!(owner, Ok(Owner::User)) {
         message(format_args!(
             "{NAME}: note: another user has made this plan; your catalogs, properties and variables may lead to another one"
         ));

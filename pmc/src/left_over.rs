@@ -1,7 +1,7 @@
 //! What a killed run has left to do although all its tasks are done: the last lines of the logs, forwarded
 //! data in a journal, rows of the database.
 
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
@@ -23,8 +23,8 @@ pub fn exists(dag: &Path, database: bool) -> bool {
 /// Returns whether a log lacks its last line. Without a log nothing is known to be missing.
 fn ends_early(log: &Path) -> bool {
     let tail = || {
-        let file = File::open(log).ok()?;
-        let data = file.metadata().ok().filter(fs::Metadata::is_file)?;
+        let file = pmc_files::open(log).ok()?;
+        let data = file.metadata().ok()?;
         let length = data.len().min(TAIL);
         let mut tail = vec![0; usize::try_from(length).ok()?];
         file.read_exact_at(&mut tail, data.len() - length).ok()?;

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use crate::kinds::{self, Kind};
 
 /// Maximum size in bytes of a braindump.
-const MAX_BRAINDUMP: u64 = 16 << 20;
+pub const MAX_BRAINDUMP: u64 = 16 << 20;
 /// Maximum size in bytes of the list of a transfer task.
 const MAX_LIST: u64 = 256 << 20;
 /// Maximum size in bytes of the events of the planner.

@@ -6,7 +6,7 @@
 //! fails, the job fetches the file from the staging site.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
@@ -16,6 +16,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use pmc_files::OFlags;
 use pmc_link::{FileServer, Link, Offered, RunKey, SilentAddresses};
 use pmc_wire::peers::{self, Entry, ToAgent, ToJob};
 use rustix::fs::{FlockOperation, flock};
@@ -346,8 +347,8 @@ impl<'a> Asked<'a> {
         into: &Path,
         is_there: &dyn Fn() -> bool,
     ) -> Result<u64, GetError> {
-        let mut options = OpenOptions::new();
-        let mut file = pmc_files::open_for_writing(into, options.write(true).create(true).truncate(true))?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
+        let mut file = pmc_files::open_for_writing(into, flags, 0o666)?;
         let bytes = pmc_link::fetch(&self.peers.key, address, key, &mut file, is_there)?;
         bytes.ok_or(GetError::Missing)
     }

@@ -107,6 +107,8 @@ fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
 pub struct Tool {
     dag: PathBuf,
     receiver: Receiver,
+    /// The user whose process answers.
+    user: u32,
 }
 
 /// What becomes of a redirect.
@@ -175,7 +177,15 @@ impl Tool {
         Ok(Self {
             dag: dag_path(),
             receiver: Receiver::new(stream),
+            user: owner,
         })
+    }
+
+    /// Returns whether the run is one of this user. Only such a run gets descriptors: a process of somebody
+    /// else could do with them what it likes.
+    #[must_use]
+    pub fn is_of_user(&self) -> bool {
+        self.user == nix::unistd::geteuid().as_raw()
     }
 
     /// Asks the run.
@@ -253,6 +263,10 @@ impl Tool {
         mut request: RedirectRequest,
         files: [BorrowedFd<'_>; 2],
     ) -> Result<Redirect, ControlError> {
+        if !self.is_of_user() {
+            let (dag, owner) = (self.dag.clone(), self.user);
+            return Err(ControlError::OtherUser { dag, owner });
+        }
         request.to_files = true;
         let request = serde_json::to_vec(&Request::Redirect(request));
         let mut text = request.map_err(|error| self.failed(error.into()))?;

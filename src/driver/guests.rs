@@ -5,11 +5,13 @@
 //! drained and resumed by itself.
 
 use std::ffi::OsStr;
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::SyncSender;
+
+use pmc_files::OFlags;
 
 use super::control::{Server, serve};
 use super::subworkflows::{GUEST_DEPTH, Order, Origin, Refusal, options_for, real_path};
@@ -107,7 +109,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         let has_note = order.may_lose;
         let notes = list(&self.options.dag, dag, handover.weight);
         let notes = notes.and_then(|()| match has_note {
-            true => fs::write(with_suffix(dag, ".host"), order.host.as_os_str().as_bytes()),
+            true => note_host(dag, &order.host),
             false => Ok(()),
         });
         if let Err(error) = notes {
@@ -177,17 +179,20 @@ impl Guest {
     }
 }
 
+/// Notes the DAG of the run that a guest has joined.
+fn note_host(dag: &Path, host: &Path) -> io::Result<()> {
+    let mut note = pmc_files::create_anew(&with_suffix(dag, ".host"))?;
+    note.write_all(host.as_os_str().as_bytes())
+}
+
 /// Adds a guest to the list of those of a DAG, for views: a line of JSON for each.
 fn list(host: &Path, dag: &Path, weight: u32) -> io::Result<()> {
     let line = serde_json::json!({
         "dag": dag.to_str(),
         "weight": f64::from(weight) / f64::from(FIRST_WEIGHT),
     });
-    let mut options = OpenOptions::new();
-    let mut file = options
-        .append(true)
-        .create(true)
-        .open(with_suffix(host, ".guests"))?;
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+    let mut file = pmc_files::open_output(&with_suffix(host, ".guests"), flags, 0o666)?;
     file.write_all(format!("{line}\n").as_bytes())
 }
 

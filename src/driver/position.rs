@@ -76,7 +76,7 @@ impl Position {
 
 /// Returns the lines of a file; none if it cannot be read.
 fn lines(file: &Path) -> impl Iterator<Item = String> {
-    let reader = std::fs::File::open(file).ok().map(BufReader::new);
+    let reader = pmc_files::open(file).ok().map(BufReader::new);
     let lines = reader
         .into_iter()
         .flat_map(|reader| reader.split(b'\n').map_while(Result::ok));

@@ -56,7 +56,7 @@ impl Setup {
             merge::check(stdout, stderr)?;
         }
         let lock = lock(options)?;
-        let dag = Arc::new(read_dag(options, true)?);
+        let dag = Arc::new(read_dag(options, u64::MAX, true)?);
         let (done, recovered) = durability::read_done(options, &dag)?;
         let mut logs = Logs::open(options, &dag, &done)?;
         let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE)
@@ -127,11 +127,14 @@ pub(super) fn lock(options: &Options) -> Result<Option<DagLock>, RunError> {
     Ok(Some(DagLock::acquire(&options.dag)?))
 }
 
-/// Reads the DAG file. `warns` about limits for categories that it does not have.
-pub(super) fn read_dag(options: &Options, warns: bool) -> Result<Dag, RunError> {
+/// Longest DAG file of a sub-workflow or guest, in bytes: that of some million tasks.
+pub(super) const MAX_JOINING_DAG: u64 = 1 << 30;
+
+/// Reads the DAG file of at most `max` bytes. `warns` about limits for categories that it does not have.
+pub(super) fn read_dag(options: &Options, max: u64, warns: bool) -> Result<Dag, RunError> {
     let read = match options.accept_incomplete {
         true => Dag::open_incomplete(&options.dag),
-        false => Dag::open(&options.dag).map(|dag| (dag, false)),
+        false => Dag::open_within(&options.dag, max).map(|dag| (dag, false)),
     };
     let (mut dag, is_incomplete) = read.map_err(|error| RunError::dag(&options.dag, error))?;
     if is_incomplete {

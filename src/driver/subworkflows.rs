@@ -14,7 +14,7 @@ mod refusal;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsStr;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pmc_dag::TaskId;
+use pmc_files::OFlags;
 use signal_hook::consts::SIGKILL;
 
 use self::earlier::EarlierRescue;
@@ -478,7 +479,7 @@ impl<T: MasterTransport> Driver<'_, T> {
     fn tell_task(&mut self, task: TaskId, text: &str) {
         if let Some((path, files)) = self.files_of(task) {
             // If this fails, the log still has the message.
-            let file = OpenOptions::new().append(true).open(path);
+            let file = pmc_files::open_output(&path, OFlags::WRONLY | OFlags::APPEND, 0);
             let _ = file.and_then(|mut file| writeln!(file, "{text}"));
             let _ = files.map_or(Ok(()), |files| files.tell(text));
         }

@@ -2,7 +2,7 @@
 //! interleaved. The most recently used files stay open.
 
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use pmc_dag::reason;
+use pmc_files::OFlags;
 use rustc_hash::FxHashMap;
 
 use crate::payload::Payload;
@@ -199,7 +200,8 @@ fn open_file(path: &Path) -> io::Result<File> {
             );
         })?;
     }
-    OpenOptions::new().append(true).create(true).open(path)
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+    pmc_files::open_output(path, flags, 0o666)
 }
 
 fn create_directory(directory: &Path) -> io::Result<()> {

@@ -5,7 +5,6 @@
 //! that never reached a worker and so have no file. Then the next output would get the number of the lost
 //! submission, and monitord would look for it under a number that does not exist.
 
-use std::fs::File;
 use std::io::{self, BufRead as _, BufReader};
 use std::path::Path;
 
@@ -32,7 +31,7 @@ pub(crate) fn submissions(log: &Path, dag: &Dag) -> io::Result<FxHashMap<TaskId,
     if !log.metadata().is_ok_and(|data| data.is_file()) {
         return Ok(FxHashMap::default());
     }
-    let mut reader = BufReader::with_capacity(1 << 16, File::open(log)?);
+    let mut reader = BufReader::with_capacity(1 << 16, pmc_files::open(log)?);
     let mut counts = FxHashMap::default();
     let mut line = Vec::new();
     while reader.read_until(b'\n', &mut line)? > 0 {

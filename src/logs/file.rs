@@ -1,11 +1,12 @@
 //! A log file that is written in batches.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use pmc_dag::reason;
+use pmc_files::OFlags;
 
 /// A file could not be opened or written.
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +32,8 @@ pub(super) struct LogFile {
 
 impl LogFile {
     pub(super) fn open(write_error: &'static str, path: &Path) -> Result<Self, LogError> {
-        let file = OpenOptions::new().append(true).create(true).open(path);
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+        let file = pmc_files::open_output(path, flags, 0o666);
         let file = file.map_err(|source| LogError {
             action: "Unable to open",
             path: path.to_owned(),
@@ -68,7 +70,7 @@ impl LogFile {
 /// True if the last byte is not a line feed. A file that cannot be read, such as a device, has no lines.
 fn ends_within_a_line(path: &Path) -> bool {
     let last = || {
-        let file = File::open(path).ok()?;
+        let file = pmc_files::open(path).ok()?;
         let data = file.metadata().ok().filter(|data| data.is_file())?;
         let mut last = [0];
         file.read_exact_at(&mut last, data.len().checked_sub(1)?).ok()?;

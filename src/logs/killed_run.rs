@@ -7,7 +7,6 @@
 //! say so. That task does not run again, so readers would wait for its end for ever. Its last lines are
 //! written, too.
 
-use std::fs::File;
 use std::io::{self, BufRead as _, BufReader};
 use std::path::Path;
 use std::time::Duration;
@@ -160,7 +159,7 @@ fn end_in_jobstate(lines: &mut Vec<u8>, at: Duration, name: &[u8], attempt: &Att
 
 /// Calls `each` with every complete line.
 fn for_each_line(log: &Path, mut each: impl FnMut(&[u8])) -> io::Result<()> {
-    let mut reader = BufReader::with_capacity(1 << 16, File::open(log)?);
+    let mut reader = BufReader::with_capacity(1 << 16, pmc_files::open(log)?);
     let mut line = Vec::new();
     while reader.read_until(b'\n', &mut line)? > 0 {
         if line.ends_with(b"\n") {

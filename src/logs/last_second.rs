@@ -4,7 +4,6 @@
 //! in which the previous one ended, both would have a state with the same time. monitord would lose one of
 //! them and the rows that it was about to store.
 
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
@@ -31,11 +30,11 @@ pub(super) fn wait(log: &Path, clock: &mut Clock) {
 
 /// Returns the end of a log; nothing for devices and pipes.
 pub(super) fn tail(log: &Path) -> io::Result<Vec<u8>> {
-    let file = File::open(log)?;
+    let file = match pmc_files::open(log) {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(Vec::new()),
+        opened => opened?,
+    };
     let data = file.metadata()?;
-    if !data.is_file() {
-        return Ok(Vec::new());
-    }
     let len = data.len().min(TAIL_LEN);
     let mut tail = vec![0; len as usize];
     file.read_exact_at(&mut tail, data.len() - len)?;

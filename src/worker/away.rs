@@ -79,7 +79,7 @@ impl AwayAttempt {
             files: Vec::new(),
         };
         for (path, target) in self.written {
-            match File::open(path) {
+            match pmc_files::open(path.as_ref()) {
                 // An attempt that fails writes none.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 opened => returned.files.push(ForwardedData {

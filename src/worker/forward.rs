@@ -215,7 +215,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>, ForwardError> {
         return Err(ForwardError::NoFile(path.to_owned()));
     }
     let failed = |error| ForwardError::Read(path.to_owned(), error);
-    let file = File::open(path).map_err(failed)?;
+    let file = pmc_files::open(path).map_err(failed)?;
     let mut content = Vec::new();
     file.take(MAX_FILE_BYTES + 1)
         .read_to_end(&mut content)

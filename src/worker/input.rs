@@ -33,7 +33,7 @@ impl TaskInput {
             }),
             Some(Stdin::File(path)) => {
                 let path = Path::new(std::ffi::OsStr::from_bytes(path));
-                let file = File::open(path).map_err(|source| open_error(path, source))?;
+                let file = pmc_files::open(path).map_err(|source| open_error(path, source))?;
                 Ok(Self {
                     read: Some(file),
                     write: None,

@@ -8,11 +8,15 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::OFlag;
+
 use super::error::{NotStarted, WorkerError};
 use crate::durability::lock::lock_if_possible;
 use crate::options::{folder, with_suffix};
 use crate::payload::Payload;
 
+/// A FIFO that a task has put in the place of an output file is an error.
+const NEVER_WAIT: i32 = OFlag::O_NONBLOCK.bits();
 /// Mode of output files, before the umask.
 const MODE: u32 = 0o644;
 
@@ -83,7 +87,11 @@ pub(crate) fn fill_numbers(dag: &Path, task: &[u8], number: u32) -> io::Result<(
 pub(crate) fn begin_files(dag: &Path, task: &[u8], number: u32) -> io::Result<()> {
     fill_numbers(dag, task, number.saturating_add(1))?;
     let mut options = OpenOptions::new();
-    options.append(true).create(true).mode(MODE);
+    options
+        .append(true)
+        .create(true)
+        .mode(MODE)
+        .custom_flags(NEVER_WAIT);
     options.open(task_file(dag, task, "err", number)).map(drop)
 }
 
@@ -103,7 +111,12 @@ pub(crate) fn store_output(
     for (kind, data) in ["out", "err"].into_iter().zip(output) {
         let mut options = OpenOptions::new();
         // An earlier master may have written a part of it.
-        options.write(true).create(true).truncate(true).mode(MODE);
+        options
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(MODE)
+            .custom_flags(NEVER_WAIT);
         let mut file = options.open(task_file(dag, task, kind, number))?;
         data.for_each_chunk(|chunk| file.write_all(chunk))?;
     }
@@ -118,7 +131,12 @@ pub(crate) fn append_shared(worker_files: &Path, rank: u32, [out, err]: [&Payloa
     ];
     for (path, data) in paths.into_iter().zip([out, err]) {
         let mut options = OpenOptions::new();
-        let mut file = options.append(true).create(true).mode(MODE).open(path)?;
+        let mut file = options
+            .append(true)
+            .create(true)
+            .mode(MODE)
+            .custom_flags(NEVER_WAIT)
+            .open(path)?;
         data.for_each_chunk(|chunk| file.write_all(chunk))?;
     }
     Ok(())
@@ -158,7 +176,11 @@ pub(super) fn open_shared(worker_files: &Path, rank: u32) -> Result<TaskFiles, W
     let open = |stream, path: &Path| {
         tracing::debug!("Worker {rank}: Using task {stream} file: {}", path.display());
         let mut options = OpenOptions::new();
-        options.append(true).create(true).mode(MODE);
+        options
+            .append(true)
+            .create(true)
+            .mode(MODE)
+            .custom_flags(NEVER_WAIT);
         options.open(path).map_err(|source| WorkerError::OpenSharedFile {
             stream,
             path: path.to_owned(),
@@ -184,7 +206,10 @@ pub(super) fn open_shared(worker_files: &Path, rank: u32) -> Result<TaskFiles, W
 /// background would keep the lock.
 pub(super) fn lock_shared(files: &TaskFiles) -> Result<File, WorkerError> {
     let path = &files.out_path;
-    let file = OpenOptions::new().append(true).open(path);
+    let file = OpenOptions::new()
+        .append(true)
+        .custom_flags(NEVER_WAIT)
+        .open(path);
     let file = file.map_err(|source| WorkerError::OpenSharedFile {
         stream: "stdout",
         path: path.clone(),
@@ -216,7 +241,12 @@ pub(super) fn open_task(dag: &Path, task: &[u8]) -> Result<TaskFiles, NotStarted
         };
         let err_path = task_file(dag, task, "err", number);
         let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(MODE);
+        options
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(MODE)
+            .custom_flags(NEVER_WAIT);
         let err = options
             .open(&err_path)
             .map_err(|error| failed("stderr", &err_path, error))?;

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, Local};
+use pmc_files::Destination;
 
 use crate::loader::Loader;
 
@@ -93,20 +94,19 @@ impl Markers {
     fn put(
         &self,
         name: &str,
-        write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+        write: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
     ) -> Result<(), MarkerError> {
         let path = self.path(name);
-        let part = self.path(&format!("{name}.part"));
         let write_all = || {
-            let mut out = BufWriter::new(pmc_files::create_anew(&part)?);
+            let destination = Destination::named(&path)?;
+            let part = destination.only_replacement(&format!("{name}.part"), 0o666)?;
+            let mut out = BufWriter::new(part.file());
             write(&mut out)?;
             out.flush()?;
-            fs::rename(&part, &path)
+            drop(out);
+            part.publish()
         };
-        write_all().map_err(|source| {
-            let _ = fs::remove_file(&part);
-            MarkerError { path, source }
-        })
+        write_all().map_err(|source| MarkerError { path, source })
     }
 
     fn remove(&self, name: &str) -> Result<(), MarkerError> {
@@ -137,10 +137,10 @@ pub fn rotate(path: &Path) -> io::Result<()> {
         return Ok(());
     }
     for number in 0_u32.. {
-        let mut name = path.as_os_str().to_owned();
+        let mut name = path.file_name().unwrap_or_default().to_owned();
         name.push(format!(".{number:03}"));
-        if fs::symlink_metadata(&name).is_err() {
-            return fs::rename(path, name);
+        if fs::symlink_metadata(path.with_file_name(&name)).is_err() {
+            return pmc_files::rename(path, &name);
         }
     }
     Ok(())

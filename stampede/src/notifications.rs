@@ -6,10 +6,9 @@
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::ffi::OsStringExt as _;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -19,7 +18,8 @@ use std::time::{Duration, Instant};
 use chrono::{Local, TimeZone as _};
 use monitord_compat::properties::Properties;
 use nix::sys::signal::{Signal, killpg};
-use nix::unistd::{Pid, geteuid};
+use nix::unistd::Pid;
+use pmc_files::{Folder, OFlags, Owner};
 use rustc_hash::FxHashMap;
 
 use crate::error::Notice;
@@ -185,6 +185,8 @@ pub(crate) struct About<'a> {
     pub(crate) label: String,
     /// The log of the run.
     pub(crate) log: &'a Path,
+    /// It is a sub-workflow, whose outermost workflow says what is left out.
+    pub(crate) is_nested: bool,
 }
 
 type Variables = Vec<(&'static str, String)>;
@@ -227,7 +229,8 @@ impl Notifier {
         log: impl FnOnce(&str) -> PathBuf,
         notice: &mut dyn FnMut(Notice),
     ) -> Option<Self> {
-        let text = pmc_files::read_to_string(file, MAX_FILE).ok()?;
+        let (opened, owner) = pmc_files::open_with_owner(file).ok()?;
+        let text = String::from_utf8(pmc_files::read_rest(&opened, MAX_FILE).ok()?).ok()?;
         let mut invalid = Vec::new();
         let rules = Rules::parse(&text, about.uuid, |line| invalid.push(line));
         for line in invalid {
@@ -238,10 +241,14 @@ impl Notifier {
         if rules.is_empty() {
             return None;
         }
-        if fs::metadata(file).is_ok_and(|data| data.uid() != geteuid().as_raw()) {
-            let file = file.display();
-            let what = format!("{file}: another user's commands are not started: no notifications");
-            notice(Notice::Notification { what });
+        // The commands run in this directory: one of another user can have other programs in it.
+        let place = Folder::open(about.dir).and_then(|folder| folder.owner());
+        if owner != Owner::User || !place.is_ok_and(|owner| owner != Owner::Other) {
+            if !about.is_nested {
+                let file = file.display();
+                let what = format!("{file}: another user's commands are not started: no notifications");
+                notice(Notice::Notification { what });
+            }
             return None;
         }
         Some(Self {
@@ -441,8 +448,8 @@ impl Notifier {
             file.take(MAX_FILE).read_to_end(&mut text)?;
         }
         text.extend_from_slice(b"\n\n");
-        let mut options = OpenOptions::new();
-        let mut log = pmc_files::open_for_writing(&self.log, options.append(true).create(true).mode(0o644))?;
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+        let mut log = pmc_files::open_for_writing(&self.log, flags, 0o644)?;
         log.write_all(&text)
     }
 }

@@ -11,6 +11,7 @@ use chrono::DateTime;
 use monitord_compat::braindump_reader::Braindump;
 use monitord_compat::properties::Properties;
 use nix::unistd::{User, getuid};
+use pmc_files::{Folder, Owner};
 
 use crate::destination::{self, DatabaseUrls, Destination};
 use crate::error::{LoadError, Notice};
@@ -169,29 +170,36 @@ impl Run {
 }
 
 impl Run {
-    /// Reads the database URLs from the properties of the run, or from `conf`. Returns the file, too.
-    fn database_urls(&self, conf: Option<&Path>) -> Result<(PathBuf, DatabaseUrls), LoadError> {
-        match conf.or(self.properties.as_deref()) {
-            None => Ok((PathBuf::new(), DatabaseUrls::default())),
-            Some(path) => match pmc_files::read(path, MAX_SMALL_FILE) {
-                Ok(bytes) => Ok((
-                    path.to_owned(),
-                    DatabaseUrls::read(&String::from_utf8_lossy(&bytes)),
-                )),
-                // A copied directory may lack its properties, but an explicit file must exist.
-                // Those with secrets are readable by their owner only.
-                Err(source)
-                    if conf.is_none()
-                        && matches!(source.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) =>
-                {
-                    Ok((path.to_owned(), DatabaseUrls::default()))
-                }
-                Err(source) => Err(LoadError::Read {
-                    path: path.to_owned(),
-                    source,
-                }),
-            },
-        }
+    /// Reads the properties of the run, or those in `conf`.
+    fn read_properties(&self, conf: Option<&Path>) -> Result<PropertiesFile, LoadError> {
+        let Some(path) = conf.or(self.properties.as_deref()) else {
+            return Ok(PropertiesFile::default());
+        };
+        let read = || {
+            let (file, owner) = pmc_files::open_with_owner(path)?;
+            let folder = Folder::open(&self.dir)?.owner()?;
+            Ok::<_, std::io::Error>((pmc_files::read_rest(&file, MAX_SMALL_FILE)?, owner.max(folder)))
+        };
+        let (bytes, owner) = match read() {
+            Ok(read) => read,
+            // A copied directory may lack its properties, but an explicit file must exist.
+            // Those with secrets are readable by their owner only.
+            Err(source)
+                if conf.is_none()
+                    && matches!(source.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) =>
+            {
+                (Vec::new(), Owner::Other)
+            }
+            Err(source) => {
+                let path = path.to_owned();
+                return Err(LoadError::Read { path, source });
+            }
+        };
+        Ok(PropertiesFile {
+            path: path.to_owned(),
+            text: String::from_utf8_lossy(&bytes).into_owned(),
+            is_trusted: conf.is_some() || owner != Owner::Other,
+        })
     }
 
     /// Replaces [`Destination::AsPlanned`] by the destination in the properties.
@@ -206,12 +214,11 @@ impl Run {
         if *requested != Destination::AsPlanned {
             return Ok(requested.clone());
         }
-        let (path, urls) = self.database_urls(conf)?;
-        match urls.workflow {
+        let file = self.read_properties(conf)?;
+        let path = file.path;
+        match DatabaseUrls::read(&file.text).workflow {
             None => Ok(Destination::BesideLog),
-            Some((key, _)) if conf.is_none() && !pmc_files::is_of_trusted_user(&path) => {
-                Err(LoadError::OthersProperties { path, key })
-            }
+            Some((key, _)) if !file.is_trusted => Err(LoadError::OthersProperties { path, key }),
             Some((key, url)) => {
                 destination::read_url(&url).map_err(|source| LoadError::Url { path, key, source })
             }
@@ -220,9 +227,7 @@ impl Run {
 
     /// Returns the properties of the run, or those in `conf`; none if they cannot be read.
     pub(crate) fn properties(&self, conf: Option<&Path>) -> Properties {
-        let path = conf.or(self.properties.as_deref());
-        let text = path.and_then(|path| pmc_files::read(path, MAX_SMALL_FILE).ok());
-        Properties::parse(&String::from_utf8_lossy(&text.unwrap_or_default()))
+        Properties::parse(&self.read_properties(conf).unwrap_or_default().text)
     }
 
     /// Returns the list of all workflows: `default` unless the properties name another. Those of another user
@@ -234,9 +239,9 @@ impl Run {
         conf: Option<&Path>,
         notice: &mut dyn FnMut(Notice),
     ) -> Option<PathBuf> {
-        let (path, urls) = self.database_urls(conf).unwrap_or_default();
-        let is_trusted = conf.is_some() || pmc_files::is_of_trusted_user(&path);
-        let Some((key, url)) = urls.dashboard.filter(|_| is_trusted) else {
+        let file = self.read_properties(conf).unwrap_or_default();
+        let url = DatabaseUrls::read(&file.text).dashboard;
+        let Some((key, url)) = url.filter(|_| file.is_trusted) else {
             return Some(default.to_owned());
         };
         let reason = match destination::read_url(&url) {
@@ -247,6 +252,15 @@ impl Run {
         notice(Notice::Dashboard { reason });
         None
     }
+}
+
+/// A file of properties.
+#[derive(Default)]
+struct PropertiesFile {
+    path: PathBuf,
+    text: String,
+    /// It may choose what is written where.
+    is_trusted: bool,
 }
 
 /// Reads `braindump.yml`.

@@ -1,8 +1,10 @@
 //! `jobstate.log` as Pegasus' monitoring writes it: the states of the jobs as text.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+
+use pmc_files::OFlags;
 
 /// Appends lines to the file; they are buffered.
 #[derive(Debug)]
@@ -35,7 +37,8 @@ impl StateLog {
     /// # Errors
     /// The file cannot be written.
     pub fn open(path: &Path, length: Option<u64>) -> io::Result<Self> {
-        let file = pmc_files::open_for_writing(path, OpenOptions::new().create(true).append(true))?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND;
+        let file = pmc_files::open_for_writing(path, flags, 0o666)?;
         let now = file.metadata()?.len();
         let length = match length {
             Some(length) if length < now => {

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::Pid;
+use rustix::pty::{OpenptFlags, openpt, ptsname, unlockpt};
 
 use super::{Run, assert_same, is_running, masked, moved, value, wait};
 
@@ -188,13 +189,16 @@ fn built_in_transfers_equal_those_of_the_program() {
 #[test]
 fn transfers_end_at_time_limits_and_when_the_executor_is_killed() {
     let tasks = ["KS TR -f copy", "KS TR -f hang", "KS TR -f copy"];
+    // A terminal from which nobody reads.
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    unlockpt(&master).unwrap();
+    let terminal = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
     let prepared = || {
         let run = Run::new(&tasks);
         fs::write(run.path("in"), "some input\n").unwrap();
         fs::write(run.path("copy"), copies("", &[("in", "out")])).unwrap();
-        // No process reads the pipe.
-        fs::write(run.path("hang"), copies("", &[("in", "fifo")])).unwrap();
-        nix::unistd::mkfifo(&run.path("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        fs::write(run.path("large"), vec![b'x'; 1 << 20]).unwrap();
+        fs::write(run.path("hang"), copies("", &[("large", &terminal)])).unwrap();
         run
     };
     let run = prepared();

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
 
 mod control;
+mod endless;
 mod guests;
 mod memory;
 mod output;

@@ -100,6 +100,139 @@ fn modules_are_not_included_across_packages() {
     );
 }
 
+/// Packages that read or write files of runs that may belong to other users.
+const LOOK_AT_OTHERS: [&str; 6] = [
+    "monitor",
+    "stampede",
+    "pmc",
+    "monitord-compat",
+    "lib/packed",
+    "tools/rc-client",
+];
+
+/// Calls that open or change what a path leads to at that moment. `pmc_files` does not.
+const BY_PATH: &str = r"\bfs::(metadata|read|read_to_string|write|copy|rename)\(|\bFile::(open|create|create_new|options)\(|\bOpenOptions::new\(";
+
+/// Files that may call these functions, the number of calls, and why.
+const ALLOWED: [(&str, usize, &str); 21] = [
+    (
+        "monitor/src/lines.rs",
+        1,
+        "asks whether the log that is open was replaced; reads nothing",
+    ),
+    (
+        "stampede/src/log_reader.rs",
+        1,
+        "asks whether the log that is open was replaced; reads nothing",
+    ),
+    (
+        "stampede/src/session/nested.rs",
+        1,
+        "asks whether a log has grown; reads nothing",
+    ),
+    (
+        "stampede/src/markers.rs",
+        2,
+        "asks whether a log is standard error; reads nothing",
+    ),
+    (
+        "stampede/src/dashboard.rs",
+        1,
+        "the list of the user's own workflows, or one that the user has named",
+    ),
+    (
+        "stampede/src/store/postgresql/tls.rs",
+        2,
+        "certificates of the user",
+    ),
+    ("stampede/src/pgpass.rs", 2, "passwords of the user"),
+    (
+        "pmc/src/layout.rs",
+        2,
+        "makes the directory of a new run of the user",
+    ),
+    (
+        "pmc/src/submit.rs",
+        1,
+        "sizes of outputs of a run that has just ended",
+    ),
+    ("pmc/src/left_over.rs", 1, "compares times; reads nothing"),
+    (
+        "pmc/src/executor.rs",
+        1,
+        "asks whether there are notifications; reads nothing",
+    ),
+    (
+        "pmc/src/commands/init.rs",
+        1,
+        "makes new files that the user has named",
+    ),
+    ("pmc/src/commands/pegasus/remove.rs", 1, "/proc"),
+    (
+        "pmc/src/commands/report/ro_crate.rs",
+        3,
+        "new files in a private directory, which is renamed at the end",
+    ),
+    ("pmc/build.rs", 1, "the build"),
+    (
+        "monitord-compat/src/replacement.rs",
+        11,
+        "replaces a plan of the user under the lock of its DAG",
+    ),
+    ("lib/packed/src/packs.rs", 2, "asks for lengths; reads nothing"),
+    ("lib/packed/src/writer.rs", 1, "packs of the user's own run"),
+    ("tools/rc-client/src/catalog/lock.rs", 1, "/proc"),
+    (
+        "tools/rc-client/src/catalog/sqlite.rs",
+        2,
+        "asks whether the database that is open was replaced",
+    ),
+    (
+        "tools/rc-client/src/inproc.rs",
+        1,
+        "asks for the kind of a file; reads nothing",
+    ),
+];
+
+#[test]
+fn files_of_others_are_opened_by_lib_files() {
+    let pattern = regex::Regex::new(BY_PATH).expect("a valid pattern");
+    let mut found = String::new();
+    for path in LOOK_AT_OTHERS
+        .iter()
+        .flat_map(|package| sources(&root().join(package)))
+    {
+        let below = path.strip_prefix(root()).expect("a file of the repository");
+        let name = below.to_str().expect("a UTF-8 name");
+        let is_test = |part: &std::ffi::OsStr| part == "tests" || part == "benches" || part == "tests.rs";
+        if below.iter().any(is_test) {
+            continue;
+        }
+        let text = fs::read_to_string(&path).expect("sources are UTF-8");
+        let code = text.split("#[cfg(test)]\n").next().unwrap_or_default();
+        let lines: Vec<usize> = (1..)
+            .zip(code.lines())
+            .filter(|(_, line)| !line.trim_start().starts_with("//"))
+            .flat_map(|(number, line)| pattern.find_iter(line).map(move |_| number))
+            .collect();
+        let allowed = ALLOWED
+            .iter()
+            .find(|(file, ..)| *file == name)
+            .map_or(0, |(_, count, _)| *count);
+        if lines.len() != allowed {
+            let _ = writeln!(
+                found,
+                "{name}: {} calls, {allowed} allowed: lines {lines:?}",
+                lines.len()
+            );
+        }
+    }
+    assert!(
+        found.is_empty(),
+        "open files with pmc_files, or say in ALLOWED why that is not needed:\n{found}"
+    );
+}
+
 #[test]
 fn every_dependency_is_used() {
     let mut found = String::new();

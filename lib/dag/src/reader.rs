@@ -25,7 +25,15 @@ impl Dag {
     /// # Errors
     /// The file cannot be read or is invalid.
     pub fn open(path: &Path) -> Result<Self, DagError> {
-        Self::parse(read_file(path)?)
+        Self::open_within(path, u64::MAX)
+    }
+
+    /// Reads a DAG file of at most `max` bytes, a regular file.
+    ///
+    /// # Errors
+    /// The file cannot be read or is invalid.
+    pub fn open_within(path: &Path, max: u64) -> Result<Self, DagError> {
+        Self::parse(read_file(path, max)?)
     }
 
     /// Reads a DAG file, even if its last lines are missing. Returns whether they are: the file announces a
@@ -35,7 +43,7 @@ impl Dag {
     /// # Errors
     /// The file cannot be read or is invalid.
     pub fn open_incomplete(path: &Path) -> Result<(Self, bool), DagError> {
-        let mut text = read_file(path)?;
+        let mut text = read_file(path, u64::MAX)?;
         trailer::remove_torn_line(&mut text);
         let (dag, refusal) = read(text)?;
         Ok((dag, refusal.is_some()))
@@ -53,8 +61,9 @@ impl Dag {
     }
 }
 
-fn read_file(path: &Path) -> Result<Vec<u8>, DagError> {
-    let read = std::fs::read(path).map_err(|source| DagErrorKind::Read {
+fn read_file(path: &Path, max: u64) -> Result<Vec<u8>, DagError> {
+    let read = pmc_files::open(path).and_then(|file| pmc_files::read_rest(&file, max));
+    let read = read.map_err(|source| DagErrorKind::Read {
         path: path.display().to_string(),
         source,
     });

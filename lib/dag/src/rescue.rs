@@ -26,10 +26,11 @@
 //!   appends, so that the next record does not complete it.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use pmc_files::OFlags;
 use thiserror::Error;
 
 use crate::error::reason;
@@ -204,7 +205,7 @@ impl RescueError {
 /// # Errors
 /// The file cannot be read, or a line is not a record.
 pub fn read(path: &Path, dag: &Dag) -> Result<DoneSet, RescueError> {
-    let mut file = match File::open(path) {
+    let file = match pmc_files::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(DoneSet::new()),
         Err(source) => {
@@ -212,9 +213,14 @@ pub fn read(path: &Path, dag: &Dag) -> Result<DoneSet, RescueError> {
             return Err(RescueError::Open { path, source });
         }
     };
-    let mut text = Vec::new();
-    file.read_to_end(&mut text).map_err(RescueError::Read)?;
+    let text = pmc_files::read_rest(&file, max_len(dag)).map_err(RescueError::Read)?;
     parse(&text, dag)
+}
+
+/// Returns the largest rescue file of a DAG, in bytes. A record is shorter than the line of its task, and runs
+/// remove repetitions.
+fn max_len(dag: &Dag) -> u64 {
+    (dag.text.len() as u64).saturating_mul(16).max(64 << 20)
 }
 
 /// Reads the content of a rescue file.
@@ -257,7 +263,7 @@ pub fn parse(text: &[u8], dag: &Dag) -> Result<DoneSet, RescueError> {
 /// found, so that [`Writer`] removes it. A file that cannot be read has none.
 #[must_use]
 pub fn skip(path: &Path, dag: &Dag) -> DoneSet {
-    let text = std::fs::read(path).unwrap_or_default();
+    let text = pmc_files::read(path, max_len(dag)).unwrap_or_default();
     DoneSet {
         torn_at: torn_at(&text, dag).map(|at| at as u64),
         ..DoneSet::new()
@@ -388,7 +394,8 @@ impl Writer {
     /// # Errors
     /// The file cannot be opened or truncated.
     pub fn open_append(path: &Path, done: &DoneSet) -> io::Result<Self> {
-        let file = OpenOptions::new().append(true).create(true).open(path)?;
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+        let file = pmc_files::open_output(path, flags, 0o666)?;
         let mut len = file.metadata()?.len();
         if let Some(torn_at) = done.torn_at {
             len = len.min(torn_at);

@@ -1,40 +1,112 @@
 //! Opens files in directories that may belong to other users.
 //!
 //! A view of a run must neither wait for a FIFO, nor read a device, nor fill the memory, nor follow a link
-//! that somebody else has planted.
+//! that somebody else has planted. A program that writes a file must not be led to another one. Whose a file
+//! is, is asked of the open file, never of its path.
 
-use std::fs::{self, File, OpenOptions};
+mod destination;
+mod place;
+
+use std::ffi::OsStr;
+use std::fs::File;
 use std::io::{self, Read, Seek as _};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 
-use nix::fcntl::OFlag;
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::{CWD, FileType, Mode, Stat};
 
-/// Opens a regular file for reading. Never waits.
+pub use destination::{Destination, Folder, Replacement};
+pub use rustix::fs::OFlags;
+
+use place::{Last, Place, may};
+
+/// Whose a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Owner {
+    /// The user of this process.
+    User,
+    /// Root, who is another user.
+    Root,
+    /// Another user.
+    Other,
+}
+
+impl Owner {
+    fn of(user: u32) -> Self {
+        match user {
+            user if user == rustix::process::geteuid().as_raw() => Self::User,
+            0 => Self::Root,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Opens a regular file, or `/dev/null`, for reading. Never waits.
 ///
-/// A link is followed if it belongs to the user of this process or to root.
+/// A link is followed if it belongs to the user of this process or to root. A directory may also be the link
+/// of another user to a directory of that user.
 ///
 /// # Errors
 /// The file cannot be opened, is not a regular file, or is the link of another user.
 pub fn open(path: &Path) -> io::Result<File> {
-    let entry = fs::symlink_metadata(path)?;
-    if entry.is_symlink() && !is_trusted(entry.uid()) {
-        return Err(refused("is a link of another user"));
-    }
-    open_regular(path, &fs::metadata(path)?)
+    open_regular(&Place::find(path, Last::Follow)?)
 }
 
-/// `about` is what the path leads to: opening a device can have effects.
-fn open_regular(path: &Path, about: &fs::Metadata) -> io::Result<File> {
-    check_regular(about)?;
-    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(flags.bits())
-        .open(path)?;
+/// Opens a regular file as [`open`] does, and returns who may have put it there: the owner of the file, or
+/// another user who may put files into its directory.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_with_owner(path: &Path) -> io::Result<(File, Owner)> {
+    let place = Place::find(path, Last::Follow)?;
+    let file = open_regular(&place)?;
+    let data = file.metadata()?;
+    let directory = Owner::of(rustix::fs::fstat(&place.directory)?.st_uid);
+    // A file with several names can be that of a user who does not know of this name.
+    let is_placed = directory != Owner::Other && (data.nlink() == 1 || !place.is_shared()?);
+    let owner = if is_placed {
+        Owner::of(data.uid())
+    } else {
+        Owner::Other
+    };
+    Ok((file, owner))
+}
+
+/// Opens a regular file as [`open`] does, if `user` may read it, too: for what a run of that user names. The
+/// groups of the user do not count.
+///
+/// # Errors
+/// As [`open`], or the user may not.
+pub fn open_for(path: &Path, user: u32) -> io::Result<File> {
+    if user == rustix::process::geteuid().as_raw() {
+        return open(path);
+    }
+    let place = Place::find_for(path, user)?;
+    let file = open_regular(&place)?;
+    match may(user, &rustix::fs::fstat(&file)?, Mode::RUSR, Mode::ROTH) {
+        true => Ok(file),
+        false => Err(refused("its user may not read this file")),
+    }
+}
+
+fn open_regular(place: &Place) -> io::Result<File> {
+    // Opening a device can have effects.
+    match place.kind() {
+        None => return Err(io::ErrorKind::NotFound.into()),
+        Some(FileType::Symlink) => return Err(refused("is a link")),
+        Some(_) => {}
+    }
+    let check = |data: &Stat| match is_null(data) {
+        true => Ok(()),
+        false => check_kind(FileType::from_raw_mode(data.st_mode)),
+    };
+    place.found.as_ref().map_or(Ok(()), check)?;
+    let file = place.open(OFlags::RDONLY, Mode::empty())?;
     // It can have been replaced in between.
-    check_regular(&file.metadata()?)?;
-    Ok(file)
+    check(&rustix::fs::fstat(&file)?)?;
+    Ok(file.into())
 }
 
 /// Reads a regular file of at most `max` bytes. See [`open`].
@@ -58,16 +130,31 @@ pub fn read_to_string(path: &Path, max: u64) -> io::Result<String> {
     String::from_utf8(read(path, max)?).map_err(|_| refused("is not UTF-8 text"))
 }
 
-/// Opens an input of a program: a regular file, or a pipe or device that is no trap of another user.
+/// Opens an input that the user has named: a regular file, or a pipe or device that is no trap of another
+/// user. Follows links.
 ///
 /// # Errors
 /// The file cannot be opened, or is not a regular file and belongs to another user than root.
 pub fn open_input(path: &Path) -> io::Result<File> {
-    let about = fs::metadata(path)?;
-    match about.is_file() || !is_trusted(about.uid()) {
-        true => open_regular(path, &about),
-        false => File::open(path),
+    let about = rustix::fs::stat(path)?;
+    let kind = FileType::from_raw_mode(about.st_mode);
+    if !kind.is_file() && !is_trusted(about.st_uid) {
+        check_kind(kind)?;
     }
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
+    let about = rustix::fs::fstat(&file)?;
+    let kind = FileType::from_raw_mode(about.st_mode);
+    if kind.is_file() {
+        return Ok(file.into());
+    }
+    if !is_trusted(about.st_uid) {
+        check_kind(kind)?;
+    }
+    // Without a writer, a pipe would be at its end at once.
+    rustix::event::poll(&mut [PollFd::new(&file, PollFlags::IN)], None)?;
+    rustix::fs::fcntl_setfl(&file, OFlags::empty())?;
+    Ok(file.into())
 }
 
 /// Largest list that a tool reads, in bytes: that of some million transfers.
@@ -102,15 +189,50 @@ fn too_large(max: u64) -> io::Error {
     refused(&format!("larger than {} MiB, the most that is read", max >> 20))
 }
 
-/// Opens a regular file with these options for writing. Follows no link and never waits.
+/// Opens a regular file for writing. The umask reduces `mode` of a new one. Never waits, follows no link at
+/// the end of the path, and no link of others before. The file has no other name that somebody else may have
+/// chosen.
 ///
 /// # Errors
 /// The file cannot be opened, is not a regular file, or is a link.
-pub fn open_for_writing(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-    let file = options.custom_flags(flags.bits()).open(path)?;
-    check_regular(&file.metadata()?)?;
+pub fn open_for_writing(path: &Path, flags: OFlags, mode: u32) -> io::Result<File> {
+    open_place(&Place::find(path, Last::Keep)?, flags, mode)
+}
+
+fn open_place(place: &Place, flags: OFlags, mode: u32) -> io::Result<File> {
+    if place.is_link() {
+        return Err(refused("is a link"));
+    }
+    let file = place.open(flags - OFlags::TRUNC, Mode::from_raw_mode(mode))?;
+    check_open(&file)?;
+    let file = File::from(file);
+    if file.metadata()?.nlink() > 1 && place.is_shared()? {
+        return Err(refused("has several names, where other users may write"));
+    }
+    if flags.contains(OFlags::TRUNC) {
+        file.set_len(0)?;
+    }
     Ok(file)
+}
+
+/// Opens an output that the user has named for writing: a regular file, or a device such as `/dev/null`. The
+/// umask reduces `mode` of a new one. Follows links of the user and of root. Never waits for the reader of a
+/// FIFO, which is refused.
+///
+/// # Errors
+/// The file cannot be opened, is a FIFO, or the path leads through a link of another user.
+pub fn open_output(path: &Path, flags: OFlags, mode: u32) -> io::Result<File> {
+    let place = Place::find(path, Last::Follow)?;
+    let is_device = |kind| matches!(kind, FileType::CharacterDevice | FileType::BlockDevice);
+    match place.kind() {
+        Some(kind) if is_device(kind) => {
+            let file = place.open(flags - OFlags::TRUNC, Mode::empty())?;
+            rustix::fs::fcntl_setfl(&file, flags & OFlags::APPEND)?;
+            Ok(file.into())
+        }
+        Some(kind) => check_kind(kind).and_then(|()| open_place(&place, flags, mode)),
+        None => open_place(&place, flags, mode),
+    }
 }
 
 /// Creates a file instead of the one that an interrupted program may have left. Follows no link.
@@ -118,60 +240,45 @@ pub fn open_for_writing(path: &Path, options: &mut OpenOptions) -> io::Result<Fi
 /// # Errors
 /// The file cannot be removed or created.
 pub fn create_anew(path: &Path) -> io::Result<File> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    File::create_new(path)
+    Destination::named(path)?.create_anew(0o666)
 }
 
-/// Returns the file that a new version will replace: `path`, or what the link `path` leads to.
+/// Renames a file in its directory. A link is renamed itself.
 ///
 /// # Errors
-/// There is something that is not a regular file, for example a device, which a rename would destroy.
-pub fn replaceable(path: &Path) -> io::Result<PathBuf> {
-    match fs::symlink_metadata(path) {
-        Ok(entry) if entry.is_symlink() => {
-            let target = fs::canonicalize(path)?;
-            check_regular(&fs::metadata(&target)?)?;
-            Ok(target)
-        }
-        Ok(entry) => check_regular(&entry).map(|()| path.to_owned()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(path.to_owned()),
-        Err(error) => Err(error),
-    }
-}
-
-/// Returns whether a file belongs to the user of this process or to root. False if there is no such file.
-#[must_use]
-pub fn is_of_trusted_user(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|data| is_trusted(data.uid()))
-}
-
-/// Returns whether a file belongs to the user of this process. False if there is no such file.
-#[must_use]
-pub fn is_of_user(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|data| data.uid() == nix::unistd::geteuid().as_raw())
+/// It cannot be renamed, or the path leads through a link of another user.
+pub fn rename(path: &Path, name: &OsStr) -> io::Result<()> {
+    let place = Place::find(path, Last::Keep)?;
+    Ok(rustix::fs::renameat(
+        &place.directory,
+        &place.name,
+        &place.directory,
+        name,
+    )?)
 }
 
 /// Returns whether links of a user are followed.
 fn is_trusted(user: u32) -> bool {
-    user == 0 || user == nix::unistd::geteuid().as_raw()
+    Owner::of(user) != Owner::Other
 }
 
-fn check_regular(data: &fs::Metadata) -> io::Result<()> {
-    let kind = data.file_type();
-    if kind.is_file() {
-        return Ok(());
-    }
-    let kind = if kind.is_dir() {
-        "a directory"
-    } else if kind.is_fifo() {
-        "a FIFO"
-    } else if kind.is_socket() {
-        "a socket"
-    } else {
-        "a device"
+/// Returns whether a file is `/dev/null`.
+fn is_null(data: &Stat) -> bool {
+    FileType::from_raw_mode(data.st_mode) == FileType::CharacterDevice
+        && data.st_rdev == rustix::fs::makedev(1, 3)
+}
+
+fn check_open(file: &OwnedFd) -> io::Result<()> {
+    check_kind(FileType::from_raw_mode(rustix::fs::fstat(file)?.st_mode))
+}
+
+fn check_kind(kind: FileType) -> io::Result<()> {
+    let kind = match kind {
+        FileType::RegularFile => return Ok(()),
+        FileType::Directory => "a directory",
+        FileType::Fifo => "a FIFO",
+        FileType::Socket => "a socket",
+        _ => "a device",
     };
     Err(refused(&format!("is {kind}, not a regular file")))
 }
@@ -181,129 +288,4 @@ fn refused(reason: &str) -> io::Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::symlink;
-
-    use nix::sys::stat::Mode;
-
-    use super::*;
-
-    fn reason<T>(result: io::Result<T>) -> String {
-        result.err().map_or_else(String::new, |error| error.to_string())
-    }
-
-    #[test]
-    fn lists_have_a_limit() {
-        const MAX: u64 = 3 << 20;
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("list");
-        let file = File::create_new(&path).unwrap();
-        let text = "larger than 3 MiB, the most that is read";
-        for (len, expected) in [(0, ""), (MAX, ""), (MAX + 1, text)] {
-            file.set_len(len).unwrap();
-            let file = File::open(&path).unwrap();
-            let read = read_at_most(&file, MAX);
-            assert_eq!(
-                read.as_ref().map_or(0, Vec::len) as u64,
-                if len > MAX { 0 } else { len }
-            );
-            assert_eq!(reason(read), expected);
-            let mut file = File::open(&path).unwrap();
-            assert_eq!(reason(read_rest(&file, MAX)), expected);
-            file.seek(io::SeekFrom::Start(1)).unwrap();
-            assert_eq!(reason(read_rest(&file, MAX)), "", "what is left counts");
-        }
-        // As sparse files show, a regular file is refused before it is read.
-        file.set_len(1 << 40).unwrap();
-        assert_eq!(reason(read_rest(&File::open(&path).unwrap(), MAX)), text);
-    }
-
-    #[test]
-    fn only_regular_files_are_opened() {
-        let dir = tempfile::tempdir().unwrap();
-        let fifo = dir.path().join("fifo");
-        nix::unistd::mkfifo(&fifo, Mode::S_IRWXU).unwrap();
-        assert_eq!(reason(open(&fifo)), "is a FIFO, not a regular file");
-        assert_eq!(
-            reason(open(Path::new("/dev/zero"))),
-            "is a device, not a regular file"
-        );
-        assert_eq!(reason(open(dir.path())), "is a directory, not a regular file");
-        let link = dir.path().join("link");
-        symlink("/dev/zero", &link).unwrap();
-        assert_eq!(reason(open(&link)), "is a device, not a regular file");
-        assert_eq!(
-            open(&dir.path().join("none")).unwrap_err().kind(),
-            io::ErrorKind::NotFound
-        );
-    }
-
-    #[test]
-    fn inputs_are_no_traps_of_others() {
-        let dir = tempfile::tempdir().unwrap();
-        let fifo = dir.path().join("fifo");
-        nix::unistd::mkfifo(&fifo, Mode::S_IRWXU).unwrap();
-        let own = fifo.clone();
-        let writer = std::thread::spawn(move || fs::write(own, "text"));
-        assert_eq!(read_at_most(open_input(&fifo).unwrap(), 9).unwrap(), b"text");
-        writer.join().unwrap().unwrap();
-        if !nix::unistd::geteuid().is_root() {
-            eprintln!("SKIPPED: the other half of inputs_are_no_traps_of_others needs root");
-            return;
-        }
-        std::os::unix::fs::chown(&fifo, Some(65534), None).unwrap();
-        assert_eq!(reason(open_input(&fifo)), "is a FIFO, not a regular file");
-    }
-
-    #[test]
-    fn own_links_are_followed() {
-        let dir = tempfile::tempdir().unwrap();
-        let (file, link) = (dir.path().join("file"), dir.path().join("link"));
-        fs::write(&file, "text").unwrap();
-        symlink(&file, &link).unwrap();
-        assert_eq!(read_to_string(&link, 4).unwrap(), "text");
-        assert_eq!(reason(read(&link, 3)), "is larger than 3 bytes");
-        assert_eq!(replaceable(&link).unwrap(), file.canonicalize().unwrap());
-    }
-
-    #[test]
-    fn links_of_others_are_not_followed() {
-        if !nix::unistd::geteuid().is_root() {
-            eprintln!("SKIPPED: links_of_others_are_not_followed needs root");
-            return;
-        }
-        let dir = tempfile::tempdir().unwrap();
-        let (file, link) = (dir.path().join("file"), dir.path().join("link"));
-        fs::write(&file, "text").unwrap();
-        symlink(&file, &link).unwrap();
-        std::os::unix::fs::lchown(&link, Some(65534), None).unwrap();
-        assert_eq!(reason(open(&link)), "is a link of another user");
-        assert!(is_of_trusted_user(&file));
-        std::os::unix::fs::chown(&file, Some(65534), None).unwrap();
-        assert!(!is_of_trusted_user(&file));
-    }
-
-    #[test]
-    fn writing_follows_no_links() {
-        let dir = tempfile::tempdir().unwrap();
-        let (file, link) = (dir.path().join("file"), dir.path().join("link"));
-        fs::write(&file, "text").unwrap();
-        symlink(&file, &link).unwrap();
-        assert!(open_for_writing(&link, OpenOptions::new().append(true)).is_err());
-        open_for_writing(&file, OpenOptions::new().append(true)).unwrap();
-        create_anew(&link).unwrap();
-        assert_eq!(fs::read_to_string(&file).unwrap(), "text");
-        assert!(fs::symlink_metadata(&link).unwrap().is_file());
-    }
-
-    #[test]
-    fn devices_are_not_replaced() {
-        assert_eq!(
-            reason(replaceable(Path::new("/dev/null"))),
-            "is a device, not a regular file"
-        );
-        let dir = tempfile::tempdir().unwrap();
-        let new = dir.path().join("new");
-        assert_eq!(replaceable(&new).unwrap(), new);
-    }
-}
+mod tests;

@@ -9,13 +9,13 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use anyhow::Context as _;
+use pmc_files::Destination;
 use pmc_monitor::causes::diagnose;
 use pmc_monitor::events::Micros;
 use pmc_monitor::history::History;
 use pmc_monitor::timeline::Timeline;
 use pmc_terminal::print;
 
-use super::statistics::make_readable;
 use crate::cli;
 use crate::clock::now;
 use crate::exit;
@@ -86,23 +86,20 @@ fn page(label: &str, data: &str) -> String {
     page
 }
 
-/// Writes a file that appears when it is complete.
+/// Writes a file that appears when it is complete, instead of one that exists.
+pub(super) fn replace(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    let destination = Destination::new(path)?;
+    let new = destination.replacement(".pmc-", 0o666)?;
+    let mut out = BufWriter::with_capacity(1 << 16, new.file());
+    content(&mut out)?;
+    out.flush()?;
+    drop(out);
+    new.publish()
+}
+
 fn write(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
     let failed = || Writing(path.display().to_string());
-    let dir = path
-        .parent()
-        .filter(|dir| !dir.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
-    let write = || {
-        let target = pmc_files::replaceable(path)?;
-        let mut out = BufWriter::with_capacity(1 << 16, tempfile::NamedTempFile::new_in(dir)?);
-        content(&mut out)?;
-        let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
-        make_readable(file.as_file())?;
-        file.persist(target).map_err(|error| error.error)?;
-        Ok::<(), io::Error>(())
-    };
-    write().with_context(failed).or_code(exit::NOT_RUN)
+    replace(path, content).with_context(failed).or_code(exit::NOT_RUN)
 }
 
 #[derive(Debug)]

@@ -5,7 +5,7 @@ pub mod data;
 mod human;
 mod json;
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
@@ -17,6 +17,8 @@ use crate::cli::{self, Section, TimeStep};
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::layout;
+
+use super::report::replace;
 
 /// Context of a failure.
 const STDOUT: &str = "cannot write standard output";
@@ -147,29 +149,17 @@ fn write_files(figures: &Figures<'_>, sections: &[Section], dir: &Path, csv: boo
         };
         let path = dir.join(format!("{name}.{}", if csv { "csv" } else { "txt" }));
         let failed = || format!("cannot write {}", path.display());
-        let file = tempfile::NamedTempFile::new_in(dir)
-            .with_context(failed)
-            .or_code(exit::NOT_RUN)?;
-        let mut out = BufWriter::with_capacity(1 << 16, file);
-        check(write(figures, *section, &mut out, csv), failed)?;
-        let file = out
-            .into_inner()
-            .map_err(io::IntoInnerError::into_error)
-            .with_context(failed)
-            .or_code(exit::NOT_RUN)?;
-        make_readable(file.as_file())
-            .with_context(failed)
-            .or_code(exit::NOT_RUN)?;
-        file.persist(&path)
-            .map_err(|error| error.error)
-            .with_context(failed)
-            .or_code(exit::NOT_RUN)?;
+        let mut unread = Ok(());
+        let written = replace(&path, |mut out| match write(figures, *section, &mut out, csv) {
+            Err(Problem::Write(error)) => Err(error),
+            Err(problem) => {
+                unread = Err(problem);
+                Err(io::ErrorKind::Other.into())
+            }
+            Ok(()) => Ok(()),
+        });
+        check(unread, failed)?;
+        written.with_context(failed).or_code(exit::NOT_RUN)?;
     }
     Ok(())
-}
-
-/// Makes a temporary file readable for everybody.
-pub fn make_readable(file: &File) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt as _;
-    file.set_permissions(fs::Permissions::from_mode(0o644))
 }

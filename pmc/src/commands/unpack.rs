@@ -1,11 +1,11 @@
 //! `pmc unpack`: makes the two files of each attempt from packed output.
 
-use std::fs;
 use std::io;
-use std::path::{Component, Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, anyhow};
 use pmc_dag::reason;
+use pmc_files::Folder;
 use pmc_packed::{Channel, Packed, TaskOutput, relative_file};
 use pmc_terminal::message;
 
@@ -20,10 +20,16 @@ const MAX_MESSAGES: usize = 10;
 /// Maximum submissions without output between two attempts of a task that get empty files.
 const MAX_GAP: usize = 1000;
 
+/// Permissions of output files, before the umask.
+const MODE: u32 = 0o644;
+
 /// Makes the files that are missing. Returns the exit code.
 pub fn unpack(arguments: &cli::Unpack) -> Result<u8, Failure> {
     let run = layout::given_or_latest(arguments.run.as_deref(), false);
     let dir = layout::find_run(&run)?.dir;
+    let folder = Folder::open(&dir)
+        .with_context(|| format!("cannot open {}", dir.display()))
+        .or_code(exit::NOT_RUN)?;
     let mut output = TaskOutput::new(&dir);
     output
         .refresh()
@@ -36,10 +42,10 @@ pub fn unpack(arguments: &cli::Unpack) -> Result<u8, Failure> {
         let same = last.filter(|last| last.task == attempt.task);
         let first = same.map_or(0, |last| last.number.saturating_add(1));
         for number in (first..attempt.number).take(MAX_GAP) {
-            done.note(fill_gap(&dir, &attempt.task, number).map(|()| false));
+            done.note(fill_gap(&folder, &attempt.task, number).map(|()| false));
         }
         for channel in [Channel::Out, Channel::Err] {
-            done.note(unpack_stream(&dir, &mut output, attempt, channel));
+            done.note(unpack_stream(&folder, &mut output, attempt, channel));
         }
         last = Some(attempt);
     }
@@ -87,59 +93,37 @@ impl Done {
     }
 }
 
-/// Returns the path of the file of a stream, which is in the directory.
-fn place(dir: &Path, task: &[u8], channel: Channel, number: u32) -> Result<PathBuf, (PathBuf, io::Error)> {
-    let relative = relative_file(task, channel, number);
-    if relative
-        .components()
-        .all(|part| matches!(part, Component::Normal(_)))
-    {
-        return Ok(dir.join(relative));
-    }
-    let error = io::Error::new(
-        io::ErrorKind::InvalidInput,
-        "the name of the task leads out of the directory",
-    );
-    Err((relative, error))
-}
-
 /// Makes an empty file for a submission without output, which shows that its number is taken.
-fn fill_gap(dir: &Path, task: &[u8], number: u32) -> Result<(), (PathBuf, io::Error)> {
-    let path = place(dir, task, Channel::Out, number)?;
-    match fs::File::create_new(&path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err((path, error)),
-        _ => Ok(()),
-    }
+fn fill_gap(folder: &Folder, task: &[u8], number: u32) -> Result<(), (PathBuf, io::Error)> {
+    let path = relative_file(task, Channel::Out, number);
+    let make = || {
+        let file = folder.destination(&path)?;
+        if !file.exists() {
+            file.create_new(MODE)?;
+        }
+        Ok(())
+    };
+    make().map_err(|error| (path, error))
 }
 
 /// Makes a file, unless it exists. Returns whether it is new. A file is there as a whole or not at all.
 fn unpack_stream(
-    dir: &Path,
+    folder: &Folder,
     output: &mut TaskOutput,
     attempt: &Packed,
     channel: Channel,
 ) -> Result<bool, (PathBuf, io::Error)> {
-    let path = place(dir, &attempt.task, channel, attempt.number)?;
-    let failed = |error| (path.clone(), error);
-    if path.symlink_metadata().is_ok() {
-        return Ok(false);
-    }
+    let path = relative_file(&attempt.task, channel, attempt.number);
     let mut copy = || {
+        let file = folder.destination(&path)?;
+        if file.exists() {
+            return Ok(false);
+        }
         let mut stream = output.open(&attempt.task, channel, attempt.number)?;
-        let folder = path.parent().unwrap_or(dir);
-        fs::create_dir_all(folder)?;
-        let mut file = tempfile::Builder::new()
-            .prefix(".unpack.")
-            .permissions(permissions())
-            .tempfile_in(folder)?;
-        io::copy(&mut stream, &mut file)?;
-        file.persist_noclobber(&path).map_err(|error| error.error)?;
+        let new = file.replacement(".unpack.", MODE)?;
+        io::copy(&mut stream, &mut new.file())?;
+        new.publish_new()?;
         Ok(true)
     };
-    copy().map_err(failed)
-}
-
-/// Those of output files, before the umask.
-fn permissions() -> fs::Permissions {
-    std::os::unix::fs::PermissionsExt::from_mode(0o644)
+    copy().map_err(|error| (path, error))
 }

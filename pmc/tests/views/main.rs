@@ -16,3 +16,4 @@ mod status;
 mod submit;
 #[path = "../support/mod.rs"]
 mod support;
+mod two_users;

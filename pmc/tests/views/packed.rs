@@ -20,7 +20,7 @@ const DAG: &str =
     "TASK good /bin/sh -c 'echo fine'\nTASK bad /bin/sh -c 'echo half; echo broken >&2; exit 3'\n";
 
 /// Runs the executor in the directory `name` of a place.
-fn run(place: &Place, name: &str, options: &[&str]) {
+pub fn run(place: &Place, name: &str, options: &[&str]) {
     place.write(&format!("{name}/w.dag"), DAG);
     let output = std::process::Command::new(crate::support::bin().join("pegasus-mpi-cluster"))
         .args(["--workers", "2", "--jobstate-log", "--monitord-hack", "-t", "2"])

@@ -34,7 +34,7 @@ impl EarlierRescue {
             return Ok(None);
         }
         let lock = setup::lock(options)?;
-        let dag = setup::read_dag(options, false)?;
+        let dag = setup::read_dag(options, setup::MAX_JOINING_DAG, false)?;
         let failed = |error| RunError::rescue(path, error);
         let done = rescue::read(path, &dag).map_err(failed)?;
         let writer = Writer::open_append(path, &done)

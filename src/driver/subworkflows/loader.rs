@@ -146,7 +146,7 @@ fn open(order: &Order) -> Result<Loaded, Refusal> {
         refuse_if_agents_are_left(options).map_err(failed)?;
         refuse_if_host_is_left(options, &order.host).map_err(failed)?;
     }
-    let dag = Arc::new(setup::read_dag(options, false).map_err(failed)?);
+    let dag = Arc::new(setup::read_dag(options, setup::MAX_JOINING_DAG, false).map_err(failed)?);
     if dag.ids().any(|task| dag.abort_on(task).is_some()) {
         return Err(Refusal::AbortOn(shown()));
     }

@@ -4,10 +4,12 @@
 //! reason of a failure. The files have the number of the attempt, as those of its preparation.
 
 use std::ffi::OsStr;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+
+use pmc_files::OFlags;
 
 use crate::options::folder;
 
@@ -47,7 +49,8 @@ impl MonitoringFiles {
 }
 
 fn append(path: &Path) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).open(path)
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+    pmc_files::open_output(path, flags, 0o666)
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use pmc_dag::{Dag, TaskId};
+use pmc_files::OFlags;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::format::{self, Begin, Content};
@@ -62,11 +63,7 @@ pub fn recover(rescue: &Path, dag: &Dag) -> Result<Option<Recovered>, JournalErr
         Ok(data) if !data.is_file() => return Err(read_error(io::Error::other("Not a regular file"))),
         Ok(_) => {
             // Locked until the end, so that only one run recovers.
-            journal = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .open(&path)
-                .map_err(read_error)?;
+            journal = pmc_files::open_for_writing(&path, OFlags::RDWR, 0).map_err(read_error)?;
             if !lock_if_possible(&journal) {
                 return Err(JournalError::InUse { path });
             }

@@ -5,16 +5,19 @@
 //! number (`NUMBER EPOCH SESSION NUMBER`). A run that ends in order removes the file.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write as _};
 use std::ops::Range;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use pmc_files::OFlags;
 use pmc_link::SessionId;
 
 /// Epoch and number of a session.
 pub(super) type SessionName = (u64, SessionId);
+
+/// Longest list that is read, in bytes: that of some million agents.
+const MAX_ROSTER: u64 = 256 << 20;
 
 /// What an earlier master has left.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -38,7 +41,7 @@ pub(super) struct Roster {
 impl Earlier {
     /// Reads the list of a DAG; it is empty without a file.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        match std::fs::read(path) {
+        match pmc_files::read(path, MAX_ROSTER) {
             Ok(bytes) => Ok(Self::read(&String::from_utf8_lossy(&bytes))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
             Err(error) => Err(error),
@@ -92,8 +95,8 @@ impl Roster {
     /// Opens the list of this DAG, and reads what an earlier master has left.
     pub(super) fn open(path: &Path, epoch: u64) -> io::Result<(Self, Earlier)> {
         let earlier = Earlier::open(path)?;
-        let mut options = OpenOptions::new();
-        let mut file = options.append(true).create(true).mode(0o600).open(path)?;
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+        let mut file = pmc_files::open_output(path, flags, 0o600)?;
         if file.metadata()?.len() > 0 {
             // Ends a line that was torn.
             file.write_all(b"\n")?;

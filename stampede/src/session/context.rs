@@ -136,6 +136,7 @@ impl<'o> Session<'o> {
             uuid: &workflow.wf_uuid,
             label: format!("{}-{}", part(&workflow.dax_label), part(&self.run.index)),
             log: &self.run.log,
+            is_nested: self.is_nested(),
         };
         self.notifier = Notifier::open(
             &self.run.dir.join(file),

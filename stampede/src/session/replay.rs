@@ -1,7 +1,7 @@
 //! Loads a finished run.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs;
 use std::path::Path;
 
 use chrono::Local;
@@ -53,9 +53,9 @@ pub fn replay(options: &Options, notice: Notices<'_>) -> Result<Summary, LoadErr
     summary.jobs += load_nested(&session, links, part.as_deref(), notice).inspect_err(|_| remove_part())?;
     if let (Some(database), Some(part)) = (&database, &part) {
         let publish = || {
-            File::open(part)?.sync_all()?;
+            pmc_files::open(part)?.sync_all()?;
             rotate(database)?;
-            fs::rename(part, database)
+            pmc_files::rename(part, database.file_name().unwrap_or_default())
         };
         publish().map_err(write_error(database))?;
     }

@@ -1,7 +1,6 @@
 //! Files named on the command line: lists of files to examine (`-S`, `-s`), and the argument file (`-I`).
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -67,7 +66,7 @@ pub fn entries(value: &[u8], directory: &Path, lookup: &Lookup<'_>) -> Result<Ve
 /// # Errors
 /// The file cannot be read, or is larger.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
-    pmc_files::read_rest(&File::open(path)?, MAX_BYTES)
+    pmc_files::read_rest(&pmc_files::open_input(path)?, MAX_BYTES)
 }
 
 /// Parses a list: one file per line, `#` starts a comment, empty lines are skipped.
@@ -172,7 +171,7 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(error.contains("nofile"), "{error}");
-        let huge = File::create(folder.path().join("huge")).unwrap();
+        let huge = std::fs::File::create(folder.path().join("huge")).unwrap();
         huge.set_len(MAX_BYTES + 1).unwrap();
         let error = entries(b"@huge", folder.path(), &lookup).unwrap_err().to_string();
         assert!(

@@ -34,7 +34,7 @@ struct Item {
 impl Metadata {
     /// Adds the metadata of a file.
     pub fn load(&mut self, path: &Path) -> Result<(), MetaError> {
-        let file = std::fs::File::open(path)?;
+        let file = pmc_files::open_input(path)?;
         self.add(&pmc_files::read_rest(&file, pmc_files::MAX_LIST)?)
     }
 

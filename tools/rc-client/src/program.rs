@@ -1,7 +1,6 @@
 //! `pegasus-rc-client` without its process: command line and messages.
 
 use std::fmt::Write as _;
-use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -181,7 +180,9 @@ fn execute(args: &Args, database: &mut OpenDatabase, streams: &mut Streams<'_>) 
 }
 
 fn read_properties(args: &Args) -> Result<Properties, ProgramError> {
-    let mut properties = match std::fs::read(&args.conf) {
+    let conf = pmc_files::open_input(&args.conf);
+    let conf = conf.and_then(|file| pmc_files::read_at_most(file, MAX_LIST));
+    let mut properties = match conf {
         Ok(text) => Properties::parse(&String::from_utf8_lossy(&text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound && !args.define.is_empty() => {
             Properties::default()
@@ -374,7 +375,7 @@ impl Input {
                 pmc_files::read_at_most(io::stdin().lock(), MAX_LIST),
             )
         } else {
-            let read = File::open(path).and_then(|file| pmc_files::read_rest(&file, MAX_LIST));
+            let read = pmc_files::open_input(path).and_then(|file| pmc_files::read_rest(&file, MAX_LIST));
             (path.display().to_string(), read)
         };
         match bytes.map(String::from_utf8) {

@@ -486,6 +486,8 @@ struct Thread {
 
 impl Thread {
     fn run(mut self) {
+        // The run of another user gets no descriptor.
+        self.request.to_files &= Tool::connect(&self.dag).is_ok_and(|tool| tool.is_of_user());
         let ended = match self.request.to_files {
             true => self.to_files(),
             false => self.portions(),

@@ -12,7 +12,7 @@ use crate::cli::{self, Cli};
 use crate::commands::execute;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
-use crate::submit::Submit;
+use crate::submit::{MAX_BRAINDUMP, Submit};
 use pmc_terminal::print;
 
 /// Variables with the limits of this machine, and the options of `pmc` for them.
@@ -41,7 +41,7 @@ pub fn run(options: &cli::pegasus::Run) -> Result<u8, Failure> {
 /// Returns the braindump, as the original prints it, and where the workflow runs.
 fn json(submit: &Submit, started: &start::Started) -> Result<serde_json::Value, Failure> {
     let path = submit.dir.join("braindump.yml");
-    let text = std::fs::read_to_string(&path)
+    let text = pmc_files::read_to_string(&path, MAX_BRAINDUMP)
         .with_context(|| format!("cannot read {}", path.display()))
         .or_code(exit::NOT_RUN)?;
     let mut values: BTreeMap<String, serde_json::Value> = serde_saphyr::from_str(&text)

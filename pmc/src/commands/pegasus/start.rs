@@ -4,7 +4,7 @@
 //! machine.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
@@ -15,6 +15,7 @@ use anyhow::{Context as _, anyhow};
 use monitord_compat::dagman_out::{self, Counts, Stamp};
 use monitord_compat::run_lock::is_locked;
 use pmc_dag::{Dag, rescue};
+use pmc_files::OFlags;
 use pmc_plan::fingerprint::Facts;
 use pmc_plan::scheduler::{Scheduler, Script};
 use pmc_plan::submit::{self, JOB_FILE, Submitted};
@@ -121,7 +122,7 @@ fn announce(submit: &Submit, dag: &Dag) -> io::Result<()> {
     let mut lines = Vec::new();
     let stamp = Stamp::new(chrono::Local::now().naive_local());
     dagman_out::progress(&mut lines, &stamp, &counts);
-    let mut file = OpenOptions::new().read(true).append(true).open(&log)?;
+    let mut file = pmc_files::open_for_writing(&log, OFlags::RDWR | OFlags::APPEND, 0)?;
     let mut last = [b'\n'];
     if let Some(at) = size(&log).checked_sub(1) {
         file.read_exact_at(&mut last, at)?;
@@ -139,7 +140,8 @@ fn start_here(submit: &Submit) -> Result<Started, Failure> {
     let _ = fs::remove_file(submit.dir.join(JOB_FILE));
     let program = own_program("pmc")?;
     let output = submit.dir.join(OUTPUT);
-    let opened = OpenOptions::new().append(true).create(true).open(&output);
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+    let opened = pmc_files::open_for_writing(&output, flags, 0o666);
     let file = opened
         .with_context(|| format!("cannot write {}", output.display()))
         .or_code(exit::NOT_RUN)?;
@@ -185,7 +187,7 @@ fn size(path: &Path) -> u64 {
 /// Returns the text of a file from a position on, at most its last [`MAX_MESSAGE`] bytes.
 fn tail(path: &PathBuf, from: u64) -> String {
     let read = || {
-        let mut file = File::open(path)?;
+        let mut file = pmc_files::open(path)?;
         let from = from.max(size(path).saturating_sub(MAX_MESSAGE));
         file.seek(SeekFrom::Start(from))?;
         let mut bytes = Vec::new();

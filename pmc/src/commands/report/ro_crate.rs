@@ -9,12 +9,13 @@ mod files;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
 use monitord_compat::job_output_reader::JobOutput;
+use pmc_files::Folder;
 use pmc_monitor::failure::read_output;
 use pmc_monitor::history::History;
 use pmc_monitor::kinds::Kind;
@@ -43,50 +44,77 @@ pub fn write(history: &History, dir: &Path) -> Result<(), Failure> {
         return Err(Failure::new(exit::USAGE, error));
     }
     let submit = Submit::open(&history.dir.dir).or_code(exit::NOT_RUN)?;
-    let path = workflow_file(history)?;
-    let workflow = read(&path)?;
+    let failed = || format!("cannot write the crate {}", dir.display());
     let parent = match dir.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    let failed = || format!("cannot write the crate {}", dir.display());
+    let user = Folder::open(&history.dir.dir).and_then(|folder| folder.user());
+    let user = user
+        .context("cannot open the directory of the run")
+        .or_code(exit::NOT_RUN)?;
+    let (name, original) = workflow_file(history, user)?;
+    let prepare = || {
+        let parent = Folder::make(parent)?;
+        let temporary = tempfile::Builder::new()
+            .prefix(".ro-crate-")
+            .tempdir_in(parent.path())?;
+        copy(&original, &temporary.path().join(&name))?;
+        Ok::<_, io::Error>((parent, temporary))
+    };
+    let (parent, temporary) = prepare().with_context(failed).or_code(exit::NOT_RUN)?;
+    // A name may have the variables of whoever looks: none is replaced by its value.
+    let workflow = read_workflow(
+        &temporary.path().join(&name),
+        &ExpandEnv::off(),
+        &ReadOptions::default(),
+    )
+    .map_err(|error| {
+        error
+            .to_string()
+            .replace(&format!("{}/", temporary.path().display()), "")
+    })
+    .map_err(|error| anyhow!("{error}"))
+    .or_code(exit::NOT_RUN)?
+    .workflow;
     let build = || {
-        fs::create_dir_all(parent)?;
-        let temporary = tempfile::Builder::new().prefix(".ro-crate-").tempdir_in(parent)?;
-        let crate_ = Crate::new(history, &submit, &workflow, &path, temporary.path())?;
+        let crate_ = Crate::new(history, &submit, &workflow, (&name, user), temporary.path())?;
         crate_.write_metadata(temporary.path())?;
         fs::set_permissions(temporary.path(), fs::Permissions::from_mode(0o755))?;
         // Replaces an empty directory.
-        fs::rename(temporary.path(), dir)?;
+        fs::rename(
+            temporary.path(),
+            parent.path().join(dir.file_name().unwrap_or_default()),
+        )?;
         let _ = temporary.keep();
         Ok::<(), io::Error>(())
     };
     build().with_context(failed).or_code(exit::NOT_RUN)
 }
 
-/// Returns the workflow: the planner's copy, or the file that it was planned from.
-fn workflow_file(history: &History) -> Result<PathBuf, Failure> {
+/// Returns the name of the workflow and opens it: the planner's copy, or the file that it was planned from.
+fn workflow_file(history: &History, user: u32) -> Result<(String, fs::File), Failure> {
     let planned = history.dir.braindump.get("dax").map(PathBuf::from);
     let copy = planned
         .as_deref()
         .and_then(Path::file_name)
         .map(|name| history.dir.dir.join(name));
-    copy.into_iter()
-        .chain(planned)
-        .find(|path| path.is_file())
-        .ok_or_else(|| anyhow!("the workflow file is gone"))
+    let opened = copy.into_iter().chain(planned).find_map(|path| {
+        let name = path.file_name()?.to_string_lossy().into_owned();
+        Some((name, pmc_files::open_for(&path, user).ok()?))
+    });
+    opened
+        .ok_or_else(|| anyhow!("the workflow file is gone, or the user whose run it is may not read it"))
         .or_code(exit::NOT_RUN)
 }
 
-/// Reads the workflow. Variables that are no longer set stay as they are written.
-fn read(path: &Path) -> Result<Workflow, Failure> {
-    let variables = std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    let options = ReadOptions::default();
-    read_workflow(path, &ExpandEnv::new(variables), &options)
-        .or_else(|_| read_workflow(path, &ExpandEnv::off(), &options))
-        .map(|parsed| parsed.workflow)
-        .or_code(exit::NOT_RUN)
+/// Copies a file of the run to a new one, with its permissions.
+fn copy(mut from: &fs::File, to: &Path) -> io::Result<u64> {
+    let data = from.metadata()?;
+    let mut new = fs::File::create_new(to)?;
+    let bytes = io::copy(&mut Read::by_ref(&mut from).take(data.len()), &mut new)?;
+    new.set_permissions(fs::Permissions::from_mode(data.permissions().mode() & 0o777))?;
+    Ok(bytes)
 }
 
 /// A crate whose files are copied.
@@ -103,25 +131,19 @@ impl<'a> Crate<'a> {
         history: &'a History,
         submit: &Submit,
         workflow: &'a Workflow,
-        path: &Path,
+        (name, user): (&str, u32),
         dir: &Path,
     ) -> io::Result<Self> {
-        let name = path
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
-        fs::copy(path, dir.join(&name))?;
         let main = DataFile {
-            id: entities::encode(&name),
-            size: path.metadata()?.len(),
-            name,
+            id: entities::encode(name),
+            size: dir.join(name).metadata()?.len(),
+            name: name.to_owned(),
         };
         Ok(Self {
             history,
             workflow,
             main,
-            files: Files::copy(submit, workflow, dir)?,
+            files: Files::copy(submit, workflow, dir, user)?,
         })
     }
 

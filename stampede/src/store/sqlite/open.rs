@@ -125,8 +125,10 @@ impl Sqlite {
             return Ok(None);
         }
         let open = || {
-            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-            let connection = Connection::open_with_flags(path, flags)?;
+            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+                | OpenFlags::SQLITE_OPEN_NO_MUTEX
+                | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+            let connection = Connection::open_with_flags(without_links(path), flags)?;
             prepare(&connection)?;
             connection.execute_batch(journal(path))?;
             let tables = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'pmc_loader'";
@@ -171,8 +173,10 @@ impl Sqlite {
     #[must_use]
     pub fn is_empty(path: &Path) -> bool {
         let count = || {
-            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-            let connection = Connection::open_with_flags(path, flags)?;
+            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+                | OpenFlags::SQLITE_OPEN_NO_MUTEX
+                | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+            let connection = Connection::open_with_flags(without_links(path), flags)?;
             // Undoes what was not committed.
             connection.query_row("SELECT count(*) FROM sqlite_master", (), |row| {
                 row.get::<_, i64>(0)

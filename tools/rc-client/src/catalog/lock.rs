@@ -1,16 +1,15 @@
 //! Lock of a catalog file that several processes change.
 
-use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use pmc_files::{Destination, OFlags, Replacement};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
-use tempfile::NamedTempFile;
 
 use super::CatalogError;
 
@@ -21,39 +20,38 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(120);
 /// when the catalog is replaced by renaming.
 pub(super) struct Locked {
     path: PathBuf,
+    catalog: Destination,
     _lock: File,
 }
 
 impl Locked {
     /// Waits for the lock.
     pub(super) fn wait(path: &Path) -> Result<Self, CatalogError> {
-        // Resolve links, so that all names of a catalog share the lock and the link is kept.
-        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        let mut name = path.as_os_str().to_owned();
-        name.push(".lock");
-        let mut options = fs::OpenOptions::new();
-        options.create(true).truncate(false).write(true).mode(0o600);
+        // All names of a catalog share the lock, and a link is kept.
+        let catalog = Destination::new(path).map_err(CatalogError::io("open", path))?;
         // In the directory of another user it may be a link to a file whose mode must not change.
-        let lock = pmc_files::open_for_writing(Path::new(&name), &mut options)
-            .map_err(CatalogError::io("open its lock file", &path))?;
-        restrict(&lock, &path);
-        acquire(&lock, LOCK_TIMEOUT).map_err(CatalogError::io("lock it", &path))?;
-        Ok(Self { path, _lock: lock })
+        let lock = catalog
+            .open_beside(".lock", OFlags::WRONLY | OFlags::CREATE, 0o600)
+            .map_err(CatalogError::io("open its lock file", path))?;
+        restrict(&lock, catalog.mode());
+        acquire(&lock, LOCK_TIMEOUT).map_err(CatalogError::io("lock it", path))?;
+        Ok(Self {
+            path: path.to_owned(),
+            catalog,
+            _lock: lock,
+        })
     }
 
     /// Replaces the content in one step, and keeps the permissions.
     pub(super) fn replace(&self, content: &str) -> Result<(), CatalogError> {
         let write = || -> io::Result<()> {
-            let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
-            let directory = directory.unwrap_or(Path::new("."));
-            let mut file = temporary(directory, self.path.file_name().unwrap_or_default())?;
-            if let Ok(meta) = fs::metadata(&self.path) {
-                file.as_file().set_permissions(meta.permissions())?;
+            let file = temporary(&self.catalog)?;
+            if let Some(mode) = self.catalog.mode() {
+                file.file().set_permissions(fs::Permissions::from_mode(mode))?;
             }
-            file.write_all(content.as_bytes())?;
-            file.as_file().sync_all()?;
-            file.persist(pmc_files::replaceable(&self.path)?)?;
-            Ok(())
+            file.file().write_all(content.as_bytes())?;
+            file.file().sync_all()?;
+            file.publish()
         };
         write().map_err(CatalogError::io("write", &self.path))
     }
@@ -61,26 +59,16 @@ impl Locked {
 
 /// Creates a file that is to replace the catalog with this name. Its own name depends on that of the catalog
 /// only: the holder of the lock finds, and removes, what a killed process has left.
-fn temporary(directory: &Path, name: &OsStr) -> io::Result<NamedTempFile> {
+fn temporary(catalog: &Destination) -> io::Result<Replacement<'_>> {
     let mut hasher = DefaultHasher::new();
-    name.hash(&mut hasher);
-    let prefix = format!(".pegasus-rc-client-{:x}", hasher.finish());
-    let create = |random| {
-        tempfile::Builder::new()
-            .prefix(&prefix)
-            .rand_bytes(random)
-            .permissions(fs::Permissions::from_mode(0o666))
-            .tempfile_in(directory)
-    };
-    // If it cannot be removed, another name is needed.
-    let _ = fs::remove_file(directory.join(&prefix));
-    create(0).or_else(|_| create(6))
+    catalog.name().hash(&mut hasher);
+    catalog.only_replacement(&format!(".pegasus-rc-client-{:x}", hasher.finish()), 0o666)
 }
 
-/// Lets only those users open the lock file who may write the catalog. Any user who can open it can hold the
-/// lock.
-fn restrict(lock: &File, catalog: &Path) {
-    let mode = fs::metadata(catalog).map_or(0o600, |data| data.permissions().mode());
+/// Lets only those users open the lock file who may write the catalog with this mode. Any user who can open
+/// it can hold the lock.
+fn restrict(lock: &File, mode: Option<u32>) {
+    let mode = mode.unwrap_or(0o600);
     // Reading the lock file goes with writing the catalog.
     let writable = (mode & 0o222) | 0o200;
     let wanted = writable | writable << 1;
@@ -139,7 +127,11 @@ fn holder(inode: u64, wanted: &str) -> Option<u32> {
 
 /// Reads a file. A missing file is empty.
 pub(super) fn read(path: &Path) -> Result<String, CatalogError> {
-    match fs::read_to_string(path) {
+    let read = || {
+        let bytes = pmc_files::read_at_most(pmc_files::open_input(path)?, pmc_files::MAX_LIST)?;
+        String::from_utf8(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "is not UTF-8 text"))
+    };
+    match read() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
         result => result.map_err(CatalogError::io("read", path)),
     }
@@ -153,8 +145,8 @@ mod tests {
     fn what_a_killed_process_left_is_replaced() {
         let directory = tempfile::tempdir().expect("a directory");
         let catalog = directory.path().join("rc.txt");
-        let killed = temporary(directory.path(), OsStr::new("rc.txt")).expect("a file");
-        killed.keep().expect("a file");
+        let destination = Destination::new(&catalog).expect("a destination");
+        std::mem::forget(temporary(&destination).expect("a file"));
         Locked::wait(&catalog)
             .expect("the lock")
             .replace("a b\n")
@@ -198,11 +190,7 @@ mod tests {
 
     #[test]
     fn a_device_is_not_replaced() {
-        let locked = Locked {
-            path: "/dev/null".into(),
-            _lock: File::open("/dev/null").unwrap(),
-        };
-        let error = locked.replace("x").unwrap_err();
+        let error = Locked::wait(Path::new("/dev/null")).err().unwrap();
         assert!(error.to_string().contains("is a device"), "{error}");
     }
 }

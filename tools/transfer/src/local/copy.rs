@@ -137,7 +137,7 @@ enum Target {
     Same(PathBuf),
     /// A regular file or a new name: replaced by renaming.
     Regular(PathBuf),
-    /// A device or pipe: written directly.
+    /// A device: written directly.
     Special(PathBuf),
 }
 
@@ -167,17 +167,9 @@ fn resolve(source: &Path, destination: &Path) -> Result<Target, TransferError> {
             let Some(name) = source.file_name() else { break };
             path.push(name);
         } else if meta.is_file() {
-            // Replace the target of a link, and keep the link.
-            let link = fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_symlink());
-            let real = if link {
-                fs::canonicalize(&path)
-            } else {
-                Ok(path.clone())
-            };
-            return real
-                .map(Target::Regular)
-                .map_err(|error| TransferError::io("examine", &path, error));
-        } else if meta.file_type().is_socket() {
+            return Ok(Target::Regular(path));
+        } else if meta.file_type().is_socket() || meta.file_type().is_fifo() {
+            // Nobody may ever read what is written there.
             return Err(TransferError::SpecialFile(path));
         } else {
             return Ok(Target::Special(path));
@@ -203,7 +195,7 @@ fn copy_regular(
     mut hasher: Option<Sha256>,
     options: &CopyOptions,
 ) -> Result<Copied, TransferError> {
-    let place = Place::open(&path)?;
+    let place = Place::of_file(&path)?;
     let (temporary, mut copy) = place.create_file(Mode::from_raw_mode(meta.permissions().mode() & 0o777))?;
     let extent = (meta.len(), meta.blocks());
     let (bytes, method) = data::copy_bytes(&mut file, &mut copy, extent, hasher.as_mut(), &options.cancel)
@@ -235,9 +227,7 @@ fn copy_special(
     mut hasher: Option<Sha256>,
     options: &CopyOptions,
 ) -> Result<Copied, TransferError> {
-    let mut sink = fs::OpenOptions::new()
-        .write(true)
-        .open(&path)
+    let mut sink = pmc_files::open_output(&path, OFlags::WRONLY, 0)
         .map_err(|error| TransferError::io("open", &path, error))?;
     let bytes = data::copy_stream(&mut file, &mut sink, hasher.as_mut(), &options.cancel)
         .map_err(|error| data_error(error, source, &path))?;

@@ -22,7 +22,8 @@ pub(crate) struct Incoming {
 impl Incoming {
     /// Creates an empty file for `destination`, and the missing directories above it.
     pub(crate) fn create(destination: &Path) -> Result<Self, TransferError> {
-        let place = Place::open(&final_path(destination)?)?;
+        check(destination)?;
+        let place = Place::of_file(destination)?;
         let (temporary, file) = place.create_file(Mode::from_raw_mode(0o666))?;
         let name = temporary.keep();
         Ok(Self { place, name, file })
@@ -64,7 +65,8 @@ pub(crate) struct IncomingDirectory {
 impl IncomingDirectory {
     /// Creates a directory beside `destination`, and the missing directories above it.
     pub(crate) fn create(destination: &Path) -> Result<Self, TransferError> {
-        let place = Place::open(&final_path(destination)?)?;
+        check(destination)?;
+        let place = Place::of_file(destination)?;
         let name = place.create_directory(Mode::from_raw_mode(0o700))?.keep();
         Ok(Self { place, name })
     }
@@ -77,7 +79,9 @@ impl IncomingDirectory {
     /// Moves a file of the directory to `destination`, which must be beside this directory. Returns its path
     /// and its size in bytes.
     pub(crate) fn publish(&self, file: &Path, destination: &Path) -> Result<(PathBuf, u64), TransferError> {
-        let path = final_path(destination)?;
+        check(destination)?;
+        let place = Place::of_file(destination)?;
+        let path = place.path().to_owned();
         let from = self.file(file);
         let meta = fs::metadata(&from).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => TransferError::remote(
@@ -86,7 +90,8 @@ impl IncomingDirectory {
             ),
             _ => TransferError::io("examine", &from, error),
         })?;
-        fs::rename(&from, &path)
+        place
+            .take(self.place.directory(), &Path::new(&self.name).join(file))
             .map_err(|error| TransferError::io("rename the finished copy to", &path, error))?;
         Ok((path, meta.len()))
     }
@@ -98,8 +103,8 @@ impl Drop for IncomingDirectory {
     }
 }
 
-/// Returns the file to replace: `destination`, or the target of a link.
-fn final_path(destination: &Path) -> Result<PathBuf, TransferError> {
+/// Checks that a destination is a file, or nothing yet.
+fn check(destination: &Path) -> Result<(), TransferError> {
     match fs::metadata(destination) {
         Ok(meta) if meta.is_dir() => Err(TransferError::io(
             "write to",
@@ -107,20 +112,11 @@ fn final_path(destination: &Path) -> Result<PathBuf, TransferError> {
             io::Error::from(Errno::ISDIR),
         )),
         Ok(meta) if !meta.is_file() => Err(TransferError::SpecialFile(destination.to_owned())),
-        Ok(_) => {
-            let link = fs::symlink_metadata(destination).is_ok_and(|meta| meta.is_symlink());
-            if link {
-                fs::canonicalize(destination)
-                    .map_err(|error| TransferError::io("examine", destination, error))
-            } else {
-                Ok(destination.to_owned())
-            }
-        }
+        Ok(_) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            if fs::symlink_metadata(destination).is_ok() {
-                Err(TransferError::DanglingDestination(destination.to_owned()))
-            } else {
-                Ok(destination.to_owned())
+            match fs::symlink_metadata(destination).is_ok() {
+                true => Err(TransferError::DanglingDestination(destination.to_owned())),
+                false => Ok(()),
             }
         }
         Err(error) => Err(TransferError::io("examine", destination, error)),

@@ -59,10 +59,9 @@ pub fn move_path(source: &Path, destination: &Path, options: &CopyOptions) -> Re
     let mut path = destination.to_owned();
     if fs::metadata(&path).is_ok_and(|meta| meta.is_dir()) {
         path.push(source.file_name().unwrap_or_default());
-    } else {
-        Place::open(&path)?; // creates the directory
     }
-    match fs::rename(source, &path) {
+    let place = Place::open(&path)?;
+    match place.take(rustix::fs::CWD, source) {
         Ok(()) => Ok(Copied {
             bytes: meta.len(),
             path,

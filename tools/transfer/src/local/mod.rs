@@ -24,6 +24,8 @@ pub use remove::remove;
 
 use std::path::Path;
 
+use pmc_files::Folder;
+
 use crate::error::TransferError;
 
 /// Prefix of the names of incomplete files.
@@ -31,8 +33,8 @@ pub const TEMPORARY_PREFIX: &str = ".pegasus-transfer-";
 
 /// Creates a directory and its missing parents. An existing directory is no error.
 pub fn make_directory(path: &Path) -> Result<(), TransferError> {
-    match std::fs::create_dir_all(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+    match Folder::make(path).map(drop) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotADirectory && !path.is_dir() => {
             Err(TransferError::NotADirectory(path.to_owned()))
         }
         result => result.map_err(|error| TransferError::io("create the directory", path, error)),

@@ -5,11 +5,12 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use pmc_files::Destination;
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 
@@ -27,38 +28,52 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Opens the directory of `path`, and creates it if it is missing.
+    /// Opens the directory of `path`, and creates it if it is missing. A link of another user leads nowhere.
     pub(super) fn open(path: &Path) -> Result<Self, TransferError> {
-        let Some(name) = path.file_name() else {
+        Self::new(path, path.to_owned(), Destination::named_with_folders(path))
+    }
+
+    /// Opens the directory of a file that is to be written. If `path` is a link of the user, it stays one.
+    pub(super) fn of_file(path: &Path) -> Result<Self, TransferError> {
+        let is_link = fs::symlink_metadata(path).is_ok_and(|meta| meta.is_symlink());
+        // For messages, and for programs that cannot be given a directory.
+        let real = is_link.then(|| fs::canonicalize(path).ok()).flatten();
+        let real = real.unwrap_or_else(|| path.to_owned());
+        Self::new(path, real, Destination::with_folders(path))
+    }
+
+    fn new(path: &Path, real: PathBuf, found: io::Result<Destination>) -> Result<Self, TransferError> {
+        if path.file_name().is_none() {
             return Err(TransferError::io("write to", path, io::Error::from(Errno::ISDIR)));
-        };
-        let parent = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        let open = || {
-            rustix::fs::open(
-                parent,
-                OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-                Mode::empty(),
-            )
-        };
-        let directory = match open() {
-            Err(Errno::NOENT) => {
-                super::make_directory(parent)?;
-                open()
+        }
+        let destination = found.map_err(|error| match Errno::from_io_error(&error) {
+            Some(Errno::NOTDIR) => {
+                TransferError::NotADirectory(path.parent().unwrap_or(Path::new(".")).to_owned())
             }
-            other => other,
-        };
-        let directory = directory.map_err(|errno| match errno {
-            Errno::NOTDIR => TransferError::NotADirectory(parent.to_owned()),
-            errno => TransferError::io("open the directory", parent, errno),
+            _ => TransferError::io("write to", path, error),
         })?;
+        let (directory, name) = destination.into_parts();
         Ok(Self {
             directory,
-            name: name.to_owned(),
-            path: path.to_owned(),
+            name,
+            path: real,
         })
+    }
+
+    /// Moves what has this name in a directory to the final name.
+    pub(super) fn take(&self, directory: BorrowedFd<'_>, name: &Path) -> io::Result<()> {
+        Ok(rustix::fs::renameat(
+            directory,
+            name,
+            &self.directory,
+            &self.name,
+        )?)
+    }
+
+    /// Returns the open directory.
+    #[cfg(feature = "remote")]
+    pub(super) fn directory(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
     }
 
     /// Creates an empty file with `mode`, reduced by the umask. Where the file system supports it, the file

@@ -174,7 +174,9 @@ impl Call<'_> {
             Some(path) => {
                 let bytes = match self.options.part {
                     Some(part) => read_part(path, part),
-                    None => fs::File::open(path).and_then(|file| pmc_files::read_rest(&file, MAX_LIST)),
+                    None => {
+                        pmc_files::open_input(path).and_then(|file| pmc_files::read_rest(&file, MAX_LIST))
+                    }
                 };
                 (shown::path(path).to_string(), bytes)
             }

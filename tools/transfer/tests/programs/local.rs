@@ -564,3 +564,43 @@ fn concurrent_copies_to_one_file_do_not_mix() {
     });
     assert_eq!(case.names("dst"), ["f"]);
 }
+
+#[test]
+fn a_fifo_is_no_destination() {
+    let case = Case::new();
+    case.write("a", "text");
+    nix::unistd::mkfifo(&case.path("fifo"), nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
+    let start = std::time::Instant::now();
+    case.run(&list(&[transfer("a", "fifo")]), &["-m", "1"])
+        .expect_failed("is neither a file nor a directory");
+    assert!(start.elapsed() < std::time::Duration::from_secs(20));
+}
+
+/// What is written must not go where another user leads.
+#[test]
+fn links_of_another_user_are_no_destinations() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("SKIPPED: links_of_another_user_are_no_destinations needs root");
+        return;
+    }
+    let case = Case::new();
+    case.write("a", "text");
+    case.write("mine/precious", "precious");
+    for (link, target) in [("link", "mine/precious"), ("folder", "mine")] {
+        let link = case.path(link);
+        std::os::unix::fs::symlink(case.path(target), &link).expect("a link");
+        std::os::unix::fs::lchown(&link, Some(65_534), None).expect("another owner");
+    }
+    for destination in [
+        "link",
+        "folder/precious",
+        "folder/new",
+        "folder/deep/new",
+        "moveto:folder/new",
+    ] {
+        case.run(&list(&[transfer("a", destination)]), &["-m", "1"])
+            .expect_failed("a link of another user");
+        assert_eq!(case.names("mine"), ["precious"], "{destination}");
+        assert_eq!(case.read("mine/precious"), "precious", "{destination}");
+    }
+}

@@ -1,5 +1,7 @@
 //! Servers that answer slowly, or with something else than they should.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use super::common::{Case, content, list, transfer};
@@ -65,4 +67,67 @@ fn a_file_that_ends_early_is_a_failure() {
         &["-m", "1", "--retry-wait", "0.001"],
     );
     run.expect_failed("the server has announced 700000 bytes, and now says that the file has 500000");
+}
+
+/// Answers to the request for the rest, after the first answer has broken off: `Content-Range` and the length
+/// of the body. The file has 102,400 bytes, of which 50,000 have arrived.
+pub const LYING_RANGES: [(&str, usize); 9] = [
+    ("bytes 50000-50009/*", 10),
+    ("bytes 50000-50009/50010", 10),
+    ("bytes 50000-50009/102400", 10),
+    ("bytes 50000-102399/102400", 10),
+    ("bytes 50000-102399/*", 52_400),
+    ("bytes 50000-102398/102399", 52_399),
+    ("bytes 40000-102399/102400", 62_400),
+    ("bytes 50000-102399", 52_400),
+    ("bytes */102400", 52_400),
+];
+
+#[test]
+fn a_rest_that_is_not_that_of_the_file_is_no_success() {
+    for scheme in ["http", "webdav"] {
+        for (range, length) in LYING_RANGES {
+            let case = Case::new();
+            let server = Server::start(move |request, _| match request.header("range") {
+                None => file(request, &content(102_400), "\"v1\"", Some(50_000)),
+                Some(_) => Reply {
+                    status: 206,
+                    ..body(content(length))
+                        .with("Content-Range", range)
+                        .with("ETag", "\"v1\"")
+                },
+            });
+            let url = server.url("/x").replace("http", scheme);
+            let spec = list(&[transfer(&url, "dst/x")]);
+            let run = case.run(&spec, &["-m", "2", "--retry-wait", "0.001"]);
+            run.expect_failed("Failed after 2 attempts");
+            assert_eq!(case.names("dst"), [""; 0], "{scheme}: {range}");
+        }
+    }
+}
+
+/// Bytes arrive all the time, but no data.
+#[test]
+fn headers_of_chunks_without_end_are_given_up() {
+    let case = Case::new();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}/x", listener.local_addr().expect("an address"));
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.read(&mut [0; 4096]);
+            let mut sent = stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+            for bytes in [&b"1;"[..]].into_iter().chain(std::iter::repeat(&b"x"[..])) {
+                if sent.is_err() {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(20));
+                sent = stream.write_all(bytes);
+            }
+        }
+    });
+    let start = Instant::now();
+    let spec = list(&[transfer(&url, "dst/x")]);
+    let run = case.run(&spec, &["--timeout", "0.5", "-m", "1"]);
+    run.expect_failed("the server sends fewer than 1000 bytes a second on average");
+    assert!(start.elapsed() < Duration::from_secs(10));
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use super::common::{Case, Run, content, list, mkdir, remove, send_signal, transfer, with_option};
+use super::odd_servers::LYING_RANGES;
 use super::server::{Reply, Request, Server, body, range, status};
 use nix::sys::signal::Signal;
 
@@ -97,6 +98,28 @@ fn changed_objects_are_downloaded_again() {
     let entry = transfer("s3://me@store/b/x", "x");
     run(&case, &environment(&case, &server.host()), &[entry]).expect_ok();
     assert!(fs::read(case.path("x")).expect("there") == content(500_000));
+}
+
+#[test]
+fn a_rest_that_is_not_that_of_the_object_is_no_success() {
+    for url in ["s3://me@store/b/x", "gs://b/x"] {
+        for (range, length) in LYING_RANGES {
+            let case = Case::new();
+            let server = Server::start(move |request, _| match request.header("range") {
+                None => object(request, &content(102_400), "\"v1\"", Some(50_000)),
+                Some(_) => Reply {
+                    status: 206,
+                    ..body(content(length))
+                        .with("Content-Range", range)
+                        .with("ETag", "\"v1\"")
+                },
+            });
+            let entry = transfer(url, "dst/x");
+            let made = run(&case, &environment(&case, &server.host()), &[entry]);
+            made.expect_failed("Failed after");
+            assert_eq!(case.names("dst"), [""; 0], "{url}: {range}");
+        }
+    }
 }
 
 /// A store that accepts uploads in parts. `refuse` returns the status of refused parts.

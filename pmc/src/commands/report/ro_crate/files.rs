@@ -47,8 +47,8 @@ pub struct Files {
 }
 
 impl Files {
-    /// Copies inputs and outputs into the directory of a crate.
-    pub fn copy(submit: &Submit, workflow: &Workflow, dir: &Path) -> io::Result<Self> {
+    /// Copies inputs and outputs that `user` may read into the directory of a crate.
+    pub fn copy(submit: &Submit, workflow: &Workflow, dir: &Path, user: u32) -> io::Result<Self> {
         let mut read = BTreeSet::new();
         let mut written = BTreeSet::new();
         for usage in workflow.jobs.iter().flat_map(|job| &job.uses) {
@@ -74,13 +74,13 @@ impl Files {
         for name in read.difference(&written) {
             let file = staged_in
                 .get(*name)
-                .map(|url| place(name, url, &dir.join(INPUTS), INPUTS));
+                .map(|url| place(name, url, user, (&dir.join(INPUTS), INPUTS)));
             files.inputs.extend(file.transpose()?.flatten());
         }
         for name in &written {
             let file = staged_out
                 .get(*name)
-                .map(|url| place(name, url, &dir.join(OUTPUTS), OUTPUTS));
+                .map(|url| place(name, url, user, (&dir.join(OUTPUTS), OUTPUTS)));
             files.outputs.extend(file.transpose()?.flatten());
         }
         for file in files.inputs.iter().chain(&files.outputs) {
@@ -122,8 +122,14 @@ fn places(
     places
 }
 
-/// Copies a file into a folder of the crate, or describes it by its URL. A file that is gone is left out.
-fn place(name: &str, url: &str, folder: &Path, folder_name: &str) -> io::Result<Option<DataFile>> {
+/// Copies a file into a folder of the crate, or describes it by its URL. A file that is gone is left out, and
+/// one that the user of the run may not read: the run must not choose which files of others are copied.
+fn place(
+    name: &str,
+    url: &str,
+    user: u32,
+    (folder, folder_name): (&Path, &str),
+) -> io::Result<Option<DataFile>> {
     let named = |id: String, size: u64| DataFile {
         name: name.to_owned(),
         id,
@@ -133,14 +139,10 @@ fn place(name: &str, url: &str, folder: &Path, folder_name: &str) -> io::Result<
         // A crate is made to be published.
         return Ok(Some(named(pmc_secrets::urls_without_secrets(url), 0)));
     };
-    let Some(size) = path
-        .metadata()
-        .ok()
-        .filter(fs::Metadata::is_file)
-        .map(|data| data.len())
-    else {
+    let Ok(file) = pmc_files::open_for(&path, user) else {
         return Ok(None);
     };
+    let size = file.metadata()?.len();
     if size > MAX_COPY {
         return Ok(Some(named(
             format!("file://{}", encode(&path.display().to_string())),
@@ -156,7 +158,7 @@ fn place(name: &str, url: &str, folder: &Path, folder_name: &str) -> io::Result<
     if let Some(parent) = target.parent() {
         fs::create_dir_all(parent)?;
     }
-    fs::copy(&path, &target)?;
+    super::copy(&file, &target)?;
     let id = encode(&format!("{folder_name}/{}", inside.display()));
     Ok(Some(named(id, size)))
 }
@@ -171,7 +173,8 @@ mod tests {
         let source = dir.path().join("source");
         fs::write(&source, "four").expect("file");
         let folder = dir.path().join("inputs");
-        let copied = |name: &str, url: &str| place(name, url, &folder, "inputs").expect("a place");
+        let user = nix::unistd::geteuid().as_raw();
+        let copied = |name: &str, url: &str| place(name, url, user, (&folder, "inputs")).expect("a place");
         let url = format!("file://{}", source.display());
         let file = copied("../a b", &url).expect("the file is there");
         assert_eq!((file.id.as_str(), file.size), ("inputs/a%20b", 4));

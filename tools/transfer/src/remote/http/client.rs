@@ -10,9 +10,10 @@ use std::time::Duration;
 use ureq::http::uri::{self, Scheme};
 use ureq::http::{HeaderMap, Uri};
 use ureq::unversioned::resolver::DefaultResolver;
+use ureq::unversioned::transport::{ConnectProxyConnector, Connector as _, RustlsConnector, TcpConnector};
 use ureq::{Agent, BodyReader, Proxy, SendBody};
 
-use super::pace::{Receiving, Sending, Slow};
+use super::pace::{Limited, Receiving, Sending, Slow};
 use super::{address, forward_proxy, tls};
 use crate::cancel::Cancel;
 use crate::error::{Retry, TransferError};
@@ -359,10 +360,16 @@ impl Client {
             config = config.proxy(Some(tunnel));
         }
         let config = config.build();
+        let resolver = DefaultResolver::default();
         let agent = if key.forward_proxy {
-            Agent::with_parts(config, forward_proxy::connector(), DefaultResolver::default())
+            Agent::with_parts(config, forward_proxy::connector(), resolver)
         } else {
-            config.new_agent()
+            let connector =
+                ().chain(ConnectProxyConnector::default())
+                    .chain(TcpConnector::default())
+                    .chain(Limited)
+                    .chain(RustlsConnector::default());
+            Agent::with_parts(config, connector, resolver)
         };
         self.abort_on_cancel(&agent);
         agents.insert(key, agent.clone());

@@ -220,11 +220,19 @@ fn receive(
             hasher.update(&buffer[..read]);
         }
         partial.received += read as u64;
+        if let Some(total) = partial.total.filter(|total| partial.received > *total) {
+            partial.restart()?;
+            return Err(TransferError::remote(
+                format!("more than the {total} bytes of the file arrived"),
+                Retry::Soon,
+            ));
+        }
     }
     if download.cancel.is_cancelled() {
         return Err(TransferError::Cancelled);
     }
-    match total {
+    // The first answer counts: a later one may announce less.
+    match partial.total {
         Some(total) if total != partial.received => Err(TransferError::remote(
             format!("only {} of {total} bytes arrived", partial.received),
             Retry::Later,
@@ -263,8 +271,11 @@ pub(crate) fn open_download(
         (200, _) => (0, file_size(&response)),
         // Some servers ignore `If-Range` and send a range of the present version.
         (206, Some(resume)) if is_changed(&response, resume.version) => return Ok(Opened::Changed),
-        // A range at an unknown position is useless.
-        (206, Some(_)) => content_range(&response).unwrap_or((u64::MAX, None)),
+        // A range at an unknown position, or of an unknown file, is useless.
+        (206, Some(_)) => match content_range(&response) {
+            Some((start, total)) => (start, Some(total)),
+            None => (u64::MAX, None),
+        },
         (416, Some(resume)) => {
             let total = response
                 .header("content-range")
@@ -294,15 +305,17 @@ fn file_size(response: &Response) -> Option<u64> {
     response.header("content-length")?.trim().parse().ok()
 }
 
-/// Returns the start of a range, and the file size if known: `bytes 5-9/10`.
-fn content_range(response: &Response) -> Option<(u64, Option<u64>)> {
-    let (part, total) = response
-        .header("content-range")?
-        .trim()
-        .strip_prefix("bytes ")?
-        .split_once('/')?;
-    let (start, _) = part.split_once('-')?;
-    Some((start.trim().parse().ok()?, total.trim().parse().ok()))
+/// Returns the start of a range and the size of the file: `bytes 5-9/10`.
+fn content_range(response: &Response) -> Option<(u64, u64)> {
+    parse_range(response.header("content-range")?)
+}
+
+fn parse_range(text: &str) -> Option<(u64, u64)> {
+    let (part, total) = text.trim().strip_prefix("bytes ")?.split_once('/')?;
+    let (start, end) = part.split_once('-')?;
+    let number = |text: &str| text.trim().parse::<u64>().ok();
+    let (start, end, total) = (number(start)?, number(end)?, number(total)?);
+    (start <= end && end < total).then_some((start, total))
 }
 
 /// Returns whether a response has another version. A response with a range may omit its version.
@@ -322,4 +335,29 @@ fn version(response: &Response) -> Option<String> {
         .filter(|tag| tag.starts_with('"') && tag.len() > 2);
     tag.or_else(|| response.header("last-modified"))
         .map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_ranges_of_a_known_file_count() {
+        assert_eq!(parse_range("bytes 5-9/10"), Some((5, 10)));
+        assert_eq!(parse_range(" bytes 0 - 0 / 1 "), Some((0, 1)));
+        for text in [
+            "bytes 5-9/*",
+            "bytes */10",
+            "bytes 5-/10",
+            "bytes 9-5/10",
+            "bytes 5-10/10",
+            "5-9/10",
+            "bytes 5-9",
+            "bytes -5-9/10",
+            "bytes 5-9/18446744073709551616",
+            "",
+        ] {
+            assert_eq!(parse_range(text), None, "{text}");
+        }
+    }
 }

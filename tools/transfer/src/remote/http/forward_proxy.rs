@@ -7,6 +7,8 @@ use ureq::unversioned::transport::{
     Buffers, ConnectionDetails, Connector, NextTimeout, TcpConnector, Transport,
 };
 
+use super::pace::Limited;
+
 /// Start of a request in absolute form, with the slash.
 const PREFIX: &[u8] = b"GET /http://";
 /// Position of that slash.
@@ -14,7 +16,7 @@ const SLASH: usize = 4;
 
 /// Returns a connector for plain connections in absolute form.
 pub(super) fn connector() -> impl Connector {
-    <TcpConnector as Connector>::chain(TcpConnector::default(), AbsoluteForm)
+    <TcpConnector as Connector>::chain(TcpConnector::default(), Limited).chain(AbsoluteForm)
 }
 
 #[derive(Debug)]

@@ -1,7 +1,10 @@
 //! Gives up connections on which data only trickles.
 
+use std::cell::Cell;
 use std::io::{self, Read};
 use std::time::{Duration, Instant};
+
+use ureq::unversioned::transport::{Buffers, ConnectionDetails, Connector, NextTimeout, Transport};
 
 use super::Timeouts;
 
@@ -64,12 +67,76 @@ impl<R> Receiving<R> {
 impl<R: Read> Read for Receiving<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let start = Instant::now();
-        let read = self.inner.read(buffer)?;
+        let read = self.pace.limits.until(|| self.inner.read(buffer))?;
         // The end of the data is not slow.
         if read > 0 {
             self.pace.count(start.elapsed(), read).map_err(io::Error::other)?;
         }
         Ok(read)
+    }
+}
+
+thread_local! {
+    /// When the read of this thread that is in progress has taken too long, and why that is an error.
+    static READ_ENDS: Cell<Option<(Instant, Slow)>> = const { Cell::new(None) };
+}
+
+impl Timeouts {
+    /// Reads with a limit for the whole read: bytes may arrive for ever that are no data, such as the header
+    /// of a chunk.
+    fn until<T>(&self, read: impl FnOnce() -> T) -> T {
+        let slow = Slow {
+            rate: self.lowest_rate,
+            seconds: self.idle.as_secs(),
+        };
+        let end = Instant::now().checked_add(self.idle);
+        READ_ENDS.set(end.filter(|_| self.lowest_rate > 0).map(|end| (end, slow)));
+        let result = read();
+        READ_ENDS.set(None);
+        result
+    }
+}
+
+/// Adds the limit of reads to connections.
+#[derive(Debug)]
+pub(super) struct Limited;
+
+/// A connection whose reads have a limit.
+#[derive(Debug)]
+pub(super) struct LimitedConnection<T>(T);
+
+impl<In: Transport> Connector<In> for Limited {
+    type Out = LimitedConnection<In>;
+
+    fn connect(
+        &self,
+        _: &ConnectionDetails<'_>,
+        chained: Option<In>,
+    ) -> Result<Option<Self::Out>, ureq::Error> {
+        Ok(chained.map(LimitedConnection))
+    }
+}
+
+impl<T: Transport> Transport for LimitedConnection<T> {
+    fn buffers(&mut self) -> &mut dyn Buffers {
+        self.0.buffers()
+    }
+
+    fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), ureq::Error> {
+        self.0.transmit_output(amount, timeout)
+    }
+
+    fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, ureq::Error> {
+        if let Some((end, slow)) = READ_ENDS.get()
+            && Instant::now() >= end
+        {
+            return Err(io::Error::other(slow).into());
+        }
+        self.0.await_input(timeout)
+    }
+
+    fn is_open(&mut self) -> bool {
+        self.0.is_open()
     }
 }
 
