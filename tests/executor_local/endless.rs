@@ -44,7 +44,8 @@ fn files_of_sub_workflows_that_never_end_fail_the_sub_workflow() {
         ("ln -s /dev/zero s.dag".to_owned(), true),
         ("truncate -s 64G s.dag".to_owned(), true),
         (format!("{dag} mkfifo s.dag.rescue"), true),
-        (format!("{dag} ln -s /dev/zero s.dag.rescue"), true),
+        // A device stands for no rescue file.
+        (format!("{dag} ln -s /dev/zero s.dag.rescue"), false),
         (format!("{dag} truncate -s 64G s.dag.rescue"), true),
         (format!("{dag} mkfifo s.dag.rescue.journal"), true),
         (format!("{dag} mkfifo s.dag.dagman.out jobstate.log"), true),
@@ -66,7 +67,7 @@ fn files_of_sub_workflows_that_never_end_fail_the_sub_workflow() {
 fn inputs_and_outputs_of_tasks_that_never_end_fail_the_attempt() {
     let place = Run::new(
         "TASK a --stdin fifo /bin/cat\nTASK b --failure-message Boom ./evil.sh b\nTASK c --stdin /dev/null /bin/cat\n\
-         TASK d -f data=all ./fifo.sh\nTASK e --success-message end ./evil.sh e\n",
+         TASK d -F data=all ./fifo.sh\nTASK e --success-message end ./evil.sh e\n",
     );
     mkfifo(&place.path().join("fifo"), Mode::S_IRWXU).unwrap();
     place.script("evil.sh", "rm $1.out.000; mkfifo $1.out.000");

@@ -59,10 +59,10 @@ pub enum ErrorKind {
     /// The file has no node.
     #[error("{} has no node", .0.display())]
     Empty(PathBuf),
-    /// More nodes or edges than fit into memory.
+    /// More than fits into memory, or than can be read in a reasonable time.
     #[error("the DAG has more than {limit} {what}")]
     TooLarge {
-        /// Nodes or edges.
+        /// Nodes, edges, bytes, parts.
         what: &'static str,
         /// Their maximum.
         limit: usize,

@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
 
+use crate::budget::Budget;
 use crate::commands::{self, Command, Located, Setting};
 use crate::error::{DagmanError, ErrorKind};
 use crate::model::{Dag, IgnoredCommand, Node, Work};
@@ -40,6 +41,7 @@ pub struct Context<'a> {
 pub fn read(path: &Path, context: Context<'_>) -> Result<Dag, DagmanError> {
     let mut reader = Reader {
         context,
+        budget: Budget::default(),
         dag: Dag::default(),
         done: Vec::new(),
         by_name: FxHashMap::default(),
@@ -108,6 +110,7 @@ type FileDescription = (Rc<Path>, Rc<Description>);
 
 struct Reader<'a> {
     context: Context<'a>,
+    budget: Budget,
     dag: Dag,
     done: Vec<bool>,
     /// Nodes by their full names.
@@ -130,6 +133,7 @@ impl Reader<'_> {
             place.error(ErrorKind::Load { path, reason })
         };
         let text = (self.context.load)(path).map_err(|error| failed(error.to_string()))?;
+        self.budget.bytes(text.len()).map_err(|kind| place.error(kind))?;
         match text.contains('\0') {
             true => Err(failed("it contains a zero byte".to_owned())),
             false => Ok(text),
@@ -146,6 +150,7 @@ impl Reader<'_> {
         if self.chain.len() >= MAX_DEPTH || self.chain.iter().any(|file| file == path) {
             return Err(from.error(ErrorKind::Circle(path.to_owned())));
         }
+        self.budget.file().map_err(|kind| from.error(kind))?;
         let text = self.load(path, from)?;
         let file: Rc<Path> = Rc::from(path);
         let at = |line| Place {
@@ -247,6 +252,8 @@ impl Reader<'_> {
             let (what, limit) = ("nodes", MAX_NODES);
             return Err(place.error(ErrorKind::TooLarge { what, limit }));
         }
+        let bytes = node.name.len() + node.directory.as_os_str().len();
+        self.budget.bytes(bytes).map_err(|kind| place.error(kind))?;
         self.done.push(false);
         self.dag.nodes.push(node);
         Ok(self.dag.nodes.len() as u32 - 1)

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rustc_hash::FxHashMap;
 
+use crate::budget::Budget;
 use crate::error::ErrorKind;
 use crate::macros::{self, Values};
 use crate::model::{Job, RETRY};
@@ -70,6 +71,7 @@ pub(crate) struct NodeView<'a> {
     /// Which of its jobs.
     pub(crate) process: &'a Process,
     pub(crate) environment: &'a dyn Fn(&str) -> Option<String>,
+    pub(crate) budget: &'a Budget,
 }
 
 /// A job, its priority, and commands that are ignored, with their lines.
@@ -144,6 +146,10 @@ impl Values for Scope<'_> {
 
     fn environment(&self, name: &str) -> Option<String> {
         (self.node.environment)(name)
+    }
+
+    fn budget(&self) -> &Budget {
+        self.node.budget
     }
 }
 
@@ -419,6 +425,7 @@ mod tests {
             description: &description,
             process: &Process::default(),
             environment: &|name| (name == "HOME").then(|| "/home".to_owned()),
+            budget: &Budget::default(),
         })
     }
 

@@ -14,6 +14,7 @@
 //!
 //! Files are loaded by a function of the caller, so that this library opens none.
 
+mod budget;
 mod commands;
 mod error;
 mod flatten;

@@ -1,5 +1,8 @@
 //! Expansion of `$(name)`, `$(name:default)` and `$ENV(name)` in submit descriptions.
 
+use rustc_hash::FxHashMap;
+
+use crate::budget::Budget;
 use crate::error::ErrorKind;
 
 /// Maximum depth of macros within macros.
@@ -20,6 +23,9 @@ pub(crate) trait Values {
 
     /// Returns a variable of the environment.
     fn environment(&self, name: &str) -> Option<String>;
+
+    /// What the whole DAG may still take.
+    fn budget(&self) -> &Budget;
 }
 
 /// Expands all macros in a text. As in HTCondor, a macro without a value is empty.
@@ -30,6 +36,7 @@ pub(crate) fn expand(text: &str, name: &str, values: &dyn Values) -> Result<Stri
     let mut out = String::with_capacity(text.len());
     let mut expander = Expander { values, macros: 0 };
     expander.expand(text, &mut vec![name], &mut out)?;
+    values.budget().bytes(out.len())?;
     Ok(out)
 }
 
@@ -46,15 +53,17 @@ impl Expander<'_> {
         out: &mut String,
     ) -> Result<(), ErrorKind> {
         let mut rest = text;
+        let ends = Ends::of(text);
         while let Some(at) = rest.find('$') {
             let (before, from) = rest.split_at(at);
             out.push_str(before);
-            let Some(found) = Macro::parse(from) else {
+            let Some(found) = Macro::parse(from, text.len() - from.len(), &ends) else {
                 out.push('$');
                 rest = &from[1..];
                 continue;
             };
             rest = &from[found.length..];
+            self.values.budget().expansion()?;
             let refuse = |problem| ErrorKind::Macro {
                 text: from[..found.length].to_owned(),
                 problem,
@@ -98,6 +107,33 @@ impl Expander<'_> {
     }
 }
 
+/// Where parentheses of a text end, by where they begin. Found once for all, so that the time to expand a text
+/// grows with its length only.
+struct Ends(FxHashMap<usize, usize>);
+
+impl Ends {
+    fn of(text: &str) -> Self {
+        let (mut ends, mut open) = (FxHashMap::default(), Vec::new());
+        if text.contains('$') {
+            for (at, byte) in text.bytes().enumerate() {
+                match byte {
+                    b'(' => open.push(at),
+                    b')' => {
+                        if let Some(begin) = open.pop() {
+                            ends.insert(begin, at);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Self(ends)
+    }
+}
+
+/// Longest name of a function.
+const MAX_FUNCTION: usize = 32;
+
 /// A macro at the start of a text.
 struct Macro<'t> {
     /// `ENV` in `$ENV(x)`, `$` in `$$(x)`, empty in `$(x)`.
@@ -108,34 +144,29 @@ struct Macro<'t> {
 }
 
 impl<'t> Macro<'t> {
-    /// Parses a text that begins with a dollar sign; `None` if it begins no macro.
-    fn parse(text: &'t str) -> Option<Self> {
+    /// Parses a text that begins with a dollar sign; `None` if it begins no macro. It is at this position of
+    /// the text that has these parentheses.
+    fn parse(text: &'t str, at: usize, ends: &Ends) -> Option<Self> {
         let after = &text[1..];
-        let open = after.find('(')?;
+        let open = after.bytes().take(MAX_FUNCTION).position(|byte| byte == b'(')?;
         let function = &after[..open];
         if !matches!(function, "" | "$" | "ENV") && !is_function(function) {
             return None;
         }
-        let inner = &after[open + 1..];
         // Parentheses may be part of a default.
-        let mut depth = 1_usize;
-        let close = inner.char_indices().find_map(|(at, c)| {
-            match c {
-                '(' => depth += 1,
-                ')' => depth -= 1,
-                _ => {}
-            }
-            (depth == 0).then_some(at)
-        })?;
-        let inner = &inner[..close];
-        let (name, default) = match inner.split_once(':') {
-            Some((name, default)) => (name, Some(default)),
+        let begin = at + 1 + open;
+        let close = ends.0.get(&begin)? - begin - 1;
+        let inner = &after[open + 1..][..close];
+        // Any character may be in the name of a variable.
+        let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '/');
+        let end = match function {
+            "" => inner.find(|c| !is_of_name(c)),
+            _ => inner.find(':'),
+        };
+        let (name, default) = match end.map(|end| inner.split_at(end)) {
+            Some((name, default)) => (name, Some(default.strip_prefix(':')?)),
             None => (inner, None),
         };
-        let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '/');
-        if function.is_empty() && !name.chars().all(is_of_name) {
-            return None;
-        }
         Some(Macro {
             function,
             name,
@@ -170,7 +201,7 @@ mod tests {
 
     use super::*;
 
-    struct Fixed(&'static [(&'static str, &'static str)]);
+    struct Fixed(&'static [(&'static str, &'static str)], Budget);
 
     impl Values for Fixed {
         fn get(&self, name: &str, _: &[&str]) -> Result<Option<&str>, &'static str> {
@@ -180,9 +211,16 @@ mod tests {
         fn environment(&self, name: &str) -> Option<String> {
             (name == "HOME").then(|| "/home/$(a)".to_owned())
         }
+        fn budget(&self) -> &Budget {
+            &self.1
+        }
     }
 
-    const VALUES: Fixed = Fixed(&[
+    fn values() -> Fixed {
+        Fixed(VALUES, Budget::default())
+    }
+
+    const VALUES: &[(&str, &str)] = &[
         ("a", "1"),
         ("b", "<$(a)$(A)>"),
         ("loop", "$(loop)x"),
@@ -191,7 +229,7 @@ mod tests {
         ("b2", "$(b3)$(b3)$(b3)$(b3)$(b3)$(b3)$(b3)$(b3)"),
         ("b3", "$(b4)$(b4)$(b4)$(b4)$(b4)$(b4)$(b4)$(b4)"),
         ("b4", "$(b)$(b)$(b)$(b)$(b)$(b)$(b)$(b)"),
-    ]);
+    ];
 
     #[test]
     fn macros_are_expanded() {
@@ -204,7 +242,7 @@ mod tests {
             ("$()$(:)$(:x) $($(a)) $(a-b) $(a", "x $(1) $(a-b) $(a"),
             ("$(a:b:c) $(none:b:c)", "1 b:c"),
         ] {
-            assert_eq!(expand(text, "", &VALUES).unwrap(), expected, "{text}");
+            assert_eq!(expand(text, "", &values()).unwrap(), expected, "{text}");
         }
         for text in [
             "$$(OpSys)",
@@ -213,19 +251,35 @@ mod tests {
             "$(loop)",
             "$(bomb)",
         ] {
-            assert!(expand(text, "", &VALUES).is_err(), "{text}");
+            assert!(expand(text, "", &values()).is_err(), "{text}");
         }
+    }
+
+    /// A mebibyte of parentheses that never end, or end all at once.
+    #[test]
+    fn long_texts_are_expanded_in_linear_time() {
+        let start = std::time::Instant::now();
+        for text in [
+            "$(".repeat(1 << 19),
+            format!("{}{}", "$(".repeat(1 << 18), ")".repeat(1 << 18)),
+            "$".repeat(1 << 20),
+            format!("{}(", "$".repeat((1 << 20) - 1)),
+            "$(x:".repeat(1 << 18),
+        ] {
+            let _ = expand(&text, "", &values());
+        }
+        assert!(start.elapsed().as_secs() < 10, "{:?}", start.elapsed());
     }
 
     proptest! {
         #[test]
         fn any_text_is_expanded_or_refused(text in "([$(){}:a-c é]|loop|ENV|none)*") {
-            let _ = expand(&text, "", &VALUES);
+            let _ = expand(&text, "", &values());
         }
 
         #[test]
         fn text_without_macros_is_kept(text in "[^$]*") {
-            prop_assert_eq!(expand(&text, "", &VALUES).unwrap(), text);
+            prop_assert_eq!(expand(&text, "", &values()).unwrap(), text);
         }
     }
 }

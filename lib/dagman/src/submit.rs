@@ -125,13 +125,20 @@ const MAX_VALUE: usize = 1 << 20;
 fn resolve(value: &str, name: &str, before: &str) -> String {
     let mut out = String::with_capacity(value.len());
     let mut rest = value;
+    let mut close = value.find(')');
     while let Some(at) = rest.find("$(") {
         let (head, from) = rest.split_at(at);
         out.push_str(head);
         let inner = &from[2..];
-        let is_own = inner.find(')').filter(|&end| {
-            let (own, default) = inner[..end].split_once(':').unwrap_or((&inner[..end], ""));
-            own.eq_ignore_ascii_case(name) && !default.contains('(')
+        // Each parenthesis is looked for once.
+        let start = value.len() - inner.len();
+        if close.is_some_and(|close| close < start) {
+            close = inner.find(')').map(|end| start + end);
+        }
+        let is_own = close.map(|close| close - start).filter(|&end| {
+            let (inner, length) = (inner.as_bytes(), name.len().min(end));
+            let is_named = inner[..length].eq_ignore_ascii_case(name.as_bytes());
+            is_named && (length == end || inner[length] == b':' && !inner[length..end].contains(&b'('))
         });
         match is_own {
             Some(end) => {
@@ -186,6 +193,16 @@ mod tests {
         assert!(Description::parse("queue_name = 2\nqueue").is_ok());
         let several = Description::parse("x = 1\nqueue x from (\n a = b\n queue\n)\ny = 2").unwrap();
         assert_eq!(several.queue.unwrap().line, 2);
+    }
+
+    #[test]
+    fn a_value_with_many_macros_is_read_in_linear_time() {
+        let many = "$(".repeat(1 << 18);
+        let start = std::time::Instant::now();
+        for end in ["", ")"] {
+            let _ = Description::parse(&format!("a = 1\na = {many}{end}\n"));
+        }
+        assert!(start.elapsed().as_secs() < 10, "{:?}", start.elapsed());
     }
 
     proptest! {

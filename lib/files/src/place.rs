@@ -16,6 +16,8 @@ use crate::{is_trusted, refused};
 
 /// Most links on the way to a file, as in the kernel.
 const MAX_LINKS: u32 = 40;
+/// Longest path of the kernel, which looks at a path as a whole.
+const PATH_MAX: usize = 4096;
 /// Opens a directory for its names only: that needs no right to list it.
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
@@ -173,6 +175,9 @@ struct Link {
 
 impl Walk {
     fn find(mut self, base: BorrowedFd<'_>, path: &Path, last: Last) -> io::Result<Place> {
+        if path.as_os_str().len() >= PATH_MAX {
+            return Err(Errno::NAMETOOLONG.into());
+        }
         let mut path = path.to_owned();
         let mut base = self.enter(base, OsStr::new("."))?;
         loop {

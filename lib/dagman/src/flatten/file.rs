@@ -56,6 +56,7 @@ impl Pending {
             description,
             process,
             environment: reader.context.environment,
+            budget: &reader.budget,
         }
     }
 

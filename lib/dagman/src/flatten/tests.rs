@@ -338,3 +338,84 @@ proptest! {
         }
     }
 }
+
+/// Small files that multiply. Each is refused at once, with its file and line.
+#[test]
+fn bombs_are_refused() {
+    let includes: Vec<(String, String)> = (0..27)
+        .map(|n| {
+            let next = if n == 26 {
+                "JOB A s.sub\n".to_owned()
+            } else {
+                format!("INCLUDE {}.dag\n", n + 1).repeat(2)
+            };
+            (
+                if n == 0 {
+                    "top.dag".to_owned()
+                } else {
+                    format!("{n}.dag")
+                },
+                next,
+            )
+        })
+        .collect();
+    let splices: Vec<(String, String)> = (0..5)
+        .map(|n| {
+            let line = |k: usize| match n {
+                4 => format!("JOB {k} s.sub\n"),
+                _ => format!("SPLICE {k} {}.dag\n", n + 1),
+            };
+            let text = (0..64).map(line).collect();
+            (
+                if n == 0 {
+                    "top.dag".to_owned()
+                } else {
+                    format!("{n}.dag")
+                },
+                text,
+            )
+        })
+        .collect();
+    let large = "x".repeat(1 << 18);
+    let queue = vec![
+        ("top.dag".to_owned(), "JOB A q.sub\n".to_owned()),
+        (
+            "q.sub".to_owned(),
+            format!("executable = /bin/x\narguments = {large}\nqueue 100000\n"),
+        ),
+    ];
+    let items = vec![
+        ("top.dag".to_owned(), "JOB A q.sub\n".to_owned()),
+        (
+            "q.sub".to_owned(),
+            format!("executable = /bin/x\nqueue 100000 in ({large})\n"),
+        ),
+    ];
+    let long_names = vec![
+        ("top.dag".to_owned(), format!("SPLICE {large} 1.dag\n")),
+        (
+            "1.dag".to_owned(),
+            (0..4096).map(|n| format!("JOB {n} s.sub\n")).collect(),
+        ),
+    ];
+    for (files, expected) in [
+        (includes, "INCLUDE, SPLICE, SUBDAG"),
+        (splices, "INCLUDE, SPLICE, SUBDAG"),
+        (queue, "q.sub:2: the DAG has more than"),
+        (items, "q.sub:2: the DAG has more than"),
+        (long_names, "bytes of text"),
+    ] {
+        let files: Vec<(&str, &str)> = files
+            .iter()
+            .map(|(name, text)| (name.as_str(), text.as_str()))
+            .chain([SUBMIT])
+            .collect();
+        let start = std::time::Instant::now();
+        let error = read_from(&files).unwrap_err();
+        assert!(
+            error.contains(expected) && error.contains(".dag:") | error.contains(".sub:"),
+            "{error:.200}"
+        );
+        assert!(start.elapsed().as_secs() < 60, "{:?}", start.elapsed());
+    }
+}

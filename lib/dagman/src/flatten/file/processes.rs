@@ -54,6 +54,9 @@ pub(super) fn of(
             &from_file
         }
     };
+    let all: usize = items.iter().map(String::len).sum();
+    let made = reader.budget.bytes(all.saturating_mul(count as usize));
+    made.map_err(|kind| at((Some(queue.line), kind)))?;
     let max = (MAX_PROCESSES - reader.processes).max(1);
     let Some(processes) = queue.processes(items, count, max) else {
         let (what, limit) = ("jobs of nodes that queue several", MAX_PROCESSES as usize);
