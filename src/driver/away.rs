@@ -9,7 +9,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use pmc_dag::{LiteCall, TaskId, reason, words};
+use pmc_calls::{LiteCall, Part};
+use pmc_dag::{TaskId, reason, words};
 use pmc_packed::{Attempt, Pack};
 use serde_json::Value;
 
@@ -134,13 +135,13 @@ fn is_below(file: &Path, directory: &io::Result<PathBuf>) -> bool {
         .is_ok_and(|directory| file.starts_with(directory))
 }
 
-fn read(path: &Path, part: Option<(u64, u64)>, left: &mut u64) -> Result<Vec<u8>, CarryError> {
+fn read(path: &Path, part: Option<Part>, left: &mut u64) -> Result<Vec<u8>, CarryError> {
     let failed = |error| CarryError::Read(path.to_owned(), error);
     let mut file = pmc_files::open(path).map_err(failed)?;
     let mut length = u64::MAX;
-    if let Some((start, part)) = part {
-        file.seek(SeekFrom::Start(start)).map_err(failed)?;
-        length = part;
+    if let Some(part) = part {
+        file.seek(SeekFrom::Start(part.start)).map_err(failed)?;
+        length = part.length;
     }
     let mut bytes = Vec::new();
     file.take(length.min(*left + 1))

@@ -9,7 +9,8 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use pmc_dag::{LiteCall, words};
+use pmc_calls::LiteCall;
+use pmc_dag::words;
 use serde_json::Value;
 use tempfile::TempDir;
 

@@ -80,8 +80,8 @@ impl Tool {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Self::Kickstart => "pegasus-kickstart",
-            Self::Lite => "pegasus-lite",
+            Self::Kickstart => pmc_calls::KICKSTART,
+            Self::Lite => pmc_calls::LITE,
         }
     }
 }

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
 
+use pmc_calls::Part;
 use rustc_hash::FxHashSet;
 
 use crate::error::PlanError;
@@ -30,11 +31,10 @@ pub(crate) struct WorkLists {
 
 impl WorkLists {
     /// Returns offset and length of a job's list in the shared file of a large plan.
-    pub(crate) fn part(&self, id: JobId) -> Option<(u64, u32)> {
-        self.parts
-            .get(id.index())
-            .copied()
-            .filter(|&(_, length)| length > 0)
+    pub(crate) fn part(&self, id: JobId) -> Option<Part> {
+        let &(start, length) = self.parts.get(id.index())?;
+        let length = u64::from(length);
+        (length > 0).then_some(Part { start, length })
     }
     /// Returns the name of the shared file.
     pub(crate) fn file_name(base: &str) -> String {

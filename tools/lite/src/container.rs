@@ -21,6 +21,7 @@ use pegasus_kickstart::environment::Environment;
 use pegasus_kickstart::interrupts::Interrupts;
 use pegasus_kickstart::lookup;
 use pegasus_transfer::integrity;
+use pmc_calls::{KICKSTART, LITE, kickstart};
 use serde_json::{Map, Value, json};
 
 use crate::data::{DataError, Mover};
@@ -36,12 +37,6 @@ use programs::Programs;
 
 /// Directory in that of a job with what the second `pegasus-lite` needs.
 const TOOLS: &str = ".pegasus-lite";
-
-/// The program that runs in the container.
-const PROGRAM: &str = "pegasus-lite";
-
-/// Kickstart, should a launcher start it.
-const KICKSTART: &str = "pegasus-kickstart";
 
 /// File that the second `pegasus-lite` makes when it starts.
 pub(crate) const STARTED: &str = "started";
@@ -272,7 +267,7 @@ impl Contained<'_> {
         fs::create_dir(&tools)?;
         let there = format!("{}/{TOOLS}", self.container.directory);
         let own = &self.around.context.program;
-        let programs = Programs::copy(&own.with_file_name(PROGRAM), &tools, &there)?;
+        let programs = Programs::copy(&own.with_file_name(LITE), &tools, &there)?;
         let run = self.inner_run(&programs)?;
         let inner = self.inner(run, &programs, mover)?;
         // It may hold secrets.
@@ -280,7 +275,7 @@ impl Contained<'_> {
         let file = options.write(true).create_new(true).mode(0o600);
         let file = file.open(tools.join("job.json"))?;
         serde_json::to_writer(file, &inner).map_err(io::Error::from)?;
-        let mut command = programs.call(PROGRAM);
+        let mut command = programs.call(LITE);
         command.extend(["--inside".to_owned(), programs.path("job.json")]);
         Ok(command)
     }
@@ -290,13 +285,10 @@ impl Contained<'_> {
         match &self.description.run {
             Run::Kickstart(words) => {
                 let mut inner = words.clone();
-                for n in 1..words.len() {
-                    let is_list = matches!(words[n - 1].as_str(), "-s" | "-S");
-                    if let Some(list) = words[n].strip_prefix('@').filter(|_| is_list) {
-                        let name = format!("{n}.lof");
-                        fs::copy(list, self.tools().join(&name))?;
-                        inner[n] = format!("@{}", programs.path(&name));
-                    }
+                for (list, place) in kickstart::lists(words) {
+                    let name = format!("{}.lof", place.0);
+                    fs::copy(list, self.tools().join(&name))?;
+                    kickstart::set_list(&mut inner, place, &programs.path(&name));
                 }
                 Ok(json!({ "kickstart": inner }))
             }

@@ -20,7 +20,7 @@ use crate::url::Lookup;
 use crate::{integrity, multipart, shown};
 
 pub use log::{Level, Log};
-pub use options::{Options, Part};
+pub use options::Options;
 
 /// One run of the program.
 pub struct Call<'a> {
@@ -286,7 +286,7 @@ impl Call<'_> {
 }
 
 /// Reads a part of a file. Fails if the file ends before the end of the part.
-fn read_part(path: &Path, part: Part) -> io::Result<Vec<u8>> {
+fn read_part(path: &Path, part: pmc_calls::Part) -> io::Result<Vec<u8>> {
     let mut file = fs::File::open(path)?;
     file.seek(SeekFrom::Start(part.start))?;
     let bytes = pmc_files::read_at_most(file.take(part.length), MAX_LIST)?;
