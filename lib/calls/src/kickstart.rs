@@ -1,8 +1,9 @@
-//! Options of `pegasus-kickstart`: for its parser, its help, its manual page, and for those that look behind it.
+//! Options of `pegasus-kickstart`: for its parser, its help, its manual page, and for those that look behind
+//! it.
 //!
 //! Options are single letters; a value is glued to its letter or the next word. Only the letter after the
-//! dash counts, so flags cannot be joined. The options end at the first word without dash, after `--`, or at an
-//! unknown option, which is then the program.
+//! dash counts, so flags cannot be joined. The options end at the first word without dash, after `--`, or at
+//! an unknown option, which is then the program.
 
 /// An option of the command line.
 #[derive(Clone, Copy, Debug)]

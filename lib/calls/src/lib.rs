@@ -1,10 +1,10 @@
-//! Command lines of this project's programs, for those that read or write them and do not run them: options as
-//! tables, and which program a command finally runs.
+//! Command lines of this project's programs, for those that read or write them and do not run them: options
+//! as tables, and which program a command finally runs.
 //!
 //! A command may begin with programs that run another one:
 //!
 //! ```text
-//! [env NAME=VALUE…] [sh SCRIPT.secrets] [LAUNCHER OPTIONS…] [pegasus-kickstart OPTIONS…] PROGRAM ARGUMENTS…
+//! [env NAME=VALUE…] [sh SCRIPT.secrets] [LAUNCHER OPTIONS…] [pegasus-kickstart OPTIONS…] PROGRAM WORDS…
 //! ```
 
 pub mod cluster;
@@ -27,8 +27,8 @@ const RECORDERS: [&str; 3] = [KICKSTART, CLUSTER, LITE];
 const KICKSTARTS: [&[u8]; 3] = [KICKSTART.as_bytes(), b"kickstart", b"invoke"];
 
 /// Programs that start another one, whose name is behind their options.
-const LAUNCHERS: &str = "aprun chrt flux ibrun ionice jsrun lrun mpiexec mpiexec.hydra mpirun nice nohup numactl \
-                         orterun prterun prun setsid srun stdbuf taskset time timeout";
+const LAUNCHERS: &str = "aprun chrt flux ibrun ionice jsrun lrun mpiexec mpiexec.hydra mpirun nice nohup \
+                         numactl orterun prterun prun setsid srun stdbuf taskset time timeout";
 
 /// End of the name of a script of pmc-plan that sets secret variables and runs its arguments.
 const SECRETS: &[u8] = b".secrets";
@@ -110,6 +110,7 @@ fn name<W: AsRef<[u8]> + ?Sized>(path: &W) -> &[u8] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::collection::vec;
     use proptest::prelude::*;
 
     fn words(line: &str) -> Vec<&str> {
@@ -181,7 +182,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_command_panics(words in proptest::collection::vec("env|pegasus-kickstart|sh|a.secrets|-[a-zA-Z-]?x?|A=b|-u", 0..9)) {
+        fn no_command_panics(
+            words in vec("env|pegasus-kickstart|sh|a.secrets|-[a-zA-Z-]?x?|A=b|-u", 0..9),
+        ) {
             let _ = (application(&words), recorder(&words), LiteCall::new(&words));
         }
     }

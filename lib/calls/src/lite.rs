@@ -59,8 +59,8 @@ pub struct LiteCall<'w> {
     pub file: &'w [u8],
 }
 
-/// Returns whether a command is a call, by its first word and the others. Most commands are none, so the others
-/// are hardly ever read.
+/// Returns whether a command is a call, by its first word and the others. Most commands are none, so the
+/// others are hardly ever read.
 pub fn is_lite<W: AsRef<[u8]>>(first: &[u8], mut rest: impl Iterator<Item = W> + Clone) -> bool {
     if name(first) == b"env" {
         let own = env_words(rest.clone());

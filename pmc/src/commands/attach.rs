@@ -191,7 +191,8 @@ pub(super) fn check(history: &History) -> Result<(), Failure> {
     })
 }
 
-/// Refuses a run without the files that are read. Names all options that it lacks: it has to be started again.
+/// Refuses a run without the files that are read. Names all options that it lacks, since it has to be started
+/// again.
 fn check_files(dag: &Path, has_log: bool, has_own_files: bool) -> Result<(), Failure> {
     let options = [(has_log, "--jobstate-log"), (has_own_files, "--per-task-stdio")];
     let missing = options.iter().filter(|(is_given, _)| !is_given);

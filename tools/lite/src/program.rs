@@ -13,10 +13,10 @@ use pegasus_kickstart::context::{Context, Inherited, current_directory};
 use pegasus_kickstart::interrupts::ProcessSignals;
 use pmc_calls::{KICKSTART, LITE, Part};
 use pmc_files::MAX_LIST;
+use pmc_job_files::{Description, DescriptionError};
 use pmc_terminal::finish_early;
 
 use crate::container::STARTED;
-use crate::description::{Description, DescriptionError};
 use crate::job::{self, FAILURE};
 use crate::messages::Log;
 use crate::surroundings::Surroundings;

@@ -191,11 +191,20 @@ impl Call<'_> {
     /// Parses a specification.
     pub fn parse(&self, input: &Input) -> Result<Vec<Work>, ProgramError> {
         let mut priority = || i64::from(random_priority());
-        spec::parse(&input.bytes, self.environment, &mut priority).map_err(|source| {
-            ProgramError::Specification {
-                name: input.name.clone(),
-                source,
-            }
+        let parsed = spec::parse(&input.bytes, self.environment, &mut priority);
+        parsed.map_err(|source| ProgramError::Specification {
+            name: input.name.clone(),
+            source,
+        })
+    }
+
+    /// Returns the work of a list in the description of a job.
+    pub fn work_of(&self, entries: Vec<pmc_job_files::Entry>) -> Result<Vec<Work>, ProgramError> {
+        let mut priority = || i64::from(random_priority());
+        let work = spec::work_of(entries, self.environment, &mut priority);
+        work.map_err(|source| ProgramError::Specification {
+            name: "the description of the job".to_owned(),
+            source,
         })
     }
 
