@@ -3,7 +3,6 @@
 
 use std::cell::RefCell;
 use std::io::{self, Write as _};
-use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -531,26 +530,40 @@ pub fn server_request(data: &[u8]) {
     let mut buffer = BUFFER.take();
     let length = buffer.len();
     if let Ok(Some(received)) = pmc_wire::receive_request(&socket, &read, &mut buffer) {
-        check_request(data, &received);
+        check_request(&received);
     }
     assert!(buffer.len() <= length.max(65 << 20), "a request is bounded");
     BUFFER.set(buffer);
 }
 
-fn check_request(data: &[u8], received: &Received<'_>) {
-    let words: Vec<&[u8]> = received.words.iter().map(|word| word.as_bytes()).collect();
+fn check_request(received: &Received<'_>) {
     let request = Request {
         ticket: received.ticket,
         tool: received.tool,
-        words: &words,
+        words: &received.words,
         variables: &received.variables,
         cpus: &received.cpus,
         directory: received.directory,
     };
+    let message = request.encode().expect("it was decoded");
+    assert!(
+        message.len() <= received.size + 4,
+        "no descriptors, and no longer"
+    );
+    let (socket, _) = UnixStream::pair().expect("sockets can be made");
+    let (read, write) = io::pipe().expect("a pipe can be made");
+    pmc_wire::send_request(&socket, &write, &message, &[]).expect("it fits into the pipe");
+    let mut buffer = Vec::new();
+    let again = pmc_wire::receive_request(&socket, &read, &mut buffer);
+    let again = again.expect("it is complete").expect("a request");
+    assert_eq!((again.ticket, again.tool), (received.ticket, received.tool));
     assert_eq!(
-        &request.encode()[..],
-        &data[4..],
-        "no descriptors, and the same message"
+        (again.words, again.variables),
+        (received.words.clone(), received.variables.clone())
+    );
+    assert_eq!(
+        (again.cpus, again.directory),
+        (received.cpus.clone(), received.directory)
     );
 }
 

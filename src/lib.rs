@@ -22,7 +22,6 @@ mod heap;
 mod host;
 mod interrupt;
 mod launch;
-mod lite_files;
 mod logging;
 mod logs;
 mod merge;

@@ -120,7 +120,7 @@ pub struct Options {
 
 /// Environment variables for the connection to a database server.
 #[cfg(feature = "stampede")]
-pub const SERVER_VARIABLES: [&str; 14] = pmc_stampede::client::VARIABLES;
+pub const SERVER_VARIABLES: [&str; 12] = pmc_stampede::client::VARIABLES;
 /// None: this program was built without the database.
 #[cfg(not(feature = "stampede"))]
 pub const SERVER_VARIABLES: [&str; 0] = [];

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use serde::Deserialize;
+use pmc_job_files::{Place, read_list};
 
 use crate::kinds::{self, Kind};
 
@@ -67,17 +67,18 @@ impl Submit {
         let mut files = Vec::new();
         for (name, job) in jobs.iter().filter(|(_, job)| job.kind == kind) {
             let file = self.dir.join(&job.directory).join(format!("{name}.in"));
-            let Ok(text) = pmc_files::read_to_string(&file, MAX_LIST) else {
+            let Ok(text) = pmc_files::read(&file, MAX_LIST) else {
                 continue;
             };
-            let Ok(transfers) = serde_saphyr::from_str::<Vec<Transfer>>(&text) else {
-                continue;
+            let urls = |places: Option<Vec<Place>>| {
+                let urls = places.into_iter().flatten().filter_map(|place| place.url);
+                urls.map(|url| url.lossy()).collect()
             };
-            let urls = |urls: Vec<Url>| urls.into_iter().map(|url| url.url).collect();
-            files.extend(transfers.into_iter().map(|transfer| TransferredFile {
-                lfn: transfer.lfn,
-                sources: urls(transfer.src_urls),
-                destinations: urls(transfer.dest_urls),
+            let entries = read_list(&text).unwrap_or_default().into_iter();
+            files.extend(entries.map(|entry| TransferredFile {
+                lfn: entry.lfn.unwrap_or_default().lossy(),
+                sources: urls(entry.src_urls),
+                destinations: urls(entry.dest_urls),
             }));
         }
         files
@@ -93,22 +94,6 @@ pub struct TransferredFile {
     pub sources: Vec<String>,
     /// URLs or paths that it is copied to.
     pub destinations: Vec<String>,
-}
-
-/// An entry in the input file of a task that transfers files.
-#[derive(Deserialize)]
-struct Transfer {
-    #[serde(default)]
-    lfn: String,
-    #[serde(default)]
-    src_urls: Vec<Url>,
-    #[serde(default)]
-    dest_urls: Vec<Url>,
-}
-
-#[derive(Deserialize)]
-struct Url {
-    url: String,
 }
 
 /// Returns the path of a `file` URL or of a plain path.

@@ -9,13 +9,13 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use pmc_dag::{LiteCall, TaskId, reason, words};
+use pmc_calls::{LiteCall, Part};
+use pmc_dag::{TaskId, reason, words};
+use pmc_job_files::{Description, DescriptionError, FileUse};
 use pmc_packed::{Attempt, Pack};
-use serde_json::Value;
 
 use super::outbox::DriverOutbox;
 use super::{Driver, RunError, RunEvent};
-use crate::lite_files::{FileUse, each_file};
 use crate::options::{Options, Stdio, folder};
 use crate::payload::Payload;
 use crate::protocol::{
@@ -42,7 +42,7 @@ enum CarryError {
     #[error("{}: {}", .0.display(), reason(.1))]
     Read(PathBuf, io::Error),
     #[error("its description {} is invalid: {}", .0.display(), .1)]
-    Description(PathBuf, serde_json::Error),
+    Description(PathBuf, DescriptionError),
     #[error("what it reads in the directory of the DAG file has more than {} MiB", MAX_CARRIED >> 20)]
     TooMuch,
 }
@@ -64,27 +64,24 @@ impl Away {
     }
 }
 
-/// The description of a job, as text and as value.
-type Description = (Vec<u8>, Value);
-
-/// Reads the description of the job that a command runs.
-fn describe(command: &[u8], directory: &Path, left: &mut u64) -> Result<Description, CarryError> {
+/// Reads the description of the job that a command runs. Returns its text, too.
+fn describe(command: &[u8], directory: &Path, left: &mut u64) -> Result<(Vec<u8>, Description), CarryError> {
     let words = words::split(command);
     let call = LiteCall::new(&words).ok_or(CarryError::Command)?;
     let file = directory.join(path(call.file));
     let text = read(&file, call.part, left)?;
-    let value = serde_json::from_slice(&text).map_err(|error| CarryError::Description(file, error))?;
-    Ok((text, value))
+    let description = Description::parse(&text).map_err(|error| CarryError::Description(file, error))?;
+    Ok((text, description))
 }
 
 /// Returns the files in the directory of the DAG file that the job of a command writes.
 fn written(command: &[u8], directory: &Path) -> Result<BTreeSet<Vec<u8>>, CarryError> {
     let mut left = MAX_CARRIED;
-    let (_, mut value) = describe(command, directory, &mut left)?;
+    let (_, mut description) = describe(command, directory, &mut left)?;
     let mut names = BTreeSet::new();
-    each_file(&mut value, &mut |what, path| {
+    description.each_file(&mut |what, path| {
         if what == FileUse::Written {
-            names.insert(std::mem::take(path).into_bytes());
+            names.insert(path.as_os_str().as_bytes().to_vec());
         }
     });
     Ok(names)
@@ -105,9 +102,9 @@ fn carry(assignment: &Assignment, dag_file: &Path) -> Result<Carried, CarryError
     let dag_file = place.map_or(dag_file, |place| path(&place.dag));
     let directory = directory_of(place);
     let mut left = MAX_CARRIED;
-    let (description, mut value) = describe(&assignment.command, directory, &mut left)?;
+    let (text, mut description) = describe(&assignment.command, directory, &mut left)?;
     let mut names = BTreeMap::new();
-    each_file(&mut value, &mut |what, path| {
+    description.each_file(&mut |what, path| {
         if what != FileUse::Written {
             names.insert(std::mem::take(path), what);
         }
@@ -124,7 +121,10 @@ fn carry(assignment: &Assignment, dag_file: &Path) -> Result<Carried, CarryError
         let data = read(&real, None, &mut left)?;
         files.push(CarriedFile { path: name, data });
     }
-    Ok(Carried { description, files })
+    Ok(Carried {
+        description: text,
+        files,
+    })
 }
 
 /// Returns whether a file without links on its path is in a directory.
@@ -134,13 +134,13 @@ fn is_below(file: &Path, directory: &io::Result<PathBuf>) -> bool {
         .is_ok_and(|directory| file.starts_with(directory))
 }
 
-fn read(path: &Path, part: Option<(u64, u64)>, left: &mut u64) -> Result<Vec<u8>, CarryError> {
+fn read(path: &Path, part: Option<Part>, left: &mut u64) -> Result<Vec<u8>, CarryError> {
     let failed = |error| CarryError::Read(path.to_owned(), error);
     let mut file = pmc_files::open(path).map_err(failed)?;
     let mut length = u64::MAX;
-    if let Some((start, part)) = part {
-        file.seek(SeekFrom::Start(start)).map_err(failed)?;
-        length = part;
+    if let Some(part) = part {
+        file.seek(SeekFrom::Start(part.start)).map_err(failed)?;
+        length = part.length;
     }
     let mut bytes = Vec::new();
     file.take(length.min(*left + 1))
@@ -385,6 +385,7 @@ mod tests {
             .map(|name| serde_json::json!({"lfn": name, "checksum_file": shown(name)}))
             .into();
         let description = serde_json::json!({
+            "format": 1, "job": "a", "run": {"program": ["/bin/true"]},
             "env_source": shown("env.sh"), "verify": verify, "checksum_file": shown("run/a.meta"),
         });
         let description = description.to_string();
@@ -397,7 +398,7 @@ mod tests {
         let carried = carry(&assignment(command), &path("run/x.dag")).unwrap();
         assert_eq!(carried.description, description.as_bytes());
         let names: Vec<_> = carried.files.iter().map(|file| file.path.clone()).collect();
-        assert_eq!(names, [shown("env.sh"), shown("run/b.meta")]);
+        assert_eq!(names, [path("env.sh"), path("run/b.meta")]);
         assert_eq!(carried.files[1].data, b"run/b.meta");
     }
 
@@ -416,10 +417,10 @@ mod tests {
         assert!(problem(command).contains("more than 16 MiB"));
     }
 
-    /// Writes what a host has sent into the directory `run`, for a job that writes two of these files.
-    fn write_to(run: &Path, written: [&Path; 2], files: &[ForwardedData]) -> io::Result<()> {
+    /// Writes what a host has sent into the directory `run`, for a job that writes one of these files.
+    fn write_to(run: &Path, written: &Path, files: &[ForwardedData]) -> io::Result<()> {
         let description = serde_json::json!({
-            "checksum_file": written[0].to_str(), "jobs": [{"checksum_file": written[1].to_str()}],
+            "format": 1, "job": "a", "run": {"program": ["/bin/true"]}, "checksum_file": written.to_str(),
             "verify": [{"lfn": "b", "checksum_file": run.join("b.meta").to_str()}],
         });
         fs::write(run.join("a.json"), description.to_string())?;
@@ -448,18 +449,19 @@ mod tests {
         let run = top.path().join("run");
         fs::create_dir(&run).unwrap();
         let (own, other) = (run.join("a.meta"), Path::new("c.meta"));
-        write_to(&run, [&own, other], &[file(&own), file(other)]).unwrap();
+        write_to(&run, &own, &[file(&own)]).unwrap();
+        write_to(&run, other, &[file(other)]).unwrap();
         assert_eq!(fs::read(run.join("a.meta")).unwrap(), b"checksums");
         assert_eq!(fs::read(run.join("c.meta")).unwrap(), b"checksums");
         for target in [top.path().join("a.meta"), run.join("../a.meta")] {
-            let error = write_to(&run, [&target, other], &[file(&target)]).unwrap_err();
+            let error = write_to(&run, &target, &[file(&target)]).unwrap_err();
             assert!(error.to_string().contains("is not below"), "{error}");
         }
         let lost = ForwardedData {
             data: Payload::Sent(3),
             ..file("d.meta")
         };
-        assert!(write_to(&run, [Path::new("d.meta"), other], &[lost]).is_err());
+        assert!(write_to(&run, Path::new("d.meta"), &[lost]).is_err());
         assert_eq!(fs::read_dir(&run).unwrap().count(), 3);
         assert!(!top.path().join("a.meta").exists());
     }
@@ -472,7 +474,7 @@ mod tests {
         for name in ["x.dag", "x.dag.rescue", "a.json", "b.meta", "./a.meta", "new"] {
             let target = run.path().join(name);
             let _ = fs::remove_file(&target);
-            let error = write_to(run.path(), [&own; 2], &[file(&own), file(&target)]).unwrap_err();
+            let error = write_to(run.path(), &own, &[file(&own), file(&target)]).unwrap_err();
             assert!(
                 error.to_string().contains("which the job is not to write"),
                 "{error}"

@@ -1,8 +1,5 @@
 //! Requests of tools that redirect output of tasks.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
@@ -14,9 +11,6 @@ use crate::control::{Answer, RedirectRequest, Reply, Request, TAILING, TailReque
 use crate::protocol::{Assignment, Claim, Rank, Redirect, Redirected, SubmitId, ToWorker};
 use crate::scheduler::Outbox as _;
 use crate::transport::MasterTransport;
-
-/// Programs whose standard output holds records that monitoring reads.
-const RECORDERS: [&str; 3] = ["pegasus-kickstart", "pegasus-cluster", "pegasus-lite"];
 
 /// Time for redirects to end before tasks are ended.
 const LAST_DELIVERY: Duration = Duration::from_millis(250);
@@ -55,12 +49,7 @@ fn refusal_of(assignment: &Assignment) -> Option<String> {
 }
 
 fn refusal(task: &str, command: &[u8], messages: [&[Vec<u8>]; 2]) -> Option<String> {
-    let words = words::split(command);
-    let program = words.iter().find_map(|word| {
-        let name = Path::new(OsStr::from_bytes(word)).file_name()?.to_str()?;
-        RECORDERS.into_iter().find(|recorder| *recorder == name)
-    });
-    if let Some(program) = program {
+    if let Some(program) = pmc_calls::recorder(&words::split(command)) {
         return Some(format!(
             "the output of task {task} cannot be redirected: it has the record of {program}; `pmc attach` without \
              --redirect shows what its program prints"
@@ -210,6 +199,8 @@ mod tests {
     fn records_and_checked_output_stay_in_their_files() {
         let refused = |command: &[u8]| refusal("t", command, [&[], &[]]);
         assert_eq!(refused(b"/bin/sim -x 'a b'"), None);
+        let named = b"/bin/sh -c 'sleep 9' pegasus-kickstart";
+        assert_eq!(refused(named), None, "an argument is no program");
         let text = refused(b"env A=1 /opt/bin/pegasus-kickstart -n x /bin/sim").unwrap();
         assert!(text.contains("task t cannot be redirected: it has the record of pegasus-kickstart"));
         let messages = [b"no".to_vec()];

@@ -1,5 +1,7 @@
 //! What goes to and comes from attempts on hosts that do not see the directory of the DAG file.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 use super::ForwardedData;
@@ -19,7 +21,7 @@ pub struct Carried {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CarriedFile {
     /// Its path in the description.
-    pub path: String,
+    pub path: PathBuf,
     /// Its content.
     #[serde(with = "serde_bytes")]
     pub data: Vec<u8>,

@@ -268,7 +268,7 @@ mod tests {
                             Box::new(Carried {
                                 description: b"{}".to_vec(),
                                 files: vec![CarriedFile {
-                                    path: "a".to_owned(),
+                                    path: "a".into(),
                                     data: vec![0, 255],
                                 }],
                             })

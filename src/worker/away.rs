@@ -9,14 +9,14 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use pmc_dag::{LiteCall, words};
-use serde_json::Value;
+use pmc_calls::LiteCall;
+use pmc_dag::words;
+use pmc_job_files::{Description, FileUse};
 use tempfile::TempDir;
 
 use super::error::NotStarted;
 use super::packing;
 use super::stdio::TaskFiles;
-use crate::lite_files::{FileUse, each_file};
 use crate::payload::Payload;
 use crate::protocol::{Assignment, Carried, ForwardedData, Returned};
 
@@ -102,9 +102,9 @@ fn unpack(carried: &Carried, directory: &Path) -> io::Result<(PathBuf, Vec<Writt
         fs::write(&path, &file.data)?;
         unpacked.push((&file.path, path));
     }
-    let mut description: Value = serde_json::from_slice(&carried.description)?;
+    let mut description = Description::parse(&carried.description).map_err(io::Error::other)?;
     let mut written = Vec::new();
-    each_file(&mut description, &mut |what, path| {
+    description.each_file(&mut |what, path| {
         let new = match what {
             FileUse::Read | FileUse::Script => {
                 let known = unpacked.iter().find(|(original, _)| *original == path);
@@ -112,17 +112,17 @@ fn unpack(carried: &Carried, directory: &Path) -> io::Result<(PathBuf, Vec<Writt
             }
             FileUse::Written => {
                 let new = path_of("out", written.len());
-                written.push((new.clone(), path.clone().into_bytes()));
+                written.push((new.clone(), path.clone().into_os_string().into_vec()));
                 Some(new)
             }
         };
         // Another file is one of this host.
         if let Some(new) = new {
-            *path = new.to_string_lossy().into_owned();
+            *path = new;
         }
     });
     let path = directory.join(DESCRIPTION);
-    fs::write(&path, description.to_string())?;
+    fs::write(&path, description.to_json()?)?;
     Ok((path, written))
 }
 
@@ -163,19 +163,25 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let carried = Carried {
             description:
-                br#"{"env_source": "/etc/env", "verify": [{"lfn": "a", "checksum_file": "/s/a.meta"}],
-                "checksum_file": "/s/b.meta"}"#
+                br#"{"format": 1, "job": "j", "run": {"program": ["/bin/true"]}, "env_source": "/etc/env",
+                "verify": [{"lfn": "a", "checksum_file": "/s/a.meta"}], "checksum_file": "/s/b.meta",
+                "container": {"kind": "docker", "image": "i", "directory": "/scratch",
+                "environment": {"env_source": "/s/a.meta", "checksum_file": "/s/a.meta"}}}"#
                     .to_vec(),
             files: vec![CarriedFile {
-                path: "/s/a.meta".to_owned(),
+                path: "/s/a.meta".into(),
                 data: b"checksums".to_vec(),
             }],
         };
         let (path, written) = unpack(&carried, directory.path()).unwrap();
-        let description: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+        let description: serde_json::Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
         assert_eq!(description["env_source"], "/etc/env");
         let file = description["verify"][0]["checksum_file"].as_str().unwrap();
         assert_eq!(fs::read(file).unwrap(), b"checksums");
+        // Variables of the program in the container are no files of the run.
+        let variables = &description["container"]["environment"];
+        assert_eq!(variables["env_source"], "/s/a.meta");
+        assert_eq!(variables["checksum_file"], "/s/a.meta");
         assert_eq!(written.len(), 1);
         assert_eq!(written[0].1, b"/s/b.meta");
         assert_eq!(description["checksum_file"], written[0].0.to_str().unwrap());

@@ -98,7 +98,7 @@ impl TaskLaunch<'_> {
             cpus: self.cpu_binding().map_or(&[], |_| self.task.cpu_set.as_slice()),
             directory: self.directory().unwrap_or_default(),
         };
-        Some((ticket, request.encode()))
+        Some((ticket, request.encode().ok()?))
     }
 
     fn spawn(&self, spawner: &mut Spawner) -> io::Result<Child> {

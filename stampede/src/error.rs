@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use monitord_compat::braindump_reader::BraindumpError;
 use monitord_compat::record_reader::RecordError;
 
-use crate::client::ClientError;
+use crate::client::VariableError;
 use crate::destination::UrlError;
 use crate::pgpass::PasswordFileError;
 use crate::store::StoreError;
@@ -91,9 +91,9 @@ pub enum LoadError {
         /// Property.
         key: &'static str,
     },
-    /// The environment has settings for PostgreSQL that are not supported.
+    /// The environment demands security for connections to PostgreSQL.
     #[error(transparent)]
-    Client(#[from] ClientError),
+    Variable(#[from] VariableError),
     /// The UUID of a nested sub-workflow is not its own.
     #[error("{}: its UUID {uuid} is that of another workflow of the run", dir.display())]
     Uuid {

@@ -1,21 +1,10 @@
 //! Facts from the command of a job.
 
 /// Returns the value of an option of kickstart in the arguments of a job.
-pub(crate) fn kickstart_option(arguments: &str, option: &str) -> Option<String> {
-    let mut words = arguments.split_whitespace();
-    while let Some(word) = words.next() {
-        if word == option {
-            return words.next().map(str::to_owned);
-        }
-        // The first word that is no option begins the command that kickstart runs.
-        if !word.starts_with('-') {
-            return None;
-        }
-        if !matches!(word, "-f" | "-H" | "-q" | "-c" | "-F" | "-X") {
-            words.next();
-        }
-    }
-    None
+pub(crate) fn kickstart_option(arguments: &str, letter: char) -> Option<String> {
+    let words: Vec<&str> = arguments.split_whitespace().collect();
+    let value = pmc_calls::kickstart::value(&words, letter)?;
+    Some(String::from_utf8_lossy(value).into_owned())
 }
 
 /// Returns the last part of a path.
@@ -32,10 +21,10 @@ mod tests {
 
     #[test]
     fn options_of_the_job_itself_are_skipped() {
-        let arguments = " -f -n split -N ID1 -R local  -w /x /bin/app -R other";
-        assert_eq!(kickstart_option(arguments, "-R").as_deref(), Some("local"));
-        assert_eq!(kickstart_option(arguments, "-n").as_deref(), Some("split"));
-        assert_eq!(kickstart_option("-w /x /bin/app -R other", "-R"), None);
+        let arguments = " -f -M -n split -NID1 -R local  -w /x /bin/app -R other";
+        assert_eq!(kickstart_option(arguments, 'R').as_deref(), Some("local"));
+        assert_eq!(kickstart_option(arguments, 'n').as_deref(), Some("split"));
+        assert_eq!(kickstart_option("-w /x /bin/app -R other", 'R'), None);
     }
 
     #[test]

@@ -28,8 +28,9 @@ mod program;
 pub mod rows;
 pub mod run;
 pub mod schema;
+#[cfg(feature = "postgresql")]
+pub mod server;
 pub mod session;
-pub mod ssl;
 pub mod state_log;
 pub mod static_part;
 pub mod store;

@@ -8,8 +8,6 @@ use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::destination::Server;
-
 /// Why a file of passwords is not used. PostgreSQL's programs do not use it either.
 #[derive(Debug, thiserror::Error)]
 pub enum PasswordFileError {
@@ -29,11 +27,11 @@ pub enum PasswordFileError {
     Exposed(PathBuf),
 }
 
-/// Returns the password for a server, if the file has one. `user` is the account for a URL without one.
+/// Returns the password for a key, host, port, database and account, if the file has one.
 ///
 /// # Errors
 /// The file cannot be used.
-pub fn password(path: &Path, server: &Server, user: &str) -> Result<Option<String>, PasswordFileError> {
+pub fn password(path: &Path, key: &[String; 4]) -> Result<Option<String>, PasswordFileError> {
     let unreadable = |source: io::Error| PasswordFileError::Read {
         path: path.to_owned(),
         source,
@@ -50,26 +48,18 @@ pub fn password(path: &Path, server: &Server, user: &str) -> Result<Option<Strin
         return Err(PasswordFileError::Exposed(path.to_owned()));
     }
     let bytes = fs::read(path).map_err(unreadable)?;
-    Ok(find(&String::from_utf8_lossy(&bytes), server, user))
+    Ok(find(&String::from_utf8_lossy(&bytes), key))
 }
 
-fn find(text: &str, server: &Server, user: &str) -> Option<String> {
-    let host = match server.host.as_deref() {
-        // The name for sockets of this machine.
-        None | Some("/var/run/postgresql" | "/run/postgresql" | "/tmp") => "localhost",
-        Some(host) => host,
-    };
-    let port = server.port.to_string();
-    let user = server.user.as_deref().unwrap_or(user);
-    let expected = [host, &port, server.database.as_deref().unwrap_or(user), user];
+fn find(text: &str, key: &[String; 4]) -> Option<String> {
     text.lines()
         .filter(|line| !line.starts_with('#'))
         .find_map(|line| {
             let mut rest = line;
-            for expected in expected {
+            for expected in key {
                 let (field, after) = field(rest);
                 rest = after?;
-                if field.plain != "*" && field.text != expected {
+                if field.plain != "*" && field.text != *expected {
                     return None;
                 }
             }
@@ -103,77 +93,54 @@ fn field(line: &str) -> (Field<'_>, Option<&str>) {
 }
 
 #[cfg(test)]
-#[cfg(feature = "postgresql")]
 mod tests {
     use std::fs::Permissions;
 
     use super::*;
-    use crate::destination::{Destination, read_url};
 
-    fn server(url: &str) -> Server {
-        match read_url(url) {
-            Ok(Destination::Server(server)) => *server,
-            other => panic!("{url}: {other:?}"),
-        }
+    fn key(text: &str) -> [String; 4] {
+        let fields: Vec<_> = text.split('|').map(str::to_owned).collect();
+        fields.try_into().unwrap()
     }
 
     const FILE: &str = "# of the site\n\
         db.example.org:5432:runs:me:one\n\
         db.example.org:*:*:me:t\\:w\\\\o\n\
-        localhost:5432:here:*:three\n\
         [::1]:x\n\
         *:*:*:odd\\:name:four\n\
         a:1:b:c:\n";
 
     #[test]
     fn the_first_matching_line_counts() {
-        for (url, expected) in [
-            ("postgresql://me@db.example.org/runs", Some("one")),
-            ("postgresql://me@db.example.org:5433/runs", Some("t:w\\o")),
-            ("postgresql://you@db.example.org/runs", None),
-            ("postgresql:///here", Some("three")),
-            ("postgresql:///here?host=/var/run/postgresql", Some("three")),
-            ("postgresql:///here?host=/srv/pg", None),
-            ("postgresql://odd%3Aname@anywhere/d", Some("four")),
-            ("postgresql://c@a:1/b", None),
+        for (text, expected) in [
+            ("db.example.org|5432|runs|me", Some("one")),
+            ("db.example.org|5433|runs|me", Some("t:w\\o")),
+            ("db.example.org|5432|runs|you", None),
+            ("anywhere|5432|d|odd:name", Some("four")),
+            ("a|1|b|c", None),
         ] {
-            assert_eq!(find(FILE, &server(url), "login").as_deref(), expected, "{url}");
+            assert_eq!(find(FILE, &key(text)).as_deref(), expected, "{text}");
         }
-        let own = "*:*:login:login:five\n";
-        assert_eq!(
-            find(own, &server("postgresql://h"), "login").as_deref(),
-            Some("five")
-        );
     }
 
     #[test]
     fn an_exposed_file_is_not_used() {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), FILE).unwrap();
-        let server = server("postgresql://me@db.example.org/runs");
+        let key = key("db.example.org|5432|runs|me");
         let mode = |mode| fs::set_permissions(file.path(), Permissions::from_mode(mode)).unwrap();
         mode(0o640);
-        assert!(
-            password(file.path(), &server, "x")
-                .unwrap_err()
-                .to_string()
-                .contains("chmod 0600")
-        );
+        let error = password(file.path(), &key).unwrap_err().to_string();
+        assert!(error.contains("chmod 0600"), "{error}");
         mode(0o600);
-        assert_eq!(
-            password(file.path(), &server, "x").unwrap().as_deref(),
-            Some("one")
-        );
-        assert_eq!(
-            password(Path::new("/nowhere/at/all"), &server, "x").unwrap(),
-            None
-        );
+        assert_eq!(password(file.path(), &key).unwrap().as_deref(), Some("one"));
+        assert_eq!(password(Path::new("/nowhere/at/all"), &key).unwrap(), None);
     }
 
     proptest::proptest! {
         #[test]
         fn any_text_is_read(text in "[a*:\\\\\n#5432é]{0,40}") {
-            let _ = find(&text, &server("postgresql://a@a/a"), "a");
+            let _ = find(&text, &key("a|5432|a|a"));
         }
     }
 }

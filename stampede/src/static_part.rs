@@ -86,10 +86,10 @@ impl UnplannedJob {
         let program = words.next().unwrap_or_default();
         let arguments: Vec<_> = words.collect();
         let arguments = arguments.join(" ");
-        let transformation = kickstart_option(&arguments, "-n");
+        let transformation = kickstart_option(&arguments, 'n');
         Self {
             transformation: transformation.unwrap_or_else(|| base_name(&program).to_owned()),
-            task: kickstart_option(&arguments, "-N"),
+            task: kickstart_option(&arguments, 'N'),
             argv: Some(arguments).filter(|argv| !argv.is_empty()),
             program,
         }

@@ -2,7 +2,7 @@
 
 use clap::{Arg, ArgAction, Command, CommandFactory as _};
 use pegasus_cluster::options::Args as ClusterArgs;
-use pegasus_kickstart::options as kickstart;
+use pmc_calls::kickstart;
 
 /// Returns the command line of every program that users call.
 #[must_use]

@@ -22,7 +22,6 @@ pub mod cycle;
 mod dag;
 mod error;
 pub mod list;
-mod lite;
 mod names;
 pub mod number;
 mod options;
@@ -37,7 +36,6 @@ pub mod write;
 
 pub use dag::{Dag, Subdag, Task};
 pub use error::{DagError, DagErrorKind, reason};
-pub use lite::LiteCall;
 pub use options::{AbortOn, CategoryId, Forward, OptionSet, Request, Stdin, factor};
 
 /// Identifier and transformation of tasks that an earlier plan of the submit directory had and the present

@@ -4,7 +4,6 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::error::DagErrorKind;
-use crate::lite;
 use crate::number;
 use crate::text::lossy;
 use crate::words::Words;
@@ -173,7 +172,7 @@ pub(crate) fn parse<'a>(name: &[u8], rest: &'a [u8]) -> Result<(Options, &'a [u8
             return Err(DagErrorKind::MissingProgram(lossy(name)));
         };
         if word.first() != Some(&b'-') {
-            options.anywhere = lite::is_lite(&word, &words) && !options.reads_file();
+            options.anywhere = pmc_calls::is_lite(&word, words.clone()) && !options.reads_file();
             return Ok((options, command));
         }
         let mut value = |option, what| {

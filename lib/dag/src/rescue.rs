@@ -217,8 +217,8 @@ pub fn read(path: &Path, dag: &Dag) -> Result<DoneSet, RescueError> {
     parse(&text, dag)
 }
 
-/// Returns the largest rescue file of a DAG, in bytes. A record is shorter than the line of its task, and runs
-/// remove repetitions.
+/// Returns the largest rescue file of a DAG, in bytes. A record is shorter than the line of its task, and
+/// runs remove repetitions.
 fn max_len(dag: &Dag) -> u64 {
     (dag.text.len() as u64).saturating_mul(16).max(64 << 20)
 }

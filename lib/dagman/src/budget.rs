@@ -6,9 +6,9 @@ use crate::error::ErrorKind;
 
 /// Bytes that a DAG may have: of all texts each time that they are read, of names and of expanded values.
 /// A million nodes with long command lines take a half.
-const MAX_BYTES: usize = if cfg!(test) { 64 << 20 } else { 1 << 30 };
+const MAX_BYTES: usize = if cfg!(test) { 16 << 20 } else { 1 << 30 };
 /// Times that DAGMan files may be read: a file counts each time that it is part of another one.
-const MAX_FILES: usize = 1 << 16;
+const MAX_FILES: usize = if cfg!(test) { 1 << 12 } else { 1 << 16 };
 /// Bytes that a macro counts for, besides its value.
 const PER_MACRO: usize = 64;
 

@@ -107,8 +107,8 @@ impl Expander<'_> {
     }
 }
 
-/// Where parentheses of a text end, by where they begin. Found once for all, so that the time to expand a text
-/// grows with its length only.
+/// Where parentheses of a text end, by where they begin. Found once for all, so that the time to expand a
+/// text grows with its length only.
 struct Ends(FxHashMap<usize, usize>);
 
 impl Ends {

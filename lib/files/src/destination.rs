@@ -70,8 +70,8 @@ impl Folder {
     /// Returns the destination `path` below the directory. Makes the directories that are missing.
     ///
     /// # Errors
-    /// `path` leads out of the directory or through a link of another user, or something that is not a regular
-    /// file has this name.
+    /// `path` leads out of the directory or through a link of another user, or something that is not a
+    /// regular file has this name.
     pub fn destination(&self, path: &Path) -> io::Result<Destination> {
         Destination::at(Place::below(self.0.as_fd(), path, Last::Follow, true)?)
     }
@@ -164,8 +164,8 @@ impl Destination {
         self.create_new(mode)
     }
 
-    /// Opens the file whose name has this ending, in addition, as [`open_for_writing`](crate::open_for_writing)
-    /// does.
+    /// Opens the file whose name has this ending, in addition, as
+    /// [`open_for_writing`](crate::open_for_writing) does.
     ///
     /// # Errors
     /// As there.

@@ -16,6 +16,7 @@ use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{CWD, FileType, Mode, Stat};
+use rustix::io::Errno;
 
 pub use destination::{Destination, Folder, Replacement};
 pub use rustix::fs::OFlags;
@@ -94,7 +95,7 @@ pub fn open_for(path: &Path, user: u32) -> io::Result<File> {
 fn open_regular(place: &Place) -> io::Result<File> {
     // Opening a device can have effects.
     match place.kind() {
-        None => return Err(io::ErrorKind::NotFound.into()),
+        None => return Err(Errno::NOENT.into()),
         Some(FileType::Symlink) => return Err(refused("is a link")),
         Some(_) => {}
     }

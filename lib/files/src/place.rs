@@ -35,7 +35,8 @@ pub(crate) struct Place {
     pub(crate) name: OsString,
     /// What has this name, if there is something.
     pub(crate) found: Option<Stat>,
-    /// It is a link in `/proc` that leads to an open file, such as `/dev/stdout`, and not where its text says.
+    /// It is a link in `/proc` that leads to an open file, such as `/dev/stdout`, and not where its text
+    /// says.
     is_open_file: bool,
 }
 
@@ -51,7 +52,8 @@ impl Place {
         }
     }
 
-    /// Finds the directory of `path` as [`find`](Self::find) does, and makes the directories that are missing.
+    /// Finds the directory of `path` as [`find`](Self::find) does, and makes the directories that are
+    /// missing.
     pub(crate) fn make(path: &Path, last: Last) -> io::Result<Self> {
         match Self::find(path, last) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {

@@ -7,27 +7,26 @@
 //! request without descriptors reuses the streams of the request before. Each request has a [`Ticket`], and
 //! only a reply with the same ticket counts: a task might find a way to write into the pipe.
 //!
-//! Lengths and numbers are 32 bits, little endian. A request is the number of descriptors, the length of the
-//! rest, the ticket, the tool, and then the fields in order, each as a list with its number of entries.
-//! Executor and server come from one installation, so the greeting changes with every change of the format.
+//! A request is the number of descriptors and the length of the rest, of 32 bits, little endian, and then
+//! the fields in the encoding of `postcard`. Executor and server come from one installation, so the greeting
+//! changes with every change of the format.
 
 pub mod peers;
 
-use std::ffi::OsString;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStringExt;
 
 use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
+use serde::{Deserialize, Serialize};
 
 /// Name of the server program, which lies beside `pegasus-kickstart`. Its standard input is the socket. Its
 /// standard output is a pipe that the executor closes to cancel the running task.
 pub const SERVER_NAME: &str = "pegasus-kickstart-server";
 
 /// The first message of a server.
-pub const GREETING: [u8; 8] = *b"pmc-ks08";
+pub const GREETING: [u8; 8] = *b"pmc-ks09";
 
 /// Maximum descriptors sent with a message: a limit of the kernel.
 pub const MAX_DESCRIPTORS: usize = 253;
@@ -41,14 +40,8 @@ const COUNT_BYTES: usize = 4;
 /// Bytes read at first; most requests are shorter.
 const TYPICAL_REQUEST: usize = 2 << 10;
 
-/// Maximum entries for which a list reserves memory at once.
-const TYPICAL_ENTRIES: usize = 16;
-
-/// Bytes of a reply.
-const REPLY_BYTES: usize = 10 + TICKET_BYTES;
-
-/// Bytes of a ticket.
-const TICKET_BYTES: usize = 24;
+/// Bytes of a reply with its ticket, whose numbers have fixed lengths.
+const REPLY_BYTES: usize = 34;
 
 /// One side's ends of the two pipes.
 #[derive(Debug)]
@@ -60,33 +53,17 @@ pub struct PipeEnds {
 }
 
 /// Names a request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ticket {
     /// Counts the requests of an executor's worker.
+    #[serde(with = "postcard::fixint::le")]
     pub number: u64,
     /// Random bytes, so that no other process can forge a reply.
     pub token: [u8; 16],
 }
 
-impl Ticket {
-    fn to_bytes(self) -> [u8; TICKET_BYTES] {
-        let mut bytes = [0; TICKET_BYTES];
-        bytes[..8].copy_from_slice(&self.number.to_le_bytes());
-        bytes[8..].copy_from_slice(&self.token);
-        bytes
-    }
-
-    fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (number, token) = bytes.split_first_chunk()?;
-        Some(Self {
-            number: u64::from_le_bytes(*number),
-            token: token.try_into().ok()?,
-        })
-    }
-}
-
 /// The program that a task calls.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Tool {
     /// `pegasus-kickstart`.
     #[default]
@@ -96,21 +73,21 @@ pub enum Tool {
 }
 
 impl Tool {
-    /// All programs; the place of one is its number in a request.
+    /// All programs.
     pub const ALL: [Self; 2] = [Self::Kickstart, Self::Lite];
 
     /// Name of the program.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Self::Kickstart => "pegasus-kickstart",
-            Self::Lite => "pegasus-lite",
+            Self::Kickstart => pmc_calls::KICKSTART,
+            Self::Lite => pmc_calls::LITE,
         }
     }
 }
 
 /// A task as the executor describes it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize)]
 pub struct Request<'a> {
     /// Names the request.
     pub ticket: Ticket,
@@ -128,34 +105,16 @@ pub struct Request<'a> {
 
 impl Request<'_> {
     /// Encodes the request for [`send_request`].
-    #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
-        let mut message = vec![0; 4];
-        message.extend_from_slice(&self.ticket.to_bytes());
-        let tool = Tool::ALL.iter().position(|&tool| tool == self.tool);
-        put(&mut message, tool.unwrap_or(0));
-        for list in [self.words, self.variables] {
-            put(&mut message, list.len());
-            for entry in list {
-                put(&mut message, entry.len());
-                message.extend_from_slice(entry);
-            }
-        }
-        put(&mut message, self.cpus.len());
-        for cpu in self.cpus {
-            message.extend_from_slice(&cpu.to_le_bytes());
-        }
-        put(&mut message, self.directory.len());
-        message.extend_from_slice(self.directory);
+    ///
+    /// # Errors
+    /// It cannot be encoded.
+    pub fn encode(&self) -> io::Result<Vec<u8>> {
+        let mut message = postcard::to_extend(self, vec![0; 4]).map_err(io::Error::other)?;
+        // `send_request` refuses a message that is too long.
         let length = u32::try_from(message.len() - 4).unwrap_or(u32::MAX);
         message[..4].copy_from_slice(&length.to_le_bytes());
-        message
+        Ok(message)
     }
-}
-
-fn put(message: &mut Vec<u8>, number: usize) {
-    // `send_request` refuses a message that is too long.
-    message.extend_from_slice(&u32::try_from(number).unwrap_or(u32::MAX).to_le_bytes());
 }
 
 /// Sends an encoded request. `descriptors` are standard input, output and error, then those of the pipes. It
@@ -203,25 +162,30 @@ fn send_descriptors(socket: impl AsFd, bytes: &[u8], descriptors: &[RawFd]) -> i
 }
 
 /// A task as the server receives it.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Deserialize)]
 pub struct Received<'a> {
     /// As [`Request::ticket`].
     pub ticket: Ticket,
     /// As [`Request::tool`].
     pub tool: Tool,
     /// As [`Request::words`].
-    pub words: Vec<OsString>,
+    #[serde(borrow)]
+    pub words: Vec<&'a [u8]>,
     /// As [`Request::variables`].
+    #[serde(borrow)]
     pub variables: Vec<&'a [u8]>,
     /// As [`Request::cpus`].
     pub cpus: Vec<u32>,
     /// As [`Request::directory`].
     pub directory: &'a [u8],
     /// Standard input, output and error; `None` means those of the request before.
+    #[serde(skip)]
     pub streams: Option<[OwnedFd; 3]>,
     /// Descriptors of the pipes. The job inherits them as 3, 4, … in this order.
+    #[serde(skip)]
     pub descriptors: Vec<OwnedFd>,
     /// Size of the message in bytes.
+    #[serde(skip)]
     pub size: usize,
 }
 
@@ -249,9 +213,12 @@ pub fn receive_request<'a>(
         Ok(())
     };
     fill(message, HEAD)?;
-    let mut head = Reader(message);
-    let mut number = || head.number().unwrap_or(0) as usize;
-    let (count, length) = (number(), number());
+    let number = |at: usize| {
+        message[at..]
+            .first_chunk()
+            .map_or(0, |bytes| u32::from_le_bytes(*bytes) as usize)
+    };
+    let (count, length) = (number(0), number(COUNT_BYTES));
     if length > MAX_REQUEST || count > MAX_DESCRIPTORS {
         return Err(malformed());
     }
@@ -260,9 +227,11 @@ pub fn receive_request<'a>(
     if filled > HEAD + length {
         return Err(malformed());
     }
-    let mut received = Reader(&message[HEAD..HEAD + length])
-        .request()
-        .ok_or_else(malformed)?;
+    let (mut received, rest) =
+        postcard::take_from_bytes::<Received<'_>>(&message[HEAD..HEAD + length]).map_err(|_| malformed())?;
+    if !rest.is_empty() {
+        return Err(malformed());
+    }
     if count > 0 {
         let (bytes, descriptors) = receive_descriptors(socket, &mut [0])?;
         if bytes == 0 || descriptors.len() != count {
@@ -321,60 +290,15 @@ fn malformed() -> io::Error {
     io::Error::new(ErrorKind::InvalidData, "malformed request")
 }
 
-/// Decodes a message; `None` where it ends too early.
-struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
-        let (bytes, rest) = self.0.split_at_checked(count)?;
-        self.0 = rest;
-        Some(bytes)
-    }
-
-    fn number(&mut self) -> Option<u32> {
-        let bytes = self.bytes(4)?.try_into().ok()?;
-        Some(u32::from_le_bytes(bytes))
-    }
-
-    fn texts<T>(&mut self, make: impl Fn(&'a [u8]) -> T) -> Option<Vec<T>> {
-        let count = self.number()? as usize;
-        let mut texts = Vec::with_capacity(count.min(TYPICAL_ENTRIES));
-        for _ in 0..count {
-            let length = self.number()? as usize;
-            texts.push(make(self.bytes(length)?));
-        }
-        Some(texts)
-    }
-
-    fn text(&mut self) -> Option<&'a [u8]> {
-        let length = self.number()? as usize;
-        self.bytes(length)
-    }
-
-    fn request(mut self) -> Option<Received<'a>> {
-        let received = Received {
-            ticket: Ticket::from_bytes(self.bytes(TICKET_BYTES)?)?,
-            tool: *Tool::ALL.get(self.number()? as usize)?,
-            words: self.texts(|word| OsString::from_vec(word.to_vec()))?,
-            variables: self.texts(|variable| variable)?,
-            cpus: (0..self.number()?)
-                .map(|_| self.number())
-                .collect::<Option<_>>()?,
-            directory: self.text()?,
-            ..Received::default()
-        };
-        self.0.is_empty().then_some(received)
-    }
-}
-
 /// The outcome of a task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reply {
     /// Exit code of the program.
     pub code: u8,
     /// True if the server ends after this task: it has become large, or processes of the task live on.
     pub last: bool,
     /// Peak resident memory of the task's processes, KiB; 0 if it is unknown.
+    #[serde(with = "postcard::fixint::le")]
     pub peak_kib: u64,
 }
 
@@ -385,9 +309,7 @@ pub struct Reply {
 pub fn send_reply(pipe: &PipeWriter, ticket: Ticket, reply: Reply) -> io::Result<()> {
     let mut pipe = pipe;
     let mut message = [0; REPLY_BYTES];
-    (message[0], message[1]) = (reply.code, u8::from(reply.last));
-    message[2..10].copy_from_slice(&reply.peak_kib.to_le_bytes());
-    message[10..].copy_from_slice(&ticket.to_bytes());
+    postcard::to_slice(&(reply, ticket), &mut message).map_err(io::Error::other)?;
     pipe.write_all(&message)
 }
 
@@ -400,22 +322,13 @@ pub fn receive_reply(pipe: &PipeReader, ticket: Ticket) -> io::Result<Option<Rep
     let mut pipe = pipe;
     let mut message = [0; REPLY_BYTES];
     match pipe.read_exact(&mut message) {
-        Ok(()) => {
-            let (reply, found) = message.split_at(REPLY_BYTES - TICKET_BYTES);
-            if Ticket::from_bytes(found) != Some(ticket) {
-                return Err(io::Error::new(
-                    ErrorKind::InvalidData,
-                    "not the reply to this request",
-                ));
-            }
-            let mut peak_kib = [0; 8];
-            peak_kib.copy_from_slice(&reply[2..]);
-            Ok(Some(Reply {
-                code: reply[0],
-                last: reply[1] != 0,
-                peak_kib: u64::from_le_bytes(peak_kib),
-            }))
-        }
+        Ok(()) => match postcard::from_bytes::<(Reply, Ticket)>(&message) {
+            Ok((reply, found)) if found == ticket => Ok(Some(reply)),
+            _ => Err(io::Error::new(
+                ErrorKind::InvalidData,
+                "not the reply to this request",
+            )),
+        },
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(None),
         Err(error) => Err(error),
     }

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixStream;
 
 use proptest::prelude::*;
@@ -16,7 +15,7 @@ fn transmit<'a>(
 ) -> io::Result<Option<Received<'a>>> {
     let (here, there) = UnixStream::pair().unwrap();
     let (read, write) = io::pipe().unwrap();
-    let message = request.encode();
+    let message = request.encode().unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| send_request(&here, &write, &message, descriptors).unwrap());
         receive_request(&there, &read, buffer)
@@ -41,7 +40,7 @@ proptest! {
         let request = Request { ticket, tool: Tool::Lite, words: &words, variables: &variables, cpus: &cpus, directory: b"some/where" };
         let mut buffer = Vec::new();
         let received = transmit(request, &[null.as_raw_fd(); 4], &mut buffer).unwrap().unwrap();
-        prop_assert!(received.words.iter().map(|word| word.as_bytes()).eq(words));
+        prop_assert!(received.words == words);
         prop_assert!(received.variables == variables);
         prop_assert_eq!((&received.cpus, received.ticket, received.tool), (&cpus, ticket, Tool::Lite));
         prop_assert!(received.streams.is_some());
@@ -100,7 +99,7 @@ fn a_request_without_descriptors_reuses_the_streams() {
     };
     let mut buffer = Vec::new();
     let received = transmit(request, &[], &mut buffer).unwrap().unwrap();
-    assert!(received.streams.is_none() && received.words == ["x"]);
+    assert!(received.streams.is_none() && received.words == [b"x"]);
     let null = File::open("/dev/null").unwrap();
     assert!(transmit(request, &[null.as_raw_fd(); 2], &mut buffer).is_err());
 }

@@ -16,8 +16,6 @@ use crate::profiles::{Namespace, Profiles};
 
 /// Finds a program without a slash in its name.
 const ENV: &str = "/usr/bin/env";
-/// A task whose program has this name has a record already.
-const KICKSTART: &str = "pegasus-kickstart";
 
 /// Why a line cannot be part of another workflow.
 #[derive(Debug, thiserror::Error)]
@@ -123,12 +121,14 @@ fn job(
     }
     let options = &task.rest[..task.rest.len() - command.len()];
     set_options(options, &mut profiles)?;
-    let mut words = DagWords::new(command).map(|word| lossy(&word));
-    let program = words.next().unwrap_or_default();
-    let name = program.rsplit('/').next().unwrap_or_default();
-    if name == KICKSTART {
+    let words: Vec<String> = DagWords::new(command).map(|word| lossy(&word)).collect();
+    // It has a record already.
+    if pmc_calls::recorder(&words).is_some() {
         profiles.set(Namespace::Pegasus, "gridstart", "none");
     }
+    let mut words = words.into_iter();
+    let program = words.next().unwrap_or_default();
+    let name = program.rsplit('/').next().unwrap_or_default();
     let transformation = builder.transformation(match label {
         Some(label) => TransformationName::parse(&label),
         None => TransformationName {
@@ -191,4 +191,31 @@ fn set_options(options: &[u8], profiles: &mut Profiles) -> Result<(), LineError>
         profiles.set(Namespace::Pegasus, "pmc_task_arguments", more.trim_end());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_with_a_record_gets_no_second_one() {
+        let is_wrapped = |command: &str| {
+            let line = format!("TASK t {command}");
+            let Ok(Record::Task(task)) = Record::parse(line.as_bytes()) else {
+                panic!("{line} is a task");
+            };
+            let job = job(
+                &task,
+                None,
+                Path::new("/w"),
+                &mut Builder::new(Path::new("w.dag")),
+            );
+            let job = job.unwrap_or_else(|error| panic!("{line}: {error}"));
+            job.profiles.pegasus("gridstart") != Some("none")
+        };
+        assert!(!is_wrapped("/o/pegasus-kickstart -n x /bin/sim"));
+        assert!(!is_wrapped("/usr/bin/env A=b /o/pegasus-kickstart -n x /bin/sim"));
+        assert!(!is_wrapped("/o/pegasus-cluster list"));
+        assert!(is_wrapped("/bin/sim pegasus-kickstart"));
+    }
 }

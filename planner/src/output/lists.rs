@@ -5,10 +5,12 @@ use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
 
+use pmc_calls::Part;
+use pmc_job_files::{Entry, Flag, Number, Place as At, Text, write_list};
 use rustc_hash::FxHashSet;
 
 use crate::error::PlanError;
-use crate::exec::{ExecJob, FileTransfer, JobId, Place, Task};
+use crate::exec::{FileTransfer, JobId, Place, Task};
 use crate::model::FileId;
 
 use crate::refine::sites::Access;
@@ -30,11 +32,10 @@ pub(crate) struct WorkLists {
 
 impl WorkLists {
     /// Returns offset and length of a job's list in the shared file of a large plan.
-    pub(crate) fn part(&self, id: JobId) -> Option<(u64, u32)> {
-        self.parts
-            .get(id.index())
-            .copied()
-            .filter(|&(_, length)| length > 0)
+    pub(crate) fn part(&self, id: JobId) -> Option<Part> {
+        let &(start, length) = self.parts.get(id.index())?;
+        let length = u64::from(length);
+        (length > 0).then_some(Part { start, length })
     }
     /// Returns the name of the shared file.
     pub(crate) fn file_name(base: &str) -> String {
@@ -277,31 +278,37 @@ pub(super) fn append_list(plan: &Plan<'_>, id: JobId, text: &mut String) {
             } else {
                 "output"
             };
-            transfers(plan, id, &plan.exec.transfers[n].files, linkage, text);
+            let files = plan.exec.transfers[n].files.iter();
+            write_list(files.map(|file| transfer(plan, id, file, linkage)), text);
         }
         Task::Register(n) => {
             for (file, place, metadata) in &plan.exec.registrations[n].entries {
                 registration(plan, *file, place, metadata.as_deref().unwrap_or_default(), text);
             }
         }
-        Task::CreateDir => scratch(plan, job, "mkdir", None, text),
-        Task::RemoveDir => scratch(plan, job, "remove", Some("True"), text),
+        Task::CreateDir | Task::RemoveDir => {
+            let site = &plan.sites.get(job.staging).name;
+            let mut target = At::new(site, plan.sites.work_url(job.staging, Access::Put));
+            let kind = if let Task::RemoveDir = job.task {
+                target.recursive = Some(Flag(true));
+                "remove"
+            } else {
+                "mkdir"
+            };
+            write_list([Entry::target(kind, target)], text);
+        }
         Task::CleanUp(n) => {
-            let site = plan.sites.get(job.staging);
-            text.push_str("[\n");
-            for (k, &file) in plan.exec.removals[n].iter().enumerate() {
-                if k > 0 {
-                    text.push_str("\n  ,\n");
-                }
+            let removals = plan.exec.removals[n].iter().map(|&file| {
                 let place = if plan.exec.linked.contains(&(file, job.staging)) {
                     Place::ScratchLink(job.staging)
                 } else {
                     Place::Scratch(job.staging)
                 };
-                let (_, url) = plan.url_parts(&place, file, Access::Put);
-                directory(&site.name, "remove", &url, Some("False"), k + 1, text);
-            }
-            text.push_str("\n]\n");
+                let mut target = at(plan, &place, file, Access::Put);
+                target.recursive = Some(Flag(false));
+                Entry::target("remove", target)
+            });
+            write_list(removals, text);
         }
         Task::Compute(_) | Task::Cluster(..) if plan.exec.has_description(job) => {
             super::lite::append(plan, id, text);
@@ -310,113 +317,36 @@ pub(super) fn append_list(plan: &Plan<'_>, id: JobId, text: &mut String) {
     }
 }
 
-/// Appends a text given in parts as a JSON string.
-pub(super) fn push_json(parts: &[&str], text: &mut String) {
-    text.push('"');
-    for part in parts {
-        let special = |b: u8| (b < b' ') | (b == b'"') | (b == b'\\');
-        if part.bytes().fold(false, |found, b| found | special(b)) {
-            let quoted = serde_json::Value::from(*part).to_string();
-            text.push_str(&quoted[1..quoted.len() - 1]);
-        } else {
-            text.push_str(part);
-        }
-    }
-    text.push('"');
+/// Returns the place of a file in a list.
+pub(super) fn at(plan: &Plan<'_>, place: &Place, file: FileId, access: Access) -> At {
+    let (site, url) = plan.url_parts(place, file, access);
+    At::new(site, url.concat())
 }
 
-/// Appends the entry that creates or removes the work directory.
-fn scratch(plan: &Plan<'_>, job: &ExecJob, kind: &str, recursive: Option<&str>, text: &mut String) {
-    let site = plan.sites.get(job.staging);
-    let url = plan.sites.work_url(job.staging, Access::Put);
-    text.push_str("[\n");
-    directory(&site.name, kind, &[url], recursive, 1, text);
-    text.push_str("\n]\n");
-}
-
-fn directory(site: &str, kind: &str, url: &[&str], recursive: Option<&str>, id: usize, text: &mut String) {
-    let _ = write!(text, "  {{\n    \"id\": {id},\n    \"type\": \"{kind}\",\n");
-    text.push_str("    \"target\": { \"site_label\": ");
-    push_json(&[site], text);
-    text.push_str(", \"url\": ");
-    push_json(url, text);
-    if let Some(recursive) = recursive {
-        for part in [", \"recursive\": \"", recursive, "\""] {
-            text.push_str(part);
-        }
-    }
-    text.push_str(" } }");
-}
-
-fn transfers(plan: &Plan<'_>, id: JobId, files: &[FileTransfer], linkage: &str, text: &mut String) {
-    text.push_str("[\n");
-    for (k, file) in files.iter().enumerate() {
-        if k > 0 {
-            text.push_str(" ,\n");
-        }
-        let lfn = plan.workflow.files.name(file.file);
-        for part in [
-            " { \"type\": \"transfer\",\n   \"linkage\": \"",
-            linkage,
-            "\",\n   \"lfn\": ",
-        ] {
-            text.push_str(part);
-        }
-        push_json(&[lfn], text);
-        let _ = write!(text, ",\n   \"id\": {},\n", k + 1);
-        if file.generate_checksum {
-            text.push_str("   \"generate_checksum\": true,\n");
-        }
-        if super::lite::is_verified(plan, id, file) {
-            text.push_str("   \"verify_checksum_remote\": true,\n");
-        }
-        if file.optional {
-            text.push_str("   \"optional\": true,\n");
-        }
-        if let Some(metadata) = &file.metadata {
-            text.push_str("   \"attributes\": {\n");
-            for (n, (key, value)) in metadata.iter().enumerate() {
-                text.push_str("     ");
-                push_json(&[key], text);
-                text.push(':');
-                push_json(&[value], text);
-                text.push_str(if n + 1 < metadata.len() { ",\n" } else { "\n" });
-            }
-            text.push_str("   },\n");
-        }
-        text.push_str("   \"src_urls\": [\n");
-        for (n, (place, priority)) in file.sources.iter().enumerate() {
-            at_site(plan.url_parts(place, file.file, Access::Get), text);
-            if let Some(priority) = priority {
-                let _ = write!(text, ", \"priority\": {priority}");
-            }
-            text.push_str(if n + 1 < file.sources.len() {
-                " },\n"
-            } else {
-                " }\n"
-            });
-        }
-        text.push_str("   ],\n   \"dest_urls\": [\n");
-        at_site(plan.url_parts(&file.destination, file.file, Access::Put), text);
-        push_image_type(plan, file.file, text);
-        text.push_str(" }\n   ] }\n");
-    }
-    text.push_str("]\n");
-}
-
-/// Appends the type of an image to its destination.
-pub(super) fn push_image_type(plan: &Plan<'_>, file: FileId, text: &mut String) {
-    if let Some(container) = plan.exec.images.get(&file) {
-        let _ = write!(text, ", \"type\": \"{}\"", container.kind.image_type());
+fn transfer(plan: &Plan<'_>, id: JobId, file: &FileTransfer, linkage: &str) -> Entry {
+    let sources = file.sources.iter().map(|(place, priority)| At {
+        priority: priority.map(|priority| Number(priority.into())),
+        ..at(plan, place, file.file, Access::Get)
+    });
+    let destination = At {
+        image: image_type(plan, file.file),
+        ..at(plan, &file.destination, file.file, Access::Put)
+    };
+    let is_so = |flag: bool| flag.then_some(Flag(true));
+    let lfn = plan.workflow.files.name(file.file);
+    Entry {
+        generate_checksum: is_so(file.generate_checksum),
+        verify_checksum_remote: is_so(super::lite::is_verified(plan, id, file)),
+        optional: is_so(file.optional),
+        attributes: file.metadata.as_deref().map(<[_]>::to_vec),
+        ..Entry::transfer(lfn, linkage, sources.collect(), destination)
     }
 }
 
-/// The beginning of a location.
-pub(super) fn at_site((site, url): (&str, [&str; 6]), text: &mut String) {
-    text.push_str("     { \"site_label\": ");
-    push_json(&[site], text);
-    text.push_str(", \"url\": ");
-    push_json(&url, text);
+/// Returns the type of a file that is an image.
+pub(super) fn image_type(plan: &Plan<'_>, file: FileId) -> Option<Text> {
+    let container = plan.exec.images.get(&file)?;
+    Some(container.kind.image_type().into())
 }
 
 fn registration(

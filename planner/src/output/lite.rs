@@ -1,15 +1,15 @@
 //! Descriptions of jobs with directories of their own or in containers, which `pegasus-lite` reads on the
-//! node: one JSON object a job, with what the job scripts of Pegasus contain (section 2 of the second part of
-//! the specification).
+//! node: one a job, with what the job scripts of Pegasus contain (section 2 of the second part of the
+//! specification).
 
 mod container;
 
-use std::fmt::Write as _;
+use std::path::PathBuf;
 
 use pmc_dag::write;
+use pmc_job_files::{Description, Entry, FORMAT, Flag, Number, Place as At, Run, Verified};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::catalog::transformation::Container;
 use crate::exec::{Exec, ExecJob, FileTransfer, JobId, Place, SiteId, Task};
 use crate::ids::Id as _;
 use crate::model::{FileId, FileKind, FileUse, Link, Workflow};
@@ -19,7 +19,7 @@ use crate::refine::sites::{Access, Sites};
 
 use super::Plan;
 use super::command::{self, Called, Command, Commands, push_word};
-use super::lists::{at_site, push_image_type, push_json};
+use super::lists::image_type;
 
 pub(super) use container::out_of_reach;
 
@@ -28,9 +28,6 @@ pub(crate) const SUFFIX: &str = ".json";
 
 /// Suffix of the metadata file of a job, with checksums.
 const META: &str = ".meta";
-
-/// Version of the format.
-const FORMAT: u32 = 1;
 
 /// Maximum inputs that the DAG names for a task. One with more gathers what many nodes have.
 const MAX_NAMED: usize = 64;
@@ -225,98 +222,75 @@ pub(super) fn append(plan: &Plan<'_>, id: JobId, text: &mut String) {
         }
         false => plan.exec.uses(plan.workflow, job.task),
     };
-    let _ = write!(text, "{{\n  \"format\": {FORMAT},\n  \"job\": ");
-    push_json(&[&job.name], text);
-    places(plan, job, text);
-    let is_own = plan.exec.has_own_directory(job);
-    if !is_own {
-        text.push_str(",\n  \"work_directory\": ");
+    let mut description = Description {
+        format: FORMAT,
+        job: job.name.to_string(),
+        in_cluster: plan.is_member(id),
+        run: run(called, &command),
+        ..Description::default()
+    };
+    places(plan, job, &mut description);
+    if let Some(container) = &plan.exec.setups[job.setup].container {
+        description.run_key = plan.submit.clone().into();
+        description.container = Some(container::describe(plan, id, container));
+        if let Run::Program(_) = description.run {
+            let required = super::stat::required_outputs(plan, id).into_iter();
+            description.required = required.map(str::to_owned).collect();
+        }
+    }
+    if plan.exec.has_own_directory(job) {
+        inputs(plan, id, uses, &mut description);
+        outputs(plan, id, uses, &mut description);
+    } else {
         // That of a cluster is where its jobs start.
         let directory = match plan.exec.is_lite(job) {
             true => ".",
             false => command::work_dir(plan, id),
         };
-        push_json(&[directory], text);
+        description.work_directory = Some(directory.into());
     }
-    if plan.is_member(id) {
-        text.push_str(",\n  \"in_cluster\": true");
-    }
-    if let Some(container) = &plan.exec.setups[job.setup].container {
-        text.push_str(",\n  \"run_key\": ");
-        push_json(&[&plan.submit], text);
-        container::push(plan, id, container, text);
-    }
-    if is_own {
-        inputs(plan, id, uses, text);
-    }
-    let kind = push_run(called, &command, text);
-    if kind == "program" && plan.exec.setups[job.setup].container.is_some() {
-        container::push_required(plan, id, text);
-    }
-    if is_own {
-        outputs(plan, id, uses, kind, text);
-    }
-    text.push_str("\n}\n");
+    text.push_str(&description.to_json().expect("texts of a plan are UTF-8"));
 }
 
-/// Appends the inputs of a job with a directory of its own.
-fn inputs(plan: &Plan<'_>, id: JobId, uses: &[FileUse], text: &mut String) {
+/// Adds the inputs of a job with a directory of its own.
+fn inputs(plan: &Plan<'_>, id: JobId, uses: &[FileUse], description: &mut Description) {
     let job = plan.job(id);
-    text.push_str(",\n  \"transfer_arguments\": ");
-    words(&transfer_arguments(plan, job), text);
+    let names = |uses: &mut dyn Iterator<Item = &FileUse>| -> Vec<String> {
+        uses.map(|u| plan.workflow.files.name(u.file).to_owned())
+            .collect()
+    };
     let reads = |u: &&FileUse| is_read(job, u);
-    files(
-        plan,
-        id,
-        "stage_in",
-        Direction::In,
-        uses.iter().filter(reads),
-        text,
-    );
-    let checkpoints = uses.iter().filter(is_checkpoint);
-    files(plan, id, "checkpoint_in", Direction::In, checkpoints, text);
-    executables(plan, uses, text);
-    verified(plan, job, uses.iter().filter(|u| !is_loaded(job, u)), text);
+    let is_program = |u: &&FileUse| u.kind == FileKind::Executable && u.link.reads();
     let is_shared = |u: &&FileUse| plan.checksums.shared.contains(&(u.file, job.site));
-    let shared = uses.iter().filter(reads).filter(is_shared);
-    let shared: Vec<&str> = shared.map(|u| plan.workflow.files.name(u.file)).collect();
-    if !shared.is_empty() {
-        text.push_str(",\n  \"shared\": ");
-        words(&shared, text);
-        if let LiteCache::Bytes(bytes) = plan.settings.lite_cache {
-            let _ = write!(text, ",\n  \"cache_limit\": {bytes}");
-        }
+    description.transfer_arguments = transfer_arguments(plan, job);
+    description.stage_in = transfers(plan, job, Direction::In, uses.iter().filter(reads));
+    description.checkpoint_in = transfers(plan, job, Direction::In, uses.iter().filter(is_checkpoint));
+    let programs = names(&mut uses.iter().filter(is_program));
+    description.executables = programs.into_iter().map(PathBuf::from).collect();
+    description.verify = verified(plan, job, uses.iter().filter(|u| !is_loaded(job, u)));
+    description.shared = names(&mut uses.iter().filter(reads).filter(is_shared));
+    if let LiteCache::Bytes(bytes) = plan.settings.lite_cache
+        && !description.shared.is_empty()
+    {
+        description.cache_limit = Some(bytes);
     }
 }
 
-/// Appends the outputs of a job with a directory of its own. `kind` is that of what is run.
-fn outputs(plan: &Plan<'_>, id: JobId, uses: &[FileUse], kind: &str, text: &mut String) {
-    let writes = |u: &&FileUse| u.link.writes() && !is_checkpoint(u);
-    let checkpoints = uses.iter().filter(is_checkpoint);
-    files(plan, id, "checkpoint_out", Direction::Out, checkpoints, text);
-    files(
-        plan,
-        id,
-        "stage_out",
-        Direction::Out,
-        uses.iter().filter(writes),
-        text,
-    );
+/// Adds the outputs of a job with a directory of its own.
+fn outputs(plan: &Plan<'_>, id: JobId, uses: &[FileUse], description: &mut Description) {
+    let job = plan.job(id);
+    let written = || uses.iter().filter(|u| u.link.writes() && !is_checkpoint(u));
+    description.checkpoint_out = transfers(plan, job, Direction::Out, uses.iter().filter(is_checkpoint));
+    description.stage_out = transfers(plan, job, Direction::Out, written());
     if plan.settings.integrity != Integrity::None
-        && keeps_checksums(plan.exec, plan.job(id))
-        && uses.iter().any(|u| writes(&u))
+        && keeps_checksums(plan.exec, job)
+        && written().next().is_some()
     {
-        if kind == "program" {
-            let hashed: Vec<&str> = uses
-                .iter()
-                .filter(writes)
-                .map(|u| plan.workflow.files.name(u.file))
-                .collect();
-            text.push_str(",\n  \"hashed\": ");
-            words(&hashed, text);
+        if let Run::Program(_) = description.run {
+            let names = written().map(|u| plan.workflow.files.name(u.file).to_owned());
+            description.hashed = names.collect();
         }
-        text.push_str(",\n  \"checksum_file\": ");
-        push_json(&[&plan.job_file(id, META)], text);
+        description.checksum_file = Some(plan.job_file(id, META).into());
     }
 }
 
@@ -324,8 +298,8 @@ fn is_checkpoint(u: &&FileUse) -> bool {
     u.link == Link::Checkpoint
 }
 
-/// Appends where the directory of the job is made, and the script that sets its environment.
-fn places(plan: &Plan<'_>, job: &ExecJob, text: &mut String) {
+/// Adds where the directory of the job is made, and the script that sets its environment.
+fn places(plan: &Plan<'_>, job: &ExecJob, description: &mut Description) {
     let of = |job: &ExecJob, namespace, key| {
         let profiles = &plan.exec.setups[job.setup].profiles;
         let value = profiles.get(namespace, key).map(str::trim);
@@ -347,25 +321,17 @@ fn places(plan: &Plan<'_>, job: &ExecJob, text: &mut String) {
     let source = profile(Namespace::Pegasus, "pegasus_lite_env_source")
         .or_else(|| local.pegasus("pegasus_lite_env_source").map(str::trim))
         .or_else(|| profile(Namespace::Env, "PEGASUS_LITE_ENV_SOURCE"));
-    for (key, path) in [("scratch", scratch), ("env_source", source)] {
-        if let Some(path) = path {
-            let _ = write!(text, ",\n  \"{key}\": ");
-            push_json(&[path], text);
-        }
-    }
+    description.scratch = scratch.map(PathBuf::from);
+    description.env_source = source.map(PathBuf::from);
 }
 
-/// Appends what is run. Returns its kind.
-fn push_run(called: Called, command: &Command, text: &mut String) -> &'static str {
-    let program = split(&[&command.program, " ", &*command.arguments].concat());
-    let (kind, program) = match called {
-        Called::Kickstart => ("kickstart", program.get(1..).unwrap_or_default()),
-        Called::Program => ("program", &program[..]),
-    };
-    let _ = write!(text, ",\n  \"run\": {{ \"{kind}\": ");
-    words(program, text);
-    text.push_str(" }");
-    kind
+/// Returns what is run.
+fn run(called: Called, command: &Command) -> Run {
+    let mut program = split(&[&command.program, " ", &*command.arguments].concat());
+    match called {
+        Called::Kickstart => Run::Kickstart(program.split_off(1.min(program.len()))),
+        Called::Program => Run::Program(program),
+    }
 }
 
 /// Splits a part of a line of a DAG into words.
@@ -391,157 +357,76 @@ fn transfer_arguments(plan: &Plan<'_>, job: &ExecJob) -> Vec<String> {
     arguments
 }
 
-/// Appends a list of words.
-fn words<W: AsRef<str>>(words: &[W], text: &mut String) {
-    text.push('[');
-    for (n, word) in words.iter().enumerate() {
-        if n > 0 {
-            text.push_str(", ");
-        }
-        push_json(&[word.as_ref()], text);
-    }
-    text.push(']');
-}
-
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Direction {
     In,
     Out,
 }
 
-/// Appends a list of transfers between the staging site and the directory of the job.
-fn files<'u>(
-    plan: &Plan<'_>,
-    id: JobId,
-    key: &str,
-    direction: Direction,
-    uses: impl Iterator<Item = &'u FileUse>,
-    text: &mut String,
-) {
-    let job = plan.job(id);
-    let place = container::place(plan, job);
-    let mut any = false;
-    for (n, u) in uses.enumerate() {
-        let place = if u.kind == FileKind::Image { None } else { place };
-        if any {
-            text.push_str(" ,\n");
-        } else {
-            let _ = write!(text, ",\n  \"{key}\": [\n");
-        }
-        any = true;
-        let lfn = plan.workflow.files.name(u.file);
-        let linkage = if direction == Direction::In {
-            "input"
-        } else {
-            "output"
-        };
-        let _ = write!(
-            text,
-            " {{ \"type\": \"transfer\",\n   \"linkage\": \"{linkage}\",\n   \"lfn\": "
-        );
-        push_json(&[lfn], text);
-        let _ = write!(text, ",\n   \"id\": {},\n", n + 1);
-        let may_be_missing = match direction {
-            Direction::In => plan.exec.may_be_missing(u),
-            Direction::Out => u.may_be_missing(),
-        };
-        // A missing checkpoint file is no failure anyway.
-        if may_be_missing && u.link != Link::Checkpoint {
-            text.push_str("   \"optional\": true,\n");
-        }
-        text.push_str("   \"src_urls\": [\n");
-        let bypassed = plan.exec.bypassed(job, u);
-        match bypassed.filter(|_| direction == Direction::In) {
-            Some(bypassed) => {
-                let site = &plan.sites.get(job.site).name;
-                for (n, (url, priority)) in bypassed.sources.iter().enumerate() {
-                    text.push_str(if n > 0 { " },\n" } else { "" });
-                    let url = container::seen(place, &[url]);
-                    at_site((site, ["", &url, "", "", "", ""]), text);
-                    if let Some(priority) = priority {
-                        let _ = write!(text, ", \"priority\": {priority}");
-                    }
-                    text.push_str(", \"checkpoint\": \"false\"");
-                }
-                text.push_str(" }\n   ],\n   \"dest_urls\": [\n");
-                let scheme = if bypassed.link { "symlink://" } else { "file://" };
-                at_site(
-                    (site, [scheme, container::directory(place), "/", lfn, "", ""]),
-                    text,
-                );
-            }
-            None => {
-                location(plan, job, u.file, (direction, Direction::In), place, text);
-                let is_checkpoint = u.link == Link::Checkpoint;
-                let _ = write!(
-                    text,
-                    ", \"checkpoint\": \"{is_checkpoint}\" }}\n   ],\n   \"dest_urls\": [\n"
-                );
-                location(plan, job, u.file, (direction, Direction::Out), place, text);
-            }
-        }
-        if u.kind == FileKind::Image {
-            push_image_type(plan, u.file, text);
-        }
-        text.push_str(" }\n   ] }\n");
-    }
-    if any {
-        text.push_str("  ]");
-    }
-}
-
-/// Appends the beginning of a source (`side` is In) or of a destination.
-fn location(
+/// Returns the transfers between the staging site and the directory of a job.
+fn transfers<'u>(
     plan: &Plan<'_>,
     job: &ExecJob,
-    file: FileId,
-    (direction, side): (Direction, Direction),
-    place: Option<&Container>,
-    text: &mut String,
-) {
-    let site = |id: SiteId| plan.sites.get(id).name.as_str();
-    if direction == side {
-        let access = match direction {
-            Direction::In => Access::Get,
-            Direction::Out => Access::Put,
-        };
-        let staging = Place::Scratch(job.staging);
-        let (site, url) = plan.url_parts(&staging, file, access);
-        match place {
-            None => at_site((site, url), text),
-            Some(_) => {
-                let url = container::seen(place, &url);
-                at_site((site, [&url, "", "", "", "", ""]), text);
-            }
-        }
+    direction: Direction,
+    uses: impl Iterator<Item = &'u FileUse>,
+) -> Vec<Entry> {
+    uses.map(|u| transfer(plan, job, direction, u)).collect()
+}
+
+fn transfer(plan: &Plan<'_>, job: &ExecJob, direction: Direction, u: &FileUse) -> Entry {
+    let lfn = plan.workflow.files.name(u.file);
+    let is_image = u.kind == FileKind::Image;
+    let inside = container::place(plan, job).filter(|_| !is_image);
+    let bypassed = plan.exec.bypassed(job, u).filter(|_| direction == Direction::In);
+    let site = &plan.sites.get(job.site).name;
+    let scheme = if bypassed.is_some_and(|bypassed| bypassed.link) {
+        "symlink://"
     } else {
-        let lfn = plan.workflow.files.name(file);
-        let directory = container::directory(place);
-        at_site((site(job.site), ["file://", directory, "/", lfn, "", ""]), text);
+        "file://"
+    };
+    let own = At::new(site, [scheme, container::directory(inside), "/", lfn].concat());
+    let staged = |access| {
+        let staging = Place::Scratch(job.staging);
+        let (site, url) = plan.url_parts(&staging, u.file, access);
+        At::new(site, container::seen(inside, &url))
+    };
+    let (linkage, mut sources, mut destination) = match (direction, bypassed) {
+        (Direction::In, Some(bypassed)) => {
+            let sources = bypassed.sources.iter().map(|(url, priority)| At {
+                priority: priority.map(|priority| Number(priority.into())),
+                ..At::new(site, container::seen(inside, &[url]))
+            });
+            ("input", sources.collect(), own)
+        }
+        (Direction::In, None) => ("input", vec![staged(Access::Get)], own),
+        (Direction::Out, _) => ("output", vec![own], staged(Access::Put)),
+    };
+    let is_checkpoint = is_checkpoint(&u);
+    for source in &mut sources {
+        source.checkpoint = Some(if is_checkpoint { "true" } else { "false" });
+    }
+    if is_image {
+        destination.image = image_type(plan, u.file);
+    }
+    let may_be_missing = match direction {
+        Direction::In => plan.exec.may_be_missing(u),
+        Direction::Out => u.may_be_missing(),
+    };
+    Entry {
+        // A missing checkpoint file is no failure anyway.
+        optional: (may_be_missing && !is_checkpoint).then_some(Flag(true)),
+        ..Entry::transfer(lfn, linkage, sources, destination)
     }
 }
 
-/// Appends the fetched programs, which have to be made executable.
-fn executables(plan: &Plan<'_>, uses: &[FileUse], text: &mut String) {
-    let programs = uses
-        .iter()
-        .filter(|u| u.kind == FileKind::Executable && u.link.reads());
-    let names: Vec<&str> = programs.map(|u| plan.workflow.files.name(u.file)).collect();
-    if !names.is_empty() {
-        text.push_str(",\n  \"executables\": ");
-        words(&names, text);
-    }
-}
-
-/// Appends those of some inputs that have a known checksum.
-fn verified<'u>(plan: &Plan<'_>, job: &ExecJob, uses: impl Iterator<Item = &'u FileUse>, text: &mut String) {
+/// Returns those of some inputs that have a known checksum.
+fn verified<'u>(plan: &Plan<'_>, job: &ExecJob, uses: impl Iterator<Item = &'u FileUse>) -> Vec<Verified> {
     if plan.settings.integrity == Integrity::None {
-        return;
+        return Vec::new();
     }
-    let mut any = false;
     let inputs =
         uses.filter(|u| u.link.reads() && u.link != Link::Checkpoint && !plan.exec.may_be_missing(u));
-    for u in inputs {
+    let known = inputs.filter_map(|u| {
         let file = u.file;
         let bypassed = plan.exec.bypassed(job, u);
         let is_link = match bypassed {
@@ -549,33 +434,22 @@ fn verified<'u>(plan: &Plan<'_>, job: &ExecJob, uses: impl Iterator<Item = &'u F
             None => plan.exec.linked.contains(&(file, job.staging)),
         };
         if is_link && plan.settings.integrity == Integrity::NoSymlink {
-            continue;
+            return None;
         }
+        let image = plan.exec.images.get(&file);
+        let of_image = image.and_then(|container| container.sha256.as_deref());
         let known = match bypassed {
             Some(bypassed) => bypassed.sha256.as_deref(),
             None => plan.checksums.known.get(&file).map(|sha256| &**sha256),
         };
-        let of_catalog = plan.exec.images.get(&file);
-        let of_catalog = of_catalog.and_then(|container| container.sha256.as_deref());
-        let keeper = plan.checksums.keeper(file).filter(|_| bypassed.is_none());
-        let (key, value) = match (keeper, known) {
-            _ if of_catalog.is_some() => ("sha256", of_catalog.unwrap_or_default().to_owned()),
-            (Some(keeper), _) => ("checksum_file", plan.job_file(keeper, META)),
-            (None, Some(sha256)) => ("sha256", sha256.to_owned()),
-            (None, None) => continue,
-        };
-        text.push_str(if any {
-            ",\n    { \"lfn\": "
-        } else {
-            ",\n  \"verify\": [\n    { \"lfn\": "
-        });
-        any = true;
-        push_json(&[plan.workflow.files.name(file)], text);
-        let _ = write!(text, ", \"{key}\": ");
-        push_json(&[&value], text);
-        text.push_str(" }");
-    }
-    if any {
-        text.push_str("\n  ]");
-    }
+        let keeper = plan.checksums.keeper(file);
+        let keeper = keeper.filter(|_| bypassed.is_none() && of_image.is_none());
+        let sha256 = of_image.or(known.filter(|_| keeper.is_none()));
+        (keeper.is_some() || sha256.is_some()).then(|| Verified {
+            lfn: plan.workflow.files.name(file).to_owned(),
+            sha256: sha256.map(str::to_owned),
+            checksum_file: keeper.map(|keeper| plan.job_file(keeper, META).into()),
+        })
+    });
+    known.collect()
 }

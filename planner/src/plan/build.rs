@@ -29,9 +29,6 @@ use crate::report::picture;
 use crate::report::summary::Summary;
 use crate::request::{Picture, Request};
 
-/// Plans with more jobs than this are freed by another thread, so that the caller does not wait for it.
-const FREED_APART: usize = 100_000;
-
 /// Plans a workflow: reads the inputs, refines, writes the submit directory.
 ///
 /// # Errors
@@ -306,11 +303,6 @@ impl BuiltPlan<'_> {
             warnings,
             notes,
         };
-        drop(plan);
-        let BuiltPlan { exec, inputs, .. } = self;
-        if exec.jobs.len() > FREED_APART {
-            let _ = std::thread::Builder::new().spawn(move || drop((exec, inputs)));
-        }
         Ok(planned)
     }
 

@@ -22,11 +22,10 @@ mod small_workflow;
 pub(crate) mod storage;
 pub(crate) mod subworkflow;
 pub(crate) mod transfer;
-pub(crate) use std::hash::BuildHasher as _;
 
 use crate::error::{Cause, PlanError, Problem};
 use crate::exec::{Exec, ExecJob, SiteId, Task};
-use crate::graph::{Graph, Lists};
+use crate::graph::Graph;
 use crate::model::{JobIndex, JobKind, TransferFlag, Workflow};
 
 use mapping::{Mapped, Mapper};
@@ -175,13 +174,8 @@ pub(crate) fn further_problems(
 /// Refuses two jobs with the same name: they would be one task of the DAG.
 fn check_names(exec: &Exec) -> Result<(), PlanError> {
     let jobs = || exec.jobs.iter().chain(&exec.members);
-    let hasher = rustc_hash::FxBuildHasher;
-    let hashes: Vec<u64> = jobs().map(|job| hasher.hash_one(&*job.name)).collect();
-    if !has_equal(&hashes) {
-        return Ok(());
-    }
     let mut names = rustc_hash::FxHashSet::default();
-    names.reserve(hashes.len());
+    names.reserve(exec.jobs.len() + exec.members.len());
     let twice = jobs()
         .filter(|job| !names.insert(&*job.name))
         .take(20)
@@ -192,38 +186,4 @@ fn check_names(exec: &Exec) -> Result<(), PlanError> {
             ))
         });
     PlanError::check(twice.collect())
-}
-
-/// Returns whether two hashes are equal.
-///
-/// The hashes are split into heaps, and each heap is sorted. This is linear and stays in the processor's
-/// cache; a hash table of all of them would not.
-fn has_equal(hashes: &[u64]) -> bool {
-    const HEAP: usize = 1024;
-    let heaps = (hashes.len() / HEAP).next_power_of_two();
-    let heap = |hash: u64| (hash >> 32) as u32 & (heaps as u32 - 1);
-    let numbers = 0..hashes.len() as u32;
-    let split = Lists::grouped(heaps, numbers.map(|n| (heap(hashes[n as usize]), n)));
-    let mut own: Vec<u64> = Vec::new();
-    (0..heaps as u32).any(|heap| {
-        own.clear();
-        own.extend(split.of(heap).iter().map(|&n| hashes[n as usize]));
-        own.sort_unstable();
-        own.windows(2).any(|pair| pair[0] == pair[1])
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn equal_hashes_are_found() {
-        let mut hashes: Vec<u64> = (0..5000u64)
-            .map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15))
-            .collect();
-        assert!(!has_equal(&hashes) && !has_equal(&[]) && !has_equal(&[7]));
-        hashes.push(hashes[1234]);
-        assert!(has_equal(&hashes));
-    }
 }

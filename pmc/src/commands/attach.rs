@@ -16,6 +16,7 @@ pub(super) mod select;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -195,23 +196,10 @@ pub(super) fn check(history: &History) -> Result<(), Failure> {
         return refuse(exit::NOT_RUN, error);
     }
     let phase = match history.phase() {
-        Phase::Running if history.runs.is_empty() => {
-            let error = anyhow!(
-                "the run of {} has no log that tells which tasks run",
-                dag.display()
-            );
-            return refuse(exit::NOT_RUN, error).map_err(|failure| {
-                failure
-                    .hint("give --jobstate-log to pegasus-mpi-cluster, or follow one task with `pmc log -f`")
-            });
+        Phase::Running => {
+            let has_own_files = !history.dir.beside_dag(".out.1").exists();
+            return check_files(dag, !history.runs.is_empty(), has_own_files);
         }
-        Phase::Running if history.dir.beside_dag(".out.1").exists() => {
-            let error = anyhow!("the tasks of {} share files for their output", dag.display());
-            return refuse(exit::NOT_SUPPORTED, error).map_err(|failure| {
-                failure.hint("start the run with --per-task-stdio, as plans of pmc-plan do")
-            });
-        }
-        Phase::Running => return Ok(()),
         Phase::NotStarted => "has not started",
         Phase::Ended(_) => "has ended",
         Phase::CutOff => "was killed",
@@ -221,6 +209,28 @@ pub(super) fn check(history: &History) -> Result<(), Failure> {
         Phase::NotStarted => failure.hint("start it first, or wait until the batch system has"),
         _ => failure.hint("`pmc log` prints the output of a task that has run"),
     })
+}
+
+/// Refuses a run without the files that are read. Names all options that it lacks, since it has to be started
+/// again.
+fn check_files(dag: &Path, has_log: bool, has_own_files: bool) -> Result<(), Failure> {
+    let options = [(has_log, "--jobstate-log"), (has_own_files, "--per-task-stdio")];
+    let missing = options.iter().filter(|(is_given, _)| !is_given);
+    let missing: Vec<&str> = missing.map(|(_, option)| *option).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let error = anyhow!(
+        "the run of {} does not write the files that this tool reads",
+        dag.display()
+    );
+    let code = if has_own_files {
+        exit::NOT_RUN
+    } else {
+        exit::NOT_SUPPORTED
+    };
+    let hint = format!("start it with {}, as plans of pmc-plan do", missing.join(" and "));
+    Err(Failure::new(code, error).hint(hint))
 }
 
 /// Shows the output of tasks.

@@ -9,6 +9,7 @@ pub(super) mod tap;
 use std::os::unix::ffi::OsStrExt as _;
 
 use anyhow::anyhow;
+use pmc_calls::{CLUSTER, KICKSTART};
 use pmc_monitor::history::{History, Phase, State};
 use pmc_monitor::plan::TaskNumber;
 use pmc_monitor::task_output::AttemptFiles;
@@ -54,11 +55,8 @@ pub fn log(arguments: &cli::Log) -> Result<u8, Failure> {
 /// Returns what reads the output of a task while kickstart captures it.
 pub(super) fn captured(history: &History, task: TaskNumber) -> Tap {
     let command = history.plan.command(task).unwrap_or_default();
-    let program = command.first().map_or(&b""[..], Vec::as_slice);
-    let is_wrapper = [&b"pegasus-kickstart"[..], b"pegasus-cluster"]
-        .iter()
-        .any(|wrapper| program.ends_with(wrapper));
-    Tap::new(&history.dir.dag, history.plan.text_name(task), is_wrapper)
+    let is_captured = matches!(pmc_calls::recorder(&command), Some(KICKSTART | CLUSTER));
+    Tap::new(&history.dir.dag, history.plan.text_name(task), is_captured)
 }
 
 /// A task whose output is shown.

@@ -109,6 +109,28 @@ fn running_tasks_are_shown_and_those_that_start_are_joined() {
     assert!(late.stderr().contains("w.dag has ended"), "{}", late.stderr());
 }
 
+/// Each option that the run lacks was named in a message of its own, so that it took three runs.
+#[test]
+fn all_options_that_the_run_lacks_are_named_at_once() {
+    for (options, missing) in [
+        (&[][..], "--jobstate-log and --per-task-stdio"),
+        (&["--jobstate-log"], "--per-task-stdio"),
+        (&["--per-task-stdio"], "--jobstate-log"),
+    ] {
+        let place = Place::new();
+        place.script("run/waits", &format!("{WAIT}\n: > begun; wait_for go"));
+        let dag = "TASK a ./waits\n";
+        let mut run = spawn_executor(&place, dag, &[&["--workers", "1"], options].concat());
+        wait_until(|| place.path().join("run/begun").exists());
+        let refused = end(attach(&place, &[]));
+        place.write("run/go", "");
+        run.wait().expect("the run ends");
+        let expected = format!("start it with {missing}, as plans of pmc-plan do");
+        assert!(refused.stderr().contains(&expected), "{}", refused.stderr());
+        refused.code(if missing == "--jobstate-log" { 4 } else { 69 });
+    }
+}
+
 /// Tasks under kickstart, whose streams are in files without names while they run.
 fn captured(options: &[&str]) {
     let place = Place::new();

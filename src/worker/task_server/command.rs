@@ -72,8 +72,7 @@ impl Tools {
         let mut file = find(first, path);
         let mut variables = &rest[..0];
         if ENV_PROGRAMS.iter().any(|env| *file == *Path::new(env)) {
-            let count = rest.iter().take_while(|word| word.contains(&b'=')).count();
-            (variables, rest) = rest.split_at(count);
+            (variables, rest) = rest.split_at(pmc_calls::env_words(rest));
             let (tool, arguments) = rest.split_first()?;
             let is_refused = |word: &Vec<u8>| REFUSED_PREFIXES.iter().any(|prefix| word.starts_with(prefix));
             if !tool.contains(&b'/') || variables.iter().any(is_refused) {

@@ -43,9 +43,9 @@ impl Loader {
             done: attempt.done.unwrap_or(time),
             user: self.workflow.user.clone(),
             submit_dir: self.workflow.submit_dir.clone(),
-            site: kickstart_option(arguments, "-R"),
+            site: kickstart_option(arguments, 'R'),
             transformation: transformation
-                .or_else(|| kickstart_option(arguments, "-n"))
+                .or_else(|| kickstart_option(arguments, 'n'))
                 .unwrap_or_else(|| base_name(&executable).to_owned()),
             executable,
             task,

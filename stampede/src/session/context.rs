@@ -52,15 +52,17 @@ impl<'o> Session<'o> {
     /// Takes the lock of the directory and finds the destination.
     pub fn new(options: &'o Options, run: Run, notice: Notices<'_>) -> Result<Self, LoadError> {
         let lock = take_lock(options, &run, notice)?;
+        #[cfg_attr(
+            not(feature = "postgresql"),
+            expect(unused_mut, reason = "only servers need it")
+        )]
         let mut destination = run.destination(&options.destination, options.conf.as_deref())?;
+        #[cfg(feature = "postgresql")]
         if let Destination::Server(server) = &mut destination {
             let account = User::from_uid(getuid()).ok().flatten();
             let account = account.as_ref().map_or("", |account| &account.name);
             let warn = |reason| notice(Notice::Passwords { reason });
-            options
-                .client
-                .complete(server, account, warn)
-                .map_err(LoadError::Client)?;
+            server.complete(&options.client, account, warn)?;
         }
         let dashboard = match &options.dashboard {
             Some(default) => run.dashboard(default, options.conf.as_deref(), notice),
@@ -209,7 +211,9 @@ impl<'o> Session<'o> {
         match &self.destination {
             Destination::BesideLog | Destination::AsPlanned => Some(&self.run.database),
             Destination::File(path) => Some(path),
-            Destination::Server(_) | Destination::Nowhere => None,
+            #[cfg(feature = "postgresql")]
+            Destination::Server(_) => None,
+            Destination::Nowhere => None,
         }
     }
 
@@ -361,6 +365,7 @@ impl<'o> Session<'o> {
             return;
         };
         let database_url = match &self.destination {
+            #[cfg(feature = "postgresql")]
             Destination::Server(server) => server.url.clone(),
             _ => match self.database() {
                 Some(path) => destination::url_of(path),

@@ -14,8 +14,8 @@ use tokio_postgres::Statement;
 
 use super::host_ids::HostIds;
 use super::{Position, Purpose, StoreError};
-use crate::destination::Server;
 use crate::fixed_hash::fnv1a;
+use crate::server::Server;
 
 mod batch;
 mod client;

@@ -75,15 +75,6 @@ fn own(path: &Path) {
     }
 }
 
-fn set_certificate(data: &Path, certificate: &Path, key: &Path) {
-    for (from, name) in [(certificate, "server.crt"), (key, "server.key")] {
-        let path = data.join(name);
-        fs::copy(from, &path).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-        own(&path);
-    }
-}
-
 impl Server {
     /// Returns the shared server; the first call starts it. `None` without its programs, unless
     /// `PMC_TEST_POSTGRESQL` demands them.
@@ -106,16 +97,13 @@ impl Server {
     }
 
     /// Starts a server with encryption and these rules for accounts. `None` as above.
-    pub fn encrypted(certificate: &Path, key: &Path, authority: &Path, rules: &str) -> Option<Self> {
+    pub fn encrypted(certificate: &Path, key: &Path, rules: &str) -> Option<Self> {
         // Checks for the programs.
         Self::shared()?;
-        Some(Self::start(
-            &programs()?,
-            Some((certificate, key, authority, rules)),
-        ))
+        Some(Self::start(&programs()?, Some((certificate, key, rules))))
     }
 
-    fn start(programs: &Path, tls: Option<(&Path, &Path, &Path, &str)>) -> Self {
+    fn start(programs: &Path, tls: Option<(&Path, &Path, &str)>) -> Self {
         let home = tempfile::Builder::new().prefix("pg").tempdir_in("/tmp").unwrap();
         fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let place = home.path().join("server");
@@ -147,15 +135,15 @@ impl Server {
             .local_addr()
             .unwrap()
             .port();
-        if let Some((certificate, key, authority, rules)) = tls {
-            fs::write(data.join("pg_hba.conf"), rules).unwrap();
-            set_certificate(&data, certificate, key);
-            fs::copy(authority, data.join("root.crt")).unwrap();
-            let path = data.join("postgresql.auto.conf");
-            fs::write(path, "ssl = on\nssl_ca_file = 'root.crt'\n").unwrap();
-            for name in ["pg_hba.conf", "root.crt", "postgresql.auto.conf"] {
-                own(&data.join(name));
-            }
+        if let Some((certificate, key, rules)) = tls {
+            let (hosts, settings) = (data.join("pg_hba.conf"), data.join("postgresql.auto.conf"));
+            let files = [data.join("server.crt"), data.join("server.key"), hosts, settings];
+            fs::copy(certificate, &files[0]).unwrap();
+            fs::copy(key, &files[1]).unwrap();
+            fs::set_permissions(&files[1], fs::Permissions::from_mode(0o600)).unwrap();
+            fs::write(&files[2], rules).unwrap();
+            fs::write(&files[3], "ssl = on\n").unwrap();
+            files.iter().for_each(|path| own(path));
         }
         let process = unprivileged(&programs.join("postgres"))
             .arg("-D")
@@ -187,13 +175,6 @@ impl Server {
             .password(PASSWORD)
             .dbname(database)
             .connect(NoTls)
-    }
-
-    /// Changes the certificate for later connections.
-    pub fn change_certificate(&self, certificate: &Path, key: &Path) {
-        set_certificate(&self.home.path().join("server/data"), certificate, key);
-        let pid = Pid::from_raw(self.process.id().cast_signed());
-        kill(pid, Signal::SIGHUP).unwrap();
     }
 
     /// Returns the URL for a host, account, database and options.

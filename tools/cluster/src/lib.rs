@@ -4,7 +4,6 @@
 //! one thread per concurrent command, and [`report`] writes output, records and progress. No shell is
 //! involved. [`pmc_dag::list`] describes the quoting.
 
-pub mod app;
 pub mod children;
 pub mod list;
 pub mod options;

@@ -238,6 +238,22 @@ mod tests {
     }
 
     #[test]
+    fn the_table_of_options_with_a_value_is_this_one() {
+        use clap::CommandFactory as _;
+        let command = Args::command();
+        let with_value = command
+            .get_arguments()
+            .filter(|option| option.get_action().takes_values());
+        let mut letters: Vec<u8> = with_value
+            .filter_map(|option| u8::try_from(option.get_short()?).ok())
+            .collect();
+        letters.sort_unstable();
+        let mut table = pmc_calls::cluster::WITH_VALUE;
+        table.sort_unstable();
+        assert_eq!(letters, table);
+    }
+
+    #[test]
     fn wrong_options_are_refused() {
         for line in ["-x", "-n", "-n some", "-S -1", "-S x", "-e -f", "a b", "-R"] {
             assert!(read(line, &[]).is_err(), "{line}");

@@ -16,7 +16,6 @@ use monitord_compat::sequence_record::{Place, SummaryRecord, TaskRecord};
 use nix::libc;
 use thiserror::Error;
 
-use crate::app::application;
 use crate::children::Children;
 use crate::list::{List, Listed};
 use crate::options::{Cpus, Failures, Options};
@@ -328,7 +327,7 @@ impl Run<'_> {
     /// Runs a command. Returns its raw wait status, or `None` if a signal arrived before.
     fn execute(&self, place: Place, words: &[Vec<u8>]) -> Option<i32> {
         let (first, rest) = words.split_first()?;
-        let app = application(words);
+        let app = pmc_calls::application(words);
         let mut command = Command::new(OsStr::from_bytes(first));
         command.args(rest.iter().map(|word| OsStr::from_bytes(word)));
         if self.options.list.is_none() {

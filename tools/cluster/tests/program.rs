@@ -235,3 +235,23 @@ fn the_manual_shows_the_help() {
         "docs/manual/pegasus-cluster.md is stale:\n{help}"
     );
 }
+
+/// The newest flag of kickstart was taken for the program, in plans with more than 1,000 tasks.
+#[test]
+fn a_flag_of_kickstart_is_not_the_program() {
+    let dir = tempfile::tempdir().unwrap();
+    let kickstart = dir.path().join("pegasus-kickstart");
+    std::os::unix::fs::symlink("/bin/true", &kickstart).unwrap();
+    let kickstart = kickstart.display();
+    let list = format!(
+        "{kickstart} -n x -N 1 -M -s a=/etc/hosts /bin/true\n\
+         env A=b {kickstart} -n x -N 2 -s@list -M -H /bin/ls -M\n"
+    );
+    let (output, printed) = run(&list, &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let programs: Vec<&str> = records(&printed, "task")
+        .iter()
+        .map(|task| value(task, "app"))
+        .collect();
+    assert_eq!(programs, ["/bin/true", "/bin/ls"]);
+}

@@ -1,26 +1,21 @@
-//! The command line.
-//!
-//! Options are single letters; a value is glued to its letter or the next word. Only the letter after the
-//! dash counts, so flags cannot be joined. Parsing ends at the first word without dash, after `--`, or at an
-//! unknown option, which is then the program.
+//! The command line: what the options of [`pmc_calls::kickstart`] mean.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
-mod table;
+use pmc_calls::kickstart::{self, TRACING};
 
-pub use table::{OPTIONS, OptionSpec, usage};
+mod usage;
+
+pub use usage::usage;
 
 /// Default of `-B`: characters of captured output kept in the record.
 pub const DEFAULT_PAYLOAD: usize = 262_144;
 
 /// Default of `-K`: time between SIGTERM and SIGKILL.
 pub const DEFAULT_KILL_DELAY: Duration = Duration::from_secs(5);
-
-/// Letters of the original's tracing, which is refused.
-const UNSUPPORTED: &[u8] = b"tzZ";
 
 /// What one invocation was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -205,8 +200,8 @@ pub struct OptionError {
 /// An option is refused, or its value is missing or wrong.
 pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Request, OptionError> {
     let mut options = Box::new(Options::default());
-    let words: Vec<OsString> = words.into_iter().collect();
-    match parse_into(&mut options, words.into_iter()) {
+    let words: Vec<Vec<u8>> = words.into_iter().map(OsString::into_vec).collect();
+    match parse_into(&mut options, &words) {
         Ok(Some(request)) => Ok(request),
         Ok(None) => Ok(Request::Run(options)),
         Err(problem) => Err(OptionError { problem, options }),
@@ -214,59 +209,38 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Request, Optio
 }
 
 /// Reads the words into `options`. Returns another request, if there is one.
-fn parse_into(
-    options: &mut Options,
-    mut words: std::vec::IntoIter<OsString>,
-) -> Result<Option<Request>, OptionProblem> {
-    while let Some(word) = words.as_slice().first() {
-        let bytes = word.as_bytes();
-        let [b'-', letter, glued @ ..] = bytes else {
-            break;
-        };
-        match bytes {
-            b"--" => {
-                words.next();
-                break;
-            }
-            b"--help" => return Ok(Some(Request::Help)),
-            b"--version" => return Ok(Some(Request::Version)),
-            _ => {}
-        }
-        let (letter, glued) = (char::from(*letter), glued.to_vec());
-        if letter.is_ascii() && UNSUPPORTED.contains(&(letter as u8)) {
+fn parse_into(options: &mut Options, words: &[Vec<u8>]) -> Result<Option<Request>, OptionProblem> {
+    let mut given = kickstart::Options::new(words);
+    while let Some(kickstart::Given { letter, value, .. }) = given.next() {
+        if TRACING.contains(&letter) {
             return Err(OptionProblem::Unsupported(letter));
         }
-        let Some(spec) = OPTIONS.iter().find(|spec| spec.short == Some(letter)) else {
-            break;
-        };
-        words.next();
-        let value = match spec.value {
-            Some(_) if glued.is_empty() => {
-                let word = words.next().ok_or(OptionProblem::Missing(letter))?;
-                word.into_vec()
-            }
-            _ => glued,
-        };
-        if let Some(request) = options.set(letter, value)? {
+        let needs_value = kickstart::OPTIONS
+            .iter()
+            .any(|spec| spec.short == Some(letter) && spec.value.is_some());
+        if needs_value && value.is_none() {
+            return Err(OptionProblem::Missing(letter));
+        }
+        if let Some(request) = options.set(letter, value.unwrap_or_default().to_vec())? {
             return Ok(Some(request));
         }
         if matches!(options.command, Command::File(_)) {
-            return match words.next() {
-                Some(word) => Err(OptionProblem::NotLast(word.to_string_lossy().into_owned())),
+            return match given.rest().first() {
+                Some(word) => Err(OptionProblem::NotLast(String::from_utf8_lossy(word).into_owned())),
                 None => Ok(None),
             };
         }
     }
-    let rest: Vec<OsString> = words.collect();
-    if rest.is_empty() {
+    let rest = given.rest().iter().cloned().map(OsString::from_vec);
+    options.command = Command::Words(rest.collect());
+    if given.rest().is_empty() {
         return Ok(Some(Request::Usage));
     }
-    options.command = Command::Words(rest);
     Ok(None)
 }
 
 impl Options {
-    /// Sets one option of [`OPTIONS`]. Flags ignore the value.
+    /// Sets one option.
     fn set(&mut self, letter: char, value: Vec<u8>) -> Result<Option<Request>, OptionProblem> {
         match letter {
             'n' => self.transformation = Some(unquoted(value)),
@@ -309,6 +283,8 @@ impl Options {
             's' => self.after.push(value),
             'I' => self.command = Command::File(path(value)),
             'V' => return Ok(Some(Request::CompatibleVersion)),
+            '-' if value == b"help" => return Ok(Some(Request::Help)),
+            '-' => return Ok(Some(Request::Version)),
             'h' | '?' => return Ok(Some(Request::Usage)),
             // `-c` is ignored.
             _ => {}

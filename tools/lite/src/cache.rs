@@ -18,12 +18,11 @@ use nix::sys::statvfs::statvfs;
 use nix::unistd::getuid;
 use pegasus_kickstart::interrupts::{Interrupt, Interrupts};
 use pegasus_kickstart::wait::poll_interrupts;
+use pmc_job_files::Verified;
 use pmc_wire::peers::{ToAgent, identity};
 use rustix::fs::{FlockOperation, flock};
-use serde_json::Value;
 
 use crate::data::{DataError, Direction, Mover};
-use crate::description::Verified;
 use crate::directory::{make_private, remove_tree};
 use crate::messages::Log;
 use crate::peers::{self, Asked};
@@ -74,7 +73,7 @@ pub(crate) struct Wanted<'a> {
     /// What distinguishes the file from all others of the node: letters and digits.
     pub(crate) key: &'a str,
     /// How it is fetched.
-    pub(crate) fetch: &'a [Value],
+    pub(crate) fetch: &'a [pmc_job_files::Entry],
     /// Its checksum.
     pub(crate) verify: &'a [Verified],
     /// Its path in the directory into which it is fetched.

@@ -8,9 +8,10 @@ mod call;
 mod images;
 mod programs;
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -21,10 +22,10 @@ use pegasus_kickstart::environment::Environment;
 use pegasus_kickstart::interrupts::Interrupts;
 use pegasus_kickstart::lookup;
 use pegasus_transfer::integrity;
-use serde_json::{Map, Value, json};
+use pmc_calls::{KICKSTART, LITE, kickstart};
+use pmc_job_files::{Container, ContainerKind, Description, FORMAT, Run, Verified};
 
 use crate::data::{DataError, Mover};
-use crate::description::{Container, ContainerKind, Description, FORMAT, Run};
 use crate::directory::JobDirectory;
 use crate::messages::Log;
 use crate::surroundings::Surroundings;
@@ -36,12 +37,6 @@ use programs::Programs;
 
 /// Directory in that of a job with what the second `pegasus-lite` needs.
 const TOOLS: &str = ".pegasus-lite";
-
-/// The program that runs in the container.
-const PROGRAM: &str = "pegasus-lite";
-
-/// Kickstart, should a launcher start it.
-const KICKSTART: &str = "pegasus-kickstart";
 
 /// File that the second `pegasus-lite` makes when it starts.
 pub(crate) const STARTED: &str = "started";
@@ -274,33 +269,30 @@ impl Contained<'_> {
         fs::create_dir(&tools)?;
         let there = format!("{}/{TOOLS}", self.container.directory);
         let own = &self.around.context.program;
-        let programs = Programs::copy(&own.with_file_name(PROGRAM), &tools, &there)?;
+        let programs = Programs::copy(&own.with_file_name(LITE), &tools, &there)?;
         let run = self.inner_run(&programs)?;
         let inner = self.inner(run, &programs, mover)?;
         // It may hold secrets.
         let mut options = File::options();
         let file = options.write(true).create_new(true).mode(0o600);
-        let file = file.open(tools.join("job.json"))?;
-        serde_json::to_writer(file, &inner).map_err(io::Error::from)?;
-        let mut command = programs.call(PROGRAM);
+        let mut file = file.open(tools.join("job.json"))?;
+        file.write_all(inner.to_json().map_err(io::Error::from)?.as_bytes())?;
+        let mut command = programs.call(LITE);
         command.extend(["--inside".to_owned(), programs.path("job.json")]);
         Ok(command)
     }
 
     /// Returns what runs in the container: lists of files are there, and kickstart has another path.
-    fn inner_run(&self, programs: &Programs) -> io::Result<Value> {
+    fn inner_run(&self, programs: &Programs) -> io::Result<Run> {
         match &self.description.run {
             Run::Kickstart(words) => {
                 let mut inner = words.clone();
-                for n in 1..words.len() {
-                    let is_list = matches!(words[n - 1].as_str(), "-s" | "-S");
-                    if let Some(list) = words[n].strip_prefix('@').filter(|_| is_list) {
-                        let name = format!("{n}.lof");
-                        fs::copy(list, self.tools().join(&name))?;
-                        inner[n] = format!("@{}", programs.path(&name));
-                    }
+                for (list, place) in kickstart::lists(words) {
+                    let name = format!("{}.lof", place.0);
+                    fs::copy(list, self.tools().join(&name))?;
+                    kickstart::set_list(&mut inner, place, &programs.path(&name));
                 }
-                Ok(json!({ "kickstart": inner }))
+                Ok(Run::Kickstart(inner))
             }
             Run::Program(words) => {
                 let own = self.around.context.program.with_file_name(KICKSTART);
@@ -318,62 +310,57 @@ impl Contained<'_> {
                         inner.push(word.clone());
                     }
                 }
-                Ok(json!({ "program": inner }))
+                Ok(Run::Program(inner))
             }
         }
     }
 
     /// Returns the description of the job inside.
-    fn inner(&self, run: Value, programs: &Programs, mover: &Mover) -> Result<Value, ContainerError> {
-        let outer = self.description;
-        let mut inner = json!({
-            "format": FORMAT,
-            "job": outer.job,
-            "work_directory": self.work_directory(),
-            "run": run,
-            "environment": self.variables(),
-            "unset": if self.engine == Engine::Apptainer { &TEMPORARY[..] } else { &[] },
-            "required": outer.required,
-        });
-        if outer.checksum_file.is_some() {
-            inner["checksum_file"] = programs.path(CHECKSUMS).into();
+    fn inner(&self, run: Run, programs: &Programs, mover: &Mover) -> Result<Description, ContainerError> {
+        let outer = self.description.clone();
+        let mut inner = Description {
+            format: FORMAT,
+            job: outer.job,
+            work_directory: Some(self.work_directory()),
+            run,
+            environment: self.variables(),
+            required: outer.required,
+            checksum_file: outer.checksum_file.map(|_| programs.path(CHECKSUMS).into()),
+            ..Description::default()
+        };
+        if self.engine == Engine::Apptainer {
+            inner.unset = TEMPORARY.map(str::to_owned).into();
         }
         if self.container.transfers_inside {
-            let known = mover.expected(&outer.verify)?;
-            let known: Vec<Value> = known
-                .into_iter()
-                .map(|(lfn, sha256)| json!({ "lfn": lfn, "sha256": sha256 }))
-                .collect();
-            inner["transfer_arguments"] = json!(outer.transfer_arguments);
-            inner["executables"] = json!(outer.executables);
-            inner["verify"] = known.into();
-            for (key, list) in [
-                ("stage_in", &outer.stage_in),
-                ("checkpoint_in", &outer.checkpoint_in),
-                ("checkpoint_out", &outer.checkpoint_out),
-                ("stage_out", &outer.stage_out),
-            ] {
-                inner[key] = json!(list);
-            }
+            let known = mover.expected(&outer.verify)?.into_iter();
+            let verified = known.map(|(lfn, sha256)| Verified {
+                lfn,
+                sha256: Some(sha256),
+                checksum_file: None,
+            });
+            inner.verify = verified.collect();
+            inner.transfer_arguments = outer.transfer_arguments;
+            inner.executables = outer.executables;
+            inner.stage_in = outer.stage_in;
+            inner.checkpoint_in = outer.checkpoint_in;
+            inner.checkpoint_out = outer.checkpoint_out;
+            inner.stage_out = outer.stage_out;
         }
         Ok(inner)
     }
 
     /// Returns the variables that the program gets besides those of the image.
-    fn variables(&self) -> Map<String, Value> {
-        let mut variables = Map::new();
-        variables.insert("HOME".into(), self.container.directory.clone().into());
-        for (name, value) in self.around.context.environment.iter() {
-            let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-            let name = text(name);
-            let is_passed = PASSED.iter().any(|start| name.starts_with(start));
-            if is_passed || self.container.secrets.contains(&name) {
-                variables.insert(name, text(value).into());
-            }
-        }
-        for (name, value) in &self.container.environment {
-            variables.insert(name.clone(), value.clone().into());
-        }
+    fn variables(&self) -> BTreeMap<String, String> {
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        let is_passed = |name: &str| {
+            PASSED.iter().any(|start| name.starts_with(start))
+                || self.container.secrets.iter().any(|secret| secret == name)
+        };
+        let node = self.around.context.environment.iter();
+        let node = node.map(|(name, value)| (text(name), text(value)));
+        let mut variables = BTreeMap::from([("HOME".to_owned(), self.container.directory.clone())]);
+        variables.extend(node.filter(|(name, _)| is_passed(name)));
+        variables.extend(self.container.environment.clone());
         variables
     }
 

@@ -24,11 +24,10 @@ use pegasus_transfer::error::TransferError;
 use pegasus_transfer::integrity::{self, Checksums};
 use pegasus_transfer::local::{CopyOptions, copy_path};
 use pegasus_transfer::multipart::{self, Comparison};
-use pegasus_transfer::program::{Call, Input, Log, Options, ProgramError};
+use pegasus_transfer::program::{Call, Log, Options, ProgramError};
 use pegasus_transfer::report::Report;
-use serde_json::Value;
+use pmc_job_files::{Entry, Verified};
 
-use crate::description::Verified;
 use crate::messages::Log as Messages;
 use crate::surroundings::Surroundings;
 
@@ -177,14 +176,14 @@ impl Mover {
     /// A file could not be transferred, or a signal arrived.
     pub(crate) fn transfer(
         &mut self,
-        list: &[Value],
+        list: &[Entry],
         direction: Direction,
         interrupts: &mut dyn Interrupts,
     ) -> Result<(), DataError> {
         if list.is_empty() {
             return Ok(());
         }
-        let bytes = serde_json::to_vec(list).map_err(io::Error::from)?;
+        let entries = list.to_vec();
         let transfer = Transfer {
             direction,
             options: self.options.clone(),
@@ -193,7 +192,7 @@ impl Mover {
             programs: self.programs.clone(),
             log: self.log.clone(),
         };
-        let work = move |cancel: &Cancel| transfer.carry_out(bytes, cancel);
+        let work = move |cancel: &Cancel| transfer.carry_out(entries, cancel);
         let report = self.in_thread(interrupts, work)??;
         let bytes = report.attempts.iter().map(|attempt| attempt.bytes).sum();
         match direction {
@@ -426,7 +425,7 @@ struct Transfer {
 
 impl Transfer {
     /// Carries out a list in this thread. `$PWD` in URLs is the job's directory.
-    fn carry_out(self, list: Vec<u8>, cancel: &Cancel) -> Result<Report, ProgramError> {
+    fn carry_out(self, list: Vec<Entry>, cancel: &Cancel) -> Result<Report, ProgramError> {
         let environment = |name: &str| match name {
             "PWD" => Some(OsString::from(&self.directory)),
             // The records are taken from the report.
@@ -446,10 +445,7 @@ impl Transfer {
             ..call.settings(cancel)?
         };
         call.check_credentials(&log)?;
-        let work = call.parse(&Input {
-            name: "the description of the job".to_owned(),
-            bytes: list,
-        })?;
+        let work = call.work_of(list)?;
         let variables = self.environment.iter();
         let variables = variables.map(|(name, value)| (owned(name), owned(value)));
         let registry = pegasus_transfer::registry(variables, self.programs, &self.options, cancel);

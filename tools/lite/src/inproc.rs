@@ -9,7 +9,7 @@ use pegasus_kickstart::machine::Host;
 
 use crate::job::{self, Outcome};
 use crate::messages::Log;
-use crate::program::{Args, NAME};
+use crate::program::Args;
 use crate::surroundings::Surroundings;
 
 /// Runs the job that the `arguments` after the program's name describe. `context` is what the program would
@@ -23,7 +23,7 @@ pub fn run(
     host: &Host,
     interrupts: &mut dyn Interrupts,
 ) -> Option<Outcome> {
-    let name = OsString::from(NAME);
+    let name = OsString::from(pmc_calls::LITE);
     let args = Args::try_parse_from(std::iter::once(&name).chain(arguments)).ok()?;
     let description = args.description(&context.directory).ok()?;
     if args.needs_process(&description) {

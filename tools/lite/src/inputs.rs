@@ -2,11 +2,10 @@
 
 use monitord_compat::lite_log::Step;
 use pegasus_kickstart::interrupts::Interrupts;
-use serde_json::Value;
+use pmc_job_files::{Description, Entry, Verified};
 
 use crate::cache::{Cache, Limit, Wanted, key_of};
 use crate::data::{DataError, Direction, Mover};
-use crate::description::{Description, Verified};
 use crate::directory::JobDirectory;
 
 /// Fetches and verifies the inputs. `own` is the directory that this process has made on the node.
@@ -29,7 +28,7 @@ pub(crate) fn fetch(
     if shared.copies.is_empty() && shared.verified.is_empty() {
         mover.transfer(&description.stage_in, Direction::In, interrupts)?;
     } else {
-        let is_missing = |entry: &&Value| !shared.has(entry["lfn"].as_str().unwrap_or_default());
+        let is_missing = |entry: &&Entry| !shared.has(entry);
         let missing = description.stage_in.iter().filter(is_missing);
         mover.transfer(&missing.cloned().collect::<Vec<_>>(), Direction::In, interrupts)?;
     }
@@ -79,7 +78,7 @@ impl Shared {
         for file in shared {
             let expected = mover.expected(std::slice::from_ref(file))?;
             let key = expected.first().and_then(|(_, sha256)| key_of(sha256));
-            let is_it = |entry: &&Value| entry["lfn"].as_str() == Some(&file.lfn);
+            let is_it = |entry: &&Entry| entry.is_of(&file.lfn);
             let entry = description.stage_in.iter().find(is_it);
             let (Some(key), Some(entry)) = (key, entry) else {
                 continue;
@@ -111,8 +110,9 @@ impl Shared {
         Ok(this)
     }
 
-    fn has(&self, lfn: &str) -> bool {
-        self.copies.iter().any(|(name, _)| name == lfn) || self.verified.iter().any(|name| name == lfn)
+    fn has(&self, entry: &Entry) -> bool {
+        let mut names = self.copies.iter().map(|(name, _)| name).chain(&self.verified);
+        names.any(|name| entry.is_of(name))
     }
 
     /// Removes the inputs from the cache: one of them is wrong, and the next attempt shall not get it again.
@@ -131,7 +131,7 @@ impl Shared {
 /// # Errors
 /// A signal arrived.
 pub(crate) fn checkpoints(
-    list: &[Value],
+    list: &[Entry],
     direction: Direction,
     interrupts: &mut dyn Interrupts,
     mover: &mut Mover,

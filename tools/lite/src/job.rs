@@ -13,11 +13,11 @@ use pegasus_kickstart::environment::Environment;
 use pegasus_kickstart::exit::SIGNAL;
 use pegasus_kickstart::interrupts::Interrupts;
 use pegasus_transfer::integrity;
+use pmc_job_files::{Container, Description};
 
 use crate::cache::Cache;
 use crate::container::{self, ContainerError};
 use crate::data::{DataError, Direction, Mover};
-use crate::description::{Container, Description};
 use crate::directory::{Helpers, JobDirectory};
 use crate::inputs::{self, checkpoints};
 use crate::surroundings::Surroundings;

@@ -16,7 +16,6 @@
 mod cache;
 mod container;
 mod data;
-mod description;
 mod directory;
 pub mod inproc;
 mod inputs;

@@ -11,25 +11,19 @@ use clap::{CommandFactory, Parser};
 use pegasus_kickstart::cache::InvocationCache;
 use pegasus_kickstart::context::{Context, Inherited, current_directory};
 use pegasus_kickstart::interrupts::ProcessSignals;
-use pegasus_transfer::program::Part;
+use pmc_calls::{KICKSTART, LITE, Part};
 use pmc_files::MAX_LIST;
+use pmc_job_files::{Description, DescriptionError};
 use pmc_terminal::finish_early;
 
 use crate::container::STARTED;
-use crate::description::{Description, DescriptionError};
 use crate::job::{self, FAILURE};
 use crate::messages::Log;
 use crate::surroundings::Surroundings;
 
-/// Name of the program.
-pub(crate) const NAME: &str = "pegasus-lite";
-
-/// The program that invocation records name.
-const KICKSTART: &str = "pegasus-kickstart";
-
 /// Runs one job in a directory of its own on the node: fetches its inputs, runs it, delivers its outputs.
 #[derive(Debug, Parser)]
-#[command(name = "pegasus-lite", version)]
+#[command(name = LITE, version)]
 pub(crate) struct Args {
     /// Read only LENGTH bytes of FILE, starting at byte START; large plans keep all descriptions in one file
     #[arg(long, value_name = "START:LENGTH")]
@@ -112,7 +106,7 @@ pub fn command() -> clap::Command {
 pub fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
-        Err(error) => return finish_early(NAME, error.print(), error.use_stderr(), FAILURE),
+        Err(error) => return finish_early(LITE, error.print(), error.use_stderr(), FAILURE),
     };
     let Ok(log) = Log::new(io::stderr().as_fd()) else {
         return FAILURE.into();

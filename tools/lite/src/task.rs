@@ -16,8 +16,8 @@ use pegasus_kickstart::invoke::Report;
 use pegasus_kickstart::lookup;
 use pegasus_kickstart::spawn::{Program, spawn};
 use pegasus_kickstart::wait::{Limit, Target, wait};
+use pmc_job_files::Run;
 
-use crate::description::Run;
 use crate::surroundings::Surroundings;
 
 /// How the program ended.

@@ -11,9 +11,8 @@ use nix::sys::signal::{SigHandler, Signal, signal};
 use pegasus_kickstart::context::Inherited;
 use pegasus_kickstart::interrupts::ProcessSignals;
 use pegasus_kickstart::{cli, exit};
+use pmc_calls::KICKSTART;
 
-/// The program that records name, and beside which the built-in programs lie.
-const KICKSTART: &str = "pegasus-kickstart";
 /// Name of this program in messages.
 const SERVER: &str = "pegasus-kickstart-server";
 

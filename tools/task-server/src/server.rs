@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
 
@@ -164,7 +164,9 @@ impl Server {
                 };
             }
         };
-        let (outcome, has_abandoned) = self.run_tool(request.tool, request.words, context, &mut interrupts);
+        let words = request.words.into_iter();
+        let words = words.map(|word| OsString::from_vec(word.to_vec())).collect();
+        let (outcome, has_abandoned) = self.run_tool(request.tool, words, context, &mut interrupts);
         drop(binding);
         if interrupts.has_forwarded {
             children::end();

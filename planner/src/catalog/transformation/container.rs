@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use pmc_job_files::ContainerKind;
+
 use crate::profiles::Profiles;
 
 /// Site of an image without a site, if it is no local file.
@@ -33,59 +35,6 @@ pub struct Container {
     pub profiles: Profiles,
     /// Name of the file with the image in the directory of a job; that of the image for shifter.
     pub lfn: String,
-}
-
-/// Program that runs an image.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ContainerKind {
-    /// docker, else podman.
-    Docker,
-    /// podman.
-    Podman,
-    /// apptainer, else singularity.
-    Singularity,
-    /// shifter, which knows images by name.
-    Shifter,
-}
-
-impl ContainerKind {
-    /// Names in catalogs.
-    pub(crate) const NAMES: &str = "docker, podman, singularity, apptainer, shifter";
-
-    /// Parses its name in catalogs.
-    pub(crate) fn parse(name: &str) -> Option<Self> {
-        Some(match name.trim().to_ascii_lowercase().as_str() {
-            "docker" => ContainerKind::Docker,
-            "podman" => ContainerKind::Podman,
-            "singularity" | "apptainer" => ContainerKind::Singularity,
-            "shifter" => ContainerKind::Shifter,
-            _ => return None,
-        })
-    }
-    /// Returns its name in descriptions of jobs.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            ContainerKind::Docker => "docker",
-            ContainerKind::Podman => "podman",
-            ContainerKind::Singularity => "singularity",
-            ContainerKind::Shifter => "shifter",
-        }
-    }
-    /// Returns the type of an image in lists of transfers, which says how it is fetched.
-    pub(crate) fn image_type(self) -> &'static str {
-        match self {
-            ContainerKind::Docker | ContainerKind::Podman => "docker",
-            ContainerKind::Singularity => "singularity",
-            ContainerKind::Shifter => "shifter",
-        }
-    }
-    /// Returns where the directory of a job is in the container, as the original has it.
-    pub(crate) fn directory(self) -> &'static str {
-        match self {
-            ContainerKind::Singularity => "/srv",
-            _ => "/scratch",
-        }
-    }
 }
 
 impl Container {

@@ -4,7 +4,7 @@ pub(crate) mod container;
 mod text;
 pub(crate) mod yaml;
 
-pub use container::{Container, ContainerKind};
+pub use container::Container;
 
 use std::path::Path;
 

@@ -4,7 +4,9 @@ use std::iter::Peekable;
 use std::path::Path;
 use std::str::CharIndices;
 
-use super::container::{ContainerKind, Draft};
+use pmc_job_files::ContainerKind;
+
+use super::container::Draft;
 use super::{TransformationCatalog, TransformationEntry, TransformationKind, normal_pfn};
 use crate::catalog::site::SysInfo;
 use crate::error::{InputError, InputErrors};

@@ -1,6 +1,8 @@
 //! Transformation catalogs in YAML.
 
-use super::container::{ContainerKind, Draft};
+use pmc_job_files::ContainerKind;
+
+use super::container::Draft;
 use super::{TransformationCatalog, TransformationEntry, TransformationKind, normal_pfn};
 use crate::catalog::site::SysInfo;
 use crate::catalog::site::yaml::system;

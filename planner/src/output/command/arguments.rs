@@ -72,9 +72,9 @@ pub(super) fn arguments<'t>(
         }
         Task::CreateDir | Task::CleanUp(_) | Task::RemoveDir | Task::NoOp | Task::Cluster(..) => {}
     }
-    if let Some((at, length)) = part(plan, id) {
+    if let Some(part) = part(plan, id) {
         let file = format!("{}/{}", plan.submit, WorkLists::file_name(&plan.base));
-        let _ = write!(text, " --file {} --part {at}:{length}", quote(&file));
+        let _ = write!(text, " --file {} --part {part}", quote(&file));
     }
     text
 }

@@ -128,6 +128,6 @@ pub(super) fn has_input_file(task: Task) -> bool {
 }
 
 /// Returns offset and length of a job's work list, if it is in the shared file of a large plan.
-pub(super) fn part(plan: &Plan<'_>, id: JobId) -> Option<(u64, u32)> {
+pub(super) fn part(plan: &Plan<'_>, id: JobId) -> Option<pmc_calls::Part> {
     plan.orders.get()?.part(id)
 }

@@ -1,17 +1,14 @@
 //! The container of a job in its description (section 3 of the specification's second part).
 
-use std::fmt::Write as _;
-
 use crate::catalog::transformation::Container;
 use crate::exec::{ExecJob, JobId, Place};
 use crate::model::FileKind;
 use crate::output::Plan;
-use crate::output::lists::push_json;
 use crate::profiles::Namespace;
 use crate::refine::sites::Access;
 use crate::task_request::{self, GPUS};
 
-use super::{Direction, files, split, verified, words};
+use super::{Direction, split, transfers, verified};
 
 /// Variables of the environment that are for the node, not for the program in a container.
 const OF_NODE: [&str; 1] = ["PEGASUS_HOME"];
@@ -19,86 +16,49 @@ const OF_NODE: [&str; 1] = ["PEGASUS_HOME"];
 /// Scheme of files.
 const FILE: &str = "file://";
 
-/// Appends the container of a job.
-pub(super) fn push(plan: &Plan<'_>, id: JobId, container: &Container, text: &mut String) {
+/// Describes the container of a job.
+pub(super) fn describe(plan: &Plan<'_>, id: JobId, container: &Container) -> pmc_job_files::Container {
     let job = plan.job(id);
     let profiles = &plan.exec.setups[job.setup].profiles;
-    let is_own = plan.exec.has_own_directory(job);
-    let _ = write!(
-        text,
-        ",\n  \"container\": {{\n  \"kind\": \"{}\",\n  \"image\": ",
-        container.kind.name()
-    );
-    if plan.exec.is_lite(job) || !container.has_file() {
-        push_json(&[&container.lfn], text);
-    } else {
-        push_json(&[&plan.sites.scratch_path(job.staging, &container.lfn)], text);
-    }
-    let _ = write!(text, ",\n  \"directory\": \"{}\"", container.kind.directory());
     let value = |key: &str| split(profiles.pegasus(key).unwrap_or_default());
     let mut launcher = value("container.launcher");
     if !launcher.is_empty() {
         launcher.extend(value("container.launcher.arguments"));
     }
-    for (key, list) in [
-        ("mounts", &container.mounts),
-        ("arguments", &value("container.arguments")),
-        ("launcher", &launcher),
-    ] {
-        if !list.is_empty() {
-            let _ = write!(text, ",\n  \"{key}\": ");
-            words(list, text);
-        }
-    }
-    if task_request::find(profiles, GPUS).is_some_and(|(_, value)| value.text() != "0") {
-        text.push_str(",\n  \"gpus\": true");
-    }
-    push_environment(plan, job, text);
+    // Secrets by name only: the task has their values.
+    let variables = profiles
+        .of(Namespace::Env)
+        .filter(|(key, _)| !OF_NODE.contains(key));
+    let (secrets, environment): (Vec<_>, Vec<_>) = variables.partition(|(key, _)| plan.secrets.has(key));
+    let mut described = pmc_job_files::Container {
+        kind: container.kind,
+        image: if plan.exec.is_lite(job) || !container.has_file() {
+            container.lfn.clone()
+        } else {
+            plan.sites.scratch_path(job.staging, &container.lfn)
+        },
+        directory: container.kind.directory().to_owned(),
+        mounts: container.mounts.clone(),
+        arguments: value("container.arguments"),
+        launcher,
+        gpus: task_request::find(profiles, GPUS).is_some_and(|(_, value)| value.text() != "0"),
+        environment: environment
+            .into_iter()
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect(),
+        secrets: secrets.into_iter().map(|(key, _)| key.to_owned()).collect(),
+        transfers_inside: place(plan, job).is_some(),
+        ..pmc_job_files::Container::default()
+    };
     if plan.exec.is_lite(job) {
         let uses = plan.exec.uses(plan.workflow, job.task);
         let images = || uses.iter().filter(|u| u.kind == FileKind::Image);
-        if is_own {
-            files(plan, id, "fetch", Direction::In, images(), text);
+        if plan.exec.has_own_directory(job) {
+            described.fetch = transfers(plan, job, Direction::In, images());
         }
-        verified(plan, job, images(), text);
-        if place(plan, job).is_some() {
-            text.push_str(",\n  \"transfers_inside\": true");
-        }
+        described.verify = verified(plan, job, images());
     }
-    text.push_str("\n  }");
-}
-
-/// Appends the outputs that a program without kickstart must write.
-pub(super) fn push_required(plan: &Plan<'_>, id: JobId, text: &mut String) {
-    let required = crate::output::stat::required_outputs(plan, id);
-    if !required.is_empty() {
-        text.push_str(",\n  \"required\": ");
-        words(&required, text);
-    }
-}
-
-/// Appends the variables for the program in the container, secrets by name only: the task has their values.
-fn push_environment(plan: &Plan<'_>, job: &ExecJob, text: &mut String) {
-    let variables = plan.exec.setups[job.setup].profiles.of(Namespace::Env);
-    let (mut secrets, mut any) = (Vec::new(), false);
-    for (key, value) in variables.filter(|(key, _)| !OF_NODE.contains(key)) {
-        if plan.secrets.has(key) {
-            secrets.push(key);
-            continue;
-        }
-        text.push_str(if any { ", " } else { ",\n  \"environment\": { " });
-        any = true;
-        push_json(&[key], text);
-        text.push_str(": ");
-        push_json(&[value], text);
-    }
-    if any {
-        text.push_str(" }");
-    }
-    if !secrets.is_empty() {
-        text.push_str(",\n  \"secrets\": ");
-        words(&secrets, text);
-    }
+    described
 }
 
 /// Returns the container in which the files of a job are fetched and delivered, `None` if this is done
@@ -160,7 +120,8 @@ pub(crate) fn out_of_reach(plan: &Plan<'_>, id: JobId) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::transformation::ContainerKind;
+    use pmc_job_files::ContainerKind;
+
     use crate::catalog::transformation::container::Draft;
 
     #[test]

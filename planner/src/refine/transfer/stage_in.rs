@@ -1,8 +1,9 @@
 //! Stages inputs of compute jobs.
 
+use pmc_job_files::ContainerKind;
+
 use super::uses::OrderedUse;
 use super::*;
-use crate::catalog::transformation::ContainerKind;
 use crate::model::Metadata;
 
 impl Builder<'_, '_> {

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use futures_core::Stream as _;
 use tokio::runtime::{Builder, Runtime};
-use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Config, Error, Row, Socket, Statement, ToStatement};
+use tokio_postgres::{Config, Error, Row, Statement, ToStatement};
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 /// Maximum time for a server to close a connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -39,26 +39,18 @@ pub(super) enum NoClient {
 }
 
 impl Client {
-    /// Connects and logs in within `limit`, if there is one.
-    pub fn connect<T>(config: &Config, tls: T, limit: Option<Duration>) -> Result<Self, NoClient>
-    where
-        T: MakeTlsConnect<Socket>,
-        T::Stream: 'static,
-        T::TlsConnect: TlsConnect<Socket>,
-    {
+    /// Connects and logs in within `limit`.
+    pub fn connect(config: &Config, tls: MakeRustlsConnect, limit: Duration) -> Result<Self, NoClient> {
         let runtime = Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(NoClient::System)?;
         let connected = runtime.block_on(async {
-            let connecting = config.connect(tls);
-            match limit {
-                None => connecting.await.map_err(NoClient::Failed),
-                Some(limit) => match tokio::time::timeout(limit, connecting).await {
-                    Ok(connected) => connected.map_err(NoClient::Failed),
-                    Err(_) => Err(NoClient::Timeout),
-                },
-            }
+            let connecting = tokio::time::timeout(limit, config.connect(tls));
+            connecting
+                .await
+                .map_err(|_| NoClient::Timeout)?
+                .map_err(NoClient::Failed)
         });
         let (client, connection) = connected?;
         Ok(Self {

@@ -5,8 +5,6 @@ use std::path::PathBuf;
 use monitord_compat::database::VERSION;
 use tokio_postgres::error::SqlState;
 
-use crate::ssl::{SYSTEM, SslError, SslMode};
-
 /// An error of a server or the database on it.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
@@ -19,23 +17,26 @@ pub enum ServerError {
     )]
     Silent(u64),
     /// Unknown account, or wrong password.
-    #[error("the server refuses the account: {0}; check user and password of the URL")]
+    #[error("the server refuses the account: {0}; check user, password and sslmode of the URL")]
     Refused(String),
-    /// Invalid settings for an encrypted connection.
-    #[error(transparent)]
-    Ssl(#[from] SslError),
-    /// Invalid files for an encrypted connection.
-    #[error(transparent)]
-    Tls(#[from] TlsError),
-    /// The server does not support the encryption that the settings demand.
+    /// The file with certificates of authorities cannot be used.
+    #[error("sslrootcert {}: {problem}", path.display())]
+    Authorities {
+        /// File.
+        path: PathBuf,
+        /// Why.
+        problem: String,
+    },
+    /// The server does not support the encryption that the URL demands.
     #[error(
-        "the server does not support encryption, which sslmode={0} demands; turn on ssl there, or use sslmode=prefer"
+        "the server does not support encryption, which sslmode demands; turn on ssl there, or use sslmode=prefer"
     )]
-    NoTls(SslMode),
+    NoTls,
+    /// The encrypted connection fails.
+    #[error("the encrypted connection fails: {0}; sslmode=disable connects without encryption")]
+    Tls(rustls::Error),
     /// The certificate of the server is not accepted.
-    #[error(
-        "the server's certificate is not accepted: {0}; check sslmode, sslrootcert and the host in the URL"
-    )]
+    #[error("the server's certificate is not accepted: {0}; check sslrootcert and the host of the URL")]
     Certificate(String),
     /// The database does not exist.
     #[error("{0}; create it first: createdb")]
@@ -58,38 +59,6 @@ pub enum ServerError {
     /// Another error of the server.
     #[error("{}", message(.0))]
     Server(#[from] tokio_postgres::Error),
-}
-
-/// Invalid files for an encrypted connection.
-#[derive(Debug, thiserror::Error)]
-pub enum TlsError {
-    /// A file cannot be used.
-    #[error("{setting} {}: {problem}", path.display())]
-    File {
-        /// Setting that names the file.
-        setting: &'static str,
-        /// File.
-        path: PathBuf,
-        /// Why.
-        problem: String,
-    },
-    /// The mode needs a certificate of an authority.
-    #[error(
-        "sslmode={mode} needs the certificate of an authority, and {missing}; name it with sslrootcert=FILE, or \
-         use sslrootcert={SYSTEM} for those of this machine"
-    )]
-    NoAuthority {
-        /// Mode.
-        mode: SslMode,
-        /// What is missing.
-        missing: String,
-    },
-    /// A list of revoked certificates belongs to an authority.
-    #[error("sslcrl needs the certificate of an authority; name it with sslrootcert=FILE")]
-    RevokedWithoutAuthority,
-    /// Error of the library.
-    #[error("{0}")]
-    Library(String),
 }
 
 fn advice(found: &str) -> &'static str {
@@ -121,9 +90,9 @@ impl ServerError {
         match self {
             Self::Unreachable(_) | Self::Silent(_) => true,
             Self::Refused(_)
-            | Self::Ssl(_)
+            | Self::Authorities { .. }
+            | Self::NoTls
             | Self::Tls(_)
-            | Self::NoTls(_)
             | Self::Certificate(_)
             | Self::NoDatabase(_)
             | Self::Version { .. }
@@ -140,10 +109,5 @@ impl ServerError {
                 None => true,
             },
         }
-    }
-
-    /// Returns whether another address of the host may work.
-    pub(super) fn is_of_network(&self) -> bool {
-        matches!(self, Self::Unreachable(_) | Self::Silent(_))
     }
 }

@@ -11,12 +11,12 @@ use std::time::{Instant, SystemTime};
 
 use monitord_compat::lite_log::Step;
 use pegasus_kickstart::interrupts::Interrupts;
+use pmc_job_files::Container;
 use rustix::fs::{FlockOperation, flock};
 
 use super::ContainerError;
 use crate::cache::{Cache, Entry, LOADED, Wanted, key_of, pause, read};
 use crate::data::{DataError, Mover};
-use crate::description::Container;
 use crate::messages::Log;
 
 /// End of the name of the file that an engine's jobs lock while they load an image.
@@ -82,8 +82,8 @@ impl Images {
         let key = match checksum.first() {
             Some((_, sha256)) => key_of(sha256).unwrap_or_else(|| hashed(sha256)),
             None => {
-                let sources: Vec<_> = container.fetch.iter().map(|entry| &entry["src_urls"]).collect();
-                hashed(&(serde_json::to_string(&sources).unwrap_or_default(), run))
+                let sources: Vec<_> = container.fetch.iter().map(|entry| &entry.src_urls).collect();
+                hashed(&(sources, run))
             }
         };
         let wanted = Wanted {

@@ -20,7 +20,7 @@ use crate::url::Lookup;
 use crate::{integrity, multipart, shown};
 
 pub use log::{Level, Log};
-pub use options::{Options, Part};
+pub use options::Options;
 
 /// One run of the program.
 pub struct Call<'a> {
@@ -191,11 +191,20 @@ impl Call<'_> {
     /// Parses a specification.
     pub fn parse(&self, input: &Input) -> Result<Vec<Work>, ProgramError> {
         let mut priority = || i64::from(random_priority());
-        spec::parse(&input.bytes, self.environment, &mut priority).map_err(|source| {
-            ProgramError::Specification {
-                name: input.name.clone(),
-                source,
-            }
+        let parsed = spec::parse(&input.bytes, self.environment, &mut priority);
+        parsed.map_err(|source| ProgramError::Specification {
+            name: input.name.clone(),
+            source,
+        })
+    }
+
+    /// Returns the work of a list in the description of a job.
+    pub fn work_of(&self, entries: Vec<pmc_job_files::Entry>) -> Result<Vec<Work>, ProgramError> {
+        let mut priority = || i64::from(random_priority());
+        let work = spec::work_of(entries, self.environment, &mut priority);
+        work.map_err(|source| ProgramError::Specification {
+            name: "the description of the job".to_owned(),
+            source,
         })
     }
 
@@ -286,7 +295,7 @@ impl Call<'_> {
 }
 
 /// Reads a part of a file. Fails if the file ends before the end of the part.
-fn read_part(path: &Path, part: Part) -> io::Result<Vec<u8>> {
+fn read_part(path: &Path, part: pmc_calls::Part) -> io::Result<Vec<u8>> {
     let mut file = fs::File::open(path)?;
     file.seek(SeekFrom::Start(part.start))?;
     let bytes = pmc_files::read_at_most(file.take(part.length), MAX_LIST)?;

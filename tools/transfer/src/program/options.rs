@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Parser;
+use pmc_calls::Part;
 
 /// Copies, links, creates and removes files and directories as listed in a JSON specification.
 #[derive(Debug, Clone, Parser)]
@@ -53,32 +54,4 @@ pub struct Options {
     /// Ignored
     #[arg(hide = true)]
     pub rest: Vec<std::ffi::OsString>,
-}
-
-/// A part of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Part {
-    /// Offset of its first byte.
-    pub start: u64,
-    /// Its length in bytes.
-    pub length: u64,
-}
-
-/// A text that is no part of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("expected START:LENGTH, two whole numbers")]
-pub struct BadPart;
-
-impl std::str::FromStr for Part {
-    type Err = BadPart;
-    fn from_str(text: &str) -> Result<Self, BadPart> {
-        text.split_once(':')
-            .and_then(|(start, length)| {
-                Some(Part {
-                    start: start.parse().ok()?,
-                    length: length.parse().ok()?,
-                })
-            })
-            .ok_or(BadPart)
-    }
 }

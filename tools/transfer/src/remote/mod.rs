@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `http`, `https`, `webdav`, `webdavs` | the HTTP client in [`http`] |
 //! | `s3`, `s3s` | the crate `object_store` on top of that client, in `objects` |
-//! | `gs` | the same, or `gsutil` for old keys |
+//! | `gs` | the same |
 //! | `scp`, `sftp`, `gsiscp` | `scp` and `ssh`, or `gsiscp` and `gsissh` |
 //! | `gsiftp`, `sshftp` | `gfal-copy`, else `globus-url-copy` |
 //! | `root`, `srm`, `gsidavs` | the gfal tools |

@@ -2,60 +2,31 @@
 //!
 //! URLs and logical names are bytes: a name that is not UTF-8 stays unchanged.
 
-use std::fmt;
-
-use serde::Deserialize;
-use serde::de::{self, Deserializer, Visitor};
+use pmc_job_files::{Entry, Flag, Place, read_list};
 
 use super::{Location, Priorities, SpecError, Transfer, Work, site_label};
 use crate::shown;
 use crate::url::{Lookup, Url};
-
-#[derive(Deserialize)]
-#[serde(expecting = "an object")]
-struct Entry {
-    #[serde(rename = "type")]
-    kind: Option<Text>,
-    lfn: Option<Text>,
-    linkage: Option<Text>,
-    verify_symlink_source: Option<Flag>,
-    generate_checksum: Option<Flag>,
-    optional: Option<Flag>,
-    verify_checksum_remote: Option<Flag>,
-    src_urls: Option<Vec<Place>>,
-    dest_urls: Option<Vec<Place>>,
-    target: Option<Place>,
-}
-
-#[derive(Deserialize)]
-struct Place {
-    site_label: Option<Text>,
-    url: Option<Text>,
-    priority: Option<Number>,
-    #[serde(rename = "type")]
-    image: Option<Text>,
-    recursive: Option<Flag>,
-}
-
-/// A string as bytes; numbers count as their digits.
-struct Text(Vec<u8>);
-
-/// A truth value: `true`, or the words yes, true, t, 1, no, false, f, 0 in any case.
-struct Flag(bool);
-
-/// A whole number, also in quotes.
-struct Number(i64);
 
 pub(super) fn parse(
     input: &[u8],
     env: Lookup<'_>,
     priorities: Priorities<'_>,
 ) -> Result<Vec<Work>, SpecError> {
-    let entries: Vec<Entry> = serde_json::from_slice(input).map_err(|error| SpecError::Json {
+    let entries = read_list(input).map_err(|error| SpecError::Json {
         line: error.line(),
         column: error.column(),
         message: without_position(&error),
     })?;
+    work_of(entries, env, priorities)
+}
+
+/// Returns the work that entries ask for. The rest is as for [`super::parse`].
+pub fn work_of(
+    entries: Vec<Entry>,
+    env: Lookup<'_>,
+    priorities: Priorities<'_>,
+) -> Result<Vec<Work>, SpecError> {
     let mut reader = Reader {
         env,
         priorities,
@@ -106,17 +77,18 @@ impl Reader<'_> {
     fn transfer(&mut self, entry: Entry) -> Result<Transfer, SpecError> {
         let sources = self.places(entry.src_urls, "src_urls")?;
         let destination = self.places(entry.dest_urls, "dest_urls")?.swap_remove(0);
+        let is_set = |flag: Option<Flag>, default| flag.map_or(default, |flag| flag.0);
         Ok(Transfer {
             lfn: entry.lfn.map(|text| text.0).unwrap_or_default(),
             linkage: entry
                 .linkage
-                .map_or_else(|| "unknown".to_owned(), |text| lossy(&text)),
+                .map_or_else(|| "unknown".to_owned(), |text| text.lossy()),
             sources,
             destination,
-            verify_symlink_source: entry.verify_symlink_source.is_none_or(|flag| flag.0),
-            optional: entry.optional.is_some_and(|flag| flag.0),
-            generate_checksum: entry.generate_checksum.is_some_and(|flag| flag.0),
-            verify_checksum: entry.verify_checksum_remote.is_some_and(|flag| flag.0),
+            verify_symlink_source: is_set(entry.verify_symlink_source, true),
+            optional: is_set(entry.optional, false),
+            generate_checksum: is_set(entry.generate_checksum, false),
+            verify_checksum: is_set(entry.verify_checksum_remote, false),
         })
     }
 
@@ -154,103 +126,10 @@ impl Reader<'_> {
             source,
         })?;
         Ok(Location {
-            site: site_label(&lossy(&site)),
+            site: site_label(&site.lossy()),
             url,
-            image: place.image.map(|text| lossy(&text)),
+            image: place.image.map(|text| text.lossy()),
         })
-    }
-}
-
-fn lossy(text: &Text) -> String {
-    String::from_utf8_lossy(&text.0).into_owned()
-}
-
-impl<'de> Deserialize<'de> for Text {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Bytes;
-        impl Visitor<'_> for Bytes {
-            type Value = Text;
-
-            fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-                out.write_str("a string")
-            }
-
-            fn visit_bytes<E: de::Error>(self, value: &[u8]) -> Result<Text, E> {
-                Ok(Text(value.to_vec()))
-            }
-
-            fn visit_str<E: de::Error>(self, value: &str) -> Result<Text, E> {
-                Ok(Text(value.into()))
-            }
-        }
-        deserializer.deserialize_bytes(Bytes)
-    }
-}
-
-impl<'de> Deserialize<'de> for Flag {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Truth;
-        impl Visitor<'_> for Truth {
-            type Value = Flag;
-
-            fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-                out.write_str("true or false")
-            }
-
-            fn visit_bool<E: de::Error>(self, value: bool) -> Result<Flag, E> {
-                Ok(Flag(value))
-            }
-
-            fn visit_u64<E: de::Error>(self, value: u64) -> Result<Flag, E> {
-                self.visit_str(&value.to_string())
-            }
-
-            fn visit_str<E: de::Error>(self, value: &str) -> Result<Flag, E> {
-                match value.to_ascii_lowercase().as_str() {
-                    "yes" | "true" | "t" | "1" => Ok(Flag(true)),
-                    "no" | "false" | "f" | "0" => Ok(Flag(false)),
-                    _ => Err(E::invalid_value(de::Unexpected::Str(value), &self)),
-                }
-            }
-        }
-        deserializer.deserialize_any(Truth)
-    }
-}
-
-impl<'de> Deserialize<'de> for Number {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Whole;
-        impl Visitor<'_> for Whole {
-            type Value = Number;
-
-            fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-                out.write_str("a whole number")
-            }
-
-            fn visit_i64<E: de::Error>(self, value: i64) -> Result<Number, E> {
-                Ok(Number(value))
-            }
-
-            fn visit_u64<E: de::Error>(self, value: u64) -> Result<Number, E> {
-                Ok(Number(i64::try_from(value).unwrap_or(i64::MAX)))
-            }
-
-            #[expect(
-                clippy::cast_possible_truncation,
-                reason = "fractions of a priority are dropped"
-            )]
-            fn visit_f64<E: de::Error>(self, value: f64) -> Result<Number, E> {
-                Ok(Number(value as i64))
-            }
-
-            fn visit_str<E: de::Error>(self, value: &str) -> Result<Number, E> {
-                let number = value.trim().parse();
-                number
-                    .map(Number)
-                    .map_err(|_| E::invalid_value(de::Unexpected::Str(value), &self))
-            }
-        }
-        deserializer.deserialize_any(Whole)
     }
 }
 

@@ -8,6 +8,8 @@ mod text;
 
 use crate::url::{Lookup, Url, UrlError};
 
+pub use json::work_of;
+
 /// One entry of a specification.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Work {

@@ -341,4 +341,18 @@ fn invalid_endpoints_keys_and_names_are_refused() {
     run(&case, &environment, &[transfer("gs://b/x", "y")])
         .expect_failed("the key of a service account in")
         .expect_failed("cannot be used");
+    let key = case.write_secret("key.p12", "\u{1}binary");
+    let boto = format!("[Credentials]\ngs_service_key_file = {key}\n");
+    let boto = case.write_secret("boto.conf", &boto);
+    for environment in [("GOOGLE_PKCS12_local", key), ("BOTO_CONFIG", boto)] {
+        for entry in [
+            transfer("gs://b/x", "y"),
+            mkdir("gs://b"),
+            remove("gs://b/x", "false"),
+        ] {
+            run(&case, std::slice::from_ref(&environment), &[entry])
+                .expect_failed("key.p12: not a key in JSON; keys in PKCS#12 are not supported, make one");
+        }
+    }
+    run(&case, &[], &[transfer("gs://b/f", "x")]).expect_failed("gs URLs need the key of a service account");
 }

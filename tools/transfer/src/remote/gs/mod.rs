@@ -2,10 +2,8 @@
 //!
 //! The key of a service account comes from the file `GOOGLE_PKCS12`, or from `gs_service_key_file` in the
 //! file `BOTO_CONFIG` (each with `_SITE` for one site). With a JSON key, `object_store` transfers objects and
-//! makes tokens; other requests (buckets, copies, plain listings) use the JSON interface. For a key in the
-//! older PKCS#12 format, `gsutil` does the work.
-
-mod gsutil;
+//! makes tokens; other requests (buckets, copies, plain listings) use the JSON interface. A key in the
+//! older PKCS#12 format is refused.
 
 use std::collections::HashMap;
 use std::fs;
@@ -32,7 +30,6 @@ use crate::error::{Retry, TransferError};
 use crate::protocol::{Context, Done, Handler, Pair};
 use crate::spec::Location;
 use crate::url::Url;
-use gsutil::Gsutil;
 
 const GOOGLE_URL: &str = "https://storage.googleapis.com";
 
@@ -43,12 +40,6 @@ pub(super) struct Gs {
     /// Token provider of each key file. A provider caches its token.
     tokens: Mutex<HashMap<PathBuf, GcpCredentialProvider>>,
     part: PartSize,
-}
-
-/// Implementation used for a location.
-enum Backend {
-    Service(Service),
-    Gsutil(Gsutil),
 }
 
 /// Google's service or an emulator, with credentials.
@@ -154,16 +145,20 @@ impl Gs {
         }
     }
 
-    fn backend(&self, context: &Context<'_>, place: &Location) -> Result<Backend, TransferError> {
+    fn service(&self, context: &Context<'_>, place: &Location) -> Result<Service, TransferError> {
         if let Some(address) = self.environment.text("STORAGE_EMULATOR_HOST") {
-            return Ok(Backend::Service(self.emulator(address.trim_end_matches('/'))));
+            return Ok(self.emulator(address.trim_end_matches('/')));
         }
         let boto = self.boto_configuration(context, &place.site)?;
         let key = self.key_file(&place.site, &boto)?;
         check_key_file(&key, context.observer)?;
         let text = fs::read(&key).map_err(|error| TransferError::io("read", &key, error))?;
         if text.trim_ascii_start().first() != Some(&b'{') {
-            return Gsutil::new(&self.environment, context, &boto, &key).map(Backend::Gsutil);
+            return Err(TransferError::Credentials(format!(
+                "{}: not a key in JSON; keys in PKCS#12 are not supported, make one in JSON for the same service \
+                 account",
+                crate::shown::path(&key)
+            )));
         }
         let account: Value = serde_json::from_slice(&text)
             .map_err(|error| TransferError::Credentials(format!("{}: {error}", crate::shown::path(&key))))?;
@@ -177,11 +172,11 @@ impl Gs {
                 credentials
             }
         };
-        Ok(Backend::Service(Service {
+        Ok(Service {
             base_url: GOOGLE_URL.to_owned(),
             credentials: Some(credentials),
             project: account["project_id"].as_str().unwrap_or_default().to_owned(),
-        }))
+        })
     }
 
     fn emulator(&self, address: &str) -> Service {
@@ -415,10 +410,7 @@ impl Handler for Gs {
         } else {
             source
         };
-        let service = match self.backend(context, remote)? {
-            Backend::Gsutil(gsutil) => return gsutil.copy(context, pair),
-            Backend::Service(service) => service,
-        };
+        let service = self.service(context, remote)?;
         if destination.url.is_local() {
             self.download(&service, context, pair)
         } else if source.url.is_local() {
@@ -430,32 +422,22 @@ impl Handler for Gs {
 
     /// Makes the bucket. An object store has no directories.
     fn make_directory(&self, context: &Context<'_>, place: &Location) -> Result<(), TransferError> {
-        match self.backend(context, place)? {
-            Backend::Gsutil(gsutil) => gsutil.make_bucket(context, place.url.host()),
-            Backend::Service(service) => {
-                let adapter = ClientAdapter::new(&self.client, context.cancel);
-                self.make_bucket(&service, &adapter, place.url.host())
-            }
-        }
+        let service = self.service(context, place)?;
+        let adapter = ClientAdapter::new(&self.client, context.cancel);
+        self.make_bucket(&service, &adapter, place.url.host())
     }
 
     fn remove(&self, context: &Context<'_>, place: &Location, recursive: bool) -> Result<(), TransferError> {
         let (bucket, name) = bucket_and_object(&place.url)?;
         let adapter = ClientAdapter::new(&self.client, context.cancel);
-        match self.backend(context, place)? {
-            Backend::Gsutil(gsutil) => gsutil.remove(context, place, recursive),
-            Backend::Service(service) if recursive => {
-                self.delete_object(&service, &adapter, bucket, name)?;
-                let name = String::from_utf8_lossy(name);
-                self.delete_prefix(
-                    &service,
-                    context,
-                    bucket,
-                    &format!("{}/", name.trim_end_matches('/')),
-                )
-            }
-            Backend::Service(service) => self.delete_object(&service, &adapter, bucket, name),
+        let service = self.service(context, place)?;
+        self.delete_object(&service, &adapter, bucket, name)?;
+        if !recursive {
+            return Ok(());
         }
+        let name = String::from_utf8_lossy(name);
+        let prefix = format!("{}/", name.trim_end_matches('/'));
+        self.delete_prefix(&service, context, bucket, &prefix)
     }
 }
 
