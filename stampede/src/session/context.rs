@@ -9,6 +9,7 @@ use chrono::Local;
 use monitord_compat::dagman_out_reader::{self, What};
 use monitord_compat::log_clock::LogClock;
 use monitord_compat::run_lock::{LOADER_LOCK, LoaderLock, LoaderLockError};
+#[cfg(feature = "postgresql")]
 use nix::unistd::{User, getuid};
 use pmc_dag::Dag;
 
