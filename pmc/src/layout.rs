@@ -161,8 +161,8 @@ pub fn given_or_latest(dir: Option<&Path>, quiet: bool) -> PathBuf {
     }
 }
 
-/// Splits words into names of tasks and the directory of a run. That is the last word, or, as in the first versions,
-/// the first one. A word with a slash is a directory, right or wrong; no task has one in its name.
+/// Splits words into names of tasks and the directory of a run. That is the last word, or, as in the first
+/// versions, the first one. A word with a slash is a directory, right or wrong; no task has one in its name.
 pub fn tasks_and_run(mut words: Vec<String>) -> (Vec<String>, Option<PathBuf>) {
     let is_run = |word: &String| word.contains('/') || has_run(Path::new(word));
     let last = words.len().saturating_sub(1);

@@ -140,11 +140,6 @@ const ALLOWED: [(&str, usize, &str); 21] = [
         1,
         "the list of the user's own workflows, or one that the user has named",
     ),
-    (
-        "stampede/src/store/postgresql/tls.rs",
-        2,
-        "certificates of the user",
-    ),
     ("stampede/src/pgpass.rs", 2, "passwords of the user"),
     (
         "pmc/src/layout.rs",

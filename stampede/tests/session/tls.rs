@@ -96,7 +96,8 @@ fn load(run: &Fixture, url: &str, variables: &[(&str, &str)]) -> String {
     stderr
 }
 
-/// Hosts, accounts, and options that work. `full FILE` are those of `verify-full` with the authorities in a file.
+/// Hosts, accounts, and options that work. `full FILE` are those of `verify-full` with the authorities in a
+/// file.
 const ACCEPTED: [(&str, &str, &str); 7] = [
     ("127.0.0.1", "secret", ""),
     ("127.0.0.1", "secret", "sslmode=prefer"),
