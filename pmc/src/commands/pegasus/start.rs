@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::FileExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -185,7 +185,7 @@ fn size(path: &Path) -> u64 {
 }
 
 /// Returns the text of a file from a position on, at most its last [`MAX_MESSAGE`] bytes.
-fn tail(path: &PathBuf, from: u64) -> String {
+fn tail(path: &Path, from: u64) -> String {
     let read = || {
         let mut file = pmc_files::open(path)?;
         let from = from.max(size(path).saturating_sub(MAX_MESSAGE));
