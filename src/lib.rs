@@ -12,7 +12,7 @@ mod allocation;
 mod app;
 mod bell;
 mod cli;
-pub mod control;
+mod control;
 #[cfg_attr(not(feature = "stampede"), path = "database_disabled.rs")]
 mod database;
 mod driver;

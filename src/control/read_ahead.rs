@@ -3,8 +3,10 @@
 
 use std::collections::VecDeque;
 
+use pmc_control::{Output, Position, StreamOutput, TapRequest};
+
+use super::Reply;
 use super::server::Asked;
-use super::{Output, Position, Reply, StreamOutput, TapRequest};
 
 /// Portions that are on their way. They wait in the memory of this process, and of the agent.
 const MAX_AHEAD: usize = 4;

@@ -4,20 +4,18 @@ use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use pmc_control::connection::send_answer;
+use pmc_control::{Answer, Over, Portion, PortionHead, RedirectRequest, takes_output};
 use pmc_dag::reason;
 
-use super::connection::send_answer;
 use super::server::Asked;
-use super::{
-    Answer, Control, OpenRedirect, Over, Portion, PortionHead, RedirectAnswer, RedirectRequest, Relay, Reply,
-    Target,
-};
+use super::{Control, OpenRedirect, RedirectAnswer, Relay, Reply, Target, deliverer};
 
 /// Time for which an attempt of this process may wait for output before it answers.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -29,9 +27,6 @@ const RETRY_MS: u16 = 50;
 const CHUNK: usize = 64 << 10;
 /// Bytes that the pipe of a tool holds, if the system allows that many.
 const PIPE: i32 = 1 << 20;
-/// Number of the device that takes everything.
-const NULL_DEVICE: u64 = (1 << 8) | 3;
-
 /// Requests that are on their way to a worker while much output comes: so it does not wait for answers.
 const MAX_REQUESTS: usize = 4;
 /// An answer with this many bytes is one of many.
@@ -103,7 +98,7 @@ impl Redirecting {
             true => patience,
             false => Duration::ZERO,
         };
-        let answer = relay.poll(&self.request.poll, self.request.by(), patience);
+        let answer = relay.poll(&self.request.poll, deliverer(&self.request), patience);
         Polled::Redirected(target.clone(), answer)
     }
 
@@ -357,19 +352,10 @@ impl Writing<'_> {
     }
 }
 
-/// Returns whether output can be written to a file without a wait.
-#[must_use]
-pub fn is_suitable(file: &File) -> bool {
-    file.metadata().is_ok_and(|data| {
-        let kind = data.file_type();
-        kind.is_file() || kind.is_fifo() || kind.is_char_device() && data.rdev() == NULL_DEVICE
-    })
-}
-
 /// Takes a file that writes never wait for. A pipe is opened anew: its flags are those of the tool, and of
 /// others that have it.
 fn open_anew(file: File) -> io::Result<File> {
-    if !is_suitable(&file) {
+    if !takes_output(&file) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     if !file.metadata()?.file_type().is_fifo() {

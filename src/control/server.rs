@@ -14,12 +14,11 @@ use std::time::{Duration, Instant};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::socket::{self, AddressFamily, Backlog, Shutdown, SockFlag, SockType, UnixAddr, sockopt};
 use nix::sys::stat::{Mode, fchmod};
+use pmc_control::{Answer, MAX_INPUT, RedirectRequest, Request, ShortPath, TAILING, TailRequest, connection};
 
 use super::read_ahead::ReadAhead;
 use super::redirect::Redirecting;
-use super::{
-    Answer, Control, MAX_INPUT, RedirectRequest, Reply, Request, ShortPath, TAILING, TailRequest, connection,
-};
+use super::{Control, Reply};
 use crate::interrupt::Interrupt;
 
 /// Maximum bytes of a request.
@@ -60,7 +59,7 @@ impl Server {
     /// # Errors
     /// The file system has no sockets, the name is too long, or the system refuses a thread.
     pub(crate) fn start(dag: &Path, control: Control, interrupt: &Interrupt) -> io::Result<Self> {
-        let path = super::socket(dag);
+        let path = pmc_control::socket(dag);
         let listener = Arc::new(listen(&path)?);
         let waker = interrupt.waker();
         let (open_requests, is_over) = <(Arc<AtomicU32>, Arc<AtomicBool>)>::default();

@@ -7,10 +7,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use pmc_control::NodeStatus;
 use pmc_dag::TaskId;
 
 use super::{Driver, RunError, RunEvent};
-use crate::control::NodeStatus;
 use crate::protocol::{Outcome, Rank};
 use crate::scheduler::Event;
 use crate::transport::MasterTransport;

@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use pmc_control::{Answer, Request};
 use pmc_dag::{Dag, TaskId};
 use signal_hook::consts::SIGUSR1;
 
 pub(super) use crate::control::Server;
-use crate::control::{Answer, Control, Pending, Reply, Request};
+use crate::control::{Control, Pending, Reply};
 use crate::interrupt::Interrupt;
 use crate::options::Options;
 use crate::protocol::ToWorker;

@@ -11,12 +11,13 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::SyncSender;
 
+use pmc_control::{Answer, FIRST_WEIGHT};
 use pmc_files::OFlags;
 
 use super::control::{Server, serve};
 use super::subworkflows::{GUEST_DEPTH, Order, Origin, Refusal, options_for, real_path};
 use super::{Driver, RunError, error};
-use crate::control::{Answer, FIRST_WEIGHT, Reply};
+use crate::control::Reply;
 use crate::options::{Options, Stdio, folder, with_suffix};
 use crate::scheduler::{Event, SegmentId, Summary};
 use crate::transport::{MasterTransport, agents};

@@ -5,11 +5,12 @@
 
 use std::sync::mpsc::SyncSender;
 
+use pmc_control::{Answer, PushRequest};
 use pmc_dag::{Stdin, TaskId};
 
 use super::Driver;
 use super::asked::{Asked, AskedRequests};
-use crate::control::{Answer, PushRequest, Reply};
+use crate::control::Reply;
 use crate::protocol::{Input, InputAnswer, InputTaken, Rank, SubmitId, ToWorker};
 use crate::scheduler::Outbox as _;
 use crate::transport::MasterTransport;

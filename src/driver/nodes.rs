@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
+use pmc_control::NodeStatus;
 use pmc_dag::TaskId;
 
 use super::error::Kind;
 use super::{Driver, RunError, RunEvent};
-use crate::control::NodeStatus;
 use crate::protocol::{NodeChange, Rank, Registration, RunningAttempt, SubmitId, TaskResult, ToMaster};
 use crate::scheduler::{Adoption, Event, MasterError};
 use crate::transport::MasterTransport;

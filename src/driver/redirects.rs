@@ -3,12 +3,13 @@
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
+use pmc_control::{Answer, Claim, RedirectRequest, Request, TAILING, TailRequest};
 use pmc_dag::{TaskId, pattern, words};
 
 use super::Driver;
 use super::asked::{Asked, AskedRequests};
-use crate::control::{Answer, RedirectRequest, Reply, Request, TAILING, TailRequest, Target};
-use crate::protocol::{Assignment, Claim, Rank, Redirect, Redirected, SubmitId, ToWorker};
+use crate::control::{Reply, Target, deliverer};
+use crate::protocol::{Assignment, Rank, Redirect, Redirected, SubmitId, ToWorker};
 use crate::scheduler::Outbox as _;
 use crate::transport::MasterTransport;
 
@@ -71,7 +72,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         request: RedirectRequest,
         answer: SyncSender<Reply>,
     ) {
-        let by = request.by();
+        let by = deliverer(&request);
         let (worker, attempt) = match self.redirected(guest, &request) {
             Ok(found) => found,
             Err(refusal) => {

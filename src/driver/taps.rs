@@ -3,9 +3,11 @@
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
+use pmc_control::{Answer, Output, StreamOutput, TapRequest};
+
 use super::Driver;
 use super::asked::{Asked, AskedRequests};
-use crate::control::{Answer, Output, Reply, StreamOutput, TapRequest};
+use crate::control::Reply;
 use crate::protocol::{Chunk, Rank, SubmitId, Tap, Tapped, ToWorker};
 use crate::scheduler::Outbox as _;
 use crate::transport::MasterTransport;

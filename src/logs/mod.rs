@@ -28,11 +28,11 @@ use monitord_compat::reason::Reason;
 use monitord_compat::resource_log::Free;
 use monitord_compat::{dagman_out, jobstate_log, resource_log};
 use own_resources::OwnResources;
+use pmc_control::NodeStatus;
 use pmc_dag::rescue::{DoneSet, Writer};
 use pmc_dag::{Dag, TaskId};
 use progress::Progress;
 
-use crate::control::NodeStatus;
 use crate::options::{Options, Stdio};
 use crate::protocol::SubmitId;
 use crate::scheduler::Record;

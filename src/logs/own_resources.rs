@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use monitord_compat::resource_log::{self, Free};
+use pmc_control::NodeStatus;
 use pmc_dag::{Dag, Request};
 
-use crate::control::NodeStatus;
 use crate::protocol::Rank;
 use crate::scheduler::Record;
 

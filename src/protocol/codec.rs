@@ -105,10 +105,11 @@ mod tests {
     use super::*;
     use crate::payload::Payload;
     use crate::protocol::{
-        Assignment, By, Carried, CarriedFile, Chunk, Claim, ForwardedData, Input, InputAnswer, InputTaken,
-        MemoryUse, Outcome, Over, Overflow, Place, Portion, Position, QuietAttempt, Redirect, RedirectAnswer,
-        RedirectPoll, Redirected, Registration, Returned, Stdin, SubmitId, Tap, Tapped, TaskResult,
+        Assignment, By, Carried, CarriedFile, Chunk, ForwardedData, Input, InputAnswer, InputTaken,
+        MemoryUse, Outcome, Place, QuietAttempt, Redirect, RedirectAnswer, Redirected, Registration,
+        Returned, Stdin, SubmitId, Tap, Tapped, TaskResult,
     };
+    use pmc_control::{Claim, Over, Overflow, Portion, Position, RedirectPoll};
 
     fn bytes() -> impl Strategy<Value = Vec<u8>> {
         vec(any::<u8>(), 0..40)

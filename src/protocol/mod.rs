@@ -14,13 +14,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use monitord_compat::reason::Reason;
+use pmc_control::Claim;
 use serde::{Deserialize, Serialize};
 
 pub use carried::{Carried, CarriedFile, Returned};
 pub use codec::{DecodeError, VERSION as ENCODING_VERSION};
 pub use input::{Input, InputAnswer, InputTaken, Stdin};
-pub use redirect::{By, Claim, Over, Overflow, Portion, Redirect, RedirectAnswer, RedirectPoll, Redirected};
-pub use tap::{Captures, Chunk, Position, Tap, Tapped};
+pub use redirect::{By, Redirect, RedirectAnswer, Redirected};
+pub use tap::{Captures, Chunk, Tap, Tapped};
 
 use crate::payload::Payload;
 

@@ -3,21 +3,13 @@
 
 use std::fs::File;
 
+use pmc_control::Position;
 use serde::{Deserialize, Serialize};
 
 use super::SubmitId;
 
 /// The open files that capture standard output and standard error of a task, as far as there are any.
 pub type Captures = [Option<File>; 2];
-
-/// A place in a file that captures a stream.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Position {
-    /// Number of the file on its file system; 0 for no file.
-    pub file: u64,
-    /// Bytes before it.
-    pub offset: u64,
-}
 
 /// Asks a worker for what comes after a position in each stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

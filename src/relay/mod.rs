@@ -16,9 +16,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::pipe2;
+use pmc_control::{Claim, Over, Portion, RedirectPoll};
 
 use crate::bell::Bell;
-use crate::protocol::{By, Claim, Over, Portion, RedirectAnswer, RedirectPoll};
+use crate::protocol::{By, RedirectAnswer};
 use stream::Stream;
 
 /// Bytes of one read.

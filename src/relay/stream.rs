@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-use crate::protocol::{Claim, Over, Overflow, Portion};
+use pmc_control::{Claim, Over, Overflow, Portion};
 
 /// Maximum bytes of a portion.
 const MAX_PORTION: usize = 256 << 10;

@@ -2,8 +2,9 @@
 
 use std::io::Seek as _;
 
+use pmc_control::Overflow;
+
 use super::*;
-use crate::protocol::Overflow;
 
 const MOMENT: Duration = Duration::from_secs(20);
 

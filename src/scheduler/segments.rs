@@ -39,7 +39,7 @@ pub enum Role {
     Nested(TaskId),
     /// A workflow of its own.
     Guest {
-        /// Its weight; the first workflow has [`FIRST_WEIGHT`](crate::control::FIRST_WEIGHT).
+        /// Its weight; the first workflow has [`FIRST_WEIGHT`](pmc_status::FIRST_WEIGHT).
         weight: u32,
     },
 }

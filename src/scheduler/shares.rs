@@ -11,8 +11,8 @@
 use std::time::Duration;
 
 use pmc_dag::TaskId;
+use pmc_status::FIRST_WEIGHT;
 
-use crate::control::FIRST_WEIGHT;
 use crate::scheduler::queue::ShapeId;
 use crate::scheduler::run::Master;
 use crate::scheduler::segments::SegmentId;

@@ -1,8 +1,8 @@
 //! Hosts and tasks as a person sees them.
 
 use pmc_dag::TaskId;
+use pmc_status::{MAX_PARENTS, NodeStatus, TaskStatus};
 
-use crate::control::{MAX_PARENTS, NodeStatus, TaskStatus};
 use crate::protocol::Rank;
 use crate::scheduler::nodes::Member;
 use crate::scheduler::run::{Master, Phase};

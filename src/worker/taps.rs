@@ -5,9 +5,11 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
+use pmc_control::Position;
+
 use super::captures;
 use super::kill::KillSwitch;
-use crate::protocol::{Chunk, Position, SubmitId, Tap, Tapped};
+use crate::protocol::{Chunk, SubmitId, Tap, Tapped};
 
 /// Maximum bytes of a stream in an answer.
 const MAX_CHUNK: usize = 512 << 10;

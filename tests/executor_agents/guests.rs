@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use nix::sys::signal::{Signal, kill};
-use pegasus_mpi_cluster::control::{Answer, Request, ask};
+use pmc_control::{Answer, Request, ask};
 
 use super::{Run, Scene, TASK};
 

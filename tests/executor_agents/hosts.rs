@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
-use pegasus_mpi_cluster::control::{Answer, Request, ask};
+use pmc_control::{Answer, Request, ask};
 
 use super::{Run, Scene, TASK, wait_for_file};
 

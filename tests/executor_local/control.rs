@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Child;
 
-use pegasus_mpi_cluster::control::{Answer, ControlError, Request, TaskStatus, ask, socket};
+use pmc_control::{Answer, ControlError, Request, TaskStatus, ask, socket};
 
 use super::{Run, text};
 

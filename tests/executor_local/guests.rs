@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Child;
 
-use pegasus_mpi_cluster::control::{Answer, Request, ask};
+use pmc_control::{Answer, Request, ask};
 
 use super::{Run, text};
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, ValueEnum, value_parser};
-use pegasus_mpi_cluster::control::Claim;
+use pmc_control::Claim;
 
 /// Exit codes of `pmc attach`.
 const EXIT: &str = "\

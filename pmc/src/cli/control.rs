@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use pegasus_mpi_cluster::control::FIRST_WEIGHT;
+use pmc_control::FIRST_WEIGHT;
 
 /// Exit codes of these commands.
 const EXIT: &str = "\

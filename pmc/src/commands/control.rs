@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
-use pegasus_mpi_cluster::control::{Answer, MAX_PARENTS, NodeStatus, Request, TaskStatus, ask};
+use pmc_control::{Answer, MAX_PARENTS, NodeStatus, Request, TaskStatus, ask};
 use pmc_terminal::{escape, print};
 
 use crate::cli;

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::control::FIRST_WEIGHT;
 use crate::protocol::Place;
 use crate::scheduler::{Joining, Role, SegmentId, ShareId};
+use pmc_status::FIRST_WEIGHT;
 use testutils::Random;
 
 fn join(run: &mut Run, text: &str, role: Role) -> SegmentId {

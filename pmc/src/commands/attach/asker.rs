@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use pegasus_mpi_cluster::control::{ControlError, Output, TapRequest, Tool};
+use pmc_control::{ControlError, Output, TapRequest, Tool};
 
 use super::Message;
 

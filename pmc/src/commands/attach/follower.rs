@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::sys::inotify::WatchDescriptor;
-use pegasus_mpi_cluster::control::{Output, StreamOutput};
+use pmc_control::{Output, StreamOutput};
 use pmc_monitor::plan::TaskNumber;
 
 use super::changes::Changes;
@@ -204,7 +204,7 @@ impl Follower {
     }
 
     /// Returns what to ask the run for.
-    pub fn request(&mut self, may_wait: bool) -> pegasus_mpi_cluster::control::TapRequest {
+    pub fn request(&mut self, may_wait: bool) -> pmc_control::TapRequest {
         self.is_asked = true;
         self.has_asked_own = matches!(self.unpacked, Some(Unpacked::Own(_)));
         self.tap().request(may_wait)

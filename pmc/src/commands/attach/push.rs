@@ -11,7 +11,7 @@ use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
-use pegasus_mpi_cluster::control::{Answer, MAX_INPUT, PushRequest, Request, Tool, ask};
+use pmc_control::{Answer, MAX_INPUT, PushRequest, Request, Tool, ask};
 use pmc_dag::reason;
 use pmc_terminal::{escape, message};
 

@@ -18,7 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
-use pegasus_mpi_cluster::control::{
+use pmc_control::{
     Answer, Claim, ControlError, Ender, Over, Overflow, Portion, Redirect, RedirectPoll, RedirectRequest,
     TailRequest, Tool, takes_output,
 };

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use monitord_compat::record_reader::StreamFile;
-use pegasus_mpi_cluster::control::{ControlError, Output, Position, StreamOutput, TapRequest, Tool};
+use pmc_control::{ControlError, Output, Position, StreamOutput, TapRequest, Tool};
 use pmc_terminal::message;
 
 use super::decode::{Stream, Take};

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use pegasus_mpi_cluster::control::MAX_INPUT;
+use pmc_control::MAX_INPUT;
 use pmc_pmix::{Refusal, Taken};
 
 use crate::commands::attach::push::{Target, each, taking};

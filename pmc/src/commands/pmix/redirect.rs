@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use pegasus_mpi_cluster::control::{Answer, Claim, Overflow, Redirect, RedirectPoll, RedirectRequest, Tool};
+use pmc_control::{Answer, Claim, Overflow, Redirect, RedirectPoll, RedirectRequest, Tool};
 use pmc_pmix::{Refusal, Tools};
 
 use super::desk::Running;

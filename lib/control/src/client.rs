@@ -13,8 +13,8 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, getsockopt, 
 use nix::sys::time::TimeVal;
 use pmc_dag::reason;
 
-use super::connection::{Receiver, send_with_files};
-use super::{
+use crate::connection::{Receiver, send_with_files};
+use crate::{
     Answer, Output, Over, Portion, PortionHead, RedirectRequest, Request, ShortPath, StreamHead,
     StreamOutput, TailRequest, TapRequest, socket,
 };

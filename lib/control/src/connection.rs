@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
 
-use super::{Answer, Output, StreamHead, StreamOutput};
+use crate::{Answer, Output, StreamHead, StreamOutput};
 
 /// Maximum files that come with a portion of bytes, and that wait to be taken.
 const MAX_FILES: usize = 4;
@@ -22,7 +22,7 @@ const MAX_RESERVED: usize = 1 << 20;
 ///
 /// # Errors
 /// The peer does not take it.
-pub(super) fn send_answer(mut stream: &UnixStream, answer: &Answer) -> io::Result<()> {
+pub fn send_answer(mut stream: &UnixStream, answer: &Answer) -> io::Result<()> {
     let mut text = serde_json::to_vec(answer)?;
     text.push(b'\n');
     stream.write_all(&text)
@@ -32,7 +32,7 @@ pub(super) fn send_answer(mut stream: &UnixStream, answer: &Answer) -> io::Resul
 ///
 /// # Errors
 /// The peer does not take it.
-pub(super) fn send_output(mut stream: &UnixStream, output: &Output) -> io::Result<()> {
+pub fn send_output(mut stream: &UnixStream, output: &Output) -> io::Result<()> {
     let files: Vec<RawFd> = output.streams.iter().filter_map(descriptor).collect();
     let mut text = serde_json::to_vec(&Answer::Output {
         worker: output.worker,
@@ -53,7 +53,7 @@ pub(super) fn send_output(mut stream: &UnixStream, output: &Output) -> io::Resul
 ///
 /// # Errors
 /// The peer does not take it.
-pub(super) fn send_with_files(stream: &UnixStream, text: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub fn send_with_files(stream: &UnixStream, text: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
     let files: Vec<RawFd> = files.iter().map(BorrowedFd::as_raw_fd).collect();
     send_with(stream, text, &files)
 }
@@ -91,7 +91,7 @@ fn head(output: &StreamOutput) -> StreamHead {
 
 /// The receiving end of a connection.
 #[derive(Debug)]
-pub(super) struct Receiver {
+pub struct Receiver {
     stream: UnixStream,
     /// What was received and not taken.
     bytes: VecDeque<u8>,
@@ -99,7 +99,9 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    pub(super) fn new(stream: UnixStream) -> Self {
+    /// Receives from a connection.
+    #[must_use]
+    pub fn new(stream: UnixStream) -> Self {
         Self {
             stream,
             bytes: VecDeque::new(),
@@ -107,7 +109,9 @@ impl Receiver {
         }
     }
 
-    pub(super) fn stream(&self) -> &UnixStream {
+    /// Returns the connection.
+    #[must_use]
+    pub fn stream(&self) -> &UnixStream {
         &self.stream
     }
 
@@ -115,7 +119,7 @@ impl Receiver {
     ///
     /// # Errors
     /// The connection ends before, or the line is longer.
-    pub(super) fn line(&mut self, max: usize) -> io::Result<Vec<u8>> {
+    pub fn line(&mut self, max: usize) -> io::Result<Vec<u8>> {
         let mut searched = 0;
         loop {
             if let Some(at) = self.bytes.range(searched..).position(|byte| *byte == b'\n') {
@@ -135,7 +139,7 @@ impl Receiver {
     ///
     /// # Errors
     /// The connection ends inside it, or it is longer.
-    pub(super) fn next_line(&mut self, max: usize) -> io::Result<Option<Vec<u8>>> {
+    pub fn next_line(&mut self, max: usize) -> io::Result<Option<Vec<u8>>> {
         match self.line(max) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && self.bytes.is_empty() => Ok(None),
             line => line.map(Some),
@@ -146,7 +150,7 @@ impl Receiver {
     ///
     /// # Errors
     /// The connection ends before.
-    pub(super) fn take(&mut self, count: usize) -> io::Result<Vec<u8>> {
+    pub fn take(&mut self, count: usize) -> io::Result<Vec<u8>> {
         let (first, second) = self.bytes.as_slices();
         let from_first = first.len().min(count);
         let from_second = second.len().min(count - from_first);
@@ -163,7 +167,7 @@ impl Receiver {
     }
 
     /// Returns the next file that came with what was received.
-    pub(super) fn file(&mut self) -> Option<File> {
+    pub fn file(&mut self) -> Option<File> {
         self.files.pop_front().map(File::from)
     }
 
@@ -206,7 +210,7 @@ mod tests {
     use std::os::fd::AsFd as _;
 
     use super::*;
-    use crate::control::Position;
+    use crate::Position;
 
     /// A tool that sends file after file would take all descriptors of the run.
     #[test]

@@ -1,0 +1,52 @@
+//! What a run says of its hosts and tasks: to the tools that ask, and to the driver.
+
+use serde::{Deserialize, Serialize};
+
+/// Weight of the first workflow of a run. Those of guests are relative to it.
+pub const FIRST_WEIGHT: u32 = 100;
+
+/// A host of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// Host name.
+    pub host: String,
+    /// `joined` (the run has not begun), `preparing` (its host script runs), `working`, `silent`, `leaving`,
+    /// `gone` or `set aside`.
+    pub state: String,
+    /// Workers, each of which runs one task at a time.
+    pub slots: u32,
+    /// Workers that run a task.
+    pub busy: u32,
+    /// CPUs.
+    pub cpus: u32,
+    /// CPUs that no task holds.
+    pub free_cpus: u32,
+    /// Memory in MiB.
+    pub memory_mib: u64,
+    /// Memory in MiB that no task holds.
+    pub free_memory_mib: u64,
+    /// It does not see the directory of the DAG file: it gets only jobs with directories of their own.
+    pub away: bool,
+}
+
+/// A task of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskStatus {
+    /// Name of the task.
+    pub task: String,
+    /// `waiting`, `ready`, `queued`, `sent`, `running`, `done` or `failed`.
+    pub state: String,
+    /// Number of its latest attempt, over all tasks of the run.
+    pub attempt: Option<u64>,
+    /// Host on which it runs.
+    pub host: Option<String>,
+    /// Parents that are not done, the first [`MAX_PARENTS`] of them.
+    pub parents: Vec<String>,
+    /// Number of all parents that are not done.
+    pub parents_left: u32,
+    /// What else it waits for, as the end of "it waits because".
+    pub reason: Option<String>,
+}
+
+/// Maximum parents that a [`TaskStatus`] names.
+pub const MAX_PARENTS: usize = 20;
