@@ -9,8 +9,7 @@ use std::path::Path;
 use monitord_compat::dagman_out_reader::{self, What};
 use monitord_compat::log_clock::LogClock;
 use monitord_compat::reason::Reason;
-
-use crate::lines::{LineReader, word};
+use pmc_files::LineReader;
 
 /// Microseconds since the epoch.
 pub type Micros = i64;
@@ -268,6 +267,15 @@ pub(crate) fn micros(text: &[u8]) -> Option<Micros> {
         }
     };
     Some(seconds * SECOND + fraction)
+}
+
+/// Splits a text at its first blank.
+#[must_use]
+pub(crate) fn word(text: &[u8]) -> (&[u8], &[u8]) {
+    match memchr::memchr(b' ', text) {
+        Some(end) => (&text[..end], text[end + 1..].trim_ascii_start()),
+        None => (text, b""),
+    }
 }
 
 #[cfg(test)]

@@ -15,12 +15,12 @@ use monitord_compat::reason::Reason;
 use monitord_compat::replacement;
 use monitord_compat::run_lock::is_locked;
 use pmc_dag::reason;
+use pmc_files::LineReader;
 use rustc_hash::FxHashMap;
 
 use crate::dir::RunDir;
-use crate::events::{EventLog, Micros, SECOND};
+use crate::events::{EventLog, Micros, SECOND, word};
 use crate::kinds::Kind;
-use crate::lines::{LineReader, word};
 use crate::plan::{Plan, TaskNumber};
 use crate::resources::{Host, Hosts};
 
@@ -253,7 +253,7 @@ impl History {
         // The last record has no line feed. If it is still being written, it may name another task whose name
         // begins like its own. So it counts only if there are no logs, which would have that task's end, too.
         if self.runs.is_empty()
-            && let Some((_, line)) = reader.rest()
+            && let Some(line) = reader.rest()
         {
             self.note_done(line);
         }

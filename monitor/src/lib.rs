@@ -16,7 +16,6 @@ pub mod events;
 pub mod failure;
 pub mod history;
 pub mod kinds;
-pub mod lines;
 pub mod lite_data;
 pub mod plan;
 pub mod progress;

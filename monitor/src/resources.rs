@@ -10,10 +10,10 @@ use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 
+use pmc_files::LineReader;
 use rustc_hash::FxHashMap;
 
 use crate::events::{Micros, SECOND, micros};
-use crate::lines::LineReader;
 
 /// Index of a host in [`Hosts::all`].
 pub type HostNumber = u16;

@@ -1,31 +1,23 @@
 //! Reads the lines of a growing log and keeps the position.
 
-use std::fs::File;
-use std::io::{self, Read as _, Seek as _, SeekFrom};
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use pmc_files::LineReader;
 
 use crate::fixed_hash::fnv1a;
 use crate::store::Position;
 
-/// Bytes read at once.
-const CHUNK: usize = 1 << 18;
-/// Maximum length of a line of a log.
-const MAX_LINE: usize = 1 << 20;
 /// Bytes of the log that a fingerprint covers.
 const FINGERPRINT: u64 = 4096;
 
 /// A log that is being read.
 #[derive(Debug)]
 pub struct LogReader {
-    file: File,
-    path: PathBuf,
-    /// Bytes read; those before `consumed` were returned.
-    buffer: Vec<u8>,
-    consumed: usize,
-    /// Bytes and lines returned.
-    bytes: u64,
-    lines: u64,
+    lines: LineReader,
+    /// Number of lines returned.
+    count: u64,
 }
 
 impl LogReader {
@@ -35,12 +27,8 @@ impl LogReader {
     /// The log cannot be read.
     pub fn open(path: &Path) -> io::Result<Self> {
         Ok(Self {
-            file: pmc_files::open(path)?,
-            path: path.to_owned(),
-            buffer: Vec::new(),
-            consumed: 0,
-            bytes: 0,
-            lines: 0,
+            lines: LineReader::open(path)?,
+            count: 0,
         })
     }
 
@@ -53,15 +41,13 @@ impl LogReader {
         if position.log_bytes == 0 {
             return Ok(true);
         }
-        if self.file.metadata()?.len() < position.log_bytes
+        if self.lines.file().metadata()?.len() < position.log_bytes
             || self.fingerprints(position.log_bytes)? != (position.log_head, position.log_tail)
         {
             return Ok(false);
         }
-        self.file.seek(SeekFrom::Start(position.log_bytes))?;
-        (self.bytes, self.lines) = (position.log_bytes, position.log_lines);
-        self.buffer.clear();
-        self.consumed = 0;
+        self.lines.seek(position.log_bytes)?;
+        self.count = position.log_lines;
         Ok(true)
     }
 
@@ -70,10 +56,11 @@ impl LogReader {
     /// # Errors
     /// The log cannot be read.
     pub fn position(&self) -> io::Result<Position> {
-        let (log_head, log_tail) = self.fingerprints(self.bytes)?;
+        let log_bytes = self.lines.position();
+        let (log_head, log_tail) = self.fingerprints(log_bytes)?;
         Ok(Position {
-            log_bytes: self.bytes,
-            log_lines: self.lines,
+            log_bytes,
+            log_lines: self.count,
             log_head,
             log_tail,
             jobstate_bytes: 0,
@@ -83,7 +70,7 @@ impl LogReader {
     /// Returns the number of the last line, counted from 1.
     #[must_use]
     pub fn line_number(&self) -> u64 {
-        self.lines
+        self.count
     }
 
     /// Returns the next complete line with its line feed, `None` if there is none yet.
@@ -91,53 +78,22 @@ impl LogReader {
     /// # Errors
     /// The log cannot be read.
     pub fn next_line(&mut self) -> io::Result<Option<&[u8]>> {
-        let mut searched = self.consumed;
-        loop {
-            if let Some(end) = memchr::memchr(b'\n', &self.buffer[searched..]) {
-                let start = self.consumed;
-                self.consumed = searched + end + 1;
-                self.bytes += (self.consumed - start) as u64;
-                self.lines += 1;
-                return Ok(Some(&self.buffer[start..self.consumed]));
-            }
-            self.buffer.drain(..self.consumed);
-            self.consumed = 0;
-            if self.buffer.len() > MAX_LINE {
-                return Ok(Some(self.take_rest()));
-            }
-            searched = self.buffer.len();
-            let mut chunk = (&mut self.file).take(CHUNK as u64);
-            if chunk.read_to_end(&mut self.buffer)? == 0 {
-                return Ok(None);
-            }
-        }
+        let line = self.lines.next_line()?;
+        self.count += u64::from(line.is_some());
+        Ok(line)
     }
 
     /// Returns the text after the last line feed. Call it when nothing more will be written.
     pub fn last_line(&mut self) -> Option<&[u8]> {
-        self.buffer.drain(..self.consumed);
-        self.consumed = 0;
-        if self.buffer.is_empty() {
-            return None;
-        }
-        Some(self.take_rest())
-    }
-
-    fn take_rest(&mut self) -> &[u8] {
-        self.consumed = self.buffer.len();
-        self.bytes += self.consumed as u64;
-        self.lines += 1;
-        &self.buffer
+        let line = self.lines.take_rest();
+        self.count += u64::from(line.is_some());
+        line
     }
 
     /// Returns whether the path names another file now, or the log became shorter.
-    ///
-    /// # Errors
-    /// The status of a file cannot be read.
-    pub fn was_replaced(&self) -> io::Result<bool> {
-        let (now, own) = (std::fs::metadata(&self.path)?, self.file.metadata()?);
-        let is_same = (now.dev(), now.ino()) == (own.dev(), own.ino());
-        Ok(!is_same || now.len() < self.bytes)
+    #[must_use]
+    pub fn was_replaced(&self) -> bool {
+        self.lines.was_replaced()
     }
 
     /// Returns fingerprints of the beginning of the log and of the bytes before `end`.
@@ -150,7 +106,7 @@ impl LogReader {
         let mut bytes = [0; FINGERPRINT as usize];
         // Callers ask for at most the size of the array.
         let part = usize::try_from(to - from).unwrap_or(usize::MAX).min(bytes.len());
-        self.file.read_exact_at(&mut bytes[..part], from)?;
+        self.lines.file().read_exact_at(&mut bytes[..part], from)?;
         Ok(fnv1a(&[&bytes[..part]]).cast_signed())
     }
 }
@@ -189,27 +145,13 @@ mod tests {
         let mut reader = LogReader::open(file.path()).unwrap();
         reader.next_line().unwrap();
         let position = reader.position().unwrap();
-        assert!(!reader.was_replaced().unwrap());
+        assert!(!reader.was_replaced());
         for other in [&b"uno\ntwo\nthree\n"[..], b"on"] {
             std::fs::write(file.path(), other).unwrap();
             let mut reader = LogReader::open(file.path()).unwrap();
             assert!(!reader.resume(position).unwrap());
             assert_eq!(reader.position().unwrap().log_bytes, 0);
         }
-        assert!(reader.was_replaced().unwrap());
-    }
-
-    #[test]
-    fn a_long_line_is_split() {
-        let mut file = tempfile::NamedTempFile::new().unwrap();
-        file.write_all(&vec![b'x'; 3 * MAX_LINE]).unwrap();
-        let mut reader = LogReader::open(file.path()).unwrap();
-        assert!(
-            reader
-                .next_line()
-                .unwrap()
-                .is_some_and(|line| line.len() > MAX_LINE)
-        );
-        assert!(reader.buffer.len() < 2 * MAX_LINE);
+        assert!(reader.was_replaced());
     }
 }

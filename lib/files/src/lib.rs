@@ -5,6 +5,7 @@
 //! is, is asked of the open file, never of its path.
 
 mod destination;
+mod lines;
 mod place;
 
 use std::ffi::OsStr;
@@ -19,6 +20,7 @@ use rustix::fs::{CWD, FileType, Mode, Stat};
 use rustix::io::Errno;
 
 pub use destination::{Destination, Folder, Replacement};
+pub use lines::LineReader;
 pub use rustix::fs::OFlags;
 
 use place::{Last, Place, may};

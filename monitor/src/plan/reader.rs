@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 
 use pmc_dag::record::{Record, TaskRecord};
 use pmc_dag::{EARLIER_PLAN, Request};
+use pmc_files::LineReader;
 
 use super::names::NameTable;
 use super::{Class, NO_REQUEST, Plan, TaskNumber};
+use crate::events::word;
 use crate::kinds::Kind;
-use crate::lines::{LineReader, word};
 
 /// Typical size of a task with its edges in the file.
 const BYTES_PER_TASK: u64 = 512;

@@ -6,9 +6,9 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
 use monitord_compat::cluster_record_reader as cluster;
+use pmc_files::LineReader;
 
 use crate::dir::RunDir;
-use crate::lines::LineReader;
 
 /// The files of an attempt with its own files.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -249,7 +249,7 @@ impl<'o> Follower<'o> {
             if idle > IDLE_TIMEOUT {
                 return self.load_last_line(notice);
             }
-            if self.reader.was_replaced().unwrap_or(false) {
+            if self.reader.was_replaced() {
                 let path = self.session.run.log.clone();
                 self.reader = LogReader::open(&path).map_err(|source| self.session.read_error(source))?;
                 self.session.expect_new_lines();
