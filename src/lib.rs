@@ -24,6 +24,7 @@ mod launch;
 mod logging;
 mod logs;
 mod merge;
+mod open_files;
 mod options;
 mod payload;
 mod protocol;

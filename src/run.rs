@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::driver::{self, Observer, RunError, RunSummary};
 use crate::interrupt::Interrupt;
+use crate::open_files;
 use crate::options::{Options, WorkerOptions};
 use crate::transport::agents::{AgentMaster, AgentOptions};
 use crate::transport::local::{LocalMaster, LocalWorker, LocalWorkerSetup};
@@ -22,6 +23,8 @@ pub struct LocalRun {
 
 /// Runs a DAG on this machine and calls `observer` with its events. Another thread may end the run and its
 /// tasks through `interrupt`.
+///
+/// Raises the limit of open files of this process; the processes that it starts have the earlier one.
 ///
 /// Prints nothing; log events go to the subscriber of `tracing`, if there is one.
 ///
@@ -43,7 +46,11 @@ pub fn run_local(
             serve: move |mut side: LocalWorker| drop(worker::serve(&mut side, options, kill, &shared)),
         }
     };
-    let mut transport = LocalMaster::start(run.workers, interrupt, worker::GRACE, setup)?;
+    let workers = run.workers.min(open_files::max_slots());
+    if workers < run.workers {
+        open_files::warn_of_fewer("This machine", workers, run.workers);
+    }
+    let mut transport = LocalMaster::start(workers, interrupt, worker::GRACE, setup)?;
     driver::run_combining(&mut transport, &run.options, interrupt, observer)
 }
 
@@ -65,6 +72,8 @@ pub fn run_with_agents(
     interrupt: &Interrupt,
     observer: &mut Observer<'_>,
 ) -> Result<RunSummary, RunError> {
+    // There is a connection to each agent.
+    pmc_spawn::open_files::raise();
     let mut transport = AgentMaster::new(run.agents.clone(), interrupt);
     driver::run_combining(&mut transport, &run.options, interrupt, observer)
 }

@@ -154,6 +154,7 @@ impl Agent {
 
 fn join(transport: &AgentMaster, number: u32) -> Agent {
     let hello = messages::AgentHello {
+        max_slots: u32::MAX,
         host: format!("node{number:05}"),
         slots: 1,
         number: Some(number),

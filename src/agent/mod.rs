@@ -22,7 +22,7 @@ use crate::interrupt::Interrupt;
 use crate::protocol::ToWorker;
 use crate::transport::agents::messages::{self, AgentHello, AgentWelcome, Content, HostOptions};
 use crate::transport::agents::{ENDPOINT_VARIABLE, NUMBER_VARIABLE, endpoint_path};
-use crate::{exit, heap, host, logging};
+use crate::{exit, heap, host, logging, open_files};
 use away::OwnDirectory;
 use guard::Lifeline;
 use peers::Peers;
@@ -358,6 +358,7 @@ impl<'a> AgentProcess<'a> {
         let hello = AgentHello {
             host: self.args.host.name.clone().unwrap_or_else(host::name),
             slots,
+            max_slots: open_files::max_slots(),
             number: self.number(),
             before: self.link.session().or(self.before),
             first_rank: kept.map(|slots| slots.ranks().start),

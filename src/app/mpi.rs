@@ -36,6 +36,8 @@ pub(super) fn launched(args: &RawArgs, program: &OsStr, worker: WorkerOptions, l
              the launcher's number of processes counts"
         ));
     }
+    // MPI has connections to other ranks.
+    pmc_spawn::open_files::raise();
     let mpi = match Mpi::start(&worker.environment) {
         Ok(mpi) => mpi,
         Err(error) => return refuse_once(&error.to_string()),

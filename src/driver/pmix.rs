@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use pmc_spawn::open_files;
 
 use crate::options::{Options, folder};
 
@@ -25,7 +26,9 @@ impl Bridge {
             return None;
         }
         let started = std::env::current_exe().and_then(|program| {
-            Command::new(program.with_file_name("pmc"))
+            let mut command = Command::new(program.with_file_name("pmc"));
+            open_files::restore_in(&mut command);
+            command
                 .arg("pmix")
                 .arg(folder(&options.dag))
                 .stdin(Stdio::null())

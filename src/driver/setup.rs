@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use chrono::{DateTime, FixedOffset, Local};
-use nix::sys::resource::{Resource, getrlimit};
 use pmc_dag::Dag;
+use pmc_spawn::open_files;
 
 use super::dag_run::DagRun;
 use super::numbers::AttemptNumbers;
@@ -17,15 +17,10 @@ use crate::durability::shared_files;
 use crate::durability::sync::Syncer;
 use crate::logs::Logs;
 use crate::merge;
+use crate::open_files::{OF_RUN, OF_WORKER};
 use crate::options::{Options, Stdio};
 use crate::scheduler::{Master, MasterConfig, Workers};
 use crate::transport::MasterTransport;
-
-/// Open files of a worker thread at most: its streams, those of a task, sockets of its task server.
-const FILES_OF_WORKER: u64 = 16;
-
-/// Open files of the rest of the program.
-const FILES_OF_RUN: u64 = 64;
 
 /// When the run began.
 #[derive(Clone, Copy)]
@@ -59,10 +54,11 @@ impl Setup {
         let dag = Arc::new(read_dag(options, u64::MAX, true)?);
         let (done, recovered) = durability::read_done(options, &dag)?;
         let mut logs = Logs::open(options, &dag, &done)?;
-        let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE)
-            .map_err(|error| RunError::system("Unable to get the limit of open files", error))?;
+        let limit = open_files::raise();
         tracing::debug!("Open files limit = {limit}");
-        let max_open = shared_files::max_open(options.max_fds, limit)?;
+        // Workers that are threads of this process have files, too.
+        let others = OF_WORKER.saturating_mul(u64::from(transport.workers()));
+        let max_open = shared_files::max_open(options.max_fds, limit, others)?;
         tracing::info!("Setting max cached files = {max_open}");
         tracing::info!("Master starting with {} workers", transport.workers());
         let numbers = AttemptNumbers::new(options, &dag, transport.is_dynamic())?;
@@ -91,11 +87,7 @@ impl Setup {
         if transport.supports_prefill() {
             master = master.with_prefill();
         }
-        // Workers that are threads of this process have files, too.
-        let others = FILES_OF_WORKER.saturating_mul(u64::from(transport.workers()));
-        let used = others
-            .saturating_add(max_open as u64)
-            .saturating_add(FILES_OF_RUN);
+        let used = others.saturating_add(max_open as u64).saturating_add(OF_RUN);
         Ok(Self {
             begin,
             root: DagRun {

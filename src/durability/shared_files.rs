@@ -51,19 +51,20 @@ pub struct TooManyFiles {
     limit: u64,
 }
 
-/// Returns the maximum number of open files: as requested, or what the system's limit allows.
+/// Returns the maximum number of open files: as requested, or what the system's limit allows beside those of
+/// `others`.
 ///
 /// # Errors
 /// The requested number exceeds the limit.
-pub fn max_open(requested: Option<u32>, limit: u64) -> Result<usize, TooManyFiles> {
+pub fn max_open(requested: Option<u32>, limit: u64, others: u64) -> Result<usize, TooManyFiles> {
     const DEFAULT: u64 = 256;
     /// Descriptors that the rest of the program needs.
     const RESERVED: u64 = 64;
     match requested {
         Some(requested) if u64::from(requested) > limit => Err(TooManyFiles { requested, limit }),
         Some(requested) => Ok(requested as usize),
-        None if limit > DEFAULT => Ok(DEFAULT as usize),
-        None => Ok(limit.saturating_sub(RESERVED).max(1) as usize),
+        None if limit.saturating_sub(others) > DEFAULT => Ok(DEFAULT as usize),
+        None => Ok(limit.saturating_sub(others).saturating_sub(RESERVED).max(1) as usize),
     }
 }
 
@@ -222,12 +223,13 @@ mod tests {
 
     #[test]
     fn the_number_of_open_files_depends_on_the_limit() {
-        assert_eq!(max_open(None, 1024).unwrap(), 256);
-        assert_eq!(max_open(None, 256).unwrap(), 192);
-        assert_eq!(max_open(None, 10).unwrap(), 1);
-        assert_eq!(max_open(Some(1000), 1024).unwrap(), 1000);
+        assert_eq!(max_open(None, 1024, 0).unwrap(), 256);
+        assert_eq!(max_open(None, 256, 0).unwrap(), 192);
+        assert_eq!(max_open(None, 1024, 900).unwrap(), 60);
+        assert_eq!(max_open(None, 10, 0).unwrap(), 1);
+        assert_eq!(max_open(Some(1000), 1024, 0).unwrap(), 1000);
         assert_eq!(
-            max_open(Some(2000), 1024).unwrap_err().to_string(),
+            max_open(Some(2000), 1024, 0).unwrap_err().to_string(),
             "Setting for max cached files is greater than system limit: 2000 > 1024"
         );
     }

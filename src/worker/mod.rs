@@ -21,6 +21,7 @@ mod program;
 mod redirects;
 mod relayed;
 mod runner;
+mod shortage;
 mod stdio;
 mod strays;
 mod taps;

@@ -8,16 +8,20 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use pmc_packed::{Attempt, Pack};
+use pmc_spawn::open_files::are_short;
 
-use super::error::{NotStarted, WorkerError};
+use super::error::{AttemptError, Failure, NotStarted, WorkerError};
 use super::stdio::TaskFiles;
 use crate::options::{WorkerOptions, folder};
 use crate::protocol::{Assignment, Rank};
 
 /// Opens the pack of a worker.
-pub(super) fn open(options: &WorkerOptions, rank: Rank) -> Result<Pack, WorkerError> {
+pub(super) fn open(options: &WorkerOptions, rank: Rank) -> Result<Pack, AttemptError> {
     let opened = Pack::open(&options.dag, rank.0);
-    let pack = opened.map_err(|(path, source)| WorkerError::OpenPack { path, source })?;
+    let pack = opened.map_err(|(path, source)| match are_short(&source) {
+        true => AttemptError::from(NotStarted::Prepare(source)),
+        false => Failure::from(WorkerError::OpenPack { path, source }).into(),
+    })?;
     if pack.left_over() > 0 {
         tracing::warn!(
             "Worker {}: {} bytes at the end of {} are those of an attempt whose worker was killed: they are skipped",

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use chrono::Local;
+use chrono::{DateTime, FixedOffset, Local};
 use monitord_compat::cluster_record::TaskRecord;
 use monitord_compat::reason::Reason;
 use pmc_dag::{reason, words};
@@ -30,7 +30,8 @@ use super::memory::{self, Facts, OomKills};
 use super::output_check::OutputCheck;
 use super::packing;
 use super::process::Process;
-use super::relayed::TaskRelay;
+use super::relayed::{StartedRelay, TaskRelay};
+use super::shortage::{self, Running};
 use super::stdio::{self, TaskFiles};
 use super::task_server::TaskServerClient;
 use super::watch::Watch;
@@ -40,6 +41,18 @@ use crate::protocol::{
 };
 use crate::signals;
 use crate::transport::local::StopTask as _;
+
+/// An attempt whose process has started.
+struct Started<'t> {
+    at: (Instant, DateTime<FixedOffset>),
+    pipes: Pipes<'t>,
+    relay: Option<StartedRelay>,
+    check: Option<OutputCheck<'t>>,
+    /// Memory at which the worker ends the task, MB.
+    memory_mb: Option<u64>,
+    process: Process,
+    running: Running,
+}
 
 /// Runs the tasks of one worker.
 pub(super) struct Runner {
@@ -169,8 +182,11 @@ impl Runner {
     }
 
     fn attempt(&mut self, task: &Assignment, watch: &mut dyn Watch) -> Result<TaskResult, AttemptError> {
-        if let Some(base) = &self.options.away {
-            let away = AwayAttempt::open(base, task)?;
+        let (options, kill) = (Arc::clone(&self.options), Arc::clone(&self.kill));
+        let name = String::from_utf8_lossy(&task.name);
+        if let Some(base) = &options.away {
+            let open = || Ok(AwayAttempt::open(base, task)?);
+            let away = shortage::begin(&name, &kill, watch, open)?;
             let mut result = self.attempt_with(&away.task, &away.files, watch)?;
             let returned = away.returned().map_err(NotStarted::Output)?;
             result.returned = Some(Box::new(returned));
@@ -178,7 +194,10 @@ impl Runner {
         }
         let files = match &self.shared_files {
             Some(shared) => Arc::clone(shared),
-            None => Arc::new(open_own(task, &self.options, self.rank, &mut self.pack)?),
+            None => {
+                let open = || open_own(task, &options, self.rank, &mut self.pack);
+                Arc::new(shortage::begin(&name, &kill, watch, open)?)
+            }
         };
         self.attempt_with(task, &files, watch)
     }
@@ -190,38 +209,24 @@ impl Runner {
         files: &TaskFiles,
         watch: &mut dyn Watch,
     ) -> Result<TaskResult, AttemptError> {
-        let mut input = TaskInput::open(task.stdin.as_ref())?;
-        let relay = TaskRelay::open(task, files)?;
         let words = words::split(&task.command);
-        let (started, start) = (Instant::now(), Local::now().fixed_offset());
-        let pipes = Pipes::open(&task.pipe_forwards).map_err(NotStarted::Prepare)?;
-        let variables = self.variables(task, &pipes)?;
-        let launch = TaskLaunch {
-            task,
-            words: &words,
-            streams: relay.descriptors(files, input.descriptor(&self.input)),
-            streams_are_shared: self.shared_files.is_some(),
-            variables: &variables,
-            pipes: pipes.write_ends(),
-            inherited: &self.environment,
-            path: &self.path,
-            options: &self.options,
-            needs_descriptor: watch.interval().is_some(),
-        };
-        let check = OutputCheck::begin(task, files);
-        self.oom_kills.begin();
-        self.kill.begin_input(input.write.take());
-        self.begin_output(task, files, &relay);
-        let process = launch.start(&self.kill, &mut self.task_server, &mut self.spawner);
-        // When the task has closed its end, tools notice it.
-        drop(input);
-        let relay = relay.started();
-        let mut process = process.ok_or(Failure::Aborted)?.map_err(NotStarted::Start)?;
+        let needs_descriptor = watch.interval().is_some();
+        let (kill, name) = (Arc::clone(&self.kill), String::from_utf8_lossy(&task.name));
+        let start = || self.start(task, &words, files, needs_descriptor);
+        let Started {
+            at: (started, start),
+            pipes,
+            relay,
+            check,
+            memory_mb,
+            mut process,
+            running: _running,
+        } = shortage::begin(&name, &kill, watch, start)?;
         let program = words.first().map_or(&b""[..], Vec::as_slice);
         if let Some(error) = process.failure() {
             write_exec_failure(files, program, task, error);
         }
-        let attempt = self.running(task, launch.watched_memory_mb());
+        let attempt = self.running(task, memory_mb);
         let mut ending = attempt.finish(pipes, &mut process, watch)?;
         let runtime = started.elapsed();
         if let Some(error) = relay.and_then(|relay| relay.finish(&self.kill, watch)) {
@@ -265,6 +270,50 @@ impl Runner {
             outcome,
             forwards: ending.forwards,
             returned: None,
+        })
+    }
+
+    /// Starts an attempt with these words and files.
+    fn start<'t>(
+        &mut self,
+        task: &'t Assignment,
+        words: &[Vec<u8>],
+        files: &'t TaskFiles,
+        needs_descriptor: bool,
+    ) -> Result<Started<'t>, AttemptError> {
+        let mut input = TaskInput::open(task.stdin.as_ref())?;
+        let relay = TaskRelay::open(task, files)?;
+        let at = (Instant::now(), Local::now().fixed_offset());
+        let pipes = Pipes::open(&task.pipe_forwards).map_err(NotStarted::Prepare)?;
+        let variables = self.variables(task, &pipes)?;
+        let launch = TaskLaunch {
+            task,
+            words,
+            streams: relay.descriptors(files, input.descriptor(&self.input)),
+            streams_are_shared: self.shared_files.is_some(),
+            variables: &variables,
+            pipes: pipes.write_ends(),
+            inherited: &self.environment,
+            path: &self.path,
+            options: &self.options,
+            needs_descriptor,
+        };
+        let check = OutputCheck::begin(task, files);
+        self.oom_kills.begin();
+        self.kill.begin_input(input.write.take());
+        self.begin_output(task, files, &relay);
+        let process = launch.start(&self.kill, &mut self.task_server, &mut self.spawner);
+        let memory_mb = launch.watched_memory_mb();
+        // When the task has closed its end, tools notice it.
+        drop(input);
+        Ok(Started {
+            at,
+            relay: relay.started(),
+            check,
+            memory_mb,
+            process: process.ok_or(Failure::Aborted)?.map_err(NotStarted::Start)?,
+            running: Running::begin(),
+            pipes,
         })
     }
 
@@ -323,7 +372,7 @@ fn open_own(
         return Ok(stdio::open_task(&options.dag, &task.name)?);
     }
     if pack.is_none() {
-        *pack = Some(packing::open(options, rank).map_err(Failure::from)?);
+        *pack = Some(packing::open(options, rank)?);
     }
     Ok(packing::open_streams(options)?)
 }

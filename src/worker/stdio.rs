@@ -247,9 +247,11 @@ pub(super) fn open_task(dag: &Path, task: &[u8]) -> Result<TaskFiles, NotStarted
             .truncate(true)
             .mode(MODE)
             .custom_flags(NEVER_WAIT);
-        let err = options
-            .open(&err_path)
-            .map_err(|error| failed("stderr", &err_path, error))?;
+        let err = options.open(&err_path).map_err(|error| {
+            // The attempt may be tried again: its number must be free.
+            let _ = std::fs::remove_file(&out_path);
+            failed("stderr", &err_path, error)
+        })?;
         return Ok(TaskFiles {
             out,
             out_path,

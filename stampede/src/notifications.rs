@@ -409,7 +409,9 @@ impl Notifier {
         let mut words = words.into_iter().map(OsString::from_vec);
         let program = words.next().ok_or(io::ErrorKind::InvalidInput)?;
         let (out, err) = (tempfile::tempfile()?, tempfile::tempfile()?);
-        let child = Command::new(program)
+        let mut command = Command::new(program);
+        pmc_spawn::open_files::restore_in(&mut command);
+        let child = command
             .args(words)
             .envs(variables.iter().map(|(name, value)| (name, value)))
             .current_dir(&self.dir)

@@ -57,6 +57,7 @@ fn connect_with(
     let endpoint = Endpoint::read(&scene.path("x.dag.endpoint")).unwrap();
     let client = Client::new(Arc::clone(link)).unwrap();
     let hello = AgentHello {
+        max_slots: 1,
         host: host.to_owned(),
         slots: 1,
         number: None,

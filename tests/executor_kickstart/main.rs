@@ -5,6 +5,7 @@
 mod attack;
 mod built_ins;
 mod lite;
+mod open_files;
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

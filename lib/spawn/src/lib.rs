@@ -13,6 +13,7 @@ use std::ptr;
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use nix::unistd::Pid;
 
+pub mod open_files;
 mod strings;
 
 pub use strings::CStrings;
@@ -21,7 +22,7 @@ pub use strings::CStrings;
 /// shells redirect only to descriptors of one digit.
 pub const FIRST_KEPT: RawFd = 3;
 
-/// A process to start.
+/// A process to start. It has the limit of open files from before [`open_files::raise`].
 #[derive(Debug)]
 pub struct Spawn<'a> {
     /// File to execute.
@@ -105,6 +106,8 @@ struct Shared<'a> {
     envp: &'a [*const c_char],
     reset_signals: &'a [c_int],
     mask: libc::sigset_t,
+    /// Limit of open files, if it is not that of the parent.
+    open_files: Option<libc::rlimit>,
     cpus: *const libc::cpu_set_t,
     /// Written by the child if it cannot execute the program.
     errno: c_int,
@@ -134,6 +137,7 @@ impl Spawn<'_> {
             envp: &envp,
             reset_signals: &spawner.reset_signals,
             mask: *child_mask.as_ref(),
+            open_files: open_files::earlier(),
             cpus: self
                 .cpus
                 .as_ref()
@@ -233,6 +237,12 @@ unsafe fn prepare(shared: &Shared<'_>) -> bool {
             libc::syscall(libc::SYS_close_range, first, last, flag);
         }
         if !number(keep) {
+            return false;
+        }
+        // Not before descriptors have their numbers: the limit also holds for those.
+        if let Some(limit) = &shared.open_files
+            && libc::setrlimit(libc::RLIMIT_NOFILE, ptr::from_ref(limit)) != 0
+        {
             return false;
         }
         if let Some(directory) = spawn.directory

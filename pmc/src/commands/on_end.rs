@@ -12,7 +12,9 @@ use crate::summary::{Status, Summary};
 /// output goes to standard error, since standard output is for the summary. If it fails, prints a warning:
 /// the exit code is that of the run.
 pub fn run(command: &str, submit: &Submit, result: Result<&Summary, &Failure>) {
-    let status = Command::new("/bin/sh")
+    let mut shell = Command::new("/bin/sh");
+    pmc_spawn::open_files::restore_in(&mut shell);
+    let status = shell
         .args(["-c", command])
         .envs(variables(submit, result))
         .stdin(Stdio::null())

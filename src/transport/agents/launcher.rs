@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use nix::ifaddrs::getifaddrs;
 use pmc_link::{Endpoint, Listen};
+use pmc_spawn::open_files;
 
 /// Variable with the endpoint, for hosts that do not share its file.
 pub const ENDPOINT_VARIABLE: &str = "PMC_ENDPOINT";
@@ -353,6 +354,7 @@ impl Launcher {
         if listen {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
+        open_files::restore_in(&mut command);
         let mut child = command.spawn().map_err(|source| LaunchError::Start {
             program: command.get_program().display().to_string(),
             source,

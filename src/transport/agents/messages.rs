@@ -18,6 +18,8 @@ pub struct AgentHello {
     pub host: String,
     /// Tasks that it can run at a time.
     pub slots: u32,
+    /// The same at most, whatever the master wants: its system allows no more open files.
+    pub max_slots: u32,
     /// Number among the agents that the master has started.
     pub number: Option<u32>,
     /// The session that it had before: epoch and number.

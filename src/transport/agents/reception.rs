@@ -13,6 +13,7 @@ use super::messages::{self, AgentHello, AgentWelcome, Content, PeerAnswer, PeerR
 use super::roster::{Earlier, Roster};
 use super::table::{AgentEntry, AgentTable};
 use crate::host;
+use crate::open_files;
 use crate::protocol::{NodeChange, Rank, SubmitId, ToMaster};
 use crate::transport::combiner::Combiner;
 use crate::transport::parts::Arrivals;
@@ -242,6 +243,17 @@ impl Reception {
     }
 }
 
+/// Returns how many of these slots the host of an agent has open files for.
+fn fewer_if_needed(hello: &AgentHello, slots: u32) -> u32 {
+    // Those of an agent that comes back have their tasks.
+    if hello.first_rank.is_some() || slots <= hello.max_slots {
+        return slots;
+    }
+    let fewer = hello.max_slots.max(1);
+    open_files::warn_of_fewer(&hello.host, fewer, slots);
+    fewer
+}
+
 /// Logs that the list of agents cannot be written. The run goes on: only the next master would miss it.
 fn note(written: std::io::Result<()>) {
     if let Err(error) = written {
@@ -301,6 +313,7 @@ impl Service for Reception {
         if !(1..=MAX_SLOTS).contains(&slots) {
             return Err(format!("An agent can have 1 to {MAX_SLOTS} slots, not {slots}"));
         }
+        let slots = fewer_if_needed(&hello, slots);
         if !host::is_name(&hello.host) {
             return Err("The agent gives a name that no host has (--host-name)".to_owned());
         }

@@ -6,12 +6,14 @@ mod server;
 mod tickets;
 
 use std::ffi::CString;
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 
 use pmc_dag::reason;
 use pmc_spawn::Spawner;
+use pmc_spawn::open_files::are_short;
 use pmc_wire::{SERVER_NAME, Ticket};
 
 pub(super) use self::command::ToolCommand;
@@ -62,6 +64,8 @@ impl TaskServerClient {
         let program = server_program(self.tools.as_ref()?.kickstart());
         match TaskServer::start(&program, environment, spawner) {
             Ok(server) => Some(server),
+            // Perhaps what the server sent could not be received.
+            Err(_) if files_are_short() => None,
             Err(error) => {
                 self.tools = None;
                 warn_once(&program, &error);
@@ -81,6 +85,11 @@ impl TaskServerClient {
             server.shut_down();
         }
     }
+}
+
+/// Returns whether this process cannot open a file at present.
+fn files_are_short() -> bool {
+    File::open("/dev/null").is_err_and(|error| are_short(&error))
 }
 
 fn server_program(kickstart: &Path) -> PathBuf {
