@@ -418,6 +418,84 @@ fn launchers_of_batch_systems_start_agents() {
     }
 }
 
+/// A stand-in for `srun`: it keeps its variables, and gives agents those of a step.
+const SRUN: &str = "#!/bin/sh
+echo \"$@\" > words
+env > srun.env
+while [ \"${1#--}\" != \"$1\" ]; do shift; done
+export SLURM_STEP_NUM_TASKS=2 SLURM_STEP_ID=0 SLURM_STEPID=0 SLURM_GTIDS=0,1 PMI_RANK=0 PMIX_RANK=0
+export SLURM_JOB_NODELIST=n[1-2] PALS_RANKID=0 FLUX_TASK_RANK=0 SLURM_CPU_BIND=quiet,mask_cpu:0x1
+SLURM_PROCID=0 SLURM_LOCALID=0 \"$@\" &
+SLURM_PROCID=1 SLURM_LOCALID=0 \"$@\" &
+wait
+";
+
+/// Starts a run with agents by the stand-in, in a batch job that was submitted in a step of another one.
+fn run_by_srun(scene: &Scene) -> String {
+    fs::write(scene.path("srun"), SRUN).unwrap();
+    fs::set_permissions(scene.path("srun"), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = std::env::var("PATH").unwrap();
+    let mut command = scene.command(&["--agents", "2", "--launch", "srun", "--slots", "1", "x.dag"]);
+    command.env("PATH", format!("{}:{path}", scene.0.path().display()));
+    for (name, value) in [
+        ("SLURM_JOB_ID", "7"),
+        ("SLURM_CPU_BIND", "quiet,mask_cpu:0x1"),
+        ("SLURM_CPU_BIND_TYPE", "mask_cpu:"),
+        ("SLURM_CPUS_PER_TASK", "1"),
+        ("SLURM_MEM_PER_CPU", "300"),
+        ("SLURM_MEM_PER_NODE", "500"),
+        ("SLURM_NTASKS_PER_NODE", "4"),
+    ] {
+        command.env(name, value);
+    }
+    let (code, stderr) = Run::new(command).wait();
+    assert_eq!(code, 0, "{stderr}");
+    let names = |text: String| {
+        let names = text
+            .lines()
+            .map(|line| line.split('=').next().unwrap_or_default().to_owned());
+        names.collect::<Vec<_>>()
+    };
+    let kept = names(fs::read_to_string(scene.path("srun.env")).unwrap());
+    let kept: Vec<_> = kept
+        .into_iter()
+        .filter(|name| name.starts_with("SLURM_"))
+        .collect();
+    assert_eq!(kept, ["SLURM_JOB_ID"]);
+    fs::read_to_string(scene.path("words")).unwrap()
+}
+
+#[test]
+fn the_submitting_step_neither_binds_nor_shrinks_agents_of_srun() {
+    let words = run_by_srun(&Scene::new(2, "0.1"));
+    // One agent that leaves must not end the others.
+    for option in [
+        "--wait=0",
+        "--no-kill",
+        "--cpu-bind=none",
+        "--mem=0",
+        "--export=ALL",
+    ] {
+        assert!(words.split(' ').any(|word| word == option), "{option}: {words}");
+    }
+}
+
+#[test]
+fn programs_of_tasks_under_agents_are_no_ranks_of_the_launcher() {
+    let scene = Scene::new(1, "0");
+    let task = "TASK a /bin/sh -c \"env > seen\"\n";
+    fs::write(scene.path("x.dag"), task).unwrap();
+    run_by_srun(&scene);
+    let seen = fs::read_to_string(scene.path("seen")).unwrap();
+    let wanted = ["SLURM_", "PMI", "PALS_", "FLUX_"];
+    let mut seen: Vec<&str> = seen
+        .lines()
+        .filter(|line| wanted.iter().any(|start| line.starts_with(start)))
+        .collect();
+    seen.sort_unstable();
+    assert_eq!(seen, ["SLURM_JOB_ID=7", "SLURM_JOB_NODELIST=n[1-2]"]);
+}
+
 #[test]
 fn launchers_that_fail_have_the_last_word() {
     let scene = Scene::new(1, "0");

@@ -565,7 +565,7 @@ fn tasks_get_gpus_by_name() {
         command.output().unwrap()
     };
     assert!(execute(&["x.dag"]).status.success());
-    assert_eq!(run.read("seen"), "a 5 0\nb 5,7 0,1\nc 5,7\n");
+    assert_eq!(run.read("seen"), "a 5\nb 5,7\nc 5,7\n");
     // More than the worker has.
     run.write("y.dag", "TASK a -g 3 ./gpus.sh\n");
     let output = execute(&["y.dag"]);

@@ -1,5 +1,7 @@
 //! Starts agents: on this machine, or by a launcher of the cluster.
 
+mod srun;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead as _, BufReader, Read, Write as _};
@@ -137,22 +139,9 @@ impl Launch {
             "ssh" => Self::Ssh {
                 hosts: hosts.to_vec(),
             },
-            // The step shares the nodes with the master, and outlives lost nodes.
-            "srun" => {
-                let nodes = format!("--nodes={count}");
-                let tasks = format!("--ntasks={count}");
-                let on = format!("--nodelist={list}");
-                let mut all = vec![
-                    "srun",
-                    "--overlap",
-                    "--no-kill",
-                    "--kill-on-bad-exit=0",
-                    "--mpi=none",
-                ];
-                all.extend(["--ntasks-per-node=1", &nodes, &tasks]);
-                all.extend((!hosts.is_empty()).then_some(on.as_str()));
-                words(&all)
-            }
+            srun::PROGRAM => Self::Once {
+                words: srun::words(agents, &list),
+            },
             "mpiexec" if hosts.is_empty() => words(&["mpiexec", "-n", &count]),
             "mpiexec" => words(&["mpiexec", "-n", &count, "-host", &list]),
             "flux" => words(&["flux", "run", "-N", &count, "-n", &count]),
@@ -478,7 +467,11 @@ fn custom(words: &[String], agent: &[&OsStr], endpoint: &Endpoint) -> Command {
         .iter()
         .map(OsString::from)
         .chain(agent.iter().map(OsString::from));
-    let mut command = Command::new(words.next().unwrap_or_default());
+    let program = words.next().unwrap_or_default();
+    let mut command = Command::new(&program);
+    if Path::new(&program).file_name() == Some(srun::PROGRAM.as_ref()) {
+        srun::forget_options(&mut command);
+    }
     command.args(words).stdin(Stdio::null());
     command.env(ENDPOINT_VARIABLE, endpoint.to_value());
     command

@@ -54,13 +54,15 @@ const REMOVAL_PAUSE: Duration = Duration::from_millis(10);
 const TEMPORARY: [&str; 3] = ["TEMP", "TMP", "TMPDIR"];
 
 /// Beginnings of the names of variables that programs in containers get from the node.
-const PASSED: [&str; 6] = [
+const PASSED: [&str; 8] = [
     "PMC_",
     "KICKSTART_",
     "OMP_NUM_THREADS",
     "CUDA_VISIBLE_DEVICES",
     "HIP_VISIBLE_DEVICES",
     "ROCR_VISIBLE_DEVICES",
+    "GPU_DEVICE_ORDINAL",
+    "ZE_AFFINITY_MASK",
 ];
 
 /// What keeps a program from running in its container.
