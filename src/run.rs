@@ -1,6 +1,7 @@
 //! Runs on this machine, inside the calling program, or in agents.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::driver::{self, Observer, RunError, RunSummary};
 use crate::interrupt::Interrupt;
@@ -8,7 +9,7 @@ use crate::open_files;
 use crate::options::{Options, WorkerOptions};
 use crate::transport::agents::{AgentMaster, AgentOptions};
 use crate::transport::local::{LocalMaster, LocalWorker, LocalWorkerSetup};
-use crate::worker::{self, KillSwitch, Shared};
+use crate::worker::{self, KillSwitch, Sentinel, Shared, Watched};
 
 /// A run with worker threads in this process.
 #[derive(Clone, Debug)]
@@ -37,9 +38,18 @@ pub fn run_local(
 ) -> Result<RunSummary, RunError> {
     let options = Arc::new(run.worker.clone());
     let shared = Arc::new(Shared::default());
+    let sentinel = Sentinel::start().inspect_err(|error| {
+        let reason = pmc_dag::reason(error);
+        tracing::warn!("If this process is killed, processes of tasks may go on: {reason}");
+    });
+    let (sentinel, numbers) = (sentinel.ok(), AtomicU32::new(0));
     let setup = || {
         let (options, shared) = (Arc::clone(&options), Arc::clone(&shared));
-        let kill = Arc::new(KillSwitch::new());
+        let worker = numbers.fetch_add(1, Ordering::Relaxed);
+        let sentinel = sentinel.clone();
+        let kill = Arc::new(KillSwitch::watched(
+            sentinel.map(|sentinel| Watched { sentinel, worker }),
+        ));
         LocalWorkerSetup {
             stop: Arc::clone(&kill) as _,
             // It fails only if the master is gone, and then there is no one to report to.

@@ -13,6 +13,7 @@ use pmc_spawn::Child;
 
 use super::captures;
 use super::input::Pushed;
+use super::sentinel::Watched;
 use super::strays::Strays;
 use super::watch::Watch;
 use crate::bell::Bell;
@@ -28,6 +29,8 @@ use crate::transport::local::StopTask;
 pub struct KillSwitch {
     state: Mutex<State>,
     idle: Condvar,
+    /// Knows the group, too, and ends it after the death of this process.
+    watched: Option<Watched>,
 }
 
 /// Maximum uninterrupted wait of a time limit. A suspension is noticed at its end.
@@ -51,6 +54,11 @@ fn awake_part(wait: Duration, elapsed: Duration) -> Duration {
 pub(super) trait Leader {
     /// Its process id, which is also that of the group.
     fn pid(&self) -> Pid;
+
+    /// It ends the task by itself when the executor dies. To do so, it has to live a moment longer.
+    fn outlives_executor(&self) -> bool {
+        false
+    }
 
     /// Waits for the end of the task.
     fn wait(&self);
@@ -125,6 +133,21 @@ impl KillSwitch {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Returns the same, with a sentinel for the tasks if there is one.
+    #[must_use]
+    pub fn watched(watched: Option<Watched>) -> Self {
+        Self {
+            watched,
+            ..Self::default()
+        }
+    }
+
+    fn note(&self, group: Option<Pid>) {
+        if let Some(watched) = &self.watched {
+            watched.note(group);
+        }
     }
 
     /// Ends the running task if it still runs after `limit`: SIGTERM, and SIGKILL after `grace`. Ends itself
@@ -227,6 +250,9 @@ impl KillSwitch {
         }
         Some(start().inspect(|leader| {
             state.group = Some(leader.pid());
+            if !leader.outlives_executor() {
+                self.note(state.group);
+            }
             state.signalled = false;
             state.killed = false;
         }))
@@ -241,6 +267,7 @@ impl KillSwitch {
         }
         let mut state = self.state();
         state.group = None;
+        self.note(None);
         state.input = Pushed::Ended;
         state.own_streams = Captures::default();
         if state.waiters > 0 {

@@ -348,6 +348,30 @@ fn logs_of_a_killed_run_are_ended_by_the_next_one() {
     assert!(dagman.ends_with("EXITING WITH STATUS 0\n"));
 }
 
+/// A second copy of each would run beside the one of the next run.
+#[test]
+fn nothing_that_a_task_has_started_outlives_a_killed_executor() {
+    let run = Run::new("TASK a ./job.sh\n");
+    run.script("prog", "echo $$ > pid.$1.new; mv pid.$1.new pid.$1; sleep 1000");
+    // The last one is in a group of its own, and `setsid` starts a session.
+    run.script(
+        "job.sh",
+        "./prog plain & setsid ./prog session & timeout 1000 ./prog group & wait",
+    );
+    let mut child = run.start(&["x.dag"]);
+    let names = ["pid.plain", "pid.session", "pid.group"];
+    for name in names {
+        run.wait_for(name);
+    }
+    // Those in other groups are looked for now and then.
+    std::thread::sleep(Duration::from_secs(1));
+    signal(&child, Signal::SIGKILL);
+    child.wait().unwrap();
+    for name in names {
+        assert_gone(&run, name);
+    }
+}
+
 #[test]
 fn messages_in_the_output_decide_on_success() {
     let run = Run::new(

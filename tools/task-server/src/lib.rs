@@ -11,12 +11,13 @@
 //! the size of the executor. And what kills kickstart, or its group, must not kill the executor.
 //!
 //! ```text
-//! server → lifeline
+//! server → lifeline → children
 //!        → process
 //!        → builtins → helper → task
 //! ```
 
 pub mod builtins;
+mod children;
 mod helper;
 mod lifeline;
 mod process;

@@ -11,6 +11,8 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::{getpgrp, getpid};
 use pegasus_kickstart::interrupts::{Interrupt, Interrupts, ProcessSignals};
 
+use crate::children;
+
 /// The pipe. The system reports its end by `SIGIO`. The socket would send a signal for each request.
 pub(crate) struct Lifeline(OwnedFd);
 
@@ -66,6 +68,8 @@ impl Interrupts for TaskInterrupts<'_> {
     }
 
     fn abandoned(&self) {
+        // Some may have left the group.
+        children::end();
         // The group includes this process.
         let _ = killpg(getpgrp(), Signal::SIGKILL);
     }

@@ -6,13 +6,11 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
-use nix::errno::Errno;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::prctl::{get_dumpable, set_child_subreaper, set_dumpable};
-use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::signal::Signal;
 use nix::unistd::{Pid, dup2_stdin, dup2_stdout, getpgrp, getpid, setpgid};
 use pegasus_kickstart::cache::InvocationCache;
 use pegasus_kickstart::cli::{self, Outcome};
@@ -25,18 +23,13 @@ use pegasus_kickstart::usage::{self, UsageScope};
 use pmc_wire::{Received, Reply, Tool};
 
 use crate::builtins::ToolBuiltins;
+use crate::children;
 use crate::lifeline::{Lifeline, TaskInterrupts};
 use crate::process;
 
 /// The server ends after a task whose request or record has more bytes than this, to free its memory: the
 /// peak memory of later jobs counts from that of the server.
 const MAX_MESSAGE: u64 = 256 << 10;
-
-/// Maximum time for the end of killed processes.
-const MAX_CHILDREN_TIME: Duration = Duration::from_secs(1);
-
-/// Interval between checks for their end.
-const CHILDREN_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Serves tasks until the executor closes the socket or the server has become too large. Standard input is
 /// the socket. Standard output is a pipe that ends when the executor abandons the running task.
@@ -176,7 +169,7 @@ impl Server {
         let (outcome, has_abandoned) = self.run_tool(request.tool, words, context, &mut interrupts);
         drop(binding);
         if interrupts.has_forwarded {
-            end_children();
+            children::end();
         }
         // Kickstart makes the process accessible if a job cannot do its work otherwise.
         let is_open = get_dumpable() != Ok(false);
@@ -184,7 +177,7 @@ impl Server {
             || has_abandoned
             || self.builtins.must_exit()
             || is_open
-            || has_children();
+            || children::are_left();
         Reply {
             code: outcome.code,
             last,
@@ -254,38 +247,6 @@ impl Drop for CpuBinding {
         if let Some(before) = &self.before {
             // The process was allowed to use them before.
             let _ = sched_setaffinity(Pid::from_raw(0), before);
-        }
-    }
-}
-
-/// Kills what a task that was asked to end has left behind, in whatever session. When a process ends, its
-/// children become children of the server.
-fn end_children() {
-    let started = Instant::now();
-    while has_children() && started.elapsed() < MAX_CHILDREN_TIME {
-        let threads = std::fs::read_dir("/proc/self/task")
-            .into_iter()
-            .flatten()
-            .flatten();
-        for thread in threads {
-            let list = std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
-            for child in list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()) {
-                // It is not reaped, so no other process has its number.
-                let _ = kill(Pid::from_raw(child), Signal::SIGKILL);
-            }
-        }
-        std::thread::sleep(CHILDREN_INTERVAL);
-    }
-}
-
-/// Returns whether a process of the task lives on. Reaps those that have ended.
-fn has_children() -> bool {
-    loop {
-        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-            Err(Errno::ECHILD) => return false,
-            Ok(WaitStatus::StillAlive) => return true,
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(_) => return true,
         }
     }
 }
