@@ -1,6 +1,9 @@
 //! Name, memory and CPUs of this machine, and the CPU affinity of this process.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
 
 use crate::protocol::Registration;
 
@@ -151,6 +154,26 @@ pub fn reset_affinity() {
     const MPOL_DEFAULT: libc::c_long = 0;
     // SAFETY: this policy takes no set of nodes, so the call reads no memory of this process.
     let _ = unsafe { libc::syscall(libc::SYS_set_mempolicy, MPOL_DEFAULT, 0, 0) };
+}
+
+/// This program as it was when this process started. Its file may have been replaced or removed since, as by
+/// an update during a long run.
+pub(crate) const OWN_PROGRAM: &str = "/proc/self/exe";
+
+/// Returns the path of this program, for commands on other hosts.
+///
+/// # Errors
+/// The system does not know it.
+pub(crate) fn own_path() -> std::io::Result<PathBuf> {
+    let path = std::env::current_exe()?;
+    // What replaces the file has its name.
+    let name = path.as_os_str().as_bytes().strip_suffix(b" (deleted)");
+    Ok(name.map_or_else(|| path.clone(), |name| OsStr::from_bytes(name).into()))
+}
+
+/// Gives this process the name of the program, even if it was started as [`OWN_PROGRAM`].
+pub(crate) fn set_process_name() {
+    let _ = nix::sys::prctl::set_name(c"pegasus-mpi-cluster");
 }
 
 /// Keeps other processes of this user away from the memory and the descriptors of this process, as far as the

@@ -10,6 +10,7 @@
 use std::ffi::OsString;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,6 +22,7 @@ use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 
+use crate::host::{OWN_PROGRAM, own_path};
 use crate::transport::agents::NUMBER_VARIABLE;
 use crate::{exit, logging};
 
@@ -191,8 +193,9 @@ fn start(
 ) -> io::Result<(Pid, std::thread::JoinHandle<()>)> {
     let (reader, writer) = nix::unistd::pipe()?;
     fcntl(&reader, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = Command::new(OWN_PROGRAM);
     command
+        .arg0(own_path()?)
         .args(words)
         .env(LIFELINE_VARIABLE, writer.as_raw_fd().to_string());
     match before {

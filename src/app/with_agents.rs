@@ -26,6 +26,7 @@ use crate::transport::agents::{
 /// Runs an agent.
 pub(super) fn agent(args: &RawArgs, words: &[OsString], worker: WorkerOptions) -> ExitCode {
     let mut environment = worker.environment;
+    host::set_process_name();
     // Tasks must not know the key of the run.
     environment.retain(|(name, _)| name != ENDPOINT_VARIABLE);
     // Nor must they find it in the memory or the first environment of agent and guard.

@@ -199,6 +199,31 @@ fn tasks_of_a_killed_agent_run_elsewhere() {
     }
 }
 
+#[test]
+fn an_agent_starts_again_although_its_program_was_replaced() {
+    let scene = Scene::new(2, "1");
+    let program = scene.path("executor");
+    fs::copy(testutils::programs::path("pegasus-mpi-cluster"), &program).unwrap();
+    let mut command = Command::new(&program);
+    forget_launcher(&mut command);
+    command
+        .args(["--agents", "1", "--launch", "local", "--slots", "1", "x.dag"])
+        .current_dir(scene.0.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let run = Run::new(command);
+    scene.wait_for("begin", 1);
+    fs::remove_file(&program).unwrap();
+    fs::write(&program, "#!/bin/sh\nexit 9\n").unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let (_, agent) = run.agents()[0];
+    kill(agent, Signal::SIGKILL).unwrap();
+    let (code, stderr) = run.wait();
+    assert_eq!(code, 0, "{stderr}");
+    assert_eq!(scene.begins(2).values().sum::<usize>(), 3, "{}", scene.log());
+}
+
 /// The agent has no guard any more: it ends its tasks in order.
 #[test]
 fn tasks_of_a_killed_guard_run_elsewhere() {

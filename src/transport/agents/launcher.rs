@@ -17,6 +17,8 @@ use nix::ifaddrs::getifaddrs;
 use pmc_link::{Endpoint, Listen};
 use pmc_spawn::open_files;
 
+use crate::host;
+
 /// Variable with the endpoint, for hosts that do not share its file.
 pub const ENDPOINT_VARIABLE: &str = "PMC_ENDPOINT";
 
@@ -182,7 +184,7 @@ pub(super) fn addresses(listen: &Listen, port: u16) -> Vec<String> {
     if let Some(address) = listen.address.filter(|address| !address.is_unspecified()) {
         return vec![numeric(address)];
     }
-    let mut addresses = vec![format!("{}:{port}", crate::host::name())];
+    let mut addresses = vec![format!("{}:{port}", host::name())];
     // Not every cluster knows the names of its hosts.
     let interfaces = getifaddrs().into_iter().flatten();
     let numbers = interfaces.filter_map(|interface| {
@@ -212,6 +214,7 @@ struct Process {
 /// The launchers and agents that were started. Dropping it kills those that are left.
 pub struct Launcher {
     launch: Launch,
+    /// Path of the program on other hosts.
     program: PathBuf,
     /// Path of the endpoint file.
     path: PathBuf,
@@ -238,7 +241,7 @@ impl Launcher {
     ) -> Result<Self, LaunchError> {
         let program = match &options.program {
             Some(program) => program.clone(),
-            None => std::env::current_exe().map_err(LaunchError::OwnPath)?,
+            None => host::own_path().map_err(LaunchError::OwnPath)?,
         };
         let path = std::path::absolute(path).map_err(LaunchError::OwnPath)?;
         let mut launcher = Self {
@@ -292,7 +295,8 @@ impl Launcher {
             .map_or("", String::as_str);
         match &self.launch {
             Launch::Local { .. } => {
-                let mut command = Command::new(&self.program);
+                let mut command = Command::new(host::OWN_PROGRAM);
+                command.arg0(&self.program);
                 command.args(&agent[1..]).stdin(Stdio::null());
                 command
                     .stdout(Stdio::null())

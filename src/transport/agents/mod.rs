@@ -28,10 +28,10 @@ use roster::{Earlier, Roster};
 
 use super::combiner::Combiner;
 use super::{CombiningTransport, MasterTransport, Traffic, TransportError};
-use crate::heap;
 use crate::interrupt::Interrupt;
 use crate::options::{DEFAULT_DRAIN_GRACE, folder, with_suffix};
 use crate::protocol::{NodeChange, Rank, ToMaster, ToWorker};
+use crate::{heap, host};
 
 /// Default of `--agent-timeout`.
 pub const AGENT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -172,7 +172,7 @@ impl AgentOptions {
     /// Returns how somebody else starts the agents.
     fn invitation(&self, endpoint: &Path) -> String {
         let endpoint = std::path::absolute(endpoint).unwrap_or_else(|_| endpoint.to_owned());
-        let program = std::env::current_exe();
+        let program = host::own_path();
         let program = program.unwrap_or_else(|_| "pegasus-mpi-cluster".into());
         let word = |path: &Path| launcher::shell_word(&path.to_string_lossy());
         format!(
