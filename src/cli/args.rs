@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use super::Agents;
+use crate::options::RetryDelay;
 
 /// The command line and the environment, not yet interpreted.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -88,6 +89,8 @@ pub struct RawArgs {
     pub drain_grace: Option<f64>,
     /// `--disk-reserve`, in MiB; 0 means no check.
     pub disk_reserve_mib: Option<u32>,
+    /// `--retry-delay`.
+    pub retry_delay: Option<RetryDelay>,
     /// `--more-memory`, in percent.
     pub more_memory_percent: Option<u32>,
     /// `--forward-limit`, in MiB; 0 means no limit.

@@ -2,11 +2,13 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
+use std::time::Duration;
 
 use super::agents;
 use super::args::{EarlyExit, RawArgs};
 use super::limits::{set_max_jobs, set_max_plans};
 use super::values::{at_least, float, host_name, integer, path, seconds, unsigned};
+use crate::options::RetryDelay;
 
 /// One option.
 #[derive(Clone, Copy, Debug)]
@@ -184,6 +186,13 @@ pub const OPTIONS: &[OptionSpec] = &[
         "FACTOR",
         set_more_memory,
         "Let tasks request FACTOR times their memory after running out of it [default: 1]",
+    )
+    .additional(),
+    value(
+        "retry-delay",
+        "SECONDS[,FACTOR[,MAX]]",
+        set_retry_delay,
+        "Wait before the next attempt; each wait is FACTOR times the last one [default: 0]",
     )
     .additional(),
     value(
@@ -473,6 +482,28 @@ fn set_more_memory(args: &mut RawArgs, value: &OsStr) -> Set {
     let percent = pmc_dag::factor(value.as_bytes());
     let refusal = || EarlyExit::refuse("--more-memory must be a number from 1 to 1000");
     args.more_memory_percent = Some(percent.ok_or_else(refusal)?);
+    Ok(())
+}
+
+fn set_retry_delay(args: &mut RawArgs, value: &OsStr) -> Set {
+    let refusal =
+        || EarlyExit::refuse("--retry-delay must be SECONDS[,FACTOR[,MAX]], with a FACTOR from 1 to 1000");
+    let seconds = |text: &[u8]| {
+        let number: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
+        let time = (number >= 0.0).then(|| Duration::try_from_secs_f64(number))?;
+        Some(time.unwrap_or(RetryDelay::LONGEST).min(RetryDelay::LONGEST))
+    };
+    let parts: Vec<&[u8]> = value.as_bytes().split(|byte| *byte == b',').collect();
+    let delay = match parts[..] {
+        [first] => (seconds(first), Some(100), Some(RetryDelay::LONGEST)),
+        [first, factor] => (seconds(first), pmc_dag::factor(factor), Some(RetryDelay::LONGEST)),
+        [first, factor, max] => (seconds(first), pmc_dag::factor(factor), seconds(max)),
+        _ => return Err(refusal()),
+    };
+    let (Some(first), Some(percent), Some(max)) = delay else {
+        return Err(refusal());
+    };
+    args.retry_delay = (!first.is_zero()).then_some(RetryDelay { first, percent, max });
     Ok(())
 }
 

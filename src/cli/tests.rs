@@ -1,8 +1,10 @@
 //! Tests of the parser.
 
 use std::num::NonZeroU32;
+use std::time::Duration;
 
 use super::*;
+use crate::options::RetryDelay;
 
 fn parse_with(line: &str, variables: &[(&str, &str)]) -> Result<RawArgs, EarlyExit> {
     let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
@@ -53,6 +55,10 @@ fn wrong_words_are_refused() {
         ("--host-name", "--host-name requires NAME\n"),
         ("--host-name a\"b a.dag", "Invalid value for --host-name\n"),
         ("--disk-reserve", "--disk-reserve requires MIB\n"),
+        (
+            "--retry-delay 1,0.5 a.dag",
+            "--retry-delay must be SECONDS[,FACTOR[,MAX]], with a FACTOR from 1 to 1000\n",
+        ),
         ("--disk-reserve most a.dag", "Invalid value for --disk-reserve\n"),
         (
             "--forward-limit most a.dag",
@@ -127,7 +133,7 @@ fn every_option_is_stored() {
                 --host-cpus 4 --host-gpus 3 --strict-limits --max-wall-time 0.5 --jobstate-log --monitord-hack \
                 --no-resource-log --no-sleep-on-recv --maxfds 9 --keep-affinity --set-affinity --workers 3 \
                 --no-forward-journal --sync-interval 20 --drain-grace 2.5 --host-name node7 --disk-reserve 100 --forward-limit 7 \
-                --watch-memory --more-memory 1.5 --runtime-limit 60 --max-jobs db=2 --max-jobs a=b=1 --max-plans 6 \
+                --watch-memory --more-memory 1.5 --retry-delay 2,3,20 --runtime-limit 60 --max-jobs db=2 --max-jobs a=b=1 --max-plans 6 \
                 --agents n1,n2 --launch ssh --slots 4 --start-with 2 --listen [::1]:7-9 --crash-limit 0 --bad-host-limit 7 \
                 --agent-timeout 9 --join-timeout 8 --master-timeout 7 --accept-incomplete";
     let args = parse_with(line, &[("PMC_KICKSTART", "exec")]).unwrap();
@@ -152,6 +158,11 @@ fn every_option_is_stored() {
         forward_limit_mib: Some(7),
         watch_memory: true,
         more_memory_percent: Some(150),
+        retry_delay: Some(RetryDelay {
+            first: Duration::from_secs(2),
+            percent: 300,
+            max: Duration::from_secs(20),
+        }),
         host_memory: 100,
         host_cpus: 4,
         host_gpus: 3,
@@ -299,4 +310,23 @@ fn an_agent_has_an_endpoint_and_no_dag() {
     assert_eq!((args.host_cpus, args.host_environment), (2, [0, 4, 0]));
     let args = parse_with("--agent", &environment).unwrap();
     assert_eq!((args.endpoint, args.endpoint_value), (None, Some("value".into())));
+}
+
+#[test]
+fn pauses_before_attempts_grow_up_to_the_longest() {
+    let delay = parse_with("--retry-delay 2,3,20 a.dag", &[])
+        .unwrap()
+        .retry_delay
+        .unwrap();
+    let pauses = [1, 2, 3, 4, u32::MAX].map(|failures| delay.after(failures));
+    assert_eq!(pauses, [2, 6, 18, 20, 20].map(Duration::from_secs));
+    let delay = |line: &str| parse_with(line, &[]).unwrap().retry_delay;
+    assert_eq!(delay("--retry-delay 0 a.dag"), None);
+    assert_eq!(
+        delay("--retry-delay 0.5 a.dag").unwrap().after(9),
+        Duration::from_millis(500)
+    );
+    for wrong in ["", "x", "-1", "nan", "1,2,3,4", "1,0.5"] {
+        refusal(&format!("--retry-delay {wrong}, a.dag"));
+    }
 }

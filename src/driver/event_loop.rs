@@ -76,6 +76,7 @@ impl<T: MasterTransport> Driver<'_, T> {
     pub(super) fn advance(&mut self) -> Result<Option<End>, RunError> {
         self.answer_requests()?;
         self.drain_if_asked()?;
+        self.wake_tasks()?;
         if let Some(aborted) = self.task_abort {
             self.flush()?;
             return Ok(Some(End::Aborted(aborted)));
@@ -143,6 +144,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             self.disk.next_check(),
             self.nodes.next_check,
             self.taps.next_check(),
+            self.rests.next(),
         ];
         times.into_iter().flatten().min()
     }
@@ -242,7 +244,11 @@ impl<T: MasterTransport> Driver<'_, T> {
                 let result = self.forward(from, result)?;
                 let result = self.note_interruption(from, result)?;
                 let exit = self.abort_exit(from, &result);
+                let task = self.master.running_on(from).map(|(task, _)| task);
                 self.master.handle(Event::Finished(from, result), &mut self.out)?;
+                if let Some(task) = task {
+                    self.rest(task)?;
+                }
                 self.judge_hosts()?;
                 exit.into_iter().for_each(|exit| self.abort_with(exit));
                 return Ok(());

@@ -26,6 +26,7 @@ mod pmix;
 mod position;
 mod redirects;
 mod report;
+mod rests;
 mod setup;
 mod subworkflows;
 mod taps;
@@ -51,6 +52,7 @@ use self::inputs::Inputs;
 use self::nodes::Nodes;
 use self::outbox::DriverOutbox;
 use self::redirects::Redirects;
+use self::rests::Rests;
 use self::setup::Setup;
 use self::subworkflows::Subworkflows;
 use self::taps::Taps;
@@ -177,6 +179,8 @@ struct Driver<'a, T> {
     task_abort: Option<Aborted>,
     disk: DiskWatch,
     nodes: Nodes,
+    /// Tasks that wait before their next attempt.
+    rests: Rests,
     bad_hosts: BadHosts,
     /// The task and reason of the last message about a waiting task.
     waiting: Option<(TaskId, WaitReason)>,
@@ -235,6 +239,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             task_abort: None,
             disk: DiskWatch::new(options),
             nodes: Nodes::default(),
+            rests: Rests::default(),
             bad_hosts: BadHosts::new(options.bad_host_limit),
             waiting: None,
             makespan: Duration::ZERO,

@@ -213,6 +213,10 @@ pub struct Outcome {
     pub interrupted: bool,
     /// Why it ended, if its worker knows that from its own doing: it was over its time, or did not start.
     pub ended_by: Option<Reason>,
+    /// The program is missing or cannot be executed. Never encoded: other hosts than that of the worker may
+    /// have it.
+    #[serde(skip)]
+    pub cannot_run: bool,
     /// The process succeeded, but its data could not be forwarded. Set by the master; never encoded.
     #[serde(skip)]
     pub not_forwarded: bool,
@@ -233,6 +237,7 @@ impl Outcome {
             memory: None,
             interrupted: false,
             ended_by: None,
+            cannot_run: false,
             not_forwarded: false,
             evictions: 0,
         }

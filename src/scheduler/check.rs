@@ -78,6 +78,7 @@ impl Master {
                 }
                 State::Ready
                 | State::Expected
+                | State::Resting
                 | State::Queued
                 | State::Prefilled
                 | State::Running
@@ -100,6 +101,9 @@ impl Master {
         ready.retain(|task| self.nodes[task.index()].state == State::Ready);
         if expected(State::Expected).len() != self.expected {
             return Err("the number of expected tasks is wrong".to_owned());
+        }
+        if expected(State::Resting).len() != self.resting {
+            return Err("the number of resting tasks is wrong".to_owned());
         }
         if ready != expected(State::Ready) {
             return Err("the list of ready tasks does not hold exactly the ready ones".to_owned());

@@ -69,6 +69,7 @@ mod more_memory;
 mod nodes;
 mod prefill;
 mod queue;
+mod rest;
 mod run;
 mod segments;
 mod shares;
@@ -128,6 +129,10 @@ pub enum Event {
     SubdagEnded(TaskId, Outcome),
     /// The DAG that a nested task is was drained. The task is not done, and has not failed.
     SubdagStopped(TaskId),
+    /// A task that is ready again does not start until [`Event::Wake`].
+    Rest(TaskId),
+    /// The rest of a task is over.
+    Wake(TaskId),
     /// Start no more tasks of a guest and its sub-workflows.
     DrainShare(ShareId),
     /// Start no more tasks.

@@ -145,6 +145,8 @@ pub struct Master {
     pub(super) evictions: FxHashMap<TaskId, u32>,
     /// Number of tasks that are expected to be adopted.
     pub(super) expected: usize,
+    /// Number of tasks that rest.
+    pub(super) resting: usize,
     /// Tasks for the next `schedule`, in order. Tasks among them that are not ready any more do not count.
     pub(super) ready: Vec<TaskId>,
     pub(super) queue: Queue,
@@ -214,6 +216,7 @@ impl Master {
             avoidance: Avoidance::default(),
             evictions: FxHashMap::default(),
             expected: 0,
+            resting: 0,
             ready,
             queue,
             shares: Shares::default(),
@@ -267,6 +270,14 @@ impl Master {
             Event::Cache(rank, news) => self.note_cache(rank, &news),
             Event::SubdagEnded(task, outcome) => self.subdag_ended(task, outcome, out),
             Event::SubdagStopped(task) => self.subdag_stopped(task),
+            Event::Rest(task) => {
+                self.rest(task);
+                Ok(())
+            }
+            Event::Wake(task) => {
+                self.wake(task);
+                Ok(())
+            }
             Event::DrainShare(share) => {
                 self.drain_share(share);
                 Ok(())
@@ -344,7 +355,11 @@ impl Master {
     }
 
     fn has_nothing_ready(&self) -> bool {
-        self.ready.is_empty() && self.queue.len() == 0 && self.expected == 0 && self.nested == 0
+        self.ready.is_empty()
+            && self.queue.len() == 0
+            && self.expected == 0
+            && self.resting == 0
+            && self.nested == 0
     }
 
     /// True after [`Master::start`].
@@ -545,7 +560,7 @@ impl Master {
         self.summary_of(task).failed += 1;
         let (dag, local) = self.locate(task);
         let max_attempts = dag.tries(local).unwrap_or(self.config.max_attempts).max(1);
-        let is_final = dag.is_final(local, outcome.status);
+        let is_final = dag.is_final(local, outcome.status) || outcome.cannot_run;
         let failures = self.failures.entry(task).or_insert(0);
         *failures += 1;
         if *failures < max_attempts && !is_final {

@@ -12,6 +12,8 @@ pub(crate) enum State {
     Ready,
     /// An attempt of an earlier master may run.
     Expected,
+    /// It waits for some time before its next attempt.
+    Resting,
     Queued,
     /// Sent to a worker that has not started it.
     Prefilled,
@@ -29,6 +31,7 @@ impl State {
             Self::Waiting => "waiting",
             Self::Ready => "ready",
             Self::Expected => "expected",
+            Self::Resting => "resting before its next attempt",
             Self::Queued => "queued",
             Self::Prefilled => "sent",
             Self::Running => "running",

@@ -21,10 +21,10 @@ const TASK_VARIABLES: [&[u8]; 6] = [
     b"PMC_HOST_RANK",
 ];
 
-/// Beginnings of the variables that a launcher sets for one of its processes: Open MPI, PRRTE, MPICH, MVAPICH,
-/// anything with PMI; steps of Slurm, Flux, PALS, ALPS and LSF. With them, a program in a task that knows such
-/// launchers would take itself for the worker or the agent, and fail or wait for the others. Settings for such
-/// programs, the number of the batch job and its nodes have other names.
+/// Beginnings of the variables that a launcher sets for one of its processes: Open MPI, PRRTE, MPICH,
+/// MVAPICH, anything with PMI; steps of Slurm, Flux, PALS, ALPS and LSF. With them, a program in a task that
+/// knows such launchers would take itself for the worker or the agent, and fail or wait for the others.
+/// Settings for such programs, the number of the batch job and its nodes have other names.
 const LAUNCHER_PREFIXES: &[&[u8]] = &[
     b"ALPS_APP_",
     b"FLUX_JOB_ID",

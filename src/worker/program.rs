@@ -2,9 +2,12 @@
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
+use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
 
 /// Returns the file to execute for the first word of a command. A word with a slash is a path. Others are
 /// searched in the current folder first, then in the folders of PATH. A word that is not found is returned
@@ -29,6 +32,17 @@ pub(super) fn find_in_path<'a>(word: &'a [u8], path: &[PathBuf]) -> Option<Cow<'
         .map(|folder| folder.join(plain))
         .find(|file| is_program(file));
     found.map(Cow::Owned)
+}
+
+/// Returns whether an error says that the program is missing, or is no program. Another attempt on this host
+/// has the same error.
+pub(super) fn is_unusable(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw);
+    use Errno::{EACCES, EISDIR, ELOOP, ENAMETOOLONG, ENOENT, ENOEXEC, ENOTDIR};
+    matches!(
+        errno,
+        Some(EACCES | EISDIR | ELOOP | ENAMETOOLONG | ENOENT | ENOEXEC | ENOTDIR)
+    )
 }
 
 /// Returns whether this is a regular file with an execute bit.

@@ -30,6 +30,7 @@ use super::memory::{self, Facts, OomKills};
 use super::output_check::OutputCheck;
 use super::packing;
 use super::process::Process;
+use super::program;
 use super::relayed::{StartedRelay, TaskRelay};
 use super::shortage::{self, Running};
 use super::stdio::{self, TaskFiles};
@@ -222,10 +223,12 @@ impl Runner {
             mut process,
             running: _running,
         } = shortage::begin(&name, &kill, watch, start)?;
-        let program = words.first().map_or(&b""[..], Vec::as_slice);
-        if let Some(error) = process.failure() {
-            write_exec_failure(files, program, task, error);
+        let app = words.first().map_or(&b""[..], Vec::as_slice);
+        let failure = process.failure();
+        if let Some(error) = failure {
+            write_exec_failure(files, app, task, error);
         }
+        let cannot_run = failure.is_some_and(program::is_unusable);
         let attempt = self.running(task, memory_mb);
         let mut ending = attempt.finish(pipes, &mut process, watch)?;
         let runtime = started.elapsed();
@@ -253,7 +256,7 @@ impl Runner {
             start,
             duration: runtime,
             status,
-            app: program,
+            app,
             hostname: &self.host,
             slot: self.rank.0,
             cpus: task.cpus,
@@ -263,6 +266,7 @@ impl Runner {
         outcome.memory = self.memory_use(task, &ending);
         outcome.interrupted = outcome.is_terminated() && signals::is_terminated();
         outcome.ended_by = ending.over_time.map(|limit| Reason::TimeLimit { limit });
+        outcome.cannot_run = cannot_run;
         let quiet = keep_record(task, &record, files, &mut self.pack)?;
         outcome.quiet = quiet.filter(|_| self.options.report_quiet);
         Ok(TaskResult {

@@ -140,3 +140,29 @@ fn trace_messages_name_host_slot_and_reason() {
         assert!(stderr.contains(line), "{stderr}");
     }
 }
+
+#[test]
+fn a_service_that_is_away_for_a_while_is_tried_again_after_a_pause() {
+    let run = Run::new("TASK a ./client.sh\nTASK b /bin/true\n");
+    run.script("client.sh", "echo x >> tries; test -e up");
+    let begun = std::time::Instant::now();
+    let child = run.start(&["-t", "5", "--retry-delay", "0.5,2", "x.dag"]);
+    run.wait_for("tries");
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    run.write("up", "");
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    // After 0, 0.5 and 1.5 seconds, and perhaps once more if the machine is busy.
+    assert!((3..=4).contains(&run.read("tries").lines().count()));
+    assert!(begun.elapsed() >= std::time::Duration::from_millis(1500));
+}
+
+#[test]
+fn a_program_that_cannot_run_is_not_tried_again() {
+    let run = Run::new("TASK a ./missing\nTASK b ./plain\nTASK c /bin/false\n");
+    run.write("plain", "no program");
+    let output = run.run(&["-t", "3", "x.dag"]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = text(&output.stdout);
+    assert!(text.contains("submitted=5, succeeded=0, failed=5"), "{text}");
+}

@@ -1,0 +1,49 @@
+//! When tasks that rest between two attempts start again.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Instant;
+
+use pmc_dag::TaskId;
+
+use super::{Driver, RunError};
+use crate::scheduler::Event;
+use crate::transport::MasterTransport;
+
+/// Tasks that rest, and until when.
+#[derive(Default)]
+pub(super) struct Rests(BinaryHeap<Reverse<(Instant, TaskId)>>);
+
+impl Rests {
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.0.peek().map(|Reverse((until, _))| *until)
+    }
+}
+
+impl<T: MasterTransport> Driver<'_, T> {
+    /// Lets a task rest whose attempt has just ended, if it is to be tried again after a pause.
+    pub(super) fn rest(&mut self, task: TaskId) -> Result<(), RunError> {
+        let Some(delay) = self.options.retry_delay else {
+            return Ok(());
+        };
+        let failures = self.master.failures_before_retry(task);
+        let until = Instant::now().checked_add(delay.after(failures));
+        if failures > 0
+            && let Some(until) = until
+        {
+            self.master.handle(Event::Rest(task), &mut self.out)?;
+            self.rests.0.push(Reverse((until, task)));
+        }
+        Ok(())
+    }
+
+    /// Wakes the tasks whose pause is over.
+    pub(super) fn wake_tasks(&mut self) -> Result<(), RunError> {
+        while self.rests.next().is_some_and(|until| until <= Instant::now()) {
+            if let Some(Reverse((_, task))) = self.rests.0.pop() {
+                self.master.handle(Event::Wake(task), &mut self.out)?;
+            }
+        }
+        Ok(())
+    }
+}
