@@ -55,6 +55,11 @@ pub(super) trait Leader {
     /// Its process id, which is also that of the group.
     fn pid(&self) -> Pid;
 
+    /// It ends the task by itself when the executor dies. To do so, it has to live a moment longer.
+    fn outlives_executor(&self) -> bool {
+        false
+    }
+
     /// Waits for the end of the task.
     fn wait(&self);
 
@@ -245,7 +250,9 @@ impl KillSwitch {
         }
         Some(start().inspect(|leader| {
             state.group = Some(leader.pid());
-            self.note(state.group);
+            if !leader.outlives_executor() {
+                self.note(state.group);
+            }
             state.signalled = false;
             state.killed = false;
         }))

@@ -6,7 +6,8 @@
 //! and then it also looks for processes that have left these groups: after the death of their parents they
 //! cannot be found.
 //!
-//! Agents need no sentinel: their guard does more.
+//! Agents need no sentinel: their guard does more. Nor do task servers, which see the end of the executor
+//! themselves, and adopt what has left their groups.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;

@@ -369,7 +369,7 @@ fn killed_server_fails_only_its_task() {
 fn jobs_end_when_the_executor_is_killed() {
     let run = Run::new(&[sh(
         "KS",
-        "echo $PPID > server; sleep 60 & echo $! > child; setsid sleep 60 & echo $! > stray; echo $$ > job; wait",
+        "echo $PPID > server; sleep 1000 & echo $! > child; setsid sleep 1000 & echo $! > stray; echo $$ > job; wait",
     )]);
     let mut executor = run.command(1, &[]).spawn().unwrap();
     let processes = ["server", "child", "stray", "job"].map(|name| run.wait_for_pid(name));

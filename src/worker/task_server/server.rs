@@ -221,6 +221,10 @@ impl Leader for TaskServer {
         self.child.pid
     }
 
+    fn outlives_executor(&self) -> bool {
+        true
+    }
+
     fn wait(&self) {
         let connection = self.connection.as_ref();
         self.reply
