@@ -262,7 +262,8 @@ fn run(task: &str, away: bool, answer: Answer) -> (Scene, String) {
     let scene = Scene::new(0, "0");
     let dag = format!("TASK t {task}\nTASK u {task}\nEDGE t u\n");
     fs::write(scene.path("x.dag"), &dag).unwrap();
-    fs::write(scene.path("a.json"), "{\"checksum_file\": \"a.meta\"}").unwrap();
+    let job = r#"{"format": 1, "job": "t", "run": {"program": ["/bin/true"]}, "checksum_file": "a.meta"}"#;
+    fs::write(scene.path("a.json"), job).unwrap();
     let run: Run = scene.start("1", &["--tries", "1", "--per-task-stdio"]);
     Hostile::join(&scene, registration(away), answer);
     let (code, stderr) = run.wait();

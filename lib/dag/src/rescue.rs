@@ -208,6 +208,8 @@ pub fn read(path: &Path, dag: &Dag) -> Result<DoneSet, RescueError> {
     let file = match pmc_files::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(DoneSet::new()),
+        // The original opens a directory, and fails to read it.
+        Err(error) if error.kind() == io::ErrorKind::IsADirectory => return Err(RescueError::Read(error)),
         Err(source) => {
             let path = path.to_owned();
             return Err(RescueError::Open { path, source });

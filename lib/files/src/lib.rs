@@ -278,7 +278,8 @@ fn check_open(file: &OwnedFd) -> io::Result<()> {
 fn check_kind(kind: FileType) -> io::Result<()> {
     let kind = match kind {
         FileType::RegularFile => return Ok(()),
-        FileType::Directory => "a directory",
+        // As the system says it of a file that is to be written. Logs have the number.
+        FileType::Directory => return Err(Errno::ISDIR.into()),
         FileType::Fifo => "a FIFO",
         FileType::Socket => "a socket",
         _ => "a device",

@@ -117,6 +117,7 @@ fn read(request: &Request, properties: Properties, settings: Settings) -> Result
     }
     sites.catalog.is_absent =
         sites.catalog.sites.is_empty() && sites.path.is_none() && sites.missing.is_none();
+    sites.catalog.is_missing = sites.missing.is_some();
     let describes_local = sites.catalog.get("local").is_some();
     let made = local::complete(&mut sites.catalog, &local::directory(request, &properties));
     if let Err(e) = sites.catalog.apply_properties(&properties) {

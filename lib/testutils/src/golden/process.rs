@@ -41,7 +41,9 @@ pub fn run(command: &mut Command, limit: Duration, want_leftovers: bool) -> Ende
         setsid()?;
         umask(Mode::from_bits_truncate(0o022));
         let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-        setrlimit(Resource::RLIMIT_NOFILE, OPEN_FILES.min(hard), hard)?;
+        // The executor raises its limit as far as it may.
+        let limit = OPEN_FILES.min(hard);
+        setrlimit(Resource::RLIMIT_NOFILE, limit, limit)?;
         Ok(())
     };
     #[expect(unsafe_code, reason = "only a hook between fork and exec starts a session")]

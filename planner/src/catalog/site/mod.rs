@@ -25,6 +25,8 @@ pub struct SiteCatalog {
     pub sites: BTreeMap<String, Site>,
     /// There is no site catalog, neither a file nor one inside the workflow.
     pub is_absent: bool,
+    /// A catalog is named, but its file does not exist.
+    pub is_missing: bool,
     /// Names of undefined sites that are further names of the site `local`.
     pub names_of_local: BTreeSet<String>,
     /// Warnings about the file.
@@ -128,8 +130,12 @@ impl SiteCatalog {
     pub fn is_undefined_local(&self, name: &str) -> bool {
         self.get(name).is_none() && (name == CONDOR_POOL || self.is_absent) && name != "*"
     }
-    /// Returns whether a name is neither that of a site nor similar to one, and so no slip of the pen.
+    /// Returns whether a name is neither that of a site nor similar to one, and so no slip of the pen. A file
+    /// that is missing could have such a site.
     pub fn is_new_name(&self, name: &str) -> bool {
+        if self.is_missing {
+            return false;
+        }
         let known = self.sites.keys().map(String::as_str);
         let near = near_spelling(name, known.clone().chain([CONDOR_POOL]));
         near.is_none() && name != "*" && !known.into_iter().any(|site| site == name)
