@@ -105,18 +105,12 @@ fn group_memory_mb(groups: &str, root: &Path) -> Option<u64> {
         };
         let counts = controllers.is_empty() || controllers.split(',').any(|name| name == "memory");
         let around = root.join(group);
-        let found = around
-            .ancestors()
-            .take_while(|directory| counts && directory.starts_with(&root))
-            .filter_map(|directory| {
-                fs::read_to_string(directory.join(file))
-                    .ok()?
-                    .trim()
-                    .parse::<u64>()
-                    .ok()
-            })
-            .min();
-        found
+        let groups = around.ancestors();
+        let groups = groups.take_while(|directory| counts && directory.starts_with(&root));
+        let read = |directory: &Path| fs::read_to_string(directory.join(file)).ok();
+        groups
+            .filter_map(|directory| read(directory)?.trim().parse::<u64>().ok())
+            .min()
     });
     limits.min().map(|bytes| bytes >> 20).filter(|mb| *mb > 0)
 }
