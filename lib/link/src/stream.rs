@@ -131,10 +131,10 @@ pub(crate) async fn pump<S: AsyncRead + AsyncWrite>(
 }
 
 /// True if a connection has ended because the process on the other side has: its system closed the socket,
-/// and nothing was said before.
+/// and nothing was said before. A connection that was reset is no death: a device on the way can do that
+/// while the process goes on.
 pub(crate) fn is_death(error: &io::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
-    matches!(error.kind(), UnexpectedEof | ConnectionReset | BrokenPipe)
+    error.kind() == io::ErrorKind::UnexpectedEof
 }
 
 /// Ends a wait that takes too long.
