@@ -27,8 +27,8 @@ use pmc_job_files::{Container, ContainerKind, Description, FORMAT, Run, Verified
 
 use crate::data::{DataError, Mover};
 use crate::directory::JobDirectory;
+use crate::job_context::JobContext;
 use crate::messages::Log;
-use crate::surroundings::Surroundings;
 use crate::task::{Ended, outside};
 
 use call::Call;
@@ -148,7 +148,7 @@ struct Contained<'a> {
     description: &'a Description,
     container: &'a Container,
     directory: &'a JobDirectory,
-    around: &'a Surroundings<'a>,
+    around: &'a JobContext<'a>,
     engine: Engine,
     /// File of the engine.
     program: PathBuf,
@@ -162,7 +162,7 @@ pub(crate) fn run(
     description: &Description,
     container: &Container,
     directory: &JobDirectory,
-    around: &Surroundings<'_>,
+    around: &JobContext<'_>,
     mover: &mut Mover,
     interrupts: &mut dyn Interrupts,
 ) -> Result<Ended, ContainerError> {

@@ -28,8 +28,8 @@ use pegasus_transfer::program::{Call, Log, Options, ProgramError};
 use pegasus_transfer::report::Report;
 use pmc_job_files::{Entry, Verified};
 
+use crate::job_context::JobContext;
 use crate::messages::Log as Messages;
-use crate::surroundings::Surroundings;
 
 /// How long a cancelled transfer may clean up.
 const CLEANUP_LIMIT: Duration = Duration::from_secs(2);
@@ -122,7 +122,7 @@ impl Mover {
     pub(crate) fn new(
         arguments: &[String],
         directory: &Path,
-        around: &Surroundings<'_>,
+        around: &JobContext<'_>,
     ) -> Result<Self, DataError> {
         let words = std::iter::once("pegasus-transfer").chain(arguments.iter().map(String::as_str));
         let options =

@@ -8,9 +8,9 @@ use pegasus_kickstart::interrupts::Interrupts;
 use pegasus_kickstart::machine::Host;
 
 use crate::job::{self, Outcome};
+use crate::job_context::JobContext;
 use crate::messages::Log;
 use crate::program::Args;
-use crate::surroundings::Surroundings;
 
 /// Runs the job that the `arguments` after the program's name describe. `context` is what the program would
 /// inherit; its program is kickstart, beside which the other programs are. `host` has its machine.
@@ -29,7 +29,7 @@ pub fn run(
     if args.needs_process(&description) {
         return None;
     }
-    let around = Surroundings {
+    let around = JobContext {
         context: context.clone(),
         log: Log::new(context.stderr).ok()?,
         host: Some(host),

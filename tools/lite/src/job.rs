@@ -20,7 +20,7 @@ use crate::container::{self, ContainerError};
 use crate::data::{DataError, Direction, Mover};
 use crate::directory::{Helpers, JobDirectory};
 use crate::inputs::{self, checkpoints};
-use crate::surroundings::Surroundings;
+use crate::job_context::JobContext;
 use crate::task::{self, Ended};
 
 /// Exit code if something but the job's program fails: no directory, a transfer.
@@ -87,7 +87,7 @@ impl Outcome {
 /// Runs a job.
 pub(crate) fn run(
     description: &Description,
-    around: &Surroundings<'_>,
+    around: &JobContext<'_>,
     interrupts: &mut dyn Interrupts,
 ) -> Outcome {
     let (start, log) = (Instant::now(), &around.log);
@@ -138,7 +138,7 @@ pub(crate) fn run(
 /// Runs what is inside the container of a job: its program, perhaps its transfers. Returns the exit code.
 pub(crate) fn run_inside(
     description: &Description,
-    mut around: Surroundings<'_>,
+    mut around: JobContext<'_>,
     interrupts: &mut dyn Interrupts,
 ) -> u8 {
     let kept = around.context.environment.iter().filter(|(name, _)| {
@@ -161,7 +161,7 @@ fn in_directory(
     description: &Description,
     directory: &Path,
     own: Option<&JobDirectory>,
-    around: &Surroundings<'_>,
+    around: &JobContext<'_>,
     interrupts: &mut dyn Interrupts,
 ) -> Outcome {
     let failed = |error: JobError| {
@@ -210,7 +210,7 @@ fn in_directory(
 }
 
 /// Writes to the standard output of the job.
-fn print(around: &Surroundings<'_>, text: &str) -> io::Result<()> {
+fn print(around: &JobContext<'_>, text: &str) -> io::Result<()> {
     if text.is_empty() {
         return Ok(());
     }
@@ -237,7 +237,7 @@ struct Plain<'a> {
 impl Plain<'_> {
     fn steps(
         &self,
-        around: &Surroundings<'_>,
+        around: &JobContext<'_>,
         interrupts: &mut dyn Interrupts,
         mover: &mut Mover,
         outcome: &mut Outcome,
@@ -285,7 +285,7 @@ struct Contained<'a> {
 impl Contained<'_> {
     fn steps(
         &self,
-        around: &Surroundings<'_>,
+        around: &JobContext<'_>,
         interrupts: &mut dyn Interrupts,
         mover: &mut Mover,
         outcome: &mut Outcome,

@@ -9,7 +9,7 @@
 //! server ([`inproc`]), so a job changes no state of it.
 //!
 //! ```text
-//! inproc → program → job → inputs → cache → peers → data, task → surroundings → messages → description
+//! inproc → program → job → inputs → cache → peers → data, task → job_context → messages → description
 //!                        → container ↗    → directory
 //! ```
 
@@ -20,10 +20,10 @@ mod directory;
 pub mod inproc;
 mod inputs;
 mod job;
+mod job_context;
 mod messages;
 mod peers;
 mod program;
-mod surroundings;
 mod task;
 
 pub use job::Outcome;

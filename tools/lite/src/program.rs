@@ -18,8 +18,8 @@ use pmc_terminal::finish_early;
 
 use crate::container::STARTED;
 use crate::job::{self, FAILURE};
+use crate::job_context::JobContext;
 use crate::messages::Log;
-use crate::surroundings::Surroundings;
 
 /// Runs one job in a directory of its own on the node: fetches its inputs, runs it, delivers its outputs.
 #[derive(Debug, Parser)]
@@ -136,7 +136,7 @@ fn run(args: &Args, log: &Log) -> Result<u8, ProgramError> {
     let own = std::env::current_exe()?;
     let inherited = Inherited::of_process(own.with_file_name(KICKSTART));
     let cache = InvocationCache::default();
-    let around = Surroundings {
+    let around = JobContext {
         context: Context::of_process(inherited, current_directory(), &cache),
         log: log.clone(),
         host: None,

@@ -18,7 +18,7 @@ use pegasus_kickstart::spawn::{Program, spawn};
 use pegasus_kickstart::wait::{Limit, Target, wait};
 use pmc_job_files::Run;
 
-use crate::surroundings::Surroundings;
+use crate::job_context::JobContext;
 
 /// How the program ended.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub(crate) struct Ended {
 pub(crate) fn run(
     run: &Run,
     directory: &Path,
-    around: &Surroundings<'_>,
+    around: &JobContext<'_>,
     interrupts: &mut dyn Interrupts,
 ) -> Ended {
     let mut watched = Watched {
@@ -94,7 +94,7 @@ pub(crate) fn outside(
     words: &[OsString],
     directory: &Path,
     output: Option<&File>,
-    around: &Surroundings<'_>,
+    around: &JobContext<'_>,
     interrupts: &mut dyn Interrupts,
 ) -> io::Result<Ended> {
     let mut watched = Watched {
@@ -166,7 +166,7 @@ fn program(
     words: &[OsString],
     directory: &Path,
     output: Option<&File>,
-    around: &Surroundings<'_>,
+    around: &JobContext<'_>,
     interrupts: &mut dyn Interrupts,
 ) -> io::Result<Outcome> {
     let context = &around.context;

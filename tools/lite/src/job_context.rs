@@ -11,7 +11,7 @@ use pegasus_kickstart::machine::Host;
 use crate::messages::Log;
 
 /// What a job has from its process. The job changes no state of the process.
-pub(crate) struct Surroundings<'a> {
+pub(crate) struct JobContext<'a> {
     /// Environment, streams, and the directory to which names on the command line are relative.
     pub(crate) context: Context<'a>,
     /// Standard error, for messages.
@@ -20,7 +20,7 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) host: Option<&'a Host>,
 }
 
-impl<'a> Surroundings<'a> {
+impl<'a> JobContext<'a> {
     /// Returns the host, with its machine or without.
     pub(crate) fn host(&self, machine: bool) -> Cow<'_, Host> {
         match self.host {
