@@ -231,7 +231,7 @@ fn other_files_are_no_packs() {
     fs::remove_file(dir.path().join(FOLDER)).unwrap();
     fs::create_dir_all(dir.path().join(FOLDER).join("d.index")).unwrap();
     let error = TaskOutput::new(dir.path()).refresh().unwrap_err().to_string();
-    assert!(error.contains("d.index: is a directory"), "{error}");
+    assert!(error.contains("d.index: Is a directory"), "{error}");
 }
 
 proptest! {
