@@ -135,7 +135,7 @@ fn allowed_cpus() -> Vec<u32> {
 }
 
 /// Returns the CPUs that stand for these numbers of a host: the master counts the CPUs that are allowed here
-/// from 0. `None` if there are not so many.
+/// from 0. `None` if there are fewer.
 pub(crate) fn real_cpus(numbers: &[u32]) -> Option<Vec<u32>> {
     nth_cpus(&allowed_cpus(), numbers)
 }

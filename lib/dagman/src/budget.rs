@@ -32,7 +32,7 @@ impl Budget {
     /// Takes bytes.
     ///
     /// # Errors
-    /// There are not so many left.
+    /// There are fewer left.
     pub(crate) fn bytes(&self, bytes: usize) -> Result<(), ErrorKind> {
         take(&self.bytes, bytes, MAX_BYTES, "bytes of text, macros expanded")
     }

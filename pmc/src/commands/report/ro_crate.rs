@@ -63,7 +63,7 @@ pub fn write(history: &History, dir: &Path) -> Result<(), Failure> {
         Ok::<_, io::Error>((parent, temporary))
     };
     let (parent, temporary) = prepare().with_context(failed).or_code(exit::NOT_RUN)?;
-    // A name may have the variables of whoever looks: none is replaced by its value.
+    // A name may have the variables of the viewer: none is replaced by its value.
     let workflow = read_workflow(
         &temporary.path().join(&name),
         &ExpandEnv::off(),
