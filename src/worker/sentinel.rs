@@ -18,10 +18,10 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::{SigHandler, Signal, killpg, signal};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, close, dup2_stderr, dup2_stdin, dup2_stdout, fork, setpgid};
+use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::kill::is_readable;
 use super::strays::Strays;
@@ -62,7 +62,8 @@ impl Sentinel {
     /// The system refuses what it needs. Then only the first processes of tasks end with this one.
     #[expect(unsafe_code, reason = "the process needs no program of its own")]
     pub fn start() -> io::Result<Arc<Self>> {
-        let groups = File::from(memfd_create(NAME, MFdFlags::MFD_CLOEXEC)?);
+        // The C library of older systems lacks this function; rustix makes the system call.
+        let groups = File::from(memfd_create(NAME, MemfdFlags::CLOEXEC)?);
         let (watched, lifeline) = io::pipe()?;
         // SAFETY: the C library lets the child of a process with threads allocate memory. Beside that, the
         // child uses only what it has here, and ends without running what this program does at its end.
