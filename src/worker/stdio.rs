@@ -109,18 +109,23 @@ pub(crate) fn store_output(
     };
     fill_numbers(dag, task, number)?;
     for (kind, data) in ["out", "err"].into_iter().zip(output) {
-        let mut options = OpenOptions::new();
         // An earlier master may have written a part of it.
-        options
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(MODE)
-            .custom_flags(NEVER_WAIT);
-        let mut file = options.open(task_file(dag, task, kind, number))?;
+        let mut file = open_emptied(&task_file(dag, task, kind, number))?;
         data.for_each_chunk(|chunk| file.write_all(chunk))?;
     }
     Ok(number)
+}
+
+/// Opens a file of an attempt for writing, and empties it if it is there. Never waits for the reader of a
+/// FIFO.
+fn open_emptied(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(MODE)
+        .custom_flags(NEVER_WAIT)
+        .open(path)
 }
 
 /// Appends output to the shared files of worker `rank`.
@@ -240,14 +245,7 @@ pub(super) fn open_task(dag: &Path, task: &[u8]) -> Result<TaskFiles, NotStarted
             Err(error) => return Err(failed("stdout", &out_path, error)),
         };
         let err_path = task_file(dag, task, "err", number);
-        let mut options = OpenOptions::new();
-        options
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(MODE)
-            .custom_flags(NEVER_WAIT);
-        let err = options.open(&err_path).map_err(|error| {
+        let err = open_emptied(&err_path).map_err(|error| {
             // The attempt may be tried again: its number must be free.
             let _ = std::fs::remove_file(&out_path);
             failed("stderr", &err_path, error)
