@@ -17,17 +17,6 @@ pub fn name() -> String {
     gethostname::gethostname().to_string_lossy().into_owned()
 }
 
-/// Maximum bytes of the name of a host.
-const MAX_NAME: usize = 255;
-
-/// Returns whether a text can be the name of a host: it stands in lines of logs, whose words are separated by
-/// blanks.
-#[must_use]
-pub fn is_name(text: &str) -> bool {
-    let is_plain = |c: char| !c.is_whitespace() && !c.is_control() && c != '"';
-    (1..=MAX_NAME).contains(&text.len()) && text.chars().all(is_plain)
-}
-
 /// What the user says about a host; 0: what it has for this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostSize {

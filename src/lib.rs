@@ -48,9 +48,7 @@ pub use options::{
     DEFAULT_FORWARD_LIMIT, Options, SERVER_VARIABLES, Stampede, Stdio, Target, WorkerOptions, own_kickstart,
 };
 pub use run::{AgentRun, LocalRun, run_local, run_with_agents};
-pub use transport::agents::{
-    AgentOptions, HostsError, Launch, LaunchOptions, messages::WorkerSettings, parse_hosts,
-};
+pub use transport::agents::{AgentOptions, LaunchOptions, messages::WorkerSettings};
 
 // What an observer sees, and what remains.
 pub use driver::{

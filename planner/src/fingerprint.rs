@@ -30,7 +30,7 @@ use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::scheduler::Scheduler;
+use pmc_batch::Scheduler;
 
 pub(crate) use self::parts::{add_parts, is_whole};
 

@@ -25,8 +25,6 @@ pub mod recipe;
 mod refine;
 pub mod report;
 pub mod request;
-pub mod scheduler;
-pub mod submit;
 mod syntax;
 mod task_request;
 

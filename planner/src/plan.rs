@@ -9,7 +9,7 @@ use chrono::{DateTime, FixedOffset};
 use crate::diagnostic::Diagnostic;
 use crate::report::summary::Summary;
 
-pub use crate::scheduler::Script;
+pub use pmc_batch::Script;
 
 /// The finished plan.
 #[derive(Clone, Debug, PartialEq, Eq)]

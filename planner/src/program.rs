@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
+use pmc_batch::submit::{SubmitError, find_scheduler, submit_script};
 use pmc_files::{Folder, Owner};
 use pmc_terminal::message;
 
@@ -16,7 +17,6 @@ use crate::error::{PlanError, readable};
 use crate::plan::{Planned, Prepared, plan, prepare, preview, wants_shell};
 use crate::recipe;
 use crate::request::{Environment, Request};
-use crate::submit;
 
 /// Name in messages.
 const NAME: &str = "pmc-plan";
@@ -101,7 +101,7 @@ fn append_log(log: Option<&Path>, text: &str) {
 /// Plans, prints the result, and submits or runs the plan if the user asks for it.
 fn plan_and_submit(mut request: Request, output: OutputOptions) -> u8 {
     if output.submit && !wants_shell(&request) {
-        match submit::prepare(&request.batch.schedulers, &request.environment.variables) {
+        match find_scheduler(&request.batch.schedulers, &request.environment.variables) {
             Ok(detected) => request.batch.detected = detected,
             Err(e) => return fail(&e.to_string(), 1),
         }
@@ -127,7 +127,10 @@ fn plan_and_submit(mut request: Request, output: OutputOptions) -> u8 {
 fn submit_plan(planned: &Planned, request: &Request, output: OutputOptions) -> u8 {
     let mut submitted = None;
     if output.submit {
-        match submit::submit(planned, &request.environment.variables) {
+        // The preferred scheduler comes first.
+        let script = planned.scripts.first().ok_or(SubmitError::NoScheduler);
+        let variables = &request.environment.variables;
+        match script.and_then(|script| submit_script(script, &planned.submit_dir, variables)) {
             Ok(job) => submitted = Some(job),
             Err(e) => return fail(&e.to_string(), 1),
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use chrono::{DateTime, FixedOffset};
 
 use crate::error::UsageError;
-use crate::scheduler::Scheduler;
+use pmc_batch::Scheduler;
 
 /// Parses planner options, without the name of a program.
 pub type ParseOptions = fn(&[String]) -> Result<SubworkflowOptions, UsageError>;

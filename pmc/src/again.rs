@@ -2,10 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use pmc_batch::submit::command_line;
+use pmc_calls::shell::shell_quote;
 use pmc_plan::fingerprint::Facts;
-use pmc_plan::submit::command_line;
-
-use crate::text::shell_word;
 
 /// Returns the command that submits a plan for a batch system; `None` for a plan for this machine.
 pub fn submit_command(dag: &Path) -> Option<String> {
@@ -18,6 +17,6 @@ pub fn submit_command(dag: &Path) -> Option<String> {
 
 /// Returns the command that resumes a run, for people. `dir` is the directory as the user named it.
 pub fn resume_command(dag: &Path, dir: &Path) -> String {
-    let here = || format!("pmc resume {}", shell_word(&dir.display().to_string()));
+    let here = || format!("pmc resume {}", shell_quote(&dir.display().to_string()));
     submit_command(dag).unwrap_or_else(here)
 }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use pegasus_mpi_cluster::{HostsError, parse_hosts};
+use pmc_hosts::{HostsError, parse_hosts};
 
 mod attach;
 mod control;
@@ -240,16 +240,19 @@ fn factor(text: &str) -> Result<u32, FactorError> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hosts(pub Vec<String>);
 
+/// Maximum hosts that are reached by ssh from one machine.
+const MAX_HOSTS: usize = 10_000;
+
 /// Parses names of hosts.
 fn hosts(text: &str) -> Result<Hosts, HostsError> {
-    parse_hosts(text).map(Hosts)
+    parse_hosts(text, MAX_HOSTS).map(Hosts)
 }
 
 /// Limits and options of the execution.
 #[derive(Args, Clone, Debug)]
 pub struct Execution {
-    /// Run the tasks on these hosts, through ssh without a password, instead of on this machine. They share
-    /// its directories, and the programs are at the same place
+    /// Run the tasks on these hosts, as in n[1-4,7],x, through ssh without a password, instead of on this
+    /// machine. They share its directories, and the programs are at the same place
     #[arg(long, value_name = "HOST,…", value_parser = hosts)]
     pub hosts: Option<Hosts>,
     /// Maximum tasks running at the same time, with --hosts on each of them [default: number of CPUs]

@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
 use pegasus_mpi_cluster::{
-    Aborted, AgentOptions, AgentRun, DEFAULT_FORWARD_LIMIT, HostSize, Interrupt, Launch, LaunchOptions,
-    LocalRun, MemoryExcess, Options, RunEvent, SERVER_VARIABLES, Stampede, Stdio, WorkerOptions,
-    WorkerSettings, allocated_cpus, count_gpus, cpus_for_workers, describe_host, own_kickstart,
-    protect_process, run_local, run_with_agents,
+    Aborted, AgentOptions, AgentRun, DEFAULT_FORWARD_LIMIT, HostSize, Interrupt, LaunchOptions, LocalRun,
+    MemoryExcess, Options, RunEvent, SERVER_VARIABLES, Stampede, Stdio, WorkerOptions, WorkerSettings,
+    allocated_cpus, count_gpus, cpus_for_workers, describe_host, own_kickstart, protect_process, run_local,
+    run_with_agents,
 };
+use pmc_batch::launch::Launch;
 use pmc_dag::{Dag, TaskId};
 
 use crate::cli;

@@ -83,16 +83,6 @@ pub fn path(path: &Path, cwd: &Path) -> String {
     }
 }
 
-/// Quotes a word for a shell.
-pub fn shell_word(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', "'\\''"))
-    }
-}
-
 /// Replaces control characters, so that output of programs cannot change the terminal.
 pub fn printable(text: &str) -> String {
     text.chars()
@@ -171,12 +161,5 @@ mod tests {
         assert_eq!(bytes(999), "999 bytes");
         assert_eq!(bytes(1_500_000), "1.5 MB");
         assert_eq!(bytes(2_000_000_000_000), "2.0 TB");
-    }
-
-    #[test]
-    fn words_are_quoted_for_the_shell() {
-        assert_eq!(shell_word("a-b/c.yml"), "a-b/c.yml");
-        assert_eq!(shell_word("it's"), "'it'\\''s'");
-        assert_eq!(shell_word(""), "''");
     }
 }

@@ -20,7 +20,7 @@ use crate::run::{AgentRun, run_with_agents};
 use crate::signals::{self, Process};
 use crate::transport::agents::messages::{HostOptions, WorkerSettings};
 use crate::transport::agents::{
-    self, AGENT_TIMEOUT, AgentOptions, ENDPOINT_VARIABLE, JOIN_TIMEOUT, MASTER_TIMEOUT,
+    AGENT_TIMEOUT, AgentOptions, ENDPOINT_VARIABLE, JOIN_TIMEOUT, MASTER_TIMEOUT,
 };
 
 /// Runs an agent.
@@ -109,7 +109,7 @@ fn agent_options(args: &RawArgs, worker: &WorkerOptions) -> Result<AgentOptions,
         None => None,
         Some(how) => {
             let how = how.to_str().ok_or("--launch is not valid UTF-8")?;
-            let launch = agents::Launch::parse(how, agents, &hosts);
+            let launch = pmc_batch::launch::Launch::parse(how, agents, &hosts);
             Some(launch.map_err(|error| error.to_string())?)
         }
     };

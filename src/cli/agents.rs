@@ -3,11 +3,11 @@
 use std::ffi::OsStr;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use pmc_hosts::{HostsError, parse_hosts};
 use pmc_link::Listen;
 
 use super::args::{EarlyExit, RawArgs};
 use super::values::{at_least, integer, seconds, unsigned};
-use crate::transport::agents::{HostsError, parse_hosts};
 
 /// Maximum agents of a run.
 const MAX_AGENTS: usize = 100_000;
@@ -38,11 +38,12 @@ pub(super) fn set_agents(args: &mut RawArgs, value: &OsStr) -> Set {
         args.agents = Some(Agents::Count(u32::try_from(count).unwrap_or(u32::MAX)));
         return Ok(());
     }
-    let hosts = parse_hosts(text).map_err(|error| match error {
+    let hosts = parse_hosts(text, MAX_AGENTS).map_err(|error| match error {
         HostsError::Name(_) => invalid(),
         HostsError::Twice(host) => EarlyExit::refuse(&format!(
             "--agents names the host {host} twice: one agent runs there, give it more --slots"
         )),
+        error => EarlyExit::refuse(&format!("--agents: {error}")),
     })?;
     args.agents = Some(Agents::Hosts(hosts));
     Ok(())

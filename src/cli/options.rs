@@ -266,7 +266,7 @@ pub const OPTIONS: &[OptionSpec] = &[
         "agents",
         "N|HOSTS",
         agents::set_agents,
-        "Run tasks in this number of agents, or in one on each of these hosts",
+        "Run tasks in this number of agents, or in one on each of these hosts, as in n[1-4,7],x",
     )
     .additional(),
     value(

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 
 use super::args::EarlyExit;
 use super::number;
-use crate::host;
 
 /// A path, unless the word is empty: scripts pass an empty one for "none".
 pub(super) fn path(word: OsString) -> Option<PathBuf> {
@@ -19,7 +18,7 @@ pub(super) fn host_name(value: &OsStr, source: &str) -> Result<Option<String>, E
     if name.is_empty() {
         return Ok(None);
     }
-    if !host::is_name(name) {
+    if !pmc_hosts::is_name(name) {
         return Err(EarlyExit::invalid_value(source));
     }
     Ok(Some(name.to_owned()))

@@ -5,6 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use pmc_batch::reach::command_on_host;
+use pmc_batch::status::{JobEnd, JobState, JobStatus, parse, query};
+use pmc_batch::{BatchJob, Scheduler};
+
 use crate::support::command::Program;
 use crate::support::pegasus::only_file;
 use crate::support::programs::Build;
@@ -137,6 +141,45 @@ fn submitted_run_drains_on_the_signal_of_slurm_and_resumes() {
     );
 }
 
+/// Returns what Slurm says of a job.
+fn status(cluster: &Cluster, number: &str) -> JobStatus {
+    let job = BatchJob::new(Scheduler::Slurm, number).expect("a number");
+    let words = query(&job);
+    let result = cluster.job_command(&words[0]).args(&words[1..]).run().ok();
+    parse(job.scheduler, &result.stdout).unwrap_or_else(|| panic!("no job: {}", result.details()))
+}
+
+/// While a job of ten minutes runs on three nodes, commands of the login node reach each of them.
+fn assert_hosts_are_reached(cluster: &Cluster, number: &str) {
+    let started = Instant::now();
+    let running = loop {
+        let status = status(cluster, number);
+        if status.state == JobState::Running {
+            break status;
+        }
+        assert!(
+            started.elapsed() < Duration::from_secs(60),
+            "it does not start: {status:?}"
+        );
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    assert_eq!(running.nodes.len(), 3, "{running:?}");
+    let left = running.time_left.expect("a limit").as_secs();
+    assert!((1..=600).contains(&left), "{running:?}");
+    let job = BatchJob::new(Scheduler::Slurm, number).expect("a number");
+    for node in &running.nodes {
+        let script = "echo $SLURMD_NODENAME; exit 3";
+        let words = command_on_host(Some(&job), node, &["/bin/sh", "-c", script].map(str::to_owned));
+        let result = cluster.job_command(&words[0]).args(&words[1..]).run();
+        assert_eq!(
+            (result.stdout.trim(), result.code()),
+            (node.as_str(), 3),
+            "{}",
+            result.details()
+        );
+    }
+}
+
 /// The executor has no MPI, so the script for several nodes starts agents.
 #[test]
 #[ignore = "needs Slurm: tests/run e2e"]
@@ -150,12 +193,15 @@ fn agents_run_a_submitted_plan() {
         "{script}"
     );
     let job = cluster.job(&plan.job);
+    assert_hosts_are_reached(&cluster, &plan.job);
     job.assert_ends_as("COMPLETED");
     assert_eq!(
         completed_jobs(top),
         (0..JOBS).collect::<Vec<_>>(),
         "each job has run once"
     );
+    let ended = status(&cluster, &plan.job);
+    assert_eq!(ended.state, JobState::Ended(JobEnd::Success), "{ended:?}");
     let log = fs::read_to_string(only_file(submit, ".dag.dagman.out")).expect("a log");
     assert!(log.contains("EXITING WITH STATUS 0"), "{log}");
 }

@@ -10,6 +10,7 @@
 pub mod cluster;
 pub mod kickstart;
 mod lite;
+pub mod shell;
 
 pub use lite::{BadPart, LiteCall, Part, is_lite};
 

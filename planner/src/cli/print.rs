@@ -1,9 +1,9 @@
 //! Prints results, for people and as JSON.
 
 use crate::diagnostic::Diagnostic;
-use crate::output::command::shell_quote;
 use crate::plan::{Planned, Preview};
-use crate::submit::{Submitted, command_line};
+use pmc_batch::submit::{Submitted, command_line};
+use pmc_calls::shell::shell_quote;
 
 /// Returns the result for people.
 pub fn result_text(planned: &Planned) -> String {

@@ -13,7 +13,7 @@ use crate::output::batch::{parse_megabytes, parse_minutes};
 use crate::request::{
     BatchOptions, CleanupStrategy, Environment, Format, Picture, Request, Subject, SubworkflowOptions,
 };
-use crate::scheduler::Scheduler;
+use pmc_batch::Scheduler;
 
 /// Returns the words of a command line after the program, for files that others may read: without secrets.
 #[must_use]

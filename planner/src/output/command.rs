@@ -19,12 +19,13 @@ use super::{Plan, limits};
 
 use arguments::{argument_words, arguments};
 use places::{has_input_file, has_outputs, has_streams, input, needs_no_work_dir, part};
+use pmc_calls::shell::shell_quote;
 use quoting::spaced;
 
 pub(crate) use arguments::doubt;
 pub(crate) use places::{creates_work_dir, work_dir};
 pub(super) use quoting::push_word;
-pub(crate) use quoting::{quote, shell_quote};
+pub(crate) use quoting::quote;
 
 /// Parts of the TASK line of one job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

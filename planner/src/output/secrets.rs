@@ -12,6 +12,7 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::sync::OnceLock;
 
+use pmc_calls::shell::shell_quote;
 use pmc_secrets::SecretNames;
 use regex::bytes::{Regex, RegexBuilder};
 
@@ -20,7 +21,7 @@ use crate::exec::{Exec, Place, Setup, SetupId};
 use crate::profiles::{Namespace, Profiles};
 use crate::refine::sites::Sites;
 
-use super::command::{quote, shell_quote};
+use super::command::quote;
 
 /// Permissions of a file that may hold secrets.
 const PRIVATE: u32 = 0o600;

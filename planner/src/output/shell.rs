@@ -8,12 +8,14 @@ use std::io::{BufWriter, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use pmc_calls::shell::shell_quote;
+
 use crate::error::{Cause, PlanError, Problem};
 use crate::exec::{JobId, Task};
 use crate::profiles::Namespace;
 
 use super::Plan;
-use super::command::{Command, command, creates_work_dir, is_wrapped, shell_quote, work_dir};
+use super::command::{Command, command, creates_work_dir, is_wrapped, work_dir};
 use super::events::JobEvents;
 use super::messages::{self, Kind};
 

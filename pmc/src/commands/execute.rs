@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, anyhow};
 use pegasus_mpi_cluster::{Outcome as TaskOutcome, RunEvent};
+use pmc_calls::shell::shell_quote;
 use pmc_dag::{Dag, EARLIER_PLAN, TaskId, rescue, words};
 
 use super::on_end;
@@ -115,7 +116,7 @@ fn run(request: &Request) -> Result<Summary, Failure> {
             watch.note(event)
         })
         .map_err(|failure| {
-            let command: Vec<String> = resume.iter().map(|word| text::shell_word(word)).collect();
+            let command: Vec<String> = resume.iter().map(|word| shell_quote(word).into_owned()).collect();
             let advice = format!("fix the problem, then resume with `{}`", command.join(" "));
             let advice = match &failure.hint {
                 Some(first) => format!("{first}; {advice}"),

@@ -10,7 +10,7 @@ use anyhow::{Context as _, anyhow};
 use crate::cli::{self, Template};
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
-use crate::text::shell_word;
+use pmc_calls::shell::shell_quote;
 use pmc_terminal::print;
 
 /// Names and contents of files.
@@ -116,7 +116,8 @@ fn message(dir: &Path, names: impl Iterator<Item = &'static str>) -> String {
     }
     let workflow = shown("workflow.yml");
     let workflow = workflow.strip_prefix("./").unwrap_or(&workflow);
-    let command = shell_word(&workflow.display().to_string());
+    let command = workflow.display().to_string();
+    let command = shell_quote(&command);
     text.push_str(&format!("\nto run it: pmc run {command}\n"));
     text
 }

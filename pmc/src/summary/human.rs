@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use pmc_calls::shell::shell_quote;
+
 use super::{FailedTask, Status, Summary, Tail};
 use crate::text::{self, printable};
 
@@ -79,7 +81,11 @@ pub fn render(summary: &Summary, cwd: &Path) -> String {
     }
     line(&mut out, "submit", &text::path(&summary.submit_dir, cwd));
     if summary.status != Status::Success {
-        let command: Vec<String> = summary.resume.iter().map(|word| text::shell_word(word)).collect();
+        let command: Vec<String> = summary
+            .resume
+            .iter()
+            .map(|word| shell_quote(word).into_owned())
+            .collect();
         line(&mut out, "resume", &command.join(" "));
     }
     out
@@ -126,7 +132,7 @@ fn render_failure(out: &mut String, failure: &FailedTask, cwd: &Path) {
         let words: Vec<String> = failure
             .command
             .iter()
-            .map(|word| text::shell_word(word))
+            .map(|word| shell_quote(word).into_owned())
             .collect();
         line(out, "command", &words.join(" "));
     }

@@ -62,7 +62,7 @@ complete -c pmc -n "__fish_pmc_using_subcommand run" -s t -l transformations-dir
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l cleanup -d 'When to remove files from scratch' -r -f -a "none\t'Never'
 leaf\t'All at the end'
 inplace\t'Each after its last use'"
-complete -c pmc -n "__fish_pmc_using_subcommand run" -l hosts -d 'Run the tasks on these hosts, through ssh without a password, instead of on this machine. They share its directories, and the programs are at the same place' -r
+complete -c pmc -n "__fish_pmc_using_subcommand run" -l hosts -d 'Run the tasks on these hosts, as in n[1-4,7],x, through ssh without a password, instead of on this machine. They share its directories, and the programs are at the same place' -r
 complete -c pmc -n "__fish_pmc_using_subcommand run" -s w -s j -l workers -d 'Maximum tasks running at the same time, with --hosts on each of them [default: number of CPUs]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l host-memory -d 'Memory for tasks, in MiB [default: memory of the machine]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l host-cpus -d 'CPUs for tasks [default: CPUs of the machine]' -r
@@ -84,7 +84,7 @@ complete -c pmc -n "__fish_pmc_using_subcommand run" -s q -l quiet -d 'Print no 
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l json -d 'Print the summary as JSON'
 complete -c pmc -n "__fish_pmc_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l rerun -d 'Run these jobs again: names of tasks, or ids in the workflow. What is missing for them is made again' -r
-complete -c pmc -n "__fish_pmc_using_subcommand resume" -l hosts -d 'Run the tasks on these hosts, through ssh without a password, instead of on this machine. They share its directories, and the programs are at the same place' -r
+complete -c pmc -n "__fish_pmc_using_subcommand resume" -l hosts -d 'Run the tasks on these hosts, as in n[1-4,7],x, through ssh without a password, instead of on this machine. They share its directories, and the programs are at the same place' -r
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -s w -s j -l workers -d 'Maximum tasks running at the same time, with --hosts on each of them [default: number of CPUs]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l host-memory -d 'Memory for tasks, in MiB [default: memory of the machine]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand resume" -l host-cpus -d 'CPUs for tasks [default: CPUs of the machine]' -r

@@ -1,7 +1,5 @@
 //! Starts agents: on this machine, or by a launcher of the cluster.
 
-mod srun;
-
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead as _, BufReader, Read, Write as _};
@@ -14,6 +12,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nix::ifaddrs::getifaddrs;
+use pmc_batch::launch::{Launch, srun};
+use pmc_batch::reach::ssh_words;
+use pmc_calls::shell::always_quoted;
 use pmc_link::{Endpoint, Listen};
 use pmc_spawn::open_files;
 
@@ -34,33 +35,6 @@ const LAST_WORDS_TIMEOUT: Duration = Duration::from_millis(500);
 /// Maximum bytes of such a line.
 const MAX_LINE: u64 = 1 << 10;
 
-/// How agents are started.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Launch {
-    /// As processes of this machine.
-    Local {
-        /// Number of agents.
-        agents: u32,
-    },
-    /// By ssh, one on each host.
-    Ssh {
-        /// The hosts.
-        hosts: Vec<String>,
-    },
-    /// By a command for each host. The word `{host}` stands for its name; the command of the agent follows.
-    Each {
-        /// The words.
-        words: Vec<String>,
-        /// The hosts.
-        hosts: Vec<String>,
-    },
-    /// By one command, which the command of the agent follows.
-    Once {
-        /// The words.
-        words: Vec<String>,
-    },
-}
-
 /// A launcher cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -79,40 +53,6 @@ pub enum LaunchError {
     /// A path has bytes that a launcher cannot pass on.
     #[error("The path {0} is not valid UTF-8, so agents cannot be started with it")]
     Path(String),
-    /// Hosts are needed.
-    #[error("--launch {0} needs names of hosts: --agents HOST,HOST")]
-    NeedsHosts(String),
-}
-
-/// Names of hosts that cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum HostsError {
-    /// One of them is no name.
-    #[error("{0:?} is no name of a host")]
-    Name(String),
-    /// An agent has all slots of its host.
-    #[error("it names the host {0} twice")]
-    Twice(String),
-}
-
-/// Reads names of hosts with commas between them.
-///
-/// # Errors
-/// One of them is no name, or there twice.
-pub fn parse_hosts(text: &str) -> Result<Vec<String>, HostsError> {
-    let hosts: Vec<String> = text.split(',').map(|host| host.trim().to_owned()).collect();
-    let mut seen = BTreeSet::new();
-    for host in &hosts {
-        // A name that begins with a dash would be an option of the launcher.
-        let is_name = !host.is_empty() && !host.starts_with('-');
-        if !is_name || host.contains(|c: char| c.is_whitespace() || c.is_control()) {
-            return Err(HostsError::Name(host.clone()));
-        }
-        if !seen.insert(host) {
-            return Err(HostsError::Twice(host.clone()));
-        }
-    }
-    Ok(hosts)
 }
 
 /// Which program agents are, and who sees what launchers say.
@@ -122,60 +62,6 @@ pub struct LaunchOptions {
     pub program: Option<PathBuf>,
     /// Lines of launchers are only kept, and not passed on to standard error.
     pub quiet: bool,
-}
-
-impl Launch {
-    /// Reads the value of `--launch`, with the number of agents and their hosts, if they are named.
-    ///
-    /// # Errors
-    /// The launcher needs names of hosts.
-    pub fn parse(how: &str, agents: u32, hosts: &[String]) -> Result<Self, LaunchError> {
-        let list = hosts.join(",");
-        let words = |text: &[&str]| Self::Once {
-            words: text.iter().map(|word| (*word).to_owned()).collect(),
-        };
-        let count = agents.to_string();
-        Ok(match how {
-            "local" => Self::Local { agents },
-            "ssh" if hosts.is_empty() => return Err(LaunchError::NeedsHosts(how.to_owned())),
-            "ssh" => Self::Ssh {
-                hosts: hosts.to_vec(),
-            },
-            srun::PROGRAM => Self::Once {
-                words: srun::words(agents, &list),
-            },
-            "mpiexec" if hosts.is_empty() => words(&["mpiexec", "-n", &count]),
-            "mpiexec" => words(&["mpiexec", "-n", &count, "-host", &list]),
-            "flux" => words(&["flux", "run", "-N", &count, "-n", &count]),
-            "pbsdsh" => words(&["pbsdsh", "-u", "--"]),
-            "blaunch" if hosts.is_empty() => words(&["blaunch"]),
-            "blaunch" => words(&["blaunch", "-z", &hosts.join(" ")]),
-            command => {
-                let words = command.split_whitespace();
-                let words: Vec<String> = words.map(|word| word.replace("{agents}", &count)).collect();
-                let for_each = words.iter().any(|word| word.contains("{host}"));
-                if for_each && hosts.is_empty() {
-                    return Err(LaunchError::NeedsHosts(how.to_owned()));
-                }
-                if for_each {
-                    Self::Each {
-                        words,
-                        hosts: hosts.to_vec(),
-                    }
-                } else {
-                    Self::Once { words }
-                }
-            }
-        })
-    }
-
-    /// The hosts, by number of the agent, if the launcher tells agents their number.
-    pub(super) fn hosts(&self) -> &[String] {
-        match self {
-            Self::Ssh { hosts } | Self::Each { hosts, .. } => hosts,
-            Self::Local { .. } | Self::Once { .. } => &[],
-        }
-    }
 }
 
 /// Returns the addresses at which agents find the master's port.
@@ -304,10 +190,9 @@ impl Launcher {
                 self.spawn(number, command, false)
             }
             Launch::Ssh { .. } => {
-                let mut command = Command::new("ssh");
-                // A host that is off must not hold back the message about it for minutes.
-                command.args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=30", "--", host]);
-                command.arg(remote(&agent, number)?);
+                let mut words = ssh_words(host);
+                let mut command = Command::new(words.remove(0));
+                command.args(words).arg(remote(&agent, number)?);
                 // The key of the run must not be on a command line, which others see.
                 self.feed(number, command, &self.endpoint.to_value())
             }
@@ -474,20 +359,15 @@ fn custom(words: &[String], agent: &[&OsStr], endpoint: &Endpoint) -> Command {
     let program = words.next().unwrap_or_default();
     let mut command = Command::new(&program);
     if Path::new(&program).file_name() == Some(srun::PROGRAM.as_ref()) {
-        srun::forget_options(&mut command);
+        // Only its command line counts.
+        let options = std::env::vars_os().filter(|(name, _)| srun::is_option(name));
+        options.for_each(|(name, _)| {
+            command.env_remove(name);
+        });
     }
     command.args(words).stdin(Stdio::null());
     command.env(ENDPOINT_VARIABLE, endpoint.to_value());
     command
-}
-
-/// Quotes a word for a POSIX shell, if it needs that.
-pub(super) fn shell_word(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@%=".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 /// Returns a line for the shell of another host. The shell reads the endpoint from its standard input.
@@ -497,10 +377,10 @@ fn remote(agent: &[&OsStr], number: u32) -> Result<String, LaunchError> {
     for word in agent {
         let text = word.to_str();
         let text = text.ok_or_else(|| LaunchError::Path(word.to_string_lossy().into_owned()))?;
-        line += &format!(" '{}'", text.replace('\'', "'\\''"));
+        line += &format!(" {}", always_quoted(text));
     }
     line += " </dev/null";
-    Ok(format!("/bin/sh -c '{}'", line.replace('\'', "'\\''")))
+    Ok(format!("/bin/sh -c {}", always_quoted(&line)))
 }
 
 #[cfg(test)]

@@ -16,12 +16,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use pmc_batch::launch::Launch;
+use pmc_calls::shell::shell_quote;
 use pmc_link::{Endpoint, Listen, MemoryAgent, RunKey, Server, Service, SessionId, Timing};
 use rustc_hash::FxHashMap;
 
-pub use launcher::{
-    ENDPOINT_VARIABLE, HostsError, Launch, LaunchError, LaunchOptions, Launcher, NUMBER_VARIABLE, parse_hosts,
-};
+pub use launcher::{ENDPOINT_VARIABLE, LaunchError, LaunchOptions, Launcher, NUMBER_VARIABLE};
 use messages::{AgentHello, AgentWelcome, WorkerSettings};
 use reception::{Reception, Rules};
 use roster::{Earlier, Roster};
@@ -174,7 +174,7 @@ impl AgentOptions {
         let endpoint = std::path::absolute(endpoint).unwrap_or_else(|_| endpoint.to_owned());
         let program = host::own_path();
         let program = program.unwrap_or_else(|_| "pegasus-mpi-cluster".into());
-        let word = |path: &Path| launcher::shell_word(&path.to_string_lossy());
+        let word = |path: &Path| shell_quote(&path.to_string_lossy()).into_owned();
         format!(
             "Waiting for {}, as there is no --launch. To start one on a host: {} --agent {}",
             match self.agents {

@@ -12,7 +12,6 @@ use super::directory::{Answers, Directory};
 use super::messages::{self, AgentHello, AgentWelcome, Content, PeerAnswer, PeerRequest};
 use super::roster::{Earlier, Roster};
 use super::table::{AgentEntry, AgentTable};
-use crate::host;
 use crate::open_files;
 use crate::protocol::{NodeChange, Rank, SubmitId, ToMaster};
 use crate::transport::combiner::Combiner;
@@ -314,7 +313,7 @@ impl Service for Reception {
             return Err(format!("An agent can have 1 to {MAX_SLOTS} slots, not {slots}"));
         }
         let slots = fewer_if_needed(&hello, slots);
-        if !host::is_name(&hello.host) {
+        if !pmc_hosts::is_name(&hello.host) {
             return Err("The agent gives a name that no host has (--host-name)".to_owned());
         }
         self.replace(&hello)?;

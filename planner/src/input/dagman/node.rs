@@ -3,12 +3,12 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use pmc_calls::shell::shell_quote;
 use pmc_dagman::{Node, RETRY, Script, Word, Work};
 
 use super::super::builder::Builder;
 use crate::model::{Arguments, FileId, Job, Position, TransformationName, Words};
 use crate::profiles::{Namespace, Profiles};
-use crate::syntax::shell::shell_quote;
 
 const SHELL: &str = "/bin/sh";
 /// Program of a node without work.

@@ -17,11 +17,10 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, UndefinedBehavior, context};
 
 use crate::error::PlanError;
-use crate::scheduler::Scheduler;
-use crate::scheduler::Script;
+use pmc_batch::{Scheduler, Script};
+use pmc_calls::shell::shell_quote;
 
 use super::Plan;
-use super::command::shell_quote;
 
 pub use estimate::Estimate;
 pub(crate) use estimate::{duration, estimate};

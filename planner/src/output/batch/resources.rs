@@ -6,13 +6,13 @@ use crate::error::{Cause, PlanError, Problem};
 use crate::properties::Properties;
 use crate::refine::sites::WorkSite;
 use crate::request::Request;
-use crate::scheduler::Scheduler;
+use pmc_batch::Scheduler;
 
 use super::estimate::{Estimate, Machine};
 use super::settings::{COUNT, DRAIN, MEMORY, Reader, TIME, Text, schedulers};
 use super::size::Demand;
 use super::task_files::TaskFiles;
-use super::transport::{self, Transport};
+use super::transport::Transport;
 
 /// Default number of nodes.
 const NODES: u32 = 1;
@@ -355,7 +355,7 @@ impl Resources {
     pub(super) fn agents(&self, scheduler: Scheduler) -> Option<&str> {
         (self.transport == Transport::Agents).then(|| match &self.launcher {
             Some(launcher) => launcher.as_str(),
-            None => transport::agent_launcher(scheduler),
+            None => scheduler.agent_launcher(),
         })
     }
 

@@ -4,7 +4,7 @@ use crate::error::{Cause, Problem};
 use crate::profiles::{Namespace, Profiles};
 use crate::properties::Properties;
 use crate::request::Request;
-use crate::scheduler::Scheduler;
+use pmc_batch::Scheduler;
 
 use super::size::Demand;
 use super::task_files::TaskFiles;

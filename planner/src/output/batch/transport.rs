@@ -3,8 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::scheduler::Scheduler;
-
 /// A transport of the executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transport {
@@ -25,17 +23,6 @@ impl Transport {
             "none" => Some(Self::None),
             _ => None,
         }
-    }
-}
-
-/// Returns the word by which the executor knows how to start its agents in a job of this scheduler.
-pub(super) fn agent_launcher(scheduler: Scheduler) -> &'static str {
-    match scheduler {
-        Scheduler::Slurm => "srun",
-        Scheduler::Torque | Scheduler::PbsPro => "pbsdsh",
-        Scheduler::Lsf => "blaunch",
-        Scheduler::Flux => "flux",
-        Scheduler::Cobalt => "mpiexec",
     }
 }
 

@@ -1,6 +1,6 @@
 //! Warnings about a batch job that may not do for its jobs.
 
-use crate::scheduler::Scheduler;
+use pmc_batch::Scheduler;
 
 use super::Resources;
 use super::estimate::duration;

@@ -1,8 +1,6 @@
-//! Quoting of words for the DAG and for shells.
+//! Quoting of words for the DAG.
 
 use std::borrow::Cow;
-
-pub(crate) use crate::syntax::shell::shell_quote;
 
 /// Quotes a word for the DAG. Plain words are unchanged.
 pub(crate) fn quote(word: &str) -> Cow<'_, str> {

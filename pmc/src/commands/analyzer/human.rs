@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use pmc_calls::shell::shell_quote;
 use pmc_monitor::causes::{Cause, Diagnosis};
 use pmc_monitor::failure::{FailedTask, Tail};
 use pmc_monitor::history::{History, Phase, State};
@@ -10,7 +11,7 @@ use pmc_monitor::history::{History, Phase, State};
 use crate::again::resume_command;
 use crate::cli;
 use crate::table::thousands;
-use crate::text::{self, printable, shell_word};
+use crate::text::{self, printable};
 
 /// Runs a job in a directory of its own.
 const LITE: &str = "pegasus-lite";
@@ -223,24 +224,29 @@ pub fn by_hand(example: &FailedTask) -> String {
         let words: Vec<String> = example
             .whole_command
             .iter()
-            .map(|word| shell_word(word))
+            .map(|word| shell_quote(word).into_owned())
             .collect();
         return words.join(" ");
     }
     let mut words: Vec<String> = Vec::new();
     if !example.environment.is_empty() {
         words.push("env".to_owned());
-        words.extend(example.environment.iter().map(|word| shell_word(word)));
+        words.extend(
+            example
+                .environment
+                .iter()
+                .map(|word| shell_quote(word).into_owned()),
+        );
     }
     if let Some(script) = &example.secrets {
-        words.extend(["/bin/sh".to_owned(), shell_word(script)]);
+        words.extend(["/bin/sh".to_owned(), shell_quote(script).into_owned()]);
     }
-    words.extend(example.command.iter().map(|word| shell_word(word)));
+    words.extend(example.command.iter().map(|word| shell_quote(word).into_owned()));
     if let Some(stdin) = &example.stdin {
-        words.push(format!("< {}", shell_word(stdin)));
+        words.push(format!("< {}", shell_quote(stdin)));
     }
     match &example.directory {
-        Some(directory) => format!("(cd {} && {})", shell_word(directory), words.join(" ")),
+        Some(directory) => format!("(cd {} && {})", shell_quote(directory), words.join(" ")),
         None => words.join(" "),
     }
 }

@@ -6,9 +6,9 @@ use anyhow::anyhow;
 use monitord_compat::run_lock::is_locked;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use pmc_batch::submit::{cancel, submitted_job};
 use pmc_monitor::dir::RunDir;
 use pmc_monitor::history::History;
-use pmc_plan::submit::{cancel, submitted_job};
 
 use super::open;
 use crate::cli::pegasus;
@@ -23,12 +23,12 @@ const STOP_LIMIT: Duration = Duration::from_secs(20);
 /// Ends a workflow. Returns the exit code.
 pub fn remove(options: &pegasus::Remove) -> Result<u8, Failure> {
     let submit = open(&options.dir)?;
-    if let Some((scheduler, job_id)) = submitted_job(&submit.dir) {
+    if let Some(job) = submitted_job(&submit.dir) {
         let environment = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect();
-        cancel(&submit.dir, scheduler, &job_id, &environment).or_code(exit::TASKS_FAILED)?;
-        print(&format!("The {scheduler} job {job_id} is cancelled\n"));
+        cancel(&submit.dir, &job, &environment).or_code(exit::TASKS_FAILED)?;
+        print(&format!("The {} job {} is cancelled\n", job.scheduler, job.id));
         return Ok(exit::SUCCESS);
     }
     if is_locked(&submit.dag) != Some(true) {

@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow};
 use monitord_compat::dagman_out::{self, Counts, Stamp};
 use monitord_compat::run_lock::is_locked;
+use pmc_batch::submit::{self, JOB_FILE, Submitted};
+use pmc_batch::{Scheduler, Script};
 use pmc_dag::{Dag, rescue};
 use pmc_files::OFlags;
 use pmc_plan::fingerprint::Facts;
-use pmc_plan::scheduler::{Scheduler, Script};
-use pmc_plan::submit::{self, JOB_FILE, Submitted};
 
 use super::own_program;
 use crate::executor::with_suffix;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Local};
 use monitord_compat::reason::Reason;
+use pmc_calls::shell::shell_quote;
 use pmc_monitor::batch_output::unexplained;
 use pmc_monitor::ending::Ending;
 use pmc_monitor::events::{Micros, SECOND};
@@ -400,7 +401,8 @@ fn more(out: &mut String, all: usize, shown: usize) {
 }
 
 fn hints(out: &mut String, history: &History, progress: &Progress, shown: &Shown<'_>) {
-    let dir = text::shell_word(&shown.dir.display().to_string());
+    let dir = shown.dir.display().to_string();
+    let dir = shell_quote(&dir);
     let over = matches!(progress.phase, Phase::Ended(_) | Phase::CutOff);
     let left = progress.all.get(State::Done) < progress.all.total();
     if !(progress.failed.is_empty() && progress.retried.is_empty()) {

@@ -1,51 +1,5 @@
 use super::*;
 
-fn hosts() -> Vec<String> {
-    vec!["n1".to_owned(), "n2".to_owned()]
-}
-
-#[test]
-fn words_of_a_command_are_quoted_if_they_need_it() {
-    assert_eq!(shell_word("/a-b/x.dag"), "/a-b/x.dag");
-    assert_eq!(shell_word(""), "''");
-    assert_eq!(shell_word("a $b"), "'a $b'");
-    assert_eq!(shell_word("it's"), "'it'\\''s'");
-}
-
-#[test]
-fn launchers_get_number_and_hosts() {
-    let once = |how, hosts: &[String]| match Launch::parse(how, 2, hosts).unwrap() {
-        Launch::Once { words } => words.join(" "),
-        other => panic!("{other:?}"),
-    };
-    assert!(once("srun", &[]).ends_with(" --ntasks-per-node=1 --nodes=2 --ntasks=2"));
-    assert!(once("srun", &hosts()).ends_with(" --ntasks=2 --nodelist=n1,n2"));
-    assert_eq!(once("mpiexec", &hosts()), "mpiexec -n 2 -host n1,n2");
-    assert_eq!(once("flux", &[]), "flux run -N 2 -n 2");
-    assert_eq!(once("pbsdsh", &[]), "pbsdsh -u --");
-    assert_eq!(once("blaunch", &[]), "blaunch");
-    assert_eq!(once("blaunch", &hosts()), "blaunch -z n1 n2");
-    assert_eq!(once("aprun -n {agents} -N 1", &[]), "aprun -n 2 -N 1");
-    let each = Launch::parse("rsh {host}", 2, &hosts()).unwrap();
-    assert_eq!(each.hosts(), hosts());
-    for how in ["ssh", "rsh {host}"] {
-        let error = Launch::parse(how, 2, &[]).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            format!("--launch {how} needs names of hosts: --agents HOST,HOST")
-        );
-    }
-}
-
-#[test]
-fn hosts_are_named_once() {
-    assert_eq!(parse_hosts("n1, n2").unwrap(), hosts());
-    assert_eq!(parse_hosts("n1,n2,n1"), Err(HostsError::Twice("n1".to_owned())));
-    for wrong in ["", "n1,", "-oProxyCommand=x", "a b"] {
-        assert!(matches!(parse_hosts(wrong), Err(HostsError::Name(_))), "{wrong}");
-    }
-}
-
 /// The remote shell is the user's, which need not know the syntax of others.
 #[test]
 fn words_survive_two_shells() {

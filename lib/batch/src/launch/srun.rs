@@ -2,10 +2,9 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
-use std::process::Command;
 
 /// Name of the program.
-pub(super) const PROGRAM: &str = "srun";
+pub const PROGRAM: &str = "srun";
 
 /// Beginnings of variables that are options of `srun`, and that a batch job has from the step or the
 /// allocation in which it was submitted, or for its own tasks. An agent is one task for all of its node.
@@ -49,8 +48,9 @@ const OPTIONS: [&[u8]; 37] = [
     b"SRUN_",
 ];
 
-/// Returns the words that start agents, one on each node.
-pub(super) fn words(agents: u32, hosts: &str) -> Vec<String> {
+/// Returns the words that start agents, one on each node. Without hosts, Slurm takes nodes of the job.
+#[must_use]
+pub fn words(agents: u32, hosts: &[String]) -> Vec<String> {
     let mut words = vec![
         PROGRAM.to_owned(),
         // The step shares the nodes with the master.
@@ -68,20 +68,13 @@ pub(super) fn words(agents: u32, hosts: &str) -> Vec<String> {
         format!("--nodes={agents}"),
         format!("--ntasks={agents}"),
     ];
-    words.extend((!hosts.is_empty()).then(|| format!("--nodelist={hosts}")));
+    words.extend((!hosts.is_empty()).then(|| format!("--nodelist={}", pmc_hosts::compress(hosts))));
     words
 }
 
-/// Keeps variables with options from `srun`, so that only its command line counts.
-pub(super) fn forget_options(command: &mut Command) {
-    for (name, _) in std::env::vars_os() {
-        if is_option(&name) {
-            command.env_remove(name);
-        }
-    }
-}
-
-fn is_option(name: &OsStr) -> bool {
+/// Returns whether a variable is an option of `srun`. Without such variables, only its command line counts.
+#[must_use]
+pub fn is_option(name: &OsStr) -> bool {
     OPTIONS.iter().any(|option| name.as_bytes().starts_with(option))
 }
 

@@ -7,8 +7,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use crate::plan::{Planned, Script};
-use crate::scheduler::Scheduler;
+use pmc_calls::shell::shell_quote;
+
+use crate::job::BatchJob;
+use crate::scheduler::{Scheduler, Script};
 
 /// File of a submit directory with scheduler and number of the batch job that was submitted last.
 pub const JOB_FILE: &str = "pmc-job.txt";
@@ -93,7 +95,7 @@ fn left(script: Option<&Path>, scheduler: Scheduler) -> String {
 
 /// The command that submits a script, for people; some schedulers put output files where it is given.
 pub fn command_line(scheduler: Scheduler, script: &Path) -> String {
-    let quoted = |path: &Path| crate::output::command::shell_quote(&path.display().to_string()).into_owned();
+    let quoted = |path: &Path| shell_quote(&path.display().to_string()).into_owned();
     let relative = matches!(
         scheduler,
         Scheduler::Torque | Scheduler::PbsPro | Scheduler::Cobalt
@@ -125,7 +127,7 @@ fn find(program: &str, environment: &BTreeMap<String, String>) -> Option<PathBuf
 ///
 /// # Errors
 /// No program.
-pub fn prepare(
+pub fn find_scheduler(
     named: &[Scheduler],
     environment: &BTreeMap<String, String>,
 ) -> Result<Option<Scheduler>, SubmitError> {
@@ -173,16 +175,6 @@ pub fn detect(environment: &BTreeMap<String, String>) -> Option<Scheduler> {
     find("flux", environment).map(|_| Scheduler::Flux)
 }
 
-/// Submits the script of the preferred scheduler.
-///
-/// # Errors
-/// A program that is missing or refuses.
-pub fn submit(planned: &Planned, environment: &BTreeMap<String, String>) -> Result<Submitted, SubmitError> {
-    // The preferred scheduler comes first.
-    let script = planned.scripts.first().ok_or(SubmitError::NoScheduler)?;
-    submit_script(script, &planned.submit_dir, environment)
-}
-
 /// Submits a script in its submit directory, and keeps the number of the job there, for [`cancel`].
 ///
 /// # Errors
@@ -225,9 +217,9 @@ pub fn submit_script(
         });
     }
     let job_id = scheduler.job_id(&printed).map(str::to_owned);
-    if let Some(id) = &job_id {
+    if let Some(job) = job_id.as_deref().and_then(|id| BatchJob::new(scheduler, id)) {
         // The job is submitted: a full disk must not make that a failure.
-        let _ = fs::write(submit_dir.join(JOB_FILE), format!("{scheduler} {id}\n"));
+        let _ = fs::write(submit_dir.join(JOB_FILE), format!("{job}\n"));
     }
     Ok(Submitted {
         scheduler,
@@ -238,10 +230,8 @@ pub fn submit_script(
 
 /// Returns the batch job that was submitted last, if its number is known.
 #[must_use]
-pub fn submitted_job(submit_dir: &Path) -> Option<(Scheduler, String)> {
-    let text = pmc_files::read_to_string(&submit_dir.join(JOB_FILE), MAX_JOB_FILE).ok()?;
-    let (scheduler, id) = text.trim_end().split_once(' ')?;
-    Some((Scheduler::parse(scheduler)?, id.to_owned()))
+pub fn submitted_job(submit_dir: &Path) -> Option<BatchJob> {
+    BatchJob::parse(&pmc_files::read_to_string(&submit_dir.join(JOB_FILE), MAX_JOB_FILE).ok()?)
 }
 
 /// Cancels the batch job of [`submitted_job`], and forgets it.
@@ -250,21 +240,20 @@ pub fn submitted_job(submit_dir: &Path) -> Option<(Scheduler, String)> {
 /// A program that is missing or refuses; the job may have ended.
 pub fn cancel(
     submit_dir: &Path,
-    scheduler: Scheduler,
-    job_id: &str,
+    job: &BatchJob,
     environment: &BTreeMap<String, String>,
 ) -> Result<(), CancelError> {
-    let words = scheduler.cancel_words();
+    let words = job.scheduler.cancel_words();
     let program = words[0];
     let failed = |message: String| CancelError {
         program,
-        job_id: job_id.to_owned(),
+        job_id: job.id.clone(),
         message,
     };
     let path = find(program, environment).ok_or_else(|| failed("it is not on PATH".into()))?;
     let output = Command::new(path)
         .args(&words[1..])
-        .arg(job_id)
+        .arg(&job.id)
         .stdin(Stdio::null())
         .output()
         .map_err(|error| failed(error.to_string()))?;

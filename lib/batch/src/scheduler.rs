@@ -1,4 +1,4 @@
-//! Batch schedulers: names, script suffixes and submit commands.
+//! Batch schedulers: names, script suffixes, and commands that submit and cancel.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -41,6 +41,7 @@ impl Scheduler {
     ];
 
     /// Returns the name in options and properties.
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Scheduler::Torque => "torque",
@@ -53,6 +54,7 @@ impl Scheduler {
     }
 
     /// The scheduler with a name, in any case. `pbs` and `openpbs` stand for PBS Professional.
+    #[must_use]
     pub fn parse(name: &str) -> Option<Scheduler> {
         let name = name.trim().to_ascii_lowercase();
         match name.as_str() {
@@ -62,12 +64,14 @@ impl Scheduler {
     }
 
     /// Returns the message about an unknown scheduler.
+    #[must_use]
     pub fn unknown(name: &str) -> String {
         let names = Scheduler::ALL.map(Scheduler::name).join(", ");
         format!("there is no scheduler {}; known are {names}", name.trim())
     }
 
     /// Suffix of its script. Torque and PBS Professional share one: a plan has one of the two.
+    #[must_use]
     pub fn suffix(self) -> &'static str {
         match self {
             Scheduler::Torque | Scheduler::PbsPro => "pbs",
@@ -79,6 +83,7 @@ impl Scheduler {
     }
 
     /// The words before the name of the script in the command that submits it.
+    #[must_use]
     pub fn submit_words(self) -> &'static [&'static str] {
         match self {
             Scheduler::Torque | Scheduler::PbsPro => &["qsub"],
@@ -90,6 +95,7 @@ impl Scheduler {
     }
 
     /// Returns the words before the number of a job in the command that cancels it.
+    #[must_use]
     pub fn cancel_words(self) -> &'static [&'static str] {
         match self {
             Scheduler::Torque | Scheduler::PbsPro | Scheduler::Cobalt => &["qdel"],
@@ -99,12 +105,26 @@ impl Scheduler {
         }
     }
 
+    /// Returns the value of the executor's option `--launch` by which it starts agents in a job.
+    #[must_use]
+    pub fn agent_launcher(self) -> &'static str {
+        match self {
+            Scheduler::Slurm => "srun",
+            Scheduler::Torque | Scheduler::PbsPro => "pbsdsh",
+            Scheduler::Lsf => "blaunch",
+            Scheduler::Flux => "flux",
+            Scheduler::Cobalt => "mpiexec",
+        }
+    }
+
     /// The command that submits a script, for people; `script` is quoted for a shell.
+    #[must_use]
     pub fn submit_command(self, script: &str) -> String {
         format!("{} {script}", self.submit_words().join(" "))
     }
 
     /// The job's identifier in what the submit command has printed.
+    #[must_use]
     pub fn job_id(self, printed: &str) -> Option<&str> {
         let last = printed.lines().map(str::trim).rfind(|line| !line.is_empty())?;
         match self {
