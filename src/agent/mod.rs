@@ -21,7 +21,7 @@ use pmc_wire::peers::VARIABLE;
 use crate::interrupt::Interrupt;
 use crate::protocol::ToWorker;
 use crate::transport::agents::messages::{self, AgentHello, AgentWelcome, Content, HostOptions};
-use crate::transport::agents::{ENDPOINT_VARIABLE, NUMBER_VARIABLE, endpoint_path};
+use crate::transport::agents::{ENDPOINT_VARIABLE, NUMBER_VARIABLE, SECOND_AGENT, endpoint_path};
 use crate::{exit, heap, host, logging, open_files};
 use away::OwnDirectory;
 use guard::Lifeline;
@@ -94,6 +94,11 @@ pub fn run(args: &AgentArgs, interrupt: &Arc<Interrupt>) -> ExitCode {
     heap::keep_memory_of_messages();
     match AgentProcess::new(args, interrupt).and_then(AgentProcess::run) {
         Ok(()) => ExitCode::from(exit::SUCCESS),
+        // A launcher must not take this for a failure, and end the others.
+        Err(AgentError::Connect(ConnectError::Refused(reason))) if reason == SECOND_AGENT => {
+            tracing::info!("{reason}");
+            ExitCode::from(exit::SUCCESS)
+        }
         Err(error) => {
             logging::print(&format!("Agent on {}: {error}\n", host::name()));
             ExitCode::from(exit::FAILURE)

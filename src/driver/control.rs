@@ -153,6 +153,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             return Ok(Answer::Refused(reason.to_owned()));
         }
         for rank in &ranks {
+            self.out.transport.release(*rank);
             self.master.handle(Event::Retire(*rank), &mut self.out)?;
         }
         tracing::info!("Asked to drain the node {host}");

@@ -56,6 +56,8 @@ pub trait MasterTransport {
     fn check(&mut self) -> Result<Option<Instant>, TransportError> {
         Ok(None)
     }
+    /// Notes that a worker is asked to leave for good: what has started it does not start it again.
+    fn release(&mut self, _worker: Rank) {}
     /// The hosts that were there and are not any more.
     fn gone_hosts(&self) -> Vec<String> {
         Vec::new()

@@ -89,6 +89,15 @@ pub(super) fn addresses(listen: &Listen, port: u16) -> Vec<String> {
     addresses
 }
 
+/// What becomes of the lines that a launcher prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lines {
+    /// It prints where this process does.
+    Inherited,
+    /// The last ones are kept; `quiet`: they are not shown.
+    Kept { quiet: bool },
+}
+
 /// A launcher, or an agent of this machine.
 struct Process {
     child: Child,
@@ -112,16 +121,24 @@ pub struct Launcher {
     quiet: bool,
 }
 
+/// Agents that an earlier master has started, and that may come back.
+#[derive(Debug, Default)]
+pub(super) struct EarlierAgents {
+    /// Whether there are any.
+    pub(super) any: bool,
+    /// Numbers of those that have one.
+    pub(super) numbers: BTreeSet<u32>,
+}
+
 impl Launcher {
-    /// Starts agents, except for those with these numbers, which may be there. One launcher that starts all
-    /// does so in any case.
+    /// Starts agents, except for those that may be there. One launcher that starts all waits for those, too.
     ///
     /// # Errors
     /// A process does not start. Those that did are killed.
     pub(super) fn start(
         launch: &Launch,
         options: &LaunchOptions,
-        skip: BTreeSet<u32>,
+        earlier: &EarlierAgents,
         path: &Path,
         endpoint: Endpoint,
     ) -> Result<Self, LaunchError> {
@@ -146,29 +163,60 @@ impl Launcher {
             }
             Launch::Once { .. } => 1,
         };
-        let starts_all = matches!(launch, Launch::Once { .. });
+        let may_be_there = |number| match launch {
+            Launch::Once { .. } => earlier.any,
+            _ => earlier.numbers.contains(&number),
+        };
         for number in 0..agents {
-            if !starts_all && skip.contains(&number) {
+            if may_be_there(number) {
                 launcher.skipped.insert(number);
             } else {
-                launcher.start_one(number)?;
+                launcher.start_one(number, launcher.quiet)?;
             }
         }
         Ok(launcher)
     }
 
-    /// Starts the agents that were not started at first: they are not there.
+    /// Returns whether agents were not started because they may be there.
+    pub(super) fn has_skipped(&self) -> bool {
+        !self.skipped.is_empty()
+    }
+
+    /// Starts those of the agents that were not started at first, and that are not there.
     ///
     /// # Errors
     /// A process does not start.
-    pub(super) fn start_skipped(&mut self) -> Result<(), LaunchError> {
+    pub(super) fn start_skipped(&mut self, is_there: impl Fn(u32) -> bool) -> Result<(), LaunchError> {
         for number in std::mem::take(&mut self.skipped) {
-            self.start_one(number)?;
+            if !is_there(number) {
+                self.start_one(number, self.quiet)?;
+            }
         }
         Ok(())
     }
 
-    fn start_one(&mut self, number: u32) -> Result<(), LaunchError> {
+    /// Returns whether the agent of this number was not started, because it may be there.
+    pub(super) fn is_skipped(&self, number: u32) -> bool {
+        self.skipped.contains(&number)
+    }
+
+    /// Starts the agent of a host again that has gone, without repeating what its launcher says: the host may
+    /// be off for hours. What has started the agent before ends.
+    ///
+    /// # Errors
+    /// The launcher does not start.
+    pub(super) fn start_again(&mut self, number: u32) -> Result<(), LaunchError> {
+        if let Some(mut process) = self.processes.remove(&number)
+            && !process.has_exited()
+        {
+            // The connection to a host that was switched off may stay open for hours.
+            let _ = process.child.kill();
+            let _ = process.child.wait();
+        }
+        self.start_one(number, true)
+    }
+
+    fn start_one(&mut self, number: u32, quiet: bool) -> Result<(), LaunchError> {
         let agent = [
             self.program.as_os_str(),
             OsStr::new("--agent"),
@@ -187,32 +235,33 @@ impl Launcher {
                 command
                     .stdout(Stdio::null())
                     .env(NUMBER_VARIABLE, number.to_string());
-                self.spawn(number, command, false)
+                self.spawn(number, command, Lines::Inherited)
             }
             Launch::Ssh { .. } => {
                 let mut words = ssh_words(host);
                 let mut command = Command::new(words.remove(0));
                 command.args(words).arg(remote(&agent, number)?);
                 // The key of the run must not be on a command line, which others see.
-                self.feed(number, command, &self.endpoint.to_value())
+                self.feed(number, command, quiet)
             }
             Launch::Each { words, .. } => {
                 let words: Vec<String> = words.iter().map(|word| word.replace("{host}", host)).collect();
                 let mut command = custom(&words, &agent, &self.endpoint);
                 command.env(NUMBER_VARIABLE, number.to_string());
-                self.spawn(number, command, true)
+                self.spawn(number, command, Lines::Kept { quiet })
             }
             Launch::Once { words } => {
                 let command = custom(words, &agent, &self.endpoint);
-                self.spawn(number, command, true)
+                self.spawn(number, command, Lines::Kept { quiet })
             }
         }
     }
 
-    /// Starts a process and gives it a line.
-    fn feed(&mut self, number: u32, mut command: Command, line: &str) -> Result<(), LaunchError> {
+    /// Starts a process and gives it the endpoint.
+    fn feed(&mut self, number: u32, mut command: Command, quiet: bool) -> Result<(), LaunchError> {
         command.stdin(Stdio::piped());
-        self.spawn(number, command, true)?;
+        self.spawn(number, command, Lines::Kept { quiet })?;
+        let line = self.endpoint.to_value();
         let stdin = self
             .processes
             .get_mut(&number)
@@ -226,10 +275,10 @@ impl Launcher {
         Ok(())
     }
 
-    fn spawn(&mut self, number: u32, mut command: Command, listen: bool) -> Result<(), LaunchError> {
+    fn spawn(&mut self, number: u32, mut command: Command, lines: Lines) -> Result<(), LaunchError> {
         // Signals from the terminal are for the master.
         command.process_group(0);
-        if listen {
+        if let Lines::Kept { .. } = lines {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
         open_files::restore_in(&mut command);
@@ -237,9 +286,10 @@ impl Launcher {
             program: command.get_program().display().to_string(),
             source,
         })?;
+        let quiet = lines == Lines::Kept { quiet: true };
         let lines = Arc::new(Mutex::default());
-        let stdout = child.stdout.take().map(|pipe| read(pipe, &lines, self.quiet));
-        let stderr = child.stderr.take().map(|pipe| read(pipe, &lines, self.quiet));
+        let stdout = child.stdout.take().map(|pipe| read(pipe, &lines, quiet));
+        let stderr = child.stderr.take().map(|pipe| read(pipe, &lines, quiet));
         let readers = stdout.into_iter().chain(stderr).flatten().collect();
         let process = Process {
             child,

@@ -3,15 +3,16 @@
 //! The thread that reads from agents submits their messages to the [`Combiner`], and so does the master's
 //! work itself.
 
+mod comebacks;
 mod directory;
 mod launcher;
 pub mod messages;
+mod missing;
 mod reception;
 mod roster;
 mod table;
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,8 +22,13 @@ use pmc_calls::shell::shell_quote;
 use pmc_link::{Endpoint, Listen, MemoryAgent, RunKey, Server, Service, SessionId, Timing};
 use rustc_hash::FxHashMap;
 
+use comebacks::Comebacks;
+use launcher::EarlierAgents;
 pub use launcher::{ENDPOINT_VARIABLE, LaunchError, LaunchOptions, Launcher, NUMBER_VARIABLE};
 use messages::{AgentHello, AgentWelcome, WorkerSettings};
+pub use missing::Missing;
+use missing::{MAX_NAMED, said};
+pub(crate) use reception::SECOND_AGENT;
 use reception::{Reception, Rules};
 use roster::{Earlier, Roster};
 
@@ -101,52 +107,11 @@ struct Running {
     next_look: Option<Instant>,
     /// Numbers of the agents whose launchers have ended, as the user knows.
     reported: BTreeSet<usize>,
+    comebacks: Comebacks,
 }
 
 /// How often the master looks for agents that have not come.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
-
-/// Agents that have not come.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Missing {
-    agents: usize,
-    seconds: u64,
-    /// Hosts and what their launchers said last.
-    words: Vec<(Option<String>, String)>,
-    /// Their launchers have ended.
-    exited: bool,
-    /// The number of agents with which the run begins nevertheless, if the start waited for more.
-    begins_with: Option<usize>,
-}
-
-impl fmt::Display for Missing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.agents {
-            1 => f.write_str("1 agent did not come")?,
-            agents => write!(f, "{agents} agents did not come")?,
-        }
-        if self.exited {
-            f.write_str(": what should start them has ended")?;
-        } else {
-            write!(f, " within {} s (--join-timeout)", self.seconds)?;
-        }
-        for (host, words) in &self.words {
-            match host {
-                Some(host) => write!(f, "; {host}")?,
-                None => f.write_str("; its launcher")?,
-            }
-            f.write_str(&said(words))?;
-        }
-        match self.begins_with {
-            None => Ok(()),
-            Some(1) => f.write_str(". The run begins with the one that is there (--start-with)"),
-            Some(there) => write!(
-                f,
-                ". The run begins with the {there} that are there (--start-with)"
-            ),
-        }
-    }
-}
 
 impl AgentOptions {
     /// The defaults for a DAG whose workers have these settings.
@@ -228,17 +193,6 @@ impl AgentOptions {
     }
 }
 
-/// What a launcher has said, as the end of a sentence.
-fn said(words: &str) -> String {
-    match words {
-        "" => " said nothing".to_owned(),
-        words => format!(" said last: {words}"),
-    }
-}
-
-/// Maximum hosts that a message names.
-const MAX_NAMED: usize = 10;
-
 impl Running {
     /// Number of agents that have joined. Before the run has started, those that are gone have not come.
     fn joined(&self, before_start: bool) -> usize {
@@ -316,6 +270,53 @@ impl AgentMaster {
             traffic: Traffic::default(),
             addressed: 0,
         }
+    }
+
+    /// Looks whether the agents that were to come at first have come. Returns when to look again.
+    fn check_awaited(&mut self) -> Result<Option<Instant>, TransportError> {
+        let before_start = self.addressed == 0;
+        let Some(running) = &mut self.running else {
+            return Ok(None);
+        };
+        let awaited = running.reception.awaited();
+        if awaited > 0 {
+            if !running.is_late(self.options.timing) {
+                return Ok(Some(Instant::now() + CHECK_INTERVAL));
+            }
+            running.reception.forget_earlier();
+        }
+        running.start_skipped(self.options.agents)?;
+        let joined = running.joined(before_start);
+        if joined >= self.options.agents as usize {
+            return Ok(None);
+        }
+        let all_reported = joined + running.reported.len() >= self.options.agents as usize;
+        if running.missing_reported || (joined > 0 && all_reported) {
+            return Ok(None);
+        }
+        // This is called for each message, and what follows takes system calls.
+        if let Some(next) = running.next_look.filter(|next| Instant::now() < *next) {
+            return Ok(Some(next));
+        }
+        let waited = running.begun.elapsed();
+        let exited = running.launcher.as_mut().is_some_and(Launcher::all_have_exited);
+        if exited || waited >= self.options.join_timeout {
+            let mut missing = self.options.missing(running, joined, exited, waited);
+            if joined == 0 {
+                return Err(TransportError::NoAgents(missing));
+            }
+            let is_short = before_start && joined < self.options.wanted_at_start();
+            missing.begins_with = is_short.then_some(joined);
+            running.missing_reported = true;
+            running.reception.notice(missing.to_string());
+            return Ok(None);
+        }
+        if joined > 0 {
+            running.report_ended_launchers(self.options.launch.as_ref());
+        }
+        let next = Instant::now() + CHECK_INTERVAL.min(self.options.join_timeout - waited);
+        running.next_look = Some(next);
+        Ok(running.next_look)
     }
 
     fn session_of(&mut self, rank: Rank) -> Option<SessionId> {
@@ -407,6 +408,7 @@ impl MasterTransport for AgentMaster {
                 verbosity: self.options.verbosity,
                 settings: self.options.settings.clone(),
             },
+            starts_all: matches!(self.options.launch, Some(Launch::Once { .. })),
         };
         let combiner = Arc::clone(&self.combiner);
         let folder = folder(&self.options.dag);
@@ -441,6 +443,7 @@ impl MasterTransport for AgentMaster {
             missing_reported: false,
             next_look: None,
             reported: BTreeSet::new(),
+            comebacks: Comebacks::default(),
         };
         if self.options.launch.is_none() {
             tracing::info!("{}", self.options.invitation(&running.endpoint));
@@ -449,7 +452,10 @@ impl MasterTransport for AgentMaster {
             running.launcher = Some(Launcher::start(
                 launch,
                 &self.options.launch_options,
-                running.reception.awaited_numbers(),
+                &EarlierAgents {
+                    any: running.reception.awaited() > 0,
+                    numbers: running.reception.awaited_numbers(),
+                },
                 &running.endpoint,
                 endpoint,
             )?);
@@ -501,51 +507,19 @@ impl MasterTransport for AgentMaster {
     }
 
     fn check(&mut self) -> Result<Option<Instant>, TransportError> {
-        let before_start = self.addressed == 0;
+        let awaited = self.check_awaited()?;
         let Some(running) = &mut self.running else {
-            return Ok(None);
+            return Ok(awaited);
         };
-        let awaited = running.reception.awaited();
-        if awaited > 0 {
-            if !running.is_late(self.options.timing) {
-                return Ok(Some(Instant::now() + CHECK_INTERVAL));
-            }
-            running.reception.forget_earlier();
-            if let Some(launcher) = &mut running.launcher {
-                launcher.start_skipped()?;
-            }
+        let again = running.start_again(self.options.launch.as_ref());
+        Ok(awaited.into_iter().chain(again).min())
+    }
+
+    fn release(&mut self, worker: Rank) {
+        let session = self.session_of(worker);
+        if let Some((running, session)) = self.running.as_ref().zip(session) {
+            running.reception.table().let_go(session);
         }
-        let joined = running.joined(before_start);
-        if joined >= self.options.agents as usize {
-            return Ok(None);
-        }
-        let all_reported = joined + running.reported.len() >= self.options.agents as usize;
-        if running.missing_reported || (joined > 0 && all_reported) {
-            return Ok(None);
-        }
-        // This is called for each message, and what follows takes system calls.
-        if let Some(next) = running.next_look.filter(|next| Instant::now() < *next) {
-            return Ok(Some(next));
-        }
-        let waited = running.begun.elapsed();
-        let exited = running.launcher.as_mut().is_some_and(Launcher::all_have_exited);
-        if exited || waited >= self.options.join_timeout {
-            let mut missing = self.options.missing(running, joined, exited, waited);
-            if joined == 0 {
-                return Err(TransportError::NoAgents(missing));
-            }
-            let is_short = before_start && joined < self.options.wanted_at_start();
-            missing.begins_with = is_short.then_some(joined);
-            running.missing_reported = true;
-            running.reception.notice(missing.to_string());
-            return Ok(None);
-        }
-        if joined > 0 {
-            running.report_ended_launchers(self.options.launch.as_ref());
-        }
-        let next = Instant::now() + CHECK_INTERVAL.min(self.options.join_timeout - waited);
-        running.next_look = Some(next);
-        Ok(running.next_look)
     }
 
     fn awaits_workers(&self) -> bool {

@@ -17,6 +17,9 @@ use crate::protocol::{NodeChange, Rank, SubmitId, ToMaster};
 use crate::transport::combiner::Combiner;
 use crate::transport::parts::Arrivals;
 
+/// What an agent is told that is not needed on its host.
+pub(crate) const SECOND_AGENT: &str = "This host has an agent of the run already";
+
 /// Maximum slots of an agent.
 const MAX_SLOTS: u32 = 10_000;
 
@@ -27,6 +30,8 @@ const MAX_MEMORY_MB: u64 = u32::MAX as u64;
 pub(super) struct Rules {
     /// Without the first rank.
     pub(super) welcome: AgentWelcome,
+    /// One launcher starts all agents, also those that are there.
+    pub(super) starts_all: bool,
 }
 
 /// Passes on what agents say to the thread of the master.
@@ -242,6 +247,16 @@ impl Reception {
     }
 }
 
+impl Reception {
+    /// True if this host has its agent already: one that was taken for gone has come back, or one launcher has
+    /// started agents on all hosts.
+    fn is_second(&self, table: &AgentTable, hello: &AgentHello) -> bool {
+        let is_new = hello.first_rank.is_none();
+        hello.number.is_some_and(|number| table.is_present(number))
+            || (is_new && self.rules.starts_all && table.has_taken_over(&hello.host))
+    }
+}
+
 /// Returns how many of these slots the host of an agent has open files for.
 fn fewer_if_needed(hello: &AgentHello, slots: u32) -> u32 {
     // Those of an agent that comes back have their tasks.
@@ -321,6 +336,9 @@ impl Service for Reception {
             let mut table = self.table();
             if self.is_closed.load(Ordering::Acquire) {
                 return Err("The run has ended".to_owned());
+            }
+            if self.is_second(&table, &hello) {
+                return Err(SECOND_AGENT.to_owned());
             }
             let ranks = table.add(session, &hello, slots);
             ranks.ok_or("The ranks of this agent are those of another one")?

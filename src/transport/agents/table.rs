@@ -13,6 +13,10 @@ use crate::protocol::Rank;
 pub(super) struct AgentEntry {
     pub(super) host: String,
     pub(super) ranks: Range<u32>,
+    /// Its number, if a master has started it.
+    number: Option<u32>,
+    /// An earlier master has started it, and this one goes on with it.
+    is_taken_over: bool,
     /// Neither lost nor ended.
     pub(super) present: bool,
     /// Why the master takes nothing more from it, if it does not.
@@ -25,8 +29,10 @@ pub(super) struct AgentTable {
     agents: BTreeMap<SessionId, AgentEntry>,
     /// The session of rank r is at r - 1; 0 for ranks of an earlier master.
     sessions: Vec<SessionId>,
-    /// Numbers of all agents that have ever joined, among those that the master has started.
-    numbers: BTreeSet<u32>,
+    /// The last session of each agent that a master has started, by its number.
+    numbers: BTreeMap<u32, SessionId>,
+    /// Numbers of agents that were asked to go, or dismissed.
+    let_go: BTreeSet<u32>,
 }
 
 impl AgentTable {
@@ -34,7 +40,8 @@ impl AgentTable {
     /// `None` if those are taken.
     pub(super) fn add(&mut self, session: SessionId, hello: &AgentHello, slots: u32) -> Option<Range<u32>> {
         // What an agent keeps was given to it by an earlier master.
-        let first = hello.first_rank;
+        let first_rank = hello.first_rank;
+        let first = first_rank;
         let end = first.map(|first| first.saturating_add(slots));
         if end.is_some_and(|end| end > self.last_rank() + 1) || first == Some(0) {
             return None;
@@ -49,10 +56,12 @@ impl AgentTable {
         for rank in ranks.clone() {
             self.sessions[rank as usize - 1] = session;
         }
-        self.numbers.extend(hello.number);
+        self.numbers.extend(hello.number.map(|number| (number, session)));
         let entry = AgentEntry {
             host: hello.host.clone(),
             ranks: ranks.clone(),
+            number: hello.number,
+            is_taken_over: first_rank.is_some(),
             present: true,
             dismissed: None,
         };
@@ -90,6 +99,7 @@ impl AgentTable {
             return None;
         }
         agent.dismissed = Some(reason.to_owned());
+        self.let_go.extend(agent.number);
         Some(agent)
     }
 
@@ -99,9 +109,33 @@ impl AgentTable {
         std::mem::take(&mut agent.present).then_some(agent)
     }
 
+    /// Notes that an agent is asked to go, and shall not come again.
+    pub(super) fn let_go(&mut self, session: SessionId) {
+        let number = self.agents.get(&session).and_then(|agent| agent.number);
+        self.let_go.extend(number);
+    }
+
+    /// True if the agent of this number has gone and may come again: it is neither there, nor was it asked to go.
+    pub(super) fn may_come_again(&self, number: u32) -> bool {
+        !self.let_go.contains(&number) && !self.is_present(number)
+    }
+
+    /// True if the agent of this number is there.
+    pub(super) fn is_present(&self, number: u32) -> bool {
+        let session = self.numbers.get(&number);
+        let agent = session.and_then(|session| self.agents.get(session));
+        agent.is_some_and(|agent| agent.present)
+    }
+
+    /// True if there is an agent on this host that was there before this master.
+    pub(super) fn has_taken_over(&self, host: &str) -> bool {
+        self.present()
+            .any(|agent| agent.is_taken_over && agent.host == host)
+    }
+
     /// True if the agent of this number has ever joined.
     pub(super) fn has_number(&self, number: usize) -> bool {
-        u32::try_from(number).is_ok_and(|number| self.numbers.contains(&number))
+        u32::try_from(number).is_ok_and(|number| self.numbers.contains_key(&number))
     }
 
     /// Hosts that had agents and have none any more.
