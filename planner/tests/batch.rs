@@ -2,6 +2,8 @@
 
 #[expect(dead_code, reason = "only a part of the helpers is needed here")]
 mod common;
+#[path = "batch/restarts.rs"]
+mod restarts;
 #[path = "batch/size.rs"]
 mod size;
 
@@ -370,21 +372,26 @@ fn agents_take_the_place_of_an_mpi_launcher() {
         });
         assert_valid_bash(&script);
         let script = fs::read_to_string(script).expect("readable");
-        let start = script.lines().find(|line| line.starts_with("exec "));
+        let start = script.lines().find(|line| line.contains("exec "));
         (start.expect("starts the executor").to_owned(), script)
     };
     let agents = "pegasus.batch.transport = agents\n";
     let (line, script) = start("slurm", "", agents);
     assert!(
-        line.contains("/pegasus-mpi-cluster --agents 3 --launch srun --monitord-hack"),
+        line.contains(
+            "/pegasus-mpi-cluster --agents \"${SLURM_JOB_NUM_NODES:-3}\" --launch srun --monitord-hack"
+        ),
         "{line}"
     );
     assert!(!line.contains("mpiexec"), "{line}");
-    assert!(script.contains("#SBATCH --no-kill\n"), "{script}");
+    assert!(
+        script.contains("#SBATCH --no-kill\n#SBATCH --requeue\n"),
+        "{script}"
+    );
     let (line, _) = start("lsf", "--ppn 4", agents);
-    assert!(line.contains(" --agents 3 --launch blaunch --slots 4 "), "{line}");
+    assert!(line.contains(" --launch blaunch --slots 4 "), "{line}");
     let (line, _) = start("slurm", "--launcher ./start", agents);
-    assert!(line.contains(" --agents 3 --launch ./start "), "{line}");
+    assert!(line.contains(" --launch ./start "), "{line}");
     let (line, script) = start("slurm", "", "");
     assert!(line.contains("mpiexec") && !line.contains("--agents"), "{line}");
     assert!(!script.contains("--no-kill"), "{script}");

@@ -79,7 +79,8 @@ impl Submitted {
                 "--relative-submit-dir",
                 "run",
             ])
-            .args(["--cleanup", "none", "--nodes", "3", "--ntasks-per-node", "2"])
+            .args(["--cleanup", "none", "--ntasks-per-node", "2"])
+            .args(["--nodes", "3"].iter().filter(|_| !options.contains(&"--nodes")))
             // The script of a job is one word.
             .args(["--walltime", "10", "-Dpegasus.parser.arguments.split=false"])
             .args(options)
@@ -202,6 +203,130 @@ fn agents_run_a_submitted_plan() {
     );
     let ended = status(&cluster, &plan.job);
     assert_eq!(ended.state, JobState::Ended(JobEnd::Success), "{ended:?}");
+    let log = fs::read_to_string(only_file(submit, ".dag.dagman.out")).expect("a log");
+    assert!(log.contains("EXITING WITH STATUS 0"), "{log}");
+}
+
+/// Processes whose command lines have this word, and that work in this directory.
+fn processes(word: &str, directory: &Path) -> Vec<i32> {
+    let all = fs::read_dir("/proc").expect("a list").flatten();
+    let numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let is_meant = |pid: &i32| {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let mut words = words.split(|byte| *byte == 0);
+        let is_executor = words
+            .next()
+            .is_some_and(|name| name.ends_with(b"/pegasus-mpi-cluster"));
+        let place = fs::read_link(format!("/proc/{pid}/cwd"));
+        is_executor
+            && words.any(|other| other == word.as_bytes())
+            && place.is_ok_and(|place| place == directory)
+    };
+    numbers.filter(is_meant).collect()
+}
+
+fn wait_until(what: &str, seconds: u64, mut is_so: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < Duration::from_secs(seconds), "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// The executor of a batch job is killed twice. What its agents ran counts, and no host gets a second one.
+#[test]
+#[ignore = "needs Slurm: tests/run e2e"]
+fn a_killed_executor_starts_again_in_its_job() {
+    let cluster = Cluster::start();
+    let plan = Submitted::new(&cluster, Build::Local, &[]);
+    let (top, submit) = (plan.directory.path(), &plan.submit);
+    let job = cluster.job(&plan.job);
+    for done in [1, 5] {
+        wait_until("too few jobs have run", 120, || completed_jobs(top).len() >= done);
+        let masters = processes("--launch", submit);
+        let [master] = masters[..] else {
+            panic!("{masters:?} run")
+        };
+        assert_eq!(
+            processes("--agent", submit).len(),
+            6,
+            "guards and agents of three nodes"
+        );
+        let master = nix::unistd::Pid::from_raw(master);
+        nix::sys::signal::kill(master, nix::sys::signal::Signal::SIGKILL).expect("it is there");
+        wait_until("it does not start again", 60, || {
+            processes("--launch", submit)
+                .iter()
+                .any(|pid| *pid != master.as_raw())
+        });
+    }
+    while completed_jobs(top).len() < JOBS {
+        assert!(
+            processes("--agent", submit).len() <= 6,
+            "a node has a second agent"
+        );
+        assert_eq!(job.value("JobState"), "RUNNING");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    job.assert_ends_as("COMPLETED");
+    assert_eq!(
+        completed_jobs(top),
+        (0..JOBS).collect::<Vec<_>>(),
+        "each job has run once"
+    );
+}
+
+/// The user asks for fewer nodes than the plan does.
+#[test]
+#[ignore = "needs Slurm: tests/run e2e"]
+fn the_number_of_agents_is_that_of_the_nodes_of_the_job() {
+    let cluster = Cluster::start();
+    let plan = Submitted::new(&cluster, Build::Local, &[]);
+    let (top, submit) = (plan.directory.path(), &plan.submit);
+    cluster.job(&plan.job).cancel();
+    let script = only_file(submit, ".sbatch");
+    let result = cluster
+        .job_command("sbatch")
+        .args(["--parsable", "--nodes=2"])
+        .arg(script)
+        .in_directory(submit);
+    let result = result.run().ok();
+    let started = Instant::now();
+    cluster.job(result.stdout.trim()).assert_ends_as("COMPLETED");
+    assert_eq!(
+        completed_jobs(top),
+        (0..JOBS).collect::<Vec<_>>(),
+        "each job has run once"
+    );
+    let said = fs::read_to_string(only_file(submit, ".err")).unwrap_or_default();
+    assert!(!said.contains("did not come"), "{said}");
+    assert!(
+        started.elapsed() < Duration::from_secs(120),
+        "it has waited for a third agent"
+    );
+}
+
+/// Slurm notices a lost node after `SlurmdTimeout`, and lets a job that is queued again wait for
+/// `cred_expire`. The rest is the work of the script.
+#[test]
+#[ignore = "needs Slurm: tests/run e2e"]
+fn a_job_that_loses_the_node_of_its_script_is_queued_again() {
+    let mut cluster = Cluster::configured("SlurmdTimeout=10\n");
+    let plan = Submitted::new(&cluster, Build::Local, &["--nodes", "2"]);
+    let (top, submit) = (plan.directory.path(), &plan.submit);
+    wait_until("no job has run", 120, || !completed_jobs(top).is_empty());
+    let node = cluster.job(&plan.job).value("BatchHost");
+    cluster.kill_node(&node);
+    let killed = Instant::now();
+    let job = cluster.job(&plan.job);
+    wait_until("it does not run again", 150, || {
+        job.value("Restarts") == "1" && job.value("JobState") == "RUNNING"
+    });
+    println!("runs again {:.0?} after the loss of its node", killed.elapsed());
+    job.assert_ends_as("COMPLETED");
+    let mut done = completed_jobs(top);
+    done.dedup();
+    assert_eq!(done, (0..JOBS).collect::<Vec<_>>(), "all jobs have run");
     let log = fs::read_to_string(only_file(submit, ".dag.dagman.out")).expect("a log");
     assert!(log.contains("EXITING WITH STATUS 0"), "{log}");
 }

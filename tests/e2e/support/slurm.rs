@@ -41,13 +41,18 @@ pub struct Cluster {
     directory: TempDir,
     /// True if each node has its own host name and `/dev/shm`.
     has_own_hosts: bool,
-    // In the order in which they stop.
-    daemons: Vec<Running>,
+    // With the names of nodes, in the order in which they stop.
+    daemons: Vec<(String, Running)>,
 }
 
 impl Cluster {
     /// Starts the cluster and waits until its nodes accept jobs.
     pub fn start() -> Self {
+        Self::configured("")
+    }
+
+    /// The same, with more lines in its configuration.
+    pub fn configured(lines: &str) -> Self {
         assert!(
             nix::unistd::geteuid().is_root(),
             "only root can start a Slurm cluster for tests"
@@ -66,7 +71,7 @@ impl Cluster {
         let [control, first, second, third] = free_ports();
         fs::write(
             top.join("slurm.conf"),
-            configuration(top, has_own_hosts, control, [first, second, third]),
+            lines.to_owned() + &configuration(top, has_own_hosts, control, [first, second, third]),
         )
         .expect("a configuration");
         fs::write(
@@ -87,17 +92,17 @@ impl Cluster {
             .arg(cluster.option("--pid-file=", "munge.pid"))
             .arg(cluster.option("--log-file=", "munge.log"))
             .arg(cluster.option("--seed-file=", "munge.seed"));
-        cluster.start_daemon(munged);
+        cluster.start_daemon("", munged);
         wait_for(READY_TIMEOUT, "munged's socket", || {
             cluster.directory.path().join("munge.socket").exists()
         });
-        cluster.start_daemon(Program::from_line("slurmctld -D"));
+        cluster.start_daemon("", Program::from_line("slurmctld -D"));
         for node in NODES {
             for name in ["spool", "tmp"] {
                 fs::create_dir(cluster.directory.path().join(format!("{name}.{node}"))).expect("a directory");
             }
             if !has_own_hosts {
-                cluster.start_daemon(Program::from_line("slurmd -D -N").arg(node));
+                cluster.start_daemon(node, Program::from_line("slurmd -D -N").arg(node));
                 continue;
             }
             let script = format!(
@@ -105,7 +110,7 @@ impl Cluster {
                  && mount --bind '{}' /etc/hosts && exec slurmd -D -N {node}",
                 cluster.directory.path().join("hosts").display()
             );
-            cluster.start_daemon(Program::from_line(NAMESPACES).args(["sh", "-c", &script]));
+            cluster.start_daemon(node, Program::from_line(NAMESPACES).args(["sh", "-c", &script]));
         }
         let ready = || {
             let result = cluster
@@ -235,13 +240,21 @@ impl Cluster {
         format!("{name}{}", self.directory.path().join(file).display())
     }
 
-    fn start_daemon(&mut self, program: Program) {
+    /// Switches a node off: all of its processes are killed.
+    pub fn kill_node(&mut self, node: &str) {
+        assert!(self.has_own_hosts, "nodes cannot be killed by themselves");
+        let before = self.daemons.len();
+        self.daemons.retain(|(name, _)| name != node);
+        assert!(self.daemons.len() < before, "there is no node {node}");
+    }
+
+    fn start_daemon(&mut self, name: &str, program: Program) {
         // The daemon is killed with the test's thread, even if the thread cannot clean up.
         let program = Program::from_line("setpriv --pdeathsig KILL")
             .args(program.words())
             .env("SLURM_CONF", self.directory.path().join("slurm.conf"))
             .in_directory(self.directory.path());
-        self.daemons.insert(0, program.start());
+        self.daemons.insert(0, (name.to_owned(), program.start()));
     }
 }
 
@@ -267,6 +280,24 @@ impl Job<'_> {
             .args(["--batch", "--signal", signal, &self.number])
             .run()
             .ok();
+    }
+
+    /// Cancels the job and waits for its end.
+    pub fn cancel(&self) {
+        self.cluster.command("scancel").arg(&self.number).run().ok();
+        self.cluster.wait(&self.number);
+    }
+
+    /// Returns a value in Slurm's description of the job, such as that of `BatchHost`.
+    #[track_caller]
+    pub fn value(&self, name: &str) -> String {
+        let result = self
+            .cluster
+            .command("scontrol")
+            .args(["show", "job", &self.number])
+            .run()
+            .ok();
+        field(&result, &format!("{name}=")).to_owned()
     }
 
     /// Waits until the job ends and asserts its state, such as `COMPLETED`.
@@ -307,7 +338,7 @@ fn configuration(top: &Path, has_own_hosts: bool, control: u16, ports: [u16; 3])
          SlurmctldPort={control}\n\
          SlurmUser=root\n\
          AuthType=auth/munge\n\
-         AuthInfo=socket={socket}\n\
+         AuthInfo=socket={socket},cred_expire=20\n\
          CryptoType=crypto/munge\n\
          CommunicationParameters=NoInAddrAny,NoCtldInAddrAny\n\
          ProctrackType=proctrack/linuxproc\n\

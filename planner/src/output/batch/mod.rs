@@ -148,6 +148,7 @@ fn values(plan: &Plan<'_>, resources: &Resources, executor: &str, scheduler: Sch
         executor => executor,
         launcher => resources.launcher(scheduler),
         agents => resources.agents(scheduler),
+        agent_count => resources.agent_count(scheduler),
         slots => resources.slots(),
         nodes => resources.nodes,
         tasks_per_node => resources.tasks_per_node,

@@ -359,6 +359,11 @@ impl Resources {
         })
     }
 
+    /// Returns the number of agents, as words of a script.
+    pub(super) fn agent_count(&self, scheduler: Scheduler) -> String {
+        transport::agent_count(scheduler, self.nodes)
+    }
+
     /// Returns the command that starts the processes, `none` if the script starts only one.
     pub(crate) fn launcher(&self, scheduler: Scheduler) -> String {
         if self.transport != Transport::Mpi {

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use pmc_batch::Scheduler;
+
 /// A transport of the executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transport {
@@ -23,6 +25,22 @@ impl Transport {
             "none" => Some(Self::None),
             _ => None,
         }
+    }
+}
+
+/// Returns the number of agents as words of a script: that of the nodes that the batch job has, which its user
+/// may change at submission, else that of the plan.
+pub(super) fn agent_count(scheduler: Scheduler, nodes: u32) -> String {
+    let lines = |variable: &str| {
+        format!("\"$([ -r \"${variable}\" ] && sort -u \"${variable}\" | wc -l || echo {nodes})\"")
+    };
+    match scheduler {
+        Scheduler::Slurm => format!("\"${{SLURM_JOB_NUM_NODES:-{nodes}}}\""),
+        Scheduler::Torque | Scheduler::PbsPro => lines("PBS_NODEFILE"),
+        Scheduler::Lsf => lines("LSB_DJOB_HOSTFILE"),
+        // The brokers of the job, one on each node.
+        Scheduler::Flux => format!("\"$(flux getattr size || echo {nodes})\""),
+        Scheduler::Cobalt => format!("\"${{COBALT_PARTSIZE:-{nodes}}}\""),
     }
 }
 

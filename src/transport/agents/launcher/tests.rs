@@ -35,8 +35,12 @@ fn agents_that_may_be_there_are_started_later() {
         key: pmc_link::RunKey::generate().unwrap(),
     };
     let options = LaunchOptions::default();
-    let skip = [1, 7].into();
-    let mut launcher = Launcher::start(&launch, &options, skip, Path::new("x"), endpoint).unwrap();
+    let earlier = EarlierAgents {
+        any: true,
+        numbers: [1, 7].into(),
+    };
+    let mut launcher =
+        Launcher::start(&launch, &options, &earlier, Path::new("x"), endpoint.clone()).unwrap();
     let started = |launcher: &mut Launcher| {
         for process in launcher.processes.values_mut() {
             process.child.wait().unwrap();
@@ -48,9 +52,18 @@ fn agents_that_may_be_there_are_started_later() {
     };
     assert_eq!(started(&mut launcher), ["n0 0", "n2 2"]);
     assert!(!launcher.has_exited(1));
-    launcher.start_skipped().unwrap();
-    launcher.start_skipped().unwrap();
+    launcher.start_skipped(|number| number == 0).unwrap();
+    launcher.start_skipped(|_| false).unwrap();
     assert_eq!(started(&mut launcher), ["n0 0", "n1 1", "n2 2"]);
+    launcher.start_again(1).unwrap();
+    assert_eq!(started(&mut launcher), ["n0 0", "n1 1", "n1 1", "n2 2"]);
+
+    // One launcher for all waits, too.
+    let launch = Launch::parse(&format!("/bin/sh {} all", script.display()), 3, &[]).unwrap();
+    let mut launcher = Launcher::start(&launch, &options, &earlier, Path::new("x"), endpoint).unwrap();
+    assert!(launcher.has_skipped());
+    launcher.start_skipped(|_| false).unwrap();
+    assert_eq!(started(&mut launcher)[0], "all");
 }
 
 #[test]
@@ -62,12 +75,18 @@ fn last_words_are_kept() {
         lease: Duration::from_secs(30),
         key: pmc_link::RunKey::generate().unwrap(),
     };
-    let none = BTreeSet::new();
-    let mut launcher =
-        Launcher::start(&launch, &LaunchOptions::default(), none, Path::new("x"), endpoint).unwrap();
+    let none = EarlierAgents::default();
+    let mut launcher = Launcher::start(
+        &launch,
+        &LaunchOptions::default(),
+        &none,
+        Path::new("x"),
+        endpoint,
+    )
+    .unwrap();
     let mut command = Command::new("/bin/sh");
     command.args(["-c", "echo one; echo two >&2; sleep 0.1; echo three; echo four"]);
-    launcher.spawn(1, command, true).unwrap();
+    launcher.spawn(1, command, Lines::Kept { quiet: false }).unwrap();
     let process = launcher.processes.get_mut(&0).unwrap();
     process.child.wait().unwrap();
     let process = launcher.processes.get_mut(&1).unwrap();
