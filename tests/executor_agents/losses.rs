@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::Pid;
 
 use super::{Run, Scene, children, wait_for_file};
 
@@ -119,4 +120,57 @@ fn a_master_listens_where_it_is_asked_to() {
         assert_eq!(code, 0, "{stderr}");
         drop(agent);
     }
+}
+
+/// The second host is off for a moment: its launcher, its guard and its agent are gone. The third start of a
+/// task can only be there, as the first host is busy.
+#[test]
+fn a_host_that_comes_again_gets_a_new_agent() {
+    let scene = Scene::new(2, "100");
+    let launch = "env PMC_HOST_NAME={host}";
+    let run = scene.start("n1,n2", &["--launch", launch, "--start-with", "2"]);
+    scene.wait_for("begin", 2);
+    let agents = run.agents();
+    let [_, (guard, agent)] = agents[..] else {
+        panic!("{agents:?}")
+    };
+    let tasks = children(agent);
+    for pid in [guard, agent].into_iter().chain(tasks) {
+        kill(pid, Signal::SIGKILL).unwrap();
+    }
+    scene.wait_for("begin", 3);
+    assert_eq!(run.agents().len(), 2);
+    run.signal(Signal::SIGINT);
+    run.wait();
+}
+
+/// The launcher of the first master has started all agents. One of them dies before the next master starts the
+/// launcher again: that brings one agent, and not two.
+#[test]
+fn one_launcher_for_all_brings_no_second_agent() {
+    let scene = Scene::new(8, "4");
+    let script =
+        "#!/bin/sh\nfor host in n1 n2; do PMC_HOST_NAME=$host \"$@\" & echo $! > $host.pid; done; wait\n";
+    fs::write(scene.path("all.sh"), script).unwrap();
+    fs::set_permissions(scene.path("all.sh"), fs::Permissions::from_mode(0o755)).unwrap();
+    let more = ["--launch", "./all.sh", "--start-with", "2"];
+    let first = scene.start("2", &more);
+    scene.wait_for("begin", 2);
+    first.signal(Signal::SIGKILL);
+    let guard = fs::read_to_string(scene.path("n2.pid")).unwrap();
+    let guard = Pid::from_raw(guard.trim().parse().unwrap());
+    let agent = children(guard)[0];
+    for pid in [guard, agent].into_iter().chain(children(agent)) {
+        kill(pid, Signal::SIGKILL).unwrap();
+    }
+    let second = scene.start("2", &more);
+    let (code, stderr) = second.wait();
+    assert_eq!(code, 0, "{stderr}");
+    let begins = scene.begins(8);
+    assert_eq!(
+        begins.values().sum::<usize>(),
+        9,
+        "only the task of n2 ran twice: {}",
+        scene.log()
+    );
 }

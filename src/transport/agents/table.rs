@@ -154,3 +154,37 @@ impl AgentTable {
         self.agents.values().filter(|agent| agent.present)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello(number: u32) -> AgentHello {
+        AgentHello {
+            host: "n1".to_owned(),
+            slots: 1,
+            max_slots: 10,
+            number: Some(number),
+            before: None,
+            first_rank: None,
+        }
+    }
+
+    #[test]
+    fn agents_that_are_gone_may_come_again_unless_they_were_asked_to_go() {
+        let mut table = AgentTable::default();
+        assert!(table.may_come_again(0), "it did not come");
+        table.add(1, &hello(0), 1).unwrap();
+        assert!(!table.may_come_again(0), "it is there");
+        table.remove(1);
+        assert!(table.may_come_again(0));
+        table.add(2, &hello(0), 1).unwrap();
+        table.let_go(2);
+        table.remove(2);
+        assert!(!table.may_come_again(0), "it was asked to go");
+        table.add(3, &hello(1), 1).unwrap();
+        table.dismiss(3, "nonsense");
+        table.remove(3);
+        assert!(!table.may_come_again(1), "it was dismissed");
+    }
+}
