@@ -3,11 +3,10 @@
 
 use std::time::{Duration, Instant};
 
+use pmc_batch::launch::Launch;
 use rustc_hash::FxHashMap;
 
 use super::Running;
-use pmc_batch::launch::Launch;
-
 use super::launcher::LaunchError;
 
 /// Minimum time between two starts of the agent of a host.

@@ -12,7 +12,7 @@ use super::estimate::{Estimate, Machine};
 use super::settings::{COUNT, DRAIN, MEMORY, Reader, TIME, Text, schedulers};
 use super::size::Demand;
 use super::task_files::TaskFiles;
-use super::transport::Transport;
+use super::transport::{self, Transport};
 
 /// Default number of nodes.
 const NODES: u32 = 1;
