@@ -32,8 +32,8 @@ impl Default for Comebacks {
 }
 
 impl Comebacks {
-    /// Returns whether the agent of this number, which was first started at `begun`, may be started again, and
-    /// notes that it is.
+    /// Returns whether the agent of this number, which was first started at `begun`, may be started again.
+    /// Notes that it is.
     fn is_due(&mut self, number: u32, begun: Instant) -> bool {
         let last = self.started.get(&number).copied().unwrap_or(begun);
         let is_due = last.elapsed() >= COMEBACK_INTERVAL;

@@ -248,8 +248,8 @@ impl Reception {
 }
 
 impl Reception {
-    /// True if this host has its agent already: one that was taken for gone has come back, or one launcher has
-    /// started agents on all hosts.
+    /// True if this host has its agent already: one that was taken for gone has come back, or one launcher
+    /// has started agents on all hosts.
     fn is_second(&self, table: &AgentTable, hello: &AgentHello) -> bool {
         let is_new = hello.first_rank.is_none();
         hello.number.is_some_and(|number| table.is_present(number))

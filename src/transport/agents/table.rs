@@ -115,7 +115,7 @@ impl AgentTable {
         self.let_go.extend(number);
     }
 
-    /// True if the agent of this number has gone and may come again: it is neither there, nor was it asked to go.
+    /// True if the agent of this number may come again: it is neither there, nor was it asked to go.
     pub(super) fn may_come_again(&self, number: u32) -> bool {
         !self.let_go.contains(&number) && !self.is_present(number)
     }

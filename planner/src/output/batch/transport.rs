@@ -28,8 +28,8 @@ impl Transport {
     }
 }
 
-/// Returns the number of agents as words of a script: that of the nodes that the batch job has, which its user
-/// may change at submission, else that of the plan.
+/// Returns the number of agents as words of a script: that of the nodes of the batch job, which its user may
+/// change at submission, else that of the plan.
 pub(super) fn agent_count(scheduler: Scheduler, nodes: u32) -> String {
     let lines = |variable: &str| {
         format!("\"$([ -r \"${variable}\" ] && sort -u \"${variable}\" | wc -l || echo {nodes})\"")
