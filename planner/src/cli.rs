@@ -66,7 +66,7 @@ pub fn parse(arguments: &[String], environment: Environment) -> Result<Invocatio
         return Ok(Invocation::Text(format!(
             "pmc-plan {} (plans like Pegasus Release Version {})\n",
             env!("CARGO_PKG_VERSION"),
-            crate::output::records::COMPATIBLE_VERSION
+            crate::output::common::records::COMPATIBLE_VERSION
         )));
     }
     let output = OutputOptions {

@@ -27,6 +27,7 @@ pub mod report;
 pub mod request;
 mod syntax;
 mod task_request;
+mod tasks;
 
-pub use output::records::COMPATIBLE_VERSION;
+pub use output::common::records::COMPATIBLE_VERSION;
 pub use program::{main, run};

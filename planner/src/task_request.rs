@@ -125,6 +125,13 @@ pub(crate) fn run_time(profiles: &Profiles) -> Option<f64> {
     (seconds.is_finite() && seconds >= 0.0).then_some(seconds)
 }
 
+/// Returns whether a value of the profile `gridstart` means that no kickstart wraps the program.
+pub(crate) fn is_no_wrapper(gridstart: &str) -> bool {
+    let gridstart = gridstart.trim();
+    let words = ["none", "nogridstart", "pegasuslite.none"];
+    words.iter().any(|word| gridstart.eq_ignore_ascii_case(word))
+}
+
 /// Returns whether a value of HTCondor is a number, not an expression.
 pub(crate) fn is_number(key: &str, text: &str) -> bool {
     number(key, text).is_some()

@@ -1,7 +1,8 @@
-//! Finds circles of imports between the folders of a crate.
+//! Finds circles of imports in a crate.
 //!
-//! A *unit* is a folder directly below `src`, with the file of the same name, or a single file there. Units
-//! may import each other in one direction only. Files inside one unit may import each other freely.
+//! A *unit* of a folder is a folder directly below it, with the file of the same name, or a single file there.
+//! Units of one folder may import each other in one direction only. The file of the folder itself, `mod.rs` or
+//! the file of the same name, is none of its units: it declares them, and may hold what they share.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

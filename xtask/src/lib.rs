@@ -9,6 +9,7 @@ pub mod crash;
 pub mod golden;
 pub mod imports;
 pub mod manual;
+pub mod modules;
 pub mod node_faults;
 pub mod programs;
 pub mod workspace;

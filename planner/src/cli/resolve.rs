@@ -9,7 +9,7 @@ use pmc_secrets::SecretNames;
 
 use super::options::Options;
 use crate::error::UsageError;
-use crate::output::batch::{parse_megabytes, parse_minutes};
+use crate::output::pmc::batch::{parse_megabytes, parse_minutes};
 use crate::request::{
     BatchOptions, CleanupStrategy, Environment, Format, Picture, Request, Subject, SubworkflowOptions,
 };

@@ -1,158 +1,73 @@
-//! Writes the submit directory. Each module writes one kind of file.
+//! Writes the submit directory: `common` what all plans have, the other folders what runs the plan.
 
-pub(crate) mod batch;
-pub(crate) mod cluster;
-pub(crate) mod command;
-pub(crate) mod dag;
-mod dagman;
-pub(crate) mod events;
-pub(crate) mod fingerprints;
-pub(crate) mod in_order;
-pub(crate) mod layout;
-pub(crate) mod limits;
-pub(crate) mod lists;
-pub(crate) mod lite;
-mod messages;
-pub(crate) mod nested;
-pub(crate) mod records;
-pub(crate) mod secrets;
-pub(crate) mod shell;
-pub(crate) mod stat;
-mod stdin;
-pub(crate) mod submit_dir;
+pub(crate) mod common;
+pub(crate) mod pmc;
+mod shell;
 
-use crate::exec::{Exec, ExecJob, JobId, Place, SiteId, Task};
-use crate::model::{FileId, Workflow};
-pub(crate) use crate::recipe::PROPERTIES;
-use crate::refine::data::directory_of;
-use crate::refine::settings::Settings;
-use crate::refine::sites::{Access, Sites};
+use std::path::{Path, PathBuf};
 
-/// A complete plan, ready to be written.
-pub(crate) struct Plan<'a> {
-    pub(crate) workflow: &'a Workflow,
-    pub(crate) exec: &'a Exec,
-    pub(crate) sites: &'a Sites,
-    pub(crate) settings: &'a Settings,
-    /// Entries of the transformation catalog, for metadata and hooks.
-    pub(crate) catalog: &'a crate::catalog::transformation::TransformationCatalog,
-    /// Final path of the submit directory.
-    pub(crate) submit: String,
-    /// Base name of the workflow's files.
-    pub(crate) base: String,
-    /// Value of kickstart's `-L`.
-    pub(crate) run_label: String,
-    /// Modification time of the workflow file, for kickstart's `-T`.
-    pub(crate) stamp: String,
-    /// Identifier of the workflow.
-    pub(crate) uuid: &'a str,
-    /// Directory of the tools of the planner's own installation.
-    pub(crate) own_tools: String,
-    /// Path of kickstart on each site.
-    pub(crate) kickstarts: Vec<String>,
-    /// Directory of each job's files, relative to the submit directory.
-    pub(crate) layout: layout::Layout,
-    /// Numbers of files of the abstract workflow: only read, written and read, only written.
-    pub(crate) files: [usize; 3],
-    /// Each job has separate files for its lists, as in Pegasus.
-    pub(crate) files_apart: bool,
-    /// Locations of work lists, set after they are written.
-    pub(crate) orders: std::sync::OnceLock<lists::WorkLists>,
-    /// Where the checksums of files are found, for jobs with directories of their own.
-    pub(crate) checksums: lite::Checksums,
-    /// What nested sub-workflows take over from this plan.
-    pub(crate) nesting: nested::Nesting,
-    /// Jobs in topological order.
-    pub(crate) order: Vec<JobId>,
-    /// What only the owner of the plan may read.
-    pub(crate) secrets: secrets::Secrets,
+use pmc_batch::Script;
+
+use crate::diagnostic::Diagnostic;
+use crate::error::PlanError;
+use crate::exec::SiteId;
+use crate::fingerprint::Facts;
+use crate::refine::settings::CodeGenerator;
+use crate::request::Request;
+use crate::tasks::{Plan, WorkLists};
+
+use common::events::JobEvents;
+use pmc::batch::Resources;
+
+/// Writes what runs a plan. Quoting is its own business: the jobs come as words.
+pub(crate) trait Generator {
+    /// Returns keys and values of the braindump about what runs the plan.
+    fn braindump(&self, plan: &Plan<'_>) -> Vec<(&'static str, Option<String>)>;
+
+    /// Writes what runs the plan, and the events of its jobs.
+    ///
+    /// # Errors
+    /// Jobs that the format cannot express, failed writes.
+    fn write(&self, to: &mut Writing<'_>) -> Result<Code, PlanError>;
 }
 
-/// Maximum jobs of a small plan. Larger plans name files in command lines and share one file for work lists.
-pub(crate) const MAX_SMALL_PLAN: usize = 1000;
+/// Returns the writer of a code generator.
+pub(crate) fn generator(of: CodeGenerator) -> &'static dyn Generator {
+    match of {
+        CodeGenerator::Pmc => &pmc::Pmc,
+        CodeGenerator::Shell => &shell::Shell,
+    }
+}
 
-impl<'a> Plan<'a> {
-    /// Returns a job of the plan or of a cluster.
-    pub(crate) fn job(&self, id: JobId) -> &'a ExecJob {
-        match self.exec.jobs.get(id.index()) {
-            Some(job) => job,
-            None => &self.exec.members[id.index() - self.exec.jobs.len()],
-        }
-    }
-    /// Returns the number of a clustered job, given its position in [`Exec::members`].
-    pub(crate) fn member(&self, position: usize) -> JobId {
-        JobId::new(self.exec.jobs.len() + position)
-    }
-    /// Returns whether a job runs in a cluster.
-    pub(crate) fn is_member(&self, id: JobId) -> bool {
-        id.index() >= self.exec.jobs.len()
-    }
-    /// Returns the absolute path of a job's file with this suffix.
-    pub(crate) fn job_file(&self, id: JobId, suffix: &str) -> String {
-        let mut path = String::new();
-        self.push_job_file(id, suffix, &mut path);
-        path
-    }
-    /// Appends the absolute path of a job's file to a text.
-    pub(crate) fn push_job_file(&self, id: JobId, suffix: &str, text: &mut String) {
-        for part in [
-            &self.submit,
-            "/",
-            self.layout.of(id),
-            "/",
-            &self.job(id).name,
-            suffix,
-        ] {
-            text.push_str(part);
-        }
-    }
-    /// Returns the id in the workflow, `null` for auxiliary jobs.
-    pub(crate) fn logical_id(&self, job: &ExecJob) -> &str {
-        match job.task {
-            Task::Compute(n) => &self.workflow.jobs[n].id,
-            _ => "null",
-        }
-    }
-    /// Appends the complete name of a job's transformation to a text.
-    pub(crate) fn push_transformation(&self, job: &ExecJob, text: &mut String) {
-        match job.task {
-            Task::Compute(n) => self.workflow.jobs[n].transformation.push_to(text),
-            task => text.push_str(task.transformation()),
-        }
-    }
-    /// Returns the site of a file at a place, and the parts of its URL.
-    pub(crate) fn url_parts<'t>(
-        &'t self,
-        place: &'t Place,
-        file: FileId,
-        access: Access,
-    ) -> (&'t str, [&'t str; 6]) {
-        let lfn = self.workflow.files.name(file);
-        let in_work = |site: SiteId, scheme: &'t str, base: &'t str| {
-            let directory = directory_of(self.exec, self.sites, site, file);
-            let name = self.sites.get(site).name.as_str();
-            (name, [scheme, base, "/", directory, "/", lfn])
-        };
-        match place {
-            Place::Scratch(site) => in_work(*site, "", self.sites.work_url(*site, access)),
-            Place::ScratchLink(site) => {
-                let scratch = self.sites.get(*site).scratch.as_ref();
-                in_work(*site, "symlink://", scratch.map_or("", |s| s.path.as_str()))
-            }
-            Place::Storage(output) => {
-                let storage = &self.sites.outputs[usize::from(*output)];
-                let base = match access {
-                    Access::Get => &storage.get,
-                    Access::Put => &storage.put,
-                };
-                (&storage.name, ["", base, "/", lfn, "", ""])
-            }
-            Place::Url(url, site) => (site, ["", url, "", "", "", ""]),
-        }
-    }
-    /// Returns site and URL of a file at a place.
-    pub(crate) fn url(&self, place: &Place, file: FileId, access: Access) -> (String, String) {
-        let (site, parts) = self.url_parts(place, file, access);
-        (site.to_owned(), parts.concat())
-    }
+/// What a generator writes, and where.
+pub(crate) struct Writing<'a> {
+    pub(crate) plan: &'a Plan<'a>,
+    pub(crate) request: &'a Request,
+    /// Where the work lists are, which are written before.
+    pub(crate) lists: &'a WorkLists,
+    /// Facts for later commands.
+    pub(crate) facts: &'a Facts,
+    /// Files from which the plan is made.
+    pub(crate) read: &'a [PathBuf],
+    /// Resources of the batch job.
+    pub(crate) resources: &'a Resources,
+    /// Site of the batch job.
+    pub(crate) site: SiteId,
+    /// Directory for the files.
+    pub(crate) dir: &'a Path,
+    pub(crate) events: JobEvents<'a>,
+    pub(crate) warnings: &'a mut Vec<Diagnostic>,
+}
+
+/// What runs the plan; paths are relative to the submit directory.
+#[derive(Default)]
+pub(crate) struct Code {
+    /// Batch scripts.
+    pub(crate) scripts: Vec<Script>,
+    /// What fits into the batch job.
+    pub(crate) batch_size: Option<String>,
+    /// Files of a run of the batch job for the output of tasks.
+    pub(crate) run_files: Option<String>,
+    /// Script that runs the jobs.
+    pub(crate) shell: Option<String>,
 }

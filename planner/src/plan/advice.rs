@@ -5,10 +5,11 @@ use std::path::Path;
 use crate::exec::{Exec, ExecJob, Task};
 use crate::keys::BYPASS;
 use crate::model::{Arguments, TransferFlag, Workflow};
-use crate::output::command::{doubt, is_no_wrapper};
 use crate::profiles::Namespace;
 use crate::refine::sites::Sites;
 use crate::request::Request;
+use crate::task_request::is_no_wrapper;
+use crate::tasks::arguments::doubt;
 
 use super::inputs::Inputs;
 

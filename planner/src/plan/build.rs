@@ -11,23 +11,27 @@ use crate::error::{Cause, PlanError};
 use crate::exec::{Exec, JobId};
 use crate::fingerprint;
 use crate::graph::{Graph, by_depth};
-use crate::output::layout::Layout;
-use crate::output::nested::Nesting;
-use crate::output::secrets::Secrets;
-use crate::output::submit_dir::SubmitDir;
-use crate::output::{self, Plan, records};
+use crate::output;
+use crate::output::common::private_files::put;
+use crate::output::common::records;
+use crate::output::common::submit_dir::SubmitDir;
 use crate::properties::Properties;
 use crate::recipe::Recipe;
 use crate::refine::cleanup::space::Sizes;
 use crate::refine::mapping::Mapper;
 use crate::refine::programs::Programs;
 use crate::refine::refine;
-use crate::refine::settings::{Generator, generator};
+use crate::refine::settings::generator;
 use crate::refine::sites::{Sites, own_tools};
 use crate::report::explain::{Explainer, View};
 use crate::report::picture;
 use crate::report::summary::Summary;
 use crate::request::{Picture, Request};
+use crate::tasks::checksums::Checksums;
+use crate::tasks::layout::Layout;
+use crate::tasks::nesting::Nesting;
+use crate::tasks::secrets::Secrets;
+use crate::tasks::{Invocation, Invocations, MAX_SMALL_PLAN, Plan, WorkLists};
 
 /// Plans a workflow: reads the inputs, refines, writes the submit directory.
 ///
@@ -76,7 +80,7 @@ pub fn measure(request: &Request, step: &mut dyn FnMut(&'static str)) -> Result<
 /// Returns whether the properties ask for a shell script instead of a DAG. [`plan`] reports problems in them.
 pub fn wants_shell(request: &Request) -> bool {
     Properties::load(&property_sources(request))
-        .is_ok_and(|properties| generator(&properties).is_ok_and(|g| g == Generator::Shell))
+        .is_ok_and(|properties| generator(&properties).is_ok_and(|of| !of.abilities().makes_dag))
 }
 
 /// A plan in memory.
@@ -208,10 +212,9 @@ impl BuiltPlan<'_> {
             layout: Layout::new(&settings.submit_mapper, workflow, &self.exec),
             files: self.files,
             files_apart: settings.lists_apart
-                || settings.generator == Generator::Shell
-                || self.exec.jobs.len() <= output::MAX_SMALL_PLAN,
-            orders: std::sync::OnceLock::new(),
-            checksums: output::lite::Checksums::new(workflow, &self.exec, &self.sites, settings),
+                || !settings.generator.abilities().shares_lists
+                || self.exec.jobs.len() <= MAX_SMALL_PLAN,
+            checksums: Checksums::new(workflow, &self.exec, &self.sites, settings),
             nesting: self.nesting(),
             order: self.order.clone(),
             secrets: Secrets::new(&self.exec, &self.sites, names.map(String::as_str), path),
@@ -266,9 +269,10 @@ impl BuiltPlan<'_> {
         let plan = self.view();
         let staging = directory.staging().to_owned();
         let code = files::write(&plan, request, &self.inputs, &counts, &staging, &mut warnings)?;
-        let braindump = records::braindump(&plan, request);
+        let code_lines = output::generator(plan.settings.generator).braindump(&plan);
+        let braindump = records::braindump(&plan, request, code_lines);
         let text = monitord_compat::braindump::write(&braindump);
-        files::put(&staging.join("braindump.yml"), &text)?;
+        put(&staging.join("braindump.yml"), &text)?;
         complete(&plan, &staging)?;
         if request.deferred {
             // Its tasks wait for it. A plan that a failing machine loses is made again; the executor brings
@@ -379,12 +383,16 @@ fn draw(plan: &Plan<'_>, pictures: &[Picture]) -> Result<(), PlanError> {
 /// Refuses jobs that cannot be written into the DAG.
 fn check_commands(plan: &Plan<'_>) -> Result<(), PlanError> {
     const MAX_REPORTED: usize = 20;
+    let lists = WorkLists::default();
+    let mut invocations = Invocations::new(plan, &lists);
+    let mut invocation = Invocation::default();
+    let members = (0..plan.exec.members.len()).map(|position| plan.member(position));
     let problems: Vec<String> = plan
         .order
         .iter()
         .copied()
-        .chain((0..plan.exec.members.len()).map(|position| plan.member(position)))
-        .filter_map(|job| output::command::command(plan, job).err())
+        .chain(members)
+        .filter_map(|job| invocations.fill(job, &mut invocation).err())
         .flatten()
         .take(MAX_REPORTED)
         .collect();

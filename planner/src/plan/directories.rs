@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::inputs::Inputs;
 use crate::error::PlanError;
 use crate::model::Workflow;
-use crate::output::submit_dir::SubmitDir;
+use crate::output::common::submit_dir::SubmitDir;
 use crate::refine::sites::RunDirs;
 use crate::request::Request;
 

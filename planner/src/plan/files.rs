@@ -9,95 +9,21 @@ use crate::catalog::replica::ReplicaCatalog;
 use crate::diagnostic::Diagnostic;
 use crate::exec::{ExecJob, Place, SiteId, Task};
 use crate::fingerprint::Facts;
-use crate::output::events::{JobEvents, Tasks};
-use crate::output::fingerprints::Prints;
-use crate::output::secrets::{Secrets, put_private};
-use crate::output::{self, PROPERTIES, Plan, batch, records};
+use crate::output::common::events::{JobEvents, Tasks};
+use crate::output::common::private_files::put;
+use crate::output::common::{lists, nested, records};
+use crate::output::pmc::{batch, executor};
+use crate::output::{self, Code, Writing};
 use crate::properties::Properties;
-use crate::refine::settings::Generator;
 use crate::refine::sites::WorkSite;
 use crate::refine::storage::{self, StorageMapper};
+use crate::tasks::secrets::Secrets;
+use crate::tasks::{PROPERTIES, Plan};
 
 use super::inputs::{Inputs, property_sources};
-use super::{Script, iso_seconds};
+use super::iso_seconds;
 use crate::error::PlanError;
 use crate::request::Request;
-
-pub(super) fn put(path: &Path, text: &str) -> Result<(), PlanError> {
-    fs::write(path, text).map_err(|e| PlanError::io("write", path, e))
-}
-
-/// What runs the plan; paths are relative to the submit directory.
-#[derive(Default)]
-pub(super) struct Code {
-    /// Batch scripts.
-    pub(super) scripts: Vec<Script>,
-    /// What fits into the batch job.
-    pub(super) batch_size: Option<String>,
-    /// Files of a run of the batch job for the output of tasks.
-    pub(super) run_files: Option<String>,
-    /// Script of the generator Shell.
-    pub(super) shell: Option<String>,
-}
-
-/// Writes what runs the plan, and the events of its jobs.
-#[expect(clippy::too_many_arguments, reason = "everything that the writers need")]
-fn generate(
-    plan: &Plan<'_>,
-    request: &Request,
-    (facts, read): (&Facts, &[PathBuf]),
-    resources: &batch::Resources,
-    site: SiteId,
-    dir: &Path,
-    events: &mut JobEvents<'_>,
-    warnings: &mut Vec<Diagnostic>,
-) -> Result<Code, PlanError> {
-    let base = &plan.base;
-    let mut code = Code::default();
-    match plan.settings.generator {
-        Generator::Pmc => {
-            let dag = dir.join(format!("{base}.dag"));
-            let prints = Prints::new(plan);
-            let head = prints.head(facts, read)?;
-            let path = output::fingerprints::file(plan, dir);
-            if plan.secrets.are_in_environments() {
-                // A hash of a short secret is not far from the secret.
-                put_private(&path, &head)?;
-            } else {
-                put(&path, &head)?;
-            }
-            let file = fs::OpenOptions::new().append(true).open(&path);
-            let to = output::dag::PrintsFile {
-                prints: &prints,
-                file: file.map_err(|e| PlanError::io("write", &path, e))?,
-                path: &path,
-            };
-            output::dag::write(plan, dir, &dag, resources.node, events, to)?;
-            if request.deferred {
-                // It joins the run around it, and nothing submits it.
-                return Ok(code);
-            }
-            let tools = &plan.sites.get(site).tools;
-            let (executor, is_found) = executor(request, tools);
-            if !is_found {
-                warnings.push(Diagnostic::from(format!(
-                    "{EXECUTOR} is neither in {tools} nor on PATH; the batch scripts name it there all the same, in \
-                     case the compute nodes have it"
-                )));
-            }
-            let executor = executor.display().to_string();
-            code.scripts = batch::write(plan, resources, &executor, dir)?;
-            code.batch_size = Some(batch::describe(resources));
-            code.run_files = Some(batch::describe_files(plan, resources));
-        }
-        Generator::Shell => {
-            let search = request.environment.variables.get("PATH");
-            let script = output::shell::write(plan, dir, search.map(String::as_str), events)?;
-            code.shell = Some(script);
-        }
-    }
-    Ok(code)
-}
 
 /// Writes all files but the braindump. Returns what runs the plan.
 pub(super) fn write(
@@ -128,26 +54,23 @@ pub(super) fn write(
     let site = main_site(plan);
     let resources = resources(plan, request, &inputs.properties, plan.sites.get(site))?;
     warnings.extend(resources.warnings().into_iter().map(Diagnostic::from));
-    let places = output::lists::write(plan, dir)?;
-    plan.orders.get_or_init(|| places);
-    let mut events = JobEvents::new(plan, &tasks)?;
-    let made_of = (
-        &facts(plan, request, inputs, &resources),
-        &*read_files(request, inputs),
-    );
-    let code = generate(
+    let lists = lists::write(plan, dir)?;
+    let mut to = Writing {
         plan,
         request,
-        made_of,
-        &resources,
+        lists: &lists,
+        facts: &facts(plan, request, inputs, &resources),
+        read: &read_files(request, inputs),
+        resources: &resources,
         site,
         dir,
-        &mut events,
+        events: JobEvents::new(plan, &tasks)?,
         warnings,
-    )?;
-    events.finish()?;
+    };
+    let code = output::generator(plan.settings.generator).write(&mut to)?;
+    to.events.finish()?;
     records::write_cache(plan, &dir.join(format!("{base}.cache")))?;
-    output::nested::write_files(plan, dir)?;
+    nested::write_files(plan, dir)?;
     put(&dir.join(format!("{base}.notify")), &records::notify(plan))?;
     let metrics = records::metrics(plan, request, &inputs.properties, counts);
     put(&dir.join(format!("{base}.metrics")), &metrics)?;
@@ -217,9 +140,6 @@ fn storage_map(request: &Request, inputs: &Inputs) -> Option<PathBuf> {
     is_read.then(|| request.environment.working_dir.join(file.trim()))
 }
 
-/// Name of the executor.
-const EXECUTOR: &str = "pegasus-mpi-cluster";
-
 /// Returns the resources of the batch job of a site.
 ///
 /// # Errors
@@ -239,23 +159,6 @@ pub(super) fn resources(
     let resources = batch::Resources::new(request, properties, site, demand, &lacks_mpi)?;
     let estimate = batch::estimate(plan, resources.machine());
     Ok(resources.with_estimate(estimate))
-}
-
-/// Returns the path of the executor, in the tools of the site, else on `PATH`, and whether it is there.
-fn executor(request: &Request, tools: &str) -> (PathBuf, bool) {
-    let first = Path::new(tools).join(EXECUTOR);
-    if first.exists() {
-        return (first, true);
-    }
-    let path = request.environment.variables.get("PATH");
-    let found = path
-        .map_or("", String::as_str)
-        .split(':')
-        .filter(|directory| directory.starts_with('/'))
-        .map(|directory| Path::new(directory).join(EXECUTOR))
-        .find(|program| program.is_file());
-    let is_found = found.is_some();
-    (found.unwrap_or(first), is_found)
 }
 
 /// Returns the catalogs to copy into the submit directory.
@@ -316,7 +219,7 @@ fn priorities<'p>(plan: &'p Plan<'_>) -> FxHashMap<(&'p str, &'p str, &'p str), 
 /// Locations in the workflow as a text replica catalog, with the priority of those that inputs are taken
 /// from.
 fn replica_store(plan: &Plan<'_>, catalog: &ReplicaCatalog, time: &str) -> String {
-    use crate::output::lists::{catalog_value, catalog_word};
+    use crate::output::common::lists::{catalog_value, catalog_word};
     use std::fmt::Write as _;
     let priorities = priorities(plan);
     let mut text = format!("# file-based replica catalog: {time}\n");

@@ -1,5 +1,6 @@
 //! Typed settings of the refinement, read from the properties.
 
+mod generator;
 mod lite_cache;
 mod subworkflows;
 
@@ -14,6 +15,7 @@ use super::cluster::settings::ClusterSettings;
 use super::select::ranking::{self, ReplicaSelector};
 use super::sites::{self, selection::SiteSelector};
 use super::storage::{self, StorageMapper};
+pub(crate) use generator::{Abilities, CodeGenerator, generator};
 pub(crate) use lite_cache::LiteCache;
 pub(crate) use subworkflows::Subworkflows;
 
@@ -98,15 +100,6 @@ impl Clusters {
             remote: positive(properties, &format!("pegasus.{direction}.remote.clusters"))?.or(all),
         })
     }
-}
-
-/// Format of the executable workflow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Generator {
-    /// A DAG for pegasus-mpi-cluster.
-    Pmc,
-    /// A shell script that runs one job after the other.
-    Shell,
 }
 
 /// `pegasus.mode`: a set of default values.
@@ -198,7 +191,7 @@ const CLEANUP_STRATEGIES: &[(&str, CleanupStrategy)] = &[
 /// The settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    pub(crate) generator: Generator,
+    pub(crate) generator: CodeGenerator,
     /// What becomes of sub-workflows.
     pub(crate) subworkflows: Subworkflows,
     /// Sub-workflows that are planned when their turn comes clean up after themselves.
@@ -338,7 +331,7 @@ impl Settings {
         let submit_mapper = choices.submit_mapper()?;
         let staging_mapper = choices.staging_mapper(data)?;
         let storage_mapper = storage::mapper(properties, choices.problems);
-        let (subworkflows, cleanup_deferred) = choices.subworkflows(generator);
+        let (subworkflows, cleanup_deferred) = choices.subworkflows(generator.abilities());
         let create_dir = choices.create_dir();
         let refiner = choices.one_of("pegasus.transfer.refiner", Refiner::BalancedCluster, REFINERS);
         let replica_selector = ranking::selector(properties, choices.problems);
@@ -551,18 +544,6 @@ fn text(properties: &Properties, key: &str) -> Option<String> {
         .map(str::trim)
         .filter(|t| !t.is_empty())
         .map(str::to_owned)
-}
-
-/// Returns the code generator: PMC without the property.
-pub(crate) fn generator(properties: &Properties) -> Result<Generator, PlanError> {
-    match properties.get("pegasus.code.generator").map(str::trim) {
-        None | Some("") => Ok(Generator::Pmc),
-        Some(name) if name.eq_ignore_ascii_case("pmc") => Ok(Generator::Pmc),
-        Some(name) if name.eq_ignore_ascii_case("shell") => Ok(Generator::Shell),
-        Some(name) => Err(PlanError::Unsupported(format!(
-            "the code generator {name} is not offered: set pegasus.code.generator to PMC or Shell, or leave it out"
-        ))),
-    }
 }
 
 /// Returns the data configuration: without the property, a shared file system is assumed.

@@ -8,7 +8,6 @@ use crate::error::near_spelling;
 use crate::exec::{EntryId, JobId, Place, SiteId, Task};
 use crate::graph::Graph;
 use crate::model::{FileId, JobIndex, TransferFlag, Workflow};
-use crate::output::Plan;
 use crate::profiles::{Namespace, Profiles};
 use crate::refine::files;
 use crate::refine::mapping::Mapper;
@@ -16,6 +15,7 @@ use crate::refine::replicas::Replicas;
 use crate::refine::settings::ReuseScope;
 use crate::refine::sites::Access;
 use crate::task_request::{self, ProfileKey};
+use crate::tasks::Plan;
 
 /// Maximum entries of a list that are shown.
 const MAX_SHOWN: usize = 12;
@@ -173,7 +173,7 @@ impl<'a, 'm> Explainer<'a, 'm> {
             Task::Compute(n) => self.compute(id, n, &mut page),
             _ => self.auxiliary(id, &mut page),
         }
-        let cluster = crate::output::cluster::cluster_job(plan, id);
+        let cluster = plan.cluster_job(id);
         if let Some(cluster) = cluster {
             page.line("cluster", &self.name(cluster));
         }

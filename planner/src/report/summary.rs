@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 
 use crate::exec::{Counts, JobId, ListId, Task, TransferSet};
 use crate::graph::{Graph, by_depth};
-use crate::output::Plan;
-use crate::output::batch::{Estimate, duration};
+use crate::output::pmc::batch::{Estimate, duration};
 use crate::refine::cleanup::space::{Sizes, short_bytes};
+use crate::tasks::Plan;
 
 /// Summary of a plan.
 #[derive(Clone, Debug, PartialEq)]

@@ -8,8 +8,8 @@ use crate::exec::{ExecJob, JobId, Place, SiteId, Task, TransferSet};
 use crate::graph::Graph;
 use crate::ids::Id as _;
 use crate::model::{FileId, Link};
-use crate::output::Plan;
 use crate::refine::sites::Access;
+use crate::tasks::Plan;
 
 /// What happens to the tasks.
 pub(super) struct Decision {

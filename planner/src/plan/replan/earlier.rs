@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use pmc_dag::{EARLIER_PLAN, trailer};
 
 use crate::error::PlanError;
-use crate::plan::files;
+use crate::output::common::private_files::put;
 
 /// Returns the names in the log of the executor that `is_known` does not hold for.
 pub(super) fn jobs_in_log(
@@ -65,7 +65,7 @@ pub(super) fn keep(jobs: &BTreeSet<String>, dag: &Path, old_events: &Path) -> Re
     // The last line says that there are no more events.
     let end = new.trim_end().rfind('\n').map_or(0, |at| at + 1);
     let text = format!("{}{kept}{}", &new[..end], &new[end..]);
-    files::put(&events, &text)
+    put(&events, &text)
 }
 
 /// Returns the events of jobs and of their tasks of the workflow, as far as the new plan does not have these.

@@ -11,15 +11,16 @@ use monitord_compat::run_lock::{DagGuard, DagLockError, lock_dag};
 use pmc_dag::{Dag, DagError, rescue};
 use rustc_hash::FxHashMap;
 
+use super::Planned;
 use super::build::build;
 use super::inputs::Inputs;
-use super::{Planned, files};
 use crate::error::{Cause, PlanError};
 use crate::exec::{JobId, Task};
 use crate::fingerprint::{Facts, FingerprintError, Fingerprints, TaskPrint};
-use crate::output::Plan;
-use crate::output::submit_dir::SubmitDir;
+use crate::output::common::private_files::put;
+use crate::output::common::submit_dir::SubmitDir;
 use crate::request::Request;
+use crate::tasks::Plan;
 use decision::{Decision, decide};
 
 /// Files of a monitoring database that belong to the old plan. The next loader makes a new one of the logs.
@@ -363,7 +364,7 @@ fn write_rescue(plan: &Plan<'_>, dag: &Path, decision: &Decision) -> Result<(), 
         .collect();
     names.sort_unstable();
     let text: String = names.iter().map(|name| format!("\nDONE {name}")).collect();
-    files::put(&rescue_path(dag), &text)
+    put(&rescue_path(dag), &text)
 }
 
 fn append_edges(plan: &Plan<'_>, dag: &Path, decision: &Decision) -> Result<(), PlanError> {

@@ -1,6 +1,6 @@
 //! What becomes of sub-workflows.
 
-use super::{Choices, Generator, text};
+use super::{Abilities, Choices, text};
 use crate::properties::Properties;
 
 /// What becomes of sub-workflows: `pegasus.subworkflow`.
@@ -52,20 +52,18 @@ impl Choices<'_> {
             .map(|(_, is_deferred)| *is_deferred)
     }
 
-    /// Returns what becomes of sub-workflows, and whether nested ones clean up after themselves. A shell
-    /// script cannot plan them.
-    pub(super) fn subworkflows(&mut self, generator: Generator) -> (Subworkflows, bool) {
+    /// Returns what becomes of sub-workflows, and whether nested ones clean up after themselves.
+    pub(super) fn subworkflows(&mut self, generator: Abilities) -> (Subworkflows, bool) {
         const KEY: &str = "pegasus.subworkflow";
         let cleanup_deferred = self.cleanup_scope().unwrap_or_default();
-        let mode = match (self.one_of(KEY, Subworkflows::Auto, SUBWORKFLOWS), generator) {
-            (Subworkflows::Nested, Generator::Shell) => {
-                let message = "cannot be nested with the code generator Shell";
-                self.problems.push(self.properties.bad_value(KEY, message));
-                Subworkflows::Inline
-            }
-            (_, Generator::Shell) => Subworkflows::Inline,
-            (chosen, Generator::Pmc) => chosen,
-        };
-        (mode, cleanup_deferred)
+        let chosen = self.one_of(KEY, Subworkflows::Auto, SUBWORKFLOWS);
+        if generator.nests {
+            return (chosen, cleanup_deferred);
+        }
+        if chosen == Subworkflows::Nested {
+            let message = format!("cannot be nested with the code generator {}", generator.name);
+            self.problems.push(self.properties.bad_value(KEY, &message));
+        }
+        (Subworkflows::Inline, cleanup_deferred)
     }
 }

@@ -1,0 +1,129 @@
+//! What the jobs of a plan need of their batch job, and how many run at a time in it.
+
+use crate::exec::Task;
+use crate::profiles::Namespace;
+use crate::task_request::Amounts;
+use crate::tasks::Plan;
+
+use super::Resources;
+use super::estimate::duration;
+
+/// The largest requests of the compute jobs of a plan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Demand {
+    pub(super) memory_mb: u64,
+    pub(super) cpus: u32,
+    pub(super) gpus: u32,
+    /// Nodes that a job asks for.
+    pub(super) nodes: u32,
+}
+
+impl Demand {
+    /// Returns the largest requests of a plan.
+    pub(crate) fn of(plan: &Plan<'_>) -> Self {
+        let mut largest = Demand {
+            cpus: 1,
+            ..Demand::default()
+        };
+        let exec = plan.exec;
+        let is_compute = |task: &Task| matches!(task, Task::Compute(_) | Task::Cluster(..));
+        let mut last = None;
+        for job in exec.jobs.iter().filter(|job| is_compute(&job.task)) {
+            // Jobs with the same setup often follow each other.
+            if last.replace(job.setup) == Some(job.setup) {
+                continue;
+            }
+            let profiles = &exec.setups[job.setup].profiles;
+            let amounts = Amounts::of(profiles);
+            let nodes = profiles
+                .pegasus("nodes")
+                .or_else(|| profiles.get(Namespace::Globus, "hostcount"));
+            let nodes = nodes.and_then(|text| text.trim().parse().ok());
+            largest.memory_mb = largest.memory_mb.max(amounts.memory_mb);
+            largest.cpus = largest.cpus.max(amounts.cpus);
+            largest.gpus = largest.gpus.max(amounts.gpus);
+            largest.nodes = largest.nodes.max(nodes.unwrap_or(0));
+        }
+        largest
+    }
+
+    /// Describes the requests.
+    fn sentence(&self) -> String {
+        let mut amounts = vec![count(u64::from(self.cpus), "CPU")];
+        if self.gpus > 0 {
+            amounts.push(count(u64::from(self.gpus), "GPU"));
+        }
+        let memory = match self.memory_mb {
+            0 => "no memory".to_owned(),
+            mib => mebibytes(mib),
+        };
+        format!("a job requests up to {} and {memory}", amounts.join(", "))
+    }
+}
+
+/// Describes slots, requests, the number of jobs that run at a time, and a wall time that follows from run
+/// times, for the preferred scheduler.
+pub(crate) fn describe(resources: &Resources) -> String {
+    let mut text = sentence(resources);
+    if let Some(scheduler) = resources.schedulers.first().copied()
+        && let Some(estimate) = resources.decisive_estimate()
+    {
+        let reason = match resources.uses_all_cores(scheduler) {
+            true => format!(
+                "the longest chain of jobs takes {}, and all jobs together {}",
+                duration(estimate.longest_chain),
+                duration(estimate.work)
+            ),
+            false => format!("they take {} in these slots", duration(estimate.makespan)),
+        };
+        text.push_str(&format!(
+            "; wall time {} from the run times that jobs declare: {reason}",
+            clock(resources.minutes(scheduler))
+        ));
+    }
+    text
+}
+
+/// Formats minutes as `H:MM:SS`.
+pub(super) fn clock(minutes: u32) -> String {
+    format!("{}:{:02}:00", minutes / 60, minutes % 60)
+}
+
+fn sentence(resources: &Resources) -> String {
+    let nodes = count(u64::from(resources.nodes), "node");
+    let largest = &resources.demand;
+    let request = largest.sentence();
+    let scheduler = resources.schedulers.first().copied();
+    if scheduler.is_some_and(|scheduler| resources.has_slot_for_each_core(scheduler)) {
+        return format!("a slot for each core of {nodes}; {request}");
+    }
+    let slots = resources.task_slots();
+    let per_node = u64::from(resources.tasks_per_node);
+    let by_cpus = resources.node.cpus.map(|cpus| u64::from(cpus / largest.cpus));
+    let by_memory = resources.node.memory_mb.filter(|_| largest.memory_mb > 0);
+    let by_memory = by_memory.map(|memory| memory / largest.memory_mb);
+    let fit = [by_cpus, by_memory]
+        .into_iter()
+        .flatten()
+        .fold(per_node, u64::min);
+    let at_once = fit.saturating_mul(u64::from(resources.nodes)).min(slots);
+    let is_known = largest.memory_mb == 0 || resources.node.memory_mb.is_some();
+    let limit = if is_known { "" } else { "at most " };
+    format!(
+        "{} on {nodes}; {request}, so that {limit}{at_once} run at a time",
+        count(slots, "slot")
+    )
+}
+
+fn count(number: u64, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
+}
+
+fn mebibytes(mib: u64) -> String {
+    if mib >= 1024 && mib.is_multiple_of(1024) {
+        format!("{} GiB", mib / 1024)
+    } else {
+        format!("{mib} MiB")
+    }
+}

@@ -1,0 +1,75 @@
+//! Code generators: what runs a plan, and what jobs and plans can rely on there.
+
+use crate::error::PlanError;
+use crate::properties::Properties;
+
+/// A code generator: the format of the executable workflow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CodeGenerator {
+    /// A DAG for pegasus-mpi-cluster.
+    Pmc,
+    /// A shell script that runs one job after the other.
+    Shell,
+}
+
+/// What jobs and plans can rely on. Only this table and the list of writers in `output` know the names of
+/// code generators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Abilities {
+    /// Name in properties.
+    pub(crate) name: &'static str,
+    /// Each job starts in its directory, with its input redirected.
+    pub(crate) prepares_jobs: bool,
+    /// A run that was cut off goes on where it was. A job may thus start again after it has changed
+    /// something.
+    pub(crate) resumes: bool,
+    /// Sub-workflows can be planned when their turn comes.
+    pub(crate) nests: bool,
+    /// Jobs of large plans share one file with their work lists.
+    pub(crate) shares_lists: bool,
+    /// The plan is a DAG.
+    pub(crate) makes_dag: bool,
+    /// pegasus-mpi-cluster runs the plan.
+    pub(crate) is_pmc: bool,
+}
+
+impl CodeGenerator {
+    /// Returns what the code generator offers.
+    pub(crate) fn abilities(self) -> Abilities {
+        match self {
+            CodeGenerator::Pmc => Abilities {
+                name: "PMC",
+                prepares_jobs: false,
+                resumes: true,
+                nests: true,
+                shares_lists: true,
+                makes_dag: true,
+                is_pmc: true,
+            },
+            CodeGenerator::Shell => Abilities {
+                name: "Shell",
+                prepares_jobs: true,
+                resumes: false,
+                nests: false,
+                shares_lists: false,
+                makes_dag: false,
+                is_pmc: false,
+            },
+        }
+    }
+}
+
+/// Returns the code generator: PMC without the property.
+///
+/// # Errors
+/// One that is not offered.
+pub(crate) fn generator(properties: &Properties) -> Result<CodeGenerator, PlanError> {
+    match properties.get("pegasus.code.generator").map(str::trim) {
+        None | Some("") => Ok(CodeGenerator::Pmc),
+        Some(name) if name.eq_ignore_ascii_case("pmc") => Ok(CodeGenerator::Pmc),
+        Some(name) if name.eq_ignore_ascii_case("shell") => Ok(CodeGenerator::Shell),
+        Some(name) => Err(PlanError::Unsupported(format!(
+            "the code generator {name} is not offered: set pegasus.code.generator to PMC or Shell, or leave it out"
+        ))),
+    }
+}

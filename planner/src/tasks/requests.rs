@@ -1,0 +1,344 @@
+//! What a job requests of its run, and how the run judges its end, from its profiles.
+
+use std::collections::BTreeMap;
+
+use crate::error::{Cause, Problem};
+use crate::exec::Task;
+use crate::profiles::{Namespace, Profiles};
+use crate::task_request::{self, CPUS, GPUS, MEMORY, PRIORITY};
+
+use super::plan::PlannedJob;
+
+/// Suffix of the properties with the limits of categories.
+pub(crate) const MAX_JOBS: &str = ".maxjobs";
+
+/// What a job requests of its run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Requests {
+    /// MiB.
+    pub(crate) memory_mb: Option<u64>,
+    pub(crate) cpus: Option<u32>,
+    pub(crate) gpus: Option<u32>,
+    pub(crate) priority: Option<i64>,
+    /// Attempts.
+    pub(crate) tries: Option<u32>,
+    /// Factor of the memory after an attempt that ran out of it.
+    pub(crate) more_memory: Option<String>,
+    /// Category whose running jobs are limited.
+    pub(crate) category: Option<String>,
+    /// Standard input that is no file of the workflow: the profile `pmc_stdin`.
+    pub(crate) stdin: Option<String>,
+    /// More task options of pegasus-mpi-cluster, as the user has quoted them.
+    pub(crate) options: String,
+}
+
+/// How the run judges the end of a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Checks {
+    /// The exit code that ends the whole run, and the exit code that the run has then.
+    pub(crate) abort_on: Option<(u8, Option<u8>)>,
+    /// Texts in the output.
+    pub(crate) messages: Vec<(Kind, String)>,
+}
+
+/// What a message in the output means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The job has failed.
+    Failure,
+    /// Without it, the job has failed.
+    Success,
+}
+
+/// Returns the messages in profiles. A value holds several if they are separated by `@`, as in the profiles
+/// of clusters.
+pub(crate) fn messages(profiles: &Profiles) -> impl Iterator<Item = (Kind, &str)> {
+    let keys = [
+        (Kind::Failure, "exitcode.failuremsg"),
+        (Kind::Success, "exitcode.successmsg"),
+    ];
+    keys.into_iter().flat_map(|(kind, key)| {
+        let messages = profiles.pegasus(key).unwrap_or_default().split('@');
+        messages
+            .filter(|text| !text.is_empty())
+            .map(move |text| (kind, text))
+    })
+}
+
+impl Checks {
+    /// Returns how the end of a job is judged. A run inside a cluster looks for the messages itself.
+    ///
+    /// # Errors
+    /// An invalid profile; the message names the job.
+    pub(super) fn of(job: PlannedJob<'_>, has_messages: bool) -> Result<Self, Problem> {
+        let text = dagman(job.profiles(), "abort-dag-on");
+        let abort_on = text
+            .map(|text| {
+                abort_on(text).ok_or_else(|| {
+                    Cause::Profile.problem(format!(
+                        "Invalid Value specified for abort-dag-on {text} for job {}: it must be CODE or CODE RETURN CODE",
+                        job.name
+                    ))
+                })
+            })
+            .transpose()?;
+        let messages = messages(job.profiles()).map(|(kind, text)| (kind, text.to_owned()));
+        Ok(Checks {
+            // A run inside a cluster must fail with the code, so that the run around it sees it.
+            abort_on: abort_on.map(|(code, exit)| (code, exit.filter(|_| !job.is_member()))),
+            messages: messages.filter(|_| has_messages).collect(),
+        })
+    }
+}
+
+/// Returns a value of the namespace `dagman` that is not empty.
+pub(crate) fn dagman<'p>(profiles: &'p Profiles, key: &str) -> Option<&'p str> {
+    let value = profiles.get(Namespace::Dagman, key)?.trim();
+    (!value.is_empty()).then_some(value)
+}
+
+/// Parses `CODE [RETURN CODE]`.
+fn abort_on(text: &str) -> Option<(u8, Option<u8>)> {
+    let mut words = text.split_whitespace();
+    let code = words.next()?.parse().ok()?;
+    let exit = match words.next() {
+        None => None,
+        Some(word) if word.eq_ignore_ascii_case("return") => Some(words.next()?.parse().ok()?),
+        Some(_) => return None,
+    };
+    words.next().is_none().then_some((code, exit))
+}
+
+/// Returns the category of a job if it has a limit: that of its profile, else that of its kind. The executor
+/// bounds nested sub-workflows itself.
+pub(super) fn category(job: PlannedJob<'_>) -> Option<String> {
+    if job.is_member() || job.is_nested() {
+        return None;
+    }
+    let of_kind = match job.task {
+        Task::StageIn(_) => "stagein",
+        Task::StageOut(_) => "stageout",
+        Task::InterSite(_) => "stageinter",
+        Task::Register(_) => "registration",
+        Task::CleanUp(_) | Task::RemoveDir => "cleanup",
+        Task::Compute(_) | Task::Cluster(..) | Task::CreateDir | Task::Chmod(_) | Task::NoOp => "",
+    };
+    // Keys are stored in lower case.
+    let category = dagman(job.profiles(), "category").unwrap_or(of_kind);
+    let category = category.to_lowercase();
+    if category.is_empty() {
+        return None;
+    }
+    let limits: &BTreeMap<String, u32> = &job.plan.workflow.max_jobs;
+    let is_limited = match dagman(&job.plan.settings.profiles, &format!("{category}{MAX_JOBS}")) {
+        Some(limit) => limit != "0",
+        None => limits.contains_key(&category),
+    };
+    is_limited.then_some(category)
+}
+
+/// Returns the seconds until TERM, and from TERM to KILL.
+///
+/// Only explicit limits count. The profile `runtime` is an estimate, so a longer job must not be killed. It
+/// only limits the time after the checkpoint time.
+pub(crate) fn timeouts(profiles: &Profiles) -> Result<Option<(i64, Option<i64>)>, String> {
+    let number = |namespace: Namespace, key: &str| -> Result<Option<i64>, String> {
+        match profiles.get(namespace, key).map(str::trim) {
+            None | Some("") => Ok(None),
+            Some(text) => text
+                .parse::<i64>()
+                .ok()
+                .filter(|n| (0..=i64::MAX / 60).contains(n))
+                .map(Some)
+                .ok_or_else(|| {
+                    format!(
+                        "the profile {}::{key} must be a whole number, not {text}",
+                        namespace.as_str()
+                    )
+                }),
+        }
+    };
+    let wall = match number(Namespace::Pegasus, "maxwalltime")? {
+        Some(minutes) => Some(minutes),
+        None => number(Namespace::Globus, "maxwalltime")?,
+    }
+    .map(|minutes| minutes * 60);
+    let checkpoint = number(Namespace::Pegasus, "checkpoint.time")?;
+    let Some(checkpoint) = checkpoint.map(|minutes| minutes * 60) else {
+        let Some(max) = wall else { return Ok(None) };
+        let term = if max >= 300 { max - 300 } else { max - 10 };
+        if term < 0 {
+            return Ok(None);
+        }
+        return Ok(Some((term, Some((max - term) / 2))));
+    };
+    let max = match wall {
+        Some(max) => Some(max),
+        None => number(Namespace::Pegasus, "runtime")?,
+    };
+    match max {
+        None => Ok(Some((checkpoint, None))),
+        Some(max) if max - checkpoint < 10 => Err(format!(
+            "there are less than 10 seconds between the checkpoint time ({checkpoint} s) and the largest run time \
+             ({max} s)"
+        )),
+        Some(max) => Ok(Some((checkpoint, Some((max - checkpoint) / 2)))),
+    }
+}
+
+/// Returns amounts, attempts and options that the profiles of a job request.
+pub(super) fn amounts(job: PlannedJob<'_>, problems: &mut Vec<String>) -> Requests {
+    let mut requests = Requests::default();
+    let profiles = job.profiles();
+    let text = |key: &str| job.pegasus(key);
+    for key in ["memory", "diskspace"] {
+        if let Some(value) = text(key)
+            && !value.bytes().all(|b| b.is_ascii_digit())
+        {
+            problems.push(format!(
+                "Invalid Value specified for {key} {value} for job {}: it must be a whole number of MiB",
+                job.name
+            ));
+        }
+    }
+    let requested = |keys| task_request::find(profiles, keys).map(|(_, value)| value);
+    if let Some(value) = requested(MEMORY).map(|value| value.text()) {
+        match value.parse::<f64>() {
+            // 2^53 is the largest exact integer.
+            Ok(mb) if (0.0..9e15).contains(&mb) => requests.memory_mb = (mb >= 1.0).then_some(mb as u64),
+            _ => problems.push(format!(
+                "Invalid Value specified for memory {value} for job {}: it must be a number of MiB",
+                job.name
+            )),
+        }
+    }
+    if let Some(value) = requested(CPUS).map(|value| value.text()) {
+        match value.parse::<u32>() {
+            Ok(cpus) => requests.cpus = (cpus > 0).then_some(cpus),
+            Err(_) => problems.push(format!(
+                "Invalid Value specified for cpu count {value} for job {}",
+                job.name
+            )),
+        }
+    }
+    if let Some(value) = requested(GPUS).map(|value| value.text()) {
+        match value.parse::<u32>() {
+            Ok(gpus) => requests.gpus = (gpus > 0).then_some(gpus),
+            Err(_) => problems.push(format!(
+                "Invalid Value specified for gpu count {value} for job {}: it must be a whole number",
+                job.name
+            )),
+        }
+    }
+    if let Some(value) = requested(PRIORITY).map(|value| value.text()) {
+        match value.parse::<i64>() {
+            Ok(priority) => requests.priority = Some(priority),
+            Err(_) => problems.push(format!(
+                "Invalid Value specified for job priority {value} for job {}: it must be a whole number",
+                job.name
+            )),
+        }
+    }
+    match task_request::tries(profiles) {
+        Ok(tries) => requests.tries = tries,
+        Err(value) => problems.push(format!(
+            "Invalid Value specified for retry {value} for job {}: it must be a whole number",
+            job.name
+        )),
+    }
+    if let Some(options) = text("pmc_task_arguments").or_else(|| text("pmc_arguments")) {
+        requests.options = options.to_owned();
+    }
+    requests
+}
+
+/// Returns the factor of the memory after an attempt that ran out of it.
+///
+/// # Errors
+/// An invalid profile; the message names the job.
+pub(super) fn more_memory(job: PlannedJob<'_>) -> Result<Option<String>, Problem> {
+    let Some(factor) = job.profiles().pegasus("pmc_more_memory").map(str::trim) else {
+        return Ok(None);
+    };
+    if pmc_dag::factor(factor.as_bytes()).is_none() {
+        return Err(Cause::Profile.problem(format!(
+            "Invalid Value specified for pmc_more_memory {factor} for job {}: it must be a number from 1 to 1000",
+            job.name
+        )));
+    }
+    Ok(Some(factor.to_owned()))
+}
+
+/// Returns the standard input of a compute job that is no file of the workflow.
+///
+/// # Errors
+/// Why the job cannot have such an input.
+pub(super) fn stdin(job: PlannedJob<'_>) -> Result<Option<String>, String> {
+    let is_compute = matches!(job.task, Task::Compute(_));
+    let Some(value) = job.pegasus("pmc_stdin").filter(|_| is_compute) else {
+        return Ok(None);
+    };
+    let refuse = |why| {
+        Err(format!(
+            "the profile pegasus::pmc_stdin of the job {} cannot take effect: {why}",
+            job.name
+        ))
+    };
+    if job.has_stdin() {
+        return refuse("the workflow names a file for its standard input");
+    }
+    if job.is_member() {
+        return refuse("the job is a part of a clustered job");
+    }
+    if job.is_lite() {
+        return refuse("the job has a directory of its own on its node");
+    }
+    Ok(Some(value.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_that_end_the_run() {
+        assert_eq!(abort_on("3"), Some((3, None)));
+        assert_eq!(abort_on(" 3  return 0 "), Some((3, Some(0))));
+        for wrong in ["", "x", "3 RETURN", "3 0", "3 RETURN 0 1", "256"] {
+            assert_eq!(abort_on(wrong), None, "{wrong}");
+        }
+    }
+
+    fn limits(entries: &[(Namespace, &str, &str)]) -> Result<Option<(i64, Option<i64>)>, String> {
+        let mut profiles = Profiles::default();
+        for (namespace, key, value) in entries {
+            profiles.set(*namespace, key, value);
+        }
+        timeouts(&profiles)
+    }
+
+    #[test]
+    fn kickstart_kills_only_at_explicit_limits() {
+        use Namespace::{Globus, Pegasus};
+        assert_eq!(limits(&[]), Ok(None));
+        assert_eq!(limits(&[(Pegasus, "runtime", "333")]), Ok(None));
+        assert_eq!(
+            limits(&[(Pegasus, "maxwalltime", "10")]),
+            Ok(Some((300, Some(150))))
+        );
+        assert_eq!(
+            limits(&[(Globus, "maxwalltime", "30")]),
+            Ok(Some((1500, Some(150))))
+        );
+        assert_eq!(
+            limits(&[(Pegasus, "checkpoint.time", "2"), (Pegasus, "runtime", "600")]),
+            Ok(Some((120, Some(240))))
+        );
+        assert_eq!(
+            limits(&[(Pegasus, "checkpoint.time", "2")]),
+            Ok(Some((120, None)))
+        );
+        assert!(limits(&[(Pegasus, "checkpoint.time", "10"), (Pegasus, "maxwalltime", "10")]).is_err());
+        assert!(limits(&[(Pegasus, "maxwalltime", "soon")]).is_err());
+    }
+}
