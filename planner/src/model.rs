@@ -44,6 +44,19 @@ pub struct Workflow {
     pub max_jobs: BTreeMap<String, u32>,
     /// Warnings, for example about unknown profile keys.
     pub warnings: Vec<InputError>,
+    /// What it was made of.
+    pub origin: Origin,
+}
+
+/// What a workflow was made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Origin {
+    /// Jobs, files and catalogs.
+    #[default]
+    Workflow,
+    /// Commands that have a directory of their own and use no logical files. The plan makes no work directory,
+    /// and their output goes into packs.
+    Commands,
 }
 
 /// Interned logical file names (LFN).

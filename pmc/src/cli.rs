@@ -127,9 +127,18 @@ pub enum Template {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = crate::exit::HELP, after_long_help = long_help())]
 pub struct Run {
-    /// Workflow: Pegasus YAML 5.0, DAX XML, or a DAGMan file of HTCondor
-    #[arg(value_name = "WORKFLOW")]
-    pub workflow: PathBuf,
+    /// Workflow: Pegasus YAML 5.0, DAX XML, a DAGMan file of HTCondor, a DAG for pegasus-mpi-cluster, or a file
+    /// with a shell command in each line
+    #[arg(value_name = "WORKFLOW", required_unless_present = "command")]
+    pub workflow: Option<PathBuf>,
+    /// Command to run for each argument after `:::`, in place of a workflow
+    #[arg(
+        value_name = "COMMAND",
+        last = true,
+        conflicts_with = "workflow",
+        allow_hyphen_values = true
+    )]
+    pub command: Vec<String>,
     /// Directory for runs
     #[arg(long, value_name = "DIR", default_value = "pmc-runs")]
     pub dir: PathBuf,

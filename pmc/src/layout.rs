@@ -18,6 +18,8 @@ pub const SUBMIT: &str = "submit";
 pub const SCRATCH: &str = "scratch";
 /// Name of the output directory within the directory of a run.
 pub const OUTPUT: &str = "output";
+/// Name of the directory, within that of a run, of the file with the commands of a command line.
+pub const COMMANDS: &str = "commands";
 /// Default directory for runs.
 pub const RUNS: &str = "pmc-runs";
 /// Link to the latest run of a workflow.
@@ -82,7 +84,8 @@ fn is_old(data: &Metadata) -> bool {
     age.is_ok_and(|age| age > MIN_AGE)
 }
 
-/// Returns whether a directory holds nothing but unfinished plans and the empty directory of a finished one.
+/// Returns whether a directory holds nothing but commands, unfinished plans and the empty directory of a
+/// finished one.
 fn has_no_plan(run: &Path) -> bool {
     let is_unfinished = |entry: io::Result<DirEntry>| {
         entry.is_ok_and(|entry| match entry.file_name().to_str() {
@@ -90,7 +93,7 @@ fn has_no_plan(run: &Path) -> bool {
                 .path()
                 .read_dir()
                 .is_ok_and(|mut inside| inside.next().is_none()),
-            name => name.is_some_and(|name| name.starts_with(".plan-")),
+            name => name.is_some_and(|name| name == COMMANDS || name.starts_with(".plan-")),
         })
     };
     run.read_dir().is_ok_and(|mut entries| entries.all(is_unfinished))

@@ -11,21 +11,37 @@ use super::ReadOptions;
 use super::builder::Builder;
 use super::dagman::VERSION;
 use crate::error::InputErrors;
-use crate::model::{Arguments, Job, Position, TransformationName, Words, Workflow};
+use crate::model::{Arguments, Job, Origin, Position, TransformationName, Words, Workflow};
 use crate::profiles::{Namespace, Profiles};
 
 /// Finds a program without a slash in its name.
 const ENV: &str = "/usr/bin/env";
 
-/// Why a line cannot be part of another workflow.
+/// What a file of tasks is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whole {
+    /// The workflow of a run.
+    Run,
+    /// A part of another workflow.
+    Part,
+}
+
+/// Why a line cannot become a job.
 #[derive(Debug, thiserror::Error)]
 enum LineError {
     #[error(transparent)]
     Record(#[from] DagErrorKind),
-    #[error("MAXJOBS * would limit the tasks of the whole workflow: limit a category")]
+    #[error("MAXJOBS * would limit the tasks that the plan adds, too: limit a category")]
     MaxJobs,
-    #[error("a sub-workflow cannot be part of the workflow around it: run this DAG by itself")]
+    #[error("a sub-workflow cannot be planned: run this DAG with pegasus-mpi-cluster")]
     Subdag,
+    #[error(transparent)]
+    Option(#[from] OptionError),
+}
+
+/// Why a task option has no meaning in a plan.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum OptionError {
     #[error("--abort-on would end the whole workflow: take it out")]
     AbortOn,
     #[error("{0}: forwarded data would go into another directory: let the task write the file")]
@@ -52,7 +68,7 @@ pub(super) fn is_executor_dag(text: &str) -> bool {
     false
 }
 
-/// Reads a DAG. Its tasks run in `directory`.
+/// Reads a DAG, which is a whole workflow or a part of one. Its tasks run in `directory`.
 ///
 /// # Errors
 /// Lines that are no records, options that concern the whole run, names that are used twice or not known.
@@ -60,20 +76,27 @@ pub(super) fn read(
     path: &Path,
     text: &str,
     directory: &Path,
+    whole: Whole,
     options: &ReadOptions,
 ) -> Result<Workflow, InputErrors> {
+    let directory = &std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
     let mut builder = Builder::new(path);
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     builder.set_label(&name, Position::default(), &[]);
     builder.workflow.version = VERSION.to_owned();
+    if whole == Whole::Run {
+        builder.workflow.origin = Origin::Commands;
+    }
     let mut label = None;
     for (line, n) in text.lines().zip(1..) {
         let position = Position { line: n, column: 0 };
         let added = match Record::parse(line.as_bytes()) {
-            Ok(Record::Task(task)) => job(&task, label.take(), directory, &mut builder).map(|mut job| {
-                job.position = position;
-                builder.add_job(job, position);
-            }),
+            Ok(Record::Task(task)) => {
+                job(&task, label.take(), directory, whole, &mut builder).map(|mut job| {
+                    job.position = position;
+                    builder.add_job(job, position);
+                })
+            }
             Ok(Record::Edge { parent, child }) => {
                 builder.add_dependency(&lossy(parent), &lossy(child), position);
                 Ok(())
@@ -108,6 +131,7 @@ fn job(
     task: &TaskRecord<'_>,
     label: Option<String>,
     directory: &Path,
+    whole: Whole,
     builder: &mut Builder,
 ) -> Result<Job, LineError> {
     let (request, command) = task.request()?;
@@ -120,7 +144,7 @@ fn job(
         pegasus("gpus", request.gpus.to_string());
     }
     let options = &task.rest[..task.rest.len() - command.len()];
-    set_options(options, &mut profiles)?;
+    set_options(options, whole, &mut profiles)?;
     let words: Vec<String> = DagWords::new(command).map(|word| lossy(&word)).collect();
     // It has a record already.
     if pmc_calls::recorder(&words).is_some() {
@@ -156,7 +180,10 @@ fn job(
 }
 
 /// Sets the options of a task, which are valid, other than its request.
-fn set_options(options: &[u8], profiles: &mut Profiles) -> Result<(), LineError> {
+///
+/// # Errors
+/// An option that has no meaning in a plan.
+pub(super) fn set_options(options: &[u8], whole: Whole, profiles: &mut Profiles) -> Result<(), OptionError> {
     let mut words = DagWords::new(options);
     let mut more = String::new();
     while let (Some(option), Some(value)) = (words.next(), words.next()) {
@@ -175,9 +202,13 @@ fn set_options(options: &[u8], profiles: &mut Profiles) -> Result<(), LineError>
                 profiles.set(Namespace::Dagman, "priority", &priority.to_string());
             }
             b"--category" => profiles.set(Namespace::Dagman, "category", &lossy(&value)),
-            b"--abort-on" => return Err(LineError::AbortOn),
+            b"--abort-on" if whole == Whole::Run => {
+                let value = lossy(&value).replacen('=', " RETURN ", 1);
+                profiles.set(Namespace::Dagman, "abort-dag-on", &value);
+            }
+            b"--abort-on" => return Err(OptionError::AbortOn),
             b"-f" | b"--pipe-forward" | b"-F" | b"--file-forward" => {
-                return Err(LineError::Forward(lossy(&option)));
+                return Err(OptionError::Forward(lossy(&option)));
             }
             _ => {
                 for word in [option, value] {
@@ -208,6 +239,7 @@ mod tests {
                 &task,
                 None,
                 Path::new("/w"),
+                Whole::Part,
                 &mut Builder::new(Path::new("w.dag")),
             );
             let job = job.unwrap_or_else(|error| panic!("{line}: {error}"));

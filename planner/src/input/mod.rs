@@ -1,6 +1,8 @@
-//! Reads an abstract workflow: Pegasus YAML 5.0 or DAX XML, or a DAGMan file of HTCondor.
+//! Reads an abstract workflow: Pegasus YAML 5.0 or DAX XML, a DAGMan file of HTCondor, a DAG for
+//! pegasus-mpi-cluster, or a file of commands.
 
 mod builder;
+mod commands;
 mod dagman;
 mod dax;
 mod executor_dag;
@@ -34,7 +36,7 @@ pub struct ReadOptions {
     pub split_arguments: bool,
     /// Largest YAML file in MB (`pegasus.parser.document.size`).
     pub document_megabytes: u64,
-    /// Where relative paths in a DAGMan file begin (`pmc.dag.directory`); otherwise at its directory.
+    /// Where relative paths in a DAGMan file, a DAG or commands begin (`pmc.dag.directory`); otherwise at its directory.
     pub dag_directory: Option<PathBuf>,
 }
 
@@ -105,8 +107,9 @@ pub struct Embedded {
     pub replicas: Option<ReplicaCatalog>,
 }
 
-/// Reads a workflow: expands its variables, checks its consistency, derives edges from files. A DAGMan file
-/// is known by its content; relative paths in it begin at its directory.
+/// Reads a workflow: expands its variables, checks its consistency, derives edges from files. DAGMan files, DAGs
+/// for pegasus-mpi-cluster and files of commands are known by their content; relative paths in them begin at
+/// their directory.
 ///
 /// # Errors
 /// All problems of the file.
@@ -116,18 +119,20 @@ pub fn read_workflow(
     options: &ReadOptions,
 ) -> Result<ParsedWorkflow, InputErrors> {
     let text = text::load(path)?;
+    let own = path.parent().unwrap_or(Path::new("/"));
+    let directory = match &options.dag_directory {
+        Some(directory) => own.join(directory),
+        None => own.to_owned(),
+    };
     if dagman::is_dagman(path, &text) {
-        let own = path.parent().unwrap_or(Path::new("/"));
-        let directory = match &options.dag_directory {
-            Some(directory) => own.join(directory),
-            None => own.to_owned(),
-        };
         return dagman::read(path, &directory, env, options).map(ParsedWorkflow::from);
     }
     if executor_dag::is_executor_dag(&text) {
-        let message = "this is not a workflow, but a DAG for pegasus-mpi-cluster";
-        let hint = format!("run it with pegasus-mpi-cluster {}", path.display());
-        return Err(InputError::file(path, message).with_hint(hint).into());
+        let whole = executor_dag::Whole::Run;
+        return executor_dag::read(path, &text, &directory, whole, options).map(ParsedWorkflow::from);
+    }
+    if commands::is_commands(path, &text) {
+        return commands::read(path, &text, &directory, options).map(ParsedWorkflow::from);
     }
     let text = expand(path, &text, env)?;
     read_text(path, &text, options)
@@ -146,7 +151,7 @@ pub(crate) fn read_dag(
 ) -> Result<Workflow, InputErrors> {
     let text = text::load(path)?;
     match executor_dag::is_executor_dag(&text) {
-        true => executor_dag::read(path, &text, directory, options),
+        true => executor_dag::read(path, &text, directory, executor_dag::Whole::Part, options),
         false => dagman::read(path, directory, env, options),
     }
 }

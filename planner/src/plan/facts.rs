@@ -1,6 +1,7 @@
 //! Facts about the inputs of a plan, for programs that choose its directories.
 
 use crate::error::{InputErrors, PlanError};
+use crate::model::Origin;
 use crate::properties::Properties;
 use crate::request::Request;
 
@@ -17,6 +18,8 @@ pub struct Facts {
     pub lacks_scratch: bool,
     /// A catalog gives the storage directory of the site `local`.
     pub has_storage: bool,
+    /// The jobs are commands, whose output goes into packs.
+    pub are_commands: bool,
 }
 
 /// Reads the inputs of a request as [`plan`](super::plan) does.
@@ -29,6 +32,7 @@ pub fn facts(request: &Request) -> Result<Facts, PlanError> {
         has_scratch: inputs.describes_local || inputs.properties.get("pegasus.dir.exec").is_some(),
         lacks_scratch: inputs.describes_local && inputs.made.scratch,
         has_storage: !inputs.made.storage,
+        are_commands: inputs.workflow.origin == Origin::Commands,
         label: inputs.workflow.label,
     })
 }

@@ -12,7 +12,7 @@ use crate::error::InputErrors;
 use crate::expand::ExpandEnv;
 use crate::input::{ParsedWorkflow, ReadOptions, read_workflow};
 use crate::keys;
-use crate::model::Workflow;
+use crate::model::{Origin, Workflow};
 use crate::properties::{Properties, PropertySources};
 use crate::refine::programs::Programs;
 use crate::refine::replicas::Replicas;
@@ -29,6 +29,9 @@ use crate::request::Request;
 
 /// Variable that input files may use for the directory of the workflow file.
 const WORKFLOW_DIR: &str = "PMC_WORKFLOW_DIR";
+
+/// Property for files or packs.
+const OUTPUT_OF_TASKS: &str = "pegasus.batch.output";
 
 /// The inputs of a plan.
 pub(super) struct Inputs {
@@ -80,7 +83,7 @@ impl Inputs {
     clippy::too_many_lines,
     reason = "one input after another, whose problems are collected"
 )]
-fn read(request: &Request, properties: Properties, settings: Settings) -> Result<Inputs, PlanError> {
+fn read(request: &Request, mut properties: Properties, settings: Settings) -> Result<Inputs, PlanError> {
     let environment = &request.environment;
     let mut variables = environment.variables.clone();
     if let Some(directory) = request.workflow.parent() {
@@ -98,6 +101,10 @@ fn read(request: &Request, properties: Properties, settings: Settings) -> Result
         mut workflow,
         embedded,
     } = parsed;
+    if workflow.origin == Origin::Commands && properties.get(OUTPUT_OF_TASKS).is_none() {
+        // Nothing but our own programs looks at it.
+        properties.set(OUTPUT_OF_TASKS, "packed");
+    }
     let mut problems: Option<InputErrors> = None;
     let mut keep = |error: InputErrors| match &mut problems {
         Some(all) => all.extend(error),

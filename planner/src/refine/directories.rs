@@ -6,7 +6,7 @@ use super::settings::CreateDirStrategy;
 use crate::error::PlanError;
 use crate::exec::{Exec, ExecJob, JobId, Place, SiteId, Task};
 use crate::ids::Id as _;
-use crate::model::Workflow;
+use crate::model::{Origin, Workflow};
 use crate::request::CleanupStrategy;
 
 /// Returns whether a job works in the work directory of its staging site.
@@ -49,6 +49,9 @@ pub(super) fn create_directories(refinement: &mut Refinement<'_, '_>) -> Result<
         ..
     } = refinement;
     let names: &Workflow = workflow;
+    if names.origin == Origin::Commands {
+        return Ok(());
+    }
     let graph = exec.graph();
     let order = graph.order().unwrap_or_default();
     // Outputs of deleted jobs never pass through the work directory.

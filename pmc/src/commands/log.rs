@@ -6,8 +6,6 @@ mod pace;
 pub(super) mod show;
 pub(super) mod tap;
 
-use std::os::unix::ffi::OsStrExt as _;
-
 use anyhow::anyhow;
 use pmc_calls::{CLUSTER, KICKSTART};
 use pmc_monitor::history::{History, Phase, State};
@@ -30,11 +28,7 @@ use tap::Tap;
 pub fn log(arguments: &cli::Log) -> Result<u8, Failure> {
     let dir = layout::given_or_latest(arguments.run.as_deref(), false);
     let history = History::open(layout::find_run(&dir)?).or_code(exit::NOT_RUN)?;
-    let name = arguments.task.as_bytes();
-    let task = history
-        .plan
-        .find(name)
-        .ok_or_else(|| find::unknown_task(&history, &arguments.task))?;
+    let task = find::find_task(&history, &arguments.task)?;
     let output = TaskOutput::new(&history.dir.dir);
     let mut log = Log {
         history,

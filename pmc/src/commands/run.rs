@@ -1,6 +1,9 @@
 //! `pmc run`: plans a workflow for this machine and runs it. The request is a command line of `pmc-plan`,
 //! which the submit directory records, so that the plan can be made again.
 
+mod arguments;
+
+use std::borrow::Cow;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -17,7 +20,7 @@ use crate::cli::{self, Cleanup};
 use crate::commands::execute;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
-use crate::layout;
+use crate::layout::{self, NewRun};
 use crate::programs;
 use crate::submit::Submit;
 
@@ -37,8 +40,10 @@ pub fn run(arguments: &cli::Run) -> Result<u8, Failure> {
         .context("cannot determine the working directory")
         .or_code(exit::NOT_RUN)?;
     let cwd = environment.working_dir.clone();
-    check_workflow(&arguments.workflow, &cwd)?;
-    let mut line = PlanLine::new(arguments, environment)?;
+    let runs = cwd.join(&arguments.dir);
+    let source = Source::new(arguments, &runs, &cwd)?;
+    check_workflow(&source.workflow, &cwd)?;
+    let mut line = PlanLine::new(arguments, &source, environment)?;
     line.complete(arguments.output)?;
     let request = line.parse()?;
     let facts = facts(&request).or_code(exit::NOT_PLANNED)?;
@@ -49,28 +54,20 @@ pub fn run(arguments: &cli::Run) -> Result<u8, Failure> {
         programs::check_beside(bin).map_err(execute::missing_programs)?;
     }
 
-    let runs = cwd.join(&arguments.dir);
     if arguments.dry_run {
         let run_dir = layout::next_run(&runs, &facts.label).or_code(exit::NOT_RUN)?;
         line.place(arguments, &run_dir, &facts)?;
         return dry_run(&line.request(arguments)?, &run_dir, arguments.output);
     }
-    let new_run = layout::new_run(&runs, &facts.label).or_code(exit::NOT_RUN)?;
-    let run_dir = new_run.dir.clone();
-    let planned = line
-        .place(arguments, &run_dir, &facts)
-        .and_then(|()| line.request(arguments))
-        .and_then(|request| plan(&request).map_err(not_planned));
-    let planned = match planned {
-        Ok(planned) => planned,
-        Err(failure) => {
-            // Nothing has run: the directory has only an incomplete plan.
-            layout::discard(&run_dir);
-            return Err(failure);
-        }
+    let new_run = match source.run {
+        Some(run) => run,
+        None => UnplannedRun::new(&runs, &facts.label)?,
     };
+    let run_dir = new_run.dir.clone();
+    line.place(arguments, &run_dir, &facts)?;
+    let planned = plan(&line.request(arguments)?).map_err(not_planned)?;
     layout::mark_latest(&run_dir);
-    drop(new_run);
+    new_run.keep();
     print_plan(&planned, arguments.output);
     execute::execute(&execute::Request {
         submit: Submit {
@@ -83,11 +80,97 @@ pub fn run(arguments: &cli::Run) -> Result<u8, Failure> {
             .join(run_dir.strip_prefix(&runs).unwrap_or(&run_dir)),
         here: false,
         accept_incomplete: false,
-        execution: arguments.execution.clone(),
+        execution: execution(arguments, &facts),
         limits: execute::LIMITS,
         output: arguments.output,
         start,
     })
+}
+
+/// Returns how to execute a plan. The output of commands goes into packs, unless the user says otherwise.
+fn execution(arguments: &cli::Run, facts: &Facts) -> cli::Execution {
+    let mut execution = arguments.execution.clone();
+    if facts.are_commands && execution.packed_output == cli::PackedOutput::Auto {
+        execution.packed_output = cli::PackedOutput::Always;
+    }
+    execution
+}
+
+/// The directory of a run that has no plan yet. It is removed unless it gets one.
+struct UnplannedRun {
+    dir: PathBuf,
+    run: Option<NewRun>,
+}
+
+impl UnplannedRun {
+    fn new(runs: &Path, label: &str) -> Result<Self, Failure> {
+        let run = layout::new_run(runs, label).or_code(exit::NOT_RUN)?;
+        Ok(UnplannedRun {
+            dir: run.dir.clone(),
+            run: Some(run),
+        })
+    }
+
+    /// Keeps the directory, since it has a plan now.
+    fn keep(mut self) {
+        self.run = None;
+    }
+}
+
+impl Drop for UnplannedRun {
+    fn drop(&mut self) {
+        if self.run.take().is_some() {
+            layout::discard(&self.dir);
+        }
+    }
+}
+
+/// What is to be planned.
+struct Source<'a> {
+    workflow: Cow<'a, Path>,
+    /// Directory of the run, if the workflow is made in it.
+    run: Option<UnplannedRun>,
+    /// Holds the workflow of a plan that is only shown.
+    _shown: Option<tempfile::TempDir>,
+    /// Where the commands run that the command line gives.
+    directory: Option<&'a Path>,
+}
+
+impl<'a> Source<'a> {
+    /// Returns the workflow that the command line names, or makes one of the command on it.
+    fn new(arguments: &'a cli::Run, runs: &Path, cwd: &'a Path) -> Result<Self, Failure> {
+        let mut source = Source {
+            workflow: Cow::Borrowed(arguments.workflow.as_deref().unwrap_or(Path::new(""))),
+            run: None,
+            _shown: None,
+            directory: None,
+        };
+        if arguments.command.is_empty() {
+            return Ok(source);
+        }
+        let commands = arguments::commands(&arguments.command).or_code(exit::NOT_PLANNED)?;
+        let name = arguments::name(&arguments.command);
+        let directory = if arguments.dry_run {
+            let temporary = tempfile::tempdir()
+                .context("cannot make a temporary directory")
+                .or_code(exit::NOT_RUN)?;
+            source._shown.insert(temporary).path().to_owned()
+        } else {
+            let run = UnplannedRun::new(runs, &name)?;
+            let directory = source.run.insert(run).dir.join(layout::COMMANDS);
+            std::fs::create_dir(&directory)
+                .with_context(|| format!("cannot create {}", directory.display()))
+                .or_code(exit::NOT_RUN)?;
+            directory
+        };
+        let path = directory.join(format!("{name}.txt"));
+        std::fs::write(&path, commands)
+            .with_context(|| format!("cannot write {}", path.display()))
+            .or_code(exit::NOT_RUN)?;
+        source.workflow = Cow::Owned(path);
+        source.directory = Some(cwd);
+        Ok(source)
+    }
 }
 
 /// Refuses a workflow that is not a file.
@@ -120,12 +203,15 @@ struct PlanLine {
 
 impl PlanLine {
     /// Translates the command line of `pmc run`.
-    fn new(arguments: &cli::Run, environment: Environment) -> Result<Self, Failure> {
+    fn new(arguments: &cli::Run, source: &Source<'_>, environment: Environment) -> Result<Self, Failure> {
         let mut line = PlanLine {
             options: Vec::new(),
-            workflow: text(&arguments.workflow)?,
+            workflow: text(&source.workflow)?,
             environment,
         };
+        if let Some(directory) = source.directory {
+            line.add("-D", &format!("pmc.dag.directory={}", text(directory)?));
+        }
         line.add("--sites", &arguments.site);
         line.add("--output-sites", "local");
         let cleanup = match arguments.cleanup {

@@ -2,6 +2,7 @@
 #![expect(clippy::panic, reason = "tests")]
 
 mod comfort;
+mod commands;
 mod dagman;
 mod pegasus;
 mod simulate;

@@ -10,7 +10,7 @@ use pmc_monitor::history::{History, State};
 use pmc_monitor::plan::TaskNumber;
 
 use crate::cli;
-use crate::commands::log::find::unknown_task;
+use crate::commands::log::find::find_task;
 use crate::exit;
 use crate::failure::Failure;
 
@@ -89,10 +89,8 @@ impl Selection {
 
 /// Returns the name of a task, which must exist.
 pub fn one(name: &str, history: &History) -> Result<String, Failure> {
-    match history.plan.find(name.as_bytes()) {
-        Some(_) => Ok(name.to_owned()),
-        None => Err(unknown_task(history, OsStr::new(name))),
-    }
+    let task = find_task(history, OsStr::new(name))?;
+    Ok(history.plan.text_name(task))
 }
 
 /// Finds tasks by names and patterns.
@@ -109,7 +107,7 @@ fn named(given: &[String], history: &History) -> Result<HashSet<TaskNumber>, Fai
             tasks.extend(all.filter(|task| matches(name.as_bytes(), history.plan.name(*task))));
         }
         if tasks.len() == before {
-            return Err(unknown_task(history, OsStr::new(name)));
+            tasks.insert(find_task(history, OsStr::new(name))?);
         }
     }
     Ok(tasks)

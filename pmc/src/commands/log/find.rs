@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -9,6 +10,7 @@ use anyhow::anyhow;
 use pmc_dag::reason;
 use pmc_monitor::dir::RunDir;
 use pmc_monitor::history::{History, State};
+use pmc_monitor::plan::TaskNumber;
 use pmc_monitor::task_output::{self, AttemptFiles, Part};
 use pmc_packed::{self as packed, Channel, TaskOutput};
 use pmc_plan::error::near_spelling;
@@ -242,24 +244,29 @@ fn open_at(path: &Path, start: u64) -> Result<packed::Stream, Unreadable> {
     })
 }
 
-/// The DAG has no such task.
-pub fn unknown_task(history: &History, task: &OsStr) -> Failure {
-    let task = task.to_string_lossy();
+/// Finds a task by its name, or by its id in the workflow, with which its name ends. For commands, that is
+/// the line in their file.
+///
+/// # Errors
+/// No task has this name, and no or several ones have this id.
+pub fn find_task(history: &History, given: &OsStr) -> Result<TaskNumber, Failure> {
     let plan = &history.plan;
+    if let Some(task) = plan.find(given.as_bytes()) {
+        return Ok(task);
+    }
+    let ending = [b"_", given.as_bytes()].concat();
+    let all = 0..u32::try_from(plan.len()).unwrap_or(u32::MAX);
+    let mut found = all.clone().filter(|task| plan.name(*task).ends_with(&ending));
+    if let (Some(task), None) = (found.next(), found.next()) {
+        return Ok(task);
+    }
+    let task = given.to_string_lossy();
     let error = anyhow!("{}: there is no task {task}", history.dir.dag.display());
     let failure = Failure::new(exit::USAGE, error);
-    let tasks = u32::try_from(plan.len()).unwrap_or(u32::MAX);
-    let names: Vec<String> = (0..tasks).map(|task| plan.text_name(task)).collect();
-    // A user may know a job by its id in the workflow, with which its task's name ends.
-    let by_id = || {
-        let ending = format!("_{task}");
-        let mut found = names.iter().filter(|name| name.ends_with(&ending));
-        found.next().filter(|_| found.next().is_none())
-    };
-    let known = names.iter().map(String::as_str);
-    match near_spelling(&task, known).or_else(|| by_id().map(String::as_str)) {
-        Some(near) => failure.hint(format!("did you mean {near}?")),
-        None => failure,
+    let names: Vec<String> = all.map(|task| plan.text_name(task)).collect();
+    match near_spelling(&task, names.iter().map(String::as_str)) {
+        Some(near) => Err(failure.hint(format!("did you mean {near}?"))),
+        None => Err(failure),
     }
 }
 
