@@ -125,6 +125,9 @@ pub enum Template {
 
 /// `pmc run`.
 #[derive(Args, Clone, Debug)]
+#[command(
+    override_usage = "pmc run [OPTIONS] WORKFLOW\n       pmc run [OPTIONS] -- COMMAND [::: ARGUMENT...]"
+)]
 #[command(after_help = crate::exit::HELP, after_long_help = long_help())]
 pub struct Run {
     /// Workflow: Pegasus YAML 5.0, DAX XML, a DAGMan file of HTCondor, a DAG for pegasus-mpi-cluster, or a file

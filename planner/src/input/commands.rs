@@ -209,7 +209,6 @@ impl Reader {
         // A record would keep only the beginning of the output.
         profiles.set(Namespace::Pegasus, "gridstart", "none");
         profiles.set(Namespace::Selector, "pfn", SHELL);
-        profiles.set(Namespace::Globus, "directory", &self.directory);
         let name = options.name.unwrap_or_else(|| name_of(line).to_owned());
         let transformation = self.builder.transformation(TransformationName {
             name,

@@ -1,7 +1,7 @@
 //! Facts about a job that decide how it is called: what wraps its program, who calls it, where it works.
 
 use crate::exec::{Aggregator, Cluster, JobId, Place, Task};
-use crate::model::FileUse;
+use crate::model::{FileUse, Origin};
 use crate::profiles::{Namespace, Profiles, parse_bool};
 use crate::refine::programs::default_program;
 use crate::refine::sites::{Access, Scratch};
@@ -125,6 +125,13 @@ impl<'p> PlannedJob<'p> {
     /// the command need not do it. The jobs of a cluster are called by the cluster.
     pub(super) fn is_prepared(self) -> bool {
         self.plan.abilities().prepares_jobs && !self.is_member()
+    }
+
+    /// Returns whether the job goes to its directory by itself: the plan has no work directory, and no profile
+    /// names another one.
+    pub(super) fn finds_directory(self) -> bool {
+        let of_commands = self.plan.workflow.origin == Origin::Commands;
+        of_commands && self.profiles().get(Namespace::Globus, "directory").is_none()
     }
 
     /// Returns the cluster that the job is.

@@ -13,10 +13,10 @@ use super::work_lists::WorkLists;
 /// Maximum bytes of output names in a shell command that checks them. One argument has at most 128 KiB.
 const MAX_CHECKED: usize = 64 * 1024;
 
-/// Returns whether the code generator does what the shell would do.
+/// Returns whether the code generator, or the job itself, does what the shell would do.
 pub(super) fn is_superfluous(job: PlannedJob<'_>) -> bool {
     let [_, stdout, stderr] = job.streams();
-    job.is_prepared()
+    (job.is_prepared() || job.finds_directory())
         && job.launcher().is_none()
         && stdout.is_none()
         && stderr.is_none()
