@@ -3,6 +3,7 @@
 mod options;
 mod print;
 mod resolve;
+pub mod saved;
 
 use std::path::{Path, PathBuf};
 
@@ -10,8 +11,8 @@ use clap::builder::styling::Styles;
 use clap::{CommandFactory as _, Parser};
 
 use crate::error::UsageError;
-use crate::recipe::{PROPERTIES, submit_dir};
 use crate::request::{Environment, Request};
+use crate::saved_request::{PROPERTIES, submit_dir};
 
 use options::Options;
 pub use print::{preview_text, result_json, result_text, submitted_text};

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use crate::catalog::transformation::Container;
-use crate::data::{DataMode, FileDirectories};
+use crate::data_mode::{DataMode, FileDirectories};
 pub(crate) use crate::ids::{EntryId, JobId, ListId, SetupId, SiteId};
 use crate::model::{FileId, FileUse, JobIndex, JobKind, Link, Workflow};
 

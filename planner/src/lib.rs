@@ -1,9 +1,8 @@
 //! Plans a Pegasus workflow into a submit directory for pegasus-mpi-cluster.
 
-pub mod again;
 pub mod catalog;
 pub mod cli;
-mod data;
+mod data_mode;
 pub mod diagnostic;
 pub mod error;
 mod exec;
@@ -21,10 +20,10 @@ pub mod plan;
 pub mod profiles;
 mod program;
 pub mod properties;
-pub mod recipe;
 mod refine;
 pub mod report;
 pub mod request;
+pub mod saved_request;
 mod syntax;
 mod task_request;
 mod tasks;

@@ -10,13 +10,12 @@ use pmc_batch::submit::{SubmitError, find_scheduler, submit_script};
 use pmc_files::{Folder, Owner};
 use pmc_terminal::message;
 
-use crate::again;
 use crate::cli::{self, Invocation, OutputOptions};
 use crate::diagnostic::{Diagnostic, in_brief};
 use crate::error::{PlanError, readable};
 use crate::plan::{Planned, Prepared, plan, prepare, preview, wants_shell};
-use crate::recipe;
 use crate::request::{Environment, Request};
+use crate::saved_request;
 
 /// Name in messages.
 const NAME: &str = "pmc-plan";
@@ -159,12 +158,12 @@ fn print_preview(request: &Request, submit: Option<&Path>, jobs: &[String], outp
 
 /// Makes the plan in a submit directory again, and explains some of its jobs.
 fn explain(dir: &Path, jobs: &[String]) -> u8 {
-    let dir = &recipe::submit_dir(dir);
+    let dir = &saved_request::submit_dir(dir);
     let environment = match Environment::read() {
         Ok(environment) => environment,
         Err(e) => return fail(&format!("cannot find the working directory: {e}"), 1),
     };
-    let request = match again::request(dir, environment) {
+    let request = match cli::saved::request(dir, environment) {
         Ok(request) => request,
         Err(e) => return fail(&e.to_string(), 1),
     };
@@ -174,7 +173,7 @@ fn explain(dir: &Path, jobs: &[String]) -> u8 {
             "{NAME}: note: another user has made this plan; your catalogs, properties and variables may lead to another one"
         ));
     }
-    for file in recipe::changed(dir, &request) {
+    for file in saved_request::changed(dir, &request) {
         message(format_args!(
             "{NAME}: warning: {} has changed since the plan was made: this is what a plan would be now",
             file.display()

@@ -18,9 +18,9 @@ use pmc_dag::record::Record;
 use pmc_dag::words::{Words as DagWords, has_open_quote, quote};
 use rustc_hash::FxHashMap;
 
+use super::DAG_VERSION;
 use super::ReadOptions;
 use super::builder::Builder;
-use super::dagman::VERSION;
 use super::executor_dag::{OptionError, Whole, set_options};
 use crate::error::InputErrors;
 use crate::model::{Arguments, Job, Origin, Position, TransformationName, Words, Workflow};
@@ -134,7 +134,7 @@ pub(super) fn read(
     };
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     reader.builder.set_label(&name, Position::default(), &[]);
-    reader.builder.workflow.version = VERSION.to_owned();
+    reader.builder.workflow.version = DAG_VERSION.to_owned();
     reader.builder.workflow.origin = Origin::Commands;
     let mut lines = content.lines().zip(1..);
     while let Some((line, number)) = lines.next() {

@@ -9,14 +9,11 @@ use std::path::Path;
 use pmc_dagman::{Context, DagmanError};
 
 use super::builder::Builder;
-use super::{ReadOptions, executor_dag};
+use super::{DAG_VERSION, ReadOptions, executor_dag};
 use crate::error::{InputError, InputErrors};
 use crate::expand::ExpandEnv;
 use crate::model::{JobIndex, Position, Workflow};
 use crate::syntax::text;
-
-/// Version of the workflow format that a workflow of another format has in the records of a plan.
-pub(super) const VERSION: &str = "5.0";
 
 /// Returns whether a workflow file is a DAGMan file, by its first command. A file named `*.dag` is one also
 /// if its first command is unknown, so that the message names the command.
@@ -56,7 +53,7 @@ pub(super) fn read(
     let mut builder = Builder::new(path);
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     builder.set_label(&name, Position::default(), &[]);
-    builder.workflow.version = VERSION.to_owned();
+    builder.workflow.version = DAG_VERSION.to_owned();
     for (lower, name) in dag.max_jobs.keys().map(|name| (name.to_lowercase(), name)) {
         let limit = dag.max_jobs[name];
         if builder.workflow.max_jobs.insert(lower, limit).is_some() {

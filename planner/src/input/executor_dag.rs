@@ -9,7 +9,6 @@ use pmc_dag::{DagErrorKind, number};
 
 use super::ReadOptions;
 use super::builder::Builder;
-use super::dagman::VERSION;
 use crate::error::InputErrors;
 use crate::model::{Arguments, Job, Origin, Position, TransformationName, Words, Workflow};
 use crate::profiles::{Namespace, Profiles};
@@ -83,7 +82,7 @@ pub(super) fn read(
     let mut builder = Builder::new(path);
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     builder.set_label(&name, Position::default(), &[]);
-    builder.workflow.version = VERSION.to_owned();
+    builder.workflow.version = super::DAG_VERSION.to_owned();
     if whole == Whole::Run {
         builder.workflow.origin = Origin::Commands;
     }

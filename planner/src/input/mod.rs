@@ -23,6 +23,9 @@ use crate::expand::{ExpandEnv, expand};
 use crate::model::{Arguments, Workflow};
 use crate::syntax::{text, xml, yaml};
 
+/// Version of the workflow format that a workflow of another format has in the records of a plan.
+const DAG_VERSION: &str = "5.0";
+
 /// Options for reading a workflow.
 #[derive(Clone, Debug)]
 pub struct ReadOptions {

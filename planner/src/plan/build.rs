@@ -16,7 +16,6 @@ use crate::output::common::private_files::put;
 use crate::output::common::records;
 use crate::output::common::submit_dir::SubmitDir;
 use crate::properties::Properties;
-use crate::recipe::Recipe;
 use crate::refine::cleanup::space::Sizes;
 use crate::refine::mapping::Mapper;
 use crate::refine::programs::Programs;
@@ -27,6 +26,7 @@ use crate::report::explain::{Explainer, View};
 use crate::report::picture;
 use crate::report::summary::Summary;
 use crate::request::{Picture, Request};
+use crate::saved_request::SavedRequest;
 use crate::tasks::checksums::Checksums;
 use crate::tasks::layout::Layout;
 use crate::tasks::nesting::Nesting;
@@ -58,7 +58,7 @@ pub(super) fn plan_of(request: &Request, inputs: Inputs) -> Result<Planned, Plan
 pub fn preview(request: &Request, submit: Option<&Path>, jobs: &[String]) -> Result<Preview, PlanError> {
     let request = &Request {
         may_start_programs: false,
-        chosen_sites: submit.and_then(|dir| Recipe::read(dir).ok()?.chosen_sites.map(Arc::new)),
+        chosen_sites: submit.and_then(|dir| SavedRequest::read(dir).ok()?.chosen_sites.map(Arc::new)),
         ..request.clone()
     };
     let inputs = Inputs::read(request)?;

@@ -1,11 +1,9 @@
 //! Planning of a nested sub-workflow, during the run of the workflow around it. A plan that is made of the
 //! same inputs is kept, so that a run that is started again goes on where it was.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use monitord_compat::braindump_reader::Braindump;
-use sha2::{Digest as _, Sha256};
 
 use super::build::plan_of;
 use super::inputs::Inputs;
@@ -39,58 +37,13 @@ pub fn prepare(request: &Request) -> Result<Prepared, PlanError> {
         let dag = link.join(format!("{base}.dag"));
         let facts = || Facts::read(&dag);
         if !request.force_replan
-            && facts().is_some_and(|facts| facts.made_of == made_of(request, &inputs))
+            && facts().is_some_and(|facts| facts.made_of == files::made_of(request, &inputs))
             && is_whole(&dag)
         {
             return Ok(Prepared::Kept(link));
         }
     }
     plan_of(request, inputs).map(|planned| Prepared::Planned(Box::new(planned)))
-}
-
-/// Returns a hash of everything that the plan of a sub-workflow is made of.
-pub(super) fn made_of(request: &Request, inputs: &Inputs) -> String {
-    let mut hasher = Sha256::new();
-    let mut add = |part: &[u8]| {
-        hasher.update((part.len() as u64).to_le_bytes());
-        hasher.update(part);
-    };
-    add(env!("CARGO_PKG_VERSION").as_bytes());
-    for word in request.line.iter().filter(|word| *word != "--force-replan") {
-        add(word.as_bytes());
-    }
-    for (key, value) in inputs.properties.iter() {
-        add(key.as_bytes());
-        add(value.as_bytes());
-    }
-    let read = files::read_files(request, inputs);
-    for path in read.iter().chain(&request.output_map).chain(&request.reuse_dirs) {
-        // The working directory may be a new one each time, into which these files are fetched.
-        let name = path
-            .strip_prefix(&request.environment.working_dir)
-            .unwrap_or(path);
-        add(name.as_os_str().as_encoded_bytes());
-        match fs::read(path) {
-            Ok(content) => add(&content),
-            // A directory: what is in it, and since when.
-            Err(_) => add(names_in(path).as_bytes()),
-        }
-    }
-    let digest = hasher.finalize();
-    digest[..16].iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Returns the names in a directory, with the times of their last changes; empty if it cannot be read.
-fn names_in(path: &Path) -> String {
-    let entries = fs::read_dir(path).into_iter().flatten().flatten();
-    let mut names: Vec<String> = entries
-        .map(|entry| {
-            let changed = entry.metadata().and_then(|data| data.modified()).ok();
-            format!("{:?} {changed:?}\n", entry.file_name())
-        })
-        .collect();
-    names.sort_unstable();
-    names.concat()
 }
 
 /// Refuses a workflow that is around itself, and too many workflows around it. Their plans are in the

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use rustc_hash::FxHashMap;
+use sha2::{Digest as _, Sha256};
 
 use crate::catalog::replica::ReplicaCatalog;
 use crate::diagnostic::Diagnostic;
@@ -15,8 +16,8 @@ use crate::output::common::{lists, nested, records};
 use crate::output::pmc::{batch, executor};
 use crate::output::{self, Code, Writing};
 use crate::properties::Properties;
+use crate::refine::output_mapper::{self, StorageMapper};
 use crate::refine::sites::WorkSite;
-use crate::refine::storage::{self, StorageMapper};
 use crate::tasks::secrets::Secrets;
 use crate::tasks::{PROPERTIES, Plan};
 
@@ -109,14 +110,59 @@ fn facts(plan: &Plan<'_>, request: &Request, inputs: &Inputs, resources: &batch:
         chosen,
         reused: plan.exec.deleted,
         made_of: match request.deferred {
-            true => super::deferred::made_of(request, inputs),
+            true => made_of(request, inputs),
             false => String::new(),
         },
     }
 }
 
+/// Returns a hash of everything that the plan of a sub-workflow is made of.
+pub(super) fn made_of(request: &Request, inputs: &Inputs) -> String {
+    let mut hasher = Sha256::new();
+    let mut add = |part: &[u8]| {
+        hasher.update((part.len() as u64).to_le_bytes());
+        hasher.update(part);
+    };
+    add(env!("CARGO_PKG_VERSION").as_bytes());
+    for word in request.line.iter().filter(|word| *word != "--force-replan") {
+        add(word.as_bytes());
+    }
+    for (key, value) in inputs.properties.iter() {
+        add(key.as_bytes());
+        add(value.as_bytes());
+    }
+    let read = read_files(request, inputs);
+    for path in read.iter().chain(&request.output_map).chain(&request.reuse_dirs) {
+        // The working directory may be a new one each time, into which these files are fetched.
+        let name = path
+            .strip_prefix(&request.environment.working_dir)
+            .unwrap_or(path);
+        add(name.as_os_str().as_encoded_bytes());
+        match fs::read(path) {
+            Ok(content) => add(&content),
+            // A directory: what is in it, and since when.
+            Err(_) => add(names_in(path).as_bytes()),
+        }
+    }
+    let digest = hasher.finalize();
+    digest[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Returns the names in a directory, with the times of their last changes; empty if it cannot be read.
+fn names_in(path: &Path) -> String {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries
+        .map(|entry| {
+            let changed = entry.metadata().and_then(|data| data.modified()).ok();
+            format!("{:?} {changed:?}\n", entry.file_name())
+        })
+        .collect();
+    names.sort_unstable();
+    names.concat()
+}
+
 /// Returns the files from which the plan is made, whether they exist or not.
-pub(super) fn read_files(request: &Request, inputs: &Inputs) -> Vec<PathBuf> {
+fn read_files(request: &Request, inputs: &Inputs) -> Vec<PathBuf> {
     let properties = property_sources(request);
     let files = [
         properties.system_file,
@@ -135,7 +181,7 @@ pub(super) fn read_files(request: &Request, inputs: &Inputs) -> Vec<PathBuf> {
 
 /// Returns the file of the storage mapper Replica.
 fn storage_map(request: &Request, inputs: &Inputs) -> Option<PathBuf> {
-    let file = inputs.properties.get(storage::MAP_FILE)?;
+    let file = inputs.properties.get(output_mapper::MAP_FILE)?;
     let is_read = matches!(inputs.settings.storage_mapper, StorageMapper::Replica { .. });
     is_read.then(|| request.environment.working_dir.join(file.trim()))
 }

@@ -14,11 +14,11 @@ use crate::input::{ParsedWorkflow, ReadOptions, read_workflow};
 use crate::keys;
 use crate::model::{Origin, Workflow};
 use crate::properties::{Properties, PropertySources};
+use crate::refine::output_mapper::StorageMapper;
 use crate::refine::programs::Programs;
 use crate::refine::replicas::Replicas;
 use crate::refine::settings::Settings;
 use crate::refine::sites::{Sites, local};
-use crate::refine::storage::StorageMapper;
 use crate::refine::{further_problems, subworkflow};
 use crate::syntax::text;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::catalog::transformation::{Container, TransformationEntry, TransformationKind};
-use crate::data::DataMode;
+use crate::data_mode::{self, DataMode};
 use crate::error::{Cause, PlanError, Problem};
 use crate::model::{
     FileId, FileKind, FileUse, Files, Job, JobIndex, JobKind, Link, TransferFlag, TransformationName,
@@ -14,19 +14,17 @@ use crate::model::{
 use crate::profiles::{Namespace, Profiles};
 use crate::task_request;
 
-mod names;
-
 use super::Refinement;
-use super::data;
+use super::names::{job_name, staged_name};
 use super::programs::{Programs, auxiliary_name, default_program};
 use super::replicas::missing;
 use super::reuse::Reduced;
 use super::settings::Settings;
 use super::sites::selection::{self, Placed, fixed_site, named_program};
 use super::sites::{Sites, WorkSite};
+use super::staging_sites;
 use crate::exec::{EntryId, Exec, ExecJob, JobId, Setup, SetupId, SiteId, Task};
 use crate::ids::Id as _;
-pub(crate) use names::{job_name, staged_name};
 
 /// Default resources of a compute job: MB of memory, cores, MB of disk.
 const DEFAULTS: &[(&str, &str)] = &[("memory", "2048"), ("cores", "1"), ("diskspace", "5120")];
@@ -192,10 +190,10 @@ impl<'a> Mapper<'a> {
         }
         problems.dedup();
         PlanError::check(problems)?;
-        data::settle(exec, self.sites)?;
+        staging_sites::settle(exec, self.sites)?;
         let warnings: Vec<String> = self.describe_modes(exec).collect();
         exec.warnings.extend(warnings);
-        data::fetch_for_planners(exec, workflow, self.sites);
+        staging_sites::fetch_for_planners(exec, workflow, self.sites);
         Ok(Mapped { numbers, staged })
     }
 
@@ -263,7 +261,7 @@ impl<'a> Mapper<'a> {
 
     /// Returns the problems of execution sites that cannot be the staging sites of their jobs.
     fn without_directory(&self) -> impl Iterator<Item = Problem> {
-        let of_site = |site: SiteId| self.sites.get(site).profiles.pegasus(data::KEY);
+        let of_site = |site: SiteId| self.sites.get(site).profiles.pegasus(data_mode::KEY);
         self.sites.candidates.iter().filter_map(move |&site| {
             let mode = of_site(site).and_then(DataMode::parse);
             self.sites
@@ -406,7 +404,7 @@ impl<'a> Mapper<'a> {
         DataMode::parse(name).ok_or_else(|| {
             Cause::Profile.problem(format!(
                 "the profile pegasus::{} of the job {} must be sharedfs, nonsharedfs or condorio, not {name}",
-                data::KEY,
+                data_mode::KEY,
                 job.id
             ))
         })
@@ -423,7 +421,7 @@ impl<'a> Mapper<'a> {
             Some(&job.profiles),
         ];
         let mut profiles = by_precedence.into_iter().flatten();
-        let named = profiles.find_map(|profiles| profiles.pegasus(data::KEY));
+        let named = profiles.find_map(|profiles| profiles.pegasus(data_mode::KEY));
         named.filter(|name| !name.trim().is_empty())
     }
 
@@ -478,7 +476,7 @@ impl<'a> Mapper<'a> {
             setup.kind == JobKind::Compute
                 && setup.mode == DataMode::CondorIo
                 && !self.settings.data_is_named
-                && setup.profiles.pegasus(data::KEY).is_none()
+                && setup.profiles.pegasus(data_mode::KEY).is_none()
                 && self.sites.get(job.site).scratch.is_none()
         };
         let mut sites: Vec<SiteId> = exec.jobs.iter().filter(is_guessed).map(|job| job.site).collect();

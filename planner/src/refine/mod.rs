@@ -5,11 +5,12 @@
 
 pub(crate) mod cleanup;
 pub(crate) mod cluster;
-pub(crate) mod data;
 pub(crate) mod directories;
 pub(crate) mod files;
 pub(crate) mod java_hash_order;
 pub(crate) mod mapping;
+pub(crate) mod names;
+pub(crate) mod output_mapper;
 pub(crate) mod programs;
 pub(crate) mod reduce;
 pub(crate) mod replicas;
@@ -19,7 +20,7 @@ pub(crate) mod settings;
 pub(crate) mod sites;
 #[cfg(test)]
 mod small_workflow;
-pub(crate) mod storage;
+pub(crate) mod staging_sites;
 pub(crate) mod subworkflow;
 pub(crate) mod transfer;
 

@@ -9,7 +9,7 @@ use crate::error::near_spelling;
 use crate::error::{Cause, Problem};
 use crate::model::{FileId, FileKind, Job, Link, Metadata, Workflow};
 
-use super::mapping::job_name;
+use super::names::job_name;
 
 /// Locations of one file.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -4,7 +4,7 @@ mod generator;
 mod lite_cache;
 mod subworkflows;
 
-use crate::data::{DataMode, StagingMapper};
+use crate::data_mode::{DataMode, StagingMapper};
 use crate::error::{InputError, InputErrors, PlanError};
 use crate::profiles::{Namespace, Profiles};
 use crate::properties::Properties;
@@ -12,9 +12,9 @@ use crate::request::{CleanupStrategy, Request};
 
 use super::cleanup::space::SpaceSettings;
 use super::cluster::settings::ClusterSettings;
+use super::output_mapper::{self, StorageMapper};
 use super::select::ranking::{self, ReplicaSelector};
 use super::sites::{self, selection::SiteSelector};
-use super::storage::{self, StorageMapper};
 pub(crate) use generator::{Abilities, CodeGenerator, generator};
 pub(crate) use lite_cache::LiteCache;
 pub(crate) use subworkflows::Subworkflows;
@@ -330,7 +330,7 @@ impl Settings {
         let is_development = matches!(mode, Mode::Debug | Mode::Development);
         let submit_mapper = choices.submit_mapper()?;
         let staging_mapper = choices.staging_mapper(data)?;
-        let storage_mapper = storage::mapper(properties, choices.problems);
+        let storage_mapper = output_mapper::mapper(properties, choices.problems);
         let (subworkflows, cleanup_deferred) = choices.subworkflows(generator.abilities());
         let create_dir = choices.create_dir();
         let refiner = choices.one_of("pegasus.transfer.refiner", Refiner::BalancedCluster, REFINERS);

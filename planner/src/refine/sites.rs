@@ -4,11 +4,11 @@ pub(crate) mod callout;
 mod group;
 mod heft;
 pub(crate) mod local;
+mod output_sites;
 mod random;
 mod round_robin;
 pub(crate) mod selection;
 pub(crate) mod settings;
-mod storage;
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -20,12 +20,12 @@ use crate::request::Request;
 
 use super::java_hash_order::{hash, sort_hashed};
 use super::settings::Settings;
-use crate::data::DataMode;
+use crate::data_mode::{self, DataMode};
 use crate::error::near_spelling;
 use crate::exec::SiteId;
 
-pub(crate) use storage::OutputSite;
-use storage::output_site;
+pub(crate) use output_sites::OutputSite;
+use output_sites::output_site;
 
 /// Maximum sites of a catalog.
 const MAX_SITES: usize = u16::MAX as usize;
@@ -422,7 +422,7 @@ fn without_scratch(site: &str) -> Problem {
 fn is_for_jobs(site: &Site, settings: &Settings) -> bool {
     use DirectoryKind::{LocalStorage, SharedScratch, SharedStorage};
     let has = |kinds: &[DirectoryKind]| kinds.iter().any(|kind| site.directories.contains_key(kind));
-    let own_mode = site.profiles.pegasus(super::data::KEY).and_then(DataMode::parse);
+    let own_mode = site.profiles.pegasus(data_mode::KEY).and_then(DataMode::parse);
     has(&[SharedScratch])
         || own_mode.is_some_and(DataMode::is_lite)
         || (own_mode.is_none() && settings.data.is_lite() && !has(&[LocalStorage, SharedStorage]))

@@ -14,14 +14,14 @@ use crate::model::{FileId, FileKind, FileUse, JobIndex, Link, Nested, TransferFl
 use crate::profiles::parse_bool;
 
 use super::Refinement;
-use super::data::directory_of;
 use super::java_hash_order;
 use super::mapping::{Mapper, StagedPrograms};
+use super::output_mapper::Storage;
 use super::replicas::{ADVISED, Locations, Replicas, missing_text};
 use super::select::{Direction, LeftOut, Selected, Side, select, side};
 use super::settings::{Integrity, Refiner};
 use super::sites::Access;
-use super::storage::Storage;
+use super::staging_sites::directory_of;
 use crate::exec::{
     Attributes, Bypassed, Exec, ExecJob, FileTransfer, JobId, ListId, Place, Registration, SiteId, Task,
     TransferSet,

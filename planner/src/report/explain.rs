@@ -124,7 +124,7 @@ impl<'a, 'm> Explainer<'a, 'm> {
         let prefix = self.view.mapper.prefix.as_str();
         let pruned = self.workflow().jobs.iter().position(|job| {
             job.id == name
-                || *crate::refine::mapping::job_name(prefix, &job.transformation.name, &job.id) == *name
+                || *crate::refine::names::job_name(prefix, &job.transformation.name, &job.id) == *name
         });
         if let Some(n) = pruned {
             return Ok(self.pruned(n));

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use crate::exec::{JobId, Task};
 use crate::model::{Arguments, Job};
-use crate::recipe::PROPERTIES;
 use crate::refine::settings::{Integrity, Mode};
+use crate::saved_request::PROPERTIES;
 
 use super::checksums::META;
 use super::nested;

@@ -1,4 +1,5 @@
-//! Checksums of files that jobs with directories of their own exchange, and which of their inputs nodes share.
+//! Checksums of files that jobs with directories of their own exchange, and which of their inputs nodes
+//! share.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 

@@ -1,6 +1,6 @@
 //! Directories of the jobs' files below the submit directory.
 
-use crate::data::hashed;
+use crate::data_mode::hashed;
 use crate::exec::{Exec, JobId, Task};
 use crate::model::Workflow;
 use crate::refine::settings::SubmitMapper;

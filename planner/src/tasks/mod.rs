@@ -31,7 +31,7 @@ use common::{Cache, Common};
 use environment::Environment;
 use requests::{Checks, Requests};
 
-pub(crate) use crate::recipe::PROPERTIES;
+pub(crate) use crate::saved_request::PROPERTIES;
 pub(crate) use plan::{MAX_SMALL_PLAN, Plan, PlannedJob};
 pub(crate) use words::Words;
 pub(crate) use work_lists::WorkLists;

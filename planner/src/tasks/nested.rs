@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use crate::exec::Task;
 use crate::model::{FileUse, Job, JobKind, Nested};
-use crate::recipe::PROPERTIES;
-use crate::refine::data::directory_of;
+use crate::refine::staging_sites::directory_of;
+use crate::saved_request::PROPERTIES;
 
 use super::plan::PlannedJob;
 use super::words::Words;

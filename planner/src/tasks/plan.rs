@@ -2,9 +2,9 @@
 
 use crate::exec::{Exec, ExecJob, JobId, Place, Setup, SetupId, SiteId, Task};
 use crate::model::{FileId, Workflow};
-use crate::refine::data::directory_of;
 use crate::refine::settings::{Abilities, Settings};
 use crate::refine::sites::{Access, Sites};
+use crate::refine::staging_sites::directory_of;
 
 use super::checksums::Checksums;
 use super::layout::Layout;

@@ -52,8 +52,8 @@ const DESCRIPTION: &str = ".json";
 const UNSEEN: &str = ".entries";
 
 impl PlannedJob<'_> {
-    /// Returns the suffix of the job's list. Without a record of kickstart, the monitoring daemon takes a file
-    /// `JOB.in` beside the DAG for a list of commands, and fails on the second line in it.
+    /// Returns the suffix of the job's list. Without a record of kickstart, the monitoring daemon takes a
+    /// file `JOB.in` beside the DAG for a list of commands, and fails on the second line in it.
     pub(crate) fn list_suffix(self) -> &'static str {
         if self.has_description() {
             return DESCRIPTION;

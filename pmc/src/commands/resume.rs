@@ -75,7 +75,7 @@ fn plan_again(submit: &Submit, arguments: &cli::Resume) -> Result<Replanned, Fai
     let environment = Environment::read()
         .context("cannot determine the working directory")
         .or_code(exit::NOT_RUN)?;
-    let request = pmc_plan::again::request(&submit.dir, environment).or_code(exit::NOT_PLANNED)?;
+    let request = pmc_plan::cli::saved::request(&submit.dir, environment).or_code(exit::NOT_PLANNED)?;
     let options = ReplanOptions {
         take_changes: arguments.replan,
         rerun: arguments.rerun.clone(),

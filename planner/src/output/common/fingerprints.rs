@@ -21,7 +21,7 @@ const FILE_CHUNK: usize = 1024;
 const NONE: u32 = u32::MAX;
 
 /// What the fingerprints of tasks refer to.
-pub(crate) struct Prints {
+pub(crate) struct FingerprintWriter {
     /// Programs and input files, in the order of their lines.
     paths: Vec<PathBuf>,
     /// Number of the source of each input file.
@@ -39,10 +39,10 @@ pub(crate) struct Scratch {
     files: Vec<u32>,
 }
 
-impl Prints {
+impl FingerprintWriter {
     /// Numbers the programs and input files of a plan.
     pub(crate) fn new(plan: &Plan<'_>) -> Self {
-        let mut this = Prints {
+        let mut this = FingerprintWriter {
             paths: Vec::new(),
             sources: FxHashMap::default(),
             programs: vec![NONE; plan.exec.setups.len()],

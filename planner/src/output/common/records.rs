@@ -13,9 +13,9 @@ use crate::exec::{Exec, ExecJob, Place, SiteId, Task};
 use crate::ids::Id as _;
 use crate::model::{Hook, JobKind, Link, Workflow};
 use crate::properties::Properties;
+use crate::refine::output_mapper;
 use crate::refine::sites::Access;
 use crate::refine::sites::selection::SiteSelector;
-use crate::refine::storage;
 use crate::request::{ChosenSites, Request};
 
 use crate::tasks::{PROPERTIES, Plan};
@@ -339,7 +339,7 @@ pub(crate) fn properties(
         }
     }
     // The planners of sub-workflows read them in other directories.
-    for key in ["pegasus.catalog.replica.file", storage::MAP_FILE] {
+    for key in ["pegasus.catalog.replica.file", output_mapper::MAP_FILE] {
         if let Some(file) = all.get_mut(key)
             && !file.trim().is_empty()
         {
@@ -370,9 +370,9 @@ pub(crate) fn properties(
         request.environment.now.format("%a %b %d %H:%M:%S UTC%:z %Y")
     );
     if !request.line.is_empty() {
-        let again = crate::recipe::Recipe::new(request, chosen_sites(plan));
+        let saved = crate::saved_request::SavedRequest::new(request, chosen_sites(plan));
         // Readers of properties ignore comment lines.
-        text.push_str(&again.comment());
+        text.push_str(&saved.comment());
     }
     for (key, value) in &all {
         push_escaped(&mut text, key, true);

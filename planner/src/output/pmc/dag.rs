@@ -16,7 +16,7 @@ use crate::model::JobKind;
 use crate::output::Writing;
 use crate::output::common::clusters::comment;
 use crate::output::common::events::{JobEvents, Prefixes};
-use crate::output::common::fingerprints::{self, Prints};
+use crate::output::common::fingerprints::{self, FingerprintWriter};
 use crate::output::common::in_order::in_order;
 use crate::output::common::lists::shown;
 use crate::output::common::task_line::Line;
@@ -68,7 +68,7 @@ impl<'p> Rendered<'p> {
 
 /// Fingerprints of the tasks, and the file for them.
 pub(super) struct PrintsFile<'a> {
-    pub(super) prints: &'a Prints,
+    pub(super) prints: &'a FingerprintWriter,
     pub(super) file: File,
     pub(super) path: &'a Path,
 }
@@ -154,7 +154,7 @@ pub(super) fn write(to: &Writing<'_>, prints: PrintsFile<'_>) -> Result<(), Plan
 fn jobs(
     plan: &Plan<'_>,
     (dir, node): (&Path, NodeSize),
-    (heads, prints): (&Prefixes, &Prints),
+    (heads, prints): (&Prefixes, &FingerprintWriter),
     range: Range<usize>,
     rendered: &mut Rendered<'_>,
 ) {

@@ -12,7 +12,7 @@ use crate::error::PlanError;
 use crate::request::Request;
 use crate::tasks::Plan;
 
-use super::common::fingerprints::{self, Prints};
+use super::common::fingerprints::{self, FingerprintWriter};
 use super::common::private_files::{put, put_private};
 use super::{Code, Generator, Writing};
 
@@ -40,7 +40,7 @@ impl Generator for Pmc {
             dir,
             ..
         } = *to;
-        let prints = Prints::new(plan);
+        let prints = FingerprintWriter::new(plan);
         let head = prints.head(to.facts, to.read)?;
         let path = fingerprints::file(plan, dir);
         if plan.secrets.are_in_environments() {

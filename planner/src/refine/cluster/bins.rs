@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use crate::error::{Cause, Problem};
 use crate::ids::UnitId;
 
-use super::groups::Units;
+use super::Units;
 
 /// Units with their run times, the longest first.
 fn sorted(units: &impl Units, group: &[UnitId]) -> Result<Vec<(f64, UnitId)>, Vec<Problem>> {

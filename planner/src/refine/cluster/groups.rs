@@ -8,27 +8,8 @@ use crate::exec::{ListId, SiteId};
 use crate::graph::{Graph, by_depth};
 use crate::ids::{Id as _, UnitId};
 
-use super::bins;
 use super::settings::ClusterSettings;
-
-/// The units, as the techniques see them.
-pub(super) trait Units {
-    /// Returns the number of units.
-    fn len(&self) -> usize;
-    /// Returns the number of a unit's transformation; `None` for clusters.
-    fn transformation(&self, unit: UnitId) -> Option<ListId>;
-    /// Returns number and name of a unit's site.
-    fn site(&self, unit: UnitId) -> (SiteId, &str);
-    /// Returns a profile of the namespace pegasus.
-    fn profile(&self, unit: UnitId, key: &str) -> Option<&str>;
-    /// Returns the run time of a unit in seconds, if all its jobs have one.
-    ///
-    /// # Errors
-    /// A value that is not a number.
-    fn runtime(&self, unit: UnitId) -> Result<Option<f64>, Problem>;
-    /// Returns the name of a unit for messages.
-    fn name(&self, unit: UnitId) -> &str;
-}
+use super::{Units, bins};
 
 /// Units that become a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]

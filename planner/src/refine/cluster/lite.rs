@@ -3,7 +3,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::data::DataMode;
+use crate::data_mode::DataMode;
 use crate::error::{Cause, PlanError};
 use crate::exec::{Exec, ExecJob, JobId, Setup, SetupId};
 use crate::ids::Id as _;

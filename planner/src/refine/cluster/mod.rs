@@ -21,13 +21,14 @@ use crate::model::{JobIndex, JobKind, TransformationName, Workflow};
 use crate::profiles::Namespace;
 
 use super::Refinement;
-use super::mapping::{Mapped, Mapper, job_name, staged_name};
+use super::mapping::{Mapped, Mapper};
+use super::names::{job_name, staged_name};
 use super::reuse::Reduced;
 use crate::exec::{Aggregator, Cluster, Exec, ExecJob, JobId, ListId, Setup, SetupId, SiteId, Task};
 use crate::graph::Graph;
 use crate::ids::{Id as _, UnitId};
 
-use groups::{Group, GroupName, Units};
+use groups::{Group, GroupName};
 use settings::Technique;
 
 /// Maximum problems reported.
@@ -54,6 +55,25 @@ struct Unit {
     jobs: Vec<JobId>,
     /// Name, if it is a cluster.
     cluster: Option<Box<str>>,
+}
+
+/// The units, as the techniques see them.
+trait Units {
+    /// Returns the number of units.
+    fn len(&self) -> usize;
+    /// Returns the number of a unit's transformation; `None` for clusters.
+    fn transformation(&self, unit: UnitId) -> Option<ListId>;
+    /// Returns number and name of a unit's site.
+    fn site(&self, unit: UnitId) -> (SiteId, &str);
+    /// Returns a profile of the namespace pegasus.
+    fn profile(&self, unit: UnitId, key: &str) -> Option<&str>;
+    /// Returns the run time of a unit in seconds, if all its jobs have one.
+    ///
+    /// # Errors
+    /// A value that is not a number.
+    fn runtime(&self, unit: UnitId) -> Result<Option<f64>, Problem>;
+    /// Returns the name of a unit for messages.
+    fn name(&self, unit: UnitId) -> &str;
 }
 
 /// The units as the techniques see them.

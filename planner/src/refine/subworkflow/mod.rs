@@ -23,7 +23,7 @@ use crate::model::{Job, JobIndex, JobKind, Workflow};
 use crate::properties::Properties;
 use crate::request::Request;
 
-use super::mapping::job_name;
+use super::names::job_name;
 use super::replicas::{Replicas, missing_text};
 use super::settings::Subworkflows;
 

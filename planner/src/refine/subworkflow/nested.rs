@@ -11,9 +11,9 @@ use crate::input::{is_executor_dag, read_workflow};
 use crate::model::{Job, JobIndex, JobKind, Nested, Workflow};
 use crate::request::SubworkflowOptions;
 
-use super::super::mapping::job_name;
+use super::super::names::job_name;
+use super::super::output_mapper::MAP_FILE;
 use super::super::replicas::Replicas;
-use super::super::storage::MAP_FILE;
 use super::{Found, Inliner, dag, options};
 
 /// Maximum sub-workflows that a warning names.

@@ -1,7 +1,7 @@
 //! The order in which outputs of deleted jobs are delivered. It decides which job copies which of them.
 
 use super::super::java_hash_order::{hash, sort_hashed};
-use super::super::mapping::job_name;
+use super::super::names::job_name;
 use crate::graph::Graph;
 use crate::model::{JobIndex, Workflow};
 

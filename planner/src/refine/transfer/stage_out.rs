@@ -1,6 +1,6 @@
 //! Delivers outputs of compute jobs and of deleted jobs.
 
-use super::super::storage::Target;
+use super::super::output_mapper::Target;
 use super::*;
 
 impl Builder<'_, '_> {

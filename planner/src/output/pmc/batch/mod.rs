@@ -1,6 +1,7 @@
 //! Batch scripts from templates. Files of the same names in a template directory replace the built-in
 //! templates.
 
+mod demand;
 mod estimate;
 mod resources;
 mod settings;
@@ -22,11 +23,12 @@ use pmc_calls::shell::shell_quote;
 
 use crate::tasks::Plan;
 
+pub(crate) use demand::Demand;
 pub use estimate::Estimate;
 pub(crate) use estimate::{duration, estimate};
 pub(crate) use resources::{NodeSize, Resources};
 pub(crate) use settings::{parse_megabytes, parse_minutes};
-pub(crate) use size::{Demand, describe};
+pub(crate) use size::describe;
 pub(crate) use transport::lacks_mpi;
 
 /// Template included by all others: it starts the run.

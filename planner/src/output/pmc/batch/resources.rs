@@ -8,11 +8,11 @@ use crate::refine::sites::WorkSite;
 use crate::request::Request;
 use pmc_batch::Scheduler;
 
+use super::demand::Demand;
 use super::estimate::{Estimate, Machine};
 use super::settings::{COUNT, DRAIN, MEMORY, Reader, TIME, Text, schedulers};
-use super::size::Demand;
 use super::task_files::TaskFiles;
-use super::transport::{self, Transport};
+use super::transport::{self, ONE_PROCESS, Transport};
 
 /// Default number of nodes.
 const NODES: u32 = 1;
@@ -221,7 +221,7 @@ impl Resources {
             )));
         }
         if self.is_single_process() && has_size {
-            problems.push(Cause::Batch.problem(super::warnings::ONE_PROCESS));
+            problems.push(Cause::Batch.problem(ONE_PROCESS));
         }
         if let Some(launcher) = &self.launcher
             && (launcher.contains([';', '|', '&', '<', '>', '`'])

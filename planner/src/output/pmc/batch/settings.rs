@@ -6,7 +6,7 @@ use crate::properties::Properties;
 use crate::request::Request;
 use pmc_batch::Scheduler;
 
-use super::size::Demand;
+use super::demand::Demand;
 use super::task_files::TaskFiles;
 use super::transport::Transport;
 

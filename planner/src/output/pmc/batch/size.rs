@@ -1,52 +1,10 @@
-//! What the jobs of a plan need of their batch job, and how many run at a time in it.
-
-use crate::exec::Task;
-use crate::profiles::Namespace;
-use crate::task_request::Amounts;
-use crate::tasks::Plan;
+//! Sentences about the size of a batch job: what jobs need of it, and how many run at a time in it.
 
 use super::Resources;
+use super::demand::Demand;
 use super::estimate::duration;
 
-/// The largest requests of the compute jobs of a plan.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Demand {
-    pub(super) memory_mb: u64,
-    pub(super) cpus: u32,
-    pub(super) gpus: u32,
-    /// Nodes that a job asks for.
-    pub(super) nodes: u32,
-}
-
 impl Demand {
-    /// Returns the largest requests of a plan.
-    pub(crate) fn of(plan: &Plan<'_>) -> Self {
-        let mut largest = Demand {
-            cpus: 1,
-            ..Demand::default()
-        };
-        let exec = plan.exec;
-        let is_compute = |task: &Task| matches!(task, Task::Compute(_) | Task::Cluster(..));
-        let mut last = None;
-        for job in exec.jobs.iter().filter(|job| is_compute(&job.task)) {
-            // Jobs with the same setup often follow each other.
-            if last.replace(job.setup) == Some(job.setup) {
-                continue;
-            }
-            let profiles = &exec.setups[job.setup].profiles;
-            let amounts = Amounts::of(profiles);
-            let nodes = profiles
-                .pegasus("nodes")
-                .or_else(|| profiles.get(Namespace::Globus, "hostcount"));
-            let nodes = nodes.and_then(|text| text.trim().parse().ok());
-            largest.memory_mb = largest.memory_mb.max(amounts.memory_mb);
-            largest.cpus = largest.cpus.max(amounts.cpus);
-            largest.gpus = largest.gpus.max(amounts.gpus);
-            largest.nodes = largest.nodes.max(nodes.unwrap_or(0));
-        }
-        largest
-    }
-
     /// Describes the requests.
     fn sentence(&self) -> String {
         let mut amounts = vec![count(u64::from(self.cpus), "CPU")];

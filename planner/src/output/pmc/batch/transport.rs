@@ -5,6 +5,10 @@ use std::process::{Command, Stdio};
 
 use pmc_batch::Scheduler;
 
+/// Problem of a batch job with one process.
+pub(super) const ONE_PROCESS: &str = "the batch job has one process, and pegasus-mpi-cluster needs two under MPI, a master and a \
+                           worker: ask for more nodes or processes per node, or choose --launcher none";
+
 /// A transport of the executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transport {

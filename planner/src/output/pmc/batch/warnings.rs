@@ -4,11 +4,8 @@ use pmc_batch::Scheduler;
 
 use super::Resources;
 use super::estimate::duration;
-use super::transport::Transport;
+use super::transport::{ONE_PROCESS, Transport};
 
-/// Problem of a batch job with one process.
-pub(super) const ONE_PROCESS: &str = "the batch job has one process, and pegasus-mpi-cluster needs two under MPI, a master and a \
-                           worker: ask for more nodes or processes per node, or choose --launcher none";
 /// MiB of memory that a job requests if nobody says how much it needs.
 const DEFAULT_MEMORY_MB: u64 = 2048;
 

@@ -1,18 +1,18 @@
-//! Makes the plan of a submit directory again: the request is in its recipe.
+//! Makes the plan of a submit directory again: its request is saved there.
 
 use std::path::{Path, PathBuf};
 
 use crate::cli::{self, Invocation};
 use crate::error::UsageError;
-use crate::recipe::{Recipe, RecipeError};
 use crate::request::{Environment, Request};
+use crate::saved_request::{SavedRequest, SavedRequestError};
 
 /// Why the request of a plan is not known.
 #[derive(Debug, thiserror::Error)]
-pub enum AgainError {
-    /// There is no recipe.
+pub enum RepeatError {
+    /// There is no saved.
     #[error(transparent)]
-    Recipe(#[from] RecipeError),
+    SavedRequest(#[from] SavedRequestError),
     /// The recorded command line is not understood.
     #[error("the recorded command line cannot be used: {0}")]
     Usage(#[from] UsageError),
@@ -25,19 +25,19 @@ pub enum AgainError {
 /// Pictures are left out.
 ///
 /// # Errors
-/// A directory without recipe, a recipe that is not understood.
-pub fn request(dir: &Path, environment: Environment) -> Result<Request, AgainError> {
-    let recipe = Recipe::read(dir)?;
+/// A directory without a saved request, one that is not understood.
+pub fn request(dir: &Path, environment: Environment) -> Result<Request, RepeatError> {
+    let saved = SavedRequest::read(dir)?;
     let environment = Environment {
-        working_dir: recipe.directory,
-        user: recipe.user,
-        uuid: recipe.uuid,
+        working_dir: saved.directory,
+        user: saved.user,
+        uuid: saved.uuid,
         ..environment
     };
     let mut line = vec!["pmc-plan".to_owned()];
-    line.extend(recipe.arguments);
+    line.extend(saved.arguments);
     let Invocation::Plan(mut request, _) = cli::parse(&line, environment)? else {
-        return Err(AgainError::NoPlan);
+        return Err(RepeatError::NoPlan);
     };
     request.pictures.clear();
     let copy: Option<PathBuf> = request.workflow.file_name().map(|name| dir.join(name));

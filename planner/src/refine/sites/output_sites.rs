@@ -2,8 +2,8 @@
 
 use super::{join, split_url};
 use crate::catalog::site::{DirectoryKind, Operation, Site};
+use crate::refine::output_mapper::StorageMapper;
 use crate::refine::settings::Settings;
-use crate::refine::storage::StorageMapper;
 use crate::request::Request;
 
 /// A site that receives outputs.

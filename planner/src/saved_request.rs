@@ -1,5 +1,5 @@
-//! The recipe of a plan, from which it can be made again in memory: a comment in the properties of the submit
-//! directory. The same inputs give the same plan.
+//! The request of a plan, from which it can be made again in memory: a comment in the properties of the
+//! submit directory. The same inputs give the same plan.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader};
@@ -17,7 +17,7 @@ const HEAD: &str = "#Planned with ";
 
 /// Working directory, user, identifier and command line of a plan, and what another program has decided.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Recipe {
+pub struct SavedRequest {
     /// Working directory.
     pub directory: PathBuf,
     /// Login name, which is part of paths.
@@ -33,7 +33,7 @@ pub struct Recipe {
 
 /// Why a plan cannot be made again.
 #[derive(Debug, thiserror::Error)]
-pub enum RecipeError {
+pub enum SavedRequestError {
     /// The file cannot be read.
     #[error("{} is not a submit directory of pmc-plan: cannot read {PROPERTIES} in it: {}", dir.display(), pmc_dag::reason(.source))]
     Unreadable {
@@ -42,7 +42,7 @@ pub enum RecipeError {
         /// Why.
         source: std::io::Error,
     },
-    /// The file has no recipe.
+    /// The file has no request.
     #[error(
         "{} does not say how it was planned; ask with the planning command line instead: pmc-plan --explain JOB …",
         path.display()
@@ -53,9 +53,9 @@ pub enum RecipeError {
     },
 }
 
-impl Recipe {
+impl SavedRequest {
     pub(crate) fn new(request: &Request, chosen_sites: Option<ChosenSites>) -> Self {
-        Recipe {
+        SavedRequest {
             directory: request.environment.working_dir.clone(),
             user: request.environment.user.clone(),
             uuid: request.environment.uuid.clone(),
@@ -70,21 +70,22 @@ impl Recipe {
         format!("{HEAD}{}\n", serde_json::to_string(self).unwrap_or_default())
     }
 
-    /// Reads the recipe from a submit directory.
+    /// Reads the request from a submit directory.
     ///
     /// # Errors
-    /// A directory without properties or without recipe.
-    pub fn read(dir: &Path) -> Result<Self, RecipeError> {
+    /// A directory without properties or without a request.
+    pub fn read(dir: &Path) -> Result<Self, SavedRequestError> {
         let path = dir.join(PROPERTIES);
-        let text =
-            pmc_files::read_to_string(&path, MAX_PROPERTIES).map_err(|source| RecipeError::Unreadable {
+        let text = pmc_files::read_to_string(&path, MAX_PROPERTIES).map_err(|source| {
+            SavedRequestError::Unreadable {
                 dir: dir.to_owned(),
                 source,
-            })?;
+            }
+        })?;
         text.lines()
             .filter_map(|line| serde_json::from_str(line.strip_prefix(HEAD)?).ok())
             .next()
-            .ok_or(RecipeError::Absent { path })
+            .ok_or(SavedRequestError::Absent { path })
     }
 }
 
@@ -146,8 +147,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_recipe_is_read_back() -> Result<(), Box<dyn std::error::Error>> {
-        let recipe = Recipe {
+    fn a_saved_request_is_read_back() -> Result<(), Box<dyn std::error::Error>> {
+        let saved = SavedRequest {
             directory: "/w/a b".into(),
             user: "tester".into(),
             uuid: "u".into(),
@@ -157,20 +158,20 @@ mod tests {
                 jobs: vec![Some(1), None, Some(0)],
             }),
         };
-        let comment = recipe.comment();
+        let comment = saved.comment();
         assert_eq!(comment.lines().count(), 1);
         let dir = tempfile::tempdir()?;
         assert!(matches!(
-            Recipe::read(dir.path()),
-            Err(RecipeError::Unreadable { .. })
+            SavedRequest::read(dir.path()),
+            Err(SavedRequestError::Unreadable { .. })
         ));
         fs::write(dir.path().join(PROPERTIES), "#other\nx=1\n")?;
         assert!(matches!(
-            Recipe::read(dir.path()),
-            Err(RecipeError::Absent { .. })
+            SavedRequest::read(dir.path()),
+            Err(SavedRequestError::Absent { .. })
         ));
         fs::write(dir.path().join(PROPERTIES), format!("#other\n{comment}x=1\n"))?;
-        assert_eq!(Recipe::read(dir.path())?, recipe);
+        assert_eq!(SavedRequest::read(dir.path())?, saved);
         Ok(())
     }
 

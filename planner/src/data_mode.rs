@@ -7,6 +7,9 @@ use crate::error::InputError;
 use crate::model::FileId;
 use crate::properties::Properties;
 
+/// Profile with the data configuration.
+pub(crate) const KEY: &str = "data.configuration";
+
 /// How jobs get their files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum DataMode {

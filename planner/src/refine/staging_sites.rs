@@ -6,9 +6,6 @@ use crate::model::{FileId, Workflow};
 
 use super::sites::{Access, Sites};
 
-/// Profile with the data configuration.
-pub(crate) const KEY: &str = "data.configuration";
-
 /// Returns the directory of a file in the work directory of a site, `.` for that itself.
 pub(crate) fn directory_of<'e>(exec: &'e Exec, sites: &Sites, site: SiteId, file: FileId) -> &'e str {
     if sites.is_lite(site) {
