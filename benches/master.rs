@@ -333,7 +333,7 @@ fn baseline(dag: &Dag) -> Duration {
             packed: None,
             stdin: None,
             relay: false,
-            claim: None,
+            redirect: None,
             failure_messages: Vec::new(),
             success_messages: Vec::new(),
             place: None,

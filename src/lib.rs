@@ -30,6 +30,7 @@ mod options;
 mod payload;
 mod protocol;
 mod relay;
+mod requests;
 mod run;
 mod scheduler;
 mod signals;
@@ -54,7 +55,7 @@ pub use transport::agents::{AgentOptions, LaunchOptions, messages::WorkerSetting
 pub use driver::{
     Aborted, FailedTask, MemoryExcess, Observer, Position, RunError, RunEvent, RunSummary, TaskEnd,
 };
-pub use protocol::{MemoryUse, Outcome, QuietAttempt, Rank};
+pub use protocol::{EndCause, MemoryUse, Outcome, QuietAttempt, Rank};
 pub use scheduler::Summary;
 
 // This machine.

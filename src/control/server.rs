@@ -299,8 +299,8 @@ fn send(stream: &UnixStream, reply: Reply) -> io::Result<()> {
     match reply {
         Reply::Answer(answer) => connection::send_answer(stream, &answer),
         Reply::Output(output) => connection::send_output(stream, &output),
-        // They answer other requests.
-        Reply::Relay(..) | Reply::Redirected(..) => Ok(()),
+        // They answer other requests: the worker has said something else than it was asked.
+        Reply::Relay(..) | Reply::Redirected(..) => send(stream, no_answer()),
     }
 }
 

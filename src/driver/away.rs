@@ -364,7 +364,7 @@ mod tests {
             packed: None,
             stdin: None,
             relay: false,
-            claim: None,
+            redirect: None,
             failure_messages: Vec::new(),
             success_messages: Vec::new(),
             place: None,

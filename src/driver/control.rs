@@ -11,8 +11,7 @@ pub(super) use crate::control::Server;
 use crate::control::{Control, Pending, Reply};
 use crate::interrupt::Interrupt;
 use crate::options::Options;
-use crate::protocol::ToWorker;
-use crate::scheduler::{Event, Outbox as _};
+use crate::scheduler::Event;
 use crate::transport::MasterTransport;
 
 use super::guests::Handover;
@@ -94,16 +93,16 @@ impl<T: MasterTransport> Driver<'_, T> {
             Request::DrainNode { host } => self.drain_node(&host)?,
             Request::Kill { task, signal } => self.kill(guest, &task, signal),
             Request::Tap(request) => {
-                self.tap(guest, request, answer);
+                self.ask(self.read_request(guest, &request), answer);
                 return Ok(());
             }
             Request::InputTasks => Answer::Tasks(self.input_tasks(guest)),
             Request::Push(request) => {
-                self.push(guest, request, answer);
+                self.ask(self.write_request(guest, request), answer);
                 return Ok(());
             }
             Request::Redirect(request) => {
-                self.redirect(guest, request, answer);
+                self.ask(self.redirect_request(guest, request), answer);
                 return Ok(());
             }
             Request::Tail(_) if guest.is_some() => Answer::Refused(
@@ -161,23 +160,6 @@ impl<T: MasterTransport> Driver<'_, T> {
             "no more tasks start on {host}; its {} slots leave when their tasks have ended",
             ranks.len()
         )))
-    }
-
-    fn kill(&mut self, guest: Option<u32>, name: &str, signal: i32) -> Answer {
-        if nix::sys::signal::Signal::try_from(signal).is_err() {
-            return Answer::Refused(format!("there is no signal {signal}"));
-        }
-        let Some(task) = self.find_task(guest, name) else {
-            return no_task(name);
-        };
-        let running = self.master.assignments().find(|(_, running, _)| *running == task);
-        let Some((rank, _, submit)) = running else {
-            let state = self.master.task_status(task).state;
-            return Answer::Refused(format!("the task {name} does not run: it is {state}"));
-        };
-        tracing::info!("Asked to send signal {signal} to task {name}");
-        self.out.send(rank, ToWorker::Signal { submit, signal });
-        Answer::Done(format!("signal {signal} is sent to the task {name}"))
     }
 }
 

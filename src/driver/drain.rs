@@ -7,7 +7,7 @@ use signal_hook::consts::SIGTERM;
 use super::conclusion::End;
 use super::{Aborted, Driver, RunError};
 use crate::logging::FATAL;
-use crate::protocol::{Rank, TaskResult};
+use crate::protocol::{EndCause, Rank, TaskResult};
 use crate::scheduler::Event;
 use crate::transport::MasterTransport;
 
@@ -36,9 +36,9 @@ impl<T: MasterTransport> Driver<'_, T> {
     ) -> Result<TaskResult, RunError> {
         let is_ending = self.interrupt.signal().is_some() || self.interrupt.drain_signal() == Some(SIGTERM);
         if is_ending && result.outcome.is_terminated() {
-            result.outcome.interrupted = true;
+            result.outcome.cause = Some(EndCause::Interrupted);
         }
-        if result.outcome.interrupted && self.master.is_dynamic() {
+        if result.outcome.cause == Some(EndCause::Interrupted) && self.master.is_dynamic() {
             let host = self.master.host_of(from).unwrap_or_default().to_owned();
             for rank in self.master.workers_of(&host) {
                 self.master.handle(Event::Retire(rank), &mut self.out)?;

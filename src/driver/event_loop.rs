@@ -100,7 +100,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             self.log_waiting();
         }
         self.flush()?;
-        if self.master.is_finished() && !self.subworkflows.awaits_guests() && !self.taps.are_busy() {
+        if self.master.is_finished() && !self.subworkflows.awaits_guests() && !self.requests.keep_the_run() {
             return Ok(Some(End::Finished));
         }
         Ok(self.aborted().map(End::Aborted))
@@ -143,7 +143,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             self.drain_at,
             self.disk.next_check(),
             self.nodes.next_check,
-            self.taps.next_check(),
+            self.requests.next_check(),
             self.rests.next(),
         ];
         times.into_iter().flatten().min()
@@ -256,16 +256,8 @@ impl<T: MasterTransport> Driver<'_, T> {
             ToMaster::Retracted { submits } => Event::Retracted(from, submits),
             ToMaster::Failed { message } => Event::Failed(from, message),
             ToMaster::Running(attempt) => return self.adopt(from, attempt),
-            ToMaster::Tapped(tapped) => {
-                self.note_tapped(*tapped);
-                return Ok(());
-            }
-            ToMaster::InputTaken(taken) => {
-                self.note_input(taken);
-                return Ok(());
-            }
-            ToMaster::Redirected(redirected) => {
-                self.note_redirected(*redirected);
+            ToMaster::Answer(answer) => {
+                self.note_answer(from, *answer);
                 return Ok(());
             }
             ToMaster::Node(change) => return self.note_change(from, &change),

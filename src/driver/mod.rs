@@ -3,7 +3,6 @@
 //! The loop brings messages, time and signals to the scheduler, and its decisions to workers, logs and the
 //! observer.
 
-mod asked;
 mod away;
 mod bad_hosts;
 mod combine;
@@ -17,7 +16,6 @@ mod error;
 mod event_loop;
 mod events;
 mod guests;
-mod inputs;
 mod memory;
 mod nodes;
 mod numbers;
@@ -26,10 +24,10 @@ mod pmix;
 mod position;
 mod redirects;
 mod report;
+mod requests;
 mod rests;
 mod setup;
 mod subworkflows;
-mod taps;
 mod task_abort;
 
 use std::collections::VecDeque;
@@ -48,14 +46,11 @@ use self::bad_hosts::BadHosts;
 use self::conclusion::End;
 use self::disk::DiskWatch;
 use self::drain::Drain;
-use self::inputs::Inputs;
 use self::nodes::Nodes;
 use self::outbox::DriverOutbox;
-use self::redirects::Redirects;
 use self::rests::Rests;
 use self::setup::Setup;
 use self::subworkflows::Subworkflows;
-use self::taps::Taps;
 use crate::control::Control;
 use crate::database::Database;
 use crate::durability::sync::Syncer;
@@ -63,6 +58,7 @@ use crate::host;
 use crate::interrupt::Interrupt;
 use crate::options::Options;
 use crate::protocol::{Rank, ToMaster, ToWorker};
+use crate::requests::PendingRequests;
 use crate::scheduler::{Master, MasterError, WaitReason};
 use crate::transport::{CombiningTransport, MasterTransport, agents};
 
@@ -194,12 +190,8 @@ struct Driver<'a, T> {
     cores: usize,
     /// Requests of other processes.
     control: Control,
-    /// Requests for output that workers have not answered.
-    taps: Taps,
-    /// Input that workers have not answered.
-    inputs: Inputs,
-    /// Requests of tools that redirect output.
-    redirects: Redirects,
+    /// Requests of tools that workers have not answered.
+    requests: PendingRequests,
     /// When to drain because a process has asked for it.
     drain_at: Option<Instant>,
     /// DAGs may join: its DAG has sub-workflows, or a guest has come.
@@ -247,9 +239,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             inbox: VecDeque::new(),
             cores: host::usable_cpus() as usize,
             control,
-            taps: Taps::default(),
-            inputs: Inputs::default(),
-            redirects: Redirects::default(),
+            requests: PendingRequests::default(),
             drain_at: None,
             has_subworkflows,
             subworkflows: Subworkflows::new(setup.spare_files),

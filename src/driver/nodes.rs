@@ -8,7 +8,7 @@ use pmc_dag::TaskId;
 
 use super::error::Kind;
 use super::{Driver, RunError, RunEvent};
-use crate::protocol::{NodeChange, Rank, Registration, RunningAttempt, SubmitId, TaskResult, ToMaster};
+use crate::protocol::{EarlierAttempt, NodeChange, Rank, Registration, SubmitId, TaskResult, ToMaster};
 use crate::scheduler::{Adoption, Event, MasterError};
 use crate::transport::MasterTransport;
 
@@ -160,7 +160,7 @@ impl<T: MasterTransport> Driver<'_, T> {
     }
 
     /// Goes on with an attempt that an earlier master started.
-    pub(super) fn adopt(&mut self, from: Rank, attempt: RunningAttempt) -> Result<(), RunError> {
+    pub(super) fn adopt(&mut self, from: Rank, attempt: EarlierAttempt) -> Result<(), RunError> {
         let submit = attempt.submit;
         if attempt.dag.is_some() {
             self.nodes.ignored.insert((from, submit));

@@ -8,7 +8,7 @@ use pmc_dag::{Request, TaskId};
 use super::away::Away;
 use super::bad_hosts::AttemptEnd;
 use super::dag_run::{DagRun, name_of};
-use super::redirects::Tails;
+use super::redirects::WaitingRedirects;
 use super::subworkflows::Joined;
 use super::{Observer, RunEvent, TaskEnd};
 use crate::database::OutcomeReporter;
@@ -43,7 +43,7 @@ pub(super) struct DriverOutbox<'a, T> {
     pub(super) ends: Vec<AttemptEnd>,
     pub(super) notes_ends: bool,
     /// Tools that redirect tasks from their first byte.
-    pub(super) tails: Tails,
+    pub(super) waiting_redirects: WaitingRedirects,
     pub(super) away: Away,
     pub(super) dag_file: &'a Path,
 }
@@ -70,7 +70,7 @@ impl<'a, T> DriverOutbox<'a, T> {
             hosts: BTreeMap::new(),
             ends: Vec::new(),
             notes_ends: false,
-            tails: Tails::default(),
+            waiting_redirects: WaitingRedirects::default(),
             away: Away::default(),
             dag_file,
         }
@@ -235,7 +235,7 @@ impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
             if assignment.place.is_some() {
                 place_forwards(assignment);
             } else {
-                self.tails.claim(assignment);
+                self.waiting_redirects.redirect(assignment);
                 if let Some(numbers) = self.root.numbers.as_ref().filter(|all| all.is_packed()) {
                     let task = self.root.dag.find(&assignment.name);
                     assignment.packed = task.map(|task| numbers.of(task));

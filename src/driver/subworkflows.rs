@@ -34,10 +34,8 @@ use super::dag_run::DagRun;
 use super::guests::Guest;
 use super::{Driver, RunError};
 use crate::options::{Options, Stdio, folder, is_device, with_suffix};
-use crate::protocol::{
-    EXECUTOR_FAILURE, Outcome, Place, Rank, RunningAttempt, SubmitId, TaskResult, ToWorker,
-};
-use crate::scheduler::{Event, Joining, Outbox as _, Record, Role};
+use crate::protocol::{EXECUTOR_FAILURE, EarlierAttempt, Outcome, Place, Rank, SubmitId, TaskResult};
+use crate::scheduler::{Event, Joining, Record, Role};
 use crate::transport::MasterTransport;
 use crate::worker;
 
@@ -506,8 +504,8 @@ impl<T: MasterTransport> Driver<'_, T> {
     }
 
     /// Ends an attempt of an earlier master whose sub-workflow has not begun. Its task is not started before.
-    pub(super) fn kill_earlier(&mut self, from: Rank, attempt: RunningAttempt) {
-        let RunningAttempt {
+    pub(super) fn kill_earlier(&mut self, from: Rank, attempt: EarlierAttempt) {
+        let EarlierAttempt {
             submit, dag, task, ..
         } = attempt;
         tracing::debug!(
@@ -518,8 +516,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         self.subworkflows
             .killed
             .insert((from, submit), Killed { dag, task });
-        let signal = SIGKILL;
-        self.out.send(from, ToWorker::Signal { submit, signal });
+        self.signal(from, submit, SIGKILL);
     }
 
     /// Notes what such an attempt has done if it had ended before: its task does not run again.

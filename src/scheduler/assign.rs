@@ -125,7 +125,7 @@ impl Master {
                 pmc_dag::Stdin::File(path) => Stdin::File(path.clone()),
             }),
             relay: line.relay,
-            claim: None,
+            redirect: None,
             failure_messages: line.failure_messages.to_vec(),
             success_messages: line.success_messages.to_vec(),
             place: self.place_of(task).map(|place| Box::new(place.clone())),

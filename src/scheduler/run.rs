@@ -487,7 +487,7 @@ impl Master {
 
         let submit = result.submit;
         let is_preparation = self.nodes[task.index()].kind == Kind::Prepared;
-        let is_evicted = outcome.interrupted && !outcome.succeeded();
+        let is_evicted = outcome.is_evicted();
         if is_evicted {
             let is_lost = false;
             let record = Record::Evicted {
@@ -560,7 +560,7 @@ impl Master {
         self.summary_of(task).failed += 1;
         let (dag, local) = self.locate(task);
         let max_attempts = dag.tries(local).unwrap_or(self.config.max_attempts).max(1);
-        let is_final = dag.is_final(local, outcome.status) || outcome.cannot_run;
+        let is_final = dag.is_final(local, outcome.status) || self.can_run_nowhere(task, outcome);
         let failures = self.failures.entry(task).or_insert(0);
         *failures += 1;
         if *failures < max_attempts && !is_final {

@@ -273,7 +273,7 @@ fn an_assignment_has_everything_of_the_task_line() {
             packed: None,
             stdin: None,
             relay: false,
-            claim: None,
+            redirect: None,
             failure_messages: Vec::new(),
             success_messages: Vec::new(),
             place: None,

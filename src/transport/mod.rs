@@ -15,8 +15,8 @@ use combiner::Combiner;
 pub use error::TransportError;
 
 use crate::bell::Bell;
-use crate::protocol::{Captures, InputAnswer, Rank, RedirectAnswer, SubmitId, ToMaster, ToWorker};
-use crate::relay::Relay;
+use crate::protocol::{Rank, ToMaster, ToWorker};
+use crate::requests::AttemptHandle;
 
 /// How the master waits for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,19 +90,9 @@ pub trait MasterTransport {
     /// Returns the next message of any worker. Waits at most `timeout`. `None` if no message came by then, or
     /// if a signal arrived.
     fn receive(&mut self, timeout: Duration) -> Result<Option<(Rank, ToMaster)>, TransportError>;
-    /// Returns the files that [`Tap`](crate::protocol::Tap) names, if the workers are threads of this
-    /// process. Other workers answer [`ToWorker::Tap`].
-    fn captures(&self, _worker: Rank, _attempt: SubmitId, _is_own: bool) -> Option<Captures> {
-        None
-    }
-    /// Passes input to an attempt without waiting, if the workers are threads of this process. Other workers
-    /// answer [`ToWorker::Input`].
-    fn push(&self, _worker: Rank, _attempt: SubmitId, _bytes: &[u8], _is_end: bool) -> Option<InputAnswer> {
-        None
-    }
-    /// Returns the relay of an attempt, or the answer to a tool if there is none, if the workers are
-    /// threads of this process. Other workers answer [`ToWorker::Redirect`].
-    fn relay(&self, _worker: Rank, _attempt: SubmitId) -> Option<Result<Relay, RedirectAnswer>> {
+    /// Returns the attempt of a worker that is a thread of this process. Other workers get
+    /// [`ToWorker::Request`].
+    fn attempt_of(&self, _worker: Rank) -> Option<&dyn AttemptHandle> {
         None
     }
     /// Sets how to wait from now on.

@@ -25,7 +25,6 @@ use super::forward::Pipes;
 use super::gpus::Devices;
 use super::host_script::{HostScript, HostScriptContext};
 use super::input::TaskInput;
-use super::kill::KillSwitch;
 use super::launch::TaskLaunch;
 use super::memory::{self, Facts, OomKills};
 use super::output_check::OutputCheck;
@@ -33,6 +32,7 @@ use super::packing;
 use super::process::Process;
 use super::program;
 use super::relayed::{StartedRelay, TaskRelay};
+use super::running::RunningAttempt;
 use super::shortage::{self, Running};
 use super::stdio::{self, TaskFiles};
 use super::task_server::TaskServerClient;
@@ -40,7 +40,7 @@ use super::watch::Watch;
 use crate::host;
 use crate::options::WorkerOptions;
 use crate::protocol::{
-    Assignment, EXECUTOR_FAILURE, MemoryUse, Outcome, QuietAttempt, Rank, Returned, TaskResult,
+    Assignment, EXECUTOR_FAILURE, EndCause, MemoryUse, Outcome, QuietAttempt, Rank, Returned, TaskResult,
 };
 use crate::signals;
 use crate::transport::local::StopTask as _;
@@ -60,7 +60,7 @@ struct Started<'t> {
 /// Runs the tasks of one worker.
 pub(super) struct Runner {
     options: Arc<WorkerOptions>,
-    kill: Arc<KillSwitch>,
+    current: Arc<RunningAttempt>,
     rank: Rank,
     host: String,
     host_rank: u32,
@@ -86,7 +86,7 @@ impl Runner {
     /// Opens the worker's files.
     pub(super) fn new(
         options: Arc<WorkerOptions>,
-        kill: Arc<KillSwitch>,
+        current: Arc<RunningAttempt>,
         rank: Rank,
         host: String,
     ) -> Result<Self, WorkerError> {
@@ -106,7 +106,7 @@ impl Runner {
             path: path.unwrap_or_default(),
             task_server: TaskServerClient::new(options.kickstart.as_deref()),
             options,
-            kill,
+            current,
             rank,
             host,
             host_rank: 0,
@@ -134,7 +134,7 @@ impl Runner {
                 path: &self.path,
                 environment: &self.environment,
                 input: &self.input,
-                kill: &self.kill,
+                current: &self.current,
             };
             self.host_script = Some(HostScript::run(script, &context, &mut self.spawner, watch)?);
             tracing::debug!("Worker {rank}: Host script exited with status 0");
@@ -146,7 +146,7 @@ impl Runner {
     pub(super) fn close(&mut self) {
         self.task_server.close();
         if let Some(script) = self.host_script.take()
-            && script.end(self.kill.is_aborted())
+            && script.end(self.current.is_aborted())
         {
             tracing::warn!(
                 "Worker {}: Sent SIGKILL to resilient host script processes",
@@ -159,7 +159,7 @@ impl Runner {
     pub(super) fn run(&mut self, task: &Assignment, watch: &mut dyn Watch) -> Result<TaskResult, Failure> {
         let name = String::from_utf8_lossy(&task.name);
         tracing::debug!("Running task {name}");
-        self.kill.begin(task.submit);
+        self.current.begin(task.submit);
         let task = &*on_allowed_cpus(task);
         match self.attempt(task, watch) {
             Ok(result) => Ok(result),
@@ -172,7 +172,7 @@ impl Runner {
                     packing::append(pack, task, (number, 0), streams, &[])?;
                 }
                 let mut outcome = Outcome::new(EXECUTOR_FAILURE, Duration::ZERO);
-                outcome.ended_by = Some(error.reason());
+                outcome.cause = Some(EndCause::Known(error.reason()));
                 let mut result = TaskResult::new(task.submit, outcome);
                 result.returned = self.options.away.as_ref().map(|_| {
                     Box::new(Returned {
@@ -186,11 +186,11 @@ impl Runner {
     }
 
     fn attempt(&mut self, task: &Assignment, watch: &mut dyn Watch) -> Result<TaskResult, AttemptError> {
-        let (options, kill) = (Arc::clone(&self.options), Arc::clone(&self.kill));
+        let (options, current) = (Arc::clone(&self.options), Arc::clone(&self.current));
         let name = String::from_utf8_lossy(&task.name);
         if let Some(base) = &options.away {
             let open = || Ok(AwayAttempt::open(base, task)?);
-            let away = shortage::begin(&name, &kill, watch, open)?;
+            let away = shortage::begin(&name, &current, watch, open)?;
             let mut result = self.attempt_with(&away.task, &away.files, watch)?;
             let returned = away.returned().map_err(NotStarted::Output)?;
             result.returned = Some(Box::new(returned));
@@ -200,7 +200,7 @@ impl Runner {
             Some(shared) => Arc::clone(shared),
             None => {
                 let open = || open_own(task, &options, self.rank, &mut self.pack);
-                Arc::new(shortage::begin(&name, &kill, watch, open)?)
+                Arc::new(shortage::begin(&name, &current, watch, open)?)
             }
         };
         self.attempt_with(task, &files, watch)
@@ -215,7 +215,7 @@ impl Runner {
     ) -> Result<TaskResult, AttemptError> {
         let words = words::split(&task.command);
         let needs_descriptor = watch.interval().is_some();
-        let (kill, name) = (Arc::clone(&self.kill), String::from_utf8_lossy(&task.name));
+        let (current, name) = (Arc::clone(&self.current), String::from_utf8_lossy(&task.name));
         let start = || self.start(task, &words, files, needs_descriptor);
         let Started {
             at: (started, start),
@@ -225,7 +225,7 @@ impl Runner {
             memory_mb,
             mut process,
             running: _running,
-        } = shortage::begin(&name, &kill, watch, start)?;
+        } = shortage::begin(&name, &current, watch, start)?;
         let app = words.first().map_or(&b""[..], Vec::as_slice);
         let failure = process.failure();
         if let Some(error) = failure {
@@ -235,7 +235,7 @@ impl Runner {
         let attempt = self.running(task, memory_mb);
         let mut ending = attempt.finish(pipes, &mut process, watch)?;
         let runtime = started.elapsed();
-        if let Some(error) = relay.and_then(|relay| relay.finish(&self.kill, watch)) {
+        if let Some(error) = relay.and_then(|relay| relay.finish(&self.current, watch)) {
             reject(
                 task,
                 files,
@@ -267,9 +267,14 @@ impl Runner {
         };
         let mut outcome = Outcome::new(status, runtime);
         outcome.memory = self.memory_use(task, &ending);
-        outcome.interrupted = outcome.is_terminated() && signals::is_terminated();
-        outcome.ended_by = ending.over_time.map(|limit| Reason::TimeLimit { limit });
-        outcome.cannot_run = cannot_run;
+        outcome.cause = if outcome.is_terminated() && signals::is_terminated() {
+            Some(EndCause::Interrupted)
+        } else if cannot_run {
+            Some(EndCause::CannotRun)
+        } else {
+            let limit = ending.over_time;
+            limit.map(|limit| EndCause::Known(Reason::TimeLimit { limit }))
+        };
         let quiet = keep_record(task, &record, files, &mut self.pack)?;
         outcome.quiet = quiet.filter(|_| self.options.report_quiet);
         Ok(TaskResult {
@@ -307,9 +312,9 @@ impl Runner {
         };
         let check = OutputCheck::begin(task, files);
         self.oom_kills.begin();
-        self.kill.begin_input(input.write.take());
+        self.current.begin_input(input.write.take());
         self.begin_output(task, files, &relay);
-        let process = launch.start(&self.kill, &mut self.task_server, &mut self.spawner);
+        let process = launch.start(&self.current, &mut self.task_server, &mut self.spawner);
         let memory_mb = launch.watched_memory_mb();
         // When the task has closed its end, tools notice it.
         drop(input);
@@ -326,9 +331,9 @@ impl Runner {
 
     /// Lets tools see the output of the attempt that runs now.
     fn begin_output(&self, task: &Assignment, files: &TaskFiles, relay: &TaskRelay) {
-        self.kill.begin_output(relay.relay());
+        self.current.begin_output(relay.relay());
         if task.packed.is_some() && task.place.is_none() && self.shared_files.is_none() {
-            self.kill.begin_own_streams([&files.out, &files.err]);
+            self.current.begin_own_streams([&files.out, &files.err]);
         }
     }
 
@@ -345,7 +350,7 @@ impl Runner {
             task,
             limit: task.runtime_limit.or(self.options.runtime_limit),
             memory_limit_kib: memory_mb.map(|mb| mb << 10),
-            kill: &self.kill,
+            current: &self.current,
             options: &self.options,
         }
     }

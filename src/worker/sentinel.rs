@@ -23,7 +23,7 @@ use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, close, dup2_stderr, dup2_stdin, dup2_stdout, fork, setpgid};
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use super::kill::is_readable;
+use super::running::is_readable;
 use super::strays::Strays;
 
 /// Name of the process.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use pmc_spawn::open_files::are_short;
 
 use super::error::{AttemptError, Failure, NotStarted};
-use super::kill::KillSwitch;
+use super::running::RunningAttempt;
 use super::watch::Watch;
 use crate::transport::local::StopTask as _;
 
@@ -41,7 +41,7 @@ impl Drop for Running {
 /// behind when it fails for that reason.
 pub(super) fn begin<T>(
     task: &str,
-    kill: &KillSwitch,
+    current: &RunningAttempt,
     watch: &mut dyn Watch,
     mut begin: impl FnMut() -> Result<T, AttemptError>,
 ) -> Result<T, AttemptError> {
@@ -61,7 +61,7 @@ pub(super) fn begin<T>(
         } else if now.duration_since(*since) > PATIENCE {
             return Err(error.into());
         }
-        if kill.is_aborted() {
+        if current.is_aborted() {
             return Err(Failure::Aborted.into());
         }
         watch.poll();

@@ -18,7 +18,7 @@ use pmc_dag::rescue::DoneSet;
 use pmc_dag::{Dag, TaskId};
 
 use crate::protocol::{
-    CacheNews, MemoryUse, Outcome, Place, Rank, Registration, SubmitId, TaskResult, ToWorker,
+    CacheNews, EndCause, MemoryUse, Outcome, Place, Rank, Registration, SubmitId, TaskResult, ToWorker,
 };
 use crate::scheduler::{
     Event, Joining, Master, MasterConfig, MasterError, Role, SegmentId, Summary, Workers,
@@ -168,7 +168,7 @@ fn random_result(submit: SubmitId, one_in_fails: u64, random: &mut Random) -> Ta
         requested_mib: 0,
         out_of_memory: true,
     });
-    outcome.interrupted = failed && random.one_in(8);
+    outcome.cause = (failed && random.one_in(8)).then_some(EndCause::Interrupted);
     TaskResult {
         submit,
         outcome,
