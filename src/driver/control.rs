@@ -14,7 +14,7 @@ use crate::options::Options;
 use crate::scheduler::Event;
 use crate::transport::MasterTransport;
 
-use super::guests::Handover;
+use super::guests::Submission;
 use super::{Driver, RunError};
 
 /// Listens for requests, if the run has the lock of its DAG: two runs cannot share a socket.
@@ -87,7 +87,7 @@ impl<T: MasterTransport> Driver<'_, T> {
                 Some(at) => self.drain_guest(at as usize, after_seconds)?,
             },
             Request::Submit { dag, weight } => {
-                self.take_over(Path::new(&dag), Handover { weight, answer });
+                self.submit(Path::new(&dag), Submission { weight, answer });
                 return Ok(());
             }
             Request::DrainNode { host } => self.drain_node(&host)?,

@@ -115,7 +115,6 @@ impl<T: MasterTransport> Driver<'_, T> {
         if !result.outcome.succeeded() || submit != result.submit {
             return Ok(result);
         }
-        let place = self.master.place_of(task);
         let (segment, task) = self.out.locate(task);
         self.out.touch(segment);
         let Some(run) = self.out.dag_run(segment) else {
@@ -125,7 +124,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         if data.is_empty() && line.pipe_forwards.is_empty() && line.file_forwards.is_empty() {
             return Ok(result);
         }
-        if let Some(other) = unnamed(&data, &line, place) {
+        if let Some(other) = unnamed(&data, &line, run.place.as_ref()) {
             tracing::error!(
                 "Worker {} has sent data for {}, to which task {} forwards none: nothing is written",
                 from.0,

@@ -26,13 +26,13 @@ use crate::transport::{MasterTransport, agents};
 const MAX_NOTE: u64 = 64 << 10;
 
 /// A workflow that a tool hands over.
-pub(super) struct Handover {
+pub(super) struct Submission {
     /// Its weight; the first workflow has [`FIRST_WEIGHT`].
     pub(super) weight: u32,
     pub(super) answer: SyncSender<Reply>,
 }
 
-impl Handover {
+impl Submission {
     /// Answers the tool with the reason why the workflow cannot join.
     pub(super) fn refuse(&self, refusal: &Refusal) {
         self.answer(Answer::Refused(refusal.describe()));
@@ -66,7 +66,7 @@ fn options_of_guest(options: &Options, dag: &Path) -> Options {
 
 impl<T: MasterTransport> Driver<'_, T> {
     /// Has the DAG of a guest opened, if the run can take it. The tool gets its answer when it has joined.
-    pub(super) fn take_over(&mut self, dag: &Path, handover: Handover) {
+    pub(super) fn submit(&mut self, dag: &Path, submission: Submission) {
         let refusal = if let Stdio::Merged { .. } = self.options.stdio {
             Refusal::Merged
         } else if !self.master.has_started() {
@@ -86,11 +86,11 @@ impl<T: MasterTransport> Driver<'_, T> {
                 may_lose: self.out.transport.is_dynamic(),
                 is_prepared: false,
                 host: real_path(&self.options.dag),
-                origin: Origin::Tool(handover),
+                origin: Origin::Tool(submission),
             });
             return;
         };
-        handover.refuse(&refusal);
+        submission.refuse(&refusal);
     }
 
     /// True if no more tasks start.
@@ -101,14 +101,14 @@ impl<T: MasterTransport> Driver<'_, T> {
 
     /// Lets tools reach a guest that has joined, notes it for views and for the next run, and tells the tool
     /// that handed it over.
-    pub(super) fn welcome(&mut self, at: usize, order: &Order, handover: &Handover) {
+    pub(super) fn joined(&mut self, at: usize, order: &Order, submission: &Submission) {
         let dag = &order.options.dag;
         // Nothing of the guest runs yet.
         let nodes = self.master.node_statuses();
         self.out.root.logs.share_resources_of(&nodes);
         let control = self.control.of_guest(at as u32);
         let has_note = order.may_lose;
-        let notes = list(&self.options.dag, dag, handover.weight);
+        let notes = list(&self.options.dag, dag, submission.weight);
         let notes = notes.and_then(|()| match has_note {
             true => note_host(dag, &order.host),
             false => Ok(()),
@@ -129,7 +129,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             _server: server,
             has_note,
         });
-        let weight = f64::from(handover.weight) / f64::from(FIRST_WEIGHT);
+        let weight = f64::from(submission.weight) / f64::from(FIRST_WEIGHT);
         let tasks = if tasks == 1 {
             "1 task".to_owned()
         } else {
@@ -141,7 +141,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             self.options.dag.display()
         );
         tracing::info!("Workflow {text}");
-        handover.answer(Answer::Done(text));
+        submission.answer(Answer::Done(text));
     }
 
     /// Starts no more tasks of a guest.

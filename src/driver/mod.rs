@@ -3,6 +3,7 @@
 //! The loop brings messages, time and signals to the scheduler, and its decisions to workers, logs and the
 //! observer.
 
+pub(crate) mod assignment;
 mod away;
 mod bad_hosts;
 mod combine;
@@ -212,7 +213,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
     ) -> Self {
         let has_subworkflows = setup.root.dag.subdag_ids().len() > 0;
         let has_lock = setup.root.lock.is_some();
-        let mut out = DriverOutbox::new(transport, setup.root, observer, &options.dag);
+        let mut out = DriverOutbox::new(transport, setup.root, observer, options);
         out.reporter = setup.reporter;
         let begin = setup.begin;
         let deadline = options.wall_limit().and_then(|limit| begin.at.checked_add(limit));

@@ -1,11 +1,11 @@
 //! Carries out what the scheduler decides: sends messages, writes logs, calls the observer.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 
 use pmc_dag::{Request, TaskId};
 
-use super::away::Away;
+use super::assignment::assignment;
+use super::away::{Away, carried};
 use super::bad_hosts::AttemptEnd;
 use super::dag_run::{DagRun, name_of};
 use super::redirects::WaitingRedirects;
@@ -13,8 +13,9 @@ use super::subworkflows::Joined;
 use super::{Observer, RunEvent, TaskEnd};
 use crate::database::OutcomeReporter;
 use crate::logs::LogError;
-use crate::protocol::{Assignment, Outcome, Rank, Stdin, SubmitId, ToWorker};
-use crate::scheduler::{Outbox, Record};
+use crate::options::{Options, Stdio};
+use crate::protocol::{Outcome, Output, Rank, SubmitId, ToWorker};
+use crate::scheduler::{Outbox, Record, Start};
 use crate::transport::{MasterTransport, TransportError};
 
 pub(super) struct DriverOutbox<'a, T> {
@@ -45,7 +46,7 @@ pub(super) struct DriverOutbox<'a, T> {
     /// Tools that redirect tasks from their first byte.
     pub(super) waiting_redirects: WaitingRedirects,
     pub(super) away: Away,
-    pub(super) dag_file: &'a Path,
+    pub(super) options: &'a Options,
 }
 
 impl<'a, T> DriverOutbox<'a, T> {
@@ -53,7 +54,7 @@ impl<'a, T> DriverOutbox<'a, T> {
         transport: &'a mut T,
         root: DagRun,
         observer: &'a mut Observer<'a>,
-        dag_file: &'a Path,
+        options: &'a Options,
     ) -> Self {
         Self {
             transport,
@@ -72,7 +73,7 @@ impl<'a, T> DriverOutbox<'a, T> {
             notes_ends: false,
             waiting_redirects: WaitingRedirects::default(),
             away: Away::default(),
-            dag_file,
+            options,
         }
     }
 
@@ -88,12 +89,6 @@ impl<'a, T> DriverOutbox<'a, T> {
             .saturating_sub(1);
         let base = self.bases.get(at).copied().unwrap_or(0);
         (Some(at), TaskId(task.0 - base))
-    }
-
-    /// Returns the DAG file of a DAG that has joined, if it has not ended.
-    pub(super) fn joined_dag(&self, segment: Option<usize>) -> Option<PathBuf> {
-        let joined = self.joined.get(segment?)?.as_ref()?;
-        Some(joined.dag().to_owned())
     }
 
     /// Returns a DAG of the run, if it has not ended.
@@ -174,7 +169,7 @@ impl<'a, T> DriverOutbox<'a, T> {
             }
         }
         if is_root {
-            let end = TaskEnd::new(run.dag.name(task), rank, outcome, self.dag_file);
+            let end = TaskEnd::new(run.dag.name(task), rank, outcome, &self.options.dag);
             (self.observer)(&RunEvent::Ended(end));
         }
     }
@@ -211,40 +206,33 @@ fn dag_run<'r>(
     }
 }
 
-/// Forwarded data of a sub-workflow is named as from the directory of its tasks.
-fn place_forwards(assignment: &mut Assignment) {
-    let Some(place) = assignment.place.as_deref() else {
-        return;
-    };
-    let place = |path: &mut Vec<u8>| *path = place.target(path);
-    if let Some(Stdin::File(path)) = &mut assignment.stdin {
-        place(path);
-    }
-    for (_, target) in &mut assignment.pipe_forwards {
-        place(target);
-    }
-    for (source, target) in &mut assignment.file_forwards {
-        place(source);
-        place(target);
-    }
-}
-
 impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
-    fn send(&mut self, to: Rank, mut message: ToWorker) {
-        if let ToWorker::Run(assignment) = &mut message {
-            if assignment.place.is_some() {
-                place_forwards(assignment);
-            } else {
-                self.waiting_redirects.redirect(assignment);
-                if let Some(numbers) = self.root.numbers.as_ref().filter(|all| all.is_packed()) {
-                    let task = self.root.dag.find(&assignment.name);
-                    assignment.packed = task.map(|task| numbers.of(task));
-                }
-            }
-            if self.away.has(to) {
-                self.carry(assignment);
-            }
+    fn start(&mut self, start: Start) {
+        let (rank, (segment, task)) = (start.rank, self.locate(start.task));
+        // A DAG that has ended starts no more tasks.
+        let Some(run) = dag_run(&mut self.root, &mut self.joined, segment) else {
+            return;
+        };
+        let (line, place) = (run.dag.task(task), run.place.as_ref());
+        let output = if self.away.has(rank) {
+            Output::Away(carried(&line, place, &self.options.dag))
+        } else if let Stdio::Merged { .. } = self.options.stdio {
+            Output::Merged
+        } else {
+            let numbers = run
+                .numbers
+                .as_ref()
+                .filter(|all| all.is_packed() && segment.is_none());
+            numbers.map_or(Output::Own, |numbers| Output::Packed(numbers.of(task)))
+        };
+        let mut assignment = assignment(&line, start, place, output);
+        if segment.is_none() {
+            self.waiting_redirects.redirect(&mut assignment);
         }
+        self.send(rank, ToWorker::Run(Box::new(assignment)));
+    }
+
+    fn send(&mut self, to: Rank, message: ToWorker) {
         if let Err(error) = self.transport.send(to, message) {
             self.error.get_or_insert(error);
         }

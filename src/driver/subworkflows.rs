@@ -34,7 +34,7 @@ use super::dag_run::DagRun;
 use super::guests::Guest;
 use super::{Driver, RunError};
 use crate::options::{Options, Stdio, folder, is_device, with_suffix};
-use crate::protocol::{EXECUTOR_FAILURE, EarlierAttempt, Outcome, Place, Rank, SubmitId, TaskResult};
+use crate::protocol::{EXECUTOR_FAILURE, EarlierAttempt, Outcome, Rank, SubmitId, TaskResult};
 use crate::scheduler::{Event, Joining, Record, Role};
 use crate::transport::MasterTransport;
 use crate::worker;
@@ -92,13 +92,6 @@ struct Killed {
     /// The DAG file.
     dag: Vec<u8>,
     task: Vec<u8>,
-}
-
-impl Joined {
-    /// Its DAG file.
-    pub(super) fn dag(&self) -> &Path {
-        &self.dag
-    }
 }
 
 impl Subworkflows {
@@ -349,10 +342,6 @@ impl<T: MasterTransport> Driver<'_, T> {
         let joining = Joining {
             dag: Arc::clone(&run.dag),
             done,
-            place: Place {
-                dag: order.options.dag.as_os_str().as_bytes().to_vec(),
-                directory: order.directory.as_os_str().as_bytes().to_vec(),
-            },
             role,
         };
         if parent.is_some() {
@@ -385,8 +374,8 @@ impl<T: MasterTransport> Driver<'_, T> {
             let dag = order.options.dag.display().to_string();
             return self.fail_nested(&order, &Refusal::Join { dag, source });
         }
-        if let Origin::Tool(handover) = &order.origin {
-            self.welcome(at, &order, handover);
+        if let Origin::Tool(submission) = &order.origin {
+            self.joined(at, &order, submission);
         }
         Ok(())
     }
@@ -410,8 +399,8 @@ impl<T: MasterTransport> Driver<'_, T> {
                 self.log_nested(*task, *submit);
                 (Role::Nested(*task), Some((*task, *submit)))
             }
-            Origin::Tool(handover) => {
-                let weight = handover.weight;
+            Origin::Tool(submission) => {
+                let weight = submission.weight;
                 (Role::Guest { weight }, None)
             }
         }
@@ -461,8 +450,8 @@ impl<T: MasterTransport> Driver<'_, T> {
     fn fail_nested(&mut self, order: &Order, refusal: &Refusal) -> Result<(), RunError> {
         let task = match &order.origin {
             Origin::Task(task, _) => *task,
-            Origin::Tool(handover) => {
-                handover.refuse(refusal);
+            Origin::Tool(submission) => {
+                submission.refuse(refusal);
                 return Ok(());
             }
         };

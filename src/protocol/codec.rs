@@ -12,7 +12,7 @@ use thiserror::Error;
 use super::{ToMaster, ToWorker};
 
 /// Version of the encoding.
-pub const VERSION: u8 = 16;
+pub const VERSION: u8 = 17;
 
 /// Directions.
 const TO_MASTER: u8 = 1;
@@ -106,7 +106,7 @@ mod tests {
     use crate::payload::Payload;
     use crate::protocol::{
         AnswerBody, Assignment, AttemptAnswer, AttemptRequest, Carried, CarriedFile, Chunk, Deliverer,
-        EndCause, ForwardedData, MemoryUse, Outcome, Place, QuietAttempt, ReadRequest, RedirectAnswer,
+        EndCause, ForwardedData, MemoryUse, Outcome, Output, Place, QuietAttempt, ReadRequest, RedirectAnswer,
         RedirectRequest, Registration, RequestBody, Returned, Stdin, SubmitId, TaskResult, WriteAnswer,
         WriteRequest,
     };
@@ -124,6 +124,16 @@ mod tests {
             buffer: 5,
             patience_ms: 7,
             overflow: Overflow::DropOldest,
+        }
+    }
+
+    fn carried() -> Carried {
+        Carried {
+            description: b"{}".to_vec(),
+            files: vec![CarriedFile {
+                path: "a".into(),
+                data: vec![0, 255],
+            }],
         }
     }
 
@@ -259,22 +269,17 @@ mod tests {
                         runtime_limit,
                         pipe_forwards,
                         file_forwards,
-                        packed,
+                        output: match packed {
+                            None => Output::Merged,
+                            Some(number) if number % 2 == 0 => Output::Packed(number),
+                            Some(_) => Output::Away(Some(Box::new(carried()))),
+                        },
                         stdin,
                         relay: packed.is_none(),
                         redirect: packed.map(|_| Box::new(options(submit))),
                         failure_messages,
                         success_messages,
                         place,
-                        carried: packed.map(|_| {
-                            Box::new(Carried {
-                                description: b"{}".to_vec(),
-                                files: vec![CarriedFile {
-                                    path: "a".into(),
-                                    data: vec![0, 255],
-                                }],
-                            })
-                        }),
                     }))
                 },
             );

@@ -392,9 +392,8 @@ pub struct Assignment {
     pub pipe_forwards: Vec<(Vec<u8>, Vec<u8>)>,
     /// `-F SRC=DEST` of the task.
     pub file_forwards: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Set if the output of the attempt goes into the pack of the worker: how often the task was submitted
-    /// before, over all runs of the DAG.
-    pub packed: Option<u32>,
+    /// Where the output of the attempt goes.
+    pub output: Output,
     /// Standard input of the task, if it is not empty.
     pub stdin: Option<Stdin>,
     /// Output of the task goes through a relay, so that a tool can redirect it.
@@ -407,8 +406,6 @@ pub struct Assignment {
     pub success_messages: Vec<Vec<u8>>,
     /// Set if the task is of a sub-workflow.
     pub place: Option<Box<Place>>,
-    /// Set if the host of the worker does not see the directory of the DAG file.
-    pub carried: Option<Box<Carried>>,
 }
 
 impl Assignment {
@@ -417,6 +414,21 @@ impl Assignment {
     pub fn has_relay(&self) -> bool {
         self.relay || self.redirect.is_some()
     }
+}
+
+/// Where the output of an attempt goes at its end. While it runs, a relay may carry it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Output {
+    /// Into the files of the worker, which all of its tasks share.
+    Merged,
+    /// Into files of the attempt, beside the DAG file.
+    Own,
+    /// Into the pack of the worker. The number says how often the task was submitted before, over all runs of
+    /// the DAG.
+    Packed(u32),
+    /// Back to the master: the host of the worker does not see the directory of the DAG file. What the attempt
+    /// reads there comes with it, unless that could not be read.
+    Away(Option<Box<Carried>>),
 }
 
 /// Where the tasks of a sub-workflow run, and where their output goes.
@@ -432,6 +444,16 @@ pub struct Place {
 }
 
 impl Place {
+    /// The place of a DAG file whose tasks run in this directory.
+    #[must_use]
+    pub fn new(dag: &Path, directory: &Path) -> Self {
+        let bytes = |path: &Path| path.as_os_str().as_bytes().to_vec();
+        Self {
+            dag: bytes(dag),
+            directory: bytes(directory),
+        }
+    }
+
     /// Returns a path that a task names, as the run sees it.
     #[must_use]
     pub fn target(&self, path: &[u8]) -> Vec<u8> {

@@ -173,8 +173,7 @@ impl Master {
                 self.nodes[task.index()].state = State::Prefilled;
                 self.slots[index].prefilled.push_back(Prefilled { task, submit });
                 self.prefill.count += 1;
-                let assignment = self.assignment(task, submit, &Grant::without_numbers(rank));
-                out.send(rank, ToWorker::Run(Box::new(assignment)));
+                out.start(self.start_of(task, submit, &Grant::without_numbers(rank)));
             }
         }
     }

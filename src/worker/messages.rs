@@ -205,7 +205,7 @@ impl<T: WorkerTransport> Watch for MessageWatch<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{Assignment, Rank, SubmitId};
+    use crate::protocol::{Assignment, Output, Rank, SubmitId};
 
     #[derive(Default)]
     struct Fake {
@@ -242,14 +242,13 @@ mod tests {
             runtime_limit: None,
             pipe_forwards: Vec::new(),
             file_forwards: Vec::new(),
-            packed: None,
+            output: Output::Own,
             stdin: None,
             relay: false,
             redirect: None,
             failure_messages: Vec::new(),
             success_messages: Vec::new(),
             place: None,
-            carried: None,
         }))
     }
 

@@ -40,7 +40,8 @@ use super::watch::Watch;
 use crate::host;
 use crate::options::WorkerOptions;
 use crate::protocol::{
-    Assignment, EXECUTOR_FAILURE, EndCause, MemoryUse, Outcome, QuietAttempt, Rank, Returned, TaskResult,
+    Assignment, EXECUTOR_FAILURE, EndCause, MemoryUse, Outcome, Output, QuietAttempt, Rank, Returned,
+    TaskResult,
 };
 use crate::signals;
 use crate::transport::local::StopTask as _;
@@ -166,15 +167,15 @@ impl Runner {
             Err(AttemptError::Failure(failure)) => Err(failure),
             Err(AttemptError::NotStarted(error)) => {
                 tracing::error!("Task {name}: {error}");
-                if let (Some(number), Some(pack)) = (task.packed, &mut self.pack) {
+                if let (Output::Packed(number), Some(pack)) = (&task.output, &mut self.pack) {
                     // As the empty files of such an attempt.
                     let streams = [&self.input, &self.input];
-                    packing::append(pack, task, (number, 0), streams, &[])?;
+                    packing::append(pack, task, (*number, 0), streams, &[])?;
                 }
                 let mut outcome = Outcome::new(EXECUTOR_FAILURE, Duration::ZERO);
                 outcome.cause = Some(EndCause::Known(error.reason()));
                 let mut result = TaskResult::new(task.submit, outcome);
-                result.returned = self.options.away.as_ref().map(|_| {
+                result.returned = matches!(task.output, Output::Away(_)).then(|| {
                     Box::new(Returned {
                         err: format!("Task {name}: {error}\n").into_bytes().into(),
                         ..Returned::default()
@@ -188,18 +189,33 @@ impl Runner {
     fn attempt(&mut self, task: &Assignment, watch: &mut dyn Watch) -> Result<TaskResult, AttemptError> {
         let (options, current) = (Arc::clone(&self.options), Arc::clone(&self.current));
         let name = String::from_utf8_lossy(&task.name);
-        if let Some(base) = &options.away {
-            let open = || Ok(AwayAttempt::open(base, task)?);
-            let away = shortage::begin(&name, &current, watch, open)?;
-            let mut result = self.attempt_with(&away.task, &away.files, watch)?;
-            let returned = away.returned().map_err(NotStarted::Output)?;
-            result.returned = Some(Box::new(returned));
-            return Ok(result);
-        }
-        let files = match &self.shared_files {
-            Some(shared) => Arc::clone(shared),
-            None => {
-                let open = || open_own(task, &options, self.rank, &mut self.pack);
+        let files = match (&task.output, &self.shared_files) {
+            (Output::Away(carried), _) => {
+                let (base, carried) = options
+                    .away
+                    .as_deref()
+                    .zip(carried.as_deref())
+                    .ok_or(NotStarted::NothingCarried)?;
+                let open = || Ok(AwayAttempt::open(base, task, carried)?);
+                let away = shortage::begin(&name, &current, watch, open)?;
+                let mut result = self.attempt_with(&away.task, &away.files, watch)?;
+                let returned = away.returned().map_err(NotStarted::Output)?;
+                result.returned = Some(Box::new(returned));
+                return Ok(result);
+            }
+            (Output::Merged, Some(shared)) => Arc::clone(shared),
+            (Output::Packed(_), _) => {
+                let (rank, pack) = (self.rank, &mut self.pack);
+                let open = || open_packed(&options, rank, pack);
+                Arc::new(shortage::begin(&name, &current, watch, open)?)
+            }
+            (Output::Own | Output::Merged, _) => {
+                let beside = task
+                    .place
+                    .as_ref()
+                    .map(|place| Path::new(OsStr::from_bytes(&place.dag)));
+                let dag = beside.unwrap_or(&options.dag);
+                let open = || Ok(stdio::open_task(dag, &task.name)?);
                 Arc::new(shortage::begin(&name, &current, watch, open)?)
             }
         };
@@ -302,7 +318,7 @@ impl Runner {
             task,
             words,
             streams: relay.descriptors(files, input.descriptor(&self.input)),
-            streams_are_shared: self.shared_files.is_some(),
+            streams_are_shared: task.output == Output::Merged,
             variables: &variables,
             pipes: pipes.write_ends(),
             inherited: &self.environment,
@@ -332,7 +348,7 @@ impl Runner {
     /// Lets tools see the output of the attempt that runs now.
     fn begin_output(&self, task: &Assignment, files: &TaskFiles, relay: &TaskRelay) {
         self.current.begin_output(relay.relay());
-        if task.packed.is_some() && task.place.is_none() && self.shared_files.is_none() {
+        if let Output::Packed(_) = task.output {
             self.current.begin_own_streams([&files.out, &files.err]);
         }
     }
@@ -369,20 +385,12 @@ impl Runner {
     }
 }
 
-/// Opens the streams of an attempt that has its own, and the pack for them if it has an entry there.
-fn open_own(
-    task: &Assignment,
+/// Opens the streams of an attempt whose output goes into the pack of the worker, and the pack.
+fn open_packed(
     options: &WorkerOptions,
     rank: Rank,
     pack: &mut Option<Pack>,
 ) -> Result<TaskFiles, AttemptError> {
-    if let Some(place) = &task.place {
-        let dag = Path::new(OsStr::from_bytes(&place.dag));
-        return Ok(stdio::open_task(dag, &task.name)?);
-    }
-    if task.packed.is_none() {
-        return Ok(stdio::open_task(&options.dag, &task.name)?);
-    }
     if pack.is_none() {
         *pack = Some(packing::open(options, rank)?);
     }
@@ -400,7 +408,7 @@ fn keep_record(
     let mut text = Vec::with_capacity(256 + record.name.len() + record.app.len());
     record.write(&mut text);
     // The record is in the pack only.
-    let (number, alone) = if let (Some(number), Some(pack)) = (task.packed, pack) {
+    let (number, alone) = if let (&Output::Packed(number), Some(pack)) = (&task.output, pack) {
         let start_ms = u64::try_from(record.start_ms()).unwrap_or(0);
         packing::append(pack, task, (number, start_ms), [&files.out, &files.err], &text)?;
         (number, 0)

@@ -100,7 +100,7 @@ pub(super) fn is_readable(descriptor: BorrowedFd<'_>, timeout: Duration, bell: O
 
 /// Where the output of the attempt goes.
 #[derive(Debug, Default)]
-enum Output {
+enum Streams {
     /// The attempt has not started.
     #[default]
     NotYet,
@@ -117,7 +117,7 @@ struct State {
     group: Option<Pid>,
     /// Standard input of the attempt.
     input: Pushed,
-    output: Output,
+    output: Streams,
     /// Files without names to which the attempt writes.
     own_streams: Captures,
     /// The group was sent a signal.
@@ -187,7 +187,7 @@ impl RunningAttempt {
         let mut state = self.state();
         state.attempt = Some(attempt);
         state.input = Pushed::Not;
-        state.output = Output::NotYet;
+        state.output = Streams::NotYet;
         state.own_streams = Captures::default();
     }
 
@@ -200,7 +200,7 @@ impl RunningAttempt {
 
     /// Lets tools redirect the output of the attempt that runs now, if it has a relay.
     pub(super) fn begin_output(&self, relay: Option<Relay>) {
-        self.state().output = relay.map_or(Output::Files, Output::Relay);
+        self.state().output = relay.map_or(Streams::Files, Streams::Relay);
     }
 
     /// Lets tools read the files of the attempt that runs now, which have no names.
@@ -307,8 +307,8 @@ impl AttemptHandle for RunningAttempt {
     fn relay(&self, attempt: SubmitId) -> Result<Relay, RedirectAnswer> {
         let state = self.state();
         match (state.attempt, &state.output) {
-            (Some(current), Output::Relay(relay)) if current == attempt => Ok(relay.clone()),
-            (Some(current), Output::Files) if current == attempt => Err(RedirectAnswer::NoRelay),
+            (Some(current), Streams::Relay(relay)) if current == attempt => Ok(relay.clone()),
+            (Some(current), Streams::Files) if current == attempt => Err(RedirectAnswer::NoRelay),
             (Some(current), _) if current > attempt => Err(RedirectAnswer::NotRunning),
             // It is about to start.
             _ => Err(RedirectAnswer::NotYet),
