@@ -37,20 +37,20 @@ enum NoAttempt {
 
 impl NoAttempt {
     /// The answer to a tool that can ask again when the task runs.
-    fn or_not_yet(self) -> Answer {
+    fn or_not_yet(self) -> Box<Answer> {
         match self {
             Self::NotRunning { task, state } => match &*state {
-                "done" | "failed" => ended(&task),
-                _ => Answer::NotYet(state),
+                "done" | "failed" => ended(&task).into(),
+                _ => Answer::NotYet(state).into(),
             },
             other => other.into(),
         }
     }
 }
 
-impl From<NoAttempt> for Answer {
+impl From<NoAttempt> for Box<Answer> {
     fn from(none: NoAttempt) -> Self {
-        Self::Refused(none.to_string())
+        Self::new(Answer::Refused(none.to_string()))
     }
 }
 
@@ -95,7 +95,11 @@ impl<T: MasterTransport> Driver<'_, T> {
     }
 
     /// Returns what a request for captured output asks.
-    pub(super) fn read_request(&self, guest: Option<u32>, request: &TapRequest) -> Result<Asked, Answer> {
+    pub(super) fn read_request(
+        &self,
+        guest: Option<u32>,
+        request: &TapRequest,
+    ) -> Result<Asked, Box<Answer>> {
         let target = self.find_attempt(guest, &request.task, request.attempt)?;
         let body = RequestBody::Read(ReadRequest {
             after: request.after,
@@ -108,17 +112,21 @@ impl<T: MasterTransport> Driver<'_, T> {
     /// Returns what a request asks that passes input to a task. A worker takes as much as the pipe of the task
     /// has room for, and the tool pushes the rest again. So input waits nowhere in memory, even if the task
     /// never reads it.
-    pub(super) fn write_request(&self, guest: Option<u32>, request: PushRequest) -> Result<Asked, Answer> {
+    pub(super) fn write_request(
+        &self,
+        guest: Option<u32>,
+        request: PushRequest,
+    ) -> Result<Asked, Box<Answer>> {
         let name = &request.task;
         if self.line(guest, name)?.stdin != Some(&Stdin::Push) {
             let reason = format!("task {name} has no standard input (start it with --stdin push)");
-            return Err(Answer::NotSupported(reason));
+            return Err(Answer::NotSupported(reason).into());
         }
         let target = match (self.find_attempt(guest, name, None), request.attempt) {
             (Ok(running), Some(known)) if known != (running.worker, running.attempt) => {
-                return Err(ended(name));
+                return Err(ended(name).into());
             }
-            (Err(_), Some(_)) => return Err(ended(name)),
+            (Err(_), Some(_)) => return Err(ended(name).into()),
             (running, _) => running.map_err(NoAttempt::or_not_yet)?,
         };
         let body = RequestBody::Write(WriteRequest {
@@ -133,7 +141,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         &self,
         guest: Option<u32>,
         request: RedirectRequest,
-    ) -> Result<Asked, Answer> {
+    ) -> Result<Asked, Box<Answer>> {
         let name = &request.task;
         let line = self.line(guest, name)?;
         let messages = [line.failure_messages, line.success_messages];
@@ -141,7 +149,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         if request.attempt.is_none()
             && let Some(reason) = refusal(name, line.command, messages)
         {
-            return Err(Answer::NotSupported(reason));
+            return Err(Answer::NotSupported(reason).into());
         }
         let target = self.find_attempt(guest, name, request.attempt);
         let body = RequestBody::Redirect(protocol::RedirectRequest {
@@ -156,12 +164,12 @@ impl<T: MasterTransport> Driver<'_, T> {
     }
 
     /// Asks an attempt. The tool gets the answer when it comes; that of a worker thread comes at once.
-    pub(super) fn ask(&mut self, asked: Result<Asked, Answer>, answer: SyncSender<Reply>) {
+    pub(super) fn ask(&mut self, asked: Result<Asked, Box<Answer>>, answer: SyncSender<Reply>) {
         let Asked { target, body } = match asked {
             Ok(asked) => asked,
             Err(refusal) => {
                 // A tool that has gone needs no answer.
-                let _ = answer.send(Reply::Answer(refusal));
+                let _ = answer.send(Reply::Answer(*refusal));
                 return;
             }
         };
@@ -221,7 +229,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         }
         let Target { worker, attempt, .. } = match self.find_attempt(guest, name, None) {
             Ok(target) => target,
-            Err(none) => return none.into(),
+            Err(none) => return Answer::Refused(none.to_string()),
         };
         tracing::info!("Asked to send signal {signal} to task {name}");
         self.signal(Rank(worker), SubmitId(attempt), signal);

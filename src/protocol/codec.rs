@@ -106,9 +106,9 @@ mod tests {
     use crate::payload::Payload;
     use crate::protocol::{
         AnswerBody, Assignment, AttemptAnswer, AttemptRequest, Carried, CarriedFile, Chunk, Deliverer,
-        EndCause, ForwardedData, MemoryUse, Outcome, Output, Place, QuietAttempt, ReadRequest, RedirectAnswer,
-        RedirectRequest, Registration, RequestBody, Returned, Stdin, SubmitId, TaskResult, WriteAnswer,
-        WriteRequest,
+        EndCause, ForwardedData, MemoryUse, Outcome, Output, Place, QuietAttempt, ReadRequest,
+        RedirectAnswer, RedirectRequest, Registration, RequestBody, Returned, Stdin, SubmitId, TaskResult,
+        WriteAnswer, WriteRequest,
     };
     use pmc_control::{OutputChunk, Overflow, Position, RedirectEnd, RedirectOptions, RedirectPoll};
 
