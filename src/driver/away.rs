@@ -14,7 +14,7 @@ use pmc_dag::{Task, TaskId, reason, words};
 use pmc_job_files::{Description, DescriptionError, FileUse};
 use pmc_packed::{Attempt, Pack};
 
-use super::{Driver, RunError, RunEvent};
+use super::{Run, RunError, RunEvent};
 use crate::options::{Options, Stdio, folder};
 use crate::payload::Payload;
 use crate::protocol::{
@@ -226,7 +226,7 @@ fn copy(data: &Payload, to: &mut impl io::Write) -> io::Result<()> {
     data.for_each_chunk(|chunk| to.write_all(chunk))
 }
 
-impl<T: MasterTransport> Driver<'_, T> {
+impl<T: MasterTransport> Run<'_, T> {
     /// Notes whether the host of a new worker sees the directory of the DAG file.
     pub(super) fn note_sight(&mut self, from: Rank, registration: &Registration) {
         if !registration.away {
@@ -262,7 +262,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         }
         let returned = returned.unwrap_or_default();
         if let Err(error) = self.store(from, task, &mut result, &returned) {
-            let name = self.out.name(task);
+            let name = self.out.dags.name(task);
             tracing::error!("Task {name}: its output cannot be stored: {}", reason(&error));
             result.outcome.quiet = None;
             if result.outcome.succeeded() {
@@ -280,9 +280,9 @@ impl<T: MasterTransport> Driver<'_, T> {
         returned: &Returned,
     ) -> io::Result<()> {
         let options = self.options;
-        let (segment, task) = self.out.locate(task);
+        let (segment, task) = self.out.dags.locate(task);
         let mut pack = self.out.away.pack.take();
-        let stored = self.out.dag_run(segment).map_or(Ok(()), |run| {
+        let stored = self.out.dags.get(segment).map_or(Ok(()), |run| {
             let place = run.place.as_ref();
             let is_packed = run.numbers.as_ref().is_some_and(|numbers| numbers.is_packed());
             let destination = Destination {

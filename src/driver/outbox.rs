@@ -8,11 +8,10 @@ use super::assignment::assignment;
 use super::away::{Away, carried};
 use super::bad_hosts::AttemptEnd;
 use super::dag_run::{DagRun, name_of};
+use super::dags::Dags;
 use super::redirects::WaitingRedirects;
-use super::subworkflows::Joined;
 use super::{Observer, RunEvent, TaskEnd};
 use crate::database::OutcomeReporter;
-use crate::logs::LogError;
 use crate::options::{Options, Stdio};
 use crate::protocol::{Outcome, Output, Rank, SubmitId, ToWorker};
 use crate::scheduler::{Outbox, Record, Start};
@@ -20,16 +19,10 @@ use crate::transport::{MasterTransport, TransportError};
 
 pub(super) struct DriverOutbox<'a, T> {
     pub(super) transport: &'a mut T,
-    /// The run's own DAG.
-    pub(super) root: DagRun,
-    /// DAGs that have joined, by segment; `None` after their end.
-    pub(super) joined: Vec<Option<Box<Joined>>>,
-    /// The number of the first task of each.
-    pub(super) bases: Vec<u32>,
+    /// The DAGs of the run.
+    pub(super) dags: Dags,
     /// The DAG of the last record about a task.
-    pub(super) current: Option<usize>,
-    /// DAGs that have joined and have lines that are not written.
-    pub(super) dirty: Vec<usize>,
+    current: Option<usize>,
     /// Sub-workflows that need their DAGs now.
     pub(super) nested: Vec<(TaskId, SubmitId)>,
     pub(super) observer: &'a mut Observer<'a>,
@@ -58,11 +51,8 @@ impl<'a, T> DriverOutbox<'a, T> {
     ) -> Self {
         Self {
             transport,
-            root,
-            joined: Vec::new(),
-            bases: Vec::new(),
+            dags: Dags::new(root),
             current: None,
-            dirty: Vec::new(),
             nested: Vec::new(),
             observer,
             error: None,
@@ -77,52 +67,10 @@ impl<'a, T> DriverOutbox<'a, T> {
         }
     }
 
-    /// Returns the segment of a task, `None` for the run's own DAG, and its number there.
-    pub(super) fn locate(&self, task: TaskId) -> (Option<usize>, TaskId) {
-        if task.index() < self.root.dag.len() {
-            return (None, task);
-        }
-        // A segment without tasks has the base of the next one, which comes after it.
-        let at = self
-            .bases
-            .partition_point(|base| *base <= task.0)
-            .saturating_sub(1);
-        let base = self.bases.get(at).copied().unwrap_or(0);
-        (Some(at), TaskId(task.0 - base))
-    }
-
-    /// Returns a DAG of the run, if it has not ended.
-    pub(super) fn dag_run(&mut self, segment: Option<usize>) -> Option<&mut DagRun> {
-        dag_run(&mut self.root, &mut self.joined, segment)
-    }
-
-    /// Returns the name of a task for messages.
-    pub(super) fn name(&mut self, task: TaskId) -> String {
-        let (segment, task) = self.locate(task);
-        self.dag_run(segment)
-            .map_or_else(String::new, |run| run.name(task).into_owned())
-    }
-
-    /// Notes that a DAG that has joined has lines to write.
-    pub(super) fn touch(&mut self, segment: Option<usize>) {
-        let joined = segment.and_then(|at| self.joined.get_mut(at)?.as_mut());
-        if let (Some(at), Some(joined)) = (segment, joined)
-            && !joined.is_dirty
-        {
-            joined.is_dirty = true;
-            self.dirty.push(at);
-        }
-    }
-
-    /// Writes pending records of all rescue files.
-    pub(super) fn flush_rescue(&mut self) -> Result<(), LogError> {
-        self.root.logs.flush_rescue()?;
-        for at in &self.dirty {
-            if let Some(joined) = &mut self.joined[*at] {
-                joined.run.logs.flush_rescue()?;
-            }
-        }
-        Ok(())
+    /// Writes a warning to the log, and shows it to the user.
+    pub(super) fn warn(&mut self, text: &str) {
+        tracing::warn!("{text}");
+        (self.observer)(&RunEvent::Notice(text));
     }
 
     fn ended(
@@ -132,7 +80,7 @@ impl<'a, T> DriverOutbox<'a, T> {
         rank: Rank,
         outcome: Outcome,
     ) {
-        let Some(run) = dag_run(&mut self.root, &mut self.joined, segment) else {
+        let Some(run) = self.dags.get(segment) else {
             return;
         };
         let is_root = segment.is_none();
@@ -175,7 +123,7 @@ impl<'a, T> DriverOutbox<'a, T> {
     }
 
     fn started(&mut self, segment: Option<usize>, task: TaskId, rank: Rank) {
-        let Some(run) = dag_run(&mut self.root, &mut self.joined, segment) else {
+        let Some(run) = self.dags.get(segment) else {
             return;
         };
         if let Some(host) = self.hosts.get(&rank) {
@@ -195,22 +143,11 @@ impl<'a, T> DriverOutbox<'a, T> {
     }
 }
 
-fn dag_run<'r>(
-    root: &'r mut DagRun,
-    joined: &'r mut [Option<Box<Joined>>],
-    segment: Option<usize>,
-) -> Option<&'r mut DagRun> {
-    match segment {
-        None => Some(root),
-        Some(at) => joined.get_mut(at)?.as_mut().map(|joined| &mut joined.run),
-    }
-}
-
 impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
     fn start(&mut self, start: Start) {
-        let (rank, (segment, task)) = (start.rank, self.locate(start.task));
+        let (rank, (segment, task)) = (start.rank, self.dags.locate(start.task));
         // A DAG that has ended starts no more tasks.
-        let Some(run) = dag_run(&mut self.root, &mut self.joined, segment) else {
+        let Some(run) = self.dags.get(segment) else {
             return;
         };
         let (line, place) = (run.dag.task(task), run.place.as_ref());
@@ -244,19 +181,17 @@ impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
         let (segment, record) = match number {
             None => (self.current, record),
             Some(number) => {
-                let (segment, task) = self.locate(number);
+                let (segment, task) = self.dags.locate(number);
                 self.current = segment;
                 (segment, record.renumbered(task))
             }
         };
         if let Record::Capacity { .. } = record {
-            let joined = self.joined.iter_mut().flatten();
-            joined.for_each(|joined| joined.run.logs.record(&record));
-            self.root.logs.record(&record);
+            self.dags.all().for_each(|run| run.logs.record(&record));
             return;
         }
-        self.touch(segment);
-        let Some(run) = dag_run(&mut self.root, &mut self.joined, segment) else {
+        self.dags.touch(segment);
+        let Some(run) = self.dags.get(segment) else {
             return;
         };
         // The reporter must know of an end before the log is written, which `flush` does later.

@@ -19,6 +19,16 @@ const POLL_INTERVAL: Duration = Duration::from_millis(1);
 pub(super) struct WaitingRedirects(Vec<TailRequest>);
 
 impl WaitingRedirects {
+    /// Notes a tool that waits for tasks, or that it waits no more if it has no pattern.
+    pub(super) fn tail(&mut self, request: TailRequest) -> Answer {
+        let RedirectOptions { token, .. } = request.options;
+        self.0.retain(|tool| tool.options.token != token);
+        if !request.patterns.is_empty() {
+            self.0.push(request);
+        }
+        Answer::Done(TAILING.to_owned())
+    }
+
     /// Lets the first tool that waits for a task of the run's own DAG redirect it.
     pub(super) fn redirect(&self, assignment: &mut Assignment) {
         if self.0.is_empty() || refusal_of(assignment).is_some() {
@@ -68,8 +78,8 @@ impl<T: MasterTransport> Driver<'_, T> {
             // A redirect passes its last request on before it ends.
             while let Some(pending) = self.control.take() {
                 if let Request::Redirect(request) = pending.request {
-                    let asked = self.redirect_request(pending.guest, request);
-                    self.ask(asked, pending.answer);
+                    let asked = self.run.redirect_request(pending.guest, request);
+                    self.requests.ask(&mut self.run, asked, pending.answer);
                 }
             }
             if !has_redirects || Instant::now() >= end {
@@ -77,17 +87,6 @@ impl<T: MasterTransport> Driver<'_, T> {
             }
             std::thread::sleep(POLL_INTERVAL);
         }
-    }
-
-    /// Notes a tool that waits for tasks, or that it waits no more if it has no pattern.
-    pub(super) fn tail(&mut self, request: TailRequest) -> Answer {
-        let RedirectOptions { token, .. } = request.options;
-        let waiting = &mut self.out.waiting_redirects.0;
-        waiting.retain(|tool| tool.options.token != token);
-        if !request.patterns.is_empty() {
-            waiting.push(request);
-        }
-        Answer::Done(TAILING.to_owned())
     }
 }
 

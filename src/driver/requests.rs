@@ -4,9 +4,9 @@ use std::sync::mpsc::SyncSender;
 
 use nix::sys::signal::Signal;
 use pmc_control::{Answer, Output, PushRequest, RedirectRequest, StreamOutput, TapRequest};
-use pmc_dag::{Stdin, Task, TaskId};
+use pmc_dag::{Dag, Stdin, Task, TaskId};
 
-use super::Driver;
+use super::Run;
 use super::redirects::refusal;
 use crate::control::{Reply, Target, deliverer};
 use crate::protocol;
@@ -14,7 +14,7 @@ use crate::protocol::{
     AnswerBody, AttemptAnswer, AttemptRequest, Chunk, Rank, ReadRequest, RequestBody, SubmitId, ToWorker,
     WriteAnswer, WriteRequest,
 };
-use crate::requests::{AttemptHandle, PendingRequest};
+use crate::requests::{AttemptHandle, PendingRequest, PendingRequests};
 use crate::scheduler::Outbox as _;
 use crate::transport::MasterTransport;
 
@@ -54,7 +54,78 @@ impl From<NoAttempt> for Box<Answer> {
     }
 }
 
-impl<T: MasterTransport> Driver<'_, T> {
+/// Requests of tools to tasks.
+#[derive(Debug, Default)]
+pub(super) struct Requests(pub(super) PendingRequests);
+
+impl Requests {
+    /// Asks an attempt. The tool gets the answer when it comes; that of a worker thread comes at once.
+    pub(super) fn ask<T: MasterTransport>(
+        &mut self,
+        run: &mut Run<'_, T>,
+        asked: Result<Asked, Box<Answer>>,
+        answer: SyncSender<Reply>,
+    ) {
+        let Asked { target, body } = match asked {
+            Ok(asked) => asked,
+            Err(refusal) => {
+                // A tool that has gone needs no answer.
+                let _ = answer.send(Reply::Answer(*refusal));
+                return;
+            }
+        };
+        let (worker, submit) = (Rank(target.worker), SubmitId(target.attempt));
+        if let Some(attempt) = run.out.transport.attempt_of(worker) {
+            let _ = answer.send(answer_at_once(attempt, target, &body));
+            return;
+        }
+        let number = self.0.add(PendingRequest {
+            target,
+            is_read: matches!(body, RequestBody::Read(_)),
+            answer,
+        });
+        let request = AttemptRequest { number, submit, body };
+        run.out.send(worker, ToWorker::Request(Box::new(request)));
+    }
+
+    /// Passes the answer of a worker on.
+    pub(super) fn note_answer(&mut self, from: Rank, answer: AttemptAnswer) {
+        let Some(PendingRequest {
+            target, answer: to, ..
+        }) = self.0.take(from, answer.number)
+        else {
+            return;
+        };
+        let reply = match answer.body {
+            AnswerBody::Read(chunks) => {
+                if chunks.iter().any(|chunk| !chunk.bytes.is_empty()) {
+                    self.0.note_output();
+                }
+                output(&target, chunks.map(stream_of))
+            }
+            AnswerBody::Written(taken) => Reply::Answer(describe(&target, taken)),
+            AnswerBody::Redirected(answer) => Reply::Redirected(target, answer),
+        };
+        let _ = to.send(reply);
+    }
+}
+
+impl<T: MasterTransport> Run<'_, T> {
+    /// Returns the DAG that a request is about, and the number of its first task. `None` if it has ended.
+    pub(super) fn dag_of(&self, guest: Option<u32>) -> Option<(&Dag, u32)> {
+        let Some(at) = guest else {
+            return Some((&self.out.dags.root.dag, 0));
+        };
+        let joined = self.out.dags.joined.get(at as usize)?.as_ref()?;
+        Some((&joined.run.dag, *self.out.dags.bases.get(at as usize)?))
+    }
+
+    /// Finds a task of the DAG that a request is about.
+    pub(super) fn find_task(&self, guest: Option<u32>, name: &str) -> Option<TaskId> {
+        let (dag, base) = self.dag_of(guest)?;
+        Some(TaskId(dag.find(name.as_bytes())?.0 + base))
+    }
+
     /// Returns a line of the DAG that a request is about.
     fn line(&self, guest: Option<u32>, name: &str) -> Result<Task<'_>, NoAttempt> {
         let found = self.dag_of(guest).zip(self.find_task(guest, name));
@@ -76,7 +147,7 @@ impl<T: MasterTransport> Driver<'_, T> {
                 (worker, attempt)
             }
             Some((worker, _)) => return Err(NoAttempt::NoWorker(worker)),
-            None => self.running(task).ok_or_else(|| NoAttempt::NotRunning {
+            None => self.attempt_of(task).ok_or_else(|| NoAttempt::NotRunning {
                 task: name.to_owned(),
                 state: self.master.task_status(task).state,
             })?,
@@ -89,7 +160,7 @@ impl<T: MasterTransport> Driver<'_, T> {
     }
 
     /// Returns worker and number of the attempt of a task that runs.
-    fn running(&self, task: TaskId) -> Option<(u32, u64)> {
+    fn attempt_of(&self, task: TaskId) -> Option<(u32, u64)> {
         let running = self.master.assignments().find(|(_, running, _)| *running == task);
         running.map(|(rank, _, submit)| (rank.0, submit.0))
     }
@@ -161,51 +232,6 @@ impl<T: MasterTransport> Driver<'_, T> {
             target: target.map_err(NoAttempt::or_not_yet)?,
             body,
         })
-    }
-
-    /// Asks an attempt. The tool gets the answer when it comes; that of a worker thread comes at once.
-    pub(super) fn ask(&mut self, asked: Result<Asked, Box<Answer>>, answer: SyncSender<Reply>) {
-        let Asked { target, body } = match asked {
-            Ok(asked) => asked,
-            Err(refusal) => {
-                // A tool that has gone needs no answer.
-                let _ = answer.send(Reply::Answer(*refusal));
-                return;
-            }
-        };
-        let (worker, submit) = (Rank(target.worker), SubmitId(target.attempt));
-        if let Some(attempt) = self.out.transport.attempt_of(worker) {
-            let _ = answer.send(answer_at_once(attempt, target, &body));
-            return;
-        }
-        let number = self.requests.add(PendingRequest {
-            target,
-            is_read: matches!(body, RequestBody::Read(_)),
-            answer,
-        });
-        let request = AttemptRequest { number, submit, body };
-        self.out.send(worker, ToWorker::Request(Box::new(request)));
-    }
-
-    /// Passes the answer of a worker on.
-    pub(super) fn note_answer(&mut self, from: Rank, answer: AttemptAnswer) {
-        let Some(PendingRequest {
-            target, answer: to, ..
-        }) = self.requests.take(from, answer.number)
-        else {
-            return;
-        };
-        let reply = match answer.body {
-            AnswerBody::Read(chunks) => {
-                if chunks.iter().any(|chunk| !chunk.bytes.is_empty()) {
-                    self.requests.note_output();
-                }
-                output(&target, chunks.map(stream_of))
-            }
-            AnswerBody::Written(taken) => Reply::Answer(describe(&target, taken)),
-            AnswerBody::Redirected(answer) => Reply::Redirected(target, answer),
-        };
-        let _ = to.send(reply);
     }
 
     /// Sends a signal to an attempt.
