@@ -77,7 +77,7 @@ pub mod internals {
         ToMaster, ToWorker,
     };
     pub use crate::scheduler::{Event, Granted, Master, MasterConfig, Outbox, Record, Start, Workers};
-    pub use crate::transport::MasterTransport;
     pub use crate::transport::agents::messages as agent_messages;
     pub use crate::transport::agents::{AgentMaster, AgentOptions, LaunchOptions};
+    pub use crate::transport::{MasterTransport, Membership};
 }

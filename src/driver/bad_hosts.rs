@@ -13,7 +13,7 @@ use pmc_dag::TaskId;
 use super::{Run, RunError};
 use crate::protocol::{Outcome, Rank};
 use crate::scheduler::Event;
-use crate::transport::MasterTransport;
+use crate::transport::{MasterTransport, Membership};
 
 /// Maximum failures that are kept of a host, beyond the limit.
 const MAX_KEPT: usize = 64;
@@ -206,7 +206,8 @@ impl BadHosts {
         };
         let ranks = run.master.workers_of(&host);
         let is_last = ranks.len() == run.master.workers() as usize;
-        if is_last && !run.out.transport.awaits_workers() {
+        let membership = run.out.transport.membership();
+        if is_last && !membership.is_some_and(Membership::awaits_workers) {
             return run.handle(Event::Failed(from, message));
         }
         for rank in ranks {

@@ -140,7 +140,9 @@ impl<T: MasterTransport> Driver<'_, T> {
             return Ok(Answer::Refused(reason.to_owned()));
         }
         for rank in &ranks {
-            self.run.out.transport.release(*rank);
+            if let Some(membership) = self.run.out.transport.membership_mut() {
+                membership.release(*rank);
+            }
             self.run.handle(Event::Retire(*rank))?;
         }
         tracing::info!("Asked to drain the node {host}");

@@ -205,10 +205,12 @@ impl<T: MasterTransport> Driver<'_, T> {
     /// Handles a message. A worker that violates the protocol ends the run, or costs only its agent.
     pub(super) fn handle(&mut self, from: Rank, message: ToMaster) -> Result<(), RunError> {
         match self.handle_valid(from, message) {
-            Err(error)
-                if error.is_violation() && self.run.out.transport.dismiss(from, &error.to_string()) =>
-            {
-                Ok(())
+            Err(error) if error.is_violation() => {
+                let membership = self.run.out.transport.membership_mut();
+                match membership.is_some_and(|agents| agents.dismiss(from, &error.to_string())) {
+                    true => Ok(()),
+                    false => Err(error),
+                }
             }
             handled => handled,
         }
@@ -292,7 +294,9 @@ impl<T: MasterTransport> Driver<'_, T> {
             return Err(error.into());
         }
         self.run.write_logs()?;
-        self.run.out.transport.settle();
+        if let Some(membership) = self.run.out.transport.membership_mut() {
+            membership.settle();
+        }
         Ok(())
     }
 }

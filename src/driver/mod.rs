@@ -118,7 +118,9 @@ fn start<T: MasterTransport>(
             refuse_if_agents_are_left(options)?;
         }
         guests::refuse_if_host_is_left(options, Path::new(""))?;
-        transport.begin()?;
+        if let Some(membership) = transport.membership_mut() {
+            membership.begin()?;
+        }
         let database = Database::start(options, &setup.root.dag)?;
         setup.reporter = database.as_ref().map(Database::reporter);
         let result = Driver::new(setup, transport, options, interrupt, observer).run(event_loop);

@@ -1,7 +1,7 @@
 //! Workers that come and go.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pmc_control::NodeStatus;
 use pmc_dag::TaskId;
@@ -10,7 +10,7 @@ use super::error::Kind;
 use super::{Run, RunError};
 use crate::protocol::{EarlierAttempt, NodeChange, Rank, Registration, SubmitId, TaskResult, ToMaster};
 use crate::scheduler::{Adoption, Event, MasterError};
-use crate::transport::MasterTransport;
+use crate::transport::{MasterTransport, Membership};
 
 /// What the loop knows about workers that come and go.
 #[derive(Debug, Default)]
@@ -83,18 +83,17 @@ impl Nodes {
 
     /// True if the first tasks may start.
     pub(super) fn may_start<T: MasterTransport>(&self, run: &Run<'_, T>) -> bool {
-        if run.out.transport.is_dynamic() {
-            let registered = self.early.values();
-            let registered = registered.filter(|early| early.registration.is_some()).count();
-            let registered = u32::try_from(registered).unwrap_or(u32::MAX);
-            // A DAG without tasks is run by workers, as without agents.
-            let summary = run.master.summary();
-            let is_done = summary.tasks > 0 && summary.success;
-            let needs_none = is_done && run.out.transport.all_have_come(registered);
-            needs_none || (registered > 0 && run.out.transport.may_start(registered))
-        } else {
-            run.master.may_start()
-        }
+        let Some(membership) = run.out.transport.membership() else {
+            return run.master.may_start();
+        };
+        let registered = self.early.values();
+        let registered = registered.filter(|early| early.registration.is_some()).count();
+        let registered = u32::try_from(registered).unwrap_or(u32::MAX);
+        // A DAG without tasks is run by workers, as without agents.
+        let summary = run.master.summary();
+        let is_done = summary.tasks > 0 && summary.success;
+        let needs_none = is_done && membership.all_have_come(registered);
+        needs_none || (registered > 0 && membership.may_start(registered))
     }
 
     /// Returns the hosts of workers that have come before the start.
@@ -184,8 +183,11 @@ impl Nodes {
 
     /// Looks whether awaited workers have come.
     pub(super) fn check<T: MasterTransport>(&mut self, run: &mut Run<'_, T>) -> Result<(), RunError> {
-        let checked = run.out.transport.check();
-        for notice in run.out.transport.notices() {
+        let Some(membership) = run.out.transport.membership_mut() else {
+            return Ok(());
+        };
+        let (checked, notices) = (membership.check(), membership.notices());
+        for notice in notices {
             run.out.warn(&notice);
         }
         self.next_check = checked?;
@@ -203,7 +205,7 @@ impl Nodes {
         };
         let name = run.out.dags.name(task);
         let now = Instant::now();
-        let patience = run.out.transport.patience(run.master.workers());
+        let patience = run.patience();
         if self.stranded_since.is_none() && !patience.is_zero() {
             let why = if run.master.lacks_directory(task) {
                 "needs the directory of the DAG file, which no host that is there sees".to_owned()
@@ -220,7 +222,8 @@ impl Nodes {
             self.next_check = self.next_check.into_iter().chain(next).min();
             return Ok(());
         }
-        let gone = run.out.transport.gone_hosts();
+        let membership = run.out.transport.membership();
+        let gone = membership.map_or_else(Vec::new, Membership::gone_hosts);
         if gone.is_empty() {
             return Err(run.no_host_for(task, name).into());
         }
@@ -252,10 +255,15 @@ impl<T: MasterTransport> Run<'_, T> {
         }
     }
 
+    /// How long to wait for other workers if those that are there cannot run what is left.
+    fn patience(&self) -> Duration {
+        let membership = self.out.transport.membership();
+        membership.map_or(Duration::ZERO, |agents| agents.patience(self.master.workers()))
+    }
+
     /// True if workers may come that are not there.
     pub(super) fn may_others_come(&self) -> bool {
-        let transport = &self.out.transport;
-        transport.is_dynamic() && !transport.patience(self.master.workers()).is_zero()
+        !self.patience().is_zero()
     }
 
     /// Fails if a task fits on no host, once all workers have come.
