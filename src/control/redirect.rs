@@ -14,23 +14,23 @@ use pmc_control::connection::send_answer;
 use pmc_control::{Answer, OutputChunk, OutputChunkHead, RedirectEnd, RedirectRequest, takes_output};
 use pmc_dag::reason;
 
-use super::server::Asked;
+use super::server::PendingAnswer;
 use super::{Control, OpenRedirect, RedirectAnswer, Relay, Reply, Target, deliverer};
 
 /// Time for which an attempt of this process may wait for output before it answers.
-const PATIENCE: Duration = Duration::from_millis(500);
+const OUTPUT_TIMEOUT: Duration = Duration::from_millis(500);
 /// The same if the tool could go meanwhile.
-const SHORT_PATIENCE: Duration = Duration::from_millis(50);
+const SHORT_OUTPUT_TIMEOUT: Duration = Duration::from_millis(50);
 /// Milliseconds until a file that takes nothing is tried again.
 const RETRY_MS: u16 = 50;
 /// Bytes that are written to a file at a time.
-const CHUNK: usize = 64 << 10;
+const WRITE_SIZE: usize = 64 << 10;
 /// Bytes that the pipe of a tool holds, if the system allows that many.
-const PIPE: i32 = 1 << 20;
+const PIPE_SIZE: i32 = 1 << 20;
 /// Requests that are on their way to a worker while much output comes: so it does not wait for answers.
 const MAX_REQUESTS: usize = 4;
 /// An answer with this many bytes is one of many.
-const LARGE: usize = 64 << 10;
+const LARGE_ANSWER: usize = 64 << 10;
 
 /// A redirect of a connection that goes on.
 pub(super) struct Redirecting {
@@ -50,7 +50,7 @@ enum Polled {
 }
 
 /// Has the driver answer a request.
-pub(super) type Ask<'a> = &'a dyn Fn(RedirectRequest) -> Asked;
+pub(super) type Ask<'a> = &'a dyn Fn(RedirectRequest) -> PendingAnswer;
 
 impl Redirecting {
     pub(super) fn new(request: RedirectRequest) -> Self {
@@ -119,7 +119,7 @@ impl Redirecting {
             return self.leave(stream, ask).map(|()| false);
         }
         drop(before);
-        match self.poll(PATIENCE, ask) {
+        match self.poll(OUTPUT_TIMEOUT, ask) {
             Polled::Answer(answer) => send_answer(stream, &answer).map(|()| false),
             Polled::RunEnds => self.leave(stream, ask).map(|()| false),
             Polled::Redirected(target, answer) => {
@@ -241,7 +241,7 @@ struct Writing<'a> {
     open: &'a OpenRedirect,
     ask: Ask<'a>,
     /// Requests that a worker has not answered.
-    asked: VecDeque<Asked>,
+    asked: VecDeque<PendingAnswer>,
     /// What has come, in the order of the answers.
     chunks: VecDeque<[OutputChunk; 2]>,
     /// Much output comes.
@@ -287,7 +287,7 @@ impl Writing<'_> {
         let has_room = self.chunks.len() < most;
         self.redirecting.request.may_wait = has_room;
         let mut patience = match self.chunks.is_empty() {
-            true => SHORT_PATIENCE,
+            true => SHORT_OUTPUT_TIMEOUT,
             false => Duration::ZERO,
         };
         if self.redirecting.relay.is_some() {
@@ -318,7 +318,7 @@ impl Writing<'_> {
         match longest.unwrap_or(0) {
             0 => self.is_fast &= !self.chunks.is_empty(),
             length => {
-                self.is_fast = length >= LARGE;
+                self.is_fast = length >= LARGE_ANSWER;
                 self.chunks.push_back(*chunks);
             }
         }
@@ -339,7 +339,7 @@ impl Writing<'_> {
                         chunk.bytes = Vec::new();
                         break;
                     };
-                    match (&self.files[at]).write(&left[..left.len().min(CHUNK)]) {
+                    match (&self.files[at]).write(&left[..left.len().min(WRITE_SIZE)]) {
                         Ok(count) => *delivered = delivered.saturating_add(count as u64),
                         Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => is_full[at] = true,
@@ -369,8 +369,8 @@ fn open_anew(file: File) -> io::Result<File> {
     options.write(true).custom_flags(libc::O_NONBLOCK);
     let pipe = options.open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
     // A smaller one is slower: the run and the reader wake each other more often.
-    if fcntl(&pipe, FcntlArg::F_GETPIPE_SZ).is_ok_and(|size| size < PIPE) {
-        let _ = fcntl(&pipe, FcntlArg::F_SETPIPE_SZ(PIPE));
+    if fcntl(&pipe, FcntlArg::F_GETPIPE_SZ).is_ok_and(|size| size < PIPE_SIZE) {
+        let _ = fcntl(&pipe, FcntlArg::F_SETPIPE_SZ(PIPE_SIZE));
     }
     Ok(pipe)
 }
@@ -445,7 +445,7 @@ mod tests {
 
     #[test]
     fn a_pipe_of_a_tool_is_made_larger_and_never_smaller() {
-        for (size, expected) in [(4096, PIPE), (PIPE, PIPE)] {
+        for (size, expected) in [(4096, PIPE_SIZE), (PIPE_SIZE, PIPE_SIZE)] {
             let (_reader, writer) = nix::unistd::pipe().unwrap();
             fcntl(&writer, FcntlArg::F_SETPIPE_SZ(size)).unwrap();
             let opened = open_anew(writer.into()).unwrap();

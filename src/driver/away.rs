@@ -27,10 +27,10 @@ use crate::worker::{append_shared, store_output};
 const MAX_CARRIED: u64 = 16 << 20;
 
 /// Mode of files that come back, before they have their names.
-const MODE: u32 = 0o644;
+const FILE_MODE: u32 = 0o644;
 
 /// Number in the name of the pack of the master: workers have 1 and more.
-const PACK: u32 = 0;
+const MASTER_PACK: u32 = 0;
 
 /// What an attempt needs cannot go with it.
 #[derive(Debug, thiserror::Error)]
@@ -192,7 +192,7 @@ impl Destination<'_> {
                 return Err(io::Error::other(message));
             }
             let mut file = tempfile::Builder::new()
-                .permissions(Permissions::from_mode(MODE))
+                .permissions(Permissions::from_mode(FILE_MODE))
                 .tempfile_in(folder)?;
             copy(data, &mut file)?;
             file.persist(target)?;
@@ -203,7 +203,7 @@ impl Destination<'_> {
     fn append_to(&self, pack: &mut Option<Pack>, result: &TaskResult, returned: &Returned) -> io::Result<()> {
         let number = self.number.unwrap_or(0);
         if pack.is_none() {
-            *pack = Some(Pack::open(self.dag_file, PACK).map_err(|(_, error)| error)?);
+            *pack = Some(Pack::open(self.dag_file, MASTER_PACK).map_err(|(_, error)| error)?);
         }
         let Some(pack) = pack else { return Ok(()) };
         let unnamed = |data: &Payload| -> io::Result<File> {

@@ -19,7 +19,7 @@ use crate::scheduler::Outbox as _;
 use crate::transport::MasterTransport;
 
 /// An attempt, and what is asked of it.
-pub(super) struct Asked {
+pub(super) struct TaskRequest {
     target: Target,
     body: RequestBody,
 }
@@ -63,10 +63,10 @@ impl Requests {
     pub(super) fn ask<T: MasterTransport>(
         &mut self,
         run: &mut Run<'_, T>,
-        asked: Result<Asked, Box<Answer>>,
+        asked: Result<TaskRequest, Box<Answer>>,
         answer: SyncSender<Reply>,
     ) {
-        let Asked { target, body } = match asked {
+        let TaskRequest { target, body } = match asked {
             Ok(asked) => asked,
             Err(refusal) => {
                 // A tool that has gone needs no answer.
@@ -170,24 +170,24 @@ impl<T: MasterTransport> Run<'_, T> {
         &self,
         guest: Option<u32>,
         request: &TapRequest,
-    ) -> Result<Asked, Box<Answer>> {
+    ) -> Result<TaskRequest, Box<Answer>> {
         let target = self.find_attempt(guest, &request.task, request.attempt)?;
         let body = RequestBody::Read(ReadRequest {
             after: request.after,
             is_own: request.is_own,
             may_wait: request.may_wait,
         });
-        Ok(Asked { target, body })
+        Ok(TaskRequest { target, body })
     }
 
-    /// Returns what a request asks that passes input to a task. A worker takes as much as the pipe of the task
-    /// has room for, and the tool pushes the rest again. So input waits nowhere in memory, even if the task
-    /// never reads it.
+    /// Returns what a request asks that passes input to a task. A worker takes as much as the pipe of the
+    /// task has room for, and the tool pushes the rest again. So input waits nowhere in memory, even if the
+    /// task never reads it.
     pub(super) fn write_request(
         &self,
         guest: Option<u32>,
         request: PushRequest,
-    ) -> Result<Asked, Box<Answer>> {
+    ) -> Result<TaskRequest, Box<Answer>> {
         let name = &request.task;
         if self.line(guest, name)?.stdin != Some(&Stdin::Push) {
             let reason = format!("task {name} has no standard input (start it with --stdin push)");
@@ -204,7 +204,7 @@ impl<T: MasterTransport> Run<'_, T> {
             bytes: request.bytes,
             is_end: request.is_end,
         });
-        Ok(Asked { target, body })
+        Ok(TaskRequest { target, body })
     }
 
     /// Returns what a request for output asks that a tool gets instead of the files.
@@ -212,7 +212,7 @@ impl<T: MasterTransport> Run<'_, T> {
         &self,
         guest: Option<u32>,
         request: RedirectRequest,
-    ) -> Result<Asked, Box<Answer>> {
+    ) -> Result<TaskRequest, Box<Answer>> {
         let name = &request.task;
         let line = self.line(guest, name)?;
         let messages = [line.failure_messages, line.success_messages];
@@ -228,7 +228,7 @@ impl<T: MasterTransport> Run<'_, T> {
             may_wait: request.may_wait,
             poll: request.poll,
         });
-        Ok(Asked {
+        Ok(TaskRequest {
             target: target.map_err(NoAttempt::or_not_yet)?,
             body,
         })

@@ -288,7 +288,7 @@ impl Outcome {
 pub enum EndCause {
     /// The batch system ends the job, or this part of it. The attempt is evicted, and has not failed.
     Interrupted,
-    /// The program is missing on the host of the worker, or cannot be executed there. Other hosts may have it.
+    /// The program is missing on the host of the worker, or cannot be executed there. Others may have it.
     CannotRun,
     /// It was over its time, or did not start.
     Known(Reason),
@@ -426,8 +426,8 @@ pub enum Output {
     /// Into the pack of the worker. The number says how often the task was submitted before, over all runs of
     /// the DAG.
     Packed(u32),
-    /// Back to the master: the host of the worker does not see the directory of the DAG file. What the attempt
-    /// reads there comes with it, unless that could not be read.
+    /// Back to the master: the host of the worker does not see the directory of the DAG file. What the
+    /// attempt reads there comes with it, unless that could not be read.
     Away(Option<Box<Carried>>),
 }
 

@@ -23,9 +23,9 @@ use crate::protocol::{Deliverer, RedirectAnswer};
 use stream::Stream;
 
 /// Bytes of one read.
-const CHUNK: usize = 256 << 10;
+const READ_SIZE: usize = 256 << 10;
 /// Bytes that a pipe holds, if the system allows that many.
-const PIPE: i32 = 1 << 20;
+const PIPE_SIZE: i32 = 1 << 20;
 
 /// The relay of an attempt, for those who ask for its output.
 #[derive(Clone, Debug)]
@@ -116,7 +116,7 @@ fn pipe(is_large: bool) -> io::Result<(OwnedFd, OwnedFd)> {
     fcntl(&read, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     if is_large {
         // A smaller one is slower.
-        let _ = fcntl(&write, FcntlArg::F_SETPIPE_SZ(PIPE));
+        let _ = fcntl(&write, FcntlArg::F_SETPIPE_SZ(PIPE_SIZE));
     }
     Ok((read, write))
 }
@@ -342,7 +342,7 @@ impl Shared {
 
     /// Carries the output until the attempt has ended and nothing is left.
     fn carry(&self, mut pipes: [Option<File>; 2], wake: &File) {
-        let mut buffer = vec![0; CHUNK];
+        let mut buffer = vec![0; READ_SIZE];
         loop {
             let (next, room, has_ended) = {
                 let mut state = self.lock();

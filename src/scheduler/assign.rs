@@ -137,7 +137,7 @@ impl Master {
         out.record(Record::Started(task, submit, rank));
         self.record_resources(host, out);
         let inputs = self.nodes[task.index()].inputs;
-        self.holdings.starts(host, task, inputs);
+        self.cache_index.starts(host, task, inputs);
         self.nodes[task.index()].state = State::Running;
         self.slots[rank.0 as usize - 1].running = Some(Running {
             task,

@@ -28,7 +28,7 @@
 //! overtaken only by tasks with another request or category. A task that failed on a host is tried again
 //! elsewhere, and is overtaken there meanwhile (`avoidance`). Very
 //! short tasks may be sent to a worker a few milliseconds before it can start them (`prefill`). Tasks whose
-//! inputs lie in the caches of some hosts prefer these (`holdings`): only then may a later task of the same
+//! inputs lie in the caches of some hosts prefer these (`cache_index`): only then may a later task of the same
 //! priority start before an earlier one that fits.
 //!
 //! # Cost
@@ -55,13 +55,13 @@
 mod assign;
 mod avoidance;
 mod bits;
+mod cache_index;
 mod categories;
 #[cfg(test)]
 mod check;
 mod cpuset;
 mod error;
 mod gpus;
-mod holdings;
 mod hosts;
 mod levels;
 mod max_tree;

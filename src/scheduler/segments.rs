@@ -13,8 +13,8 @@ use pmc_dag::{CategoryId, Dag, OptionSet, TaskId};
 use thiserror::Error;
 
 use crate::protocol::{Outcome, Rank, SubmitId};
+use crate::scheduler::cache_index::InputSet;
 use crate::scheduler::categories::Category;
-use crate::scheduler::holdings::InputSet;
 use crate::scheduler::run::{Master, Summary};
 use crate::scheduler::shares::ShareId;
 use crate::scheduler::tasks::{Kind, NO_TASK, Node, State};
@@ -106,7 +106,7 @@ impl Master {
         let cpus: Vec<u32> = sets.iter().map(|set| set.request.cpus).collect();
         self.hosts.grow(&cpus);
         let chain_of = self.chains(&sets, share);
-        let inputs_of = self.holdings.add_sets(&dag);
+        let inputs_of = self.cache_index.add_sets(&dag);
         let (mut ready, done_before) = add_nodes(&mut self.nodes, &dag, &chain_of, &inputs_of, &done);
         self.set_up_subdags(&dag, base, share);
         ready.iter_mut().for_each(|task| task.0 += base);

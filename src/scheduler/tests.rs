@@ -1,7 +1,7 @@
 //! Small runs, step by step.
 
 mod avoidance;
-mod holdings;
+mod cache_index;
 mod nodes;
 mod prefill;
 mod shares;

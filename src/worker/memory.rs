@@ -13,7 +13,7 @@ use crate::protocol::MemoryUse;
 use crate::transport::local::StopTask as _;
 
 /// Interval between measurements of a task with a memory limit.
-const INTERVAL: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Share of the request, in percent, from which a task that was killed has run out of memory.
 const AT_LIMIT_PERCENT: u64 = 90;
@@ -73,7 +73,7 @@ pub(super) fn own_peak_kib() -> u64 {
 /// Kills the running task when its processes use more memory than `limit_kib`. Returns what they used then.
 /// `None` if the task ends before. Blocks until then.
 pub(super) fn enforce(current: &RunningAttempt, leader: Pid, limit_kib: u64) -> Option<u64> {
-    while !current.wait_idle(INTERVAL) {
+    while !current.wait_idle(POLL_INTERVAL) {
         // Pages that processes share count once. Reading that takes longer.
         if memory_kib(leader, resident_kib) > limit_kib {
             let used = memory_kib(leader, proportional_kib);
