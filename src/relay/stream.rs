@@ -186,7 +186,7 @@ impl Redirection {
         }
     }
 
-    /// Returns whether only the run knows what was delivered. When its end is requested, the run says it in a last
+    /// Returns whether only the run knows what was delivered. When its end is requested, it says so in a last
     /// request, for whose answer it waits.
     fn is_out(&self) -> bool {
         self.by_run && (self.sent > 0 || self.end_requested)

@@ -28,8 +28,8 @@
 //! overtaken only by tasks with another request or category. A task that failed on a host is tried again
 //! elsewhere, and is overtaken there meanwhile (`avoidance`). Very
 //! short tasks may be sent to a worker a few milliseconds before it can start them (`prefill`). Tasks whose
-//! inputs lie in the caches of some hosts prefer these (`cache_index`): only then may a later task of the same
-//! priority start before an earlier one that fits.
+//! inputs lie in the caches of some hosts prefer these (`cache_index`): only then may a later task of the
+//! same priority start before an earlier one that fits.
 //!
 //! # Cost
 //!

@@ -22,7 +22,8 @@ use crate::relay::Relay;
 use crate::requests::AttemptHandle;
 use crate::transport::local::StopTask;
 
-/// What other threads know of a worker's running task: its process group, which they can end, and its streams.
+/// What other threads know of a worker's running task: its process group, which they can end, and its
+/// streams.
 ///
 /// The group is known from before its first process can do anything until its leader has ended but is not yet
 /// reaped. So a signal never reaches another group with the same number.
