@@ -27,7 +27,8 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 
 use pegasus_mpi_cluster::internals::{
-    Assignment, Event, Master, MasterConfig, Outbox, Record, SubmitId, TaskResult, ToWorker, Workers,
+    Event, Granted, Master, MasterConfig, Outbox, Output, Record, Start, SubmitId, TaskResult, ToWorker,
+    Workers, assignment,
 };
 use pegasus_mpi_cluster::simulate::{Cluster, simulate};
 use pegasus_mpi_cluster::{Outcome, Rank, Registration};
@@ -254,17 +255,31 @@ fn dag(tasks: usize, options: Options, children: Children) -> Dag {
 }
 
 /// Attempts that workers have been asked to run.
-#[derive(Default)]
-struct Sent {
+struct Sent<'d> {
+    dag: &'d Dag,
     queue: VecDeque<(Rank, SubmitId)>,
     records: usize,
 }
 
-impl Outbox for Sent {
-    fn send(&mut self, to: Rank, message: ToWorker) {
-        if let ToWorker::Run(assignment) = black_box(message) {
-            self.queue.push_back((to, assignment.submit));
+impl<'d> Sent<'d> {
+    fn new(dag: &'d Dag) -> Self {
+        Self {
+            dag,
+            queue: VecDeque::new(),
+            records: 0,
         }
+    }
+}
+
+impl Outbox for Sent<'_> {
+    fn start(&mut self, start: Start) {
+        self.queue.push_back((start.rank, start.submit));
+        let assignment = assignment(&self.dag.task(start.task), start, None, Output::Own);
+        black_box(ToWorker::Run(Box::new(assignment)));
+    }
+
+    fn send(&mut self, _: Rank, message: ToWorker) {
+        black_box(message);
     }
 
     fn record(&mut self, record: Record<'_>) {
@@ -284,7 +299,7 @@ fn result(submit: SubmitId) -> TaskResult {
 
 /// Measures a run from the first to the last task, without reading and registering.
 fn run(dag: &Arc<Dag>) -> Duration {
-    let mut sent = Sent::default();
+    let mut sent = Sent::new(dag);
     let config = MasterConfig {
         max_attempts: 1,
         max_failures: 0,
@@ -314,32 +329,20 @@ fn run(dag: &Arc<Dag>) -> Duration {
 
 fn baseline(dag: &Dag) -> Duration {
     let start = cpu_time();
-    let mut sent = Sent::default();
+    let mut sent = Sent::new(dag);
     for task in dag.ids() {
         let line = dag.task(task);
-        let assignment = Assignment {
+        let start = Start {
+            task,
             submit: SubmitId(u64::from(task.0)),
+            rank: Rank(1),
             attempt: 1,
-            name: line.name.to_vec(),
-            id: None,
-            command: line.command.to_vec(),
-            memory_mb: line.memory_mb,
-            cpus: line.cpus,
-            gpu_set: Vec::new(),
-            cpu_set: Vec::new(),
-            runtime_limit: line.runtime_limit,
-            pipe_forwards: Vec::new(),
-            file_forwards: Vec::new(),
-            packed: None,
-            stdin: None,
-            relay: false,
-            claim: None,
-            failure_messages: Vec::new(),
-            success_messages: Vec::new(),
-            place: None,
-            carried: None,
+            grant: Granted {
+                memory_mb: line.memory_mb,
+                ..Granted::default()
+            },
         };
-        sent.send(Rank(1), ToWorker::Run(Box::new(assignment)));
+        sent.start(start);
         if let Some((_, submit)) = sent.queue.pop_front() {
             black_box(result(submit));
         }

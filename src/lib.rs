@@ -30,6 +30,7 @@ mod options;
 mod payload;
 mod protocol;
 mod relay;
+mod requests;
 mod run;
 mod scheduler;
 mod signals;
@@ -54,7 +55,7 @@ pub use transport::agents::{AgentOptions, LaunchOptions, messages::WorkerSetting
 pub use driver::{
     Aborted, FailedTask, MemoryExcess, Observer, Position, RunError, RunEvent, RunSummary, TaskEnd,
 };
-pub use protocol::{MemoryUse, Outcome, QuietAttempt, Rank};
+pub use protocol::{EndCause, MemoryUse, Outcome, QuietAttempt, Rank};
 pub use scheduler::Summary;
 
 // This machine.
@@ -66,16 +67,17 @@ pub use worker::count_gpus;
 /// others.
 #[doc(hidden)]
 pub mod internals {
+    pub use crate::driver::assignment::assignment;
     pub use crate::durability::forward_journal;
     pub use crate::durability::forwarding::{Forwarding, NotForwarded};
     pub use crate::durability::shared_files::SharedFiles;
     pub use crate::payload::Payload;
     pub use crate::protocol::{
-        Assignment, DecodeError, ENCODING_VERSION, ForwardedData, Returned, SubmitId, TaskResult, ToMaster,
-        ToWorker,
+        Assignment, DecodeError, ENCODING_VERSION, ForwardedData, Output, Returned, SubmitId, TaskResult,
+        ToMaster, ToWorker,
     };
-    pub use crate::scheduler::{Event, Master, MasterConfig, Outbox, Record, Workers};
-    pub use crate::transport::MasterTransport;
+    pub use crate::scheduler::{Event, Granted, Master, MasterConfig, Outbox, Record, Start, Workers};
     pub use crate::transport::agents::messages as agent_messages;
     pub use crate::transport::agents::{AgentMaster, AgentOptions, LaunchOptions};
+    pub use crate::transport::{MasterTransport, Membership};
 }

@@ -9,7 +9,7 @@ use crate::open_files;
 use crate::options::{Options, WorkerOptions};
 use crate::transport::agents::{AgentMaster, AgentOptions};
 use crate::transport::local::{LocalMaster, LocalWorker, LocalWorkerSetup};
-use crate::worker::{self, KillSwitch, Sentinel, Shared, Watched};
+use crate::worker::{self, RunningAttempt, Sentinel, Shared, Watched};
 
 /// A run with worker threads in this process.
 #[derive(Clone, Debug)]
@@ -47,13 +47,13 @@ pub fn run_local(
         let (options, shared) = (Arc::clone(&options), Arc::clone(&shared));
         let worker = numbers.fetch_add(1, Ordering::Relaxed);
         let sentinel = sentinel.clone();
-        let kill = Arc::new(KillSwitch::watched(
+        let current = Arc::new(RunningAttempt::watched(
             sentinel.map(|sentinel| Watched { sentinel, worker }),
         ));
         LocalWorkerSetup {
-            stop: Arc::clone(&kill) as _,
+            stop: Arc::clone(&current) as _,
             // It fails only if the master is gone, and then there is no one to report to.
-            serve: move |mut side: LocalWorker| drop(worker::serve(&mut side, options, kill, &shared)),
+            serve: move |mut side: LocalWorker| drop(worker::serve(&mut side, options, current, &shared)),
         }
     };
     let workers = run.workers.min(open_files::max_slots());

@@ -13,7 +13,7 @@ use pmc_dag::{Dag, TaskId};
 use thiserror::Error;
 
 use crate::protocol::{Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
-use crate::scheduler::{Event, Master, MasterConfig, MasterError, Outbox, Record, Workers};
+use crate::scheduler::{Event, Master, MasterConfig, MasterError, Outbox, Record, Start, Workers};
 
 /// The nodes of a simulated run.
 #[derive(Clone, Debug)]
@@ -117,6 +117,8 @@ struct Follower<'a> {
 }
 
 impl Outbox for Follower<'_> {
+    fn start(&mut self, _: Start) {}
+
     fn send(&mut self, _: Rank, _: ToWorker) {}
 
     fn record(&mut self, record: Record<'_>) {

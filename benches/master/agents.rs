@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pegasus_mpi_cluster::internals::{
-    AgentMaster, AgentOptions, Event, LaunchOptions, Master, MasterConfig, MasterTransport, Outbox, Record,
-    SubmitId, TaskResult, ToMaster, ToWorker, Workers, agent_messages as messages,
+    AgentMaster, AgentOptions, Event, LaunchOptions, Master, MasterConfig, MasterTransport, Membership,
+    Outbox, Output, Record, Start, SubmitId, TaskResult, ToMaster, ToWorker, Workers,
+    agent_messages as messages, assignment,
 };
 use pegasus_mpi_cluster::{Interrupt, Outcome, Rank, Registration, WorkerOptions};
 use pmc_dag::Dag;
@@ -41,11 +42,20 @@ struct Agent {
 }
 
 /// Sends what the scheduler decides.
-struct Sender<'a>(&'a mut AgentMaster);
+struct Sender<'a> {
+    dag: &'a Dag,
+    transport: &'a mut AgentMaster,
+}
 
 impl Outbox for Sender<'_> {
+    fn start(&mut self, start: Start) {
+        let rank = start.rank;
+        let assignment = assignment(&self.dag.task(start.task), start, None, Output::Own);
+        self.send(rank, ToWorker::Run(Box::new(assignment)));
+    }
+
     fn send(&mut self, to: Rank, message: ToWorker) {
-        self.0.send(to, message).expect("the agents are there");
+        self.transport.send(to, message).expect("the agents are there");
     }
 
     fn record(&mut self, _: Record<'_>) {}
@@ -66,13 +76,19 @@ pub fn measure(dag: &Arc<Dag>) -> Times {
     let mut agents: Vec<Agent> = (0..AGENTS).map(|number| join(&transport, number)).collect();
     for agent in &mut agents {
         let frame = agent.say(&ToMaster::Register(registration(agent.rank)));
-        handle(&mut master, &mut transport, agent, &frame);
+        handle(&mut master, dag, &mut transport, (agent, &frame));
     }
     let join = (cpu_time() - begun) / AGENTS;
     master
-        .start(&mut Sender(&mut transport))
+        .start(&mut Sender {
+            dag,
+            transport: &mut transport,
+        })
         .expect("every task fits");
-    master.schedule(&mut Sender(&mut transport));
+    master.schedule(&mut Sender {
+        dag,
+        transport: &mut transport,
+    });
     let mut spent = Duration::ZERO;
     while !master.is_finished() {
         // All agents end their tasks at the same time.
@@ -80,7 +96,7 @@ pub fn measure(dag: &Arc<Dag>) -> Times {
         let begun = cpu_time();
         for (agent, frame) in agents.iter().zip(&frames) {
             if let Some(frame) = frame {
-                handle(&mut master, &mut transport, agent, frame);
+                handle(&mut master, dag, &mut transport, (agent, frame));
             }
         }
         spent += cpu_time() - begun;
@@ -100,7 +116,12 @@ pub fn measure(dag: &Arc<Dag>) -> Times {
 }
 
 /// Lets the master take a frame, as it does for each message of a run.
-fn handle(master: &mut Master, transport: &mut AgentMaster, agent: &Agent, frame: &bytes::Bytes) {
+fn handle(
+    master: &mut Master,
+    dag: &Dag,
+    transport: &mut AgentMaster,
+    (agent, frame): (&Agent, &bytes::Bytes),
+) {
     agent.link.deliver(frame).expect("the frame is right");
     while let Some((from, message)) = transport.receive(Duration::ZERO).expect("the master lives") {
         let event = match message {
@@ -109,10 +130,10 @@ fn handle(master: &mut Master, transport: &mut AgentMaster, agent: &Agent, frame
             other => unreachable!("{other:?}"),
         };
         master
-            .handle(event, &mut Sender(transport))
+            .handle(event, &mut Sender { dag, transport })
             .expect("the message is right");
     }
-    master.schedule(&mut Sender(transport));
+    master.schedule(&mut Sender { dag, transport });
     transport.check().expect("all agents are there");
     transport.settle();
 }

@@ -14,7 +14,7 @@ use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
 
 /// Time for a file of another host to be seen on a shared file system, once its directory is.
-const PATIENCE: Duration = Duration::from_secs(1);
+const VISIBLE_TIMEOUT: Duration = Duration::from_secs(1);
 
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -30,7 +30,7 @@ pub(super) fn sees(path: &Path, endpoint: &Endpoint) -> bool {
             return true;
         }
         let has_folder = path.parent().is_some_and(Path::is_dir);
-        if !has_folder || begun.elapsed() >= PATIENCE {
+        if !has_folder || begun.elapsed() >= VISIBLE_TIMEOUT {
             return false;
         }
         std::thread::sleep(RETRY_INTERVAL);

@@ -14,7 +14,7 @@ use pmc_link::Link;
 use crate::bell::Bell;
 use crate::interrupt::Interrupt;
 use crate::options::WorkerOptions;
-use crate::protocol::{NodeChange, Rank, Registration, RunningAttempt, SubmitId, ToMaster, ToWorker};
+use crate::protocol::{EarlierAttempt, NodeChange, Rank, Registration, SubmitId, ToMaster, ToWorker};
 use crate::transport::agents::messages::{self, Content};
 use crate::transport::{TransportError, WorkerTransport, parts};
 use crate::worker;
@@ -82,14 +82,7 @@ struct SlotTransport {
 impl Slot {
     /// Passes a message on. The slot sees at once what is about the task that runs.
     fn send(&self, message: ToWorker) {
-        let is_urgent = matches!(
-            message,
-            ToWorker::Signal { .. }
-                | ToWorker::Tap(_)
-                | ToWorker::Abort
-                | ToWorker::Input(_)
-                | ToWorker::Redirect(_)
-        );
+        let is_urgent = matches!(message, ToWorker::Request(_) | ToWorker::Abort);
         // A slot whose thread has ended needs no messages.
         let _ = self.inbound.send(message);
         if let Some(bell) = self.bell.as_ref().filter(|_| is_urgent) {
@@ -295,7 +288,7 @@ impl Slots {
 
 impl Given {
     fn running(&self) -> ToMaster {
-        ToMaster::Running(RunningAttempt {
+        ToMaster::Running(EarlierAttempt {
             submit: self.submit,
             task: self.task.clone(),
             cpu_set: self.cpu_set.clone(),

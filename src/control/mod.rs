@@ -17,15 +17,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pmc_control::{Answer, Output, RedirectRequest, Request};
 
-use crate::protocol::{By, RedirectAnswer};
+use crate::protocol::{Deliverer, RedirectAnswer};
 use crate::relay::Relay;
 pub(crate) use server::Server;
 
 /// Returns who delivers what a request redirects. A run that has room waits for output.
-pub(crate) fn deliverer(request: &RedirectRequest) -> By {
+pub(crate) fn deliverer(request: &RedirectRequest) -> Deliverer {
     match request.to_files {
-        false => By::Tool,
-        true => By::Run {
+        false => Deliverer::Tool,
+        true => Deliverer::Run {
             has_room: request.may_wait,
         },
     }
@@ -42,7 +42,7 @@ pub(crate) enum Reply {
     Redirected(Target, RedirectAnswer),
 }
 
-/// An attempt that a tool redirects.
+/// An attempt of which a tool asks something.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) task: String,

@@ -6,17 +6,17 @@ use std::collections::VecDeque;
 use pmc_control::{Output, Position, StreamOutput, TapRequest};
 
 use super::Reply;
-use super::server::Asked;
+use super::server::PendingAnswer;
 
 /// Portions that are on their way. They wait in the memory of this process, and of the agent.
 const MAX_AHEAD: usize = 4;
 /// A portion with this many bytes is one of many.
-const LARGE: usize = 128 << 10;
+const LARGE_CHUNK: usize = 128 << 10;
 
 /// Portions that the tool has not asked for.
 #[derive(Default)]
 pub(super) struct ReadAhead {
-    asked: VecDeque<Asked>,
+    asked: VecDeque<PendingAnswer>,
     /// The next request to send.
     next: Option<TapRequest>,
     /// Bytes that each portion has of each stream.
@@ -25,7 +25,7 @@ pub(super) struct ReadAhead {
 
 impl ReadAhead {
     /// Answers a request. `ask` has the driver do so.
-    pub(super) fn answer(&mut self, request: TapRequest, ask: &dyn Fn(TapRequest) -> Asked) -> Reply {
+    pub(super) fn answer(&mut self, request: TapRequest, ask: &dyn Fn(TapRequest) -> PendingAnswer) -> Reply {
         if let Some(output) = self.take(&request) {
             match lengths(&output) == self.steps {
                 true => self.fill(ask),
@@ -51,7 +51,7 @@ impl ReadAhead {
             Some(next) if is_same(next) => self.asked.pop_front(),
             _ => None,
         };
-        match asked.map(Asked::wait) {
+        match asked.map(PendingAnswer::wait) {
             Some(Reply::Output(output)) if goes_on(request, &output) => Some(output),
             _ => {
                 self.stop();
@@ -67,7 +67,7 @@ impl ReadAhead {
 
     /// Decides what to ask for after an answer.
     fn begin(&mut self, request: TapRequest, output: &Output) {
-        self.steps = lengths(output).map(|length| if length >= LARGE as u64 { length } else { 0 });
+        self.steps = lengths(output).map(|length| if length >= LARGE_CHUNK as u64 { length } else { 0 });
         if self.steps == [0, 0] {
             return;
         }
@@ -83,7 +83,7 @@ impl ReadAhead {
         self.next = Some(next);
     }
 
-    fn fill(&mut self, ask: &dyn Fn(TapRequest) -> Asked) {
+    fn fill(&mut self, ask: &dyn Fn(TapRequest) -> PendingAnswer) {
         let Some(next) = &mut self.next else { return };
         while self.asked.len() < MAX_AHEAD {
             self.asked.push_back(ask(next.clone()));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     impl Worker {
-        fn ask(&self, request: &TapRequest) -> Asked {
+        fn ask(&self, request: &TapRequest) -> PendingAnswer {
             let after = request.after[0];
             self.asked.borrow_mut().push((after.offset, request.may_wait));
             let length = self.written.saturating_sub(after.offset).min(200 << 10);

@@ -11,26 +11,26 @@ use std::time::Duration;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pmc_control::connection::send_answer;
-use pmc_control::{Answer, Over, Portion, PortionHead, RedirectRequest, takes_output};
+use pmc_control::{Answer, OutputChunk, OutputChunkHead, RedirectEnd, RedirectRequest, takes_output};
 use pmc_dag::reason;
 
-use super::server::Asked;
+use super::server::PendingAnswer;
 use super::{Control, OpenRedirect, RedirectAnswer, Relay, Reply, Target, deliverer};
 
 /// Time for which an attempt of this process may wait for output before it answers.
-const PATIENCE: Duration = Duration::from_millis(500);
+const OUTPUT_TIMEOUT: Duration = Duration::from_millis(500);
 /// The same if the tool could go meanwhile.
-const SHORT_PATIENCE: Duration = Duration::from_millis(50);
+const SHORT_OUTPUT_TIMEOUT: Duration = Duration::from_millis(50);
 /// Milliseconds until a file that takes nothing is tried again.
 const RETRY_MS: u16 = 50;
 /// Bytes that are written to a file at a time.
-const CHUNK: usize = 64 << 10;
+const WRITE_SIZE: usize = 64 << 10;
 /// Bytes that the pipe of a tool holds, if the system allows that many.
-const PIPE: i32 = 1 << 20;
+const PIPE_SIZE: i32 = 1 << 20;
 /// Requests that are on their way to a worker while much output comes: so it does not wait for answers.
 const MAX_REQUESTS: usize = 4;
 /// An answer with this many bytes is one of many.
-const LARGE: usize = 64 << 10;
+const LARGE_ANSWER: usize = 64 << 10;
 
 /// A redirect of a connection that goes on.
 pub(super) struct Redirecting {
@@ -50,7 +50,7 @@ enum Polled {
 }
 
 /// Has the driver answer a request.
-pub(super) type Ask<'a> = &'a dyn Fn(RedirectRequest) -> Asked;
+pub(super) type Ask<'a> = &'a dyn Fn(RedirectRequest) -> PendingAnswer;
 
 impl Redirecting {
     pub(super) fn new(request: RedirectRequest) -> Self {
@@ -64,7 +64,7 @@ impl Redirecting {
     /// Returns whether this is the redirect of a request.
     pub(super) fn is_of(&self, request: &RedirectRequest) -> bool {
         let own = &self.request;
-        own.task == request.task && own.poll.claim.token == request.poll.claim.token
+        own.task == request.task && own.poll.options.token == request.poll.options.token
     }
 
     fn poll(&mut self, patience: Duration, ask: Ask<'_>) -> Polled {
@@ -119,7 +119,7 @@ impl Redirecting {
             return self.leave(stream, ask).map(|()| false);
         }
         drop(before);
-        match self.poll(PATIENCE, ask) {
+        match self.poll(OUTPUT_TIMEOUT, ask) {
             Polled::Answer(answer) => send_answer(stream, &answer).map(|()| false),
             Polled::RunEnds => self.leave(stream, ask).map(|()| false),
             Polled::Redirected(target, answer) => {
@@ -127,7 +127,7 @@ impl Redirecting {
                 if open.is_to_end() {
                     return self.leave(stream, ask).map(|()| false);
                 }
-                let goes_on = matches!(answer, RedirectAnswer::Portions(_));
+                let goes_on = matches!(answer, RedirectAnswer::Chunks(_));
                 self.open = (goes_on && !answer.is_empty()).then_some(open);
                 send(stream, &target, answer)?;
                 Ok(goes_on)
@@ -150,7 +150,11 @@ impl Redirecting {
             worker,
             attempt,
         };
-        send(stream, &target, RedirectAnswer::Over(Over::TaskEnded, [0, 0]))
+        send(
+            stream,
+            &target,
+            RedirectAnswer::Ended(RedirectEnd::TaskEnded, [0, 0]),
+        )
     }
 
     /// Ends the redirect, because the tool has gone.
@@ -187,7 +191,7 @@ impl Redirecting {
         self.request.may_wait = false;
         let target = match self.poll(Duration::ZERO, ask) {
             Polled::Answer(answer) => return send_answer(stream, &answer),
-            Polled::Redirected(target, answer @ RedirectAnswer::Portions(_)) => {
+            Polled::Redirected(target, answer @ RedirectAnswer::Chunks(_)) => {
                 send(stream, &target, answer)?;
                 target
             }
@@ -202,7 +206,7 @@ impl Redirecting {
             open,
             ask,
             asked: VecDeque::new(),
-            portions: VecDeque::new(),
+            chunks: VecDeque::new(),
             is_fast: false,
         };
         match writing.run() {
@@ -210,7 +214,7 @@ impl Redirecting {
                 self.end(ask);
                 send_answer(stream, &answer)
             }
-            Polled::Redirected(target, RedirectAnswer::Recall) => {
+            Polled::Redirected(target, RedirectAnswer::EndRequested) => {
                 // Now it is known what was delivered.
                 match self.poll_end(ask) {
                     Polled::Answer(answer) => send_answer(stream, &answer),
@@ -237,9 +241,9 @@ struct Writing<'a> {
     open: &'a OpenRedirect,
     ask: Ask<'a>,
     /// Requests that a worker has not answered.
-    asked: VecDeque<Asked>,
+    asked: VecDeque<PendingAnswer>,
     /// What has come, in the order of the answers.
-    portions: VecDeque<[Portion; 2]>,
+    chunks: VecDeque<[OutputChunk; 2]>,
     /// Much output comes.
     is_fast: bool,
 }
@@ -280,10 +284,10 @@ impl Writing<'_> {
             (false, true) => MAX_REQUESTS,
             _ => 1,
         };
-        let has_room = self.portions.len() < most;
+        let has_room = self.chunks.len() < most;
         self.redirecting.request.may_wait = has_room;
-        let mut patience = match self.portions.is_empty() {
-            true => SHORT_PATIENCE,
+        let mut patience = match self.chunks.is_empty() {
+            true => SHORT_OUTPUT_TIMEOUT,
             false => Duration::ZERO,
         };
         if self.redirecting.relay.is_some() {
@@ -291,7 +295,7 @@ impl Writing<'_> {
             return self.take(polled);
         }
         // Without room, a request says what was delivered, and may bring the end.
-        while self.asked.len() + self.portions.len() < most || !has_room && self.asked.is_empty() {
+        while self.asked.len() + self.chunks.len() < most || !has_room && self.asked.is_empty() {
             self.asked.push_back((self.ask)(self.redirecting.request.clone()));
         }
         while let Some(reply) = self.asked.front().and_then(|asked| asked.wait_for(patience)) {
@@ -307,15 +311,15 @@ impl Writing<'_> {
 
     /// Takes an answer. Returns the end of the redirect.
     fn take(&mut self, polled: Polled) -> Option<Polled> {
-        let Polled::Redirected(_, RedirectAnswer::Portions(portions)) = polled else {
+        let Polled::Redirected(_, RedirectAnswer::Chunks(chunks)) = polled else {
             return Some(polled);
         };
-        let longest = portions.iter().map(|portion| portion.bytes.len()).max();
+        let longest = chunks.iter().map(|chunk| chunk.bytes.len()).max();
         match longest.unwrap_or(0) {
-            0 => self.is_fast &= !self.portions.is_empty(),
+            0 => self.is_fast &= !self.chunks.is_empty(),
             length => {
-                self.is_fast = length >= LARGE;
-                self.portions.push_back(*portions);
+                self.is_fast = length >= LARGE_ANSWER;
+                self.chunks.push_back(*chunks);
             }
         }
         None
@@ -324,18 +328,18 @@ impl Writing<'_> {
     /// Writes what the files take without a wait. Returns which of them take no more.
     fn write(&mut self) -> io::Result<[bool; 2]> {
         let mut is_full = [false; 2];
-        for portions in &mut self.portions {
-            for (at, portion) in portions.iter_mut().enumerate() {
+        for chunks in &mut self.chunks {
+            for (at, chunk) in chunks.iter_mut().enumerate() {
                 let delivered = &mut self.redirecting.request.poll.delivered[at];
-                while !is_full[at] && !portion.bytes.is_empty() {
+                while !is_full[at] && !chunk.bytes.is_empty() {
                     // Output that was dropped comes no more.
-                    *delivered = (*delivered).max(portion.offset);
-                    let from = usize::try_from(*delivered - portion.offset).unwrap_or(usize::MAX);
-                    let Some(left) = portion.bytes.get(from..).filter(|left| !left.is_empty()) else {
-                        portion.bytes = Vec::new();
+                    *delivered = (*delivered).max(chunk.offset);
+                    let from = usize::try_from(*delivered - chunk.offset).unwrap_or(usize::MAX);
+                    let Some(left) = chunk.bytes.get(from..).filter(|left| !left.is_empty()) else {
+                        chunk.bytes = Vec::new();
                         break;
                     };
-                    match (&self.files[at]).write(&left[..left.len().min(CHUNK)]) {
+                    match (&self.files[at]).write(&left[..left.len().min(WRITE_SIZE)]) {
                         Ok(count) => *delivered = delivered.saturating_add(count as u64),
                         Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => is_full[at] = true,
@@ -344,9 +348,9 @@ impl Writing<'_> {
                 }
             }
         }
-        let is_written = |portions: &[Portion; 2]| portions.iter().all(|portion| portion.bytes.is_empty());
-        while self.portions.front().is_some_and(is_written) {
-            self.portions.pop_front();
+        let is_written = |chunks: &[OutputChunk; 2]| chunks.iter().all(|chunk| chunk.bytes.is_empty());
+        while self.chunks.front().is_some_and(is_written) {
+            self.chunks.pop_front();
         }
         Ok(is_full)
     }
@@ -365,8 +369,8 @@ fn open_anew(file: File) -> io::Result<File> {
     options.write(true).custom_flags(libc::O_NONBLOCK);
     let pipe = options.open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
     // A smaller one is slower: the run and the reader wake each other more often.
-    if fcntl(&pipe, FcntlArg::F_GETPIPE_SZ).is_ok_and(|size| size < PIPE) {
-        let _ = fcntl(&pipe, FcntlArg::F_SETPIPE_SZ(PIPE));
+    if fcntl(&pipe, FcntlArg::F_GETPIPE_SZ).is_ok_and(|size| size < PIPE_SIZE) {
+        let _ = fcntl(&pipe, FcntlArg::F_SETPIPE_SZ(PIPE_SIZE));
     }
     Ok(pipe)
 }
@@ -388,14 +392,14 @@ fn wait(stream: &UnixStream, files: &[File; 2], is_full: [bool; 2]) {
 /// Sends what becomes of a poll.
 fn send(mut stream: &UnixStream, target: &Target, answer: RedirectAnswer) -> io::Result<()> {
     let task = &target.task;
-    let (portions, over): ([Portion; 2], _) = match answer {
-        RedirectAnswer::Portions(portions) => (*portions, None),
-        RedirectAnswer::Over(over, dropped) => {
-            let portion = |dropped| Portion {
+    let (chunks, over): ([OutputChunk; 2], _) = match answer {
+        RedirectAnswer::Chunks(chunks) => (*chunks, None),
+        RedirectAnswer::Ended(over, dropped) => {
+            let chunk = |dropped| OutputChunk {
                 dropped,
-                ..Portion::default()
+                ..OutputChunk::default()
             };
-            (dropped.map(portion), Some(over))
+            (dropped.map(chunk), Some(over))
         }
         RedirectAnswer::TakenBy(tool) => {
             let text = format!("the output of task {task} goes to another tool: {tool}");
@@ -409,18 +413,18 @@ fn send(mut stream: &UnixStream, target: &Target, answer: RedirectAnswer) -> io:
             return send_answer(stream, &Answer::NotSupported(text));
         }
         // The answer to a last request is another one.
-        RedirectAnswer::Recall => (Default::default(), Some(Over::TooSlow)),
+        RedirectAnswer::EndRequested => (Default::default(), Some(RedirectEnd::TooSlow)),
         RedirectAnswer::NotYet => return send_answer(stream, &Answer::NotYet("running".to_owned())),
-        RedirectAnswer::Ended => {
+        RedirectAnswer::NotRunning => {
             let text = format!("the attempt of task {task} has ended");
             return send_answer(stream, &Answer::Refused(text));
         }
     };
-    let streams = portions.each_ref().map(|portion| PortionHead {
-        offset: portion.offset,
-        length: portion.bytes.len(),
-        times: portion.times.clone(),
-        dropped: portion.dropped,
+    let streams = chunks.each_ref().map(|chunk| OutputChunkHead {
+        offset: chunk.offset,
+        length: chunk.bytes.len(),
+        times: chunk.times.clone(),
+        dropped: chunk.dropped,
     });
     let head = Answer::Redirected {
         worker: target.worker,
@@ -429,8 +433,8 @@ fn send(mut stream: &UnixStream, target: &Target, answer: RedirectAnswer) -> io:
         over,
     };
     send_answer(stream, &head)?;
-    for portion in &portions {
-        stream.write_all(&portion.bytes)?;
+    for chunk in &chunks {
+        stream.write_all(&chunk.bytes)?;
     }
     Ok(())
 }
@@ -441,7 +445,7 @@ mod tests {
 
     #[test]
     fn a_pipe_of_a_tool_is_made_larger_and_never_smaller() {
-        for (size, expected) in [(4096, PIPE), (PIPE, PIPE)] {
+        for (size, expected) in [(4096, PIPE_SIZE), (PIPE_SIZE, PIPE_SIZE)] {
             let (_reader, writer) = nix::unistd::pipe().unwrap();
             fcntl(&writer, FcntlArg::F_SETPIPE_SZ(size)).unwrap();
             let opened = open_anew(writer.into()).unwrap();

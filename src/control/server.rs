@@ -299,8 +299,8 @@ fn send(stream: &UnixStream, reply: Reply) -> io::Result<()> {
     match reply {
         Reply::Answer(answer) => connection::send_answer(stream, &answer),
         Reply::Output(output) => connection::send_output(stream, &output),
-        // They answer other requests.
-        Reply::Relay(..) | Reply::Redirected(..) => Ok(()),
+        // They answer other requests: the worker has said something else than it was asked.
+        Reply::Relay(..) | Reply::Redirected(..) => send(stream, no_answer()),
     }
 }
 
@@ -318,7 +318,7 @@ fn ask(request: Request, control: &Control, wake: &(dyn Fn() + Send + Sync)) -> 
 }
 
 /// Passes a request to the driver.
-fn start(request: Request, control: &Control, wake: &(dyn Fn() + Send + Sync)) -> Asked {
+fn start(request: Request, control: &Control, wake: &(dyn Fn() + Send + Sync)) -> PendingAnswer {
     let timeout = match &request {
         Request::Tap(_) | Request::Push(_) | Request::Redirect(_) => TAP_TIMEOUT,
         Request::Submit { .. } => SUBMIT_TIMEOUT,
@@ -327,19 +327,19 @@ fn start(request: Request, control: &Control, wake: &(dyn Fn() + Send + Sync)) -
     let (answer, answers) = sync_channel(1);
     control.push(request, answer);
     wake();
-    Asked {
+    PendingAnswer {
         answers,
         until: Instant::now() + timeout,
     }
 }
 
 /// A request that the driver has.
-pub(super) struct Asked {
+pub(super) struct PendingAnswer {
     answers: Receiver<Reply>,
     until: Instant,
 }
 
-impl Asked {
+impl PendingAnswer {
     /// Waits for the answer.
     pub(super) fn wait(self) -> Reply {
         self.wait_for(Duration::MAX).unwrap_or_else(no_answer)
@@ -358,10 +358,10 @@ impl Asked {
 
 /// A request that the driver has answered.
 #[cfg(test)]
-pub(super) fn answered(reply: Reply) -> Asked {
+pub(super) fn answered(reply: Reply) -> PendingAnswer {
     let (answer, answers) = sync_channel(1);
     let _ = answer.send(reply);
-    Asked {
+    PendingAnswer {
         answers,
         until: Instant::now() + DRIVER_TIMEOUT,
     }

@@ -10,17 +10,15 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use pmc_calls::{LiteCall, Part};
-use pmc_dag::{TaskId, reason, words};
+use pmc_dag::{Task, TaskId, reason, words};
 use pmc_job_files::{Description, DescriptionError, FileUse};
 use pmc_packed::{Attempt, Pack};
 
-use super::outbox::DriverOutbox;
-use super::{Driver, RunError, RunEvent};
+use super::{Run, RunError, RunEvent};
 use crate::options::{Options, Stdio, folder};
 use crate::payload::Payload;
 use crate::protocol::{
-    Assignment, Carried, CarriedFile, EXECUTOR_FAILURE, ForwardedData, Place, Rank, Registration, Returned,
-    TaskResult,
+    Carried, CarriedFile, EXECUTOR_FAILURE, ForwardedData, Place, Rank, Registration, Returned, TaskResult,
 };
 use crate::transport::MasterTransport;
 use crate::worker::{append_shared, store_output};
@@ -29,10 +27,10 @@ use crate::worker::{append_shared, store_output};
 const MAX_CARRIED: u64 = 16 << 20;
 
 /// Mode of files that come back, before they have their names.
-const MODE: u32 = 0o644;
+const FILE_MODE: u32 = 0o644;
 
 /// Number in the name of the pack of the master: workers have 1 and more.
-const PACK: u32 = 0;
+const MASTER_PACK: u32 = 0;
 
 /// What an attempt needs cannot go with it.
 #[derive(Debug, thiserror::Error)]
@@ -96,13 +94,23 @@ fn directory_of(place: Option<&Place>) -> &Path {
     place.map_or(Path::new(""), |place| path(&place.directory))
 }
 
+/// Returns what an attempt of a task needs on a host that does not see the directory of the DAG file. Without
+/// it, the worker fails the attempt.
+pub(super) fn carried(line: &Task<'_>, place: Option<&Place>, dag_file: &Path) -> Option<Box<Carried>> {
+    let failed = |error: &CarryError| {
+        let name = String::from_utf8_lossy(line.name);
+        tracing::error!("Task {name} cannot run on a host that does not see its files: {error}");
+    };
+    let carried = carry(line.command, place, dag_file).inspect_err(failed);
+    carried.ok().map(Box::new)
+}
+
 /// Returns what an attempt of a task reads in the directory of its DAG file.
-fn carry(assignment: &Assignment, dag_file: &Path) -> Result<Carried, CarryError> {
-    let place = assignment.place.as_deref();
+fn carry(command: &[u8], place: Option<&Place>, dag_file: &Path) -> Result<Carried, CarryError> {
     let dag_file = place.map_or(dag_file, |place| path(&place.dag));
     let directory = directory_of(place);
     let mut left = MAX_CARRIED;
-    let (text, mut description) = describe(&assignment.command, directory, &mut left)?;
+    let (text, mut description) = describe(command, directory, &mut left)?;
     let mut names = BTreeMap::new();
     description.each_file(&mut |what, path| {
         if what != FileUse::Written {
@@ -150,20 +158,6 @@ fn read(path: &Path, part: Option<Part>, left: &mut u64) -> Result<Vec<u8>, Carr
     Ok(bytes)
 }
 
-impl<T> DriverOutbox<'_, T> {
-    /// Adds what an attempt needs on a host that does not see the directory of the DAG file.
-    pub(super) fn carry(&self, assignment: &mut Assignment) {
-        match carry(assignment, self.dag_file) {
-            Ok(carried) => assignment.carried = Some(Box::new(carried)),
-            // The worker fails the attempt.
-            Err(error) => {
-                let name = String::from_utf8_lossy(&assignment.name);
-                tracing::error!("Task {name} cannot run on a host that does not see its files: {error}");
-            }
-        }
-    }
-}
-
 /// Where the output of an attempt belongs.
 struct Destination<'a> {
     options: &'a Options,
@@ -198,7 +192,7 @@ impl Destination<'_> {
                 return Err(io::Error::other(message));
             }
             let mut file = tempfile::Builder::new()
-                .permissions(Permissions::from_mode(MODE))
+                .permissions(Permissions::from_mode(FILE_MODE))
                 .tempfile_in(folder)?;
             copy(data, &mut file)?;
             file.persist(target)?;
@@ -209,7 +203,7 @@ impl Destination<'_> {
     fn append_to(&self, pack: &mut Option<Pack>, result: &TaskResult, returned: &Returned) -> io::Result<()> {
         let number = self.number.unwrap_or(0);
         if pack.is_none() {
-            *pack = Some(Pack::open(self.dag_file, PACK).map_err(|(_, error)| error)?);
+            *pack = Some(Pack::open(self.dag_file, MASTER_PACK).map_err(|(_, error)| error)?);
         }
         let Some(pack) = pack else { return Ok(()) };
         let unnamed = |data: &Payload| -> io::Result<File> {
@@ -232,7 +226,7 @@ fn copy(data: &Payload, to: &mut impl io::Write) -> io::Result<()> {
     data.for_each_chunk(|chunk| to.write_all(chunk))
 }
 
-impl<T: MasterTransport> Driver<'_, T> {
+impl<T: MasterTransport> Run<'_, T> {
     /// Notes whether the host of a new worker sees the directory of the DAG file.
     pub(super) fn note_sight(&mut self, from: Rank, registration: &Registration) {
         if !registration.away {
@@ -268,7 +262,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         }
         let returned = returned.unwrap_or_default();
         if let Err(error) = self.store(from, task, &mut result, &returned) {
-            let name = self.out.name(task);
+            let name = self.out.dags.name(task);
             tracing::error!("Task {name}: its output cannot be stored: {}", reason(&error));
             result.outcome.quiet = None;
             if result.outcome.succeeded() {
@@ -286,27 +280,21 @@ impl<T: MasterTransport> Driver<'_, T> {
         returned: &Returned,
     ) -> io::Result<()> {
         let options = self.options;
-        let place = self.master.place_of(task);
-        let (segment, task) = self.out.locate(task);
-        let dag_file = match segment {
-            None => Some(options.dag.clone()),
-            Some(_) => self.out.joined_dag(segment),
-        };
-        let directory = directory_of(place);
+        let (segment, task) = self.out.dags.locate(task);
         let mut pack = self.out.away.pack.take();
-        let (Some(dag_file), Some(run)) = (dag_file, self.out.dag_run(segment)) else {
-            return Ok(());
-        };
-        let is_packed = run.numbers.as_ref().is_some_and(|numbers| numbers.is_packed());
-        let destination = Destination {
-            options,
-            dag_file: &dag_file,
-            task: run.dag.name(task),
-            command: run.dag.task(task).command,
-            directory,
-            number: run.numbers.as_ref().map(|numbers| numbers.of(task)),
-        };
-        let stored = destination.store(from, is_packed.then_some(&mut pack), result, returned);
+        let stored = self.out.dags.get(segment).map_or(Ok(()), |run| {
+            let place = run.place.as_ref();
+            let is_packed = run.numbers.as_ref().is_some_and(|numbers| numbers.is_packed());
+            let destination = Destination {
+                options,
+                dag_file: place.map_or(&*options.dag, |place| path(&place.dag)),
+                task: run.dag.name(task),
+                command: run.dag.task(task).command,
+                directory: directory_of(place),
+                number: run.numbers.as_ref().map(|numbers| numbers.of(task)),
+            };
+            destination.store(from, is_packed.then_some(&mut pack), result, returned)
+        });
         self.out.away.pack = pack;
         stored
     }
@@ -345,32 +333,6 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::protocol::SubmitId;
-
-    fn assignment(command: String) -> Assignment {
-        Assignment {
-            submit: SubmitId(1),
-            attempt: 1,
-            name: b"a".to_vec(),
-            id: None,
-            command: command.into_bytes(),
-            memory_mb: 0,
-            cpus: 1,
-            cpu_set: Vec::new(),
-            gpu_set: Vec::new(),
-            runtime_limit: None,
-            pipe_forwards: Vec::new(),
-            file_forwards: Vec::new(),
-            packed: None,
-            stdin: None,
-            relay: false,
-            claim: None,
-            failure_messages: Vec::new(),
-            success_messages: Vec::new(),
-            place: None,
-            carried: None,
-        }
-    }
 
     #[test]
     fn files_that_the_description_names_are_carried() {
@@ -395,7 +357,7 @@ mod tests {
             "/usr/bin/env A=b pegasus-lite --part 3:{} {file}",
             description.len()
         );
-        let carried = carry(&assignment(command), &path("run/x.dag")).unwrap();
+        let carried = carry(command.as_bytes(), None, &path("run/x.dag")).unwrap();
         assert_eq!(carried.description, description.as_bytes());
         let names: Vec<_> = carried.files.iter().map(|file| file.path.clone()).collect();
         assert_eq!(names, [path("env.sh"), path("run/b.meta")]);
@@ -406,7 +368,7 @@ mod tests {
     fn what_cannot_be_carried_is_named() {
         let top = tempfile::tempdir().unwrap();
         let dag = top.path().join("x.dag");
-        let problem = |command: String| carry(&assignment(command), &dag).unwrap_err().to_string();
+        let problem = |command: String| carry(command.as_bytes(), None, &dag).unwrap_err().to_string();
         assert!(problem("pegasus-lite a b".to_owned()).contains("one description"));
         let file = top.path().join("a.json");
         let command = format!("pegasus-lite {}", file.display());

@@ -10,10 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use pmc_control::NodeStatus;
 use pmc_dag::TaskId;
 
-use super::{Driver, RunError, RunEvent};
+use super::{Run, RunError};
 use crate::protocol::{Outcome, Rank};
 use crate::scheduler::Event;
-use crate::transport::MasterTransport;
+use crate::transport::{MasterTransport, Membership};
 
 /// Maximum failures that are kept of a host, beyond the limit.
 const MAX_KEPT: usize = 64;
@@ -176,65 +176,65 @@ impl BadHosts {
     }
 }
 
-impl<T: MasterTransport> Driver<'_, T> {
+impl BadHosts {
     /// Sets hosts aside after the attempts that have ended.
-    pub(super) fn judge_hosts(&mut self) -> Result<(), RunError> {
-        for end in std::mem::take(&mut self.out.ends) {
-            if end.succeeded && self.bad_hosts.knows_no_failure() {
+    pub(super) fn judge<T: MasterTransport>(&mut self, run: &mut Run<'_, T>) -> Result<(), RunError> {
+        for end in std::mem::take(&mut run.out.ends) {
+            if end.succeeded && self.knows_no_failure() {
                 continue;
             }
-            let Some(host) = self.master.host_of(end.rank).map(str::to_owned) else {
+            let Some(host) = run.master.host_of(end.rank).map(str::to_owned) else {
                 continue;
             };
-            let kind = self.master.kind_of(end.task);
-            for bad in self.bad_hosts.note(end.task, kind, &host, end.succeeded) {
-                self.set_aside(&bad)?;
+            let kind = run.master.kind_of(end.task);
+            for bad in self.note(end.task, kind, &host, end.succeeded) {
+                self.set_aside(run, &bad)?;
             }
         }
         Ok(())
     }
 
     /// Sets a host aside whose host script has failed. Ends the run if no other host is there or is to come.
-    pub(super) fn note_unprepared(&mut self, from: Rank, message: String) -> Result<(), RunError> {
-        let Some(host) = self.master.host_of(from).map(str::to_owned) else {
+    pub(super) fn note_unprepared<T: MasterTransport>(
+        &mut self,
+        run: &mut Run<'_, T>,
+        from: Rank,
+        message: String,
+    ) -> Result<(), RunError> {
+        let Some(host) = run.master.host_of(from).map(str::to_owned) else {
             return Ok(());
         };
-        let ranks = self.master.workers_of(&host);
-        let is_last = ranks.len() == self.master.workers() as usize;
-        if is_last && !self.out.transport.awaits_workers() {
-            return Ok(self.master.handle(Event::Failed(from, message), &mut self.out)?);
+        let ranks = run.master.workers_of(&host);
+        let is_last = ranks.len() == run.master.workers() as usize;
+        let membership = run.out.transport.membership();
+        if is_last && !membership.is_some_and(Membership::awaits_workers) {
+            return run.handle(Event::Failed(from, message));
         }
         for rank in ranks {
-            self.master.handle(Event::Retire(rank), &mut self.out)?;
+            run.handle(Event::Retire(rank))?;
         }
-        if self.bad_hosts.aside.insert(host.clone()) {
-            self.say(&format!("The host {host} is set aside: {message}"));
+        if self.aside.insert(host.clone()) {
+            run.out.warn(&format!("The host {host} is set aside: {message}"));
         }
         Ok(())
     }
 
-    /// Writes a warning to the log, and shows it to the user.
-    fn say(&mut self, text: &str) {
-        tracing::warn!("{text}");
-        (self.out.observer)(&RunEvent::Notice(text));
-    }
-
     /// Starts no more tasks on a host, unless others cannot run what it could.
-    fn set_aside(&mut self, bad: &str) -> Result<(), RunError> {
-        let ranks = self.master.workers_of(bad);
-        if !self.master.can_spare(bad) || ranks.is_empty() {
+    fn set_aside<T: MasterTransport>(&mut self, run: &mut Run<'_, T>, bad: &str) -> Result<(), RunError> {
+        let ranks = run.master.workers_of(bad);
+        if !run.master.can_spare(bad) || ranks.is_empty() {
             return Ok(());
         }
         for rank in ranks {
-            self.master.handle(Event::Retire(rank), &mut self.out)?;
+            run.handle(Event::Retire(rank))?;
         }
-        self.bad_hosts.streaks.remove(bad);
-        self.bad_hosts.aside.insert(bad.to_owned());
+        self.streaks.remove(bad);
+        self.aside.insert(bad.to_owned());
         let text = format!(
             "The host {bad} is set aside: {} tasks in a row failed there, and they or tasks like them succeeded elsewhere (--bad-host-limit)",
-            self.bad_hosts.limit
+            self.limit
         );
-        self.say(&text);
+        run.out.warn(&text);
         Ok(())
     }
 }

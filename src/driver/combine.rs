@@ -18,7 +18,7 @@ struct CombinedLoop<'d, 'a, T> {
 impl<T: CombiningTransport> Driver<'_, T> {
     /// Lets the threads of the workers process their messages.
     pub(super) fn combine(&mut self) -> Result<End, RunError> {
-        let combiner = self.out.transport.combiner();
+        let combiner = self.run.out.transport.combiner();
         let mut combined = CombinedLoop {
             driver: self,
             end: None,
@@ -35,7 +35,7 @@ impl<T: CombiningTransport> Combine for CombinedLoop<'_, '_, T> {
         let driver = &mut *self.driver;
         let mut work = || {
             while let Some((from, message)) = messages.pop_front() {
-                driver.out.transport.note_received(from, &message);
+                driver.run.out.transport.note_received(from, &message);
                 driver.handle(from, message)?;
             }
             driver.advance()

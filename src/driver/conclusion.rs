@@ -30,21 +30,21 @@ impl<T: MasterTransport> Driver<'_, T> {
             Some(Aborted::WallTime | Aborted::Task { .. }) => (ToWorker::Abort, CLOSE_TIMEOUT),
             Some(Aborted::Signal(_)) => (ToWorker::Abort, HURRIED_CLOSE_TIMEOUT),
         };
-        send_to_all(self.out.transport, &message);
+        send_to_all(self.run.out.transport, &message);
         // Local workers that only have to stop their task servers can do so while the rest is written: their
         // files are complete, and this machine sees all of them. Other workers must close their files before
         // these are read.
         let close_later =
-            aborted.is_none() && !self.options.host_script && !self.out.transport.supports_prefill();
+            aborted.is_none() && !self.run.options.host_script && !self.run.out.transport.supports_prefill();
         let unresponsive_workers = if close_later {
             Vec::new()
         } else {
-            self.out.transport.close(timeout)
+            self.run.out.transport.close(timeout)
         };
         let result = self.handle_last_results();
-        let closed = self.close_subworkflows();
+        let closed = self.subworkflows.close(&mut self.run);
         let result = result.and(closed);
-        if self.master.summary().max_failures_reached {
+        if self.run.master.summary().max_failures_reached {
             tracing::error!("Max failures reached: DAG prematurely aborted");
         }
         let mut summary = self.summarize(aborted, unresponsive_workers);
@@ -53,18 +53,23 @@ impl<T: MasterTransport> Driver<'_, T> {
         }
         report::log(
             &summary,
-            self.out.transport.traffic(),
-            self.out.root.forwarding.hit_rate(),
+            self.run.out.transport.traffic(),
+            self.run.out.dags.root.forwarding.hit_rate(),
         );
         let result = self.write_output(&summary, result);
         if result.is_ok() {
             tracing::info!("Sending workers shutdown messages...");
         }
-        self.out.root.logs.finish(result.is_ok() && summary.success());
-        let flushed = self.out.root.logs.flush().map_err(RunError::from);
-        let flushed = flushed.and_then(|()| self.settle());
+        self.run
+            .out
+            .dags
+            .root
+            .logs
+            .finish(result.is_ok() && summary.success());
+        let flushed = self.run.out.dags.root.logs.flush().map_err(RunError::from);
+        let flushed = flushed.and_then(|()| self.run.settle());
         if close_later {
-            summary.unresponsive_workers = self.out.transport.close(timeout);
+            summary.unresponsive_workers = self.run.out.transport.close(timeout);
         }
         if let Err(mut error) = result.and(flushed) {
             error.unresponsive_workers = summary.unresponsive_workers;
@@ -84,7 +89,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             End::Aborted(aborted) => aborted,
         };
         // The signal of a drain was logged when it arrived.
-        let is_logged = self.drain.is_some() && self.interrupt.signal().is_none();
+        let is_logged = self.run.drain.is_some() && self.run.interrupt.signal().is_none();
         match aborted {
             Aborted::Signal(_) if is_logged => {}
             Aborted::Signal(signal) => tracing::error!(target: FATAL, "Caught signal {signal}"),
@@ -101,30 +106,31 @@ impl<T: MasterTransport> Driver<'_, T> {
         let mut inbox = std::mem::take(&mut self.inbox);
         while let Some((from, message)) = inbox
             .pop_front()
-            .or_else(|| self.out.transport.receive(Duration::ZERO).ok().flatten())
+            .or_else(|| self.run.out.transport.receive(Duration::ZERO).ok().flatten())
         {
             if let ToMaster::Finished(_) = message {
                 self.handle(from, message)?;
             }
         }
-        Ok(self.out.root.logs.flush()?)
+        Ok(self.run.out.dags.root.logs.flush()?)
     }
 
     /// Prints the summary record and merges the output of the tasks, if the run has a console. Output is
     /// merged even after an error.
     fn write_output(&self, summary: &RunSummary, before: Result<(), RunError>) -> Result<(), RunError> {
-        if !self.options.console {
+        if !self.run.options.console {
             return before;
         }
-        let result = before.and_then(|()| report::print_record(summary, self.begin.time, &self.options.app));
-        let Stdio::Merged { stdout, stderr } = &self.options.stdio else {
+        let result =
+            before.and_then(|()| report::print_record(summary, self.begin.time, &self.run.options.app));
+        let Stdio::Merged { stdout, stderr } = &self.run.options.stdio else {
             return result;
         };
         tracing::info!("Merging task stdio from workers...");
         let merge = Merge {
-            worker_files: &self.options.worker_files,
+            worker_files: &self.run.options.worker_files,
             workers: summary.workers,
-            dynamic: self.out.transport.is_dynamic(),
+            dynamic: self.run.out.transport.is_dynamic(),
             stdout,
             stderr,
             append: summary.figures.done_before > 0,
@@ -133,36 +139,37 @@ impl<T: MasterTransport> Driver<'_, T> {
     }
 
     fn summarize(&mut self, aborted: Option<Aborted>, unresponsive_workers: Vec<Rank>) -> RunSummary {
-        let failed = std::mem::take(&mut self.out.root.failed);
+        let failed = std::mem::take(&mut self.run.out.dags.root.failed);
         let failures = failed.into_iter().map(|(task, failure)| FailedTask {
-            name: self.out.root.dag.name(task).to_vec(),
+            name: self.run.out.dags.root.dag.name(task).to_vec(),
             status: failure.status,
             attempts: failure.attempts,
         });
-        let figures = self.master.summary();
+        let figures = self.run.master.summary();
         let drain = self
+            .run
             .drain
             .as_ref()
-            .filter(|_| aborted.is_none() && self.master.is_cut_short());
+            .filter(|_| aborted.is_none() && self.run.master.is_cut_short());
         let drained = drain.map(|drain| drain.signal);
         // The search is linear in the size of the DAG, so it runs only if a cycle may be the reason.
         let is_stuck =
             aborted.is_none() && drained.is_none() && !figures.success && !figures.max_failures_reached;
         let cycle = is_stuck
-            .then(|| pmc_dag::cycle::find(&self.out.root.dag))
+            .then(|| pmc_dag::cycle::find(&self.run.out.dags.root.dag))
             .flatten();
-        let dag = &self.options.dag;
+        let dag = &self.run.options.dag;
         RunSummary {
-            cycle: cycle.map(|cycle| Position::of_cycle(dag, &self.out.root.dag, &cycle)),
+            cycle: cycle.map(|cycle| Position::of_cycle(dag, &self.run.out.dags.root.dag, &cycle)),
             figures,
             aborted,
             drained,
             failures: failures.collect(),
-            workers: self.out.transport.workers(),
+            workers: self.run.out.transport.workers(),
             wall_time: self.begin.at.elapsed(),
             makespan: self.makespan,
             unresponsive_workers,
-            memory_excess: Some(std::mem::take(&mut self.out.root.memory_excess))
+            memory_excess: Some(std::mem::take(&mut self.run.out.dags.root.memory_excess))
                 .filter(|excess| excess.attempts > 0),
             database: None,
         }

@@ -4,18 +4,16 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use pmc_control::{Answer, Request};
-use pmc_dag::{Dag, TaskId};
 use signal_hook::consts::SIGUSR1;
 
 pub(super) use crate::control::Server;
 use crate::control::{Control, Pending, Reply};
 use crate::interrupt::Interrupt;
 use crate::options::Options;
-use crate::protocol::ToWorker;
-use crate::scheduler::{Event, Outbox as _};
+use crate::scheduler::Event;
 use crate::transport::MasterTransport;
 
-use super::guests::Handover;
+use super::guests::Submission;
 use super::{Driver, RunError};
 
 /// Listens for requests, if the run has the lock of its DAG: two runs cannot share a socket.
@@ -51,21 +49,6 @@ impl<T: MasterTransport> Driver<'_, T> {
         Ok(())
     }
 
-    /// Returns the DAG that a request is about, and the number of its first task. `None` if it has ended.
-    pub(super) fn dag_of(&self, guest: Option<u32>) -> Option<(&Dag, u32)> {
-        let Some(at) = guest else {
-            return Some((&self.out.root.dag, 0));
-        };
-        let joined = self.out.joined.get(at as usize)?.as_ref()?;
-        Some((&joined.run.dag, *self.out.bases.get(at as usize)?))
-    }
-
-    /// Finds a task of the DAG that a request is about.
-    pub(super) fn find_task(&self, guest: Option<u32>, name: &str) -> Option<TaskId> {
-        let (dag, base) = self.dag_of(guest)?;
-        Some(TaskId(dag.find(name.as_bytes())?.0 + base))
-    }
-
     fn answer(&mut self, pending: Pending) -> Result<(), RunError> {
         let Pending {
             request,
@@ -74,43 +57,47 @@ impl<T: MasterTransport> Driver<'_, T> {
         } = pending;
         let reply = match request {
             Request::Nodes => {
-                let mut nodes = self.master.node_statuses();
+                let mut nodes = self.run.master.node_statuses();
                 self.bad_hosts.mark(&mut nodes);
-                nodes.extend(self.early_hosts());
+                nodes.extend(self.nodes.early_hosts());
                 Answer::Nodes(nodes)
             }
-            Request::Why { task } => match self.find_task(guest, &task) {
-                Some(task) => Answer::Task(self.master.task_status(task)),
+            Request::Why { task } => match self.run.find_task(guest, &task) {
+                Some(task) => Answer::Task(self.run.master.task_status(task)),
                 None => no_task(&task),
             },
             Request::Drain { after_seconds } => match guest {
                 None => self.drain_after(after_seconds)?,
-                Some(at) => self.drain_guest(at as usize, after_seconds)?,
+                Some(at) => self.run.drain_guest(at as usize, after_seconds)?,
             },
             Request::Submit { dag, weight } => {
-                self.take_over(Path::new(&dag), Handover { weight, answer });
+                let submission = Submission { weight, answer };
+                self.subworkflows.submit(&self.run, Path::new(&dag), submission);
                 return Ok(());
             }
             Request::DrainNode { host } => self.drain_node(&host)?,
-            Request::Kill { task, signal } => self.kill(guest, &task, signal),
+            Request::Kill { task, signal } => self.run.kill(guest, &task, signal),
             Request::Tap(request) => {
-                self.tap(guest, request, answer);
+                let asked = self.run.read_request(guest, &request);
+                self.requests.ask(&mut self.run, asked, answer);
                 return Ok(());
             }
-            Request::InputTasks => Answer::Tasks(self.input_tasks(guest)),
+            Request::InputTasks => Answer::Tasks(self.run.input_tasks(guest)),
             Request::Push(request) => {
-                self.push(guest, request, answer);
+                let asked = self.run.write_request(guest, request);
+                self.requests.ask(&mut self.run, asked, answer);
                 return Ok(());
             }
             Request::Redirect(request) => {
-                self.redirect(guest, request, answer);
+                let asked = self.run.redirect_request(guest, request);
+                self.requests.ask(&mut self.run, asked, answer);
                 return Ok(());
             }
             Request::Tail(_) if guest.is_some() => Answer::Refused(
                 "in a workflow that was handed to another run, only tasks that run can be redirected"
                     .to_owned(),
             ),
-            Request::Tail(request) => self.tail(request),
+            Request::Tail(request) => self.run.out.waiting_redirects.tail(request),
         };
         // A tool that has gone needs no answer.
         let _ = answer.send(Reply::Answer(reply));
@@ -120,7 +107,7 @@ impl<T: MasterTransport> Driver<'_, T> {
     fn drain_after(&mut self, seconds: Option<u64>) -> Result<Answer, RunError> {
         let Some(seconds) = seconds.filter(|seconds| *seconds > 0) else {
             self.drain_now()?;
-            let running = self.master.running();
+            let running = self.run.master.running();
             return Ok(Answer::Done(format!(
                 "no more tasks start; the run ends when the {running} that run have ended"
             )));
@@ -133,51 +120,36 @@ impl<T: MasterTransport> Driver<'_, T> {
     }
 
     fn drain_now(&mut self) -> Result<(), RunError> {
-        if self.drain.is_some() {
+        if self.run.drain.is_some() {
             return Ok(());
         }
         tracing::info!("Asked to drain");
         // As after this signal.
-        self.begin_drain(SIGUSR1, None)
+        self.run.begin_drain(SIGUSR1, None)
     }
 
     fn drain_node(&mut self, host: &str) -> Result<Answer, RunError> {
-        let ranks = self.master.workers_of(host);
+        let ranks = self.run.master.workers_of(host);
         if ranks.is_empty() {
             return Ok(Answer::Refused(format!(
                 "no worker of this run is on the host {host}"
             )));
         }
-        if !self.master.is_dynamic() {
+        if !self.run.master.is_dynamic() {
             let reason = "only a run with agents can go on without one of its nodes (--agents)";
             return Ok(Answer::Refused(reason.to_owned()));
         }
         for rank in &ranks {
-            self.out.transport.release(*rank);
-            self.master.handle(Event::Retire(*rank), &mut self.out)?;
+            if let Some(membership) = self.run.out.transport.membership_mut() {
+                membership.release(*rank);
+            }
+            self.run.handle(Event::Retire(*rank))?;
         }
         tracing::info!("Asked to drain the node {host}");
         Ok(Answer::Done(format!(
             "no more tasks start on {host}; its {} slots leave when their tasks have ended",
             ranks.len()
         )))
-    }
-
-    fn kill(&mut self, guest: Option<u32>, name: &str, signal: i32) -> Answer {
-        if nix::sys::signal::Signal::try_from(signal).is_err() {
-            return Answer::Refused(format!("there is no signal {signal}"));
-        }
-        let Some(task) = self.find_task(guest, name) else {
-            return no_task(name);
-        };
-        let running = self.master.assignments().find(|(_, running, _)| *running == task);
-        let Some((rank, _, submit)) = running else {
-            let state = self.master.task_status(task).state;
-            return Answer::Refused(format!("the task {name} does not run: it is {state}"));
-        };
-        tracing::info!("Asked to send signal {signal} to task {name}");
-        self.out.send(rank, ToWorker::Signal { submit, signal });
-        Answer::Done(format!("signal {signal} is sent to the task {name}"))
     }
 }
 

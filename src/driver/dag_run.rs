@@ -13,10 +13,13 @@ use super::{MemoryExcess, RunError};
 use crate::durability::forwarding::Forwarding;
 use crate::durability::lock::DagLock;
 use crate::logs::Logs;
+use crate::protocol::Place;
 
 /// A DAG of a run.
 pub(super) struct DagRun {
     pub(super) dag: Arc<Dag>,
+    /// Where its tasks run and their output goes, if it is not the run's own.
+    pub(super) place: Option<Place>,
     pub(super) logs: Logs,
     pub(super) forwarding: Forwarding,
     /// Length of the rescue file that is known to be noted for a sync.

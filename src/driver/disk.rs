@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::{Driver, RunError};
+use super::{Run, RunError};
 use crate::options::{DEFAULT_DISK_RESERVE, Options, folder};
 use crate::scheduler::Event;
 use crate::transport::MasterTransport;
@@ -95,11 +95,14 @@ impl DiskWatch {
     }
 }
 
-impl<T: MasterTransport> Driver<'_, T> {
+impl DiskWatch {
     /// Holds the run while a file system is full.
-    pub(super) fn hold_while_full(&mut self) -> Result<(), RunError> {
-        let failed = std::mem::take(&mut self.out.attempt_failed);
-        let event = match self.disk.check(Instant::now(), failed, space) {
+    pub(super) fn hold_while_full<T: MasterTransport>(
+        &mut self,
+        run: &mut Run<'_, T>,
+    ) -> Result<(), RunError> {
+        let failed = std::mem::take(&mut run.out.attempt_failed);
+        let event = match self.check(Instant::now(), failed, space) {
             None => return Ok(()),
             Some(Change::Full { folder, free, needed }) => {
                 tracing::warn!(
@@ -115,7 +118,7 @@ impl<T: MasterTransport> Driver<'_, T> {
                 Event::Release
             }
         };
-        Ok(self.master.handle(event, &mut self.out)?)
+        run.handle(event)
     }
 }
 

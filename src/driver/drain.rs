@@ -5,9 +5,9 @@ use std::time::Instant;
 use signal_hook::consts::SIGTERM;
 
 use super::conclusion::End;
-use super::{Aborted, Driver, RunError};
+use super::{Aborted, Run, RunError};
 use crate::logging::FATAL;
-use crate::protocol::{Rank, TaskResult};
+use crate::protocol::{EndCause, Rank, TaskResult};
 use crate::scheduler::Event;
 use crate::transport::MasterTransport;
 
@@ -19,7 +19,27 @@ pub(super) struct Drain {
     pub(super) until: Option<Instant>,
 }
 
-impl<T: MasterTransport> Driver<'_, T> {
+impl<T: MasterTransport> Run<'_, T> {
+    /// Returns why the run must be aborted, if it must.
+    pub(super) fn aborted(&self) -> Option<Aborted> {
+        if let Some(signal) = self.interrupt.signal() {
+            return Some(Aborted::Signal(signal));
+        }
+        let now = Instant::now();
+        if self.deadline.is_some_and(|deadline| now >= deadline) {
+            return Some(Aborted::WallTime);
+        }
+        let drain = self.drain.as_ref()?;
+        let is_over = drain.until.is_some_and(|until| now >= until);
+        is_over.then_some(Aborted::Signal(drain.signal))
+    }
+
+    /// True if no more tasks start.
+    pub(super) fn is_ending(&self) -> bool {
+        let is_over = self.drain.is_some() || self.task_abort.is_some() || self.aborted().is_some();
+        is_over || self.master.summary().max_failures_reached
+    }
+
     /// Returns how the run ends before its first task, if it does. A signal to drain is an abort then.
     pub(super) fn end_of_wait(&self) -> Option<End> {
         let signal = self.interrupt.drain_signal().map(Aborted::Signal);
@@ -36,9 +56,9 @@ impl<T: MasterTransport> Driver<'_, T> {
     ) -> Result<TaskResult, RunError> {
         let is_ending = self.interrupt.signal().is_some() || self.interrupt.drain_signal() == Some(SIGTERM);
         if is_ending && result.outcome.is_terminated() {
-            result.outcome.interrupted = true;
+            result.outcome.cause = Some(EndCause::Interrupted);
         }
-        if result.outcome.interrupted && self.master.is_dynamic() {
+        if result.outcome.cause == Some(EndCause::Interrupted) && self.master.is_dynamic() {
             let host = self.master.host_of(from).unwrap_or_default().to_owned();
             for rank in self.master.workers_of(&host) {
                 self.master.handle(Event::Retire(rank), &mut self.out)?;

@@ -5,7 +5,7 @@ use std::path::Path;
 use pmc_dag::rescue::{self, DoneSet};
 use pmc_dag::{Dag, Task};
 
-use super::{Driver, RunError};
+use super::{Run, RunError};
 use crate::durability::forward_journal::{self, JournalError, Recovered};
 use crate::durability::forwarding::{Forwarding, NotForwarded};
 use crate::durability::shared_files::SharedFiles;
@@ -105,7 +105,7 @@ fn unnamed<'d>(
     })
 }
 
-impl<T: MasterTransport> Driver<'_, T> {
+impl<T: MasterTransport> Run<'_, T> {
     /// Writes the forwarded data of a task. If that fails, the attempt fails.
     pub(super) fn forward(&mut self, from: Rank, mut result: TaskResult) -> Result<TaskResult, RunError> {
         let data = std::mem::take(&mut result.forwards);
@@ -115,17 +115,16 @@ impl<T: MasterTransport> Driver<'_, T> {
         if !result.outcome.succeeded() || submit != result.submit {
             return Ok(result);
         }
-        let place = self.master.place_of(task);
-        let (segment, task) = self.out.locate(task);
-        self.out.touch(segment);
-        let Some(run) = self.out.dag_run(segment) else {
+        let (segment, task) = self.out.dags.locate(task);
+        self.out.dags.touch(segment);
+        let Some(run) = self.out.dags.get(segment) else {
             return Ok(result);
         };
         let line = run.dag.task(task);
         if data.is_empty() && line.pipe_forwards.is_empty() && line.file_forwards.is_empty() {
             return Ok(result);
         }
-        if let Some(other) = unnamed(&data, &line, place) {
+        if let Some(other) = unnamed(&data, &line, run.place.as_ref()) {
             tracing::error!(
                 "Worker {} has sent data for {}, to which task {} forwards none: nothing is written",
                 from.0,
@@ -159,10 +158,10 @@ impl<T: MasterTransport> Driver<'_, T> {
 
     /// Writes all pending lines, and has recent writes synced to the disk in the background.
     pub(super) fn write_logs(&mut self) -> Result<(), RunError> {
-        self.out.root.logs.flush()?;
+        self.out.dags.root.logs.flush()?;
         self.note_written(None)?;
-        for at in std::mem::take(&mut self.out.dirty) {
-            if let Some(joined) = &mut self.out.joined[at] {
+        for at in std::mem::take(&mut self.out.dags.dirty) {
+            if let Some(joined) = &mut self.out.dags.joined[at] {
                 joined.is_dirty = false;
                 joined.run.logs.flush()?;
                 self.note_written(Some(at))?;
@@ -174,8 +173,8 @@ impl<T: MasterTransport> Driver<'_, T> {
     fn note_written(&mut self, segment: Option<usize>) -> Result<(), RunError> {
         let syncs = self.options.sync_interval.is_some();
         let (run, files) = match segment {
-            None => (&mut self.out.root, None),
-            Some(at) => match &mut self.out.joined[at] {
+            None => (&mut self.out.dags.root, None),
+            Some(at) => match &mut self.out.dags.joined[at] {
                 Some(joined) => (&mut joined.run, Some(&joined.rescue)),
                 None => return Ok(()),
             },
@@ -207,7 +206,7 @@ impl<T: MasterTransport> Driver<'_, T> {
     /// Syncs everything and ends the journal. To be called when all files are written.
     pub(super) fn settle(&mut self) -> Result<(), RunError> {
         self.syncer = None;
-        self.out.root.settle(self.options.sync_interval.is_some())
+        self.out.dags.root.settle(self.options.sync_interval.is_some())
     }
 }
 

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::SIGTERM;
 
 use super::conclusion::End;
-use super::{Aborted, Driver, Loop, RunError, RunEvent};
-use crate::protocol::{Rank, ToMaster};
+use super::{Driver, Loop, RunError, RunEvent};
+use crate::protocol::{NodeChange, Rank, ToMaster};
 use crate::scheduler::{Event, Summary};
 use crate::transport::{MasterTransport, WaitPolicy};
 
@@ -20,45 +20,60 @@ const BATCH_SIZE: usize = 32;
 impl<T: MasterTransport> Driver<'_, T> {
     /// Runs from the registration of the workers to the end of the last task, or an abort.
     pub(super) fn run_tasks(&mut self, event_loop: Loop<T>) -> Result<End, RunError> {
-        if let Some(minutes) = self.options.max_wall_minutes {
+        if let Some(minutes) = self.run.options.max_wall_minutes {
             tracing::info!("Setting max walltime to {minutes:.6} minutes");
         }
-        self.check_nodes()?;
-        while !self.may_start() {
-            if let Some(end) = self.end_of_wait() {
+        self.nodes.check(&mut self.run)?;
+        while !self.is_ready()? {
+            if let Some(end) = self.run.end_of_wait() {
                 return Ok(end);
             }
             self.receive()?;
             self.answer_requests()?;
-            self.check_nodes()?;
-        }
-        self.start_workers()?;
-        while self.prepares_hosts() {
-            if let Some(end) = self.end_of_wait() {
-                return Ok(end);
-            }
-            self.receive()?;
-            self.answer_requests()?;
-            self.check_nodes()?;
+            self.nodes.check(&mut self.run)?;
         }
         let started = Instant::now();
         tracing::info!("Starting workflow");
         let Summary {
             tasks, done_before, ..
-        } = self.master.summary();
-        (self.out.observer)(&RunEvent::Begun { tasks, done_before });
+        } = self.run.master.summary();
+        (self.run.out.observer)(&RunEvent::Begun { tasks, done_before });
         let end = event_loop(self);
         self.makespan = started.elapsed();
         end
     }
 
+    /// Lets the workers prepare their hosts once enough of them have come. Returns whether tasks may start.
+    fn is_ready(&mut self) -> Result<bool, RunError> {
+        if !self.nodes.has_started() && self.nodes.may_start(&self.run) {
+            self.start_workers()?;
+        }
+        Ok(self.nodes.has_started() && !self.prepares_hosts())
+    }
+
+    /// Begins the run with the workers that have come.
+    fn start_workers(&mut self) -> Result<(), RunError> {
+        let mut said = Vec::new();
+        for (rank, registration, messages) in self.nodes.start() {
+            self.handle(rank, ToMaster::Register(registration))?;
+            said.push((rank, messages));
+        }
+        self.run.master.start(&mut self.run.out)?;
+        for (rank, messages) in said {
+            for message in messages {
+                self.handle(rank, message)?;
+            }
+        }
+        self.run.check_fit()
+    }
+
     /// True if no task may start because host scripts run. With workers that come and go, the first host that
     /// is prepared begins.
     fn prepares_hosts(&self) -> bool {
-        if self.master.is_dynamic() {
-            self.master.only_prepares()
+        if self.run.master.is_dynamic() {
+            self.run.master.only_prepares()
         } else {
-            self.options.host_script && self.prepared < self.master.workers()
+            self.run.options.host_script && self.prepared < self.run.master.workers()
         }
     }
 
@@ -75,58 +90,47 @@ impl<T: MasterTransport> Driver<'_, T> {
     /// Schedules tasks and writes the logs. Returns the end of the run, if it has ended.
     pub(super) fn advance(&mut self) -> Result<Option<End>, RunError> {
         self.answer_requests()?;
-        self.drain_if_asked()?;
-        self.wake_tasks()?;
-        if let Some(aborted) = self.task_abort {
+        self.run.drain_if_asked()?;
+        self.rests.wake_tasks(&mut self.run)?;
+        if let Some(aborted) = self.run.task_abort {
             self.flush()?;
             return Ok(Some(End::Aborted(aborted)));
         }
-        self.hold_while_full()?;
+        self.disk.hold_while_full(&mut self.run)?;
         // Tasks that start now may rely on the rescue file: a clean-up job removes the inputs of tasks that
         // must not run again.
-        self.out.flush_rescue()?;
-        self.master.advance(self.begin.at.elapsed());
-        self.master.schedule(&mut self.out);
+        self.run.out.dags.flush_rescue()?;
+        self.run.master.advance(self.begin.at.elapsed());
+        self.run.master.schedule(&mut self.run.out);
         // What has joined or ended may make others ready.
-        while self.has_subworkflows && self.advance_subworkflows()? {
-            self.out.flush_rescue()?;
-            self.master.schedule(&mut self.out);
+        while self.subworkflows.may_join && self.subworkflows.advance(&mut self.run)? {
+            self.run.out.dags.flush_rescue()?;
+            self.run.master.schedule(&mut self.run.out);
         }
-        if self.out.transport.is_dynamic() {
-            self.check_nodes()?;
-            self.check_stranded()?;
+        if self.run.out.transport.is_dynamic() {
+            self.nodes.check(&mut self.run)?;
+            self.nodes.check_stranded(&mut self.run)?;
         }
         if tracing::enabled!(tracing::Level::TRACE) {
             self.log_waiting();
         }
         self.flush()?;
-        if self.master.is_finished() && !self.subworkflows.awaits_guests() && !self.taps.are_busy() {
+        if self.run.master.is_finished()
+            && !self.subworkflows.awaits_guests()
+            && !self.requests.0.keep_the_run()
+        {
             return Ok(Some(End::Finished));
         }
-        Ok(self.aborted().map(End::Aborted))
-    }
-
-    /// Returns why the run must be aborted, if it must.
-    pub(super) fn aborted(&self) -> Option<Aborted> {
-        if let Some(signal) = self.interrupt.signal() {
-            return Some(Aborted::Signal(signal));
-        }
-        let now = Instant::now();
-        if self.deadline.is_some_and(|deadline| now >= deadline) {
-            return Some(Aborted::WallTime);
-        }
-        let drain = self.drain.as_ref()?;
-        let is_over = drain.until.is_some_and(|until| now >= until);
-        is_over.then_some(Aborted::Signal(drain.signal))
+        Ok(self.run.aborted().map(End::Aborted))
     }
 
     /// Logs why the task that is to start next waits, if that is new.
     fn log_waiting(&mut self) {
-        let waiting = self.master.waiting();
+        let waiting = self.run.master.waiting();
         if let Some((task, reason)) = waiting
             && waiting != self.waiting
         {
-            let name = self.out.name(task);
+            let name = self.run.out.dags.name(task);
             tracing::trace!("Task {name} waits: {reason}");
         }
         self.waiting = waiting;
@@ -134,16 +138,16 @@ impl<T: MasterTransport> Driver<'_, T> {
 
     /// Returns when the loop has to act if nothing happens before.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let drained = self.drain.as_ref().and_then(|drain| drain.until);
-        let next_start = self.master.next_time();
+        let drained = self.run.drain.as_ref().and_then(|drain| drain.until);
+        let next_start = self.run.master.next_time();
         let times = [
             next_start.and_then(|time| self.begin.at.checked_add(time)),
-            self.deadline,
+            self.run.deadline,
             drained,
             self.drain_at,
             self.disk.next_check(),
             self.nodes.next_check,
-            self.taps.next_check(),
+            self.requests.0.next_check(),
             self.rests.next(),
         ];
         times.into_iter().flatten().min()
@@ -153,24 +157,24 @@ impl<T: MasterTransport> Driver<'_, T> {
     fn receive(&mut self) -> Result<(), RunError> {
         let until = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
         let mut timeout = self.next_deadline().map_or(Duration::MAX, until);
-        if self.master.has_prefilled() {
+        if self.run.master.has_prefilled() {
             timeout = timeout.min(DEFERRED_SEND_DELAY);
         }
-        let wait_policy = if self.master.running() < self.cores {
+        let wait_policy = if self.run.master.running() < self.cores {
             WaitPolicy::IdleCore
-        } else if self.master.has_prefilled() {
+        } else if self.run.master.has_prefilled() {
             WaitPolicy::Batch
         } else {
             WaitPolicy::Normal
         };
-        self.out.transport.set_wait_policy(wait_policy);
+        self.run.out.transport.set_wait_policy(wait_policy);
         // With a timeout of zero, the transport would not wait at all.
         timeout = timeout.max(Duration::from_micros(1));
         let mut inbox = std::mem::take(&mut self.inbox);
         let result = loop {
             let mut received = Ok(());
             while inbox.len() < BATCH_SIZE {
-                match self.out.transport.receive(timeout) {
+                match self.run.out.transport.receive(timeout) {
                     Ok(Some(message)) => inbox.push_back(message),
                     Ok(None) => break,
                     Err(error) => {
@@ -201,84 +205,98 @@ impl<T: MasterTransport> Driver<'_, T> {
     /// Handles a message. A worker that violates the protocol ends the run, or costs only its agent.
     pub(super) fn handle(&mut self, from: Rank, message: ToMaster) -> Result<(), RunError> {
         match self.handle_valid(from, message) {
-            Err(error) if error.is_violation() && self.out.transport.dismiss(from, &error.to_string()) => {
-                Ok(())
+            Err(error) if error.is_violation() => {
+                let membership = self.run.out.transport.membership_mut();
+                match membership.is_some_and(|agents| agents.dismiss(from, &error.to_string())) {
+                    true => Ok(()),
+                    false => Err(error),
+                }
             }
             handled => handled,
         }
     }
 
     fn handle_valid(&mut self, from: Rank, message: ToMaster) -> Result<(), RunError> {
-        let Some(message) = self.keep_early(from, message) else {
+        let Some(message) = self.nodes.keep_early(&self.run, from, message) else {
             return Ok(());
         };
         let event = match message {
             ToMaster::Register(registration) => {
                 if tracing::enabled!(tracing::Level::TRACE) {
-                    self.out.hosts.insert(from, registration.host.clone());
+                    self.run.out.hosts.insert(from, registration.host.clone());
                 }
-                if let Some(reporter) = &mut self.out.reporter {
+                if let Some(reporter) = &mut self.run.out.reporter {
                     reporter.register(from, &registration.host);
                 }
-                self.note_sight(from, &registration);
-                self.master
-                    .handle(Event::Registered(from, registration), &mut self.out)?;
-                return self.handle_kept(from);
+                self.run.note_sight(from, &registration);
+                self.run.handle(Event::Registered(from, registration))?;
+                let mut kept = self.nodes.take_kept(from).into_iter();
+                return kept.try_for_each(|message| self.handle(from, message));
             }
-            ToMaster::Ready if self.master.is_dynamic() => Event::HostReady(from),
+            ToMaster::Ready if self.run.master.is_dynamic() => Event::HostReady(from),
             ToMaster::Ready => {
                 self.prepared += 1;
                 return Ok(());
             }
-            ToMaster::NotReady { message } if self.master.is_dynamic() => {
-                return self.note_unprepared(from, message);
+            ToMaster::NotReady { message } if self.run.master.is_dynamic() => {
+                return self.bad_hosts.note_unprepared(&mut self.run, from, message);
             }
             ToMaster::NotReady { message } => Event::Failed(from, message),
             ToMaster::Terminating => {
-                self.interrupt.drain_for_worker(SIGTERM);
+                self.run.interrupt.drain_for_worker(SIGTERM);
                 return Ok(());
             }
-            ToMaster::Finished(result) if self.is_ignored(from, &result) => return Ok(()),
+            ToMaster::Finished(result) if self.nodes.is_ignored(from, &result) => {
+                let submit = result.submit;
+                self.subworkflows.keep_earlier(self.run.options, from, &result);
+                self.subworkflows.note_end(from, Some(submit));
+                return Ok(());
+            }
             ToMaster::Finished(result) => {
-                let result = self.store_returned(from, result)?;
-                let result = self.forward(from, result)?;
-                let result = self.note_interruption(from, result)?;
-                let exit = self.abort_exit(from, &result);
-                let task = self.master.running_on(from).map(|(task, _)| task);
-                self.master.handle(Event::Finished(from, result), &mut self.out)?;
+                let run = &mut self.run;
+                let result = run.store_returned(from, result)?;
+                let result = run.forward(from, result)?;
+                let result = run.note_interruption(from, result)?;
+                let exit = run.abort_exit(from, &result);
+                let task = run.master.running_on(from).map(|(task, _)| task);
+                run.handle(Event::Finished(from, result))?;
                 if let Some(task) = task {
-                    self.rest(task)?;
+                    self.rests.rest(run, task)?;
                 }
-                self.judge_hosts()?;
-                exit.into_iter().for_each(|exit| self.abort_with(exit));
+                self.bad_hosts.judge(run)?;
+                exit.into_iter().for_each(|exit| run.abort_with(exit));
                 return Ok(());
             }
             ToMaster::Retracted { submits } => Event::Retracted(from, submits),
             ToMaster::Failed { message } => Event::Failed(from, message),
-            ToMaster::Running(attempt) => return self.adopt(from, attempt),
-            ToMaster::Tapped(tapped) => {
-                self.note_tapped(*tapped);
+            ToMaster::Running(attempt) if attempt.dag.is_some() => {
+                self.nodes.ignore(from, attempt.submit);
+                self.subworkflows.kill_earlier(&mut self.run, from, attempt);
                 return Ok(());
             }
-            ToMaster::InputTaken(taken) => {
-                self.note_input(taken);
+            ToMaster::Running(attempt) => return self.nodes.adopt(&mut self.run, from, attempt),
+            ToMaster::Answer(answer) => {
+                self.requests.note_answer(from, *answer);
                 return Ok(());
             }
-            ToMaster::Redirected(redirected) => {
-                self.note_redirected(*redirected);
-                return Ok(());
+            ToMaster::Node(change) => {
+                if let NodeChange::Lost = change {
+                    self.subworkflows.note_end(from, None);
+                }
+                return self.run.note_change(from, &change);
             }
-            ToMaster::Node(change) => return self.note_change(from, &change),
         };
-        Ok(self.master.handle(event, &mut self.out)?)
+        self.run.handle(event)
     }
 
     fn flush(&mut self) -> Result<(), RunError> {
-        if let Some(error) = self.out.error.take() {
+        if let Some(error) = self.run.out.error.take() {
             return Err(error.into());
         }
-        self.write_logs()?;
-        self.out.transport.settle();
+        self.run.write_logs()?;
+        if let Some(membership) = self.run.out.transport.membership_mut() {
+            membership.settle();
+        }
         Ok(())
     }
 }

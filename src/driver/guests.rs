@@ -15,8 +15,8 @@ use pmc_control::{Answer, FIRST_WEIGHT};
 use pmc_files::OFlags;
 
 use super::control::{Server, serve};
-use super::subworkflows::{GUEST_DEPTH, Order, Origin, Refusal, options_for, real_path};
-use super::{Driver, RunError, error};
+use super::subworkflows::{GUEST_DEPTH, Order, Origin, Refusal, Subworkflows, options_for, real_path};
+use super::{Run, RunError, error};
 use crate::control::Reply;
 use crate::options::{Options, Stdio, folder, with_suffix};
 use crate::scheduler::{Event, SegmentId, Summary};
@@ -26,13 +26,13 @@ use crate::transport::{MasterTransport, agents};
 const MAX_NOTE: u64 = 64 << 10;
 
 /// A workflow that a tool hands over.
-pub(super) struct Handover {
+pub(super) struct Submission {
     /// Its weight; the first workflow has [`FIRST_WEIGHT`].
     pub(super) weight: u32,
     pub(super) answer: SyncSender<Reply>,
 }
 
-impl Handover {
+impl Submission {
     /// Answers the tool with the reason why the workflow cannot join.
     pub(super) fn refuse(&self, refusal: &Refusal) {
         self.answer(Answer::Refused(refusal.describe()));
@@ -64,51 +64,56 @@ fn options_of_guest(options: &Options, dag: &Path) -> Options {
     }
 }
 
-impl<T: MasterTransport> Driver<'_, T> {
+impl Subworkflows {
     /// Has the DAG of a guest opened, if the run can take it. The tool gets its answer when it has joined.
-    pub(super) fn take_over(&mut self, dag: &Path, handover: Handover) {
-        let refusal = if let Stdio::Merged { .. } = self.options.stdio {
+    pub(super) fn submit<T: MasterTransport>(
+        &mut self,
+        run: &Run<'_, T>,
+        dag: &Path,
+        submission: Submission,
+    ) {
+        let refusal = if let Stdio::Merged { .. } = run.options.stdio {
             Refusal::Merged
-        } else if !self.master.has_started() {
+        } else if !run.master.has_started() {
             Refusal::NotStarted
-        } else if self.is_ending() {
+        } else if run.is_ending() {
             Refusal::Ending
-        } else if !self.subworkflows.has_room(GUEST_DEPTH) {
+        } else if !self.has_room(GUEST_DEPTH) {
             Refusal::NoRoom
         } else {
             let name = dag.file_name().unwrap_or_default().to_string_lossy();
-            self.has_subworkflows = true;
-            self.subworkflows.push(Order {
+            self.may_join = true;
+            self.push(Order {
                 label: format!("{name}/"),
                 directory: folder(dag).to_owned(),
                 depth: GUEST_DEPTH,
-                options: options_of_guest(self.options, dag),
-                may_lose: self.out.transport.is_dynamic(),
+                options: options_of_guest(run.options, dag),
+                may_lose: run.out.transport.is_dynamic(),
                 is_prepared: false,
-                host: real_path(&self.options.dag),
-                origin: Origin::Tool(handover),
+                host: real_path(&run.options.dag),
+                origin: Origin::Tool(submission),
             });
             return;
         };
-        handover.refuse(&refusal);
-    }
-
-    /// True if no more tasks start.
-    pub(super) fn is_ending(&self) -> bool {
-        let is_over = self.drain.is_some() || self.task_abort.is_some() || self.aborted().is_some();
-        is_over || self.master.summary().max_failures_reached
+        submission.refuse(&refusal);
     }
 
     /// Lets tools reach a guest that has joined, notes it for views and for the next run, and tells the tool
     /// that handed it over.
-    pub(super) fn welcome(&mut self, at: usize, order: &Order, handover: &Handover) {
+    pub(super) fn joined<T: MasterTransport>(
+        &self,
+        run: &mut Run<'_, T>,
+        at: usize,
+        order: &Order,
+        submission: &Submission,
+    ) {
         let dag = &order.options.dag;
         // Nothing of the guest runs yet.
-        let nodes = self.master.node_statuses();
-        self.out.root.logs.share_resources_of(&nodes);
+        let nodes = run.master.node_statuses();
+        run.out.dags.root.logs.share_resources_of(&nodes);
         let control = self.control.of_guest(at as u32);
         let has_note = order.may_lose;
-        let notes = list(&self.options.dag, dag, handover.weight);
+        let notes = list(&run.options.dag, dag, submission.weight);
         let notes = notes.and_then(|()| match has_note {
             true => note_host(dag, &order.host),
             false => Ok(()),
@@ -120,8 +125,8 @@ impl<T: MasterTransport> Driver<'_, T> {
                 pmc_dag::reason(&error)
             );
         }
-        let server = serve(&control, true, &order.options, self.interrupt);
-        let Some(Some(joined)) = self.out.joined.get_mut(at) else {
+        let server = serve(&control, true, &order.options, run.interrupt);
+        let Some(Some(joined)) = run.out.dags.joined.get_mut(at) else {
             return;
         };
         let tasks = joined.run.dag.len();
@@ -129,7 +134,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             _server: server,
             has_note,
         });
-        let weight = f64::from(handover.weight) / f64::from(FIRST_WEIGHT);
+        let weight = f64::from(submission.weight) / f64::from(FIRST_WEIGHT);
         let tasks = if tasks == 1 {
             "1 task".to_owned()
         } else {
@@ -138,12 +143,14 @@ impl<T: MasterTransport> Driver<'_, T> {
         let text = format!(
             "{} runs now with {}: {tasks}, weight {weight}",
             dag.display(),
-            self.options.dag.display()
+            run.options.dag.display()
         );
         tracing::info!("Workflow {text}");
-        handover.answer(Answer::Done(text));
+        submission.answer(Answer::Done(text));
     }
+}
 
+impl<T: MasterTransport> Run<'_, T> {
     /// Starts no more tasks of a guest.
     pub(super) fn drain_guest(&mut self, at: usize, after: Option<u64>) -> Result<Answer, RunError> {
         if after.is_some_and(|seconds| seconds > 0) {
@@ -153,10 +160,10 @@ impl<T: MasterTransport> Driver<'_, T> {
         }
         let share = self.master.share_of_segment(SegmentId(at as u32));
         if !self.master.is_drained(share) {
-            if let Some(Some(joined)) = self.out.joined.get(at) {
+            if let Some(Some(joined)) = self.out.dags.joined.get(at) {
                 tracing::info!("Asked to drain workflow {}", joined.run.shown());
             }
-            self.master.handle(Event::DrainShare(share), &mut self.out)?;
+            self.handle(Event::DrainShare(share))?;
         }
         let running = self.master.running_of(share);
         Ok(Answer::Done(format!(

@@ -3,13 +3,14 @@
 //! The loop brings messages, time and signals to the scheduler, and its decisions to workers, logs and the
 //! observer.
 
-mod asked;
+pub(crate) mod assignment;
 mod away;
 mod bad_hosts;
 mod combine;
 mod conclusion;
 mod control;
 mod dag_run;
+mod dags;
 mod disk;
 mod drain;
 mod durability;
@@ -17,7 +18,6 @@ mod error;
 mod event_loop;
 mod events;
 mod guests;
-mod inputs;
 mod memory;
 mod nodes;
 mod numbers;
@@ -26,10 +26,10 @@ mod pmix;
 mod position;
 mod redirects;
 mod report;
+mod requests;
 mod rests;
 mod setup;
 mod subworkflows;
-mod taps;
 mod task_abort;
 
 use std::collections::VecDeque;
@@ -48,14 +48,12 @@ use self::bad_hosts::BadHosts;
 use self::conclusion::End;
 use self::disk::DiskWatch;
 use self::drain::Drain;
-use self::inputs::Inputs;
 use self::nodes::Nodes;
 use self::outbox::DriverOutbox;
-use self::redirects::Redirects;
+use self::requests::Requests;
 use self::rests::Rests;
 use self::setup::Setup;
 use self::subworkflows::Subworkflows;
-use self::taps::Taps;
 use crate::control::Control;
 use crate::database::Database;
 use crate::durability::sync::Syncer;
@@ -63,7 +61,7 @@ use crate::host;
 use crate::interrupt::Interrupt;
 use crate::options::Options;
 use crate::protocol::{Rank, ToMaster, ToWorker};
-use crate::scheduler::{Master, MasterError, WaitReason};
+use crate::scheduler::{Event, Master, MasterError, WaitReason};
 use crate::transport::{CombiningTransport, MasterTransport, agents};
 
 /// Maximum time for workers to exit, including the grace of tasks and host scripts.
@@ -120,7 +118,9 @@ fn start<T: MasterTransport>(
             refuse_if_agents_are_left(options)?;
         }
         guests::refuse_if_host_is_left(options, Path::new(""))?;
-        transport.begin()?;
+        if let Some(membership) = transport.membership_mut() {
+            membership.begin()?;
+        }
         let database = Database::start(options, &setup.root.dag)?;
         setup.reporter = database.as_ref().map(Database::reporter);
         let result = Driver::new(setup, transport, options, interrupt, observer).run(event_loop);
@@ -165,23 +165,43 @@ fn send_to_all(transport: &mut impl MasterTransport, message: &ToWorker) {
     }
 }
 
-struct Driver<'a, T> {
+/// The scheduler and what carries out its decisions: the parts of the driver work with both.
+struct Run<'a, T> {
     master: Master,
     out: DriverOutbox<'a, T>,
     syncer: Option<Syncer>,
     options: &'a Options,
     interrupt: &'a Interrupt,
-    begin: setup::Begin,
     /// When the wall time ends.
     deadline: Option<Instant>,
     drain: Option<Drain>,
     /// A task has ended the run.
     task_abort: Option<Aborted>,
+}
+
+impl<T: MasterTransport> Run<'_, T> {
+    /// Has the scheduler handle an event.
+    fn handle(&mut self, event: Event) -> Result<(), RunError> {
+        Ok(self.master.handle(event, &mut self.out)?)
+    }
+}
+
+/// The loop, and the parts whose turn it is.
+struct Driver<'a, T> {
+    run: Run<'a, T>,
+    begin: setup::Begin,
     disk: DiskWatch,
     nodes: Nodes,
     /// Tasks that wait before their next attempt.
     rests: Rests,
     bad_hosts: BadHosts,
+    subworkflows: Subworkflows,
+    /// Requests of other processes.
+    control: Control,
+    /// Those to tasks that run.
+    requests: Requests,
+    /// When to drain because a process has asked for it.
+    drain_at: Option<Instant>,
     /// The task and reason of the last message about a waiting task.
     waiting: Option<(TaskId, WaitReason)>,
     /// From the moment when all workers are ready to the end of the last task.
@@ -192,19 +212,6 @@ struct Driver<'a, T> {
     inbox: VecDeque<(Rank, ToMaster)>,
     /// Cores that this process may use.
     cores: usize,
-    /// Requests of other processes.
-    control: Control,
-    /// Requests for output that workers have not answered.
-    taps: Taps,
-    /// Input that workers have not answered.
-    inputs: Inputs,
-    /// Requests of tools that redirect output.
-    redirects: Redirects,
-    /// When to drain because a process has asked for it.
-    drain_at: Option<Instant>,
-    /// DAGs may join: its DAG has sub-workflows, or a guest has come.
-    has_subworkflows: bool,
-    subworkflows: Subworkflows,
     /// Ends before the server that it asks.
     _bridge: Option<pmix::Bridge>,
     _server: Option<control::Server>,
@@ -218,41 +225,40 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
         interrupt: &'a Interrupt,
         observer: &'a mut Observer<'_>,
     ) -> Self {
-        let has_subworkflows = setup.root.dag.subdag_ids().len() > 0;
         let has_lock = setup.root.lock.is_some();
-        let mut out = DriverOutbox::new(transport, setup.root, observer, &options.dag);
+        let mut out = DriverOutbox::new(transport, setup.root, observer, options);
         out.reporter = setup.reporter;
         let begin = setup.begin;
         let deadline = options.wall_limit().and_then(|limit| begin.at.checked_add(limit));
         out.notes_ends = options.bad_host_limit > 0 && out.transport.is_dynamic();
         let control = Control::default();
         let server = control::serve(&control, has_lock, options, interrupt);
+        let subworkflows = Subworkflows::new(&out.dags.root.dag, control.clone(), setup.spare_files);
         Self {
-            master: setup.master,
-            out,
-            syncer: setup.syncer,
-            options,
-            interrupt,
+            run: Run {
+                master: setup.master,
+                out,
+                syncer: setup.syncer,
+                options,
+                interrupt,
+                deadline,
+                drain: None,
+                task_abort: None,
+            },
             begin,
-            deadline,
-            drain: None,
-            task_abort: None,
             disk: DiskWatch::new(options),
             nodes: Nodes::default(),
             rests: Rests::default(),
             bad_hosts: BadHosts::new(options.bad_host_limit),
+            subworkflows,
+            control,
+            requests: Requests::default(),
+            drain_at: None,
             waiting: None,
             makespan: Duration::ZERO,
             prepared: 0,
             inbox: VecDeque::new(),
             cores: host::usable_cpus() as usize,
-            control,
-            taps: Taps::default(),
-            inputs: Inputs::default(),
-            redirects: Redirects::default(),
-            drain_at: None,
-            has_subworkflows,
-            subworkflows: Subworkflows::new(setup.spare_files),
             _bridge: server.as_ref().and_then(|_| pmix::Bridge::start(options)),
             _server: server,
         }
@@ -273,16 +279,24 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             error::Kind::Master(MasterError::NoCapableHost { .. } | MasterError::NoHostWithDirectory { .. })
         );
         self.end_redirects();
-        error.unresponsive_workers = stop_workers(self.out.transport, &ToWorker::Abort, CLOSE_TIMEOUT);
+        error.unresponsive_workers = stop_workers(self.run.out.transport, &ToWorker::Abort, CLOSE_TIMEOUT);
         error.set_closed();
         let _ = self.handle_last_results();
-        let _ = self.close_subworkflows();
+        let _ = self.subworkflows.close(&mut self.run);
         // As in the original, the logs of a run that could not begin have no finish lines.
         if !fits_nowhere {
-            self.out.root.logs.finish(false);
+            self.run.out.dags.root.logs.finish(false);
         }
         // If the logs cannot be written, the journal stays for the next run.
-        let _ = self.out.root.logs.flush().is_ok().then(|| self.settle());
+        let _ = self
+            .run
+            .out
+            .dags
+            .root
+            .logs
+            .flush()
+            .is_ok()
+            .then(|| self.run.settle());
         error
     }
 }

@@ -1,16 +1,16 @@
 //! Workers that come and go.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pmc_control::NodeStatus;
 use pmc_dag::TaskId;
 
 use super::error::Kind;
-use super::{Driver, RunError, RunEvent};
-use crate::protocol::{NodeChange, Rank, Registration, RunningAttempt, SubmitId, TaskResult, ToMaster};
+use super::{Run, RunError};
+use crate::protocol::{EarlierAttempt, NodeChange, Rank, Registration, SubmitId, TaskResult, ToMaster};
 use crate::scheduler::{Adoption, Event, MasterError};
-use crate::transport::MasterTransport;
+use crate::transport::{MasterTransport, Membership};
 
 /// What the loop knows about workers that come and go.
 #[derive(Debug, Default)]
@@ -46,77 +46,59 @@ fn named(hosts: &[String]) -> String {
     }
 }
 
-impl<T: MasterTransport> Driver<'_, T> {
-    /// Reports to the scheduler what has become of a worker's agent.
-    pub(super) fn note_change(&mut self, from: Rank, change: &NodeChange) -> Result<(), RunError> {
-        let event = match change {
-            NodeChange::Silent => Event::Silent(from),
-            NodeChange::Back => Event::Back(from),
-            NodeChange::Leaving => Event::Retire(from),
-            NodeChange::Lost => Event::Lost(from),
-            NodeChange::Cache(news) => Event::Cache(from, news.clone()),
-        };
-        if let NodeChange::Lost = change {
-            self.subworkflows.note_end(from, None);
-        }
-        match self.master.handle(event, &mut self.out) {
-            // Its agent was there, but the worker has not registered.
-            Err(MasterError::UnknownRank(_)) => Ok(()),
-            handled => Ok(handled?),
-        }
-    }
-
+impl Nodes {
     /// Keeps a message that came before the start, or before its worker has registered: an agent of an
     /// earlier master first says what its workers ran. Returns the message if it is to be handled now.
-    pub(super) fn keep_early(&mut self, from: Rank, message: ToMaster) -> Option<ToMaster> {
-        let is_known = self.nodes.started && self.master.host_of(from).is_some();
-        if is_known || !self.out.transport.is_dynamic() {
+    pub(super) fn keep_early<T: MasterTransport>(
+        &mut self,
+        run: &Run<'_, T>,
+        from: Rank,
+        message: ToMaster,
+    ) -> Option<ToMaster> {
+        let is_known = self.started && run.master.host_of(from).is_some();
+        if is_known || !run.out.transport.is_dynamic() {
             return Some(message);
         }
         match message {
-            ToMaster::Register(registration) if self.nodes.started => {
+            ToMaster::Register(registration) if self.started => {
                 return Some(ToMaster::Register(registration));
             }
             ToMaster::Register(registration) => {
-                self.nodes.early.entry(from).or_default().registration = Some(registration);
+                self.early.entry(from).or_default().registration = Some(registration);
             }
             ToMaster::Node(NodeChange::Lost) => {
-                self.nodes.early.remove(&from);
+                self.early.remove(&from);
             }
             ToMaster::Failed { .. } | ToMaster::Terminating => return Some(message),
-            message => self.nodes.early.entry(from).or_default().messages.push(message),
+            message => self.early.entry(from).or_default().messages.push(message),
         }
         None
     }
 
-    /// Handles what a worker has said before it registered.
-    pub(super) fn handle_kept(&mut self, from: Rank) -> Result<(), RunError> {
-        let kept = self.nodes.early.remove(&from);
-        for message in kept.into_iter().flat_map(|early| early.messages) {
-            self.handle(from, message)?;
-        }
-        Ok(())
+    /// Takes what a worker has said before it registered.
+    pub(super) fn take_kept(&mut self, from: Rank) -> Vec<ToMaster> {
+        let kept = self.early.remove(&from);
+        kept.map_or_else(Vec::new, |early| early.messages)
     }
 
     /// True if the first tasks may start.
-    pub(super) fn may_start(&self) -> bool {
-        if self.out.transport.is_dynamic() {
-            let registered = self.nodes.early.values();
-            let registered = registered.filter(|early| early.registration.is_some()).count();
-            let registered = u32::try_from(registered).unwrap_or(u32::MAX);
-            // A DAG without tasks is run by workers, as without agents.
-            let summary = self.master.summary();
-            let is_done = summary.tasks > 0 && summary.success;
-            let needs_none = is_done && self.out.transport.all_have_come(registered);
-            needs_none || (registered > 0 && self.out.transport.may_start(registered))
-        } else {
-            self.master.may_start()
-        }
+    pub(super) fn may_start<T: MasterTransport>(&self, run: &Run<'_, T>) -> bool {
+        let Some(membership) = run.out.transport.membership() else {
+            return run.master.may_start();
+        };
+        let registered = self.early.values();
+        let registered = registered.filter(|early| early.registration.is_some()).count();
+        let registered = u32::try_from(registered).unwrap_or(u32::MAX);
+        // A DAG without tasks is run by workers, as without agents.
+        let summary = run.master.summary();
+        let is_done = summary.tasks > 0 && summary.success;
+        let needs_none = is_done && membership.all_have_come(registered);
+        needs_none || (registered > 0 && membership.may_start(registered))
     }
 
     /// Returns the hosts of workers that have come before the start.
     pub(super) fn early_hosts(&self) -> Vec<NodeStatus> {
-        let early = self.nodes.early.values();
+        let early = self.early.values();
         let mut hosts: BTreeMap<&str, NodeStatus> = BTreeMap::new();
         for registration in early.filter_map(|early| early.registration.as_ref()) {
             let new = || NodeStatus {
@@ -137,37 +119,34 @@ impl<T: MasterTransport> Driver<'_, T> {
         hosts.into_values().collect()
     }
 
-    /// Begins the run with the workers that have come.
-    pub(super) fn start_workers(&mut self) -> Result<(), RunError> {
-        self.nodes.started = true;
-        let early = std::mem::take(&mut self.nodes.early);
-        let mut said = Vec::new();
-        for (rank, early) in early {
-            let Some(registration) = early.registration else {
-                self.nodes.early.insert(rank, early);
-                continue;
-            };
-            self.handle(rank, ToMaster::Register(registration))?;
-            said.push((rank, early.messages));
-        }
-        self.master.start(&mut self.out)?;
-        for (rank, messages) in said {
-            for message in messages {
-                self.handle(rank, message)?;
+    /// Lets workers that come from now on take part at once. Returns those that have come, and what they have
+    /// said since.
+    pub(super) fn start(&mut self) -> Vec<(Rank, Registration, Vec<ToMaster>)> {
+        self.started = true;
+        let mut come = Vec::new();
+        for (rank, early) in std::mem::take(&mut self.early) {
+            match early.registration {
+                Some(registration) => come.push((rank, registration, early.messages)),
+                None => drop(self.early.insert(rank, early)),
             }
         }
-        self.check_fit()
+        come
+    }
+
+    /// Returns whether the first tasks may start, as far as workers come and go.
+    pub(super) fn has_started(&self) -> bool {
+        self.started
     }
 
     /// Goes on with an attempt that an earlier master started.
-    pub(super) fn adopt(&mut self, from: Rank, attempt: RunningAttempt) -> Result<(), RunError> {
+    pub(super) fn adopt<T: MasterTransport>(
+        &mut self,
+        run: &mut Run<'_, T>,
+        from: Rank,
+        attempt: EarlierAttempt,
+    ) -> Result<(), RunError> {
         let submit = attempt.submit;
-        if attempt.dag.is_some() {
-            self.nodes.ignored.insert((from, submit));
-            self.kill_earlier(from, attempt);
-            return Ok(());
-        }
-        let adopted = match self.out.root.dag.find(&attempt.task) {
+        let adopted = match run.out.dags.root.dag.find(&attempt.task) {
             None => false,
             Some(task) => {
                 let adoption = Adoption {
@@ -176,7 +155,7 @@ impl<T: MasterTransport> Driver<'_, T> {
                     cpus: attempt.cpu_set,
                     gpus: attempt.gpu_set,
                 };
-                match self.master.handle(Event::Adopt(from, adoption), &mut self.out) {
+                match run.master.handle(Event::Adopt(from, adoption), &mut run.out) {
                     Ok(()) => true,
                     Err(MasterError::NotAdopted { .. }) => false,
                     Err(error) => return Err(error.into()),
@@ -187,62 +166,68 @@ impl<T: MasterTransport> Driver<'_, T> {
             // Usually the dead master had written that the task is done, but the agent does not know it.
             let task = String::from_utf8_lossy(&attempt.task);
             tracing::debug!("Attempt {} of task {task} does not count any more", submit.0);
-            self.nodes.ignored.insert((from, submit));
+            self.ignore(from, submit);
         }
         Ok(())
     }
 
-    /// True if this result does not count for the DAGs of the run.
+    /// Lets the result of an attempt not count.
+    pub(super) fn ignore(&mut self, from: Rank, submit: SubmitId) {
+        self.ignored.insert((from, submit));
+    }
+
+    /// True if this result does not count for the DAGs of the run. That is asked once.
     pub(super) fn is_ignored(&mut self, from: Rank, result: &TaskResult) -> bool {
-        let is_ignored = self.nodes.ignored.remove(&(from, result.submit));
-        if is_ignored {
-            self.keep_earlier(from, result);
-            self.subworkflows.note_end(from, Some(result.submit));
-        }
-        is_ignored
+        self.ignored.remove(&(from, result.submit))
     }
 
     /// Looks whether awaited workers have come.
-    pub(super) fn check_nodes(&mut self) -> Result<(), RunError> {
-        let checked = self.out.transport.check();
-        for notice in self.out.transport.notices() {
-            tracing::warn!("{notice}");
-            (self.out.observer)(&RunEvent::Notice(&notice));
+    pub(super) fn check<T: MasterTransport>(&mut self, run: &mut Run<'_, T>) -> Result<(), RunError> {
+        let Some(membership) = run.out.transport.membership_mut() else {
+            return Ok(());
+        };
+        let (checked, notices) = (membership.check(), membership.notices());
+        for notice in notices {
+            run.out.warn(&notice);
         }
-        self.nodes.next_check = checked?;
+        self.next_check = checked?;
         Ok(())
     }
 
     /// Ends the run if nothing that is left can run on the workers that are there, and no others come.
-    pub(super) fn check_stranded(&mut self) -> Result<(), RunError> {
-        let Some(task) = self.master.stranded() else {
-            self.nodes.stranded_since = None;
+    pub(super) fn check_stranded<T: MasterTransport>(
+        &mut self,
+        run: &mut Run<'_, T>,
+    ) -> Result<(), RunError> {
+        let Some(task) = run.master.stranded() else {
+            self.stranded_since = None;
             return Ok(());
         };
-        let name = self.out.name(task);
+        let name = run.out.dags.name(task);
         let now = Instant::now();
-        let patience = self.out.transport.patience(self.master.workers());
-        if self.nodes.stranded_since.is_none() && !patience.is_zero() {
-            let why = if self.master.lacks_directory(task) {
+        let patience = run.patience();
+        if self.stranded_since.is_none() && !patience.is_zero() {
+            let why = if run.master.lacks_directory(task) {
                 "needs the directory of the DAG file, which no host that is there sees".to_owned()
             } else {
-                let shortage = self.master.shortage(task);
+                let shortage = run.master.shortage(task);
                 let shortage = shortage.map_or(String::new(), |shortage| format!(" ({shortage})"));
                 format!("fits on no host that is there{shortage}")
             };
             tracing::warn!("Task {name} {why}: waiting {} s for others", patience.as_secs());
         }
-        let since = *self.nodes.stranded_since.get_or_insert(now);
+        let since = *self.stranded_since.get_or_insert(now);
         if now.saturating_duration_since(since) < patience {
             let next = since.checked_add(patience);
-            self.nodes.next_check = self.nodes.next_check.into_iter().chain(next).min();
+            self.next_check = self.next_check.into_iter().chain(next).min();
             return Ok(());
         }
-        let gone = self.out.transport.gone_hosts();
+        let membership = run.out.transport.membership();
+        let gone = membership.map_or_else(Vec::new, Membership::gone_hosts);
         if gone.is_empty() {
-            return Err(self.no_host_for(task, name).into());
+            return Err(run.no_host_for(task, name).into());
         }
-        let figures = self.master.summary();
+        let figures = run.master.summary();
         let kind = Kind::Stranded {
             task: name,
             seconds: patience.as_secs(),
@@ -251,16 +236,45 @@ impl<T: MasterTransport> Driver<'_, T> {
         };
         Err(kind.into())
     }
+}
+
+impl<T: MasterTransport> Run<'_, T> {
+    /// Reports to the scheduler what has become of a worker's agent.
+    pub(super) fn note_change(&mut self, from: Rank, change: &NodeChange) -> Result<(), RunError> {
+        let event = match change {
+            NodeChange::Silent => Event::Silent(from),
+            NodeChange::Back => Event::Back(from),
+            NodeChange::Leaving => Event::Retire(from),
+            NodeChange::Lost => Event::Lost(from),
+            NodeChange::Cache(news) => Event::Cache(from, news.clone()),
+        };
+        match self.master.handle(event, &mut self.out) {
+            // Its agent was there, but the worker has not registered.
+            Err(MasterError::UnknownRank(_)) => Ok(()),
+            handled => Ok(handled?),
+        }
+    }
+
+    /// How long to wait for other workers if those that are there cannot run what is left.
+    fn patience(&self) -> Duration {
+        let membership = self.out.transport.membership();
+        membership.map_or(Duration::ZERO, |agents| agents.patience(self.master.workers()))
+    }
+
+    /// True if workers may come that are not there.
+    pub(super) fn may_others_come(&self) -> bool {
+        !self.patience().is_zero()
+    }
 
     /// Fails if a task fits on no host, once all workers have come.
     pub(super) fn check_fit(&self) -> Result<(), RunError> {
-        if !self.out.transport.is_dynamic() || !self.out.transport.patience(self.master.workers()).is_zero() {
+        if self.may_others_come() {
             return Ok(());
         }
         match self.master.task_without_host() {
             None => Ok(()),
             Some(id) => {
-                let task = String::from_utf8_lossy(self.out.root.dag.name(id)).into_owned();
+                let task = String::from_utf8_lossy(self.out.dags.root.dag.name(id)).into_owned();
                 Err(self.no_host_for(id, task).into())
             }
         }

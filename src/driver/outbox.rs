@@ -1,34 +1,28 @@
 //! Carries out what the scheduler decides: sends messages, writes logs, calls the observer.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 
 use pmc_dag::{Request, TaskId};
 
-use super::away::Away;
+use super::assignment::assignment;
+use super::away::{Away, carried};
 use super::bad_hosts::AttemptEnd;
 use super::dag_run::{DagRun, name_of};
-use super::redirects::Tails;
-use super::subworkflows::Joined;
+use super::dags::Dags;
+use super::redirects::WaitingRedirects;
 use super::{Observer, RunEvent, TaskEnd};
 use crate::database::OutcomeReporter;
-use crate::logs::LogError;
-use crate::protocol::{Assignment, Outcome, Rank, Stdin, SubmitId, ToWorker};
-use crate::scheduler::{Outbox, Record};
+use crate::options::{Options, Stdio};
+use crate::protocol::{Outcome, Output, Rank, SubmitId, ToWorker};
+use crate::scheduler::{Outbox, Record, Start};
 use crate::transport::{MasterTransport, TransportError};
 
 pub(super) struct DriverOutbox<'a, T> {
     pub(super) transport: &'a mut T,
-    /// The run's own DAG.
-    pub(super) root: DagRun,
-    /// DAGs that have joined, by segment; `None` after their end.
-    pub(super) joined: Vec<Option<Box<Joined>>>,
-    /// The number of the first task of each.
-    pub(super) bases: Vec<u32>,
+    /// The DAGs of the run.
+    pub(super) dags: Dags,
     /// The DAG of the last record about a task.
-    pub(super) current: Option<usize>,
-    /// DAGs that have joined and have lines that are not written.
-    pub(super) dirty: Vec<usize>,
+    current: Option<usize>,
     /// Sub-workflows that need their DAGs now.
     pub(super) nested: Vec<(TaskId, SubmitId)>,
     pub(super) observer: &'a mut Observer<'a>,
@@ -43,9 +37,9 @@ pub(super) struct DriverOutbox<'a, T> {
     pub(super) ends: Vec<AttemptEnd>,
     pub(super) notes_ends: bool,
     /// Tools that redirect tasks from their first byte.
-    pub(super) tails: Tails,
+    pub(super) waiting_redirects: WaitingRedirects,
     pub(super) away: Away,
-    pub(super) dag_file: &'a Path,
+    pub(super) options: &'a Options,
 }
 
 impl<'a, T> DriverOutbox<'a, T> {
@@ -53,15 +47,12 @@ impl<'a, T> DriverOutbox<'a, T> {
         transport: &'a mut T,
         root: DagRun,
         observer: &'a mut Observer<'a>,
-        dag_file: &'a Path,
+        options: &'a Options,
     ) -> Self {
         Self {
             transport,
-            root,
-            joined: Vec::new(),
-            bases: Vec::new(),
+            dags: Dags::new(root),
             current: None,
-            dirty: Vec::new(),
             nested: Vec::new(),
             observer,
             error: None,
@@ -70,64 +61,16 @@ impl<'a, T> DriverOutbox<'a, T> {
             hosts: BTreeMap::new(),
             ends: Vec::new(),
             notes_ends: false,
-            tails: Tails::default(),
+            waiting_redirects: WaitingRedirects::default(),
             away: Away::default(),
-            dag_file,
+            options,
         }
     }
 
-    /// Returns the segment of a task, `None` for the run's own DAG, and its number there.
-    pub(super) fn locate(&self, task: TaskId) -> (Option<usize>, TaskId) {
-        if task.index() < self.root.dag.len() {
-            return (None, task);
-        }
-        // A segment without tasks has the base of the next one, which comes after it.
-        let at = self
-            .bases
-            .partition_point(|base| *base <= task.0)
-            .saturating_sub(1);
-        let base = self.bases.get(at).copied().unwrap_or(0);
-        (Some(at), TaskId(task.0 - base))
-    }
-
-    /// Returns the DAG file of a DAG that has joined, if it has not ended.
-    pub(super) fn joined_dag(&self, segment: Option<usize>) -> Option<PathBuf> {
-        let joined = self.joined.get(segment?)?.as_ref()?;
-        Some(joined.dag().to_owned())
-    }
-
-    /// Returns a DAG of the run, if it has not ended.
-    pub(super) fn dag_run(&mut self, segment: Option<usize>) -> Option<&mut DagRun> {
-        dag_run(&mut self.root, &mut self.joined, segment)
-    }
-
-    /// Returns the name of a task for messages.
-    pub(super) fn name(&mut self, task: TaskId) -> String {
-        let (segment, task) = self.locate(task);
-        self.dag_run(segment)
-            .map_or_else(String::new, |run| run.name(task).into_owned())
-    }
-
-    /// Notes that a DAG that has joined has lines to write.
-    pub(super) fn touch(&mut self, segment: Option<usize>) {
-        let joined = segment.and_then(|at| self.joined.get_mut(at)?.as_mut());
-        if let (Some(at), Some(joined)) = (segment, joined)
-            && !joined.is_dirty
-        {
-            joined.is_dirty = true;
-            self.dirty.push(at);
-        }
-    }
-
-    /// Writes pending records of all rescue files.
-    pub(super) fn flush_rescue(&mut self) -> Result<(), LogError> {
-        self.root.logs.flush_rescue()?;
-        for at in &self.dirty {
-            if let Some(joined) = &mut self.joined[*at] {
-                joined.run.logs.flush_rescue()?;
-            }
-        }
-        Ok(())
+    /// Writes a warning to the log, and shows it to the user.
+    pub(super) fn warn(&mut self, text: &str) {
+        tracing::warn!("{text}");
+        (self.observer)(&RunEvent::Notice(text));
     }
 
     fn ended(
@@ -137,7 +80,7 @@ impl<'a, T> DriverOutbox<'a, T> {
         rank: Rank,
         outcome: Outcome,
     ) {
-        let Some(run) = dag_run(&mut self.root, &mut self.joined, segment) else {
+        let Some(run) = self.dags.get(segment) else {
             return;
         };
         let is_root = segment.is_none();
@@ -174,13 +117,13 @@ impl<'a, T> DriverOutbox<'a, T> {
             }
         }
         if is_root {
-            let end = TaskEnd::new(run.dag.name(task), rank, outcome, self.dag_file);
+            let end = TaskEnd::new(run.dag.name(task), rank, outcome, &self.options.dag);
             (self.observer)(&RunEvent::Ended(end));
         }
     }
 
     fn started(&mut self, segment: Option<usize>, task: TaskId, rank: Rank) {
-        let Some(run) = dag_run(&mut self.root, &mut self.joined, segment) else {
+        let Some(run) = self.dags.get(segment) else {
             return;
         };
         if let Some(host) = self.hosts.get(&rank) {
@@ -200,51 +143,33 @@ impl<'a, T> DriverOutbox<'a, T> {
     }
 }
 
-fn dag_run<'r>(
-    root: &'r mut DagRun,
-    joined: &'r mut [Option<Box<Joined>>],
-    segment: Option<usize>,
-) -> Option<&'r mut DagRun> {
-    match segment {
-        None => Some(root),
-        Some(at) => joined.get_mut(at)?.as_mut().map(|joined| &mut joined.run),
-    }
-}
-
-/// Forwarded data of a sub-workflow is named as from the directory of its tasks.
-fn place_forwards(assignment: &mut Assignment) {
-    let Some(place) = assignment.place.as_deref() else {
-        return;
-    };
-    let place = |path: &mut Vec<u8>| *path = place.target(path);
-    if let Some(Stdin::File(path)) = &mut assignment.stdin {
-        place(path);
-    }
-    for (_, target) in &mut assignment.pipe_forwards {
-        place(target);
-    }
-    for (source, target) in &mut assignment.file_forwards {
-        place(source);
-        place(target);
-    }
-}
-
 impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
-    fn send(&mut self, to: Rank, mut message: ToWorker) {
-        if let ToWorker::Run(assignment) = &mut message {
-            if assignment.place.is_some() {
-                place_forwards(assignment);
-            } else {
-                self.tails.claim(assignment);
-                if let Some(numbers) = self.root.numbers.as_ref().filter(|all| all.is_packed()) {
-                    let task = self.root.dag.find(&assignment.name);
-                    assignment.packed = task.map(|task| numbers.of(task));
-                }
-            }
-            if self.away.has(to) {
-                self.carry(assignment);
-            }
+    fn start(&mut self, start: Start) {
+        let (rank, (segment, task)) = (start.rank, self.dags.locate(start.task));
+        // A DAG that has ended starts no more tasks.
+        let Some(run) = self.dags.get(segment) else {
+            return;
+        };
+        let (line, place) = (run.dag.task(task), run.place.as_ref());
+        let output = if self.away.has(rank) {
+            Output::Away(carried(&line, place, &self.options.dag))
+        } else if let Stdio::Merged { .. } = self.options.stdio {
+            Output::Merged
+        } else {
+            let numbers = run
+                .numbers
+                .as_ref()
+                .filter(|all| all.is_packed() && segment.is_none());
+            numbers.map_or(Output::Own, |numbers| Output::Packed(numbers.of(task)))
+        };
+        let mut assignment = assignment(&line, start, place, output);
+        if segment.is_none() {
+            self.waiting_redirects.redirect(&mut assignment);
         }
+        self.send(rank, ToWorker::Run(Box::new(assignment)));
+    }
+
+    fn send(&mut self, to: Rank, message: ToWorker) {
         if let Err(error) = self.transport.send(to, message) {
             self.error.get_or_insert(error);
         }
@@ -256,19 +181,17 @@ impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
         let (segment, record) = match number {
             None => (self.current, record),
             Some(number) => {
-                let (segment, task) = self.locate(number);
+                let (segment, task) = self.dags.locate(number);
                 self.current = segment;
                 (segment, record.renumbered(task))
             }
         };
         if let Record::Capacity { .. } = record {
-            let joined = self.joined.iter_mut().flatten();
-            joined.for_each(|joined| joined.run.logs.record(&record));
-            self.root.logs.record(&record);
+            self.dags.all().for_each(|run| run.logs.record(&record));
             return;
         }
-        self.touch(segment);
-        let Some(run) = dag_run(&mut self.root, &mut self.joined, segment) else {
+        self.dags.touch(segment);
+        let Some(run) = self.dags.get(segment) else {
             return;
         };
         // The reporter must know of an end before the log is written, which `flush` does later.

@@ -14,7 +14,7 @@ const END: Duration = Duration::from_secs(5);
 /// Time for it to end after a signal.
 const SIGNALLED: Duration = Duration::from_secs(3);
 /// Time between two looks.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The process. It ends when this is dropped.
 pub(super) struct Bridge(Child);
@@ -49,7 +49,7 @@ impl Bridge {
         let end = Instant::now() + time;
         loop {
             match self.0.try_wait() {
-                Ok(None) if Instant::now() < end => std::thread::sleep(LOOK),
+                Ok(None) if Instant::now() < end => std::thread::sleep(POLL_INTERVAL),
                 Ok(None) => return false,
                 _ => return true,
             }

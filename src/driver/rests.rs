@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use pmc_dag::TaskId;
 
-use super::{Driver, RunError};
+use super::{Run, RunError};
 use crate::scheduler::Event;
 use crate::transport::MasterTransport;
 
@@ -18,30 +18,32 @@ impl Rests {
     pub(super) fn next(&self) -> Option<Instant> {
         self.0.peek().map(|Reverse((until, _))| *until)
     }
-}
 
-impl<T: MasterTransport> Driver<'_, T> {
     /// Lets a task rest whose attempt has just ended, if it is to be tried again after a pause.
-    pub(super) fn rest(&mut self, task: TaskId) -> Result<(), RunError> {
-        let Some(delay) = self.options.retry_delay else {
+    pub(super) fn rest<T: MasterTransport>(
+        &mut self,
+        run: &mut Run<'_, T>,
+        task: TaskId,
+    ) -> Result<(), RunError> {
+        let Some(delay) = run.options.retry_delay else {
             return Ok(());
         };
-        let failures = self.master.failures_before_retry(task);
+        let failures = run.master.failures_before_retry(task);
         let until = Instant::now().checked_add(delay.after(failures));
         if failures > 0
             && let Some(until) = until
         {
-            self.master.handle(Event::Rest(task), &mut self.out)?;
-            self.rests.0.push(Reverse((until, task)));
+            run.handle(Event::Rest(task))?;
+            self.0.push(Reverse((until, task)));
         }
         Ok(())
     }
 
     /// Wakes the tasks whose pause is over.
-    pub(super) fn wake_tasks(&mut self) -> Result<(), RunError> {
-        while self.rests.next().is_some_and(|until| until <= Instant::now()) {
-            if let Some(Reverse((_, task))) = self.rests.0.pop() {
-                self.master.handle(Event::Wake(task), &mut self.out)?;
+    pub(super) fn wake_tasks<T: MasterTransport>(&mut self, run: &mut Run<'_, T>) -> Result<(), RunError> {
+        while self.next().is_some_and(|until| until <= Instant::now()) {
+            if let Some(Reverse((_, task))) = self.0.pop() {
+                run.handle(Event::Wake(task))?;
             }
         }
         Ok(())

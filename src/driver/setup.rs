@@ -92,6 +92,7 @@ impl Setup {
             begin,
             root: DagRun {
                 dag,
+                place: None,
                 logs,
                 forwarding: durability::forwarding(options, max_open),
                 synced_rescue_len: 0,

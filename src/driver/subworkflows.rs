@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pmc_dag::TaskId;
+use pmc_dag::{Dag, TaskId};
 use pmc_files::OFlags;
 use signal_hook::consts::SIGKILL;
 
@@ -32,12 +32,11 @@ use self::monitoring::MonitoringFiles;
 pub(super) use self::refusal::Refusal;
 use super::dag_run::DagRun;
 use super::guests::Guest;
-use super::{Driver, RunError};
+use super::{Run, RunError};
+use crate::control::Control;
 use crate::options::{Options, Stdio, folder, is_device, with_suffix};
-use crate::protocol::{
-    EXECUTOR_FAILURE, Outcome, Place, Rank, RunningAttempt, SubmitId, TaskResult, ToWorker,
-};
-use crate::scheduler::{Event, Joining, Outbox as _, Record, Role};
+use crate::protocol::{EXECUTOR_FAILURE, EarlierAttempt, Outcome, Rank, SubmitId, TaskResult};
+use crate::scheduler::{Event, Joining, Record, Role};
 use crate::transport::MasterTransport;
 use crate::worker;
 
@@ -62,14 +61,17 @@ pub(super) struct Joined {
     parent: Option<(TaskId, SubmitId)>,
     /// What it has as a guest.
     pub(super) guest: Option<Guest>,
-    dag: PathBuf,
     /// Number of sub-workflows around its tasks.
-    depth: u32,
+    pub(super) depth: u32,
     since: Instant,
 }
 
 /// What the loop knows of sub-workflows that do not run yet, or any more.
 pub(super) struct Subworkflows {
+    /// DAGs may join: the run's own DAG has sub-workflows, or a guest has come.
+    pub(super) may_join: bool,
+    /// Requests of other processes, for the sockets of guests.
+    pub(super) control: Control,
     loader: Option<Loader>,
     /// Those that wait for files, or for attempts of an earlier master to end.
     waiting: VecDeque<Order>,
@@ -98,15 +100,18 @@ struct Killed {
 
 impl Joined {
     /// Its DAG file.
-    pub(super) fn dag(&self) -> &Path {
-        &self.dag
+    fn dag(&self) -> &Path {
+        let place = self.run.place.as_ref();
+        place.map_or(Path::new(""), |place| Path::new(OsStr::from_bytes(&place.dag)))
     }
 }
 
 impl Subworkflows {
     /// `spare_files`: open files that the system allows beside those of the run.
-    pub(super) fn new(spare_files: u64) -> Self {
+    pub(super) fn new(dag: &Dag, control: Control, spare_files: u64) -> Self {
         Self {
+            may_join: dag.subdag_ids().len() > 0,
+            control,
             loader: None,
             waiting: VecDeque::new(),
             open: BTreeMap::new(),
@@ -203,194 +208,242 @@ pub(super) fn options_for(options: &Options, dag: &Path, skips_rescue: bool) -> 
     }
 }
 
-impl<T: MasterTransport> Driver<'_, T> {
+impl Subworkflows {
     /// Opens, begins and ends sub-workflows as far as it is their time. Returns whether anything has
     /// changed that the scheduler must know.
-    pub(super) fn advance_subworkflows(&mut self) -> Result<bool, RunError> {
+    pub(super) fn advance<T: MasterTransport>(&mut self, run: &mut Run<'_, T>) -> Result<bool, RunError> {
         let mut has_changed = false;
         loop {
-            for (task, submit) in std::mem::take(&mut self.out.nested) {
-                has_changed |= self.order(task, submit)?;
+            for (task, submit) in std::mem::take(&mut run.out.nested) {
+                has_changed |= self.order(run, (task, submit))?;
             }
-            while let Some(order) = self.subworkflows.next() {
-                has_changed |= self.load(order)?;
+            while let Some(order) = self.next() {
+                has_changed |= self.load(run, order)?;
             }
-            let loaded = self.subworkflows.loader.as_ref().and_then(Loader::take);
+            let loaded = self.loader.as_ref().and_then(Loader::take);
             if let Some((order, loaded)) = loaded {
-                self.take_loaded(order, loaded)?;
+                self.take_loaded(run, order, loaded)?;
                 has_changed = true;
                 continue;
             }
-            let ended = self.master.take_ended();
+            let ended = run.master.take_ended();
             if ended.is_empty() {
                 return Ok(has_changed);
             }
             has_changed = true;
             for segment in ended {
-                self.end_joined(segment)?;
+                self.end_joined(run, segment)?;
             }
         }
     }
 
     /// Asks for the DAG of a sub-workflow. Returns whether its attempt has ended.
-    fn order(&mut self, task: TaskId, submit: SubmitId) -> Result<bool, RunError> {
-        let (segment, local) = self.out.locate(task);
-        let depth = self.depth(segment) + 1;
-        let around = self.dag_file(segment);
-        let Some(run) = self.out.dag_run(segment) else {
+    fn order<T: MasterTransport>(
+        &mut self,
+        run: &mut Run<'_, T>,
+        (task, submit): (TaskId, SubmitId),
+    ) -> Result<bool, RunError> {
+        let (segment, local) = run.out.dags.locate(task);
+        let depth = run.out.dags.depth(segment) + 1;
+        let around = run.dag_file(segment);
+        let Some(dag_run) = run.out.dags.get(segment) else {
             return Ok(false);
         };
-        let Some(subdag) = run.dag.subdag(local) else {
+        let Some(subdag) = dag_run.dag.subdag(local) else {
             return Ok(false);
         };
         let (dag, directory) = place_of(&around, subdag);
         let is_prepared = subdag.is_prepared;
-        let label = format!("{}/", run.name(local));
-        let skips_rescue = self.options.skip_rescue && !self.subworkflows.seen.contains_key(&dag);
+        let label = format!("{}/", dag_run.name(local));
+        let skips_rescue = run.options.skip_rescue && !self.seen.contains_key(&dag);
         let order = Order {
             origin: Origin::Task(task, submit),
             directory,
             depth,
             label,
-            options: options_for(self.options, &dag, skips_rescue),
-            may_lose: self.out.transport.is_dynamic(),
+            options: options_for(run.options, &dag, skips_rescue),
+            may_lose: run.out.transport.is_dynamic(),
             is_prepared,
             host: PathBuf::new(),
         };
         if depth > MAX_DEPTH {
-            self.refuse(&order, &Refusal::TooDeep)?;
+            run.refuse(&order, &Refusal::TooDeep)?;
             return Ok(true);
         }
-        self.subworkflows.push(order);
+        self.push(order);
         Ok(false)
     }
 
-    fn depth(&self, segment: Option<usize>) -> u32 {
-        let joined = segment.and_then(|at| self.out.joined[at].as_ref());
-        joined.map_or(0, |joined| joined.depth)
-    }
-
-    fn dag_file(&self, segment: Option<usize>) -> PathBuf {
-        let joined = segment.and_then(|at| self.out.joined[at].as_ref());
-        joined.map_or_else(|| self.options.dag.clone(), |joined| joined.dag.clone())
-    }
-
     /// Has a DAG opened and read, unless it is known to run. Returns whether the attempt has ended.
-    fn load(&mut self, order: Order) -> Result<bool, RunError> {
+    fn load<T: MasterTransport>(&mut self, run: &mut Run<'_, T>, order: Order) -> Result<bool, RunError> {
         let dag = &order.options.dag;
         let file = real_path(dag);
-        let mut around = order.task().and_then(|task| self.out.locate(task).0);
+        let mut around = order.task().and_then(|task| run.out.dags.locate(task).0);
         let is_around = loop {
-            if real_path(&self.dag_file(around)) == file {
+            if real_path(&run.dag_file(around)) == file {
                 break true;
             }
-            let joined = around.and_then(|at| self.out.joined[at].as_ref());
+            let joined = around.and_then(|at| run.out.dags.joined[at].as_ref());
             let Some((parent, _)) = joined.and_then(|joined| joined.parent) else {
                 break false;
             };
-            around = self.out.locate(parent).0;
+            around = run.out.dags.locate(parent).0;
         };
         let refusal = if is_around && order.is_guest() {
             Some(Refusal::First(dag.display().to_string()))
         } else if is_around {
             Some(Refusal::Cycle(dag.display().to_string()))
         } else {
-            self.subworkflows.files.get(&file).map(|task| Refusal::Runs {
+            self.files.get(&file).map(|task| Refusal::Runs {
                 dag: dag.display().to_string(),
                 task: task.clone(),
             })
         };
         if let Some(refusal) = refusal {
-            self.subworkflows.guests_opening -= usize::from(order.is_guest());
-            self.refuse(&order, &refusal)?;
+            self.guests_opening -= usize::from(order.is_guest());
+            run.refuse(&order, &refusal)?;
             return Ok(true);
         }
         let task = order.label.trim_end_matches('/').to_owned();
-        self.subworkflows.files.insert(file, task);
-        self.subworkflows.seen.insert(dag.clone(), ());
-        *self.subworkflows.open.entry(order.depth).or_insert(0) += 1;
-        let loader = match self.subworkflows.loader.take() {
+        self.files.insert(file, task);
+        self.seen.insert(dag.clone(), ());
+        *self.open.entry(order.depth).or_insert(0) += 1;
+        let loader = match self.loader.take() {
             Some(loader) => loader,
-            None => Loader::start(self.interrupt.waker())
+            None => Loader::start(run.interrupt.waker())
                 .map_err(|error| RunError::system("Unable to start a thread for sub-workflows", error))?,
         };
-        self.subworkflows.loader.insert(loader).load(order);
+        self.loader.insert(loader).load(order);
         Ok(false)
     }
 
     /// Lets a DAG that was read join the run.
-    fn take_loaded(&mut self, order: Order, loaded: Result<Box<Loaded>, Refusal>) -> Result<(), RunError> {
+    fn take_loaded<T: MasterTransport>(
+        &mut self,
+        run: &mut Run<'_, T>,
+        order: Order,
+        loaded: Result<Box<Loaded>, Refusal>,
+    ) -> Result<(), RunError> {
         let dag = real_path(&order.options.dag);
-        self.subworkflows.guests_opening -= usize::from(order.is_guest());
-        let loaded = loaded.and_then(|loaded| match self.cannot_begin(&order, &loaded) {
+        self.guests_opening -= usize::from(order.is_guest());
+        let loaded = loaded.and_then(|loaded| match run.cannot_begin(&order, &loaded) {
             None => Ok(loaded),
             Some(refusal) => {
                 // Its logs have begun.
-                self.close_loaded(*loaded)?;
+                run.close_loaded(*loaded)?;
                 Err(refusal)
             }
         });
         let loaded = match loaded {
             Ok(loaded) => *loaded,
             Err(refusal) => {
-                self.subworkflows.forget(&dag, order.depth);
-                return self.refuse(&order, &refusal);
+                self.forget(&dag, order.depth);
+                return run.refuse(&order, &refusal);
             }
         };
-        let (role, parent) = self.role_of(&order.origin);
+        let (role, parent) = run.role_of(&order.origin);
         let Loaded {
-            mut run,
+            run: mut dag_run,
             done,
             rescue,
             plan,
         } = loaded;
-        if let Some(syncer) = self.syncer.as_ref().filter(|_| !plan.is_empty()) {
+        if let Some(syncer) = run.syncer.as_ref().filter(|_| !plan.is_empty()) {
             syncer.note_plan(&rescue.0, &rescue.1, plan)?;
         }
-        self.log_free_hosts(&mut run);
+        run.log_free_hosts(&mut dag_run);
         let joining = Joining {
-            dag: Arc::clone(&run.dag),
+            dag: Arc::clone(&dag_run.dag),
             done,
-            place: Place {
-                dag: order.options.dag.as_os_str().as_bytes().to_vec(),
-                directory: order.directory.as_os_str().as_bytes().to_vec(),
-            },
             role,
         };
         if parent.is_some() {
             tracing::info!(
                 "Sub-workflow {} begins: {} tasks of {}",
-                run.shown(),
-                run.dag.len(),
+                dag_run.shown(),
+                dag_run.dag.len(),
                 order.options.dag.display()
             );
         }
-        let at = self.out.joined.len();
-        self.out.bases.push(self.master.next_base());
-        self.out.joined.push(Some(Box::new(Joined {
-            run,
+        let at = run.out.dags.joined.len();
+        run.out.dags.bases.push(run.master.next_base());
+        run.out.dags.joined.push(Some(Box::new(Joined {
+            run: dag_run,
             rescue,
             is_dirty: false,
             parent,
             guest: None,
-            dag: order.options.dag.clone(),
             depth: order.depth,
             since: Instant::now(),
         })));
-        self.out.touch(Some(at));
-        if let Err(source) = self.master.grow(joining) {
-            self.out.bases.pop();
-            if let Some(Some(joined)) = self.out.joined.pop() {
-                self.close_run(joined.run, false)?;
+        run.out.dags.touch(Some(at));
+        if let Err(source) = run.master.grow(joining) {
+            run.out.dags.bases.pop();
+            if let Some(Some(joined)) = run.out.dags.joined.pop() {
+                run.close_run(joined.run, false)?;
             }
-            self.subworkflows.forget(&dag, order.depth);
+            self.forget(&dag, order.depth);
             let dag = order.options.dag.display().to_string();
-            return self.fail_nested(&order, &Refusal::Join { dag, source });
+            return run.fail_nested(&order, &Refusal::Join { dag, source });
         }
-        if let Origin::Tool(handover) = &order.origin {
-            self.welcome(at, &order, handover);
+        if let Origin::Tool(submission) = &order.origin {
+            self.joined(run, at, &order, submission);
         }
         Ok(())
+    }
+
+    /// Ends an attempt of an earlier master whose sub-workflow has not begun. Its task is not started before.
+    pub(super) fn kill_earlier<T: MasterTransport>(
+        &mut self,
+        run: &mut Run<'_, T>,
+        from: Rank,
+        attempt: EarlierAttempt,
+    ) {
+        let EarlierAttempt {
+            submit, dag, task, ..
+        } = attempt;
+        tracing::debug!(
+            "Attempt {} of a sub-workflow of an earlier master is ended",
+            submit.0
+        );
+        let dag = dag.unwrap_or_default();
+        self.killed.insert((from, submit), Killed { dag, task });
+        run.signal(from, submit, SIGKILL);
+    }
+
+    /// Notes what such an attempt has done if it had ended before: its task does not run again.
+    pub(super) fn keep_earlier(&mut self, options: &Options, from: Rank, result: &TaskResult) {
+        let Some(Killed { dag, task }) = self.killed.get(&(from, result.submit)) else {
+            return;
+        };
+        let file = PathBuf::from(OsStr::from_bytes(dag));
+        // What has come with the result would have to be written, too.
+        let is_whole = result.forwards.is_empty() && result.returned.is_none();
+        if !result.outcome.succeeded() || !is_whole || self.seen.contains_key(&file) {
+            return;
+        }
+        let open = || {
+            EarlierRescue::open(&options_for(options, &file, false)).unwrap_or_else(|error| {
+                tracing::debug!("Tasks of {} that have ended run again: {error}", file.display());
+                None
+            })
+        };
+        let rescue = self.earlier.entry(dag.clone()).or_insert_with(open);
+        let noted = rescue.as_mut().map_or(Ok(false), |rescue| rescue.note(task));
+        let name = String::from_utf8_lossy(task);
+        match noted {
+            Ok(true) => tracing::info!("Task {name} of {} has ended meanwhile", file.display()),
+            Ok(false) => {}
+            Err(error) => tracing::warn!("Task {name} of {} runs again: {error}", file.display()),
+        }
+    }
+}
+
+impl<T: MasterTransport> Run<'_, T> {
+    /// Returns the path of a DAG of the run; of the run's own after its end.
+    fn dag_file(&self, segment: Option<usize>) -> PathBuf {
+        let joined = segment.and_then(|at| self.out.dags.joined[at].as_ref());
+        joined.map_or_else(|| self.options.dag.clone(), |joined| joined.dag().to_owned())
     }
 
     /// Logs the hosts for a DAG of which nothing runs on any of them.
@@ -412,8 +465,8 @@ impl<T: MasterTransport> Driver<'_, T> {
                 self.log_nested(*task, *submit);
                 (Role::Nested(*task), Some((*task, *submit)))
             }
-            Origin::Tool(handover) => {
-                let weight = handover.weight;
+            Origin::Tool(submission) => {
+                let weight = submission.weight;
                 (Role::Guest { weight }, None)
             }
         }
@@ -431,7 +484,7 @@ impl<T: MasterTransport> Driver<'_, T> {
 
     /// Returns the first task of a DAG that fits on no host, if no other hosts may come.
     fn no_host(&self, loaded: &Loaded) -> Option<String> {
-        if self.out.transport.is_dynamic() && !self.out.transport.patience(self.master.workers()).is_zero() {
+        if self.may_others_come() {
             return None;
         }
         let task = self.master.unfit_task(&loaded.run.dag, &loaded.done)?;
@@ -445,9 +498,9 @@ impl<T: MasterTransport> Driver<'_, T> {
         {
             tracing::debug!("No files for Pegasus' monitoring: {error}: {files:?}");
         }
-        let (segment, local) = self.out.locate(task);
-        self.out.touch(segment);
-        if let Some(run) = self.out.dag_run(segment) {
+        let (segment, local) = self.out.dags.locate(task);
+        self.out.dags.touch(segment);
+        if let Some(run) = self.out.dags.get(segment) {
             run.logs.nested(local, submit);
         }
     }
@@ -463,8 +516,8 @@ impl<T: MasterTransport> Driver<'_, T> {
     fn fail_nested(&mut self, order: &Order, refusal: &Refusal) -> Result<(), RunError> {
         let task = match &order.origin {
             Origin::Task(task, _) => *task,
-            Origin::Tool(handover) => {
-                handover.refuse(refusal);
+            Origin::Tool(submission) => {
+                submission.refuse(refusal);
                 return Ok(());
             }
         };
@@ -491,9 +544,9 @@ impl<T: MasterTransport> Driver<'_, T> {
         if matches!(self.options.stdio, Stdio::Merged { .. }) {
             return None;
         }
-        let (segment, local) = self.out.locate(task);
+        let (segment, local) = self.out.dags.locate(task);
         let around = self.dag_file(segment);
-        let run = self.out.dag_run(segment)?;
+        let run = self.out.dags.get(segment)?;
         let (out, err) = worker::latest_task_files(&around, run.dag.name(local))?;
         let description = run.dag.subdag(local).and_then(|subdag| subdag.description);
         let files = description.and_then(|file| MonitoringFiles::new(&around, file, &out));
@@ -501,52 +554,7 @@ impl<T: MasterTransport> Driver<'_, T> {
     }
 
     fn end_nested(&mut self, task: TaskId, status: i32, runtime: Duration) -> Result<(), RunError> {
-        let event = Event::SubdagEnded(task, Outcome::new(status, runtime));
-        Ok(self.master.handle(event, &mut self.out)?)
-    }
-
-    /// Ends an attempt of an earlier master whose sub-workflow has not begun. Its task is not started before.
-    pub(super) fn kill_earlier(&mut self, from: Rank, attempt: RunningAttempt) {
-        let RunningAttempt {
-            submit, dag, task, ..
-        } = attempt;
-        tracing::debug!(
-            "Attempt {} of a sub-workflow of an earlier master is ended",
-            submit.0
-        );
-        let dag = dag.unwrap_or_default();
-        self.subworkflows
-            .killed
-            .insert((from, submit), Killed { dag, task });
-        let signal = SIGKILL;
-        self.out.send(from, ToWorker::Signal { submit, signal });
-    }
-
-    /// Notes what such an attempt has done if it had ended before: its task does not run again.
-    pub(super) fn keep_earlier(&mut self, from: Rank, result: &TaskResult) {
-        let Some(Killed { dag, task }) = self.subworkflows.killed.get(&(from, result.submit)) else {
-            return;
-        };
-        let file = PathBuf::from(OsStr::from_bytes(dag));
-        // What has come with the result would have to be written, too.
-        let is_whole = result.forwards.is_empty() && result.returned.is_none();
-        if !result.outcome.succeeded() || !is_whole || self.subworkflows.seen.contains_key(&file) {
-            return;
-        }
-        let open = || {
-            EarlierRescue::open(&options_for(self.options, &file, false)).unwrap_or_else(|error| {
-                tracing::debug!("Tasks of {} that have ended run again: {error}", file.display());
-                None
-            })
-        };
-        let rescue = self.subworkflows.earlier.entry(dag.clone()).or_insert_with(open);
-        let noted = rescue.as_mut().map_or(Ok(false), |rescue| rescue.note(task));
-        let name = String::from_utf8_lossy(task);
-        match noted {
-            Ok(true) => tracing::info!("Task {name} of {} has ended meanwhile", file.display()),
-            Ok(false) => {}
-            Err(error) => tracing::warn!("Task {name} of {} runs again: {error}", file.display()),
-        }
+        self.handle(Event::SubdagEnded(task, Outcome::new(status, runtime)))
     }
 }
 

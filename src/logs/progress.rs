@@ -9,7 +9,7 @@ use rustc_hash::FxHashSet;
 use crate::scheduler::Record;
 
 /// Minimum time between two tables. Readers look every few seconds.
-const INTERVAL: Duration = Duration::from_secs(2);
+const WRITE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Counts the tasks by state.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl Progress {
     }
 
     pub(super) fn is_due(&self, now: Duration) -> bool {
-        now.saturating_sub(self.written) >= INTERVAL
+        now.saturating_sub(self.written) >= WRITE_INTERVAL
     }
 
     pub(super) fn write(&mut self, lines: &mut Vec<u8>, stamp: &Stamp, now: Duration) {

@@ -12,7 +12,7 @@ use thiserror::Error;
 use super::{ToMaster, ToWorker};
 
 /// Version of the encoding.
-pub const VERSION: u8 = 15;
+pub const VERSION: u8 = 17;
 
 /// Directions.
 const TO_MASTER: u8 = 1;
@@ -105,24 +105,35 @@ mod tests {
     use super::*;
     use crate::payload::Payload;
     use crate::protocol::{
-        Assignment, By, Carried, CarriedFile, Chunk, ForwardedData, Input, InputAnswer, InputTaken,
-        MemoryUse, Outcome, Place, QuietAttempt, Redirect, RedirectAnswer, Redirected, Registration,
-        Returned, Stdin, SubmitId, Tap, Tapped, TaskResult,
+        AnswerBody, Assignment, AttemptAnswer, AttemptRequest, Carried, CarriedFile, Chunk, Deliverer,
+        EndCause, ForwardedData, MemoryUse, Outcome, Output, Place, QuietAttempt, ReadRequest,
+        RedirectAnswer, RedirectRequest, Registration, RequestBody, Returned, Stdin, SubmitId, TaskResult,
+        WriteAnswer, WriteRequest,
     };
-    use pmc_control::{Claim, Over, Overflow, Portion, Position, RedirectPoll};
+    use pmc_control::{OutputChunk, Overflow, Position, RedirectEnd, RedirectOptions, RedirectPoll};
 
     fn bytes() -> impl Strategy<Value = Vec<u8>> {
         vec(any::<u8>(), 0..40)
     }
 
-    fn claim(token: u64) -> Claim {
-        Claim {
+    fn options(token: u64) -> RedirectOptions {
+        RedirectOptions {
             token,
             tool: "a tool".to_owned(),
             streams: [token.is_multiple_of(2), true],
             buffer: 5,
             patience_ms: 7,
             overflow: Overflow::DropOldest,
+        }
+    }
+
+    fn carried() -> Carried {
+        Carried {
+            description: b"{}".to_vec(),
+            files: vec![CarriedFile {
+                path: "a".into(),
+                data: vec![0, 255],
+            }],
         }
     }
 
@@ -169,6 +180,7 @@ mod tests {
                     requested_mib,
                     out_of_memory,
                 });
+                outcome.cause = memory.map(|_| EndCause::CannotRun);
                 outcome.quiet = quiet.map(|(file, start_ms)| QuietAttempt { file, start_ms });
                 ToMaster::Finished(TaskResult {
                     submit: SubmitId(submit),
@@ -179,34 +191,33 @@ mod tests {
             },
         );
         let chunk = || (position(), bytes()).prop_map(|(position, bytes)| Chunk { position, bytes });
-        let tapped = (any::<u64>(), [chunk(), chunk()])
-            .prop_map(|(number, chunks)| ToMaster::Tapped(Box::new(Tapped { number, chunks })));
-        let taken = (any::<u64>(), proptest::option::of(any::<u64>())).prop_map(|(number, count)| {
-            let answer = count.map_or(InputAnswer::Closed, InputAnswer::Taken);
-            ToMaster::InputTaken(InputTaken { number, answer })
-        });
-        let portion = || {
+        let taken = proptest::option::of(any::<u64>());
+        let taken = taken.prop_map(|count| count.map_or(WriteAnswer::Closed, WriteAnswer::Taken));
+        let output = || {
             let times = vec((any::<u64>(), any::<u64>()), 0..3);
-            (any::<u64>(), bytes(), times).prop_map(|(offset, bytes, times)| Portion {
+            (any::<u64>(), bytes(), times).prop_map(|(offset, bytes, times)| OutputChunk {
                 offset,
                 bytes,
                 times,
                 dropped: offset / 2,
             })
         };
-        let answer = prop_oneof![
-            [portion(), portion()].prop_map(|portions| RedirectAnswer::Portions(Box::new(portions))),
-            Just(RedirectAnswer::Over(Over::TooSlow, [0, 7])),
+        let redirected = prop_oneof![
+            [output(), output()].prop_map(|chunks| RedirectAnswer::Chunks(Box::new(chunks))),
+            Just(RedirectAnswer::Ended(RedirectEnd::TooSlow, [0, 7])),
             any::<String>().prop_map(RedirectAnswer::TakenBy),
         ];
-        let redirected = (any::<u64>(), answer)
-            .prop_map(|(number, answer)| ToMaster::Redirected(Box::new(Redirected { number, answer })));
+        let body = prop_oneof![
+            [chunk(), chunk()].prop_map(AnswerBody::Read),
+            taken.prop_map(AnswerBody::Written),
+            redirected.prop_map(AnswerBody::Redirected),
+        ];
+        let answer = (any::<u64>(), body)
+            .prop_map(|(number, body)| ToMaster::Answer(Box::new(AttemptAnswer { number, body })));
         prop_oneof![
             registration,
             result,
-            tapped,
-            taken,
-            redirected,
+            answer,
             Just(ToMaster::Ready),
             ".*".prop_map(|message| ToMaster::NotReady { message }),
             Just(ToMaster::Terminating),
@@ -258,80 +269,57 @@ mod tests {
                         runtime_limit,
                         pipe_forwards,
                         file_forwards,
-                        packed,
+                        output: match packed {
+                            None => Output::Merged,
+                            Some(number) if number % 2 == 0 => Output::Packed(number),
+                            Some(_) => Output::Away(Some(Box::new(carried()))),
+                        },
                         stdin,
                         relay: packed.is_none(),
-                        claim: packed.map(|_| Box::new(claim(submit))),
+                        redirect: packed.map(|_| Box::new(options(submit))),
                         failure_messages,
                         success_messages,
                         place,
-                        carried: packed.map(|_| {
-                            Box::new(Carried {
-                                description: b"{}".to_vec(),
-                                files: vec![CarriedFile {
-                                    path: "a".into(),
-                                    data: vec![0, 255],
-                                }],
-                            })
-                        }),
                     }))
                 },
             );
-        let tap = (
-            any::<u64>(),
-            any::<u64>(),
-            [position(), position()],
-            any::<bool>(),
-        );
-        let tap = tap.prop_map(|(number, submit, after, may_wait)| {
-            ToWorker::Tap(Box::new(Tap {
-                number,
-                submit: SubmitId(submit),
+        let read = ([position(), position()], any::<[bool; 2]>()).prop_map(|(after, [is_own, may_wait])| {
+            RequestBody::Read(ReadRequest {
                 after,
-                is_own: number % 2 == 0,
+                is_own,
                 may_wait,
-            }))
+            })
         });
+        let write = (bytes(), any::<bool>())
+            .prop_map(|(bytes, is_end)| RequestBody::Write(WriteRequest { bytes, is_end }));
         let redirect = (any::<u64>(), any::<[u64; 2]>(), any::<bool>());
-        let redirect = redirect.prop_map(|(number, delivered, may_wait)| {
-            ToWorker::Redirect(Box::new(Redirect {
-                number,
-                submit: SubmitId(number / 2),
+        let redirect = redirect.prop_map(|(token, delivered, may_wait)| {
+            RequestBody::Redirect(RedirectRequest {
                 poll: RedirectPoll {
-                    claim: claim(number),
+                    options: options(token),
                     delivered,
                     is_end: !may_wait,
                 },
                 may_wait,
-                by: if number % 3 == 0 {
-                    By::Tool
+                by: if token % 3 == 0 {
+                    Deliverer::Tool
                 } else {
-                    By::Run { has_room: may_wait }
+                    Deliverer::Run { has_room: may_wait }
                 },
-            }))
+            })
         });
-        let input = (any::<u64>(), any::<u64>(), bytes(), any::<bool>());
-        let input = input.prop_map(|(number, submit, bytes, is_end)| {
-            ToWorker::Input(Box::new(Input {
-                number,
-                submit: SubmitId(submit),
-                bytes,
-                is_end,
-            }))
+        let body = prop_oneof![any::<i32>().prop_map(RequestBody::Signal), read, write, redirect];
+        let request = (any::<u64>(), any::<u64>(), body).prop_map(|(number, submit, body)| {
+            let submit = SubmitId(submit);
+            ToWorker::Request(Box::new(AttemptRequest { number, submit, body }))
         });
         prop_oneof![
-            tap,
-            input,
-            redirect,
+            request,
             any::<u32>().prop_map(|host_rank| ToWorker::Setup { host_rank }),
             run,
             Just(ToWorker::Shutdown),
             Just(ToWorker::Abort),
             Just(ToWorker::Retract),
-            (any::<u64>(), any::<i32>()).prop_map(|(submit, signal)| ToWorker::Signal {
-                submit: SubmitId(submit),
-                signal
-            }),
         ]
     }
 

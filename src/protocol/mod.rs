@@ -4,9 +4,7 @@
 
 mod carried;
 mod codec;
-mod input;
-mod redirect;
-mod tap;
+mod request;
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -14,14 +12,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use monitord_compat::reason::Reason;
-use pmc_control::Claim;
+use pmc_control::RedirectOptions;
 use serde::{Deserialize, Serialize};
 
 pub use carried::{Carried, CarriedFile, Returned};
 pub use codec::{DecodeError, VERSION as ENCODING_VERSION};
-pub use input::{Input, InputAnswer, InputTaken, Stdin};
-pub use redirect::{By, Redirect, RedirectAnswer, Redirected};
-pub use tap::{Captures, Chunk, Tap, Tapped};
+pub use request::{
+    AnswerBody, AttemptAnswer, AttemptRequest, Captures, Chunk, Deliverer, ReadRequest, RedirectAnswer,
+    RedirectRequest, RequestBody, WriteAnswer, WriteRequest,
+};
 
 use crate::payload::Payload;
 
@@ -58,15 +57,11 @@ pub enum ToMaster {
     /// ends it.
     Terminating,
     /// The worker runs this attempt, which an earlier master started.
-    Running(RunningAttempt),
-    /// The answer to [`ToWorker::Tap`].
-    Tapped(Box<Tapped>),
+    Running(EarlierAttempt),
+    /// The answer to [`ToWorker::Request`].
+    Answer(Box<AttemptAnswer>),
     /// This has become of the worker's agent. The transport says it, or the agent itself.
     Node(NodeChange),
-    /// The answer to [`ToWorker::Input`].
-    InputTaken(InputTaken),
-    /// The answer to [`ToWorker::Redirect`].
-    Redirected(Box<Redirected>),
     /// Instead of [`ToMaster::Ready`]: the host script has failed.
     NotReady {
         /// What happened, as a sentence for the user.
@@ -76,7 +71,7 @@ pub enum ToMaster {
 
 /// A running attempt that an earlier master started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RunningAttempt {
+pub struct EarlierAttempt {
     /// Its number.
     pub submit: SubmitId,
     /// Name of its task.
@@ -209,15 +204,8 @@ pub struct Outcome {
     pub quiet: Option<QuietAttempt>,
     /// Set if the attempt used more memory than it requested, or ran out of memory.
     pub memory: Option<MemoryUse>,
-    /// The attempt was ended because the batch system ends the job, or this part of it. It is evicted, and
-    /// has not failed.
-    pub interrupted: bool,
-    /// Why it ended, if its worker knows that from its own doing: it was over its time, or did not start.
-    pub ended_by: Option<Reason>,
-    /// The program is missing or cannot be executed. Never encoded: other hosts than that of the worker may
-    /// have it.
-    #[serde(skip)]
-    pub cannot_run: bool,
+    /// Why it ended, if that is known beyond its status.
+    pub cause: Option<EndCause>,
     /// The process succeeded, but its data could not be forwarded. Set by the master; never encoded.
     #[serde(skip)]
     pub not_forwarded: bool,
@@ -236,9 +224,7 @@ impl Outcome {
             runtime,
             quiet: None,
             memory: None,
-            interrupted: false,
-            ended_by: None,
-            cannot_run: false,
+            cause: None,
             not_forwarded: false,
             evictions: 0,
         }
@@ -284,8 +270,28 @@ impl Outcome {
             return Some(Reason::NotForwarded);
         }
         let memory = self.memory.filter(|used| used.out_of_memory);
-        memory.map(|used| used.reason()).or(self.ended_by)
+        memory.map(|used| used.reason()).or(match self.cause {
+            Some(EndCause::Known(reason)) => Some(reason),
+            _ => None,
+        })
     }
+
+    /// True if the batch system has ended the attempt: its task runs again.
+    #[must_use]
+    pub fn is_evicted(&self) -> bool {
+        !self.succeeded() && self.cause == Some(EndCause::Interrupted)
+    }
+}
+
+/// Why an attempt ended, as far as its worker knows that from its own doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EndCause {
+    /// The batch system ends the job, or this part of it. The attempt is evicted, and has not failed.
+    Interrupted,
+    /// The program is missing on the host of the worker, or cannot be executed there. Others may have it.
+    CannotRun,
+    /// It was over its time, or did not start.
+    Known(Reason),
 }
 
 /// The memory of an attempt.
@@ -339,23 +345,21 @@ pub enum ToWorker {
     Run(Box<Assignment>),
     /// Give back the prefilled tasks that have not started.
     Retract,
-    /// Send a signal to the process group of an attempt, if it runs.
-    Signal {
-        /// Which attempt.
-        submit: SubmitId,
-        /// Number of the signal.
-        signal: i32,
-    },
-    /// Send what kickstart has captured of the output of an attempt.
-    Tap(Box<Tap>),
+    /// Do what a tool asks of an attempt, at once, also while a task runs.
+    Request(Box<AttemptRequest>),
     /// No more tasks: close the files and exit.
     Shutdown,
     /// Stop at once: kill the running task and exit.
     Abort,
-    /// Pass input to an attempt.
-    Input(Box<Input>),
-    /// Send output of an attempt that a tool redirects.
-    Redirect(Box<Redirect>),
+}
+
+/// Where the standard input of a task comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Stdin {
+    /// From tools.
+    Push,
+    /// From a file.
+    File(#[serde(with = "serde_bytes")] Vec<u8>),
 }
 
 /// One attempt of a task, with everything that a worker needs to run it.
@@ -388,31 +392,43 @@ pub struct Assignment {
     pub pipe_forwards: Vec<(Vec<u8>, Vec<u8>)>,
     /// `-F SRC=DEST` of the task.
     pub file_forwards: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Set if the output of the attempt goes into the pack of the worker: how often the task was submitted
-    /// before, over all runs of the DAG.
-    pub packed: Option<u32>,
+    /// Where the output of the attempt goes.
+    pub output: Output,
     /// Standard input of the task, if it is not empty.
     pub stdin: Option<Stdin>,
     /// Output of the task goes through a relay, so that a tool can redirect it.
     pub relay: bool,
     /// A tool redirects the output from the first byte. This implies `relay`.
-    pub claim: Option<Box<Claim>>,
+    pub redirect: Option<Box<RedirectOptions>>,
     /// `--failure-message` of the task.
     pub failure_messages: Vec<Vec<u8>>,
     /// `--success-message` of the task.
     pub success_messages: Vec<Vec<u8>>,
     /// Set if the task is of a sub-workflow.
     pub place: Option<Box<Place>>,
-    /// Set if the host of the worker does not see the directory of the DAG file.
-    pub carried: Option<Box<Carried>>,
 }
 
 impl Assignment {
     /// Returns whether the output of the task goes through a relay.
     #[must_use]
     pub fn has_relay(&self) -> bool {
-        self.relay || self.claim.is_some()
+        self.relay || self.redirect.is_some()
     }
+}
+
+/// Where the output of an attempt goes at its end. While it runs, a relay may carry it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Output {
+    /// Into the files of the worker, which all of its tasks share.
+    Merged,
+    /// Into files of the attempt, beside the DAG file.
+    Own,
+    /// Into the pack of the worker. The number says how often the task was submitted before, over all runs of
+    /// the DAG.
+    Packed(u32),
+    /// Back to the master: the host of the worker does not see the directory of the DAG file. What the
+    /// attempt reads there comes with it, unless that could not be read.
+    Away(Option<Box<Carried>>),
 }
 
 /// Where the tasks of a sub-workflow run, and where their output goes.
@@ -428,6 +444,16 @@ pub struct Place {
 }
 
 impl Place {
+    /// The place of a DAG file whose tasks run in this directory.
+    #[must_use]
+    pub fn new(dag: &Path, directory: &Path) -> Self {
+        let bytes = |path: &Path| path.as_os_str().as_bytes().to_vec();
+        Self {
+            dag: bytes(dag),
+            directory: bytes(directory),
+        }
+    }
+
     /// Returns a path that a task names, as the run sees it.
     #[must_use]
     pub fn target(&self, path: &[u8]) -> Vec<u8> {

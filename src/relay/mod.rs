@@ -16,16 +16,16 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::pipe2;
-use pmc_control::{Claim, Over, Portion, RedirectPoll};
+use pmc_control::{OutputChunk, RedirectEnd, RedirectOptions, RedirectPoll};
 
 use crate::bell::Bell;
-use crate::protocol::{By, RedirectAnswer};
+use crate::protocol::{Deliverer, RedirectAnswer};
 use stream::Stream;
 
 /// Bytes of one read.
-const CHUNK: usize = 256 << 10;
+const READ_SIZE: usize = 256 << 10;
 /// Bytes that a pipe holds, if the system allows that many.
-const PIPE: i32 = 1 << 20;
+const PIPE_SIZE: i32 = 1 << 20;
 
 /// The relay of an attempt, for those who ask for its output.
 #[derive(Clone, Debug)]
@@ -75,11 +75,14 @@ struct State {
 ///
 /// # Errors
 /// The system refuses pipes or a thread.
-pub(crate) fn start(files: [&File; 2], claim: Option<&Claim>) -> io::Result<(RelayThread, WriteEnds)> {
+pub(crate) fn start(
+    files: [&File; 2],
+    options: Option<&RedirectOptions>,
+) -> io::Result<(RelayThread, WriteEnds)> {
     let [out, err] = files;
     let mut streams = [Stream::new(out.try_clone()?), Stream::new(err.try_clone()?)];
-    if let Some(claim) = claim {
-        begin(&mut streams, claim, false, Instant::now());
+    if let Some(options) = options {
+        begin(&mut streams, options, false, Instant::now());
     }
     let (out, err, wake) = (pipe(true)?, pipe(true)?, pipe(false)?);
     fcntl(&wake.1, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
@@ -113,15 +116,15 @@ fn pipe(is_large: bool) -> io::Result<(OwnedFd, OwnedFd)> {
     fcntl(&read, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     if is_large {
         // A smaller one is slower.
-        let _ = fcntl(&write, FcntlArg::F_SETPIPE_SZ(PIPE));
+        let _ = fcntl(&write, FcntlArg::F_SETPIPE_SZ(PIPE_SIZE));
     }
     Ok((read, write))
 }
 
-fn begin(streams: &mut [Stream<File>; 2], claim: &Claim, by_run: bool, now: Instant) {
-    for (stream, wanted) in streams.iter_mut().zip(claim.streams) {
+fn begin(streams: &mut [Stream<File>; 2], options: &RedirectOptions, by_run: bool, now: Instant) {
+    for (stream, wanted) in streams.iter_mut().zip(options.streams) {
         if wanted {
-            stream.begin(claim, by_run, now);
+            stream.begin(options, by_run, now);
         }
     }
 }
@@ -169,7 +172,7 @@ impl Drop for RelayThread {
         {
             let mut state = self.shared.lock();
             state.ended_at.get_or_insert_with(Instant::now);
-            state.end_all(Over::TaskEnded);
+            state.end_all(RedirectEnd::TaskEnded);
         }
         self.shared.wake();
         self.thread.take().map(JoinHandle::join);
@@ -178,7 +181,7 @@ impl Drop for RelayThread {
 
 impl Relay {
     /// Answers a poll. Waits for output, at most `patience`. `by` delivers it.
-    pub(crate) fn poll(&self, poll: &RedirectPoll, by: By, patience: Duration) -> RedirectAnswer {
+    pub(crate) fn poll(&self, poll: &RedirectPoll, by: Deliverer, patience: Duration) -> RedirectAnswer {
         let until = Instant::now() + patience;
         let mut state = self.shared.lock();
         loop {
@@ -196,7 +199,12 @@ impl Relay {
     }
 
     /// The same without waiting. If nothing has come, the bell rings when something comes.
-    pub(crate) fn poll_or_ring(&self, poll: &RedirectPoll, by: By, bell: Option<&Bell>) -> RedirectAnswer {
+    pub(crate) fn poll_or_ring(
+        &self,
+        poll: &RedirectPoll,
+        by: Deliverer,
+        bell: Option<&Bell>,
+    ) -> RedirectAnswer {
         let mut state = self.shared.lock();
         let answer = state.poll(poll, by, Instant::now());
         if answer.is_empty() {
@@ -209,68 +217,75 @@ impl Relay {
 }
 
 impl State {
-    fn poll(&mut self, poll: &RedirectPoll, by: By, now: Instant) -> RedirectAnswer {
-        let by_run = by != By::Tool;
+    fn poll(&mut self, poll: &RedirectPoll, by: Deliverer, now: Instant) -> RedirectAnswer {
+        let by_run = by != Deliverer::Tool;
         let RedirectPoll {
-            claim,
+            options,
             delivered,
             is_end,
         } = poll;
         let wanted = |(stream, wanted)| if wanted { Some(stream) } else { None };
-        let streams = || self.streams.iter().zip(claim.streams).filter_map(wanted);
-        if let Some(tool) = streams().find_map(|stream| stream.other_tool(claim.token)) {
+        let streams = || self.streams.iter().zip(options.streams).filter_map(wanted);
+        if let Some(tool) = streams().find_map(|stream| stream.other_tool(options.token)) {
             return RedirectAnswer::TakenBy(tool.to_owned());
         }
-        if !streams().any(|stream| stream.is_of(claim.token)) {
-            if let Some(over) = streams().find_map(|stream| stream.over(claim.token)) {
-                return RedirectAnswer::Over(over, self.dropped(claim.token));
+        if !streams().any(|stream| stream.is_of(options.token)) {
+            if let Some(over) = streams().find_map(|stream| stream.over(options.token)) {
+                return RedirectAnswer::Ended(over, self.dropped(options.token));
             }
             if self.ended_at.is_some() {
-                return RedirectAnswer::Ended;
+                return RedirectAnswer::NotRunning;
             }
             if *is_end {
-                return RedirectAnswer::Over(Over::Detached, [0, 0]);
+                return RedirectAnswer::Ended(RedirectEnd::Detached, [0, 0]);
             }
-            begin(&mut self.streams, claim, by_run, now);
+            begin(&mut self.streams, options, by_run, now);
         }
-        for (at, delivered) in delivered.iter().enumerate().filter(|(at, _)| claim.streams[*at]) {
+        for (at, delivered) in delivered
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| options.streams[*at])
+        {
             self.streams[at].set_by_run(by_run);
             let noted = self.streams[at].note_delivered(*delivered, now, self.ended_at);
             self.note(noted);
         }
-        let is_recalled = self.streams.iter().any(|stream| stream.is_recalled(claim.token));
+        let is_end_requested = self
+            .streams
+            .iter()
+            .any(|stream| stream.is_end_requested(options.token));
         if *is_end {
             self.end_of(
-                claim.token,
-                if is_recalled {
-                    Over::TooSlow
+                options.token,
+                if is_end_requested {
+                    RedirectEnd::TooSlow
                 } else {
-                    Over::Detached
+                    RedirectEnd::Detached
                 },
             );
         }
-        if let Some(over) = self.streams.iter().find_map(|stream| stream.over(claim.token)) {
+        if let Some(over) = self.streams.iter().find_map(|stream| stream.over(options.token)) {
             // The run may have delivered more of the other stream since it has sent this poll.
-            if by_run && self.streams.iter().any(|stream| stream.is_of(claim.token)) {
+            if by_run && self.streams.iter().any(|stream| stream.is_of(options.token)) {
                 self.streams
                     .iter_mut()
-                    .for_each(|stream| stream.recall(claim.token));
-                return RedirectAnswer::Recall;
+                    .for_each(|stream| stream.request_end(options.token));
+                return RedirectAnswer::EndRequested;
             }
-            self.end_of(claim.token, over);
-            return RedirectAnswer::Over(over, self.dropped(claim.token));
+            self.end_of(options.token, over);
+            return RedirectAnswer::Ended(over, self.dropped(options.token));
         }
-        if is_recalled {
-            return RedirectAnswer::Recall;
+        if is_end_requested {
+            return RedirectAnswer::EndRequested;
         }
-        let portions = self
+        let chunks = self
             .streams
             .each_mut()
-            .map(|stream| match stream.is_of(claim.token) {
-                true if by != (By::Run { has_room: false }) => stream.portion(),
-                _ => Portion::default(),
+            .map(|stream| match stream.is_of(options.token) {
+                true if by != (Deliverer::Run { has_room: false }) => stream.chunk(),
+                _ => OutputChunk::default(),
             });
-        RedirectAnswer::Portions(Box::new(portions))
+        RedirectAnswer::Chunks(Box::new(chunks))
     }
 
     /// Bytes that the last redirect with this token has lost.
@@ -279,7 +294,7 @@ impl State {
     }
 
     /// Ends the redirect with this token.
-    fn end_of(&mut self, token: u64, over: Over) {
+    fn end_of(&mut self, token: u64, over: RedirectEnd) {
         for at in 0..self.streams.len() {
             if self.streams[at].is_of(token) {
                 let ended = self.streams[at].end(over);
@@ -288,7 +303,7 @@ impl State {
         }
     }
 
-    fn end_all(&mut self, over: Over) {
+    fn end_all(&mut self, over: RedirectEnd) {
         for at in 0..self.streams.len() {
             let ended = self.streams[at].end(over);
             self.note(ended);
@@ -327,7 +342,7 @@ impl Shared {
 
     /// Carries the output until the attempt has ended and nothing is left.
     fn carry(&self, mut pipes: [Option<File>; 2], wake: &File) {
-        let mut buffer = vec![0; CHUNK];
+        let mut buffer = vec![0; READ_SIZE];
         loop {
             let (next, room, has_ended) = {
                 let mut state = self.lock();
@@ -370,7 +385,7 @@ impl Shared {
             }
         }
         let mut state = self.lock();
-        state.end_all(Over::TaskEnded);
+        state.end_all(RedirectEnd::TaskEnded);
         state.is_done = true;
         self.tell(&mut state);
     }

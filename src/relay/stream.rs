@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-use pmc_control::{Claim, Over, Overflow, Portion};
+use pmc_control::{OutputChunk, Overflow, RedirectEnd, RedirectOptions};
 
-/// Maximum bytes of a portion.
-const MAX_PORTION: usize = 256 << 10;
+/// Maximum bytes of a chunk.
+const MAX_CHUNK: usize = 256 << 10;
 /// A redirect ends if nobody asks for this long.
 const LEASE: Duration = Duration::from_secs(10);
 /// When the time of a full buffer is over, the next poll of the tool ends the redirect: it says what was
@@ -33,13 +33,13 @@ pub(super) struct Stream<W> {
 #[derive(Clone, Copy, Debug)]
 struct Ended {
     token: u64,
-    over: Over,
+    over: RedirectEnd,
     dropped: u64,
 }
 
 #[derive(Debug)]
 struct Redirection {
-    claim: Claim,
+    options: RedirectOptions,
     /// The run delivers, not the tool.
     by_run: bool,
     /// What was not delivered.
@@ -58,13 +58,13 @@ struct Redirection {
     discards: bool,
     dropped: u64,
     /// The redirect is to end as soon as the run says what it has delivered.
-    recalled: bool,
+    end_requested: bool,
 }
 
 impl Redirection {
-    fn new(claim: Claim, by_run: bool, now: Instant) -> Self {
+    fn new(options: RedirectOptions, by_run: bool, now: Instant) -> Self {
         Self {
-            claim,
+            options,
             by_run,
             bytes: VecDeque::new(),
             start: 0,
@@ -75,22 +75,27 @@ impl Redirection {
             full_since: None,
             discards: false,
             dropped: 0,
-            recalled: false,
+            end_requested: false,
         }
     }
 
     fn capacity(&self) -> usize {
-        self.claim.buffer.clamp(1, Claim::MAX_BUFFER) as usize
+        self.options.buffer.clamp(1, RedirectOptions::MAX_BUFFER) as usize
     }
 
     fn patience(&self) -> Duration {
-        Duration::from_millis(self.claim.patience_ms.min(Claim::MAX_PATIENCE_MS).into())
+        Duration::from_millis(
+            self.options
+                .patience_ms
+                .min(RedirectOptions::MAX_PATIENCE_MS)
+                .into(),
+        )
     }
 
     /// Number of bytes that count for the capacity. What was sent cannot be dropped, so it would keep a
     /// buffer full whose overflow is dropped.
     fn filling(&self) -> usize {
-        match self.claim.overflow {
+        match self.options.overflow {
             Overflow::File => self.bytes.len(),
             Overflow::DropOldest | Overflow::DropNewest => self.bytes.len() - self.sent,
         }
@@ -155,12 +160,12 @@ impl Redirection {
         self.remove(count.min(known));
     }
 
-    /// Returns the next portion: of all that was not delivered, or, if the run delivers, of what was not
+    /// Returns the next chunk: of all that was not delivered, or, if the run delivers, of what was not
     /// sent.
-    fn portion(&mut self) -> Portion {
+    fn chunk(&mut self) -> OutputChunk {
         let from = if self.by_run { self.sent } else { 0 };
         let known = if self.gap > 0 { self.sent } else { self.bytes.len() };
-        let to = known.min(from + MAX_PORTION);
+        let to = known.min(from + MAX_CHUNK);
         let mut bytes = Vec::with_capacity(to - from);
         let (first, second) = self.bytes.as_slices();
         let split = first.len();
@@ -173,7 +178,7 @@ impl Redirection {
         let first = self.times.iter().rposition(|(change, _)| *change <= offset);
         let times = self.times.range(first.unwrap_or(0)..);
         let times = times.take_while(|(change, _)| *change < end);
-        Portion {
+        OutputChunk {
             offset,
             bytes,
             times: times.copied().collect(),
@@ -181,10 +186,10 @@ impl Redirection {
         }
     }
 
-    /// Returns whether only the run knows what was delivered. After a recall, the run says it in a last
+    /// Returns whether only the run knows what was delivered. When its end is requested, it says so in a last
     /// request, for whose answer it waits.
     fn is_out(&self) -> bool {
-        self.by_run && (self.sent > 0 || self.recalled)
+        self.by_run && (self.sent > 0 || self.end_requested)
     }
 }
 
@@ -200,12 +205,12 @@ impl<W: Write> Stream<W> {
 
     /// Returns the name of the tool that redirects it, unless it is the one with this token.
     pub(super) fn other_tool(&self, token: u64) -> Option<&str> {
-        let claim = &self.redirection.as_ref()?.claim;
-        (claim.token != token).then_some(&*claim.tool)
+        let options = &self.redirection.as_ref()?.options;
+        (options.token != token).then_some(&*options.tool)
     }
 
     /// Returns whether the redirect with this token has ended, and how.
-    pub(super) fn over(&self, token: u64) -> Option<Over> {
+    pub(super) fn over(&self, token: u64) -> Option<RedirectEnd> {
         let ended = self.over.filter(|ended| ended.token == token)?;
         self.redirection.is_none().then_some(ended.over)
     }
@@ -217,9 +222,9 @@ impl<W: Write> Stream<W> {
     }
 
     /// Begins a redirect.
-    pub(super) fn begin(&mut self, claim: &Claim, by_run: bool, now: Instant) {
+    pub(super) fn begin(&mut self, options: &RedirectOptions, by_run: bool, now: Instant) {
         if self.redirection.is_none() {
-            self.redirection = Some(Redirection::new(claim.clone(), by_run, now));
+            self.redirection = Some(Redirection::new(options.clone(), by_run, now));
         }
     }
 
@@ -231,15 +236,15 @@ impl<W: Write> Stream<W> {
     }
 
     /// Returns whether the redirect with this token is to end as soon as the run says what it has delivered.
-    pub(super) fn is_recalled(&self, token: u64) -> bool {
+    pub(super) fn is_end_requested(&self, token: u64) -> bool {
         let redirection = self.redirection.as_ref();
-        redirection.is_some_and(|redirection| redirection.claim.token == token && redirection.recalled)
+        redirection.is_some_and(|redirection| redirection.options.token == token && redirection.end_requested)
     }
 
     /// Returns whether the tool with this token redirects it.
     pub(super) fn is_of(&self, token: u64) -> bool {
         let redirection = self.redirection.as_ref();
-        redirection.is_some_and(|redirection| redirection.claim.token == token)
+        redirection.is_some_and(|redirection| redirection.options.token == token)
     }
 
     /// Takes what the task has written.
@@ -276,32 +281,32 @@ impl<W: Write> Stream<W> {
             Some(deadline) if deadline <= now && is_out => {
                 // The run may have delivered more since it has sent this poll.
                 if let Some(redirection) = &mut self.redirection {
-                    redirection.recalled = true;
+                    redirection.end_requested = true;
                 }
                 Ok(())
             }
-            Some(deadline) if deadline <= now => self.end(Over::TooSlow),
+            Some(deadline) if deadline <= now => self.end(RedirectEnd::TooSlow),
             _ => Ok(()),
         }
     }
 
     /// Returns what comes next.
-    pub(super) fn portion(&mut self) -> Portion {
+    pub(super) fn chunk(&mut self) -> OutputChunk {
         self.redirection
             .as_mut()
-            .map_or_else(Portion::default, Redirection::portion)
+            .map_or_else(OutputChunk::default, Redirection::chunk)
     }
 
     /// Ends the redirect: what was not delivered goes to the file.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub(super) fn end(&mut self, over: Over) -> io::Result<()> {
+    pub(super) fn end(&mut self, over: RedirectEnd) -> io::Result<()> {
         let Some(redirection) = self.redirection.take() else {
             return Ok(());
         };
         self.over = Some(Ended {
-            token: redirection.claim.token,
+            token: redirection.options.token,
             over,
             dropped: redirection.dropped,
         });
@@ -329,10 +334,10 @@ impl<W: Write> Stream<W> {
     }
 
     /// Asks the run to end the redirect with this token.
-    pub(super) fn recall(&mut self, token: u64) {
+    pub(super) fn request_end(&mut self, token: u64) {
         let redirection = self.redirection.as_mut();
-        if let Some(redirection) = redirection.filter(|redirection| redirection.claim.token == token) {
-            redirection.recalled = true;
+        if let Some(redirection) = redirection.filter(|redirection| redirection.options.token == token) {
+            redirection.end_requested = true;
         }
     }
 
@@ -340,13 +345,13 @@ impl<W: Write> Stream<W> {
     pub(super) fn is_waiting(&self) -> bool {
         self.redirection
             .as_ref()
-            .is_some_and(|redirection| !redirection.bytes.is_empty() || redirection.recalled)
+            .is_some_and(|redirection| !redirection.bytes.is_empty() || redirection.end_requested)
     }
 
     /// Returns when the redirect is to end, because the buffer is full or the attempt has ended.
     fn deadline(&self, ended_at: Option<Instant>) -> Option<Instant> {
         let redirection = self.redirection.as_ref()?;
-        let by_rule = redirection.claim.overflow == Overflow::File;
+        let by_rule = redirection.options.overflow == Overflow::File;
         let full = redirection.full_since.filter(|_| by_rule);
         let ended = ended_at.filter(|_| !redirection.bytes.is_empty());
         let since = [full, ended].into_iter().flatten().min()?;
@@ -369,16 +374,16 @@ impl<W: Write> Stream<W> {
         let last_poll = deadline.map(|deadline| deadline + last_poll);
         let lease = redirection.polled + lease;
         if last_poll.is_some_and(|at| at <= now) {
-            self.end(Over::TooSlow)?;
+            self.end(RedirectEnd::TooSlow)?;
             return Ok(None);
         }
         if lease <= now {
-            self.end(Over::Silent)?;
+            self.end(RedirectEnd::Silent)?;
             return Ok(None);
         }
         let full = redirection.full_since.map(|since| since + redirection.patience());
         if full.is_some_and(|at| at <= now) {
-            match redirection.claim.overflow {
+            match redirection.options.overflow {
                 Overflow::File => {}
                 Overflow::DropOldest => redirection.drop_oldest(),
                 Overflow::DropNewest => redirection.discards = true,

@@ -8,20 +8,20 @@ use super::*;
 
 const MOMENT: Duration = Duration::from_secs(20);
 
-fn claim(token: u64, streams: [bool; 2]) -> Claim {
-    Claim {
+fn options(token: u64, streams: [bool; 2]) -> RedirectOptions {
+    RedirectOptions {
         token,
         tool: format!("tool {token}"),
         streams,
-        buffer: Claim::BUFFER,
+        buffer: RedirectOptions::BUFFER,
         patience_ms: 200,
         overflow: Overflow::File,
     }
 }
 
-fn poll(claim: &Claim, delivered: [u64; 2], is_end: bool) -> RedirectPoll {
+fn poll(options: &RedirectOptions, delivered: [u64; 2], is_end: bool) -> RedirectPoll {
     RedirectPoll {
-        claim: claim.clone(),
+        options: options.clone(),
         delivered,
         is_end,
     }
@@ -34,9 +34,9 @@ struct Place {
 }
 
 impl Place {
-    fn new(claim: Option<&Claim>) -> Self {
+    fn new(options: Option<&RedirectOptions>) -> Self {
         let files = [tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap()];
-        let (thread, WriteEnds(ends)) = start([&files[0], &files[1]], claim).unwrap();
+        let (thread, WriteEnds(ends)) = start([&files[0], &files[1]], options).unwrap();
         Self {
             files,
             thread,
@@ -72,10 +72,10 @@ impl Place {
 }
 
 fn texts(answer: RedirectAnswer) -> [String; 2] {
-    let RedirectAnswer::Portions(portions) = answer else {
+    let RedirectAnswer::Chunks(chunks) = answer else {
         panic!("{answer:?}")
     };
-    portions.map(|portion| String::from_utf8(portion.bytes).unwrap())
+    chunks.map(|chunk| String::from_utf8(chunk.bytes).unwrap())
 }
 
 #[test]
@@ -84,33 +84,33 @@ fn output_goes_to_the_files_and_for_a_while_to_a_tool() {
     place.write(0, b"one\n");
     place.write(1, b"err\n");
     place.wait_for(0, "one\n");
-    let (first, second) = (claim(1, [true, false]), claim(2, [true, true]));
+    let (first, second) = (options(1, [true, false]), options(2, [true, true]));
     let relay = place.thread.relay();
     assert_eq!(
-        texts(relay.poll(&poll(&first, [0, 0], false), By::Tool, Duration::ZERO)),
+        texts(relay.poll(&poll(&first, [0, 0], false), Deliverer::Tool, Duration::ZERO)),
         ["", ""]
     );
     place.write(0, b"two\nthree\n");
     place.write(1, b"more\n");
-    let got = texts(relay.poll(&poll(&first, [0, 0], false), By::Tool, MOMENT));
+    let got = texts(relay.poll(&poll(&first, [0, 0], false), Deliverer::Tool, MOMENT));
     assert_eq!(got, ["two\nthree\n", ""]);
-    let taken = relay.poll(&poll(&second, [0, 0], false), By::Tool, Duration::ZERO);
+    let taken = relay.poll(&poll(&second, [0, 0], false), Deliverer::Tool, Duration::ZERO);
     assert_eq!(taken, RedirectAnswer::TakenBy("tool 1".to_owned()));
     // It has printed one of the lines.
-    let over = relay.poll(&poll(&first, [4, 0], true), By::Tool, Duration::ZERO);
-    assert_eq!(over, RedirectAnswer::Over(Over::Detached, [0, 0]));
+    let over = relay.poll(&poll(&first, [4, 0], true), Deliverer::Tool, Duration::ZERO);
+    assert_eq!(over, RedirectAnswer::Ended(RedirectEnd::Detached, [0, 0]));
     place.write(0, b"four\n");
     place.finish();
     assert_eq!(place.text(0), "one\nthree\nfour\n");
     assert_eq!(place.text(1), "err\nmore\n");
-    let late = relay.poll(&poll(&second, [0, 0], false), By::Tool, Duration::ZERO);
-    assert_eq!(late, RedirectAnswer::Ended);
+    let late = relay.poll(&poll(&second, [0, 0], false), Deliverer::Tool, Duration::ZERO);
+    assert_eq!(late, RedirectAnswer::NotRunning);
     assert!(place.thread.error().is_none());
 }
 
 #[test]
 fn a_claimed_attempt_waits_a_moment_for_its_tool_at_the_end() {
-    let tool = claim(1, [true, true]);
+    let tool = options(1, [true, true]);
     let mut place = Place::new(Some(&tool));
     place.write(0, b"first");
     place.write(1, b"second");
@@ -118,17 +118,17 @@ fn a_claimed_attempt_waits_a_moment_for_its_tool_at_the_end() {
     place.thread.end();
     let relay = place.thread.relay();
     let got = loop {
-        let got = texts(relay.poll(&poll(&tool, [0, 0], false), By::Tool, MOMENT));
+        let got = texts(relay.poll(&poll(&tool, [0, 0], false), Deliverer::Tool, MOMENT));
         if got.iter().all(|text| !text.is_empty()) {
             break got;
         }
     };
     assert_eq!(got, ["first", "second"]);
     assert!(!place.thread.wait(Duration::from_millis(1)));
-    texts(relay.poll(&poll(&tool, [5, 6], false), By::Tool, Duration::ZERO));
+    texts(relay.poll(&poll(&tool, [5, 6], false), Deliverer::Tool, Duration::ZERO));
     assert!(place.thread.wait(MOMENT));
-    let over = relay.poll(&poll(&tool, [5, 6], false), By::Tool, Duration::ZERO);
-    assert_eq!(over, RedirectAnswer::Over(Over::TaskEnded, [0, 0]));
+    let over = relay.poll(&poll(&tool, [5, 6], false), Deliverer::Tool, Duration::ZERO);
+    assert_eq!(over, RedirectAnswer::Ended(RedirectEnd::TaskEnded, [0, 0]));
     assert_eq!([place.text(0), place.text(1)], ["", ""]);
     // Nobody comes.
     let mut place = Place::new(Some(&tool));
@@ -140,12 +140,15 @@ fn a_claimed_attempt_waits_a_moment_for_its_tool_at_the_end() {
 #[test]
 fn a_run_that_delivers_is_asked_before_the_redirect_ends() {
     let mut place = Place::new(None);
-    let tool = Claim {
+    let tool = RedirectOptions {
         buffer: 8,
-        ..claim(1, [true, true])
+        ..options(1, [true, true])
     };
     let relay = place.thread.relay();
-    let (full, free) = (By::Run { has_room: false }, By::Run { has_room: true });
+    let (full, free) = (
+        Deliverer::Run { has_room: false },
+        Deliverer::Run { has_room: true },
+    );
     assert_eq!(
         texts(relay.poll(&poll(&tool, [0, 0], false), full, Duration::ZERO)),
         ["", ""]
@@ -160,8 +163,8 @@ fn a_run_that_delivers_is_asked_before_the_redirect_ends() {
             free,
             Duration::from_millis(5),
         ) {
-            RedirectAnswer::Recall => break,
-            portions => got += &texts(portions)[0],
+            RedirectAnswer::EndRequested => break,
+            chunks => got += &texts(chunks)[0],
         }
         assert!(begun.elapsed() < MOMENT);
     }
@@ -169,7 +172,7 @@ fn a_run_that_delivers_is_asked_before_the_redirect_ends() {
     assert!("0123456789".starts_with(&got) && got.len() <= 9, "{got}");
     // It has delivered more meanwhile.
     let over = relay.poll(&poll(&tool, [3, 0], true), full, Duration::ZERO);
-    assert_eq!(over, RedirectAnswer::Over(Over::TooSlow, [0, 0]));
+    assert_eq!(over, RedirectAnswer::Ended(RedirectEnd::TooSlow, [0, 0]));
     place.finish();
     assert_eq!(place.text(0), "3456789");
 }
@@ -178,8 +181,8 @@ fn a_run_that_delivers_is_asked_before_the_redirect_ends() {
 fn a_bell_rings_when_something_has_come() {
     let mut place = Place::new(None);
     let (relay, bell) = (place.thread.relay(), Bell::new().unwrap());
-    let tool = claim(1, [true, false]);
-    let poll = || relay.poll_or_ring(&poll(&tool, [0, 0], false), By::Tool, Some(&bell));
+    let tool = options(1, [true, false]);
+    let poll = || relay.poll_or_ring(&poll(&tool, [0, 0], false), Deliverer::Tool, Some(&bell));
     assert!(poll().is_empty() && !bell.silence());
     place.write(0, b"x");
     let begun = Instant::now();
@@ -213,9 +216,9 @@ fn a_full_disk_is_told() {
 
 #[test]
 fn an_aborted_run_waits_for_no_tool() {
-    let tool = claim(1, [true, true]);
-    let mut place = Place::new(Some(&Claim {
-        patience_ms: Claim::MAX_PATIENCE_MS,
+    let tool = options(1, [true, true]);
+    let mut place = Place::new(Some(&RedirectOptions {
+        patience_ms: RedirectOptions::MAX_PATIENCE_MS,
         ..tool
     }));
     place.write(0, b"x");

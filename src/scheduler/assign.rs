@@ -5,12 +5,12 @@ use std::mem;
 
 use pmc_dag::TaskId;
 
-use crate::protocol::{Assignment, Stdin, SubmitId, ToWorker};
+use crate::protocol::SubmitId;
 use crate::scheduler::hosts::Grant;
 use crate::scheduler::run::{Master, Phase, Running};
 use crate::scheduler::shares::ShareId;
 use crate::scheduler::tasks::{Kind, State};
-use crate::scheduler::{Outbox, Record};
+use crate::scheduler::{Granted, Outbox, Record, Start};
 
 impl Master {
     /// Queues all tasks that have become ready, then starts as many as fit. Does nothing before
@@ -88,10 +88,9 @@ impl Master {
         let grant = self.hosts.take(host, request)?;
         self.queue.remove(&mut self.nodes, task);
         let submit = SubmitId(self.nodes[task.index()].submit);
-        let assignment = self.assignment(task, submit, &grant);
-        let rank = grant.rank;
+        let start = self.start_of(task, submit, &grant);
         self.started(task, submit, host, grant, out);
-        out.send(rank, ToWorker::Run(Box::new(assignment)));
+        out.start(start);
         Some(())
     }
 
@@ -102,34 +101,18 @@ impl Master {
             .is_some_and(|limit| self.running_of(ShareId::default()) >= limit as usize)
     }
 
-    /// Builds the message that makes a worker run a task.
-    pub(super) fn assignment(&self, task: TaskId, submit: SubmitId, grant: &Grant) -> Assignment {
-        let (dag, local) = self.locate(task);
-        let line = dag.task(local);
-        Assignment {
+    /// Says what a worker is to run.
+    pub(super) fn start_of(&self, task: TaskId, submit: SubmitId, grant: &Grant) -> Start {
+        Start {
+            task,
             submit,
+            rank: grant.rank,
             attempt: self.failures.get(&task).map_or(1, |failures| failures + 1),
-            name: line.name.to_vec(),
-            id: line.id.map(<[u8]>::to_vec),
-            command: line.command.to_vec(),
-            memory_mb: self.request(task).memory_mb,
-            cpus: line.cpus,
-            cpu_set: grant.block.clone().map_or_else(Vec::new, Iterator::collect),
-            gpu_set: grant.gpus.numbers().collect(),
-            runtime_limit: line.runtime_limit,
-            pipe_forwards: line.pipe_forwards.to_vec(),
-            file_forwards: line.file_forwards.to_vec(),
-            packed: None,
-            stdin: line.stdin.map(|stdin| match stdin {
-                pmc_dag::Stdin::Push => Stdin::Push,
-                pmc_dag::Stdin::File(path) => Stdin::File(path.clone()),
-            }),
-            relay: line.relay,
-            claim: None,
-            failure_messages: line.failure_messages.to_vec(),
-            success_messages: line.success_messages.to_vec(),
-            place: self.place_of(task).map(|place| Box::new(place.clone())),
-            carried: None,
+            grant: Granted {
+                memory_mb: self.request(task).memory_mb,
+                cpu_set: grant.block.clone().map_or_else(Vec::new, Iterator::collect),
+                gpu_set: grant.gpus.numbers().collect(),
+            },
         }
     }
 
@@ -154,7 +137,7 @@ impl Master {
         out.record(Record::Started(task, submit, rank));
         self.record_resources(host, out);
         let inputs = self.nodes[task.index()].inputs;
-        self.holdings.starts(host, task, inputs);
+        self.cache_index.starts(host, task, inputs);
         self.nodes[task.index()].state = State::Running;
         self.slots[rank.0 as usize - 1].running = Some(Running {
             task,

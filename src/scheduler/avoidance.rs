@@ -21,7 +21,7 @@ use std::time::Duration;
 use pmc_dag::{Request, TaskId};
 use rustc_hash::FxHashMap;
 
-use crate::protocol::Outcome;
+use crate::protocol::{EndCause, Outcome};
 use crate::scheduler::queue::{AvoidId, ShapeId};
 use crate::scheduler::run::Master;
 
@@ -42,6 +42,8 @@ const NO_HOST: u32 = u32::MAX;
 pub(super) struct Avoidance {
     /// Hosts on which tasks that are not done have failed, the latest one last.
     failed_on: FxHashMap<TaskId, Vec<u32>>,
+    /// Hosts on which the programs of tasks that are not done are missing or cannot be executed.
+    cannot_run_on: FxHashMap<TaskId, Vec<u32>>,
     /// Hosts on which tasks have succeeded, by kind, the latest one first.
     succeeded_on: Vec<[u32; MAX_SUCCEEDED]>,
     /// Hosts may have gone since this was last looked at.
@@ -60,6 +62,9 @@ impl Avoidance {
     pub(super) fn forget(&mut self, task: TaskId) {
         if !self.failed_on.is_empty() {
             self.failed_on.remove(&task);
+        }
+        if !self.cannot_run_on.is_empty() {
+            self.cannot_run_on.remove(&task);
         }
     }
 
@@ -121,6 +126,12 @@ impl Master {
     }
 
     pub(super) fn note_failure(&mut self, task: TaskId, host: u32, outcome: &Outcome) {
+        if outcome.cause == Some(EndCause::CannotRun) {
+            let hosts = self.avoidance.cannot_run_on.entry(task).or_default();
+            if !hosts.contains(&host) {
+                hosts.push(host);
+            }
+        }
         if outcome.has_own_cause() || self.hosts.all().len() < 2 {
             return;
         }
@@ -129,6 +140,14 @@ impl Master {
         hosts.push(host);
         let old = hosts.len().saturating_sub(MAX_HOSTS);
         hosts.drain(..old);
+    }
+
+    /// True if the program of a task was missing in an attempt that ended so, and no host is left on which it
+    /// may be there.
+    pub(super) fn can_run_nowhere(&self, task: TaskId, outcome: &Outcome) -> bool {
+        let hosts = self.avoidance.cannot_run_on.get(&task);
+        outcome.cause == Some(EndCause::CannotRun)
+            && hosts.is_some_and(|hosts| !self.has_other_host(self.request(task), hosts))
     }
 
     /// Lets a task that is queued next avoid the hosts on which it has failed.

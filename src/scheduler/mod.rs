@@ -28,8 +28,8 @@
 //! overtaken only by tasks with another request or category. A task that failed on a host is tried again
 //! elsewhere, and is overtaken there meanwhile (`avoidance`). Very
 //! short tasks may be sent to a worker a few milliseconds before it can start them (`prefill`). Tasks whose
-//! inputs lie in the caches of some hosts prefer these (`holdings`): only then may a later task of the same
-//! priority start before an earlier one that fits.
+//! inputs lie in the caches of some hosts prefer these (`cache_index`): only then may a later task of the
+//! same priority start before an earlier one that fits.
 //!
 //! # Cost
 //!
@@ -55,13 +55,13 @@
 mod assign;
 mod avoidance;
 mod bits;
+mod cache_index;
 mod categories;
 #[cfg(test)]
 mod check;
 mod cpuset;
 mod error;
 mod gpus;
-mod holdings;
 mod hosts;
 mod levels;
 mod max_tree;
@@ -156,9 +156,37 @@ pub struct Adoption {
     pub gpus: Vec<u32>,
 }
 
+/// A task that a worker is to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// Which task.
+    pub task: TaskId,
+    /// Number of the attempt.
+    pub submit: SubmitId,
+    /// Which worker.
+    pub rank: Rank,
+    /// Number of the attempt among those of the task in this run, from 1. Lost attempts do not count.
+    pub attempt: u32,
+    /// What the attempt may use.
+    pub grant: Granted,
+}
+
+/// What an attempt may use, beside the CPUs that its task requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Granted {
+    /// Memory in MB; 0 if the task requests none.
+    pub memory_mb: u64,
+    /// Numbers of its CPUs, if it has a block of CPUs.
+    pub cpu_set: Vec<u32>,
+    /// Numbers of its GPUs, counted from 0.
+    pub gpu_set: Vec<u32>,
+}
+
 /// Output of the state machine: messages to workers, and records in the order of events.
 pub trait Outbox {
-    /// Sends a message to a worker.
+    /// Has a worker run a task, after the one that it runs, if any.
+    fn start(&mut self, start: Start);
+    /// Sends another message to a worker.
     fn send(&mut self, to: Rank, message: ToWorker);
     /// Records an event. The driver adds the time and writes log lines.
     fn record(&mut self, record: Record<'_>);

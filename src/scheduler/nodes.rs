@@ -389,7 +389,7 @@ impl Master {
         let host = self.slots[rank.0 as usize - 1].host;
         let was_last = self.hosts.remove(host, rank);
         if was_last {
-            self.holdings.forget(host);
+            self.cache_index.forget(host);
         }
         self.present -= 1;
         self.avoidance.look_again();

@@ -10,7 +10,7 @@
 //! * It happens only if no slot is free, all queued tasks have the same request and priority as the running
 //!   one, and no task of the DAG has a higher priority that could overtake them.
 //! * It happens only while one workflow has the run for itself.
-//! * It happens only for tasks whose inputs lie on the host, or nowhere (`holdings`).
+//! * It happens only for tasks whose inputs lie on the host, or nowhere (`cache_index`).
 //! * It happens only for tasks that recently took a few milliseconds at most.
 //! * With a limit of failed tasks, it happens only while the limit holds even if all tasks that were sent
 //!   fail. So no prefilled task starts after the last failure that the limit allows, except after later
@@ -173,8 +173,7 @@ impl Master {
                 self.nodes[task.index()].state = State::Prefilled;
                 self.slots[index].prefilled.push_back(Prefilled { task, submit });
                 self.prefill.count += 1;
-                let assignment = self.assignment(task, submit, &Grant::without_numbers(rank));
-                out.send(rank, ToWorker::Run(Box::new(assignment)));
+                out.start(self.start_of(task, submit, &Grant::without_numbers(rank)));
             }
         }
     }

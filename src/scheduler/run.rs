@@ -10,9 +10,9 @@ use rustc_hash::FxHashMap;
 
 use crate::protocol::{Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
 use crate::scheduler::avoidance::Avoidance;
+use crate::scheduler::cache_index::CacheIndex;
 use crate::scheduler::categories::Category;
 use crate::scheduler::gpus::GpuSet;
-use crate::scheduler::holdings::Holdings;
 use crate::scheduler::hosts::{Hosts, Placement};
 use crate::scheduler::nodes::{Member, NO_HOST};
 use crate::scheduler::prefill::{PrefillQueue, PrefillState};
@@ -129,7 +129,7 @@ pub struct Master {
     /// Workers that are there.
     pub(super) present: u32,
     pub(super) hosts: Hosts,
-    pub(super) holdings: Holdings,
+    pub(super) cache_index: CacheIndex,
     /// Workers that prepare their hosts, by host.
     pub(super) preparing: FxHashMap<u32, Vec<Rank>>,
     /// Hosts are prepared before their first task.
@@ -183,8 +183,8 @@ impl Master {
     pub fn new(dag: Arc<Dag>, done: DoneSet, workers: Workers, config: MasterConfig) -> Self {
         let (queue, chain_of) = Queue::new(&dag);
         let mut nodes: Vec<Node> = Vec::with_capacity(dag.len());
-        let mut holdings = Holdings::default();
-        let inputs_of = holdings.add_sets(&dag);
+        let mut cache_index = CacheIndex::default();
+        let inputs_of = cache_index.add_sets(&dag);
         let (ready, done_before) = add_nodes(&mut nodes, &dag, &chain_of, &inputs_of, &done);
         let requests: Vec<u32> = queue.shapes().iter().map(|shape| shape.request.cpus).collect();
         let narrow = requests.iter().all(|cpus| *cpus <= 1);
@@ -207,7 +207,7 @@ impl Master {
             registered: 0,
             present: 0,
             hosts: Hosts::new(&requests, placement),
-            holdings,
+            cache_index,
             preparing: FxHashMap::default(),
             has_host_scripts: false,
             slots: Vec::new(),
@@ -487,7 +487,7 @@ impl Master {
 
         let submit = result.submit;
         let is_preparation = self.nodes[task.index()].kind == Kind::Prepared;
-        let is_evicted = outcome.interrupted && !outcome.succeeded();
+        let is_evicted = outcome.is_evicted();
         if is_evicted {
             let is_lost = false;
             let record = Record::Evicted {
@@ -496,7 +496,7 @@ impl Master {
                 rank,
                 is_lost,
             };
-            self.holdings.fails(host, self.nodes[task.index()].inputs);
+            self.cache_index.fails(host, self.nodes[task.index()].inputs);
             self.evicted(task, record, out);
         } else {
             out.record(self.end_record(task, submit, rank, outcome));
@@ -507,11 +507,11 @@ impl Master {
         } else if outcome.succeeded() && is_preparation {
             self.nest(task, submit, out);
         } else if outcome.succeeded() {
-            self.holdings.read(host, self.nodes[task.index()].inputs);
+            self.cache_index.read(host, self.nodes[task.index()].inputs);
             self.note_success(task, host);
             self.succeeded(task);
         } else {
-            self.holdings.fails(host, self.nodes[task.index()].inputs);
+            self.cache_index.fails(host, self.nodes[task.index()].inputs);
             self.note_failure(task, host, &outcome);
             self.failed(task, &outcome, out);
         }
@@ -560,7 +560,7 @@ impl Master {
         self.summary_of(task).failed += 1;
         let (dag, local) = self.locate(task);
         let max_attempts = dag.tries(local).unwrap_or(self.config.max_attempts).max(1);
-        let is_final = dag.is_final(local, outcome.status) || outcome.cannot_run;
+        let is_final = dag.is_final(local, outcome.status) || self.can_run_nowhere(task, outcome);
         let failures = self.failures.entry(task).or_insert(0);
         *failures += 1;
         if *failures < max_attempts && !is_final {

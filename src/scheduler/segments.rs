@@ -12,9 +12,9 @@ use pmc_dag::rescue::DoneSet;
 use pmc_dag::{CategoryId, Dag, OptionSet, TaskId};
 use thiserror::Error;
 
-use crate::protocol::{Outcome, Place, Rank, SubmitId};
+use crate::protocol::{Outcome, Rank, SubmitId};
+use crate::scheduler::cache_index::InputSet;
 use crate::scheduler::categories::Category;
-use crate::scheduler::holdings::InputSet;
 use crate::scheduler::run::{Master, Summary};
 use crate::scheduler::shares::ShareId;
 use crate::scheduler::tasks::{Kind, NO_TASK, Node, State};
@@ -51,8 +51,6 @@ pub struct Joining {
     pub dag: Arc<Dag>,
     /// Its tasks that are not run.
     pub done: DoneSet,
-    /// Where its tasks run, and where their output goes.
-    pub place: Place,
     /// What it is.
     pub role: Role,
 }
@@ -65,7 +63,6 @@ pub(super) struct Segment {
     base: u32,
     /// The share that its tasks take from.
     pub(super) share: ShareId,
-    place: Place,
     /// Its tasks that run, or will without the end of another one.
     active: usize,
     summary: Summary,
@@ -94,12 +91,7 @@ impl Master {
     /// # Errors
     /// There are too many tasks. The state is unchanged.
     pub fn grow(&mut self, joining: Joining) -> Result<SegmentId, JoinError> {
-        let Joining {
-            dag,
-            done,
-            place,
-            role,
-        } = joining;
+        let Joining { dag, done, role } = joining;
         let id = SegmentId(self.segments.len() as u32);
         let end = self.nodes.len().checked_add(dag.len());
         if end.is_none_or(|end| end >= NO_TASK as usize) {
@@ -114,7 +106,7 @@ impl Master {
         let cpus: Vec<u32> = sets.iter().map(|set| set.request.cpus).collect();
         self.hosts.grow(&cpus);
         let chain_of = self.chains(&sets, share);
-        let inputs_of = self.holdings.add_sets(&dag);
+        let inputs_of = self.cache_index.add_sets(&dag);
         let (mut ready, done_before) = add_nodes(&mut self.nodes, &dag, &chain_of, &inputs_of, &done);
         self.set_up_subdags(&dag, base, share);
         ready.iter_mut().for_each(|task| task.0 += base);
@@ -131,7 +123,6 @@ impl Master {
             dag,
             base,
             share,
-            place,
             active,
             summary,
         });
@@ -220,12 +211,6 @@ impl Master {
         let after = self.segments.partition_point(|segment| segment.base <= task.0);
         // A segment without tasks has the base of the next one, which comes after it.
         SegmentId(after as u32 - 1)
-    }
-
-    /// Where a task runs and its output goes, if it is not of the first DAG.
-    pub(crate) fn place_of(&self, task: TaskId) -> Option<&Place> {
-        let is_joined = task.index() >= self.dag.len();
-        is_joined.then(|| &self.segments[self.segment_of(task).index()].place)
     }
 
     /// The figures of the DAG of a task.

@@ -1,7 +1,7 @@
 //! Small runs, step by step.
 
 mod avoidance;
-mod holdings;
+mod cache_index;
 mod nodes;
 mod prefill;
 mod shares;
@@ -13,8 +13,10 @@ use std::time::Duration;
 use pmc_dag::rescue::DoneSet;
 use pmc_dag::{Dag, TaskId};
 
-use crate::protocol::{Assignment, Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
-use crate::scheduler::{Event, Master, MasterConfig, MasterError, Outbox, Record, WaitReason, Workers};
+use crate::protocol::{Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
+use crate::scheduler::{
+    Event, Granted, Master, MasterConfig, MasterError, Outbox, Record, Start, WaitReason, Workers,
+};
 
 /// One attempt for each task, and no limit of failures.
 const ONE_ATTEMPT: MasterConfig = MasterConfig {
@@ -27,13 +29,16 @@ const ONE_ATTEMPT: MasterConfig = MasterConfig {
 #[derive(Default)]
 struct Log {
     lines: Vec<String>,
-    assignments: Vec<Assignment>,
+    starts: Vec<Start>,
 }
 
 impl Outbox for Log {
+    fn start(&mut self, start: Start) {
+        self.starts.push(start);
+    }
+
     fn send(&mut self, to: Rank, message: ToWorker) {
         match message {
-            ToWorker::Run(assignment) => self.assignments.push(*assignment),
             ToWorker::Setup { host_rank } => self.lines.push(format!("setup {} {host_rank}", to.0)),
             other => self.lines.push(format!("{other:?} {}", to.0)),
         }
@@ -250,34 +255,20 @@ fn tasks_of_a_full_category_wait() {
 }
 
 #[test]
-fn an_assignment_has_everything_of_the_task_line() {
-    let mut run = Run::new(
-        "#@ 7 tr id7\nTASK t -m 60 -c 2 -g 0 -T 1.5 -f A=/a -F s=/d prog 'a b'\n",
-        1,
-    );
+fn a_start_says_what_the_attempt_may_use() {
+    let mut run = Run::new("TASK t -m 60 -c 2 prog\n", 1);
     assert_eq!(
-        run.log.assignments.pop().unwrap(),
-        Assignment {
+        run.log.starts.pop().unwrap(),
+        Start {
+            task: TaskId(0),
             submit: SubmitId(1),
+            rank: Rank(1),
             attempt: 1,
-            name: b"t".to_vec(),
-            id: Some(b"7".to_vec()),
-            command: b"prog 'a b'".to_vec(),
-            memory_mb: 60,
-            cpus: 2,
-            cpu_set: vec![0, 1],
-            gpu_set: vec![],
-            runtime_limit: Some(Duration::from_millis(1500)),
-            pipe_forwards: vec![(b"A".to_vec(), b"/a".to_vec())],
-            file_forwards: vec![(b"s".to_vec(), b"/d".to_vec())],
-            packed: None,
-            stdin: None,
-            relay: false,
-            claim: None,
-            failure_messages: Vec::new(),
-            success_messages: Vec::new(),
-            place: None,
-            carried: None,
+            grant: Granted {
+                memory_mb: 60,
+                cpu_set: vec![0, 1],
+                gpu_set: vec![],
+            },
         }
     );
     assert_eq!(run.take("h"), ["0 2 40"]);
@@ -519,15 +510,11 @@ fn only_tasks_with_other_requests_overtake() {
 fn blocks_of_cpus_are_granted_and_returned() {
     let text = "TASK a -c 2 x\nTASK b -c 1 x\nTASK c -c 0 x\nTASK d -c 3 x\n";
     let mut run = Run::new(text, 4);
-    let sets: Vec<_> = run
-        .log
-        .assignments
-        .iter()
-        .map(|a| (a.cpus, a.cpu_set.clone()))
-        .collect();
-    assert_eq!(sets, [(2, vec![0, 1]), (1, vec![]), (0, vec![])]);
+    let starts = run.log.starts.iter();
+    let sets: Vec<_> = starts.map(|start| start.grant.cpu_set.clone()).collect();
+    assert_eq!(sets, [vec![0, 1], vec![], vec![]]);
     run.end(1, 1, 0);
-    assert_eq!(run.log.assignments.last().unwrap().cpu_set, [0, 1, 2]);
+    assert_eq!(run.log.starts.last().unwrap().grant.cpu_set, [0, 1, 2]);
 }
 
 #[test]
@@ -553,7 +540,7 @@ fn scattered_cpus_are_reported() {
     // CPUs 0, 1 and 4 are free: enough for c, but not contiguous.
     run.end(1, 1, 0);
     assert_eq!(run.log.lines[2..4], ["fragmented 2 3", "started 2 3 on 1"]);
-    assert_eq!(run.log.assignments.last().unwrap().cpu_set, [0; 0]);
+    assert_eq!(run.log.starts.last().unwrap().grant.cpu_set, [0; 0]);
     run.end(1, 3, 0);
     run.end(2, 2, 0);
     assert!(run.master.summary().success);
@@ -577,30 +564,24 @@ fn gpus_are_granted_and_returned() {
     }
     run.start().unwrap();
     run.schedule();
-    let sets: Vec<_> = run
-        .log
-        .assignments
-        .iter()
-        .map(|a| (a.name.clone(), a.gpu_set.clone()))
+    let starts = run.log.starts.iter();
+    let sets: Vec<_> = starts
+        .map(|start| (start.task.0, start.grant.gpu_set.clone()))
         .collect();
     assert_eq!(
         sets,
-        [
-            (b"a".to_vec(), vec![0]),
-            (b"b".to_vec(), vec![1, 2]),
-            (b"d".to_vec(), vec![])
-        ],
+        [(0, vec![0]), (1, vec![1, 2]), (3, vec![])],
         "c waits for a GPU, and d does not"
     );
     run.end(1, 1, 0);
-    assert_eq!(run.log.assignments.last().unwrap().gpu_set, [0]);
+    assert_eq!(run.log.starts.last().unwrap().grant.gpu_set, [0]);
 }
 
 #[test]
 fn a_held_run_starts_no_tasks_until_it_is_released() {
     let mut run = Run::new("TASK a x\nTASK b x\nTASK c x\n", 1);
     run.master.handle(Event::Hold, &mut run.log).unwrap();
-    let submit = run.log.assignments[0].submit;
+    let submit = run.log.starts[0].submit;
     let outcome = Outcome::new(0, Duration::ZERO);
     let result = TaskResult {
         submit,

@@ -9,26 +9,15 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use super::combiner::Combiner;
 use super::{CombiningTransport, MasterTransport, Traffic, TransportError, WorkerTransport};
 use crate::interrupt::Interrupt;
-use crate::protocol::{Captures, InputAnswer, Rank, RedirectAnswer, SubmitId, ToMaster, ToWorker};
-use crate::relay::Relay;
+use crate::protocol::{Rank, ToMaster, ToWorker};
+use crate::requests::AttemptHandle;
 
-/// Ends the task of a worker thread, from outside.
-pub trait StopTask: Send + Sync {
+/// The task of a worker thread, for those who end it from outside.
+pub trait StopTask: AttemptHandle {
     /// Asks the running task to end, and lets no other one start.
     fn terminate(&self);
     /// Kills the running task, and lets no other one start.
     fn kill(&self);
-    /// Sends a signal to the processes of this attempt, if it runs.
-    fn signal(&self, attempt: SubmitId, signal: i32);
-    /// Returns the files that [`Tap`](crate::protocol::Tap) names, if this attempt runs and there are any.
-    fn captures(&self, attempt: SubmitId, is_own: bool) -> Captures;
-    /// Passes input to this attempt, as much as there is room for.
-    fn push(&self, attempt: SubmitId, bytes: &[u8], is_end: bool) -> InputAnswer;
-    /// Returns the relay of this attempt, or the answer to a tool if there is none.
-    ///
-    /// # Errors
-    /// It has none, or does not run.
-    fn relay(&self, attempt: SubmitId) -> Result<Relay, RedirectAnswer>;
     /// Returns whether [`Self::terminate`] or [`Self::kill`] was called.
     fn is_aborted(&self) -> bool;
     /// Waits until no task runs, at most `timeout`. True if none runs.
@@ -117,14 +106,8 @@ impl MasterTransport for LocalMaster {
         self.traffic.sent += message.encoded_len() as u64;
         let worker = self.workers.get(to.0.wrapping_sub(1) as usize);
         let worker = worker.ok_or(TransportError::UnknownRank(to))?;
-        match message {
-            ToWorker::Abort => worker.stop.terminate(),
-            // Its thread waits for the task.
-            ToWorker::Signal { submit, signal } => {
-                worker.stop.signal(submit, signal);
-                return Ok(());
-            }
-            _ => {}
+        if let ToWorker::Abort = message {
+            worker.stop.terminate();
         }
         // A worker whose thread has ended has reported the reason.
         let _ = worker.outbound.send(message);
@@ -139,21 +122,9 @@ impl MasterTransport for LocalMaster {
         Ok(received)
     }
 
-    fn captures(&self, worker: Rank, attempt: SubmitId, is_own: bool) -> Option<Captures> {
-        let worker = self.workers.get(worker.0.wrapping_sub(1) as usize);
-        Some(worker.map_or_else(Captures::default, |worker| worker.stop.captures(attempt, is_own)))
-    }
-
-    fn push(&self, worker: Rank, attempt: SubmitId, bytes: &[u8], is_end: bool) -> Option<InputAnswer> {
-        let worker = self.workers.get(worker.0.wrapping_sub(1) as usize);
-        Some(worker.map_or(InputAnswer::Ended, |worker| {
-            worker.stop.push(attempt, bytes, is_end)
-        }))
-    }
-
-    fn relay(&self, worker: Rank, attempt: SubmitId) -> Option<Result<Relay, RedirectAnswer>> {
-        let worker = self.workers.get(worker.0.wrapping_sub(1) as usize);
-        Some(worker.map_or(Err(RedirectAnswer::Ended), |worker| worker.stop.relay(attempt)))
+    fn attempt_of(&self, worker: Rank) -> Option<&dyn AttemptHandle> {
+        let worker = self.workers.get(worker.0.wrapping_sub(1) as usize)?;
+        Some(&*worker.stop)
     }
 
     fn supports_prefill(&self) -> bool {

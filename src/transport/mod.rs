@@ -15,8 +15,8 @@ use combiner::Combiner;
 pub use error::TransportError;
 
 use crate::bell::Bell;
-use crate::protocol::{Captures, InputAnswer, Rank, RedirectAnswer, SubmitId, ToMaster, ToWorker};
-use crate::relay::Relay;
+use crate::protocol::{Rank, ToMaster, ToWorker};
+use crate::requests::AttemptHandle;
 
 /// How the master waits for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,76 +33,26 @@ pub enum WaitPolicy {
 pub trait MasterTransport {
     /// Number of workers; their ranks are `1..=workers()`.
     fn workers(&self) -> u32;
-    /// Begins to receive workers, if they come by themselves. The run lock is held from now on.
-    ///
-    /// # Errors
-    /// No worker can come.
-    fn begin(&mut self) -> Result<(), TransportError> {
-        Ok(())
+    /// What is known of workers that come and go during the run, if they do.
+    fn membership(&self) -> Option<&dyn Membership> {
+        None
+    }
+    /// The same, to be asked for changes.
+    fn membership_mut(&mut self) -> Option<&mut dyn Membership> {
+        None
     }
     /// True if workers come and go during the run.
     fn is_dynamic(&self) -> bool {
-        false
-    }
-    /// True if enough workers have come for the first task. `registered` is the number of those that have
-    /// registered and are there.
-    fn may_start(&self, _registered: u32) -> bool {
-        true
-    }
-    /// Checks whether awaited workers have come. Returns when to call this next.
-    ///
-    /// # Errors
-    /// No worker will come.
-    fn check(&mut self) -> Result<Option<Instant>, TransportError> {
-        Ok(None)
-    }
-    /// Notes that a worker is asked to leave for good: what has started it does not start it again.
-    fn release(&mut self, _worker: Rank) {}
-    /// The hosts that were there and are not any more.
-    fn gone_hosts(&self) -> Vec<String> {
-        Vec::new()
-    }
-    /// Takes what a user should know about workers that do not come or are lost.
-    fn notices(&mut self) -> Vec<String> {
-        Vec::new()
-    }
-    /// Goes on without a worker that has violated the protocol, and without the others of its process.
-    /// Returns false if the run must end instead.
-    fn dismiss(&mut self, _worker: Rank, _reason: &str) -> bool {
-        false
-    }
-    /// True if the workers that are there have registered, by their number, and no workers of an earlier
-    /// master may come back.
-    fn all_have_come(&self, _registered: u32) -> bool {
-        true
-    }
-    /// True if workers are to come that have not.
-    fn awaits_workers(&self) -> bool {
-        false
-    }
-    /// How long to wait for other workers if those that are there cannot run what is left. `registered` is
-    /// the number of those that have registered and are there.
-    fn patience(&self, _registered: u32) -> Duration {
-        Duration::ZERO
+        self.membership().is_some()
     }
     /// Sends a message without waiting until the receiver takes it.
     fn send(&mut self, to: Rank, message: ToWorker) -> Result<(), TransportError>;
     /// Returns the next message of any worker. Waits at most `timeout`. `None` if no message came by then, or
     /// if a signal arrived.
     fn receive(&mut self, timeout: Duration) -> Result<Option<(Rank, ToMaster)>, TransportError>;
-    /// Returns the files that [`Tap`](crate::protocol::Tap) names, if the workers are threads of this
-    /// process. Other workers answer [`ToWorker::Tap`].
-    fn captures(&self, _worker: Rank, _attempt: SubmitId, _is_own: bool) -> Option<Captures> {
-        None
-    }
-    /// Passes input to an attempt without waiting, if the workers are threads of this process. Other workers
-    /// answer [`ToWorker::Input`].
-    fn push(&self, _worker: Rank, _attempt: SubmitId, _bytes: &[u8], _is_end: bool) -> Option<InputAnswer> {
-        None
-    }
-    /// Returns the relay of an attempt, or the answer to a tool if there is none, if the workers are
-    /// threads of this process. Other workers answer [`ToWorker::Redirect`].
-    fn relay(&self, _worker: Rank, _attempt: SubmitId) -> Option<Result<Relay, RedirectAnswer>> {
+    /// Returns the attempt of a worker that is a thread of this process. Other workers get
+    /// [`ToWorker::Request`].
+    fn attempt_of(&self, _worker: Rank) -> Option<&dyn AttemptHandle> {
         None
     }
     /// Sets how to wait from now on.
@@ -110,15 +60,47 @@ pub trait MasterTransport {
     /// Returns whether prefill pays: messages take so long that workers should have short tasks in advance.
     /// Such workers answer [`ToWorker::Retract`].
     fn supports_prefill(&self) -> bool;
-    /// Notes that what all messages so far say is in the rescue file and the forward journal: workers need
-    /// not keep it any more.
-    fn settle(&mut self) {}
     /// Returns the bytes sent to and received from workers so far.
     fn traffic(&self) -> Traffic;
     /// Waits until all workers have closed their files and ended; they have been sent [`ToWorker::Shutdown`]
     /// or [`ToWorker::Abort`]. Messages that they sent before can still be received afterwards. Returns the
     /// workers that have not ended within `timeout`.
     fn close(&mut self, timeout: Duration) -> Vec<Rank>;
+}
+
+/// Workers that come and go during a run. `registered` is the number of those that have registered and are
+/// there.
+pub trait Membership {
+    /// Begins to receive workers. The run lock is held from now on.
+    ///
+    /// # Errors
+    /// No worker can come.
+    fn begin(&mut self) -> Result<(), TransportError>;
+    /// Notes that what all messages so far say is in the rescue file and the forward journal: workers need
+    /// not keep it any more.
+    fn settle(&mut self);
+    /// True if enough workers have come for the first task.
+    fn may_start(&self, registered: u32) -> bool;
+    /// Checks whether awaited workers have come. Returns when to call this next.
+    ///
+    /// # Errors
+    /// No worker will come.
+    fn check(&mut self) -> Result<Option<Instant>, TransportError>;
+    /// Notes that a worker is asked to leave for good: what has started it does not start it again.
+    fn release(&mut self, worker: Rank);
+    /// The hosts that were there and are not any more.
+    fn gone_hosts(&self) -> Vec<String>;
+    /// Takes what a user should know about workers that do not come or are lost.
+    fn notices(&mut self) -> Vec<String>;
+    /// Goes on without a worker that has violated the protocol, and without the others of its process.
+    /// Returns false if the run must end instead.
+    fn dismiss(&mut self, worker: Rank, reason: &str) -> bool;
+    /// True if the workers that are there have registered, and no workers of an earlier master may come back.
+    fn all_have_come(&self, registered: u32) -> bool;
+    /// True if workers are to come that have not.
+    fn awaits_workers(&self) -> bool;
+    /// How long to wait for other workers if those that are there cannot run what is left.
+    fn patience(&self, registered: u32) -> Duration;
 }
 
 /// The master's side if workers are threads that can do the master's work.

@@ -9,9 +9,9 @@ use pmc_dag::reason;
 use super::ended::{Ended, describe_end};
 use super::error::{Failure, WorkerError};
 use super::forward::{self, ForwardError, Pipes, Room};
-use super::kill::KillSwitch;
 use super::memory;
 use super::process::Process;
+use super::running::RunningAttempt;
 use super::strays;
 use super::watch::Watch;
 use crate::options::{WorkerOptions, folder};
@@ -28,7 +28,7 @@ pub(super) struct Attempt<'a> {
     pub(super) limit: Option<Duration>,
     /// Memory limit of its processes, KiB.
     pub(super) memory_limit_kib: Option<u64>,
-    pub(super) kill: &'a KillSwitch,
+    pub(super) current: &'a RunningAttempt,
     pub(super) options: &'a WorkerOptions,
 }
 
@@ -65,12 +65,12 @@ impl Attempt<'_> {
         let mut ending = std::thread::scope(|scope| {
             if let Some(limit) = limit {
                 let watch =
-                    move || time_is_over.store(self.kill.end_after(limit, LIMIT_GRACE), Ordering::Relaxed);
+                    move || time_is_over.store(self.current.end_after(limit, LIMIT_GRACE), Ordering::Relaxed);
                 self.start_limiter(scope, "time", watch);
             }
             if let Some(limit) = self.memory_limit_kib {
                 let watch = move || {
-                    let used = memory::enforce(self.kill, leader, limit);
+                    let used = memory::enforce(self.current, leader, limit);
                     memory_used.store(used.unwrap_or(0), Ordering::Relaxed);
                 };
                 self.start_limiter(scope, "memory", watch);
@@ -93,7 +93,7 @@ impl Attempt<'_> {
         if let Err(error) = thread.spawn_scoped(scope, watch) {
             let name = self.name();
             tracing::error!("Task {name}: Unable to watch its {what}: {}", reason(&error));
-            self.kill.end_now();
+            self.current.end_now();
         }
     }
 
@@ -116,8 +116,8 @@ impl Attempt<'_> {
         watch: &mut dyn Watch,
     ) -> Result<Ending, Failure> {
         let mut room = Room::new(folder(&self.options.worker_files), self.options.forward_limit);
-        let piped = pipes.read(&mut room, self.kill, watch);
-        let signalled = self.kill.wait(process.leader(), watch);
+        let piped = pipes.read(&mut room, self.current, watch);
+        let signalled = self.current.wait(process.leader(), watch);
         if let Err(ForwardError::Held(pipes)) = &piped {
             strays::kill_writers(pipes);
         }
@@ -137,7 +137,7 @@ impl Attempt<'_> {
                 status = EXECUTOR_FAILURE;
             }
         }
-        if self.kill.is_aborted() {
+        if self.current.is_aborted() {
             return Err(Failure::Aborted);
         }
         let read = piped.and_then(|()| match status {

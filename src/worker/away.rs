@@ -18,7 +18,7 @@ use super::error::NotStarted;
 use super::packing;
 use super::stdio::TaskFiles;
 use crate::payload::Payload;
-use crate::protocol::{Assignment, Carried, ForwardedData, Returned};
+use crate::protocol::{Assignment, Carried, ForwardedData, Output, Returned};
 
 /// Maximum bytes of a stream that come back. The session keeps them in memory until the master has them.
 const MAX_STREAM: u64 = 16 << 20;
@@ -43,8 +43,7 @@ pub(super) struct AwayAttempt {
 
 impl AwayAttempt {
     /// Prepares an attempt in a new directory in `base`.
-    pub(super) fn open(base: &Path, task: &Assignment) -> Result<Self, NotStarted> {
-        let carried = task.carried.as_deref().ok_or(NotStarted::NothingCarried)?;
+    pub(super) fn open(base: &Path, task: &Assignment, carried: &Carried) -> Result<Self, NotStarted> {
         let mut words = words::split(&task.command);
         let call = LiteCall::new(&words).ok_or(NotStarted::NothingCarried)?;
         let program = call.program;
@@ -59,9 +58,8 @@ impl AwayAttempt {
             task: Assignment {
                 command: quoted.join(&b' '),
                 // The master knows where the output goes.
-                packed: None,
+                output: Output::Away(None),
                 place: None,
-                carried: None,
                 ..task.clone()
             },
             files: packing::streams_in(base).map_err(failed)?,

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use nix::unistd::Pid;
@@ -69,11 +69,6 @@ fn is_of_kickstart(target: &Path) -> bool {
 /// Opens a file once more, for reading.
 pub(super) fn reopen(file: &File) -> Option<File> {
     File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
-}
-
-/// Returns the number of a file on its file system.
-pub(super) fn number(file: &File) -> u64 {
-    file.metadata().map_or(0, |data| data.ino())
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pmc_dag::{Forward, reason};
 use pmc_spawn::FIRST_KEPT;
 
-use super::kill::KillSwitch;
+use super::running::RunningAttempt;
 use super::strays::PipeId;
 use super::watch::Watch;
 use crate::payload::{Queue, Spool, SpoolError};
@@ -96,7 +96,7 @@ impl<'a> Pipes<'a> {
     pub(super) fn read(
         mut self,
         room: &mut Room,
-        kill: &KillSwitch,
+        current: &RunningAttempt,
         watch: &mut dyn Watch,
     ) -> Result<(), ForwardError> {
         self.write.clear();
@@ -111,10 +111,10 @@ impl<'a> Pipes<'a> {
         let mut last_poll = Instant::now();
         let mut killed: Option<Instant> = None;
         while !open.is_empty() {
-            if kill.is_killed() {
+            if current.is_killed() {
                 killed.get_or_insert_with(Instant::now);
             }
-            if kill.is_aborted() || killed.is_some_and(|killed| killed.elapsed() >= AFTER_KILL) {
+            if current.is_aborted() || killed.is_some_and(|killed| killed.elapsed() >= AFTER_KILL) {
                 let held = open.iter().filter_map(|pipe| PipeId::of(&self.read[*pipe]));
                 return Err(ForwardError::Held(held.collect()));
             }
@@ -285,7 +285,9 @@ mod tests {
         let mut end: File = pipes.write.pop().unwrap().into();
         let writer = std::thread::spawn(move || end.write_all(&vec![9; 300_000]));
         let mut room = Room::new(Path::new("."), 300_000);
-        pipes.read(&mut room, &KillSwitch::new(), &mut NoWatch).unwrap();
+        pipes
+            .read(&mut room, &RunningAttempt::new(), &mut NoWatch)
+            .unwrap();
         writer.join().unwrap().unwrap();
         let data = room.finish();
         assert_eq!(data.len(), 1);
@@ -303,7 +305,7 @@ mod tests {
         let writer = std::thread::spawn(move || end.write_all(&vec![9; 3 << 20]));
         let mut room = Room::new(Path::new("."), 2 << 20);
         let error = pipes
-            .read(&mut room, &KillSwitch::new(), &mut NoWatch)
+            .read(&mut room, &RunningAttempt::new(), &mut NoWatch)
             .unwrap_err();
         assert!(error.to_string().contains("more than 2 MiB"), "{error}");
         let error = writer.join().unwrap().unwrap_err();
@@ -315,10 +317,10 @@ mod tests {
         let forwards = vec![(b"A".to_vec(), b"a".to_vec())];
         let pipes = Pipes::open(&forwards).unwrap();
         let held = pipes.write[0].try_clone().unwrap();
-        let kill = KillSwitch::new();
-        kill.terminate();
+        let current = RunningAttempt::new();
+        current.terminate();
         let mut room = Room::new(Path::new("."), 0);
-        let read = pipes.read(&mut room, &kill, &mut NoWatch);
+        let read = pipes.read(&mut room, &current, &mut NoWatch);
         assert!(matches!(read, Err(ForwardError::Held(pipes)) if pipes.len() == 1));
         drop(held);
     }

@@ -16,8 +16,8 @@ use pmc_spawn::{Child, Spawn, Spawner};
 
 use super::ended::reap;
 use super::error::{Failure, HostScriptError};
-use super::kill::KillSwitch;
 use super::program;
+use super::running::RunningAttempt;
 use super::watch::Watch;
 use crate::transport::local::StopTask as _;
 
@@ -35,7 +35,7 @@ pub(super) struct HostScriptContext<'a> {
     pub(super) path: &'a [PathBuf],
     pub(super) environment: &'a [CString],
     pub(super) input: &'a File,
-    pub(super) kill: &'a KillSwitch,
+    pub(super) current: &'a RunningAttempt,
 }
 
 /// A host script that has succeeded, and the processes that it has left in its process group.
@@ -53,8 +53,8 @@ impl HostScript {
         spawner: &mut Spawner,
         watch: &mut dyn Watch,
     ) -> Result<Self, Failure> {
-        let kill = context.kill;
-        let started = kill.start(|| start(script, context, spawner));
+        let current = context.current;
+        let started = current.start(|| start(script, context, spawner));
         let child = started.ok_or(Failure::Aborted)??;
         if let Some(error) = &child.failure {
             // The script cannot print anything itself.
@@ -65,8 +65,8 @@ impl HostScript {
         if !has_ended {
             let _ = killpg(child.pid, Signal::SIGKILL);
         }
-        kill.wait(&child, watch);
-        if kill.is_aborted() {
+        current.wait(&child, watch);
+        if current.is_aborted() {
             let _ = reap(child.pid);
             return Err(Failure::Aborted);
         }

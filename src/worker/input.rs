@@ -10,10 +10,10 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::unistd::pipe2;
 
 use super::error::NotStarted;
-use crate::protocol::{InputAnswer, Stdin};
+use crate::protocol::{Stdin, WriteAnswer};
 
 /// Bytes that the pipe of a task holds, if the system allows that many.
-const PIPE: i32 = 1 << 20;
+const PIPE_SIZE: i32 = 1 << 20;
 
 /// The streams of an attempt's standard input.
 pub(super) struct TaskInput {
@@ -68,7 +68,7 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let (read, write) = pipe2(OFlag::O_CLOEXEC)?;
     fcntl(&write, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     // A smaller one is slower.
-    let _ = fcntl(&write, FcntlArg::F_SETPIPE_SZ(PIPE));
+    let _ = fcntl(&write, FcntlArg::F_SETPIPE_SZ(PIPE_SIZE));
     Ok((read, write))
 }
 
@@ -88,11 +88,11 @@ pub(super) enum Pushed {
 
 impl Pushed {
     /// Takes input, as much as there is room for.
-    pub(super) fn push(&mut self, bytes: &[u8], is_end: bool) -> InputAnswer {
+    pub(super) fn push(&mut self, bytes: &[u8], is_end: bool) -> WriteAnswer {
         let pipe = match self {
-            Self::Not => return InputAnswer::NotPushed,
-            Self::Complete => return InputAnswer::Complete,
-            Self::Ended => return InputAnswer::Ended,
+            Self::Not => return WriteAnswer::NotPushed,
+            Self::Complete => return WriteAnswer::Complete,
+            Self::Ended => return WriteAnswer::Ended,
             Self::Open(pipe) => pipe,
         };
         let mut left = bytes;
@@ -104,14 +104,14 @@ impl Pushed {
                 // The task reads no more.
                 Err(_) => {
                     *self = Self::Complete;
-                    return InputAnswer::Closed;
+                    return WriteAnswer::Closed;
                 }
             }
         }
         if left.is_empty() && is_end {
             *self = Self::Complete;
         }
-        InputAnswer::Taken((bytes.len() - left.len()) as u64)
+        WriteAnswer::Taken((bytes.len() - left.len()) as u64)
     }
 }
 
@@ -123,19 +123,19 @@ mod tests {
 
     #[test]
     fn a_pipe_takes_what_it_has_room_for() {
-        assert_eq!(Pushed::default().push(b"x", true), InputAnswer::NotPushed);
+        assert_eq!(Pushed::default().push(b"x", true), WriteAnswer::NotPushed);
         let TaskInput { read, write } = TaskInput::open(Some(&Stdin::Push)).unwrap();
         let (mut read, mut pushed) = (read.unwrap(), Pushed::Open(write.unwrap()));
         let bytes = vec![b'x'; 2 << 20];
-        let InputAnswer::Taken(count) = pushed.push(&bytes, true) else {
+        let WriteAnswer::Taken(count) = pushed.push(&bytes, true) else {
             panic!("it is open");
         };
         assert!(count > 0 && count < bytes.len() as u64, "{count}");
-        assert_eq!(pushed.push(b"y", true), InputAnswer::Taken(0));
+        assert_eq!(pushed.push(b"y", true), WriteAnswer::Taken(0));
         let mut taken = vec![0; count as usize];
         read.read_exact(&mut taken).unwrap();
-        assert_eq!(pushed.push(b"y", true), InputAnswer::Taken(1));
-        assert_eq!(pushed.push(b"z", false), InputAnswer::Complete);
+        assert_eq!(pushed.push(b"y", true), WriteAnswer::Taken(1));
+        assert_eq!(pushed.push(b"z", false), WriteAnswer::Complete);
         let mut rest = String::new();
         read.read_to_string(&mut rest).unwrap();
         assert_eq!(rest, "y");
@@ -146,8 +146,8 @@ mod tests {
         let TaskInput { read, write } = TaskInput::open(Some(&Stdin::Push)).unwrap();
         drop(read);
         let mut pushed = Pushed::Open(write.unwrap());
-        assert_eq!(pushed.push(b"x", false), InputAnswer::Closed);
-        assert_eq!(pushed.push(b"x", false), InputAnswer::Complete);
+        assert_eq!(pushed.push(b"x", false), WriteAnswer::Closed);
+        assert_eq!(pushed.push(b"x", false), WriteAnswer::Complete);
     }
 
     #[test]

@@ -13,9 +13,9 @@ use pmc_spawn::{CStrings, Child, Spawn, Spawner};
 use pmc_wire::{MAX_DESCRIPTORS, Request, Ticket};
 
 use super::environment::TaskVariables;
-use super::kill::KillSwitch;
 use super::process::Process;
 use super::program;
+use super::running::RunningAttempt;
 use super::task_server::TaskServerClient;
 use crate::options::WorkerOptions;
 use crate::protocol::Assignment;
@@ -44,7 +44,7 @@ impl TaskLaunch<'_> {
     /// Hands the task to the task server, or starts a process. `None` after an abort.
     pub(super) fn start(
         &self,
-        kill: &KillSwitch,
+        current: &RunningAttempt,
         client: &mut TaskServerClient,
         spawner: &mut Spawner,
     ) -> Option<io::Result<Process>> {
@@ -64,13 +64,13 @@ impl TaskLaunch<'_> {
                         )
                         .map(|()| server)
                 };
-                match kill.start(start) {
+                match current.start(start) {
                     Some(Err(error)) => tracing::debug!("Restarting the task server: {}", reason(&error)),
                     started => return started.map(|server| server.map(Process::Served)),
                 }
             }
         }
-        let started = kill.start(|| self.spawn(spawner));
+        let started = current.start(|| self.spawn(spawner));
         started.map(|child| child.map(Process::Own))
     }
 

@@ -8,12 +8,12 @@ use std::time::Duration;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::unistd::Pid;
 
-use super::kill::KillSwitch;
+use super::running::RunningAttempt;
 use crate::protocol::MemoryUse;
 use crate::transport::local::StopTask as _;
 
 /// Interval between measurements of a task with a memory limit.
-const INTERVAL: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Share of the request, in percent, from which a task that was killed has run out of memory.
 const AT_LIMIT_PERCENT: u64 = 90;
@@ -72,13 +72,13 @@ pub(super) fn own_peak_kib() -> u64 {
 
 /// Kills the running task when its processes use more memory than `limit_kib`. Returns what they used then.
 /// `None` if the task ends before. Blocks until then.
-pub(super) fn enforce(kill: &KillSwitch, leader: Pid, limit_kib: u64) -> Option<u64> {
-    while !kill.wait_idle(INTERVAL) {
+pub(super) fn enforce(current: &RunningAttempt, leader: Pid, limit_kib: u64) -> Option<u64> {
+    while !current.wait_idle(POLL_INTERVAL) {
         // Pages that processes share count once. Reading that takes longer.
         if memory_kib(leader, resident_kib) > limit_kib {
             let used = memory_kib(leader, proportional_kib);
             if used > limit_kib {
-                kill.end_now();
+                current.end_now();
                 return Some(used);
             }
         }

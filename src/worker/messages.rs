@@ -4,37 +4,27 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::GRACE;
-use super::kill::KillSwitch;
-use super::redirects::Redirects;
-use super::taps::Taps;
+use super::running::RunningAttempt;
 use super::watch::Watch;
 use crate::bell::Bell;
 use crate::interrupt::Interrupt;
-use crate::protocol::{Input, InputTaken, ToMaster, ToWorker};
+use crate::protocol::{AttemptAnswer, AttemptRequest, ToMaster, ToWorker};
+use crate::requests::OpenRequests;
 use crate::transport::local::StopTask as _;
 use crate::transport::{TransportError, WorkerTransport};
 
 /// Interval between polls for messages while a task runs. Only an abort is urgent.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The same while a tool waits for output of the task, or pushes input.
-const TAP_INTERVAL: Duration = Duration::from_millis(2);
-
-/// The same while a tool redirects output, or has much to read.
-const REDIRECT_INTERVAL: Duration = Duration::from_millis(1);
-
-/// Time after input for a task in which more may come soon.
-const INPUT_PATIENCE: Duration = Duration::from_millis(200);
-
 /// Time that a worker waits for the master after a signal. Usually the whole run gets the signal, and the
 /// master ends it in good order.
-const SIGNAL_PATIENCE: Duration = Duration::from_secs(3);
+const MASTER_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Polls for messages of the master and for signals. A worker process has only one thread: handing each task
 /// and its result to another thread would take longer than a small task.
 pub(super) struct MessageWatch<'a, T> {
     transport: &'a mut T,
-    kill: &'a KillSwitch,
+    current: &'a RunningAttempt,
     interrupt: &'a Interrupt,
     /// Messages that came while a task ran.
     early: VecDeque<ToWorker>,
@@ -45,35 +35,30 @@ pub(super) struct MessageWatch<'a, T> {
     signal_reported: bool,
     /// The master knows that this worker was asked to end.
     drain_reported: bool,
-    /// Requests for output of tasks.
-    taps: Taps,
-    redirects: Redirects,
-    /// Until when more input for the task may come soon.
-    input_until: Option<Instant>,
+    /// What tools ask of the task that runs, or has run.
+    requests: OpenRequests,
     error: Option<TransportError>,
 }
 
 impl<'a, T: WorkerTransport> MessageWatch<'a, T> {
-    pub(super) fn new(transport: &'a mut T, kill: &'a KillSwitch, interrupt: &'a Interrupt) -> Self {
+    pub(super) fn new(transport: &'a mut T, current: &'a RunningAttempt, interrupt: &'a Interrupt) -> Self {
         Self {
             transport,
-            kill,
+            current,
             interrupt,
             early: VecDeque::new(),
             ending_since: None,
             signalled_since: None,
             signal_reported: false,
             drain_reported: false,
-            taps: Taps::default(),
-            redirects: Redirects::default(),
-            input_until: None,
+            requests: OpenRequests::default(),
             error: None,
         }
     }
 
     pub(super) fn send(&mut self, message: ToMaster) -> Result<(), TransportError> {
         // Before the result: with the last one, the run ends.
-        self.answer_taps()?;
+        self.answer_requests()?;
         if self.receive_early()? {
             // Before the result: with a result, the master regards the next task as started.
             self.give_back()?;
@@ -97,58 +82,42 @@ impl<'a, T: WorkerTransport> MessageWatch<'a, T> {
             // The transport does not wait any more.
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.answer_taps()?;
-        let timeout = if self.taps.is_waiting() || self.redirects.is_busy() {
+        self.answer_requests()?;
+        let timeout = if self.requests.are_open() {
             timeout.min(POLL_INTERVAL)
         } else {
             timeout
         };
         match self.transport.receive(timeout)? {
-            Some(ToWorker::Tap(tap)) => {
-                self.taps.begin(*tap);
-                self.answer_taps()?;
-                Ok(None)
-            }
-            Some(ToWorker::Input(input)) => {
-                self.take_input(&input)?;
-                Ok(None)
-            }
-            Some(ToWorker::Redirect(redirect)) => {
-                self.redirects.begin(*redirect);
-                self.answer_taps()?;
+            Some(ToWorker::Request(request)) => {
+                self.take(*request)?;
+                self.answer_requests()?;
                 Ok(None)
             }
             message => Ok(message),
         }
     }
 
-    /// Passes input to the running task, and returns how much it took.
-    fn take_input(&mut self, input: &Input) -> Result<(), TransportError> {
-        self.input_until = Some(Instant::now() + INPUT_PATIENCE);
-        let answer = self.kill.push(input.submit, &input.bytes, input.is_end);
-        let number = input.number;
-        self.transport
-            .send(ToMaster::InputTaken(InputTaken { number, answer }))
+    /// Takes a request to the task that runs.
+    fn take(&mut self, request: AttemptRequest) -> Result<(), TransportError> {
+        let answer = self.requests.take(request, self.current);
+        answer.map_or(Ok(()), |answer| self.answer(answer))
     }
 
-    /// Sends the output that tools wait for.
-    fn answer_taps(&mut self) -> Result<(), TransportError> {
-        for redirected in self.redirects.answers(self.kill, self.transport.bell()) {
-            self.transport.send(ToMaster::Redirected(Box::new(redirected)))?;
-        }
-        if self.taps.are_idle() {
-            return Ok(());
-        }
-        for tapped in self.taps.answers(self.kill) {
-            self.transport.send(ToMaster::Tapped(Box::new(tapped)))?;
-        }
-        Ok(())
+    /// Sends the answers that are due.
+    fn answer_requests(&mut self) -> Result<(), TransportError> {
+        let answers = self.requests.answers(self.current, self.transport.bell());
+        answers.into_iter().try_for_each(|answer| self.answer(answer))
+    }
+
+    fn answer(&mut self, answer: AttemptAnswer) -> Result<(), TransportError> {
+        self.transport.send(ToMaster::Answer(Box::new(answer)))
     }
 
     /// Asks the running task to end, and lets no other one start.
     fn abort(&mut self) {
         if self.ending_since.is_none() {
-            self.kill.terminate();
+            self.current.terminate();
             self.ending_since = Some(Instant::now());
         }
     }
@@ -163,7 +132,7 @@ impl<'a, T: WorkerTransport> MessageWatch<'a, T> {
         };
         self.abort();
         let since = *self.signalled_since.get_or_insert_with(Instant::now);
-        if since.elapsed() >= SIGNAL_PATIENCE && !self.signal_reported {
+        if since.elapsed() >= MASTER_TIMEOUT && !self.signal_reported {
             self.signal_reported = true;
             let message = format!("Stopped by signal {signal}");
             self.transport.send(ToMaster::Failed { message })?;
@@ -177,10 +146,7 @@ impl<'a, T: WorkerTransport> MessageWatch<'a, T> {
         while let Some(message) = self.transport.receive(Duration::ZERO)? {
             match message {
                 ToWorker::Retract => retract = true,
-                ToWorker::Signal { submit, signal } => self.kill.signal(submit, signal),
-                ToWorker::Tap(tap) => self.taps.begin(*tap),
-                ToWorker::Input(input) => self.take_input(&input)?,
-                ToWorker::Redirect(redirect) => self.redirects.begin(*redirect),
+                ToWorker::Request(request) => self.take(*request)?,
                 ToWorker::Abort => {
                     self.abort();
                     self.early.push_back(ToWorker::Abort);
@@ -195,7 +161,7 @@ impl<'a, T: WorkerTransport> MessageWatch<'a, T> {
         self.receive_early()?;
         // Other workers may be idle while the task here runs.
         self.give_back()?;
-        self.answer_taps()?;
+        self.answer_requests()?;
         self.check_signal()
     }
 
@@ -218,14 +184,7 @@ impl<'a, T: WorkerTransport> MessageWatch<'a, T> {
 
 impl<T: WorkerTransport> Watch for MessageWatch<'_, T> {
     fn interval(&self) -> Option<Duration> {
-        let has_input = self.input_until.is_some_and(|until| Instant::now() < until);
-        Some(if self.redirects.is_busy() || self.taps.are_busy() {
-            REDIRECT_INTERVAL
-        } else if self.taps.is_waiting() || has_input {
-            TAP_INTERVAL
-        } else {
-            POLL_INTERVAL
-        })
+        Some(self.requests.interval().unwrap_or(POLL_INTERVAL))
     }
 
     fn poll(&mut self) {
@@ -234,7 +193,7 @@ impl<T: WorkerTransport> Watch for MessageWatch<'_, T> {
             self.abort();
         }
         if self.ending_since.is_some_and(|since| since.elapsed() >= GRACE) {
-            self.kill.kill();
+            self.current.kill();
         }
     }
 
@@ -246,7 +205,7 @@ impl<T: WorkerTransport> Watch for MessageWatch<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{Assignment, Rank, SubmitId};
+    use crate::protocol::{Assignment, Output, Rank, SubmitId};
 
     #[derive(Default)]
     struct Fake {
@@ -283,24 +242,23 @@ mod tests {
             runtime_limit: None,
             pipe_forwards: Vec::new(),
             file_forwards: Vec::new(),
-            packed: None,
+            output: Output::Own,
             stdin: None,
             relay: false,
-            claim: None,
+            redirect: None,
             failure_messages: Vec::new(),
             success_messages: Vec::new(),
             place: None,
-            carried: None,
         }))
     }
 
     #[test]
     fn retracted_tasks_are_given_back_before_the_result() {
-        let (kill, interrupt) = (KillSwitch::new(), Interrupt::new());
+        let (current, interrupt) = (RunningAttempt::new(), Interrupt::new());
         let mut fake = Fake::default();
         fake.inbound
             .extend([run(2), run(3), ToWorker::Retract, ToWorker::Shutdown]);
-        let mut messages = MessageWatch::new(&mut fake, &kill, &interrupt);
+        let mut messages = MessageWatch::new(&mut fake, &current, &interrupt);
         // Any message, in place of a result.
         messages.send(ToMaster::Ready).unwrap();
         assert_eq!(
@@ -314,28 +272,28 @@ mod tests {
     /// The task keeps running: only the master knows how much time is left.
     #[test]
     fn the_first_sigterm_is_passed_on_to_the_master() {
-        let (kill, interrupt) = (KillSwitch::new(), Interrupt::new());
+        let (current, interrupt) = (RunningAttempt::new(), Interrupt::new());
         let mut fake = Fake::default();
-        let mut messages = MessageWatch::new(&mut fake, &kill, &interrupt);
+        let mut messages = MessageWatch::new(&mut fake, &current, &interrupt);
         interrupt.drain(15);
         messages.poll();
         messages.poll();
         assert_eq!(messages.receive(Duration::ZERO).unwrap(), None);
-        assert!(!kill.is_aborted());
+        assert!(!current.is_aborted());
         interrupt.drain(15);
         messages.poll();
-        assert!(kill.is_aborted());
+        assert!(current.is_aborted());
         assert_eq!(fake.sent, [ToMaster::Terminating]);
     }
 
     #[test]
     fn prefilled_tasks_are_given_back_while_a_task_runs() {
-        let (kill, interrupt) = (KillSwitch::new(), Interrupt::new());
+        let (current, interrupt) = (RunningAttempt::new(), Interrupt::new());
         let mut fake = Fake::default();
         fake.inbound.extend([run(2), ToWorker::Abort]);
-        let mut messages = MessageWatch::new(&mut fake, &kill, &interrupt);
+        let mut messages = MessageWatch::new(&mut fake, &current, &interrupt);
         messages.poll();
-        assert!(kill.is_aborted());
+        assert!(current.is_aborted());
         assert_eq!(messages.receive(Duration::ZERO).unwrap(), Some(ToWorker::Abort));
         let submits = vec![SubmitId(2)];
         assert_eq!(fake.sent, [ToMaster::Retracted { submits }]);

@@ -10,7 +10,6 @@ mod forward;
 mod gpus;
 mod host_script;
 mod input;
-mod kill;
 mod launch;
 mod memory;
 mod messages;
@@ -18,14 +17,13 @@ mod output_check;
 mod packing;
 mod process;
 mod program;
-mod redirects;
 mod relayed;
 mod runner;
+mod running;
 mod sentinel;
 mod shortage;
 mod stdio;
 mod strays;
-mod taps;
 mod task_server;
 mod watch;
 
@@ -35,9 +33,9 @@ use std::time::Duration;
 
 use error::Failure;
 use gpus::Devices;
-pub use kill::KillSwitch;
 use messages::MessageWatch;
 use runner::Runner;
+pub use running::RunningAttempt;
 pub use sentinel::{Sentinel, Watched};
 pub(crate) use stdio::{append_shared, begin_files, fill_numbers, share_files, store_output};
 pub use stdio::{latest_task_files, worker_stderr, worker_stdout};
@@ -84,18 +82,18 @@ pub struct Shared {
 }
 
 /// Runs a worker thread until the master ends it. Tasks run on this thread: to end one, another thread must
-/// use `kill`.
+/// use `current`.
 ///
 /// # Errors
 /// The master has ended.
 pub fn serve(
     transport: &mut impl WorkerTransport,
     options: Arc<WorkerOptions>,
-    kill: Arc<KillSwitch>,
+    current: Arc<RunningAttempt>,
     shared: &Shared,
 ) -> Result<(), TransportError> {
     let host = shared.host.get_or_init(|| describe_host(&options)).clone();
-    let runner = Runner::new(Arc::clone(&options), kill, transport.rank(), host.host.clone());
+    let runner = Runner::new(Arc::clone(&options), current, transport.rank(), host.host.clone());
     let mut runner = match runner {
         Ok(runner) => runner,
         Err(error) => return transport.send(failed(&error)),
@@ -134,9 +132,9 @@ pub fn serve_process(
     interrupt: &Interrupt,
 ) -> Result<(), TransportError> {
     let host = describe_host(&options);
-    let kill = Arc::new(KillSwitch::new());
-    let runner = Runner::new(options, Arc::clone(&kill), transport.rank(), host.host.clone());
-    let mut messages = MessageWatch::new(transport, &kill, interrupt);
+    let current = Arc::new(RunningAttempt::new());
+    let runner = Runner::new(options, Arc::clone(&current), transport.rank(), host.host.clone());
+    let mut messages = MessageWatch::new(transport, &current, interrupt);
     let mut runner = match runner {
         Ok(runner) => {
             messages.send(ToMaster::Register(host))?;
@@ -180,15 +178,8 @@ fn handle(
     match message {
         ToWorker::Setup { host_rank } => Ok(runner.set_up(host_rank, watch)?.then_some(ToMaster::Ready)),
         ToWorker::Run(task) => Ok(Some(ToMaster::Finished(runner.run(&task, watch)?))),
-        // A signal for an attempt that has ended. Taps, input and redirects are answered while messages are
-        // received.
-        ToWorker::Signal { .. }
-        | ToWorker::Tap(_)
-        | ToWorker::Input(_)
-        | ToWorker::Redirect(_)
-        | ToWorker::Retract
-        | ToWorker::Shutdown
-        | ToWorker::Abort => Ok(None),
+        // Requests are answered while messages are received.
+        ToWorker::Request(_) | ToWorker::Retract | ToWorker::Shutdown | ToWorker::Abort => Ok(None),
     }
 }
 

@@ -11,7 +11,7 @@ use super::stdio::TaskFiles;
 use crate::protocol::Assignment;
 
 /// Bytes that are read at a time.
-const CHUNK: usize = 1 << 16;
+const READ_SIZE: usize = 1 << 16;
 
 /// What is looked for in the output of an attempt.
 pub(super) struct OutputCheck<'a> {
@@ -79,10 +79,10 @@ fn search(path: &Path, start: u64, messages: &[&[u8]], found: &mut [bool]) -> io
     let finders: Vec<Finder<'_>> = messages.iter().map(Finder::new).collect();
     // A message may lie across two chunks.
     let overlap = messages.iter().map(|message| message.len()).max().unwrap_or(1) - 1;
-    let mut text = Vec::with_capacity(CHUNK + overlap);
+    let mut text = Vec::with_capacity(READ_SIZE + overlap);
     loop {
         let kept = text.len();
-        if (&mut file).take(CHUNK as u64).read_to_end(&mut text)? == 0 {
+        if (&mut file).take(READ_SIZE as u64).read_to_end(&mut text)? == 0 {
             return Ok(());
         }
         for (finder, found) in finders.iter().zip(&mut *found) {
@@ -103,9 +103,9 @@ mod tests {
     fn messages_are_found_across_chunks() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("out");
-        let mut text = vec![b'x'; 3 * CHUNK];
-        text[CHUNK - 2..CHUNK + 2].copy_from_slice(b"Boom");
-        text[3 * CHUNK - 3..].copy_from_slice(b"end");
+        let mut text = vec![b'x'; 3 * READ_SIZE];
+        text[READ_SIZE - 2..READ_SIZE + 2].copy_from_slice(b"Boom");
+        text[3 * READ_SIZE - 3..].copy_from_slice(b"end");
         fs::write(&path, &text).unwrap();
         let found = |start, messages: &[&[u8]]| {
             let mut found = vec![false; messages.len()];
@@ -116,7 +116,7 @@ mod tests {
             found(0, &[b"Boom", b"end", b"boom", b"x"]),
             [true, true, false, true]
         );
-        assert_eq!(found(CHUNK as u64, &[b"Boom", b"om"]), [false, true]);
+        assert_eq!(found(READ_SIZE as u64, &[b"Boom", b"om"]), [false, true]);
         assert_eq!(found(0, &[&text]), [true]);
         assert_eq!(found(text.len() as u64, &[b"x"]), [false]);
     }

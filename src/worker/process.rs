@@ -5,8 +5,8 @@ use std::io;
 use pmc_spawn::Child;
 
 use super::ended::{Ended, reap_with_peak};
-use super::kill::Leader;
 use super::memory::own_peak_kib;
+use super::running::Leader;
 use super::task_server::TaskServer;
 
 /// The process that runs a task.

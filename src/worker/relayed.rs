@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use super::error::NotStarted;
-use super::kill::KillSwitch;
+use super::running::RunningAttempt;
 use super::stdio::TaskFiles;
 use super::watch::Watch;
 use crate::protocol::Assignment;
@@ -13,12 +13,12 @@ use crate::relay::{self, Relay, RelayThread, WriteEnds};
 use crate::transport::local::StopTask as _;
 
 /// Time between two looks for an abort of the run.
-const INTERVAL: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The same while messages are polled: a tool may deliver the rest.
-const SHORT_INTERVAL: Duration = Duration::from_millis(1);
+const BUSY_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Time after an abort for the run to say what it has delivered.
-const LAST_WORD: Duration = Duration::from_millis(500);
+const LAST_REQUEST_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The relay of an attempt that has not started.
 pub(super) struct TaskRelay(Option<(RelayThread, WriteEnds)>);
@@ -29,7 +29,7 @@ impl TaskRelay {
         if !task.has_relay() {
             return Ok(Self(None));
         }
-        let started = relay::start([&files.out, &files.err], task.claim.as_deref());
+        let started = relay::start([&files.out, &files.err], task.redirect.as_deref());
         Ok(Self(Some(started.map_err(NotStarted::Prepare)?)))
     }
 
@@ -59,15 +59,15 @@ pub(super) struct StartedRelay(RelayThread);
 impl StartedRelay {
     /// Waits until all output is where it belongs, now that the attempt has ended. Polls `watch` meanwhile.
     /// Returns why output is missing, if it is.
-    pub(super) fn finish(self, kill: &KillSwitch, watch: &mut dyn Watch) -> Option<io::Error> {
+    pub(super) fn finish(self, current: &RunningAttempt, watch: &mut dyn Watch) -> Option<io::Error> {
         let Self(thread) = self;
         thread.end();
-        let interval = watch.interval().map_or(INTERVAL, |_| SHORT_INTERVAL);
+        let interval = watch.interval().map_or(POLL_INTERVAL, |_| BUSY_POLL_INTERVAL);
         let mut aborted_at = None;
         while !thread.wait(interval) {
-            if kill.is_aborted() {
+            if current.is_aborted() {
                 let since = *aborted_at.get_or_insert_with(Instant::now);
-                if !thread.is_out() || since.elapsed() >= LAST_WORD {
+                if !thread.is_out() || since.elapsed() >= LAST_REQUEST_TIMEOUT {
                     break;
                 }
             }

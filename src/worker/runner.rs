@@ -25,7 +25,6 @@ use super::forward::Pipes;
 use super::gpus::Devices;
 use super::host_script::{HostScript, HostScriptContext};
 use super::input::TaskInput;
-use super::kill::KillSwitch;
 use super::launch::TaskLaunch;
 use super::memory::{self, Facts, OomKills};
 use super::output_check::OutputCheck;
@@ -33,6 +32,7 @@ use super::packing;
 use super::process::Process;
 use super::program;
 use super::relayed::{StartedRelay, TaskRelay};
+use super::running::RunningAttempt;
 use super::shortage::{self, Running};
 use super::stdio::{self, TaskFiles};
 use super::task_server::TaskServerClient;
@@ -40,7 +40,8 @@ use super::watch::Watch;
 use crate::host;
 use crate::options::WorkerOptions;
 use crate::protocol::{
-    Assignment, EXECUTOR_FAILURE, MemoryUse, Outcome, QuietAttempt, Rank, Returned, TaskResult,
+    Assignment, EXECUTOR_FAILURE, EndCause, MemoryUse, Outcome, Output, QuietAttempt, Rank, Returned,
+    TaskResult,
 };
 use crate::signals;
 use crate::transport::local::StopTask as _;
@@ -60,7 +61,7 @@ struct Started<'t> {
 /// Runs the tasks of one worker.
 pub(super) struct Runner {
     options: Arc<WorkerOptions>,
-    kill: Arc<KillSwitch>,
+    current: Arc<RunningAttempt>,
     rank: Rank,
     host: String,
     host_rank: u32,
@@ -86,7 +87,7 @@ impl Runner {
     /// Opens the worker's files.
     pub(super) fn new(
         options: Arc<WorkerOptions>,
-        kill: Arc<KillSwitch>,
+        current: Arc<RunningAttempt>,
         rank: Rank,
         host: String,
     ) -> Result<Self, WorkerError> {
@@ -106,7 +107,7 @@ impl Runner {
             path: path.unwrap_or_default(),
             task_server: TaskServerClient::new(options.kickstart.as_deref()),
             options,
-            kill,
+            current,
             rank,
             host,
             host_rank: 0,
@@ -134,7 +135,7 @@ impl Runner {
                 path: &self.path,
                 environment: &self.environment,
                 input: &self.input,
-                kill: &self.kill,
+                current: &self.current,
             };
             self.host_script = Some(HostScript::run(script, &context, &mut self.spawner, watch)?);
             tracing::debug!("Worker {rank}: Host script exited with status 0");
@@ -146,7 +147,7 @@ impl Runner {
     pub(super) fn close(&mut self) {
         self.task_server.close();
         if let Some(script) = self.host_script.take()
-            && script.end(self.kill.is_aborted())
+            && script.end(self.current.is_aborted())
         {
             tracing::warn!(
                 "Worker {}: Sent SIGKILL to resilient host script processes",
@@ -159,22 +160,22 @@ impl Runner {
     pub(super) fn run(&mut self, task: &Assignment, watch: &mut dyn Watch) -> Result<TaskResult, Failure> {
         let name = String::from_utf8_lossy(&task.name);
         tracing::debug!("Running task {name}");
-        self.kill.begin(task.submit);
+        self.current.begin(task.submit);
         let task = &*on_allowed_cpus(task);
         match self.attempt(task, watch) {
             Ok(result) => Ok(result),
             Err(AttemptError::Failure(failure)) => Err(failure),
             Err(AttemptError::NotStarted(error)) => {
                 tracing::error!("Task {name}: {error}");
-                if let (Some(number), Some(pack)) = (task.packed, &mut self.pack) {
+                if let (Output::Packed(number), Some(pack)) = (&task.output, &mut self.pack) {
                     // As the empty files of such an attempt.
                     let streams = [&self.input, &self.input];
-                    packing::append(pack, task, (number, 0), streams, &[])?;
+                    packing::append(pack, task, (*number, 0), streams, &[])?;
                 }
                 let mut outcome = Outcome::new(EXECUTOR_FAILURE, Duration::ZERO);
-                outcome.ended_by = Some(error.reason());
+                outcome.cause = Some(EndCause::Known(error.reason()));
                 let mut result = TaskResult::new(task.submit, outcome);
-                result.returned = self.options.away.as_ref().map(|_| {
+                result.returned = matches!(task.output, Output::Away(_)).then(|| {
                     Box::new(Returned {
                         err: format!("Task {name}: {error}\n").into_bytes().into(),
                         ..Returned::default()
@@ -186,21 +187,36 @@ impl Runner {
     }
 
     fn attempt(&mut self, task: &Assignment, watch: &mut dyn Watch) -> Result<TaskResult, AttemptError> {
-        let (options, kill) = (Arc::clone(&self.options), Arc::clone(&self.kill));
+        let (options, current) = (Arc::clone(&self.options), Arc::clone(&self.current));
         let name = String::from_utf8_lossy(&task.name);
-        if let Some(base) = &options.away {
-            let open = || Ok(AwayAttempt::open(base, task)?);
-            let away = shortage::begin(&name, &kill, watch, open)?;
-            let mut result = self.attempt_with(&away.task, &away.files, watch)?;
-            let returned = away.returned().map_err(NotStarted::Output)?;
-            result.returned = Some(Box::new(returned));
-            return Ok(result);
-        }
-        let files = match &self.shared_files {
-            Some(shared) => Arc::clone(shared),
-            None => {
-                let open = || open_own(task, &options, self.rank, &mut self.pack);
-                Arc::new(shortage::begin(&name, &kill, watch, open)?)
+        let files = match (&task.output, &self.shared_files) {
+            (Output::Away(carried), _) => {
+                let (base, carried) = options
+                    .away
+                    .as_deref()
+                    .zip(carried.as_deref())
+                    .ok_or(NotStarted::NothingCarried)?;
+                let open = || Ok(AwayAttempt::open(base, task, carried)?);
+                let away = shortage::begin(&name, &current, watch, open)?;
+                let mut result = self.attempt_with(&away.task, &away.files, watch)?;
+                let returned = away.returned().map_err(NotStarted::Output)?;
+                result.returned = Some(Box::new(returned));
+                return Ok(result);
+            }
+            (Output::Merged, Some(shared)) => Arc::clone(shared),
+            (Output::Packed(_), _) => {
+                let (rank, pack) = (self.rank, &mut self.pack);
+                let open = || open_packed(&options, rank, pack);
+                Arc::new(shortage::begin(&name, &current, watch, open)?)
+            }
+            (Output::Own | Output::Merged, _) => {
+                let beside = task
+                    .place
+                    .as_ref()
+                    .map(|place| Path::new(OsStr::from_bytes(&place.dag)));
+                let dag = beside.unwrap_or(&options.dag);
+                let open = || Ok(stdio::open_task(dag, &task.name)?);
+                Arc::new(shortage::begin(&name, &current, watch, open)?)
             }
         };
         self.attempt_with(task, &files, watch)
@@ -215,7 +231,7 @@ impl Runner {
     ) -> Result<TaskResult, AttemptError> {
         let words = words::split(&task.command);
         let needs_descriptor = watch.interval().is_some();
-        let (kill, name) = (Arc::clone(&self.kill), String::from_utf8_lossy(&task.name));
+        let (current, name) = (Arc::clone(&self.current), String::from_utf8_lossy(&task.name));
         let start = || self.start(task, &words, files, needs_descriptor);
         let Started {
             at: (started, start),
@@ -225,7 +241,7 @@ impl Runner {
             memory_mb,
             mut process,
             running: _running,
-        } = shortage::begin(&name, &kill, watch, start)?;
+        } = shortage::begin(&name, &current, watch, start)?;
         let app = words.first().map_or(&b""[..], Vec::as_slice);
         let failure = process.failure();
         if let Some(error) = failure {
@@ -235,7 +251,7 @@ impl Runner {
         let attempt = self.running(task, memory_mb);
         let mut ending = attempt.finish(pipes, &mut process, watch)?;
         let runtime = started.elapsed();
-        if let Some(error) = relay.and_then(|relay| relay.finish(&self.kill, watch)) {
+        if let Some(error) = relay.and_then(|relay| relay.finish(&self.current, watch)) {
             reject(
                 task,
                 files,
@@ -267,9 +283,14 @@ impl Runner {
         };
         let mut outcome = Outcome::new(status, runtime);
         outcome.memory = self.memory_use(task, &ending);
-        outcome.interrupted = outcome.is_terminated() && signals::is_terminated();
-        outcome.ended_by = ending.over_time.map(|limit| Reason::TimeLimit { limit });
-        outcome.cannot_run = cannot_run;
+        outcome.cause = if outcome.is_terminated() && signals::is_terminated() {
+            Some(EndCause::Interrupted)
+        } else if cannot_run {
+            Some(EndCause::CannotRun)
+        } else {
+            let limit = ending.over_time;
+            limit.map(|limit| EndCause::Known(Reason::TimeLimit { limit }))
+        };
         let quiet = keep_record(task, &record, files, &mut self.pack)?;
         outcome.quiet = quiet.filter(|_| self.options.report_quiet);
         Ok(TaskResult {
@@ -297,7 +318,7 @@ impl Runner {
             task,
             words,
             streams: relay.descriptors(files, input.descriptor(&self.input)),
-            streams_are_shared: self.shared_files.is_some(),
+            streams_are_shared: task.output == Output::Merged,
             variables: &variables,
             pipes: pipes.write_ends(),
             inherited: &self.environment,
@@ -307,9 +328,9 @@ impl Runner {
         };
         let check = OutputCheck::begin(task, files);
         self.oom_kills.begin();
-        self.kill.begin_input(input.write.take());
+        self.current.begin_input(input.write.take());
         self.begin_output(task, files, &relay);
-        let process = launch.start(&self.kill, &mut self.task_server, &mut self.spawner);
+        let process = launch.start(&self.current, &mut self.task_server, &mut self.spawner);
         let memory_mb = launch.watched_memory_mb();
         // When the task has closed its end, tools notice it.
         drop(input);
@@ -326,9 +347,9 @@ impl Runner {
 
     /// Lets tools see the output of the attempt that runs now.
     fn begin_output(&self, task: &Assignment, files: &TaskFiles, relay: &TaskRelay) {
-        self.kill.begin_output(relay.relay());
-        if task.packed.is_some() && task.place.is_none() && self.shared_files.is_none() {
-            self.kill.begin_own_streams([&files.out, &files.err]);
+        self.current.begin_output(relay.relay());
+        if let Output::Packed(_) = task.output {
+            self.current.begin_own_streams([&files.out, &files.err]);
         }
     }
 
@@ -345,7 +366,7 @@ impl Runner {
             task,
             limit: task.runtime_limit.or(self.options.runtime_limit),
             memory_limit_kib: memory_mb.map(|mb| mb << 10),
-            kill: &self.kill,
+            current: &self.current,
             options: &self.options,
         }
     }
@@ -364,20 +385,12 @@ impl Runner {
     }
 }
 
-/// Opens the streams of an attempt that has its own, and the pack for them if it has an entry there.
-fn open_own(
-    task: &Assignment,
+/// Opens the streams of an attempt whose output goes into the pack of the worker, and the pack.
+fn open_packed(
     options: &WorkerOptions,
     rank: Rank,
     pack: &mut Option<Pack>,
 ) -> Result<TaskFiles, AttemptError> {
-    if let Some(place) = &task.place {
-        let dag = Path::new(OsStr::from_bytes(&place.dag));
-        return Ok(stdio::open_task(dag, &task.name)?);
-    }
-    if task.packed.is_none() {
-        return Ok(stdio::open_task(&options.dag, &task.name)?);
-    }
     if pack.is_none() {
         *pack = Some(packing::open(options, rank)?);
     }
@@ -395,7 +408,7 @@ fn keep_record(
     let mut text = Vec::with_capacity(256 + record.name.len() + record.app.len());
     record.write(&mut text);
     // The record is in the pack only.
-    let (number, alone) = if let (Some(number), Some(pack)) = (task.packed, pack) {
+    let (number, alone) = if let (&Output::Packed(number), Some(pack)) = (&task.output, pack) {
         let start_ms = u64::try_from(record.start_ms()).unwrap_or(0);
         packing::append(pack, task, (number, start_ms), [&files.out, &files.err], &text)?;
         (number, 0)

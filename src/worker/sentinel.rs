@@ -23,14 +23,14 @@ use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, close, dup2_stderr, dup2_stdin, dup2_stdout, fork, setpgid};
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use super::kill::is_readable;
+use super::running::is_readable;
 use super::strays::Strays;
 
 /// Name of the process.
 const NAME: &std::ffi::CStr = c"pmc-sentinel";
 
 /// Time between two looks for processes that have left their groups.
-const INTERVAL: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Signals that are for the executor.
 const IGNORED: [Signal; 6] = [
@@ -43,7 +43,7 @@ const IGNORED: [Signal; 6] = [
 ];
 
 /// Bytes of a number in the file.
-const SIZE: usize = size_of::<i32>();
+const NUMBER_SIZE: usize = size_of::<i32>();
 
 /// The process. It ends when this is dropped.
 #[derive(Debug)]
@@ -88,7 +88,7 @@ impl Sentinel {
         // A file in memory of a few bytes: without it, only first processes end.
         let _ = self
             .groups
-            .write_at(&number.to_ne_bytes(), u64::from(worker) * SIZE as u64);
+            .write_at(&number.to_ne_bytes(), u64::from(worker) * NUMBER_SIZE as u64);
     }
 }
 
@@ -120,7 +120,7 @@ fn watch(groups: &File, lifeline: &PipeReader) {
         return;
     }
     let mut strays = BTreeMap::new();
-    while !is_readable(lifeline.as_fd(), INTERVAL, None) {
+    while !is_readable(lifeline.as_fd(), POLL_INTERVAL, None) {
         strays = read(groups)
             .into_iter()
             .map(|group| (group, Strays::of(group)))
@@ -169,8 +169,8 @@ fn read(groups: &File) -> Vec<Pid> {
     if groups.read_exact_at(&mut bytes, 0).is_err() {
         return Vec::new();
     }
-    let numbers = bytes.chunks_exact(SIZE).map(|chunk| {
-        let mut number = [0; SIZE];
+    let numbers = bytes.chunks_exact(NUMBER_SIZE).map(|chunk| {
+        let mut number = [0; NUMBER_SIZE];
         number.copy_from_slice(chunk);
         i32::from_ne_bytes(number)
     });

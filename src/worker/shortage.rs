@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 use pmc_spawn::open_files::are_short;
 
 use super::error::{AttemptError, Failure, NotStarted};
-use super::kill::KillSwitch;
+use super::running::RunningAttempt;
 use super::watch::Watch;
 use crate::transport::local::StopTask as _;
 
 /// Time between two looks.
-const PAUSE: Duration = Duration::from_millis(50);
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How long an attempt waits while no other one runs here: then other processes have to close files.
-const PATIENCE: Duration = Duration::from_secs(60);
+const FREE_FILES_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Attempts that run in this process, to which the limit of open files applies.
 static RUNNING: AtomicU32 = AtomicU32::new(0);
@@ -41,7 +41,7 @@ impl Drop for Running {
 /// behind when it fails for that reason.
 pub(super) fn begin<T>(
     task: &str,
-    kill: &KillSwitch,
+    current: &RunningAttempt,
     watch: &mut dyn Watch,
     mut begin: impl FnMut() -> Result<T, AttemptError>,
 ) -> Result<T, AttemptError> {
@@ -58,14 +58,14 @@ pub(super) fn begin<T>(
         let since = since.get_or_insert(now);
         if RUNNING.load(Ordering::Relaxed) > 0 {
             *since = now;
-        } else if now.duration_since(*since) > PATIENCE {
+        } else if now.duration_since(*since) > FREE_FILES_TIMEOUT {
             return Err(error.into());
         }
-        if kill.is_aborted() {
+        if current.is_aborted() {
             return Err(Failure::Aborted.into());
         }
         watch.poll();
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(RETRY_INTERVAL);
     }
 }
 

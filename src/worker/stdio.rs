@@ -18,7 +18,7 @@ use crate::payload::Payload;
 /// A FIFO that a task has put in the place of an output file is an error.
 const NEVER_WAIT: i32 = OFlag::O_NONBLOCK.bits();
 /// Mode of output files, before the umask.
-const MODE: u32 = 0o644;
+const FILE_MODE: u32 = 0o644;
 
 /// Files with the output of a task.
 pub(super) struct TaskFiles {
@@ -74,7 +74,7 @@ pub fn latest_task_files(dag: &Path, task: &[u8]) -> Option<(PathBuf, PathBuf)> 
 pub(crate) fn fill_numbers(dag: &Path, task: &[u8], number: u32) -> io::Result<()> {
     for number in 0..number {
         let mut options = OpenOptions::new();
-        options.append(true).create_new(true).mode(MODE);
+        options.append(true).create_new(true).mode(FILE_MODE);
         match options.open(task_file(dag, task, "out", number)) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
@@ -90,7 +90,7 @@ pub(crate) fn begin_files(dag: &Path, task: &[u8], number: u32) -> io::Result<()
     options
         .append(true)
         .create(true)
-        .mode(MODE)
+        .mode(FILE_MODE)
         .custom_flags(NEVER_WAIT);
     options.open(task_file(dag, task, "err", number)).map(drop)
 }
@@ -123,7 +123,7 @@ fn open_emptied(path: &Path) -> io::Result<File> {
         .write(true)
         .create(true)
         .truncate(true)
-        .mode(MODE)
+        .mode(FILE_MODE)
         .custom_flags(NEVER_WAIT)
         .open(path)
 }
@@ -139,7 +139,7 @@ pub(crate) fn append_shared(worker_files: &Path, rank: u32, [out, err]: [&Payloa
         let mut file = options
             .append(true)
             .create(true)
-            .mode(MODE)
+            .mode(FILE_MODE)
             .custom_flags(NEVER_WAIT)
             .open(path)?;
         data.for_each_chunk(|chunk| file.write_all(chunk))?;
@@ -184,7 +184,7 @@ pub(super) fn open_shared(worker_files: &Path, rank: u32) -> Result<TaskFiles, W
         options
             .append(true)
             .create(true)
-            .mode(MODE)
+            .mode(FILE_MODE)
             .custom_flags(NEVER_WAIT);
         options.open(path).map_err(|source| WorkerError::OpenSharedFile {
             stream,
@@ -238,7 +238,7 @@ pub(super) fn open_task(dag: &Path, task: &[u8]) -> Result<TaskFiles, NotStarted
         let out_path = task_file(dag, task, "out", number);
         let mut options = OpenOptions::new();
         // In append mode, the record follows everything that the task's processes may still write.
-        options.append(true).create_new(true).mode(MODE);
+        options.append(true).create_new(true).mode(FILE_MODE);
         let out = match options.open(&out_path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,

@@ -15,8 +15,8 @@ use pmc_dag::reason;
 
 use crate::connection::{Receiver, send_with_files};
 use crate::{
-    Answer, Output, Over, Portion, PortionHead, RedirectRequest, Request, ShortPath, StreamHead,
-    StreamOutput, TailRequest, TapRequest, socket,
+    Answer, Output, OutputChunk, OutputChunkHead, RedirectEnd, RedirectRequest, Request, ShortPath,
+    StreamHead, StreamOutput, TailRequest, TapRequest, socket,
 };
 
 /// Time for the run to answer, and to take a connection.
@@ -119,20 +119,20 @@ pub enum Redirect {
         /// Worker and attempt, for the next request.
         attempt: (u32, u64),
         /// What the task has written after what was delivered.
-        portions: [Portion; 2],
+        chunks: [OutputChunk; 2],
     },
     /// It has ended. What was not delivered is in the files, except for this number of bytes of each
     /// stream, which were lost by the rule for overflow.
-    Over(Over, [u64; 2]),
+    Ended(RedirectEnd, [u64; 2]),
     /// It does not begin: [`Answer::Refused`], [`Answer::NotSupported`] or [`Answer::NotYet`].
     Not(Answer),
 }
 
 /// Ends a redirect to files.
 #[derive(Debug)]
-pub struct Ender(UnixStream);
+pub struct RedirectHandle(UnixStream);
 
-impl Ender {
+impl RedirectHandle {
     /// Ends it. The connection still gets the answer.
     pub fn end(&self) {
         // Without a connection, it has ended.
@@ -291,10 +291,10 @@ impl Tool {
     ///
     /// # Errors
     /// The system refuses a descriptor.
-    pub fn ender(&self) -> Result<Ender, ControlError> {
+    pub fn redirect_handle(&self) -> Result<RedirectHandle, ControlError> {
         let stream = self.receiver.stream().try_clone();
         let stream = stream.and_then(|stream| stream.set_read_timeout(None).map(|()| stream));
-        stream.map(Ender).map_err(|error| self.failed(error))
+        stream.map(RedirectHandle).map_err(|error| self.failed(error))
     }
 
     /// Redirects tasks that start from now on, as long as this connection lives: see [`Request::Tail`].
@@ -318,9 +318,9 @@ impl Tool {
             }
             _ => return Err(self.no_answer()),
         };
-        let mut portions = [Portion::default(), Portion::default()];
-        for (head, portion) in heads.into_iter().zip(&mut portions) {
-            let PortionHead {
+        let mut chunks = [OutputChunk::default(), OutputChunk::default()];
+        for (head, chunk) in heads.into_iter().zip(&mut chunks) {
+            let OutputChunkHead {
                 offset,
                 length,
                 times,
@@ -330,7 +330,7 @@ impl Tool {
                 return Err(self.no_answer());
             }
             let bytes = self.receiver.take(length).map_err(|error| self.failed(error))?;
-            *portion = Portion {
+            *chunk = OutputChunk {
                 offset,
                 bytes,
                 times,
@@ -338,10 +338,10 @@ impl Tool {
             };
         }
         Ok(match over {
-            Some(over) => Redirect::Over(over, portions.map(|portion| portion.dropped)),
+            Some(over) => Redirect::Ended(over, chunks.map(|chunk| chunk.dropped)),
             None => Redirect::On {
                 attempt: (worker, attempt),
-                portions,
+                chunks,
             },
         })
     }

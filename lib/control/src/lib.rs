@@ -2,7 +2,7 @@
 //! course.
 //!
 //! The executor listens on a Unix socket beside the DAG, `NAME.dag.control`. A tool sends [`Request`]s, each
-//! a line of JSON, and gets an [`Answer`] to each as another. Output of tasks comes in portions, one for each
+//! a line of JSON, and gets an [`Answer`] to each as another. Output of tasks comes in chunks, one for each
 //! request, or as an open file. [`Tool`] is a tool's side; the server belongs to the executor.
 
 mod client;
@@ -15,9 +15,11 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-pub use client::{ControlError, Ender, Redirect, Tool, ask};
+pub use client::{ControlError, Redirect, RedirectHandle, Tool, ask};
 pub use pmc_status::{FIRST_WEIGHT, MAX_PARENTS, NodeStatus, TaskStatus};
-pub use redirect::{Claim, Over, Overflow, Portion, Position, RedirectPoll, takes_output};
+pub use redirect::{
+    OutputChunk, Overflow, Position, RedirectEnd, RedirectOptions, RedirectPoll, takes_output,
+};
 
 /// What a tool asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -114,7 +116,8 @@ pub struct TailRequest {
     /// Names or patterns with `*` and `?`.
     pub patterns: Vec<String>,
     /// How they are redirected.
-    pub claim: Claim,
+    #[serde(rename = "claim")]
+    pub options: RedirectOptions,
 }
 
 /// The answer to [`Request::Tail`].
@@ -161,9 +164,9 @@ pub enum Answer {
         /// Number of the attempt, over all tasks of the run.
         attempt: u64,
         /// Standard output and standard error.
-        streams: [PortionHead; 2],
+        streams: [OutputChunkHead; 2],
         /// The redirect has ended.
-        over: Option<Over>,
+        over: Option<RedirectEnd>,
     },
     /// To [`Request::InputTasks`]: their names.
     Tasks(Vec<String>),
@@ -205,7 +208,7 @@ pub enum StreamHead {
 
 /// What follows an [`Answer::Redirected`] for a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PortionHead {
+pub struct OutputChunkHead {
     /// Bytes of the redirect before these.
     pub offset: u64,
     /// Number of bytes.

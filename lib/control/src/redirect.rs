@@ -10,7 +10,7 @@ const NULL_DEVICE: u64 = (1 << 8) | 3;
 
 /// What a tool asks for when it redirects streams of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Claim {
+pub struct RedirectOptions {
     /// Number that the tool has made up: it names the redirect in later requests.
     pub token: u64,
     /// Name of the tool, for the messages to others.
@@ -25,14 +25,14 @@ pub struct Claim {
     pub overflow: Overflow,
 }
 
-impl Claim {
-    /// Default of [`Claim::buffer`].
+impl RedirectOptions {
+    /// Default of [`RedirectOptions::buffer`].
     pub const BUFFER: u32 = 2 << 20;
-    /// Largest [`Claim::buffer`].
+    /// Largest [`RedirectOptions::buffer`].
     pub const MAX_BUFFER: u32 = 64 << 20;
-    /// Default of [`Claim::patience_ms`].
+    /// Default of [`RedirectOptions::patience_ms`].
     pub const PATIENCE_MS: u32 = 1000;
-    /// Largest [`Claim::patience_ms`].
+    /// Largest [`RedirectOptions::patience_ms`].
     pub const MAX_PATIENCE_MS: u32 = 3_600_000;
 }
 
@@ -53,7 +53,8 @@ pub enum Overflow {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RedirectPoll {
     /// The redirect. The first poll begins it.
-    pub claim: Claim,
+    #[serde(rename = "claim")]
+    pub options: RedirectOptions,
     /// Bytes that the tool has delivered of each stream, since the redirect began. The rest goes to the file
     /// if the redirect ends.
     pub delivered: [u64; 2],
@@ -64,7 +65,7 @@ pub struct RedirectPoll {
 /// Why a redirect has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Over {
+pub enum RedirectEnd {
     /// The tool has ended it.
     Detached,
     /// The attempt has ended.
@@ -77,7 +78,7 @@ pub enum Over {
 
 /// Bytes of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Portion {
+pub struct OutputChunk {
     /// Bytes of the redirect before these.
     pub offset: u64,
     /// The bytes.

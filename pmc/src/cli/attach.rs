@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, ValueEnum, value_parser};
-use pmc_control::Claim;
+use pmc_control::RedirectOptions;
 
 /// Exit codes of `pmc attach`.
 const EXIT: &str = "\
@@ -59,10 +59,10 @@ pub struct Attach {
     #[arg(long, value_name = "PATTERN", conflicts_with_all = ["all", "running", "transformation", "host"])]
     pub tail: Vec<String>,
     /// Bytes of a stream that may wait for pmc
-    #[arg(long, value_name = "BYTES", value_parser = value_parser!(u32).range(4096..=i64::from(Claim::MAX_BUFFER)), default_value_t = Claim::BUFFER, requires = "redirect")]
+    #[arg(long, value_name = "BYTES", value_parser = value_parser!(u32).range(4096..=i64::from(RedirectOptions::MAX_BUFFER)), default_value_t = RedirectOptions::BUFFER, requires = "redirect")]
     pub buffer_size: u32,
     /// Milliseconds for which a full buffer may hold up the task until half of it is free
-    #[arg(long, value_name = "MS", value_parser = value_parser!(u32).range(..=i64::from(Claim::MAX_PATIENCE_MS)), default_value_t = Claim::PATIENCE_MS, requires = "redirect")]
+    #[arg(long, value_name = "MS", value_parser = value_parser!(u32).range(..=i64::from(RedirectOptions::MAX_PATIENCE_MS)), default_value_t = RedirectOptions::PATIENCE_MS, requires = "redirect")]
     pub buffer_time: u32,
     /// What happens then
     #[arg(long, value_enum, default_value_t, requires = "redirect")]

@@ -5,40 +5,44 @@ use std::path::Path;
 use pmc_dag::TaskId;
 
 use super::loader::{Loaded, Order};
-use super::{Joined, Refusal, real_path};
+use super::{Joined, Refusal, Subworkflows, real_path};
 use crate::driver::dag_run::DagRun;
-use crate::driver::{Driver, Position, RunError};
+use crate::driver::{Position, Run, RunError};
 use crate::options::folder;
 use crate::protocol::{EXECUTOR_FAILURE, SubmitId};
 use crate::scheduler::{Event, SegmentId, Summary};
 use crate::transport::MasterTransport;
 
-impl<T: MasterTransport> Driver<'_, T> {
+impl Subworkflows {
     /// Closes the files of a DAG of which nothing is left to run, and ends the task that it is.
-    pub(super) fn end_joined(&mut self, segment: SegmentId) -> Result<(), RunError> {
-        let summary = self.master.segment_summary(segment);
-        let is_stopped = self.was_stopped(segment, &summary);
-        let Some(joined) = self.out.joined[segment.index()].take() else {
+    pub(super) fn end_joined<T: MasterTransport>(
+        &mut self,
+        run: &mut Run<'_, T>,
+        segment: SegmentId,
+    ) -> Result<(), RunError> {
+        let summary = run.master.segment_summary(segment);
+        let is_stopped = run.was_stopped(segment, &summary);
+        let Some(joined) = run.out.dags.joined[segment.index()].take() else {
             return Ok(());
         };
+        let dag = joined.dag().to_owned();
         let Joined {
-            run,
+            run: dag_run,
             parent,
             guest,
-            dag,
             depth,
             since,
             ..
         } = *joined;
-        let text = describe_end(&run, &summary, &dag, (guest.is_some(), is_stopped));
+        let text = describe_end(&dag_run, &summary, &dag, (guest.is_some(), is_stopped));
         if summary.success || is_stopped {
             tracing::info!("{text}");
         } else {
             tracing::error!("{text}");
         }
-        self.close_run(run, summary.success)?;
-        self.master.close_segment(segment);
-        self.subworkflows.forget(&real_path(&dag), depth);
+        run.close_run(dag_run, summary.success)?;
+        run.master.close_segment(segment);
+        self.forget(&real_path(&dag), depth);
         if let Some(guest) = guest {
             guest.leave(&dag);
         }
@@ -46,21 +50,62 @@ impl<T: MasterTransport> Driver<'_, T> {
             return Ok(());
         };
         if is_stopped {
-            self.log_stopped(parent, submit);
-            return Ok(self.master.handle(Event::SubdagStopped(parent), &mut self.out)?);
+            run.log_stopped(parent, submit);
+            return run.handle(Event::SubdagStopped(parent));
         }
         let status = if summary.success { 0 } else { EXECUTOR_FAILURE };
         if !summary.success {
-            self.tell_task(parent, &text);
+            run.tell_task(parent, &text);
         }
-        self.end_nested(parent, status, since.elapsed())
+        run.end_nested(parent, status, since.elapsed())
     }
 
+    /// Ends the logs of all sub-workflows at the end of the run, the innermost ones first. Their tasks are
+    /// not done, and go on in the next run.
+    pub(in crate::driver) fn close<T: MasterTransport>(
+        &mut self,
+        run: &mut Run<'_, T>,
+    ) -> Result<(), RunError> {
+        let mut result = Ok(());
+        if let Some(loader) = self.loader.take() {
+            for (order, loaded) in loader.finish() {
+                order.refuse_tool();
+                if let Ok(loaded) = loaded {
+                    result = result.and(run.close_run(loaded.run, false));
+                }
+            }
+        }
+        self.waiting.iter().for_each(Order::refuse_tool);
+        for at in (0..run.out.dags.joined.len()).rev() {
+            let Some(joined) = run.out.dags.joined[at].take() else {
+                continue;
+            };
+            let dag = joined.dag().to_owned();
+            let Joined {
+                run: dag_run,
+                parent,
+                guest,
+                ..
+            } = *joined;
+            result = result.and(run.close_run(dag_run, false));
+            if let Some(guest) = guest {
+                guest.leave(&dag);
+            }
+            if let Some((parent, submit)) = parent {
+                run.log_stopped(parent, submit);
+            }
+        }
+        run.out.dags.dirty.clear();
+        result
+    }
+}
+
+impl<T: MasterTransport> Run<'_, T> {
     /// Logs that the attempt of a sub-workflow ends before its DAG is done, to go on in the next run.
     fn log_stopped(&mut self, parent: TaskId, submit: SubmitId) {
-        let (segment, local) = self.out.locate(parent);
-        self.out.touch(segment);
-        if let Some(run) = self.out.dag_run(segment) {
+        let (segment, local) = self.out.dags.locate(parent);
+        self.out.dags.touch(segment);
+        if let Some(run) = self.out.dags.get(segment) {
             run.logs.nested_evicted(local, submit);
         }
     }
@@ -76,42 +121,6 @@ impl<T: MasterTransport> Driver<'_, T> {
 
     pub(super) fn close_loaded(&self, loaded: Loaded) -> Result<(), Refusal> {
         self.close_run(loaded.run, false).map_err(Refusal::Open)
-    }
-
-    /// Ends the logs of all sub-workflows at the end of the run, the innermost ones first. Their tasks are
-    /// not done, and go on in the next run.
-    pub(in crate::driver) fn close_subworkflows(&mut self) -> Result<(), RunError> {
-        let mut result = Ok(());
-        if let Some(loader) = self.subworkflows.loader.take() {
-            for (order, loaded) in loader.finish() {
-                order.refuse_tool();
-                if let Ok(loaded) = loaded {
-                    result = result.and(self.close_run(loaded.run, false));
-                }
-            }
-        }
-        self.subworkflows.waiting.iter().for_each(Order::refuse_tool);
-        for at in (0..self.out.joined.len()).rev() {
-            let Some(joined) = self.out.joined[at].take() else {
-                continue;
-            };
-            let Joined {
-                run,
-                parent,
-                guest,
-                dag,
-                ..
-            } = *joined;
-            result = result.and(self.close_run(run, false));
-            if let Some(guest) = guest {
-                guest.leave(&dag);
-            }
-            if let Some((parent, submit)) = parent {
-                self.log_stopped(parent, submit);
-            }
-        }
-        self.out.dirty.clear();
-        result
     }
 }
 

@@ -14,12 +14,12 @@ use pmc_dag::{Stdin, TaskId};
 
 use super::Refusal;
 use crate::driver::dag_run::DagRun;
-use crate::driver::guests::{Handover, refuse_if_host_is_left};
+use crate::driver::guests::{Submission, refuse_if_host_is_left};
 use crate::driver::numbers::AttemptNumbers;
 use crate::driver::{MemoryExcess, RunError, durability, refuse_if_agents_are_left, setup};
 use crate::logs::Logs;
 use crate::options::{Options, folder};
-use crate::protocol::SubmitId;
+use crate::protocol::{Place, SubmitId};
 
 /// Maximum open files for forwarded data of a sub-workflow.
 const MAX_TARGETS: usize = 8;
@@ -29,7 +29,7 @@ pub(in crate::driver) enum Origin {
     /// This attempt of a task, which is a sub-workflow.
     Task(TaskId, SubmitId),
     /// A tool that hands it over.
-    Tool(Handover),
+    Tool(Submission),
 }
 
 /// A DAG that is to be opened.
@@ -64,8 +64,8 @@ impl Order {
 
     /// Tells a tool that the run ends before the DAG could join.
     pub(super) fn refuse_tool(&self) {
-        if let Origin::Tool(handover) = &self.origin {
-            handover.refuse(&Refusal::Ending);
+        if let Origin::Tool(submission) = &self.origin {
+            submission.refuse(&Refusal::Ending);
         }
     }
 }
@@ -178,6 +178,7 @@ fn open(order: &Order) -> Result<Loaded, Refusal> {
     Ok(Loaded {
         run: DagRun {
             dag,
+            place: Some(Place::new(&options.dag, &order.directory)),
             logs,
             forwarding: durability::forwarding(options, MAX_TARGETS),
             synced_rescue_len: 0,

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-pub(super) fn claim(overflow: Overflow) -> Claim {
-    Claim {
+pub(super) fn options(overflow: Overflow) -> RedirectOptions {
+    RedirectOptions {
         token: 7,
         tool: "a test".to_owned(),
         streams: [true, true],
@@ -19,7 +19,7 @@ pub(super) fn claim(overflow: Overflow) -> Claim {
 /// A stream in a redirect, and the time at which it began.
 fn redirected(overflow: Overflow) -> (Stream<Vec<u8>>, Instant) {
     let (mut stream, now) = (Stream::new(Vec::new()), Instant::now());
-    stream.begin(&claim(overflow), false, now);
+    stream.begin(&options(overflow), false, now);
     (stream, now)
 }
 
@@ -32,18 +32,18 @@ fn a_slow_tool_is_waited_for_and_then_the_file_gets_the_rest() {
     assert_eq!(stream.room(), 0);
     // Less than half was taken: the task still waits.
     stream.note_delivered(3, now + SECOND / 2, None).unwrap();
-    assert_eq!((stream.room(), stream.portion().offset), (0, 3));
+    assert_eq!((stream.room(), stream.chunk().offset), (0, 3));
     stream.note_delivered(5, now + SECOND, None).unwrap();
-    assert_eq!(stream.over(7), Some(Over::TooSlow));
+    assert_eq!(stream.over(7), Some(RedirectEnd::TooSlow));
     assert_eq!(
         (stream.file.as_slice(), stream.room()),
         (&b"56789abcdef"[..], usize::MAX)
     );
     // Another tool may come, and this one does not learn of its end.
     stream.begin(
-        &Claim {
+        &RedirectOptions {
             token: 8,
-            ..claim(Overflow::File)
+            ..options(Overflow::File)
         },
         false,
         now,
@@ -60,14 +60,17 @@ fn a_tool_that_does_not_ask_is_given_up() {
         Some(now + SECOND + LAST_POLL)
     );
     stream.check(now + SECOND + LAST_POLL, None).unwrap();
-    assert_eq!((stream.over(7), stream.file.len()), (Some(Over::TooSlow), 16));
+    assert_eq!(
+        (stream.over(7), stream.file.len()),
+        (Some(RedirectEnd::TooSlow), 16)
+    );
     let (mut stream, now) = redirected(Overflow::File);
     stream.add(b"x", (now, 0)).unwrap();
     assert_eq!(stream.check(now, None).unwrap(), Some(now + LEASE));
     stream.check(now + LEASE, None).unwrap();
     assert_eq!(
         (stream.over(7), stream.file.as_slice()),
-        (Some(Over::Silent), &b"x"[..])
+        (Some(RedirectEnd::Silent), &b"x"[..])
     );
 }
 
@@ -86,9 +89,9 @@ fn what_is_dropped_is_counted() {
     let (mut stream, now) = redirected(Overflow::DropOldest);
     stream.add(b"0123456789abcdef", (now, 0)).unwrap();
     stream.check(now + SECOND, None).unwrap();
-    let portion = stream.portion();
+    let chunk = stream.chunk();
     assert_eq!(
-        (portion.offset, &*portion.bytes, portion.dropped),
+        (chunk.offset, &*chunk.bytes, chunk.dropped),
         (8, &b"89abcdef"[..], 8)
     );
     let (mut stream, now) = redirected(Overflow::DropNewest);
@@ -97,9 +100,9 @@ fn what_is_dropped_is_counted() {
     stream.add(b"lost", (now, 0)).unwrap();
     stream.note_delivered(8, now + SECOND, None).unwrap();
     stream.add(b"kept", (now, 0)).unwrap();
-    let portion = stream.portion();
+    let chunk = stream.chunk();
     assert_eq!(
-        (portion.offset, &*portion.bytes, portion.dropped),
+        (chunk.offset, &*chunk.bytes, chunk.dropped),
         (8, &b"89abcdefkept"[..], 4)
     );
 }
@@ -110,9 +113,9 @@ fn bytes_have_the_time_at_which_they_were_read() {
     stream.add(b"ab", (now, 1_000)).unwrap();
     stream.add(b"c", (now, 1_001)).unwrap();
     stream.add(b"de", (now, 5_000)).unwrap();
-    assert_eq!(stream.portion().times, [(0, 1_000), (3, 5_000)]);
+    assert_eq!(stream.chunk().times, [(0, 1_000), (3, 5_000)]);
     stream.note_delivered(4, now, None).unwrap();
-    assert_eq!(stream.portion().times, [(3, 5_000)]);
+    assert_eq!(stream.chunk().times, [(3, 5_000)]);
 }
 
 #[derive(Clone, Debug)]
@@ -163,9 +166,9 @@ proptest! {
                     written += 1;
                 },
                 Step::Deliver(count) if stream.is_of(token) => {
-                    let portion = stream.portion();
-                    prop_assert_eq!(portion.offset, delivered);
-                    let bytes = &portion.bytes[..count.min(portion.bytes.len())];
+                    let chunk = stream.chunk();
+                    prop_assert_eq!(chunk.offset, delivered);
+                    let bytes = &chunk.bytes[..count.min(chunk.bytes.len())];
                     taken.extend_from_slice(bytes);
                     delivered += bytes.len() as u64;
                     stream.note_delivered(delivered, now, None).unwrap();
@@ -173,16 +176,16 @@ proptest! {
                 Step::Deliver(_) => {}
                 Step::Begin => if !stream.is_of(token) {
                     (token, delivered) = (token + 1, 0);
-                    stream.begin(&Claim { token, ..claim(Overflow::File) }, false, now);
+                    stream.begin(&RedirectOptions { token, ..options(Overflow::File) }, false, now);
                 },
-                Step::End => stream.end(Over::Detached).unwrap(),
+                Step::End => stream.end(RedirectEnd::Detached).unwrap(),
                 Step::Wait(ms) => {
                     now += Duration::from_millis(ms);
                     stream.check(now, None).unwrap();
                 }
             }
         }
-        stream.end(Over::Detached).unwrap();
+        stream.end(RedirectEnd::Detached).unwrap();
         let mut all = [taken, stream.file].concat();
         all.sort_unstable();
         let mut expected: Vec<u8> = (0..written).map(|number| number.to_le_bytes()[0]).collect();
@@ -200,7 +203,7 @@ proptest! {
         ],
     ) {
         let (mut stream, mut now) = (Stream::new(Vec::new()), Instant::now());
-        stream.begin(&claim(overflow), true, now);
+        stream.begin(&options(overflow), true, now);
         let (mut written, mut got, mut taken, mut delivered) = (0_u32, VecDeque::new(), Vec::new(), 0);
         for step in steps {
             match step {
@@ -212,7 +215,7 @@ proptest! {
                     now += Duration::from_millis(late);
                     stream.check(now, None).unwrap();
                     stream.note_delivered(delivered, now, None).unwrap();
-                    let Portion { offset, bytes, .. } = stream.portion();
+                    let OutputChunk { offset, bytes, .. } = stream.chunk();
                     got.extend((offset..).zip(bytes));
                 }
                 RunStep::Deliver(count) => for _ in 0..count.min(got.len()) {
@@ -227,7 +230,7 @@ proptest! {
         if stream.is_of(7) {
             prop_assert!(stream.over(7).is_none());
             stream.note_delivered(delivered, now, None).unwrap();
-            stream.end(Over::Detached).unwrap();
+            stream.end(RedirectEnd::Detached).unwrap();
         } else {
             prop_assert!(got.is_empty(), "it has ended while the run had something");
         }

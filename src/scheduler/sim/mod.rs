@@ -18,7 +18,7 @@ use pmc_dag::rescue::DoneSet;
 use pmc_dag::{Dag, TaskId};
 
 use crate::protocol::{
-    CacheNews, MemoryUse, Outcome, Place, Rank, Registration, SubmitId, TaskResult, ToWorker,
+    CacheNews, EndCause, MemoryUse, Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker,
 };
 use crate::scheduler::{
     Event, Joining, Master, MasterConfig, MasterError, Role, SegmentId, Summary, Workers,
@@ -28,7 +28,7 @@ use rustc_hash::FxHashMap;
 use testutils::Random;
 
 use membership::Membership;
-use model::Model;
+use model::{Model, Sent};
 use plans::{REQUESTS, RandomDag, random_dag, random_file, random_plan};
 
 /// Parameters of a run.
@@ -168,7 +168,7 @@ fn random_result(submit: SubmitId, one_in_fails: u64, random: &mut Random) -> Ta
         requested_mib: 0,
         out_of_memory: true,
     });
-    outcome.interrupted = failed && random.one_in(8);
+    outcome.cause = (failed && random.one_in(8)).then_some(EndCause::Interrupted);
     TaskResult {
         submit,
         outcome,
@@ -273,15 +273,13 @@ impl Run<'_> {
             self.master.sanity_check()?;
         }
         self.model.starting = false;
-        for (rank, message) in std::mem::take(&mut self.model.sent) {
-            match message {
-                ToWorker::Run(assignment) => {
-                    self.at.run(rank, assignment.submit, self.now, self.random);
-                }
-                ToWorker::Retract => self.at.give_back(rank, self.now, self.random),
-                ToWorker::Setup { .. } => self.setups += 1,
-                ToWorker::Shutdown if plan.dynamic => {}
-                other => return Err(format!("the master sends {other:?}")),
+        for sent in std::mem::take(&mut self.model.sent) {
+            match sent {
+                Sent::Start(start) => self.at.run(start.rank, start.submit, self.now, self.random),
+                Sent::Message(rank, ToWorker::Retract) => self.at.give_back(rank, self.now, self.random),
+                Sent::Message(_, ToWorker::Setup { .. }) => self.setups += 1,
+                Sent::Message(_, ToWorker::Shutdown) if plan.dynamic => {}
+                Sent::Message(_, other) => return Err(format!("the master sends {other:?}")),
             }
         }
         self.model.mistake.take().map_or(Ok(()), Err)
@@ -317,17 +315,8 @@ impl Run<'_> {
             }
             self.model.grow(&dag, &done, depth);
             self.parents.push(task);
-            let place = Place {
-                dag: Vec::new(),
-                directory: Vec::new(),
-            };
             let role = Role::Nested(task);
-            let joining = Joining {
-                dag,
-                done,
-                place,
-                role,
-            };
+            let joining = Joining { dag, done, role };
             let grown = self.master.grow(joining);
             assert_eq!(grown.map(SegmentId::index), Ok(self.parents.len() - 1));
         }

@@ -13,7 +13,7 @@ use pmc_dag::{CategoryId, Dag, Request, TaskId};
 use super::machines::{ModelHost, ModelWorker};
 use super::{MAX_PLANS, Plan};
 use crate::protocol::{Outcome, Rank, SubmitId, ToWorker};
-use crate::scheduler::MasterConfig;
+use crate::scheduler::{MasterConfig, Start};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
@@ -108,9 +108,16 @@ pub(super) struct Model {
     places: BTreeMap<TaskId, u64>,
     last_place: u64,
     data: data::Data,
-    pub(super) sent: Vec<(Rank, ToWorker)>,
+    pub(super) sent: Vec<Sent>,
     thorough: bool,
     pub(super) mistake: Option<String>,
+}
+
+/// What the scheduler says to workers.
+#[derive(Debug)]
+pub(super) enum Sent {
+    Start(Start),
+    Message(Rank, ToWorker),
 }
 
 fn inputs(dag: &Dag, task: TaskId) -> BTreeSet<Vec<u8>> {

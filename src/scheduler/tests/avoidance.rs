@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{ONE_ATTEMPT, Run};
-use crate::protocol::{Rank, SubmitId};
+use crate::protocol::{EndCause, Outcome, Rank, SubmitId};
 use crate::scheduler::avoidance::MOMENT;
 use crate::scheduler::{Event, MasterConfig, WaitReason};
 
@@ -74,6 +74,36 @@ fn a_bad_task_fails_after_its_attempts_on_different_hosts() {
     }
     assert!(run.master.is_finished());
     assert_eq!(hosts, [(1, 1), (2, 1), (3, 1)].into());
+}
+
+/// Ends the attempts of the one task, whose program some hosts lack. Returns their workers.
+fn end_without_program(run: &mut Run, lacking: &[u32]) -> Vec<u32> {
+    let mut ranks = Vec::new();
+    while let Some((rank, _, submit)) = first(run) {
+        ranks.push(rank);
+        let mut outcome = Outcome::new(256, Duration::ZERO);
+        outcome.cause = lacking.contains(&rank).then_some(EndCause::CannotRun);
+        run.finish_after(rank, submit, outcome).unwrap();
+        run.schedule();
+    }
+    assert!(run.master.is_finished());
+    ranks
+}
+
+#[test]
+fn a_task_whose_program_is_nowhere_is_tried_once_on_each_host() {
+    let five_attempts = MasterConfig {
+        max_attempts: 5,
+        ..ONE_ATTEMPT
+    };
+    let begin = |workers: &[(u32, &str)]| Run::begin("TASK t x\n", workers, five_attempts);
+    let mut one = begin(&[(1, "a"), (2, "a")]);
+    assert_eq!(end_without_program(&mut one, &[1, 2]), [1]);
+    let mut two = begin(&[(1, "a"), (2, "b")]);
+    assert_eq!(end_without_program(&mut two, &[1, 2]), [1, 2]);
+    // Where it runs and fails, the task is at fault.
+    let mut some = begin(&[(1, "a"), (2, "b")]);
+    assert_eq!(end_without_program(&mut some, &[1]).len(), 5);
 }
 
 #[test]

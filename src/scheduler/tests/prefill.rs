@@ -11,7 +11,7 @@ fn prefilled(text: &str) -> Run {
     run.register(1, "h").unwrap();
     run.start().unwrap();
     run.schedule();
-    assert_eq!(run.log.assignments.len(), 1, "run times are not known yet");
+    assert_eq!(run.log.starts.len(), 1, "run times are not known yet");
     end_short(&mut run, 1);
     run
 }
@@ -33,12 +33,12 @@ fn short_tasks_are_sent_in_advance() {
     let tasks: String = (0..9).map(|n| format!("TASK t{n} x\n")).collect();
     let mut run = prefilled(&tasks);
     assert!(run.master.has_prefilled());
-    let sent = run.log.assignments.len();
+    let sent = run.log.starts.len();
     assert!(sent > 2, "{sent} tasks were sent");
     for submit in 2..=9 {
         end_short(&mut run, submit);
     }
-    assert_eq!(run.log.assignments.len(), 9, "each task is sent once");
+    assert_eq!(run.log.starts.len(), 9, "each task is sent once");
     assert!(run.master.is_finished() && !run.master.has_prefilled());
 }
 
@@ -61,7 +61,7 @@ fn tasks_with_numbered_resources_are_not_sent_in_advance() {
         run.schedule();
         end_short(&mut run, 1);
         assert!(!run.master.has_prefilled(), "{request}");
-        assert_eq!(run.log.assignments.len(), 2, "{request}");
+        assert_eq!(run.log.starts.len(), 2, "{request}");
     }
 }
 
@@ -99,7 +99,7 @@ fn what_was_sent_counts_against_the_limit_of_failures() {
     run.schedule();
     end_short(&mut run, 1);
     // The first one has ended. One runs, and two are sent: if all three fail, the limit is reached.
-    assert_eq!(run.log.assignments.len(), 4);
+    assert_eq!(run.log.starts.len(), 4);
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn a_worker_shares_what_is_left_with_the_others() {
     run.schedule();
     end_short(&mut run, 1);
     // The first four, the next one of worker 1, and its share of the seven that are left.
-    assert_eq!(run.log.assignments.len(), 4 + 1 + 2);
+    assert_eq!(run.log.starts.len(), 4 + 1 + 2);
 }
 
 #[test]

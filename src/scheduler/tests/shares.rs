@@ -3,20 +3,14 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::protocol::Place;
 use crate::scheduler::{Joining, Role, SegmentId, ShareId};
 use pmc_status::FIRST_WEIGHT;
 use testutils::Random;
 
 fn join(run: &mut Run, text: &str, role: Role) -> SegmentId {
-    let place = Place {
-        dag: Vec::new(),
-        directory: Vec::new(),
-    };
     let joining = Joining {
         dag: dag(text),
         done: DoneSet::new(),
-        place,
         role,
     };
     run.master.grow(joining).unwrap()

@@ -33,7 +33,7 @@ use reception::{Reception, Rules};
 use roster::{Earlier, Roster};
 
 use super::combiner::Combiner;
-use super::{CombiningTransport, MasterTransport, Traffic, TransportError};
+use super::{CombiningTransport, MasterTransport, Membership, Traffic, TransportError};
 use crate::interrupt::Interrupt;
 use crate::options::{DEFAULT_DRAIN_GRACE, folder, with_suffix};
 use crate::protocol::{NodeChange, Rank, ToMaster, ToWorker};
@@ -254,7 +254,7 @@ pub fn left(dag: &Path) -> std::io::Result<BTreeSet<String>> {
 }
 
 impl AgentMaster {
-    /// Prepares a run. [`MasterTransport::begin`] starts it. `interrupt` ends the waiting of
+    /// Prepares a run. [`Membership::begin`] starts it. `interrupt` ends the waiting of
     /// [`MasterTransport::receive`].
     #[must_use]
     pub fn new(options: AgentOptions, interrupt: &Interrupt) -> Self {
@@ -375,15 +375,7 @@ impl AgentMaster {
     }
 }
 
-impl MasterTransport for AgentMaster {
-    fn workers(&self) -> u32 {
-        let joined = self
-            .running
-            .as_ref()
-            .map_or(0, |running| running.reception.table().last_rank());
-        joined.max(self.options.agents * self.options.slots)
-    }
-
+impl Membership for AgentMaster {
     fn begin(&mut self) -> Result<(), TransportError> {
         heap::keep_memory_of_messages();
         let path = endpoint_path(&self.options.dag);
@@ -464,10 +456,6 @@ impl MasterTransport for AgentMaster {
         Ok(())
     }
 
-    fn is_dynamic(&self) -> bool {
-        true
-    }
-
     fn may_start(&self, registered: u32) -> bool {
         let has_enough = |running: &Running| {
             let present = running.reception.table().present().count();
@@ -545,6 +533,32 @@ impl MasterTransport for AgentMaster {
         }
     }
 
+    fn settle(&mut self) {
+        if let Some(running) = &self.running {
+            for (session, messages) in self.handled.drain() {
+                running.server.hub().settle(session, messages);
+            }
+        }
+    }
+}
+
+impl MasterTransport for AgentMaster {
+    fn workers(&self) -> u32 {
+        let joined = self
+            .running
+            .as_ref()
+            .map_or(0, |running| running.reception.table().last_rank());
+        joined.max(self.options.agents * self.options.slots)
+    }
+
+    fn membership(&self) -> Option<&dyn Membership> {
+        Some(self)
+    }
+
+    fn membership_mut(&mut self) -> Option<&mut dyn Membership> {
+        Some(self)
+    }
+
     fn send(&mut self, to: Rank, message: ToWorker) -> Result<(), TransportError> {
         self.addressed = self.addressed.max(to.0);
         let session = self.session_of(to);
@@ -572,14 +586,6 @@ impl MasterTransport for AgentMaster {
 
     fn traffic(&self) -> Traffic {
         self.traffic
-    }
-
-    fn settle(&mut self) {
-        if let Some(running) = &self.running {
-            for (session, messages) in self.handled.drain() {
-                running.server.hub().settle(session, messages);
-            }
-        }
     }
 
     fn close(&mut self, timeout: Duration) -> Vec<Rank> {

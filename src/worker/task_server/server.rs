@@ -18,7 +18,7 @@ use pmc_wire::{self as wire, PipeEnds, Reply, SERVER_NAME, Ticket};
 use crate::bell::Bell;
 use crate::protocol::EXECUTOR_FAILURE;
 use crate::worker::ended::{Ended, reap};
-use crate::worker::kill::{Leader, is_readable};
+use crate::worker::running::{Leader, is_readable};
 
 /// Maximum time for the start of a server. Its program may be on a slow file system.
 const MAX_START_TIME: Duration = Duration::from_secs(20);

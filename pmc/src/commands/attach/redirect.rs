@@ -2,7 +2,7 @@
 //!
 //! Each task has a thread and a connection. If what is printed goes unchanged to a pipe or a file, the run
 //! itself writes there: what it has written counts as delivered, even if this program is killed. Otherwise
-//! each portion is printed before the next one is asked for.
+//! each chunk is printed before the next one is asked for.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use pmc_control::{
-    Answer, Claim, ControlError, Ender, Over, Overflow, Portion, Redirect, RedirectPoll, RedirectRequest,
-    TailRequest, Tool, takes_output,
+    Answer, ControlError, OutputChunk, Overflow, Redirect, RedirectEnd, RedirectHandle, RedirectOptions,
+    RedirectPoll, RedirectRequest, TailRequest, Tool, takes_output,
 };
 use pmc_monitor::history::{History, Phase};
 use pmc_terminal::{escape, message};
@@ -43,9 +43,9 @@ const START: Duration = Duration::from_millis(20);
 /// What a thread reports.
 enum Note {
     /// The run writes to the files of this program.
-    Begun(u64, Ender),
+    Begun(u64, RedirectHandle),
     /// Something to print. The answer says that it is printed.
-    Portions(u64, [Portion; 2], SyncSender<()>),
+    Chunks(u64, [OutputChunk; 2], SyncSender<()>),
     /// Nothing comes any more.
     Ended(u64, Ended),
 }
@@ -53,7 +53,7 @@ enum Note {
 /// How a redirect has ended.
 enum Ended {
     /// Number of bytes of each stream that are lost.
-    Over(Over, [u64; 2]),
+    Redirect(RedirectEnd, [u64; 2]),
     Refused(Answer),
     Failed(ControlError),
 }
@@ -66,7 +66,7 @@ struct Work {
     dropped: [u64; 2],
     has_begun: bool,
     stop: Arc<AtomicBool>,
-    ender: Option<Ender>,
+    handle: Option<RedirectHandle>,
 }
 
 impl Work {
@@ -89,7 +89,7 @@ struct Redirector {
     selection: Selection,
     arrivals: Arrivals,
     printer: Printer,
-    claim: Claim,
+    options: RedirectOptions,
     /// Tasks that start from now on are redirected.
     waiting: Option<Waiting>,
     /// The run writes the output itself.
@@ -143,7 +143,7 @@ pub fn redirect(
     signal: &AtomicUsize,
 ) -> Result<u8, Failure> {
     let printer = Printer::new(arguments, &history.dir.dir);
-    let claim = claim(arguments, printer.wanted());
+    let options = options(arguments, printer.wanted());
     let (sender, notes) = sync_channel(MESSAGES);
     let dag = history.dir.dag.clone();
     // The run knows of this program before it looks for tasks, so that none starts in between.
@@ -153,7 +153,7 @@ pub fn redirect(
             &dag,
             TailRequest {
                 patterns: arguments.tail.clone(),
-                claim: claim.clone(),
+                options: options.clone(),
             },
         )?),
     };
@@ -166,7 +166,7 @@ pub fn redirect(
         selection,
         arrivals: Arrivals::default(),
         printer,
-        claim,
+        options,
         waiting,
         works: BTreeMap::new(),
         next: 0,
@@ -180,9 +180,9 @@ pub fn redirect(
     code
 }
 
-fn claim(arguments: &cli::Attach, streams: [bool; 2]) -> Claim {
+fn options(arguments: &cli::Attach, streams: [bool; 2]) -> RedirectOptions {
     let host = nix::unistd::gethostname().unwrap_or_default();
-    Claim {
+    RedirectOptions {
         // Each state of this kind begins with other random numbers.
         token: RandomState::new().build_hasher().finish(),
         tool: format!(
@@ -314,7 +314,7 @@ impl Redirector {
                 task: origin.task.clone(),
                 attempt: None,
                 poll: RedirectPoll {
-                    claim: self.claim.clone(),
+                    options: self.options.clone(),
                     delivered: [0, 0],
                     is_end: false,
                 },
@@ -332,7 +332,7 @@ impl Redirector {
             dropped: [0, 0],
             has_begun: false,
             stop,
-            ender: None,
+            handle: None,
         };
         match thread::Builder::new()
             .name("redirect".into())
@@ -353,23 +353,23 @@ impl Redirector {
         self.ending = Some(code);
         for work in self.works.values() {
             work.stop.store(true, Ordering::Release);
-            work.ender.iter().for_each(Ender::end);
+            work.handle.iter().for_each(RedirectHandle::end);
         }
     }
 
     fn take(&mut self, note: Note) {
         match note {
-            Note::Begun(id, ender) => {
+            Note::Begun(id, handle) => {
                 if let Some(work) = self.works.get_mut(&id) {
                     if work.stop.load(Ordering::Acquire) {
-                        ender.end();
+                        handle.end();
                     }
                     work.has_begun = true;
-                    work.ender = Some(ender);
+                    work.handle = Some(handle);
                 }
             }
-            Note::Portions(id, portions, printed) => {
-                self.print(id, &portions);
+            Note::Chunks(id, chunks, printed) => {
+                self.print(id, &chunks);
                 // Without an answer, it counts as not delivered.
                 if !self.printer.is_closed() {
                     let _ = printed.send(());
@@ -379,18 +379,18 @@ impl Redirector {
         }
     }
 
-    fn print(&mut self, id: u64, portions: &[Portion; 2]) {
+    fn print(&mut self, id: u64, chunks: &[OutputChunk; 2]) {
         let Some(work) = self.works.get_mut(&id) else {
             return;
         };
         work.has_begun = true;
-        for ((at, stream), portion) in Stream::ALL.into_iter().enumerate().zip(portions) {
-            work.report_lost(at, portion.dropped);
+        for ((at, stream), chunk) in Stream::ALL.into_iter().enumerate().zip(chunks) {
+            work.report_lost(at, chunk.dropped);
             if !self.printer.has_lines() {
-                self.printer.raw(&work.origin, stream, &portion.bytes);
+                self.printer.raw(&work.origin, stream, &chunk.bytes);
                 continue;
             }
-            for (time, piece) in pieces(portion) {
+            for (time, piece) in pieces(chunk) {
                 self.printer.set_time(time.filter(|_| self.is_source_time));
                 let (origin, printer) = (&work.origin, &mut self.printer);
                 work.lines[at].push(piece, |line, is_part| printer.line(origin, stream, line, is_part));
@@ -408,19 +408,19 @@ impl Redirector {
             lines.finish(|line, is_part| printer.line(origin, stream, line, is_part));
         }
         self.printer.flush();
-        if let Ended::Over(_, dropped) = &ended {
+        if let Ended::Redirect(_, dropped) = &ended {
             (0..2).for_each(|at| work.report_lost(at, dropped[at]));
         }
         let task = escape(&work.origin.task).into_owned();
         let is_strict = self.is_strict;
         match ended {
-            Ended::Over(Over::TaskEnded, _) => {}
+            Ended::Redirect(RedirectEnd::TaskEnded, _) => {}
             // Nobody reads what is printed.
-            Ended::Over(Over::Detached, _) => self.end(Ok(exit::SUCCESS)),
-            Ended::Over(Over::TooSlow, _) => message(format!(
+            Ended::Redirect(RedirectEnd::Detached, _) => self.end(Ok(exit::SUCCESS)),
+            Ended::Redirect(RedirectEnd::TooSlow, _) => message(format!(
                 "pmc: pmc was too slow for {task}: the rest of its output goes to its file (--buffer-size, --buffer-time)"
             )),
-            Ended::Over(..) => message(format!(
+            Ended::Redirect(..) => message(format!(
                 "pmc: the run has not heard of pmc for too long: the rest of the output of {task} goes to its file"
             )),
             Ended::Refused(Answer::NotSupported(reason)) if !is_strict => {
@@ -450,28 +450,28 @@ impl Redirector {
     }
 }
 
-/// Returns the pieces of a portion with the times at which the worker read them.
-fn pieces(portion: &Portion) -> impl Iterator<Item = (Option<u64>, &[u8])> {
+/// Returns the pieces of a chunk with the times at which the worker read them.
+fn pieces(chunk: &OutputChunk) -> impl Iterator<Item = (Option<u64>, &[u8])> {
     let at = |offset: u64| {
-        let at = offset.saturating_sub(portion.offset);
-        usize::try_from(at).unwrap_or(usize::MAX).min(portion.bytes.len())
+        let at = offset.saturating_sub(chunk.offset);
+        usize::try_from(at).unwrap_or(usize::MAX).min(chunk.bytes.len())
     };
-    let before = match portion.times.first() {
+    let before = match chunk.times.first() {
         Some((first, _)) => at(*first),
-        None => portion.bytes.len(),
+        None => chunk.bytes.len(),
     };
-    let rest = portion
+    let rest = chunk
         .times
         .iter()
         .enumerate()
         .map(move |(index, (offset, time))| {
-            let end = portion
+            let end = chunk
                 .times
                 .get(index + 1)
-                .map_or(portion.bytes.len(), |(next, _)| at(*next));
-            (Some(*time), &portion.bytes[at(*offset)..end])
+                .map_or(chunk.bytes.len(), |(next, _)| at(*next));
+            (Some(*time), &chunk.bytes[at(*offset)..end])
         });
-    std::iter::once((None, &portion.bytes[..before])).chain(rest)
+    std::iter::once((None, &chunk.bytes[..before])).chain(rest)
 }
 
 /// Talks to the run about one task.
@@ -490,7 +490,7 @@ impl Thread {
         self.request.to_files &= Tool::connect(&self.dag).is_ok_and(|tool| tool.is_of_user());
         let ended = match self.request.to_files {
             true => self.to_files(),
-            false => self.portions(),
+            false => self.chunks(),
         };
         let ended = ended.unwrap_or_else(Ended::Failed);
         // Without a receiver, the tool has ended.
@@ -508,14 +508,14 @@ impl Thread {
             let mut tool = Tool::connect(&self.dag)?;
             match tool.redirect_to(self.request.clone(), files)? {
                 Redirect::On { .. } => {
-                    let _ = self.notes.send(Note::Begun(self.id, tool.ender()?));
+                    let _ = self.notes.send(Note::Begun(self.id, tool.redirect_handle()?));
                     return Ok(match tool.wait()? {
-                        Redirect::Over(over, lost) => Ended::Over(over, lost),
+                        Redirect::Ended(over, lost) => Ended::Redirect(over, lost),
                         Redirect::Not(answer) => Ended::Refused(answer),
-                        Redirect::On { .. } => Ended::Over(Over::Detached, [0, 0]),
+                        Redirect::On { .. } => Ended::Redirect(RedirectEnd::Detached, [0, 0]),
                     });
                 }
-                Redirect::Over(over, lost) => return Ok(Ended::Over(over, lost)),
+                Redirect::Ended(over, lost) => return Ok(Ended::Redirect(over, lost)),
                 Redirect::Not(Answer::NotYet(_)) if !self.stop.load(Ordering::Acquire) => {
                     thread::sleep(START)
                 }
@@ -525,20 +525,20 @@ impl Thread {
     }
 
     /// Has this program print the output.
-    fn portions(&mut self) -> Result<Ended, ControlError> {
+    fn chunks(&mut self) -> Result<Ended, ControlError> {
         let mut tool = Tool::connect(&self.dag)?;
         loop {
             self.request.poll.is_end = self.stop.load(Ordering::Acquire);
             match tool.redirect(self.request.clone())? {
-                Redirect::On { attempt, portions } => {
+                Redirect::On { attempt, chunks } => {
                     self.request.attempt = Some(attempt);
                     self.request.may_wait = true;
-                    let delivered = portions
+                    let delivered = chunks
                         .each_ref()
-                        .map(|portion| portion.offset + portion.bytes.len() as u64);
-                    if portions.iter().any(|portion| !portion.bytes.is_empty()) {
+                        .map(|chunk| chunk.offset + chunk.bytes.len() as u64);
+                    if chunks.iter().any(|chunk| !chunk.bytes.is_empty()) {
                         let (printed, wait) = sync_channel(1);
-                        let _ = self.notes.send(Note::Portions(self.id, portions, printed));
+                        let _ = self.notes.send(Note::Chunks(self.id, chunks, printed));
                         if wait.recv().is_err() {
                             self.stop.store(true, Ordering::Release);
                             continue;
@@ -546,7 +546,7 @@ impl Thread {
                     }
                     self.request.poll.delivered = delivered;
                 }
-                Redirect::Over(over, lost) => return Ok(Ended::Over(over, lost)),
+                Redirect::Ended(over, lost) => return Ok(Ended::Redirect(over, lost)),
                 Redirect::Not(Answer::NotYet(_)) if !self.request.poll.is_end => thread::sleep(START),
                 Redirect::Not(answer) => return Ok(Ended::Refused(answer)),
             }
@@ -560,17 +560,17 @@ mod tests {
 
     #[test]
     fn a_portion_is_split_where_the_time_changes() {
-        let portion = |offset, times: &[(u64, u64)]| Portion {
+        let chunk = |offset, times: &[(u64, u64)]| OutputChunk {
             offset,
             bytes: b"abcdef".to_vec(),
             times: times.to_vec(),
             dropped: 0,
         };
-        let split = |portion: &Portion| -> Vec<(Option<u64>, String)> {
+        let split = |chunk: &OutputChunk| -> Vec<(Option<u64>, String)> {
             let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-            pieces(portion).map(|(time, bytes)| (time, text(bytes))).collect()
+            pieces(chunk).map(|(time, bytes)| (time, text(bytes))).collect()
         };
-        let parts = split(&portion(10, &[(8, 1), (13, 2)]));
+        let parts = split(&chunk(10, &[(8, 1), (13, 2)]));
         assert_eq!(
             parts,
             [
@@ -579,6 +579,6 @@ mod tests {
                 (Some(2), "def".into())
             ]
         );
-        assert_eq!(split(&portion(10, &[])), [(None, "abcdef".into())]);
+        assert_eq!(split(&chunk(10, &[])), [(None, "abcdef".into())]);
     }
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use pmc_control::{Answer, Claim, Overflow, Redirect, RedirectPoll, RedirectRequest, Tool};
+use pmc_control::{Answer, Overflow, Redirect, RedirectOptions, RedirectPoll, RedirectRequest, Tool};
 use pmc_pmix::{Refusal, Tools};
 
 use super::desk::Running;
@@ -44,20 +44,20 @@ impl Redirecting {
         over: (Tools, Arc<AtomicBool>),
     ) -> Result<Self, Refusal> {
         let mut tool = Tool::connect(dag).map_err(|_| Refusal::NotFound)?;
-        let claim = Claim {
+        let options = RedirectOptions {
             // Each state of this kind begins with other random numbers.
             token: RandomState::new().build_hasher().finish(),
             tool: format!("a tool for PMIx, by process {}", std::process::id()),
             streams,
-            buffer: Claim::BUFFER,
-            patience_ms: Claim::PATIENCE_MS,
+            buffer: RedirectOptions::BUFFER,
+            patience_ms: RedirectOptions::PATIENCE_MS,
             overflow: Overflow::File,
         };
         let mut request = RedirectRequest {
             task: running.task.clone(),
             attempt: None,
             poll: RedirectPoll {
-                claim,
+                options,
                 delivered: [0, 0],
                 is_end: false,
             },
@@ -71,7 +71,7 @@ impl Redirecting {
                 // What has come is asked for again, because it does not count as delivered.
                 Redirect::On { attempt, .. } => break attempt,
                 Redirect::Not(Answer::NotYet(_)) if Instant::now() < end => thread::sleep(PAUSE),
-                Redirect::Over(..) | Redirect::Not(Answer::NotYet(_)) => return Err(Refusal::NotFound),
+                Redirect::Ended(..) | Redirect::Not(Answer::NotYet(_)) => return Err(Refusal::NotFound),
                 Redirect::Not(_) => return Err(Refusal::NotSupported),
             }
         };
@@ -108,11 +108,11 @@ impl Redirecting {
         let mut lines = [Lines::default(), Lines::default()];
         // If the connection ends, so does the redirect.
         while let Ok(redirect) = self.tool.redirect(self.request.clone()) {
-            let Redirect::On { portions, .. } = redirect else {
+            let Redirect::On { chunks, .. } = redirect else {
                 break;
             };
             for (at, stream) in Stream::ALL.into_iter().enumerate() {
-                let bytes = &portions[at].bytes;
+                let bytes = &chunks[at].bytes;
                 if receiver.has_lines() {
                     let (origin, receiver) = (&self.origin, &mut receiver);
                     lines[at].push(bytes, |line, is_part| {
@@ -125,7 +125,7 @@ impl Redirecting {
             receiver.flush();
             let is_over = self.over.1.load(Ordering::Acquire) || !self.over.0.are_there();
             if !is_over {
-                let delivered = portions.map(|portion| portion.offset + portion.bytes.len() as u64);
+                let delivered = chunks.map(|chunk| chunk.offset + chunk.bytes.len() as u64);
                 self.request.poll.delivered = delivered;
             }
             self.request.poll.is_end = is_over;

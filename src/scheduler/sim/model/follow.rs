@@ -1,58 +1,53 @@
 //! How the model follows messages and records.
 
-use super::{Model, State};
+use super::{Model, Sent, State};
 use crate::protocol::{Rank, ToWorker};
-use crate::scheduler::{Outbox, Record};
+use crate::scheduler::{Granted, Outbox, Record, Start};
 
 impl Outbox for Model {
+    fn start(&mut self, start: Start) {
+        let Start {
+            task, submit, rank, ..
+        } = start;
+        let state = self.states[task.index()];
+        if state == State::Queued(submit) {
+            self.prefill(task, submit, rank);
+            self.sent.push(Sent::Start(start));
+            return;
+        }
+        self.check(state == State::Running(submit, rank), || {
+            format!("{rank:?} is sent {submit:?} without record")
+        });
+        let host = self.host_of(rank);
+        let Granted { cpu_set, gpu_set, .. } = &start.grant;
+        for cpu in cpu_set {
+            let host_state = self.hosts.get_mut(&host);
+            let free = host_state.is_some_and(|host| host.numbers.remove(cpu));
+            self.check(free, || format!("CPU {cpu} of {host} is given to two tasks"));
+        }
+        for gpu in gpu_set {
+            let host_state = self.hosts.get_mut(&host);
+            let free = host_state.is_some_and(|host| host.gpus.remove(gpu));
+            self.check(free, || format!("GPU {gpu} of {host} is given to two tasks"));
+        }
+        let requested = self.request(task).gpus;
+        self.check(gpu_set.len() == requested as usize, || {
+            format!("{submit:?} gets {gpu_set:?} of {requested} GPUs")
+        });
+        self.held_gpus.insert(submit, gpu_set.clone());
+        if !cpu_set.is_empty() {
+            self.held.insert(submit, cpu_set.clone());
+        }
+        self.sent.push(Sent::Start(start));
+    }
+
     fn send(&mut self, to: Rank, message: ToWorker) {
         if matches!(message, ToWorker::Shutdown) {
             let leaving = self.member(to).leaving;
             self.check(leaving, || format!("{to:?} is shut down"));
             self.leave(to);
         }
-        if let ToWorker::Run(assignment) = &message {
-            let task = self.by_name.get(&assignment.name).copied();
-            if let Some(task) = task
-                && self.states[task.index()] == State::Queued(assignment.submit)
-            {
-                self.prefill(task, assignment.submit, to);
-                self.sent.push((to, message));
-                return;
-            }
-            let state = task.map(|task| self.states[task.index()]);
-            self.check(state == Some(State::Running(assignment.submit, to)), || {
-                format!("{to:?} is sent {:?} without record", assignment.submit)
-            });
-            let host = self.host_of(to);
-            for cpu in &assignment.cpu_set {
-                let free = self
-                    .hosts
-                    .get_mut(&host)
-                    .is_some_and(|host| host.numbers.remove(cpu));
-                self.check(free, || format!("CPU {cpu} of {host} is given to two tasks"));
-            }
-            for gpu in &assignment.gpu_set {
-                let free = self
-                    .hosts
-                    .get_mut(&host)
-                    .is_some_and(|host| host.gpus.remove(gpu));
-                self.check(free, || format!("GPU {gpu} of {host} is given to two tasks"));
-            }
-            let requested = task.map_or(0, |task| self.request(task).gpus);
-            self.check(assignment.gpu_set.len() == requested as usize, || {
-                format!(
-                    "{:?} gets {:?} of {requested} GPUs",
-                    assignment.submit, assignment.gpu_set
-                )
-            });
-            self.held_gpus
-                .insert(assignment.submit, assignment.gpu_set.clone());
-            if !assignment.cpu_set.is_empty() {
-                self.held.insert(assignment.submit, assignment.cpu_set.clone());
-            }
-        }
-        self.sent.push((to, message));
+        self.sent.push(Sent::Message(to, message));
     }
 
     fn record(&mut self, record: Record<'_>) {

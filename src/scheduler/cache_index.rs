@@ -48,7 +48,7 @@ pub(super) type InputSet = u32;
 
 /// What hosts hold.
 #[derive(Debug)]
-pub(super) struct Holdings {
+pub(super) struct CacheIndex {
     names: FxHashMap<Box<[u8]>, FileId>,
     files: Vec<File>,
     /// Files of each set, ascending.
@@ -85,7 +85,7 @@ enum Count {
     Coming,
 }
 
-impl Default for Holdings {
+impl Default for CacheIndex {
     fn default() -> Self {
         Self {
             names: FxHashMap::default(),
@@ -98,7 +98,7 @@ impl Default for Holdings {
     }
 }
 
-impl Holdings {
+impl CacheIndex {
     /// Adds the sets of inputs of a DAG. Returns their numbers here, by their numbers there.
     pub(super) fn add_sets(&mut self, dag: &Dag) -> Vec<InputSet> {
         let mut numbers = vec![0];
@@ -127,7 +127,7 @@ impl Holdings {
     }
 
     /// Returns whether a host holds a file; `None` if it is not even on its way.
-    fn holds(&self, host: u32, file: FileId) -> Option<bool> {
+    fn has(&self, host: u32, file: FileId) -> Option<bool> {
         self.hosts.get(host as usize)?.files.get(&file).copied()
     }
 
@@ -210,7 +210,7 @@ impl Holdings {
     pub(super) fn fails(&mut self, host: u32, set: InputSet) {
         for at in 0..self.sets[set as usize].len() {
             let file = self.sets[set as usize][at];
-            if self.holds(host, file) == Some(false) {
+            if self.has(host, file) == Some(false) {
                 self.remove(host, file);
             }
         }
@@ -219,7 +219,7 @@ impl Holdings {
     /// True if an input lies on other hosts or is on its way there, but not on this one.
     fn lacks(&self, host: u32, set: InputSet) -> bool {
         let mut files = self.sets[set as usize].iter();
-        files.any(|id| !self.files[*id as usize].holders.is_empty() && self.holds(host, *id).is_none())
+        files.any(|id| !self.files[*id as usize].holders.is_empty() && self.has(host, *id).is_none())
     }
 
     /// How many more bytes a host holds than it would have to fetch of what others hold.
@@ -229,8 +229,8 @@ impl Holdings {
             let file = &self.files[*id as usize];
             let bytes = i64::try_from(file.bytes.max(1)).unwrap_or(i64::MAX);
             let (is_here, is_somewhere) = match count {
-                Count::Held => (self.holds(host, *id) == Some(true), file.held > 0),
-                Count::Coming => (self.holds(host, *id).is_some(), !file.holders.is_empty()),
+                Count::Held => (self.has(host, *id) == Some(true), file.held > 0),
+                Count::Coming => (self.has(host, *id).is_some(), !file.holders.is_empty()),
             };
             match (is_here, is_somewhere) {
                 (true, _) => score.saturating_add(bytes),
@@ -262,7 +262,7 @@ impl Master {
         let slot = self.known_slot(rank)?;
         if slot.member.is_there() {
             let host = slot.host;
-            self.holdings.note(host, news);
+            self.cache_index.note(host, news);
         }
         Ok(())
     }
@@ -270,7 +270,7 @@ impl Master {
     /// True if an input of a task lies on other hosts, but not on this one.
     pub(super) fn lacks_inputs(&self, host: u32, task: TaskId) -> bool {
         let set = self.nodes[task.index()].inputs;
-        set != 0 && self.holdings.lacks(host, set)
+        set != 0 && self.cache_index.lacks(host, set)
     }
 
     /// Returns the task of a shape that starts now, and its host.
@@ -281,13 +281,13 @@ impl Master {
         if !self.lacks_inputs(host, first) {
             return Some((first, host));
         }
-        let (hosts, holdings) = (&self.hosts, &mut self.holdings);
+        let (hosts, cache_index) = (&self.hosts, &mut self.cache_index);
         let set = self.nodes[first.index()].inputs;
         let has_room = |host| !avoided.contains(&host) && hosts.has_room(host, request);
-        if let Some(better) = holdings.better(host, set, has_room) {
+        if let Some(better) = cache_index.better(host, set, has_room) {
             return Some((first, better));
         }
-        let (mut best, mut best_score) = (first, holdings.score(host, set, Count::Coming));
+        let (mut best, mut best_score) = (first, cache_index.score(host, set, Count::Coming));
         let mut last_set = set;
         for task in self.queue.next_ones(&self.nodes, shape).take(MAX_LOOKS) {
             let set = self.nodes[task.index()].inputs;
@@ -295,13 +295,13 @@ impl Master {
                 continue;
             }
             last_set = set;
-            let score = holdings.score(host, set, Count::Coming);
+            let score = cache_index.score(host, set, Count::Coming);
             if score > best_score {
                 (best, best_score) = (task, score);
             }
         }
         if best != first {
-            let overtaking = holdings.overtaking.entry(first).or_insert(0);
+            let overtaking = cache_index.overtaking.entry(first).or_insert(0);
             if *overtaking >= MAX_OVERTAKING {
                 return Some((first, host));
             }
@@ -313,22 +313,22 @@ impl Master {
     /// Checks that files and hosts agree who holds what.
     #[cfg(test)]
     pub(super) fn check_holdings(&self) -> Result<(), String> {
-        let holdings = &self.holdings;
+        let cache_index = &self.cache_index;
         let mut pairs = 0;
-        for (id, file) in (0..).zip(&holdings.files) {
+        for (id, file) in (0..).zip(&cache_index.files) {
             pairs += file.holders.len();
-            let known = || file.holders.iter().filter_map(|host| holdings.holds(*host, id));
+            let known = || file.holders.iter().filter_map(|host| cache_index.has(*host, id));
             let held = known().filter(|held| *held).count();
             if known().count() != file.holders.len() || held != file.held as usize {
                 return Err(format!("file {id} is {file:?}, and {held} hosts hold it"));
             }
         }
-        let held: usize = holdings.hosts.iter().map(|holder| holder.files.len()).sum();
+        let held: usize = cache_index.hosts.iter().map(|holder| holder.files.len()).sum();
         if held != pairs {
             return Err(format!("hosts hold {held} files, but {pairs} are noted"));
         }
         let is_gone = |host: usize| self.hosts.all()[host].ranks.is_empty();
-        let known = holdings.hosts.iter().enumerate();
+        let known = cache_index.hosts.iter().enumerate();
         match known
             .filter(|(_, holder)| !holder.files.is_empty())
             .find(|(host, _)| is_gone(*host))

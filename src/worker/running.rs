@@ -1,4 +1,4 @@
-//! Ends the running task from another thread.
+//! The attempt that a worker runs, for other threads: they end it, and tools ask for its output and input.
 
 use std::fs::File;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -17,16 +17,18 @@ use super::sentinel::Watched;
 use super::strays::Strays;
 use super::watch::Watch;
 use crate::bell::Bell;
-use crate::protocol::{Captures, InputAnswer, RedirectAnswer, SubmitId};
+use crate::protocol::{Captures, RedirectAnswer, SubmitId, WriteAnswer};
 use crate::relay::Relay;
+use crate::requests::AttemptHandle;
 use crate::transport::local::StopTask;
 
-/// Knows the process group of a worker's running task and can end it.
+/// What other threads know of a worker's running task: its process group, which they can end, and its
+/// streams.
 ///
 /// The group is known from before its first process can do anything until its leader has ended but is not yet
 /// reaped. So a signal never reaches another group with the same number.
 #[derive(Debug, Default)]
-pub struct KillSwitch {
+pub struct RunningAttempt {
     state: Mutex<State>,
     idle: Condvar,
     /// Knows the group, too, and ends it after the death of this process.
@@ -99,7 +101,7 @@ pub(super) fn is_readable(descriptor: BorrowedFd<'_>, timeout: Duration, bell: O
 
 /// Where the output of the attempt goes.
 #[derive(Debug, Default)]
-enum Output {
+enum Streams {
     /// The attempt has not started.
     #[default]
     NotYet,
@@ -116,7 +118,7 @@ struct State {
     group: Option<Pid>,
     /// Standard input of the attempt.
     input: Pushed,
-    output: Output,
+    output: Streams,
     /// Files without names to which the attempt writes.
     own_streams: Captures,
     /// The group was sent a signal.
@@ -128,8 +130,8 @@ struct State {
     waiters: u32,
 }
 
-impl KillSwitch {
-    /// Returns a switch for a worker without a task.
+impl RunningAttempt {
+    /// Returns the state of a worker without a task.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -186,7 +188,7 @@ impl KillSwitch {
         let mut state = self.state();
         state.attempt = Some(attempt);
         state.input = Pushed::Not;
-        state.output = Output::NotYet;
+        state.output = Streams::NotYet;
         state.own_streams = Captures::default();
     }
 
@@ -199,7 +201,7 @@ impl KillSwitch {
 
     /// Lets tools redirect the output of the attempt that runs now, if it has a relay.
     pub(super) fn begin_output(&self, relay: Option<Relay>) {
-        self.state().output = relay.map_or(Output::Files, Output::Relay);
+        self.state().output = relay.map_or(Streams::Files, Streams::Relay);
     }
 
     /// Lets tools read the files of the attempt that runs now, which have no names.
@@ -219,22 +221,6 @@ impl KillSwitch {
     fn strays(&self) -> Strays {
         let group = self.state().group;
         group.map(Strays::of).unwrap_or_default()
-    }
-
-    /// Returns the files that [`Tap`](crate::protocol::Tap) names, if the attempt runs.
-    pub(super) fn captures(&self, attempt: SubmitId, is_own: bool) -> Option<Captures> {
-        // The lock keeps the leader from being reaped.
-        let state = self.state();
-        let group = state.group.filter(|_| state.attempt == Some(attempt))?;
-        if is_own {
-            return Some(
-                state
-                    .own_streams
-                    .each_ref()
-                    .map(|file| file.as_ref().and_then(captures::reopen)),
-            );
-        }
-        Some(captures::find(group))
     }
 
     /// Returns whether SIGKILL was sent to the task that runs or ran last.
@@ -288,15 +274,7 @@ impl KillSwitch {
     }
 }
 
-impl StopTask for KillSwitch {
-    fn terminate(&self) {
-        self.abort(Signal::SIGTERM);
-    }
-
-    fn kill(&self) {
-        self.abort(Signal::SIGKILL);
-    }
-
+impl AttemptHandle for RunningAttempt {
     fn signal(&self, attempt: SubmitId, signal: i32) {
         let mut state = self.state();
         if state.attempt == Some(attempt)
@@ -306,29 +284,46 @@ impl StopTask for KillSwitch {
         }
     }
 
-    fn captures(&self, attempt: SubmitId, is_own: bool) -> Captures {
-        self.captures(attempt, is_own).unwrap_or_default()
+    fn captures(&self, attempt: SubmitId, is_own: bool) -> Option<Captures> {
+        // The lock keeps the leader from being reaped.
+        let state = self.state();
+        let group = state.group.filter(|_| state.attempt == Some(attempt))?;
+        let reopen = |file: &Option<File>| file.as_ref().and_then(captures::reopen);
+        Some(match is_own {
+            true => state.own_streams.each_ref().map(reopen),
+            false => captures::find(group),
+        })
     }
 
-    fn push(&self, attempt: SubmitId, bytes: &[u8], is_end: bool) -> InputAnswer {
+    fn write(&self, attempt: SubmitId, bytes: &[u8], is_end: bool) -> WriteAnswer {
         let mut state = self.state();
         match state.attempt {
             Some(current) if current == attempt => state.input.push(bytes, is_end),
-            Some(current) if current > attempt => InputAnswer::Ended,
+            Some(current) if current > attempt => WriteAnswer::Ended,
             // It is about to start.
-            _ => InputAnswer::NotPushed,
+            _ => WriteAnswer::NotPushed,
         }
     }
 
     fn relay(&self, attempt: SubmitId) -> Result<Relay, RedirectAnswer> {
         let state = self.state();
         match (state.attempt, &state.output) {
-            (Some(current), Output::Relay(relay)) if current == attempt => Ok(relay.clone()),
-            (Some(current), Output::Files) if current == attempt => Err(RedirectAnswer::NoRelay),
-            (Some(current), _) if current > attempt => Err(RedirectAnswer::Ended),
+            (Some(current), Streams::Relay(relay)) if current == attempt => Ok(relay.clone()),
+            (Some(current), Streams::Files) if current == attempt => Err(RedirectAnswer::NoRelay),
+            (Some(current), _) if current > attempt => Err(RedirectAnswer::NotRunning),
             // It is about to start.
             _ => Err(RedirectAnswer::NotYet),
         }
+    }
+}
+
+impl StopTask for RunningAttempt {
+    fn terminate(&self) {
+        self.abort(Signal::SIGTERM);
+    }
+
+    fn kill(&self) {
+        self.abort(Signal::SIGKILL);
     }
 
     fn is_aborted(&self) -> bool {
