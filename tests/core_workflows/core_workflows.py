@@ -15,7 +15,11 @@ command line and the files of the moment. Each such call is then adapted to one 
   a mount namespace that has the directories of this machine and those of the container;
 * `pegasus-keg` is a stand-in that writes its output files.
 
-Both planners get the adapted call. The result is a table with a line for each call:
+Both planners get the adapted call. With --keep-sites, calls are not adapted: sites, staging sites, selectors and data
+configuration stay as the workflow has them (condorpool, condorio, …). Only ours plans them, since the original refuses
+condorio with PMC. Images of containers and `pegasus-keg` are stand-ins there, too.
+
+The result is a table with a line for each call:
 
     equal      tasks, edges, command lines and file lists are those of the reference; job scripts of Pegasus are
                compared with our descriptions of the same jobs
@@ -54,6 +58,9 @@ RUN_SECONDS = 90
 
 # Directories of the machines that the tests were written for.
 FOREIGN = ("/scitech", "/nfs", "/lizard", "/home/rynge", "/ccg", "/data/scratch", "/opt/pegasus")
+
+# Endings of workflows and catalogs.
+CATALOGS = (".yml", ".yaml", ".dax", ".xml", ".txt", ".data", ".tc", ".rc")
 
 PLAN_STAND_IN = """#!{python}
 import json, os, shutil, sys
@@ -177,10 +184,13 @@ def parse():
     parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path("target/tmp/core_workflows"), metavar="DIR")
     parser.add_argument("--only", metavar="TEXT", help="only workflows that begin with one of these, separated by commas")
     parser.add_argument("--table", type=pathlib.Path, metavar="FILE", help="also write the table as Markdown")
+    parser.add_argument("--keep-sites", action="store_true", help="plan with the sites that workflows have; without --reference")
     parser.add_argument("--no-run", action="store_true", help="plan only")
     options = parser.parse_args()
     options.pegasus, options.work = options.pegasus.resolve(), options.work.resolve()
     options.bin = options.bin.resolve()
+    if options.keep_sites and options.reference:
+        parser.error("--keep-sites cannot be used with --reference")
     return options
 
 
@@ -418,7 +428,7 @@ def adapt(call, place):
             continue
         arguments.append(word.replace(original, str(files)))
     for path in files.rglob("*"):
-        if path.is_file() and path.suffix in (".yml", ".yaml", ".dax", ".xml", ".txt", ".data", ".tc", ".rc"):
+        if path.is_file() and path.suffix in CATALOGS:
             adapt_catalog(path, original, files, place)
     text = properties(files, settings, original)
     (files / "core.properties").write_text(text)
@@ -439,6 +449,46 @@ def adapt(call, place):
     theirs = ours if mode != "condorio" else settings + ["pegasus.data.configuration=nonsharedfs",
                                                          "pegasus.dir.staging.mapper=Flat"]
     return files, line + [f"-D{each}" for each in ours], line + [f"-D{each}" for each in theirs]
+
+
+def kept(call, place):
+    """Makes the directories of a call those of one machine, and keeps its sites. Returns the directory and the command
+    line."""
+    record = json.loads((call / "call.json").read_text())
+    original, files = record["directory"], call / "files"
+    line, words = [], iter(record["arguments"])
+    for word in words:
+        option, _, value = word.partition("=")
+        if option in ("--submit", "-S", "--json", "-J") or re.fullmatch(r"-v+|--verbose|-q+|--quiet", word):
+            continue
+        if option == "--dir":
+            value or next(words, "")
+            continue
+        line.append(word.replace(original, str(files)))
+    for path in files.rglob("*"):
+        if path.is_file() and path.suffix in CATALOGS + (".properties", ".conf", ""):
+            keep_catalog(path, original, files, place)
+    return files, line + ["-Dpegasus.code.generator=PMC"]
+
+
+def keep_catalog(path, original, files, place):
+    """Replaces directories, programs and images in a workflow, catalog or file of properties."""
+    try:
+        text = path.read_text()
+    except UnicodeDecodeError:
+        return
+    new = text.replace(original, str(files))
+    new = re.sub(r"(?m)(\bpfn\b[\s:=]+[\"']?)(?:file://)?[^\s\"']*/pegasus-keg(?=[\"'\s])", rf"\1{place.tools}/pegasus-keg", new)
+    if re.search(r"(?m)^\s*-?\s*image:", new) and path.suffix in (".yml", ".yaml"):
+        data = yaml.safe_load(new)
+        for catalog in (data, data.get("transformationCatalog") or {}):
+            for container in catalog.get("containers") or []:
+                file = image(place, container["name"], container["type"])
+                container.update({"image": f"file://{file}", "image.site": "local"})
+                container.pop("checksum", None)
+        new = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+    if new != text:
+        path.write_text(new)
 
 
 def clusters_of(files, execution):
@@ -559,7 +609,11 @@ def image(place, name, kind):
 
 def examine(call, options, place):
     """Result of planning, and of the run, of one call."""
-    files, line, their_line = adapt(call, place)
+    if options.keep_sites:
+        files, line = kept(call, place)
+        their_line = None
+    else:
+        files, line, their_line = adapt(call, place)
     shutil.rmtree(place.work / "run", ignore_errors=True)
     ours, our_log = plan([str(options.bin / "pmc-plan")], "ours", files, line, place)
     if options.reference:

@@ -37,7 +37,10 @@ impl<'a> JobContext<'a> {
     pub(crate) fn environment_in(&self, directory: &Path) -> Environment {
         let mut environment = self.context.environment.clone();
         if environment.get(INITIAL_DIRECTORY).is_none() {
-            environment.set(INITIAL_DIRECTORY, self.context.directory.as_os_str().as_encoded_bytes());
+            environment.set(
+                INITIAL_DIRECTORY,
+                self.context.directory.as_os_str().as_encoded_bytes(),
+            );
         }
         environment.set(b"PWD", directory.as_os_str().as_encoded_bytes());
         environment

@@ -491,7 +491,10 @@ fn directories_that_cannot_be_removed_stay_with_a_warning() {
     ]);
     for (url, reason) in [
         ("stash:///ns/run0001", "directories of the OSDF cannot be removed"),
-        ("gsiftp://h/run0001", "globus-url-copy cannot remove directories: the gfal tools are needed"),
+        (
+            "gsiftp://h/run0001",
+            "globus-url-copy cannot remove directories: the gfal tools are needed",
+        ),
     ] {
         let output = programs.run(&[], &[remove(url, "true")]);
         output.expect_ok();

@@ -368,7 +368,8 @@ fn the_usual_credentials_file_counts_without_a_variable() {
     );
     let home = [("HOME", case.path("home").display().to_string())];
     let entries = [transfer("s3://me@store/b/x", "dst/x")];
-    run(&case, &home, &entries).expect_failed("s3 URLs need the file ~/.pegasus/credentials.conf, or one that");
+    run(&case, &home, &entries)
+        .expect_failed("s3 URLs need the file ~/.pegasus/credentials.conf, or one that");
     fs::create_dir_all(case.path("home/.pegasus")).expect("mkdir");
     let file = case.write_secret("home/.pegasus/credentials.conf", &text);
     run(&case, &home, &entries).expect_ok();
