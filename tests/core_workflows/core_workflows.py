@@ -69,7 +69,7 @@ number = len(os.listdir(base))
 target = os.path.join(base, "call%02d" % number)
 shutil.copytree(os.getcwd(), os.path.join(target, "files"), symlinks=True, ignore_dangling_symlinks=True)
 with open(os.path.join(target, "call.json"), "w") as file:
-    json.dump({{"arguments": sys.argv[1:], "directory": os.getcwd()}}, file)
+    json.dump({{"arguments": sys.argv[1:], "directory": os.getcwd(), "environment": dict(os.environ)}}, file)
 sys.exit("captured")
 """
 
@@ -452,8 +452,8 @@ def adapt(call, place):
 
 
 def kept(call, place):
-    """Makes the directories of a call those of one machine, and keeps its sites. Returns the directory and the command
-    line."""
+    """Makes the directories of a call those of one machine, and keeps its sites. Returns the directory, the command
+    line and the variables."""
     record = json.loads((call / "call.json").read_text())
     original, files = record["directory"], call / "files"
     line, words = [], iter(record["arguments"])
@@ -468,7 +468,8 @@ def kept(call, place):
     for path in files.rglob("*"):
         if path.is_file() and path.suffix in CATALOGS + (".properties", ".conf", ""):
             keep_catalog(path, original, files, place)
-    return files, line + ["-Dpegasus.code.generator=PMC"]
+    variables = {name: value.replace(original, str(files)) for name, value in record["environment"].items()}
+    return files, line + ["-Dpegasus.code.generator=PMC"], variables
 
 
 def keep_catalog(path, original, files, place):
@@ -610,14 +611,14 @@ def image(place, name, kind):
 def examine(call, options, place):
     """Result of planning, and of the run, of one call."""
     if options.keep_sites:
-        files, line = kept(call, place)
+        files, line, variables = kept(call, place)
         their_line = None
     else:
-        files, line, their_line = adapt(call, place)
+        (files, line, their_line), variables = adapt(call, place), os.environ
     shutil.rmtree(place.work / "run", ignore_errors=True)
-    ours, our_log = plan([str(options.bin / "pmc-plan")], "ours", files, line, place)
+    ours, our_log = plan([str(options.bin / "pmc-plan")], "ours", files, line, place, variables)
     if options.reference:
-        theirs, their_log = plan(shlex.split(options.reference), "theirs", files, their_line, place)
+        theirs, their_log = plan(shlex.split(options.reference), "theirs", files, their_line, place, variables)
         if ours is None and theirs is None:
             result = "both refuse: " + message(our_log)
         elif ours is None:
@@ -634,7 +635,7 @@ def examine(call, options, place):
     return result, run_plan(ours, options, place)
 
 
-def plan(planner, kind, files, line, place):
+def plan(planner, kind, files, line, place, variables):
     """Plans; returns the directory of the plan, or None, and what was printed."""
     target = files.parent / kind
     shutil.rmtree(target, ignore_errors=True)
@@ -642,7 +643,7 @@ def plan(planner, kind, files, line, place):
     directory = place.work / "run" / "plan"
     shutil.rmtree(directory, ignore_errors=True)
     log = files.parent / f"{kind}.log"
-    environment = dict(os.environ, PEGASUS_HOME=str(place.home), USER="tester", HOME=str(place.work))
+    environment = dict(variables, PEGASUS_HOME=str(place.home), USER="tester", HOME=str(place.work))
     with open(log, "w") as output:
         code = run(planner + ["--dir", str(directory)] + line, files, environment, output, PLAN_SECONDS)
     text = log.read_text(errors="replace")
