@@ -272,6 +272,57 @@ fn the_plan_of_a_child_has_no_files_that_only_its_submission_would_need() -> Don
     Ok(())
 }
 
+/// As programs for DAX files do it: the job that writes the workflow says nothing of it, a catalog where it will be.
+#[test]
+fn a_workflow_that_a_job_writes_to_a_cataloged_place_is_nested() -> Done {
+    let undeclared = OUTER.replace(
+        "  - {lfn: made.yml, type: output, stageOut: false, registerReplica: false}\n",
+        "",
+    );
+    let case = case(&format!(
+        "{undeclared}jobDependencies: [{{id: A, children: [S]}}]\n"
+    ));
+    let later = case.path().join("later.yml");
+    let catalog = format!(
+        "pegasus: \"5.0\"\nreplicas: [{{lfn: made.yml, pfns: [{{site: local, pfn: '{}'}}]}}]\n",
+        later.display()
+    );
+    case.put("replicas.yml", &catalog);
+    let plan = case.plan(LINE)?;
+    let words = preparation(&plan, "pegasus-plan_S");
+    assert_eq!(words.last(), Some(&later.display().to_string()));
+    // Nothing brings the file to the staging site before it is written.
+    assert!(
+        !plan.tasks().iter().any(|task| task.starts_with("stage_in")),
+        "{:?}",
+        plan.tasks()
+    );
+    let said = plan
+        .warnings()
+        .iter()
+        .any(|w| w.ends_with("planned during the run: S (its file is not there yet)"));
+    assert!(said, "{:?}", plan.warnings());
+    fs::write(&later, MADE)?;
+    let scratch = case.path().join("scratch/tester/pegasus/outer/run0001");
+    fs::create_dir_all(&scratch)?;
+    assert!(matches!(
+        plan_child(&words, &scratch, "child")?,
+        Prepared::Planned(_)
+    ));
+
+    // Without a job before it, nothing can write it.
+    let alone = "pegasus: \"5.0\"\nname: outer\njobs:\n- {type: pegasusWorkflow, id: S, file: made.yml, \
+                 arguments: [--basename, made], uses: [{lfn: made.yml, type: input}]}\n";
+    let case = self::case(alone);
+    case.put("replicas.yml", &catalog.replace("later.yml", "never.yml"));
+    let refusal = case.fail(LINE);
+    assert!(
+        refusal.contains("a file that is there when the plan is made"),
+        "{refusal}"
+    );
+    Ok(())
+}
+
 #[test]
 fn a_planner_fetches_its_workflow_from_a_server() -> Done {
     const HUB: &str = "- name: hub\n  directories:\n  \

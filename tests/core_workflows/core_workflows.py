@@ -15,7 +15,11 @@ command line and the files of the moment. Each such call is then adapted to one 
   a mount namespace that has the directories of this machine and those of the container;
 * `pegasus-keg` is a stand-in that writes its output files.
 
-Both planners get the adapted call. The result is a table with a line for each call:
+Both planners get the adapted call. With --keep-sites, calls are not adapted: sites, staging sites, selectors and data
+configuration stay as the workflow has them (condorpool, condorio, …). Only ours plans them, since the original refuses
+condorio with PMC. Images of containers and `pegasus-keg` are stand-ins there, too.
+
+The result is a table with a line for each call:
 
     equal      tasks, edges, command lines and file lists are those of the reference; job scripts of Pegasus are
                compared with our descriptions of the same jobs
@@ -55,6 +59,9 @@ RUN_SECONDS = 90
 # Directories of the machines that the tests were written for.
 FOREIGN = ("/scitech", "/nfs", "/lizard", "/home/rynge", "/ccg", "/data/scratch", "/opt/pegasus")
 
+# Endings of workflows and catalogs.
+CATALOGS = (".yml", ".yaml", ".dax", ".xml", ".txt", ".data", ".tc", ".rc")
+
 PLAN_STAND_IN = """#!{python}
 import json, os, shutil, sys
 base = os.environ["CORE_CAPTURE"]
@@ -62,7 +69,7 @@ number = len(os.listdir(base))
 target = os.path.join(base, "call%02d" % number)
 shutil.copytree(os.getcwd(), os.path.join(target, "files"), symlinks=True, ignore_dangling_symlinks=True)
 with open(os.path.join(target, "call.json"), "w") as file:
-    json.dump({{"arguments": sys.argv[1:], "directory": os.getcwd()}}, file)
+    json.dump({{"arguments": sys.argv[1:], "directory": os.getcwd(), "environment": dict(os.environ)}}, file)
 sys.exit("captured")
 """
 
@@ -177,10 +184,13 @@ def parse():
     parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path("target/tmp/core_workflows"), metavar="DIR")
     parser.add_argument("--only", metavar="TEXT", help="only workflows that begin with one of these, separated by commas")
     parser.add_argument("--table", type=pathlib.Path, metavar="FILE", help="also write the table as Markdown")
+    parser.add_argument("--keep-sites", action="store_true", help="plan with the sites that workflows have; without --reference")
     parser.add_argument("--no-run", action="store_true", help="plan only")
     options = parser.parse_args()
     options.pegasus, options.work = options.pegasus.resolve(), options.work.resolve()
     options.bin = options.bin.resolve()
+    if options.keep_sites and options.reference:
+        parser.error("--keep-sites cannot be used with --reference")
     return options
 
 
@@ -418,7 +428,7 @@ def adapt(call, place):
             continue
         arguments.append(word.replace(original, str(files)))
     for path in files.rglob("*"):
-        if path.is_file() and path.suffix in (".yml", ".yaml", ".dax", ".xml", ".txt", ".data", ".tc", ".rc"):
+        if path.is_file() and path.suffix in CATALOGS:
             adapt_catalog(path, original, files, place)
     text = properties(files, settings, original)
     (files / "core.properties").write_text(text)
@@ -439,6 +449,47 @@ def adapt(call, place):
     theirs = ours if mode != "condorio" else settings + ["pegasus.data.configuration=nonsharedfs",
                                                          "pegasus.dir.staging.mapper=Flat"]
     return files, line + [f"-D{each}" for each in ours], line + [f"-D{each}" for each in theirs]
+
+
+def kept(call, place):
+    """Makes the directories of a call those of one machine, and keeps its sites. Returns the directory, the command
+    line and the variables."""
+    record = json.loads((call / "call.json").read_text())
+    original, files = record["directory"], call / "files"
+    line, words = [], iter(record["arguments"])
+    for word in words:
+        option, _, value = word.partition("=")
+        if option in ("--submit", "-S", "--json", "-J") or re.fullmatch(r"-v+|--verbose|-q+|--quiet", word):
+            continue
+        if option == "--dir":
+            value or next(words, "")
+            continue
+        line.append(word.replace(original, str(files)))
+    for path in files.rglob("*"):
+        if path.is_file() and path.suffix in CATALOGS + (".properties", ".conf", ""):
+            keep_catalog(path, original, files, place)
+    variables = {name: value.replace(original, str(files)) for name, value in record["environment"].items()}
+    return files, line + ["-Dpegasus.code.generator=PMC"], variables
+
+
+def keep_catalog(path, original, files, place):
+    """Replaces directories, programs and images in a workflow, catalog or file of properties."""
+    try:
+        text = path.read_text()
+    except UnicodeDecodeError:
+        return
+    new = text.replace(original, str(files))
+    new = re.sub(r"(?m)(\bpfn\b[\s:=]+[\"']?)(?:file://)?[^\s\"']*/pegasus-keg(?=[\"'\s])", rf"\1{place.tools}/pegasus-keg", new)
+    if re.search(r"(?m)^\s*-?\s*image:", new) and path.suffix in (".yml", ".yaml"):
+        data = yaml.safe_load(new)
+        for catalog in (data, data.get("transformationCatalog") or {}):
+            for container in catalog.get("containers") or []:
+                file = image(place, container["name"], container["type"])
+                container.update({"image": f"file://{file}", "image.site": "local"})
+                container.pop("checksum", None)
+        new = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+    if new != text:
+        path.write_text(new)
 
 
 def clusters_of(files, execution):
@@ -559,11 +610,15 @@ def image(place, name, kind):
 
 def examine(call, options, place):
     """Result of planning, and of the run, of one call."""
-    files, line, their_line = adapt(call, place)
+    if options.keep_sites:
+        files, line, variables = kept(call, place)
+        their_line = None
+    else:
+        (files, line, their_line), variables = adapt(call, place), os.environ
     shutil.rmtree(place.work / "run", ignore_errors=True)
-    ours, our_log = plan([str(options.bin / "pmc-plan")], "ours", files, line, place)
+    ours, our_log = plan([str(options.bin / "pmc-plan")], "ours", files, line, place, variables)
     if options.reference:
-        theirs, their_log = plan(shlex.split(options.reference), "theirs", files, their_line, place)
+        theirs, their_log = plan(shlex.split(options.reference), "theirs", files, their_line, place, variables)
         if ours is None and theirs is None:
             result = "both refuse: " + message(our_log)
         elif ours is None:
@@ -580,7 +635,7 @@ def examine(call, options, place):
     return result, run_plan(ours, options, place)
 
 
-def plan(planner, kind, files, line, place):
+def plan(planner, kind, files, line, place, variables):
     """Plans; returns the directory of the plan, or None, and what was printed."""
     target = files.parent / kind
     shutil.rmtree(target, ignore_errors=True)
@@ -588,7 +643,7 @@ def plan(planner, kind, files, line, place):
     directory = place.work / "run" / "plan"
     shutil.rmtree(directory, ignore_errors=True)
     log = files.parent / f"{kind}.log"
-    environment = dict(os.environ, PEGASUS_HOME=str(place.home), USER="tester", HOME=str(place.work))
+    environment = dict(variables, PEGASUS_HOME=str(place.home), USER="tester", HOME=str(place.work))
     with open(log, "w") as output:
         code = run(planner + ["--dir", str(directory)] + line, files, environment, output, PLAN_SECONDS)
     text = log.read_text(errors="replace")

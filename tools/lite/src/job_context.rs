@@ -10,6 +10,10 @@ use pegasus_kickstart::machine::Host;
 
 use crate::messages::Log;
 
+/// The variable with the directory in which the job was started, before it went to its own: workflows use it in
+/// arguments of jobs on the submit host.
+const INITIAL_DIRECTORY: &[u8] = b"_PEGASUS_INITIAL_DIR";
+
 /// What a job has from its process. The job changes no state of the process.
 pub(crate) struct JobContext<'a> {
     /// Environment, streams, and the directory to which names on the command line are relative.
@@ -32,6 +36,12 @@ impl<'a> JobContext<'a> {
     /// Returns the variables of a program that works in `directory`.
     pub(crate) fn environment_in(&self, directory: &Path) -> Environment {
         let mut environment = self.context.environment.clone();
+        if environment.get(INITIAL_DIRECTORY).is_none() {
+            environment.set(
+                INITIAL_DIRECTORY,
+                self.context.directory.as_os_str().as_encoded_bytes(),
+            );
+        }
         environment.set(b"PWD", directory.as_os_str().as_encoded_bytes());
         environment
     }

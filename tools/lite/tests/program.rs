@@ -259,6 +259,15 @@ fn a_script_sets_the_environment() {
     );
 }
 
+#[test]
+fn arguments_may_name_the_directory_where_the_job_was_started() {
+    let job = Job::new();
+    let description = job.description("mkdir -p $_PEGASUS_INITIAL_DIR/png/x; cp in out");
+    let output = job.run(&description);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(job.path("submit/png/x").is_dir());
+}
+
 /// A program that runs until it gets a signal.
 fn endless(job: &Job) -> Value {
     let started = job.path("started").display().to_string();

@@ -118,6 +118,8 @@ enum Found {
     Made(String),
     /// In a catalog, but not on this machine.
     Elsewhere,
+    /// It will be here, where a catalog says: a job before it writes it without declaring that.
+    Later(PathBuf),
 }
 
 struct Inliner<'a, 'c> {
@@ -218,6 +220,7 @@ impl Inliner<'_, '_> {
                     Found::Made(maker) if mode == Subworkflows::Auto => {
                         format!("the job {maker} makes its file")
                     }
+                    Found::Later(_) if mode == Subworkflows::Auto => "its file is not there yet".to_owned(),
                     _ if mode == Subworkflows::Auto => "its file is not on this machine".to_owned(),
                     _ => String::new(),
                 }));
@@ -377,12 +380,14 @@ impl Inliner<'_, '_> {
             .map(PathBuf::from)
             .collect();
         let is_elsewhere = paths.len() < known.replicas.len();
+        let named = paths.first().cloned();
         let directory = workflow.path.parent().unwrap_or(Path::new("/"));
         paths.push(directory.join(lfn));
         let found = paths.iter().find(|path| path.is_file());
         match found {
             Some(path) => Some(Found::Here(path.clone())),
             None if is_elsewhere => Some(Found::Elsewhere),
+            None if named.is_some() && has_parent(workflow, job) => named.map(Found::Later),
             None => {
                 let places: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
                 let problem = missing(format!(
@@ -467,6 +472,12 @@ impl Inliner<'_, '_> {
             }
         }
     }
+}
+
+/// Returns whether another job runs before a job.
+fn has_parent(workflow: &Workflow, job: &Job) -> bool {
+    let is_child = |&(_, child): &(_, JobIndex)| workflow.jobs[child].id == job.id;
+    workflow.edges.iter().any(is_child)
 }
 
 /// Returns the name that the job of a nested sub-workflow has in the plan.

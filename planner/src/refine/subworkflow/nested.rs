@@ -34,7 +34,8 @@ impl Inliner<'_, '_> {
         let path = match found {
             Found::Here(path) if self.is_fetched(workflow, job, &path) => None,
             Found::Here(path) => Some(path),
-            Found::Made(_) | Found::Elsewhere => None,
+            Found::Later(path) if job.kind == JobKind::SubWorkflow => Some(path),
+            Found::Made(_) | Found::Elsewhere | Found::Later(_) => None,
         };
         let nested = match job.kind {
             JobKind::SubDag => self.nest_dag(workflow, job, path),
@@ -75,7 +76,7 @@ impl Inliner<'_, '_> {
             return Ok(None);
         };
         self.settle_paths(workflow, job, &mut own);
-        let (name, base) = match &path {
+        let (name, base) = match path.as_ref().filter(|path| path.is_file()) {
             Some(path) => {
                 let env = self.variables(path);
                 let part = read_workflow(path, &env, self.outer.options)?.workflow;

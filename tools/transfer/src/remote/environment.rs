@@ -13,6 +13,9 @@ use crate::error::TransferError;
 use crate::observer::{Event, Observer};
 use crate::shown;
 
+/// The user's credentials file, in the home directory.
+const USUAL_CREDENTIALS: &str = ".pegasus/credentials.conf";
+
 /// Snapshot of the environment. The library never reads the environment of the process itself.
 #[derive(Debug, Default)]
 pub struct Environment {
@@ -146,14 +149,24 @@ impl Environment {
             })
     }
 
-    /// Returns the credentials in the file `PEGASUS_CREDENTIALS`, empty if the variable is not set.
+    /// Returns the user's own credentials file, which counts where no variable names one, if it is there.
+    pub(super) fn usual_credentials(&self) -> Option<PathBuf> {
+        let path = Path::new(self.variable("HOME")?).join(USUAL_CREDENTIALS);
+        path.is_file().then_some(path)
+    }
+
+    /// Returns the credentials in the file `PEGASUS_CREDENTIALS`, else those in the user's own file, else none.
     pub(super) fn credentials(&self) -> Result<&Credentials, TransferError> {
-        let read = self
-            .credentials
-            .get_or_init(|| match self.variable("PEGASUS_CREDENTIALS") {
-                Some(path) => Credentials::read(Path::new(path)),
-                None => Ok(Credentials::default()),
-            });
+        let read = self.credentials.get_or_init(|| {
+            if let Some(path) = self.variable("PEGASUS_CREDENTIALS") {
+                return Credentials::read(Path::new(path));
+            }
+            match self.usual_credentials().map(|path| Credentials::read(&path)) {
+                // Most transfers need none, so they do not fail for a file that they do not ask for.
+                None | Some(Err(CredentialsError::OpenPermissions(_))) => Ok(Credentials::default()),
+                Some(read) => read,
+            }
+        });
         read.as_ref()
             .map_err(|error| TransferError::Credentials(error.to_string()))
     }

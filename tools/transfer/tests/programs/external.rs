@@ -321,9 +321,6 @@ fn gridftp_transfers_files_in_lists() {
             "globus-url-copy|file:///dev/null|gsiftp://h/d/1",
         ]
     );
-    programs
-        .run(&[], &[remove("gsiftp://h/d", "true")])
-        .expect_failed("globus-url-copy cannot remove directories");
 }
 
 #[test]
@@ -483,9 +480,28 @@ fn osdf_ftp_and_container_images() {
             "stashcp|/dev/null|osdf:///ns/f",
         ]
     );
-    programs
-        .run(&[], &[remove("osdf:///ns", "true")])
-        .expect_failed("directories of the OSDF cannot be removed");
+}
+
+/// The last job of a workflow removes its directory on the staging site, whatever the site can do.
+#[test]
+fn directories_that_cannot_be_removed_stay_with_a_warning() {
+    let programs = Programs::new(&[
+        ("pelican", WRITE_LAST_ARGUMENT),
+        ("globus-url-copy", r#"printf "" > /dev/null"#),
+    ]);
+    for (url, reason) in [
+        ("stash:///ns/run0001", "directories of the OSDF cannot be removed"),
+        (
+            "gsiftp://h/run0001",
+            "globus-url-copy cannot remove directories: the gfal tools are needed",
+        ),
+    ] {
+        let output = programs.run(&[], &[remove(url, "true")]);
+        output.expect_ok();
+        let warning = format!("{url} stays, with what is in it: {reason}");
+        assert_eq!(output.lines("WARNING"), [warning]);
+    }
+    assert!(programs.calls().is_empty());
 }
 
 #[test]

@@ -356,3 +356,28 @@ fn invalid_endpoints_keys_and_names_are_refused() {
     }
     run(&case, &[], &[transfer("gs://b/f", "x")]).expect_failed("gs URLs need the key of a service account");
 }
+
+/// Pegasus looks there if no profile and no variable names a file.
+#[test]
+fn the_usual_credentials_file_counts_without_a_variable() {
+    let case = Case::new();
+    let server = Server::start(|request, _| object(request, b"data", "\"v1\"", None));
+    let text = format!(
+        "[store]\nendpoint = http://{}/\n[me@store]\naccess_key = ak\nsecret_key = sk\n",
+        server.host()
+    );
+    let home = [("HOME", case.path("home").display().to_string())];
+    let entries = [transfer("s3://me@store/b/x", "dst/x")];
+    run(&case, &home, &entries)
+        .expect_failed("s3 URLs need the file ~/.pegasus/credentials.conf, or one that");
+    fs::create_dir_all(case.path("home/.pegasus")).expect("mkdir");
+    let file = case.write_secret("home/.pegasus/credentials.conf", &text);
+    run(&case, &home, &entries).expect_ok();
+    assert_eq!(case.read("dst/x"), "data");
+
+    // One that others can read is refused where it is needed, and is no obstacle where it is not.
+    fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o644)).expect("chmod");
+    run(&case, &home, &entries).expect_failed("too liberal; run: chmod 600");
+    let url = format!("http://{}/x", server.host());
+    run(&case, &home, &[transfer(&url, "dst/y")]).expect_ok();
+}

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Gfal, Tool, file_address, publish, temporary_file, upload_source};
+use super::{Gfal, Tool, file_address, publish, stays, temporary_file, upload_source};
 use crate::error::{Retry, TransferError};
 use crate::local::IncomingDirectory;
 use crate::protocol::{Context, Done, Handler, Pair};
@@ -287,10 +287,9 @@ impl Handler for GridFtp {
             return self.gfal.remove(context, place, recursive);
         }
         if recursive {
-            return Err(TransferError::remote(
-                "globus-url-copy cannot remove directories: the gfal tools are needed",
-                Retry::Never,
-            ));
+            let reason = "globus-url-copy cannot remove directories: the gfal tools are needed";
+            stays(context, place, reason);
+            return Ok(());
         }
         // globus-url-copy cannot remove files, so it empties them.
         let program = self

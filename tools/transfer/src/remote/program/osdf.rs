@@ -5,8 +5,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Tool, download, upload_source, uploaded};
-use crate::error::{Retry, TransferError};
+use super::{Tool, download, stays, upload_source, uploaded};
+use crate::error::TransferError;
 use crate::protocol::{Context, Done, Handler, Pair};
 use crate::remote::Environment;
 use crate::spec::Location;
@@ -64,13 +64,11 @@ impl Handler for Osdf {
         Ok(())
     }
 
-    /// Empties the object, as objects cannot be removed.
+    /// Empties the object, as objects cannot be removed. Directories stay.
     fn remove(&self, context: &Context<'_>, place: &Location, recursive: bool) -> Result<(), TransferError> {
         if recursive {
-            return Err(TransferError::remote(
-                "directories of the OSDF cannot be removed",
-                Retry::Never,
-            ));
+            stays(context, place, "directories of the OSDF cannot be removed");
+            return Ok(());
         }
         let to = OsString::from_vec(place.url.to_bytes());
         self.copy(

@@ -1,7 +1,7 @@
 //! `s3` and `s3s`: stores that speak the Amazon S3 protocol.
 //!
 //! A URL is `s3://IDENTITY@SITE/BUCKET/OBJECT`. The credentials file (`PEGASUS_CREDENTIALS_LABEL` for the
-//! site label of the location, else `PEGASUS_CREDENTIALS`) has a section `[SITE]` with `endpoint` and
+//! site label of the location, else `PEGASUS_CREDENTIALS`, else `~/.pegasus/credentials.conf`) has a section `[SITE]` with `endpoint` and
 //! optionally `region`, and a section `[IDENTITY@SITE]` with `access_key`, `secret_key` and optionally
 //! `session_token`.
 
@@ -60,8 +60,11 @@ impl S3 {
             .environment
             .for_site(NAME, site)
             .map(PathBuf::from)
+            .or_else(|| self.environment.usual_credentials())
             .ok_or_else(|| {
-                TransferError::Credentials(format!("s3 URLs need {NAME}_{site} or {NAME}, which is not set"))
+                TransferError::Credentials(format!(
+                    "s3 URLs need the file ~/.pegasus/credentials.conf, or one that {NAME}_{site} or {NAME} names"
+                ))
             })?;
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = files.get(&path) {
