@@ -205,10 +205,10 @@ pub fn agent_messages(data: &[u8]) {
     if let Some(welcome) = agents::decode::<agents::AgentWelcome>(data) {
         assert_eq!(agents::decode(&agents::encode(&welcome)), Some(welcome));
     }
-    if let Some(request) = agents::decode::<agents::PeerRequest>(data) {
+    if let Some(request) = agents::decode::<pmc_node_files::directory::PeerRequest>(data) {
         assert_eq!(agents::decode(&agents::encode(&request)), Some(request));
     }
-    if let Some(answer) = agents::decode::<agents::PeerAnswer>(data) {
+    if let Some(answer) = agents::decode::<pmc_node_files::directory::PeerAnswer>(data) {
         assert_eq!(agents::decode(&agents::encode(&answer)), Some(answer));
     }
     match agents::addressed(data) {

@@ -5,11 +5,10 @@
 //! Other nodes name a key, never a path: the job that has made an entry has said where it is. Whatever
 //! fails, the job fetches the file from the staging site.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -17,12 +16,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use pmc_files::OFlags;
-use pmc_link::{FileServer, Link, Offered, RunKey, SilentAddresses};
-use pmc_wire::peers::{self, Entry, ToAgent, ToJob};
-use rustix::fs::{FlockOperation, flock};
+use pmc_link::{FileServer, Growing, Link, Offered, RunKey, SilentAddresses};
+use pmc_node_files::NodeFile;
+use pmc_node_files::directory::{PeerAnswer, PeerRequest};
+use pmc_node_files::offer::{self, Known};
+use pmc_wire::peers::{self, ToAgent, ToJob};
 
 use crate::host;
-use crate::transport::agents::messages::{self, PeerAnswer, PeerRequest};
+use crate::transport::agents::messages;
 
 /// How long a job waits at most for the one of another node that fetches what both need.
 const MAX_WAIT: Duration = Duration::from_secs(120);
@@ -33,11 +34,9 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// From how many nodes a job tries to get an entry.
 const MAX_SOURCES: u32 = 3;
 
-/// Maximum bytes of the text of a lock file.
-const MAX_IDENTITY: u64 = 1 << 10;
-
-/// Maximum entries that this agent remembers.
-const MAX_ENTRIES: usize = 1 << 12;
+/// Minimum bytes of a file that this node gives on while it comes in. A smaller one is there as soon as
+/// others know of it.
+const MIN_GROWING: u64 = 1 << 20;
 
 /// Maximum jobs that talk to this agent at a time.
 const MAX_JOBS: usize = 1 << 9;
@@ -60,36 +59,13 @@ struct State {
     server: Option<FileServer>,
     /// A job has come: the master learns what this node has.
     has_begun: bool,
-    entries: Entries,
+    files: Known,
+    /// What is still coming in from other nodes, by key.
+    growing: BTreeMap<String, (File, Growing)>,
     /// Who waits for answers of the master, by the numbers of the requests.
     asked: BTreeMap<u64, Sender<Vec<String>>>,
     last_number: u64,
     jobs: usize,
-}
-
-/// Entries of the caches of this node.
-#[derive(Default)]
-struct Entries {
-    by_key: BTreeMap<String, Entry>,
-    /// Keys, the oldest in front.
-    order: VecDeque<String>,
-}
-
-impl Entries {
-    /// Adds an entry, perhaps in place of the oldest one. Returns false if it was known.
-    fn add(&mut self, entry: Entry) -> bool {
-        let key = entry.key.clone();
-        if let Some(before) = self.by_key.insert(key.clone(), entry) {
-            return self.by_key.get(&key) != Some(&before);
-        }
-        self.order.push_back(key);
-        if self.order.len() > MAX_ENTRIES
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.by_key.remove(&oldest);
-        }
-        true
-    }
 }
 
 impl Peers {
@@ -186,15 +162,30 @@ impl Peers {
         let addresses = state.server.as_ref().map(FileServer::port);
         let addresses = addresses.map_or_else(Vec::new, |port| addresses_of(state.address, port));
         self.say(&PeerRequest::Begin { addresses });
-        for entry in state.entries.by_key.values() {
+        for entry in state.files.files() {
             self.say(&said(entry));
         }
     }
 
     /// Returns an entry for another node.
     fn find(&self, key: &str) -> Option<Offered> {
-        let entry = self.state().entries.by_key.get(key)?.clone();
-        open(&entry).ok()
+        let known = {
+            let state = self.state();
+            if let Some((file, growing)) = state.growing.get(key) {
+                return Some(Offered {
+                    file: file.try_clone().ok()?,
+                    lock: None,
+                    growing: Some(growing.clone()),
+                });
+            }
+            state.files.get(key)?.clone()
+        };
+        let (file, lock) = offer::open(&known).ok()?;
+        Some(Offered {
+            file,
+            lock: Some(lock),
+            growing: None,
+        })
     }
 
     fn accept(self: &Arc<Self>, job: UnixStream) {
@@ -229,16 +220,16 @@ impl Peers {
         Ok(())
     }
 
-    fn have(&self, entry: Entry) {
+    fn have(&self, entry: NodeFile) {
         let have = said(&entry);
-        if self.state().entries.add(entry) {
+        if self.state().files.add(entry) {
             self.say(&have);
         }
     }
 
     /// Gets an entry for a job from another node, or lets the job fetch it.
     fn get(self: &Arc<Self>, job: &UnixStream, key: &str, into: &Path) -> io::Result<()> {
-        let mut asked = Asked::new(self);
+        let mut asked = Asked::new(self, key);
         let request = PeerRequest::Ask {
             number: asked.number,
             key: key.to_owned(),
@@ -251,6 +242,7 @@ impl Peers {
             peers::send(job, &answer)?;
             match peers::receive(job)? {
                 ToAgent::Wrong => {
+                    asked.give_no_more();
                     // Another node may have a right one, but it is the staging site that counts.
                     self.say(&PeerRequest::Failed { number: asked.number });
                     self.say(&PeerRequest::Alone { number: asked.number });
@@ -271,7 +263,7 @@ impl Peers {
 }
 
 /// The message that this node has an entry.
-fn said(entry: &Entry) -> PeerRequest {
+fn said(entry: &NodeFile) -> PeerRequest {
     PeerRequest::Have {
         key: entry.key.clone(),
         name: entry.name.clone(),
@@ -283,12 +275,13 @@ fn said(entry: &Entry) -> PeerRequest {
 struct Asked<'a> {
     peers: &'a Peers,
     number: u64,
+    key: String,
     answers: Receiver<Vec<String>>,
     is_too_large: bool,
 }
 
 impl<'a> Asked<'a> {
-    fn new(peers: &'a Peers) -> Self {
+    fn new(peers: &'a Peers, key: &str) -> Self {
         let (sender, answers) = channel();
         let mut state = peers.state();
         state.last_number += 1;
@@ -297,6 +290,7 @@ impl<'a> Asked<'a> {
         Self {
             peers,
             number,
+            key: key.to_owned(),
             answers,
             is_too_large: false,
         }
@@ -320,6 +314,7 @@ impl<'a> Asked<'a> {
                     }
                 }
             }
+            self.give_no_more();
             self.peers.say(&PeerRequest::Failed { number: self.number });
         }
         self.peers.say(&PeerRequest::Alone { number: self.number });
@@ -347,16 +342,43 @@ impl<'a> Asked<'a> {
         into: &Path,
         is_there: &dyn Fn() -> bool,
     ) -> Result<u64, GetError> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC;
         let mut file = pmc_files::open_for_writing(into, flags, 0o666)?;
-        let bytes = pmc_link::fetch(&self.peers.key, address, key, &mut file, is_there)?;
+        let copy = file.try_clone()?;
+        let grows = |growing: Growing| self.give_on(&copy, growing);
+        let bytes = pmc_link::fetch(&self.peers.key, address, key, &mut file, is_there, &grows)?;
         bytes.ok_or(GetError::Missing)
+    }
+
+    /// Lets other nodes have the file while it comes in. They verify it themselves.
+    fn give_on(&self, file: &File, growing: Growing) {
+        if growing.bytes() < MIN_GROWING {
+            return;
+        }
+        let Ok(file) = file.try_clone() else { return };
+        let before = self
+            .peers
+            .state()
+            .growing
+            .insert(self.key.clone(), (file, growing));
+        if before.is_none() {
+            self.peers.say(&PeerRequest::Gives { number: self.number });
+        }
+    }
+
+    /// What has come in is not the file, or no more of it comes.
+    fn give_no_more(&self) {
+        self.peers.state().growing.remove(&self.key);
     }
 }
 
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
-        self.peers.state().asked.remove(&self.number);
+        {
+            let mut state = self.peers.state();
+            state.asked.remove(&self.number);
+            state.growing.remove(&self.key);
+        }
         self.peers.say(&PeerRequest::End {
             number: self.number,
             is_too_large: self.is_too_large,
@@ -388,25 +410,6 @@ fn addresses_of(own: Option<IpAddr>, port: u16) -> Vec<String> {
     }
 }
 
-/// Opens an entry and keeps it. Its removal or replacement takes the exclusive lock. Never waits: any task of
-/// this node can name files. A file that was changed in the cache is not given.
-fn open(entry: &Entry) -> io::Result<Offered> {
-    let mut lock: File = pmc_files::open(&entry.lock)?;
-    flock(&lock, FlockOperation::NonBlockingLockShared)?;
-    if lock.metadata()?.nlink() == 0 {
-        return Err(io::ErrorKind::NotFound.into());
-    }
-    let mut known = String::new();
-    Read::by_ref(&mut lock)
-        .take(MAX_IDENTITY)
-        .read_to_string(&mut known)?;
-    let file = pmc_files::open(&entry.file)?;
-    if known != peers::identity(&file.metadata()?) {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
-    Ok(Offered { file, lock })
-}
-
 /// Returns whether a job has closed its connection.
 fn has_gone(mut job: &UnixStream) -> bool {
     if job.set_nonblocking(true).is_err() {
@@ -416,41 +419,4 @@ fn has_gone(mut job: &UnixStream) -> bool {
     let read = job.read(&mut [0]);
     let is_open = matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
     job.set_nonblocking(false).is_err() || !is_open
-}
-
-#[cfg(test)]
-mod tests {
-    use nix::sys::stat::Mode;
-    use nix::unistd::mkfifo;
-
-    use super::*;
-
-    /// The thread that gives files to other nodes must not wait for a task.
-    #[test]
-    fn only_regular_files_are_given() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = |name: &str| dir.path().join(name);
-        std::fs::write(path("file"), "data").unwrap();
-        let identity = peers::identity(&std::fs::metadata(path("file")).unwrap());
-        std::fs::write(path("lock"), identity).unwrap();
-        mkfifo(&path("fifo"), Mode::S_IRWXU).unwrap();
-        let open = |lock: &str, file: &str| {
-            open(&Entry {
-                key: "a".to_owned(),
-                lock: path(lock),
-                file: path(file),
-                name: "f".to_owned(),
-                bytes: 4,
-            })
-        };
-        assert!(open("lock", "file").is_ok());
-        assert!(open("lock", "fifo").is_err() && open("fifo", "file").is_err());
-        assert!(open("lock", "missing").is_err() && open("file", "file").is_err());
-        // A task of this node has changed the file, and its time back.
-        let file = File::options().write(true).open(path("file")).unwrap();
-        let time = file.metadata().unwrap().modified().unwrap();
-        std::fs::write(path("file"), "DATA").unwrap();
-        file.set_modified(time).unwrap();
-        assert!(open("lock", "file").is_err());
-    }
 }

@@ -32,7 +32,7 @@ pub use frame::MAX_BODY;
 pub use key::{KeyError, RunKey};
 pub use listener::{Listen, ServerError};
 pub use memory::MemoryAgent;
-pub use peer::{FileServer, Offered, PeerError, fetch};
+pub use peer::{FileServer, Growing, Offered, PeerError, fetch};
 pub use server::{Hub, Server, Service, SessionId};
 pub use session::{Received, Session, SessionError};
 pub use silence::SilentAddresses;

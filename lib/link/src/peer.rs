@@ -1,8 +1,11 @@
 //! Files that members of a run give each other, by key: they never name a path.
+//!
+//! A member can give a file on while it is still coming in ([`Growing`]). So a file spreads over a tree of
+//! members at the speed of one connection, however deep the tree is.
 
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::io::{self, Write as _};
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +15,7 @@ use futures_util::{SinkExt, StreamExt as _};
 use rustls::pki_types::ServerName;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsConnector;
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
@@ -67,7 +70,34 @@ pub struct Offered {
     /// The file.
     pub file: File,
     /// Stays open until the file is sent: its lock keeps the file.
-    pub lock: File,
+    pub lock: Option<File>,
+    /// The file is still coming in.
+    pub growing: Option<Growing>,
+}
+
+/// A file that is still coming in. Whoever gives it on sends what is there, and waits for more.
+#[derive(Clone, Debug)]
+pub struct Growing {
+    /// All bytes that it will have.
+    bytes: u64,
+    mode: u32,
+    /// How many of them are there, in order.
+    there: watch::Receiver<u64>,
+}
+
+impl Growing {
+    /// All bytes that the file will have.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Waits until more than `sent` bytes are there.
+    async fn more_than(&mut self, sent: u64) -> io::Result<u64> {
+        let there = self.there.wait_for(|there| *there > sent).await;
+        let there = there.map_err(|_| io::Error::other("the file has not come to its end"))?;
+        Ok(*there)
+    }
 }
 
 /// Sends files to members of the run, in a thread of its own, until it is dropped.
@@ -130,23 +160,34 @@ async fn send<S: AsyncRead + AsyncWrite + Unpin>(
         return Ok(());
     };
     let wanted: Wanted = frame::decode(&wanted).map_err(io::Error::other)?;
-    let Some(Offered { mut file, lock }) = find(wanted.key) else {
+    let Some(offered) = find(wanted.key) else {
         return framed.send(frame::encode(&Answer::Missing)).await;
     };
-    let status = file.metadata()?;
-    let mut left = status.len();
-    let answer = Answer::Found {
-        bytes: left,
-        mode: status.permissions().mode(),
+    let Offered {
+        file,
+        lock,
+        mut growing,
+    } = offered;
+    let (bytes, mode) = match &growing {
+        Some(growing) => (growing.bytes, growing.mode),
+        None => {
+            let status = file.metadata()?;
+            (status.len(), status.permissions().mode())
+        }
     };
-    framed.send(frame::encode(&answer)).await?;
-    while left > 0 {
-        let length = usize::try_from(left).unwrap_or(CHUNK).min(CHUNK);
+    framed.send(frame::encode(&Answer::Found { bytes, mode })).await?;
+    let mut sent = 0;
+    while sent < bytes {
+        let there = match &mut growing {
+            Some(growing) => growing.more_than(sent).await?,
+            None => bytes,
+        };
+        let length = usize::try_from(there - sent).unwrap_or(CHUNK).min(CHUNK);
         let mut chunk = BytesMut::zeroed(length);
-        file.read_exact(&mut chunk)?;
-        left -= length as u64;
-        let sent = framed.send(chunk.freeze());
-        limited(IDLE, "the other node takes nothing", sent).await?;
+        file.read_exact_at(&mut chunk, sent)?;
+        sent += length as u64;
+        let taken = framed.send(chunk.freeze());
+        limited(IDLE, "the other node takes nothing", taken).await?;
     }
     drop(lock);
     limited(
@@ -158,7 +199,7 @@ async fn send<S: AsyncRead + AsyncWrite + Unpin>(
 }
 
 /// Fetches the file with a key from a member of the run, if it has one. Returns its bytes. `go_on` is asked
-/// now and then.
+/// now and then. `grows` gets to know how the file comes in, so that others can have it meanwhile.
 ///
 /// # Errors
 /// The member cannot be reached, has another key, or goes away; the file cannot be written; or the work was
@@ -169,9 +210,10 @@ pub fn fetch(
     wanted: &str,
     into: &mut File,
     go_on: &dyn Fn() -> bool,
+    grows: &dyn Fn(Growing),
 ) -> Result<Option<u64>, PeerError> {
     let connector = TlsConnector::from(Arc::new(key.client_config()?));
-    let received = receive(connector, address, wanted, into, go_on);
+    let received = receive(connector, address, wanted, into, go_on, grows);
     Ok(runtime()?.block_on(received)?)
 }
 
@@ -189,6 +231,7 @@ async fn receive(
     wanted: &str,
     into: &mut File,
     go_on: &dyn Fn() -> bool,
+    grows: &dyn Fn(Growing),
 ) -> io::Result<Option<u64>> {
     let stream = open(address, CONNECT).await?;
     // The name is not checked: the key identifies a member.
@@ -202,6 +245,8 @@ async fn receive(
         Answer::Missing => return Ok(None),
         Answer::Found { bytes, mode } => (bytes, mode),
     };
+    let (progress, there) = watch::channel(0);
+    grows(Growing { bytes, mode, there });
     let mut left = bytes;
     while left > 0 {
         if !go_on() {
@@ -213,6 +258,7 @@ async fn receive(
             .filter(|rest| *rest < left)
             .ok_or_else(|| io::Error::other("what comes is not the file"))?;
         into.write_all(&chunk)?;
+        progress.send_replace(bytes - left);
     }
     // The owner must be able to read it.
     into.set_permissions(std::fs::Permissions::from_mode(mode & 0o777 | 0o400))?;
@@ -221,7 +267,7 @@ async fn receive(
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Seek as _, SeekFrom};
+    use std::io::{Read as _, Seek as _, SeekFrom};
 
     use super::*;
 
@@ -233,6 +279,7 @@ mod tests {
     }
 
     const KEEP_ON: &dyn Fn() -> bool = &|| true;
+    const NOBODY: &dyn Fn(Growing) = &|_| {};
 
     fn server(key: &RunKey, content: Vec<u8>) -> (FileServer, String) {
         let server = FileServer::start(key, move |wanted| {
@@ -240,7 +287,11 @@ mod tests {
             file.write_all(&content).ok()?;
             file.seek(SeekFrom::Start(0)).ok()?;
             let lock = file.try_clone().ok()?;
-            Some(Offered { file, lock })
+            Some(Offered {
+                file,
+                lock: Some(lock),
+                growing: None,
+            })
         });
         let server = server.unwrap();
         let address = format!("127.0.0.1:{}", server.port());
@@ -253,17 +304,99 @@ mod tests {
         let content: Vec<u8> = (0..3 * CHUNK as u32 / 2).map(|n| n as u8).collect();
         let (_server, address) = server(&key, content.clone());
         let mut copy = tempfile::tempfile().unwrap();
-        let bytes = fetch(&key, &address, "known", &mut copy, KEEP_ON).unwrap();
+        let bytes = fetch(&key, &address, "known", &mut copy, KEEP_ON, NOBODY).unwrap();
         assert_eq!(bytes, Some(content.len() as u64));
         copy.seek(SeekFrom::Start(0)).unwrap();
         let mut read = Vec::new();
         copy.read_to_end(&mut read).unwrap();
         assert!(read == content);
-        let missing = fetch(&key, &address, "../known", &mut copy, KEEP_ON);
+        let missing = fetch(&key, &address, "../known", &mut copy, KEEP_ON, NOBODY);
         assert_eq!(missing.unwrap(), None);
         let stranger = RunKey::generate().unwrap();
-        assert!(fetch(&stranger, &address, "known", &mut copy, KEEP_ON).is_err());
-        assert!(fetch(&key, &address, "known", &mut copy, &|| false).is_err());
+        assert!(fetch(&stranger, &address, "known", &mut copy, KEEP_ON, NOBODY).is_err());
+        assert!(fetch(&key, &address, "known", &mut copy, &|| false, NOBODY).is_err());
+    }
+
+    /// A server of a file of two chunks that comes in as the sender says.
+    fn growing_server(key: &RunKey, file: &File) -> (FileServer, String, watch::Sender<u64>) {
+        let (progress, there) = watch::channel(0);
+        let file = file.try_clone().unwrap();
+        let server = FileServer::start(key, move |_| {
+            Some(Offered {
+                file: file.try_clone().ok()?,
+                lock: None,
+                growing: Some(Growing {
+                    bytes: 2 * CHUNK as u64,
+                    mode: 0o600,
+                    there: there.clone(),
+                }),
+            })
+        });
+        let server = server.unwrap();
+        let address = format!("127.0.0.1:{}", server.port());
+        (server, address, progress)
+    }
+
+    #[test]
+    fn a_file_is_given_on_while_it_is_still_coming_in() {
+        let key = RunKey::generate().unwrap();
+        let first = tempfile::tempfile().unwrap();
+        let (_first, first_address, progress) = growing_server(&key, &first);
+        first.write_all_at(&[1; CHUNK], 0).unwrap();
+        progress.send_replace(CHUNK as u64);
+        // The second member gives what it has to the third one, before the last chunk exists.
+        let second = tempfile::tempfile().unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let mut into = second.try_clone().unwrap();
+        let second_key = key.clone();
+        let copying = std::thread::spawn(move || {
+            let grows = |growing| tell.send(growing).unwrap();
+            fetch(&second_key, &first_address, "k", &mut into, KEEP_ON, &grows).unwrap()
+        });
+        let growing = told.recv().unwrap();
+        assert_eq!(growing.bytes(), 2 * CHUNK as u64);
+        let server = FileServer::start(&key, move |_| {
+            Some(Offered {
+                file: second.try_clone().ok()?,
+                lock: None,
+                growing: Some(growing.clone()),
+            })
+        });
+        let server = server.unwrap();
+        let third = tempfile::tempfile().unwrap();
+        let finish = || {
+            if third.metadata().unwrap().len() == CHUNK as u64 {
+                first.write_all_at(&[2; CHUNK], CHUNK as u64).unwrap();
+                progress.send_replace(2 * CHUNK as u64);
+            }
+            true
+        };
+        let address = format!("127.0.0.1:{}", server.port());
+        let mut into = third.try_clone().unwrap();
+        let bytes = fetch(&key, &address, "k", &mut into, &finish, NOBODY).unwrap();
+        assert_eq!((bytes, copying.join().unwrap()), (Some(2 * CHUNK as u64), bytes));
+        let mut copy = vec![0; 2 * CHUNK];
+        third.read_exact_at(&mut copy, 0).unwrap();
+        assert!(copy == [[1; CHUNK], [2; CHUNK]].concat());
+    }
+
+    #[test]
+    fn a_file_that_stops_coming_in_is_an_error_and_no_short_file() {
+        let key = RunKey::generate().unwrap();
+        let first = tempfile::tempfile().unwrap();
+        let (_server, address, progress) = growing_server(&key, &first);
+        first.write_all_at(&[1; CHUNK], 0).unwrap();
+        progress.send_replace(CHUNK as u64);
+        let progress = std::cell::Cell::new(Some(progress));
+        let mut copy = tempfile::tempfile().unwrap();
+        let watched = copy.try_clone().unwrap();
+        let stop = || {
+            if watched.metadata().unwrap().len() == CHUNK as u64 {
+                drop(progress.take());
+            }
+            true
+        };
+        assert!(fetch(&key, &address, "k", &mut copy, &stop, NOBODY).is_err());
     }
 
     #[test]
@@ -272,10 +405,10 @@ mod tests {
         let (server, address) = server(&key, Vec::new());
         let mut copy = tempfile::tempfile().unwrap();
         assert_eq!(
-            fetch(&key, &address, "known", &mut copy, KEEP_ON).unwrap(),
+            fetch(&key, &address, "known", &mut copy, KEEP_ON, NOBODY).unwrap(),
             Some(0)
         );
         drop(server);
-        assert!(fetch(&key, &address, "known", &mut copy, KEEP_ON).is_err());
+        assert!(fetch(&key, &address, "known", &mut copy, KEEP_ON, NOBODY).is_err());
     }
 }

@@ -8,35 +8,18 @@
 //!
 //! A message is its length, 32 bits in little endian, and that many bytes in the format of `postcard`.
 
-use std::fs::Metadata;
 use std::io::{self, Read, Write};
 use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::PathBuf;
 
 use nix::sys::socket::{getsockopt, sockopt};
+use pmc_node_files::NodeFile;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// Variable with the name of the agent's socket.
 pub const VARIABLE: &str = "PEGASUS_LITE_PEERS";
-
-/// Returns what changes with each change of a file: its inode, size, and times. The lock file of an entry has
-/// this text of its file. Whoever uses or gives the file compares it: any task of the node could have changed
-/// the file. The time of the status cannot be set to an earlier one.
-#[must_use]
-pub fn identity(status: &Metadata) -> String {
-    format!(
-        "{} {} {}.{:09} {}.{:09}",
-        status.ino(),
-        status.size(),
-        status.mtime(),
-        status.mtime_nsec(),
-        status.ctime(),
-        status.ctime_nsec()
-    )
-}
 
 /// Maximum bytes of a message.
 const MAX_MESSAGE: u32 = 64 << 10;
@@ -57,22 +40,7 @@ pub enum ToAgent {
     /// The entry is too large for the cache.
     TooLarge,
     /// The entry is in the cache.
-    Have(Entry),
-}
-
-/// An entry of the cache of a node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
-    /// What distinguishes it from all others: letters and digits.
-    pub key: String,
-    /// A shared lock of this file keeps the entry. It has the [`identity`] of the file.
-    pub lock: PathBuf,
-    /// Its file.
-    pub file: PathBuf,
-    /// Logical name of the file.
-    pub name: String,
-    /// Its size.
-    pub bytes: u64,
+    Have(NodeFile),
 }
 
 /// The answer to [`ToAgent::Want`] and [`ToAgent::Wrong`].
@@ -157,7 +125,7 @@ mod tests {
     proptest! {
         #[test]
         fn messages_round_trip(key in ".*", path in ".*", name in ".*", bytes: u64) {
-            let entry = Entry {
+            let entry = NodeFile {
                 key: key.clone(),
                 lock: path.clone().into(),
                 file: path.clone().into(),

@@ -5,6 +5,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use pmc_node_files::directory::PeerRequest;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -142,86 +143,16 @@ impl WorkerSettings {
     }
 }
 
-/// What an agent says to the master about the caches of lite jobs. Such messages may get lost.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum PeerRequest {
-    /// The agent begins anew: nothing that it said before holds.
-    Begin {
-        /// Where it gives entries to others.
-        addresses: Vec<String>,
-    },
-    /// A job needs an entry. The answer may take long.
-    Ask {
-        /// Number of this request.
-        number: u64,
-        /// Key of the entry.
-        key: String,
-    },
-    /// The node has an entry.
-    Have {
-        /// Its key.
-        key: String,
-        /// Logical name of its file.
-        name: String,
-        /// Size of its file.
-        bytes: u64,
-    },
-    /// The agent waits no longer: the job fetches the entry itself.
-    Alone {
-        /// Number of the request.
-        number: u64,
-    },
-    /// The other node has not given the entry. The request goes on.
-    Failed {
-        /// Number of the request.
-        number: u64,
-    },
-    /// The job has followed its order, or has failed.
-    End {
-        /// Number of the request.
-        number: u64,
-        /// The entry has no room in the cache.
-        is_too_large: bool,
-    },
-}
-
-/// What the master says about the caches of lite jobs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum PeerAnswer {
-    /// Where the entry is.
-    Source {
-        /// Number of the request.
-        number: u64,
-        /// Addresses of another node that has it. Without one, the job fetches it from the staging site.
-        addresses: Vec<String>,
-    },
-    /// The master has forgotten what the agent has said: it is to begin anew.
-    Again,
-}
-
-impl PeerRequest {
-    /// What this says about the cache of the node, for the choice of hosts.
-    #[must_use]
-    pub fn news(&self) -> Option<CacheNews> {
-        match self {
-            Self::Begin { .. } => Some(CacheNews::Begins),
-            Self::Have { name, bytes, .. } => Some(CacheNews::Has {
-                name: name.clone(),
-                bytes: *bytes,
-            }),
-            Self::Ask { .. } | Self::Alone { .. } | Self::Failed { .. } | Self::End { .. } => None,
-        }
-    }
-}
-
-impl PeerAnswer {
-    /// The job is to fetch the entry from the staging site.
-    #[must_use]
-    pub fn fetch(number: u64) -> Self {
-        Self::Source {
-            number,
-            addresses: Vec::new(),
-        }
+/// Returns what an agent says about the files of its node, for the choice of hosts.
+#[must_use]
+pub fn news(request: &PeerRequest) -> Option<CacheNews> {
+    match request {
+        PeerRequest::Begin { .. } => Some(CacheNews::Begins),
+        PeerRequest::Have { name, bytes, .. } => Some(CacheNews::Has {
+            name: name.clone(),
+            bytes: *bytes,
+        }),
+        _ => None,
     }
 }
 

@@ -4,7 +4,6 @@
 //! work itself.
 
 mod comebacks;
-mod directory;
 mod launcher;
 pub mod messages;
 mod missing;

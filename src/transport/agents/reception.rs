@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use pmc_link::{Hub, Service, SessionId};
+use pmc_node_files::directory::{Answers, Directory, PeerAnswer, PeerRequest};
 use rustc_hash::FxHashMap;
 
-use super::directory::{Answers, Directory};
-use super::messages::{self, AgentHello, AgentWelcome, Content, PeerAnswer, PeerRequest};
+use super::messages::{self, AgentHello, AgentWelcome, Content};
 use super::roster::{Earlier, Roster};
 use super::table::{AgentEntry, AgentTable};
 use crate::open_files;
@@ -112,7 +112,9 @@ impl Reception {
 
     /// Reports to the master what it should know of the cache of a node.
     fn tell_cache(&self, session: SessionId, request: &PeerRequest) {
-        let Some(news) = request.news() else { return };
+        let Some(news) = messages::news(request) else {
+            return;
+        };
         let rank = self.table().get(session).map(|agent| Rank(agent.ranks.start));
         if let Some(rank) = rank {
             let change = NodeChange::Cache(news);

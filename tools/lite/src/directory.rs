@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::statvfs::statvfs;
 use nix::unistd::getuid;
+use pmc_node_files::{is_private, make_private, remove_tree};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::messages::Log;
@@ -267,27 +268,6 @@ fn directory_of(base: &Path, name: &[u8]) -> PathBuf {
     base.join(format!("{PREFIX}{}", String::from_utf8_lossy(name)))
 }
 
-/// Makes a directory that only this user can use, or checks that it is one.
-pub(crate) fn make_private(directory: &Path) -> io::Result<()> {
-    match DirBuilder::new().mode(0o700).create(directory) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        made => return made,
-    }
-    if is_private(directory) {
-        Ok(())
-    } else {
-        let message = format!("{} is not a directory of this user alone", directory.display());
-        Err(io::Error::other(message))
-    }
-}
-
-/// Returns whether a path is a directory of this user, to which no other user can add files.
-fn is_private(directory: &Path) -> bool {
-    fs::symlink_metadata(directory).is_ok_and(|status| {
-        status.is_dir() && status.uid() == getuid().as_raw() && status.mode() & 0o022 == 0
-    })
-}
-
 /// Removes the directories of killed jobs. What cannot be removed stays for the next sweep.
 fn sweep(base: &Path, helpers: &Helpers<'_>) {
     let locks = all_locks(base).into_iter().flat_map(fs::read_dir);
@@ -347,32 +327,6 @@ fn remove_left(left: &Path, known: &str) -> io::Result<()> {
         }
     }
     removed
-}
-
-/// Removes a directory with its content, also where the job has taken away its own rights.
-pub(crate) fn remove_tree(directory: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(directory) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            open_directories(directory)?;
-            fs::remove_dir_all(directory)
-        }
-        removed => removed,
-    }
-}
-
-/// Gives the owner all rights to a directory and those in it.
-fn open_directories(directory: &Path) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    let mut open = vec![directory.to_owned()];
-    while let Some(directory) = open.pop() {
-        fs::set_permissions(&directory, fs::Permissions::from_mode(0o700))?;
-        for entry in fs::read_dir(&directory)?.flatten() {
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                open.push(entry.path());
-            }
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -3,8 +3,10 @@
 use monitord_compat::lite_log::Step;
 use pegasus_kickstart::interrupts::Interrupts;
 use pmc_job_files::{Description, Entry, Verified};
+use pmc_node_files::key_of;
+use pmc_node_files::store::Limit;
 
-use crate::cache::{Cache, Limit, Wanted, key_of};
+use crate::cache::{Cache, CacheRequest};
 use crate::data::{DataError, Direction, Mover};
 use crate::directory::JobDirectory;
 
@@ -83,16 +85,16 @@ impl Shared {
             let (Some(key), Some(entry)) = (key, entry) else {
                 continue;
             };
-            let wanted = Wanted {
+            let request = CacheRequest {
                 key: &key,
                 fetch: std::slice::from_ref(entry),
                 verify: std::slice::from_ref(file),
                 name: &file.lfn,
                 steps: None,
-                limit: Some(description.cache_limit.map_or(Limit::Part, Limit::Bytes)),
+                limit: description.cache_limit.map_or(Limit::Part, Limit::Bytes),
                 is_read_only: false,
             };
-            let Some(entry) = cache.entry(&wanted, mover, interrupts)? else {
+            let Some(entry) = cache.entry(&request, mover, interrupts)? else {
                 continue;
             };
             let bytes = mover.copy(&entry.file, &file.lfn, interrupts)?;

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use pegasus_kickstart::interrupts::{Interrupt, Interrupts};
 use pegasus_kickstart::wait::poll_interrupts;
-use pmc_wire::peers::{self, Entry, ToAgent, ToJob};
+use pmc_node_files::NodeFile;
+use pmc_wire::peers::{self, ToAgent, ToJob};
 
 use crate::data::{DataError, Mover};
 
@@ -85,7 +86,7 @@ impl Asked {
 }
 
 /// Says that the node has an entry, which this job has found in the cache.
-pub(crate) fn tell(entry: Entry, mover: &Mover) {
+pub(crate) fn tell(entry: NodeFile, mover: &Mover) {
     let asked = Asked {
         agent: connect(mover),
     };

@@ -277,7 +277,7 @@ fn a_file_that_was_changed_in_the_cache_is_fetched_again() {
     assert_eq!(fs::read_to_string(&data).unwrap(), HELLO);
     // Even the note beside it is changed: one attempt fails, the next one fetches the file.
     fs::write(&data, "spoilt").unwrap();
-    fs::write(&lock, pmc_wire::peers::identity(&fs::metadata(&data).unwrap())).unwrap();
+    fs::write(&lock, pmc_node_files::identity(&fs::metadata(&data).unwrap())).unwrap();
     assert_eq!(site.run(&description).status.code(), Some(65));
     succeeded(&site.run(&description));
     assert_eq!(site.server.requests(), 7);

@@ -12,10 +12,12 @@ use std::time::{Instant, SystemTime};
 use monitord_compat::lite_log::Step;
 use pegasus_kickstart::interrupts::Interrupts;
 use pmc_job_files::Container;
+use pmc_node_files::key_of;
+use pmc_node_files::store::{Held, Limit, read_text};
 use rustix::fs::{FlockOperation, flock};
 
 use super::ContainerError;
-use crate::cache::{Cache, Entry, LOADED, Wanted, key_of, pause, read};
+use crate::cache::{Cache, CacheRequest, pause};
 use crate::data::{DataError, Mover};
 use crate::messages::Log;
 
@@ -38,7 +40,7 @@ pub(super) struct Image {
     /// What distinguishes it from all others of the node.
     key: String,
     /// Keeps it in the cache, if it is there.
-    _entry: Option<Entry>,
+    _entry: Option<Held>,
 }
 
 /// A program that keeps images. It identifies each by what is in it.
@@ -86,17 +88,17 @@ impl Images {
                 hashed(&(sources, run))
             }
         };
-        let wanted = Wanted {
+        let request = CacheRequest {
             key: &key,
             fetch: &container.fetch,
             verify: &container.verify,
             name: &container.image,
             steps: Some([Step::FetchImage, Step::CheckImage]),
-            limit: None,
+            limit: Limit::None,
             is_read_only: true,
         };
         let clock = Instant::now();
-        let entry = self.entry(&wanted, here, mover, interrupts);
+        let entry = self.entry(&request, here, mover, interrupts);
         mover.data.stage_in += clock.elapsed().as_secs_f64();
         let entry = entry?;
         let file = entry.as_ref().map(|entry| entry.file.clone());
@@ -110,18 +112,18 @@ impl Images {
     /// Returns the entry of an image in the cache. `None` if the image is in the directory `here` instead.
     fn entry(
         &self,
-        wanted: &Wanted<'_>,
+        request: &CacheRequest<'_>,
         here: &Path,
         mover: &mut Mover,
         interrupts: &mut dyn Interrupts,
-    ) -> Result<Option<Entry>, DataError> {
+    ) -> Result<Option<Held>, DataError> {
         if let Some(cache) = &self.cache
-            && let Some(entry) = cache.entry(wanted, mover, interrupts)?
+            && let Some(entry) = cache.entry(request, mover, interrupts)?
         {
             return Ok(Some(entry));
         }
         mover
-            .within(here, |mover| wanted.fetch_here(mover, interrupts))
+            .within(here, |mover| request.fetch_here(mover, interrupts))
             .map(|()| None)
     }
 
@@ -164,19 +166,19 @@ impl Images {
             self.log.heading(Step::LoadImage);
             return keeper.load(&image.file, interrupts);
         };
-        let mut note = cache.open_file(&format!("{}.{engine}{LOADED}", image.key))?;
-        let known = read(&mut note)?;
+        let mut note = cache.store().note(&format!("{}.{engine}", image.key))?;
+        let known = read_text(&mut note)?;
         if !known.is_empty() && keeper.has(&known, interrupts)? {
             note.set_modified(SystemTime::now())?;
             return Ok(known);
         }
         lock(&note, interrupts)?;
         // Another job may have loaded it meanwhile.
-        let latest = read(&mut note)?;
+        let latest = read_text(&mut note)?;
         if latest != known && !latest.is_empty() {
             return Ok(latest);
         }
-        let turn = cache.open_file(&format!("{engine}{LOADING}"))?;
+        let turn = cache.store().open_file(&format!("{engine}{LOADING}"))?;
         lock(&turn, interrupts)?;
         self.log.heading(Step::LoadImage);
         let identifier = keeper.load(&image.file, interrupts)?;

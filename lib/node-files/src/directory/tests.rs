@@ -23,13 +23,28 @@ impl Directory {
             for (agent, number) in all {
                 assert_eq!(self.agents[agent].asked.get(number), Some(key));
             }
-            for (holder, gives) in &entry.holders {
+            for holder in &entry.holders {
                 assert!(self.agents[holder].has.contains(key));
-                let gets = entry.gets.values().filter(|from| *from == holder).count();
+            }
+            for from in entry.gets.values().chain(entry.gives.keys()) {
+                let gets = entry.gets.values().filter(|other| *other == from).count();
+                let gives = entry.given_by(*from);
                 assert!(
-                    gets == *gives && gets <= FAN_OUT,
-                    "{holder} gives {gives}, {gets} get"
+                    gets == gives && gets <= FAN_OUT,
+                    "{from} gives {gives}, {gets} get"
                 );
+            }
+            for (agent, ask) in &entry.growing {
+                assert!(ask.0 == *agent && entry.gets.contains_key(ask));
+            }
+            // Whoever gets the entry gets it, over others, from somebody that does not get it.
+            for ask in entry.gets.keys() {
+                let (mut at, mut steps) = (*ask, 0);
+                while let Some(next) = entry.gets.get(&at).and_then(|from| entry.growing.get(from)) {
+                    at = *next;
+                    steps += 1;
+                    assert!(steps <= entry.gets.len(), "{key} goes round in a circle");
+                }
             }
         }
         for agent in self.agents.values() {
@@ -101,13 +116,11 @@ fn one_fetches_and_the_others_get_it_from_those_that_have_it() {
     assert_eq!(std::mem::take(&mut answers), [from(1, None)]);
     directory.handle(1, have(), &mut answers);
     directory.handle(1, end(1), &mut answers);
-    let first: Vec<_> = (2..=5).map(|agent| from(agent, Some(1))).collect();
-    assert_eq!(std::mem::take(&mut answers), first);
+    assert_eq!(std::mem::take(&mut answers), [from(2, Some(1)), from(3, Some(1))]);
     // The second one has it, too, and both have room for others.
     directory.handle(2, have(), &mut answers);
     directory.handle(2, end(2), &mut answers);
-    let mut second: Vec<_> = (6..=9).map(|agent| from(agent, Some(2))).collect();
-    second.push(from(10, Some(1)));
+    let second = [from(4, Some(2)), from(5, Some(2)), from(6, Some(1))];
     assert_eq!(std::mem::take(&mut answers), second);
     directory.check();
 }
@@ -144,6 +157,76 @@ fn others_take_the_place_of_an_agent_that_fails_or_is_lost() {
     // A request that is not known is to end at once.
     directory.handle(4, PeerRequest::Failed { number: 9 }, &mut answers);
     assert_eq!(answers, [(4, PeerAnswer::fetch(9))]);
+}
+
+fn gives(number: u64) -> PeerRequest {
+    PeerRequest::Gives { number }
+}
+
+#[test]
+fn a_file_is_given_on_while_it_is_coming_in() {
+    let (mut directory, mut answers) = directory(9);
+    for agent in 1..=9 {
+        directory.handle(agent, ask(agent), &mut answers);
+    }
+    // The one that fetches it from the staging site does not know how far it is.
+    directory.handle(1, gives(1), &mut answers);
+    assert_eq!(std::mem::take(&mut answers), [from(1, None)]);
+    directory.handle(1, have(), &mut answers);
+    directory.handle(1, end(1), &mut answers);
+    assert_eq!(std::mem::take(&mut answers), [from(2, Some(1)), from(3, Some(1))]);
+    directory.handle(2, gives(2), &mut answers);
+    directory.handle(2, gives(2), &mut answers);
+    assert_eq!(std::mem::take(&mut answers), [from(4, Some(2)), from(5, Some(2))]);
+    // And these give it on in turn.
+    directory.handle(4, gives(4), &mut answers);
+    assert_eq!(std::mem::take(&mut answers), [from(6, Some(4)), from(7, Some(4))]);
+    directory.check();
+}
+
+/// Else two nodes could wait for each other.
+#[test]
+fn nobody_gets_a_file_from_one_that_gets_it_no_more() {
+    let (mut directory, mut answers) = directory(8);
+    for agent in 1..=7 {
+        directory.handle(agent, ask(agent), &mut answers);
+    }
+    directory.handle(1, have(), &mut answers);
+    directory.handle(1, end(1), &mut answers);
+    directory.handle(2, gives(2), &mut answers);
+    directory.handle(4, gives(4), &mut answers);
+    // 6 and 7 get it from 4, that one from 2, and 2 from 1. That one is lost, and 2 says so first.
+    directory.forget(1, &mut answers);
+    answers.clear();
+    directory.handle(2, PeerRequest::Failed { number: 2 }, &mut answers);
+    directory.handle(8, ask(8), &mut answers);
+    directory.check();
+    assert_eq!(answers, [], "4 gives what never comes to its end");
+    for agent in [3, 4, 5, 6, 7] {
+        directory.handle(agent, PeerRequest::Failed { number: agent }, &mut answers);
+    }
+    directory.check();
+    assert_eq!(
+        answers.len(),
+        1,
+        "one fetches it from the staging site: {answers:?}"
+    );
+}
+
+/// With two caches on a node, a job may ask for what another one gives: nodes would wait for each other.
+#[test]
+fn a_node_that_gives_a_file_gives_on_no_other_one_of_its_key() {
+    let (mut directory, mut answers) = directory(3);
+    for agent in [1, 2] {
+        directory.handle(agent, ask(agent), &mut answers);
+        directory.handle(agent, have(), &mut answers);
+    }
+    directory.handle(3, ask(3), &mut answers);
+    assert_eq!(answers.last(), Some(&from(3, Some(2))));
+    directory.handle(2, ask(22), &mut answers);
+    directory.handle(2, gives(22), &mut answers);
+    assert!(directory.entries[KEY].growing.is_empty());
+    directory.check();
 }
 
 fn too_large(number: u64) -> PeerRequest {
@@ -195,7 +278,7 @@ fn a_node_without_room_says_nothing_about_others() {
 #[test]
 fn what_is_no_key_or_too_much_is_fetched_without_the_directory() {
     let (mut directory, mut answers) = directory(1);
-    for key in ["", "../a", "a/b", &"a".repeat(MAX_KEY + 1)] {
+    for key in ["", "../a", "a/b", &"a".repeat(crate::MAX_KEY + 1)] {
         directory.handle(1, have_of(key), &mut answers);
         directory.handle(1, ask_for(1, key), &mut answers);
         assert_eq!(std::mem::take(&mut answers), [from(1, None)]);
@@ -222,6 +305,8 @@ enum Step {
     /// An entry leaves its cache, or has been there all the time.
     Have(u64, &'static str),
     Alone(u64),
+    /// What it gets is coming in.
+    Gives(u64),
     Lost(u64),
 }
 
@@ -233,6 +318,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         8 => (agent(), any::<u8>()).prop_map(|(agent, how)| Step::Act(agent, how)),
         1 => (agent(), key()).prop_map(|(agent, key)| Step::Have(agent, key)),
         1 => agent().prop_map(Step::Alone),
+        4 => agent().prop_map(Step::Gives),
         1 => agent().prop_map(Step::Lost),
     ];
     vec(step, 1..120)
@@ -304,6 +390,17 @@ impl World {
                 if let Some((&(_, number), (_, known))) = waiting.next() {
                     *known = Some(Vec::new());
                     self.say(agent, PeerRequest::Alone { number });
+                }
+            }
+            Step::Gives(agent) => {
+                let getting: Vec<u64> = self
+                    .open
+                    .keys()
+                    .filter(|(who, _)| *who == agent)
+                    .map(|ask| ask.1)
+                    .collect();
+                for number in getting {
+                    self.say(agent, PeerRequest::Gives { number });
                 }
             }
             Step::Lost(agent) => {

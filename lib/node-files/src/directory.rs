@@ -1,8 +1,9 @@
-//! Which nodes have which entries of the caches of lite jobs, and who waits for one.
+//! Which nodes have which files, and who waits for one.
 //!
-//! The first agent that asks for an entry has to fetch it from the staging site. Those that ask
-//! meanwhile wait for it. When it is there, each agent that has it gives it to a few others at a time, which
-//! then have it, too. So a file that all nodes want crosses the staging link once, and spreads like a tree.
+//! The first agent that asks for a file has to fetch it from outside of the nodes: the staging site. Those
+//! that ask meanwhile wait for it. When it is there, each agent that has it gives it to a few others at a
+//! time. They give it on while it is still coming in ([`PeerRequest::Gives`]), and then have it, too. So a
+//! file that all nodes want crosses the staging link once, and spreads like a tree.
 //!
 //! This is a state machine without a clock or a socket. An agent that waits for too long fetches the file
 //! itself ([`PeerRequest::Alone`]). Whatever an agent fetches or gives is forgotten when it is silent or
@@ -12,11 +13,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
+use serde::{Deserialize, Serialize};
 
-use super::messages::{PeerAnswer, PeerRequest};
+use crate::is_key;
 
-/// Maximum nodes to which one gives an entry at a time.
-const FAN_OUT: usize = 4;
+/// Maximum nodes to which one gives an entry at a time. Each node of such a tree sends twice what it gets:
+/// with lines of one speed, the file comes to all nodes at half of it, however many they are.
+const FAN_OUT: usize = 2;
 
 /// Maximum nodes that give an entry. What further nodes have is not remembered.
 const MAX_HOLDERS: usize = 64;
@@ -31,24 +34,95 @@ const MAX_ASKED: usize = 1 << 10;
 const MAX_ADDRESSES: usize = 8;
 const MAX_ADDRESS: usize = 300;
 
-/// Maximum length of a key.
-const MAX_KEY: usize = 64;
-
 /// Number of an agent.
-type AgentId = u64;
+pub type AgentId = u64;
 
 /// A request of an agent.
 type AskId = (AgentId, u64);
 
 /// Answers, in the order in which they are to be sent.
-pub(super) type Answers = Vec<(AgentId, PeerAnswer)>;
+pub type Answers = Vec<(AgentId, PeerAnswer)>;
 
 type Key = Arc<str>;
 
+/// Which agents have which files.
 #[derive(Debug, Default)]
-pub(super) struct Directory {
+pub struct Directory {
     agents: FxHashMap<AgentId, Agent>,
     entries: FxHashMap<Key, Entry>,
+}
+
+/// What an agent says to the master about the files of its node. Such messages may get lost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PeerRequest {
+    /// The agent begins anew: nothing that it said before holds.
+    Begin {
+        /// Where it gives entries to others.
+        addresses: Vec<String>,
+    },
+    /// A job needs an entry. The answer may take long.
+    Ask {
+        /// Number of this request.
+        number: u64,
+        /// Key of the entry.
+        key: String,
+    },
+    /// The node has an entry.
+    Have {
+        /// Its key.
+        key: String,
+        /// Logical name of its file.
+        name: String,
+        /// Size of its file.
+        bytes: u64,
+    },
+    /// The agent waits no longer: the job fetches the entry itself.
+    Alone {
+        /// Number of the request.
+        number: u64,
+    },
+    /// The other node has not given the entry. The request goes on.
+    Failed {
+        /// Number of the request.
+        number: u64,
+    },
+    /// The job has followed its order, or has failed.
+    End {
+        /// Number of the request.
+        number: u64,
+        /// The entry has no room in the cache.
+        is_too_large: bool,
+    },
+    /// The entry of this request is coming in, and the agent can give it on meanwhile.
+    Gives {
+        /// Number of the request.
+        number: u64,
+    },
+}
+
+/// What the master says about the files of nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PeerAnswer {
+    /// Where the entry is.
+    Source {
+        /// Number of the request.
+        number: u64,
+        /// Addresses of another node that has it. Without one, the job fetches it from the staging site.
+        addresses: Vec<String>,
+    },
+    /// The master has forgotten what the agent has said: it is to begin anew.
+    Again,
+}
+
+impl PeerAnswer {
+    /// The job is to fetch the entry from the staging site.
+    #[must_use]
+    pub fn fetch(number: u64) -> Self {
+        Self::Source {
+            number,
+            addresses: Vec::new(),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -64,12 +138,18 @@ struct Agent {
 
 #[derive(Debug, Default)]
 struct Entry {
-    /// Agents that have it, and to how many each one gives it now.
-    holders: Vec<(AgentId, usize)>,
+    /// Agents that have it.
+    holders: Vec<AgentId>,
     /// Who fetches it from the staging site.
     fetcher: Option<AskId>,
     /// Who gets it from which agent.
     gets: FxHashMap<AskId, AgentId>,
+    /// To how many each agent gives it now, if to any.
+    gives: FxHashMap<AgentId, usize>,
+    /// Requests whose agents can give it on while it comes in.
+    growing: FxHashMap<AgentId, AskId>,
+    /// Those of them that may have a free place, the first ones in front: they are close to a holder.
+    free: VecDeque<AgentId>,
     waiting: VecDeque<AskId>,
 }
 
@@ -83,10 +163,70 @@ impl Entry {
         self.waiting.retain(|waiting| *waiting != ask);
         self.fetcher.take_if(|fetcher| *fetcher == ask);
         let from = self.gets.remove(&ask)?;
-        if let Some((_, gives)) = self.holders.iter_mut().find(|(holder, _)| *holder == from) {
-            *gives = gives.saturating_sub(1);
+        if self.growing.get(&ask.0) == Some(&ask) {
+            self.growing.remove(&ask.0);
+        }
+        if let Some(gives) = self.gives.get_mut(&from) {
+            *gives -= 1;
+            if *gives == 0 {
+                self.gives.remove(&from);
+            }
+        }
+        if self.growing.contains_key(&from) && !self.free.contains(&from) {
+            self.free.push_back(from);
         }
         Some(from)
+    }
+
+    fn given_by(&self, agent: AgentId) -> usize {
+        self.gives.get(&agent).copied().unwrap_or_default()
+    }
+
+    /// Notes that an agent can give the entry on while it gets it. Not if others get it from this agent: that
+    /// is another file, and the agent may get this one from them.
+    fn grow(&mut self, ask: AskId) {
+        if self.gets.contains_key(&ask) && self.given_by(ask.0) == 0 && !self.growing.contains_key(&ask.0) {
+            self.growing.insert(ask.0, ask);
+            self.free.push_back(ask.0);
+        }
+    }
+
+    /// Returns whether an agent that is to give the entry on gets it, over others, from one that has it. An
+    /// agent that asks gets it from nobody, so no circle can come about.
+    fn is_fed(&self, agent: AgentId) -> bool {
+        let mut agent = agent;
+        for _ in 0..=self.growing.len() {
+            if self.holders.contains(&agent) {
+                return true;
+            }
+            match self.growing.get(&agent).and_then(|ask| self.gets.get(ask)) {
+                Some(from) => agent = *from,
+                None => return false,
+            }
+        }
+        false
+    }
+
+    /// Returns an agent that can give the entry to one more.
+    fn source(&mut self) -> Option<AgentId> {
+        let holders = self
+            .holders
+            .iter()
+            .map(|holder| (self.given_by(*holder), *holder));
+        if let Some((_, holder)) = holders
+            .filter(|(gives, _)| *gives < FAN_OUT)
+            .min_by_key(|(gives, _)| *gives)
+        {
+            return Some(holder);
+        }
+        // Those that get nothing any more, or are full, leave the list.
+        while let Some(agent) = self.free.front().copied() {
+            if self.given_by(agent) < FAN_OUT && self.is_fed(agent) {
+                return Some(agent);
+            }
+            self.free.pop_front();
+        }
+        None
     }
 
     /// Ends a request whose agent has no room for the entry. Returns those that are to fetch it now: they
@@ -102,18 +242,20 @@ impl Entry {
         std::mem::take(&mut self.waiting)
     }
 
+    /// Lets nobody get the entry from an agent any more.
     fn drop_holder(&mut self, agent: AgentId) {
-        self.holders.retain(|(holder, _)| *holder != agent);
+        self.holders.retain(|holder| *holder != agent);
+        self.growing.remove(&agent);
+        self.free.retain(|free| *free != agent);
     }
 
     /// Gives orders to those that wait, as long as there are some.
     fn go_on(&mut self, agents: &FxHashMap<AgentId, Agent>, answers: &mut Answers) {
         while let Some(ask) = self.waiting.front().copied() {
-            let free = self.holders.iter_mut().filter(|(_, gives)| *gives < FAN_OUT);
-            let source = if let Some((holder, gives)) = free.min_by_key(|(_, gives)| *gives) {
-                *gives += 1;
-                self.gets.insert(ask, *holder);
-                Some(*holder)
+            let source = if let Some(source) = self.source() {
+                *self.gives.entry(source).or_default() += 1;
+                self.gets.insert(ask, source);
+                Some(source)
             } else if self.holders.is_empty() && self.fetcher.is_none() && self.gets.is_empty() {
                 self.fetcher = Some(ask);
                 None
@@ -129,14 +271,9 @@ impl Entry {
     }
 }
 
-/// Returns whether a text may be a key: nobody can make others open a path with it.
-fn is_key(text: &str) -> bool {
-    (1..=MAX_KEY).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric())
-}
-
 impl Directory {
     /// Takes what an agent says.
-    pub(super) fn handle(&mut self, agent: AgentId, request: PeerRequest, answers: &mut Answers) {
+    pub fn handle(&mut self, agent: AgentId, request: PeerRequest, answers: &mut Answers) {
         match request {
             PeerRequest::Begin { mut addresses } => {
                 self.forget(agent, answers);
@@ -158,6 +295,15 @@ impl Directory {
             PeerRequest::Failed { number } => {
                 if !self.failed((agent, number), answers) {
                     answers.push((agent, PeerAnswer::fetch(number)));
+                }
+            }
+            PeerRequest::Gives { number } => {
+                let gives = self
+                    .agents
+                    .get(&agent)
+                    .is_some_and(|known| !known.addresses.is_empty());
+                if let Some(key) = self.key_of((agent, number)).filter(|_| gives) {
+                    self.change(&key, answers, |entry| entry.grow((agent, number)));
                 }
             }
             PeerRequest::End { number, is_too_large } => {
@@ -190,7 +336,7 @@ impl Directory {
     }
 
     /// Forgets an agent: it is silent, or lost. Others take its place.
-    pub(super) fn forget(&mut self, agent: AgentId, answers: &mut Answers) {
+    pub fn forget(&mut self, agent: AgentId, answers: &mut Answers) {
         let Some(known) = self.agents.remove(&agent) else {
             return;
         };
@@ -248,7 +394,7 @@ impl Directory {
         // It has the entry no more, or in another directory.
         let had = known.has.remove(&key);
         let fits = !known.too_large.contains(&key);
-        let is_held = |entry: &Entry| entry.holders.iter().any(|(holder, _)| *holder != agent);
+        let is_held = |entry: &Entry| entry.holders.iter().any(|holder| *holder != agent);
         if !fits && !self.entries.get(&key).is_some_and(is_held) {
             self.change(&key, answers, |entry| entry.drop_holder(agent));
             answers.push((agent, PeerAnswer::fetch(number)));
@@ -278,9 +424,7 @@ impl Directory {
         let entry = self.entries.entry(Arc::clone(&key)).or_default();
         let has_room = entry.holders.len() < MAX_HOLDERS && !known.addresses.is_empty();
         if has_room && known.has.insert(Arc::clone(&key)) {
-            // It may have had the entry before, and still be giving it.
-            let gives = entry.gets.values().filter(|from| **from == agent).count();
-            entry.holders.push((agent, gives));
+            entry.holders.push(agent);
         }
         self.change(&key, answers, |_| {});
     }
