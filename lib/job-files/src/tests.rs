@@ -286,3 +286,29 @@ fn files_of_a_job_are_found_where_the_format_has_them() {
     assert_eq!(words[2], "-s@/new/s/y.out.lof");
     assert_eq!(words[7], "@/s/z.out.lof", "an argument of the program");
 }
+
+#[test]
+fn truth_values_and_numbers_have_several_forms() {
+    let flag = |text: &str| serde_json::from_str::<Flag>(text).map(|flag| flag.0);
+    for text in ["true", "1", "\"Yes\"", "\"T\"", "\"1\""] {
+        assert!(flag(text).unwrap(), "{text}");
+    }
+    for text in ["false", "0", "\"no\"", "\"F\""] {
+        assert!(!flag(text).unwrap(), "{text}");
+    }
+    let error = flag("\"maybe\"").unwrap_err().to_string();
+    assert!(error.contains("`maybe` is not true or false"), "{error}");
+    assert!(flag("2").is_err() && flag("[]").is_err() && flag("null").is_err());
+    let number = |text: &str| serde_json::from_str::<Number>(text).map(|number| number.0);
+    for (text, value) in [
+        ("-7", -7),
+        ("2.9", 2),
+        ("\" 12 \"", 12),
+        ("18446744073709551615", i64::MAX),
+    ] {
+        assert_eq!(number(text).unwrap(), value, "{text}");
+    }
+    let error = number("true").unwrap_err().to_string();
+    assert!(error.contains("`true` is not a whole number"), "{error}");
+    assert!(number("\"x\"").is_err() && number("{}").is_err());
+}

@@ -10,11 +10,13 @@ use serde::{Deserialize, Serialize, Serializer, ser};
 pub struct Text(pub Vec<u8>);
 
 /// A truth value: `true`, or the words yes, true, t, 1, no, false, f, 0 in any case.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "Scalar")]
 pub struct Flag(pub bool);
 
 /// A whole number, also in quotes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "Scalar")]
 pub struct Number(pub i64);
 
 impl Text {
@@ -61,69 +63,55 @@ impl<'de> Deserialize<'de> for Text {
     }
 }
 
-impl<'de> Deserialize<'de> for Flag {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Truth;
-        impl Visitor<'_> for Truth {
-            type Value = Flag;
+/// A value that is no list and no object.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Scalar {
+    Truth(bool),
+    Whole(i64),
+    Fraction(f64),
+    Text(String),
+}
 
-            fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-                out.write_str("true or false")
-            }
-
-            fn visit_bool<E: de::Error>(self, value: bool) -> Result<Flag, E> {
-                Ok(Flag(value))
-            }
-
-            fn visit_u64<E: de::Error>(self, value: u64) -> Result<Flag, E> {
-                self.visit_str(&value.to_string())
-            }
-
-            fn visit_str<E: de::Error>(self, value: &str) -> Result<Flag, E> {
-                match value.to_ascii_lowercase().as_str() {
-                    "yes" | "true" | "t" | "1" => Ok(Flag(true)),
-                    "no" | "false" | "f" | "0" => Ok(Flag(false)),
-                    _ => Err(E::invalid_value(de::Unexpected::Str(value), &self)),
-                }
-            }
+impl fmt::Display for Scalar {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Truth(value) => value.fmt(out),
+            Self::Whole(value) => value.fmt(out),
+            Self::Fraction(value) => value.fmt(out),
+            Self::Text(text) => out.write_str(text),
         }
-        deserializer.deserialize_any(Truth)
     }
 }
 
-impl<'de> Deserialize<'de> for Number {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Whole;
-        impl Visitor<'_> for Whole {
-            type Value = Number;
+impl TryFrom<Scalar> for Flag {
+    type Error = String;
 
-            fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-                out.write_str("a whole number")
-            }
-
-            fn visit_i64<E: de::Error>(self, value: i64) -> Result<Number, E> {
-                Ok(Number(value))
-            }
-
-            fn visit_u64<E: de::Error>(self, value: u64) -> Result<Number, E> {
-                Ok(Number(i64::try_from(value).unwrap_or(i64::MAX)))
-            }
-
-            #[expect(
-                clippy::cast_possible_truncation,
-                reason = "fractions of a priority are dropped"
-            )]
-            fn visit_f64<E: de::Error>(self, value: f64) -> Result<Number, E> {
-                Ok(Number(value as i64))
-            }
-
-            fn visit_str<E: de::Error>(self, value: &str) -> Result<Number, E> {
-                let number = value.trim().parse();
-                number
-                    .map(Number)
-                    .map_err(|_| E::invalid_value(de::Unexpected::Str(value), &self))
-            }
+    fn try_from(value: Scalar) -> Result<Self, String> {
+        let text = value.to_string();
+        match text.to_ascii_lowercase().as_str() {
+            "yes" | "true" | "t" | "1" => Ok(Self(true)),
+            "no" | "false" | "f" | "0" => Ok(Self(false)),
+            _ => Err(format!("`{text}` is not true or false")),
         }
-        deserializer.deserialize_any(Whole)
+    }
+}
+
+impl TryFrom<Scalar> for Number {
+    type Error = String;
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "fractions of a priority are dropped"
+    )]
+    fn try_from(value: Scalar) -> Result<Self, String> {
+        match &value {
+            Scalar::Whole(number) => Some(*number),
+            Scalar::Fraction(number) => Some(*number as i64),
+            Scalar::Text(text) => text.trim().parse().ok(),
+            Scalar::Truth(_) => None,
+        }
+        .map(Self)
+        .ok_or_else(|| format!("`{value}` is not a whole number"))
     }
 }
