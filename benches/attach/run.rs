@@ -11,7 +11,7 @@ use nix::unistd::{Pid, mkfifo};
 use testutils::processes::executors;
 
 /// Time limit for what takes a moment.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A way in which workers run.
 pub struct Flavour {
@@ -234,7 +234,7 @@ pub fn signal(pid: u32, signal: Signal) {
 fn wait_for(is_there: impl Fn() -> bool) {
     let begun = Instant::now();
     while !is_there() {
-        assert!(begun.elapsed() < PATIENCE, "it does not come");
+        assert!(begun.elapsed() < TIMEOUT, "it does not come");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

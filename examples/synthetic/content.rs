@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-const BUFFER: usize = 64 * 1024;
+const BUFFER_SIZE: usize = 64 * 1024;
 
 /// Checksum of the inputs of a job (FNV-1a over words of eight bytes).
 #[derive(Clone, Copy)]
@@ -28,7 +28,7 @@ impl Digest {
     /// Adds the contents of a file and returns its size in bytes.
     pub fn add_file(&mut self, path: &Path) -> io::Result<u64> {
         let mut file = File::open(path)?;
-        let mut buffer = vec![0; BUFFER];
+        let mut buffer = vec![0; BUFFER_SIZE];
         let mut size = 0;
         loop {
             let count = match file.read(&mut buffer) {
@@ -46,10 +46,10 @@ impl Digest {
     pub fn write_file(self, path: &Path, size: u64) -> io::Result<()> {
         let mut file = File::create(path)?;
         let mut state = self.0 | 1;
-        let mut buffer = vec![0; BUFFER];
+        let mut buffer = vec![0; BUFFER_SIZE];
         let mut left = size;
         while left > 0 {
-            let count = usize::try_from(left).unwrap_or(BUFFER).min(BUFFER);
+            let count = usize::try_from(left).unwrap_or(BUFFER_SIZE).min(BUFFER_SIZE);
             for chunk in buffer[..count].chunks_mut(8) {
                 state ^= state >> 12;
                 state ^= state << 25;

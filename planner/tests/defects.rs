@@ -1,5 +1,4 @@
-//! Defects of Pegasus' planner that this planner avoids, as far as no other test covers them. Each test name
-//! has the number of its defect.
+//! Defects of Pegasus' planner that this planner avoids, as far as no other test covers them.
 
 #[expect(dead_code, reason = "only a part of the helpers is needed here")]
 mod common;
@@ -21,7 +20,7 @@ fn one(more: &str) -> Case {
 }
 
 #[test]
-fn d10_arguments_are_split_unless_literal_words_are_asked_for() -> Result<(), Box<dyn std::error::Error>> {
+fn arguments_are_split_unless_literal_words_are_asked_for() -> Result<(), Box<dyn std::error::Error>> {
     let arguments = "  arguments: [\"-i \", \"two words\", \"'in quotes' and\", 1.50]\n";
     let tail = |plan: &common::Plan| -> Vec<String> {
         let words = plan.command("work_A");
@@ -83,7 +82,7 @@ fn arguments_that_will_fail_are_warned_of() -> Result<(), Box<dyn std::error::Er
 }
 
 #[test]
-fn d11_site_profiles_set_the_number_of_transfer_jobs() -> Result<(), Box<dyn std::error::Error>> {
+fn site_profiles_set_the_number_of_transfer_jobs() -> Result<(), Box<dyn std::error::Error>> {
     let case = one("");
     let many: String = (0..6)
         .map(|n| format!("  - {{lfn: in{n}, type: input}}\n"))
@@ -113,7 +112,7 @@ fn d11_site_profiles_set_the_number_of_transfer_jobs() -> Result<(), Box<dyn std
 }
 
 #[test]
-fn d12_both_names_of_task_arguments_work() -> Result<(), Box<dyn std::error::Error>> {
+fn both_names_of_task_arguments_work() -> Result<(), Box<dyn std::error::Error>> {
     for key in ["pmc_arguments", "pmc_task_arguments"] {
         let case = one(&format!("  profiles: {{pegasus: {{{key}: \"-t 3\"}}}}\n"));
         let plan = case.plan(LINE)?;
@@ -127,7 +126,7 @@ fn d12_both_names_of_task_arguments_work() -> Result<(), Box<dyn std::error::Err
 }
 
 #[test]
-fn d13_false_does_not_enable_reuse() -> Result<(), Box<dyn std::error::Error>> {
+fn false_does_not_enable_reuse() -> Result<(), Box<dyn std::error::Error>> {
     for (value, reused) in [("false", false), ("true", true)] {
         let case = one(&format!(
             "  profiles: {{pegasus: {{enable_for_data_reuse: \"{value}\"}}}}\n"
@@ -140,7 +139,7 @@ fn d13_false_does_not_enable_reuse() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 #[test]
-fn d14_all_files_share_one_base_name() -> Result<(), Box<dyn std::error::Error>> {
+fn all_files_share_one_base_name() -> Result<(), Box<dyn std::error::Error>> {
     let case = one("");
     let plan = case.plan(&format!("{LINE} --basename mine"))?;
     for suffix in ["dag", "pbs", "sbatch", "cache", "metrics", "static.bp", "notify"] {
@@ -155,7 +154,7 @@ fn d14_all_files_share_one_base_name() -> Result<(), Box<dyn std::error::Error>>
 }
 
 #[test]
-fn d16_d19_hooks_and_multiline_values_are_written() -> Result<(), Box<dyn std::error::Error>> {
+fn hooks_and_multiline_values_are_written() -> Result<(), Box<dyn std::error::Error>> {
     let case =
         one("  metadata: {note: \"two\\nlines\"}\nhooks: {shell: [{_on: end, cmd: \"/bin/a\\n/bin/b\"}]}\n");
     let plan = case.plan(LINE)?;
@@ -174,7 +173,7 @@ fn d16_d19_hooks_and_multiline_values_are_written() -> Result<(), Box<dyn std::e
 }
 
 #[test]
-fn d17_a_dax_may_lack_a_schema_and_have_a_space_in_its_name() -> Result<(), Box<dyn std::error::Error>> {
+fn a_dax_may_lack_a_schema_and_have_a_space_in_its_name() -> Result<(), Box<dyn std::error::Error>> {
     let case = one("");
     case.put(
         "workflow.yml",
@@ -187,7 +186,7 @@ fn d17_a_dax_may_lack_a_schema_and_have_a_space_in_its_name() -> Result<(), Box<
 }
 
 #[test]
-fn d23_a_job_without_kickstart_starts_in_its_work_directory() -> Result<(), Box<dyn std::error::Error>> {
+fn a_job_without_kickstart_starts_in_its_work_directory() -> Result<(), Box<dyn std::error::Error>> {
     let plan = one("  stdout: out\n  profiles: {pegasus: {gridstart: None}}\n").plan(LINE)?;
     let words = plan.command("work_A");
     assert_eq!(words[..2], ["/bin/sh", "-c"]);
@@ -201,7 +200,7 @@ fn d23_a_job_without_kickstart_starts_in_its_work_directory() -> Result<(), Box<
 }
 
 #[test]
-fn d23_a_file_may_be_input_and_output() -> Result<(), Box<dyn std::error::Error>> {
+fn a_file_may_be_input_and_output() -> Result<(), Box<dyn std::error::Error>> {
     let case = one("");
     let workflow = fs::read_to_string(case.path().join("workflow.yml"))?;
     case.put(
@@ -215,7 +214,7 @@ fn d23_a_file_may_be_input_and_output() -> Result<(), Box<dyn std::error::Error>
 }
 
 #[test]
-fn d27_a_named_catalog_that_the_plan_needs_must_exist() {
+fn a_named_catalog_that_the_plan_needs_must_exist() {
     for (catalog, name, line) in [
         ("site", "sites.yml", "--sites cluster --dir submit"),
         ("transformation", "tc.yml", LINE),
@@ -235,7 +234,7 @@ fn d27_a_named_catalog_that_the_plan_needs_must_exist() {
 }
 
 #[test]
-fn d29_missing_and_duplicate_job_ids_are_handled() {
+fn missing_and_duplicate_job_ids_are_handled() {
     let case = one("");
     case.put(
         "workflow.yml",
@@ -259,7 +258,7 @@ fn d29_missing_and_duplicate_job_ids_are_handled() {
 }
 
 #[test]
-fn d31_metrics_are_written_to_a_file_and_not_sent() -> Result<(), Box<dyn std::error::Error>> {
+fn metrics_are_written_to_a_file_and_not_sent() -> Result<(), Box<dyn std::error::Error>> {
     let case = one("");
     let server = std::net::TcpListener::bind("127.0.0.1:0")?;
     let url = format!("http://{}/metrics", server.local_addr()?);
@@ -291,7 +290,7 @@ fn d31_metrics_are_written_to_a_file_and_not_sent() -> Result<(), Box<dyn std::e
 }
 
 #[test]
-fn d34_time_limits_in_properties_do_not_apply_to_auxiliary_jobs() -> Result<(), Box<dyn std::error::Error>> {
+fn time_limits_in_properties_do_not_apply_to_auxiliary_jobs() -> Result<(), Box<dyn std::error::Error>> {
     let plan = one("").plan(&format!("{LINE} -Dpegasus.maxwalltime=10 -Dpegasus.runtime=60"))?;
     for task in plan.tasks() {
         let limited = plan.command(&task).contains(&"-k".to_owned());

@@ -10,7 +10,7 @@ use monitord_compat::dagman_out;
 use crate::executor::with_suffix;
 
 /// Bytes at the end of the log that are searched for its last line.
-const TAIL: u64 = 1 << 16;
+const MAX_LINE: u64 = 1 << 16;
 
 /// Returns whether a run without tasks would complete something. `database` says whether the user wants the
 /// STAMPEDE database.
@@ -25,7 +25,7 @@ fn ends_early(log: &Path) -> bool {
     let tail = || {
         let file = pmc_files::open(log).ok()?;
         let data = file.metadata().ok()?;
-        let length = data.len().min(TAIL);
+        let length = data.len().min(MAX_LINE);
         let mut tail = vec![0; usize::try_from(length).ok()?];
         file.read_exact_at(&mut tail, data.len() - length).ok()?;
         Some(tail)

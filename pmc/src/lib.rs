@@ -3,19 +3,19 @@
 //! The program `pmc` calls [`main`]. [`command`] describes its command line, for manual pages and
 //! completions.
 
-mod again;
 mod cli;
 mod clock;
 mod commands;
 mod executor;
 mod exit;
 mod failure;
+mod killed_run;
 mod kinds;
 mod layout;
-mod left_over;
 mod programs;
 mod progress;
-mod report;
+mod resume_command;
+mod run_outcome;
 mod signals;
 mod submit;
 mod summary;

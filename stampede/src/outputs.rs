@@ -11,7 +11,7 @@ use crate::text;
 /// Maximum bytes read of a file, so that a job that floods its output does not fill the memory.
 const MAX_SIZE: u64 = 64 << 20;
 /// Bytes read from the end of a file that is too large.
-const TAIL: u64 = 1 << 20;
+const END_SIZE: u64 = 1 << 20;
 
 /// Maximum difference, in seconds, between the clocks of hosts. A record that starts earlier before an
 /// attempt does not belong to it.
@@ -45,10 +45,10 @@ fn read_from(mut file: impl Read + Seek, size: u64) -> io::Result<String> {
     if size <= MAX_SIZE {
         file.read_to_end(&mut bytes)?;
     } else {
-        (&mut file).take(MAX_SIZE - TAIL).read_to_end(&mut bytes)?;
+        (&mut file).take(MAX_SIZE - END_SIZE).read_to_end(&mut bytes)?;
         bytes.push(b'\n');
-        file.seek(SeekFrom::End(-(TAIL.cast_signed())))?;
-        file.take(TAIL).read_to_end(&mut bytes)?;
+        file.seek(SeekFrom::End(-(END_SIZE.cast_signed())))?;
+        file.take(END_SIZE).read_to_end(&mut bytes)?;
     }
     Ok(text::into_lossy(bytes))
 }

@@ -11,7 +11,7 @@ use crate::support::command::Program;
 use crate::support::programs::Build;
 
 /// Time limit for what takes a moment.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Prints a megabyte of lines, waits for the file `go`, and prints another line.
 const PROGRAM: &str = "seq 150000; while [ ! -e go ]; do sleep 0.02; done; echo end";
@@ -19,7 +19,7 @@ const PROGRAM: &str = "seq 150000; while [ ! -e go ]; do sleep 0.02; done; echo 
 fn wait_for(what: &str, is_there: impl Fn() -> bool) {
     let begun = Instant::now();
     while !is_there() {
-        assert!(begun.elapsed() < PATIENCE, "no {what}");
+        assert!(begun.elapsed() < TIMEOUT, "no {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::support::users::TwoUsers;
 
 /// Time for the other user's process to listen.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test]
 #[ignore = "needs all programs built, and root: tests/run e2e"]
@@ -36,7 +36,7 @@ fn a_planted_socket_is_not_asked() {
     let begun = Instant::now();
     while !folder.join("w.dag.control.listens").exists() {
         assert!(
-            begun.elapsed() < PATIENCE,
+            begun.elapsed() < TIMEOUT,
             "the other user's process does not start"
         );
         std::thread::sleep(Duration::from_millis(10));

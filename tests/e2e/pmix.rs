@@ -15,7 +15,7 @@ use crate::support::programs::{Build, project};
 use crate::support::users::OTHER;
 
 /// Time limit for what takes a moment.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes that a tool pushes.
 const INPUT: usize = 3_000_000;
 
@@ -63,7 +63,7 @@ fn compile(name: &str, into: &Path) -> PathBuf {
 fn wait_for(what: &str, mut is_there: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_there() {
-        assert!(begun.elapsed() < PATIENCE, "no {what}");
+        assert!(begun.elapsed() < TIMEOUT, "no {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

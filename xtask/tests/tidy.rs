@@ -329,7 +329,7 @@ const ALLOWED: [(&str, usize, &str); 18] = [
         1,
         "sizes of outputs of a run that has just ended",
     ),
-    ("pmc/src/left_over.rs", 1, "compares times; reads nothing"),
+    ("pmc/src/killed_run.rs", 1, "compares times; reads nothing"),
     (
         "pmc/src/executor.rs",
         1,

@@ -9,9 +9,9 @@ use crate::entry::{self, Attempt, Extent};
 use crate::{INDEX, folder, with_suffix};
 
 /// Mode of the files, before the umask.
-const MODE: u32 = 0o644;
+const FILE_MODE: u32 = 0o644;
 /// Maximum bytes of an attempt that are written with one call. Larger ones are copied in parts of this size.
-const PART: usize = 1 << 20;
+const PART_SIZE: usize = 1 << 20;
 /// Packs of other processes that are passed by.
 const MAX_LOCKED: u32 = 1000;
 
@@ -66,7 +66,12 @@ impl Pack {
     fn open_path(path: &Path) -> io::Result<Option<Self>> {
         let open = |path: &Path| {
             let mut options = OpenOptions::new();
-            options.read(true).append(true).create(true).mode(MODE).open(path)
+            options
+                .read(true)
+                .append(true)
+                .create(true)
+                .mode(FILE_MODE)
+                .open(path)
         };
         let file = open(path)?;
         // Without locks in this file system, the lock of the run must do.
@@ -105,12 +110,12 @@ impl Pack {
     pub fn append(&mut self, attempt: Attempt<'_>, out: &File, record: &[u8], err: &File) -> io::Result<()> {
         let (out_len, err_len) = (out.metadata()?.len(), err.metadata()?.len());
         let offset = self.file.seek(SeekFrom::End(0))?;
-        let is_small = (out_len.saturating_add(err_len)) <= PART as u64;
+        let is_small = (out_len.saturating_add(err_len)) <= PART_SIZE as u64;
         let mut line = Vec::with_capacity(128 + attempt.task.len());
         self.buffer.clear();
         if is_small {
             // Both are at most the size of a part.
-            let [out_len, err_len] = [out_len, err_len].map(|len| usize::try_from(len).unwrap_or(PART));
+            let [out_len, err_len] = [out_len, err_len].map(|len| usize::try_from(len).unwrap_or(PART_SIZE));
             self.buffer.resize(out_len + record.len() + err_len, 0);
             let (out_bytes, err_bytes) = self.buffer.split_at_mut(out_len + record.len());
             out.read_exact_at(&mut out_bytes[..out_len], 0)?;
@@ -151,11 +156,11 @@ impl Pack {
         len: u64,
         take: impl Fn(&File, &[u8]) -> io::Result<()>,
     ) -> io::Result<Extent> {
-        self.buffer.resize(PART, 0);
+        self.buffer.resize(PART_SIZE, 0);
         let mut crc = crc32fast::Hasher::new();
         let mut at = 0;
         while at < len {
-            let size = usize::try_from(len - at).map_or(PART, |left| left.min(PART));
+            let size = usize::try_from(len - at).map_or(PART_SIZE, |left| left.min(PART_SIZE));
             let part = &mut self.buffer[..size];
             // What the task left behind may still write, but a file that got shorter is an error.
             from.read_exact_at(part, at)?;
@@ -186,10 +191,10 @@ fn end_torn_line(index: &mut File) -> io::Result<()> {
 /// Ends the last line of an index if it is torn. Returns where the last entry of the pack ends.
 fn end_of_last(index: &mut File) -> io::Result<u64> {
     /// Lines are shorter, but for unusual names of tasks: then the end counts as unknown.
-    const TAIL: u64 = 1 << 16;
+    const MAX_LINE: u64 = 1 << 16;
     end_torn_line(index)?;
     let length = index.seek(SeekFrom::End(0))?;
-    index.seek(SeekFrom::Start(length.saturating_sub(TAIL)))?;
+    index.seek(SeekFrom::Start(length.saturating_sub(MAX_LINE)))?;
     let mut tail = Vec::new();
     index.read_to_end(&mut tail)?;
     let lines = tail.split(|byte| *byte == b'\n').rev();

@@ -25,9 +25,9 @@ use peers::Connection;
 pub use ffi::{Taken, Wants};
 
 /// Time for a tool to take output. Then its connection is cut.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two looks at the connection of a tool that takes no more.
-const LOOK: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// Time at the end for tools to take the rest.
 const LAST_OUTPUT: Duration = Duration::from_secs(2);
 /// Time for the thread of the library to send what it was given.
@@ -152,7 +152,7 @@ impl Server {
             ffi::deliver(rank, is_error, bytes);
         }
         for piece in bytes.chunks(PIECE) {
-            wait_for_room(PATIENCE);
+            wait_for_room(TAKE_TIMEOUT);
             ffi::deliver(rank, is_error, piece);
         }
     }
@@ -185,6 +185,6 @@ fn wait_for_room(patience: Duration) {
         if Instant::now() >= end {
             return peers::cut(&full);
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }

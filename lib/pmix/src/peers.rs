@@ -35,9 +35,9 @@ static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
 
 /// Time for a connection to appear in the tables of the system. A table that changes while it is read may
 /// miss an entry.
-const APPEAR: Duration = Duration::from_millis(100);
+const APPEAR_TIMEOUT: Duration = Duration::from_millis(100);
 /// Time between two looks.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Returns whether the tool that asks to be admitted is one of this user or root. It is one of those that
 /// have connected since the last call, and states this user number. Connections of others are cut.
@@ -81,7 +81,7 @@ pub(crate) fn admit(stated: Option<u32>) -> bool {
 
 /// Returns the user numbers of the other ends of connections, as far as they are open.
 fn owners(connections: &[Connection]) -> Vec<Option<u32>> {
-    let end = Instant::now() + APPEAR;
+    let end = Instant::now() + APPEAR_TIMEOUT;
     loop {
         let tables =
             ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| fs::read_to_string(path).unwrap_or_default());
@@ -90,7 +90,7 @@ fn owners(connections: &[Connection]) -> Vec<Option<u32>> {
         if !owners.contains(&None) || Instant::now() >= end {
             return owners;
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 

@@ -20,7 +20,7 @@ const LINE: usize = 10;
 const FIRST: usize = 100_000_000;
 
 /// Time for a tool to get something.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Time in which a run notices that a tool has gone.
 const NOTICE: Duration = Duration::from_millis(700);
 
@@ -136,7 +136,7 @@ impl Tool {
     fn wait_for_output(&self, after: Duration) {
         let begun = Instant::now();
         while self.path.metadata().is_ok_and(|data| data.len() == 0) {
-            assert!(begun.elapsed() < PATIENCE, "the tool gets nothing");
+            assert!(begun.elapsed() < TIMEOUT, "the tool gets nothing");
             thread::sleep(Duration::from_millis(2));
         }
         thread::sleep(after);

@@ -57,7 +57,7 @@ const SLOW_TICK: Duration = Duration::from_secs(5);
 /// Time at the end for the answer about input that was not taken: more than the run has for it.
 const LAST_INPUT: Duration = Duration::from_secs(16);
 /// Maximum messages that wait. Who sends more waits, too.
-const MESSAGES: usize = 64;
+const QUEUE_LENGTH: usize = 64;
 
 /// What `--to` says for all tasks that take input.
 const ALL: &str = "all";
@@ -91,7 +91,7 @@ pub fn attach(arguments: &cli::Attach) -> Result<u8, Failure> {
     if arguments.redirect {
         return redirect::redirect(arguments, history, selection, &signal);
     }
-    let (sender, messages) = sync_channel(MESSAGES);
+    let (sender, messages) = sync_channel(QUEUE_LENGTH);
     let mut has_input = Arc::default();
     if arguments.stdin {
         let targets = if arguments.to.iter().any(|to| to == ALL) {

@@ -16,10 +16,10 @@ use crate::cli;
 use crate::executor;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
-use crate::left_over;
+use crate::killed_run;
 use crate::programs;
 use crate::progress::{self, Event, Outcome, Progress};
-use crate::report::{self, LastAttempt, Observed};
+use crate::run_outcome::{self, LastAttempt, Observed};
 use crate::submit::{self, Submit};
 use crate::summary::{self, Ending, Status, Summary};
 use crate::text;
@@ -103,7 +103,7 @@ fn run(request: &Request) -> Result<Summary, Failure> {
         started: BTreeMap::new(),
         observed,
     };
-    let ended = if done_before == total && !left_over::exists(&submit.dag, request.execution.stampede) {
+    let ended = if done_before == total && !killed_run::exists(&submit.dag, request.execution.stampede) {
         // An empty run would only add to the logs.
         executor::Ended::nothing_left()
     } else {
@@ -197,9 +197,9 @@ fn summarize(
         status,
         exit_code,
         wall: request.start.elapsed(),
-        tallies: report::tallies(names.iter().map(String::as_str), &jobs, &observed),
+        tallies: run_outcome::tallies(names.iter().map(String::as_str), &jobs, &observed),
         done_before,
-        failures: report::failures(&submit.dir, &observed),
+        failures: run_outcome::failures(&submit.dir, &observed),
         max_failures_reached: ended.max_failures_reached,
         outputs: submit::outputs(&submit.destinations(&jobs)),
         submit_dir: submit.dir.clone(),

@@ -7,13 +7,13 @@
 #[cfg(feature = "pmix")]
 mod bridge;
 #[cfg(feature = "pmix")]
-mod desk;
-#[cfg(feature = "pmix")]
-mod form;
-#[cfg(feature = "pmix")]
 mod input;
 #[cfg(feature = "pmix")]
+mod output_format;
+#[cfg(feature = "pmix")]
 mod redirect;
+#[cfg(feature = "pmix")]
+mod requests;
 
 use crate::cli;
 use crate::failure::Failure;

@@ -12,13 +12,13 @@ use pmc_plan::plan::{ReplanError, ReplanOptions, Replanned, finish_replacement, 
 use pmc_plan::request::Environment;
 use pmc_terminal::{message, print};
 
-use crate::again::submit_command;
 use crate::cli;
 use crate::commands::execute;
 use crate::executor::with_suffix;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::layout;
+use crate::resume_command::submit_command;
 use crate::submit::Submit;
 use crate::text;
 

@@ -21,7 +21,7 @@ const MAX_MESSAGES: usize = 10;
 const MAX_GAP: usize = 1000;
 
 /// Permissions of output files, before the umask.
-const MODE: u32 = 0o644;
+const FILE_MODE: u32 = 0o644;
 
 /// Makes the files that are missing. Returns the exit code.
 pub fn unpack(arguments: &cli::Unpack) -> Result<u8, Failure> {
@@ -99,7 +99,7 @@ fn fill_gap(folder: &Folder, task: &[u8], number: u32) -> Result<(), (PathBuf, i
     let make = || {
         let file = folder.destination(&path)?;
         if !file.exists() {
-            file.create_new(MODE)?;
+            file.create_new(FILE_MODE)?;
         }
         Ok(())
     };
@@ -120,7 +120,7 @@ fn unpack_stream(
             return Ok(false);
         }
         let mut stream = output.open(&attempt.task, channel, attempt.number)?;
-        let new = file.replacement(".unpack.", MODE)?;
+        let new = file.replacement(".unpack.", FILE_MODE)?;
         io::copy(&mut stream, &mut new.file())?;
         new.publish_new()?;
         Ok(true)

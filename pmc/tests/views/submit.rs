@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::log::spawn_executor;
 use crate::support::Place;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const RUN: &str = "TASK first /bin/sh -c 'touch begun; while [ ! -e go ]; do sleep 0.01; done'\n";
 const OPTIONS: [&str; 4] = ["--workers", "1", "--per-task-stdio", "--jobstate-log"];
 
@@ -16,7 +16,7 @@ fn a_workflow_is_handed_to_a_running_one() {
     let mut child = spawn_executor(&place, RUN, &OPTIONS);
     let begun = Instant::now();
     while !place.path().join("run/begun").exists() {
-        assert!(begun.elapsed() < PATIENCE, "the run does not begin");
+        assert!(begun.elapsed() < TIMEOUT, "the run does not begin");
         std::thread::sleep(Duration::from_millis(5));
     }
 

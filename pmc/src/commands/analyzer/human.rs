@@ -8,8 +8,8 @@ use pmc_monitor::causes::{Cause, Diagnosis};
 use pmc_monitor::failure::{FailedTask, Tail};
 use pmc_monitor::history::{History, Phase, State};
 
-use crate::again::resume_command;
 use crate::cli;
+use crate::resume_command::resume_command;
 use crate::table::thousands;
 use crate::text::{self, printable};
 

@@ -15,7 +15,7 @@ use crate::commands::log::decode::Stream;
 use crate::commands::log::show::Writers;
 
 /// Bytes that are written at a time, if there are that many.
-const BUFFER: usize = 64 << 10;
+const WRITE_SIZE: usize = 64 << 10;
 
 /// Where output comes from.
 #[derive(Clone, Debug)]
@@ -264,7 +264,7 @@ impl Printer {
                 text.push('\n');
             }
         }
-        if text.len() >= BUFFER {
+        if text.len() >= WRITE_SIZE {
             out.write(text.as_bytes());
             text.clear();
         }

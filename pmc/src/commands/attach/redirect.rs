@@ -29,7 +29,7 @@ use super::arrivals::Arrivals;
 use super::format::{Origin, Printer};
 use super::lines::Lines;
 use super::select::Selection;
-use super::{MESSAGES, TICK};
+use super::{QUEUE_LENGTH, TICK};
 use crate::cli::{self, OnOverflow, Timestamp};
 use crate::commands::log::decode::Stream;
 use crate::exit;
@@ -144,7 +144,7 @@ pub fn redirect(
 ) -> Result<u8, Failure> {
     let printer = Printer::new(arguments, &history.dir.dir);
     let options = options(arguments, printer.wanted());
-    let (sender, notes) = sync_channel(MESSAGES);
+    let (sender, notes) = sync_channel(QUEUE_LENGTH);
     let dag = history.dir.dag.clone();
     // The run knows of this program before it looks for tasks, so that none starts in between.
     let waiting = match arguments.tail.is_empty() {

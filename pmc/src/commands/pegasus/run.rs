@@ -7,11 +7,11 @@ use anyhow::{Context as _, anyhow};
 use clap::Parser as _;
 
 use super::{open, start};
-use crate::again::submit_command;
 use crate::cli::{self, Cli};
 use crate::commands::execute;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
+use crate::resume_command::submit_command;
 use crate::submit::{MAX_BRAINDUMP, Submit};
 use pmc_terminal::print;
 

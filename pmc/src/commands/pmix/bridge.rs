@@ -16,8 +16,8 @@ use pmc_pmix::Server;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use super::desk::{Desk, Running};
-use super::form::{Form, Source};
+use super::output_format::{OutputFormat, Source};
+use super::requests::{PmixRequests, Running};
 use crate::cli::{self, From};
 use crate::commands::attach::format::{Origin, Printer, Receiver};
 use crate::commands::attach::select::{Chosen, Selection};
@@ -28,13 +28,13 @@ use crate::failure::{Failure, OrCode as _};
 use crate::layout;
 
 /// Time for the run to begin its log.
-const START: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two looks for it.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Messages that wait.
-const MESSAGES: usize = 64;
+const QUEUE_LENGTH: usize = 64;
 /// Bytes of lines that are passed on at a time.
-const BUFFER: usize = 32 << 10;
+const PIECE_SIZE: usize = 32 << 10;
 /// Maximum characters of the name of the DAG in that of the run.
 const MAX_NAME: usize = 100;
 
@@ -52,18 +52,18 @@ pub fn serve(arguments: &cli::Pmix) -> Result<u8, Failure> {
     let namespace = namespace(&dag, std::process::id());
     let uri_file = dag.with_added_extension("pmix");
     let chosen = Arc::new(Mutex::new(Chosen::default()));
-    let desk = Arc::new(Desk::new(&dag, namespace, Arc::clone(&chosen)));
-    let started = Server::start(desk.namespace(), &uri_file, Arc::clone(&desk) as _);
+    let requests = Arc::new(PmixRequests::new(&dag, namespace, Arc::clone(&chosen)));
+    let started = Server::start(requests.namespace(), &uri_file, Arc::clone(&requests) as _);
     let server = Arc::new(started.or_code(exit::NOT_RUN)?);
-    let printer = Printer::passing(Box::new(ToTools::new(&server, &desk)));
+    let printer = Printer::passing(Box::new(ToTools::new(&server, &requests)));
     let mut attach = Attach::new(
         printer,
         history,
         Selection::Chosen(chosen),
-        sync_channel(MESSAGES),
+        sync_channel(QUEUE_LENGTH),
     );
     attach.join(From::Start, false);
-    let result = run(&mut attach, &server, &desk, &signal);
+    let result = run(&mut attach, &server, &requests, &signal);
     drop(attach);
     drop(server);
     // The library has removed it, unless it could not.
@@ -74,32 +74,32 @@ pub fn serve(arguments: &cli::Pmix) -> Result<u8, Failure> {
 fn run(
     attach: &mut Attach,
     server: &Arc<Server>,
-    desk: &Arc<Desk>,
+    requests: &Arc<PmixRequests>,
     signal: &AtomicUsize,
 ) -> Result<u8, Failure> {
     let mut table = Table::default();
     let mut redirects = Redirects {
-        desk,
+        requests,
         threads: Vec::new(),
     };
     loop {
-        table.update(&attach.history, desk);
-        if desk.has_pulls() {
-            desk.end_pulls(server.has_tools());
+        table.update(&attach.history, requests);
+        if requests.has_pulls() {
+            requests.end_pulls(server.has_tools());
         }
-        let changes = desk.take_changes();
+        let changes = requests.take_changes();
         if changes.is_reset {
             attach.leave();
         }
         if changes.has_new {
             attach.join_chosen();
         }
-        for redirecting in desk.take_redirects() {
+        for redirecting in requests.take_redirects() {
             redirects.threads.retain(|thread| !thread.is_finished());
             // Without a thread, the redirect has ended, and the output goes to its files.
             redirects
                 .threads
-                .extend(redirecting.start(ToTools::new(server, desk)).ok());
+                .extend(redirecting.start(ToTools::new(server, requests)).ok());
         }
         let is_over = attach.turn()?;
         if let Ok(signal @ 1..) = u8::try_from(signal.load(Ordering::Relaxed)) {
@@ -113,7 +113,7 @@ fn run(
 
 /// Returns the history of a run that goes on. Waits for one that is about to start.
 fn begun(run: &Path) -> Result<History, Failure> {
-    let end = Instant::now() + START;
+    let end = Instant::now() + START_TIMEOUT;
     loop {
         let history = History::open(layout::find_run(run)?).or_code(exit::NOT_RUN)?;
         let is_early = match history.phase() {
@@ -125,7 +125,7 @@ fn begun(run: &Path) -> Result<History, Failure> {
             attach::check(&history)?;
             return Ok(history);
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -153,7 +153,7 @@ struct Table {
 }
 
 impl Table {
-    fn update(&mut self, history: &History, desk: &Desk) {
+    fn update(&mut self, history: &History, requests: &PmixRequests) {
         let before = self.open.len();
         let is_running = |index: usize| !attach::has_ended(&history.attempts[index]);
         self.open.retain(|_, index| is_running(*index));
@@ -180,19 +180,19 @@ impl Table {
         });
         let running: BTreeMap<u32, Running> = running.collect();
         self.lacks_host = running.values().any(|running| running.host.is_empty());
-        desk.set_running(running);
+        requests.set_running(running);
     }
 }
 
 /// Threads that pass redirected output on. They end before the server does.
 struct Redirects<'a> {
-    desk: &'a Desk,
+    requests: &'a PmixRequests,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Drop for Redirects<'_> {
     fn drop(&mut self) {
-        self.desk.end_pulls(false);
+        self.requests.end_pulls(false);
         for thread in self.threads.drain(..) {
             // A thread that has panicked has ended, too.
             let _ = thread.join();
@@ -203,17 +203,17 @@ impl Drop for Redirects<'_> {
 /// Delivers output to tools.
 struct ToTools {
     server: Arc<Server>,
-    desk: Arc<Desk>,
+    requests: Arc<PmixRequests>,
     /// Lines of one source.
     gathered: Vec<u8>,
     source: (u32, Stream),
 }
 
 impl ToTools {
-    fn new(server: &Arc<Server>, desk: &Arc<Desk>) -> Self {
+    fn new(server: &Arc<Server>, requests: &Arc<PmixRequests>) -> Self {
         Self {
             server: Arc::clone(server),
-            desk: Arc::clone(desk),
+            requests: Arc::clone(requests),
             gathered: Vec::new(),
             source: (0, Stream::Out),
         }
@@ -222,7 +222,7 @@ impl ToTools {
 
 impl Receiver for ToTools {
     fn has_lines(&self) -> bool {
-        !self.desk.form().is_plain()
+        !self.requests.format().is_plain()
     }
 
     fn raw(&mut self, origin: &Origin, stream: Stream, bytes: &[u8]) {
@@ -234,13 +234,13 @@ impl Receiver for ToTools {
 
     fn line(&mut self, origin: &Origin, stream: Stream, line: &[u8], is_part: bool) {
         let source = (origin.submit_number, stream);
-        if self.source != source || self.gathered.len() >= BUFFER {
+        if self.source != source || self.gathered.len() >= PIECE_SIZE {
             self.flush();
             self.source = source;
         }
-        let form: Form = self.desk.form();
+        let format: OutputFormat = self.requests.format();
         let source = Source {
-            namespace: self.desk.namespace(),
+            namespace: self.requests.namespace(),
             rank: origin.submit_number,
             stream: match stream {
                 Stream::Out => "stdout",
@@ -248,7 +248,7 @@ impl Receiver for ToTools {
             },
         };
         let time = Local::now().format("%a %b %e %H:%M:%S %Y").to_string();
-        form.add(&mut self.gathered, source, (line, is_part), &time);
+        format.add(&mut self.gathered, source, (line, is_part), &time);
     }
 
     fn end(&mut self, origin: &Origin) {

@@ -19,9 +19,9 @@ use crate::failure::Failure;
 /// Bytes that wait for the tasks of one push.
 const MAX_WAITING: usize = 4 << 20;
 /// Time for the tasks to take some of them when more than [`MAX_WAITING`] wait.
-const PATIENCE: Duration = Duration::from_secs(10);
+const ROOM_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time after which the thread of a push ends if nothing comes.
-const IDLE: Duration = Duration::from_secs(60);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Submit numbers and tasks; none for all tasks that take input.
 pub type Targets = Option<Vec<(u32, String)>>;
@@ -103,7 +103,7 @@ impl Queue {
 
     fn push(&self, piece: Piece) {
         let mut state = self.state();
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + ROOM_TIMEOUT;
         while state.waiting > MAX_WAITING && !state.is_closed {
             let Some(left) = end.checked_duration_since(Instant::now()) else {
                 return piece.taken.answer(Err(Refusal::Timeout));
@@ -151,7 +151,7 @@ impl Queue {
     /// Takes what has come, as far as the run takes it at once. `None` if nothing comes for a long time.
     fn next(&self) -> Option<Vec<Piece>> {
         let mut state = self.state();
-        let end = Instant::now() + IDLE;
+        let end = Instant::now() + IDLE_TIMEOUT;
         while state.pieces.is_empty() {
             let Some(left) = end.checked_duration_since(Instant::now()) else {
                 state.is_closed = true;

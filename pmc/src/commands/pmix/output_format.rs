@@ -1,4 +1,4 @@
-//! What stands before and after a line, in the form of the PMIx library.
+//! What stands before and after a line, as the PMIx library writes it.
 
 use std::io::Write as _;
 
@@ -8,14 +8,14 @@ use crate::commands::attach::format::{readable, xml};
 
 /// What a tool wants of lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Form {
+pub struct OutputFormat {
     tag: bool,
     rank: bool,
     timestamp: bool,
     xml: bool,
 }
 
-impl Form {
+impl OutputFormat {
     /// What a pull asks for.
     pub fn new(wants: Wants) -> Self {
         Self {
@@ -99,29 +99,29 @@ mod tests {
         };
         let time = "Mon Nov 23 12:10:35 2026";
         let (tag, rank, timestamp, xml) = (
-            Form {
+            OutputFormat {
                 tag: true,
-                ..Form::default()
+                ..OutputFormat::default()
             },
-            Form {
+            OutputFormat {
                 rank: true,
-                ..Form::default()
+                ..OutputFormat::default()
             },
-            Form {
+            OutputFormat {
                 timestamp: true,
-                ..Form::default()
+                ..OutputFormat::default()
             },
-            Form {
+            OutputFormat {
                 xml: true,
-                ..Form::default()
+                ..OutputFormat::default()
             },
         );
-        for (form, line, is_part, expected) in [
+        for (format, line, is_part, expected) in [
             (tag, &b"a\xff"[..], false, &b"[run,7]<stdout>: a\xff\n"[..]),
             (rank, b"a", false, b"[7]<stdout>: a\n"),
             (timestamp, b"a", true, b"[Mon Nov 23 12:10:35 2026]<stdout>: a\n"),
             (
-                Form {
+                OutputFormat {
                     timestamp: true,
                     ..tag
                 },
@@ -136,7 +136,7 @@ mod tests {
                 b"<stdout rank=\"7\">&lt;a&gt;&amp;\\u0001\\u00ff&#010;</stdout>\n",
             ),
             (
-                Form {
+                OutputFormat {
                     tag: true,
                     timestamp: true,
                     ..xml
@@ -147,11 +147,11 @@ mod tests {
             ),
         ] {
             let mut text = Vec::new();
-            form.add(&mut text, source, (line, is_part), time);
+            format.add(&mut text, source, (line, is_part), time);
             assert_eq!(
                 String::from_utf8_lossy(&text),
                 String::from_utf8_lossy(expected),
-                "{form:?}"
+                "{format:?}"
             );
         }
     }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use pmc_control::{Answer, Overflow, Redirect, RedirectOptions, RedirectPoll, RedirectRequest, Tool};
 use pmc_pmix::{Refusal, Tools};
 
-use super::desk::Running;
+use super::requests::Running;
 use crate::commands::attach::format::{Origin, Receiver};
 use crate::commands::attach::lines::Lines;
 use crate::commands::log::decode::Stream;

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pmc_pmix::{Host, Processes, Refusal, Taken, Tools, Wants};
 
-use super::form::Form;
 use super::input::{Inputs, Piece};
+use super::output_format::OutputFormat;
 use super::redirect::Redirecting;
 use crate::commands::attach::select::Chosen;
 
@@ -25,7 +25,7 @@ pub struct Running {
 }
 
 /// What tools may ask for, and what they have asked for.
-pub struct Desk {
+pub struct PmixRequests {
     dag: PathBuf,
     namespace: String,
     state: Mutex<State>,
@@ -39,7 +39,7 @@ struct State {
     running: BTreeMap<u32, Running>,
     /// Pulls that have not ended. The library does not say which one ends.
     pulls: usize,
-    form: Form,
+    format: OutputFormat,
     changes: Changes,
     redirect: Option<RedirectPull>,
     /// Redirects whose output nobody passes on yet.
@@ -63,7 +63,7 @@ pub struct Changes {
     pub has_new: bool,
 }
 
-impl Desk {
+impl PmixRequests {
     /// A run of this DAG, with this name. Writes what tools choose into `chosen`.
     pub fn new(dag: &Path, namespace: String, chosen: Arc<Mutex<Chosen>>) -> Self {
         Self {
@@ -96,8 +96,8 @@ impl Desk {
     }
 
     /// Returns what the pulls want of lines.
-    pub fn form(&self) -> Form {
-        self.state().form
+    pub fn format(&self) -> OutputFormat {
+        self.state().format
     }
 
     /// Returns whether a tool wants output.
@@ -188,7 +188,7 @@ impl State {
     }
 }
 
-impl Desk {
+impl PmixRequests {
     /// Begins to redirect output of attempts that run. The run may take its time to answer: nothing is locked
     /// meanwhile.
     fn redirect(
@@ -222,23 +222,23 @@ impl Desk {
     }
 }
 
-impl Host for Desk {
+impl Host for PmixRequests {
     fn pull(&self, processes: &[Processes], streams: [bool; 2], wants: Wants) -> Result<(), Refusal> {
         if wants.has(Wants::UNKNOWN) || streams == [false, false] {
             return Err(Refusal::NotSupported);
         }
         let mut state = self.state();
         self.end_lost_redirect(&mut state);
-        let form = Form::new(wants);
+        let format = OutputFormat::new(wants);
         let is_redirect = wants.has(Wants::REDIRECT);
         // All tools that pull from an attempt get the same bytes. Which pull ends is not said, so that a
         // redirect must be the only one.
-        if state.pulls > 0 && (state.form != form || is_redirect || state.redirect.is_some()) {
+        if state.pulls > 0 && (state.format != format || is_redirect || state.redirect.is_some()) {
             return Err(Refusal::NotSupported);
         }
         let found = self.find(&state, processes)?;
         // Of those that pull already, it is the same.
-        state.form = form;
+        state.format = format;
         if is_redirect {
             let ranks = found.ok_or(Refusal::NotSupported)?;
             let (running, pull) = state.reserve(&ranks)?;

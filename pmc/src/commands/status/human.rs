@@ -14,7 +14,7 @@ use pmc_monitor::history::{Attempt, History, Phase, State, seconds};
 use pmc_monitor::progress::{Estimate, FailedTask, Progress};
 
 use super::{guests, unfinished};
-use crate::again::resume_command;
+use crate::resume_command::resume_command;
 use crate::table::{Align, Table, thousands};
 use crate::text;
 

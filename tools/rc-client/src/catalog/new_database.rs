@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::sqlite::create_tables;
 
 /// Mode that SQLite gives to new databases, before the umask.
-const MODE: u32 = 0o644;
+const FILE_MODE: u32 = 0o644;
 
 /// Returns whether `path` is free for a new database. Remains of an earlier database belong to SQLite, and so
 /// do its special names.
@@ -58,7 +58,7 @@ fn publish(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let directory = directory.unwrap_or(Path::new("."));
     let write = |file: &mut File| file.write_all(bytes).and_then(|()| file.sync_data());
     let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
-    if let Ok(file) = rustix::fs::open(directory, flags, Mode::from_raw_mode(MODE)) {
+    if let Ok(file) = rustix::fs::open(directory, flags, Mode::from_raw_mode(FILE_MODE)) {
         let mut file = File::from(file);
         write(&mut file)?;
         let source = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -71,7 +71,7 @@ fn publish(path: &Path, bytes: &[u8]) -> io::Result<()> {
     }
     let mut file = tempfile::Builder::new()
         .prefix(".pegasus-rc-client-")
-        .permissions(std::os::unix::fs::PermissionsExt::from_mode(MODE))
+        .permissions(std::os::unix::fs::PermissionsExt::from_mode(FILE_MODE))
         .tempfile_in(directory)?;
     write(file.as_file_mut())?;
     file.persist_noclobber(path)?;

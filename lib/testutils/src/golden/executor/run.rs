@@ -140,13 +140,15 @@ fn prepare(case: &Case, config: &Config, directory: &Path) {
 }
 
 fn set_environment(case: &Case, directory: &Path, command: &mut Command) {
-    const KEPT: [&str; 5] = ["PATH", "TMPDIR", "LD_LIBRARY_PATH", "USER", "LOGNAME"];
+    const KEPT_VARIABLES: [&str; 5] = ["PATH", "TMPDIR", "LD_LIBRARY_PATH", "USER", "LOGNAME"];
     const KEPT_PREFIXES: [&str; 9] = [
         "OMPI_", "PMIX_", "PRTE_", "MPICH_", "HYDRA_", "I_MPI_", "FI_", "UCX_", "RDMAV_",
     ];
     command.env_clear();
     for (name, value) in std::env::vars() {
-        if KEPT.contains(&name.as_str()) || KEPT_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+        if KEPT_VARIABLES.contains(&name.as_str())
+            || KEPT_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+        {
             command.env(name, value);
         }
     }
