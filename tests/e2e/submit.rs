@@ -190,7 +190,7 @@ fn agents_run_a_submitted_plan() {
     let (top, submit) = (plan.directory.path(), &plan.submit);
     let script = fs::read_to_string(only_file(submit, ".sbatch")).expect("a script");
     assert!(
-        script.contains(" --agents 3 --launch srun --slots 2 "),
+        script.contains(" --agents \"${SLURM_JOB_NUM_NODES:-3}\" --launch srun --slots 2 "),
         "{script}"
     );
     let job = cluster.job(&plan.job);
