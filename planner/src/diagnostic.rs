@@ -122,8 +122,8 @@ impl fmt::Display for Diagnostic {
 }
 
 /// Returns the warnings that a user sees who does not ask for more: several about keys without effect become
-/// one, and none for the plan of a sub-workflow, whose keys are mostly those of the workflow around it. What is
-/// said of several jobs in the same words is said once.
+/// one, and none for the plan of a sub-workflow, whose keys are mostly those of the workflow around it. What
+/// is said of several jobs in the same words is said once.
 pub fn in_brief(warnings: &[Diagnostic], is_nested: bool) -> Vec<Diagnostic> {
     let warnings = &once_for_all_jobs(warnings);
     let is_idle = |warning: &&Diagnostic| is_without_effect(&warning.message);
@@ -160,8 +160,8 @@ impl<'a> OfJob<'a> {
     }
 }
 
-/// Returns warnings in which those that differ only in their job are one, which names the first and counts the
-/// others.
+/// Returns warnings in which those that differ only in their job are one, which names the first and counts
+/// the others.
 fn once_for_all_jobs(warnings: &[Diagnostic]) -> Vec<Diagnostic> {
     let mut counts = FxHashMap::default();
     for part in warnings.iter().filter_map(OfJob::of) {

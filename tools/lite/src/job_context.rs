@@ -10,8 +10,8 @@ use pegasus_kickstart::machine::Host;
 
 use crate::messages::Log;
 
-/// The variable with the directory in which the job was started, before it went to its own: workflows use it in
-/// arguments of jobs on the submit host.
+/// The variable with the directory in which the job was started, before it went to its own: workflows use it
+/// in arguments of jobs on the submit host.
 const INITIAL_DIRECTORY: &[u8] = b"_PEGASUS_INITIAL_DIR";
 
 /// What a job has from its process. The job changes no state of the process.

@@ -155,7 +155,7 @@ impl Environment {
         path.is_file().then_some(path)
     }
 
-    /// Returns the credentials in the file `PEGASUS_CREDENTIALS`, else those in the user's own file, else none.
+    /// Returns the credentials in the file `PEGASUS_CREDENTIALS`, else those in the user's own, else none.
     pub(super) fn credentials(&self) -> Result<&Credentials, TransferError> {
         let read = self.credentials.get_or_init(|| {
             if let Some(path) = self.variable("PEGASUS_CREDENTIALS") {

@@ -49,8 +49,8 @@ const KILL_DELAY: Duration = Duration::from_secs(3);
 /// Maximum bytes kept of the end of a program's output.
 const MAX_OUTPUT: u64 = 64 << 10;
 
-/// Reports a directory that is to be removed and stays, which is no failure: a run that has done its work must
-/// not fail for what it leaves behind on a staging site.
+/// Reports a directory that is to be removed and stays, which is no failure: a run that has done its work
+/// must not fail for what it leaves behind on a staging site.
 fn stays(context: &Context<'_>, place: &Location, reason: &str) {
     let url = place.url.shown();
     let text = format!("{url} stays, with what is in it: {reason}");
