@@ -272,8 +272,8 @@ fn the_plan_of_a_child_has_no_files_that_only_its_submission_would_need() -> Don
     Ok(())
 }
 
-/// As programs for DAX files do it: the job that writes the workflow says nothing of it, and a catalog says where
-/// it will be.
+/// As programs for DAX files do it: the job that writes the workflow says nothing of it, and a catalog says
+/// where it will be.
 #[test]
 fn a_workflow_that_a_job_writes_to_a_cataloged_place_is_nested() -> Done {
     let undeclared = OUTER.replace(

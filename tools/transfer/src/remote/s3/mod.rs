@@ -2,8 +2,8 @@
 //!
 //! A URL is `s3://IDENTITY@SITE/BUCKET/OBJECT`. The credentials file (`PEGASUS_CREDENTIALS_LABEL` for the
 //! site label of the location, else `PEGASUS_CREDENTIALS`, else `~/.pegasus/credentials.conf`) has a section
-//! `[SITE]` with `endpoint` and optionally `region`, and a section `[IDENTITY@SITE]` with `access_key`, `secret_key` and optionally
-//! `session_token`.
+//! `[SITE]` with `endpoint` and optionally `region`, and a section `[IDENTITY@SITE]` with `access_key`,
+//! `secret_key` and optionally `session_token`.
 
 mod store;
 
