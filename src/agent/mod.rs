@@ -168,7 +168,7 @@ impl<'a> AgentProcess<'a> {
         };
         let timing = Timing::with_lease(endpoint.lease);
         let link = Link::new(timing);
-        let peers = Peers::start(&link, endpoint.key);
+        let peers = Peers::start(&link, &endpoint);
         let peers = peers.inspect_err(|error| tracing::debug!("No files from other nodes: {error}"));
         let client = Client::new(Arc::clone(&link))?;
         interrupt.on_raise(client.stopper());

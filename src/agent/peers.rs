@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use pmc_files::OFlags;
-use pmc_link::{FileServer, Growing, Link, Offered, RunKey, SilentAddresses};
+use pmc_link::{Endpoint, FileServer, Growing, Link, Listen, Offered, RunKey, SilentAddresses};
 use pmc_node_files::NodeFile;
 use pmc_node_files::directory::{PeerAnswer, PeerRequest};
 use pmc_node_files::offer::{self, Known};
@@ -45,6 +45,8 @@ const MAX_JOBS: usize = 1 << 9;
 pub(super) struct Peers {
     link: Arc<Link>,
     key: RunKey,
+    /// Where it listens for other nodes.
+    listen: Listen,
     /// Name of the socket for jobs.
     name: String,
     state: Mutex<State>,
@@ -73,13 +75,14 @@ impl Peers {
     ///
     /// # Errors
     /// The system has no socket, no thread, or no random numbers.
-    pub(super) fn start(link: &Arc<Link>, key: RunKey) -> io::Result<Arc<Self>> {
+    pub(super) fn start(link: &Arc<Link>, endpoint: &Endpoint) -> io::Result<Arc<Self>> {
         let random = getrandom::u64().map_err(io::Error::other)?;
         let name = format!("pmc-peers-{random:016x}");
         let listener = peers::listen(&name)?;
         let this = Arc::new(Self {
             link: Arc::clone(link),
-            key,
+            key: endpoint.key.clone(),
+            listen: endpoint.listen_like_master(),
             name,
             state: Mutex::default(),
             silent: SilentAddresses::default(),
@@ -154,7 +157,7 @@ impl Peers {
         if state.server.is_none() {
             let own = Arc::downgrade(self);
             let find = move |key: &str| own.upgrade()?.find(key);
-            match FileServer::start(&self.key, find) {
+            match FileServer::start(&self.key, &self.listen, find) {
                 Ok(server) => state.server = Some(server),
                 Err(error) => tracing::debug!("This node gives no files to others: {error}"),
             }

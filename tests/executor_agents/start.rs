@@ -115,3 +115,36 @@ fn sigterm_ends_the_wait_for_agents() {
         assert!(!scene.path("x.dag.endpoint").exists());
     }
 }
+
+/// Lines of the system's table of sockets that listen at a port: address and port in hexadecimal digits.
+fn listening(port: u16) -> Vec<String> {
+    let port = format!(":{port:04X}");
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| fs::read_to_string(path).unwrap_or_default());
+    let words = tables.iter().flat_map(|table| table.lines());
+    let words = words.map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let listens = words.filter(|words| words.get(3) == Some(&"0A") && words[1].ends_with(&port));
+    listens.map(|words| words[1].to_owned()).collect()
+}
+
+#[test]
+fn a_master_of_local_agents_listens_on_loopback_only() {
+    let scene = Scene::new(1, "30");
+    for (options, address) in [
+        (&["--launch", "local"][..], Some("0100007F")),
+        // Agents come from anywhere.
+        (&[], None),
+    ] {
+        let run = scene.start("1", options);
+        wait_for_file(&scene.path("x.dag.endpoint"));
+        let endpoint = pmc_link::Endpoint::read(&scene.path("x.dag.endpoint")).unwrap();
+        let (_, port) = endpoint.addresses[0].rsplit_once(':').unwrap();
+        let sockets = listening(port.parse().unwrap());
+        let at = sockets[0]
+            .split(':')
+            .next()
+            .filter(|at| at.trim_matches('0') != "");
+        assert_eq!((sockets.len(), at), (1, address), "{sockets:?}");
+        run.signal(Signal::SIGINT);
+        run.wait();
+    }
+}

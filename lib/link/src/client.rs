@@ -20,6 +20,7 @@ use crate::Timing;
 use crate::endpoint::{Endpoint, VERSION};
 use crate::frame::{self, Answer, Hello, Resume};
 use crate::key::KeyError;
+use crate::proof::{Proof, is_unknown_key};
 use crate::session::{Received, Session, SessionError};
 use crate::silence::{SilentAddresses, resolve};
 use crate::stream::{Outgoing, Port, buffered, framed, limited, pump};
@@ -286,10 +287,11 @@ impl Client {
         carry: Option<&Carry<'_>>,
     ) -> Result<Connection, ConnectError> {
         let config = Arc::new(endpoint.key.client_config()?);
+        let proof = Proof::new(&endpoint.key);
         let mut last = ConnectError::Refused("the endpoint has no address".to_owned());
         for address in self.order(&endpoint.addresses) {
             let connector = TlsConnector::from(Arc::clone(&config));
-            let attempt = self.shake_hands(address, connector, hello, carry);
+            let attempt = self.shake_hands(address, (&proof, connector), hello, carry);
             let attempt = async {
                 tokio::select! {
                     made = attempt => made,
@@ -352,7 +354,7 @@ impl Client {
     async fn shake_hands(
         &self,
         address: &str,
-        connector: TlsConnector,
+        (proof, connector): (&Proof, TlsConnector),
         hello: &[u8],
         carry: Option<&Carry<'_>>,
     ) -> Result<Connection, ConnectError> {
@@ -361,17 +363,17 @@ impl Client {
             address: address.to_owned(),
             source,
         };
-        let stream = open(address, limit).await.map_err(|error| match error.kind() {
+        let mut stream = open(address, limit).await.map_err(|error| match error.kind() {
             io::ErrorKind::ConnectionRefused => ConnectError::NobodyListens(address.to_owned()),
             _ => unreachable(error),
         })?;
         // The name is not checked: the key identifies the master.
         let name = ServerName::try_from("master").map_err(|error| unreachable(io::Error::other(error)))?;
-        let secured = limited(
-            limit,
-            "the handshake takes too long",
-            connector.connect(name, buffered(stream)),
-        );
+        let handshake = async {
+            proof.show(&mut stream).await?;
+            connector.connect(name, buffered(stream)).await
+        };
+        let secured = limited(limit, "the handshake takes too long", handshake);
         let secured = secured.await.map_err(|error| {
             if is_about_key(&error) {
                 ConnectError::WrongKey(address.to_owned())
@@ -564,11 +566,11 @@ pub(crate) async fn open(address: &str, limit: Duration) -> io::Result<TcpStream
     Err(last)
 }
 
-/// Returns whether TLS failed because of the key.
+/// Returns whether a handshake failed because of the key.
 fn is_about_key(error: &io::Error) -> bool {
     use rustls::{AlertDescription, Error};
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
-    matches!(
+    let is_of_tls = matches!(
         inner,
         Some(
             Error::InvalidCertificate(_)
@@ -580,5 +582,6 @@ fn is_about_key(error: &io::Error) -> bool {
                         | AlertDescription::AccessDenied
                 )
         )
-    )
+    );
+    is_of_tls || is_unknown_key(error)
 }

@@ -5,6 +5,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
+use std::net::SocketAddr;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,9 +17,10 @@ use pmc_dag::reason;
 use serde::{Deserialize, Serialize};
 
 use crate::key::{KeyError, RunKey};
+use crate::listener::Listen;
 
 /// Version of the endpoint and of the frames.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Maximum bytes of an endpoint.
 const MAX_BYTES: u64 = 64 << 10;
@@ -110,6 +112,19 @@ struct OnlyVersion {
 }
 
 impl Endpoint {
+    /// Where agents of this master listen for each other: on loopback if the master does.
+    #[must_use]
+    pub fn listen_like_master(&self) -> Listen {
+        let is_loopback = |address: &String| {
+            let socket = address.parse::<SocketAddr>();
+            socket.is_ok_and(|socket| socket.ip().is_loopback())
+        };
+        match self.addresses.iter().all(is_loopback) {
+            true => Listen::loopback(),
+            false => Listen::default(),
+        }
+    }
+
     /// Reads the file. It must belong to this user, and nobody else may read it.
     ///
     /// # Errors
@@ -280,6 +295,19 @@ mod tests {
     }
 
     #[test]
+    fn agents_of_a_master_on_loopback_listen_there() {
+        let at = |addresses: &[&str]| Endpoint {
+            addresses: addresses.iter().map(|&address| address.to_owned()).collect(),
+            ..endpoint()
+        };
+        let listen = |addresses: &[&str]| at(addresses).listen_like_master();
+        assert_eq!(listen(&["127.0.0.1:4711"]), Listen::loopback());
+        assert_eq!(listen(&["[::1]:4711"]), Listen::loopback());
+        assert_eq!(listen(&["n1:4711", "127.0.0.1:4711"]), Listen::default());
+        assert_eq!(listen(&["10.0.0.1:4711"]), Listen::default());
+    }
+
+    #[test]
     fn a_file_for_others_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.dag.endpoint");
@@ -305,7 +333,7 @@ mod tests {
         let error = Endpoint::parse(text, "The file x").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "The file x has version 9, not 2: master and agent are different programs"
+            "The file x has version 9, not 3: master and agent are different programs"
         );
     }
 

@@ -1,7 +1,7 @@
 //! The connection between a master and its agents.
 //!
 //! An agent keeps one connection to the master. It is encrypted, and both sides prove that they have the key
-//! of the run ([`Endpoint`]). A connection may be cut and made again: both sides number their messages and
+//! of the run ([`Endpoint`]), at first cheaply, so that strangers cost little. A connection may be cut and made again: both sides number their messages and
 //! keep them until the other side has *settled* them ([`Session`]). The agent holds a *lease*: as long as the
 //! master has answered a recent heartbeat, the master counts on the agent's tasks.
 //!
@@ -18,13 +18,14 @@ mod endpoint;
 mod frame;
 mod key;
 mod listener;
-mod lobby;
 mod memory;
 mod peer;
+mod proof;
 mod server;
 mod session;
 mod silence;
 mod stream;
+mod unauthenticated;
 
 pub use client::{Agent, Carry, Client, Closed, ConnectError, Connection, Link};
 pub use endpoint::{Endpoint, EndpointError, VERSION};

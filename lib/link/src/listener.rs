@@ -16,8 +16,9 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::key::{KeyError, RunKey};
-use crate::lobby::Lobby;
+use crate::proof::Proof;
 use crate::stream::{buffered, limited};
+use crate::unauthenticated::Unauthenticated;
 
 /// Time until the next attempt to take a connection after one that has failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -82,6 +83,7 @@ impl Listen {
 pub(crate) struct Door {
     listener: TcpListener,
     acceptor: TlsAcceptor,
+    proof: Proof,
     port: u16,
 }
 
@@ -105,6 +107,7 @@ impl Door {
         Ok(Self {
             listener,
             acceptor,
+            proof: Proof::new(key),
             port,
         })
     }
@@ -121,9 +124,8 @@ impl Door {
         F: Future<Output = io::Result<()>> + 'static,
     {
         let listener = tokio::net::TcpListener::from_std(self.listener)?;
-        let (lobby, serve) = (Rc::new(Lobby::default()), Rc::new(serve));
+        let (strangers, serve) = (Rc::new(Unauthenticated::default()), Rc::new(serve));
         loop {
-            lobby.room().await;
             let (stream, from) = match listener.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
@@ -136,29 +138,27 @@ impl Door {
                     continue;
                 }
             };
-            let (acceptor, serve) = (self.acceptor.clone(), Rc::clone(&serve));
-            lobby.enter(|place| async move {
+            let (acceptor, proof, serve) = (self.acceptor.clone(), self.proof.clone(), Rc::clone(&serve));
+            strangers.enter(from.ip(), |place| async move {
+                let mut stream = stream;
                 let handshake = async {
                     stream.set_nodelay(true)?;
-                    limited(
-                        limit,
-                        "the handshake takes too long",
-                        acceptor.accept(buffered(stream)),
-                    )
-                    .await
+                    proof.serve(&mut stream).await?;
+                    // The other side knows the key.
+                    drop(place);
+                    acceptor.accept(buffered(stream)).await
                 };
+                let handshake = limited(limit, "the handshake takes too long", handshake);
                 let served = match handshake.await {
                     Err(error) => Err(error),
-                    Ok(secured) => {
-                        // The other side has the key.
-                        drop(place);
-                        serve(secured).await
-                    }
+                    Ok(secured) => serve(secured).await,
                 };
                 if let Err(error) = served {
                     tracing::debug!("Connection from {from}: {error}");
                 }
             });
+            // Connections that are there come before the next one: many new ones do not hold them up.
+            tokio::task::yield_now().await;
         }
     }
 }
@@ -217,5 +217,43 @@ impl Drop for Listener {
             // Its panic was printed.
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::time::Instant;
+
+    use super::*;
+
+    /// A byte now and then does not make the time of a handshake longer.
+    #[test]
+    fn a_stranger_that_drips_is_dropped() {
+        const LIMIT: Duration = Duration::from_millis(300);
+        let key = RunKey::generate().unwrap();
+        let door = Door::open(&key, &Listen::loopback(), 0).unwrap();
+        let listener = Listener::start("agents", door, |door| {
+            door.let_in("agents", LIMIT, |_| async { Ok(()) })
+        });
+        let port = listener.as_ref().unwrap().port();
+        let mut stranger = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stranger
+            .set_read_timeout(Some(Duration::from_millis(20)))
+            .unwrap();
+        let begun = Instant::now();
+        loop {
+            // An end, or a reset: there were bytes that nobody has read.
+            let ended = match stranger.read(&mut [0; 64]) {
+                Ok(read) => read == 0,
+                Err(error) => error.kind() != io::ErrorKind::WouldBlock,
+            };
+            if ended || stranger.write_all(&[0]).is_err() {
+                break;
+            }
+            // It sends less than an answer has.
+            assert!(begun.elapsed() < Duration::from_millis(600), "it is still served");
+        }
+        assert!(begun.elapsed() >= LIMIT - Duration::from_millis(50));
     }
 }

@@ -23,6 +23,7 @@ use crate::client::open;
 use crate::frame;
 use crate::key::{KeyError, RunKey};
 use crate::listener::{Door, Listen, Listener, ServerError};
+use crate::proof::Proof;
 use crate::stream::limited;
 
 /// Maximum bytes of a frame.
@@ -104,15 +105,16 @@ impl Growing {
 pub struct FileServer(Listener);
 
 impl FileServer {
-    /// Listens on a free port. `find` returns the file with a key.
+    /// Listens there. `find` returns the file with a key.
     ///
     /// # Errors
     /// No port or thread can be had, or the key is unusable.
     pub fn start(
         key: &RunKey,
+        listen: &Listen,
         find: impl Fn(&str) -> Option<Offered> + Send + 'static,
     ) -> Result<Self, ServerError> {
-        let door = Door::open(key, &Listen::default(), 0)?;
+        let door = Door::open(key, listen, 0)?;
         let listener = Listener::start("other nodes", door, |door| async move {
             let (find, sends) = (Rc::new(find), Rc::new(Semaphore::new(MAX_SENT)));
             let serve = move |stream| {
@@ -213,7 +215,8 @@ pub fn fetch(
     grows: &dyn Fn(Growing),
 ) -> Result<Option<u64>, PeerError> {
     let connector = TlsConnector::from(Arc::new(key.client_config()?));
-    let received = receive(connector, address, wanted, into, go_on, grows);
+    let proof = Proof::new(key);
+    let received = receive((&proof, connector), address, wanted, into, go_on, grows);
     Ok(runtime()?.block_on(received)?)
 }
 
@@ -226,18 +229,21 @@ async fn next<S: AsyncRead + AsyncWrite + Unpin>(
 }
 
 async fn receive(
-    connector: TlsConnector,
+    (proof, connector): (&Proof, TlsConnector),
     address: &str,
     wanted: &str,
     into: &mut File,
     go_on: &dyn Fn() -> bool,
     grows: &dyn Fn(Growing),
 ) -> io::Result<Option<u64>> {
-    let stream = open(address, CONNECT).await?;
+    let mut stream = open(address, CONNECT).await?;
     // The name is not checked: the key identifies a member.
     let name = ServerName::try_from("peer").map_err(io::Error::other)?;
-    let secured = connector.connect(name, stream);
-    let secured = limited(CONNECT, "the handshake takes too long", secured).await?;
+    let handshake = async {
+        proof.show(&mut stream).await?;
+        connector.connect(name, stream).await
+    };
+    let secured = limited(CONNECT, "the handshake takes too long", handshake).await?;
     let mut framed = framed(secured);
     framed.send(frame::encode(&Wanted { key: wanted })).await?;
     let first = next(&mut framed).await?;
@@ -282,7 +288,7 @@ mod tests {
     const NOBODY: &dyn Fn(Growing) = &|_| {};
 
     fn server(key: &RunKey, content: Vec<u8>) -> (FileServer, String) {
-        let server = FileServer::start(key, move |wanted| {
+        let server = FileServer::start(key, &Listen::loopback(), move |wanted| {
             let mut file = tempfile::tempfile().ok().filter(|_| wanted == "known")?;
             file.write_all(&content).ok()?;
             file.seek(SeekFrom::Start(0)).ok()?;
