@@ -14,7 +14,7 @@ use std::io;
 use std::path::Path;
 use std::sync::mpsc::sync_channel;
 
-use pmc_stampede::store::open_untrusted;
+use pmc_sqlite::open_untrusted;
 use rusqlite::Connection;
 use rustc_hash::FxHashMap;
 

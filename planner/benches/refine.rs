@@ -175,6 +175,7 @@ fn catalogs(directory: &Path) -> io::Result<()> {
 
 fn request(directory: &Path, dax: &str, cleanup: &str, jobs: usize) -> Result<Request, String> {
     let environment = Environment {
+        is_of_other: false,
         variables: BTreeMap::new(),
         working_dir: directory.to_owned(),
         user: "bench".into(),

@@ -11,6 +11,8 @@ use crate::error::{InputError, InputErrors, near_spelling, position_of};
 pub struct ExpandEnv {
     variables: BTreeMap<String, String>,
     off: bool,
+    /// A name without a value stays as it is.
+    keeps_unknown: bool,
 }
 
 impl ExpandEnv {
@@ -22,14 +24,14 @@ impl ExpandEnv {
         }
         ExpandEnv {
             variables: all,
-            off: false,
+            ..ExpandEnv::default()
         }
     }
     /// Expands nothing (`pegasus.catalog.….expand = false`).
     pub fn off() -> Self {
         ExpandEnv {
-            variables: BTreeMap::new(),
             off: true,
+            ..ExpandEnv::default()
         }
     }
     /// Adds variables that override earlier ones, such as those of the properties `env.NAME`.
@@ -38,6 +40,12 @@ impl ExpandEnv {
         for (name, value) in variables {
             self.variables.insert(name.to_lowercase(), value.to_owned());
         }
+        self
+    }
+    /// If `keeps`, a name without a value stays as it is, as in a plan of another user.
+    #[must_use]
+    pub fn keeping_unknown(mut self, keeps: bool) -> Self {
+        self.keeps_unknown = keeps;
         self
     }
     /// The value of a variable.
@@ -75,6 +83,7 @@ pub fn expand<'a>(file: &Path, text: &'a str, env: &ExpandEnv) -> Result<Cow<'a,
             out.push_str(&text[copied..mark]);
             match env.get(name) {
                 Some(value) => out.push_str(value),
+                None if env.keeps_unknown => out.push_str(&text[mark..mark + length + 3]),
                 None => problems.push(undefined(file, text, mark, name, env)),
             }
         }
@@ -120,6 +129,13 @@ mod tests {
     #[test]
     fn names_match_in_any_case() {
         assert_eq!(expanded("a ${home}/x ${WORD}"), "a /home/me/x harbour");
+    }
+
+    #[test]
+    fn names_in_a_plan_of_another_user_stay() {
+        let env = env().keeping_unknown(true);
+        let expanded = expand(Path::new("f"), "${home} ${NOPE}/x", &env).expect("expands");
+        assert_eq!(expanded, "/home/me ${NOPE}/x");
     }
 
     #[test]

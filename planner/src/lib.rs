@@ -1,5 +1,6 @@
 //! Plans a Pegasus workflow into a submit directory for pegasus-mpi-cluster.
 
+mod budget;
 pub mod catalog;
 pub mod cli;
 mod data_mode;

@@ -7,15 +7,17 @@ use std::process::ExitCode;
 use std::sync::OnceLock;
 
 use pmc_batch::submit::{SubmitError, find_scheduler, submit_script};
-use pmc_files::{Folder, Owner};
+use pmc_files::Owner;
 use pmc_terminal::message;
 
+use crate::budget;
 use crate::cli::{self, Invocation, OutputOptions};
 use crate::diagnostic::{Diagnostic, in_brief};
 use crate::error::{PlanError, readable};
 use crate::plan::{Planned, Prepared, plan, prepare, preview, wants_shell};
 use crate::request::{Environment, Request};
 use crate::saved_request;
+use crate::syntax::text;
 
 /// Name in messages.
 const NAME: &str = "pmc-plan";
@@ -159,18 +161,27 @@ fn print_preview(request: &Request, submit: Option<&Path>, jobs: &[String], outp
 /// Makes the plan in a submit directory again, and explains some of its jobs.
 fn explain(dir: &Path, jobs: &[String]) -> u8 {
     let dir = &saved_request::submit_dir(dir);
-    let environment = match Environment::read() {
+    let mut environment = match Environment::read() {
         Ok(environment) => environment,
         Err(e) => return fail(&format!("cannot find the working directory: {e}"), 1),
     };
+    let is_of_other = saved_request::owner(dir).is_ok_and(|owner| owner != Owner::User);
+    if is_of_other {
+        environment = environment.for_plan_of_other();
+        text::open_only_regular_files();
+        let shown = dir.display().to_string();
+        if let Err(e) = budget::start(move |what| fail(&format!("{shown}: {what}"), 1)) {
+            return fail(&format!("cannot start a thread: {e}"), 1);
+        }
+    }
     let request = match cli::saved::request(dir, environment) {
         Ok(request) => request,
         Err(e) => return fail(&e.to_string(), 1),
     };
-    let owner = Folder::open(dir).and_then(|folder| folder.owner());
-    if !matches!(owner, Ok(Owner::User)) {
+    if is_of_other {
         message(format_args!(
-            "{NAME}: note: another user has made this plan; your catalogs, properties and variables may lead to another one"
+            "{NAME}: note: another user has made this plan; it is explained without your variables and properties, \
+             so it may be another one"
         ));
     }
     for file in saved_request::changed(dir, &request) {

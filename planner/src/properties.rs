@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use monitord_compat::properties::settings;
+use pmc_secrets::shown_value;
 
 use crate::error::{InputError, InputErrors};
 use crate::expand::ExpandEnv;
@@ -146,7 +147,10 @@ impl Properties {
             Some(value) => InputError {
                 file: value.file.clone(),
                 position: value.position,
-                message: format!("the property {key} {what}, not `{}`", value.text),
+                message: format!(
+                    "the property {key} {what}, not `{}`",
+                    shown_value(key, &value.text)
+                ),
                 hint: None,
             },
             None => InputError::file(Path::new("properties"), format!("the property {key} {what}")),
@@ -274,7 +278,7 @@ impl Loader {
             let key = key.trim();
             if !KNOWN_PREFIXES.iter().any(|prefix| key.starts_with(prefix)) {
                 let warning = InputError::file(
-                    Path::new(&format!("-D{setting}")),
+                    Path::new(&format!("-D{key}={}", shown_value(key, value))),
                     format!("`{key}` is not a property of the planner and has no effect"),
                 );
                 self.properties.warnings.push(warning.with_hint(format!(
@@ -439,6 +443,26 @@ mod tests {
         let path = dir.path().join(name);
         std::fs::write(&path, text).expect("writable");
         path
+    }
+
+    #[test]
+    fn messages_show_no_secret() {
+        let sources = PropertySources {
+            command_line: vec![
+                "x.password=xyzzy".into(),
+                "pegasus.catalog.replica.db.url=jdbc:mysql://u:xyzzy@h/d".into(),
+            ],
+            ..PropertySources::default()
+        };
+        let properties = Properties::load(&sources).expect("properties");
+        let warnings: Vec<String> = properties.warnings().iter().map(ToString::to_string).collect();
+        assert!(warnings.concat().contains("-Dx.password=XXX"), "{warnings:?}");
+        let error = properties.bad_value("pegasus.catalog.replica.db.url", "must be of SQLite");
+        assert!(
+            error.to_string().contains("not `jdbc:mysql://u:XXX@h/d`"),
+            "{error}"
+        );
+        assert!(!format!("{warnings:?}{error}").contains("xyzzy"));
     }
 
     #[test]

@@ -170,6 +170,9 @@ impl ChosenSites {
 /// What the planner needs to know about its process and machine.
 #[derive(Clone, Debug)]
 pub struct Environment {
+    /// True if only a plan of another user is looked at. Then there are no variables, and their names in its
+    /// files stay as they are.
+    pub is_of_other: bool,
     /// Environment variables.
     pub variables: BTreeMap<String, String>,
     /// Working directory.
@@ -258,6 +261,17 @@ pub struct Picture {
 }
 
 impl Environment {
+    /// Returns the environment for a look at a plan of another user: what its files name must not be expanded to
+    /// values of the user who looks.
+    #[must_use]
+    pub fn for_plan_of_other(self) -> Self {
+        Environment {
+            is_of_other: true,
+            variables: BTreeMap::new(),
+            ..self
+        }
+    }
+
     /// Reads environment, working directory, user, host, program and time, and creates a new identifier.
     ///
     /// # Errors
@@ -276,6 +290,7 @@ impl Environment {
             .ok()
             .and_then(|program| program.parent().map(PathBuf::from));
         Ok(Environment {
+            is_of_other: false,
             variables,
             working_dir: std::env::current_dir()?,
             user,

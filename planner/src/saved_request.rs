@@ -5,6 +5,8 @@ use std::fs::File;
 use std::io::{self, BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 
+use pmc_files::{Folder, Owner};
+
 use crate::request::{ChosenSites, Request};
 
 /// Name of the copied properties. The number is fixed, so that two plans of one workflow are equal.
@@ -87,6 +89,15 @@ impl SavedRequest {
             .next()
             .ok_or(SavedRequestError::Absent { path })
     }
+}
+
+/// Returns who may have written the recipe in a submit directory.
+///
+/// # Errors
+/// The directory or the file cannot be opened.
+pub fn owner(dir: &Path) -> io::Result<Owner> {
+    let (_, file) = pmc_files::open_with_owner(&dir.join(PROPERTIES))?;
+    Ok(Folder::open(dir)?.owner()?.max(file))
 }
 
 /// Returns the submit directory of a run: the directory itself, or the one that `pmc run` makes in the

@@ -69,6 +69,7 @@ fn plan_child(words: &[String], directory: &Path, uuid: &str) -> Result<Prepared
         .chain(words.iter().cloned())
         .collect();
     let environment = Environment {
+        is_of_other: false,
         variables: BTreeMap::new(),
         working_dir: directory.to_owned(),
         user: "tester".into(),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use pmc_control::connection::send_answer;
+use pmc_control::connection::{send_answer, send_bytes};
 use pmc_control::{Answer, OutputChunk, OutputChunkHead, RedirectEnd, RedirectRequest, takes_output};
 use pmc_dag::reason;
 
@@ -390,7 +390,7 @@ fn wait(stream: &UnixStream, files: &[File; 2], is_full: [bool; 2]) {
 }
 
 /// Sends what becomes of a poll.
-fn send(mut stream: &UnixStream, target: &Target, answer: RedirectAnswer) -> io::Result<()> {
+fn send(stream: &UnixStream, target: &Target, answer: RedirectAnswer) -> io::Result<()> {
     let task = &target.task;
     let (chunks, over): ([OutputChunk; 2], _) = match answer {
         RedirectAnswer::Chunks(chunks) => (*chunks, None),
@@ -434,7 +434,7 @@ fn send(mut stream: &UnixStream, target: &Target, answer: RedirectAnswer) -> io:
     };
     send_answer(stream, &head)?;
     for chunk in &chunks {
-        stream.write_all(&chunk.bytes)?;
+        send_bytes(stream, &chunk.bytes)?;
     }
     Ok(())
 }

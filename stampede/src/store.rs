@@ -20,7 +20,7 @@ mod sqlite;
 
 #[cfg(feature = "postgresql")]
 pub use postgresql::{Postgresql, ServerError};
-pub use sqlite::{Sqlite, open_untrusted};
+pub use sqlite::Sqlite;
 
 /// An error of the database.
 #[derive(Debug, thiserror::Error)]

@@ -13,7 +13,7 @@ use crate::support::programs::project;
 use crate::support::users::{OTHER, TwoUsers};
 
 /// Seconds that a view of a small directory may take.
-const LIMIT: u64 = 60;
+pub(crate) const LIMIT: u64 = 60;
 
 /// Views of a run; DIR is its directory. The last one reads the inputs of the plan, too.
 const VIEWS: [&[&str]; 10] = [
@@ -29,7 +29,7 @@ const VIEWS: [&[&str]; 10] = [
     &["pmc-plan", "explain", "ID0000001", "DIR"],
 ];
 
-fn look(users: &TwoUsers, view: &[&str], dir: &Path) -> CommandResult {
+pub(crate) fn look(users: &TwoUsers, view: &[&str], dir: &Path) -> CommandResult {
     let words = view[1..].iter().map(|word| match *word {
         "DIR" => dir.as_os_str().to_owned(),
         word => word.into(),
@@ -41,7 +41,7 @@ fn look(users: &TwoUsers, view: &[&str], dir: &Path) -> CommandResult {
 
 /// Puts the example into a directory of the other user, and lets that user run it with these options.
 /// Returns the submit directory.
-fn run_theirs(users: &TwoUsers, options: &[&str]) -> PathBuf {
+pub(crate) fn run_theirs(users: &TwoUsers, options: &[&str]) -> PathBuf {
     let to = users.theirs().join("diamond");
     users
         .other("cp")
@@ -73,7 +73,7 @@ fn run_theirs(users: &TwoUsers, options: &[&str]) -> PathBuf {
 }
 
 /// Writes a small finished run of the other user. Returns its directory.
-fn made_run(users: &TwoUsers, name: &str) -> PathBuf {
+pub(crate) fn made_run(users: &TwoUsers, name: &str) -> PathBuf {
     users.write_theirs(
         &format!("{name}/w.dag"),
         "TASK a /bin/false\nTASK b /bin/true\nEDGE a b\n",
@@ -226,7 +226,7 @@ fn planted_files_of_another_user_are_not_read() {
 }
 
 /// Lets the other user execute SQL in a database.
-fn sql_of_other(users: &TwoUsers, database: &Path, sql: &str) {
+pub(crate) fn sql_of_other(users: &TwoUsers, database: &Path, sql: &str) {
     users
         .other("/usr/bin/python3")
         .arg("-c")

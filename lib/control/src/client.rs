@@ -1,7 +1,7 @@
 //! A tool's side.
 
 use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::net::Shutdown;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::os::unix::fs::MetadataExt as _;
@@ -13,7 +13,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, getsockopt, 
 use nix::sys::time::TimeVal;
 use pmc_dag::reason;
 
-use crate::connection::{Receiver, send_with_files};
+use crate::connection::{Receiver, send_bytes, send_with_files};
 use crate::{
     Answer, Output, OutputChunk, OutputChunkHead, RedirectEnd, RedirectRequest, Request, ShortPath,
     StreamHead, StreamOutput, TailRequest, TapRequest, socket,
@@ -203,7 +203,7 @@ impl Tool {
         if let Request::Push(push) = request {
             text.extend_from_slice(&push.bytes);
         }
-        let sent = self.receiver.stream().write_all(&text);
+        let sent = send_bytes(self.receiver.stream(), &text);
         sent.map_err(|error| self.failed(error))?;
         let answer = self.receiver.line(MAX_ANSWER);
         let answer = answer.map_err(|error| self.failed(error))?;

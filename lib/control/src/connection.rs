@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
 
@@ -22,17 +23,17 @@ const MAX_RESERVED: usize = 1 << 20;
 ///
 /// # Errors
 /// The peer does not take it.
-pub fn send_answer(mut stream: &UnixStream, answer: &Answer) -> io::Result<()> {
+pub fn send_answer(stream: &UnixStream, answer: &Answer) -> io::Result<()> {
     let mut text = serde_json::to_vec(answer)?;
     text.push(b'\n');
-    stream.write_all(&text)
+    send_bytes(stream, &text)
 }
 
 /// Sends output of a task.
 ///
 /// # Errors
 /// The peer does not take it.
-pub fn send_output(mut stream: &UnixStream, output: &Output) -> io::Result<()> {
+pub fn send_output(stream: &UnixStream, output: &Output) -> io::Result<()> {
     let files: Vec<RawFd> = output.streams.iter().filter_map(descriptor).collect();
     let mut text = serde_json::to_vec(&Answer::Output {
         worker: output.worker,
@@ -43,7 +44,7 @@ pub fn send_output(mut stream: &UnixStream, output: &Output) -> io::Result<()> {
     send_with(stream, &text, &files)?;
     for chunk in &output.streams {
         if let StreamOutput::Bytes { bytes, .. } = chunk {
-            stream.write_all(bytes)?;
+            send_bytes(stream, bytes)?;
         }
     }
     Ok(())
@@ -58,7 +59,7 @@ pub fn send_with_files(stream: &UnixStream, text: &[u8], files: &[BorrowedFd<'_>
     send_with(stream, text, &files)
 }
 
-fn send_with(mut stream: &UnixStream, text: &[u8], files: &[RawFd]) -> io::Result<()> {
+fn send_with(stream: &UnixStream, text: &[u8], files: &[RawFd]) -> io::Result<()> {
     let rights = [ControlMessage::ScmRights(files)];
     let rights: &[ControlMessage<'_>] = if files.is_empty() { &[] } else { &rights };
     let sent = sendmsg::<()>(
@@ -68,7 +69,43 @@ fn send_with(mut stream: &UnixStream, text: &[u8], files: &[RawFd]) -> io::Resul
         MsgFlags::MSG_NOSIGNAL,
         None,
     )?;
-    stream.write_all(&text[sent..])
+    send_bytes(stream, &text[sent..])
+}
+
+/// Sends bytes, within the time of the connection for one write: a peer that takes a byte now and then does not
+/// hold up this process.
+///
+/// # Errors
+/// The peer does not take them.
+pub fn send_bytes(mut stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
+    let limit = Limit::start(stream.write_timeout()?);
+    while !bytes.is_empty() {
+        limit.check()?;
+        match stream.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(sent) => bytes = &bytes[sent..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// The end of a wait that consists of several ones.
+struct Limit(Option<Instant>);
+
+impl Limit {
+    /// A limit from now on; `None` for none.
+    fn start(time: Option<Duration>) -> Self {
+        Self(time.and_then(|time| Instant::now().checked_add(time)))
+    }
+
+    fn check(&self) -> io::Result<()> {
+        match self.0 {
+            Some(end) if Instant::now() > end => Err(io::ErrorKind::TimedOut.into()),
+            _ => Ok(()),
+        }
+    }
 }
 
 fn descriptor(output: &StreamOutput) -> Option<RawFd> {
@@ -115,12 +152,14 @@ impl Receiver {
         &self.stream
     }
 
-    /// Returns the next line, without its end. It has at most `max` bytes.
+    /// Returns the next line, without its end. It has at most `max` bytes. The time of the connection for one
+    /// read is that for the whole line.
     ///
     /// # Errors
-    /// The connection ends before, or the line is longer.
+    /// The connection ends before, the line is longer, or it takes too long.
     pub fn line(&mut self, max: usize) -> io::Result<Vec<u8>> {
         let mut searched = 0;
+        let mut limit = None;
         loop {
             if let Some(at) = self.bytes.range(searched..).position(|byte| *byte == b'\n') {
                 let mut line: Vec<u8> = self.bytes.drain(..=searched + at).collect();
@@ -130,6 +169,10 @@ impl Receiver {
             searched = self.bytes.len();
             if searched > max {
                 return Err(io::ErrorKind::InvalidData.into());
+            }
+            match &limit {
+                None => limit = Some(Limit::start(self.stream.read_timeout()?)),
+                Some(limit) => limit.check()?,
             }
             self.receive()?;
         }
@@ -146,10 +189,10 @@ impl Receiver {
         }
     }
 
-    /// Returns this number of bytes.
+    /// Returns this number of bytes. The time of the connection for one read is that for all of them.
     ///
     /// # Errors
-    /// The connection ends before.
+    /// The connection ends before, or they take too long.
     pub fn take(&mut self, count: usize) -> io::Result<Vec<u8>> {
         let (first, second) = self.bytes.as_slices();
         let from_first = first.len().min(count);
@@ -159,11 +202,20 @@ impl Receiver {
         bytes.extend_from_slice(&second[..from_second]);
         self.bytes.drain(..bytes.len());
         // Files come with lines only, so the rest can be read without looking for them.
-        let left = (count - bytes.len()) as u64;
-        if (&self.stream).take(left).read_to_end(&mut bytes)? as u64 == left {
-            return Ok(bytes);
+        let limit = Limit::start(self.stream.read_timeout()?);
+        let mut filled = bytes.len();
+        while filled < count {
+            limit.check()?;
+            if filled == bytes.len() {
+                bytes.resize(count.min(filled + MAX_RESERVED), 0);
+            }
+            filled += match (&self.stream).read(&mut bytes[filled..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
+                read => read?,
+            };
         }
-        Err(io::ErrorKind::UnexpectedEof.into())
+        Ok(bytes)
     }
 
     /// Returns the next file that came with what was received.
@@ -224,6 +276,46 @@ mod tests {
         let error = receiver.line(1000).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
         assert!(receiver.files.len() <= MAX_FILES + 2);
+    }
+
+    /// A peer that sends or takes a byte now and then is given up as soon as one that does nothing.
+    #[test]
+    fn a_peer_that_drips_is_given_up() {
+        const TIME: Duration = Duration::from_millis(200);
+        let drip = |mut peer: UnixStream| {
+            std::thread::spawn(move || {
+                let mut rest = [0; 1000];
+                while peer.write_all(b"x").is_ok() && peer.read(&mut rest).is_ok_and(|read| read > 0) {
+                    std::thread::sleep(TIME / 20);
+                }
+            })
+        };
+        let pair = || {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            ours.set_read_timeout(Some(TIME)).unwrap();
+            ours.set_write_timeout(Some(TIME)).unwrap();
+            // What drips reads only after a byte that is read here.
+            (&ours).write_all(&[0; 100_000]).unwrap();
+            (Receiver::new(ours), drip(theirs))
+        };
+        let is_given_up = |ended: io::Result<()>| {
+            let kind = ended.unwrap_err().kind();
+            matches!(kind, io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
+        };
+        let begun = Instant::now();
+        let (mut receiver, first) = pair();
+        assert!(is_given_up(receiver.line(1000).map(drop)));
+        drop(receiver);
+        let (mut receiver, second) = pair();
+        assert!(is_given_up(receiver.take(1 << 20).map(drop)));
+        drop(receiver);
+        let (receiver, third) = pair();
+        assert!(is_given_up(send_bytes(receiver.stream(), &vec![0; 10 << 20])));
+        drop(receiver);
+        assert!(begun.elapsed() < 20 * TIME, "{:?}", begun.elapsed());
+        for thread in [first, second, third] {
+            thread.join().unwrap();
+        }
     }
 
     #[test]

@@ -40,7 +40,11 @@ impl Folder {
     /// Returns a path of the directory for this process, which leads to it even if another one has its name.
     #[must_use]
     pub fn path(&self) -> PathBuf {
-        format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
+        Self::path_of(&self.0)
+    }
+
+    fn path_of(directory: &OwnedFd) -> PathBuf {
+        format!("/proc/self/fd/{}", directory.as_raw_fd()).into()
     }
 
     /// Returns the number of the user whose directory it is.
@@ -138,6 +142,31 @@ impl Destination {
     #[must_use]
     pub fn name(&self) -> &OsStr {
         &self.0.name
+    }
+
+    /// Returns the bytes of the file that existed.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        let size = self.0.found.map_or(0, |found| found.st_size);
+        u64::try_from(size).unwrap_or(0)
+    }
+
+    /// Returns who may have put the file there, as [`open_with_owner`](crate::open_with_owner) does, or who
+    /// owns the directory if there is none.
+    ///
+    /// # Errors
+    /// The system does not say.
+    pub fn owner(&self) -> io::Result<Owner> {
+        self.0.owner()
+    }
+
+    /// Returns the path of the file at this moment, without links: for libraries that open paths.
+    ///
+    /// # Errors
+    /// The system does not say.
+    pub fn path(&self) -> io::Result<PathBuf> {
+        let directory = Folder::path_of(&self.0.directory);
+        Ok(std::fs::read_link(directory)?.join(&self.0.name))
     }
 
     /// Returns directory and name.

@@ -65,15 +65,7 @@ pub fn open(path: &Path) -> io::Result<File> {
 pub fn open_with_owner(path: &Path) -> io::Result<(File, Owner)> {
     let place = Place::find(path, Last::Follow)?;
     let file = open_regular(&place)?;
-    let data = file.metadata()?;
-    let directory = Owner::of(rustix::fs::fstat(&place.directory)?.st_uid);
-    // A file with several names can be that of a user who does not know of this name.
-    let is_placed = directory != Owner::Other && (data.nlink() == 1 || !place.is_shared()?);
-    let owner = if is_placed {
-        Owner::of(data.uid())
-    } else {
-        Owner::Other
-    };
+    let owner = place.owner_of(&rustix::fs::fstat(&file)?)?;
     Ok((file, owner))
 }
 

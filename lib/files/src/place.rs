@@ -12,7 +12,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-use crate::{is_trusted, refused};
+use crate::{Owner, is_trusted, refused};
 
 /// Most links on the way to a file, as in the kernel.
 const MAX_LINKS: u32 = 40;
@@ -128,6 +128,25 @@ impl Place {
     /// True if users other than this one and root may put files into the directory.
     pub(crate) fn is_shared(&self) -> io::Result<bool> {
         is_shared(self.directory.as_fd())
+    }
+
+    /// Returns who may have put there what has the name now.
+    pub(crate) fn owner(&self) -> io::Result<Owner> {
+        match &self.found {
+            Some(found) => self.owner_of(found),
+            None => Ok(Owner::of(rustix::fs::fstat(&self.directory)?.st_uid)),
+        }
+    }
+
+    /// Returns who may have put a file there, if it has the name.
+    pub(crate) fn owner_of(&self, file: &Stat) -> io::Result<Owner> {
+        let directory = Owner::of(rustix::fs::fstat(&self.directory)?.st_uid);
+        // A file with several names can be that of a user who does not know of this name.
+        let is_placed = directory != Owner::Other && (file.st_nlink == 1 || !self.is_shared()?);
+        Ok(match is_placed {
+            true => Owner::of(file.st_uid),
+            false => Owner::Other,
+        })
     }
 
     /// Opens what has the name. Neither follows a link nor waits.

@@ -327,7 +327,7 @@ mod tests {
     fn growing_server(key: &RunKey, file: &File) -> (FileServer, String, watch::Sender<u64>) {
         let (progress, there) = watch::channel(0);
         let file = file.try_clone().unwrap();
-        let server = FileServer::start(key, move |_| {
+        let server = FileServer::start(key, &Listen::loopback(), move |_| {
             Some(Offered {
                 file: file.try_clone().ok()?,
                 lock: None,
@@ -361,7 +361,7 @@ mod tests {
         });
         let growing = told.recv().unwrap();
         assert_eq!(growing.bytes(), 2 * CHUNK as u64);
-        let server = FileServer::start(&key, move |_| {
+        let server = FileServer::start(&key, &Listen::loopback(), move |_| {
             Some(Offered {
                 file: second.try_clone().ok()?,
                 lock: None,

@@ -129,6 +129,12 @@ impl TaskOutput {
         self.packs.left_over()
     }
 
+    /// Returns the bytes of all packs together.
+    #[must_use]
+    pub fn packed_length(&self) -> u64 {
+        self.packs.length()
+    }
+
     fn file(&self, task: &[u8], channel: Channel, number: u32) -> PathBuf {
         // `Path::join` would take a name with a leading slash as absolute.
         let mut path = self.dir.as_os_str().as_bytes().to_vec();

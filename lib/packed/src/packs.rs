@@ -14,8 +14,12 @@ use crate::{INDEX, folder, with_suffix};
 
 /// Maximum length of a line of an index. Names of files, and so those of tasks, are shorter.
 const MAX_LINE: u64 = 1 << 16;
-/// Maximum bytes of an index: that of some million attempts of a worker.
+/// Maximum bytes of all indexes: those of some ten million attempts.
 const MAX_BYTES: u64 = 1 << 30;
+
+/// Attempts of a task from which on they have to come in the order of their numbers. An index that somebody has
+/// made takes a time that grows with its length only.
+const MAX_UNSORTED: usize = 1 << 10;
 
 /// Maximum packs that are held open.
 const MAX_OPEN: usize = 64;
@@ -60,6 +64,7 @@ pub(crate) struct Packs {
     folder: PathBuf,
     sources: Vec<Source>,
     known: FxHashMap<OsString, usize>,
+    /// By task; those of a task by number.
     places: FxHashMap<Box<[u8]>, Vec<Place>>,
     open: FxHashMap<usize, Arc<File>>,
 }
@@ -133,8 +138,11 @@ impl Packs {
         if length <= self.sources[pack].read {
             return Ok(());
         }
-        if length > MAX_BYTES {
-            return Err(damaged("is larger than 1 GiB, and so no index of a pack"));
+        let read: u64 = self.sources.iter().map(|source| source.read).sum();
+        if read.saturating_add(length - self.sources[pack].read) > MAX_BYTES {
+            return Err(damaged(
+                "is larger than 1 GiB with the indexes before it, and so no index of a pack",
+            ));
         }
         let mut file = pmc_files::open(path)?;
         file.seek(SeekFrom::Start(self.sources[pack].read))?;
@@ -169,11 +177,13 @@ impl Packs {
             err: entry.err,
         };
         let places = self.places.entry(entry.task.into()).or_default();
-        match places.iter_mut().find(|other| other.number == place.number) {
-            None => places.push(place),
+        match places.binary_search_by_key(&place.number, |other| other.number) {
             // Runs that know nothing of each other have given the number twice.
-            Some(other) if other.start_ms <= place.start_ms => *other = place,
-            Some(_) => {}
+            Ok(at) if places[at].start_ms <= place.start_ms => places[at] = place,
+            Ok(_) => {}
+            // Numbers grow, but for those of other packs.
+            Err(at) if at == places.len() || places.len() < MAX_UNSORTED => places.insert(at, place),
+            Err(_) => {}
         }
     }
 
@@ -184,7 +194,7 @@ impl Packs {
 
     /// Returns the highest known number of an attempt of a task.
     pub(crate) fn last(&self, task: &[u8]) -> Option<u32> {
-        self.places.get(task)?.iter().map(|place| place.number).max()
+        self.places.get(task)?.last().map(|place| place.number)
     }
 
     /// Forgets an attempt.
@@ -223,8 +233,19 @@ impl Packs {
         sources.filter(|(_, bytes)| *bytes > 0).collect()
     }
 
+    /// Bytes of all packs together.
+    pub(crate) fn length(&self) -> u64 {
+        let lengths = self.sources.iter().map(|source| fs::metadata(&source.path));
+        lengths
+            .flatten()
+            .map(|data| data.len())
+            .fold(0, u64::saturating_add)
+    }
+
     fn place(&self, task: &[u8], number: u32) -> Option<&Place> {
-        self.places.get(task)?.iter().find(|place| place.number == number)
+        let places = self.places.get(task)?;
+        let at = places.binary_search_by_key(&number, |place| place.number);
+        places.get(at.ok()?)
     }
 
     /// Opens a stream of an attempt: standard output, or else standard error. `None` if the attempt is not

@@ -221,6 +221,30 @@ fn an_index_has_a_limit() {
     assert!(error.contains("is larger than 1 GiB"), "{error}");
 }
 
+/// All entries are those of one task, the last number first.
+#[test]
+fn an_index_of_another_user_takes_a_time_that_grows_with_its_length() {
+    let dir = tempfile::tempdir().unwrap();
+    let dag = dir.path().join("x.dag");
+    let [_, index] = packs(&dag);
+    drop(Pack::open(&dag, 1).unwrap());
+    let mut lines = Vec::new();
+    for number in (0..300_000).rev() {
+        let attempt = Attempt {
+            task: b"t",
+            number,
+            submit: 1,
+            start_ms: 1,
+        };
+        crate::entry::write(&mut lines, 0, attempt, Default::default(), Default::default());
+    }
+    std::fs::write(&index, lines).unwrap();
+    let mut output = TaskOutput::new(dir.path());
+    output.refresh().unwrap();
+    assert_eq!(output.last(b"t"), Some(299_999));
+    assert!(output.pack(b"t", 299_990).is_some() && output.pack(b"t", 0).is_none());
+}
+
 #[test]
 fn other_files_are_no_packs() {
     let dir = tempfile::tempdir().unwrap();

@@ -96,6 +96,33 @@ impl SecretNames {
     }
 }
 
+/// Returns a value as messages show it: nothing of a secret, and no passwords of URLs. `name` is that of the
+/// setting.
+#[must_use]
+pub fn shown_value(name: &str, value: &str) -> String {
+    let names = SecretNames::new(None);
+    if names.contain(name.as_bytes()) {
+        return HIDDEN.to_owned();
+    }
+    let value = urls_without_secrets(value);
+    // Databases have parameters behind semicolons, too, and logins such as `user/password@host`.
+    let shown = value.split(';').map(|part| {
+        let hidden = names.hide(part.as_bytes());
+        hidden.map_or(part.to_owned(), |hidden| {
+            String::from_utf8_lossy(&hidden).into_owned()
+        })
+    });
+    let shown = shown.collect::<Vec<_>>().join(";");
+    match (shown.starts_with("jdbc:"), shown.split_once('@')) {
+        (true, Some((login, place))) if !login.contains("://") => {
+            let user = login.split('/').next().unwrap_or_default();
+            let hidden = if user.len() < login.len() { "/XXX" } else { "" };
+            format!("{user}{hidden}@{place}")
+        }
+        _ => shown,
+    }
+}
+
 /// Returns a text without the passwords and queries of the URLs in it. A query can be a signature.
 #[must_use]
 pub fn urls_without_secrets(text: &str) -> String {
@@ -158,6 +185,29 @@ fn plain(name: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn values_of_secrets_and_logins_are_not_shown() {
+        for (name, value, shown) in [
+            ("a.password", "pw", "XXX"),
+            ("a.db.url", "jdbc:mysql://u:pw@h/d", "jdbc:mysql://u:XXX@h/d"),
+            ("a.db.url", "jdbc:mysql://h/d?password=pw", "jdbc:mysql://h/d?XXX"),
+            (
+                "a.db.url",
+                "jdbc:sqlserver://h;user=u;password=pw;x=y",
+                "jdbc:sqlserver://h;user=u;password=XXX;x=y",
+            ),
+            (
+                "a.db.url",
+                "jdbc:oracle:thin:u/pw@//h:1/x",
+                "jdbc:oracle:thin:u/XXX@//h:1/x",
+            ),
+            ("a.db.url", "jdbc:sqlite:/a/b@c.db", "jdbc:sqlite:/XXX@c.db"),
+            ("a.db.url", "/a/b@c;d", "/a/b@c;d"),
+        ] {
+            assert_eq!(shown_value(name, value), shown);
+        }
+    }
 
     #[test]
     fn names_of_secrets() {

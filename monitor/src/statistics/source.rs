@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use monitord_compat::run_lock::{LOADER_LOCK, is_locked};
+use pmc_sqlite::open_untrusted;
 use pmc_stampede::error::{LoadError, Notice};
 use pmc_stampede::session::{Destination, Options, replay};
-use pmc_stampede::store::open_untrusted;
 
 use crate::dir::RunDir;
 

@@ -138,7 +138,7 @@ fn is_surely_text(path: &Path) -> bool {
     /// Bytes that are read. A cut in the middle of a character is part of what is unsure.
     const HEAD: u64 = 64 << 10;
     let mut head = Vec::new();
-    let read = pmc_files::open_input(path).and_then(|file| file.take(HEAD).read_to_end(&mut head));
+    let read = text::open(path).and_then(|file| file.take(HEAD).read_to_end(&mut head));
     let head = String::from_utf8_lossy(&head);
     read.is_ok()
         && detect_syntax(path, &head) == Syntax::Text

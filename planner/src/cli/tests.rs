@@ -8,6 +8,7 @@ use crate::request::{BatchOptions, CleanupStrategy};
 
 fn environment() -> Environment {
     Environment {
+        is_of_other: false,
         variables: BTreeMap::new(),
         working_dir: "/w".into(),
         user: "tester".into(),

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use pmc_secrets::SecretNames;
 use rustc_hash::FxHashSet;
 
 use crate::error::{InputError, Position, near_spelling};
@@ -139,10 +138,7 @@ fn about_property(key: &str, value: &str) -> Option<Warning> {
         let hint = format!("use {}.{new}", namespace.as_str());
         return Some((format!("{subject} has an old name"), Some(hint)));
     }
-    let value_shown = match SecretNames::new(None).contain(key.as_bytes()) {
-        true => pmc_secrets::HIDDEN,
-        false => value.trim(),
-    };
+    let value_shown = pmc_secrets::shown_value(key, value.trim());
     no_effect(known, value).map(|why| (format!("{subject} = {value_shown} has no effect: {why}"), None))
 }
 

@@ -90,7 +90,9 @@ fn read(request: &Request, mut properties: Properties, settings: Settings) -> Re
         let directory = directory.display().to_string();
         variables.entry(WORKFLOW_DIR.into()).or_insert(directory);
     }
-    let env = ExpandEnv::new(&variables).with_variables(properties.with_prefix("env."));
+    let env = ExpandEnv::new(&variables)
+        .with_variables(properties.with_prefix("env."))
+        .keeping_unknown(environment.is_of_other);
     let options = ReadOptions::from_properties(&properties)?;
     let parsed = match read_workflow(&request.workflow, &env, &options) {
         Ok(parsed) => parsed,

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::ScopedJoinHandle;
 
@@ -36,12 +37,32 @@ const THREADS: usize = 2;
 /// Maximum bytes that are read of a pipe, whose length is not known.
 const MAX_PIPE: u64 = 4 << 30;
 
+/// Set when the inputs are those of another user, as long as this process lives.
+static ONLY_REGULAR_FILES: AtomicBool = AtomicBool::new(false);
+
+/// Opens no pipe and no device from now on. What a plan of another user names can be one of the user who looks
+/// at it: reading it takes from somebody else what was written to it, or does not end.
+pub(crate) fn open_only_regular_files() {
+    ONLY_REGULAR_FILES.store(true, Ordering::Relaxed);
+}
+
+/// Opens an input file.
+///
+/// # Errors
+/// It cannot be opened, or is a FIFO of another user.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    match ONLY_REGULAR_FILES.load(Ordering::Relaxed) {
+        true => pmc_files::open(path),
+        false => pmc_files::open_input(path),
+    }
+}
+
 /// Reads a file. It may be one of another user.
 ///
 /// # Errors
 /// It cannot be opened or read; it is a FIFO of another user, or has no end.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut file = pmc_files::open_input(path)?;
+    let mut file = open(path)?;
     let about = file.metadata()?;
     if !about.is_file() {
         return pmc_files::read_at_most(file, MAX_PIPE);

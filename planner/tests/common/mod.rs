@@ -88,6 +88,7 @@ impl Case {
             .collect();
         let own_bin = Some(self.path().join("bin")).filter(|bin| bin.join("pegasus-mpi-cluster").exists());
         let environment = Environment {
+            is_of_other: false,
             variables: BTreeMap::new(),
             working_dir: self.path().to_owned(),
             user: "tester".into(),

@@ -1,6 +1,6 @@
 //! `pmc unpack`: makes the two files of each attempt from packed output.
 
-use std::io;
+use std::io::{self, Read as _};
 use std::path::PathBuf;
 
 use anyhow::{Context as _, anyhow};
@@ -37,15 +37,21 @@ pub fn unpack(arguments: &cli::Unpack) -> Result<u8, Failure> {
         .or_code(exit::NOT_RUN)?;
     let attempts = output.packed();
     let mut done = Done::default();
+    let mut limits = Limits {
+        bytes: output.packed_length(),
+        gaps: attempts.len().saturating_add(MAX_GAP),
+    };
     let mut last: Option<&Packed> = None;
     for attempt in &attempts {
         let same = last.filter(|last| last.task == attempt.task);
         let first = same.map_or(0, |last| last.number.saturating_add(1));
-        for number in (first..attempt.number).take(MAX_GAP) {
+        let gap = (first..attempt.number).take(MAX_GAP.min(limits.gaps));
+        for number in gap {
+            limits.gaps -= 1;
             done.note(fill_gap(&folder, &attempt.task, number).map(|()| false));
         }
         for channel in [Channel::Out, Channel::Err] {
-            done.note(unpack_stream(&folder, &mut output, attempt, channel));
+            done.note(unpack_stream(&folder, &mut output, attempt, channel, &mut limits));
         }
         last = Some(attempt);
     }
@@ -67,6 +73,12 @@ pub fn unpack(arguments: &cli::Unpack) -> Result<u8, Failure> {
         dir.display()
     ));
     Ok(exit::SUCCESS)
+}
+
+/// What the files may take together. A pack of somebody else can have the same bytes in any number of entries.
+struct Limits {
+    bytes: u64,
+    gaps: usize,
 }
 
 /// What was done.
@@ -112,6 +124,7 @@ fn unpack_stream(
     output: &mut TaskOutput,
     attempt: &Packed,
     channel: Channel,
+    limits: &mut Limits,
 ) -> Result<bool, (PathBuf, io::Error)> {
     let path = relative_file(&attempt.task, channel, attempt.number);
     let mut copy = || {
@@ -119,9 +132,12 @@ fn unpack_stream(
         if file.exists() {
             return Ok(false);
         }
-        let mut stream = output.open(&attempt.task, channel, attempt.number)?;
+        let stream = output.open(&attempt.task, channel, attempt.number)?;
         let new = file.replacement(".unpack.", FILE_MODE)?;
-        io::copy(&mut stream, &mut new.file())?;
+        let copied = io::copy(&mut stream.take(limits.bytes.saturating_add(1)), &mut new.file())?;
+        limits.bytes = limits.bytes.checked_sub(copied).ok_or_else(|| {
+            io::Error::other("the entries of the packs have more bytes than the packs: they overlap")
+        })?;
         new.publish_new()?;
         Ok(true)
     };

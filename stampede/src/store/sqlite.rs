@@ -14,10 +14,7 @@ use crate::text::{Metric, MetricKind};
 mod insert;
 mod lookup;
 mod open;
-mod untrusted;
 mod write_buffer;
-
-pub use untrusted::open_untrusted;
 
 use write_buffer::WriteBuffer;
 

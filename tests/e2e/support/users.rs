@@ -12,6 +12,9 @@ use super::programs::Build;
 /// Number of the other user and of its group: `nobody` in most systems. No account is needed.
 pub const OTHER: u32 = 65534;
 
+/// Number of a third user, who has nothing.
+pub const THIRD: u32 = 65533;
+
 /// A place that both users can enter, with the programs and a directory of each user.
 pub struct TwoUsers {
     top: TempDir,
@@ -97,10 +100,15 @@ impl TwoUsers {
     /// A program, started by the other user in a directory of that user. One of this project, if it has the
     /// name.
     pub fn other(&self, program: &str) -> Program {
+        self.as_user(OTHER, program)
+    }
+
+    /// The same for any user.
+    pub fn as_user(&self, user: u32, program: &str) -> Program {
         let own = self.program(program);
         let program = if own.exists() { own } else { program.into() };
         Program::new("setpriv")
-            .args([format!("--reuid={OTHER}"), format!("--regid={OTHER}")])
+            .args([format!("--reuid={user}"), format!("--regid={user}")])
             .args(["--clear-groups", "--"])
             .arg(program)
             .in_directory(&self.theirs())

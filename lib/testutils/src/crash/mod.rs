@@ -5,6 +5,7 @@
 
 mod check;
 mod lite;
+mod named;
 mod place;
 mod run;
 mod tools;
@@ -44,6 +45,12 @@ pub enum Kind {
     Plan,
     /// The executor is killed while it forwards data.
     Forward,
+    /// The guard of an agent is killed.
+    Guard,
+    /// The planner of a nested workflow is killed.
+    NestedPlanner,
+    /// Tools that redirect the output of a task are killed.
+    Attach,
     /// Transfers are killed.
     Transfer,
     /// Registrations are killed.
@@ -59,19 +66,23 @@ pub enum Kind {
 }
 
 /// All kinds, as often as they occur.
-const KINDS: [Kind; 16] = [
+const KINDS: [Kind; 20] = [
     Kind::Run,
     Kind::Forward,
     Kind::Lite,
+    Kind::Guard,
     Kind::Run,
     Kind::Plan,
     Kind::Run,
+    Kind::NestedPlanner,
     Kind::Transfer,
     Kind::Lite,
     Kind::Run,
     Kind::DiskFull,
     Kind::Forward,
+    Kind::Attach,
     Kind::Register,
+    Kind::Guard,
     Kind::Run,
     Kind::Load,
     Kind::Descriptors,
@@ -94,6 +105,9 @@ impl fmt::Display for Kind {
             Self::Lite => "lite",
             Self::Plan => "plan",
             Self::Forward => "forward",
+            Self::Guard => "guard",
+            Self::NestedPlanner => "nested-planner",
+            Self::Attach => "attach",
             Self::Transfer => "transfer",
             Self::Register => "register",
             Self::Load => "load",
@@ -197,7 +211,7 @@ impl fmt::Display for Report {
         let rounds: u64 = self.rounds.values().sum();
         writeln!(f, "{rounds} rounds in {} s", self.time.as_secs())?;
         for (kind, count) in &self.rounds {
-            writeln!(f, "  {kind:12} {count:>6}")?;
+            writeln!(f, "  {kind:14} {count:>4}")?;
         }
         writeln!(f, "faults")?;
         for (name, count) in &self.faults {
@@ -260,6 +274,9 @@ fn round(kind: Kind, place: &mut Place) {
         Kind::Directory => run::directory_removed(place),
         Kind::Plan => tools::plan(place),
         Kind::Forward => tools::forward(place),
+        Kind::Guard => named::guard(place),
+        Kind::NestedPlanner => named::nested_planner(place),
+        Kind::Attach => named::attach(place),
         Kind::Transfer => tools::transfer(place),
         Kind::Register => tools::register(place),
         Kind::Load => tools::load(place),

@@ -46,6 +46,36 @@ pub(super) enum Victim {
     All,
 }
 
+/// What the system knows of a process.
+pub(super) struct Process {
+    arguments: Vec<u8>,
+    environment: Vec<u8>,
+}
+
+impl Process {
+    fn read(pid: Pid) -> Self {
+        let read = |name: &str| fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+        Self {
+            arguments: read("cmdline"),
+            environment: read("environ"),
+        }
+    }
+
+    pub(super) fn has_argument(&self, word: &str) -> bool {
+        let mut words = self.arguments.split(|byte| *byte == 0);
+        words.any(|argument| argument == word.as_bytes())
+    }
+
+    pub(super) fn has_variable(&self, name: &str) -> bool {
+        let mut entries = self.environment.split(|byte| *byte == 0);
+        entries.any(|entry| {
+            entry
+                .strip_prefix(name.as_bytes())
+                .is_some_and(|rest| rest.starts_with(b"="))
+        })
+    }
+}
+
 /// A program that runs. It leads a session, which all its descendants belong to.
 pub(super) struct Running {
     child: Child,
@@ -187,6 +217,50 @@ impl Place {
         }
         self.kill(&mut running, victim);
         false
+    }
+
+    /// Kills one of the processes of a program, as soon as there is one that fits. Returns its number, or `None` if
+    /// the program has ended before.
+    pub(super) fn kill_one(
+        &mut self,
+        running: &mut Running,
+        name: &str,
+        fits: impl Fn(&Process) -> bool,
+    ) -> Option<Pid> {
+        let first = Pid::from_raw(running.child.id().cast_signed());
+        let begun = Instant::now();
+        while begun.elapsed() < LIMIT {
+            let members = self.members(first).into_iter();
+            let found: Vec<Pid> = members
+                .map(|member| member.0)
+                .filter(|pid| fits(&Process::read(*pid)))
+                .collect();
+            if !found.is_empty() {
+                let pid = found[self.random.index(found.len())];
+                if kill(pid, Signal::SIGKILL).is_ok() {
+                    self.fault(&format!("SIGKILL {name}"));
+                    return Some(pid);
+                }
+            }
+            if let Some(status) = running.wait(Duration::from_micros(500)) {
+                self.note_end(status);
+                return None;
+            }
+        }
+        self.find(Damage::Wrong, format!("there is no {name}"));
+        None
+    }
+
+    /// Waits for the end of a program and of all that it has started. Returns whether it succeeded.
+    pub(super) fn finish(&mut self, running: &mut Running) -> bool {
+        let Some(status) = running.wait(LIMIT) else {
+            self.find(Damage::Wrong, "does not end");
+            self.kill(running, Victim::All);
+            return false;
+        };
+        self.note_end(status);
+        self.expect_no_process(Pid::from_raw(running.child.id().cast_signed()));
+        status.success()
     }
 
     /// Kills processes and waits for the end of all.

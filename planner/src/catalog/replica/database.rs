@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use pmc_sqlite::{Shared, open_untrusted};
 use rusqlite::{Connection, OpenFlags, Row, Statement};
 
 use super::{Replica, ReplicaCatalog, ReplicaEntry};
@@ -61,9 +62,14 @@ pub(super) fn read(path: &Path, wanted: &Files) -> Result<ReplicaCatalog, InputE
     if !path.is_file() {
         return Err(InputError::file(path, "no such database").into());
     }
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let db = Connection::open_with_flags(path, flags).map_err(failed)?;
-    entries(&db, wanted).map_err(failed)
+    let open = || {
+        if Shared::find(path)?.is_of_other() {
+            return open_untrusted(path);
+        }
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        Connection::open_with_flags(path, flags)
+    };
+    entries(&open().map_err(failed)?, wanted).map_err(failed)
 }
 
 fn entries(db: &Connection, wanted: &Files) -> rusqlite::Result<ReplicaCatalog> {

@@ -7,7 +7,7 @@ use super::{Replica, ReplicaCatalog, ReplicaEntry, Wanted};
 use crate::error::{InputError, InputErrors};
 use crate::expand::{ExpandEnv, expand};
 use crate::model::Position;
-use crate::syntax::text::{decode, io_message};
+use crate::syntax::text::{decode, io_message, open};
 
 /// Bytes of a large file that are read at a time. The rest of the last line comes in addition.
 pub(super) const PIECE: u64 = 8 << 20;
@@ -19,7 +19,7 @@ const MANY_PROBLEMS: usize = 1000;
 /// Reads a file piece by piece and expands its variables: memory depends on what is wanted, not on the file.
 pub(super) fn load(path: &Path, env: &ExpandEnv, wanted: Wanted<'_>) -> Result<ReplicaCatalog, InputErrors> {
     let failed = |error: io::Error| InputError::file(path, format!("cannot be read: {}", io_message(&error)));
-    let mut file = BufReader::new(pmc_files::open_input(path).map_err(failed)?);
+    let mut file = BufReader::new(open(path).map_err(failed)?);
     let mut catalog = ReplicaCatalog::default();
     let mut problems = Vec::new();
     let mut lines_before = 0;

@@ -340,7 +340,9 @@ impl Inliner<'_, '_> {
             let directory = directory.display().to_string();
             variables.insert(self.outer.directory_variable.to_owned(), directory);
         }
-        ExpandEnv::new(&variables).with_variables(self.outer.properties.with_prefix("env."))
+        ExpandEnv::new(&variables)
+            .with_variables(self.outer.properties.with_prefix("env."))
+            .keeping_unknown(self.outer.request.environment.is_of_other)
     }
 
     /// Finds the workflow file: among the outputs of jobs, in the replica catalogs, next to the outer

@@ -7,6 +7,7 @@ use monitord_compat::run_lock::is_locked;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use pmc_batch::submit::{cancel, submitted_job};
+use pmc_files::{Folder, Owner};
 use pmc_monitor::dir::RunDir;
 use pmc_monitor::history::History;
 
@@ -23,6 +24,7 @@ const STOP_LIMIT: Duration = Duration::from_secs(20);
 /// Ends a workflow. Returns the exit code.
 pub fn remove(options: &pegasus::Remove) -> Result<u8, Failure> {
     let submit = open(&options.dir)?;
+    refuse_that_of_other(&submit)?;
     if let Some(job) = submitted_job(&submit.dir) {
         let environment = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -49,6 +51,17 @@ pub fn remove(options: &pegasus::Remove) -> Result<u8, Failure> {
     }
     print(&format!("The workflow in {} is stopped\n", submit.dir.display()));
     Ok(exit::SUCCESS)
+}
+
+/// Refuses a directory of another user: its files say which process or batch job is ended, and it would be ended
+/// with the rights of this user.
+fn refuse_that_of_other(submit: &Submit) -> Result<(), Failure> {
+    let owner = Folder::open(&submit.dir).and_then(|folder| folder.owner());
+    if owner.is_ok_and(|owner| owner == Owner::User) {
+        return Ok(());
+    }
+    let error = anyhow!("the workflow in {} is that of another user", submit.dir.display());
+    Err(Failure::new(exit::TASKS_FAILED, error).hint("only that user can end it"))
 }
 
 /// Returns the executor of the active run. The log has its number, but not its host.

@@ -188,7 +188,7 @@ impl Sqlite {
     /// Returns the UUID of the workflow in a database that this loader made.
     #[must_use]
     pub fn workflow_of(path: &Path) -> Option<String> {
-        let connection = super::open_untrusted(path).ok()?;
+        let connection = pmc_sqlite::open_untrusted(path).ok()?;
         let uuid = "SELECT wf_uuid FROM workflow JOIN pmc_loader USING (wf_id) WHERE parent_wf_id IS NULL";
         connection.query_row(uuid, (), |row| row.get(0)).ok()
     }

@@ -163,7 +163,8 @@ fn database_path(url: Option<&str>, key: &str) -> Result<PathBuf, CatalogError> 
     match path.filter(|path| !path.is_empty()) {
         Some(path) => Ok(path.into()),
         None => Err(CatalogError::Configuration(format!(
-            "{key} is '{url}': only SQLite databases (jdbc:sqlite:PATH) can be used"
+            "{key} is '{}': only SQLite databases (jdbc:sqlite:PATH) can be used",
+            pmc_secrets::shown_value(key, url)
         ))),
     }
 }
@@ -189,8 +190,8 @@ mod tests {
                 "rc is 'mrc': entries can be kept in JDBCRC (SQLite), File and YAML catalogs",
             ),
             (
-                "rc.db.url=jdbc\\:mysql\\://h/x",
-                "rc.db.url is 'jdbc:mysql://h/x': only SQLite databases (jdbc:sqlite:PATH) can be used",
+                "rc.db.url=jdbc\\:mysql\\://u:pw@h/x",
+                "rc.db.url is 'jdbc:mysql://u:XXX@h/x': only SQLite databases (jdbc:sqlite:PATH) can be used",
             ),
         ] {
             assert_eq!(open_catalog(text), Err(message.to_owned()), "{text}");

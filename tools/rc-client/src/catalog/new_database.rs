@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use pmc_files::Destination;
 use rusqlite::{Connection, MAIN_DB, Transaction, TransactionBehavior};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
@@ -54,28 +55,24 @@ fn try_create(
 /// Writes a file that appears under its name only when it is complete. Fails if the name is taken. Where the
 /// file system supports files without a name, a killed process leaves nothing behind.
 fn publish(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let directory = directory.unwrap_or(Path::new("."));
-    let write = |file: &mut File| file.write_all(bytes).and_then(|()| file.sync_data());
+    let (directory, name) = Destination::named(path)?.into_parts();
+    let write = |mut file: &File| file.write_all(bytes).and_then(|()| file.sync_data());
     let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
-    if let Ok(file) = rustix::fs::open(directory, flags, Mode::from_raw_mode(FILE_MODE)) {
-        let mut file = File::from(file);
-        write(&mut file)?;
+    if let Ok(file) = rustix::fs::openat(&directory, ".", flags, Mode::from_raw_mode(FILE_MODE)) {
+        let file = File::from(file);
+        write(&file)?;
         let source = format!("/proc/self/fd/{}", file.as_raw_fd());
-        match rustix::fs::linkat(CWD, &*source, CWD, path, AtFlags::SYMLINK_FOLLOW) {
+        match rustix::fs::linkat(CWD, &*source, &directory, &name, AtFlags::SYMLINK_FOLLOW) {
             Ok(()) => return Ok(()),
             Err(Errno::EXIST) => return Err(Errno::EXIST.into()),
             // No /proc, or a file system without links.
             Err(_) => {}
         }
     }
-    let mut file = tempfile::Builder::new()
-        .prefix(".pegasus-rc-client-")
-        .permissions(std::os::unix::fs::PermissionsExt::from_mode(FILE_MODE))
-        .tempfile_in(directory)?;
-    write(file.as_file_mut())?;
-    file.persist_noclobber(path)?;
-    Ok(())
+    let destination = Destination::named(path)?;
+    let file = destination.replacement(".pegasus-rc-client-", FILE_MODE)?;
+    write(file.file())?;
+    file.publish_new()
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use monitord_compat::database::{INDEXES, INSERT_VERSION, TABLES, VERSION};
+use pmc_sqlite::{Shared, open_untrusted};
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, TransactionBehavior, params};
 
 use super::lock::is_locked_by;
@@ -15,6 +16,9 @@ use crate::entry::Entry;
 
 /// Maximum polls while another process changes the database; about a minute.
 const MAX_POLLS: i32 = 1_280;
+
+/// Maximum bytes of the text of a catalog of another user.
+const MAX_FOREIGN_TEXT: usize = 512 << 20;
 
 /// Pauses before the next poll; returns false to give up. A change takes about a millisecond, which is
 /// SQLite's own first pause. So the first pauses are shorter: ten of each length, up to 50 milliseconds.
@@ -28,7 +32,7 @@ fn wait_for_writers(polls: i32) -> bool {
 /// which is half the time of a small change.
 #[derive(Debug, Default)]
 pub struct OpenDatabase {
-    connection: Option<Connection>,
+    connection: Option<(Shared, Connection)>,
     file: Option<FileIdentity>,
 }
 
@@ -63,15 +67,20 @@ impl OpenDatabase {
 
     /// Returns the open connection, or opens the database at `path`.
     fn connection(&mut self, path: &Path) -> rusqlite::Result<&mut Connection> {
-        let connection = if let Some(connection) = self.connection.take() {
-            connection
+        let (shared, mut connection) = if let Some(open) = self.connection.take() {
+            open
         } else {
             // Identify the file before opening: if another file takes the name meanwhile, the two are not
             // confused.
             self.file = FileIdentity::of(path);
-            connect(path)?
+            let shared = Shared::find(path)?;
+            let connection = connect(&shared)?;
+            (shared, connection)
         };
-        Ok(self.connection.insert(connection))
+        // Each use has its own limit.
+        shared.limit(&mut connection)?;
+        let (_, connection) = self.connection.insert((shared, connection));
+        Ok(connection)
     }
 }
 
@@ -92,7 +101,9 @@ impl<'a> SqliteCatalog<'a> {
             path: path.to_owned(),
             database,
         };
-        if !is_open && !new_database::can_create(path) {
+        // That of another user is opened when it is known for what.
+        let is_own = catalog.is_of_other().is_ok_and(|is_of_other| !is_of_other);
+        if !is_open && is_own && !new_database::can_create(path) {
             catalog.connection()?;
         }
         Ok(catalog)
@@ -142,37 +153,70 @@ impl<'a> SqliteCatalog<'a> {
         condition: &str,
         parameters: &[&dyn rusqlite::ToSql],
     ) -> Result<Vec<Entry>, CatalogError> {
+        let error = self.error();
+        if self.is_of_other().map_err(self.error())? {
+            // Nothing is written there, and nothing of it is kept open.
+            let read = open_untrusted(&self.path)
+                .and_then(|connection| read(&connection, condition, parameters, MAX_FOREIGN_TEXT));
+            return read.map_err(error);
+        }
         if !has_tables(self.connection()?).map_err(self.error())? {
             self.change(|_| Ok(()))?;
         }
-        let error = self.error();
         let connection = self.connection()?;
-        let run = || -> rusqlite::Result<Vec<Entry>> {
-            let sql = format!(
-                "SELECT l.lfn_id, l.lfn, p.pfn, p.site FROM rc_lfn l JOIN rc_pfn p ON p.lfn_id = l.lfn_id \
-                 {condition} ORDER BY p.pfn_id"
-            );
-            let mut entries = connection.prepare(&sql)?;
-            let mut meta = connection.prepare("SELECT \"key\", value FROM rc_meta WHERE lfn_id = ?1")?;
-            let rows = entries.query_map(parameters, |row| {
-                let id: i64 = row.get(0)?;
-                let attributes = meta.query_map([id], |row| Ok((row.get(0)?, row.get(1)?)))?;
-                let attributes: BTreeMap<String, String> = attributes.collect::<rusqlite::Result<_>>()?;
-                Ok(Entry {
-                    lfn: row.get(1)?,
-                    pfn: row.get(2)?,
-                    site: row.get(3)?,
-                    attributes,
-                })
-            })?;
-            rows.collect()
-        };
-        run().map_err(error)
+        read(connection, condition, parameters, usize::MAX).map_err(error)
+    }
+
+    /// Returns whether there is a database, and another user has made it, or could have.
+    fn is_of_other(&self) -> rusqlite::Result<bool> {
+        Ok(self.path.exists() && Shared::find(&self.path)?.is_of_other())
     }
 }
+/// Reads the entries that satisfy a condition, at most this many bytes of text.
+fn read(
+    connection: &Connection,
+    condition: &str,
+    parameters: &[&dyn rusqlite::ToSql],
+    max: usize,
+) -> rusqlite::Result<Vec<Entry>> {
+    let sql = format!(
+        "SELECT l.lfn_id, l.lfn, p.pfn, p.site FROM rc_lfn l JOIN rc_pfn p ON p.lfn_id = l.lfn_id \
+         {condition} ORDER BY p.pfn_id"
+    );
+    let mut entries = connection.prepare(&sql)?;
+    let mut meta = connection.prepare("SELECT \"key\", value FROM rc_meta WHERE lfn_id = ?1")?;
+    let mut left = max;
+    let rows = entries.query_map(parameters, |row| {
+        let id: i64 = row.get(0)?;
+        let mut entry = Entry {
+            lfn: row.get(1)?,
+            pfn: row.get(2)?,
+            site: row.get(3)?,
+            attributes: BTreeMap::new(),
+        };
+        let mut length = entry.lfn.len() + entry.pfn.len() + entry.site.as_ref().map_or(0, String::len);
+        for attribute in meta.query_map([id], |row| Ok((row.get(0)?, row.get(1)?)))? {
+            let (key, value): (String, String) = attribute?;
+            length += key.len() + value.len();
+            entry.attributes.insert(key, value);
+            if length > left {
+                break;
+            }
+        }
+        left = left.checked_sub(length).ok_or_else(too_large)?;
+        Ok(entry)
+    })?;
+    rows.collect()
+}
 
-fn connect(path: &Path) -> rusqlite::Result<Connection> {
-    let mut connection = Connection::open(path)?;
+fn too_large() -> rusqlite::Error {
+    let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_TOOBIG);
+    let what = "has more text than is read of a catalog of another user";
+    rusqlite::Error::SqliteFailure(code, Some(what.to_owned()))
+}
+
+fn connect(shared: &Shared) -> rusqlite::Result<Connection> {
+    let mut connection = shared.open()?;
     connection.busy_handler(Some(wait_for_writers))?;
     // A write-ahead log needs shared memory, which network file systems do not have between hosts, and users
     // who may only read the catalog could not open it.
