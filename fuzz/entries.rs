@@ -1,6 +1,11 @@
 //! The fuzzed functions. Each entry takes arbitrary bytes and checks properties of the result. The fuzzer
 //! (`fuzz/run`) and the test `fuzz_corpus` share this file.
 
+#[path = "built.rs"]
+mod built;
+#[path = "structure.rs"]
+mod structure;
+
 use std::cell::RefCell;
 use std::io::{self, Write as _};
 use std::os::unix::net::UnixStream;
@@ -36,12 +41,16 @@ macro_rules! for_each_entry {
             cluster_list cluster_list 1,
             dag dag 1,
             dagman dagman 2,
+            dagman_built dagman_built 2,
             dagman_out dagman_out 4,
             endpoint endpoint 4,
+            http_answer http_answer 200,
             invocation_record invocation_record 4,
             jobstate_log jobstate_log 4,
             journal journal 1,
             link_frames link_frames 1,
+            lite_description lite_description 1,
+            packed packed 20,
             properties properties 4,
             replicas replicas 10,
             rescue rescue 1,
@@ -59,6 +68,10 @@ macro_rules! for_each_entry {
         }
     };
 }
+
+pub use built::{dagman_built, http_answer, lite_description, packed};
+#[cfg(test)]
+pub use built::{dagman_files_of, description_of};
 
 /// Text of a DAG. Tasks are found by name, and words can be quoted again.
 pub fn dag(data: &[u8]) {
@@ -92,6 +105,19 @@ pub fn dag(data: &[u8]) {
 
 /// A DAGMan file, and after zero bytes the files `x.dag` and `x.sub`, which it may name.
 pub fn dagman(data: &[u8]) {
+    let Some(dag) = read_dagman(data) else { return };
+    let is_node = |n: u32| (n as usize) < dag.nodes.len();
+    assert!(
+        dag.edges.iter().all(|&(p, c)| is_node(p) && is_node(c)),
+        "edges are between nodes"
+    );
+    let mut names: Vec<&str> = dag.nodes.iter().map(|node| node.name.as_str()).collect();
+    names.sort_unstable();
+    assert!(names.is_sorted_by(|a, b| a < b), "each name once");
+}
+
+/// Reads such files; `None` if they are refused.
+pub fn read_dagman(data: &[u8]) -> Option<pmc_dagman::Dag> {
     let parts: Vec<_> = data
         .split(|byte| *byte == 0)
         .map(String::from_utf8_lossy)
@@ -111,17 +137,7 @@ pub fn dagman(data: &[u8]) {
         load: &load,
         environment: &|_| None,
     };
-    let Ok(dag) = pmc_dagman::read(Path::new("/d/top.dag"), context) else {
-        return;
-    };
-    let is_node = |n: u32| (n as usize) < dag.nodes.len();
-    assert!(
-        dag.edges.iter().all(|&(p, c)| is_node(p) && is_node(c)),
-        "edges are between nodes"
-    );
-    let mut names: Vec<&str> = dag.nodes.iter().map(|node| node.name.as_str()).collect();
-    names.sort_unstable();
-    assert!(names.is_sorted_by(|a, b| a < b), "each name once");
+    pmc_dagman::read(Path::new("/d/top.dag"), context).ok()
 }
 
 /// Text of a DAG, a zero byte, text of a rescue file.

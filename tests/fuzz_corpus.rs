@@ -62,6 +62,18 @@ fn each_corpus_has_an_entry() {
     }
 }
 
+/// Inputs that are built are read, but for those whose choices do not go together.
+#[test]
+fn most_built_inputs_are_read() {
+    let mut random = testutils::Random(7);
+    let mut inputs = std::iter::repeat_with(|| (0..300).map(|_| random.below(256) as u8).collect::<Vec<_>>());
+    let mut share =
+        |is_read: fn(&[u8]) -> bool| inputs.by_ref().take(200).filter(|data| is_read(data)).count();
+    let dagman = share(|data| entries::read_dagman(&entries::dagman_files_of(data)).is_some());
+    let lite = share(|data| pmc_job_files::Description::parse(&entries::description_of(data)).is_ok());
+    assert!(dagman > 100 && lite > 100, "{dagman} and {lite} of 200");
+}
+
 /// The corpus consists of valid workflows, except those that contain the word "refused".
 #[test]
 fn workflows_of_the_corpus_can_be_read() {

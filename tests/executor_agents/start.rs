@@ -142,7 +142,7 @@ fn a_master_of_local_agents_listens_on_loopback_only() {
         let at = sockets[0]
             .split(':')
             .next()
-            .filter(|at| at.trim_matches('0') != "");
+            .filter(|at| !at.trim_matches('0').is_empty());
         assert_eq!((sockets.len(), at), (1, address), "{sockets:?}");
         run.signal(Signal::SIGINT);
         run.wait();
