@@ -171,6 +171,32 @@ fn a_workflow_that_a_job_makes_may_be_in_a_hashed_directory() -> Done {
     Ok(())
 }
 
+/// Command lines are in the DAG, which others may read, and `ps` shows them.
+#[test]
+fn secrets_among_the_options_of_a_nested_job_are_in_no_command_line() -> Done {
+    let case = case(&OUTER.replace(
+        "arguments: [--basename, made,",
+        "arguments: [-Dpegasus.x.password=xyzzy, -Dpegasus.y=1, --basename, made,",
+    ));
+    let (plan, scratch) = with_made(&case)?;
+    let words = preparation(&plan, "pegasus-plan_S");
+    let define = "-Dpegasus.x.password=${pmc.secret.pegasus-plan_S.pegasus.x.password}";
+    assert!(words.iter().any(|word| word == define), "{words:?}");
+    assert!(words.iter().any(|word| word == "-Dpegasus.y=1"), "{words:?}");
+    assert!(!plan.file("outer-0.dag").contains("xyzzy"));
+    let properties = plan.planned.submit_dir.join("pegasus.1.properties");
+    let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&properties)?.permissions());
+    assert_eq!(mode & 0o777, 0o600);
+    // The planner of the sub-workflow has the value.
+    plan_child(&words, &scratch, "11234567-89ab-cdef-0123-456789abcdef")?;
+    let inner = plan.file("00/00/made/pegasus.1.properties");
+    assert!(
+        inner.contains("pegasus.x.password = xyzzy") || inner.contains("pegasus.x.password=xyzzy"),
+        "{inner}"
+    );
+    Ok(())
+}
+
 #[test]
 fn the_options_of_a_nested_job_come_in_a_settled_order() -> Done {
     let case = case(

@@ -94,6 +94,12 @@ pub enum LoadError {
     /// The environment demands security for connections to PostgreSQL.
     #[error(transparent)]
     Variable(#[from] VariableError),
+    /// A nested sub-workflow is in the directory of another user than the workflow around it.
+    #[error("{}: it belongs to another user than the workflow around it", dir.display())]
+    OtherUser {
+        /// Submit directory.
+        dir: PathBuf,
+    },
     /// The UUID of a nested sub-workflow is not its own.
     #[error("{}: its UUID {uuid} is that of another workflow of the run", dir.display())]
     Uuid {

@@ -2,10 +2,13 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use nix::sys::signal::Signal;
 
 use crate::support::users::TwoUsers;
-use crate::two_users::{LIMIT, look, run_theirs, sql_of_other};
+use crate::two_users::{LIMIT, all_files, look, made_run, run_theirs, sql_of_other};
 
 /// Rows without end under the names of the tables of a replica catalog.
 fn hostile_catalog(users: &TwoUsers, database: &Path) {
@@ -168,4 +171,129 @@ fn a_hostile_catalog_of_another_user_does_no_harm() {
     client(&shared, &["insert", "f.b", "file:///f.b", "site=local"]).ok();
     let listed = client(&shared, &["list"]).ok();
     assert_eq!(listed.stdout.lines().count(), 2, "{}", listed.details());
+}
+
+/// A workflow whose job S is planned when its turn comes; the inner workflow has this name.
+fn nested_run(users: &TwoUsers, dir: &Path, other: bool, name: &str) -> PathBuf {
+    let make = dir.join("make");
+    let inner = format!(
+        "pegasus: \"5.0\"\nname: {name}\ntransformationCatalog:\n  transformations:\n  - {{name: t, sites: [{{name: \
+         local, type: installed, pfn: /bin/true}}]}}\njobs:\n- {{type: job, id: C, name: t, uses: []}}\n"
+    );
+    let outer = format!(
+        "pegasus: \"5.0\"\nname: outer\ntransformationCatalog:\n  transformations:\n  - {{name: make, sites: [{{name: \
+         local, type: installed, pfn: \"{}\"}}]}}\njobs:\n- {{type: job, id: A, name: make, uses: [{{lfn: made.yml, \
+         type: output, stageOut: false, registerReplica: false}}]}}\n- {{type: pegasusWorkflow, id: S, file: made.yml, \
+         arguments: [--basename, made], uses: [{{lfn: made.yml, type: input, forPlanning: true}}]}}\n",
+        make.display()
+    );
+    fs::create_dir(dir).expect("a directory");
+    for (path, text, mode) in [
+        (
+            &make,
+            format!("#!/bin/sh\ncat >made.yml <<'END'\n{inner}END\n"),
+            0o755,
+        ),
+        (&dir.join("workflow.yml"), outer, 0o644),
+    ] {
+        fs::write(path, text).expect("a file");
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a mode");
+        if other {
+            users.give(path);
+        }
+    }
+    if other {
+        users.give(dir);
+    }
+    let pmc = if other {
+        users.other("pmc")
+    } else {
+        users.me("pmc")
+    };
+    pmc.in_directory(dir)
+        .args(["run", "-q", "workflow.yml"])
+        .run()
+        .ok();
+    dir.join("pmc-runs/outer/run0001/submit")
+}
+
+/// The files of a run say where its sub-workflows are.
+#[test]
+#[ignore = "needs all programs built, and root: tests/run e2e"]
+fn loading_a_run_of_another_user_loads_no_run_of_mine() {
+    let Some(users) = TwoUsers::new("loading_a_run_of_another_user_loads_no_run_of_mine") else {
+        return;
+    };
+    let mine = nested_run(&users, &users.mine().join("private"), false, "only-for-me");
+    let theirs = nested_run(&users, &users.theirs().join("run"), true, "for-all");
+    let log = |submit: &Path| {
+        let mut files = all_files(submit).into_iter();
+        let log = files.find(|path| path.ends_with("made.dag.dagman.out"));
+        log.expect("the log of the sub-workflow")
+    };
+    // As a description names it: the number of the directory is added.
+    let named = |submit: &Path| {
+        log(submit)
+            .display()
+            .to_string()
+            .replace(".000/made.dag", "/made.dag")
+    };
+    let description = all_files(&theirs)
+        .into_iter()
+        .find(|path| {
+            path.extension().is_some_and(|extension| extension == "sub")
+                && fs::read_to_string(path).is_ok_and(|text| text.contains("_CONDOR_DAGMAN_LOG"))
+        })
+        .expect("the description of the sub-workflow");
+    let load = || {
+        users
+            .me("pmc-monitord")
+            .arg("-r")
+            .arg(theirs.join("outer-0.dag.dagman.out"))
+            .limit(LIMIT)
+            .run()
+            .ok();
+        fs::read(theirs.join("outer-0.stampede.db")).expect("a database")
+    };
+    let has = |database: &[u8], name: &str| database.windows(name.len()).any(|part| part == name.as_bytes());
+    assert!(has(&load(), "for-all"), "their own sub-workflow is loaded");
+    let text = fs::read_to_string(&description).expect("the description");
+    let changed = text.replace(&named(&theirs), &named(&mine));
+    assert_ne!(changed, text);
+    fs::write(&description, changed).expect("the description");
+    let database = load();
+    assert!(!has(&database, "only-for-me") && !has(&database, "for-all"));
+}
+
+#[test]
+#[ignore = "needs all programs built, and root: tests/run e2e"]
+fn removing_a_run_of_another_user_ends_no_process_of_mine() {
+    let Some(users) = TwoUsers::new("removing_a_run_of_another_user_ends_no_process_of_mine") else {
+        return;
+    };
+    users.write_mine("w.dag", "TASK a /bin/sleep 60\n", 0o644);
+    let mut run = users
+        .me("pegasus-mpi-cluster")
+        .args(["--jobstate-log", "w.dag"])
+        .start();
+    let theirs = made_run(&users, "run");
+    let log = theirs.join("w.dag.dagman.out");
+    let text = fs::read_to_string(&log).expect("the log");
+    let changed = text.replace(
+        "Parsing w.dag",
+        &format!("** PID = {}\n11/21/26 12:00:00 Parsing w.dag", run.id()),
+    );
+    fs::write(&log, changed).expect("the log");
+    users.write_theirs("run/pmc-job.txt", "slurm 17\n", 0o644);
+    let removed = users
+        .me("pmc")
+        .args(["pegasus", "remove"])
+        .arg(&theirs)
+        .limit(LIMIT)
+        .run()
+        .refused();
+    assert!(removed.stderr.contains("another user"), "{}", removed.details());
+    assert!(run.is_running());
+    run.signal(Signal::SIGINT);
+    run.wait();
 }

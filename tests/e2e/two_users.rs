@@ -103,7 +103,7 @@ fn plant(users: &TwoUsers, target: &Path, link: &Path) {
     users.other("ln").args(["-sfn"]).args([target, link]).run().ok();
 }
 
-fn all_files(dir: &Path) -> Vec<PathBuf> {
+pub(crate) fn all_files(dir: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for entry in fs::read_dir(dir).expect("a directory") {
         let path = entry.expect("an entry").path();

@@ -208,4 +208,5 @@ pub const PROPERTIES: &[Key] = &[
     on("pmc.dag.directory", "where relative paths in a DAGMan file begin; default: the directory of the file"),
     on("pmc.local.directory",
         "where the directories of a site `local` are made that no catalog describes"),
+    on("pmc.secret.*", "written by the planner: secrets among the `-D` options of sub-workflows"),
 ];

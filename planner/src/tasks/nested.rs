@@ -27,6 +27,14 @@ pub(crate) struct NestedJob<'p> {
     pub(crate) nested: &'p Nested,
 }
 
+/// A `-D` option of a sub-workflow whose value is a secret.
+pub(crate) struct SecretDefine<'p> {
+    key: &'p str,
+    /// The property of this plan that has the value.
+    pub(crate) property: String,
+    pub(crate) value: &'p str,
+}
+
 impl<'p> NestedJob<'p> {
     /// Returns a job that is a nested sub-workflow.
     pub(crate) fn new(planned: PlannedJob<'p>) -> Option<Self> {
@@ -112,6 +120,24 @@ impl<'p> NestedJob<'p> {
         }
     }
 
+    /// Values of its options that are secrets. They are properties of this plan, so that no command line has
+    /// them, unless the sub-workflow has a file of properties of its own.
+    pub(crate) fn secret_defines(&self) -> Vec<SecretDefine<'p>> {
+        let (plan, own) = (self.planned.plan, &self.nested.options);
+        if own.conf.is_some() {
+            return Vec::new();
+        }
+        let settings = own.defines.iter().filter_map(|define| define.split_once('='));
+        let secrets = settings.filter(|(key, value)| plan.secrets.has(key) && !value.is_empty());
+        let job = &self.planned.name;
+        let secret = |(key, value): (&'p str, &'p str)| SecretDefine {
+            key,
+            property: format!("pmc.secret.{job}.{key}"),
+            value,
+        };
+        secrets.map(secret).collect()
+    }
+
     /// Returns the arguments of the planner, in the order in which Pegasus writes them.
     fn arguments(&self) -> Vec<String> {
         let (plan, own) = (self.planned.plan, &self.nested.options);
@@ -128,9 +154,15 @@ impl<'p> NestedJob<'p> {
         if let Some(directory) = &self.nested.directory {
             words.add(format!("-Dpmc.dag.directory={}", directory.display()));
         }
-        words
-            .0
-            .extend(own.defines.iter().map(|define| format!("-D{define}")));
+        let secrets = self.secret_defines();
+        words.0.extend(own.defines.iter().map(|define| {
+            let key = define.split('=').next().unwrap_or_default();
+            match secrets.iter().find(|secret| secret.key == key) {
+                // The planner replaces it by the property.
+                Some(secret) => format!("-D{key}=${{{}}}", secret.property),
+                None => format!("-D{define}"),
+            }
+        }));
         let conf = match &own.conf {
             Some(conf) => conf.display().to_string(),
             None => format!("{}/{}", plan.submit, PROPERTIES),

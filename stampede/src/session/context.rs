@@ -15,6 +15,8 @@ use pmc_dag::Dag;
 
 use super::{End, Notices, Options, Summary};
 use crate::dashboard;
+use pmc_files::Folder;
+
 use crate::destination::{self, Destination};
 use crate::error::{LoadError, Notice};
 use crate::loader::{Loader, Workflow};
@@ -80,6 +82,12 @@ impl<'o> Session<'o> {
     /// the outermost workflow.
     pub fn nested(outer: &Session<'o>, log: &Path, parent: &str) -> Result<Self, LoadError> {
         let mut run = Run::locate(log)?;
+        // The files of a run say where its sub-workflows are. Those of another user must not have runs of
+        // this user copied into a database that others read, nor the commands of such runs started.
+        let user = |dir: &Path| Folder::open(dir).and_then(|folder| folder.user()).ok();
+        if user(&run.dir).is_none_or(|nested| Some(nested) != user(&outer.run.dir)) {
+            return Err(LoadError::OtherUser { dir: run.dir });
+        }
         let root = &outer.run.workflow.wf_uuid;
         let uuid = &run.workflow.wf_uuid;
         if uuid == root || uuid == parent {

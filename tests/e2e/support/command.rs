@@ -143,6 +143,11 @@ impl Running {
         self.child.try_wait().expect("a child to wait for").is_none()
     }
 
+    /// Returns the number of the program's process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends a signal to the program itself.
     pub fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id()).expect("a process number");

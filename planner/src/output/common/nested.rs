@@ -37,6 +37,16 @@ pub(crate) fn write_files(plan: &Plan<'_>, dir: &Path) -> Result<(), PlanError> 
     Ok(())
 }
 
+/// Returns the properties with secret values of options of nested sub-workflows.
+pub(super) fn secret_properties(plan: &Plan<'_>) -> Vec<(String, String)> {
+    let jobs = JobId::first(plan.exec.jobs.len()).map(|id| plan.at(id));
+    let nested = jobs.filter(|job| job.is_nested()).filter_map(NestedJob::new);
+    nested
+        .flat_map(|job| job.secret_defines())
+        .map(|secret| (secret.property, secret.value.to_owned()))
+        .collect()
+}
+
 /// Returns a submit description: by it, Pegasus' monitoring finds the logs of the sub-workflow.
 fn description(nested: NestedJob<'_>) -> String {
     let planned = nested.planned;

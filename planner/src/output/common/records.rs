@@ -338,6 +338,7 @@ pub(crate) fn properties(
             all.insert(key.into(), file.display().to_string());
         }
     }
+    all.extend(super::nested::secret_properties(plan));
     // The planners of sub-workflows read them in other directories.
     for key in ["pegasus.catalog.replica.file", output_mapper::MAP_FILE] {
         if let Some(file) = all.get_mut(key)
