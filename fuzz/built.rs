@@ -284,8 +284,8 @@ fn entry(source: &mut Source<'_>) -> Entry {
     }
 }
 
-/// Packs with changed indexes, whose checksums are right nevertheless. Output is read as it was written, or is
-/// an error.
+/// Packs with changed indexes, whose checksums are right nevertheless. Output is read as it was written,
+/// or is an error.
 pub fn packed(data: &[u8]) {
     let mut source = Source::new(data);
     let dir = tempfile::tempdir().expect("a directory can be made");

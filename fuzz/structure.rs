@@ -1,5 +1,5 @@
-//! Well-formed inputs that bytes choose, and small changes of them. Random bytes alone are refused in the first
-//! line of most formats.
+//! Well-formed inputs that bytes choose, and small changes of them. Random bytes alone are refused in the
+//! first line of most formats.
 
 /// Bytes from which choices are made. When they are used up, each choice is the first one.
 pub struct Source<'d>(&'d [u8]);

@@ -1,7 +1,7 @@
 //! A budget of time and memory for looking at the plan of another user.
 //!
-//! Such a plan names files, directories and databases that its owner chooses: a directory can be `/`, and a file
-//! can be larger than the memory. A thread watches over all of it, so that no reader has to count.
+//! Such a plan names files, directories and databases that its owner chooses: a directory can be `/`, and
+//! a file can be larger than the memory. A thread watches over all of it, so that no reader has to count.
 
 use std::fs;
 use std::io;

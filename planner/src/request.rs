@@ -261,8 +261,8 @@ pub struct Picture {
 }
 
 impl Environment {
-    /// Returns the environment for a look at a plan of another user: what its files name must not be expanded to
-    /// values of the user who looks.
+    /// Returns the environment for a look at a plan of another user: what its files name must not be
+    /// expanded to values of the user who looks.
     #[must_use]
     pub fn for_plan_of_other(self) -> Self {
         Environment {

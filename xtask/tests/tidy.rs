@@ -289,12 +289,13 @@ fn modules_are_not_included_across_packages() {
 }
 
 /// Packages that read or write files of runs that may belong to other users.
-const LOOK_AT_OTHERS: [&str; 6] = [
+const LOOK_AT_OTHERS: [&str; 7] = [
     "monitor",
     "stampede",
     "pmc",
     "monitord-compat",
     "lib/packed",
+    "lib/sqlite",
     "tools/rc-client",
 ];
 
@@ -352,7 +353,7 @@ const ALLOWED: [(&str, usize, &str); 18] = [
         11,
         "replaces a plan of the user under the lock of its DAG",
     ),
-    ("lib/packed/src/packs.rs", 2, "asks for lengths; reads nothing"),
+    ("lib/packed/src/packs.rs", 3, "asks for lengths; reads nothing"),
     ("lib/packed/src/writer.rs", 1, "packs of the user's own run"),
     ("tools/rc-client/src/catalog/lock.rs", 1, "/proc"),
     (

@@ -72,8 +72,8 @@ fn send_with(stream: &UnixStream, text: &[u8], files: &[RawFd]) -> io::Result<()
     send_bytes(stream, &text[sent..])
 }
 
-/// Sends bytes, within the time of the connection for one write: a peer that takes a byte now and then does not
-/// hold up this process.
+/// Sends bytes, within the time of the connection for one write: a peer that takes a byte now and then
+/// does not hold up this process.
 ///
 /// # Errors
 /// The peer does not take them.

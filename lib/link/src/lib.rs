@@ -1,9 +1,10 @@
 //! The connection between a master and its agents.
 //!
-//! An agent keeps one connection to the master. It is encrypted, and both sides prove that they have the key
-//! of the run ([`Endpoint`]), at first cheaply, so that strangers cost little. A connection may be cut and made again: both sides number their messages and
-//! keep them until the other side has *settled* them ([`Session`]). The agent holds a *lease*: as long as the
-//! master has answered a recent heartbeat, the master counts on the agent's tasks.
+//! An agent keeps one connection to the master. It is encrypted, and both sides prove that they have the
+//! key of the run ([`Endpoint`]), at first cheaply, so that strangers cost little. A connection may be cut
+//! and made again: both sides number their messages and keep them until the other side has *settled* them
+//! ([`Session`]). The agent holds a *lease*: as long as the master has answered a recent heartbeat, the
+//! master counts on the agent's tasks.
 //!
 //! Agents also give each other files, over connections with the same key ([`FileServer`], [`fetch`]).
 //!

@@ -2,8 +2,8 @@
 //!
 //! The server sends a random number with a code of it, the client answers with another code. A code is an
 //! HMAC with the key of the run: who sees it learns nothing of the key, and cannot answer the next number.
-//! A server drops a stranger after these bytes, without the cost of TLS. TLS follows in any case, and it alone
-//! decides who is let in.
+//! A server drops a stranger after these bytes, without the cost of TLS. TLS follows in any case, and it
+//! alone decides who is let in.
 
 use std::io;
 

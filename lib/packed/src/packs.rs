@@ -17,8 +17,8 @@ const MAX_LINE: u64 = 1 << 16;
 /// Maximum bytes of all indexes: those of some ten million attempts.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// Attempts of a task from which on they have to come in the order of their numbers. An index that somebody has
-/// made takes a time that grows with its length only.
+/// Attempts of a task from which on they have to come in the order of their numbers. An index that
+/// somebody has made takes a time that grows with its length only.
 const MAX_UNSORTED: usize = 1 << 10;
 
 /// Maximum packs that are held open.

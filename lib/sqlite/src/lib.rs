@@ -1,7 +1,8 @@
 //! Opens SQLite databases that may be the work of another user.
 //!
-//! A file of SQLite is more than rows: views and triggers in it run with the queries of whoever opens it, and a
-//! damaged one can have rows without end. SQLite opens a path, and would follow links and wait for FIFOs.
+//! A file of SQLite is more than rows: views and triggers in it run with the queries of whoever opens it,
+//! and a damaged one can have rows without end. SQLite opens a path, and would follow links and wait for
+//! FIFOs.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};

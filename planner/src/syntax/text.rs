@@ -40,8 +40,8 @@ const MAX_PIPE: u64 = 4 << 30;
 /// Set when the inputs are those of another user, as long as this process lives.
 static ONLY_REGULAR_FILES: AtomicBool = AtomicBool::new(false);
 
-/// Opens no pipe and no device from now on. What a plan of another user names can be one of the user who looks
-/// at it: reading it takes from somebody else what was written to it, or does not end.
+/// Opens no pipe and no device from now on. What a plan of another user names can be one of the user who
+/// looks at it: reading it takes from somebody else what was written to it, or does not end.
 pub(crate) fn open_only_regular_files() {
     ONLY_REGULAR_FILES.store(true, Ordering::Relaxed);
 }

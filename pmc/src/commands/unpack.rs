@@ -75,7 +75,8 @@ pub fn unpack(arguments: &cli::Unpack) -> Result<u8, Failure> {
     Ok(exit::SUCCESS)
 }
 
-/// What the files may take together. A pack of somebody else can have the same bytes in any number of entries.
+/// What the files may take together. A pack of somebody else can have the same bytes in any number of
+/// entries.
 struct Limits {
     bytes: u64,
     gaps: usize,

@@ -1,5 +1,5 @@
-//! Rounds in which one process of a run is killed that plays a part of its own: a guard, the planner of a nested
-//! workflow, a tool that redirects output.
+//! Rounds in which one process of a run is killed that plays a part of its own: a guard, the planner of a
+//! nested workflow, a tool that redirects output.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -97,8 +97,8 @@ echo make >>@TOP@/ran
 
 const END: &str = "#!/bin/sh\necho end >>@TOP@/ran\necho done >end\n";
 
-/// The planner of a nested workflow is killed, once or twice. That fails an attempt, and the run plans it again,
-/// or the user continues.
+/// The planner of a nested workflow is killed, once or twice. That fails an attempt, and the run plans it
+/// again, or the user continues.
 pub(super) fn nested_planner(place: &mut Place) {
     let top = place.path("").display().to_string();
     let top = top.trim_end_matches('/');

@@ -219,8 +219,8 @@ impl Place {
         false
     }
 
-    /// Kills one of the processes of a program, as soon as there is one that fits. Returns its number, or `None` if
-    /// the program has ended before.
+    /// Kills one of the processes of a program, as soon as there is one that fits. Returns its number, or
+    /// `None` if the program has ended before.
     pub(super) fn kill_one(
         &mut self,
         running: &mut Running,

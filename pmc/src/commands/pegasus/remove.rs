@@ -53,8 +53,8 @@ pub fn remove(options: &pegasus::Remove) -> Result<u8, Failure> {
     Ok(exit::SUCCESS)
 }
 
-/// Refuses a directory of another user: its files say which process or batch job is ended, and it would be ended
-/// with the rights of this user.
+/// Refuses a directory of another user: its files say which process or batch job is ended, and it would be
+/// ended with the rights of this user.
 fn refuse_that_of_other(submit: &Submit) -> Result<(), Failure> {
     let owner = Folder::open(&submit.dir).and_then(|folder| folder.owner());
     if owner.is_ok_and(|owner| owner == Owner::User) {
