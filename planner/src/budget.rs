@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nix::unistd::{SysconfVar, sysconf};
 
 /// Maximum time. A plan of a million jobs takes some ten seconds.
-const TIME: Duration = Duration::from_secs(120);
+const TIME: Duration = Duration::from_secs(60);
 
 /// Maximum bytes of memory, and maximum part of what the machine has.
 const MEMORY: u64 = 4 << 30;

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::support::command::{CommandResult, Program};
 use crate::support::users::{OTHER, THIRD, TwoUsers};
-use crate::two_users::{LIMIT, made_run};
+use crate::two_users::{LIMIT, run_theirs};
 
 /// The kernel's own protection: links of others in directories such as `/tmp` are not followed.
 const SWITCH: &str = "/proc/sys/fs/protected_symlinks";
@@ -86,7 +86,7 @@ fn links_of_another_user_in_a_shared_directory_are_not_followed() {
     let Some(users) = TwoUsers::new("links_of_another_user_in_a_shared_directory_are_not_followed") else {
         return;
     };
-    let run = made_run(&users, "run");
+    let run = run_theirs(&users, &[]);
     for protection in ["0", "1"] {
         let Some(_set) = Protection::set(protection) else {
             eprintln!("SKIPPED: {SWITCH} cannot be {protection}");

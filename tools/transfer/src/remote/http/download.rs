@@ -186,7 +186,10 @@ fn receive(
         }
     };
     if start == 0 && partial.received > 0 {
+        // What the first answer has announced counts for the whole file, too, when it comes again.
+        let announced = partial.total;
         partial.restart()?;
+        partial.total = announced;
     }
     // The server ignored the requested range.
     if start != partial.received {
