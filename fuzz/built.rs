@@ -56,7 +56,7 @@ fn dagman_line(
             source.below(200)
         ),
         5 => {
-            let when = source.one_of(&["PRE", "POST", "DEFER 1 2 PRE"]);
+            let when = source.one_of(&["PRE", "POST"]);
             writeln!(text, "SCRIPT {when} {node} /bin/x $JOB $RETURN '$MAX_RETRIES'")
         }
         6 => writeln!(text, "PRIORITY {node} {}", source.number()),
@@ -82,55 +82,57 @@ fn dagman_line(
 }
 
 fn submit_description(source: &mut Source<'_>, text: &mut String) {
-    text.push_str("executable = /bin/$(program)\nprogram = x\n");
-    for _ in 0..source.below(8) {
-        let name = source.one_of(&["a", "b", "program"]);
-        let _ = match source.below(12) {
-            0 => writeln!(text, "arguments = \"{name} 'b c' $({name}) \"\"q\"\"\""),
-            1 => writeln!(
+    text.push_str("executable = /bin/x\nm0 = x\n");
+    for number in 1..1 + source.below(8) {
+        let last = number - 1;
+        let kind = source.below(32);
+        // What is refused comes now and then only.
+        let kind = if kind >= 25 && !source.one_in(8) {
+            kind % 8
+        } else {
+            kind
+        };
+        // Writing into a String cannot fail.
+        let _ = match kind {
+            0..8 => writeln!(text, "arguments = \"$(m0) 'b c' $(m{last}) \"\"q\"\"\""),
+            8..11 => writeln!(text, "environment = \"A=1 B='x y' C=$(m{last})\""),
+            11..14 => writeln!(
                 text,
-                "{name} = $({})x$(Process)",
-                source.one_of(&["a", "b", "program"])
+                "request_memory = {} GB\nrequest_cpus = 2",
+                1 + source.below(9)
             ),
-            2 => writeln!(text, "environment = \"A=1 B='x y' C=$({name})\""),
-            3 => writeln!(
+            14..17 => writeln!(text, "request_cpus = {}", source.number()),
+            17..20 => writeln!(text, "input = in.$(m{last})\noutput = out\nerror = err\nlog = l"),
+            20..23 => writeln!(
+                text,
+                "universe = {}\n# text",
+                source.one_of(&["vanilla", "local"])
+            ),
+            23..25 => writeln!(text, "+X = y \\\n z\nmy.Y = 1"),
+            25 => writeln!(text, "transfer_input_files = f, g/$(m{last}), /h"),
+            26 => writeln!(text, "if defined m0\nb = 1\nelse\nb = 2\nendif"),
+            27 => writeln!(text, "include : x.sub"),
+            28 => writeln!(text, "b = $F(fq:m0) $INT(m0) $ENV(HOME) $CHOICE(a,b,c)"),
+            29 => writeln!(text, "b = $(b)$(b)"),
+            30 => writeln!(text, "initialdir = d\nmax_retries = {}", source.number()),
+            _ => writeln!(
                 text,
                 "request_memory = {} {}",
                 source.number(),
-                source.one_of(&["", "GB", "MB"])
-            ),
-            4 => writeln!(text, "request_cpus = {}", source.number()),
-            5 => writeln!(text, "transfer_input_files = f, g/$({name}), /h"),
-            6 => writeln!(
-                text,
-                "if defined {name}\n{name} = 1\nelif $({name}) > 2\nelse\nb = 2\nendif"
-            ),
-            7 => writeln!(text, "include : x.sub"),
-            8 => writeln!(
-                text,
-                "universe = {}",
-                source.one_of(&["vanilla", "local", "docker"])
-            ),
-            9 => writeln!(text, "input = in.$({name})\noutput = out\nerror = err\nlog = l"),
-            10 => writeln!(
-                text,
-                "a = $F(fq:{name}) $INT({name}) $ENV(HOME) $CHOICE(a,b,c) $SUBSTR({name},1,-1)"
-            ),
-            _ => writeln!(
-                text,
-                "initialdir = d\n# text\nmax_retries = {}\n+X = {name} \\\n y",
-                source.number()
+                source.one_of(&["", "GB", "x"])
             ),
         };
+        let _ = writeln!(text, "m{number} = $(m{last})y$(Process)");
     }
-    let queue = match source.below(6) {
-        0 | 1 => "queue".to_owned(),
-        2 => format!("queue {}", source.number()),
-        3 => "queue a in (x y, z)".to_owned(),
-        4 => "queue 2 a,b from (\nx, y\nz w\n)".to_owned(),
-        _ => format!("queue {} a matching files *", source.number()),
+    let queue = match source.below(64) {
+        0..50 => "queue",
+        50..60 => "queue 2",
+        60 => "queue a in (x y, z)",
+        61 => "queue 2 a,b from (\nx, y\nz w\n)",
+        62 => "queue a matching files *",
+        _ => "queue 4000000000",
     };
-    text.push_str(&queue);
+    text.push_str(queue);
     text.push('\n');
 }
 
@@ -454,7 +456,7 @@ fn options() -> Options {
         checksums_from: Vec::new(),
         checksums_to: None,
         retry_wait: 0.001,
-        timeout: 1.0,
+        timeout: 0.2,
         min_rate: 0,
         debug: false,
         rest: Vec::new(),

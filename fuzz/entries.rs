@@ -44,7 +44,7 @@ macro_rules! for_each_entry {
             dagman_built dagman_built 2,
             dagman_out dagman_out 4,
             endpoint endpoint 4,
-            http_answer http_answer 200,
+            http_answer http_answer 400,
             invocation_record invocation_record 4,
             jobstate_log jobstate_log 4,
             journal journal 1,

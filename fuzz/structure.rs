@@ -31,14 +31,14 @@ impl<'d> Source<'d> {
         self.below(times) == times - 1
     }
 
-    /// A number as a text, more often a small one.
+    /// A number as a text, most often a small one.
     pub fn number(&mut self) -> String {
-        match self.below(16) {
-            small @ 0..12 => small.to_string(),
-            12 => "-1".to_owned(),
-            13 => u32::MAX.to_string(),
-            14 => u64::MAX.to_string(),
-            _ => "1".repeat(1 + self.below(40)),
+        match self.below(64) {
+            60 => "-1".to_owned(),
+            61 => u32::MAX.to_string(),
+            62 => u64::MAX.to_string(),
+            63 => "1".repeat(1 + self.below(40)),
+            small => (1 + small % 12).to_string(),
         }
     }
 
