@@ -165,7 +165,7 @@ fn explain(dir: &Path, jobs: &[String]) -> u8 {
         Ok(environment) => environment,
         Err(e) => return fail(&format!("cannot find the working directory: {e}"), 1),
     };
-    let is_of_other = saved_request::owner(dir).is_ok_and(|owner| owner != Owner::User);
+    let is_of_other = !saved_request::owner(dir).is_ok_and(|owner| owner == Owner::User);
     if is_of_other {
         environment = environment.for_plan_of_other();
         text::open_only_regular_files();
