@@ -25,7 +25,7 @@ pub(super) fn push(job: PlannedJob<'_>, lists: &WorkLists, words: &mut Words, pr
             let threads = job.profiles().pegasus("transfer.threads").map_or("2", str::trim);
             let more = job.pegasus("transfer.arguments");
             let more = more.unwrap_or(plan.settings.mode.transfer_arguments());
-            words.blanks(" ").word("--threads").blanks(" ").quoted(threads);
+            words.next("--threads").blanks(" ").quoted(threads);
             words.blanks(" ").quoted(more);
             push_checksum_options(job, words);
         }
@@ -37,33 +37,27 @@ pub(super) fn push(job: PlannedJob<'_>, lists: &WorkLists, words: &mut Words, pr
                 .word(if is_debug { "-vvv" } else { "-v" });
             let producers = &plan.exec.registrations[n].producers;
             if plan.settings.integrity != Integrity::None && !producers.is_empty() {
-                words.blanks(" ").word("--meta").blanks(" ").with(|files| {
+                words.next("--meta").blanks(" ").with(|files| {
                     for (k, &producer) in producers.iter().enumerate() {
                         files.push_str(if k > 0 { "," } else { "" });
                         plan.push_job_file(producer, ".meta", files);
                     }
                 });
             }
-            words
-                .blanks(" ")
-                .word("--insert")
-                .blanks(" ")
-                .word(&lists.file(job));
+            words.next("--insert").next(&lists.file(job));
         }
         Task::Chmod(n) => {
-            words.blanks(" ").word("+x").blanks(" ");
+            words.next("+x").blanks(" ");
             for &file in &plan.exec.chmods[n] {
                 let name = plan.workflow.files.name(file);
-                words
-                    .blanks(" ")
-                    .word(&plan.sites.scratch_path(job.staging, name));
+                words.next(&plan.sites.scratch_path(job.staging, name));
             }
         }
         Task::CreateDir | Task::CleanUp(_) | Task::RemoveDir | Task::NoOp | Task::Cluster(..) => {}
     }
     if let Some(part) = lists.part(job.id) {
         words.blanks(" ").option("--file", &lists.file(job));
-        words.word("--part").blanks(" ").word(&part.to_string());
+        words.word("--part").next(&part.to_string());
     }
 }
 
@@ -76,7 +70,7 @@ fn push_checksum_options(job: PlannedJob<'_>, words: &mut Words) {
             let mut files = plan.exec.transfers[n].files.iter();
             if files.any(|file| plan.checksums.keeper(file.file) == Some(job.id)) {
                 let file = plan.job_file(job.id, META);
-                words.blanks(" ").word("--checksums-to").blanks(" ").word(&file);
+                words.next("--checksums-to").next(&file);
             }
         }
         Task::StageOut(n) => {
@@ -90,11 +84,7 @@ fn push_checksum_options(job: PlannedJob<'_>, words: &mut Words) {
             if !keepers.is_empty() {
                 let files = keepers.iter().map(|&keeper| plan.job_file(keeper, META));
                 let files = files.collect::<Vec<_>>().join(",");
-                words
-                    .blanks(" ")
-                    .word("--checksums-from")
-                    .blanks(" ")
-                    .word(&files);
+                words.next("--checksums-from").next(&files);
             }
         }
         _ => {}

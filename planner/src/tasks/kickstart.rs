@@ -52,7 +52,7 @@ fn place(job: PlannedJob<'_>) -> Words {
         words.blanks(" ").option(option, job.work_dir());
     }
     if plan.settings.set_xbit && job.setup.staged {
-        words.blanks(" ").word("-X").blanks(" ");
+        words.next("-X").blanks(" ");
     }
     words
 }
@@ -104,9 +104,9 @@ pub(super) fn wrap(
         _ => {}
     }
     if job.is_later_member() {
-        line.blanks(" ").word("-H");
+        line.next("-H");
     }
-    line.blanks(" ").word("-n").blanks(" ");
+    line.next("-n").blanks(" ");
     line.with(|text| plan.push_transformation(&job, text));
     line.blanks(" ").option("-N", plan.logical_id(&job));
     if is_prepared && let Some(path) = input {

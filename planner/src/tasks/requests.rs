@@ -1,11 +1,12 @@
 //! What a job requests of its run, and how the run judges its end, from its profiles.
 
 use std::collections::BTreeMap;
+use std::str::FromStr;
 
 use crate::error::{Cause, Problem};
 use crate::exec::Task;
 use crate::profiles::{Namespace, Profiles};
-use crate::task_request::{self, CPUS, GPUS, MEMORY, PRIORITY};
+use crate::task_request::{self, CPUS, GPUS, MEMORY, PRIORITY, ProfileKey};
 
 use super::plan::PlannedJob;
 
@@ -201,8 +202,7 @@ pub(super) fn amounts(job: PlannedJob<'_>, problems: &mut Vec<String>) -> Reques
             ));
         }
     }
-    let requested = |keys| task_request::find(profiles, keys).map(|(_, value)| value);
-    if let Some(value) = requested(MEMORY).map(|value| value.text()) {
+    if let Some(value) = task_request::find(profiles, MEMORY).map(|(_, value)| value.text()) {
         match value.parse::<f64>() {
             // 2^53 is the largest exact integer.
             Ok(mb) if (0.0..9e15).contains(&mb) => requests.memory_mb = (mb >= 1.0).then_some(mb as u64),
@@ -212,33 +212,12 @@ pub(super) fn amounts(job: PlannedJob<'_>, problems: &mut Vec<String>) -> Reques
             )),
         }
     }
-    if let Some(value) = requested(CPUS).map(|value| value.text()) {
-        match value.parse::<u32>() {
-            Ok(cpus) => requests.cpus = (cpus > 0).then_some(cpus),
-            Err(_) => problems.push(format!(
-                "Invalid Value specified for cpu count {value} for job {}",
-                job.name
-            )),
-        }
-    }
-    if let Some(value) = requested(GPUS).map(|value| value.text()) {
-        match value.parse::<u32>() {
-            Ok(gpus) => requests.gpus = (gpus > 0).then_some(gpus),
-            Err(_) => problems.push(format!(
-                "Invalid Value specified for gpu count {value} for job {}: it must be a whole number",
-                job.name
-            )),
-        }
-    }
-    if let Some(value) = requested(PRIORITY).map(|value| value.text()) {
-        match value.parse::<i64>() {
-            Ok(priority) => requests.priority = Some(priority),
-            Err(_) => problems.push(format!(
-                "Invalid Value specified for job priority {value} for job {}: it must be a whole number",
-                job.name
-            )),
-        }
-    }
+    let cpus: Option<u32> = parsed(job, CPUS, ("cpu count", ""), problems);
+    requests.cpus = cpus.filter(|&cpus| cpus > 0);
+    let whole = ": it must be a whole number";
+    let gpus: Option<u32> = parsed(job, GPUS, ("gpu count", whole), problems);
+    requests.gpus = gpus.filter(|&gpus| gpus > 0);
+    requests.priority = parsed(job, PRIORITY, ("job priority", whole), problems);
     match task_request::tries(profiles) {
         Ok(tries) => requests.tries = tries,
         Err(value) => problems.push(format!(
@@ -250,6 +229,25 @@ pub(super) fn amounts(job: PlannedJob<'_>, problems: &mut Vec<String>) -> Reques
         requests.options = options.to_owned();
     }
     requests
+}
+
+/// Returns a number that a profile requests. `what` it is called, and what it must be.
+fn parsed<T: FromStr>(
+    job: PlannedJob<'_>,
+    keys: &[ProfileKey],
+    what: (&str, &str),
+    problems: &mut Vec<String>,
+) -> Option<T> {
+    let value = task_request::find(job.profiles(), keys)?.1.text();
+    let number = value.parse().ok();
+    if number.is_none() {
+        let (what, must) = what;
+        problems.push(format!(
+            "Invalid Value specified for {what} {value} for job {}{must}",
+            job.name
+        ));
+    }
+    number
 }
 
 /// Returns the factor of the memory after an attempt that ran out of it.

@@ -38,6 +38,11 @@ impl Words {
         self.parts(&[word])
     }
 
+    /// Adds a blank and a word.
+    pub(crate) fn next(&mut self, word: &str) -> &mut Self {
+        self.blanks(" ").word(word)
+    }
+
     /// Adds a word that consists of parts.
     pub(crate) fn parts(&mut self, parts: &[&str]) -> &mut Self {
         self.with(|text| parts.iter().for_each(|part| text.push_str(part)))

@@ -21,8 +21,8 @@ use super::in_order::in_order;
 const MAX_SHOWN: usize = 20;
 
 /// Buffers of one thread.
-struct Rendered<'p> {
-    invocations: Invocations<'p>,
+#[derive(Default)]
+struct Rendered {
     /// Lists for the shared file, and their jobs: number and bytes.
     shared: String,
     parts: Vec<(JobId, usize)>,
@@ -34,21 +34,6 @@ struct Rendered<'p> {
     text: String,
     /// The list of a cluster.
     commands: String,
-}
-
-impl<'p> Rendered<'p> {
-    fn new(invocations: Invocations<'p>) -> Self {
-        Rendered {
-            invocations,
-            shared: String::new(),
-            parts: Vec::new(),
-            beside: Vec::new(),
-            problems: Vec::new(),
-            failed: None,
-            text: String::new(),
-            commands: String::new(),
-        }
-    }
 }
 
 /// Returns the problems of the first jobs that have any.
@@ -95,10 +80,10 @@ pub(crate) fn write(plan: &Plan<'_>, dir: &Path) -> Result<WorkLists, PlanError>
     in_order(
         plan.exec.jobs.len() + plan.exec.members.len(),
         JOB_CHUNK,
-        || Rendered::new(Invocations::new(plan, &no_places)),
-        |rendered, range| {
+        || (Invocations::new(plan, &no_places), Rendered::default()),
+        |(invocations, rendered), range| {
             for id in range {
-                if let Err(error) = files_of(plan.at(JobId::new(id)), dir, rendered) {
+                if let Err(error) = files_of((invocations, JobId::new(id)), dir, rendered) {
                     rendered.failed = Some(error);
                 }
                 if rendered.failed.is_some() || rendered.problems.len() > MAX_SHOWN {
@@ -106,7 +91,7 @@ pub(crate) fn write(plan: &Plan<'_>, dir: &Path) -> Result<WorkLists, PlanError>
                 }
             }
         },
-        |rendered| {
+        |(_, rendered)| {
             problems.append(&mut rendered.problems);
             if problems.iter().map(Vec::len).sum::<usize>() > MAX_SHOWN {
                 return Err(PlanError::Code(shown(&mut problems)));
@@ -139,14 +124,14 @@ pub(crate) fn write(plan: &Plan<'_>, dir: &Path) -> Result<WorkLists, PlanError>
 }
 
 /// Writes the files of one job, or renders its part of the shared file.
-fn files_of<'p>(job: PlannedJob<'p>, dir: &Path, rendered: &mut Rendered<'p>) -> Result<(), PlanError> {
-    let id = job.id;
+fn files_of(
+    (invocations, id): (&mut Invocations<'_>, JobId),
+    dir: &Path,
+    rendered: &mut Rendered,
+) -> Result<(), PlanError> {
+    let job = invocations.plan().at(id);
     let Rendered {
-        invocations,
-        shared,
-        parts,
-        text,
-        ..
+        shared, parts, text, ..
     } = rendered;
     let is_shared = job.reads_parts();
     let out = if is_shared {

@@ -34,36 +34,19 @@ const JOB_CHUNK: usize = 512;
 const EDGE_CHUNK: usize = 1024;
 
 /// Buffers of one thread.
-struct Rendered<'p> {
+#[derive(Default)]
+struct Rendered {
     dag: String,
     events: String,
     /// Problems of each job.
     problems: Vec<Vec<String>>,
     /// Failed write of an argument file.
     failed: Option<PlanError>,
-    invocations: Invocations<'p>,
     invocation: Invocation,
     line: Line,
     scratch: String,
     prints: String,
     print_scratch: fingerprints::Scratch,
-}
-
-impl<'p> Rendered<'p> {
-    fn new(invocations: Invocations<'p>) -> Self {
-        Rendered {
-            dag: String::new(),
-            events: String::new(),
-            problems: Vec::new(),
-            failed: None,
-            invocations,
-            invocation: Invocation::default(),
-            line: Line::default(),
-            scratch: String::new(),
-            prints: String::new(),
-            print_scratch: fingerprints::Scratch::default(),
-        }
-    }
 }
 
 /// Fingerprints of the tasks, and the file for them.
@@ -93,9 +76,9 @@ pub(super) fn write(to: &Writing<'_>, prints: PrintsFile<'_>) -> Result<(), Plan
     in_order(
         plan.order.len(),
         JOB_CHUNK,
-        || Rendered::new(Invocations::new(plan, to.lists)),
-        |rendered, range| jobs(plan, (dir, node), (heads, prints), range, rendered),
-        |rendered| {
+        || (Invocations::new(plan, to.lists), Rendered::default()),
+        |(invocations, rendered), range| jobs(invocations, (dir, node), (heads, prints), range, rendered),
+        |(_, rendered)| {
             problems.append(&mut rendered.problems);
             if problems.iter().map(Vec::len).sum::<usize>() > MAX_SHOWN {
                 return Err(PlanError::Code(shown(&mut problems)));
@@ -152,24 +135,24 @@ pub(super) fn write(to: &Writing<'_>, prints: PrintsFile<'_>) -> Result<(), Plan
 
 /// Renders a chunk of jobs and writes their argument files.
 fn jobs(
-    plan: &Plan<'_>,
+    invocations: &mut Invocations<'_>,
     (dir, node): (&Path, NodeSize),
     (heads, prints): (&Prefixes, &FingerprintWriter),
     range: Range<usize>,
-    rendered: &mut Rendered<'_>,
+    rendered: &mut Rendered,
 ) {
     let Rendered {
         dag,
         events,
         problems,
         failed,
-        invocations,
         invocation,
         line,
         scratch,
         prints: print_text,
         print_scratch,
     } = rendered;
+    let plan = invocations.plan();
     for n in range {
         let id = plan.order[n];
         let job = plan.at(id);
