@@ -90,7 +90,7 @@ const KNOTS: [(&str, &str, &[&str], &str); 20] = [
         &[
             "avoidance",
             "categories",
-            "holdings",
+            "cache_index",
             "nodes",
             "prefill",
             "queue",
@@ -121,7 +121,7 @@ const KNOTS: [(&str, &str, &[&str], &str); 20] = [
     (
         "pegasus-mpi-cluster",
         "driver",
-        &["away", "control", "guests", "outbox", "subworkflows"],
+        &["control", "guests", "subworkflows"],
         "parts of the one driver, which hand work to each other",
     ),
     (
@@ -133,7 +133,7 @@ const KNOTS: [(&str, &str, &[&str], &str); 20] = [
     (
         "pegasus-mpi-cluster",
         "worker",
-        &["kill", "sentinel"],
+        &["running", "sentinel"],
         "an attempt tells the sentinel of itself, and both share how they read a pipe",
     ),
     (
@@ -145,8 +145,8 @@ const KNOTS: [(&str, &str, &[&str], &str); 20] = [
     (
         "pmc",
         "commands/pmix",
-        &["desk", "redirect"],
-        "the desk holds the redirections, which hold what runs",
+        &["redirect", "requests"],
+        "the requests hold the redirections, which hold what runs",
     ),
     (
         "pmc",
