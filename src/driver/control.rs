@@ -6,35 +6,12 @@ use std::time::{Duration, Instant};
 use pmc_control::{Answer, Request};
 use signal_hook::consts::SIGUSR1;
 
-pub(super) use crate::control::Server;
-use crate::control::{Control, Pending, Reply};
-use crate::interrupt::Interrupt;
-use crate::options::Options;
+use crate::control::{Pending, Reply};
 use crate::scheduler::Event;
 use crate::transport::MasterTransport;
 
 use super::guests::Submission;
 use super::{Driver, RunError};
-
-/// Listens for requests, if the run has the lock of its DAG: two runs cannot share a socket.
-pub(super) fn serve(
-    control: &Control,
-    has_lock: bool,
-    options: &Options,
-    interrupt: &Interrupt,
-) -> Option<Server> {
-    if !has_lock {
-        return None;
-    }
-    let started = Server::start(&options.dag, control.clone(), interrupt);
-    let failed = |error: &std::io::Error| {
-        tracing::debug!(
-            "The run cannot be controlled from outside: {}",
-            pmc_dag::reason(error)
-        );
-    };
-    started.inspect_err(failed).ok()
-}
 
 impl<T: MasterTransport> Driver<'_, T> {
     /// Answers all requests that have come, and begins to drain when it is time.

@@ -14,10 +14,10 @@ use std::sync::mpsc::SyncSender;
 use pmc_control::{Answer, FIRST_WEIGHT};
 use pmc_files::OFlags;
 
-use super::control::{Server, serve};
+use super::setup::serve;
 use super::subworkflows::{GUEST_DEPTH, Order, Origin, Refusal, Subworkflows, options_for, real_path};
 use super::{Run, RunError, error};
-use crate::control::Reply;
+use crate::control::{Reply, Server};
 use crate::options::{Options, Stdio, folder, with_suffix};
 use crate::scheduler::{Event, SegmentId, Summary};
 use crate::transport::{MasterTransport, agents};

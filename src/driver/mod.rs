@@ -54,7 +54,7 @@ use self::requests::Requests;
 use self::rests::Rests;
 use self::setup::Setup;
 use self::subworkflows::Subworkflows;
-use crate::control::Control;
+use crate::control::{Control, Server};
 use crate::database::Database;
 use crate::durability::sync::Syncer;
 use crate::host;
@@ -214,7 +214,7 @@ struct Driver<'a, T> {
     cores: usize,
     /// Ends before the server that it asks.
     _bridge: Option<pmix::Bridge>,
-    _server: Option<control::Server>,
+    _server: Option<Server>,
 }
 
 impl<'a, T: MasterTransport> Driver<'a, T> {
@@ -232,7 +232,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
         let deadline = options.wall_limit().and_then(|limit| begin.at.checked_add(limit));
         out.notes_ends = options.bad_host_limit > 0 && out.transport.is_dynamic();
         let control = Control::default();
-        let server = control::serve(&control, has_lock, options, interrupt);
+        let server = setup::serve(&control, has_lock, options, interrupt);
         let subworkflows = Subworkflows::new(&out.dags.root.dag, control.clone(), setup.spare_files);
         Self {
             run: Run {

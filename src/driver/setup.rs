@@ -11,10 +11,12 @@ use pmc_spawn::open_files;
 use super::dag_run::DagRun;
 use super::numbers::AttemptNumbers;
 use super::{MemoryExcess, RunError, durability};
+use crate::control::{Control, Server};
 use crate::database::{self, OutcomeReporter};
 use crate::durability::lock::DagLock;
 use crate::durability::shared_files;
 use crate::durability::sync::Syncer;
+use crate::interrupt::Interrupt;
 use crate::logs::Logs;
 use crate::merge;
 use crate::open_files::{OF_RUN, OF_WORKER};
@@ -109,6 +111,26 @@ impl Setup {
             spare_files: limit.saturating_sub(used),
         })
     }
+}
+
+/// Listens for requests, if the run has the lock of its DAG: two runs cannot share a socket.
+pub(super) fn serve(
+    control: &Control,
+    has_lock: bool,
+    options: &Options,
+    interrupt: &Interrupt,
+) -> Option<Server> {
+    if !has_lock {
+        return None;
+    }
+    let started = Server::start(&options.dag, control.clone(), interrupt);
+    let failed = |error: &std::io::Error| {
+        tracing::debug!(
+            "The run cannot be controlled from outside: {}",
+            pmc_dag::reason(error)
+        );
+    };
+    started.inspect_err(failed).ok()
 }
 
 /// Locks the DAG file, if the options ask for it.

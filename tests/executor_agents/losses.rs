@@ -144,8 +144,8 @@ fn a_host_that_comes_again_gets_a_new_agent() {
     run.wait();
 }
 
-/// The launcher of the first master has started all agents. One of them dies before the next master starts the
-/// launcher again: that brings one agent, and not two.
+/// The launcher of the first master has started all agents. One of them dies before the next master starts
+/// the launcher again: that brings one agent, and not two.
 #[test]
 fn one_launcher_for_all_brings_no_second_agent() {
     let scene = Scene::new(8, "4");

@@ -89,8 +89,8 @@ const KNOTS: [(&str, &str, &[&str], &str); 20] = [
         "scheduler",
         &[
             "avoidance",
-            "categories",
             "cache_index",
+            "categories",
             "nodes",
             "prefill",
             "queue",
@@ -121,8 +121,8 @@ const KNOTS: [(&str, &str, &[&str], &str); 20] = [
     (
         "pegasus-mpi-cluster",
         "driver",
-        &["control", "guests", "subworkflows"],
-        "parts of the one driver, which hand work to each other",
+        &["guests", "subworkflows"],
+        "a guest joins as a sub-workflow does, and has a socket and notes beside that",
     ),
     (
         "pegasus-mpi-cluster",
@@ -145,8 +145,8 @@ const KNOTS: [(&str, &str, &[&str], &str); 20] = [
     (
         "pmc",
         "commands/pmix",
-        &["redirect", "requests"],
-        "the requests hold the redirections, which hold what runs",
+        &["desk", "redirect"],
+        "the desk holds the redirections, which hold what runs",
     ),
     (
         "pmc",
