@@ -145,8 +145,8 @@ const KNOTS: [(&str, &str, &[&str], &str); 20] = [
     (
         "pmc",
         "commands/pmix",
-        &["desk", "redirect"],
-        "the desk holds the redirections, which hold what runs",
+        &["redirect", "requests"],
+        "the requests hold the redirections, which hold what runs",
     ),
     (
         "pmc",
