@@ -68,6 +68,8 @@ pub struct Options {
     /// Percent of its memory that a task without an option of its own requests after an attempt that ran out
     /// of memory; 100 for no more.
     pub more_memory_percent: u32,
+    /// Name of the user, for expressions of tasks.
+    pub user: Option<String>,
     /// Pause before the next attempt of a task that has failed.
     pub retry_delay: Option<RetryDelay>,
     /// Stop after this number of failed tasks; 0 means no limit.
@@ -215,6 +217,7 @@ impl Options {
             skip_rescue: false,
             tries: 1,
             more_memory_percent: 100,
+            user: None,
             retry_delay: None,
             max_failures: 0,
             crash_limit: DEFAULT_CRASH_LIMIT,

@@ -148,6 +148,9 @@ struct Entry {
 }
 
 impl Profiles {
+    /// No profiles.
+    pub(crate) const EMPTY: Self = Self { entries: None };
+
     fn entries(&self) -> &[Entry] {
         self.entries.as_ref().map_or(&[], |entries| entries.as_slice())
     }

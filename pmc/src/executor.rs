@@ -141,6 +141,7 @@ fn local_run(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString,
         let found = environment.iter().find(|(other, _)| other == name);
         found.map(|(_, value)| value.clone())
     };
+    options.user = value("USER").and_then(|name| name.into_string().ok());
     // Notifications are sent by the thread that writes the database.
     let stampede = execution.stampede || has_notifications(dag);
     options.stampede = stampede.then(|| Stampede {

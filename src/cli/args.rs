@@ -91,6 +91,8 @@ pub struct RawArgs {
     pub disk_reserve_mib: Option<u32>,
     /// `--retry-delay`.
     pub retry_delay: Option<RetryDelay>,
+    /// `USER`.
+    pub user: Option<String>,
     /// `--more-memory`, in percent.
     pub more_memory_percent: Option<u32>,
     /// `--forward-limit`, in MiB; 0 means no limit.

@@ -24,6 +24,7 @@ impl RawArgs {
         options.skip_rescue = self.skip_rescue;
         options.tries = self.tries.unwrap_or(1);
         options.more_memory_percent = self.more_memory_percent.unwrap_or(100);
+        options.user.clone_from(&self.user);
         options.retry_delay = self.retry_delay;
         options.max_failures = self.max_failures;
         if let Some(limit) = self.bad_host_limit {

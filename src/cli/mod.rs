@@ -80,6 +80,7 @@ fn read_environment(
         None => None,
     };
     args.home = environment("HOME").map(PathBuf::from);
+    args.user = environment("USER").and_then(|name| name.into_string().ok());
     args.server_variables = SERVER_VARIABLES
         .into_iter()
         .filter_map(|name| Some((name, environment(name)?)))

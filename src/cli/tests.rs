@@ -157,6 +157,7 @@ fn every_option_is_stored() {
         disk_reserve_mib: Some(100),
         forward_limit_mib: Some(7),
         watch_memory: true,
+        user: None,
         more_memory_percent: Some(150),
         retry_delay: Some(RetryDelay {
             first: Duration::from_secs(2),

@@ -19,7 +19,7 @@ pub fn assignment(line: &Task<'_>, start: Start, place: Option<&Place>, output: 
         id: line.id.map(<[u8]>::to_vec),
         command: line.command.to_vec(),
         memory_mb: start.grant.memory_mb,
-        cpus: line.cpus,
+        cpus: start.grant.cpus,
         cpu_set: start.grant.cpu_set,
         gpu_set: start.grant.gpu_set,
         runtime_limit: line.runtime_limit,
@@ -60,6 +60,7 @@ mod tests {
             attempt: 2,
             grant: Granted {
                 memory_mb: 70,
+                cpus: 2,
                 cpu_set: vec![0, 1],
                 gpu_set: vec![],
             },

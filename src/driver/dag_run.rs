@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use pmc_dag::{Dag, TaskId};
+use pmc_dag::{Dag, Request, TaskId};
 
 use super::numbers::AttemptNumbers;
 use super::report::Failure;
@@ -30,7 +30,7 @@ pub(super) struct DagRun {
     pub(super) failed: BTreeMap<TaskId, Failure>,
     pub(super) memory_excess: MemoryExcess,
     /// Memory of tasks that request more than in the DAG, in MB.
-    pub(super) raised: BTreeMap<TaskId, u64>,
+    pub(super) changed: BTreeMap<TaskId, Request>,
     /// Names of the guest and the sub-workflows around its tasks, each with a slash; for messages.
     pub(super) label: String,
     pub(super) lock: Option<DagLock>,

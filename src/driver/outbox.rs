@@ -112,7 +112,7 @@ impl<'a, T> DriverOutbox<'a, T> {
             if used.out_of_memory {
                 let reason = outcome.reason().map(|reason| reason.to_string());
                 tracing::error!("Task {shown} ran {}", reason.unwrap_or_default());
-            } else {
+            } else if used.is_excess() {
                 run.memory_excess.add(&shown, used);
             }
         }
@@ -127,8 +127,8 @@ impl<'a, T> DriverOutbox<'a, T> {
             return;
         };
         if let Some(host) = self.hosts.get(&rank) {
-            let Request { cpus, memory_mb, .. } = run.dag.request(task);
-            let memory_mb = run.raised.get(&task).copied().unwrap_or(memory_mb);
+            let changed = run.changed.get(&task).copied();
+            let Request { cpus, memory_mb, .. } = changed.unwrap_or_else(|| run.dag.request(task));
             tracing::trace!(
                 "Scheduling task {} on host {host}, slot {} (CPUs: {cpus}, memory: {memory_mb} MiB)",
                 run.name(task),
@@ -141,6 +141,18 @@ impl<'a, T> DriverOutbox<'a, T> {
             (self.observer)(&RunEvent::Started { task, rank });
         }
     }
+}
+
+/// Returns the parts of a request that are not as before, for people.
+fn differing(request: Request, before: Request) -> String {
+    let amounts = [
+        (request.memory_mb, before.memory_mb, "MiB of memory"),
+        (request.cpus.into(), before.cpus.into(), "CPUs"),
+        (request.gpus.into(), before.gpus.into(), "GPUs"),
+    ];
+    let parts = amounts.iter().filter(|(now, before, _)| now != before);
+    let parts: Vec<_> = parts.map(|(now, _, unit)| format!("{now} {unit}")).collect();
+    parts.join(" and ")
 }
 
 impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
@@ -236,12 +248,33 @@ impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
                     });
                 }
             }
-            Record::MoreMemory { task, memory_mb } => {
+            Record::NewRequest {
+                task,
+                request,
+                before,
+            } => {
                 tracing::warn!(
-                    "Task {} gets {memory_mb} MiB of memory in its next attempt",
+                    "Task {} gets {} in its next attempt",
+                    run.name(task),
+                    differing(request, before)
+                );
+                run.changed.insert(task, request);
+            }
+            Record::ExpressionSkipped {
+                task,
+                request,
+                reason,
+            } => {
+                tracing::warn!(
+                    "Task {}: the expression for {request} is skipped, and the old request stays: {reason}",
                     run.name(task)
                 );
-                run.raised.insert(task, memory_mb);
+            }
+            Record::RequestCapped { task, shortage } => {
+                tracing::warn!(
+                    "Task {}: no host has what its expressions ask for: {shortage}. It gets no more than that",
+                    run.name(task)
+                );
             }
             Record::Queued(task, _) => {
                 tracing::debug!("Queueing task {}", run.name(task));

@@ -82,6 +82,7 @@ impl Setup {
         let mut master = Master::new(Arc::clone(&dag), done, workers, config);
         master = master
             .with_more_memory(options.more_memory_percent)
+            .with_user(options.user.clone())
             .with_max_plans(options.max_plans);
         if options.host_script && transport.is_dynamic() {
             master = master.with_host_scripts();
@@ -101,7 +102,7 @@ impl Setup {
                 numbers,
                 failed: BTreeMap::new(),
                 memory_excess: MemoryExcess::default(),
-                raised: BTreeMap::new(),
+                changed: BTreeMap::new(),
                 label: String::new(),
                 lock,
             },

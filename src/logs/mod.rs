@@ -298,7 +298,11 @@ impl Logs {
                 };
                 self.write(now, task, submit, what);
             }
-            Record::Nested(..) | Record::Fragmented(..) | Record::MoreMemory { .. } => {}
+            Record::Nested(..)
+            | Record::Fragmented(..)
+            | Record::NewRequest { .. }
+            | Record::ExpressionSkipped { .. }
+            | Record::RequestCapped { .. } => {}
         }
     }
 

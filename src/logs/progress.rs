@@ -69,7 +69,9 @@ impl Progress {
             Record::Resources { .. }
             | Record::Capacity { .. }
             | Record::Fragmented(..)
-            | Record::MoreMemory { .. } => {}
+            | Record::NewRequest { .. }
+            | Record::ExpressionSkipped { .. }
+            | Record::RequestCapped { .. } => {}
         }
     }
 

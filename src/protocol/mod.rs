@@ -202,7 +202,8 @@ pub struct Outcome {
     pub runtime: Duration,
     /// Set if the attempt printed nothing and the master asks for such attempts.
     pub quiet: Option<QuietAttempt>,
-    /// Set if the attempt used more memory than it requested, or ran out of memory.
+    /// Set if the attempt used more memory than it requested, or ran out of memory; and if it failed and its
+    /// peak is known.
     pub memory: Option<MemoryUse>,
     /// Why it ended, if that is known beyond its status.
     pub cause: Option<EndCause>,
@@ -306,6 +307,12 @@ pub struct MemoryUse {
 }
 
 impl MemoryUse {
+    /// True if it used more than it had requested.
+    #[must_use]
+    pub fn is_excess(self) -> bool {
+        self.requested_mib > 0 && self.peak_mib > self.requested_mib
+    }
+
     fn reason(self) -> Reason {
         Reason::OutOfMemory {
             used_mib: self.peak_mib,

@@ -103,13 +103,15 @@ impl Master {
 
     /// Says what a worker is to run.
     pub(super) fn start_of(&self, task: TaskId, submit: SubmitId, grant: &Grant) -> Start {
+        let request = self.request(task);
         Start {
             task,
             submit,
             rank: grant.rank,
             attempt: self.failures.get(&task).map_or(1, |failures| failures + 1),
             grant: Granted {
-                memory_mb: self.request(task).memory_mb,
+                memory_mb: request.memory_mb,
+                cpus: request.cpus,
                 cpu_set: grant.block.clone().map_or_else(Vec::new, Iterator::collect),
                 gpu_set: grant.gpus.numbers().collect(),
             },

@@ -65,7 +65,7 @@ mod gpus;
 mod hosts;
 mod levels;
 mod max_tree;
-mod more_memory;
+mod next_request;
 mod nodes;
 mod prefill;
 mod queue;
@@ -86,9 +86,10 @@ pub use error::MasterError;
 pub use run::{DEFAULT_MAX_PLANS, Master, MasterConfig, Summary, Workers};
 pub use segments::{JoinError, Joining, Role, SegmentId};
 pub use shares::ShareId;
+pub use shortage::Shortage;
 pub use wait::WaitReason;
 
-use pmc_dag::TaskId;
+use pmc_dag::{Request, TaskId};
 
 use crate::protocol::{CacheNews, Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
 
@@ -171,11 +172,13 @@ pub struct Start {
     pub grant: Granted,
 }
 
-/// What an attempt may use, beside the CPUs that its task requests.
+/// What an attempt may use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Granted {
     /// Memory in MB; 0 if the task requests none.
     pub memory_mb: u64,
+    /// CPUs.
+    pub cpus: u32,
     /// Numbers of its CPUs, if it has a block of CPUs.
     pub cpu_set: Vec<u32>,
     /// Numbers of its GPUs, counted from 0.
@@ -241,12 +244,32 @@ pub enum Record<'a> {
         /// The worker was lost.
         is_lost: bool,
     },
-    /// The next attempt of a task requests this much memory, in MB, because its last one ran out of memory.
-    MoreMemory {
+    /// The next attempt of a task requests something else, because its last one ran out of memory or because
+    /// of its expressions.
+    NewRequest {
         /// Which task.
         task: TaskId,
         /// New request.
-        memory_mb: u64,
+        request: Request,
+        /// What the last attempt requested.
+        before: Request,
+    },
+    /// An expression of a task gives no request, so the old one stays.
+    ExpressionSkipped {
+        /// Which task.
+        task: TaskId,
+        /// The request that the expression is about.
+        request: &'a str,
+        /// Why.
+        reason: &'a str,
+    },
+    /// The expressions of a task ask for more than any host has. [`Record::NewRequest`] follows, if what a
+    /// host has is not the old request.
+    RequestCapped {
+        /// Which task.
+        task: TaskId,
+        /// What is missing.
+        shortage: Shortage,
     },
     /// The command that makes the DAG of a sub-workflow has ended. If it succeeded, [`Record::Nested`]
     /// follows.
@@ -289,7 +312,9 @@ impl Record<'_> {
             | Self::Adopted(task, _)
             | Self::Nested(task, _)
             | Self::Evicted { task, .. }
-            | Self::MoreMemory { task, .. }
+            | Self::NewRequest { task, .. }
+            | Self::ExpressionSkipped { task, .. }
+            | Self::RequestCapped { task, .. }
             | Self::Prepared { task, .. }
             | Self::Ended { task, .. } => Some(task),
         }
@@ -306,7 +331,9 @@ impl Record<'_> {
             | Self::Adopted(task, _)
             | Self::Nested(task, _)
             | Self::Evicted { task, .. }
-            | Self::MoreMemory { task, .. }
+            | Self::NewRequest { task, .. }
+            | Self::ExpressionSkipped { task, .. }
+            | Self::RequestCapped { task, .. }
             | Self::Prepared { task, .. }
             | Self::Ended { task, .. } => *task = number,
         }

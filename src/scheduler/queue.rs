@@ -6,7 +6,7 @@
 //! A tree over the class finds, for a given free memory, the shape whose first task must start first.
 //!
 //! Within a shape, tasks of one priority form a *chain*, linked through the tasks. All chains are known from
-//! the DAG; a bit set marks those that are not empty. Only a task that gets more memory than the DAG says, or
+//! the DAG; a bit set marks those that are not empty. Only a task that requests other than the DAG says, or
 //! that avoids hosts, needs a chain that is made later.
 
 mod grown;
@@ -59,7 +59,7 @@ pub(crate) struct Shape {
     pub(crate) category: Option<CategoryId>,
     /// Its tasks may start.
     pub(crate) is_open: bool,
-    /// The shape of such tasks in the DAG. Only requested memory and avoided hosts may differ.
+    /// The shape of such tasks in the DAG. Only requests and avoided hosts may differ.
     pub(crate) kind: ShapeId,
     class: u32,
     /// Position in the class.
@@ -109,7 +109,7 @@ pub(crate) struct Queue {
     chains: Vec<Chain>,
     /// Shapes of each category with a limit.
     by_category: Vec<Vec<ShapeId>>,
-    /// Chains of tasks that request more memory than in the DAG, by what their tasks have in common.
+    /// Chains of tasks that request other than in the DAG, by what their tasks have in common.
     raised: FxHashMap<ChainKey, u32>,
     /// Chains of tasks that avoid hosts, by the chain without that.
     avoiding: FxHashMap<(u32, AvoidId), u32>,

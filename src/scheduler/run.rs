@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use pmc_dag::rescue::DoneSet;
 use pmc_dag::{CategoryId, Dag, TaskId};
+use pmc_expressions::Amount;
 use rustc_hash::FxHashMap;
 
 use crate::protocol::{Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
@@ -153,6 +154,10 @@ pub struct Master {
     pub(super) shares: Shares,
     /// Percent of its memory that a task requests after an attempt that ran out of memory.
     pub(super) more_memory: u32,
+    /// Name of the user, for expressions.
+    pub(super) user: Option<String>,
+    /// What expressions gave for amounts that are no requests of the executor.
+    pub(super) estimates: FxHashMap<(TaskId, Amount), u64>,
     /// Categories with a limit.
     pub(super) categories: Vec<Category>,
     pub(super) prefill: PrefillState,
@@ -221,6 +226,8 @@ impl Master {
             queue,
             shares: Shares::default(),
             more_memory: 100,
+            user: None,
+            estimates: FxHashMap::default(),
             categories: Category::all(&dag),
             prefill: PrefillState::default(),
             last_submit: 0,
@@ -564,9 +571,7 @@ impl Master {
         let failures = self.failures.entry(task).or_insert(0);
         *failures += 1;
         if *failures < max_attempts && !is_final {
-            if let Some(used) = outcome.memory.filter(|used| used.out_of_memory) {
-                self.raise_memory(task, used, out);
-            }
+            self.change_request(task, outcome, out);
             let node = &mut self.nodes[task.index()];
             (node.state, node.place) = (State::Ready, 0);
             self.ready.push(task);

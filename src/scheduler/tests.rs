@@ -2,6 +2,7 @@
 
 mod avoidance;
 mod cache_index;
+mod next_request;
 mod nodes;
 mod prefill;
 mod shares;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pmc_dag::rescue::DoneSet;
-use pmc_dag::{Dag, TaskId};
+use pmc_dag::{Dag, Request, TaskId};
 
 use crate::protocol::{Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
 use crate::scheduler::{
@@ -64,7 +65,23 @@ impl Outbox for Log {
                 let sign = if gone { '-' } else { '+' };
                 format!("{host} {sign}{slots} {sign}{cpus} {sign}{memory_mb}")
             }
-            Record::MoreMemory { task, memory_mb } => format!("memory {} {memory_mb}", task.0),
+            Record::NewRequest { task, request, .. } => {
+                let Request {
+                    memory_mb,
+                    cpus,
+                    gpus,
+                    ..
+                } = request;
+                format!("request {} {memory_mb} {cpus} {gpus}", task.0)
+            }
+            Record::ExpressionSkipped {
+                task,
+                request,
+                reason,
+            } => {
+                format!("skipped {} {request} {reason}", task.0)
+            }
+            Record::RequestCapped { task, shortage } => format!("capped {} {shortage}", task.0),
             Record::Adopted(task, submit) => format!("adopted {} {}", task.0, submit.0),
             Record::Evicted {
                 task, submit, rank, ..
@@ -266,6 +283,7 @@ fn a_start_says_what_the_attempt_may_use() {
             attempt: 1,
             grant: Granted {
                 memory_mb: 60,
+                cpus: 2,
                 cpu_set: vec![0, 1],
                 gpu_set: vec![],
             },

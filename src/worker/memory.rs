@@ -38,7 +38,7 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// Returns the memory of the attempt if it exceeded its request or ran out of memory.
+    /// Returns the memory of the attempt if it exceeded its request or ran out of memory, or failed.
     pub(super) fn memory_use(&self) -> Option<MemoryUse> {
         let peak_mib = self.peak_kib.div_ceil(1024);
         let requests = self.requested_mb > 0;
@@ -47,12 +47,13 @@ impl Facts {
         let out_of_memory = self.is_over_limit
             || is_killed(self.status) && !self.was_signalled && (self.was_oom_killed || at_limit)
             || self.status != 0 && self.is_limited && at_limit;
-        let exceeds = requests && peak_mib > self.requested_mb;
-        (exceeds || out_of_memory).then_some(MemoryUse {
+        let used = MemoryUse {
             peak_mib,
             requested_mib: self.requested_mb,
             out_of_memory,
-        })
+        };
+        let has_failed = self.status != 0 && peak_mib > 0;
+        (used.is_excess() || out_of_memory || has_failed).then_some(used)
     }
 }
 
@@ -182,7 +183,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::too_many_lines, reason = "a table of cases")]
-    fn only_excess_and_lack_of_memory_are_reported() {
+    fn excess_lack_and_failures_are_reported() {
         let used = |peak_mib, out_of_memory| {
             Some(MemoryUse {
                 peak_mib,
@@ -221,7 +222,7 @@ mod tests {
                     status: 1 << 8,
                     ..FACTS
                 },
-                None,
+                used(90, false),
             ),
             (
                 Facts {
@@ -243,7 +244,7 @@ mod tests {
                     peak_kib: 89 << 10,
                     ..killed
                 },
-                None,
+                used(89, false),
             ),
             (
                 Facts {
@@ -263,6 +264,13 @@ mod tests {
             (
                 Facts {
                     was_signalled: true,
+                    ..killed
+                },
+                used(90, false),
+            ),
+            (
+                Facts {
+                    peak_kib: 0,
                     ..killed
                 },
                 None,

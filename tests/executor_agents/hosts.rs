@@ -166,3 +166,24 @@ fn a_host_that_fails_at_once_does_not_eat_the_attempts() {
     let (code, stderr) = run.wait();
     assert_eq!(code, 0, "{stderr}");
 }
+
+/// The peak of the memory, the exit code and the host's size come from the agent.
+#[test]
+fn expressions_change_the_request_of_the_next_attempt_in_an_agent() {
+    let scene = Scene::new(0, "0");
+    let dag = "TASK a -m 100 -t 3 --request-expression 'memory=pegasus_memory_mb * 9 if maxrss > 100 and exitcode == 3 \
+               else 1' --request-expression cores=64 ./needs.sh\n";
+    fs::write(scene.path("x.dag"), dag).unwrap();
+    let script = "#!/bin/sh\necho $PMC_MEMORY $PMC_CPUS >> log\nhead -c 90000000 /dev/zero | tail -n 1 >/dev/null\n[ $PMC_MEMORY -ge 900 ] || exit 3\n";
+    fs::write(scene.path("needs.sh"), script).unwrap();
+    fs::set_permissions(scene.path("needs.sh"), fs::Permissions::from_mode(0o755)).unwrap();
+    let (code, stderr) = scene
+        .start("1", &["--launch", "local", "--host-memory", "4000", "--host-cpus", "4"])
+        .wait();
+    assert_eq!(code, 0, "{stderr}");
+    assert_eq!(scene.log(), "100 1\n900 4\n", "{stderr}");
+    assert!(
+        stderr.contains("no host has what its expressions ask for: it requests 64 CPUs"),
+        "{stderr}"
+    );
+}

@@ -71,6 +71,36 @@ fn a_task_that_ran_out_of_memory_gets_more() {
     assert_eq!(run.done(), ["large"]);
 }
 
+#[test]
+fn expressions_change_the_request_of_the_next_attempt() {
+    let run = Run::new(
+        "TASK grows -m 1024 -t 3 --request-expression 'memory=pegasus_memory_mb * 2 if job_retry >= 0 else \
+         pegasus_memory_mb' --request-expression 'cores=pegasus_cores + 1 if exitcode == 3 else 1' ./needs.sh 2000\n\
+         TASK huge -m 1024 -t 2 --request-expression 'memory=\\'1 TB\\'' --request-expression cores=nonsense \
+         ./needs.sh 3900\n\
+         TASK seen -t 2 --request-expression 'memory=2000 if maxrss > 100 and user == \\'u\\' else 7' ./needs.sh 2000\n",
+    );
+    run.script(
+        "needs.sh",
+        &format!("echo $PMC_MEMORY $PMC_CPUS >> $PMC_TASK; {LARGE} cat >/dev/null; [ $PMC_MEMORY -ge $1 ] || exit 3"),
+    );
+    let mut command = run.command(&["--host-memory", "4000", "--host-cpus", "4", "x.dag"]);
+    let output = command.env("USER", "u").output().unwrap();
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    assert_eq!(run.read("grows"), "1024 1\n2048 2\n");
+    assert_eq!(run.read("huge"), "1024 1\n4000 1\n", "{stderr}");
+    assert_eq!(run.read("seen"), "0 1\n2000 1\n", "{stderr}");
+    for message in [
+        "Task grows gets 2048 MiB of memory and 2 CPUs in its next attempt\n",
+        "Task huge: the expression for cores is skipped, and the old request stays: there is no variable `nonsense`\n",
+        "Task huge: no host has what its expressions ask for: it requests 1048576 MiB of memory, and the host that comes \
+         closest, ",
+    ] {
+        assert_eq!(stderr.matches(message).count(), 1, "{message}\n{stderr}");
+    }
+}
+
 /// Another process, or the user, may kill a task.
 #[test]
 fn a_killed_task_that_used_little_has_not_run_out_of_memory() {

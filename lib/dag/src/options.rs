@@ -115,6 +115,10 @@ pub(crate) struct RareOptions {
     pub(crate) category: Vec<u8>,
     /// Percent of its memory that the task requests after an attempt that ran out of memory.
     pub(crate) more_memory: Option<u32>,
+    /// `--request-expression REQUEST=EXPRESSION`, sorted by request.
+    pub(crate) request_expressions: Vec<Forward>,
+    /// `--expression-value NAME=VALUE`, sorted by name.
+    pub(crate) expression_values: Vec<Forward>,
     pub(crate) stdin: Option<Stdin>,
     /// `--io relay`.
     pub(crate) relay: bool,
@@ -159,6 +163,8 @@ impl Default for Options {
 
 const PIPE: (&str, &str) = ("-f/--pipe-forward", "VAR=PATH");
 const FILE: (&str, &str) = ("-F/--file-forward", "SRC=DEST");
+const EXPRESSION: (&str, &str) = ("--request-expression", "REQUEST=EXPRESSION");
+const EXPRESSION_VALUE: (&str, &str) = ("--expression-value", "NAME=VALUE");
 
 /// Parses the options at the start of `rest`, the part of a TASK line after the name.
 ///
@@ -277,6 +283,14 @@ fn parse_rare<'a>(
             let percent = factor(&value).ok_or_else(|| invalid("memory factor", &value, name))?;
             rare.more_memory = Some(percent);
         }
+        b"--request-expression" => {
+            let value = value(EXPRESSION.0, EXPRESSION.1)?;
+            add(&mut rare.request_expressions, EXPRESSION, &value, name)?;
+        }
+        b"--expression-value" => {
+            let value = value(EXPRESSION_VALUE.0, EXPRESSION_VALUE.1)?;
+            add(&mut rare.expression_values, EXPRESSION_VALUE, &value, name)?;
+        }
         b"--failure-message" => {
             let value = message(value("--failure-message", "TEXT")?, name)?;
             rare.failure_messages.push(value);
@@ -382,7 +396,7 @@ fn message(value: Cow<'_, [u8]>, name: &[u8]) -> Result<Vec<u8>, DagErrorKind> {
     Ok(value.into_owned())
 }
 
-/// Adds a forward, split at the first `=`. The last of several with the same key wins.
+/// Adds a pair, split at the first `=`. The last of several with the same key wins.
 fn add(
     forwards: &mut Vec<Forward>,
     (option, format): (&'static str, &'static str),
@@ -471,6 +485,22 @@ mod tests {
         );
         for value in ["", "x", "0.9", "-2", "1001", "nan", "inf"] {
             assert_eq!(parsed(value), None, "{value}");
+        }
+    }
+
+    #[test]
+    fn expressions_are_split_at_the_first_equals_sign() {
+        let rest = "--request-expression 'memory=8 if exitcode == 1 else 4' --expression-value pegasus_site=a=b \
+                    --request-expression memory=2 --request-expression cores=1 x";
+        let rare = *parse(b"t", rest.as_bytes()).unwrap().0.rare.unwrap();
+        let text = |pairs: Vec<Forward>| pairs.into_iter().map(|(key, value)| (lossy(&key), lossy(&value)));
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let expressions: Vec<_> = text(rare.request_expressions).collect();
+        assert_eq!(expressions, [pair("cores", "1"), pair("memory", "2")]);
+        let values: Vec<_> = text(rare.expression_values).collect();
+        assert_eq!(values, [pair("pegasus_site", "a=b")]);
+        for wrong in ["--request-expression memory x", "--expression-value"] {
+            assert!(parse(b"t", wrong.as_bytes()).is_err(), "{wrong}");
         }
     }
 

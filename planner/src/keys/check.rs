@@ -15,6 +15,8 @@ use super::{Key, State, is_old, of_namespace, profile, property, similar_propert
 pub(crate) struct Checker {
     /// Keys of each namespace that need no further check.
     checked: [FxHashSet<Box<str>>; Namespace::COUNT],
+    /// Expressions that have been checked.
+    expressions: FxHashSet<Box<str>>,
     pub(crate) warnings: Vec<InputError>,
 }
 
@@ -44,6 +46,15 @@ impl Checker {
                 position,
                 format!("the profile pegasus::{key} must be a whole number of MiB, not `{value}`"),
             ));
+        }
+        if namespace == Namespace::Pegasus
+            && let Some(request) = key.strip_suffix(".expr")
+            && pmc_expressions::Amount::parse(request).is_some()
+            && self.expressions.insert(value.into())
+            && let Err(error) = pmc_expressions::check(value)
+        {
+            let message = format!("the profile pegasus::{key} will be skipped: {error}");
+            self.warnings.push(InputError::at(file, position, message));
         }
         let checked = &mut self.checked[namespace as usize];
         if checked.contains(key) {

@@ -7,6 +7,9 @@ use super::{CONDOR, Key, off, on, on_for};
 const CREDENTIALS: &str = "credentials are not copied; profiles of the namespace env name their files";
 const DAGMAN: &str = "there is no DAGMan, the executor runs the jobs";
 const GLOBUS: &str = "there is no Globus, the executor starts the tasks";
+const BATCH_JOB: &str =
+    "all tasks run in one batch job, which has its queue and account before any of them fails";
+const EXPRESSION: &str = "expression for the request of the next attempt after one that failed: task option `--request-expression`";
 const SCRIPTS: &str = "there is no DAGMan that starts scripts before and after jobs";
 
 /// The keys of each namespace, sorted by name. Old names stand in [`OLD_KEYS`](crate::profiles).
@@ -23,7 +26,7 @@ pub const PROFILES: &[(Namespace, &[Key])] = &[
 
 #[rustfmt::skip]
 const PEGASUS_KEYS: &[Key] = &[
-    off("*.expr", "", "only HTCondor knows expressions"),
+    off("*.expr", "", "there is no such expression"),
     on("auxillary.local",
         "the file system of the site is that of this machine, so its transfer jobs may run here"),
     on("batch.launcher", "command that starts the processes of the batch job, for a site"),
@@ -42,11 +45,13 @@ const PEGASUS_KEYS: &[Key] = &[
     on("container.launcher", "command before that program"),
     on("container.launcher.arguments", "its arguments"),
     on("cores", "task option `-c`, the number of CPUs; default 1"),
+    on("cores.expr", EXPRESSION),
     on("create.dir", "kickstart creates the directory in which the job works"),
     on("data.configuration", "how the job gets its files: sharedfs, nonsharedfs, condorio"),
     off("diskspace", "",
         "tasks write into the work directory, which they share and no host owns; the clean-up strategy constraint limits \
         its use"),
+    on("diskspace.expr", "a value for the other expressions: task option `--request-expression`"),
     on("enable_for_data_reuse", "the job need not run if its outputs exist, with the scope `partial`"),
     on("exitcode.failuremsg",
         "texts, separated by `@`: a job with one of them in its output has failed: task option `--failure-message`"),
@@ -54,8 +59,10 @@ const PEGASUS_KEYS: &[Key] = &[
         "texts, separated by `@`: a job without one of them in its output has failed: task option \
         `--success-message`"),
     on("glite.arguments", "more lines for the head of the batch script"),
+    off("glite.arguments.expr", "", BATCH_JOB),
     off("googlep12", "", CREDENTIALS),
     on("gpus", "task option `-g`, the number of GPUs"),
+    on("gpus.expr", EXPRESSION),
     on_for("gridstart", "kickstart|none|nogridstart", "what starts the program",
         "jobs share the work directory, so pegasus-kickstart starts them"),
     on("gridstart.arguments", "more options of kickstart"),
@@ -70,6 +77,7 @@ const PEGASUS_KEYS: &[Key] = &[
     on("maxwalltime",
         "minutes after which kickstart ends the program; wall time of the batch job, for a site"),
     on("memory", "task option `-m`, the memory in MiB; default 2048"),
+    on("memory.expr", EXPRESSION),
     on("nodes", "nodes of the batch job, for a site; of a job: at least as many"),
     on("nosymlink", "inputs are copied also with pegasus.transfer.links"),
     off("pegasus_credentials", "", CREDENTIALS),
@@ -86,9 +94,12 @@ const PEGASUS_KEYS: &[Key] = &[
     on("pmc_task_arguments", "more task options"),
     on("ppn", "processes on each node of the batch job, for a site, if more than one; of a job: its CPUs where no other key says it"),
     on("project", "account of the batch job, for a site"),
+    off("project.expr", "", BATCH_JOB),
     on("queue", "queue of the batch job, for a site"),
+    off("queue.expr", "", BATCH_JOB),
     on("relative.submit.dir", "directory of the job's files, for the submit mapper Named"),
     on("runtime", "expected run time in seconds"),
+    on("runtime.expr", "a value for the other expressions: task option `--request-expression`"),
     off("s3cfg", "", CREDENTIALS),
     off("ssh_private_key", "", CREDENTIALS),
     on("stagein.clusters", "stage-in jobs on a level"),
@@ -98,7 +109,7 @@ const PEGASUS_KEYS: &[Key] = &[
     on("stageout.local.clusters", "those of the stage-out jobs that run on the site `local`"),
     on("stageout.remote.clusters", "those of the stage-out jobs that run on the staging site"),
     off("style", "", "it says how HTCondor submits a job; all tasks run in one batch job"),
-    off("tag", "", "there are no jobs of type decaf"),
+    on("tag", "of a job: the entry of `x-tags` of its site whose profiles are laid over those of the site"),
     on("transfer.arguments", "options of pegasus-transfer"),
     on("transfer.lite.arguments", "options of pegasus-transfer in jobs with directories of their own"),
     on("transfer.lite.threads", "parallel transfers in jobs with directories of their own; default 1"),

@@ -363,7 +363,9 @@ impl<'a> Mapper<'a> {
         }
         let mode = self.mode(&workflow.jobs[n], site, entry)?;
         let mut profiles = own.clone();
-        profiles.overlay(&self.sites.get(site).profiles);
+        for profiles_of_site in self.site_profiles(&workflow.jobs[n], site) {
+            profiles.overlay(profiles_of_site);
+        }
         if let Some(container) = &container {
             profiles.overlay(&container.profiles);
         }
@@ -396,6 +398,16 @@ impl<'a> Mapper<'a> {
         Ok(number)
     }
 
+    /// Returns the profiles that a site has for a job: its own ones, and those of the tag of the job, which win.
+    /// The tag is a profile of the job itself: those of programs have none.
+    fn site_profiles(&self, job: &Job, site: SiteId) -> [&'a Profiles; 2] {
+        static NONE: Profiles = Profiles::EMPTY;
+        let site = self.sites.get(site);
+        let tag = job.profiles.pegasus("tag").map(str::trim);
+        let of_tag = tag.and_then(|tag| site.tags.get(tag));
+        [&site.profiles, of_tag.unwrap_or(&NONE)]
+    }
+
     /// Returns how a job gets its files: from its profiles, else from what holds for its site.
     fn mode(&self, job: &Job, site: SiteId, entry: Option<EntryId>) -> Result<DataMode, Problem> {
         let Some(name) = self.named_mode(job, site, entry) else {
@@ -414,10 +426,12 @@ impl<'a> Mapper<'a> {
     fn named_mode<'j>(&'j self, job: &'j Job, site: SiteId, entry: Option<EntryId>) -> Option<&'j str> {
         let entry = entry.map(|number| self.programs.entry(number));
         let container = entry.and_then(|entry| self.programs.container(entry.container.as_deref()?));
+        let [of_site, of_tag] = self.site_profiles(job, site);
         let by_precedence = [
             entry.map(|entry| &entry.profiles),
             container.map(|container| &container.profiles),
-            Some(&self.sites.get(site).profiles),
+            Some(of_tag),
+            Some(of_site),
             Some(&job.profiles),
         ];
         let mut profiles = by_precedence.into_iter().flatten();

@@ -213,6 +213,7 @@ mod tests {
 
     fn site(name: &str, release: Option<&str>) -> WorkSite {
         WorkSite {
+            tags: std::collections::BTreeMap::new(),
             name: name.into(),
             sysinfo: SysInfo {
                 os_release: release.map(str::to_owned),

@@ -39,6 +39,8 @@ pub(crate) struct WorkSite {
     pub(crate) sysinfo: SysInfo,
     /// Profiles of the site without `PEGASUS_HOME`, which only the planner uses.
     pub(crate) profiles: Profiles,
+    /// Profiles that are laid over them for jobs with a tag, by tag.
+    pub(crate) tags: BTreeMap<String, Profiles>,
     /// Directory of the tools (kickstart, transfer…) on the site.
     pub(crate) tools: String,
     /// Directory for jobs on each node, if the site has one.
@@ -432,6 +434,10 @@ fn work_site(site: &Site, request: &Request, settings: &Settings, exec_rel: &str
     let mut profiles = site.profiles.clone();
     let tools = tools_of(site, request);
     profiles.remove(Namespace::Env, "PEGASUS_HOME");
+    let mut tags = site.tags.clone();
+    for profiles in tags.values_mut() {
+        profiles.remove(Namespace::Env, "PEGASUS_HOME");
+    }
     let workdir = profiles
         .pegasus("workdir")
         .or_else(|| settings.profiles.pegasus("workdir"))
@@ -485,6 +491,7 @@ fn work_site(site: &Site, request: &Request, settings: &Settings, exec_rel: &str
         sysinfo: site.sysinfo.clone(),
         visible: site.profiles.pegasus("auxillary.local").and_then(parse_bool) == Some(true),
         profiles,
+        tags,
         tools,
         local_scratch: site
             .directories

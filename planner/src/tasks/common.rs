@@ -48,6 +48,7 @@ impl<'p> Common<'p> {
         let kickstart = kickstart.map_err(|problem| problems.push(format!("job {}: {problem}", job.name)));
         let checks = Checks::of(job, true).map_err(|problem| problems.push(problem.to_string()));
         requests.category = requests::category(job);
+        requests.expressions = super::expressions::of(job.profiles());
         match requests::more_memory(job) {
             Ok(factor) => requests.more_memory = factor,
             Err(problem) => problems.push(problem.to_string()),

@@ -9,6 +9,7 @@ pub(crate) mod checksums;
 mod cluster;
 mod common;
 mod environment;
+mod expressions;
 mod facts;
 pub(crate) mod file_lists;
 mod kickstart;
@@ -53,6 +54,8 @@ pub(crate) struct Invocation {
     pub(crate) stdin: Option<String>,
     /// Content of the argument file of kickstart, if there is one.
     pub(crate) argument_file: Option<String>,
+    /// Values of the plan for the variables of [`Requests::expressions`].
+    pub(crate) expression_values: Vec<(&'static str, String)>,
 }
 
 /// The part of an invocation that jobs with equal settings share.
@@ -70,6 +73,7 @@ impl Invocation {
         self.arguments.clear();
         (self.inherits_environment, self.is_kickstart) = (false, false);
         (self.argument_file, self.stdin) = (None, None);
+        self.expression_values.clear();
     }
 
     /// Returns program and arguments.
@@ -125,7 +129,9 @@ impl<'p> Invocations<'p> {
         let job = self.plan.at(id);
         invocation.clear();
         if let Some(cluster) = job.cluster() {
-            return cluster::fill(job, cluster, invocation);
+            cluster::fill(job, cluster, invocation)?;
+            invocation.expression_values = expressions::values(job, &invocation.shared.requests.expressions);
+            return Ok(());
         }
         let mut problems = Vec::new();
         let common = self.cache.get(job, &mut problems);
@@ -136,6 +142,9 @@ impl<'p> Invocations<'p> {
             return Err(problems);
         };
         invocation.shared = common.shared.clone();
+        if !common.shared.requests.expressions.is_empty() {
+            invocation.expression_values = expressions::values(job, &common.shared.requests.expressions);
+        }
         self.command(job, &common, invocation);
         Ok(())
     }

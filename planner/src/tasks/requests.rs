@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
+use pmc_expressions::Amount;
+
 use crate::error::{Cause, Problem};
 use crate::exec::Task;
 use crate::profiles::{Namespace, Profiles};
@@ -25,6 +27,8 @@ pub(crate) struct Requests {
     pub(crate) tries: Option<u32>,
     /// Factor of the memory after an attempt that ran out of it.
     pub(crate) more_memory: Option<String>,
+    /// Expressions for the requests after an attempt that failed.
+    pub(crate) expressions: Vec<(Amount, String)>,
     /// Category whose running jobs are limited.
     pub(crate) category: Option<String>,
     /// Standard input that is no file of the workflow: the profile `pmc_stdin`.

@@ -185,7 +185,7 @@ fn open(order: &Order) -> Result<Loaded, Refusal> {
             numbers,
             failed: BTreeMap::new(),
             memory_excess: MemoryExcess::default(),
-            raised: BTreeMap::new(),
+            changed: BTreeMap::new(),
             label: order.label.clone(),
             lock,
         },

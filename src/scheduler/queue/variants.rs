@@ -1,4 +1,4 @@
-//! Chains for tasks that request more memory than the DAG says, or that avoid hosts.
+//! Chains for tasks that request other than the DAG says, or that avoid hosts.
 
 use std::time::Duration;
 
@@ -45,19 +45,18 @@ impl AvoidedHosts {
 }
 
 impl Queue {
-    /// Returns the chain for tasks like those of a chain, but with this request for memory, and without
-    /// avoided hosts. A new chain has a shape of its own; making it is linear in the number of shapes of the
-    /// class.
-    pub(crate) fn with_memory(&mut self, nodes: &[Node], chain: u32, memory_mb: u64) -> u32 {
+    /// Returns the chain for tasks like those of a chain, but with this request, and without avoided hosts. A
+    /// new chain has a shape of its own; making it is linear in the number of shapes of the class.
+    pub(crate) fn with_request(&mut self, nodes: &[Node], chain: u32, request: Request) -> u32 {
         let base = self.chains[chain as usize].base;
         let (mut set, shape) = self.options_of(base);
-        set.request.memory_mb = memory_mb;
-        let class = self.shape(shape).class;
-        let share = self.classes[class as usize].share;
+        set.request = request;
+        let share = self.classes[self.shape(shape).class as usize].share;
         let number = self.chains.len() as u32;
         let key = (share, set.request, set.category, set.priority);
         let known = *self.raised.entry(key).or_insert(number);
         if known == number {
+            let class = self.class(share, AvoidId::NONE, request);
             self.add_variant(nodes, set, class, shape);
         }
         known

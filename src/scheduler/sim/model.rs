@@ -102,7 +102,7 @@ pub(super) struct Model {
     /// GPUs of running attempts.
     held_gpus: BTreeMap<SubmitId, Vec<u32>>,
     /// Memory of tasks that request more than in the DAG.
-    raised: BTreeMap<TaskId, u64>,
+    changed: BTreeMap<TaskId, Request>,
     avoidance: avoidance::Avoidance,
     /// Place of each task that has one, in the order of the queue.
     places: BTreeMap<TaskId, u64>,
@@ -170,7 +170,7 @@ impl Model {
             prefilled: BTreeMap::new(),
             held: BTreeMap::new(),
             held_gpus: BTreeMap::new(),
-            raised: BTreeMap::new(),
+            changed: BTreeMap::new(),
             avoidance: avoidance::Avoidance::default(),
             places: BTreeMap::new(),
             last_place: 0,
@@ -311,9 +311,8 @@ impl Model {
     }
 
     fn request(&self, task: TaskId) -> Request {
-        let request = self.fact(task).request;
-        let memory_mb = self.raised.get(&task).copied().unwrap_or(request.memory_mb);
-        Request { memory_mb, ..request }
+        let changed = self.changed.get(&task).copied();
+        changed.unwrap_or_else(|| self.fact(task).request)
     }
 
     fn kind(&self, task: TaskId) -> Kind {

@@ -68,6 +68,15 @@ pub(super) fn random_dag(
         if random.one_in(8) {
             let _ = write!(text, "-t {} ", random.below(4));
         }
+        if random.one_in(6) {
+            // The requests grow beyond all hosts, and no value is missing but one.
+            text.push_str(random.pick(&[
+                "--request-expression 'memory=pegasus_memory_mb * 3 + 100' ",
+                "--request-expression 'cores=pegasus_cores + job_retry + 1' ",
+                "--request-expression 'gpus=pegasus_gpus + 1' --request-expression cores=1 ",
+                "--request-expression memory=maxrss/1024 --request-expression cores=nothing ",
+            ]));
+        }
         if categories > 0 && !is_subdag && random.one_in(2) {
             let _ = write!(text, "--category c{} ", random.below(categories));
         }

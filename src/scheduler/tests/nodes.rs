@@ -10,7 +10,7 @@ use crate::protocol::{MemoryUse, Outcome, Rank, Registration, SubmitId};
 use crate::scheduler::{Adoption, Event, Master, MasterConfig, MasterError, Workers};
 
 impl Run {
-    fn dynamic(text: &str, config: MasterConfig) -> Self {
+    pub(super) fn dynamic(text: &str, config: MasterConfig) -> Self {
         Self {
             master: Master::new(dag(text), DoneSet::new(), Workers::Dynamic, config),
             log: Log::default(),
@@ -343,7 +343,7 @@ fn requests_grow_up_to_what_a_host_that_is_there_could_give() {
         out_of_memory: true,
     });
     run.finish_after(4, 1, outcome).unwrap();
-    assert_eq!(run.take("memory"), ["0 60"]);
+    assert_eq!(run.take("request"), ["0 60 2 1"]);
 }
 
 #[test]

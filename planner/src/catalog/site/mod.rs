@@ -75,6 +75,8 @@ pub struct Site {
     pub total_nodes: Option<u32>,
     /// Profiles of the site.
     pub profiles: Profiles,
+    /// Profiles that are laid over them for jobs with this tag (profile `pegasus::tag`).
+    pub tags: BTreeMap<String, Profiles>,
 }
 
 /// Purpose of a directory.

@@ -35,7 +35,6 @@ sites:
   - {type: slurm, contact: c, scheduler: slurm, jobtype: auxillary, idleNodes: 1, totalNodes: 1}
   - {type: slurm, contact: c, scheduler: slurm, jobtype: compute, idleNodes: 64, totalNodes: 128}
   profiles: {env: {PEGASUS_HOME: /opt/pegasus}, pegasus: {queue: long, nodes: 2}}
-  x-tags: [{name: gpu}]
 - name: other
 "#;
 
@@ -93,7 +92,7 @@ fn invalid_yaml_is_refused() {
          hint: it may be x86, x86_64, ppc, ppc_64, ppc64le, ia64, sparcv7, sparcv9, amd64, aarch64\n\
          sites.yml:2:24: Illegal key direcories for element site\n  \
          hint: did you mean `directories`? legal keys are name, arch, os.type, os.release, os.version, \
-         directories, grids, profiles, metadata\n\
+         directories, grids, profiles, metadata, x-tags\n\
          sites.yml:3:3: the site a is listed twice\n\
          sites.yml:3:34: `scratch` is not a type of directory\n  \
          hint: types are sharedScratch, sharedStorage, localScratch, localStorage\n\

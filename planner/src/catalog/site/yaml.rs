@@ -71,6 +71,7 @@ fn site(yaml: &mut Yaml<'_>, position: Position, checker: &mut Checker) -> Resul
             "grids",
             "profiles",
             "metadata",
+            "x-tags",
         ],
     );
     let mut site = Site::default();
@@ -81,6 +82,7 @@ fn site(yaml: &mut Yaml<'_>, position: Position, checker: &mut Checker) -> Resul
             "directories" => directories(yaml, &mut site, checker)?,
             "grids" => grids(yaml, &mut site, checker)?,
             "profiles" => yaml.profiles(&mut site.profiles, checker)?,
+            "x-tags" => tags(yaml, &mut site, checker)?,
             _ => yaml.skip_value()?,
         }
     }
@@ -205,6 +207,35 @@ fn directories(yaml: &mut Yaml<'_>, site: &mut Site, checker: &mut Checker) -> R
             && site.directories.insert(kind, directory).is_some()
         {
             yaml.problem(position, "the site has two directories of this type");
+        }
+    }
+    Ok(())
+}
+
+/// Reads `x-tags: [{name: NAME, profiles: {NAMESPACE: {KEY: VALUE}}}]`.
+fn tags(yaml: &mut Yaml<'_>, site: &mut Site, checker: &mut Checker) -> Result<()> {
+    if !yaml.sequence("x-tags")? {
+        return Ok(());
+    }
+    while let Some(item) = yaml.item()? {
+        let position = item.position();
+        if !yaml.is_mapping(&item, "a tag")? {
+            continue;
+        }
+        let mut fields = Fields::new("tag", &["name", "profiles"]);
+        let (mut name, mut profiles) = (String::new(), Profiles::default());
+        while let Some((key, _)) = yaml.field(&mut fields)? {
+            match key {
+                "name" => name = owned(yaml.text("the name of a tag")?).unwrap_or_default(),
+                _ => yaml.profiles(&mut profiles, checker)?,
+            }
+        }
+        if name.is_empty() {
+            yaml.problem(position, "a tag needs the key name");
+        } else if site.tags.contains_key(&name) {
+            yaml.problem(position, format!("the tag {name} is listed twice"));
+        } else {
+            site.tags.insert(name, profiles);
         }
     }
     Ok(())

@@ -152,7 +152,7 @@ fn unknown_profile_keys_cause_warnings() {
         [
             "w:3:69: the profile pegasus::pmc_request_cpu is not known and has no effect\n  \
           hint: did you mean pegasus::pmc_request_cpus?",
-            "w:3:82: the profile pegasus::foo.expr has no effect: only HTCondor knows expressions"
+            "w:3:82: the profile pegasus::foo.expr has no effect: there is no such expression"
         ]
     );
 }

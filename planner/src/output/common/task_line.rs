@@ -24,6 +24,8 @@ pub(crate) struct Line {
     shared: Rc<Shared>,
     environment: String,
     options: String,
+    /// Length of those options that similar jobs share.
+    shared_options: usize,
     inherits_environment: bool,
     program: String,
     arguments: String,
@@ -38,6 +40,11 @@ impl Line {
             push_environment(&self.shared, &mut self.environment);
             self.options.clear();
             push_options(&self.shared, &mut self.options);
+            self.shared_options = self.options.len();
+        }
+        self.options.truncate(self.shared_options);
+        for (name, value) in &invocation.expression_values {
+            push_pair("--expression-value", name, value, &mut self.options);
         }
         self.inherits_environment = invocation.inherits_environment;
         self.program.clear();
@@ -98,6 +105,12 @@ fn push_environment(shared: &Shared, text: &mut String) {
     }
 }
 
+/// Appends an option with the value `NAME=VALUE`.
+fn push_pair(option: &str, name: &str, value: &str, text: &mut String) {
+    // Writing into a String cannot fail.
+    let _ = write!(text, "{option} {} ", quote(&format!("{name}={value}")));
+}
+
 /// Appends further options of the task.
 fn push_options(shared: &Shared, text: &mut String) {
     let Shared { requests, checks, .. } = shared;
@@ -112,6 +125,9 @@ fn push_options(shared: &Shared, text: &mut String) {
     }
     if let Some(factor) = &requests.more_memory {
         let _ = write!(text, "--more-memory {factor} ");
+    }
+    for (amount, expression) in &requests.expressions {
+        push_pair("--request-expression", amount.name(), expression, text);
     }
     for (kind, message) in &checks.messages {
         let option = match kind {

@@ -99,13 +99,20 @@ impl Outbox for Model {
                 let known = self.hosts.contains_key(host);
                 self.check(known && slots == 1, || format!("{slots} slots of {host}"));
             }
-            Record::MoreMemory { task, memory_mb } => {
-                let before = self.request(task).memory_mb;
-                self.check(memory_mb > before, || format!("{task:?} gets no more memory"));
-                self.raised.insert(task, memory_mb);
+            Record::NewRequest {
+                task,
+                request,
+                before,
+            } => {
+                let known = self.request(task);
+                self.check(before == known && request != before, || {
+                    format!("{task:?} requests {request:?} after {before:?}, not {known:?}")
+                });
+                self.changed.insert(task, request);
             }
+            Record::ExpressionSkipped { .. } | Record::RequestCapped { .. } => {}
             Record::Fragmented(task, _) => {
-                let cpus = self.fact(task).request.cpus;
+                let cpus = self.request(task).cpus;
                 self.check(cpus > 1, || format!("{task:?} with {cpus} CPUs needs no block"));
             }
         }
