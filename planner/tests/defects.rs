@@ -521,3 +521,24 @@ fn modes_set_only_unset_properties() -> Result<(), Box<dyn std::error::Error>> {
     );
     Ok(())
 }
+
+/// A relative path was taken as from wherever the transfer happened to run.
+#[test]
+fn relative_data_paths_begin_where_the_plan_is_made() -> Result<(), Box<dyn std::error::Error>> {
+    for pfn in ["data/in", "./data/in", "file:data/in"] {
+        let case = one("");
+        let text = format!("replicas:\n- lfn: in\n  pfns: [{{site: local, pfn: '{pfn}'}}]\n");
+        case.put("replicas.yml", &text).put("data/in", "x");
+        let plan = case.plan(LINE)?;
+        let file = case.path().join("data/in").display().to_string();
+        let list = plan.orders("stage_in_local_local_0_0");
+        assert_eq!(list[0]["src_urls"][0]["url"], format!("file://{file}"), "{pfn}");
+        let warning = format!("the location {pfn} of a file is a relative path: it is taken as {file}");
+        assert!(
+            plan.warnings().iter().any(|line| line.ends_with(&warning)),
+            "{:?}",
+            plan.warnings()
+        );
+    }
+    Ok(())
+}

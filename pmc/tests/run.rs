@@ -215,6 +215,7 @@ fn a_missing_output_fails_the_job_that_declares_it() {
                 "{stdout}"
             );
             assert!(stdout.contains(&format!("{MISSING}{file}")), "{stdout}");
+            assert!(stdout.contains("pmc.check.outputs=false"), "{stdout}");
             let analysis = place.run(["analyzer", "pmc-runs/chain"]);
             assert!(
                 analysis.stdout().contains(&format!("{MISSING}{file}")),
@@ -233,6 +234,22 @@ fn a_missing_output_fails_the_job_that_declares_it() {
         "{}",
         unchecked.stdout()
     );
+}
+
+/// Programs write directories as outputs: they are delivered, read by other jobs and removed.
+#[test]
+fn directories_are_outputs_in_every_data_configuration() {
+    for data in ["sharedfs", "nonsharedfs", "condorio"] {
+        let place = Place::new();
+        place.chain(
+            "mkdir -p mid.txt/deep; cp in.txt mid.txt/deep/file",
+            "cp -r mid.txt out.txt",
+        );
+        let option = format!("-Dpegasus.data.configuration={data}");
+        place.run(["run", &option, "workflow.yml"]).code(0);
+        let delivered = "pmc-runs/chain/latest/output/out.txt/deep/file";
+        assert_eq!(place.read(delivered), "something\n", "{data}");
+    }
 }
 
 #[test]

@@ -2,8 +2,8 @@
 //!
 //! After an attempt that ran out of memory, the request for memory is multiplied by a factor until it exceeds
 //! what the attempt used. Expressions of the task come instead of that: each gives one request, from those of
-//! the attempt and from how it ended. Neither asks for more than a host has, so a retry waits for no host that
-//! does not exist. All requests are few in practice, and each is a shape of the queue.
+//! the attempt and from how it ended. Neither asks for more than a host has, so a retry waits for no host
+//! that does not exist. All requests are few in practice, and each is a shape of the queue.
 
 use pmc_dag::{Forward, Request, TaskId};
 use pmc_expressions::{Amount, Variables, evaluate};

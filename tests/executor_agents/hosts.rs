@@ -178,7 +178,10 @@ fn expressions_change_the_request_of_the_next_attempt_in_an_agent() {
     fs::write(scene.path("needs.sh"), script).unwrap();
     fs::set_permissions(scene.path("needs.sh"), fs::Permissions::from_mode(0o755)).unwrap();
     let (code, stderr) = scene
-        .start("1", &["--launch", "local", "--host-memory", "4000", "--host-cpus", "4"])
+        .start(
+            "1",
+            &["--launch", "local", "--host-memory", "4000", "--host-cpus", "4"],
+        )
         .wait();
     assert_eq!(code, 0, "{stderr}");
     assert_eq!(scene.log(), "100 1\n900 4\n", "{stderr}");

@@ -14,6 +14,10 @@ pub mod shell;
 
 pub use lite::{BadPart, LiteCall, Part, is_lite};
 
+/// What a message about a missing output says about the check.
+pub const OUTPUTS_UNCHECKED: &str =
+    "with the property pmc.check.outputs=false at planning, this is no failure";
+
 /// Runs a list of commands as one task.
 pub const CLUSTER: &str = "pegasus-cluster";
 /// Runs one program and writes a record of it.

@@ -290,8 +290,8 @@ impl Dag {
         self.rare(task)?.more_memory
     }
 
-    /// Expressions that change the requests of a task after an attempt that failed, by request, and the values
-    /// of their variables that come from the plan, by name.
+    /// Expressions that change the requests of a task after an attempt that failed, by request; and the
+    /// values of their variables that come from the plan, by name.
     #[must_use]
     pub fn request_expressions(&self, task: TaskId) -> (&[Forward], &[Forward]) {
         let rare = self.rare(task);

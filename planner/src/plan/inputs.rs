@@ -190,6 +190,11 @@ fn read(request: &Request, mut properties: Properties, settings: Settings) -> Re
         &mut transformations.catalog,
         &mut replicas,
     );
+    let places: Vec<&Path> = [Some(here.as_path()), dirs.workflow]
+        .into_iter()
+        .flatten()
+        .collect();
+    let relative = replicas.make_absolute(&places);
     let missing = [&sites.missing, &transformations.missing].into_iter().flatten();
     let missing = missing.chain(&catalog.missing).cloned().collect();
     let warnings = [
@@ -203,7 +208,13 @@ fn read(request: &Request, mut properties: Properties, settings: Settings) -> Re
     .chain(replicas.runs.iter().map(|run| run.warnings.as_slice()))
     .flatten()
     .map(Diagnostic::from)
-    .chain(of_parts.into_iter().chain(this_machine).map(Diagnostic::from));
+    .chain(
+        of_parts
+            .into_iter()
+            .chain(this_machine)
+            .chain(relative)
+            .map(Diagnostic::from),
+    );
     let warnings = without_repetitions(warnings);
     Ok(Inputs {
         properties,

@@ -398,8 +398,8 @@ impl<'a> Mapper<'a> {
         Ok(number)
     }
 
-    /// Returns the profiles that a site has for a job: its own ones, and those of the tag of the job, which win.
-    /// The tag is a profile of the job itself: those of programs have none.
+    /// Returns the profiles that a site has for a job: its own ones, and those of the tag of the job, which
+    /// win. The tag is a profile of the job itself: those of programs have none.
     fn site_profiles(&self, job: &Job, site: SiteId) -> [&'a Profiles; 2] {
         static NONE: Profiles = Profiles::EMPTY;
         let site = self.sites.get(site);

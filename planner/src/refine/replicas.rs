@@ -1,6 +1,7 @@
 //! Locations of files from all sources, highest priority first.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -98,6 +99,28 @@ impl Replicas {
     }
     /// Moves the locations on some sites to another site.
     pub(crate) fn move_to_site(&mut self, from: &BTreeSet<String>, to: &str) {
+        self.for_each(|catalog| catalog.move_to_site(from, to));
+    }
+    /// Makes the relative paths among all locations absolute: see [`ReplicaCatalog::make_absolute`]. Returns
+    /// a warning if there are any.
+    pub(crate) fn make_absolute(&mut self, directories: &[&Path]) -> Option<String> {
+        let (mut first, mut all) = (None, 0);
+        self.for_each(|catalog| {
+            if let Some((was, is, count)) = catalog.make_absolute(directories) {
+                all += count;
+                first.get_or_insert((was, is));
+            }
+        });
+        let (was, is) = first?;
+        let more = match all {
+            1 => String::new(),
+            _ => format!(", and so are {} others", all - 1),
+        };
+        Some(format!(
+            "the location {was} of a file is a relative path: it is taken as {is}{more}"
+        ))
+    }
+    fn for_each(&mut self, mut each: impl FnMut(&mut ReplicaCatalog)) {
         let lists = [
             &mut self.caches,
             &mut self.runs,
@@ -110,7 +133,7 @@ impl Replicas {
             .chain(&mut self.output_map)
             .chain([&mut self.catalog, &mut self.storage])
         {
-            catalog.move_to_site(from, to);
+            each(catalog);
         }
     }
     fn all(&self) -> impl Iterator<Item = &ReplicaCatalog> {

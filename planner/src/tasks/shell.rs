@@ -89,9 +89,12 @@ fn script(job: PlannedJob<'_>, lists: &WorkLists) -> String {
         for output in outputs {
             let _ = write!(script, " {}", shell_quote(output));
         }
-        script.push_str(
-            "; do test -e \"$f\" || { echo \"the program ended with success, but did not write its declared output: $f\" \
-             >&2; m=1; }; done; exit $m",
+        // Writing into a String cannot fail.
+        let _ = write!(
+            script,
+            "; do test -e \"$f\" || {{ echo \"the program ended with success, but did not write its declared output: $f; \
+             {}\" >&2; m=1; }}; done; exit $m",
+            pmc_calls::OUTPUTS_UNCHECKED
         );
     }
     script

@@ -247,6 +247,10 @@ impl Mover {
         let clock = Instant::now();
         let (mut comparisons, mut failed) = (Vec::new(), 0);
         for (file, expected) in files.clone().zip(checksums(files)?) {
+            if expected.is_none() && self.directory.join(&file.lfn).is_dir() {
+                // Nobody makes checksums of directories.
+                continue;
+            }
             match compare(&self.directory, &file.lfn, expected) {
                 Ok(comparison) => {
                     if comparison.expected.is_some() {

@@ -254,7 +254,8 @@ impl Plain<'_> {
             && let Some(missing) = description.required.iter().find(is_missing)
         {
             mover.log.error(format_args!(
-                "the program ended with success, but did not write its declared output: {missing}"
+                "the program ended with success, but did not write its declared output: {missing}; {}",
+                pmc_calls::OUTPUTS_UNCHECKED
             ));
             ended.code = 1;
         }

@@ -260,11 +260,15 @@ pub fn sha256(path: &Path, cancel: &Cancel) -> Result<[u8; 32], TransferError> {
     hash_path(path, cancel)?.ok_or_else(|| TransferError::SpecialFile(path.to_owned()))
 }
 
-/// Compares a file with the known checksum of `lfn`.
+/// Compares a file with the known checksum of `lfn`. A directory has no checksum, and passes if none is
+/// known.
 pub fn verify(lfn: &[u8], path: &Path, known: &Checksums, cancel: &Cancel) -> Result<(), TransferError> {
-    let expected = known
-        .get(lfn)
-        .ok_or_else(|| TransferError::ChecksumUnknown(lfn.to_owned()))?;
+    let Some(expected) = known.get(lfn) else {
+        return match path.is_dir() {
+            true => Ok(()),
+            false => Err(TransferError::ChecksumUnknown(lfn.to_owned())),
+        };
+    };
     let sha256 = sha256(path, cancel)?;
     let actual = hex(&sha256);
     if actual.eq_ignore_ascii_case(expected) {

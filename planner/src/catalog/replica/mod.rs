@@ -259,6 +259,28 @@ impl ReplicaCatalog {
             }
         }
     }
+    /// Makes the relative paths among the locations absolute: below the first of these directories that has
+    /// the file, else below the first one. Returns what the first one was and is now, and how many there are.
+    pub fn make_absolute(&mut self, directories: &[&Path]) -> Option<(String, String, usize)> {
+        let mut found: Option<(String, String, usize)> = None;
+        for replica in self.entries.iter_mut().flat_map(|entry| &mut entry.replicas) {
+            let Some(path) = relative_path(&replica.pfn) else {
+                continue;
+            };
+            let below = |directory: &&Path| directory.join(path);
+            let there = directories.iter().map(below).find(|file| file.exists());
+            let Some(absolute) = there.or_else(|| directories.first().map(below)) else {
+                continue;
+            };
+            let absolute = absolute.to_string_lossy().into_owned();
+            match &mut found {
+                Some((.., count)) => *count += 1,
+                None => found = Some((replica.pfn.clone(), absolute.clone(), 1)),
+            }
+            replica.pfn = absolute;
+        }
+        found
+    }
     /// Returns the entries in document order.
     pub fn entries(&self) -> &[ReplicaEntry] {
         &self.entries
@@ -267,6 +289,17 @@ impl ReplicaCatalog {
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
+}
+
+/// Returns the path of a location that is one, and relative. What begins with a variable is none.
+fn relative_path(pfn: &str) -> Option<&str> {
+    let path = pfn.strip_prefix("file:").unwrap_or(pfn);
+    let path = path.strip_prefix("./").unwrap_or(path);
+    let is_relative = !path.is_empty() && !path.starts_with(['/', '$']);
+    let has_scheme = path
+        .split_once(':')
+        .is_some_and(|(scheme, _)| !scheme.contains('/'));
+    (is_relative && !has_scheme).then_some(path)
 }
 
 /// Replaces `[N]` by group N. Numbers without a group are kept.

@@ -232,10 +232,8 @@ fn tags(yaml: &mut Yaml<'_>, site: &mut Site, checker: &mut Checker) -> Result<(
         }
         if name.is_empty() {
             yaml.problem(position, "a tag needs the key name");
-        } else if site.tags.contains_key(&name) {
+        } else if site.tags.insert(name.clone(), profiles).is_some() {
             yaml.problem(position, format!("the tag {name} is listed twice"));
-        } else {
-            site.tags.insert(name, profiles);
         }
     }
     Ok(())

@@ -155,8 +155,9 @@ impl Session<'_, '_> {
             names += &format!(" and {} more", missing.len() - SHOWN);
         }
         let message = format!(
-            "the program ended with success, but did not write its declared output: {names} (in {})",
-            self.directory.display()
+            "the program ended with success, but did not write its declared output: {names} (in {}); {}",
+            self.directory.display(),
+            pmc_calls::OUTPUTS_UNCHECKED
         );
         self.report_problem(&message);
         let main = self
