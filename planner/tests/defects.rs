@@ -532,7 +532,7 @@ fn relative_data_paths_begin_where_the_plan_is_made() -> Result<(), Box<dyn std:
         let plan = case.plan(LINE)?;
         let file = case.path().join("data/in").display().to_string();
         let list = plan.orders("stage_in_local_local_0_0");
-        assert_eq!(list[0]["src_urls"][0]["url"], format!("file://{file}"), "{pfn}");
+        assert_eq!(list[0]["src_urls"][0]["url"], file, "{pfn}");
         let warning = format!("the location {pfn} of a file is a relative path: it is taken as {file}");
         assert!(
             plan.warnings().iter().any(|line| line.ends_with(&warning)),
@@ -540,5 +540,34 @@ fn relative_data_paths_begin_where_the_plan_is_made() -> Result<(), Box<dyn std:
             plan.warnings()
         );
     }
+    Ok(())
+}
+
+/// A catalog of another machine, or one that was made from where `pegasus-plan` was found.
+#[test]
+fn a_pegasus_home_without_kickstart_is_named_at_planning() -> Result<(), Box<dyn std::error::Error>> {
+    let case = one("");
+    let home = case.path().join("home");
+    let sites = format!(
+        "sites:\n- name: local\n  directories:\n  - {{type: sharedScratch, path: '@DIR@/scratch'}}\n  - {{type: \
+         localStorage, path: '@DIR@/storage'}}\n  profiles: {{env: {{PEGASUS_HOME: {}}}}}\n",
+        home.display()
+    );
+    case.put("sites.yml", &sites);
+    let start = format!(
+        "there is no {}/bin/pegasus-kickstart, which starts the jobs of the site",
+        home.display()
+    );
+    let is_about = |warning: &String| warning.contains(&start) && warning.contains("PEGASUS_HOME");
+    assert_eq!(
+        case.plan(LINE)?
+            .warnings()
+            .iter()
+            .filter(|line| is_about(line))
+            .count(),
+        1
+    );
+    case.put("home/bin/pegasus-kickstart", "");
+    assert!(!case.plan(LINE)?.warnings().iter().any(is_about));
     Ok(())
 }

@@ -51,6 +51,33 @@ pub(super) fn missing_hooks(workflow: &Workflow) -> Option<String> {
     ))
 }
 
+/// Returns a warning if the kickstart of the jobs of this machine is not there, because `PEGASUS_HOME` is
+/// that of another installation.
+pub(super) fn missing_kickstart(
+    exec: &Exec,
+    sites: &Sites,
+    kickstarts: &[String],
+    request: &Request,
+) -> Option<String> {
+    let local = sites.local();
+    let is_wrapped = |job: &&ExecJob| {
+        let gridstart = exec.setups[job.setup].profiles.pegasus("gridstart");
+        job.site == local && !gridstart.is_some_and(is_no_wrapper)
+    };
+    exec.jobs.iter().find(is_wrapped)?;
+    let kickstart = kickstarts.get(local.index())?;
+    let own = request.environment.own_bin.as_ref();
+    let is_own = own.is_some_and(|own| Path::new(kickstart).starts_with(own));
+    if is_own || Path::new(kickstart).exists() {
+        return None;
+    }
+    let home = kickstart.strip_suffix("/bin/pegasus-kickstart")?;
+    Some(format!(
+        "there is no {kickstart}, which starts the jobs of the site local: set PEGASUS_HOME, now {home}, of this site \
+         or of the environment to an installation, or remove it"
+    ))
+}
+
 /// Returns a warning about requests of jobs that only the one batch job of the run can make.
 pub(super) fn batch_requests(workflow: &Workflow) -> Option<String> {
     const KEYS: [(Namespace, &str); 3] = [

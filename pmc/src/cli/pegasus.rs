@@ -20,6 +20,8 @@ pub enum PegasusProgram {
     Remove,
     Version,
     Config,
+    Graphviz,
+    Keg,
     /// HTCondor's, which the Python client of Pegasus calls for `Workflow.wait()`.
     CondorQ,
 }
@@ -36,6 +38,8 @@ impl PegasusProgram {
             PegasusProgram::Remove => "pegasus-remove",
             PegasusProgram::Version => "pegasus-version",
             PegasusProgram::Config => "pegasus-config",
+            PegasusProgram::Graphviz => "pegasus-graphviz",
+            PegasusProgram::Keg => "pegasus-keg",
             PegasusProgram::CondorQ => "condor_q",
         }
     }
@@ -274,4 +278,34 @@ pub struct Config {
     /// Print no line break
     #[arg(short, long)]
     pub noeoln: bool,
+}
+
+/// Draws a workflow.
+#[derive(Debug, Parser)]
+#[command(name = "pegasus-graphviz", version)]
+pub struct Graphviz {
+    /// Workflow file
+    #[arg(value_name = "WORKFLOW")]
+    pub workflow: PathBuf,
+    /// File to write; its name says the format: svg and dot, with Graphviz also png, pdf and others
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// No effect: all jobs are drawn
+    #[arg(short, long, value_name = "TRANSFORMATION")]
+    pub remove: Vec<String>,
+    /// No effect: files are not drawn
+    #[arg(short, long)]
+    pub files: bool,
+    /// No effect: only files and jobs together have edges that follow from others
+    #[arg(short = 's', long)]
+    pub nosimplify: bool,
+    /// No effect: jobs have their identifiers and transformations
+    #[arg(short, long, value_name = "LABEL")]
+    pub label: Option<String>,
+    /// No effect
+    #[arg(short, long, value_name = "INCHES")]
+    pub width: Option<String>,
+    /// No effect
+    #[arg(long, value_name = "INCHES")]
+    pub height: Option<String>,
 }

@@ -3,6 +3,8 @@
 //! The Python client of Pegasus (`Workflow.plan()`, `run()`, `wait()` …) calls these programs by their names.
 
 mod config;
+mod graphviz;
+mod keg;
 mod plan;
 mod remove;
 mod run;
@@ -40,9 +42,23 @@ pub fn pegasus(arguments: &Pegasus) -> Result<u8, Failure> {
         PegasusProgram::Remove => remove::remove(&parse(program, words)),
         PegasusProgram::Version => config::version(&parse(program, words)),
         PegasusProgram::Config => config::config(&parse(program, words)),
+        PegasusProgram::Graphviz => graphviz::graphviz(&parse(program, words)),
+        PegasusProgram::Keg => keg::keg(words),
         PegasusProgram::CondorQ => condor_q(words),
     }
 }
+
+/// Programs of this installation with the names of Pegasus' programs: the directory of the scripts is that of
+/// an installation for plans whose `PEGASUS_HOME` was found by the place of `pegasus-plan`.
+const OWN_PROGRAMS: [&str; 7] = [
+    "pegasus-cluster",
+    "pegasus-integrity",
+    "pegasus-kickstart",
+    "pegasus-lite",
+    "pegasus-mpi-cluster",
+    "pegasus-rc-client",
+    "pegasus-transfer",
+];
 
 /// Returns name and text of each script that stands for a program of Pegasus.
 #[must_use]
@@ -62,7 +78,19 @@ pub fn scripts() -> Vec<(&'static str, String)> {
         );
         (name, text)
     };
-    PegasusProgram::value_variants().iter().map(script).collect()
+    let own = |name: &&'static str| {
+        // A search on PATH would find the script itself.
+        let text = format!(
+            "#!/bin/sh\n\
+             # Runs {name} of this installation, else the one beside the pmc on PATH.\n\
+             program=${{0%/*}}/../../../bin/{name}\n\
+             [ -x \"$program\" ] || program=$(dirname \"$(command -v pmc)\")/{name}\n\
+             exec \"$program\" \"$@\"\n"
+        );
+        (*name, text)
+    };
+    let scripts = PegasusProgram::value_variants().iter().map(script);
+    scripts.chain(OWN_PROGRAMS.iter().map(own)).collect()
 }
 
 /// Parses the command line of a program. Prints help or an error and exits, as the program would.

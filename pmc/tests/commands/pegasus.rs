@@ -202,3 +202,76 @@ fn versions_places_and_wrong_options() {
         "real -json\n"
     );
 }
+
+/// The Python client takes the parent of the directory of `pegasus-version` for an installation.
+#[test]
+fn the_directory_of_the_scripts_looks_like_an_installation() {
+    let place = Place::new();
+    let kickstart = run(&place, "pegasus-kickstart", &["-n", "hello", "/bin/echo", "hi"]);
+    kickstart.code(0);
+    assert!(
+        kickstart.stdout().contains("transformation: \"hello\""),
+        "{}",
+        kickstart.stdout()
+    );
+    for name in [
+        "pegasus-transfer",
+        "pegasus-cluster",
+        "pegasus-integrity",
+        "pegasus-mpi-cluster",
+    ] {
+        run(&place, name, &["--help"]).code(0);
+    }
+}
+
+/// `Workflow.graph()` calls it so.
+#[test]
+fn pegasus_graphviz_draws_a_workflow_without_catalogs() {
+    let place = Place::new();
+    place.chain("true", "true");
+    let words = [
+        "workflow.yml",
+        "--files",
+        "--label=label",
+        "--output=w.svg",
+        "--remove=x",
+        "--width=3",
+    ];
+    run(&place, "pegasus-graphviz", &words).code(0);
+    assert!(place.read("w.svg").contains("<svg"));
+    run(&place, "pegasus-graphviz", &["workflow.yml", "--output=w.dot"]).code(0);
+    assert!(
+        place.read("w.dot").starts_with("digraph"),
+        "{}",
+        place.read("w.dot")
+    );
+    let printed = run(&place, "pegasus-graphviz", &["workflow.yml"]);
+    assert_eq!(printed.code(0).stdout(), place.read("w.dot"));
+    run(&place, "pegasus-graphviz", &["none.yml"]).code(4);
+}
+
+#[test]
+fn pegasus_keg_stands_in_for_a_program() {
+    let place = Place::new();
+    place.write("a", "one\ntwo\n");
+    let words = [
+        "-a", "work", "-T", "0.1", "-i", "a", "-o", "b", "c=2K", "-p", "x", "y", "-l", "log", "-m", "1",
+    ];
+    run(&place, "pegasus-keg", &words).code(0);
+    let text = place.read("b");
+    assert!(
+        text.starts_with("--- start a ----\n  one\n  two\n--- final a ----\nTimestamp Today: "),
+        "{text}"
+    );
+    assert!(
+        text.contains("\nApplicationname: work [") && text.ends_with("Other Arguments: x y\n"),
+        "{text}"
+    );
+    assert_eq!(place.read("c").len(), 2048);
+    assert!(place.read("log").contains("Input Filenames: a\n"));
+    run(&place, "pegasus-keg", &["-o", "d", "-G", "100"]).code(0);
+    assert_eq!(place.read("d").find("Timestamp"), Some(100));
+    run(&place, "pegasus-keg", &["-i", "none", "-o", "e"]).code(1);
+    run(&place, "pegasus-keg", &["-o", "none/e"]).code(2);
+    run(&place, "pegasus-keg", &[]).code(0);
+}

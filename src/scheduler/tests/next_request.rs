@@ -49,7 +49,10 @@ fn expressions_change_all_requests_of_the_next_attempt() {
     assert_eq!(run.take("request"), ["0 450 2 1"]);
     run.schedule();
     let sent = run.log.starts.last().unwrap();
-    assert_eq!((sent.grant.memory_mb, sent.grant.cpus, sent.grant.gpu_set.len()), (450, 2, 1));
+    assert_eq!(
+        (sent.grant.memory_mb, sent.grant.cpus, sent.grant.gpu_set.len()),
+        (450, 2, 1)
+    );
     run.finish_after(1, 2, failed(256, 10)).unwrap();
     assert_eq!(run.take("request"), ["0 900 2 0"]);
     run.schedule();
