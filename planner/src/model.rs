@@ -54,8 +54,8 @@ pub enum Origin {
     /// Jobs, files and catalogs.
     #[default]
     Workflow,
-    /// Commands that have a directory of their own and use no logical files. The plan makes no work directory,
-    /// and their output goes into packs.
+    /// Commands that have a directory of their own and use no logical files. The plan makes no work
+    /// directory, and their output goes into packs.
     Commands,
 }
 

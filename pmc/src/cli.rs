@@ -130,8 +130,8 @@ pub enum Template {
 )]
 #[command(after_help = crate::exit::HELP, after_long_help = long_help())]
 pub struct Run {
-    /// Workflow: Pegasus YAML 5.0, DAX XML, a DAGMan file of HTCondor, a DAG for pegasus-mpi-cluster, or a file
-    /// with a shell command in each line
+    /// Workflow: Pegasus YAML 5.0, DAX XML, a DAGMan file of HTCondor, a DAG for pegasus-mpi-cluster, or a
+    /// file with a shell command in each line
     #[arg(value_name = "WORKFLOW", required_unless_present = "command")]
     pub workflow: Option<PathBuf>,
     /// Command to run for each argument after `:::`, in place of a workflow

@@ -39,7 +39,8 @@ pub struct ReadOptions {
     pub split_arguments: bool,
     /// Largest YAML file in MB (`pegasus.parser.document.size`).
     pub document_megabytes: u64,
-    /// Where relative paths in a DAGMan file, a DAG or commands begin (`pmc.dag.directory`); otherwise at its directory.
+    /// Where relative paths in a DAGMan file, a DAG or commands begin (`pmc.dag.directory`); otherwise at the
+    /// directory of the file.
     pub dag_directory: Option<PathBuf>,
 }
 
@@ -110,9 +111,9 @@ pub struct Embedded {
     pub replicas: Option<ReplicaCatalog>,
 }
 
-/// Reads a workflow: expands its variables, checks its consistency, derives edges from files. DAGMan files, DAGs
-/// for pegasus-mpi-cluster and files of commands are known by their content; relative paths in them begin at
-/// their directory.
+/// Reads a workflow: expands its variables, checks its consistency, derives edges from files. DAGMan files,
+/// DAGs for pegasus-mpi-cluster and files of commands are known by their content; relative paths in them
+/// begin at their directory.
 ///
 /// # Errors
 /// All problems of the file.

@@ -127,8 +127,8 @@ impl<'p> PlannedJob<'p> {
         self.plan.abilities().prepares_jobs && !self.is_member()
     }
 
-    /// Returns whether the job goes to its directory by itself: the plan has no work directory, and no profile
-    /// names another one.
+    /// Returns whether the job goes to its directory by itself: the plan has no work directory, and no
+    /// profile names another one.
     pub(super) fn finds_directory(self) -> bool {
         let of_commands = self.plan.workflow.origin == Origin::Commands;
         of_commands && self.profiles().get(Namespace::Globus, "directory").is_none()

@@ -164,7 +164,8 @@ impl<'a> Source<'a> {
             directory
         };
         let path = directory.join(format!("{name}.txt"));
-        std::fs::write(&path, commands)
+        pmc_files::create_anew(&path)
+            .and_then(|mut file| file.write_all(commands.as_bytes()))
             .with_context(|| format!("cannot write {}", path.display()))
             .or_code(exit::NOT_RUN)?;
         source.workflow = Cow::Owned(path);
