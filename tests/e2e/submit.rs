@@ -278,6 +278,81 @@ fn a_killed_executor_starts_again_in_its_job() {
     );
 }
 
+/// The master runs on another host than the commands: they reach it through its batch job.
+#[test]
+#[ignore = "needs Slurm: tests/run e2e"]
+fn a_run_is_controlled_from_the_login_node() {
+    let cluster = Cluster::start();
+    let plan = Submitted::new(&cluster, Build::Local, &[]);
+    let (top, submit) = (plan.directory.path(), &plan.submit);
+    wait_until("no job has run", 120, || !completed_jobs(top).is_empty());
+    let pmc = |words: &[&str]| {
+        // Variables of a step in which the user may be do not count.
+        cluster
+            .job_command(Build::Local.program("pmc"))
+            .env("SLURM_NTASKS", "7")
+            .args(words)
+            .in_directory(submit)
+            .run()
+    };
+    let nodes = pmc(&["nodes", ".", "--json"]).ok();
+    let nodes: serde_json::Value = serde_json::from_str(&nodes.stdout).expect("JSON");
+    let hosts: Vec<&str> = nodes
+        .as_array()
+        .expect("hosts")
+        .iter()
+        .filter_map(|node| node["host"].as_str())
+        .collect();
+    assert_eq!(hosts.len(), 3, "{nodes}");
+    let log = fs::read_to_string(submit.join("jobstate.log")).unwrap_or_default();
+    let waiting = log
+        .lines()
+        .last()
+        .and_then(|line| line.split(' ').nth(1))
+        .unwrap_or_default();
+    let why = pmc(&["why", waiting, "."]).ok();
+    assert!(why.stdout.contains(waiting), "{}", why.details());
+    let wrong = pmc(&["why", "no-such-task", "."]);
+    assert_eq!(wrong.code(), 4, "{}", wrong.details());
+    assert!(
+        wrong.stderr.contains("the DAG has no task no-such-task"),
+        "{}",
+        wrong.details()
+    );
+    let drained = pmc(&["drain", "."]).ok();
+    assert!(
+        drained.stdout.contains("no more tasks start"),
+        "{}",
+        drained.details()
+    );
+    cluster.job(&plan.job).assert_ends_as("FAILED");
+    assert!(completed_jobs(top).len() < JOBS);
+
+    // What others could have written there is no command.
+    let dag = only_file(submit, ".dag");
+    let place = dag.with_extension("dag.place");
+    assert!(!place.exists(), "the run has ended");
+    for (text, said) in [
+        ("-oProxyCommand=touch${IFS}stolen\n", "no run of"),
+        (
+            "nowhere.invalid\n",
+            "the run goes on on the host nowhere.invalid, which cannot be reached from here",
+        ),
+    ] {
+        fs::write(&place, text).expect("a file");
+        let result = pmc(&["nodes", "."]);
+        assert_eq!(result.code(), 4, "{}", result.details());
+        assert!(result.stderr.contains(said), "{}", result.details());
+    }
+    let result = pmc(&["nodes", "."]);
+    assert!(
+        result.stderr.contains("hint: call it there: pmc nodes ."),
+        "{}",
+        result.details()
+    );
+    assert!(!submit.join("stolen").exists());
+}
+
 /// The user asks for fewer nodes than the plan does.
 #[test]
 #[ignore = "needs Slurm: tests/run e2e"]
