@@ -118,7 +118,9 @@ fn start<T: MasterTransport>(
             refuse_if_agents_are_left(options)?;
         }
         guests::refuse_if_host_is_left(options, Path::new(""))?;
-        let begun = transport.membership_mut().map_or(Ok(()), |membership| membership.begin());
+        let begun = transport
+            .membership_mut()
+            .map_or(Ok(()), |membership| membership.begin());
         if let Err(error) = begun {
             // The logs say that this run has ended.
             setup.root.logs.finish(false);

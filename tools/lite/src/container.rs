@@ -158,7 +158,7 @@ fn has_docker_daemon(environment: &Environment) -> bool {
         return true;
     }
     let own = environment.get(b"XDG_RUNTIME_DIR").map(|folder| {
-        let folder = Path::new(OsStr::from_bytes(folder.as_ref()));
+        let folder = Path::new(OsStr::from_bytes(folder));
         folder.join("docker.sock")
     });
     let sockets = own.into_iter().chain([DOCKER_SOCKET.into()]);
