@@ -100,6 +100,7 @@ impl Server {
             }),
             Err(error) => {
                 let _ = fs::remove_file(&path);
+                let _ = fs::remove_file(Place::path(dag));
                 Err(error)
             }
         }

@@ -157,6 +157,8 @@ impl Job {
             .env("TOKEN", "secret")
             .env("OF_NODE", "yes")
             .env("TMPDIR", "/nowhere")
+            // The stand-in has no daemon that could be found.
+            .env("DOCKER_HOST", "tcp://nowhere:1")
             .env_remove("PEGASUS_WN_TMP")
             .stdin(Stdio::null());
         command
@@ -194,8 +196,6 @@ fn docker_loads_an_image_once_and_runs_the_program() {
             let mut description = description.clone();
             description["container"]["directory"] = json!(job.path(&format!("inside{name}")));
             let mut command = job.command(&format!("copy{name}.json"), &description);
-            // The stand-in has no daemon that could be found.
-            command.env("DOCKER_HOST", "tcp://nowhere:1");
             scope.spawn(move || command.output().unwrap())
         });
         // The second one starts while the first one loads the image.
