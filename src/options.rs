@@ -5,6 +5,8 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use pmc_batch::BatchJob;
+
 /// Default of [`Options::sync_interval`].
 const DEFAULT_SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -114,6 +116,8 @@ pub struct Options {
     pub host_script: bool,
     /// Start `pmc pmix`.
     pub pmix: bool,
+    /// The batch job of this process, for tools on other hosts.
+    pub batch_job: Option<BatchJob>,
     /// Print the summary record, and merge the output of the tasks.
     pub console: bool,
     /// Name of the program in the summary record.
@@ -242,6 +246,7 @@ impl Options {
             disk_reserve: None,
             host_script: false,
             pmix: false,
+            batch_job: None,
             console: true,
             app: app.to_owned(),
         }

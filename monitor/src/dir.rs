@@ -44,7 +44,7 @@ pub enum DirError {
         path: PathBuf,
     },
     /// There are several DAGs and no `braindump.yml` that names one.
-    #[error("{}: {} DAGs and no braindump.yml that names one", path.display(), count)]
+    #[error("{}: {} DAGs and no braindump.yml that names one: give the path of one of them", path.display(), count)]
     Ambiguous {
         /// The directory.
         path: PathBuf,
@@ -56,7 +56,7 @@ pub enum DirError {
 impl RunDir {
     /// Finds the files of a submit directory, which may have been moved since planning. `braindump.yml` names
     /// the DAG. If it does not, there must be one file that ends in `.dag` and is no DAGMan file, which is a
-    /// workflow.
+    /// workflow. The path may also be that of a DAG: one of several in a directory.
     ///
     /// # Errors
     /// It is not a submit directory.
@@ -66,6 +66,9 @@ impl RunDir {
             move |source| DirError::Read { path, source }
         };
         let dir = fs::canonicalize(dir).map_err(read(dir))?;
+        if dir.extension() == Some(OsStr::new("dag")) && dir.is_file() {
+            return Ok(Self::of_dag(dir));
+        }
         let braindump = braindump(&dir);
         let named = braindump
             .get("dag")
@@ -99,6 +102,24 @@ impl RunDir {
             label,
             braindump,
         })
+    }
+
+    /// Returns the files of a DAG in its directory, whose `braindump.yml` may be that of another one.
+    fn of_dag(dag: PathBuf) -> Self {
+        let dir = dag.parent().map_or_else(PathBuf::new, Path::to_owned);
+        let is_of_dag = |values: &BTreeMap<String, String>| {
+            let named = values.get("dag").and_then(|named| Path::new(named).file_name());
+            named.is_some() && named == dag.file_name()
+        };
+        let braindump = Some(braindump(&dir)).filter(is_of_dag).unwrap_or_default();
+        let stem = || dag.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let label = braindump.get("dax_label").cloned().unwrap_or_else(stem);
+        Self {
+            dir,
+            dag,
+            label,
+            braindump,
+        }
     }
 
     /// Returns the path of a file beside the DAG, such as `.dagman.out`.
@@ -194,6 +215,11 @@ mod tests {
             RunDir::open(path),
             Err(DirError::Ambiguous { count: 2, .. })
         ));
+        let run = RunDir::open(&path.join("a.dag")).unwrap();
+        assert_eq!(
+            run.dagman_out(),
+            fs::canonicalize(path).unwrap().join("a.dag.dagman.out")
+        );
         fs::write(
             path.join("braindump.yml"),
             "dag: \"/elsewhere/b.dag\"\ndax_label: \"w\"\n",
@@ -202,6 +228,9 @@ mod tests {
         let run = RunDir::open(path).unwrap();
         assert_eq!((run.label.as_str(), run.dag.ends_with("b.dag")), ("w", true));
         assert!(run.database().ends_with("b.stampede.db"));
+        for (name, label) in [("a.dag", "a"), ("b.dag", "w")] {
+            assert_eq!(RunDir::open(&path.join(name)).unwrap().label, label);
+        }
         let error = RunDir::open(&path.join("none")).unwrap_err().to_string();
         assert!(error.ends_with("none: No such file or directory"), "{error}");
     }

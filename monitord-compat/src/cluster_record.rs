@@ -105,6 +105,8 @@ pub struct SummaryRecord<'a> {
     pub runtime: Duration,
     /// Number of workers.
     pub slots: u32,
+    /// CPUs of all hosts; 0 if it is not filled in, as in the original.
+    pub cpus: u32,
 }
 
 impl SummaryRecord<'_> {
@@ -117,6 +119,7 @@ impl SummaryRecord<'_> {
             failed,
             pid,
             slots,
+            cpus,
             ..
         } = self;
         let stat = if self.success { "ok" } else { "failed" };
@@ -129,10 +132,9 @@ impl SummaryRecord<'_> {
         )
         .expect("writing to memory does not fail");
         out.extend_from_slice(self.app);
-        // The original never fills in the number of CPUs.
         writeln!(
             out,
-            "\", runtime={}, slots={slots}, cpus=0]",
+            "\", runtime={}, slots={slots}, cpus={cpus}]",
             seconds(self.runtime)
         )
         .expect("writing to memory does not fail");
@@ -236,6 +238,7 @@ mod tests {
             app: b"./pegasus-mpi-cluster",
             runtime: Duration::from_millis(1500),
             slots: 2,
+            cpus: 0,
         }
         .write(&mut out);
         assert_eq!(

@@ -12,6 +12,7 @@ use pegasus_mpi_cluster::{
     allocated_cpus, count_gpus, cpus_for_workers, describe_host, own_kickstart, protect_process, run_local,
     run_with_agents,
 };
+use pmc_batch::BatchJob;
 use pmc_batch::launch::Launch;
 use pmc_dag::{Dag, TaskId};
 
@@ -152,6 +153,7 @@ fn local_run(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString,
             .collect(),
     });
     options.console = false;
+    options.batch_job = BatchJob::of_environment(|name| value(name)?.into_string().ok());
     let workers = workers(execution, &environment);
     LocalRun {
         options,

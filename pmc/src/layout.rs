@@ -235,6 +235,8 @@ pub fn find_submit(dir: &Path) -> Result<PathBuf> {
 /// without a plan, too.
 pub fn find_run(dir: &Path) -> Result<RunDir, Failure> {
     let submit = match find_submit(dir) {
+        // One of several DAGs in a directory.
+        _ if dir.is_file() => dir.to_owned(),
         Ok(submit) => submit,
         Err(_) if dir.join(SUBMIT).is_dir() => dir.join(SUBMIT),
         Err(_) => dir.to_owned(),

@@ -14,6 +14,7 @@ mod kinds;
 mod layout;
 mod programs;
 mod progress;
+mod reach;
 mod resume_command;
 mod run_outcome;
 mod signals;

@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
+use pmc_batch::BatchJob;
+
 use super::Agents;
 use crate::options::RetryDelay;
 
@@ -54,6 +56,8 @@ pub struct RawArgs {
     pub per_task_stdio: bool,
     /// `--packed-output`.
     pub packed_output: bool,
+    /// The batch job, by its variables.
+    pub batch_job: Option<BatchJob>,
     /// `--pmix`.
     pub pmix: bool,
     /// `--jobstate-log`; `--pmix` sets it, too.

@@ -66,6 +66,7 @@ impl RawArgs {
             }
         };
         options.pmix = self.pmix;
+        options.batch_job.clone_from(&self.batch_job);
         options.worker_files = self.worker_files();
         options.max_fds = self.max_fds;
         options.forward_journal = !self.no_forward_journal;

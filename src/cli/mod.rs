@@ -18,6 +18,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::PathBuf;
 
+use pmc_batch::BatchJob;
+
 use crate::options::SERVER_VARIABLES;
 
 pub use agents::Agents;
@@ -55,6 +57,7 @@ pub fn parse(
             std::mem::take(&mut args.host_gpus),
         ];
     }
+    args.batch_job = BatchJob::of_environment(|name| environment(name)?.into_string().ok());
     args.endpoint_value = environment("PMC_ENDPOINT");
     let file = read_words(&mut args, words)?;
     if args.agent {

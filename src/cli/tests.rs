@@ -138,6 +138,7 @@ fn every_option_is_stored() {
                 --agent-timeout 9 --join-timeout 8 --master-timeout 7 --accept-incomplete";
     let args = parse_with(line, &[("PMC_KICKSTART", "exec")]).unwrap();
     let expected = RawArgs {
+        batch_job: None,
         dag: "a.dag".into(),
         verbosity: 1,
         stdout: Some("out".into()),

@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::socket::{self, AddressFamily, Backlog, Shutdown, SockFlag, SockType, UnixAddr, sockopt};
 use nix::sys::stat::{Mode, fchmod};
-use pmc_control::{Answer, MAX_INPUT, RedirectRequest, Request, ShortPath, TAILING, TailRequest, connection};
+use pmc_control::{
+    Answer, MAX_INPUT, Place, RedirectRequest, Request, ShortPath, TAILING, TailRequest, connection,
+};
 
 use super::read_ahead::ReadAhead;
 use super::redirect::Redirecting;
@@ -43,6 +45,8 @@ const PART_OF_DESCRIPTORS: u64 = 8;
 /// Listens until it is dropped.
 pub(crate) struct Server {
     path: PathBuf,
+    /// The file for tools on other hosts.
+    place: PathBuf,
     listener: Arc<UnixListener>,
     thread: Option<JoinHandle<()>>,
     control: Control,
@@ -58,9 +62,20 @@ impl Server {
     ///
     /// # Errors
     /// The file system has no sockets, the name is too long, or the system refuses a thread.
-    pub(crate) fn start(dag: &Path, control: Control, interrupt: &Interrupt) -> io::Result<Self> {
+    pub(crate) fn start(
+        dag: &Path,
+        control: Control,
+        interrupt: &Interrupt,
+        place: &Place,
+    ) -> io::Result<Self> {
         let path = pmc_control::socket(dag);
         let listener = Arc::new(listen(&path)?);
+        if let Err(error) = place.write(dag) {
+            tracing::debug!(
+                "Tools on other hosts do not find this run: {}",
+                pmc_dag::reason(&error)
+            );
+        }
         let waker = interrupt.waker();
         let (open_requests, is_over) = <(Arc<AtomicU32>, Arc<AtomicBool>)>::default();
         let thread = {
@@ -76,6 +91,7 @@ impl Server {
         match thread {
             Ok(thread) => Ok(Self {
                 path,
+                place: Place::path(dag),
                 listener,
                 thread: Some(thread),
                 control,
@@ -84,6 +100,7 @@ impl Server {
             }),
             Err(error) => {
                 let _ = fs::remove_file(&path);
+                let _ = fs::remove_file(Place::path(dag));
                 Err(error)
             }
         }
@@ -93,6 +110,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
+        let _ = fs::remove_file(&self.place);
         self.is_over.store(true, Ordering::Release);
         // Ends `accept`.
         let _ = socket::shutdown(self.listener.as_raw_fd(), Shutdown::Both);

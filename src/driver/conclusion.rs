@@ -166,6 +166,10 @@ impl<T: MasterTransport> Driver<'_, T> {
             drained,
             failures: failures.collect(),
             workers: self.run.out.transport.workers(),
+            cpus: match self.run.master.is_dynamic() {
+                true => self.run.master.node_statuses().iter().map(|node| node.cpus).sum(),
+                false => 0,
+            },
             wall_time: self.begin.at.elapsed(),
             makespan: self.makespan,
             unresponsive_workers,

@@ -125,7 +125,12 @@ impl Subworkflows {
                 pmc_dag::reason(&error)
             );
         }
-        let server = serve(&control, true, &order.options, run.interrupt);
+        let server = serve(
+            &control,
+            true,
+            (&order.options, run.options.batch_job.as_ref()),
+            run.interrupt,
+        );
         let Some(Some(joined)) = run.out.dags.joined.get_mut(at) else {
             return;
         };

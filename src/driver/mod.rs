@@ -118,8 +118,14 @@ fn start<T: MasterTransport>(
             refuse_if_agents_are_left(options)?;
         }
         guests::refuse_if_host_is_left(options, Path::new(""))?;
-        if let Some(membership) = transport.membership_mut() {
-            membership.begin()?;
+        let begun = transport
+            .membership_mut()
+            .map_or(Ok(()), |membership| membership.begin());
+        if let Err(error) = begun {
+            // The logs say that this run has ended.
+            setup.root.logs.finish(false);
+            let _ = setup.root.logs.flush();
+            return Err(error.into());
         }
         let database = Database::start(options, &setup.root.dag)?;
         setup.reporter = database.as_ref().map(Database::reporter);
@@ -232,7 +238,12 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
         let deadline = options.wall_limit().and_then(|limit| begin.at.checked_add(limit));
         out.notes_ends = options.bad_host_limit > 0 && out.transport.is_dynamic();
         let control = Control::default();
-        let server = setup::serve(&control, has_lock, options, interrupt);
+        let server = setup::serve(
+            &control,
+            has_lock,
+            (options, options.batch_job.as_ref()),
+            interrupt,
+        );
         let subworkflows = Subworkflows::new(&out.dags.root.dag, control.clone(), setup.spare_files);
         Self {
             run: Run {

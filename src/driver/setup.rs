@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use chrono::{DateTime, FixedOffset, Local};
+use pmc_batch::BatchJob;
+use pmc_control::Place;
 use pmc_dag::Dag;
 use pmc_spawn::open_files;
 
@@ -16,6 +18,7 @@ use crate::database::{self, OutcomeReporter};
 use crate::durability::lock::DagLock;
 use crate::durability::shared_files;
 use crate::durability::sync::Syncer;
+use crate::host;
 use crate::interrupt::Interrupt;
 use crate::logs::Logs;
 use crate::merge;
@@ -118,13 +121,17 @@ impl Setup {
 pub(super) fn serve(
     control: &Control,
     has_lock: bool,
-    options: &Options,
+    (options, batch_job): (&Options, Option<&BatchJob>),
     interrupt: &Interrupt,
 ) -> Option<Server> {
     if !has_lock {
         return None;
     }
-    let started = Server::start(&options.dag, control.clone(), interrupt);
+    let place = Place {
+        host: host::name(),
+        job: batch_job.cloned(),
+    };
+    let started = Server::start(&options.dag, control.clone(), interrupt, &place);
     let failed = |error: &std::io::Error| {
         tracing::debug!(
             "The run cannot be controlled from outside: {}",

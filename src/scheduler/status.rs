@@ -27,15 +27,17 @@ impl Master {
             } else {
                 "silent"
             };
+            let is_there = !host.ranks.is_empty();
             NodeStatus {
                 host: host.name.clone(),
                 state: state.to_owned(),
                 slots: host.ranks.len() as u32,
                 busy: busy.count() as u32,
                 cpus: host.cpus,
-                free_cpus: host.free_cpus,
+                // Nothing is free on a host that is gone.
+                free_cpus: if is_there { host.free_cpus } else { 0 },
                 memory_mib: host.memory_mb,
-                free_memory_mib: host.free_memory_mb,
+                free_memory_mib: if is_there { host.free_memory_mb } else { 0 },
                 away: host.away,
             }
         };
@@ -102,7 +104,10 @@ impl Master {
             return Some("the run drains: no more tasks start".to_owned());
         }
         if self.phase == Phase::Registering || self.present == 0 {
-            return Some("the run waits for its workers: too few are there".to_owned());
+            return Some(match self.is_dynamic() {
+                true => "the run waits for agents: none that could take tasks is there".to_owned(),
+                false => "the run waits for its workers: too few are there".to_owned(),
+            });
         }
         let request = self.request(task);
         let mut able = self.hosts.all().iter().filter(|host| !host.ranks.is_empty());

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use pmc_dag::{Request, TaskId};
+use pmc_status::memory;
 
 use crate::scheduler::run::{Master, Phase};
 
@@ -66,7 +67,9 @@ impl fmt::Display for WaitReason {
             } => {
                 write!(
                     f,
-                    "it requests {requested_mb} MiB, and at most {free_mb} MiB are free on a host"
+                    "it requests {}, and at most {} are free on a host",
+                    memory(requested_mb),
+                    memory(free_mb)
                 )
             }
         }

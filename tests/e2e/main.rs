@@ -24,6 +24,7 @@ mod lite_nodes;
 mod lite_peers;
 mod log;
 mod nested;
+mod networks;
 mod node_faults;
 mod packed;
 mod pegasus_api;

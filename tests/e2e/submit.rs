@@ -278,6 +278,85 @@ fn a_killed_executor_starts_again_in_its_job() {
     );
 }
 
+/// The master runs on another host than the commands: they reach it through its batch job.
+#[test]
+#[ignore = "needs Slurm: tests/run e2e"]
+fn a_run_is_controlled_from_the_login_node() {
+    let cluster = Cluster::start();
+    let plan = Submitted::new(&cluster, Build::Local, &[]);
+    let (top, submit) = (plan.directory.path(), &plan.submit);
+    let dag = only_file(submit, ".dag");
+    let place = dag.with_extension("dag.place");
+    wait_until("it does not start", 120, || place.exists());
+    let pmc = |words: &[&str]| {
+        // Variables of a step in which the user may be do not count.
+        cluster
+            .job_command(Build::Local.program("pmc"))
+            .env("SLURM_NTASKS", "7")
+            .args(words)
+            .in_directory(submit)
+            .run()
+    };
+    let nodes = || {
+        let nodes = pmc(&["nodes", ".", "--json"]).ok();
+        serde_json::from_str::<serde_json::Value>(&nodes.stdout).expect("JSON")
+    };
+    let nodes = nodes();
+    let hosts: Vec<&str> = nodes
+        .as_array()
+        .expect("hosts")
+        .iter()
+        .filter_map(|node| node["host"].as_str())
+        .collect();
+    let known = cluster.node_names();
+    assert!(
+        hosts.iter().all(|host| known.contains(&(*host).to_owned())),
+        "{nodes}"
+    );
+    let tasks = fs::read_to_string(&dag).expect("a DAG");
+    let waiting = tasks.lines().rev().find_map(|line| line.strip_prefix("TASK "));
+    let waiting = waiting.and_then(|line| line.split(' ').next()).expect("a task");
+    let why = pmc(&["why", waiting, "."]).ok();
+    assert!(why.stdout.contains(waiting), "{}", why.details());
+    let wrong = pmc(&["why", "no-such-task", "."]);
+    assert_eq!(wrong.code(), 4, "{}", wrong.details());
+    assert!(
+        wrong.stderr.contains("the DAG has no task no-such-task"),
+        "{}",
+        wrong.details()
+    );
+    let drained = pmc(&["drain", ".", "--in", "1h"]).ok();
+    assert!(
+        drained.stdout.contains("no more tasks start in 3600 seconds"),
+        "{}",
+        drained.details()
+    );
+    cluster.job(&plan.job).assert_ends_as("COMPLETED");
+    assert_eq!(completed_jobs(top).len(), JOBS);
+
+    // What others could have written there is no command.
+    assert!(!place.exists(), "the run has ended");
+    for (text, said) in [
+        ("-oProxyCommand=touch${IFS}stolen\n", "no run of"),
+        (
+            "nowhere.invalid\n",
+            "the run goes on on the host nowhere.invalid, which cannot be reached from here",
+        ),
+    ] {
+        fs::write(&place, text).expect("a file");
+        let result = pmc(&["nodes", "."]);
+        assert_eq!(result.code(), 4, "{}", result.details());
+        assert!(result.stderr.contains(said), "{}", result.details());
+    }
+    let result = pmc(&["nodes", "."]);
+    assert!(
+        result.stderr.contains("hint: call it there: pmc nodes ."),
+        "{}",
+        result.details()
+    );
+    assert!(!submit.join("stolen").exists());
+}
+
 /// The user asks for fewer nodes than the plan does.
 #[test]
 #[ignore = "needs Slurm: tests/run e2e"]

@@ -315,7 +315,7 @@ fn an_agent_that_comes_late_takes_part_and_one_that_leaves_keeps_its_task() {
     wait_for_file(&scene.path("x.dag.endpoint"));
     let endpoint = scene.path("x.dag.endpoint");
     let asked = wait_until_answered(&scene);
-    assert!(asked.contains("the run waits for its workers"), "{asked}");
+    assert!(asked.contains("the run waits for agents"), "{asked}");
     let first = Run::new(scene.command(&["--agent", endpoint.to_str().unwrap()]));
     scene.wait_for("begin", 1);
     let second = Run::new(scene.command(&["--agent", endpoint.to_str().unwrap()]));

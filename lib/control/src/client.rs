@@ -79,7 +79,7 @@ pub fn ask(dag: &Path, request: &Request) -> Result<Answer, ControlError> {
 
 /// Returns whether the run of a DAG may be that of this user. Root may ask each run, but not a socket that
 /// somebody has planted beside the DAG of another user.
-fn may_own(dag: &Path, user: u32) -> bool {
+pub(crate) fn may_own(dag: &Path, user: u32) -> bool {
     let own = nix::unistd::geteuid().as_raw();
     let owners = || {
         let folder = dag.parent().filter(|folder| !folder.as_os_str().is_empty());

@@ -7,6 +7,7 @@
 
 mod client;
 pub mod connection;
+mod place;
 mod redirect;
 
 use std::ffi::OsString;
@@ -16,7 +17,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 pub use client::{ControlError, Redirect, RedirectHandle, Tool, ask};
-pub use pmc_status::{FIRST_WEIGHT, MAX_PARENTS, NodeStatus, TaskStatus};
+pub use place::Place;
+pub use pmc_status::{FIRST_WEIGHT, MAX_PARENTS, NodeStatus, TaskStatus, memory};
 pub use redirect::{
     OutputChunk, Overflow, Position, RedirectEnd, RedirectOptions, RedirectPoll, takes_output,
 };

@@ -50,3 +50,32 @@ pub struct TaskStatus {
 
 /// Maximum parents that a [`TaskStatus`] names.
 pub const MAX_PARENTS: usize = 20;
+
+/// Formats an amount of memory in MiB for people: in GiB, with as many digits as it needs to differ from
+/// others, at most three after the point.
+#[must_use]
+pub fn memory(mib: u64) -> String {
+    let text = format!("{:.3}", mib as f64 / 1024.0);
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    format!("{text} GiB")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::memory;
+
+    #[test]
+    fn memory_has_one_unit() {
+        for (mib, text) in [
+            (0, "0 GiB"),
+            (1, "0.001 GiB"),
+            (512, "0.5 GiB"),
+            (2000, "1.953 GiB"),
+            (2048, "2 GiB"),
+            (1 << 20, "1024 GiB"),
+            (10 << 20, "10240 GiB"),
+        ] {
+            assert_eq!(memory(mib), text);
+        }
+    }
+}

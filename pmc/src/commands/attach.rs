@@ -40,6 +40,7 @@ use crate::cli::{self, From};
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::layout;
+use crate::reach;
 
 use arrivals::Arrivals;
 pub(super) use arrivals::has_ended;
@@ -78,6 +79,9 @@ pub fn attach(arguments: &cli::Attach) -> Result<u8, Failure> {
     let dir = layout::given_or_latest(arguments.run.as_deref(), false);
     let history = History::open(layout::find_run(&dir)?).or_code(exit::NOT_RUN)?;
     check(&history)?;
+    if let Some(place) = reach::elsewhere(&history.dir.dag) {
+        return reach::run_there(&place, arguments.stdin);
+    }
     let selection = Selection::new(arguments, &history)?;
     check_named(arguments, &selection, &history)?;
     let signal = Arc::new(AtomicUsize::new(0));

@@ -4,13 +4,14 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
-use pmc_control::{Answer, MAX_PARENTS, NodeStatus, Request, TaskStatus, ask};
+use pmc_control::{Answer, MAX_PARENTS, NodeStatus, Request, TaskStatus, ask, memory};
 use pmc_terminal::{escape, print};
 
 use crate::cli;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::layout;
+use crate::reach;
 use crate::table::{Align, Table};
 
 /// Shows the hosts of a run, or lets one go. Returns the exit code.
@@ -74,6 +75,9 @@ fn task_and_run(task: &str, run: Option<&str>, quiet: bool) -> (String, PathBuf)
 
 fn show(dir: &Path, request: &Request, json: bool) -> Result<u8, Failure> {
     let run = layout::find_run(dir)?;
+    if let Some(place) = reach::elsewhere(&run.dag) {
+        return reach::run_there(&place, false);
+    }
     let answer = ask(&run.dag, request).or_code(exit::NOT_RUN)?;
     if let Answer::Refused(reason) = &answer {
         return Err(Failure::new(exit::NOT_RUN, anyhow!("{}", escape(reason))));
@@ -109,7 +113,7 @@ fn node_table(nodes: &[NodeStatus]) -> String {
         ("SLOTS", Align::Right),
         ("FREE CPUS", Align::Right),
         ("OF", Align::Right),
-        ("FREE MIB", Align::Right),
+        ("FREE GIB", Align::Right),
         ("OF", Align::Right),
     ]);
     for node in nodes {
@@ -120,8 +124,8 @@ fn node_table(nodes: &[NodeStatus]) -> String {
             node.slots.to_string(),
             node.free_cpus.to_string(),
             node.cpus.to_string(),
-            node.free_memory_mib.to_string(),
-            node.memory_mib.to_string(),
+            gib(node.free_memory_mib),
+            gib(node.memory_mib),
         ]);
     }
     let mut text = table.render("");
@@ -134,6 +138,11 @@ fn node_table(nodes: &[NodeStatus]) -> String {
         let _ = writeln!(text, "Without the submit directory: {}", away.join(", "));
     }
     text
+}
+
+/// Returns the number of GiB.
+fn gib(mib: u64) -> String {
+    memory(mib).trim_end_matches(" GiB").to_owned()
 }
 
 fn describe(task: &TaskStatus) -> String {

@@ -18,6 +18,7 @@ use crate::cli;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::layout;
+use crate::reach;
 
 use find::Source;
 use pace::Pace;
@@ -29,6 +30,15 @@ pub fn log(arguments: &cli::Log) -> Result<u8, Failure> {
     let dir = layout::given_or_latest(arguments.run.as_deref(), false);
     let history = History::open(layout::find_run(&dir)?).or_code(exit::NOT_RUN)?;
     let task = find::find_task(&history, &arguments.task)?;
+    let state = history.state(task);
+    let is_live = state == State::Running || (arguments.follow && find::may_come(state));
+    if history.phase() == Phase::Running
+        && is_live
+        && let Some(place) = reach::elsewhere(&history.dir.dag)
+    {
+        // What the run has captured of it, only a process on its host can ask for.
+        return reach::run_there(&place, false);
+    }
     let output = TaskOutput::new(&history.dir.dir);
     let mut log = Log {
         history,

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use console::Term;
+use pmc_control::{Answer, NodeStatus, Request};
 use pmc_monitor::dir::RunDir;
 use pmc_monitor::events::Micros;
 use pmc_monitor::history::{History, Phase, State};
@@ -24,6 +25,7 @@ use crate::clock::now;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::layout;
+use crate::reach;
 
 /// Interval between two reads of the logs.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -169,12 +171,28 @@ fn render(arguments: &cli::Status, dir: &Path, watch: &Watch, progress: &Progres
         lines: arguments.lines,
         now: now(),
         hints: whole,
+        waits_for_agents: waits_for_agents(&watch.history, progress),
     };
     let mut text = human::render(&watch.history, progress, &shown);
     if let Some(data) = &watch.data {
         data::human(&mut text, data);
     }
     text
+}
+
+/// Returns whether the run says that it has no agent that could take tasks. It can be asked on its own host.
+fn waits_for_agents(history: &History, progress: &Progress) -> bool {
+    let is_idle = progress.phase == Phase::Running && progress.all.get(State::Running) == 0;
+    let is_open = progress.all.get(State::Done) < progress.all.total();
+    if !(is_idle && is_open) || reach::elsewhere(&history.dir.dag).is_some() {
+        return false;
+    }
+    // Without agents, workers are there before tasks are ready.
+    let is_of_none = |node: &NodeStatus| ["gone", "leaving", "silent", "joined"].contains(&&*node.state);
+    matches!(
+        pmc_control::ask(&history.dir.dag, &Request::Nodes),
+        Ok(Answer::Nodes(nodes)) if nodes.iter().all(is_of_none)
+    )
 }
 
 /// Returns the sub-workflows that run or have failed, each with its task, as far as they have begun.

@@ -440,16 +440,18 @@ impl Membership for AgentMaster {
             tracing::info!("{}", self.options.invitation(&running.endpoint));
         }
         if let Some(launch) = &self.options.launch {
-            running.launcher = Some(Launcher::start(
-                launch,
-                &self.options.launch_options,
-                &EarlierAgents {
-                    any: running.reception.awaited() > 0,
-                    numbers: running.reception.awaited_numbers(),
-                },
-                &running.endpoint,
-                endpoint,
-            )?);
+            let earlier = EarlierAgents {
+                any: running.reception.awaited() > 0,
+                numbers: running.reception.awaited_numbers(),
+            };
+            let options = &self.options.launch_options;
+            let launcher = Launcher::start(launch, options, &earlier, &running.endpoint, endpoint);
+            if launcher.is_err() && !earlier.any {
+                // No agent is there, and none comes.
+                let _ = std::fs::remove_file(&running.endpoint);
+                running.reception.end();
+            }
+            running.launcher = Some(launcher?);
         }
         self.running = Some(running);
         Ok(())

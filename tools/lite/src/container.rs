@@ -12,7 +12,9 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -37,6 +39,9 @@ use programs::Programs;
 
 /// Directory in that of a job with what the second `pegasus-lite` needs.
 const TOOLS: &str = ".pegasus-lite";
+
+/// Where the daemon of docker listens.
+const DOCKER_SOCKET: &str = "/var/run/docker.sock";
 
 /// File that the second `pegasus-lite` makes when it starts.
 pub(crate) const STARTED: &str = "started";
@@ -126,13 +131,15 @@ impl Engine {
             ContainerKind::Shifter => &["shifter"],
         };
         let path = environment.get(b"PATH");
-        let found = names.iter().find_map(|&name| {
-            Some((
-                name,
-                lookup::find(OsStr::new(name), Path::new("/"), path).ok()?.file,
-            ))
-        });
-        let (name, file) = found.ok_or(ContainerError::NoEngine(names))?;
+        let find = |name: &'static str| {
+            let file = lookup::find(OsStr::new(name), Path::new("/"), path).ok()?.file;
+            Some((name, file))
+        };
+        let mut found: Vec<(&str, PathBuf)> = names.iter().filter_map(|&name| find(name)).collect();
+        if found.len() > 1 && found[0].0 == "docker" && !has_docker_daemon(environment) {
+            found.remove(0);
+        }
+        let (name, file) = found.into_iter().next().ok_or(ContainerError::NoEngine(names))?;
         let engine = match name {
             "docker" => Engine::Docker,
             "podman" => Engine::Podman,
@@ -141,6 +148,23 @@ impl Engine {
         };
         Ok((engine, file))
     }
+}
+
+/// Returns whether docker finds its daemon: one that variables name, else one that takes a connection of this
+/// user.
+fn has_docker_daemon(environment: &Environment) -> bool {
+    let is_named = |name: &[u8]| environment.get(name).is_some_and(|value| !value.is_empty());
+    if is_named(b"DOCKER_HOST") || is_named(b"DOCKER_CONTEXT") {
+        return true;
+    }
+    let own = environment.get(b"XDG_RUNTIME_DIR").map(|folder| {
+        let folder = Path::new(OsStr::from_bytes(folder));
+        folder.join("docker.sock")
+    });
+    let sockets = own.into_iter().chain([DOCKER_SOCKET.into()]);
+    sockets
+        .into_iter()
+        .any(|socket| UnixStream::connect(socket).is_ok())
 }
 
 /// A job that runs in a container.

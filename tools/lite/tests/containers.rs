@@ -157,6 +157,8 @@ impl Job {
             .env("TOKEN", "secret")
             .env("OF_NODE", "yes")
             .env("TMPDIR", "/nowhere")
+            // The stand-in has no daemon that could be found.
+            .env("DOCKER_HOST", "tcp://nowhere:1")
             .env_remove("PEGASUS_WN_TMP")
             .stdin(Stdio::null());
         command
@@ -280,6 +282,25 @@ fn shifter_gets_the_name_of_the_image() {
     let expected = "shifter --image docker/centos:7 --volume /data:/data:ro;@/node/pegasus.X:@/inside --workdir=@/inside \
                     --option strong @/inside/.pegasus-lite/";
     assert!(calls[0].starts_with(expected), "{calls:?}");
+}
+
+#[test]
+fn docker_without_a_daemon_falls_to_podman() {
+    if std::os::unix::net::UnixStream::connect("/var/run/docker.sock").is_ok() {
+        return;
+    }
+    let job = Job::new(&["docker", "podman"]);
+    let mut command = job.command("copy_j1.json", &job.description("docker", COPY));
+    for name in ["DOCKER_HOST", "DOCKER_CONTEXT", "XDG_RUNTIME_DIR"] {
+        command.env_remove(name);
+    }
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let calls = job.calls();
+    assert!(
+        !calls.is_empty() && calls.iter().all(|call| call.starts_with("podman ")),
+        "{calls:?}"
+    );
 }
 
 #[test]

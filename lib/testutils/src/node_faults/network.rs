@@ -16,6 +16,9 @@ use nix::unistd::Pid;
 /// First three numbers of all addresses.
 const PREFIX: &str = "10.77.0";
 
+/// The same in IPv6.
+const PREFIX_V6: &str = "fd77::";
+
 /// An Ethernet address that no network interface has.
 const UNUSED: &str = "02:00:00:00:00:99";
 
@@ -99,6 +102,13 @@ impl Network {
         format!("{PREFIX}.{plug}")
     }
 
+    /// The same in IPv6.
+    #[must_use]
+    pub fn master_address_v6(&self) -> String {
+        let plug = self.master.as_ref().map_or(0, |master| master.plug);
+        format!("{PREFIX_V6}{plug:x}")
+    }
+
     /// A command on the host of the master.
     #[must_use]
     pub fn on_master(&self) -> Command {
@@ -125,7 +135,10 @@ impl Network {
             "ip link add v{plug} type veth peer name eth0 netns {pid} && ip link set v{plug} master br0 up"
         );
         self.shell(self.switch.id(), &script)?;
-        let script = format!("ip addr add {PREFIX}.{plug}/24 dev eth0 && ip link set eth0 up");
+        let script = format!(
+            "ip addr add {PREFIX}.{plug}/24 dev eth0 && ip link set eth0 up && \
+             ip -6 addr add {PREFIX_V6}{plug:x}/64 dev eth0 nodad"
+        );
         self.shell(pid, &script)?;
         Ok(plug)
     }

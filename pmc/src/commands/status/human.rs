@@ -33,6 +33,8 @@ pub struct Shown<'a> {
     pub now: Micros,
     /// Name the commands to call next.
     pub hints: bool,
+    /// No agent that could take tasks is there.
+    pub waits_for_agents: bool,
 }
 
 /// Renders the whole status.
@@ -232,6 +234,11 @@ fn pace(out: &mut String, progress: &Progress, shown: &Shown<'_>) {
         );
     }
     match &progress.estimate {
+        _ if shown.waits_for_agents => {
+            out.push_str(
+                "  end      unknown: the run waits for agents, none that could take tasks is there\n",
+            );
+        }
         Some(estimate) => end(out, estimate, shown.now),
         None if progress.phase == Phase::Running => {
             out.push_str("  end      unknown until the first tasks have succeeded\n");

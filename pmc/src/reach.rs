@@ -1,0 +1,93 @@
+//! Runs the command of this process again on the host where its run goes on: inside the batch job of the run,
+//! or through ssh.
+//!
+//! Only a run of the user of this process is reached so, or any by root: see [`Place::read`].
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::anyhow;
+use pmc_batch::launch::srun;
+use pmc_batch::reach::command_on_host;
+use pmc_calls::shell::shell_quote;
+use pmc_control::Place;
+use pmc_terminal::escape;
+
+use crate::exit;
+use crate::failure::{Failure, OrCode as _};
+
+/// Variable of a command that was started on another host: it asks there, wherever that is.
+const REACHED: &str = "PMC_REACHED";
+
+/// Exit code of ssh if it does not get there.
+const SSH_FAILED: i32 = 255;
+
+/// Exit code of srun if it does not. No command that asks a run ends with it.
+const SRUN_FAILED: i32 = 1;
+
+/// Begins in the directory of this process.
+const START: &str = "cd \"$1\" && shift && exec \"$@\"";
+
+/// Returns where the run of a DAG goes on, if that is another host than this one.
+pub fn elsewhere(dag: &Path) -> Option<Place> {
+    if std::env::var_os(REACHED).is_some() {
+        return None;
+    }
+    let own = nix::unistd::gethostname().ok()?;
+    Place::read(dag).filter(|place| own != *place.host)
+}
+
+/// Runs the command of this process there. Returns its exit code.
+///
+/// # Errors
+/// The host cannot be reached. The message names it.
+pub fn run_there(place: &Place, has_input: bool) -> Result<u8, Failure> {
+    let words: Result<Vec<String>, OsString> =
+        std::env::args_os().skip(1).map(OsString::into_string).collect();
+    let words = words.map_err(|word| anyhow!("the word {} is not UTF-8", word.display()));
+    let words = words.or_code(exit::USAGE)?;
+    let own = std::env::current_exe().or_code(exit::NOT_RUN)?;
+    let here = std::env::current_dir().or_code(exit::NOT_RUN)?;
+    let mut command = ["/bin/sh", "-c", START, "sh"].map(str::to_owned).to_vec();
+    command.push(here.display().to_string());
+    command.extend(["/usr/bin/env".to_owned(), format!("{REACHED}=1")]);
+    command.push(own.display().to_string());
+    command.extend(words.iter().cloned());
+    let mut all = command_on_host(place.job.as_ref(), &place.host, &command);
+    if all[0] == srun::PROGRAM {
+        // Without it, Ctrl-C shows the state of the step first.
+        all.insert(1, "--disable-status".to_owned());
+    }
+    let by_hand = words.iter().map(|word| shell_quote(word).into_owned());
+    let by_hand = by_hand.collect::<Vec<_>>().join(" ");
+    let unreachable = |why: &str| {
+        let host = escape(&place.host);
+        let error = anyhow!("the run goes on on the host {host}, which cannot be reached from here: {why}");
+        Failure::new(exit::NOT_RUN, error).hint(format!("call it there: pmc {by_hand}"))
+    };
+    let mut process = Command::new(&all[0]);
+    process.args(&all[1..]).stdin(if has_input {
+        Stdio::inherit()
+    } else {
+        Stdio::null()
+    });
+    for (name, _) in std::env::vars_os() {
+        if srun::is_option(&name) {
+            process.env_remove(name);
+        }
+    }
+    let status = process
+        .status()
+        .map_err(|error| unreachable(&format!("{} does not start: {error}", all[0])))?;
+    let failed = if all[0] == srun::PROGRAM {
+        SRUN_FAILED
+    } else {
+        SSH_FAILED
+    };
+    match status.code() {
+        Some(code) if code == failed => Err(unreachable(&format!("{} failed", all[0]))),
+        Some(code) => Ok(u8::try_from(code).unwrap_or(exit::NOT_RUN)),
+        None => Err(unreachable(&format!("{} was killed", all[0]))),
+    }
+}
