@@ -20,13 +20,6 @@ use super::in_order::in_order;
 /// Maximum jobs whose problems are shown.
 const MAX_SHOWN: usize = 20;
 
-/// Returns whether a file that a clean-up job removes may be a directory: programs write them as outputs,
-/// too. A name that leads out of the work directory is that of a file, and so is an object of a store.
-fn may_be_directory(lfn: &str, url: &str) -> bool {
-    let is_within = |part: &str| !matches!(part, "" | "." | "..");
-    url.starts_with("file://") && lfn.split('/').all(is_within)
-}
-
 /// Buffers of one thread.
 #[derive(Default)]
 struct Rendered {
@@ -266,8 +259,7 @@ pub(super) fn append_list(invocations: &mut Invocations<'_>, id: JobId, text: &m
                     Place::Scratch(job.staging)
                 };
                 let mut target = at(plan, &place, file, Access::Put);
-                let (_, url) = plan.url(&place, file, Access::Put);
-                target.recursive = Some(Flag(may_be_directory(plan.workflow.files.name(file), &url)));
+                target.recursive = Some(Flag(false));
                 Entry::target("remove", target)
             });
             write_list(removals, text);

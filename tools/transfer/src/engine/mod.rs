@@ -197,9 +197,7 @@ impl Engine<'_> {
                     transfer.destination.url.is_local() && transfer.sources.iter().all(is_small)
                 }
                 Work::Mkdir(place) => place.url.is_local(),
-                Work::Remove { target, recursive } => {
-                    target.url.is_local() && !(*recursive && self.context.path(&target.url).is_dir())
-                }
+                Work::Remove { target, recursive } => target.url.is_local() && !recursive,
             })
     }
 

@@ -1,6 +1,6 @@
 //! Handler of local files: `file`, `symlink` and `moveto`.
 
-use super::{Context, Done, Handler, Pair};
+use super::{Context, Done, Handler, Pair, stays};
 use crate::error::TransferError;
 use crate::local::{self, CopyOptions};
 use crate::spec::Location;
@@ -64,9 +64,22 @@ impl Handler for Local {
     }
 
     fn remove(&self, context: &Context<'_>, place: &Location, recursive: bool) -> Result<(), TransferError> {
-        local::remove(
+        let removed = local::remove(
             &context.path(&place.url),
             recursive && place.url.scheme() == "file",
-        )
+        );
+        match removed {
+            // A plan cannot know which outputs are directories. Nobody asked for the removal of a whole one, and
+            // what has done its work must not fail for it.
+            Err(TransferError::IsADirectory(_)) if place.url.scheme() == "file" => {
+                stays(
+                    context,
+                    place,
+                    "it is a directory, and only a file was to be removed",
+                );
+                Ok(())
+            }
+            result => result,
+        }
     }
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cancel::Cancel;
 use crate::error::TransferError;
-use crate::observer::Observer;
+use crate::observer::{Event, Observer};
 use crate::spec::{Location, Transfer};
 use crate::url::Url;
 
@@ -66,6 +66,14 @@ pub struct Done {
     pub sha256: Option<[u8; 32]>,
     /// Local path of the copy, if it differs from the path of the destination.
     pub path: Option<PathBuf>,
+}
+
+/// Reports a directory that is to be removed and stays, which is no failure: a run that has done its work
+/// must not fail for what it leaves behind on a staging site.
+pub(crate) fn stays(context: &Context<'_>, place: &Location, reason: &str) {
+    let url = place.url.shown();
+    let text = format!("{url} stays, with what is in it: {reason}");
+    context.observer.event(&Event::Warning(text));
 }
 
 /// Carries out the transfers of some protocols.

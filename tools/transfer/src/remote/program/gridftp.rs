@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Gfal, Tool, file_address, publish, stays, temporary_file, upload_source};
+use super::{Gfal, Tool, file_address, publish, temporary_file, upload_source};
 use crate::error::{Retry, TransferError};
 use crate::local::IncomingDirectory;
-use crate::protocol::{Context, Done, Handler, Pair};
+use crate::protocol::{Context, Done, Handler, Pair, stays};
 use crate::remote::Environment;
 use crate::remote::environment::check_key_file;
 use crate::remote::http::encode;

@@ -40,7 +40,6 @@ use crate::local::IncomingDirectory;
 use crate::observer::Event;
 use crate::protocol::{Context, Done, Pair};
 use crate::shown;
-use crate::spec::Location;
 
 /// Default time limit of a program.
 const TIME_LIMIT: Duration = Duration::from_secs(6 * 3600);
@@ -48,14 +47,6 @@ const TIME_LIMIT: Duration = Duration::from_secs(6 * 3600);
 const KILL_DELAY: Duration = Duration::from_secs(3);
 /// Maximum bytes kept of the end of a program's output.
 const MAX_OUTPUT: u64 = 64 << 10;
-
-/// Reports a directory that is to be removed and stays, which is no failure: a run that has done its work
-/// must not fail for what it leaves behind on a staging site.
-fn stays(context: &Context<'_>, place: &Location, reason: &str) {
-    let url = place.url.shown();
-    let text = format!("{url} stays, with what is in it: {reason}");
-    context.observer.event(&Event::Warning(text));
-}
 
 /// An external program with its arguments.
 pub(super) struct Tool<'a> {

@@ -5,9 +5,9 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Tool, download, stays, upload_source, uploaded};
+use super::{Tool, download, upload_source, uploaded};
 use crate::error::TransferError;
-use crate::protocol::{Context, Done, Handler, Pair};
+use crate::protocol::{Context, Done, Handler, Pair, stays};
 use crate::remote::Environment;
 use crate::spec::Location;
 
