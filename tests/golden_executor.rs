@@ -28,12 +28,27 @@ fn start_agent(ranks: u32) -> Vec<String> {
 /// Cases that are refused before the first agent joins. The files for the output of workers are then missing.
 const WITHOUT_WORKERS: [&str; 3] = ["cli-errors", "dag-rejected", "redirect-same"];
 
+/// Returns whether the lines of a difference are equal but for the CPUs in the summary.
+fn differs_in_cpus_only(detail: &str) -> bool {
+    let lines = |sign: char| -> Vec<&str> {
+        let lines = detail.lines().filter_map(|line| line.strip_prefix(sign));
+        lines
+            .map(|line| line.split(" cpus=").next().unwrap_or(line))
+            .collect()
+    };
+    let expected = lines('-');
+    expected.len() == 1 && expected[0].starts_with("[cluster-summary ") && expected == lines('+')
+}
+
 #[test]
 fn executor_with_an_agent_does_what_the_original_did() {
     golden::check("executor", 4 * golden::processors(), |case| {
         let mut problems = executor::compare(case, &start_agent);
         let has_no_files = WITHOUT_WORKERS.contains(&case.name.as_str());
         problems.retain(|problem| !has_no_files || problem.what != "files");
+        // The original always says 0. A master with agents knows the CPUs of its hosts.
+        problems
+            .retain(|problem| !problem.what.starts_with("stdout") || !differs_in_cpus_only(&problem.detail));
         problems
     });
 }

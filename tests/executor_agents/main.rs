@@ -587,7 +587,7 @@ fn bad_endpoints_and_options_are_refused() {
     let endpoint = scene.path("e");
     for (text, mode, message) in [
         ("{}", 0o600, "is no endpoint of a run"),
-        ("{\"version\": 99}", 0o600, "has version 99, not 2"),
+        ("{\"version\": 99}", 0o600, "has version 99, not 3"),
         ("{}", 0o644, "may be read or written by other users (mode 644)"),
     ] {
         fs::write(&endpoint, text).unwrap();

@@ -18,6 +18,13 @@ pub use lite::{BadPart, LiteCall, Part, is_lite};
 pub const OUTPUTS_UNCHECKED: &str =
     "with the property pmc.check.outputs=false at planning, this is no failure";
 
+/// Transformation of jobs that remove files from work directories.
+pub const CLEAN_UP: &[u8] = b"pegasus::cleanup";
+
+/// Variable that kickstart sets for such a job, so that a directory among the files is no failure of it: no
+/// plan can know which outputs are directories, and the lists are those of Pegasus.
+pub const CLEAN_UP_VARIABLE: &str = "PMC_CLEANUP";
+
 /// Runs a list of commands as one task.
 pub const CLUSTER: &str = "pegasus-cluster";
 /// Runs one program and writes a record of it.

@@ -197,14 +197,6 @@ fn what_needs_htcondor_is_refused_with_file_and_line() {
         assert!(finished.stderr().contains(message), "{}", finished.stderr());
         assert!(!place.path().join("pmc-runs/w").exists(), "{text}");
     }
-    place.write("p.dag", "TASK a /bin/true\n");
-    let finished = place.run(["run", "p.dag"]);
-    finished.code(3);
-    assert!(
-        finished.stderr().contains("run it with pegasus-mpi-cluster "),
-        "{}",
-        finished.stderr()
-    );
 }
 
 #[test]

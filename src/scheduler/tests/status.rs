@@ -67,7 +67,7 @@ fn hosts_are_described() {
     event(&mut run, Event::Silent(Rank(1)));
     assert_eq!(hosts(&run)[0], "g silent 1/1 1/4 70/100");
     event(&mut run, Event::Lost(Rank(1)));
-    assert_eq!(hosts(&run)[0], "g gone 0/0 4/4 100/100");
+    assert_eq!(hosts(&run)[0], "g gone 0/0 0/4 0/100");
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn a_run_without_workers_waits_for_them() {
         log: Log::default(),
     };
     let reason = |run: &Run| run.master.task_status(TaskId(0)).reason;
-    let expected = Some("the run waits for its workers: too few are there".to_owned());
+    let expected = Some("the run waits for agents: none that could take tasks is there".to_owned());
     assert_eq!(reason(&run), expected);
     run.register(1, "h").unwrap();
     assert_eq!(reason(&run), expected, "it has not begun");

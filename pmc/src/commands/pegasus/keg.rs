@@ -335,7 +335,7 @@ mod tests {
             ("-m 99999999999", "makes no sense"),
             ("-i", "the option -i needs a value"),
             ("file", "file belongs to no option"),
-            ("-z", "there is no option -z"),
+            ("-z 1", "there is no option -z"),
         ] {
             let error = parsed(line).unwrap_err();
             assert!(error.contains(says), "{line}: {error}");

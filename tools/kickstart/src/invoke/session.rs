@@ -89,6 +89,9 @@ impl<'a, 'c> Session<'a, 'c> {
         ] {
             environment.set(name.as_bytes(), file.path().as_os_str().as_bytes());
         }
+        if options.transformation.as_deref() == Some(pmc_calls::CLEAN_UP) {
+            environment.set(pmc_calls::CLEAN_UP_VARIABLE.as_bytes(), b"1");
+        }
         Ok(Self {
             options,
             directory: context.directory.clone(),

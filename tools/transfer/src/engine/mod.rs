@@ -45,6 +45,7 @@ pub fn run_with(registry: &Registry, work: &[Work], settings: &Settings, observe
     let context = Context {
         symlink: settings.symlink,
         base: settings.base.as_deref(),
+        keeps_directories: settings.keeps_directories,
         temporary: &settings.temporary,
         cancel: &settings.cancel,
         observer,

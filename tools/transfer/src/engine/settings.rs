@@ -27,6 +27,8 @@ pub struct Settings {
     /// Metadata files with the checksums that copies are compared with. If empty, those of the working
     /// directory are used.
     pub known_checksums: Vec<PathBuf>,
+    /// Local directories stay when only files were to be removed; otherwise that is a failure.
+    pub keeps_directories: bool,
     /// Directory for temporary files.
     pub temporary: PathBuf,
     /// Test hook: percentage of copies to corrupt by appending a text.
@@ -46,6 +48,7 @@ impl Default for Settings {
             full_disk_is_final: false,
             integrity_data: None,
             known_checksums: Vec::new(),
+            keeps_directories: false,
             temporary: PathBuf::from("/tmp"),
             error_rate: 0,
             cancel: Cancel::new(),

@@ -131,6 +131,7 @@ impl Call<'_> {
             },
             integrity_data: self.variable("KICKSTART_INTEGRITY_DATA"),
             known_checksums: options.checksums_from.clone(),
+            keeps_directories: self.variable(pmc_calls::CLEAN_UP_VARIABLE).is_some(),
             temporary: ["TMPDIR", "TEMP", "TMP"]
                 .iter()
                 .find_map(|name| self.variable(name))

@@ -69,14 +69,9 @@ impl Handler for Local {
             recursive && place.url.scheme() == "file",
         );
         match removed {
-            // A plan cannot know which outputs are directories. Nobody asked for the removal of a whole one, and
-            // what has done its work must not fail for it.
-            Err(TransferError::IsADirectory(_)) if place.url.scheme() == "file" => {
-                stays(
-                    context,
-                    place,
-                    "it is a directory, and only a file was to be removed",
-                );
+            Err(TransferError::IsADirectory(_)) if context.keeps_directories => {
+                let reason = "it is a directory, and only files were to be removed";
+                stays(context, place, reason);
                 Ok(())
             }
             result => result,

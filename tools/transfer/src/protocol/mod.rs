@@ -19,6 +19,8 @@ pub struct Context<'a> {
     pub symlink: bool,
     /// Base of relative paths; the working directory of the process if `None`.
     pub base: Option<&'a Path>,
+    /// Local directories stay when only files were to be removed; otherwise that is a failure.
+    pub keeps_directories: bool,
     /// Directory for temporary files.
     pub temporary: &'a Path,
     /// Set to stop the run.

@@ -30,7 +30,7 @@ fn invalid_specifications_are_reported_before_any_transfer() {
         ),
         (
             format!("[{valid}, {}]", remove("x", "maybe")),
-            "expected true or false",
+            "is not true or false",
         ),
         (
             "# src 1 a\nfile:///x\n".to_owned(),
@@ -159,6 +159,12 @@ fn conflicts_of_files_and_directories_are_reported() {
     case.write("a", "1").write("dir/f", "2").write("file", "3");
     case.run(&list(&[remove("dir", "False")]), &[])
         .expect_failed("the removal is not recursive");
+    // A clean-up job of a plan does not know what it removes.
+    let mut command = case.command();
+    command.env("PMC_CLEANUP", "1");
+    let kept = case.start(command, &list(&[remove("dir", "False")]));
+    assert!(kept.stderr.contains("dir stays"), "{}", kept.stderr);
+    assert_eq!(kept.code, Some(0));
     case.run(&list(&[mkdir("file")]), &[])
         .expect_failed("file exists and is not a directory");
     case.run(&list(&[mkdir("file/sub")]), &[])

@@ -186,8 +186,8 @@ fn receive(
         }
     };
     if start == 0 && partial.received > 0 {
-        // What the first answer has announced counts for the whole file, too, when it comes again.
-        let announced = partial.total;
+        // What the first answer has announced counts when the same file comes again as a whole.
+        let announced = partial.total.filter(|_| version == partial.version);
         partial.restart()?;
         partial.total = announced;
     }

@@ -373,6 +373,7 @@ mod tests {
         Context {
             symlink: false,
             base: None,
+            keeps_directories: false,
             temporary: Path::new("/tmp"),
             cancel,
             observer: &Silent,
