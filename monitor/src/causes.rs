@@ -1,5 +1,6 @@
 //! Explains a failed run: groups of equal failures, their blocked dependents and likely reasons.
 
+mod ended;
 mod reasons;
 mod retried;
 
@@ -8,6 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use monitord_compat::reason::Reason;
+use monitord_compat::run_end::RunEnd;
 use pmc_packed::TaskOutput;
 use rustc_hash::FxHashMap;
 
@@ -35,6 +37,8 @@ const MAX_READ: usize = 2000;
 pub struct Diagnosis {
     /// Phase of the latest run.
     pub phase: Phase,
+    /// Why the latest run ended before its work was done, if it says so.
+    pub run_end: Option<RunEnd>,
     /// Causes, the one that blocked most tasks first; those that only follow from the end of a run come last.
     pub causes: Vec<Cause>,
     /// Causes of failed attempts whose tasks are tried again, the latest first.
@@ -144,6 +148,7 @@ pub fn diagnose(history: &History) -> Diagnosis {
     let good = |attempt: &&Attempt| attempt.failed() && history.state(attempt.task) == State::Done;
     let mut diagnosis = Diagnosis {
         phase,
+        run_end: history.run_end(),
         causes,
         retried: retried::causes(history, &mut output),
         never_ran,
@@ -438,7 +443,9 @@ fn remarks(history: &History, diagnosis: &Diagnosis) -> Vec<String> {
     let mut remarks = Vec::new();
     let all = history.all();
     let unfinished = all.get(State::Done) < all.total();
-    if diagnosis.phase == Phase::NotStarted && all.get(State::Done) > 0 {
+    if let Some(end) = &diagnosis.run_end {
+        remarks.push(ended::remark(end, diagnosis));
+    } else if diagnosis.phase == Phase::NotStarted && all.get(State::Done) > 0 {
         remarks.push(
             "The rescue file lists tasks that are done, but there is no log of a run: pegasus-mpi-cluster was \
              started without --monitord-hack, or the log was removed. See the output of the executor."
@@ -458,7 +465,7 @@ fn remarks(history: &History, diagnosis: &Diagnosis) -> Vec<String> {
                 .to_owned(),
         );
     }
-    if let (Phase::Ended(status), true) = (diagnosis.phase, unfinished) {
+    if let (Phase::Ended(status), true, None) = (diagnosis.phase, unfinished, &diagnosis.run_end) {
         if diagnosis.causes.is_empty() && diagnosis.lost.is_empty() {
             remarks.push(format!(
                 "The run ended with status {status} and no task failed: it was stopped or drained, or no host \

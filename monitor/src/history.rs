@@ -13,6 +13,7 @@ use std::thread;
 
 use monitord_compat::reason::Reason;
 use monitord_compat::replacement;
+use monitord_compat::run_end::{self, RunEnd};
 use monitord_compat::run_lock::is_locked;
 use pmc_dag::reason;
 use pmc_files::LineReader;
@@ -355,6 +356,17 @@ impl History {
     pub fn missing_dag(&self) -> Option<&Path> {
         let open = self.runs.last().is_some_and(|run| run.end.is_none());
         (open && matches!(self.dir.dag.try_exists(), Ok(false))).then_some(&*self.dir.dag)
+    }
+
+    /// Returns why the latest run ended before its work was done, if it says so.
+    #[must_use]
+    pub fn run_end(&self) -> Option<RunEnd> {
+        let all = self.all();
+        if self.phase() == Phase::Running || all.get(State::Done) == all.total() {
+            return None;
+        }
+        let text = pmc_files::read_to_string(&RunEnd::path(&self.dir.dag), run_end::MAX_SIZE).ok()?;
+        RunEnd::parse(&text)
     }
 
     /// Returns the wall time of all runs in seconds, up to `now` for an active run.

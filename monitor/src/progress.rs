@@ -4,6 +4,7 @@ use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 
 use monitord_compat::reason::Reason;
+use monitord_compat::run_end::RunEnd;
 
 use crate::ending::Ending;
 use crate::events::{Micros, SECOND};
@@ -23,6 +24,8 @@ pub struct Progress {
     pub phase: Phase,
     /// The DAG if it is missing, so that the latest run may be active or cut off.
     pub missing_dag: Option<PathBuf>,
+    /// Why the latest run ended before its work was done, if it says so.
+    pub run_end: Option<RunEnd>,
     /// Number of runs.
     pub runs: usize,
     /// Wall time of all runs.
@@ -168,6 +171,7 @@ impl Observer {
         Progress {
             phase,
             missing_dag: history.missing_dag().map(Path::to_owned),
+            run_end: history.run_end(),
             runs: history.runs.len(),
             wall_seconds: history.wall_seconds(now),
             silent_seconds: history.last_event().map(|last| seconds(now - last)),

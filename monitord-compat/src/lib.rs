@@ -22,6 +22,7 @@ pub mod reason;
 pub mod record_reader;
 pub mod replacement;
 pub mod resource_log;
+pub mod run_end;
 pub mod run_lock;
 pub mod sequence_record;
 pub mod static_bp;

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use monitord_compat::reason::Reason;
+use monitord_compat::run_end::RunEnd;
 use serde_json::{Value, json};
 
 /// Formats a duration: `0.24 s`, `5.0 s`, `1 min 15 s`, `2 h 3 min`.
@@ -92,6 +93,17 @@ pub fn printable(text: &str) -> String {
             c => c,
         })
         .collect()
+}
+
+/// Returns why a run ended before its work was done, for formats of programs.
+pub fn run_end_value(end: &RunEnd) -> Value {
+    let mut value = json!({"why": end.key()});
+    match end {
+        RunEnd::Drained | RunEnd::WallTime => {}
+        RunEnd::Signal(signal) => value["signal"] = (*signal).into(),
+        RunEnd::Error(message) => value["message"] = message.as_str().into(),
+    }
+    value
 }
 
 /// Returns why an attempt failed, for formats of programs: `name`, `text`, and numbers where there are some.

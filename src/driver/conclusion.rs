@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     Aborted, CLOSE_TIMEOUT, Driver, FailedTask, HURRIED_CLOSE_TIMEOUT, Position, RunError, RunSummary,
-    report, send_to_all,
+    report, run_end, send_to_all,
 };
 use crate::logging::FATAL;
 use crate::merge::Merge;
@@ -74,8 +74,10 @@ impl<T: MasterTransport> Driver<'_, T> {
         if let Err(mut error) = result.and(flushed) {
             error.unresponsive_workers = summary.unresponsive_workers;
             error.set_closed();
+            run_end::note(&self.run.options.dag, Err(&error));
             return Err(error);
         }
+        run_end::note(&self.run.options.dag, Ok(&summary));
         Ok(summary)
     }
 

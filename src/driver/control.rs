@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use pmc_control::{Answer, Request};
+use pmc_control::{Answer, Request, RunLimits};
 use signal_hook::consts::SIGUSR1;
 
 use crate::control::{Pending, Reply};
@@ -39,6 +39,7 @@ impl<T: MasterTransport> Driver<'_, T> {
                 nodes.extend(self.nodes.early_hosts());
                 Answer::Nodes(nodes)
             }
+            Request::Limits => Answer::Limits(self.limits()),
             Request::Why { task } => match self.run.find_task(guest, &task) {
                 Some(task) => Answer::Task(self.run.master.task_status(task)),
                 None => no_task(&task),
@@ -79,6 +80,14 @@ impl<T: MasterTransport> Driver<'_, T> {
         // A tool that has gone needs no answer.
         let _ = answer.send(Reply::Answer(reply));
         Ok(())
+    }
+
+    fn limits(&self) -> RunLimits {
+        let left = |end: Instant| end.saturating_duration_since(Instant::now()).as_secs();
+        RunLimits {
+            wall_seconds_left: self.run.deadline.map(left),
+            drains: self.run.drain.is_some(),
+        }
     }
 
     fn drain_after(&mut self, seconds: Option<u64>) -> Result<Answer, RunError> {

@@ -28,6 +28,7 @@ mod redirects;
 mod report;
 mod requests;
 mod rests;
+mod run_end;
 mod setup;
 mod subworkflows;
 mod task_abort;
@@ -125,7 +126,9 @@ fn start<T: MasterTransport>(
             // The logs say that this run has ended.
             setup.root.logs.finish(false);
             let _ = setup.root.logs.flush();
-            return Err(error.into());
+            let error = error.into();
+            run_end::note(&options.dag, Err(&error));
+            return Err(error);
         }
         let database = Database::start(options, &setup.root.dag)?;
         setup.reporter = database.as_ref().map(Database::reporter);
@@ -308,6 +311,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             .flush()
             .is_ok()
             .then(|| self.run.settle());
+        run_end::note(&self.run.options.dag, Err(&error));
         error
     }
 }

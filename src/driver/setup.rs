@@ -12,7 +12,7 @@ use pmc_spawn::open_files;
 
 use super::dag_run::DagRun;
 use super::numbers::AttemptNumbers;
-use super::{MemoryExcess, RunError, durability};
+use super::{MemoryExcess, RunError, durability, run_end};
 use crate::control::{Control, Server};
 use crate::database::{self, OutcomeReporter};
 use crate::durability::lock::DagLock;
@@ -56,6 +56,7 @@ impl Setup {
             merge::check(stdout, stderr)?;
         }
         let lock = lock(options)?;
+        run_end::forget(&options.dag);
         let dag = Arc::new(read_dag(options, u64::MAX, true)?);
         let (done, recovered) = durability::read_done(options, &dag)?;
         let mut logs = Logs::open(options, &dag, &done)?;

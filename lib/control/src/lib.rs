@@ -29,6 +29,8 @@ pub use redirect::{
 pub enum Request {
     /// The hosts of the run.
     Nodes,
+    /// What ends the run although tasks are left.
+    Limits,
     /// Start no more tasks.
     Drain {
         /// From this number of seconds on; at once without it.
@@ -70,6 +72,15 @@ pub enum Request {
         /// Its weight; the first workflow has [`FIRST_WEIGHT`].
         weight: u32,
     },
+}
+
+/// What ends a run although tasks are left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunLimits {
+    /// Seconds that are left of its wall time, if it has one.
+    pub wall_seconds_left: Option<u64>,
+    /// It starts no more tasks.
+    pub drains: bool,
 }
 
 /// Input for a task.
@@ -148,6 +159,8 @@ pub struct TapRequest {
 pub enum Answer {
     /// To [`Request::Nodes`].
     Nodes(Vec<NodeStatus>),
+    /// To [`Request::Limits`].
+    Limits(RunLimits),
     /// To [`Request::Why`].
     Task(TaskStatus),
     /// To [`Request::Tap`]. What it announces follows.

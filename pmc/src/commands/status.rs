@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use console::Term;
-use pmc_control::{Answer, NodeStatus, Request};
+use pmc_control::{Answer, NodeStatus, Request, RunLimits};
 use pmc_monitor::dir::RunDir;
 use pmc_monitor::events::Micros;
 use pmc_monitor::history::{History, Phase, State};
@@ -75,6 +75,9 @@ impl Watch {
 
     fn json(&self, progress: &Progress, lines: usize) -> Value {
         let mut value = json::value(&self.history, progress, lines);
+        let limits = limits(&self.history, progress);
+        value["wall_seconds_left"] = limits.wall_seconds_left.into();
+        value["drains"] = limits.drains.into();
         if let Some(data) = &self.data {
             value["data"] = data::json(data);
         }
@@ -172,12 +175,24 @@ fn render(arguments: &cli::Status, dir: &Path, watch: &Watch, progress: &Progres
         now: now(),
         hints: whole,
         waits_for_agents: waits_for_agents(&watch.history, progress),
+        limits: limits(&watch.history, progress),
     };
     let mut text = human::render(&watch.history, progress, &shown);
     if let Some(data) = &watch.data {
         data::human(&mut text, data);
     }
     text
+}
+
+/// Returns what ends the run although tasks are left, as far as the run says it. It can be asked on its own host.
+fn limits(history: &History, progress: &Progress) -> RunLimits {
+    if progress.phase != Phase::Running || reach::elsewhere(&history.dir.dag).is_some() {
+        return RunLimits::default();
+    }
+    match pmc_control::ask(&history.dir.dag, &Request::Limits) {
+        Ok(Answer::Limits(limits)) => limits,
+        _ => RunLimits::default(),
+    }
 }
 
 /// Returns whether the run says that it has no agent that could take tasks. It can be asked on its own host.

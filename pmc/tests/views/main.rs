@@ -4,6 +4,7 @@
 mod analyzer;
 mod attach;
 mod data;
+mod ended;
 mod hostile;
 mod log;
 mod packed;

@@ -86,13 +86,14 @@ pub fn render(
 fn headline(out: &mut String, history: &History, diagnosis: &Diagnosis) {
     let all = history.all();
     let (done, total) = (all.get(State::Done), all.total());
-    let what = match diagnosis.phase {
-        Phase::NotStarted if done == 0 => "has not started",
-        Phase::NotStarted => "has left no log",
-        Phase::Running => "is running",
-        _ if done == total => "succeeded",
-        Phase::Ended(_) => "failed",
-        Phase::CutOff => "was cut off",
+    let what = match (&diagnosis.run_end, diagnosis.phase) {
+        (Some(end), _) => end.to_string(),
+        (None, Phase::NotStarted) if done == 0 => "has not started".to_owned(),
+        (None, Phase::NotStarted) => "has left no log".to_owned(),
+        (None, Phase::Running) => "is running".to_owned(),
+        _ if done == total => "succeeded".to_owned(),
+        (None, Phase::Ended(_)) => "failed".to_owned(),
+        (None, Phase::CutOff) => "was cut off".to_owned(),
     };
     let _ = write!(
         out,

@@ -5,12 +5,12 @@ use pmc_monitor::ending::Ending;
 use pmc_monitor::history::{History, Phase, State, seconds};
 use serde_json::{Map, Value, json};
 
-use crate::text::reason_value;
+use crate::text::{reason_value, run_end_value};
 
 use super::human::{by_hand, cannot_repeat};
 
 /// Version of the format: major.minor.
-pub const VERSION: &str = "1.3";
+pub const VERSION: &str = "1.4";
 /// Maximum tasks to name per cause.
 const MAX_NAMED: usize = 1000;
 
@@ -34,6 +34,7 @@ pub fn value(history: &History, diagnosis: &Diagnosis) -> Value {
         "workflow": history.dir.label,
         "submit_directory": history.dir.dir.display().to_string(),
         "phase": phase,
+        "ended": diagnosis.run_end.as_ref().map(run_end_value),
         "tasks": {
             "total": all.total(),
             "done": all.get(State::Done),

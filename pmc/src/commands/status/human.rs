@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use chrono::{DateTime, Local};
 use monitord_compat::reason::Reason;
+use monitord_compat::run_end::RunEnd;
 use pmc_calls::shell::shell_quote;
+use pmc_control::RunLimits;
 use pmc_monitor::batch_output::unexplained;
 use pmc_monitor::ending::Ending;
 use pmc_monitor::events::{Micros, SECOND};
@@ -35,12 +37,17 @@ pub struct Shown<'a> {
     pub hints: bool,
     /// No agent that could take tasks is there.
     pub waits_for_agents: bool,
+    /// What ends the run although tasks are left.
+    pub limits: RunLimits,
 }
 
 /// Renders the whole status.
 pub fn render(history: &History, progress: &Progress, shown: &Shown<'_>) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "{} {}", history.dir.label, verdict(progress));
+    if let Some(RunEnd::Error(message)) = &progress.run_end {
+        let _ = writeln!(out, "  error    {}", text::printable(message));
+    }
     let done = progress.all.get(State::Done);
     let total = progress.all.total();
     if total == 0 {
@@ -129,7 +136,14 @@ pub fn failure(history: &History, attempt: &Attempt, number: usize) -> String {
     line
 }
 
-fn word(progress: &Progress) -> &'static str {
+fn word(progress: &Progress) -> String {
+    progress
+        .run_end
+        .as_ref()
+        .map_or_else(|| phase_word(progress).to_owned(), RunEnd::to_string)
+}
+
+fn phase_word(progress: &Progress) -> &'static str {
     let done = progress.all.get(State::Done) == progress.all.total();
     match progress.phase {
         Phase::Running => "is running",
@@ -143,7 +157,7 @@ fn word(progress: &Progress) -> &'static str {
 }
 
 fn verdict(progress: &Progress) -> String {
-    let mut text = word(progress).to_owned();
+    let mut text = word(progress);
     // The log may have whole seconds only.
     let time = match progress.wall_seconds {
         none if none <= 0.0 => "less than a second".to_owned(),
@@ -239,12 +253,18 @@ fn pace(out: &mut String, progress: &Progress, shown: &Shown<'_>) {
                 "  end      unknown: the run waits for agents, none that could take tasks is there\n",
             );
         }
+        _ if shown.limits.drains => {
+            out.push_str(
+                "  end      when the tasks that run have ended: the run was asked to start no more\n",
+            );
+        }
         Some(estimate) => end(out, estimate, shown.now),
         None if progress.phase == Phase::Running => {
             out.push_str("  end      unknown until the first tasks have succeeded\n");
         }
         None => {}
     }
+    limit(out, progress, shown);
     if progress.phase == Phase::Running
         && let Some(silent) = progress.silent_seconds.filter(|silent| *silent > MAX_SILENCE)
     {
@@ -266,6 +286,21 @@ fn pace(out: &mut String, progress: &Progress, shown: &Shown<'_>) {
             out,
             "  blocked  {} by failed tasks",
             text::count(progress.blocked, "task"),
+        );
+    }
+}
+
+/// Says when the wall time ends the run, if tasks will be left then.
+fn limit(out: &mut String, progress: &Progress, shown: &Shown<'_>) {
+    let Some(left) = shown.limits.wall_seconds_left.map(|left| left as f64) else {
+        return;
+    };
+    if progress.estimate.is_none_or(|estimate| estimate.seconds > left) {
+        let _ = writeln!(
+            out,
+            "  limit    the wall time of the run is over in {} ({}); tasks that are left then are for the next run",
+            span(left),
+            clock(shown.now, left)
         );
     }
 }

@@ -6,12 +6,12 @@ use pmc_monitor::plan::TaskNumber;
 use pmc_monitor::progress::{FailedTask, METHOD, Progress};
 use serde_json::{Value, json};
 
-use crate::text::reason_value;
+use crate::text::{reason_value, run_end_value};
 
 use super::{Guest, guests, unfinished};
 
 /// Version of the format: major.minor.
-pub const VERSION: &str = "1.3";
+pub const VERSION: &str = "1.4";
 
 fn failed_task(history: &History, task: &FailedTask) -> Value {
     let (exit_status, signal) = ending(task.ending);
@@ -64,6 +64,7 @@ pub fn value(history: &History, progress: &Progress, lines: usize) -> Value {
         "workflow": history.dir.label,
         "submit_directory": history.dir.dir.display().to_string(),
         "phase": phase,
+        "ended": progress.run_end.as_ref().map(run_end_value),
         "exit_status": exit_status,
         "runs": progress.runs,
         "wall_seconds": progress.wall_seconds,

@@ -1,0 +1,22 @@
+//! Remarks on a run that ended before its work was done, and says why.
+
+use monitord_compat::run_end::RunEnd;
+
+use super::{Diagnosis, count};
+
+/// Returns a remark on why the run ended, and what it has left for the next one.
+pub(super) fn remark(end: &RunEnd, diagnosis: &Diagnosis) -> String {
+    let left = format!("Left for the next run: {}.", count(diagnosis.left));
+    match end {
+        RunEnd::Drained => {
+            format!("The run was asked to start no more tasks, and those that ran have ended. {left}")
+        }
+        RunEnd::WallTime => {
+            format!("The run has reached its wall time (--max-wall-time) and ended its tasks. {left}")
+        }
+        RunEnd::Signal(signal) => {
+            format!("The run was stopped by signal {signal} and ended its tasks. {left}")
+        }
+        RunEnd::Error(message) => format!("The run ended with an error: {message}"),
+    }
+}

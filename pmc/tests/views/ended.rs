@@ -1,0 +1,116 @@
+//! Views of runs that ended before their work was done.
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::support::{Place, bin};
+
+/// Starts the executor on two tasks, one after the other, that take this long.
+fn start(place: &Place, seconds: &str, words: &[&str]) -> Child {
+    let dag = format!("TASK a /bin/sleep {seconds}\nTASK b /bin/sleep {seconds}\nEDGE a b\n");
+    place.write("run/x.dag", &dag);
+    Command::new(bin().join("pegasus-mpi-cluster"))
+        .args(words)
+        .args(["--jobstate-log", "--monitord-hack", "run/x.dag"])
+        .current_dir(place.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts")
+}
+
+fn code(mut run: Child) -> Option<i32> {
+    run.wait().expect("it ends").code()
+}
+
+/// Waits until `pmc status` says this.
+fn wait_until(place: &Place, words: &str) -> String {
+    let begun = Instant::now();
+    loop {
+        let text = place.run(["status", "run"]).stdout();
+        if text.contains(words) {
+            return text;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "{text}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_launcher_that_cannot_be_started_is_in_the_status() {
+    let place = Place::new();
+    let agents = ["--agents", "h1", "--launch", "/nonexistent/launcher {host}"];
+    assert_eq!(code(start(&place, "0", &agents)), Some(1));
+    assert!(!place.path().join("run/x.dag.endpoint").exists());
+    let error = "Unable to start /nonexistent/launcher: No such file or directory";
+    let status = place.run(["status", "run"]).stdout();
+    assert!(status.contains(&format!("\n  error    {error}\n")), "{status}");
+    let analysis = place.run(["analyzer", "run"]).stdout();
+    assert!(
+        analysis.starts_with("x ended with an error: 0 of 2 tasks done\n"),
+        "{analysis}"
+    );
+    assert!(
+        analysis.contains(&format!("The run ended with an error: {error}")),
+        "{analysis}"
+    );
+    let json = place.run(["status", "--json", "run"]).json();
+    assert_eq!(
+        (&json["ended"]["why"], &json["ended"]["message"]),
+        (&"error".into(), &error.into())
+    );
+
+    // The next run is another one.
+    assert_eq!(code(start(&place, "0", &[])), Some(0));
+    assert!(!place.path().join("run/x.dag.ended").exists());
+    let status = place.run(["status", "run"]).stdout();
+    assert!(status.starts_with("x succeeded after "), "{status}");
+}
+
+#[test]
+fn after_a_drain_the_views_say_just_that() {
+    let place = Place::new();
+    let run = start(&place, "2", &[]);
+    wait_until(&place, "  running  transformation");
+    place.run(["drain", "run"]).code(0);
+    wait_until(&place, "  end      when the tasks that run have ended");
+    assert_eq!(code(run), Some(75));
+    let status = place.run(["status", "run"]).stdout();
+    assert!(status.starts_with("x was drained after "), "{status}");
+    assert!(!status.contains("  why "), "{status}");
+    let analysis = place.run(["analyzer", "run"]).stdout();
+    let note = "The run was asked to start no more tasks, and those that ran have ended. Left for the next run: 1 task.";
+    assert!(
+        analysis.starts_with("x was drained: 1 of 2 tasks done\n"),
+        "{analysis}"
+    );
+    assert!(
+        analysis.contains(note) && !analysis.contains("failed"),
+        "{analysis}"
+    );
+}
+
+#[test]
+fn after_the_wall_time_the_views_say_just_that_and_the_estimate_knows_it() {
+    let place = Place::new();
+    let run = start(&place, "60", &["--max-wall-time", "0.05"]);
+    let during = wait_until(&place, "  limit    the wall time of the run is over in ");
+    assert!(during.starts_with("x is running "), "{during}");
+    assert_eq!(code(run), Some(1));
+    let status = place.run(["status", "run"]).stdout();
+    assert!(status.starts_with("x reached its wall time after "), "{status}");
+    let analysis = place.run(["analyzer", "run"]).stdout();
+    assert!(
+        analysis.starts_with("x reached its wall time: 0 of 2 tasks done\n"),
+        "{analysis}"
+    );
+    let note = "The run has reached its wall time (--max-wall-time) and ended its tasks. Left for the next run: 2 tasks.";
+    assert!(
+        analysis.contains(note) && analysis.contains("cut off"),
+        "{analysis}"
+    );
+    assert!(!analysis.contains("failed"), "{analysis}");
+    let json = place.run(["analyzer", "--json", "run"]).json();
+    assert_eq!(json["ended"]["why"], "wall_time", "{json}");
+}
