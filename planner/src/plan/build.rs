@@ -163,6 +163,7 @@ fn build_plan<'r>(
         advice::missing_hooks(workflow),
         advice::batch_requests(workflow),
         advice::missing_kickstart(&exec, &sites, &kickstarts, request),
+        advice::missing_object_stores(&exec, &sites, request),
     ];
     let further = further.into_iter().flatten().chain(exec.warnings.iter().cloned());
     let further = further.chain(advice::outputs_that_stay(workflow, &exec, &sites));
