@@ -31,8 +31,8 @@ pub(super) fn outputs_that_stay(workflow: &Workflow, exec: &Exec, sites: &Sites)
     ))
 }
 
-/// Returns a warning if transfers need object stores, and the programs of this installation were built without
-/// them.
+/// Returns a warning if transfers need object stores, and the programs of this installation were built
+/// without them.
 pub(super) fn missing_object_stores(exec: &Exec, sites: &Sites, request: &Request) -> Option<String> {
     if cfg!(feature = "object-stores") {
         return None;

@@ -184,7 +184,8 @@ fn render(arguments: &cli::Status, dir: &Path, watch: &Watch, progress: &Progres
     text
 }
 
-/// Returns what ends the run although tasks are left, as far as the run says it. It can be asked on its own host.
+/// Returns what ends the run although tasks are left, as far as the run says it. It can be asked on its own
+/// host.
 fn limits(history: &History, progress: &Progress) -> RunLimits {
     if progress.phase != Phase::Running || reach::elsewhere(&history.dir.dag).is_some() {
         return RunLimits::default();
