@@ -127,7 +127,7 @@ fn start<T: MasterTransport>(
             setup.root.logs.finish(false);
             let _ = setup.root.logs.flush();
             let error = error.into();
-            run_end::note(&options.dag, Err(&error));
+            run_end::note(options, Err(&error));
             return Err(error);
         }
         let database = Database::start(options, &setup.root.dag)?;
@@ -311,7 +311,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             .flush()
             .is_ok()
             .then(|| self.run.settle());
-        run_end::note(&self.run.options.dag, Err(&error));
+        run_end::note(&self.run.options, Err(&error));
         error
     }
 }

@@ -8,6 +8,10 @@ use std::path::Path;
 use monitord_compat::run_end::RunEnd;
 
 use super::{Aborted, RunError, RunSummary};
+use crate::options::Options;
+
+/// File of each submit directory.
+const BRAINDUMP: &str = "braindump.yml";
 
 /// Removes the file of an earlier run.
 pub(super) fn forget(dag: &Path) {
@@ -15,8 +19,13 @@ pub(super) fn forget(dag: &Path) {
     let _ = fs::remove_file(RunEnd::path(dag));
 }
 
-/// Writes why a run ended, unless it did all it could.
-pub(super) fn note(dag: &Path, result: Result<&RunSummary, &RunError>) {
+/// Writes why a run ended, unless it did all it could. Outside of a submit directory, a run has the files of
+/// the original and no other.
+pub(super) fn note(options: &Options, result: Result<&RunSummary, &RunError>) {
+    let dag = &options.dag;
+    if !dag.with_file_name(BRAINDUMP).exists() {
+        return;
+    }
     let end = match result {
         Err(error) => RunEnd::Error(error.to_string()),
         Ok(summary) => match (summary.aborted, summary.drained) {

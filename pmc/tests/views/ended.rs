@@ -9,6 +9,8 @@ use crate::support::{Place, bin};
 fn start(place: &Place, seconds: &str, words: &[&str]) -> Child {
     let dag = format!("TASK a /bin/sleep {seconds}\nTASK b /bin/sleep {seconds}\nEDGE a b\n");
     place.write("run/x.dag", &dag);
+    // Only in a submit directory, the executor writes more files than the original.
+    place.write("run/braindump.yml", "dag: x.dag\n");
     Command::new(bin().join("pegasus-mpi-cluster"))
         .args(words)
         .args(["--jobstate-log", "--monitord-hack", "run/x.dag"])
