@@ -127,7 +127,7 @@ fn damage_is_told_and_the_rest_unpacked() {
     );
 }
 
-/// Adds to the index of a pack, for each of ten other tasks, the entry of the task `good`, as attempt `number`.
+/// Adds the entry of the task `good` for ten other tasks to the index of a pack, as attempt `number`.
 fn add_entries(place: &Place, number: Option<&str>) {
     let index = "packed/packed-output/w.dag.1.index";
     let text = place.read(index);
