@@ -14,6 +14,8 @@ use crate::ending::Ending;
 
 /// Maximum lines of output to keep.
 const MAX_LINES: usize = 10;
+/// Maximum bytes of such a line to keep: a file of zeros is one line, and each page and terminal shows it.
+const MAX_LINE: usize = 4096;
 /// Maximum bytes to read of an output file: records are small, other output may not be.
 const MAX_READ: u64 = 16 << 20;
 
@@ -37,7 +39,7 @@ impl Tail {
             .collect();
         let omitted = lines.len().saturating_sub(count);
         Tail {
-            lines: lines[omitted..].iter().map(|line| (*line).to_owned()).collect(),
+            lines: lines[omitted..].iter().map(|line| beginning(line)).collect(),
             omitted,
         }
     }
@@ -46,6 +48,14 @@ impl Tail {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.lines.is_empty()
+    }
+}
+
+/// Returns a line, without the end of a long one.
+fn beginning(line: &str) -> String {
+    match line.len() > MAX_LINE {
+        true => format!("{}…", &line[..line.floor_char_boundary(MAX_LINE)]),
+        false => line.to_owned(),
     }
 }
 

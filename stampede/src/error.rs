@@ -130,6 +130,14 @@ impl LoadError {
     }
 }
 
+/// Says that there are more damaged lines than the first.
+fn more(count: u64) -> String {
+    match count {
+        0 | 1 => String::new(),
+        count => format!(", as {} more after it", count - 1),
+    }
+}
+
 /// A problem that affects a record or a column only.
 #[derive(Debug, thiserror::Error)]
 pub enum Notice {
@@ -141,13 +149,19 @@ pub enum Notice {
         /// Line, counted from 1.
         line: u64,
     },
-    /// An event of the planner is damaged.
-    #[error("{}:{line}: damaged or incomplete event, skipped", path.display())]
-    StaticLine {
+    /// Events of the planner are damaged.
+    #[error(
+        "{}:{first}: damaged or incomplete event, skipped{}",
+        path.display(),
+        more(*count)
+    )]
+    StaticLines {
         /// File.
         path: PathBuf,
-        /// Line, counted from 1.
-        line: u64,
+        /// The first damaged line, counted from 1.
+        first: u64,
+        /// Number of damaged lines.
+        count: u64,
     },
     /// The file with passwords of servers is not used.
     #[error("passwords: {reason}")]

@@ -19,6 +19,8 @@ const MAX_CLOCK_SKEW: f64 = 60.0;
 
 /// Maximum files to look at for the file of an attempt.
 const MAX_CANDIDATES: u32 = 1000;
+/// Maximum bytes to look at for the file of an attempt; one more file is read as a whole.
+const MAX_CANDIDATE_BYTES: usize = 64 << 20;
 
 /// Reads a file; a very large one without its middle. Bytes that are no UTF-8 are replaced.
 ///
@@ -105,10 +107,16 @@ pub fn find(
     let first = load(expected);
     match &first {
         Ok((_, output)) if !contradicts(output, job, log) => {}
-        Ok(_) => {
+        Ok((text, _)) => {
+            let mut bytes = text.len();
             for number in (expected + 1..).take(MAX_CANDIDATES as usize) {
                 match load(number) {
-                    Ok(later) if contradicts(&later.1, job, log) => {}
+                    Ok(later) if contradicts(&later.1, job, log) => {
+                        bytes += later.0.len();
+                        if bytes > MAX_CANDIDATE_BYTES {
+                            break;
+                        }
+                    }
                     Ok(later) => {
                         return Found {
                             number,
@@ -121,16 +129,19 @@ pub fn find(
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let least = last_used.map_or(0, |last| last + 1);
+            let mut bytes = 0;
             for number in (least..expected).rev() {
+                let Ok(earlier) = load(number) else { continue };
                 // An empty file belongs to an attempt that never ran.
-                if let Ok(earlier) = load(number)
-                    && !earlier.1.tasks.is_empty()
-                    && !contradicts(&earlier.1, job, log)
-                {
+                if !earlier.1.tasks.is_empty() && !contradicts(&earlier.1, job, log) {
                     return Found {
                         number,
                         output: Ok(earlier),
                     };
+                }
+                bytes += earlier.0.len();
+                if bytes > MAX_CANDIDATE_BYTES {
+                    break;
                 }
             }
         }

@@ -1,9 +1,9 @@
 //! Loads the plan of a workflow: the events of the planner (`*.static.bp`), or the DAG itself.
 
-use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
 
 use monitord_compat::static_bp_reader::Event;
+use pmc_files::LineReader;
 
 use pmc_dag::words::Words;
 use pmc_dag::{Dag, TaskId};
@@ -14,8 +14,8 @@ use crate::rows::JobRow;
 use crate::store::{Store, StoreError};
 use crate::text;
 
-/// Maximum length in bytes of a line. The rest of a longer one counts as another line.
-const MAX_LINE: u64 = 64 << 20;
+/// Maximum size in bytes of the events: those of some ten million tasks.
+const MAX_EVENTS: u64 = 16 << 30;
 
 /// Values of the column `type_desc` of a job.
 const JOB_TYPES: [&str; 12] = [
@@ -33,24 +33,28 @@ const JOB_TYPES: [&str; 12] = [
     "dag",
 ];
 
-/// Inserts the events of a file.
+/// Inserts the events of a file. There is one notice about all damaged lines.
 ///
 /// # Errors
-/// The file cannot be read, or the database cannot be written.
+/// The file cannot be read, is larger than 16 GiB or has a line of more than 64 MiB, or the database cannot
+/// be written.
 pub fn load(path: &Path, store: &dyn Store, notice: &mut dyn FnMut(Notice)) -> Result<(), LoadError> {
     let unreadable = |source| LoadError::Read {
         path: path.to_owned(),
         source,
     };
-    let mut reader = BufReader::with_capacity(1 << 18, pmc_files::open(path).map_err(unreadable)?);
-    let mut line = Vec::new();
+    let mut reader = LineReader::open_at_most(path, MAX_EVENTS).map_err(unreadable)?;
+    // The first damaged line, and how many there are.
+    let (mut first, mut count) = (0, 0);
     for number in 1_u64.. {
-        line.clear();
-        let mut bounded = (&mut reader).take(MAX_LINE);
-        if bounded.read_until(b'\n', &mut line).map_err(unreadable)? == 0 {
-            break;
-        }
-        let text = String::from_utf8_lossy(&line);
+        let line = match reader.next_line().map_err(unreadable)? {
+            Some(line) => line,
+            None => match reader.take_rest() {
+                Some(line) => line,
+                None => break,
+            },
+        };
+        let text = String::from_utf8_lossy(line);
         let text = text.trim_end();
         if text.is_empty() {
             continue;
@@ -60,11 +64,18 @@ pub fn load(path: &Path, store: &dyn Store, notice: &mut dyn FnMut(Notice)) -> R
             None => None,
         };
         if inserted.is_none() {
-            notice(Notice::StaticLine {
-                path: path.to_owned(),
-                line: number,
-            });
+            count += 1;
+            if count == 1 {
+                first = number;
+            }
         }
+    }
+    if count > 0 {
+        notice(Notice::StaticLines {
+            path: path.to_owned(),
+            first,
+            count,
+        });
     }
     Ok(())
 }
@@ -238,13 +249,13 @@ event=of.a.later.version x=\"y\" \n";
         std::fs::write(&path, text).unwrap();
         let mut store = Sqlite::create(&dir.path().join("x.db"), Purpose::Bulk, 0).unwrap();
         store.insert_workflow(&WorkflowRow::default()).unwrap();
-        let mut lines = Vec::new();
-        load(&path, &store, &mut |notice| match notice {
-            Notice::StaticLine { line, .. } => lines.push(line),
-            other => panic!("{other}"),
-        })
-        .unwrap();
-        assert_eq!(lines, [2, 3, 6]);
+        let mut notices = Vec::new();
+        load(&path, &store, &mut |notice| notices.push(notice.to_string())).unwrap();
+        let expected = format!(
+            "{}:2: damaged or incomplete event, skipped, as 2 more after it",
+            path.display()
+        );
+        assert_eq!(notices, [expected]);
         let job = store.job_id("J").unwrap();
         assert_eq!(store.task_facts("T1").unwrap(), Some(("t".to_owned(), job)));
         assert_eq!(store.task_facts("T2").unwrap(), None);

@@ -37,6 +37,19 @@ impl LineReader {
         })
     }
 
+    /// Opens a file of at most `max` bytes at its beginning. Its size is known before it is read, so that a
+    /// sparse file of another user takes no time.
+    ///
+    /// # Errors
+    /// As [`LineReader::open`], or the file is larger.
+    pub fn open_at_most(path: &Path, max: u64) -> io::Result<Self> {
+        let reader = Self::open(path)?;
+        match reader.file.metadata()?.len() > max {
+            true => Err(crate::too_large(max)),
+            false => Ok(reader),
+        }
+    }
+
     /// Goes to a position in the file, where a line begins.
     ///
     /// # Errors
@@ -163,6 +176,16 @@ mod tests {
         assert!(!reader.was_replaced());
         fs::write(file.path(), "on").unwrap();
         assert!(reader.was_replaced());
+    }
+
+    #[test]
+    fn a_file_that_is_too_large_is_refused_before_it_is_read() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(3 << 20).unwrap();
+        assert!(LineReader::open_at_most(file.path(), 3 << 20).is_ok());
+        file.as_file().set_len(1 << 40).unwrap();
+        let refused = LineReader::open_at_most(file.path(), 3 << 20).unwrap_err();
+        assert_eq!(refused.to_string(), "larger than 3 MiB, the most that is read");
     }
 
     #[test]

@@ -17,6 +17,7 @@ use crate::cli::{self, Section, TimeStep};
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::layout;
+use crate::text;
 
 use super::report::replace;
 
@@ -42,6 +43,9 @@ const ALL: [Section; 8] = [
     Section::Data,
 ];
 
+/// Maximum warnings about files of the run. There can be one for each line and attempt.
+const MAX_WARNINGS: usize = 10;
+
 /// Prints statistics of a run. Returns the exit code.
 pub fn statistics(arguments: &cli::Statistics) -> Result<u8, Failure> {
     let named = layout::given_or_latest(arguments.dir.as_deref(), arguments.json || arguments.csv);
@@ -55,11 +59,22 @@ pub fn statistics(arguments: &cli::Statistics) -> Result<u8, Failure> {
         arguments.sections.clone()
     };
     let with_output = sections.contains(&Section::Data);
-    let source = source::find(&dir, scratch.path(), with_output, &mut |notice| {
-        message(format_args!("pmc: warning: {notice}"))
-    })
-    .or_code(exit::NOT_RUN)
-    .map_err(|failure| failure.hint("statistics need a run with a .dagman.out log, or its database"))?;
+    let mut warnings = 0;
+    let found = source::find(&dir, scratch.path(), with_output, &mut |notice| {
+        warnings += 1;
+        if warnings <= MAX_WARNINGS {
+            message(format_args!("pmc: warning: {notice}"));
+        }
+    });
+    if let Some(more) = warnings.checked_sub(MAX_WARNINGS).filter(|more| *more > 0) {
+        message(format_args!(
+            "pmc: warning: {} more of this kind: pmc-monitord -r shows all",
+            text::count(more, "problem")
+        ));
+    }
+    let source = found
+        .or_code(exit::NOT_RUN)
+        .map_err(|failure| failure.hint("statistics need a run with a .dagman.out log, or its database"))?;
     let step = match arguments.time {
         TimeStep::Day => Step::Day,
         TimeStep::Hour => Step::Hour,

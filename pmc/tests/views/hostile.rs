@@ -117,6 +117,57 @@ fn views_of_special_files_end() {
     }
 }
 
+/// The same, as the planner would have made it: its events are read.
+fn write_planned_run(place: &Place) {
+    write_run(place, "run");
+    place.write("run/braindump.yml", "wf_uuid: u\ndag: w.dag\n");
+}
+
+/// Every file of a run is once a file of a terabyte that takes no place on the disk.
+#[test]
+fn views_of_sparse_files_end() {
+    let place = Place::new();
+    let output = "t\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}2J.out.000";
+    let errors = &output.replace(".out.", ".err.");
+    for file in ["w.static.bp", "w.dag.rescue", output, errors] {
+        let _ = std::fs::remove_dir_all(place.path().join("run"));
+        write_planned_run(&place);
+        let path = place.path().join("run").join(file);
+        let sparse = File::options().create(true).append(true).open(&path);
+        sparse
+            .and_then(|file| file.set_len(1 << 40))
+            .expect("a sparse file");
+        for view in VIEWS {
+            ends_in_time(&place, view, &format!("{file} is sparse"));
+        }
+        if file == "w.static.bp" {
+            let refused = place.run(["statistics", "run"]).code(4).stderr();
+            assert!(
+                refused.contains("w.static.bp: larger than 16384 MiB"),
+                "{refused}"
+            );
+        }
+        if file == output {
+            let page = std::fs::metadata(place.path().join("r.html")).expect("a page");
+            assert!(page.len() < 4 << 20, "{} bytes of a line of zeros", page.len());
+        }
+    }
+    let _ = std::fs::remove_dir_all(place.path().join("run"));
+    write_planned_run(&place);
+    place.write("run/w.static.bp", &"damaged\n".repeat(1000));
+    let warnings = place.run(["statistics", "run"]).code(0).stderr();
+    assert_eq!(warnings.matches("damaged or incomplete event").count(), 1);
+    assert!(warnings.contains("as 999 more after it"), "{warnings}");
+    let lines: String = (0..100).map(|n| format!("no line of a log {n}\n")).collect();
+    place.write(
+        "run/w.dag.dagman.out",
+        &(place.read("run/w.dag.dagman.out") + &lines),
+    );
+    let warnings = place.run(["statistics", "run"]).code(0).stderr();
+    assert!(warnings.lines().count() < 20, "{warnings}");
+    assert!(warnings.contains("more of this kind"), "{warnings}");
+}
+
 fn ends_in_time(place: &Place, view: &[&str], case: &str) {
     let command = place.pmc(view);
     // An address space of 4 GiB shows reading without end.

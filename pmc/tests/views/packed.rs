@@ -127,6 +127,60 @@ fn damage_is_told_and_the_rest_unpacked() {
     );
 }
 
+/// Adds the entry of the task `good` for ten other tasks to the index of a pack, as attempt `number`.
+fn add_entries(place: &Place, number: Option<&str>) {
+    let index = "packed/packed-output/w.dag.1.index";
+    let text = place.read(index);
+    let line = text
+        .lines()
+        .find(|line| line.contains(" good "))
+        .expect("its entry");
+    let mut words: Vec<&str> = line.split(' ').collect();
+    words.pop().expect("a checksum");
+    words[2] = number.unwrap_or(words[2]);
+    let mut all = text.clone();
+    for task in 0..10 {
+        let entry = words.join(" ").replace(" good", &format!(" goo{task}"));
+        let checksum = crc32fast::hash(entry.as_bytes());
+        all += &format!("{entry} {checksum:08x}\n");
+    }
+    place.write(index, &all);
+}
+
+/// A pack of somebody else can have the same bytes in any number of entries.
+#[test]
+fn unpack_writes_no_more_bytes_than_the_packs_have() {
+    let place = Place::new();
+    run(&place, "packed", &["--packed-output", "--workers", "1"]);
+    add_entries(&place, None);
+    let stderr = place.run(["unpack", "packed"]).code(4).stderr();
+    assert!(stderr.contains("they overlap"), "{stderr}");
+    let length = |name: &str| place.read(&format!("packed/{name}")).len();
+    let files = task_files(&place, "packed");
+    let unpacked: usize = files.iter().map(|name| length(name)).sum();
+    let pack = length("packed-output/w.dag.1");
+    assert!(0 < unpacked && unpacked <= pack, "{unpacked} of {pack} bytes");
+    let left_over = fs::read_dir(place.path().join("packed"))
+        .expect("the run")
+        .flatten();
+    let mut left_over = left_over.filter(|entry| entry.file_name().to_string_lossy().contains(".unpack."));
+    assert!(left_over.next().is_none());
+}
+
+/// Numbers of attempts can be far apart; each one between them would get a file.
+#[test]
+fn unpack_fills_no_disk_with_empty_files() {
+    let place = Place::new();
+    run(&place, "packed", &["--packed-output", "--workers", "1"]);
+    add_entries(&place, Some("4000000000"));
+    place.run(["unpack", "packed"]).code(4);
+    let files = fs::read_dir(place.path().join("packed"))
+        .expect("the run")
+        .count();
+    // 1000, and a few for each attempt.
+    assert!((1000..1060).contains(&files), "{files} files");
+}
+
 #[test]
 fn a_small_run_is_packed_on_demand() {
     let place = Place::new();
