@@ -186,8 +186,10 @@ fn receive(
         }
     };
     if start == 0 && partial.received > 0 {
-        // What the first answer has announced counts when the same file comes again as a whole.
-        let announced = partial.total.filter(|_| version == partial.version);
+        // What the first answer has announced counts, unless this one names another version of the file.
+        let announced = partial
+            .total
+            .filter(|_| version.is_none() || version == partial.version);
         partial.restart()?;
         partial.total = announced;
     }
