@@ -394,8 +394,9 @@ pub fn http_answer(data: &[u8]) {
         return;
     };
     let address = listener.local_addr().expect("it has an address");
+    let sent = answers.clone();
     let serve = move || {
-        for answer in answers {
+        for answer in sent {
             let Ok((mut stream, _)) = listener.accept() else {
                 return;
             };
@@ -420,7 +421,13 @@ pub fn http_answer(data: &[u8]) {
     let report = engine::run_with(&registry, &work, &settings, &Silent);
     if report.success() {
         let got = fs::read(&to).expect("the file");
-        assert!(got == file, "{} bytes, cut at {cut}, count as success", got.len());
+        // A new attempt begins anew: what a server calls the whole file then is the file.
+        let is_whole = |answer: &Vec<u8>| answer.starts_with(b"HTTP/1.1 200") && answer.ends_with(&got);
+        assert!(
+            got == file || answers[1..].iter().any(is_whole),
+            "{} bytes, cut at {cut}, count as success",
+            got.len()
+        );
     } else {
         assert!(!to.exists(), "a part of a file is left");
     }
