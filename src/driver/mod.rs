@@ -311,7 +311,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             .flush()
             .is_ok()
             .then(|| self.run.settle());
-        run_end::note(&self.run.options, Err(&error));
+        run_end::note(self.run.options, Err(&error));
         error
     }
 }
