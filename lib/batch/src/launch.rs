@@ -77,7 +77,7 @@ impl Launch {
         })
     }
 
-    /// The hosts, by number of the agent, if the launcher tells agents their number.
+    /// The hosts, in the order of the agents' numbers; empty if the launcher starts all agents by one command.
     #[must_use]
     pub fn hosts(&self) -> &[String] {
         match self {

@@ -76,7 +76,7 @@ pub struct Offered {
     pub growing: Option<Growing>,
 }
 
-/// A file that is still coming in. Whoever gives it on sends what is there, and waits for more.
+/// A file that is still coming in. A giver sends what is there, and waits for more.
 #[derive(Clone, Debug)]
 pub struct Growing {
     /// All bytes that it will have.
@@ -352,14 +352,14 @@ mod tests {
         progress.send_replace(CHUNK as u64);
         // The second member gives what it has to the third one, before the last chunk exists.
         let second = tempfile::tempfile().unwrap();
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let mut into = second.try_clone().unwrap();
         let second_key = key.clone();
         let copying = std::thread::spawn(move || {
-            let grows = |growing| tell.send(growing).unwrap();
+            let grows = |growing| sender.send(growing).unwrap();
             fetch(&second_key, &first_address, "k", &mut into, KEEP_ON, &grows).unwrap()
         });
-        let growing = told.recv().unwrap();
+        let growing = receiver.recv().unwrap();
         assert_eq!(growing.bytes(), 2 * CHUNK as u64);
         let server = FileServer::start(&key, &Listen::loopback(), move |_| {
             Some(Offered {

@@ -147,7 +147,7 @@ mod tests {
             let (all, ended) = <(Rc<Unauthenticated>, Rc<Cell<usize>>)>::default();
             let agent: IpAddr = Ipv4Addr::new(192, 168, 0, 1).into();
             enter(&all, agent, LONG, &ended);
-            // One address, then so many that all places are taken.
+            // First one address. Then many addresses, until all places are taken.
             for number in 0..3 * MAX_OF_ADDRESS {
                 enter(&all, stranger(0), LONG, &ended);
                 assert!(all.0.borrow().count <= 1 + MAX_OF_ADDRESS, "{number}");

@@ -1,7 +1,7 @@
 //! Files of a node that have keys: inputs and images that several jobs need, and what other nodes of a run
 //! give. All of them are the same thing: a key, bytes, a lock, and who has it.
 //!
-//! * [`store`]: a directory of such files. Whoever uses a file holds it, and nobody removes it meanwhile.
+//! * [`store`]: a directory of such files. A user of a file holds it, and nobody removes it meanwhile.
 //! * [`offer`]: what a node can give to others.
 //! * [`directory`]: which nodes of a run have which files, and who waits for one. No clock, no socket.
 
@@ -35,8 +35,8 @@ pub struct NodeFile {
 }
 
 /// Returns what changes with each change of a file: its inode, size, and times. The lock file of an entry has
-/// this text of its file. Whoever uses or gives the file compares it: any task of the node could have changed
-/// the file. The time of the status cannot be set to an earlier one.
+/// this text of its file. A user or giver of the file compares it: any task of the node could have changed the
+/// file. The time of the status cannot be set to an earlier one.
 #[must_use]
 pub fn identity(status: &Metadata) -> String {
     format!(

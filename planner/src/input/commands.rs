@@ -384,8 +384,8 @@ mod tests {
     use crate::model::JobIndex;
 
     fn parsed(content: &str) -> Result<Workflow, String> {
-        let path = Path::new("/work/commands.txt");
-        read(path, content, Path::new("/work"), &ReadOptions::default()).map_err(|e| e.to_string())
+        let path = Path::new("/data/commands.txt");
+        read(path, content, Path::new("/data"), &ReadOptions::default()).map_err(|e| e.to_string())
     }
 
     fn edges(workflow: &Workflow) -> Vec<(&str, &str)> {
@@ -413,7 +413,7 @@ mod tests {
             panic!("split arguments")
         };
         let words: Vec<&str> = words.iter().collect();
-        assert_eq!(words, ["-c", SCRIPT, "/work", "A=1 ./x.sh \"$A\""]);
+        assert_eq!(words, ["-c", SCRIPT, "/data", "A=1 ./x.sh \"$A\""]);
         assert_eq!(workflow.label, "commands");
         assert_eq!(workflow.origin, Origin::Commands);
     }

@@ -37,7 +37,7 @@ impl Directory {
             for (agent, ask) in &entry.growing {
                 assert!(ask.0 == *agent && entry.gets.contains_key(ask));
             }
-            // Whoever gets the entry gets it, over others, from somebody that does not get it.
+            // Each chain of receivers begins at an agent that has the entry and does not receive it.
             for ask in entry.gets.keys() {
                 let (mut at, mut steps) = (*ask, 0);
                 while let Some(next) = entry.gets.get(&at).and_then(|from| entry.growing.get(from)) {
