@@ -252,6 +252,22 @@ fn directories_are_outputs_in_every_data_configuration() {
     }
 }
 
+/// Clean-up jobs remove files one by one. A directory among them stays, and the run succeeds.
+#[test]
+fn a_directory_among_the_files_of_a_clean_up_job_stays() {
+    let place = Place::new();
+    place.chain("mkdir mid.txt; cp in.txt mid.txt/file", "cp mid.txt/file out.txt");
+    place.run(["run", "--cleanup", "inplace", "workflow.yml"]).code(0);
+    let dag = place.read("pmc-runs/chain/latest/submit/chain-0.dag");
+    let tasks = dag.lines().filter_map(|line| line.strip_prefix("TASK "));
+    let names = tasks.filter_map(|line| line.split(' ').next());
+    let logs: String = names
+        .filter(|name| name.starts_with("clean_up_"))
+        .map(|name| place.run(["log", name]).stderr())
+        .collect();
+    assert!(logs.contains("stays, with what is in it"), "{logs}");
+}
+
 #[test]
 fn tasks_are_retried_up_to_the_failure_limit() {
     let place = Place::new();

@@ -77,7 +77,7 @@ impl Launch {
         })
     }
 
-    /// The hosts, in the order of the agents' numbers; empty if the launcher starts all agents by one command.
+    /// The hosts, in the order of the agents' numbers. Empty if the launcher has no list of hosts.
     #[must_use]
     pub fn hosts(&self) -> &[String] {
         match self {

@@ -35,8 +35,8 @@ pub struct NodeFile {
 }
 
 /// Returns what changes with each change of a file: its inode, size, and times. The lock file of an entry has
-/// this text of its file. A user or giver of the file compares it: any task of the node could have changed the
-/// file. The time of the status cannot be set to an earlier one.
+/// this text of its file. A user or giver of the file compares it: any task of the node could have changed
+/// the file. The time of the status cannot be set to an earlier one.
 #[must_use]
 pub fn identity(status: &Metadata) -> String {
     format!(

@@ -130,8 +130,8 @@ struct Source<'a> {
     workflow: Cow<'a, Path>,
     /// Directory of the run, if the workflow is made in it.
     run: Option<UnplannedRun>,
-    /// Holds the workflow of a plan that is only shown.
-    _shown: Option<tempfile::TempDir>,
+    /// Directory of the workflow of a plan that is only shown. It is removed with this value.
+    temporary: Option<tempfile::TempDir>,
     /// Where the commands run that the command line gives.
     directory: Option<&'a Path>,
 }
@@ -142,7 +142,7 @@ impl<'a> Source<'a> {
         let mut source = Source {
             workflow: Cow::Borrowed(arguments.workflow.as_deref().unwrap_or(Path::new(""))),
             run: None,
-            _shown: None,
+            temporary: None,
             directory: None,
         };
         if arguments.command.is_empty() {
@@ -154,7 +154,7 @@ impl<'a> Source<'a> {
             let temporary = tempfile::tempdir()
                 .context("cannot make a temporary directory")
                 .or_code(exit::NOT_RUN)?;
-            source._shown.insert(temporary).path().to_owned()
+            source.temporary.insert(temporary).path().to_owned()
         } else {
             let run = UnplannedRun::new(runs, &name)?;
             let directory = source.run.insert(run).dir.join(layout::COMMANDS);

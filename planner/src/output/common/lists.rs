@@ -16,9 +16,7 @@ use crate::tasks::{Invocations, Plan, PlannedJob, WorkLists, file_lists};
 
 use super::clusters;
 use super::in_order::in_order;
-
-/// Maximum jobs whose problems are shown.
-const MAX_SHOWN: usize = 20;
+use super::job_problems::{JobProblems, MAX_SHOWN};
 
 /// Buffers of one thread.
 #[derive(Default)]
@@ -34,18 +32,6 @@ struct Rendered {
     text: String,
     /// The list of a cluster.
     commands: String,
-}
-
-/// Returns the problems of the first jobs that have any.
-pub(in crate::output) fn shown(problems: &mut Vec<Vec<String>>) -> Vec<String> {
-    let mut all = Vec::new();
-    for of_job in problems.drain(..) {
-        all.extend(of_job);
-        if all.len() > MAX_SHOWN {
-            break;
-        }
-    }
-    all
 }
 
 /// Jobs whose files are written in one chunk.
@@ -76,8 +62,8 @@ pub(crate) fn write(plan: &Plan<'_>, dir: &Path) -> Result<WorkLists, PlanError>
     let failed = |e| PlanError::io("write", &path, e);
     let mut shared: Option<File> = None;
     let mut at = 0;
-    let mut problems: Vec<Vec<String>> = Vec::new();
-    in_order(
+    let mut problems = JobProblems::default();
+    in_order::<_, PlanError>(
         plan.exec.jobs.len() + plan.exec.members.len(),
         JOB_CHUNK,
         || (Invocations::new(plan, &no_places), Rendered::default()),
@@ -92,13 +78,7 @@ pub(crate) fn write(plan: &Plan<'_>, dir: &Path) -> Result<WorkLists, PlanError>
             }
         },
         |(_, rendered)| {
-            problems.append(&mut rendered.problems);
-            if problems.iter().map(Vec::len).sum::<usize>() > MAX_SHOWN {
-                return Err(PlanError::Code(shown(&mut problems)));
-            }
-            if let Some(error) = rendered.failed.take() {
-                return Err(error);
-            }
+            problems.take(&mut rendered.problems, &mut rendered.failed)?;
             places.beside.extend(rendered.beside.drain(..));
             if rendered.parts.is_empty() {
                 return Ok(());
@@ -117,9 +97,7 @@ pub(crate) fn write(plan: &Plan<'_>, dir: &Path) -> Result<WorkLists, PlanError>
             Ok(())
         },
     )?;
-    if !problems.is_empty() {
-        return Err(PlanError::Code(shown(&mut problems)));
-    }
+    problems.finish()?;
     Ok(places)
 }
 

@@ -4,6 +4,7 @@ pub(crate) mod clusters;
 pub(crate) mod events;
 pub(crate) mod fingerprints;
 pub(crate) mod in_order;
+pub(crate) mod job_problems;
 pub(crate) mod lists;
 pub(crate) mod nested;
 pub(crate) mod private_files;

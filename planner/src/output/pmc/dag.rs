@@ -18,7 +18,7 @@ use crate::output::common::clusters::comment;
 use crate::output::common::events::{JobEvents, Prefixes};
 use crate::output::common::fingerprints::{self, FingerprintWriter};
 use crate::output::common::in_order::in_order;
-use crate::output::common::lists::shown;
+use crate::output::common::job_problems::{JobProblems, MAX_SHOWN};
 use crate::output::common::task_line::Line;
 use crate::tasks::nested::NestedJob;
 use crate::tasks::{Invocation, Invocations, Plan, PlannedJob, lite};
@@ -26,8 +26,6 @@ use crate::tasks::{Invocation, Invocations, Plan, PlannedJob, lite};
 use super::batch::NodeSize;
 use super::max_jobs;
 
-/// Maximum jobs whose problems are shown.
-const MAX_SHOWN: usize = 20;
 /// Jobs in one chunk.
 const JOB_CHUNK: usize = 512;
 /// Jobs whose edges are in one chunk.
@@ -71,7 +69,7 @@ pub(super) fn write(to: &Writing<'_>, prints: PrintsFile<'_>) -> Result<(), Plan
     let failed = |source| PlanError::io("write", dag, source);
     let mut file = File::create(dag).map_err(failed)?;
     file.write_all(trailer::FIRST_LINE.as_bytes()).map_err(failed)?;
-    let mut problems = Vec::new();
+    let mut problems = JobProblems::default();
     let (event_file, event_path, heads) = to.events.parts();
     in_order(
         plan.order.len(),
@@ -79,13 +77,7 @@ pub(super) fn write(to: &Writing<'_>, prints: PrintsFile<'_>) -> Result<(), Plan
         || (Invocations::new(plan, to.lists), Rendered::default()),
         |(invocations, rendered), range| jobs(invocations, (dir, node), (heads, prints), range, rendered),
         |(_, rendered)| {
-            problems.append(&mut rendered.problems);
-            if problems.iter().map(Vec::len).sum::<usize>() > MAX_SHOWN {
-                return Err(PlanError::Code(shown(&mut problems)));
-            }
-            if let Some(error) = rendered.failed.take() {
-                return Err(error);
-            }
+            problems.take(&mut rendered.problems, &mut rendered.failed)?;
             file.write_all(rendered.dag.as_bytes()).map_err(failed)?;
             rendered.dag.clear();
             let written = print_file.write_all(rendered.prints.as_bytes());
@@ -94,9 +86,7 @@ pub(super) fn write(to: &Writing<'_>, prints: PrintsFile<'_>) -> Result<(), Plan
             JobEvents::append(event_file, event_path, &mut rendered.events)
         },
     )?;
-    if !problems.is_empty() {
-        return Err(PlanError::Code(shown(&mut problems)));
-    }
+    problems.finish()?;
     let mut limits = String::new();
     max_jobs::push_limits(&plan.workflow.max_jobs, &plan.settings.profiles, &mut limits)?;
     limits.push('\n');

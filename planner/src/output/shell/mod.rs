@@ -16,6 +16,7 @@ use crate::profiles::Namespace;
 use crate::tasks::requests::{Kind, messages};
 use crate::tasks::{Invocation, Invocations, Plan, PlannedJob};
 
+use super::common::job_problems::MAX_SHOWN;
 use super::common::task_line::Line;
 use super::{Code, Generator, Writing};
 
@@ -24,9 +25,6 @@ const FUNCTIONS: (&str, &str) = (
     "shell-runner-functions.sh",
     include_str!("../../../../templates/shell-runner-functions.sh"),
 );
-
-/// Maximum jobs whose problems are shown.
-const MAX_SHOWN: usize = 20;
 
 /// The code generator.
 pub(super) struct Shell;

@@ -5,6 +5,7 @@ use std::io::{self, BufRead as _, IsTerminal as _};
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use pmc_calls::shell::shell_quote;
 
 /// Begins a list of arguments.
 const LIST: &str = ":::";
@@ -265,12 +266,15 @@ impl Template {
                 Part::Text(plain) => text.push_str(plain),
                 Part::Number => text.push_str(&number.to_string()),
                 Part::Argument(0, form) => {
-                    let quoted: Vec<String> = arguments.iter().map(|word| quoted(&form.of(word))).collect();
-                    text.push_str(&quoted.join(" "));
+                    let words: Vec<String> = arguments
+                        .iter()
+                        .map(|word| shell_quote(&form.of(word)).into_owned())
+                        .collect();
+                    text.push_str(&words.join(" "));
                 }
                 Part::Argument(list, form) => {
                     let argument = arguments.get(list - 1).copied().unwrap_or_default();
-                    text.push_str(&quoted(&form.of(argument)));
+                    text.push_str(&shell_quote(&form.of(argument)));
                 }
             }
         }
@@ -298,15 +302,6 @@ fn placeholder(inside: &str) -> Option<Part> {
         _ => return None,
     };
     Some(Part::Argument(list, form))
-}
-
-/// Quotes a word for the shell.
-fn quoted(word: &str) -> String {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-./,:=+@%".contains(&byte);
-    match !word.is_empty() && word.bytes().all(is_plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
-    }
 }
 
 #[cfg(test)]
