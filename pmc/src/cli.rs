@@ -130,8 +130,8 @@ pub enum Template {
 )]
 #[command(after_help = crate::exit::HELP, after_long_help = long_help())]
 pub struct Run {
-    /// Workflow: Pegasus YAML 5.0, DAX XML, a DAGMan file of HTCondor, a DAG for pegasus-mpi-cluster, or a
-    /// file with a shell command in each line
+    /// Workflow: Pegasus YAML 5.0, DAX XML, a DAGMan file of HTCondor, a DAG for pegasus-mpi-cluster, a
+    /// file with a shell command in each line, or an instance of WfFormat in JSON
     #[arg(value_name = "WORKFLOW", required_unless_present = "command")]
     pub workflow: Option<PathBuf>,
     /// Command to run for each argument after `:::`, in place of a workflow
@@ -142,6 +142,17 @@ pub struct Run {
         allow_hyphen_values = true
     )]
     pub command: Vec<String>,
+    /// Run `sleep` in place of each program of a WfFormat instance, for its recorded time times FACTOR
+    /// [default: 1]. Without this option, a stand-in reads, computes and writes as much as the program did
+    #[arg(
+        long,
+        value_name = "FACTOR",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "1",
+        value_parser = views::not_negative
+    )]
+    pub sleep: Option<f64>,
     /// Directory for runs
     #[arg(long, value_name = "DIR", default_value = "pmc-runs")]
     pub dir: PathBuf,

@@ -22,6 +22,7 @@ mod submit;
 mod summary;
 mod table;
 mod text;
+mod wfformat;
 
 use std::process::ExitCode;
 

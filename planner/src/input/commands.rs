@@ -398,6 +398,17 @@ mod tests {
     }
 
     #[test]
+    fn options_of_the_first_command_are_no_record_of_a_dag() {
+        let text = "#@ label=one -c 2\nsleep 1\n";
+        assert!(!crate::input::executor_dag::is_executor_dag(text));
+        assert!(is_commands(Path::new("words.txt"), text));
+        assert_eq!(parsed(text).unwrap().jobs[JobIndex::new(0)].id, "one");
+        assert!(crate::input::executor_dag::is_executor_dag(
+            "#@ 1 work:1.0 ID1\nTASK work_ID1 true\n"
+        ));
+    }
+
+    #[test]
     fn each_line_is_a_command() {
         let workflow = parsed(
             "#!/bin/sh\n# one\necho 'a  b' | wc -c\n\n  A=1 ./x.sh \"$A\"\r\nfor i in 1 2; do :; done\n",

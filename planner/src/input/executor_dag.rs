@@ -51,16 +51,17 @@ pub(super) enum OptionError {
 pub(super) fn is_executor_dag(text: &str) -> bool {
     for line in text.lines() {
         match Record::parse(line.as_bytes()) {
-            // DAGMan files have such lines, too.
+            // DAGMan files and files of commands have such lines, too.
             Ok(
                 Record::Nothing
+                | Record::Label { .. }
                 | Record::Inputs { .. }
                 | Record::MaxJobs { .. }
                 | Record::Subdag { .. }
                 | Record::PreScript(_)
                 | Record::Job { .. },
             ) => {}
-            Ok(Record::Task(_) | Record::Edge { .. } | Record::Label { .. }) => return true,
+            Ok(Record::Task(_) | Record::Edge { .. }) => return true,
             Err(_) => return false,
         }
     }

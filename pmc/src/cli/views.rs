@@ -147,7 +147,7 @@ pub struct Report {
     /// directory if it is one of these, else the latest run below pmc-runs]
     #[arg(value_name = "RUN")]
     pub dir: Option<PathBuf>,
-    /// HTML file to write [default: report.html, unless --ro-crate is given]
+    /// HTML file to write [default: report.html, unless --ro-crate or --wfformat is given]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Also write a trace for chrome://tracing and Perfetto
@@ -157,6 +157,9 @@ pub struct Report {
     /// each execution of a program
     #[arg(long, value_name = "DIR")]
     pub ro_crate: Option<PathBuf>,
+    /// Write workflow and execution as an instance of WfFormat 1.6, for the tools of WfCommons
+    #[arg(long, value_name = "FILE")]
+    pub wfformat: Option<PathBuf>,
     /// Do not print the names of the files
     #[arg(short, long)]
     pub quiet: bool,
@@ -173,8 +176,8 @@ Exit codes:
 #[derive(Args, Clone, Debug)]
 #[command(after_help = SIMULATE_EXIT)]
 pub struct Simulate {
-    /// Directory of the run, its submit directory, or a submit directory of pmc-plan [default: the working
-    /// directory if it is one of these, else the latest run below pmc-runs]
+    /// Directory of the run, its submit directory, a submit directory of pmc-plan, or an instance of WfFormat
+    /// in JSON [default: the working directory if it is one of these, else the latest run below pmc-runs]
     #[arg(value_name = "RUN")]
     pub dir: Option<PathBuf>,
     /// Numbers of nodes to simulate, separated by commas [default: 1, 2, 4… while that makes the run shorter]
@@ -236,6 +239,12 @@ impl FromStr for TimeOf {
             seconds: seconds.ok_or(FORM)?,
         })
     }
+}
+
+/// Reads a number of at least 0.
+pub(super) fn not_negative(text: &str) -> Result<f64, WrongValue> {
+    let number = text.parse().ok().filter(|number| (0.0..1e9).contains(number));
+    number.ok_or(WrongValue("a number of at least 0"))
 }
 
 /// Reads a number above 0.

@@ -1,11 +1,16 @@
-//! `pmc report`: a run as one HTML file, as a trace, or as provenance.
+//! `pmc report`: a run as one HTML file, as a trace, as provenance, or as an instance
+//! of WfFormat.
 
 mod data;
 mod ro_crate;
 mod trace;
+mod wfformat;
+mod workflow;
 
 use std::fmt;
-use std::io::{self, BufWriter, Write};
+use std::fs;
+use std::io::{self, BufWriter, Read, Write};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use anyhow::Context as _;
@@ -38,7 +43,7 @@ pub fn report(arguments: &cli::Report) -> Result<u8, Failure> {
     let default = Path::new(DEFAULT_OUTPUT);
     let output = match &arguments.output {
         Some(path) => Some(path.as_path()),
-        None => arguments.ro_crate.is_none().then_some(default),
+        None => (arguments.ro_crate.is_none() && arguments.wfformat.is_none()).then_some(default),
     };
     let mut written = Vec::new();
     if let Some(path) = output {
@@ -51,6 +56,11 @@ pub fn report(arguments: &cli::Report) -> Result<u8, Failure> {
     }
     if let Some(path) = &arguments.ro_crate {
         ro_crate::write(&history, path)?;
+        written.push(path);
+    }
+    if let Some(path) = &arguments.wfformat {
+        let instance = wfformat::Instance::new(&history)?;
+        write(path, |out| instance.write(now, out))?;
         written.push(path);
     }
     if !arguments.quiet {
@@ -100,6 +110,15 @@ pub(super) fn replace(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::R
 fn write(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
     let failed = || Writing(path.display().to_string());
     replace(path, content).with_context(failed).or_code(exit::NOT_RUN)
+}
+
+/// Copies a file of the run to a new one, with its permissions.
+fn copy(mut from: &fs::File, to: &Path) -> io::Result<u64> {
+    let data = from.metadata()?;
+    let mut new = fs::File::create_new(to)?;
+    let bytes = io::copy(&mut Read::by_ref(&mut from).take(data.len()), &mut new)?;
+    new.set_permissions(fs::Permissions::from_mode(data.permissions().mode() & 0o777))?;
+    Ok(bytes)
 }
 
 #[derive(Debug)]

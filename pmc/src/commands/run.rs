@@ -23,7 +23,10 @@ use crate::failure::{Failure, OrCode as _};
 use crate::layout::{self, NewRun};
 use crate::programs;
 use crate::submit::Submit;
+use crate::wfformat::{self, Instance, StandIn};
 
+/// Directory of the files of stand-ins, beside their commands.
+const FILES: &str = "files";
 /// Variable with the directory of an installation, which has the programs in `bin`.
 const HOME_VARIABLE: &str = "PEGASUS_HOME";
 
@@ -132,8 +135,8 @@ struct Source<'a> {
     run: Option<UnplannedRun>,
     /// Directory of the workflow of a plan that is only shown. It is removed with this value.
     temporary: Option<tempfile::TempDir>,
-    /// Where the commands run that the command line gives.
-    directory: Option<&'a Path>,
+    /// Where the commands run, if they are made here.
+    directory: Option<PathBuf>,
 }
 
 impl<'a> Source<'a> {
@@ -145,11 +148,15 @@ impl<'a> Source<'a> {
             temporary: None,
             directory: None,
         };
-        if arguments.command.is_empty() {
-            return Ok(source);
-        }
-        let commands = arguments::commands(&arguments.command).or_code(exit::NOT_PLANNED)?;
-        let name = arguments::name(&arguments.command);
+        let (name, commands, own_files) = if arguments.command.is_empty() {
+            match instance_commands(&cwd.join(&source.workflow), arguments)? {
+                Some((name, commands)) => (name, commands, true),
+                None => return Ok(source),
+            }
+        } else {
+            let commands = arguments::commands(&arguments.command).or_code(exit::NOT_PLANNED)?;
+            (arguments::name(&arguments.command), commands, false)
+        };
         let directory = if arguments.dry_run {
             let temporary = tempfile::tempdir()
                 .context("cannot make a temporary directory")
@@ -158,9 +165,7 @@ impl<'a> Source<'a> {
         } else {
             let run = UnplannedRun::new(runs, &name)?;
             let directory = source.run.insert(run).dir.join(layout::COMMANDS);
-            std::fs::create_dir(&directory)
-                .with_context(|| format!("cannot create {}", directory.display()))
-                .or_code(exit::NOT_RUN)?;
+            create_dir(&directory)?;
             directory
         };
         let path = directory.join(format!("{name}.txt"));
@@ -169,9 +174,47 @@ impl<'a> Source<'a> {
             .with_context(|| format!("cannot write {}", path.display()))
             .or_code(exit::NOT_RUN)?;
         source.workflow = Cow::Owned(path);
-        source.directory = Some(cwd);
+        source.directory = Some(if own_files {
+            let files = directory.join(FILES);
+            create_dir(&files)?;
+            files
+        } else {
+            cwd.to_owned()
+        });
         Ok(source)
     }
+}
+
+/// Returns the name and the commands of a workflow that is an instance of WfFormat.
+fn instance_commands(path: &Path, arguments: &cli::Run) -> Result<Option<(String, String)>, Failure> {
+    let instance = Instance::read(path).or_code(exit::NOT_PLANNED)?;
+    let Some(instance) = instance else {
+        if arguments.sleep.is_some() {
+            let error = anyhow!(
+                "--sleep is for instances of WfFormat, and {} is none",
+                path.display()
+            );
+            return Err(Failure::new(exit::USAGE, error));
+        }
+        return Ok(None);
+    };
+    let own = std::env::current_exe()
+        .context("cannot tell where this program is")
+        .or_code(exit::NOT_RUN)?;
+    let own = text(&own)?;
+    let stand_in = match arguments.sleep {
+        Some(factor) => StandIn::Sleep(factor),
+        None => StandIn::Work(&own),
+    };
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    let name = wfformat::Names::default().make(&name);
+    Ok(Some((name, wfformat::commands(&instance, stand_in))))
+}
+
+fn create_dir(path: &Path) -> Result<(), Failure> {
+    std::fs::create_dir(path)
+        .with_context(|| format!("cannot create {}", path.display()))
+        .or_code(exit::NOT_RUN)
 }
 
 /// Refuses a workflow that is not a file.
@@ -210,7 +253,7 @@ impl PlanLine {
             workflow: text(&source.workflow)?,
             environment,
         };
-        if let Some(directory) = source.directory {
+        if let Some(directory) = &source.directory {
             line.add("-D", &format!("pmc.dag.directory={}", text(directory)?));
         }
         line.add("--sites", &arguments.site);

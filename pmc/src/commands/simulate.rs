@@ -20,6 +20,7 @@ use crate::failure::{Failure, OrCode as _};
 use crate::layout;
 use crate::table::{Align, Table, thousands};
 use crate::text;
+use crate::wfformat::{self, Instance};
 
 /// Version of the JSON form.
 const VERSION: &str = "1.0";
@@ -32,31 +33,19 @@ const WORTHWHILE: f64 = 0.02;
 
 /// Simulates a run on the numbers of nodes that the user asks for. Returns the exit code.
 pub fn simulate(arguments: &cli::Simulate) -> Result<u8, Failure> {
-    let dir = layout::given_or_latest(arguments.dir.as_deref(), arguments.json);
-    let history = History::open(layout::find_run(&dir)?).or_code(exit::NOT_RUN)?;
-    let dag = Dag::open(&history.dir.dag)
-        .map_err(|error| anyhow!("{}: {error}", history.dir.dag.display()))
-        .or_code(exit::NOT_RUN)?;
-    let dag = Arc::new(dag);
-    let times = Times::new(&history, &dag, &arguments.times)?;
-    let node = node(&history, &dag, arguments);
+    let subject = Subject::open(arguments)?;
     let mut rows = Vec::new();
     for &nodes in &arguments.nodes {
-        rows.push(one(&dag, &times, &node, nodes.get(), arguments)?);
+        rows.push(one(&subject, nodes.get(), arguments)?);
     }
     if rows.is_empty() {
-        rows = doubling(&dag, &times, &node, arguments)?;
+        rows = doubling(&subject, arguments)?;
     }
     let best = cheapest(&rows, arguments.walltime.map(|minutes| minutes * 60.0));
-    let recorded = recorded(&history);
     let shown = Shown {
-        label: &history.dir.label,
-        tasks: dag.len(),
-        node: &node,
-        recorded,
+        subject: &subject,
         rows: &rows,
         best,
-        guessed: times.guessed,
     };
     print(&if arguments.json {
         format!("{:#}\n", json_value(&shown, arguments))
@@ -64,6 +53,72 @@ pub fn simulate(arguments: &cli::Simulate) -> Result<u8, Failure> {
         human(&shown, arguments)
     });
     Ok(exit::SUCCESS)
+}
+
+/// What is simulated.
+struct Subject {
+    label: String,
+    dag: Arc<Dag>,
+    times: Times,
+    node: Node,
+    /// Nodes and wall time of the recorded run, if there is one.
+    recorded: Option<(usize, f64)>,
+}
+
+impl Subject {
+    /// Opens a run, a plan, or an instance of WfFormat.
+    fn open(arguments: &cli::Simulate) -> Result<Self, Failure> {
+        if let Some(path) = &arguments.dir
+            && let Some(instance) = Instance::read(path).or_code(exit::NOT_RUN)?
+        {
+            return Self::of_instance(&instance, arguments);
+        }
+        let dir = layout::given_or_latest(arguments.dir.as_deref(), arguments.json);
+        let history = History::open(layout::find_run(&dir)?).or_code(exit::NOT_RUN)?;
+        let dag = Dag::open(&history.dir.dag)
+            .map_err(|error| anyhow!("{}: {error}", history.dir.dag.display()))
+            .or_code(exit::NOT_RUN)?;
+        let dag = Arc::new(dag);
+        let capacities = history.hosts.all().iter().map(|host| host.capacity);
+        let largest = capacities
+            .filter(|capacity| capacity.slots > 0)
+            .max_by_key(|capacity| capacity.slots)
+            .map(|capacity| (capacity.slots, capacity.cpus, capacity.memory_mb));
+        Ok(Self {
+            times: Times::new(&history, &dag, &arguments.times)?,
+            node: node(largest, &dag, arguments),
+            recorded: recorded(&history),
+            label: history.dir.label,
+            dag,
+        })
+    }
+
+    fn of_instance(instance: &Instance, arguments: &cli::Simulate) -> Result<Self, Failure> {
+        let wfformat::Recorded {
+            dag,
+            seconds,
+            execution,
+        } = wfformat::recorded(instance).or_code(exit::NOT_RUN)?;
+        let set = arguments.times.iter().rev().find(|set| set.transformation == "*");
+        let other = set.map(|set| set.seconds);
+        let guessed = seconds.iter().filter(|time| time.is_none()).count();
+        if guessed > 0 && other.is_none() {
+            let error = anyhow!("no run time is known of {}", text::count(guessed, "task"));
+            return Err(Failure::new(exit::USAGE, error)
+                .hint("say how long such a task runs, such as --set '*.time=60'".to_owned()));
+        }
+        let seconds = seconds.into_iter().map(|time| time.or(other).unwrap_or(0.0));
+        Ok(Self {
+            label: instance.name.clone(),
+            times: Times {
+                seconds: seconds.collect(),
+                guessed,
+            },
+            node: node(None, &dag, arguments),
+            dag: Arc::new(dag),
+            recorded: execution,
+        })
+    }
 }
 
 /// Run times of all tasks, by their place in the DAG.
@@ -143,17 +198,11 @@ struct Node {
     slots: u32,
 }
 
-/// Returns the largest node of the recorded run, else this machine. Options replace its values.
-fn node(history: &History, dag: &Dag, arguments: &cli::Simulate) -> Node {
-    let hosts = history.hosts.all().iter();
-    let recorded = hosts
-        .map(|host| host.capacity)
-        .max_by_key(|capacity| capacity.slots);
+/// Returns a node like the largest of the recorded run, which has so many slots, CPUs and MiB, else like this
+/// machine. Options replace its values.
+fn node(largest: Option<(u32, u32, u64)>, dag: &Dag, arguments: &cli::Simulate) -> Node {
     let here = describe_host(None, HostSize::default(), &[]);
-    let (slots, cpus, memory_mb) = match recorded.filter(|capacity| capacity.slots > 0) {
-        Some(capacity) => (capacity.slots, capacity.cpus, capacity.memory_mb),
-        None => (here.threads, here.threads, here.memory_mb),
-    };
+    let (slots, cpus, memory_mb) = largest.unwrap_or((here.threads, here.threads, here.memory_mb));
     let cpus = arguments.node_cpus.map_or(cpus, NonZeroU32::get);
     let slots = arguments
         .node_slots
@@ -175,13 +224,8 @@ fn node(history: &History, dag: &Dag, arguments: &cli::Simulate) -> Node {
     }
 }
 
-fn one(
-    dag: &Arc<Dag>,
-    times: &Times,
-    node: &Node,
-    nodes: u32,
-    arguments: &cli::Simulate,
-) -> Result<Simulated, Failure> {
+fn one(subject: &Subject, nodes: u32, arguments: &cli::Simulate) -> Result<Simulated, Failure> {
+    let node = &subject.node;
     let named = |number| {
         let host = format!("node{number}");
         let registration = Registration {
@@ -202,7 +246,7 @@ fn one(
                 seed: arguments.seed,
             }),
     };
-    run(dag, &cluster, &|task| times.of(task))
+    run(&subject.dag, &cluster, &|task| subject.times.of(task))
         .with_context(|| {
             format!(
                 "the run cannot be simulated on {}",
@@ -213,16 +257,11 @@ fn one(
 }
 
 /// Tries 1, 2, 4… nodes while that makes the run shorter.
-fn doubling(
-    dag: &Arc<Dag>,
-    times: &Times,
-    node: &Node,
-    arguments: &cli::Simulate,
-) -> Result<Vec<Simulated>, Failure> {
+fn doubling(subject: &Subject, arguments: &cli::Simulate) -> Result<Vec<Simulated>, Failure> {
     let mut rows: Vec<Simulated> = Vec::new();
     let mut nodes = 1;
     while nodes <= MOST_NODES {
-        let row = one(dag, times, node, nodes, arguments)?;
+        let row = one(subject, nodes, arguments)?;
         let before = rows.last().map(|row| row.makespan.as_secs_f64());
         rows.push(row);
         if before.is_some_and(|before| row.makespan.as_secs_f64() > before * (1.0 - WORTHWHILE)) {
@@ -257,23 +296,20 @@ fn recorded(history: &History) -> Option<(usize, f64)> {
 
 /// What to show.
 struct Shown<'a> {
-    label: &'a str,
-    tasks: usize,
-    node: &'a Node,
-    recorded: Option<(usize, f64)>,
+    subject: &'a Subject,
     rows: &'a [Simulated],
     best: Option<usize>,
-    guessed: usize,
 }
 
 fn human(shown: &Shown<'_>, arguments: &cli::Simulate) -> String {
     let span = |seconds: f64| text::duration(Duration::try_from_secs_f64(seconds).unwrap_or_default());
-    let node = &shown.node.registration;
+    let subject = shown.subject;
+    let node = &subject.node.registration;
     let mut out = format!(
         "{}: {}, simulated on nodes with {}, {} and {} MiB\n\n",
-        shown.label,
-        text::count(shown.tasks, "task"),
-        text::count(shown.node.slots as usize, "slot"),
+        subject.label,
+        text::count(subject.dag.len(), "task"),
+        text::count(subject.node.slots as usize, "slot"),
         text::count(node.threads as usize, "CPU"),
         thousands(usize::try_from(node.memory_mb).unwrap_or(usize::MAX)),
     );
@@ -305,7 +341,7 @@ fn human(shown: &Shown<'_>, arguments: &cli::Simulate) -> String {
     }
     out.push_str(&table.render("  "));
     out.push('\n');
-    if let Some((nodes, time)) = shown.recorded {
+    if let Some((nodes, time)) = subject.recorded {
         let _ = writeln!(
             out,
             "  recorded  {} on {}",
@@ -316,17 +352,18 @@ fn human(shown: &Shown<'_>, arguments: &cli::Simulate) -> String {
     if let (Some(minutes), None) = (arguments.walltime, shown.best) {
         let _ = writeln!(out, "  none of these ends within {}", span(minutes * 60.0));
     }
-    if shown.guessed > 0 {
+    if subject.times.guessed > 0 {
         let _ = writeln!(
             out,
             "  guessed   the run times of {}, from others of the transformation or from --set",
-            text::count(shown.guessed, "task")
+            text::count(subject.times.guessed, "task")
         );
     }
     out
 }
 
 fn json_value(shown: &Shown<'_>, arguments: &cli::Simulate) -> Value {
+    let subject = shown.subject;
     let row = |row: &Simulated| {
         json!({
             "nodes": row.nodes,
@@ -341,15 +378,15 @@ fn json_value(shown: &Shown<'_>, arguments: &cli::Simulate) -> Value {
     json!({
         "format": "pmc-simulate",
         "version": VERSION,
-        "workflow": shown.label,
-        "tasks": shown.tasks,
-        "tasks_with_guessed_time": shown.guessed,
+        "workflow": subject.label,
+        "tasks": subject.dag.len(),
+        "tasks_with_guessed_time": subject.times.guessed,
         "node": {
-            "slots": shown.node.slots,
-            "cpus": shown.node.registration.threads,
-            "memory_mb": shown.node.registration.memory_mb,
+            "slots": subject.node.slots,
+            "cpus": subject.node.registration.threads,
+            "memory_mb": subject.node.registration.memory_mb,
         },
-        "recorded": shown.recorded.map(|(nodes, time)| json!({"nodes": nodes, "seconds": time})),
+        "recorded": subject.recorded.map(|(nodes, time)| json!({"nodes": nodes, "seconds": time})),
         "simulated": shown.rows.iter().map(row).collect::<Vec<_>>(),
         "walltime_minutes": arguments.walltime,
         "cheapest": shown.best.map(|at| row(&shown.rows[at])),

@@ -8,3 +8,4 @@ mod pegasus;
 mod simulate;
 #[path = "../support/mod.rs"]
 mod support;
+mod wfformat;

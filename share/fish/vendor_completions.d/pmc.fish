@@ -52,6 +52,7 @@ pipeline\t'Four jobs: one splits its input, two run in parallel, one joins'
 fan-out\t'A job for each of several input files, and one that merges their results'"
 complete -c pmc -n "__fish_pmc_using_subcommand init" -l python -d 'Also write the workflow as a script for Pegasus.api, the Python library of Pegasus'
 complete -c pmc -n "__fish_pmc_using_subcommand init" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c pmc -n "__fish_pmc_using_subcommand run" -l sleep -d 'Run `sleep` in place of each program of a WfFormat instance, for its recorded time times FACTOR [default: 1]. Without this option, a stand-in reads, computes and writes as much as the program did' -r
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l dir -d 'Directory for runs' -r -F
 complete -c pmc -n "__fish_pmc_using_subcommand run" -s O -l output-dir -d 'Directory for outputs [default: that of the site `local` in a site catalog, else output/ in the run\'s directory]' -r -F
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l conf -d 'Properties file' -r -F
@@ -132,9 +133,10 @@ complete -c pmc -n "__fish_pmc_using_subcommand statistics" -s o -l output -d 'W
 complete -c pmc -n "__fish_pmc_using_subcommand statistics" -l csv -d 'Print CSV with the columns of pegasus-statistics'
 complete -c pmc -n "__fish_pmc_using_subcommand statistics" -l json -d 'Print JSON'
 complete -c pmc -n "__fish_pmc_using_subcommand statistics" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c pmc -n "__fish_pmc_using_subcommand report" -s o -l output -d 'HTML file to write [default: report.html, unless --ro-crate is given]' -r -F
+complete -c pmc -n "__fish_pmc_using_subcommand report" -s o -l output -d 'HTML file to write [default: report.html, unless --ro-crate or --wfformat is given]' -r -F
 complete -c pmc -n "__fish_pmc_using_subcommand report" -l trace -d 'Also write a trace for chrome://tracing and Perfetto' -r -F
 complete -c pmc -n "__fish_pmc_using_subcommand report" -l ro-crate -d 'Write provenance as a Workflow Run RO-Crate into this new directory: workflow, inputs, outputs, and each execution of a program' -r -F
+complete -c pmc -n "__fish_pmc_using_subcommand report" -l wfformat -d 'Write workflow and execution as an instance of WfFormat 1.6, for the tools of WfCommons' -r -F
 complete -c pmc -n "__fish_pmc_using_subcommand report" -s q -l quiet -d 'Do not print the names of the files'
 complete -c pmc -n "__fish_pmc_using_subcommand report" -s h -l help -d 'Print help'
 complete -c pmc -n "__fish_pmc_using_subcommand log" -l attempt -d 'Number of the attempt, counted from 1 over all runs of the plan [default: the latest]' -r

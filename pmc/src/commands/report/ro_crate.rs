@@ -9,9 +9,9 @@ mod files;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context as _, anyhow};
 use monitord_compat::job_output_reader::JobOutput;
@@ -20,13 +20,12 @@ use pmc_monitor::failure::read_output;
 use pmc_monitor::history::History;
 use pmc_monitor::kinds::Kind;
 use pmc_packed::TaskOutput;
-use pmc_plan::expand::ExpandEnv;
-use pmc_plan::input::{ReadOptions, read_workflow};
 use pmc_plan::model::{FileUse, Link, Workflow};
 use serde_json::Value;
 
 use self::entities::Run;
 use self::files::{DataFile, Files};
+use super::workflow;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::submit::Submit;
@@ -49,34 +48,18 @@ pub fn write(history: &History, dir: &Path) -> Result<(), Failure> {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    let user = Folder::open(&history.dir.dir).and_then(|folder| folder.user());
-    let user = user
-        .context("cannot open the directory of the run")
-        .or_code(exit::NOT_RUN)?;
-    let (name, original) = workflow_file(history, user)?;
+    let user = workflow::owner(history)?;
+    let (name, original) = workflow::open(history, user)?;
     let prepare = || {
         let parent = Folder::make(parent)?;
         let temporary = tempfile::Builder::new()
             .prefix(".ro-crate-")
             .tempdir_in(parent.path())?;
-        copy(&original, &temporary.path().join(&name))?;
+        super::copy(&original, &temporary.path().join(&name))?;
         Ok::<_, io::Error>((parent, temporary))
     };
     let (parent, temporary) = prepare().with_context(failed).or_code(exit::NOT_RUN)?;
-    // A name may have the variables of the viewer: none is replaced by its value.
-    let workflow = read_workflow(
-        &temporary.path().join(&name),
-        &ExpandEnv::off(),
-        &ReadOptions::default(),
-    )
-    .map_err(|error| {
-        error
-            .to_string()
-            .replace(&format!("{}/", temporary.path().display()), "")
-    })
-    .map_err(|error| anyhow!("{error}"))
-    .or_code(exit::NOT_RUN)?
-    .workflow;
+    let workflow = workflow::read(&temporary.path().join(&name))?;
     let build = || {
         let crate_ = Crate::new(history, &submit, &workflow, (&name, user), temporary.path())?;
         crate_.write_metadata(temporary.path())?;
@@ -90,31 +73,6 @@ pub fn write(history: &History, dir: &Path) -> Result<(), Failure> {
         Ok::<(), io::Error>(())
     };
     build().with_context(failed).or_code(exit::NOT_RUN)
-}
-
-/// Returns the name of the workflow and opens it: the planner's copy, or the file that it was planned from.
-fn workflow_file(history: &History, user: u32) -> Result<(String, fs::File), Failure> {
-    let planned = history.dir.braindump.get("dax").map(PathBuf::from);
-    let copy = planned
-        .as_deref()
-        .and_then(Path::file_name)
-        .map(|name| history.dir.dir.join(name));
-    let opened = copy.into_iter().chain(planned).find_map(|path| {
-        let name = path.file_name()?.to_string_lossy().into_owned();
-        Some((name, pmc_files::open_for(&path, user).ok()?))
-    });
-    opened
-        .ok_or_else(|| anyhow!("the workflow file is gone, or the user whose run it is may not read it"))
-        .or_code(exit::NOT_RUN)
-}
-
-/// Copies a file of the run to a new one, with its permissions.
-fn copy(mut from: &fs::File, to: &Path) -> io::Result<u64> {
-    let data = from.metadata()?;
-    let mut new = fs::File::create_new(to)?;
-    let bytes = io::copy(&mut Read::by_ref(&mut from).take(data.len()), &mut new)?;
-    new.set_permissions(fs::Permissions::from_mode(data.permissions().mode() & 0o777))?;
-    Ok(bytes)
 }
 
 /// A crate whose files are copied.

@@ -158,7 +158,7 @@ fn place(
     if let Some(parent) = target.parent() {
         fs::create_dir_all(parent)?;
     }
-    super::copy(&file, &target)?;
+    crate::commands::report::copy(&file, &target)?;
     let id = encode(&format!("{folder_name}/{}", inside.display()));
     Ok(Some(named(id, size)))
 }
