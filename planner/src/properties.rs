@@ -50,6 +50,12 @@ pub const KNOWN_PREFIXES: &[&str] = &[
     "hints.",
 ];
 
+/// Prefix of the properties with secrets among the `-D` options of nested sub-workflows.
+pub(crate) const SECRET: &str = "pmc.secret.";
+/// The property of the command line that names a file with such properties, for a sub-workflow whose file of
+/// `--conf` does not have them.
+pub(crate) const SECRETS_FILE: &str = "pmc.secrets.file";
+
 /// Settings by key.
 #[derive(Clone, Debug, Default)]
 pub struct Properties {
@@ -78,6 +84,7 @@ impl Properties {
             ..Loader::default()
         };
         loader.read_command_line(&sources.command_line);
+        loader.read_secrets();
         for file in [&sources.system_file, &sources.user_file, &sources.working_file]
             .into_iter()
             .flatten()
@@ -288,6 +295,14 @@ impl Loader {
                 continue;
             }
             self.command_line.insert(key.to_owned(), value.trim().to_owned());
+        }
+    }
+
+    /// Reads the secrets that options of the command line refer to, and nothing else of their file.
+    fn read_secrets(&mut self) {
+        if let Some(file) = self.command_line.get(SECRETS_FILE).map(PathBuf::from) {
+            self.read_file(&file, true);
+            self.properties.values.retain(|key, _| key.starts_with(SECRET));
         }
     }
 

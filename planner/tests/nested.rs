@@ -197,6 +197,42 @@ fn secrets_among_the_options_of_a_nested_job_are_in_no_command_line() -> Done {
     Ok(())
 }
 
+/// The same with a file of properties of its own, which has no secrets of the outer workflow.
+#[test]
+fn secrets_of_a_nested_job_with_properties_of_its_own_are_in_no_command_line() -> Done {
+    let case = case(&OUTER.replace(
+        "arguments: [--basename, made,",
+        "arguments: [-Dpegasus.x.password=xyzzy, --conf, @DIR@/own.properties, --basename, made,",
+    ));
+    let (plan, scratch) = with_made(&case)?;
+    let own = case.path().join("own.properties");
+    let outer = plan.file("pegasus.1.properties");
+    let catalogs = outer.lines().filter(|line| line.starts_with("pegasus.catalog."));
+    let catalogs: String = catalogs.map(|line| format!("{line}\n")).collect();
+    let text = "pegasus.z = own\npegasus.shown = ${pegasus.home.bindir}!\n";
+    fs::write(&own, catalogs + text)?;
+    let words = preparation(&plan, "pegasus-plan_S");
+    let define = "-Dpegasus.x.password=${pmc.secret.pegasus-plan_S.pegasus.x.password}";
+    assert!(words.iter().any(|word| word == define), "{words:?}");
+    assert!(!plan.file("outer-0.dag").contains("xyzzy"));
+    plan_child(&words, &scratch, "11234567-89ab-cdef-0123-456789abcdef")?;
+    let path = plan.planned.submit_dir.join("00/00/made/pegasus.1.properties");
+    let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(path)?.permissions());
+    assert_eq!(mode & 0o777, 0o600);
+    let inner = plan.file("00/00/made/pegasus.1.properties");
+    let text = inner.replace(" = ", "=");
+    assert!(text.contains("pegasus.x.password=xyzzy\n"), "{inner}");
+    assert!(text.contains("pegasus.z=own\n"), "{inner}");
+    // Other properties of the outer plan do not come along.
+    assert!(text.contains("pegasus.shown=\\!\n"), "{inner}");
+    // A file that is gone is no empty password.
+    fs::remove_file(plan.planned.submit_dir.join("pegasus.1.properties"))?;
+    let error = plan_child(&words, &scratch, "21234567-89ab-cdef-0123-456789abcdef");
+    let error = error.err().expect("the secret is missing");
+    assert!(error.contains("pegasus.1.properties"), "{error}");
+    Ok(())
+}
+
 #[test]
 fn the_options_of_a_nested_job_come_in_a_settled_order() -> Done {
     let case = case(

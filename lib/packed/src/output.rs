@@ -129,10 +129,11 @@ impl TaskOutput {
         self.packs.left_over()
     }
 
-    /// Returns the bytes of all packs together.
+    /// Returns the bytes of all packs together. Packs that claim a thousand times of what they take on disk,
+    /// and more than 1 GiB, are sparse files, which no run writes: what they have beyond that does not count.
     #[must_use]
-    pub fn packed_length(&self) -> u64 {
-        self.packs.length()
+    pub fn packed_bytes(&self) -> u64 {
+        self.packs.bytes()
     }
 
     fn file(&self, task: &[u8], channel: Channel, number: u32) -> PathBuf {

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, Read, Seek, SeekFrom};
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,6 +20,11 @@ const MAX_BYTES: u64 = 1 << 30;
 /// Attempts of a task from which on they have to come in the order of their numbers. An index that
 /// somebody has made takes a time that grows with its length only.
 const MAX_UNSORTED: usize = 1 << 10;
+
+/// How many times smaller a file system that compresses can make a pack. Sparse files have no such limit.
+const MAX_RATIO: u64 = 1000;
+/// Bytes that packs may have whatever they take on disk.
+const MAX_FREE: u64 = 1 << 30;
 
 /// Maximum packs that are held open.
 const MAX_OPEN: usize = 64;
@@ -233,13 +238,15 @@ impl Packs {
         sources.filter(|(_, bytes)| *bytes > 0).collect()
     }
 
-    /// Bytes of all packs together.
-    pub(crate) fn length(&self) -> u64 {
-        let lengths = self.sources.iter().map(|source| fs::metadata(&source.path));
-        lengths
-            .flatten()
-            .map(|data| data.len())
-            .fold(0, u64::saturating_add)
+    /// Bytes of all packs together, at most [`MAX_FREE`] and [`MAX_RATIO`] times what they take on disk.
+    pub(crate) fn bytes(&self) -> u64 {
+        let packs = self.sources.iter().map(|source| fs::metadata(&source.path));
+        let (mut length, mut on_disk) = (0_u64, 0_u64);
+        for data in packs.flatten() {
+            length = length.saturating_add(data.len());
+            on_disk = on_disk.saturating_add(data.blocks().saturating_mul(512));
+        }
+        length.min(on_disk.saturating_mul(MAX_RATIO).saturating_add(MAX_FREE))
     }
 
     fn place(&self, task: &[u8], number: u32) -> Option<&Place> {

@@ -221,6 +221,23 @@ fn an_index_has_a_limit() {
     assert!(error.contains("is larger than 1 GiB"), "{error}");
 }
 
+/// `pmc unpack` would write a sparse file of another user for hours.
+#[test]
+fn a_sparse_pack_counts_with_little_more_than_it_takes_on_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let dag = dir.path().join("x.dag");
+    let [path, _] = packs(&dag);
+    let mut pack = Pack::open(&dag, 1).unwrap();
+    append(&mut pack, "a", 0, b"1", b"");
+    let mut output = TaskOutput::new(dir.path());
+    output.refresh().unwrap();
+    let length = fs::metadata(&path).unwrap().len();
+    assert_eq!(output.packed_bytes(), length);
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(1 << 40).unwrap();
+    assert!(output.packed_bytes() < 2 << 30);
+}
+
 /// All entries are those of one task, the last number first.
 #[test]
 fn an_index_of_another_user_takes_a_time_that_grows_with_its_length() {

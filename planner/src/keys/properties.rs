@@ -209,4 +209,5 @@ pub const PROPERTIES: &[Key] = &[
     on("pmc.local.directory",
         "where the directories of a site `local` are made that no catalog describes"),
     on("pmc.secret.*", "written by the planner: secrets among the `-D` options of sub-workflows"),
+    on("pmc.secrets.file", "written by the planner: the file with `pmc.secret.*`, for a sub-workflow with `--conf`"),
 ];

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::exec::Task;
 use crate::model::{FileUse, Job, JobKind, Nested};
+use crate::properties::{SECRET, SECRETS_FILE};
 use crate::refine::staging_sites::directory_of;
 use crate::saved_request::PROPERTIES;
 
@@ -121,18 +122,15 @@ impl<'p> NestedJob<'p> {
     }
 
     /// Values of its options that are secrets. They are properties of this plan, so that no command line has
-    /// them, unless the sub-workflow has a file of properties of its own.
+    /// them.
     pub(crate) fn secret_defines(&self) -> Vec<SecretDefine<'p>> {
         let (plan, own) = (self.planned.plan, &self.nested.options);
-        if own.conf.is_some() {
-            return Vec::new();
-        }
         let settings = own.defines.iter().filter_map(|define| define.split_once('='));
         let secrets = settings.filter(|(key, value)| plan.secrets.has(key) && !value.is_empty());
         let job = &self.planned.name;
         let secret = |(key, value): (&'p str, &'p str)| SecretDefine {
             key,
-            property: format!("pmc.secret.{job}.{key}"),
+            property: format!("{SECRET}{job}.{key}"),
             value,
         };
         secrets.map(secret).collect()
@@ -155,6 +153,10 @@ impl<'p> NestedJob<'p> {
             words.add(format!("-Dpmc.dag.directory={}", directory.display()));
         }
         let secrets = self.secret_defines();
+        let properties = format!("{}/{}", plan.submit, PROPERTIES);
+        if own.conf.is_some() && !secrets.is_empty() {
+            words.add(format!("-D{SECRETS_FILE}={properties}"));
+        }
         words.0.extend(own.defines.iter().map(|define| {
             let key = define.split('=').next().unwrap_or_default();
             match secrets.iter().find(|secret| secret.key == key) {
@@ -165,7 +167,7 @@ impl<'p> NestedJob<'p> {
         }));
         let conf = match &own.conf {
             Some(conf) => conf.display().to_string(),
-            None => format!("{}/{}", plan.submit, PROPERTIES),
+            None => properties,
         };
         words.value("--conf", conf);
         words.value("--dir", nesting.dir.display().to_string());

@@ -1,6 +1,8 @@
 //! `pmc unpack`: makes the two files of each attempt from packed output.
 
-use std::io::{self, Read as _};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, anyhow};
@@ -20,6 +22,9 @@ const MAX_MESSAGES: usize = 10;
 /// Maximum submissions without output between two attempts of a task that get empty files.
 const MAX_GAP: usize = 1000;
 
+/// Bytes that become a hole if all of them are zero: a block of most file systems.
+const BLOCK: usize = 4096;
+
 /// Permissions of output files, before the umask.
 const FILE_MODE: u32 = 0o644;
 
@@ -38,7 +43,7 @@ pub fn unpack(arguments: &cli::Unpack) -> Result<u8, Failure> {
     let attempts = output.packed();
     let mut done = Done::default();
     let mut limits = Limits {
-        bytes: output.packed_length(),
+        bytes: output.packed_bytes(),
         gaps: attempts.len().saturating_add(MAX_GAP),
     };
     let mut last: Option<&Packed> = None;
@@ -135,12 +140,36 @@ fn unpack_stream(
         }
         let stream = output.open(&attempt.task, channel, attempt.number)?;
         let new = file.replacement(".unpack.", FILE_MODE)?;
-        let copied = io::copy(&mut stream.take(limits.bytes.saturating_add(1)), &mut new.file())?;
+        let copied = copy_blocks(stream.take(limits.bytes.saturating_add(1)), new.file())?;
         limits.bytes = limits.bytes.checked_sub(copied).ok_or_else(|| {
-            io::Error::other("the entries of the packs have more bytes than the packs: they overlap")
+            io::Error::other(
+                "the entries of the packs have more bytes than the packs: they overlap, or the packs are \
+                 sparse files",
+            )
         })?;
+        new.file().set_len(copied)?;
         new.publish_new()?;
         Ok(true)
     };
     copy().map_err(|error| (path, error))
+}
+
+/// Copies a stream, but leaves out blocks of zeros, which become holes: a sparse pack fills no disk. Returns
+/// its length, which the file may not have yet.
+fn copy_blocks(mut from: impl Read, to: &File) -> io::Result<u64> {
+    let mut buffer = [0; 16 * BLOCK];
+    let mut at = 0;
+    loop {
+        let read = match from.read(&mut buffer) {
+            Ok(0) => return Ok(at),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            read => read?,
+        };
+        for block in buffer[..read].chunks(BLOCK) {
+            if block != &[0; BLOCK][..block.len()] {
+                to.write_all_at(block, at)?;
+            }
+            at += block.len() as u64;
+        }
+    }
 }

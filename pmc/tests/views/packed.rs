@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -165,6 +166,31 @@ fn unpack_writes_no_more_bytes_than_the_packs_have() {
         .flatten();
     let mut left_over = left_over.filter(|entry| entry.file_name().to_string_lossy().contains(".unpack."));
     assert!(left_over.next().is_none());
+}
+
+/// A pack of somebody else can be a sparse file, which takes nothing on disk.
+#[test]
+fn a_sparse_pack_fills_no_disk() {
+    const LENGTH: u64 = 32 << 20;
+    let place = Place::new();
+    run(&place, "packed", &["--packed-output", "--workers", "1"]);
+    let pack = place.path().join("packed/packed-output/w.dag.1");
+    let begin = fs::metadata(&pack).expect("the pack").len();
+    let file = fs::File::options().write(true).open(&pack).expect("the pack");
+    let mut line = format!("pmc-pack {begin} 0 99 1");
+    let mut zeros = crc32fast::Hasher::new();
+    (0..LENGTH >> 20).for_each(|_| zeros.update(&[0; 1 << 20]));
+    line += &format!(" {LENGTH} {:08x} 0 00000000 sparse", zeros.finalize());
+    line += &format!(" {:08x}\n", crc32fast::hash(line.as_bytes()));
+    // The line is in the pack, too, before the bytes of the attempt.
+    file.set_len(begin + line.len() as u64 + LENGTH)
+        .expect("it grows");
+    let index = "packed/packed-output/w.dag.1.index";
+    place.write(index, &(place.read(index) + &line));
+    place.run(["unpack", "packed"]).code(0);
+    let made = fs::metadata(place.path().join("packed/sparse.out.000")).expect("it is unpacked");
+    assert_eq!(made.len(), LENGTH);
+    assert!(made.blocks() * 512 <= 1 << 16, "{} blocks", made.blocks());
 }
 
 /// Numbers of attempts can be far apart; each one between them would get a file.

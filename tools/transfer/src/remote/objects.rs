@@ -266,10 +266,16 @@ impl ClientAdapter {
             }
         };
         let (start, total, version) = (object.range.start, object.meta.size, object.meta.e_tag.clone());
+        let version = version.filter(|tag| tag.starts_with('"') && tag.len() > 2);
+        // Some stores ignore the condition, and send the rest of another version.
+        let is_other = |resume: &ResumePoint<'_>| version.as_deref().is_some_and(|now| now != resume.version);
+        if start > 0 && resume.as_ref().is_some_and(is_other) {
+            return Ok(Opened::Changed);
+        }
         Ok(Opened::Body(RemoteBody {
             start,
             total: Some(total),
-            version: version.filter(|tag| tag.starts_with('"') && tag.len() > 2),
+            version,
             body: Box::new(ObjectReader {
                 runtime,
                 stream: object.into_stream(),

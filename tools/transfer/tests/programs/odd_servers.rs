@@ -106,6 +106,54 @@ fn a_rest_that_is_not_that_of_the_file_is_no_success() {
     }
 }
 
+/// What a server answers in the attempts after the first one, in which it has announced 700,000 bytes and sent
+/// 200,000: status, `ETag`, bytes of the body. The last column says whether that is a success.
+pub const LATER_ATTEMPTS: [(&str, Option<&str>, usize, bool); 6] = [
+    ("\"v1\"", Some("\"v1\""), 500_000, false),
+    ("\"v1\"", None, 500_000, false),
+    ("", None, 500_000, false),
+    ("", Some("\"v1\""), 500_000, false),
+    ("\"v1\"", Some("\"v2\""), 500_000, true),
+    ("", None, 700_000, true),
+];
+
+/// Answers the first request as [`LATER_ATTEMPTS`] says, the second one with a status that asks for a new
+/// attempt, and all others with what is said to be the whole file.
+pub fn shortened(first: &str, later: Option<&str>, size: usize, number: usize) -> Reply {
+    let tag = |reply: Reply, tag: Option<&str>| match tag {
+        Some(tag) => reply.with("ETag", tag),
+        None => reply,
+    };
+    match number {
+        0 => Reply {
+            cut: Some(200_000),
+            ..tag(body(content(700_000)), Some(first).filter(|tag| !tag.is_empty()))
+        },
+        1 => status(503),
+        _ => tag(body(content(size)), later),
+    }
+}
+
+/// A cache on the way may take what has arrived for the whole file.
+#[test]
+fn a_later_attempt_gets_what_the_first_one_has_announced() {
+    for scheme in ["http", "webdav"] {
+        for (first, later, size, is_good) in LATER_ATTEMPTS {
+            let case = Case::new();
+            let server = Server::start(move |_, number| shortened(first, later, size, number));
+            let url = server.url("/x").replace("http", scheme);
+            let spec = list(&[transfer(&url, "dst/x")]);
+            let run = case.run(&spec, &["-m", "4", "--retry-wait", "0.001"]);
+            if is_good {
+                run.expect_ok();
+                continue;
+            }
+            run.expect_failed("the server has announced 700000 bytes, and now says that the file has 500000");
+            assert_eq!(case.names("dst"), [""; 0], "{scheme}: {first} {later:?}");
+        }
+    }
+}
+
 /// Bytes arrive all the time, but no data.
 #[test]
 fn headers_of_chunks_without_end_are_given_up() {

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use super::common::{Case, Run, content, list, mkdir, remove, send_signal, transfer, with_option};
-use super::odd_servers::LYING_RANGES;
+use super::odd_servers::{LATER_ATTEMPTS, LYING_RANGES, shortened};
 use super::server::{Reply, Request, Server, body, range, status};
 use nix::sys::signal::Signal;
 
@@ -119,6 +119,47 @@ fn a_rest_that_is_not_that_of_the_object_is_no_success() {
             made.expect_failed("Failed after");
             assert_eq!(case.names("dst"), [""; 0], "{url}: {range}");
         }
+    }
+}
+
+#[test]
+fn a_later_attempt_gets_what_the_first_one_has_announced() {
+    for url in ["s3://me@store/b/x", "gs://b/x"] {
+        for (first, later, size, is_good) in LATER_ATTEMPTS {
+            let case = Case::new();
+            let server = Server::start(move |_, number| shortened(first, later, size, number));
+            let made = run(
+                &case,
+                &environment(&case, &server.host()),
+                &[transfer(url, "dst/x")],
+            );
+            if is_good {
+                made.expect_ok();
+                continue;
+            }
+            made.expect_failed(
+                "the server has announced 700000 bytes, and now says that the file has 500000",
+            );
+            assert_eq!(case.names("dst"), [""; 0], "{url}: {first} {later:?}");
+        }
+    }
+}
+
+/// The rest of another version is not put behind what has arrived, even if the store ignores the condition.
+#[test]
+fn a_rest_of_another_version_does_not_count() {
+    for url in ["s3://me@store/b/x", "gs://b/x"] {
+        let case = Case::new();
+        let server = Server::start(|request, number| match number {
+            0 => object(request, &content(500_000), "\"v1\"", Some(300_000)),
+            1 => range(request, true, &[b'n'; 500_000], None).with("ETag", "\"v2\""),
+            _ => object(request, &[b'n'; 500_000], "\"v2\"", None),
+        });
+        run(&case, &environment(&case, &server.host()), &[transfer(url, "x")]).expect_ok();
+        assert!(
+            fs::read(case.path("x")).expect("there") == [b'n'; 500_000],
+            "{url}"
+        );
     }
 }
 

@@ -29,9 +29,16 @@ struct Partial {
     received: u64,
     /// Version of the file on the server: an entity tag or a time.
     version: Option<String>,
-    /// Size of the file that the server has announced, bytes.
-    total: Option<u64>,
+    announced: Option<Announced>,
     hasher: Option<Sha256>,
+}
+
+/// What the first answer said of the file. It counts in all attempts of a run: a later answer may call a part
+/// the whole file.
+struct Announced {
+    /// Size of the file, bytes.
+    size: u64,
+    version: Option<String>,
 }
 
 impl Partial {
@@ -40,18 +47,23 @@ impl Partial {
             incoming: Incoming::create(destination)?,
             received: 0,
             version: None,
-            total: None,
+            announced: None,
             hasher: checksum.then(Sha256::new),
         })
     }
 
+    /// Size of the file that the server has announced, bytes.
+    fn size(&self) -> Option<u64> {
+        self.announced.as_ref().map(|announced| announced.size)
+    }
+
+    /// Forgets the data, but not what the server has announced.
     fn restart(&mut self) -> Result<(), TransferError> {
         let Incoming { file, .. } = &mut self.incoming;
         let truncated = file.set_len(0).and_then(|()| file.seek(SeekFrom::Start(0)));
         truncated.map_err(|error| TransferError::io("write", self.incoming.path(), error))?;
         self.received = 0;
         self.version = None;
-        self.total = None;
         self.hasher = self.hasher.as_ref().map(|_| Sha256::new());
         Ok(())
     }
@@ -138,7 +150,7 @@ impl Downloads {
                 resumes += 1;
                 continue;
             }
-            if resumable && error.retry() != Retry::Never {
+            if (resumable || partial.announced.is_some()) && error.retry() != Retry::Never {
                 self.0
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner)
@@ -176,7 +188,10 @@ fn receive(
         mut body,
     } = match open(resume)? {
         Opened::Body(arriving) => arriving,
-        Opened::Complete => return check_total(partial, partial.received),
+        Opened::Complete => {
+            let received = partial.received;
+            return check_size(partial, received, None);
+        }
         Opened::Changed => {
             partial.restart()?;
             return Err(TransferError::remote(
@@ -186,12 +201,7 @@ fn receive(
         }
     };
     if start == 0 && partial.received > 0 {
-        // What the first answer has announced counts, unless this one names another version of the file.
-        let announced = partial
-            .total
-            .filter(|_| version.is_none() || version == partial.version);
         partial.restart()?;
-        partial.total = announced;
     }
     // The server ignored the requested range.
     if start != partial.received {
@@ -202,7 +212,9 @@ fn receive(
         ));
     }
     if let Some(total) = total {
-        check_total(partial, total)?;
+        // A range has the version of what came before it.
+        let version = version.as_deref().filter(|_| start == 0);
+        check_size(partial, total, version)?;
     }
     if partial.version.is_none() {
         partial.version = version;
@@ -225,7 +237,7 @@ fn receive(
             hasher.update(&buffer[..read]);
         }
         partial.received += read as u64;
-        if let Some(total) = partial.total.filter(|total| partial.received > *total) {
+        if let Some(total) = partial.size().filter(|size| partial.received > *size) {
             partial.restart()?;
             return Err(TransferError::remote(
                 format!("more than the {total} bytes of the file arrived"),
@@ -237,7 +249,7 @@ fn receive(
         return Err(TransferError::Cancelled);
     }
     // The first answer counts: a later one may announce less.
-    match partial.total {
+    match partial.size() {
         Some(total) if total != partial.received => Err(TransferError::remote(
             format!("only {} of {total} bytes arrived", partial.received),
             Retry::Later,
@@ -246,17 +258,29 @@ fn receive(
     }
 }
 
-/// Remembers the size of the file, or checks that it is the one that the server has announced before.
-fn check_total(partial: &mut Partial, total: u64) -> Result<(), TransferError> {
-    match *partial.total.get_or_insert(total) {
-        announced if announced != total => {
+/// Remembers the size of the file, or checks that it is the one that the server has announced before, unless
+/// the answer names another version of the file than that one.
+fn check_size(partial: &mut Partial, size: u64, version: Option<&str>) -> Result<(), TransferError> {
+    let before = partial.announced.as_ref();
+    let is_other = |then: &str, now: &str| then.starts_with('"') == now.starts_with('"') && then != now;
+    let before = before.filter(|before| {
+        let versions = before.version.as_deref().zip(version);
+        !versions.is_some_and(|(then, now)| is_other(then, now))
+    });
+    match before.map(|before| before.size) {
+        Some(announced) if announced != size => {
             partial.restart()?;
             Err(TransferError::remote(
-                format!("the server has announced {announced} bytes, and now says that the file has {total}"),
+                format!("the server has announced {announced} bytes, and now says that the file has {size}"),
                 Retry::Soon,
             ))
         }
-        _ => Ok(()),
+        Some(_) => Ok(()),
+        None => {
+            let version = version.map(str::to_owned);
+            partial.announced = Some(Announced { size, version });
+            Ok(())
+        }
     }
 }
 
