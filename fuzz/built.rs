@@ -17,7 +17,7 @@ use pmc_packed::{Attempt, Channel, Pack, TaskOutput};
 
 use super::structure::Source;
 
-const NODES: [&str; 5] = ["a", "b", "c", "node-with-a-longer-name", "s+a"];
+const NODES: [&str; 5] = ["a", "b", "c", "node-with-a-longer-name", "d"];
 
 /// A DAGMan file. The one that others include has no other file.
 fn dagman_file(source: &mut Source<'_>, is_top: bool, text: &mut String) {
@@ -40,7 +40,9 @@ fn dagman_line(
     text: &mut String,
 ) {
     let node = nodes[at];
-    let _ = match source.below(if is_top { 16 } else { 13 }) {
+    // What is refused comes now and then only, so that most inputs go deep.
+    let is_odd = source.one_in(32);
+    let _ = match source.below(if is_top || is_odd { 16 } else { 13 }) {
         0..3 => match nodes.get(at + 1) {
             Some(child) => writeln!(text, "PARENT {node} CHILD {child}"),
             None => writeln!(text, "PARENT {} CHILD {}", nodes[0], nodes.last().unwrap_or(&"a")),
@@ -57,17 +59,18 @@ fn dagman_line(
         ),
         5 => {
             let when = source.one_of(&["PRE", "POST"]);
-            writeln!(text, "SCRIPT {when} {node} /bin/x $JOB $RETURN '$MAX_RETRIES'")
+            let more = if is_odd { "$RETURN" } else { "$RETRY" };
+            writeln!(text, "SCRIPT {when} {node} /bin/x $JOB {more} '$MAX_RETRIES'")
         }
         6 => writeln!(text, "PRIORITY {node} {}", source.number()),
         7 => writeln!(text, "CATEGORY {node} c\nMAXJOBS c {}", source.number()),
-        8 => writeln!(
+        8 if is_top || is_odd => writeln!(
             text,
             "ABORT-DAG-ON {node} {} RETURN {}",
             source.below(200),
             source.below(200)
         ),
-        9 => writeln!(text, "PRE_SKIP {node} {}", source.below(200)),
+        8 | 9 => writeln!(text, "PRE_SKIP {node} {}", source.below(200)),
         10 => writeln!(text, "# text\nDOT x.dot UPDATE\nJOB j{number} \\\n x.sub"),
         11 => {
             let _ = writeln!(text, "SUBMIT-DESCRIPTION d{number} {{");
@@ -77,7 +80,8 @@ fn dagman_line(
         12 => writeln!(text, "JOB k{number} x.sub DIR d{number}"),
         13 => writeln!(text, "SPLICE s{number} x.dag DIR d"),
         14 => writeln!(text, "SUBDAG EXTERNAL u{number} x.dag"),
-        _ => writeln!(text, "FINAL f{number} x.sub"),
+        _ if is_odd => writeln!(text, "FINAL s+{node} x.sub\nJOB s+{node} x.sub"),
+        _ => writeln!(text, "JOB f{number} x.sub\nPARENT {node} CHILD f{number}"),
     };
 }
 

@@ -71,7 +71,7 @@ fn most_built_inputs_are_read() {
         |is_read: fn(&[u8]) -> bool| inputs.by_ref().take(200).filter(|data| is_read(data)).count();
     let dagman = share(|data| entries::read_dagman(&entries::dagman_files_of(data)).is_some());
     let lite = share(|data| pmc_job_files::Description::parse(&entries::description_of(data)).is_ok());
-    assert!(dagman > 60 && lite > 100, "{dagman} and {lite} of 200");
+    assert!(dagman > 140 && lite > 130, "{dagman} and {lite} of 200");
 }
 
 /// The corpus consists of valid workflows, except those that contain the word "refused".
