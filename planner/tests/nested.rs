@@ -6,6 +6,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use common::{Case, Plan};
@@ -171,65 +172,45 @@ fn a_workflow_that_a_job_makes_may_be_in_a_hashed_directory() -> Done {
     Ok(())
 }
 
-/// Command lines are in the DAG, which others may read, and `ps` shows them.
+/// Command lines are in the DAG, which others may read, and `ps` shows them. A file of properties that the
+/// nested job has for itself does not have the secrets.
 #[test]
 fn secrets_among_the_options_of_a_nested_job_are_in_no_command_line() -> Done {
-    let case = case(&OUTER.replace(
-        "arguments: [--basename, made,",
-        "arguments: [-Dpegasus.x.password=xyzzy, -Dpegasus.y=1, --basename, made,",
-    ));
-    let (plan, scratch) = with_made(&case)?;
-    let words = preparation(&plan, "pegasus-plan_S");
-    let define = "-Dpegasus.x.password=${pmc.secret.pegasus-plan_S.pegasus.x.password}";
-    assert!(words.iter().any(|word| word == define), "{words:?}");
-    assert!(words.iter().any(|word| word == "-Dpegasus.y=1"), "{words:?}");
-    assert!(!plan.file("outer-0.dag").contains("xyzzy"));
-    let properties = plan.planned.submit_dir.join("pegasus.1.properties");
-    let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&properties)?.permissions());
-    assert_eq!(mode & 0o777, 0o600);
-    // The planner of the sub-workflow has the value.
-    plan_child(&words, &scratch, "11234567-89ab-cdef-0123-456789abcdef")?;
-    let inner = plan.file("00/00/made/pegasus.1.properties");
-    assert!(
-        inner.contains("pegasus.x.password = xyzzy") || inner.contains("pegasus.x.password=xyzzy"),
-        "{inner}"
-    );
-    Ok(())
-}
-
-/// The same with a file of properties of its own, which has no secrets of the outer workflow.
-#[test]
-fn secrets_of_a_nested_job_with_properties_of_its_own_are_in_no_command_line() -> Done {
-    let case = case(&OUTER.replace(
-        "arguments: [--basename, made,",
-        "arguments: [-Dpegasus.x.password=xyzzy, --conf, @DIR@/own.properties, --basename, made,",
-    ));
-    let (plan, scratch) = with_made(&case)?;
-    let own = case.path().join("own.properties");
-    let outer = plan.file("pegasus.1.properties");
-    let catalogs = outer.lines().filter(|line| line.starts_with("pegasus.catalog."));
-    let catalogs: String = catalogs.map(|line| format!("{line}\n")).collect();
-    let text = "pegasus.z = own\npegasus.shown = ${pegasus.home.bindir}!\n";
-    fs::write(&own, catalogs + text)?;
-    let words = preparation(&plan, "pegasus-plan_S");
-    let define = "-Dpegasus.x.password=${pmc.secret.pegasus-plan_S.pegasus.x.password}";
-    assert!(words.iter().any(|word| word == define), "{words:?}");
-    assert!(!plan.file("outer-0.dag").contains("xyzzy"));
-    plan_child(&words, &scratch, "11234567-89ab-cdef-0123-456789abcdef")?;
-    let path = plan.planned.submit_dir.join("00/00/made/pegasus.1.properties");
-    let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(path)?.permissions());
-    assert_eq!(mode & 0o777, 0o600);
-    let inner = plan.file("00/00/made/pegasus.1.properties");
-    let text = inner.replace(" = ", "=");
-    assert!(text.contains("pegasus.x.password=xyzzy\n"), "{inner}");
-    assert!(text.contains("pegasus.z=own\n"), "{inner}");
-    // Other properties of the outer plan do not come along.
-    assert!(text.contains("pegasus.shown=\\!\n"), "{inner}");
-    // A file that is gone is no empty password.
-    fs::remove_file(plan.planned.submit_dir.join("pegasus.1.properties"))?;
-    let error = plan_child(&words, &scratch, "21234567-89ab-cdef-0123-456789abcdef");
-    let error = error.err().expect("the secret is missing");
-    assert!(error.contains("pegasus.1.properties"), "{error}");
+    for more in ["", "--conf, @DIR@/own.properties,"] {
+        let case = case(&OUTER.replace(
+            "arguments: [--basename, made,",
+            &format!("arguments: [-Dpegasus.x.password=xyzzy, -Dpegasus.y=1, {more} --basename, made,"),
+        ));
+        let (plan, scratch) = with_made(&case)?;
+        let words = preparation(&plan, "pegasus-plan_S");
+        let define = "-Dpegasus.x.password=${pmc.secret.pegasus-plan_S.pegasus.x.password}";
+        assert!(words.iter().any(|word| word == define), "{words:?}");
+        assert!(words.iter().any(|word| word == "-Dpegasus.y=1"), "{words:?}");
+        assert!(!plan.file("outer-0.dag").contains("xyzzy"));
+        let outer = plan.file("pegasus.1.properties");
+        let catalogs = outer.lines().filter(|line| line.starts_with("pegasus.catalog."));
+        let own: String = catalogs.map(|line| format!("{line}\n")).collect();
+        fs::write(
+            case.path().join("own.properties"),
+            own + "pegasus.z = ${pegasus.home.bindir}/\n",
+        )?;
+        // The planner of the sub-workflow has the value.
+        plan_child(&words, &scratch, "11234567-89ab-cdef-0123-456789abcdef")?;
+        let mode = |path: &Path| Ok(fs::metadata(path)?.permissions().mode() & 0o777);
+        let mode = |path: &str| -> std::io::Result<u32> { mode(&plan.planned.submit_dir.join(path)) };
+        let files = ["pegasus.1.properties", "00/00/made/pegasus.1.properties"];
+        assert_eq!((mode(files[0])?, mode(files[1])?), (0o600, 0o600));
+        let inner = plan.file(files[1]).replace(" = ", "=");
+        assert!(inner.contains("pegasus.x.password=xyzzy\n"), "{inner}");
+        // Other properties of the outer plan do not come along.
+        assert_eq!(inner.contains("pegasus.z=/\n"), !more.is_empty(), "{inner}");
+        // A file that is gone is no empty password.
+        fs::remove_file(plan.planned.submit_dir.join(files[0]))?;
+        match plan_child(&words, &scratch, "21234567-89ab-cdef-0123-456789abcdef") {
+            Err(error) => assert!(error.contains(files[0]), "{error}"),
+            Ok(_) => panic!("the secret is missing"),
+        }
+    }
     Ok(())
 }
 

@@ -207,12 +207,8 @@ impl<'p> NestedJob<'p> {
         let cleanup = if nesting.cleans_up { "" } else { "none" };
         let cleanup = own.cleanup.as_deref().unwrap_or(cleanup);
         words.option("--cleanup", Some(cleanup).filter(|cleanup| !cleanup.is_empty()));
-        for _ in 0..own.verbose {
-            words.flag("--verbose", true);
-        }
-        for _ in 0..own.quiet {
-            words.flag("--quiet", true);
-        }
+        (0..own.verbose).for_each(|_| words.flag("--verbose", true));
+        (0..own.quiet).for_each(|_| words.flag("--quiet", true));
         words.flag("--deferred", true);
         match &own.random_dir {
             Some(Some(name)) => words.add(format!("--randomdir={name}")),

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use super::common::{Case, Run, content, list, mkdir, remove, send_signal, transfer, with_option};
-use super::odd_servers::{LATER_ATTEMPTS, LYING_RANGES, shortened};
+use super::odd_servers::{LATER_ATTEMPTS, LYING_RANGES, SHORTENED, shortened};
 use super::server::{Reply, Request, Server, body, range, status};
 use nix::sys::signal::Signal;
 
@@ -140,7 +140,7 @@ fn a_later_attempt_gets_what_the_first_one_has_announced() {
             made.expect_failed(
                 "the server has announced 700000 bytes, and now says that the file has 500000",
             );
-            assert_eq!(case.names("dst"), [""; 0], "{url}: {first} {later:?}");
+            assert_eq!(case.names("dst"), [""; 0], "{url}: {first:?} {later:?}");
         }
     }
 }
