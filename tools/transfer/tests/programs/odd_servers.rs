@@ -106,7 +106,7 @@ fn a_rest_that_is_not_that_of_the_file_is_no_success() {
     }
 }
 
-/// What a server answers in later attempts. In the first one, it has announced 700,000 bytes and sent 200,000.
+/// What a server answers in later attempts. It has announced 700,000 bytes at first, and sent 200,000.
 /// `ETag` of both, bytes of the later body, and whether that is a success.
 pub const LATER_ATTEMPTS: [(Option<&str>, Option<&str>, usize, bool); 6] = [
     (Some("\"v1\""), Some("\"v1\""), 500_000, false),
