@@ -131,7 +131,7 @@ pub enum Template {
 #[command(after_help = crate::exit::HELP, after_long_help = long_help())]
 pub struct Run {
     /// Workflow: Pegasus YAML 5.0, DAX XML, a DAGMan file of HTCondor, a DAG for pegasus-mpi-cluster, a
-    /// file with a shell command in each line, or an instance of WfFormat in JSON
+    /// file with a shell command in each line, a job file of HyperQueue, or an instance of WfFormat in JSON
     #[arg(value_name = "WORKFLOW", required_unless_present = "command")]
     pub workflow: Option<PathBuf>,
     /// Command to run for each argument after `:::`, in place of a workflow

@@ -28,8 +28,8 @@ pub(super) enum DiagnosticFormat {
                   _PEGASUS__A__B=value, and -D; later ones win."
 )]
 pub(super) struct Options {
-    /// Workflow: Pegasus YAML 5.0, DAX XML, a DAGMan file of HTCondor, a DAG for pegasus-mpi-cluster, or a
-    /// file with a shell command in each line [default: workflow.yml]
+    /// Workflow: Pegasus YAML 5.0, DAX XML, a DAGMan file of HTCondor, a DAG for pegasus-mpi-cluster, a
+    /// file with a shell command in each line, or a job file of HyperQueue [default: workflow.yml]
     #[arg(value_name = "WORKFLOW")]
     pub(super) workflow: Vec<PathBuf>,
     /// The workflow, under the option's old name

@@ -50,7 +50,7 @@ const WORKFLOW_KEYS: [&str; 4] = ["pegasus:", "x-pegasus:", "jobs:", "jobDepende
 
 /// What is wrong with a line.
 #[derive(Debug, thiserror::Error)]
-enum LineError {
+pub(super) enum LineError {
     #[error(transparent)]
     Dag(#[from] DagErrorKind),
     #[error(transparent)]
@@ -170,6 +170,60 @@ fn has_continuation(command: &str) -> bool {
     backslashes % 2 == 1
 }
 
+/// A command for the shell.
+pub(super) struct ShellCommand<'a> {
+    /// Identifier of its job.
+    pub(super) id: String,
+    /// Name of the kind of command, for statistics.
+    pub(super) name: String,
+    /// Where it runs.
+    pub(super) directory: &'a str,
+    /// The command.
+    pub(super) text: &'a str,
+    /// What it requests.
+    pub(super) profiles: Profiles,
+    /// Where it is written.
+    pub(super) position: Position,
+}
+
+impl ShellCommand<'_> {
+    /// Adds a job for the command.
+    pub(super) fn add(self, builder: &mut Builder) -> Result<(), LineError> {
+        let mut profiles = self.profiles;
+        // As for the tasks of a DAG: what is not requested is not the planner's default.
+        if profiles.get(Namespace::Pegasus, "memory").is_none() {
+            profiles.set(Namespace::Pegasus, "memory", "0");
+        }
+        // A record would keep only the beginning of the output.
+        profiles.set(Namespace::Pegasus, "gridstart", "none");
+        profiles.set(Namespace::Selector, "pfn", SHELL);
+        let transformation = builder.transformation(TransformationName {
+            name: self.name,
+            ..TransformationName::default()
+        });
+        let mut arguments = Words::default();
+        for word in ["-c", SCRIPT, self.directory, self.text] {
+            arguments.push(word);
+        }
+        let job = Job {
+            id: self.id,
+            transformation,
+            arguments: Arguments::Exact(arguments),
+            profiles,
+            position: self.position,
+            ..Job::default()
+        };
+        builder.add_job(job, self.position);
+        if self.text.contains('\0') {
+            return Err(LineError::Nul);
+        }
+        match self.text.len() {
+            length if length > MAX_COMMAND => Err(LineError::TooLong(length)),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Reads one line after another.
 struct Reader {
     builder: Builder,
@@ -201,39 +255,15 @@ impl Reader {
         if !options.after.is_empty() {
             self.waiting.push((id.clone(), options.after, options.position));
         }
-        let mut profiles = options.profiles;
-        // As for the tasks of a DAG: what is not requested is not the planner's default.
-        if profiles.get(Namespace::Pegasus, "memory").is_none() {
-            profiles.set(Namespace::Pegasus, "memory", "0");
-        }
-        // A record would keep only the beginning of the output.
-        profiles.set(Namespace::Pegasus, "gridstart", "none");
-        profiles.set(Namespace::Selector, "pfn", SHELL);
-        let name = options.name.unwrap_or_else(|| name_of(line).to_owned());
-        let transformation = self.builder.transformation(TransformationName {
-            name,
-            ..TransformationName::default()
-        });
-        let mut arguments = Words::default();
-        for word in ["-c", SCRIPT, &self.directory, line] {
-            arguments.push(word);
-        }
-        let job = Job {
+        let command = ShellCommand {
             id,
-            transformation,
-            arguments: Arguments::Exact(arguments),
-            profiles,
+            name: options.name.unwrap_or_else(|| name_of(line).to_owned()),
+            directory: &self.directory,
+            text: line,
+            profiles: options.profiles,
             position,
-            ..Job::default()
         };
-        self.builder.add_job(job, position);
-        if line.contains('\0') {
-            return Err(LineError::Nul);
-        }
-        match line.len() {
-            length if length > MAX_COMMAND => Err(LineError::TooLong(length)),
-            _ => Ok(()),
-        }
+        command.add(&mut self.builder)
     }
 
     /// Adds the edges of all commands that wait for others.
@@ -362,13 +392,13 @@ impl CommandOptions {
 }
 
 /// Returns whether a text can be a part of a file name.
-fn is_name(text: &str) -> bool {
+pub(super) fn is_name(text: &str) -> bool {
     let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     !text.is_empty() && text.len() <= MAX_LABEL && text.bytes().all(is_valid) && !text.starts_with(['.', '-'])
 }
 
 /// Returns the name of the program that a command starts, as far as the first word shows it.
-fn name_of(command: &str) -> &str {
+pub(super) fn name_of(command: &str) -> &str {
     let is_assignment = |word: &&str| word.contains('=') && !word.starts_with(['/', '.', '=']);
     let word = command.split_whitespace().find(|word| !is_assignment(word));
     let name = word.and_then(|word| word.rsplit('/').next()).unwrap_or_default();

@@ -1,5 +1,5 @@
 //! Reads an abstract workflow: Pegasus YAML 5.0 or DAX XML, a DAGMan file of HTCondor, a DAG for
-//! pegasus-mpi-cluster, or a file of commands.
+//! pegasus-mpi-cluster, a file of commands, or a job file of HyperQueue.
 
 mod builder;
 mod commands;
@@ -7,6 +7,7 @@ mod dagman;
 mod dax;
 mod executor_dag;
 mod graph;
+mod hyperqueue;
 mod workflow_yaml;
 
 use std::borrow::Cow;
@@ -112,8 +113,8 @@ pub struct Embedded {
 }
 
 /// Reads a workflow: expands its variables, checks its consistency, derives edges from files. DAGMan files,
-/// DAGs for pegasus-mpi-cluster and files of commands are known by their content; relative paths in them
-/// begin at their directory.
+/// DAGs for pegasus-mpi-cluster and files of commands are known by their content, job files of HyperQueue by
+/// the ending `.toml`; relative paths in them begin at their directory.
 ///
 /// # Errors
 /// All problems of the file.
@@ -134,6 +135,9 @@ pub fn read_workflow(
     if executor_dag::is_executor_dag(&text) {
         let whole = executor_dag::Whole::Run;
         return executor_dag::read(path, &text, &directory, whole, options).map(ParsedWorkflow::from);
+    }
+    if hyperqueue::is_job_file(path) {
+        return hyperqueue::read(path, &text, &directory, options).map(ParsedWorkflow::from);
     }
     if commands::is_commands(path, &text) {
         return commands::read(path, &text, &directory, options).map(ParsedWorkflow::from);

@@ -101,3 +101,21 @@ fn a_dag_of_the_executor_is_a_workflow_too() {
     let dag = place.read("pmc-runs/w/latest/submit/w-0.dag");
     assert!(dag.contains("--abort-on 9=4"), "{dag}");
 }
+
+#[test]
+fn a_job_file_of_hyperqueue_runs() {
+    let place = Place::new();
+    place.write(
+        "job.toml",
+        "name = \"words\"\n[[task]]\nid = 4\ncommand = [\"cat\"]\nstdin = \"four\"\nstdout = \"out/%{TASK_ID}\"\n\
+         [[array]]\nids = \"7-8\"\nentries = [\"a b\", \"c\"]\ncommand = [\"sh\", \"-c\", \"echo $HQ_TASK_ID $HQ_ENTRY\"]\n\
+         [[task]]\nid = 9\ndeps = [4]\ntask_dir = true\ncommand = [\"sh\", \"-c\", \"cat out/4; touch $HQ_TASK_DIR/x\"]\n",
+    );
+    place.run(["run", "job.toml"]).code(0);
+    assert_eq!(place.read("out/4"), "four");
+    let log = |task: &str| place.run(["log", task, "pmc-runs/words/latest"]).stdout();
+    assert_eq!(
+        (log("7"), log("8"), log("9")),
+        ("7 a b\n".into(), "8 c\n".into(), "four".into())
+    );
+}
