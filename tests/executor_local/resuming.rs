@@ -135,7 +135,7 @@ fn trace_messages_name_host_slot_and_reason() {
     let stderr = text(&run.run(&arguments).stderr);
     for line in [
         "[trace] Scheduling task a on host node7, slot 1 (CPUs: 1, memory: 70 MiB)\n",
-        "[trace] Task b waits: it requests 0.059 GiB, and at most 0.029 GiB are free on a host\n",
+        "[trace] Task b waits: it requests 60 MiB, and at most 30 MiB are free on a host\n",
     ] {
         assert!(stderr.contains(line), "{stderr}");
     }
