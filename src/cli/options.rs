@@ -191,7 +191,7 @@ pub const OPTIONS: &[OptionSpec] = &[
         "retry-delay",
         "SECONDS[,FACTOR[,MAX]]",
         set_retry_delay,
-        "Wait before the next attempt; each wait is FACTOR times the last one [default: 0, transfers 2,2,60]",
+        "Wait before a retry; each wait is FACTOR times the last [default: 0; transfers 2,2,60]",
     )
     .additional(),
     value(

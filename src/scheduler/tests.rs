@@ -334,7 +334,7 @@ fn a_task_that_fits_on_no_host_is_refused_before_the_run() {
         (
             "TASK z -m 1e9 x\nEDGE z z\n",
             "z",
-            ["1000000000 MiB of memory", "100 MiB of memory"],
+            ["976562.5 GiB of memory", "100 MiB of memory"],
         ),
     ] {
         let mut run = Run {

@@ -157,6 +157,35 @@ fn a_service_that_is_away_for_a_while_is_tried_again_after_a_pause() {
     assert!(begun.elapsed() >= std::time::Duration::from_millis(1500));
 }
 
+/// Tasks may have a pause of their own, and transfers have one without being asked.
+#[test]
+fn tasks_have_pauses_of_their_own() {
+    let run = Run::new(
+        "TASK own -t 3 --retry-delay 0.3,2 ./client.sh own 3\n\
+         TASK none -t 3 --retry-delay 0 ./client.sh none 3\n\
+         TASK transfer -t 2 ./pegasus-transfer transfer 2\n",
+    );
+    // Succeeds in the attempt with this number, and notes when each began, in ms.
+    let script = "date +%s%3N >> $1; [ $(wc -l < $1) = $2 ]";
+    run.script("client.sh", script);
+    run.script("pegasus-transfer", script);
+    let output = run.run(&["--retry-delay", "0", "x.dag"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let pauses = |name: &str| -> Vec<u64> {
+        let begins: Vec<u64> = run.read(name).lines().map(|line| line.parse().unwrap()).collect();
+        std::fs::remove_file(run.path().join(name)).unwrap();
+        begins.windows(2).map(|pair| pair[1] - pair[0]).collect()
+    };
+    let own = pauses("own");
+    assert!(own[0] >= 300 && own[1] >= 600, "{own:?}");
+    assert!(pauses("transfer")[0] < 1900, "the option of the run counts");
+    pauses("none");
+    std::fs::remove_file(run.path().join("x.dag.rescue")).unwrap();
+    let output = run.run(&["x.dag"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(pauses("transfer")[0] >= 2000);
+}
+
 #[test]
 fn a_program_that_cannot_run_is_not_tried_again() {
     let run = Run::new("TASK a ./missing\nTASK b ./plain\nTASK c /bin/false\n");
