@@ -51,6 +51,9 @@ pub(crate) fn find<'p>(profiles: &'p Profiles, keys: &[ProfileKey]) -> Option<(P
     })
 }
 
+/// Default resources of a compute job: MB of memory, cores, MB of disk.
+pub(crate) const DEFAULTS: [(&str, &str); 3] = [("memory", "2048"), ("cores", "1"), ("diskspace", "5120")];
+
 /// Returns whether a default of the planner is needed: neither a key of Pegasus nor one of another
 /// system is set.
 pub(crate) fn needs_default(profiles: &Profiles, key: &str) -> bool {

@@ -11,7 +11,7 @@ use crate::profiles::Namespace;
 use crate::refine::sites::{Access, Sites};
 use crate::request::Request;
 use crate::task_request::{
-    CPUS, EXPRESSIONS, GPUS, MEMORY, ProfileKey, find, is_no_wrapper, is_number, largest,
+    CPUS, DEFAULTS, EXPRESSIONS, GPUS, MEMORY, ProfileKey, find, is_no_wrapper, is_number, largest,
 };
 use crate::tasks::arguments::doubt;
 
@@ -156,7 +156,9 @@ pub(super) fn htcondor_expressions(workflow: &Workflow, exec: &Exec) -> Vec<Stri
         let mut jobs = exec.computing().filter_map(|(job, index)| {
             let setup = &exec.setups[job.setup];
             let text = text(setup, (namespace, key))?;
-            let counts = find(&setup.profiles, keys).is_none_or(|(found, _)| found == (namespace, key));
+            let counts = find(&setup.profiles, keys).is_none_or(|(found, value)| {
+                found == (namespace, key) || DEFAULTS.contains(&(found.1, &*value.text()))
+            });
             counts.then_some((index, text))
         });
         let (first, text) = jobs.next()?;
