@@ -28,7 +28,7 @@ pub fn main(words: Vec<OsString>, environment: Vec<(OsString, OsString)>) -> Exi
             .find(|(n, _)| n == name)
             .map(|(_, value)| value.clone())
     };
-    let launch = launch::detect(lookup);
+    let launch = launch::detect(lookup, launch::is_batch_script);
     let program = words
         .first()
         .cloned()

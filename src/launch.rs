@@ -40,10 +40,18 @@ const LAUNCHERS: [(&str, &str); 4] = [
     ("PALS_RANKID", "PALS_SIZE"),
 ];
 
-/// Detects a launcher by the environment.
+/// Variable with the process that Slurm has started: a task of a job step, or a batch script.
+pub(crate) const SLURM_PROCESS: &str = "SLURM_TASK_PID";
+
+/// Detects a launcher by the environment. `is_batch_script` tells of the process that Slurm has started whether it
+/// is a batch script. Such a script inherits the variables of the step that has submitted it.
 #[must_use]
-pub fn detect(environment: impl Fn(&str) -> Option<OsString>) -> Launch {
+pub fn detect(
+    environment: impl Fn(&str) -> Option<OsString>,
+    is_batch_script: impl Fn(u32) -> bool,
+) -> Launch {
     let number = |name: &str| environment(name)?.to_str()?.parse::<u32>().ok();
+    let is_inherited = || number(SLURM_PROCESS).is_some_and(&is_batch_script);
     // Without a matching plugin, srun starts processes that know of each other only through Slurm's
     // variables. A step with one task is no parallel run: `srun --pty bash` makes one.
     let step_tasks = number("SLURM_STEP_NUM_TASKS");
@@ -57,7 +65,7 @@ pub fn detect(environment: impl Fn(&str) -> Option<OsString>) -> Launch {
         }
     }
     if let Some(n) = number("PMIX_RANK") {
-        if step_tasks == Some(1) {
+        if step_tasks == Some(1) || is_inherited() {
             return Launch::Alone;
         }
         return Launch::Launched {
@@ -67,7 +75,7 @@ pub fn detect(environment: impl Fn(&str) -> Option<OsString>) -> Launch {
         };
     }
     match step_tasks {
-        Some(tasks) if tasks > 1 => {
+        Some(tasks) if tasks > 1 && !is_inherited() => {
             let rank = number("SLURM_PROCID");
             Launch::Launched {
                 sign: "SLURM_STEP_NUM_TASKS",
@@ -79,17 +87,31 @@ pub fn detect(environment: impl Fn(&str) -> Option<OsString>) -> Launch {
     }
 }
 
+/// Returns whether a process that Slurm has started is a batch script: the name of what has started it says so.
+/// False if that cannot be known.
+#[must_use]
+pub fn is_batch_script(process: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let parent = stat
+        .rsplit_once(')')
+        .and_then(|(_, rest)| rest.split_ascii_whitespace().nth(1));
+    let Some(parent) = parent else { return false };
+    let name = std::fs::read(format!("/proc/{parent}/cmdline")).unwrap_or_default();
+    // "slurmstepd: [12.batch]"
+    let name = String::from_utf8_lossy(&name);
+    name.starts_with("slurmstepd: [") && name.contains(".batch]")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn with(variables: &[(&str, &str)]) -> Launch {
-        detect(|name| {
-            variables
-                .iter()
-                .find(|(n, _)| *n == name)
-                .map(|(_, v)| OsString::from(v))
-        })
+        let lookup = |name: &str| {
+            let found = variables.iter().find(|(n, _)| *n == name);
+            found.map(|(_, v)| OsString::from(v))
+        };
+        detect(lookup, |process| process == 77)
     }
 
     #[test]
@@ -140,5 +162,18 @@ mod tests {
             Launch::Alone
         );
         assert!(Launch::Alone.is_first());
+    }
+
+    #[test]
+    fn a_batch_script_that_a_step_has_submitted_is_no_launcher() {
+        for sign in [("SLURM_STEP_NUM_TASKS", "2"), ("PMIX_RANK", "1")] {
+            assert_eq!(with(&[sign, (SLURM_PROCESS, "77")]), Launch::Alone);
+            assert_ne!(with(&[sign, (SLURM_PROCESS, "78")]), Launch::Alone);
+        }
+        // A launcher in the script.
+        assert_ne!(
+            with(&[("OMPI_COMM_WORLD_RANK", "0"), (SLURM_PROCESS, "77")]),
+            Launch::Alone
+        );
     }
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pmc_batch::BatchJob;
+use pmc_dag::RetryDelay;
 
 /// Default of [`Options::sync_interval`].
 const DEFAULT_SYNC_INTERVAL: Duration = Duration::from_secs(1);
@@ -16,30 +17,6 @@ pub const DEFAULT_DRAIN_GRACE: Duration = Duration::from_secs(8);
 
 /// Default of [`Options::disk_reserve`], in bytes: small, so that only full file systems hold a run.
 pub(crate) const DEFAULT_DISK_RESERVE: u64 = 8 << 20;
-
-/// The pause before the next attempt of a task that has failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RetryDelay {
-    /// After the first attempt.
-    pub first: Duration,
-    /// Each further pause is this percentage of the one before.
-    pub percent: u32,
-    /// The longest pause.
-    pub max: Duration,
-}
-
-impl RetryDelay {
-    /// The longest pause that can be asked for: more than a year.
-    pub const LONGEST: Duration = Duration::from_secs(1 << 25);
-
-    /// Returns the pause after this number of failed attempts.
-    #[must_use]
-    pub fn after(&self, failures: u32) -> Duration {
-        let exponent = i32::try_from(failures.saturating_sub(1)).unwrap_or(i32::MAX);
-        let seconds = self.first.as_secs_f64() * (f64::from(self.percent) / 100.0).powi(exponent);
-        Duration::try_from_secs_f64(seconds).map_or(self.max, |pause| pause.min(self.max))
-    }
-}
 
 /// Default of [`Options::crash_limit`].
 const DEFAULT_CRASH_LIMIT: u32 = 5;
@@ -72,7 +49,8 @@ pub struct Options {
     pub more_memory_percent: u32,
     /// Name of the user, for expressions of tasks.
     pub user: Option<String>,
-    /// Pause before the next attempt of a task that has failed.
+    /// Pause before the next attempt of a task that has failed and has no option of its own. `None`: only
+    /// transfers have one.
     pub retry_delay: Option<RetryDelay>,
     /// Stop after this number of failed tasks; 0 means no limit.
     pub max_failures: u32,

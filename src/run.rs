@@ -38,11 +38,7 @@ pub fn run_local(
 ) -> Result<RunSummary, RunError> {
     let options = Arc::new(run.worker.clone());
     let shared = Arc::new(Shared::default());
-    let sentinel = Sentinel::start().inspect_err(|error| {
-        let reason = pmc_dag::reason(error);
-        tracing::warn!("If this process is killed, processes of tasks may go on: {reason}");
-    });
-    let (sentinel, numbers) = (sentinel.ok(), AtomicU32::new(0));
+    let (sentinel, numbers) = (Sentinel::start_or_warn(), AtomicU32::new(0));
     let setup = || {
         let (options, shared) = (Arc::clone(&options), Arc::clone(&shared));
         let worker = numbers.fetch_add(1, Ordering::Relaxed);

@@ -64,6 +64,8 @@ pub struct History {
     counted: usize,
     /// Process of the next run.
     process: Option<u32>,
+    /// No executor had the DAG before the logs were read last.
+    was_unlocked: bool,
     /// Tasks by submit number, in the current run.
     by_submit_number: Vec<TaskNumber>,
     /// Submit numbers of all attempts.
@@ -109,6 +111,7 @@ impl History {
             rescue: None,
             counted: usize::MAX,
             process: None,
+            was_unlocked: false,
             by_submit_number: Vec::new(),
             submit_numbers: Vec::new(),
             reasons: FxHashMap::default(),
@@ -165,6 +168,8 @@ impl History {
     /// # Errors
     /// A file exists but cannot be read.
     pub fn update(&mut self) -> Result<Vec<u32>, ReadError> {
+        // A run that ends meanwhile writes its end before it gives up the lock.
+        self.was_unlocked = self.is_unlocked();
         let dagman_out = self.dir.dagman_out();
         let mut events = match self.events.take() {
             Some(events) => Some(events),
@@ -335,8 +340,7 @@ impl History {
     /// checked, a run without an end counts as running. If the DAG is gone, it counts as not locked.
     #[must_use]
     pub fn phase(&self) -> Phase {
-        let gone = || matches!(self.dir.dag.try_exists(), Ok(false));
-        let locked = || is_locked(&self.dir.dag).or_else(|| gone().then_some(false));
+        let locked = || is_locked(&self.dir.dag);
         match self.runs.last() {
             None if locked() == Some(true) => Phase::Running,
             None => Phase::NotStarted,
@@ -345,9 +349,14 @@ impl History {
                 end: Some((_, status)),
                 ..
             }) => Phase::Ended(*status),
-            Some(_) if locked() == Some(false) => Phase::CutOff,
+            Some(_) if self.was_unlocked && self.is_unlocked() => Phase::CutOff,
             Some(_) => Phase::Running,
         }
+    }
+
+    fn is_unlocked(&self) -> bool {
+        let is_gone = || matches!(self.dir.dag.try_exists(), Ok(false));
+        is_locked(&self.dir.dag).map_or_else(is_gone, |is_locked| !is_locked)
     }
 
     /// Returns the DAG if it is missing and a run has no end in the log. Only the lock of the DAG would show
@@ -490,6 +499,17 @@ EDGE stage_in_0 a\nEDGE stage_in_0 b\nEDGE a c\nEDGE b c\n";
             [State::Done, State::Failed, State::Running, State::Waiting]
         );
         // The DAG is not locked: the executor is gone.
+        assert_eq!(history.phase(), Phase::CutOff);
+        // A run that ends after the logs were read is not cut off: its end was written first.
+        let executor = std::fs::File::options()
+            .write(true)
+            .open(&history.dir.dag)
+            .unwrap();
+        monitord_compat::run_lock::lock(&executor).unwrap();
+        history.update().unwrap();
+        drop(executor);
+        assert_eq!(history.phase(), Phase::Running);
+        history.update().unwrap();
         assert_eq!(history.phase(), Phase::CutOff);
         run.append(
             "jobstate.log",

@@ -7,6 +7,7 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
+use pmc_status::memory;
 use serde::{Deserialize, Serialize};
 
 /// Why an attempt ended.
@@ -144,11 +145,11 @@ impl fmt::Display for Reason {
 fn out_of_memory(f: &mut fmt::Formatter<'_>, used_mib: u64, requested_mib: u64) -> fmt::Result {
     f.write_str("out of memory: it ")?;
     if used_mib > 0 {
-        write!(f, "used {used_mib} MiB and ")?;
+        write!(f, "used {} and ", memory(used_mib))?;
     }
     match requested_mib {
         0 => f.write_str("had requested none"),
-        _ => write!(f, "had requested {requested_mib} MiB"),
+        _ => write!(f, "had requested {}", memory(requested_mib)),
     }
 }
 

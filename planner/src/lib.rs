@@ -2,6 +2,7 @@
 
 mod budget;
 pub mod catalog;
+mod classad;
 pub mod cli;
 mod data_mode;
 pub mod diagnostic;

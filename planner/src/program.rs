@@ -76,8 +76,8 @@ fn plan_deferred(request: &Request, output: OutputOptions, log: Option<&Path>) -
             let warnings: String = planned.warnings.iter().map(warning).collect();
             append_log(log, &warnings);
             match output.json {
-                true => cli::result_json(&planned, None),
-                false => cli::result_text(&planned),
+                true => cli::result_json(&planned, None, &request.environment.variables),
+                false => cli::result_text(&planned, &request.environment.variables),
             }
         }
     };
@@ -113,11 +113,11 @@ fn plan_and_submit(mut request: Request, output: OutputOptions) -> u8 {
     };
     print_diagnostics(&planned.warnings, &planned.notes, output);
     if !output.json && output.level >= 0 {
-        print(&cli::result_text(&planned));
+        print(&cli::result_text(&planned, &request.environment.variables));
     }
     if let Some(script) = &planned.shell {
         if output.json {
-            print(&cli::result_json(&planned, None));
+            print(&cli::result_json(&planned, None, &request.environment.variables));
         }
         return if output.submit { run_script(script) } else { 0 };
     }
@@ -137,7 +137,11 @@ fn submit_plan(planned: &Planned, request: &Request, output: OutputOptions) -> u
         }
     }
     if output.json {
-        return print(&cli::result_json(planned, submitted.as_ref()));
+        return print(&cli::result_json(
+            planned,
+            submitted.as_ref(),
+            &request.environment.variables,
+        ));
     }
     match submitted {
         // A script that submits needs the number even with -q.

@@ -1,8 +1,9 @@
 //! What a task requests: memory, CPUs, GPUs, priority, attempts, from the profile keys that can say it.
 //!
 //! Keys of pegasus-mpi-cluster win, then those of Pegasus, then those of HTCondor and Globus, whose
-//! values are used where they are numbers.
+//! values are used where they are numbers; of an expression of HTCondor, the largest number that it can be.
 
+use crate::classad;
 use crate::profiles::{Namespace, Profiles, megabytes};
 
 /// A profile key.
@@ -41,13 +42,17 @@ pub(crate) fn find<'p>(profiles: &'p Profiles, keys: &[ProfileKey]) -> Option<(P
     keys.iter().find_map(|&(namespace, key)| {
         let text = profiles.get(namespace, key)?.trim();
         let value = match namespace {
-            Namespace::Condor | Namespace::Globus => Value::Number(number(key, text)?),
+            Namespace::Condor => Value::Number(number(key, text).or_else(|| largest(key, text))?),
+            Namespace::Globus => Value::Number(number(key, text)?),
             _ if text.is_empty() => return None,
             _ => Value::Text(text),
         };
         Some(((namespace, key), value))
     })
 }
+
+/// Default resources of a compute job: MB of memory, cores, MB of disk.
+pub(crate) const DEFAULTS: [(&str, &str); 3] = [("memory", "2048"), ("cores", "1"), ("diskspace", "5120")];
 
 /// Returns whether a default of the planner is needed: neither a key of Pegasus nor one of another
 /// system is set.
@@ -135,6 +140,19 @@ pub(crate) fn is_no_wrapper(gridstart: &str) -> bool {
 /// Returns whether a value of HTCondor is a number, not an expression.
 pub(crate) fn is_number(key: &str, text: &str) -> bool {
     number(key, text).is_some()
+}
+
+/// Keys of HTCondor whose values may be expressions.
+pub(crate) const EXPRESSIONS: [ProfileKey; 3] = [
+    (Namespace::Condor, "request_memory"),
+    (Namespace::Condor, "request_cpus"),
+    (Namespace::Condor, "request_gpus"),
+];
+
+/// Returns the largest value that an expression of HTCondor can be, in the unit of the task option.
+pub(crate) fn largest(key: &str, text: &str) -> Option<u64> {
+    let value = classad::largest(text, |text| number(key, text).map(|number| number as f64))?;
+    (1.0..9e15).contains(&value).then_some(value.ceil() as u64)
 }
 
 /// Parses a value of HTCondor or Globus. Disk space without a unit is in KiB.

@@ -307,13 +307,13 @@ fn all_cores_of_a_node_are_used_by_default() -> Result<(), Box<dyn std::error::E
     let guesses = |warning: &String| warning.contains("number of its cores is unknown");
     assert_eq!(plan.warnings().into_iter().find(guesses), None);
     let has = |text: &str, directive: &str| directives(text, "#SBATCH").contains(&directive);
-    // The jobs request 1 CPU and 2048 MiB, and 4 CPUs and 3000 MiB.
+    // The jobs request 1 CPU and 2048 MiB, and 4 CPUs and 2.93 GiB.
     let (text, size) = sbatch("--batch slurm");
     assert!(has(&text, "--exclusive") && has(&text, "--mem=0"), "{text}");
     assert!(!text.contains("--ntasks"), "{text}");
     assert_eq!(
         size,
-        "a slot for each core of 1 node; a job requests up to 4 CPUs and 3000 MiB"
+        "a slot for each core of 1 node; a job requests up to 4 CPUs and 2.93 GiB"
     );
     let (text, _) = sbatch("--batch slurm --launcher srun");
     assert!(
@@ -326,7 +326,7 @@ fn all_cores_of_a_node_are_used_by_default() -> Result<(), Box<dyn std::error::E
         "{text}"
     );
     assert!(!has(&text, "--exclusive"), "{text}");
-    let request = "a job requests up to 4 CPUs and 3000 MiB";
+    let request = "a job requests up to 4 CPUs and 2.93 GiB";
     assert_eq!(
         size,
         format!("31 slots on 2 nodes; {request}, so that 8 run at a time")
@@ -348,7 +348,7 @@ fn all_cores_of_a_node_are_used_by_default() -> Result<(), Box<dyn std::error::E
     let (text, _) = sbatch("--batch slurm --ppn 4 --node-memory 0");
     assert!(has(&text, "--mem=0"), "{text}");
     let plan = case.plan(&format!("{LINE} --batch lsf"))?;
-    let warnings: Vec<String> = plan.planned.warnings.iter().map(ToString::to_string).collect();
+    let warnings = plan.warnings();
     assert!(
         warnings
             .iter()
@@ -427,13 +427,7 @@ fn invalid_settings_are_refused_before_anything_is_written() {
         ("--node-cpus 3", &["task second_B", "4 CPUs", "a node has 3"][..]),
         (
             "--node-memory 1999M",
-            &[
-                "task first_A",
-                "2048 MiB",
-                "task second_B",
-                "3000 MiB",
-                "1999 MiB",
-            ],
+            &["task first_A", "2 GiB", "task second_B", "2.93 GiB", "1.952 GiB"],
         ),
         ("--node-cpus 8 --ppn 9", &["9 processes per node", "8 CPUs"]),
         ("--nodes 1 --ppn 1", &["one process", "--launcher none"]),

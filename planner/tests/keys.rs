@@ -257,6 +257,10 @@ fn keys_of_other_systems_become_task_options() -> Outcome {
         ("dagman: {RETRY: '3'}", "-m 2048 -c 1 -t 4"),
         ("dagman: {retry: '0', priority: '-5'}", "-m 2048 -c 1 -p -5 -t 1"),
         (
+            "dagman: {retry: '3', RETRY.DELAY: '5,2,60'}",
+            "-m 2048 -c 1 -t 4 --retry-delay 5,2,60",
+        ),
+        (
             "dagman: {priority: '5'}, pegasus: {pmc_priority: '7'}",
             "-m 2048 -c 1 -p 7",
         ),
@@ -289,21 +293,16 @@ fn keys_of_other_systems_become_task_options() -> Outcome {
         assert_eq!(warnings(&plan), Vec::<String>::new(), "{text}");
         assert_eq!(options(&plan, "second_B"), "-m 2048 -c 1");
     }
-    let case = chain(&profiles("condor: {request_memory: ifThenElse(a)}"));
-    let plan = case.plan(LINE)?;
-    assert_eq!(options(&plan, "first_A"), "-m 2048 -c 1");
-    let [warning] = &warnings(&plan)[..] else {
-        panic!("{:#?}", plan.warnings());
-    };
-    assert!(
-        warning.contains("condor::request_memory has no effect: ifThenElse(a) is not a number"),
-        "{warning}"
-    );
     // Properties reach auxiliary jobs, too.
     let case = chain("");
     let plan = case.plan(&format!("{LINE} -Ddagman.retry=2 -Dcondor.request_memory=64"))?;
     assert_eq!(options(&plan, "second_B"), "-m 64 -c 1 -t 3");
     assert_eq!(options(&plan, "stage_in_local_local_0_0"), "-m 64 -t 3");
+    let message = chain(&profiles("dagman: {retry.delay: '1,0.5'}")).fail(LINE);
+    assert!(
+        message.contains("Invalid Value specified for retry.delay 1,0.5 for job first_A"),
+        "{message}"
+    );
     let message = chain(&profiles("dagman: {retry: often}")).fail(LINE);
     assert!(
         message.contains("Invalid Value specified for retry often for job first_A"),
@@ -561,5 +560,43 @@ fn a_hook_whose_program_does_not_exist_is_said() -> Outcome {
     let warnings = warnings(&case.plan(LINE)?).join("\n");
     let said = "the hook of the job A for end runs /nowhere/notify, which does not exist on this machine";
     assert_eq!(warnings.matches(said).count(), 1, "{warnings}");
+    Ok(())
+}
+
+/// Only HTCondor evaluates such an expression. What it can be at most is requested, and the job is named.
+#[test]
+fn an_expression_of_htcondor_requests_the_largest_value_that_it_can_have() -> Outcome {
+    for (text, expected, said) in [
+        (
+            "condor: {request_memory: 'ifThenElse(isUndefined(MemoryUsage), 3000, MemoryUsage * 2)'}",
+            "-m 3000 -c 1",
+            "condor::request_memory of the job A is an expression, which only HTCondor evaluates, \
+             `ifThenElse(isUndefined(MemoryUsage), 3000, MemoryUsage * 2)`: the largest value that it can have is \
+             requested, 2.93 GiB",
+        ),
+        (
+            "condor: {request_cpus: 'NumJobStarts > 0 ? 8 : 4'}",
+            "-m 2048 -c 8",
+            "`NumJobStarts > 0 ? 8 : 4`: the largest value that it can have is requested, 8",
+        ),
+        (
+            "condor: {request_memory: MemoryUsage * 2}",
+            "-m 2048 -c 1",
+            "`MemoryUsage * 2`: no largest value can be told, so that the job requests what a job without it does",
+        ),
+    ] {
+        let case = chain(&profiles(text));
+        let plan = case.plan(LINE)?;
+        assert_eq!(options(&plan, "first_A"), expected, "{text}");
+        let [warning] = &warnings(&plan)[..] else {
+            panic!("{:#?}", plan.warnings());
+        };
+        assert!(warning.contains(said), "{warning}");
+    }
+    let hidden = "condor: {request_memory: MemoryUsage * 2}, pegasus: {memory: '70'}";
+    let case = chain(&profiles(hidden));
+    let plan = case.plan(LINE)?;
+    assert_eq!(options(&plan, "first_A"), "-m 70 -c 1");
+    assert_eq!(warnings(&plan), Vec::<String>::new());
     Ok(())
 }

@@ -511,3 +511,14 @@ fn the_refiner_empty_leaves_files_where_they_are() -> Result<(), Box<dyn std::er
     assert!(warnings.contains("refiner = Empty"), "{warnings}");
     Ok(())
 }
+
+/// The reference plans such a workflow and fails during the run.
+#[test]
+fn a_missing_local_input_is_said_at_planning() {
+    let plan = chain().plan(LINE).unwrap();
+    let warning = plan.missing_input().unwrap();
+    assert!(
+        warning.contains(" does not exist: there is no /data/"),
+        "{warning}"
+    );
+}

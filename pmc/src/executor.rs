@@ -14,6 +14,7 @@ use pegasus_mpi_cluster::{
 };
 use pmc_batch::BatchJob;
 use pmc_batch::launch::Launch;
+use pmc_control::memory;
 use pmc_dag::{Dag, TaskId};
 
 use crate::cli;
@@ -284,14 +285,11 @@ pub fn check_fit(
     };
     let request = dag.request(first);
     let list = |memory_mb: u64, cpus: u32, gpus: u32| {
-        let cpus = text::count(cpus as usize, "CPU");
+        let (memory, cpus) = (memory(memory_mb), text::count(cpus as usize, "CPU"));
         if request.gpus > 0 {
-            format!(
-                "{memory_mb} MiB, {cpus} and {}",
-                text::count(gpus as usize, "GPU")
-            )
+            format!("{memory}, {cpus} and {}", text::count(gpus as usize, "GPU"))
         } else {
-            format!("{memory_mb} MiB and {cpus}")
+            format!("{memory} and {cpus}")
         }
     };
     let error = anyhow!(

@@ -350,7 +350,7 @@ fn a_plan_for_a_cluster_is_submitted_again() {
     assert!(
         planned
             .stdout()
-            .contains("On this machine:  pegasus-mpi-cluster --monitord-hack --per-task-stdio "),
+            .contains("pegasus-mpi-cluster --monitord-hack --per-task-stdio "),
         "{}",
         planned.stdout()
     );

@@ -579,7 +579,7 @@ fn a_task_that_is_too_large_is_rejected_with_numbers() {
         let stderr = finished.stderr();
         assert!(
             stderr.contains(
-                "pmc: the task alone_C requests more than this machine has: 64000000 MiB and 1 CPU of "
+                "pmc: the task alone_C requests more than this machine has: 62500 GiB and 1 CPU of "
             ),
             "{stderr}"
         );

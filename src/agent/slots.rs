@@ -17,7 +17,7 @@ use crate::options::WorkerOptions;
 use crate::protocol::{EarlierAttempt, NodeChange, Rank, Registration, SubmitId, ToMaster, ToWorker};
 use crate::transport::agents::messages::{self, Content};
 use crate::transport::{TransportError, WorkerTransport, parts};
-use crate::worker;
+use crate::worker::{self, RunningAttempt};
 
 /// Attempts of a slot whose results the master may not have settled: at most those that it can prefill, and
 /// one.
@@ -121,7 +121,9 @@ impl Slots {
             let (options, alive, link) = (Arc::clone(options), Arc::clone(&alive), Arc::clone(link));
             let serve = move || {
                 // Signals to the agent are handled by its main thread.
-                let ended = worker::serve_process(&mut transport, options, &Interrupt::new());
+                // The guard of this agent ends its tasks.
+                let current = Arc::new(RunningAttempt::new());
+                let ended = worker::serve_process(&mut transport, options, current, &Interrupt::new());
                 if let Err(error) = ended {
                     tracing::debug!("Slot {}: {error}", rank.0);
                 }

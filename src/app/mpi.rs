@@ -13,7 +13,8 @@ use crate::options::{Options, WorkerOptions, folder};
 use crate::protocol::Rank;
 use crate::signals::{self, Process};
 use crate::transport::mpi::{Mpi, Waiting};
-use crate::{driver, host, logging, worker};
+use crate::worker::{self, RunningAttempt, Sentinel, Watched};
+use crate::{driver, host, logging};
 
 /// Time for the last output of this process to reach the launcher before all processes are killed.
 const OUTPUT_DELAY: Duration = Duration::from_secs(1);
@@ -41,6 +42,8 @@ pub(super) fn launched(
              the launcher's number of processes counts"
         ));
     }
+    // A copy of this process that knows nothing of MPI.
+    let sentinel = Sentinel::start_or_warn();
     // MPI has connections to other ranks.
     pmc_spawn::open_files::raise();
     let mpi = match Mpi::start(&worker.environment) {
@@ -91,9 +94,13 @@ pub(super) fn launched(
         Waiting::Sleep
     };
     if first {
+        // The master has no tasks.
+        drop(sentinel);
         master(mpi, waiting, &interrupt, &args.options(program))
     } else {
-        work(mpi, waiting, &interrupt, worker)
+        let watched = sentinel.map(|sentinel| Watched { sentinel, worker: 0 });
+        let current = Arc::new(RunningAttempt::watched(watched));
+        work(mpi, waiting, &interrupt, worker, current)
     }
 }
 
@@ -116,9 +123,15 @@ fn master(mpi: Mpi, waiting: Waiting, interrupt: &Arc<Interrupt>, options: &Opti
     mpi.end(code)
 }
 
-fn work(mpi: Mpi, waiting: Waiting, interrupt: &Arc<Interrupt>, options: WorkerOptions) -> ExitCode {
+fn work(
+    mpi: Mpi,
+    waiting: Waiting,
+    interrupt: &Arc<Interrupt>,
+    options: WorkerOptions,
+    current: Arc<RunningAttempt>,
+) -> ExitCode {
     let mut transport = mpi.worker(waiting, Arc::clone(interrupt));
-    let served = worker::serve_process(&mut transport, Arc::new(options), interrupt);
+    let served = worker::serve_process(&mut transport, Arc::new(options), current, interrupt);
     if let Err(error) = served.and_then(|()| transport.goodbye()) {
         print(&format!("ABORT: Worker {}: {error}\n", mpi.rank().0));
         drop(transport);

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use pmc_batch::BatchJob;
 
 use super::Agents;
-use crate::options::RetryDelay;
+use pmc_dag::RetryDelay;
 
 /// The command line and the environment, not yet interpreted.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -1,14 +1,13 @@
 //! The options of the program: one table for the parser, `--help`, the manual page and completions.
 
+use pmc_dag::RetryDelay;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
-use std::time::Duration;
 
 use super::agents;
 use super::args::{EarlyExit, RawArgs};
 use super::limits::{set_max_jobs, set_max_plans};
 use super::values::{at_least, float, host_name, integer, path, seconds, unsigned};
-use crate::options::RetryDelay;
 
 /// One option.
 #[derive(Clone, Copy, Debug)]
@@ -192,7 +191,7 @@ pub const OPTIONS: &[OptionSpec] = &[
         "retry-delay",
         "SECONDS[,FACTOR[,MAX]]",
         set_retry_delay,
-        "Wait before the next attempt; each wait is FACTOR times the last one [default: 0]",
+        "Wait before a retry; each wait is FACTOR times the last [default: 0; transfers 2,2,60]",
     )
     .additional(),
     value(
@@ -488,22 +487,7 @@ fn set_more_memory(args: &mut RawArgs, value: &OsStr) -> Set {
 fn set_retry_delay(args: &mut RawArgs, value: &OsStr) -> Set {
     let refusal =
         || EarlyExit::refuse("--retry-delay must be SECONDS[,FACTOR[,MAX]], with a FACTOR from 1 to 1000");
-    let seconds = |text: &[u8]| {
-        let number: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
-        let time = (number >= 0.0).then(|| Duration::try_from_secs_f64(number))?;
-        Some(time.unwrap_or(RetryDelay::LONGEST).min(RetryDelay::LONGEST))
-    };
-    let parts: Vec<&[u8]> = value.as_bytes().split(|byte| *byte == b',').collect();
-    let delay = match parts[..] {
-        [first] => (seconds(first), Some(100), Some(RetryDelay::LONGEST)),
-        [first, factor] => (seconds(first), pmc_dag::factor(factor), Some(RetryDelay::LONGEST)),
-        [first, factor, max] => (seconds(first), pmc_dag::factor(factor), seconds(max)),
-        _ => return Err(refusal()),
-    };
-    let (Some(first), Some(percent), Some(max)) = delay else {
-        return Err(refusal());
-    };
-    args.retry_delay = (!first.is_zero()).then_some(RetryDelay { first, percent, max });
+    args.retry_delay = Some(RetryDelay::parse(value.as_bytes()).ok_or_else(refusal)?);
     Ok(())
 }
 

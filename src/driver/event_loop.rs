@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::SIGTERM;
 
 use super::conclusion::End;
+use super::rests::Rests;
 use super::{Driver, Loop, RunError, RunEvent};
 use crate::protocol::{NodeChange, Rank, ToMaster};
 use crate::scheduler::{Event, Summary};
@@ -230,6 +231,7 @@ impl<T: MasterTransport> Driver<'_, T> {
                 }
                 self.run.note_sight(from, &registration);
                 self.run.handle(Event::Registered(from, registration))?;
+                self.rests.wake_for_host(&mut self.run)?;
                 let mut kept = self.nodes.take_kept(from).into_iter();
                 return kept.try_for_each(|message| self.handle(from, message));
             }
@@ -258,6 +260,7 @@ impl<T: MasterTransport> Driver<'_, T> {
                 let result = run.forward(from, result)?;
                 let result = run.note_interruption(from, result)?;
                 let exit = run.abort_exit(from, &result);
+                Rests::note_hosts(run, &result.outcome);
                 let task = run.master.running_on(from).map(|(task, _)| task);
                 run.handle(Event::Finished(from, result))?;
                 if let Some(task) = task {

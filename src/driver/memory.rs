@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use pmc_status::memory;
+
 use crate::protocol::MemoryUse;
 
 /// Number of attempts that have a message of their own.
@@ -26,7 +28,11 @@ impl MemoryExcess {
         self.attempts += 1;
         let (peak_mib, requested_mib) = (used.peak_mib, used.requested_mib);
         if self.attempts <= MAX_MESSAGES {
-            tracing::warn!("Task {task} used {peak_mib} MiB of memory and had requested {requested_mib} MiB");
+            tracing::warn!(
+                "Task {task} used {} of memory and had requested {}",
+                memory(peak_mib),
+                memory(requested_mib)
+            );
         }
         let excess = peak_mib.saturating_sub(requested_mib);
         if excess > self.peak_mib.saturating_sub(self.requested_mib) {
@@ -48,8 +54,11 @@ impl fmt::Display for MemoryExcess {
         let attempts = if self.attempts == 1 { "attempt" } else { "attempts" };
         write!(
             f,
-            "{} {attempts} used more memory than requested; most of all {}: {} MiB instead of {} MiB",
-            self.attempts, self.task, self.peak_mib, self.requested_mib
+            "{} {attempts} used more memory than requested; most of all {}: {} instead of {}",
+            self.attempts,
+            self.task,
+            memory(self.peak_mib),
+            memory(self.requested_mib)
         )
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use pmc_dag::{Request, TaskId};
+use pmc_status::memory;
 
 use super::assignment::assignment;
 use super::away::{Away, carried};
@@ -130,9 +131,10 @@ impl<'a, T> DriverOutbox<'a, T> {
             let changed = run.changed.get(&task).copied();
             let Request { cpus, memory_mb, .. } = changed.unwrap_or_else(|| run.dag.request(task));
             tracing::trace!(
-                "Scheduling task {} on host {host}, slot {} (CPUs: {cpus}, memory: {memory_mb} MiB)",
+                "Scheduling task {} on host {host}, slot {} (CPUs: {cpus}, memory: {})",
                 run.name(task),
-                rank.0
+                rank.0,
+                memory(memory_mb)
             );
         }
         tracing::debug!("Submitting task {} to slot {}", run.name(task), rank.0);
@@ -145,13 +147,16 @@ impl<'a, T> DriverOutbox<'a, T> {
 
 /// Returns the parts of a request that are not as before, for people.
 fn differing(request: Request, before: Request) -> String {
-    let amounts = [
-        (request.memory_mb, before.memory_mb, "MiB of memory"),
-        (request.cpus.into(), before.cpus.into(), "CPUs"),
-        (request.gpus.into(), before.gpus.into(), "GPUs"),
-    ];
-    let parts = amounts.iter().filter(|(now, before, _)| now != before);
-    let parts: Vec<_> = parts.map(|(now, _, unit)| format!("{now} {unit}")).collect();
+    let mut parts = Vec::new();
+    if request.memory_mb != before.memory_mb {
+        parts.push(format!("{} of memory", memory(request.memory_mb)));
+    }
+    if request.cpus != before.cpus {
+        parts.push(format!("{} CPUs", request.cpus));
+    }
+    if request.gpus != before.gpus {
+        parts.push(format!("{} GPUs", request.gpus));
+    }
     parts.join(" and ")
 }
 

@@ -7,45 +7,73 @@ use std::time::Instant;
 use pmc_dag::TaskId;
 
 use super::{Run, RunError};
-use crate::scheduler::Event;
-use crate::transport::MasterTransport;
+use crate::protocol::{EndCause, Outcome};
+use crate::scheduler::{Event, Rest};
+use crate::transport::{MasterTransport, Membership};
 
-/// Tasks that rest, and until when.
+/// Tasks that rest.
 #[derive(Default)]
-pub(super) struct Rests(BinaryHeap<Reverse<(Instant, TaskId)>>);
+pub(super) struct Rests {
+    /// Those with a pause, and until when.
+    pausing: BinaryHeap<Reverse<(Instant, TaskId)>>,
+    /// Those whose programs no host has that is there.
+    without_program: Vec<TaskId>,
+}
 
 impl Rests {
     pub(super) fn next(&self) -> Option<Instant> {
-        self.0.peek().map(|Reverse((until, _))| *until)
+        self.pausing.peek().map(|Reverse((until, _))| *until)
     }
 
-    /// Lets a task rest whose attempt has just ended, if it is to be tried again after a pause.
+    /// Notes before the end of an attempt is handled whether its program may be on a host that is to come.
+    pub(super) fn note_hosts<T: MasterTransport>(run: &mut Run<'_, T>, outcome: &Outcome) {
+        if outcome.cause == Some(EndCause::CannotRun) {
+            let are_to_come = awaits_hosts(run);
+            run.master.expect_hosts(are_to_come);
+        }
+    }
+
+    /// Lets a task rest whose attempt has just ended, if it is to be tried again later.
     pub(super) fn rest<T: MasterTransport>(
         &mut self,
         run: &mut Run<'_, T>,
         task: TaskId,
     ) -> Result<(), RunError> {
-        let Some(delay) = run.options.retry_delay else {
-            return Ok(());
-        };
-        let failures = run.master.failures_before_retry(task);
-        let until = Instant::now().checked_add(delay.after(failures));
-        if failures > 0
-            && let Some(until) = until
-        {
-            run.handle(Event::Rest(task))?;
-            self.0.push(Reverse((until, task)));
+        match run.master.rest_before_retry(task, run.options.retry_delay) {
+            None => return Ok(()),
+            Some(Rest::UntilHostJoins) => self.without_program.push(task),
+            Some(Rest::For(pause)) => {
+                let Some(until) = Instant::now().checked_add(pause) else {
+                    return Ok(());
+                };
+                self.pausing.push(Reverse((until, task)));
+            }
         }
-        Ok(())
+        run.handle(Event::Rest(task))
     }
 
-    /// Wakes the tasks whose pause is over.
+    /// Wakes the tasks that a host may have a program for that has just come.
+    pub(super) fn wake_for_host<T: MasterTransport>(&mut self, run: &mut Run<'_, T>) -> Result<(), RunError> {
+        std::mem::take(&mut self.without_program)
+            .into_iter()
+            .try_for_each(|task| run.handle(Event::Wake(task)))
+    }
+
+    /// Wakes the tasks whose pause is over, and those that wait for hosts if none are to come any more.
     pub(super) fn wake_tasks<T: MasterTransport>(&mut self, run: &mut Run<'_, T>) -> Result<(), RunError> {
         while self.next().is_some_and(|until| until <= Instant::now()) {
-            if let Some(Reverse((_, task))) = self.0.pop() {
+            if let Some(Reverse((_, task))) = self.pausing.pop() {
                 run.handle(Event::Wake(task))?;
             }
         }
+        if !self.without_program.is_empty() && !awaits_hosts(run) {
+            self.wake_for_host(run)?;
+        }
         Ok(())
     }
+}
+
+fn awaits_hosts<T: MasterTransport>(run: &Run<'_, T>) -> bool {
+    let membership = run.out.transport.membership();
+    membership.is_some_and(Membership::awaits_workers)
 }

@@ -46,6 +46,8 @@ pub(super) struct Avoidance {
     cannot_run_on: FxHashMap<TaskId, Vec<u32>>,
     /// Hosts on which tasks have succeeded, by kind, the latest one first.
     succeeded_on: Vec<[u32; MAX_SUCCEEDED]>,
+    /// Hosts are to come that have not.
+    more_to_come: bool,
     /// Hosts may have gone since this was last looked at.
     must_look: bool,
     /// The time, since some fixed moment.
@@ -142,12 +144,24 @@ impl Master {
         hosts.drain(..old);
     }
 
-    /// True if the program of a task was missing in an attempt that ended so, and no host is left on which it
-    /// may be there.
+    /// Notes whether hosts are to come that have not. A task whose program is missing on those that are there
+    /// has not failed for good then.
+    pub fn expect_hosts(&mut self, are_to_come: bool) {
+        self.avoidance.more_to_come = are_to_come;
+    }
+
+    /// True if the program of a task was missing in an attempt that ended so, and no host is left or to come
+    /// on which it may be there.
     pub(super) fn can_run_nowhere(&self, task: TaskId, outcome: &Outcome) -> bool {
-        let hosts = self.avoidance.cannot_run_on.get(&task);
         outcome.cause == Some(EndCause::CannotRun)
-            && hosts.is_some_and(|hosts| !self.has_other_host(self.request(task), hosts))
+            && !self.avoidance.more_to_come
+            && self.is_missing_on_all(task)
+    }
+
+    /// True if the program of a task was missing on each host that is there and could run it.
+    pub(super) fn is_missing_on_all(&self, task: TaskId) -> bool {
+        let hosts = self.avoidance.cannot_run_on.get(&task);
+        hosts.is_some_and(|hosts| !self.has_other_host(self.request(task), hosts))
     }
 
     /// Lets a task that is queued next avoid the hosts on which it has failed.

@@ -83,6 +83,7 @@ mod tests;
 mod wait;
 
 pub use error::MasterError;
+pub use rest::Rest;
 pub use run::{DEFAULT_MAX_PLANS, Master, MasterConfig, Summary, Workers};
 pub use segments::{JoinError, Joining, Role, SegmentId};
 pub use shares::ShareId;

@@ -1,17 +1,49 @@
 //! Tasks that rest between two attempts. The driver knows the clock, and wakes them.
 
-use pmc_dag::TaskId;
+use std::time::Duration;
+
+use pmc_dag::{RetryDelay, TaskId, words};
 
 use super::run::Master;
 use super::tasks::State;
 
+/// The pause of transfers that have no other: a server may be back soon, and the jobs of a workflow should
+/// not keep it from that.
+const AFTER_TRANSFERS: RetryDelay = RetryDelay {
+    first: Duration::from_secs(2),
+    percent: 200,
+    max: Duration::from_secs(60),
+};
+
+/// What a task that has failed waits for before its next attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// The end of a pause.
+    For(Duration),
+    /// A host that has its program: none that is there has it, and others are to come.
+    UntilHostJoins,
+}
+
 impl Master {
-    /// Number of failed attempts of a task that is to be tried again; 0 for others.
+    /// Returns what a task waits for whose attempt has just ended, if it is to be tried again later. `delay`
+    /// is that of tasks without an option of their own.
     #[must_use]
-    pub fn failures_before_retry(&self, task: TaskId) -> u32 {
-        let is_ready = self.state(task) == Some(State::Ready);
-        let failures = self.failures.get(&task).filter(|_| is_ready);
-        failures.copied().unwrap_or(0)
+    pub fn rest_before_retry(&self, task: TaskId, delay: Option<RetryDelay>) -> Option<Rest> {
+        if self.state(task) != Some(State::Ready) {
+            return None;
+        }
+        let failures = *self.failures.get(&task)?;
+        if self.is_missing_on_all(task) {
+            return Some(Rest::UntilHostJoins);
+        }
+        let (dag, local) = self.locate(task);
+        let of_transfers = || {
+            let command = words::split(dag.task(local).command);
+            pmc_calls::is_transfer(&command).then_some(AFTER_TRANSFERS)
+        };
+        let delay = dag.retry_delay(local).or(delay).or_else(of_transfers)?;
+        let pause = delay.after(failures);
+        (!pause.is_zero()).then_some(Rest::For(pause))
     }
 
     /// Handles [`Event::Rest`](super::Event::Rest).

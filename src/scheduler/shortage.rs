@@ -3,6 +3,7 @@
 use std::fmt;
 
 use pmc_dag::Request;
+use pmc_status::memory;
 
 use crate::scheduler::hosts::Host;
 
@@ -76,16 +77,22 @@ impl fmt::Display for Shortage {
     /// Names what is short only: `it requests 8 CPUs, and n1, which comes closest, has 4`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (requested, available) = (self.requested, self.available);
-        let amounts = [
-            (requested.memory_mib, available.memory_mib, "MiB of memory"),
-            (requested.cpus.into(), available.cpus.into(), "CPUs"),
-            (requested.gpus.into(), available.gpus.into(), "GPUs"),
+        let amounts: [(u64, u64, fn(u64) -> String); 3] = [
+            (requested.memory_mib, available.memory_mib, |mib| {
+                format!("{} of memory", memory(mib))
+            }),
+            (requested.cpus.into(), available.cpus.into(), |count| {
+                format!("{count} CPUs")
+            }),
+            (requested.gpus.into(), available.gpus.into(), |count| {
+                format!("{count} GPUs")
+            }),
         ];
         let short = amounts
             .iter()
             .filter(|(requested, available, _)| available < requested);
-        let list = |of: fn(&(u64, u64, &str)) -> u64| {
-            let parts = short.clone().map(|amount| format!("{} {}", of(amount), amount.2));
+        let list = |of: fn(&(u64, u64, fn(u64) -> String)) -> u64| {
+            let parts = short.clone().map(|amount| amount.2(of(amount)));
             parts.collect::<Vec<_>>().join(" and ")
         };
         write!(

@@ -334,7 +334,7 @@ fn a_task_that_fits_on_no_host_is_refused_before_the_run() {
         (
             "TASK z -m 1e9 x\nEDGE z z\n",
             "z",
-            ["1000000000 MiB of memory", "100 MiB of memory"],
+            ["976562.5 GiB of memory", "100 MiB of memory"],
         ),
     ] {
         let mut run = Run {
@@ -631,7 +631,7 @@ fn waiting_tasks_have_reasons() {
     assert_eq!(waiting("-c 1", "-c 3"), None);
     let cpus = "no host with a free slot has enough free CPUs (requested: 3)";
     assert_eq!(waiting("-c 2", "-c 3").as_deref(), Some(cpus));
-    let memory = "it requests 0.059 GiB, and at most 0.049 GiB are free on a host";
+    let memory = "it requests 60 MiB, and at most 50 MiB are free on a host";
     assert_eq!(waiting("-m 50", "-m 60").as_deref(), Some(memory));
     let limit = "as many tasks run as the DAG allows (MAXJOBS *)";
     assert_eq!(waiting("", "x\nTASK c x\nMAXJOBS * 1\n#").as_deref(), Some(limit));

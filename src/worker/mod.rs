@@ -129,10 +129,10 @@ fn serve_registered(transport: &mut impl WorkerTransport, runner: &mut Runner) -
 pub fn serve_process(
     transport: &mut impl WorkerTransport,
     options: Arc<WorkerOptions>,
+    current: Arc<RunningAttempt>,
     interrupt: &Interrupt,
 ) -> Result<(), TransportError> {
     let host = describe_host(&options);
-    let current = Arc::new(RunningAttempt::new());
     let runner = Runner::new(options, Arc::clone(&current), transport.rank(), host.host.clone());
     let mut messages = MessageWatch::new(transport, &current, interrupt);
     let mut runner = match runner {

@@ -82,6 +82,16 @@ impl Sentinel {
         }
     }
 
+    /// The same. If it cannot start, a warning says so.
+    #[must_use]
+    pub fn start_or_warn() -> Option<Arc<Self>> {
+        let started = Self::start().inspect_err(|error| {
+            let reason = pmc_dag::reason(error);
+            tracing::warn!("If this process is killed, processes of tasks may go on: {reason}");
+        });
+        started.ok()
+    }
+
     /// Notes which group the task of a worker has.
     fn note(&self, worker: u32, group: Option<Pid>) {
         let number = group.map_or(0, Pid::as_raw);

@@ -271,3 +271,27 @@ fn containers_of_killed_jobs_are_removed() {
     assert_eq!(result.code(), 0, "{}", result.details());
     assert_eq!((boxes.left(), boxes.containers().as_str()), (vec![], ""));
 }
+
+/// Neither lines of ours nor those of podman stand in front of what the program wrote.
+#[test]
+#[ignore = "needs podman, runc and busybox: tests/run e2e"]
+fn a_failed_program_in_a_container_shows_what_it_wrote() {
+    let boxes = Boxes::new();
+    let fails = JOBS.replace("[-c, mid.txt]", "[-c, missing.txt]");
+    for mode in ["nonsharedfs", "sharedfs"] {
+        let result = boxes.run(mode, &fails).run();
+        assert_eq!(result.code(), 1, "{}", result.details());
+        let analyzer = boxes.in_place(Program::new(Build::Local.program("pmc")));
+        let analyzer = analyzer.args(["analyzer", &format!("{mode}/boxed")]).run();
+        for text in [&result.stdout, &analyzer.stdout] {
+            let shown: Vec<&str> = text.lines().filter(|line| line.contains("| ")).collect();
+            let [line] = shown[..] else {
+                panic!("{mode}: {text}");
+            };
+            assert!(
+                line.ends_with("| wc: missing.txt: No such file or directory"),
+                "{mode}: {text}"
+            );
+        }
+    }
+}

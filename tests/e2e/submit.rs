@@ -387,6 +387,80 @@ fn the_number_of_agents_is_that_of_the_nodes_of_the_job() {
     );
 }
 
+/// `srun` ends all its processes some time after the first one has ended, unless it is told not to.
+#[test]
+#[ignore = "needs Slurm: tests/run e2e"]
+fn a_drained_agent_takes_no_others_with_it() {
+    let cluster = Cluster::configured("WaitTime=5\n");
+    let plan = Submitted::new(&cluster, Build::Local, &[]);
+    let (top, submit) = (plan.directory.path(), &plan.submit);
+    let pmc = |words: &[&str]| {
+        cluster
+            .job_command(Build::Local.program("pmc"))
+            .args(words)
+            .in_directory(submit)
+            .run()
+    };
+    let hosts = || {
+        let nodes = pmc(&["nodes", ".", "--json"]).stdout;
+        let nodes: serde_json::Value = serde_json::from_str(&nodes).unwrap_or_default();
+        let nodes = nodes.as_array().cloned().unwrap_or_default();
+        let names = nodes
+            .iter()
+            .filter_map(|node| node["host"].as_str().map(str::to_owned));
+        names.collect::<Vec<_>>()
+    };
+    wait_until("not all agents come", 120, || {
+        hosts().len() == cluster.node_names().len()
+    });
+    let last = hosts().pop().expect("a host");
+    pmc(&["nodes", ".", "--drain", &last]).ok();
+    cluster.job(&plan.job).assert_ends_as("COMPLETED");
+    assert_eq!(
+        completed_jobs(top),
+        (0..JOBS).collect::<Vec<_>>(),
+        "each job has run once"
+    );
+}
+
+/// The variables of the step say that it has two tasks. The batch job inherits them.
+#[test]
+#[ignore = "needs Slurm: tests/run e2e"]
+fn a_step_of_two_tasks_submits_a_run() {
+    let cluster = Cluster::start();
+    let plan = Submitted::new(&cluster, Build::Local, &[]);
+    let (top, submit) = (plan.directory.path(), &plan.submit);
+    cluster.job(&plan.job).cancel();
+    let run = |line: &str| {
+        let step = format!("[ $SLURM_PROCID = 1 ] || {line}");
+        let result = cluster
+            .job_command("srun")
+            .args(["-N1", "-n2", "--mpi=none", "sh", "-c", &step])
+            .in_directory(submit);
+        let number = result.run().ok().stdout.trim().to_owned();
+        cluster.job(&number).assert_ends_as("COMPLETED");
+    };
+    let script = only_file(submit, ".sbatch");
+    run(&format!("sbatch --parsable {}", script.display()));
+    assert_eq!(
+        completed_jobs(top),
+        (0..JOBS).collect::<Vec<_>>(),
+        "each job has run once"
+    );
+    // Without agents, too.
+    fs::write(
+        submit.join("one.dag"),
+        "TASK a /bin/sh -c 'echo 99 >>../../ran'\n",
+    )
+    .expect("a file");
+    let executor = Build::Local.program("pegasus-mpi-cluster");
+    run(&format!(
+        "sbatch --parsable -N1 --wrap '{} one.dag'",
+        executor.display()
+    ));
+    assert!(completed_jobs(top).contains(&99));
+}
+
 /// Slurm notices a lost node after `SlurmdTimeout`, and lets a job that is queued again wait for
 /// `cred_expire`. The rest is the work of the script.
 #[test]

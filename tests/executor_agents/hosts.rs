@@ -3,10 +3,11 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use pmc_control::{Answer, Request, ask};
 
-use super::{Run, Scene, TASK, wait_for_file};
+use super::{PATIENCE, Run, Scene, TASK, wait_for_file};
 
 #[test]
 fn a_host_whose_tasks_succeed_elsewhere_is_set_aside() {
@@ -189,4 +190,38 @@ fn expressions_change_the_request_of_the_next_attempt_in_an_agent() {
         stderr.contains("no host has what its expressions ask for: it requests 64 CPUs"),
         "{stderr}"
     );
+}
+
+/// The hosts of this test share a disk, so the program comes with the second one.
+#[test]
+fn a_program_that_is_missing_on_the_first_host_is_run_by_the_next_one() {
+    let scene = Scene::new(0, "");
+    fs::write(scene.path("x.dag"), "TASK a ./only-there a 0\n").unwrap();
+    let run = scene.start("2", &["--tries", "2", "--start-with", "1"]);
+    wait_for_file(&scene.path("x.dag.endpoint"));
+    let first = scene.host("first", false);
+    let waits = || scene.pmc(&["why", "a", "."]).contains("resting");
+    let begun = Instant::now();
+    while !waits() {
+        assert!(begun.elapsed() < PATIENCE, "its attempts are used up");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    fs::rename(scene.path("task.sh"), scene.path("only-there")).unwrap();
+    let there = scene.host("second", false);
+    let (code, stderr) = run.wait();
+    assert_eq!(code, 0, "{stderr}");
+    assert_eq!((first.wait().0, there.wait().0), (0, 0));
+    scene.begins(1);
+}
+
+/// Nobody else comes: the task has failed, and its other attempts are left out.
+#[test]
+fn a_program_that_no_host_has_is_tried_once_on_each() {
+    let scene = Scene::new(0, "");
+    fs::write(scene.path("x.dag"), "TASK a ./missing\n").unwrap();
+    let run = scene.start("2", &["--tries", "9", "--launch", "local"]);
+    let (code, stderr) = run.wait();
+    assert_eq!(code, 1, "{stderr}");
+    let attempts = stderr.matches("Task a failed").count();
+    assert!((1..=2).contains(&attempts), "{stderr}");
 }

@@ -13,7 +13,7 @@ impl Scene {
         Run::new(self.command(&["--agent", "x.dag.endpoint", "--host-name", name]))
     }
 
-    fn pmc(&self, words: &[&str]) -> String {
+    pub(super) fn pmc(&self, words: &[&str]) -> String {
         let mut command = Command::new(testutils::programs::path("pmc"));
         let output = command.args(words).current_dir(self.0.path()).output().unwrap();
         String::from_utf8(output.stdout).unwrap()

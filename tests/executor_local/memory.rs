@@ -92,9 +92,9 @@ fn expressions_change_the_request_of_the_next_attempt() {
     assert_eq!(run.read("huge"), "1024 1\n4000 1\n", "{stderr}");
     assert_eq!(run.read("seen"), "0 1\n2000 1\n", "{stderr}");
     for message in [
-        "Task grows gets 2048 MiB of memory and 2 CPUs in its next attempt\n",
+        "Task grows gets 2 GiB of memory and 2 CPUs in its next attempt\n",
         "Task huge: the expression for cores is skipped, and the old request stays: there is no variable `nonsense`\n",
-        "Task huge: no host has what its expressions ask for: it requests 1048576 MiB of memory, and the host that comes \
+        "Task huge: no host has what its expressions ask for: it requests 1024 GiB of memory, and the host that comes \
          closest, ",
     ] {
         assert_eq!(stderr.matches(message).count(), 1, "{message}\n{stderr}");

@@ -135,7 +135,7 @@ fn trace_messages_name_host_slot_and_reason() {
     let stderr = text(&run.run(&arguments).stderr);
     for line in [
         "[trace] Scheduling task a on host node7, slot 1 (CPUs: 1, memory: 70 MiB)\n",
-        "[trace] Task b waits: it requests 0.059 GiB, and at most 0.029 GiB are free on a host\n",
+        "[trace] Task b waits: it requests 60 MiB, and at most 30 MiB are free on a host\n",
     ] {
         assert!(stderr.contains(line), "{stderr}");
     }
@@ -155,6 +155,35 @@ fn a_service_that_is_away_for_a_while_is_tried_again_after_a_pause() {
     // After 0, 0.5 and 1.5 seconds, and perhaps once more if the machine is busy.
     assert!((3..=4).contains(&run.read("tries").lines().count()));
     assert!(begun.elapsed() >= std::time::Duration::from_millis(1500));
+}
+
+/// Tasks may have a pause of their own, and transfers have one without being asked.
+#[test]
+fn tasks_have_pauses_of_their_own() {
+    let run = Run::new(
+        "TASK own -t 3 --retry-delay 0.3,2 ./client.sh own 3\n\
+         TASK none -t 3 --retry-delay 0 ./client.sh none 3\n\
+         TASK transfer -t 2 ./pegasus-transfer transfer 2\n",
+    );
+    // Succeeds in the attempt with this number, and notes when each began, in ms.
+    let script = "date +%s%3N >> $1; [ $(wc -l < $1) = $2 ]";
+    run.script("client.sh", script);
+    run.script("pegasus-transfer", script);
+    let output = run.run(&["--retry-delay", "0", "x.dag"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let pauses = |name: &str| -> Vec<u64> {
+        let begins: Vec<u64> = run.read(name).lines().map(|line| line.parse().unwrap()).collect();
+        std::fs::remove_file(run.path().join(name)).unwrap();
+        begins.windows(2).map(|pair| pair[1] - pair[0]).collect()
+    };
+    let own = pauses("own");
+    assert!(own[0] >= 300 && own[1] >= 600, "{own:?}");
+    assert!(pauses("transfer")[0] < 1900, "the option of the run counts");
+    pauses("none");
+    std::fs::remove_file(run.path().join("x.dag.rescue")).unwrap();
+    let output = run.run(&["x.dag"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(pauses("transfer")[0] >= 2000);
 }
 
 #[test]

@@ -122,6 +122,12 @@ fn find(program: &str, environment: &BTreeMap<String, String>) -> Option<PathBuf
         })
 }
 
+/// Returns whether the program that submits to a scheduler is on `PATH`.
+#[must_use]
+pub fn is_installed(scheduler: Scheduler, environment: &BTreeMap<String, String>) -> bool {
+    find(scheduler.submit_words()[0], environment).is_some()
+}
+
 /// Makes sure, before anything is planned, that a job could be submitted: the first of the schedulers that
 /// were named must have its program on `PATH`; without names, gives the one that is there.
 ///

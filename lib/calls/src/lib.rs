@@ -32,6 +32,9 @@ pub const KICKSTART: &str = "pegasus-kickstart";
 /// Runs a job in a directory of its own.
 pub const LITE: &str = "pegasus-lite";
 
+/// Moves and removes files.
+pub const TRANSFER: &str = "pegasus-transfer";
+
 /// Programs whose standard output holds records that monitoring reads.
 const RECORDERS: [&str; 3] = [KICKSTART, CLUSTER, LITE];
 
@@ -58,6 +61,12 @@ pub fn application<W: AsRef<[u8]>>(words: &[W]) -> &[u8] {
         rest = behind_environment(options.rest());
     }
     rest.first().or(words.first()).map_or(b"", AsRef::as_ref)
+}
+
+/// Returns whether a command moves or removes files: a server that does not answer now may do so later.
+#[must_use]
+pub fn is_transfer<W: AsRef<[u8]>>(words: &[W]) -> bool {
+    name(application(words)) == TRANSFER.as_bytes()
 }
 
 /// Returns which of our programs a command runs whose standard output holds records that monitoring reads,
@@ -152,6 +161,23 @@ mod tests {
         assert_eq!(app("/p/pegasus-kickstart -n"), "/p/pegasus-kickstart");
         assert_eq!(app("env A=b"), "env");
         assert_eq!(app(""), "");
+    }
+
+    #[test]
+    fn transfers_are_known_behind_kickstart() {
+        for line in [
+            "/p/pegasus-transfer -f x",
+            "env A=b /p/pegasus-kickstart -n t /q/pegasus-transfer",
+        ] {
+            assert!(is_transfer(&words(line)), "{line}");
+        }
+        for line in [
+            "/bin/cp pegasus-transfer",
+            "pegasus-kickstart -n pegasus-transfer /bin/cp",
+            "",
+        ] {
+            assert!(!is_transfer(&words(line)), "{line}");
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::names::{self, NameIndex};
 use crate::options::{
     ALL_TASKS, AbortOn, CategoryId, Forward, OptionSet, Options, RareOptions, Request, Stdin, is_code,
 };
+use crate::retry_delay::RetryDelay;
 use crate::words::Words;
 
 /// A DAG, as read from its file.
@@ -288,6 +289,12 @@ impl Dag {
     #[must_use]
     pub fn more_memory(&self, task: TaskId) -> Option<u32> {
         self.rare(task)?.more_memory
+    }
+
+    /// The pause before the next attempt of a task, if set.
+    #[must_use]
+    pub fn retry_delay(&self, task: TaskId) -> Option<RetryDelay> {
+        self.rare(task)?.retry_delay
     }
 
     /// Expressions that change the requests of a task after an attempt that failed, by request; and the

@@ -29,6 +29,7 @@ pub mod pattern;
 mod reader;
 pub mod record;
 pub mod rescue;
+mod retry_delay;
 mod text;
 pub mod trailer;
 pub mod words;
@@ -37,6 +38,7 @@ pub mod write;
 pub use dag::{Dag, Subdag, Task};
 pub use error::{DagError, DagErrorKind, reason};
 pub use options::{AbortOn, CategoryId, Forward, OptionSet, Request, Stdin, factor};
+pub use retry_delay::RetryDelay;
 
 /// Identifier and transformation of tasks that an earlier plan of the submit directory had and the present
 /// one has not. They are done, and stay in the DAG because the logs name them.

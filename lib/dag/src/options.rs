@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::error::DagErrorKind;
 use crate::number;
+use crate::retry_delay::RetryDelay;
 use crate::text::lossy;
 use crate::words::Words;
 
@@ -115,6 +116,8 @@ pub(crate) struct RareOptions {
     pub(crate) category: Vec<u8>,
     /// Percent of its memory that the task requests after an attempt that ran out of memory.
     pub(crate) more_memory: Option<u32>,
+    /// `--retry-delay SECONDS[,FACTOR[,MAX]]`.
+    pub(crate) retry_delay: Option<RetryDelay>,
     /// `--request-expression REQUEST=EXPRESSION`, sorted by request.
     pub(crate) request_expressions: Vec<Forward>,
     /// `--expression-value NAME=VALUE`, sorted by name.
@@ -282,6 +285,11 @@ fn parse_rare<'a>(
             let value = value("--more-memory", "FACTOR")?;
             let percent = factor(&value).ok_or_else(|| invalid("memory factor", &value, name))?;
             rare.more_memory = Some(percent);
+        }
+        b"--retry-delay" => {
+            let value = value("--retry-delay", "SECONDS[,FACTOR[,MAX]]")?;
+            let delay = RetryDelay::parse(&value).ok_or_else(|| invalid("retry delay", &value, name))?;
+            rare.retry_delay = Some(delay);
         }
         b"--request-expression" => {
             let value = value(EXPRESSION.0, EXPRESSION.1)?;
@@ -474,6 +482,28 @@ mod tests {
         ] {
             assert!(!anywhere(line), "{line}");
         }
+    }
+
+    #[test]
+    fn pauses_of_tasks_are_parsed() {
+        let first = |rest: &str| {
+            let (options, _) = parse(b"t", rest.as_bytes()).map_err(|error| error.to_string())?;
+            Ok::<_, String>(
+                options
+                    .rare
+                    .and_then(|rare| rare.retry_delay.map(|delay| delay.first)),
+            )
+        };
+        assert_eq!(
+            first("--retry-delay 5,2,60 -t 3 x"),
+            Ok(Some(Duration::from_secs(5)))
+        );
+        assert_eq!(first("--retry-delay 0 x"), Ok(Some(Duration::ZERO)));
+        assert_eq!(first("-t 3 x"), Ok(None));
+        assert_eq!(
+            first("--retry-delay soon x"),
+            Err("Invalid retry delay 'soon' for task t".to_owned())
+        );
     }
 
     #[test]

@@ -16,6 +16,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+/// Attempts to make a directory that others remove when they need it no more.
+const MAKE_ATTEMPTS: usize = 1000;
+
 /// Maximum length of a key.
 const MAX_KEY: usize = 64;
 
@@ -68,12 +71,19 @@ pub fn key_of(sha256: &str) -> Option<String> {
 /// # Errors
 /// It cannot be made, or another user can add files to it.
 pub fn make_private(directory: &Path) -> io::Result<()> {
-    match DirBuilder::new().mode(0o700).create(directory) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        made => return made,
-    }
-    if is_private(directory) {
-        return Ok(());
+    for _ in 0..MAKE_ATTEMPTS {
+        match DirBuilder::new().mode(0o700).create(directory) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => return made,
+        }
+        if is_private(directory) {
+            return Ok(());
+        }
+        // Who used it last may have removed it just now.
+        match fs::symlink_metadata(directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            _ => break,
+        }
     }
     let message = format!("{} is not a directory of this user alone", directory.display());
     Err(io::Error::other(message))
@@ -113,4 +123,33 @@ fn open_directories(directory: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The last job of a node removes the directory while the next one finds it.
+    #[test]
+    fn a_private_directory_that_others_remove_is_made_again() {
+        let top = tempfile::tempdir().unwrap();
+        let directory = &top.path().join("locks");
+        std::thread::scope(|scope| {
+            let users = (0..4).map(|_| {
+                scope.spawn(|| {
+                    for _ in 0..2000 {
+                        make_private(directory).unwrap();
+                        // Another one may have been faster.
+                        let _ = fs::remove_dir(directory);
+                    }
+                })
+            });
+            users
+                .collect::<Vec<_>>()
+                .into_iter()
+                .for_each(|user| user.join().unwrap());
+        });
+        fs::write(directory, "").unwrap();
+        assert!(make_private(directory).is_err());
+    }
 }

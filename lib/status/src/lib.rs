@@ -51,10 +51,13 @@ pub struct TaskStatus {
 /// Maximum parents that a [`TaskStatus`] names.
 pub const MAX_PARENTS: usize = 20;
 
-/// Formats an amount of memory in MiB for people: in GiB, with as many digits as it needs to differ from
-/// others, at most three after the point.
+/// Formats an amount of memory in MiB for people: below 1 GiB in MiB, else in GiB with as many digits as it
+/// needs to differ from others, at most three after the point. All views and messages use this.
 #[must_use]
 pub fn memory(mib: u64) -> String {
+    if mib < 1024 {
+        return format!("{mib} MiB");
+    }
     let text = format!("{:.3}", mib as f64 / 1024.0);
     let text = text.trim_end_matches('0').trim_end_matches('.');
     format!("{text} GiB")
@@ -65,11 +68,12 @@ mod tests {
     use super::memory;
 
     #[test]
-    fn memory_has_one_unit() {
+    fn memory_has_the_unit_of_its_size() {
         for (mib, text) in [
-            (0, "0 GiB"),
-            (1, "0.001 GiB"),
-            (512, "0.5 GiB"),
+            (0, "0 MiB"),
+            (1, "1 MiB"),
+            (1023, "1023 MiB"),
+            (1025, "1.001 GiB"),
             (2000, "1.953 GiB"),
             (2048, "2 GiB"),
             (1 << 20, "1024 GiB"),

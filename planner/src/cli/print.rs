@@ -1,12 +1,15 @@
 //! Prints results, for people and as JSON.
 
+use std::collections::BTreeMap;
+
 use crate::diagnostic::Diagnostic;
 use crate::plan::{Planned, Preview};
-use pmc_batch::submit::{Submitted, command_line};
+use pmc_batch::submit::{Submitted, command_line, is_installed};
 use pmc_calls::shell::shell_quote;
 
-/// Returns the result for people.
-pub fn result_text(planned: &Planned) -> String {
+/// Returns the result for people: first how to run the plan where a scheduler is on the `PATH` of this
+/// environment, else how to run it on this machine.
+pub fn result_text(planned: &Planned, environment: &BTreeMap<String, String>) -> String {
     let counts = &planned.counts;
     let kinds: Vec<String> = counts
         .kinds()
@@ -23,9 +26,26 @@ pub fn result_text(planned: &Planned) -> String {
         counts.edges,
         planned.submit_dir.display()
     );
-    for script in &planned.scripts {
-        let command = command_line(script.scheduler, &script.path);
-        text.push_str(&format!("To run it:        {command}\n"));
+    let (here, elsewhere): (Vec<_>, Vec<_>) = planned
+        .scripts
+        .iter()
+        .partition(|script| is_installed(script.scheduler, environment));
+    let by_hand = match &planned.shell {
+        Some(script) => script.display().to_string(),
+        None => format!(
+            "pegasus-mpi-cluster --monitord-hack --per-task-stdio {}",
+            shell_quote(&planned.dag.display().to_string())
+        ),
+    };
+    let is_first = planned.shell.is_some() || here.is_empty();
+    if is_first {
+        text.push_str(&format!("To run it:        {by_hand}\n"));
+    }
+    for (title, scripts) in [("To run it:    ", here), ("On a cluster: ", elsewhere)] {
+        for script in scripts {
+            let command = command_line(script.scheduler, &script.path);
+            text.push_str(&format!("{title}    {command}\n"));
+        }
     }
     if let Some(size) = &planned.batch_size {
         text.push_str(&format!("Batch job:        {size}\n"));
@@ -33,12 +53,8 @@ pub fn result_text(planned: &Planned) -> String {
     if let Some(files) = &planned.run_files {
         text.push_str(&format!("Files of a run:   {files}\n"));
     }
-    match &planned.shell {
-        Some(script) => text.push_str(&format!("To run it:        {}\n", script.display())),
-        None => text.push_str(&format!(
-            "On this machine:  pegasus-mpi-cluster --monitord-hack --per-task-stdio {}\n",
-            shell_quote(&planned.dag.display().to_string())
-        )),
+    if !is_first {
+        text.push_str(&format!("On this machine:  {by_hand}\n"));
     }
     text
 }
@@ -73,12 +89,16 @@ pub fn preview_text(preview: &Preview, json: bool) -> String {
 }
 
 /// Returns the result as a JSON object: the braindump, and how to run the plan.
-pub fn result_json(planned: &Planned, submitted: Option<&Submitted>) -> String {
+pub fn result_json(
+    planned: &Planned,
+    submitted: Option<&Submitted>,
+    environment: &BTreeMap<String, String>,
+) -> String {
     let mut object = serde_json::Map::new();
     for (key, value) in &planned.braindump {
         object.insert(key.clone(), value.clone().into());
     }
-    object.insert("message".into(), result_text(planned).into());
+    object.insert("message".into(), result_text(planned, environment).into());
     let scripts: Vec<String> = planned
         .scripts
         .iter()

@@ -91,8 +91,9 @@ fn about_profile(namespace: Namespace, key: &str, value: &str) -> Option<Warning
         let hint = format!("use {}::{}", namespace.as_str(), known.name);
         return Some((format!("{subject} has an old name"), Some(hint)));
     }
+    // Of those that tasks can request, the warning names the job.
     if namespace == Namespace::Condor
-        && known.name.starts_with("request_")
+        && known.name == "request_disk"
         && !value.trim().is_empty()
         && !task_request::is_number(known.name, value)
     {

@@ -149,6 +149,7 @@ const DAGMAN_KEYS: &[Key] = &[
     off("pre.arguments", "", SCRIPTS),
     on("priority", "task option `-p` of jobs without pmc_priority"),
     on("retry", "retries of a failed task: task option `-t` is one more"),
+    on("retry.delay", "pause before each retry, `SECONDS[,FACTOR[,MAX]]`: task option `--retry-delay`"),
     off("vars", "", DAGMAN),
 ];
 

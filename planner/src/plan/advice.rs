@@ -2,13 +2,17 @@
 
 use std::path::Path;
 
-use crate::exec::{Exec, ExecJob, Place, Task};
+use pmc_status::memory;
+
+use crate::exec::{Exec, ExecJob, Place, Setup, Task};
 use crate::keys::BYPASS;
 use crate::model::{Arguments, TransferFlag, Workflow};
 use crate::profiles::Namespace;
 use crate::refine::sites::{Access, Sites};
 use crate::request::Request;
-use crate::task_request::is_no_wrapper;
+use crate::task_request::{
+    CPUS, DEFAULTS, EXPRESSIONS, GPUS, MEMORY, ProfileKey, find, is_no_wrapper, is_number, largest,
+};
 use crate::tasks::arguments::doubt;
 
 use super::inputs::Inputs;
@@ -134,6 +138,49 @@ pub(super) fn batch_requests(workflow: &Workflow) -> Option<String> {
             job.id
         ))
     })
+}
+
+/// Returns a warning for each request that is an expression of HTCondor, about the first job that has it.
+pub(super) fn htcondor_expressions(workflow: &Workflow, exec: &Exec) -> Vec<String> {
+    let text = |setup: &Setup, (namespace, key)| {
+        let text = setup.profiles.get(namespace, key).unwrap_or_default().trim();
+        (!text.is_empty() && !is_number(key, text)).then(|| text.to_owned())
+    };
+    let warning = |(namespace, key): ProfileKey| {
+        let keys = [MEMORY, CPUS, GPUS]
+            .into_iter()
+            .find(|keys| keys.contains(&(namespace, key)))?;
+        // Few setups have one, and a workflow may have a million jobs.
+        let setups = exec.setups.iter();
+        setups.clone().find_map(|setup| text(setup, (namespace, key)))?;
+        let mut jobs = exec.computing().filter_map(|(job, index)| {
+            let setup = &exec.setups[job.setup];
+            let text = text(setup, (namespace, key))?;
+            let counts = find(&setup.profiles, keys).is_none_or(|(found, value)| {
+                found == (namespace, key) || DEFAULTS.contains(&(found.1, &*value.text()))
+            });
+            counts.then_some((index, text))
+        });
+        let (first, text) = jobs.next()?;
+        let others = match jobs.count() {
+            0 => String::new(),
+            more => format!(" (and those of {more} more jobs)"),
+        };
+        let then = match largest(key, &text) {
+            Some(mib) if key == "request_memory" => {
+                format!("the largest value that it can have is requested, {}", memory(mib))
+            }
+            Some(number) => format!("the largest value that it can have is requested, {number}"),
+            None => {
+                "no largest value can be told, so that the job requests what a job without it does".to_owned()
+            }
+        };
+        Some(format!(
+            "condor::{key} of the job {}{others} is an expression, which only HTCondor evaluates, `{text}`: {then}",
+            workflow.jobs[first].id
+        ))
+    };
+    EXPRESSIONS.into_iter().filter_map(warning).collect()
 }
 
 /// Returns warnings about directories that the catalogs do not give the site `local` and that the plan uses.

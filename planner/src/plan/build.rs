@@ -168,6 +168,8 @@ fn build_plan<'r>(
     let further = further.into_iter().flatten().chain(exec.warnings.iter().cloned());
     let further = further.chain(advice::outputs_that_stay(workflow, &exec, &sites));
     let further = further.chain(advice::made_directories(&inputs, &exec, &sites, request));
+    let further = further.chain(advice::htcondor_expressions(workflow, &exec));
+    let further = further.chain(preflight::missing_inputs(workflow, &exec, request));
     warnings.extend(further.map(Diagnostic::from));
     let mut seen = rustc_hash::FxHashSet::default();
     warnings.retain(|warning| seen.insert(warning.to_string()));

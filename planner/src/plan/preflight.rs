@@ -8,9 +8,31 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::error::{Cause, PlanError, Problem};
 use crate::exec::{Exec, FileTransfer, Place};
 use crate::model::{FileId, Workflow};
+use crate::request::Request;
 
 /// Maximum reported problems. Further ones are only counted.
 const MAX_REPORTED: usize = 50;
+
+/// Maximum inputs that are looked for without being asked to: their file system may be slow.
+const MAX_LOOKED_FOR: usize = 10_000;
+
+/// Returns a warning about local inputs that do not exist, unless the plan was checked for them. It is no
+/// error: they may be there when the run begins.
+pub(super) fn missing_inputs(workflow: &Workflow, exec: &Exec, request: &Request) -> Option<String> {
+    if request.check_files || request.deferred {
+        return None;
+    }
+    let problems = inputs(workflow, exec, MAX_LOOKED_FOR);
+    let first = problems.first()?;
+    let more = match problems.len() - 1 {
+        0 => String::new(),
+        1 => ", as one more input".to_owned(),
+        more => format!(", as {more} more inputs"),
+    };
+    Some(format!(
+        "{first}{more}; a run ends with an error unless it is there by then"
+    ))
+}
 
 /// Checks installed programs and local inputs of a plan.
 ///
@@ -18,7 +40,7 @@ const MAX_REPORTED: usize = 50;
 /// Each program and input that does not exist, once.
 pub(super) fn check(workflow: &Workflow, exec: &Exec) -> Result<(), PlanError> {
     let mut problems = programs(workflow, exec);
-    problems.extend(inputs(workflow, exec));
+    problems.extend(inputs(workflow, exec, usize::MAX));
     let more = problems.len().saturating_sub(MAX_REPORTED);
     if more > 0 {
         problems.truncate(MAX_REPORTED);
@@ -64,10 +86,11 @@ fn programs(workflow: &Workflow, exec: &Exec) -> Vec<Problem> {
     order.into_iter().filter_map(problem).collect()
 }
 
-/// Returns the problems of inputs that have only locations on file systems.
-fn inputs(workflow: &Workflow, exec: &Exec) -> Vec<Problem> {
+/// Returns the problems of the first `limit` inputs that have only locations on file systems.
+fn inputs(workflow: &Workflow, exec: &Exec, limit: usize) -> Vec<Problem> {
     let uses = || workflow.jobs.iter().flat_map(|job| &job.uses);
     let optional: FxHashSet<FileId> = uses().filter(|u| u.optional).map(|u| u.file).collect();
+    let mut looked_for = 0;
     let mut seen = FxHashSet::default();
     let mut problems = Vec::new();
     for transfer in exec.transfers.iter().flat_map(|set| &set.files) {
@@ -77,7 +100,8 @@ fn inputs(workflow: &Workflow, exec: &Exec) -> Vec<Problem> {
         let Some(paths) = local_sources(transfer) else {
             continue;
         };
-        if paths.iter().any(|path| Path::new(path).exists()) {
+        looked_for += 1;
+        if looked_for > limit || paths.iter().any(|path| Path::new(path).exists()) {
             continue;
         }
         let mut readers = workflow.jobs.iter().filter(|job| {

@@ -26,15 +26,12 @@ use super::staging_sites;
 use crate::exec::{EntryId, Exec, ExecJob, JobId, Setup, SetupId, SiteId, Task};
 use crate::ids::Id as _;
 
-/// Default resources of a compute job: MB of memory, cores, MB of disk.
-const DEFAULTS: &[(&str, &str)] = &[("memory", "2048"), ("cores", "1"), ("diskspace", "5120")];
-
 /// Sets the default resources where nobody requests any. `own` are the profiles of program and job alone.
 fn set_defaults(profiles: &mut Profiles, own: [Option<&Profiles>; 2]) {
     let processes = own.into_iter().flatten().find_map(task_request::processes);
-    for (key, value) in DEFAULTS {
+    for (key, value) in task_request::DEFAULTS {
         if task_request::needs_default(profiles, key) {
-            let value = processes.filter(|_| *key == "cores").unwrap_or(value);
+            let value = processes.filter(|_| key == "cores").unwrap_or(value);
             profiles.set(Namespace::Pegasus, key, value);
         }
     }

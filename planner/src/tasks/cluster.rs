@@ -80,8 +80,7 @@ pub(super) fn fill(
     requests.gpus = requests.gpus.max(needs.max_gpus);
     requests.priority = requests.priority.or(needs.priority);
     requests.category = requests::category(job);
-    requests.expressions = super::expressions::of(job.profiles());
-    requests.more_memory = requests::more_memory(job).map_err(|problem| vec![problem.to_string()])?;
+    requests::after_failures(job, &mut requests).map_err(|problem| vec![problem.to_string()])?;
     let mut environment = Environment::of(job);
     let settings = job.plan.settings.cluster.arguments.as_deref();
     let extra = job.pegasus("job.aggregator.arguments").or(settings);

@@ -48,10 +48,8 @@ impl<'p> Common<'p> {
         let kickstart = kickstart.map_err(|problem| problems.push(format!("job {}: {problem}", job.name)));
         let checks = Checks::of(job, true).map_err(|problem| problems.push(problem.to_string()));
         requests.category = requests::category(job);
-        requests.expressions = super::expressions::of(job.profiles());
-        match requests::more_memory(job) {
-            Ok(factor) => requests.more_memory = factor,
-            Err(problem) => problems.push(problem.to_string()),
+        if let Err(problem) = requests::after_failures(job, &mut requests) {
+            problems.push(problem.to_string());
         }
         match requests::stdin(job) {
             Ok(stdin) => requests.stdin = stdin,

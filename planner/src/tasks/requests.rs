@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
+use pmc_dag::RetryDelay;
 use pmc_expressions::Amount;
 
 use crate::error::{Cause, Problem};
@@ -27,6 +28,8 @@ pub(crate) struct Requests {
     pub(crate) tries: Option<u32>,
     /// Factor of the memory after an attempt that ran out of it.
     pub(crate) more_memory: Option<String>,
+    /// Pause before the next attempt, as the user has written it.
+    pub(crate) retry_delay: Option<String>,
     /// Expressions for the requests after an attempt that failed.
     pub(crate) expressions: Vec<(Amount, String)>,
     /// Category whose running jobs are limited.
@@ -254,21 +257,37 @@ fn parsed<T: FromStr>(
     number
 }
 
-/// Returns the factor of the memory after an attempt that ran out of it.
+/// Reads what a job requests after an attempt that failed: the factor of its memory, expressions, the pause.
 ///
 /// # Errors
 /// An invalid profile; the message names the job.
-pub(super) fn more_memory(job: PlannedJob<'_>) -> Result<Option<String>, Problem> {
-    let Some(factor) = job.profiles().pegasus("pmc_more_memory").map(str::trim) else {
-        return Ok(None);
-    };
-    if pmc_dag::factor(factor.as_bytes()).is_none() {
-        return Err(Cause::Profile.problem(format!(
-            "Invalid Value specified for pmc_more_memory {factor} for job {}: it must be a number from 1 to 1000",
+pub(super) fn after_failures(job: PlannedJob<'_>, requests: &mut Requests) -> Result<(), Problem> {
+    let valid = |name: &str, text: Option<&str>, is_valid: fn(&[u8]) -> bool, must: &str| {
+        let Some(text) = text.map(str::trim).filter(|text| !text.is_empty()) else {
+            return Ok(None);
+        };
+        if is_valid(text.as_bytes()) {
+            return Ok(Some(text.to_owned()));
+        }
+        Err(Cause::Profile.problem(format!(
+            "Invalid Value specified for {name} {text} for job {}: it must be {must}",
             job.name
-        )));
-    }
-    Ok(Some(factor.to_owned()))
+        )))
+    };
+    requests.expressions = super::expressions::of(job.profiles());
+    requests.more_memory = valid(
+        "pmc_more_memory",
+        job.profiles().pegasus("pmc_more_memory"),
+        |text| pmc_dag::factor(text).is_some(),
+        "a number from 1 to 1000",
+    )?;
+    requests.retry_delay = valid(
+        "retry.delay",
+        dagman(job.profiles(), "retry.delay"),
+        |text| RetryDelay::parse(text).is_some(),
+        "SECONDS[,FACTOR[,MAX]], with a FACTOR from 1 to 1000",
+    )?;
+    Ok(())
 }
 
 /// Returns the standard input of a compute job that is no file of the workflow.

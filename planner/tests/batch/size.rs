@@ -130,7 +130,7 @@ fn the_largest_request_counts_the_keys_of_all_systems() {
         ),
         (
             "pegasus: {cores: '3', memory: '3000', gpus: '2'}",
-            "3 CPUs, 2 GPUs and 3000 MiB",
+            "3 CPUs, 2 GPUs and 2.93 GiB",
         ),
         ("globus: {count: '5', maxmemory: '512'}", "5 CPUs and 512 MiB"),
         (

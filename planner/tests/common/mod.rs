@@ -113,6 +113,10 @@ impl Case {
     }
 }
 
+fn is_about_missing_input(warning: &str) -> bool {
+    warning.contains("a run ends with an error unless it is there by then")
+}
+
 /// A plan, read back from its files.
 pub struct Plan {
     pub planned: Planned,
@@ -121,10 +125,20 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Warnings, as they are printed.
+    /// Warnings, as they are printed, but for the one about inputs: those of cases do not exist.
     pub fn warnings(&self) -> Vec<String> {
-        self.planned.warnings.iter().map(ToString::to_string).collect()
+        let warnings = self.planned.warnings.iter().map(ToString::to_string);
+        warnings
+            .filter(|warning| !is_about_missing_input(warning))
+            .collect()
     }
+
+    /// The warning about inputs that do not exist.
+    pub fn missing_input(&self) -> Option<String> {
+        let mut warnings = self.planned.warnings.iter().map(ToString::to_string);
+        warnings.find(|warning| is_about_missing_input(warning))
+    }
+
     fn read(planned: Planned) -> Self {
         let dag = pmc_dag::Dag::open(&planned.dag).unwrap();
         let text = fs::read_to_string(&planned.dag).unwrap();

@@ -113,7 +113,7 @@ fn node_table(nodes: &[NodeStatus]) -> String {
         ("SLOTS", Align::Right),
         ("FREE CPUS", Align::Right),
         ("OF", Align::Right),
-        ("FREE GIB", Align::Right),
+        ("FREE MEMORY", Align::Right),
         ("OF", Align::Right),
     ]);
     for node in nodes {
@@ -124,8 +124,8 @@ fn node_table(nodes: &[NodeStatus]) -> String {
             node.slots.to_string(),
             node.free_cpus.to_string(),
             node.cpus.to_string(),
-            gib(node.free_memory_mib),
-            gib(node.memory_mib),
+            memory(node.free_memory_mib),
+            memory(node.memory_mib),
         ]);
     }
     let mut text = table.render("");
@@ -138,11 +138,6 @@ fn node_table(nodes: &[NodeStatus]) -> String {
         let _ = writeln!(text, "Without the submit directory: {}", away.join(", "));
     }
     text
-}
-
-/// Returns the number of GiB.
-fn gib(mib: u64) -> String {
-    memory(mib).trim_end_matches(" GiB").to_owned()
 }
 
 fn describe(task: &TaskStatus) -> String {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow};
 use pegasus_mpi_cluster::simulate::{Cluster, Losses, Simulated, simulate as run};
 use pegasus_mpi_cluster::{HostSize, Registration, describe_host};
+use pmc_control::memory;
 use pmc_dag::{Dag, TaskId};
 use pmc_monitor::history::{History, seconds};
 use pmc_monitor::kinds::Kind;
@@ -306,12 +307,12 @@ fn human(shown: &Shown<'_>, arguments: &cli::Simulate) -> String {
     let subject = shown.subject;
     let node = &subject.node.registration;
     let mut out = format!(
-        "{}: {}, simulated on nodes with {}, {} and {} MiB\n\n",
+        "{}: {}, simulated on nodes with {}, {} and {}\n\n",
         subject.label,
         text::count(subject.dag.len(), "task"),
         text::count(subject.node.slots as usize, "slot"),
         text::count(node.threads as usize, "CPU"),
-        thousands(usize::try_from(node.memory_mb).unwrap_or(usize::MAX)),
+        memory(node.memory_mb),
     );
     let mut columns = vec![
         ("nodes", Align::Right),

@@ -134,3 +134,60 @@ fn attempts_that_failed_are_seen_while_the_task_runs_again() {
         assert_eq!(json["retried"], Value::Array(Vec::new()));
     }
 }
+
+#[test]
+fn a_task_that_ran_out_of_memory_says_so_in_all_views() {
+    let place = Place::new();
+    place.script(
+        "run/large",
+        "echo begun; head -c 120000000 /dev/zero | tail -n 1 | sleep 1000",
+    );
+    place.write("run/w.dag", "TASK a -m 100 ./large\n");
+    let output = Command::new(bin().join("pegasus-mpi-cluster"))
+        .args([
+            "--workers",
+            "1",
+            "--per-task-stdio",
+            "--monitord-hack",
+            "--jobstate-log",
+        ])
+        .args(["--watch-memory", "--host-memory", "1000", "w.dag"])
+        .current_dir(place.path().join("run"))
+        .output()
+        .expect("the executor starts");
+    Finished::from(output).code(1);
+    let reason = "out of memory: it used 1";
+    for (words, code) in [(&["status", "run"][..], 1), (&["analyzer", "run"], 1)] {
+        let view = place.run(words);
+        assert!(view.code(code).stdout().contains(reason), "{}", view.stdout());
+        assert!(
+            view.stdout().contains(" MiB and had requested 100 MiB"),
+            "{}",
+            view.stdout()
+        );
+    }
+    let log = place.run(["log", "a", "run"]);
+    assert!(log.stderr().contains(reason), "{}", log.stderr());
+    place.run(["report", "-o", "report.html", "run"]).code(0);
+    assert!(place.read("report.html").contains(reason));
+
+    // And in what `pmc run` prints, with kickstart.
+    place.chain("exit 1", "true");
+    place.run(["run", "-q", "workflow.yml"]).code(1);
+    let dag = "pmc-runs/chain/run0001/submit/chain-0.dag";
+    let text = place
+        .read(dag)
+        .replace("TASK first_A -m 2048 ", "TASK first_A -m 100 ");
+    place.write(dag, &text);
+    // The system does this where memory is short.
+    place.script(
+        "bin/first",
+        "head -c 120000000 /dev/zero | tail -n 1 | sleep 1; kill -9 $$",
+    );
+    let output = place.run(["resume", "pmc-runs/chain"]);
+    assert!(
+        output.code(1).stdout().contains(&format!("  reason   {reason}")),
+        "{}",
+        output.stdout()
+    );
+}

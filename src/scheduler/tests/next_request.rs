@@ -87,7 +87,7 @@ fn requests_that_grow_beyond_every_host_get_what_a_host_has() {
     // The largest host has no GPU.
     let mut run = run(options, &[(80, 2, 1), (70_000, 64, 0)]);
     run.finish_after(1, 1, failed(256, 0)).unwrap();
-    let capped = "capped 0 it requests 50000 MiB of memory and 64 CPUs, and the host that comes closest, h1, has 80 MiB \
+    let capped = "capped 0 it requests 48.828 GiB of memory and 64 CPUs, and the host that comes closest, h1, has 80 MiB \
          of memory and 2 CPUs";
     let lines = std::mem::take(&mut run.log.lines);
     let at = lines

@@ -126,6 +126,9 @@ fn push_options(shared: &Shared, text: &mut String) {
     if let Some(factor) = &requests.more_memory {
         let _ = write!(text, "--more-memory {factor} ");
     }
+    if let Some(delay) = &requests.retry_delay {
+        let _ = write!(text, "--retry-delay {} ", quote(delay));
+    }
     for (amount, expression) in &requests.expressions {
         push_pair("--request-expression", amount.name(), expression, text);
     }

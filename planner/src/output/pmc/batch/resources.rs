@@ -7,6 +7,7 @@ use crate::properties::Properties;
 use crate::refine::sites::WorkSite;
 use crate::request::Request;
 use pmc_batch::Scheduler;
+use pmc_status::memory;
 
 use super::demand::Demand;
 use super::estimate::{Estimate, Machine};
@@ -109,8 +110,8 @@ impl NodeSize {
             && requested > available
         {
             return Some(too_much(
-                format!("{requested} MiB of memory"),
-                format!("{available} MiB"),
+                format!("{} of memory", memory(requested)),
+                memory(available),
                 "memory",
             ));
         }

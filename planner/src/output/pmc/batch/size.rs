@@ -1,5 +1,7 @@
 //! Sentences about the size of a batch job: what jobs need of it, and how many run at a time in it.
 
+use pmc_status::memory;
+
 use super::Resources;
 use super::demand::Demand;
 use super::estimate::duration;
@@ -13,7 +15,7 @@ impl Demand {
         }
         let memory = match self.memory_mb {
             0 => "no memory".to_owned(),
-            mib => mebibytes(mib),
+            mib => memory(mib),
         };
         format!("a job requests up to {} and {memory}", amounts.join(", "))
     }
@@ -76,12 +78,4 @@ fn sentence(resources: &Resources) -> String {
 fn count(number: u64, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{plural}")
-}
-
-fn mebibytes(mib: u64) -> String {
-    if mib >= 1024 && mib.is_multiple_of(1024) {
-        format!("{} GiB", mib / 1024)
-    } else {
-        format!("{mib} MiB")
-    }
 }

@@ -1,6 +1,7 @@
 //! Warnings about a batch job that may not do for its jobs.
 
 use pmc_batch::Scheduler;
+use pmc_status::memory;
 
 use super::Resources;
 use super::estimate::duration;
@@ -79,9 +80,9 @@ impl Resources {
             && !self.uses_all_memory(scheduler)
         {
             warnings.push(format!(
-                "a job requests {} MiB of memory, but the script for {scheduler} asks for none, so that the default of \
+                "a job requests {} of memory, but the script for {scheduler} asks for none, so that the default of \
                  the scheduler counts: give --node-memory",
-                self.demand.memory_mb
+                memory(self.demand.memory_mb)
             ));
         }
         if self.demand.gpus > 0 && !self.directives.iter().any(|line| asks_for_gpus(line)) {
