@@ -485,18 +485,12 @@ fn remarks(history: &History, diagnosis: &Diagnosis) -> Vec<String> {
         .filter(|attempt| attempt.was_evicted())
         .count();
     if evicted > 0 {
+        let (were, tasks) = match evicted {
+            1 => ("1 attempt was".to_owned(), "its task runs"),
+            more => (format!("{more} attempts were"), "their tasks run"),
+        };
         remarks.push(format!(
-            "{} lost with {}, which is no failure: the tasks were started again.",
-            if evicted == 1 {
-                "1 attempt was".to_owned()
-            } else {
-                format!("{evicted} attempts were")
-            },
-            if evicted == 1 {
-                "its worker"
-            } else {
-                "their workers"
-            },
+            "{were} lost with workers or the batch job, which is no failure: {tasks} again."
         ));
     }
     if diagnosis.repaired > 0 {

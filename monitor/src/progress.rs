@@ -42,7 +42,7 @@ pub struct Progress {
     pub attempts: usize,
     /// Attempts that did not succeed.
     pub failed_attempts: usize,
-    /// Attempts that were lost with their workers. They are no failures.
+    /// Attempts that were lost with their workers or ended by the batch system. They are no failures.
     pub lost_attempts: usize,
     /// Running tasks, longest first.
     pub running: Vec<RunningTask>,

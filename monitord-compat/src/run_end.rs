@@ -13,6 +13,8 @@ pub const MAX_SIZE: u64 = 64 << 10;
 pub enum RunEnd {
     /// It was asked to start no more tasks, and those that ran have ended.
     Drained,
+    /// It got SIGTERM, and the tasks that ran have ended in time: the batch system has ended its job.
+    Terminated,
     /// Its wall time was over.
     WallTime,
     /// A signal with this number stopped it.
@@ -35,6 +37,7 @@ impl RunEnd {
     pub fn line(&self) -> String {
         match self {
             Self::Drained => "drained\n".to_owned(),
+            Self::Terminated => "terminated\n".to_owned(),
             Self::WallTime => "wall-time\n".to_owned(),
             Self::Signal(signal) => format!("signal {signal}\n"),
             Self::Error(message) => {
@@ -50,6 +53,7 @@ impl RunEnd {
         let line = text.strip_suffix('\n')?;
         match line.split_once(' ') {
             None if line == "drained" => Some(Self::Drained),
+            None if line == "terminated" => Some(Self::Terminated),
             None if line == "wall-time" => Some(Self::WallTime),
             Some(("signal", number)) => number.parse().ok().map(Self::Signal),
             Some(("error", message)) => Some(Self::Error(message.to_owned())),
@@ -57,17 +61,12 @@ impl RunEnd {
         }
     }
 
-    /// Returns whether it ended the tasks that ran.
-    #[must_use]
-    pub fn ends_tasks(&self) -> bool {
-        *self != Self::Drained
-    }
-
     /// Returns a word for programs.
     #[must_use]
     pub fn key(&self) -> &'static str {
         match self {
             Self::Drained => "drained",
+            Self::Terminated => "terminated",
             Self::WallTime => "wall_time",
             Self::Signal(_) => "signal",
             Self::Error(_) => "error",
@@ -80,6 +79,7 @@ impl fmt::Display for RunEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Drained => f.write_str("was drained"),
+            Self::Terminated => f.write_str("was ended by SIGTERM"),
             Self::WallTime => f.write_str("reached its wall time"),
             Self::Signal(signal) => write!(f, "was stopped by signal {signal}"),
             Self::Error(_) => f.write_str("ended with an error"),
@@ -95,6 +95,7 @@ mod tests {
     fn the_end_of_a_run_is_read_as_it_was_written() {
         let ends = [
             RunEnd::Drained,
+            RunEnd::Terminated,
             RunEnd::WallTime,
             RunEnd::Signal(15),
             RunEnd::Error("Unable to start x: it is missing".to_owned()),

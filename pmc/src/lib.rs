@@ -56,6 +56,9 @@ pub fn main() -> ExitCode {
             return pmc_terminal::finish_early("pmc", error.print(), error.use_stderr(), exit::USAGE);
         }
     };
+    if reach::is_reached() {
+        pmc_terminal::is_passed_on();
+    }
     let (result, json) = match cli.command {
         cli::Command::Init(arguments) => (commands::init::init(&arguments), false),
         cli::Command::Run(arguments) => (commands::run::run(&arguments), arguments.output.json),

@@ -3,7 +3,10 @@
 //!
 //! Only a run of the user of this process is reached so, or any by root: see [`Place::read`].
 
+mod streams;
+
 use std::ffi::OsString;
+use std::io::IsTerminal as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -29,9 +32,15 @@ const SRUN_FAILED: i32 = 1;
 /// Begins in the directory of this process.
 const START: &str = "cd \"$1\" && shift && exec \"$@\"";
 
+/// Returns whether a process of this program on another host has started this one, and passes its output on.
+#[must_use]
+pub fn is_reached() -> bool {
+    std::env::var_os(REACHED).is_some()
+}
+
 /// Returns where the run of a DAG goes on, if that is another host than this one.
 pub fn elsewhere(dag: &Path) -> Option<Place> {
-    if std::env::var_os(REACHED).is_some() {
+    if is_reached() {
         return None;
     }
     let own = nix::unistd::gethostname().ok()?;
@@ -66,25 +75,28 @@ pub fn run_there(place: &Place, has_input: bool) -> Result<u8, Failure> {
         let error = anyhow!("the run goes on on the host {host}, which cannot be reached from here: {why}");
         Failure::new(exit::NOT_RUN, error).hint(format!("call it there: pmc {by_hand}"))
     };
+    let is_srun = all[0] == srun::PROGRAM;
+    let piped_if = |piped: bool| if piped { Stdio::piped() } else { Stdio::inherit() };
     let mut process = Command::new(&all[0]);
-    process.args(&all[1..]).stdin(if has_input {
-        Stdio::inherit()
-    } else {
-        Stdio::null()
-    });
+    process
+        .args(&all[1..])
+        .stdin(if has_input {
+            Stdio::inherit()
+        } else {
+            Stdio::null()
+        })
+        .stdout(piped_if(std::io::stdout().is_terminal()))
+        .stderr(piped_if(is_srun || std::io::stderr().is_terminal()));
     for (name, _) in std::env::vars_os() {
         if srun::is_option(&name) {
             process.env_remove(name);
         }
     }
-    let status = process
-        .status()
+    let mut child = process
+        .spawn()
         .map_err(|error| unreachable(&format!("{} does not start: {error}", all[0])))?;
-    let failed = if all[0] == srun::PROGRAM {
-        SRUN_FAILED
-    } else {
-        SSH_FAILED
-    };
+    let status = streams::pass_on(&mut child, is_srun).or_code(exit::NOT_RUN)?;
+    let failed = if is_srun { SRUN_FAILED } else { SSH_FAILED };
     match status.code() {
         Some(code) if code == failed => Err(unreachable(&format!("{} failed", all[0]))),
         Some(code) => Ok(u8::try_from(code).unwrap_or(exit::NOT_RUN)),

@@ -42,6 +42,9 @@ impl<T: MasterTransport> Driver<'_, T> {
             self.run.out.transport.close(timeout)
         };
         let result = self.handle_last_results();
+        if let Some(Aborted::Signal(_)) = aborted {
+            self.evict_cut_off();
+        }
         let closed = self.subworkflows.close(&mut self.run);
         let result = result.and(closed);
         if self.run.master.summary().max_failures_reached {
@@ -101,6 +104,15 @@ impl<T: MasterTransport> Driver<'_, T> {
         }
         tracing::error!("Aborting workflow");
         Some(aborted)
+    }
+
+    /// Logs the attempts that a signal has ended with the run, and whose results have not come: they are
+    /// evicted, and their tasks are for the next run. At the wall time, the original logs nothing.
+    fn evict_cut_off(&mut self) {
+        let left: Vec<_> = self.run.master.assignments().collect();
+        for (rank, task, submit) in left {
+            self.run.out.log_cut_off(task, submit, rank);
+        }
     }
 
     /// Handles results that workers sent before they exited: these tasks need not run again.

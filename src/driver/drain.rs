@@ -48,7 +48,8 @@ impl<T: MasterTransport> Run<'_, T> {
     }
 
     /// Marks the result of an attempt that was ended with the batch job: what ends a job sends SIGTERM to all
-    /// of its processes. An agent to which that happens gets no more tasks; it says so itself, but later.
+    /// of its processes. An agent to which that happens gets no more tasks; it says so itself, but later. Any
+    /// other worker ends with its run, which may not have seen its own signal yet.
     pub(super) fn note_interruption(
         &mut self,
         from: Rank,
@@ -58,11 +59,17 @@ impl<T: MasterTransport> Run<'_, T> {
         if is_ending && result.outcome.is_terminated() {
             result.outcome.cause = Some(EndCause::Interrupted);
         }
-        if result.outcome.cause == Some(EndCause::Interrupted) && self.master.is_dynamic() {
+        if result.outcome.cause != Some(EndCause::Interrupted) {
+            return Ok(result);
+        }
+        if self.master.is_dynamic() {
             let host = self.master.host_of(from).unwrap_or_default().to_owned();
             for rank in self.master.workers_of(&host) {
                 self.master.handle(Event::Retire(rank), &mut self.out)?;
             }
+        } else {
+            self.interrupt.drain_for_worker(SIGTERM);
+            self.drain_if_asked()?;
         }
         Ok(result)
     }

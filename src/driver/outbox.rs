@@ -68,6 +68,21 @@ impl<'a, T> DriverOutbox<'a, T> {
         }
     }
 
+    /// Writes to the logs of its DAG that an attempt has ended with the run.
+    pub(super) fn log_cut_off(&mut self, task: TaskId, submit: SubmitId, rank: Rank) {
+        let (segment, task) = self.dags.locate(task);
+        self.dags.touch(segment);
+        if let Some(run) = self.dags.get(segment) {
+            let is_lost = false;
+            run.logs.record(&Record::Evicted {
+                task,
+                submit,
+                rank,
+                is_lost,
+            });
+        }
+    }
+
     /// Writes a warning to the log, and shows it to the user.
     pub(super) fn warn(&mut self, text: &str) {
         tracing::warn!("{text}");

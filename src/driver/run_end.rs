@@ -6,6 +6,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use monitord_compat::run_end::RunEnd;
+use signal_hook::consts::SIGTERM;
 
 use super::{Aborted, RunError, RunSummary};
 use crate::options::Options;
@@ -32,6 +33,7 @@ pub(super) fn note(options: &Options, result: Result<&RunSummary, &RunError>) {
             (Some(Aborted::WallTime), _) => RunEnd::WallTime,
             (Some(Aborted::Signal(signal)), _) => RunEnd::Signal(signal),
             (Some(Aborted::Task { .. }), _) | (None, None) => return,
+            (None, Some(SIGTERM)) => RunEnd::Terminated,
             (None, Some(_)) => RunEnd::Drained,
         },
     };

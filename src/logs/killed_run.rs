@@ -5,7 +5,8 @@
 //!
 //! A run can also be killed after it has recorded in the rescue file that a task is done, and before its logs
 //! say so. That task does not run again, so readers would wait for its end for ever. Its last lines are
-//! written, too.
+//! written, too. Attempts of other tasks that were running are evicted: they have ended with the run, or the
+//! next master goes on with them under new numbers.
 
 use std::io::{self, BufRead as _, BufReader};
 use std::path::Path;
@@ -59,17 +60,20 @@ impl Unended {
         self.0.insert(task, Attempt { number, state });
     }
 
-    /// Returns those of tasks that are done, in the order of their submission.
-    fn of_done(self, done: &DoneSet) -> Vec<(TaskId, Attempt)> {
-        let attempts = self.0.into_iter().filter(|(task, _)| done.contains(*task));
-        let mut attempts: Vec<_> = attempts.collect();
+    /// Returns those of tasks that are done, and those that were running of others, each in the order of their
+    /// submission.
+    fn split(self, done: &DoneSet) -> (Vec<(TaskId, Attempt)>, Vec<(TaskId, Attempt)>) {
+        let mut attempts: Vec<_> = self.0.into_iter().collect();
         attempts.sort_unstable_by_key(|(_, attempt)| attempt.number);
-        attempts
+        let (of_done, mut others): (Vec<_>, Vec<_>) =
+            attempts.into_iter().partition(|(task, _)| done.contains(*task));
+        others.retain(|(_, attempt)| attempt.state == State::Started);
+        (of_done, others)
     }
 }
 
-/// Adds to `lines` what the last run could not write to `.dagman.out`: ends of tasks that are done, and the
-/// finish line. No run may be writing the log. Returns the number of ends.
+/// Adds to `lines` what the last run could not write to `.dagman.out`: ends of tasks that are done, evictions
+/// of those that were running, and the finish line. No run may be writing the log. Returns the number of ends.
 pub(super) fn finish_dagman(log: &Path, done: Done<'_>, lines: &mut Vec<u8>) -> io::Result<usize> {
     let tail = tail(log)?;
     let last = tail
@@ -81,7 +85,7 @@ pub(super) fn finish_dagman(log: &Path, done: Done<'_>, lines: &mut Vec<u8>) -> 
     }
     let (pid, unended) = last_run(log, done.dag)?;
     let Some(pid) = pid else { return Ok(0) };
-    let ends = unended.of_done(done.done);
+    let (ends, running) = unended.split(done.done);
     for (task, Attempt { number, state }) in &ends {
         let name = done.dag.name(*task);
         match state {
@@ -93,6 +97,9 @@ pub(super) fn finish_dagman(log: &Path, done: Done<'_>, lines: &mut Vec<u8>) -> 
             }
         }
         dagman_out::ended(lines, &stamp, name, *number, 0);
+    }
+    for (task, Attempt { number, .. }) in &running {
+        dagman_out::evicted(lines, &stamp, done.dag.name(*task), *number);
     }
     dagman_out::finish(lines, &stamp, pid, false);
     Ok(ends.len())
@@ -137,9 +144,12 @@ pub(super) fn finish_jobstate(log: &Path, done: Done<'_>, lines: &mut Vec<u8>) -
         jobstate_log::What::Attempt { task, state, number } => unended.note(done.dag, task, number, state),
         jobstate_log::What::Other => {}
     })?;
-    let ends = unended.of_done(done.done);
+    let (ends, running) = unended.split(done.done);
     for (task, attempt) in &ends {
         end_in_jobstate(lines, at, done.dag.name(*task), attempt);
+    }
+    for (task, attempt) in &running {
+        jobstate_log::evicted(lines, at, done.dag.name(*task), attempt.number);
     }
     jobstate_log::finish(lines, at, false);
     Ok(ends.len())
@@ -293,8 +303,12 @@ mod tests {
             let (to_dagman, to_jobstate) = added(&dagman, &jobstate);
             dagman.extend_from_slice(to_dagman.as_bytes());
             jobstate.extend_from_slice(to_jobstate.as_bytes());
-            // The task that is not done stays as it is.
+            // The task that is not done was running at most.
             let (mut whole_dagman, mut whole_jobstate) = log([4, 4, 4, states[3]]);
+            if states[3] == 2 {
+                dagman_out::evicted(&mut whole_dagman, &stamp, b"d", 5);
+                jobstate_log::evicted(&mut whole_jobstate, at, b"d", 5);
+            }
             dagman_out::finish(&mut whole_dagman, &stamp, 7, false);
             jobstate_log::finish(&mut whole_jobstate, at, false);
             assert_eq!(sorted(&dagman), sorted(&whole_dagman));

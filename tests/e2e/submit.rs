@@ -24,13 +24,19 @@ sites:
   - {type: sharedScratch, path: @DIR@/scratch, fileServers: [{url: "file://@DIR@/scratch", operation: all}]}
 "#;
 
-/// Writes a workflow of slow jobs that record their numbers.
-fn write_inputs(top: &Path) {
+/// Scripts of slow jobs that record their numbers.
+fn slow_jobs() -> Vec<String> {
+    (0..JOBS)
+        .map(|n| format!("sleep 3; echo {n} >>@DIR@/ran"))
+        .collect()
+}
+
+/// Writes a workflow with a job for each script.
+fn write_inputs(top: &Path, scripts: &[String]) {
     let mut workflow = String::from("pegasus: \"5.0\"\nname: waits\njobs:\n");
-    for n in 0..JOBS {
+    for (n, script) in scripts.iter().enumerate() {
         workflow.push_str(&format!(
-            "- {{type: job, id: W{n}, name: wait, arguments: [-c, 'sleep 3; echo {n} >>{}/ran'], uses: []}}\n",
-            top.display()
+            "- {{type: job, id: W{n}, name: wait, arguments: [-c, '{script}'], uses: []}}\n"
         ));
     }
     let put = |name: &str, text: &str| {
@@ -65,9 +71,14 @@ struct Submitted {
 impl Submitted {
     /// Plans the workflow with the programs of a build, and submits it.
     fn new(cluster: &Cluster, build: Build, options: &[&str]) -> Self {
+        Self::with_jobs(cluster, build, options, &slow_jobs())
+    }
+
+    /// The same, with a job for each script instead of the slow jobs.
+    fn with_jobs(cluster: &Cluster, build: Build, options: &[&str], scripts: &[String]) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let top = directory.path();
-        write_inputs(top);
+        write_inputs(top, scripts);
         let result = cluster
             .job_command(build.program("pmc-plan"))
             .in_directory(top)
@@ -357,6 +368,58 @@ fn a_run_is_controlled_from_the_login_node() {
     assert!(!submit.join("stolen").exists());
 }
 
+/// Prints, also what would clear a terminal, until there is a file.
+const PRINTS: &str = r#"echo begun; printf "\033[2J"; while [ ! -e @DIR@/go ]; do sleep 0.1; done; echo end"#;
+
+/// What kickstart captures of a running task is shown on the login node, and a task is killed from there.
+#[test]
+#[ignore = "needs Slurm: tests/run e2e"]
+fn tasks_are_watched_and_killed_from_the_login_node() {
+    let cluster = Cluster::start();
+    let scripts = [PRINTS, "exec sleep 1000"].map(str::to_owned);
+    let plan = Submitted::with_jobs(&cluster, Build::Local, &["--nodes", "2"], &scripts);
+    let (top, submit) = (plan.directory.path(), &plan.submit);
+    let pmc = |words: &[&str]| {
+        let program = cluster.job_command(Build::Local.program("pmc"));
+        program.args(words).in_directory(submit)
+    };
+    wait_until("the tasks do not run", 120, || {
+        let status = pmc(&["status", "--json", "."]).run().stdout;
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap_or_default();
+        status["running"]
+            .as_array()
+            .is_some_and(|running| running.len() == 2)
+    });
+    wait_until("no live output", 60, || {
+        pmc(&["log", "wait_W0", "."]).run().stdout.contains("begun")
+    });
+    // A terminal gets no control characters, although there is none on the other host.
+    let line = format!("{} log wait_W0 .", Build::Local.program("pmc").display());
+    let terminal = cluster.job_command("script").in_directory(submit);
+    let shown = terminal.args(["-qec", &line, "/dev/null"]).run().ok();
+    assert!(shown.stdout.contains("begun"), "{}", shown.details());
+    assert!(!shown.stdout.contains("\u{1b}[2J"), "{}", shown.details());
+
+    let followed = pmc(&["log", "-f", "wait_W0", "."]).start();
+    let attached = pmc(&["attach", "--tag", "wait_W0", "."]).start();
+    let refused = pmc(&["kill", "no-such-task", "."]).run();
+    assert_eq!(refused.code(), 4, "{}", refused.details());
+    assert!(!refused.stderr.contains("exit code"), "{}", refused.details());
+    pmc(&["kill", "wait_W1", "."]).run().ok();
+    wait_until("the other task goes on", 60, || {
+        let analyzed = pmc(&["analyzer", "."]).run();
+        analyzed.stdout.contains("wait_W1")
+    });
+    fs::write(top.join("go"), "").expect("a file");
+    let followed = followed.wait().ok();
+    assert_eq!(followed.stdout, "begun\n\u{1b}[2Jend\n", "{}", followed.details());
+    let attached = attached.wait().ok();
+    let lines: Vec<&str> = attached.stdout.lines().collect();
+    assert!(lines[0].ends_with(",stdout] begun"), "{}", attached.details());
+    assert!(lines[1].ends_with("end"), "{}", attached.details());
+    cluster.job(&plan.job).assert_ends_as("FAILED");
+}
+
 /// The user asks for fewer nodes than the plan does.
 #[test]
 #[ignore = "needs Slurm: tests/run e2e"]
@@ -490,7 +553,7 @@ fn a_job_that_loses_the_node_of_its_script_is_queued_again() {
 #[ignore = "needs all programs built: tests/run e2e"]
 fn submission_without_a_scheduler_writes_no_plan() {
     let directory = tempfile::tempdir().expect("a temporary directory");
-    write_inputs(directory.path());
+    write_inputs(directory.path(), &slow_jobs());
     let result = Program::new(Build::Local.program("pmc-plan"))
         .in_directory(directory.path())
         .env("PATH", "/nowhere")

@@ -35,6 +35,9 @@ fn sigterm_ends_tasks_and_keeps_completed_ones() {
     assert_eq!(run.done(), ["quick"]);
     let jobstate = run.read("jobstate.log");
     assert!(jobstate.contains(" slow EXECUTE ") && !jobstate.contains(" slow JOB_TERMINATED "));
+    // It was killed, which is no failure.
+    let last: Vec<&str> = jobstate.lines().rev().take(2).collect();
+    assert!(last[1].contains(" slow JOB_EVICTED "), "{jobstate}");
     assert!(jobstate.ends_with("INTERNAL *** PMC_FINISHED 1 ***\n"));
     assert!(run.read("x.dag.dagman.out").ends_with("EXITING WITH STATUS 1\n"));
     assert_eq!(run.read("slow.out.000"), "begun\n");
@@ -331,18 +334,22 @@ fn logs_of_a_killed_run_are_ended_by_the_next_one() {
     let (jobstate, dagman) = (run.read("jobstate.log"), run.read("x.dag.dagman.out"));
     let added = jobstate.strip_prefix(&before.0).unwrap();
     let time = before.0.lines().last().unwrap().split(' ').next().unwrap();
+    let ends = format!("{time} first JOB_EVICTED 1.0 - - 1\n{time} INTERNAL *** PMC_FINISHED 1 ***\n");
+    assert!(added.starts_with(&ends), "{added}");
     assert!(
-        added.starts_with(&format!("{time} INTERNAL *** PMC_FINISHED 1 ***\n")),
-        "{added}"
-    );
-    assert!(
-        added.lines().nth(1).unwrap().ends_with("PMC_STARTED ***"),
+        added.lines().nth(2).unwrap().ends_with("PMC_STARTED ***"),
         "{added}"
     );
     let added = dagman.strip_prefix(&before.1).unwrap();
-    let first = added.lines().next().unwrap();
+    let [evicted, finish, ..] = added.lines().collect::<Vec<_>>()[..] else {
+        panic!("{added}")
+    };
     assert!(
-        first.ends_with(&format!("pid {} EXITING WITH STATUS 1", child.id())),
+        evicted.ends_with("Event: ULOG_JOB_EVICTED for Condor Node first (1.0)"),
+        "{added}"
+    );
+    assert!(
+        finish.ends_with(&format!("pid {} EXITING WITH STATUS 1", child.id())),
         "{added}"
     );
     assert!(dagman.ends_with("EXITING WITH STATUS 0\n"));

@@ -1,8 +1,19 @@
 //! Passes output of tasks on.
 
 use std::io::{self, IsTerminal as _, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::{EscapingWriter, Stream, note};
+
+/// The streams of this process are read by a process that knows whether there is a terminal.
+static IS_PASSED_ON: AtomicBool = AtomicBool::new(false);
+
+/// Lets later [`CopyWriter`]s write byte for byte, whatever their stream is: another process of this program
+/// passes their bytes on, and it escapes if it has a terminal. Some launchers give a process a pseudo terminal
+/// only to get its output at once.
+pub fn is_passed_on() {
+    IS_PASSED_ON.store(true, Ordering::Relaxed);
+}
 
 /// Writes output of other programs to a standard stream: with control characters escaped if the stream is a
 /// terminal, else byte for byte.
@@ -53,7 +64,7 @@ impl CopyWriter {
     }
 
     fn new(stream: Stream, is_terminal: bool) -> Self {
-        let sink = if is_terminal {
+        let sink = if is_terminal && !IS_PASSED_ON.load(Ordering::Relaxed) {
             Sink::Escaped(EscapingWriter::new(Standard(stream)))
         } else {
             Sink::Raw(Standard(stream))

@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 mod copy;
 mod escape;
 
-pub use copy::CopyWriter;
+pub use copy::{CopyWriter, is_passed_on};
 pub use escape::{EscapingWriter, escape};
 
 /// Exit code of a program that succeeded but could not write its output.

@@ -11,6 +11,9 @@ pub(super) fn remark(end: &RunEnd, diagnosis: &Diagnosis) -> String {
         RunEnd::Drained => {
             format!("The run was asked to start no more tasks, and those that ran have ended. {left}")
         }
+        RunEnd::Terminated => format!(
+            "The run was ended by SIGTERM, as when its batch job is cancelled, preempted or queued again. {left}"
+        ),
         RunEnd::WallTime => {
             format!("The run has reached its wall time (--max-wall-time) and ended its tasks. {left}")
         }

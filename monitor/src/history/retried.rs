@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{Attempt, History, State};
+use super::{History, State};
 use crate::plan::TaskNumber;
 
 /// A task whose last attempt failed and that is tried again, or waits for that.
@@ -19,12 +19,10 @@ impl History {
     /// of attempts.
     #[must_use]
     pub fn retried(&self) -> Vec<Retried> {
-        // An attempt that the end of a run or of a worker has cut off is no failure of its task.
-        let is_failure = |attempt: &Attempt| attempt.failed() && !attempt.lost;
         let mut found: FxHashMap<TaskNumber, Retried> = FxHashMap::default();
         for (index, attempt) in self.attempts.iter().enumerate() {
             let is_over = matches!(self.state(attempt.task), State::Done | State::Failed);
-            if !is_over && is_failure(attempt) {
+            if !is_over && attempt.failed() {
                 let retried = found.entry(attempt.task).or_insert(Retried {
                     attempt: index,
                     failures: 0,

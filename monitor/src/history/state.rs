@@ -64,10 +64,10 @@ impl Attempt {
         self.lost && self.worker_lost
     }
 
-    /// Returns whether the attempt ended and failed, or the run ended before it.
+    /// Returns whether the attempt ended and failed. One that was cut off with its run has not.
     #[must_use]
     pub fn failed(&self) -> bool {
-        self.end != NEVER && !self.succeeded() && !self.was_evicted()
+        self.end != NEVER && !self.succeeded() && !self.lost
     }
 
     /// Returns the duration if the attempt has ended.

@@ -85,6 +85,9 @@ fn show(dir: &Path, request: &Request, json: bool) -> Result<u8, Failure> {
     let text = match &answer {
         Answer::Nodes(nodes) if json => json_text(nodes),
         Answer::Task(task) if json => json_text(task),
+        Answer::Nodes(nodes) if nodes.is_empty() => {
+            "No agent has joined yet: the run waits for the first ones.\n".to_owned()
+        }
         Answer::Nodes(nodes) => node_table(nodes),
         Answer::Task(task) => describe(task),
         Answer::Done(text) => format!("{}\n", escape(text)),

@@ -200,8 +200,12 @@ fn limits(history: &History, progress: &Progress) -> RunLimits {
 fn waits_for_agents(history: &History, progress: &Progress) -> bool {
     let is_idle = progress.phase == Phase::Running && progress.all.get(State::Running) == 0;
     let is_open = progress.all.get(State::Done) < progress.all.total();
-    if !(is_idle && is_open) || reach::elsewhere(&history.dir.dag).is_some() {
+    if !(is_idle && is_open) {
         return false;
+    }
+    if reach::elsewhere(&history.dir.dag).is_some() {
+        // The files of the run show that it has begun: then tasks are ready.
+        return progress.all.get(State::Ready) == 0;
     }
     // Without agents, workers are there before tasks are ready.
     let is_of_none = |node: &NodeStatus| ["gone", "leaving", "silent", "joined"].contains(&&*node.state);

@@ -96,7 +96,7 @@ fn summary(figures: &Figures<'_>) -> String {
         let lost = usize::try_from(statistics.lost_attempts).unwrap_or(usize::MAX);
         let _ = writeln!(
             out,
-            "  {} lost with their workers, which is no failure",
+            "  {} lost with workers or the batch job, which is no failure",
             text::count(lost, "attempt")
         );
     }

@@ -123,7 +123,7 @@ pub fn failure(history: &History, attempt: &Attempt, number: usize) -> String {
         let name = history.plan.text_name(attempt.task);
         let host = history.hosts.name(attempt.host);
         let host = host.map_or(String::new(), |host| format!(" on {host}"));
-        return format!("lost: {name} with its worker{host}, will run again");
+        return format!("lost: {name} with its worker or the batch job{host}, will run again");
     }
     let how = how(Ending::from_wait_status(attempt.status), history.reason(number));
     let mut line = format!("failed: {} ({how})", history.plan.text_name(attempt.task));
@@ -273,7 +273,7 @@ fn pace(out: &mut String, progress: &Progress, shown: &Shown<'_>) {
     if progress.lost_attempts > 0 {
         let _ = writeln!(
             out,
-            "  lost     {} with workers that were lost; they count as no failures",
+            "  lost     {}, with workers or the batch job; they count as no failures",
             text::count(progress.lost_attempts, "attempt"),
         );
     }
