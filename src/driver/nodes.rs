@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use pmc_control::NodeStatus;
 use pmc_dag::TaskId;
+use pmc_system::clock;
 
 use super::error::Kind;
 use super::{Run, RunError};
@@ -204,7 +205,7 @@ impl Nodes {
             return Ok(());
         };
         let name = run.out.dags.name(task);
-        let now = Instant::now();
+        let now = clock::now();
         let patience = run.patience();
         if self.stranded_since.is_none() && !patience.is_zero() {
             let why = if run.master.lacks_directory(task) {

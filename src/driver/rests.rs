@@ -5,6 +5,7 @@ use std::collections::BinaryHeap;
 use std::time::Instant;
 
 use pmc_dag::TaskId;
+use pmc_system::clock;
 
 use super::{Run, RunError};
 use crate::scheduler::Event;
@@ -29,7 +30,7 @@ impl Rests {
             return Ok(());
         };
         let failures = run.master.failures_before_retry(task);
-        let until = Instant::now().checked_add(delay.after(failures));
+        let until = clock::now().checked_add(delay.after(failures));
         if failures > 0
             && let Some(until) = until
         {
@@ -41,7 +42,7 @@ impl Rests {
 
     /// Wakes the tasks whose pause is over.
     pub(super) fn wake_tasks<T: MasterTransport>(&mut self, run: &mut Run<'_, T>) -> Result<(), RunError> {
-        while self.next().is_some_and(|until| until <= Instant::now()) {
+        while self.next().is_some_and(|until| until <= clock::now()) {
             if let Some(Reverse((_, task))) = self.0.pop() {
                 run.handle(Event::Wake(task))?;
             }

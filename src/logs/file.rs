@@ -1,12 +1,13 @@
 //! A log file that is written in batches.
 
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use pmc_dag::reason;
 use pmc_files::OFlags;
+use pmc_system::disk;
 
 /// A file could not be opened or written.
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +58,7 @@ impl LogFile {
         if self.lines.is_empty() {
             return Ok(());
         }
-        let result = self.file.write_all(&self.lines);
+        let result = disk::write_all(&self.file, &self.lines);
         self.lines.clear();
         result.map_err(|source| LogError {
             action: self.write_error,

@@ -96,7 +96,7 @@ impl Logs {
         tracing::debug!("Using new rescue file: {}", rescue_path.display());
         Ok(Self {
             dag: Arc::clone(dag),
-            pid: std::process::id(),
+            pid: pmc_system::process::id(),
             clock: Clock::new(),
             rescue,
             rescue_path,

@@ -22,6 +22,8 @@ mod runner;
 mod running;
 mod sentinel;
 mod shortage;
+#[cfg(feature = "simulated")]
+pub mod simulated;
 mod stdio;
 mod strays;
 mod task_server;
@@ -131,6 +133,10 @@ pub fn serve_process(
     options: Arc<WorkerOptions>,
     interrupt: &Interrupt,
 ) -> Result<(), TransportError> {
+    #[cfg(feature = "simulated")]
+    if let Some(host) = simulated::host() {
+        return simulated::serve(transport, host.0.as_ref(), interrupt);
+    }
     let host = describe_host(&options);
     let current = Arc::new(RunningAttempt::new());
     let runner = Runner::new(options, Arc::clone(&current), transport.rank(), host.host.clone());

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use pmc_batch::launch::Launch;
 use pmc_calls::shell::shell_quote;
 use pmc_link::{Endpoint, Listen, MemoryAgent, RunKey, Server, Service, SessionId, Timing};
+use pmc_system::clock;
 use rustc_hash::FxHashMap;
 
 use comebacks::Comebacks;
@@ -223,7 +224,7 @@ impl Running {
 
     /// True if agents of an earlier master that have not come back hold no lease any more.
     fn is_late(&self, timing: Timing) -> bool {
-        self.begun.elapsed() >= timing.until_lost()
+        clock::elapsed(self.begun) >= timing.until_lost()
     }
 }
 
@@ -280,7 +281,7 @@ impl AgentMaster {
         let awaited = running.reception.awaited();
         if awaited > 0 {
             if !running.is_late(self.options.timing) {
-                return Ok(Some(Instant::now() + CHECK_INTERVAL));
+                return Ok(Some(clock::now() + CHECK_INTERVAL));
             }
             running.reception.forget_earlier();
         }
@@ -294,10 +295,10 @@ impl AgentMaster {
             return Ok(None);
         }
         // This is called for each message, and what follows takes system calls.
-        if let Some(next) = running.next_look.filter(|next| Instant::now() < *next) {
+        if let Some(next) = running.next_look.filter(|next| clock::now() < *next) {
             return Ok(Some(next));
         }
-        let waited = running.begun.elapsed();
+        let waited = clock::elapsed(running.begun);
         let exited = running.launcher.as_mut().is_some_and(Launcher::all_have_exited);
         if exited || waited >= self.options.join_timeout {
             let mut missing = self.options.missing(running, joined, exited, waited);
@@ -313,7 +314,7 @@ impl AgentMaster {
         if joined > 0 {
             running.report_ended_launchers(self.options.launch.as_ref());
         }
-        let next = Instant::now() + CHECK_INTERVAL.min(self.options.join_timeout - waited);
+        let next = clock::now() + CHECK_INTERVAL.min(self.options.join_timeout - waited);
         running.next_look = Some(next);
         Ok(running.next_look)
     }
@@ -430,7 +431,7 @@ impl Membership for AgentMaster {
             reception,
             launcher: None,
             endpoint: path,
-            begun: Instant::now(),
+            begun: clock::now(),
             missing_reported: false,
             next_look: None,
             reported: BTreeSet::new(),
@@ -590,14 +591,14 @@ impl MasterTransport for AgentMaster {
     }
 
     fn close(&mut self, timeout: Duration) -> Vec<Rank> {
-        let end = Instant::now() + timeout;
+        let end = clock::now() + timeout;
         self.dismiss_newcomers();
         let Some(running) = &mut self.running else {
             return Vec::new();
         };
         let silent = running.reception.wait_gone(timeout);
         if let Some(launcher) = &mut running.launcher {
-            launcher.end(end.saturating_duration_since(Instant::now()));
+            launcher.end(end.saturating_duration_since(clock::now()));
         }
         if silent.is_empty() {
             running.reception.end();
