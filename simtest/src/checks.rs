@@ -144,15 +144,27 @@ pub(crate) fn check_end(folder: &Path, plan: &Plan, allowed: Allowed) -> Result<
             return Err(format!("the rescue file lacks {}", task.name()));
         }
     }
+    check_lines(folder)?;
     check_log(folder, "jobstate.log", plan, allowed)?;
     check_log(folder, "x.dag.dagman.out", plan, allowed)?;
-    check_forwarded(folder, plan)?;
+    if !allowed.power_loss || plan.sync > 0 {
+        check_forwarded(folder, plan)?;
+    }
     for left in ["x.dag.rescue.journal", "x.dag.endpoint", "x.dag.agents"] {
         if folder.join(left).exists() && !(left == "x.dag.agents" && allowed.leaves_agents) {
             return Err(format!("{left} is left over"));
         }
     }
     Ok(())
+}
+
+/// No line of a log continues a torn one: it would be lost with it.
+fn check_lines(folder: &Path) -> Result<(), String> {
+    let text = std::fs::read_to_string(folder.join("x.dag.dagman.out")).unwrap_or_default();
+    match text.lines().find(|line| line.matches("/26 ").count() > 1) {
+        Some(line) => Err(format!("a line of the log continues a torn one: {line}")),
+        None => Ok(()),
+    }
 }
 
 /// Each line that a task forwards is there once.

@@ -6,9 +6,10 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use pmc_system::disk::{Change, Fate};
-use pmc_system::simulated::{Disk, ProcessId, random};
+use pmc_system::simulated::{self as system, Disk, ProcessId, random};
 
 use crate::world;
 
@@ -18,7 +19,12 @@ struct Known {
     name: String,
     /// Bytes that are on the disk, whatever happens.
     synced: u64,
+    /// The length after each write since then.
+    lengths: Vec<(Duration, u64)>,
 }
+
+/// Systems keep new data in memory for this time, at least: see `forward_journal`.
+const KEPT_IN_MEMORY: Duration = Duration::from_secs(5);
 
 /// Files of a round, by inode.
 #[derive(Default)]
@@ -54,6 +60,7 @@ impl SimulatedDisk {
         let known = Known {
             name: name.clone(),
             synced: 0,
+            lengths: Vec::new(),
         };
         self.files.borrow_mut().insert(inode, known);
         Some((inode, name))
@@ -66,13 +73,21 @@ impl SimulatedDisk {
         };
         let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
         files.sort();
+        let now = system::now().unwrap_or_default();
         for path in files {
             let Ok(data) = path.metadata() else { continue };
             let known = self.files.borrow().get(&data.ino()).cloned();
             let Some(known) = known.filter(|known| known.synced < data.len()) else {
                 continue;
             };
-            let unsynced = data.len() - known.synced;
+            // The journal relies on this for the files to which it forwards; other files may be written early.
+            let is_target = known.name.starts_with("forward");
+            let written = known.lengths.iter().rev().find(|(at, _)| *at + KEPT_IN_MEMORY <= now);
+            let most = match (is_target, written) {
+                (true, written) => written.map_or(known.synced, |(_, len)| *len),
+                (false, _) => data.len(),
+            };
+            let unsynced = most.clamp(known.synced, data.len()) - known.synced;
             let kept = random(|random| match random.below(3) {
                 0 => 0,
                 1 => unsynced,
@@ -96,7 +111,7 @@ impl Disk for SimulatedDisk {
     fn fate_of(&self, process: ProcessId, change: Change<'_>) -> Fate {
         match change {
             Change::Write(file, bytes) => {
-                let Some((_, name)) = self.name_of(file) else {
+                let Some((inode, name)) = self.name_of(file) else {
                     return Fate::Done;
                 };
                 let mut faults = self.faults();
@@ -113,6 +128,10 @@ impl Disk for SimulatedDisk {
                     return Fate::Fails(full(), written);
                 }
                 drop(faults);
+                if let Some(known) = self.files.borrow_mut().get_mut(&inode) {
+                    let len = file.metadata().map_or(0, |data| data.len()) + bytes.len() as u64;
+                    known.lengths.push((system::now().unwrap_or_default(), len));
+                }
                 world::wrote(&name, bytes);
                 Fate::Done
             }
@@ -121,6 +140,7 @@ impl Disk for SimulatedDisk {
                     let len = file.metadata().map_or(0, |data| data.len());
                     if let Some(known) = self.files.borrow_mut().get_mut(&inode) {
                         known.synced = len;
+                        known.lengths.clear();
                     }
                 }
                 Fate::Done

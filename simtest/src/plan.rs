@@ -236,7 +236,12 @@ impl Plan {
             let kind = random.pick(&enabled) as usize;
             let all = kinds(random, self.hosts.len());
             let at = random.below(span);
-            self.faults.push(Fault { at, kind: all[kind] });
+            let kind = match all[kind] {
+                // The list of agents is not synced: a host does not start again within the lease.
+                FaultKind::MasterOff(millis) => FaultKind::MasterOff(self.lease + 3_000 + millis),
+                kind => kind,
+            };
+            self.faults.push(Fault { at, kind });
         }
         self.faults.sort_by_key(|fault| fault.at);
     }

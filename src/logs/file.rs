@@ -60,6 +60,10 @@ impl LogFile {
         }
         let result = disk::write_all(&self.file, &self.lines);
         self.lines.clear();
+        if result.is_err() && ends_within_a_line(&self.path) {
+            // The last lines of the run may still be written: they must not continue a torn one.
+            self.lines.push(b'\n');
+        }
         result.map_err(|source| LogError {
             action: self.write_error,
             path: self.path.clone(),

@@ -559,16 +559,22 @@ struct Line<'a> {
 
 impl Port for Line<'_> {
     fn receive(&mut self, frame: Bytes) -> io::Result<()> {
-        let received = {
-            let now = self.link.now();
+        let now = self.link.now();
+        let (received, lease_ends) = {
             let mut state = self.link.state();
             let live = state.session.as_mut();
             let live = live.ok_or_else(|| io::Error::other("the session has ended"))?;
             let received = live.session.receive(&frame, now).map_err(io::Error::other)?;
+            let lease_ends = live.session.leased_at() + self.link.timing.lease;
             // What an agent has received, it has done: it keeps its tasks itself.
             live.session.settle(u64::MAX);
-            received
+            (received, lease_ends)
         };
+        // After a suspension, messages may be there from before it. The master has given their tasks to others.
+        if now >= lease_ends {
+            self.asked = self.agent.tick();
+            return Err(io::Error::other("the lease is over"));
+        }
         match received {
             Received::Message(body) => self.agent.message(&body),
             Received::Aside(body) => self.agent.aside(&body),

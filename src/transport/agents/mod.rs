@@ -228,6 +228,14 @@ impl Running {
     }
 }
 
+/// Returns the epoch of a master that follows on none: the time, in milliseconds. An agent of an earlier run of
+/// the DAG, whose master could not reach it at the end, may join this one. What it had there must not be
+/// taken for what others have here.
+fn first_epoch() -> u64 {
+    let time = clock::system_time().duration_since(std::time::UNIX_EPOCH);
+    time.map_or(1, |time| u64::try_from(time.as_millis()).unwrap_or(1))
+}
+
 /// Returns the port of an endpoint.
 fn port(endpoint: &Endpoint) -> Option<u16> {
     let (_, port) = endpoint.addresses.first()?.rsplit_once(':')?;
@@ -383,7 +391,7 @@ impl Membership for AgentMaster {
         let earlier = Endpoint::read(&path).ok();
         let epoch = earlier
             .as_ref()
-            .map_or(1, |earlier| earlier.epoch.saturating_add(1));
+            .map_or_else(first_epoch, |earlier| earlier.epoch.saturating_add(1));
         let port = earlier.as_ref().and_then(port).unwrap_or(0);
         let key = match earlier {
             Some(earlier) => earlier.key,
