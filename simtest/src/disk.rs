@@ -82,7 +82,11 @@ impl SimulatedDisk {
             };
             // The journal relies on this for the files to which it forwards; other files may be written early.
             let is_target = known.name.starts_with("forward");
-            let written = known.lengths.iter().rev().find(|(at, _)| *at + KEPT_IN_MEMORY <= now);
+            let written = known
+                .lengths
+                .iter()
+                .rev()
+                .find(|(at, _)| *at + KEPT_IN_MEMORY <= now);
             let most = match (is_target, written) {
                 (true, written) => written.map_or(known.synced, |(_, len)| *len),
                 (false, _) => data.len(),

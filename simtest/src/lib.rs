@@ -10,12 +10,31 @@ mod plan;
 mod shrink;
 mod world;
 
+use std::io;
+use std::path::{Path, PathBuf};
+
 pub use plan::{Fault, FaultKind, HostPlan, Plan, Task, Way};
 pub use shrink::shrink;
 pub use world::{Report, run, run_with};
 
-/// Seeds that have found something once.
-pub fn saved_seeds() -> impl Iterator<Item = u64> {
-    let lines = include_str!("../seeds.txt").lines();
-    lines.filter_map(|line| line.split_once(' ')?.0.parse().ok())
+/// Reads a plan that was saved.
+///
+/// # Errors
+/// The file cannot be read, or is no plan.
+pub fn read(path: &Path) -> io::Result<Plan> {
+    Ok(serde_json::from_slice(&std::fs::read(path)?)?)
+}
+
+/// Saves a plan.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn save(plan: &Plan, path: &Path) -> io::Result<()> {
+    std::fs::write(path, serde_json::to_string_pretty(plan)? + "\n")
+}
+
+/// The folder of plans that have found something once. Tests run them all.
+#[must_use]
+pub fn saved() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("saved")
 }

@@ -1,12 +1,14 @@
 //! Runs rounds of the simulation: see [`pmc_simtest`].
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use pmc_simtest::{Plan, run_with, shrink};
+use pmc_simtest::{Plan, run, run_with, shrink};
+use pmc_system::planted::Planted;
+use pmc_system::simulated::plant;
 
 /// Runs rounds of the simulation, each from a seed.
 #[derive(Debug, Parser)]
@@ -26,6 +28,18 @@ struct Args {
     /// Shows what happens. Only with a single round.
     #[arg(long)]
     trace: bool,
+    /// Runs this saved plan instead.
+    #[arg(long, value_name = "FILE")]
+    plan: Option<PathBuf>,
+    /// Saves the smallest plan that finds something.
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+    /// Plants each known fault in turn, and says after how many rounds it is found.
+    #[arg(long)]
+    planted: bool,
+    /// Plants this fault, by its number among the known ones, counted from 0.
+    #[arg(long, value_name = "N")]
+    plant: Option<usize>,
     /// Goes on after a finding.
     #[arg(long)]
     keep_going: bool,
@@ -48,6 +62,9 @@ fn main() -> ExitCode {
     };
     let first = args.seed.unwrap_or_else(fresh);
     let base = args.folder.clone().unwrap_or_else(|| PathBuf::from("/dev/shm"));
+    if args.planted {
+        return find_planted(&args, first, &base);
+    }
     let (next, found) = (AtomicU64::new(0), AtomicU64::new(0));
     let (steps, attempts, masters, micros) = (
         AtomicU64::new(0),
@@ -72,6 +89,7 @@ fn main() -> ExitCode {
                     found.fetch_add(1, Ordering::Relaxed);
                     return;
                 }
+                plant(args.plant.and_then(|at| Planted::ALL.get(at).copied()));
                 loop {
                     let round = next.fetch_add(1, Ordering::Relaxed);
                     let is_late = limit.is_some_and(|limit| begun.elapsed() >= limit);
@@ -79,7 +97,15 @@ fn main() -> ExitCode {
                         next.fetch_sub(1, Ordering::Relaxed);
                         break;
                     }
-                    let plan = Plan::of_seed(first + round);
+                    let read = args.plan.as_deref().map(pmc_simtest::read);
+                    let plan = match read.transpose() {
+                        Ok(read) => read.unwrap_or_else(|| Plan::of_seed(first + round)),
+                        Err(error) => {
+                            eprintln!("The plan cannot be read: {error}");
+                            found.fetch_add(1, Ordering::Relaxed);
+                            break;
+                        }
+                    };
                     let report = run_with(&plan, &folder, args.trace);
                     steps.fetch_add(report.steps, Ordering::Relaxed);
                     attempts.fetch_add(report.attempts, Ordering::Relaxed);
@@ -93,6 +119,11 @@ fn main() -> ExitCode {
                         let small = shrink(&plan, &folder);
                         let report = run_with(&small, &folder, true);
                         println!("smallest plan: {small:#?}");
+                        if let Some(path) = &args.save
+                            && let Err(error) = pmc_simtest::save(&small, path)
+                        {
+                            eprintln!("{}: {error}", path.display());
+                        }
                         report.trace.iter().for_each(|line| println!("{line}"));
                     }
                     if !args.keep_going {
@@ -122,6 +153,50 @@ fn main() -> ExitCode {
         micros.load(Ordering::Relaxed) as f64 / 86_400_000.0,
     );
     if found > 0 {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    }
+}
+
+/// Plants each fault, and counts the rounds until it is found.
+fn find_planted(args: &Args, first: u64, base: &Path) -> ExitCode {
+    let (next, missed) = (AtomicUsize::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for thread in 0..args.parallel.max(1) {
+            let folder = base.join(format!("pmc-sim-{}-{thread}", std::process::id()));
+            let (next, missed) = (&next, &missed);
+            scope.spawn(move || {
+                let made = std::fs::create_dir_all(&folder);
+                while let Some(fault) = Planted::ALL.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    plant(Some(*fault));
+                    let found = (0..args.rounds).find_map(|round| {
+                        let report = run(&Plan::of_seed(first + round), &folder);
+                        Some((round + 1, report.finding?))
+                    });
+                    match found {
+                        Some((rounds, finding)) => {
+                            println!("{fault:?}: found after {rounds} rounds: {finding}")
+                        }
+                        None => {
+                            println!("{fault:?}: not found in {} rounds", args.rounds);
+                            missed.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                }
+                if made.is_ok() {
+                    let _ = std::fs::remove_dir_all(&folder);
+                }
+            });
+        }
+    });
+    let missed = missed.load(Ordering::Relaxed);
+    println!(
+        "{} of {} planted faults found",
+        Planted::ALL.len() as u64 - missed,
+        Planted::ALL.len()
+    );
+    if missed > 0 {
         ExitCode::FAILURE
     } else {
         ExitCode::SUCCESS

@@ -5,9 +5,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use pmc_system::simulated::Random;
+use serde::{Deserialize, Serialize};
 
 /// A task of the workflow.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Task {
     /// Its number in the plan that the seed gave; its name is `t` and this.
     pub number: u32,
@@ -46,7 +47,7 @@ impl Task {
 }
 
 /// A host.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostPlan {
     /// CPUs.
     pub cpus: u32,
@@ -57,7 +58,7 @@ pub struct HostPlan {
 }
 
 /// What goes wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FaultKind {
     /// SIGKILL to the agent of a host.
     KillAgent(usize),
@@ -86,7 +87,7 @@ pub enum FaultKind {
 }
 
 /// A direction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Way {
     /// To the master.
     Out,
@@ -97,7 +98,7 @@ pub enum Way {
 }
 
 /// What goes wrong, and when, in milliseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     /// When.
     pub at: u64,
@@ -106,7 +107,7 @@ pub struct Fault {
 }
 
 /// All of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// The seed: it also decides about everything that is not written here.
     pub seed: u64,

@@ -18,6 +18,7 @@ use pegasus_mpi_cluster::{
     Target, WorkerOptions, WorkerSettings, run_with_agents,
 };
 use pmc_link::{Listen, Timing};
+use pmc_system::planted::{Planted, is_planted};
 use pmc_system::simulated::{self as system, HostId, ProcessId, Simulation, net};
 
 use crate::checks::{self, Allowed};
@@ -283,7 +284,7 @@ impl World {
             .for_each(|number| self.end_if_due(number, now));
         let mut wrong = Vec::new();
         let name = String::from_utf8_lossy(&assignment.name).into_owned();
-        let mut load = (assignment.cpus, u64::from(assignment.memory_mb), 1);
+        let mut load = (assignment.cpus, assignment.memory_mb, 1);
         for task in self.tasks.values().filter(|task| task.ended.is_none()) {
             if task.name == assignment.name {
                 wrong.push(format!(
@@ -321,7 +322,7 @@ impl World {
             host,
             name: assignment.name.clone(),
             cpus: assignment.cpus,
-            memory: assignment.memory_mb.into(),
+            memory: assignment.memory_mb,
             ends_at: now + self.plan.run_time(&task, attempt),
             status: if fails { 256 } else { 0 },
             ended: None,
@@ -617,7 +618,9 @@ fn kill_agent(host: usize) {
     system::at(now() + Duration::from_millis(late), move || {
         with(|world| {
             if world.nodes[host].is_on {
-                world.kill_tasks(host);
+                if !is_planted(Planted::TasksOutliveAgent) {
+                    world.kill_tasks(host);
+                }
                 let node = &mut world.nodes[host];
                 node.guarded = node.guarded.next();
                 node.restarts += 1;

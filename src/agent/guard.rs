@@ -45,10 +45,13 @@ pub(super) const VARIABLES: [&str; 4] = [
     NUMBER_VARIABLE,
 ];
 
+/// Takes what an agent says.
+type Tell = dyn Fn(&[u8; MESSAGE]) + Send + Sync;
+
 /// The agent's end of the pipe.
 pub struct Lifeline {
     /// Takes what the agent says.
-    tell: Box<dyn Fn(&[u8; MESSAGE]) + Send + Sync>,
+    tell: Box<Tell>,
     /// The session of the agent before, whose tasks have ended.
     pub(super) before: Option<(u64, u64)>,
     /// How long the agent before would still have waited for a master.

@@ -3,6 +3,8 @@
 
 use std::time::{Duration, Instant};
 
+use pmc_system::planted::{Planted, is_planted};
+
 /// Bytes of a message: epoch, session, milliseconds of the lease and of the patience.
 pub const MESSAGE: usize = 32;
 
@@ -63,7 +65,7 @@ impl Guarded {
     /// True if the agent has let its lease pass: it must be killed.
     #[must_use]
     pub fn is_over(&self, now: Instant) -> bool {
-        self.until.is_some_and(|until| now >= until)
+        self.until.is_some_and(|until| now >= until) && !is_planted(Planted::PatientGuard)
     }
 
     /// When the tasks of the agent must have ended, if it has some.

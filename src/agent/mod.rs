@@ -485,7 +485,7 @@ impl Absence {
 
     /// For how long it cannot be reached.
     fn waited(&self) -> Duration {
-        self.since.map_or(Duration::ZERO, |since| clock::elapsed(since))
+        self.since.map_or(Duration::ZERO, clock::elapsed)
     }
 }
 

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use pmc_dag::reason;
 use pmc_files::OFlags;
 use pmc_system::disk;
+use pmc_system::planted::{Planted, is_planted};
 
 /// A file could not be opened or written.
 #[derive(Debug, thiserror::Error)]
@@ -60,7 +61,7 @@ impl LogFile {
         }
         let result = disk::write_all(&self.file, &self.lines);
         self.lines.clear();
-        if result.is_err() && ends_within_a_line(&self.path) {
+        if result.is_err() && ends_within_a_line(&self.path) && !is_planted(Planted::TornLogs) {
             // The last lines of the run may still be written: they must not continue a torn one.
             self.lines.push(b'\n');
         }

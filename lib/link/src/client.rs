@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::{SinkExt as _, StreamExt as _};
 use pmc_system::clock;
+use pmc_system::planted::{Planted, is_planted};
 use rustls::pki_types::ServerName;
 use tokio::io::BufReader;
 use tokio::net::TcpStream;
@@ -571,7 +572,7 @@ impl Port for Line<'_> {
             (received, lease_ends)
         };
         // After a suspension, messages may be there from before it. The master has given their tasks to others.
-        if now >= lease_ends {
+        if now >= lease_ends && !is_planted(Planted::LateMessages) {
             self.asked = self.agent.tick();
             return Err(io::Error::other("the lease is over"));
         }

@@ -10,6 +10,7 @@
 pub mod channel;
 pub mod clock;
 pub mod disk;
+pub mod planted;
 pub mod process;
 #[cfg(feature = "simulated")]
 pub mod simulated;

@@ -23,6 +23,7 @@ use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
 use crate::disk::{Change, Fate};
+use crate::planted::Planted;
 use net::Network;
 pub use random::Random;
 
@@ -99,6 +100,7 @@ struct State {
 const NEVER: u64 = u64::MAX;
 
 thread_local! {
+    static PLANTED: Cell<Option<Planted>> = const { Cell::new(None) };
     static NOW: Cell<u64> = const { Cell::new(NEVER) };
     static STATE: RefCell<Option<State>> = const { RefCell::new(None) };
     static STACKS: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
@@ -112,6 +114,16 @@ fn with<R>(f: impl FnOnce(&mut State) -> R) -> Option<R> {
 #[inline]
 pub(crate) fn is_running() -> bool {
     NOW.get() != NEVER
+}
+
+/// Plants a fault into the simulations of this thread from now on, or none.
+pub fn plant(fault: Option<Planted>) {
+    PLANTED.set(fault);
+}
+
+#[inline]
+pub(crate) fn planted() -> Option<Planted> {
+    PLANTED.get().filter(|_| is_running())
 }
 
 /// The time since the simulation began.

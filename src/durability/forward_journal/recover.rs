@@ -294,12 +294,12 @@ impl Target<'_> {
         if !is_complete {
             let mut at = self.start;
             for data in &self.data {
-                disk::write_all_at(&file, data, at)?;
+                disk::write_all_at(file, data, at)?;
                 at += data.len() as u64;
             }
             tracing::info!("Completed the forwarded data in {}", self.path.display());
         }
-        disk::sync_data(&file)
+        disk::sync_data(file)
     }
 
     /// Returns the data in spans that end where a block of the file ends, and where each begins.

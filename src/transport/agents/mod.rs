@@ -20,6 +20,7 @@ use pmc_batch::launch::Launch;
 use pmc_calls::shell::shell_quote;
 use pmc_link::{Endpoint, Listen, MemoryAgent, RunKey, Server, Service, SessionId, Timing};
 use pmc_system::clock;
+use pmc_system::planted::{Planted, is_planted};
 use rustc_hash::FxHashMap;
 
 use comebacks::Comebacks;
@@ -232,6 +233,9 @@ impl Running {
 /// the DAG, whose master could not reach it at the end, may join this one. What it had there must not be
 /// taken for what others have here.
 fn first_epoch() -> u64 {
+    if is_planted(Planted::SameEpoch) {
+        return 1;
+    }
     let time = clock::system_time().duration_since(std::time::UNIX_EPOCH);
     time.map_or(1, |time| u64::try_from(time.as_millis()).unwrap_or(1))
 }
@@ -478,8 +482,10 @@ impl Membership for AgentMaster {
         self.running.as_ref().is_none_or(|running| {
             let table = running.reception.table();
             let slots: usize = table.present().map(|agent| agent.ranks.len()).sum();
-            let awaits_earlier = running.reception.awaited() > 0 && !running.is_late(self.options.timing);
-            registered as usize >= slots && !awaits_earlier
+            let awaits_earlier = !is_planted(Planted::NoWaitForEarlier)
+                && running.reception.awaited() > 0
+                && !running.is_late(self.options.timing);
+            (registered as usize >= slots || is_planted(Planted::EarlyAgents)) && !awaits_earlier
         })
     }
 
@@ -536,7 +542,7 @@ impl Membership for AgentMaster {
         let all_present = table.present().count() >= self.options.agents as usize;
         let slots: usize = table.present().map(|agent| agent.ranks.len()).sum();
         // An agent joins before its workers register.
-        if all_present && registered as usize >= slots {
+        if all_present && (registered as usize >= slots || is_planted(Planted::EarlyAgents)) {
             Duration::ZERO
         } else {
             self.options.join_timeout

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use pmc_files::OFlags;
 use pmc_link::SessionId;
 use pmc_system::disk;
+use pmc_system::planted::{Planted, is_planted};
 
 /// Epoch and number of a session.
 pub(super) type SessionName = (u64, SessionId);
@@ -126,6 +127,9 @@ impl Roster {
     }
 
     fn append(&mut self, line: &str) -> io::Result<()> {
+        if is_planted(Planted::NoList) {
+            return Ok(());
+        }
         disk::write_all(&self.file, line.as_bytes())
     }
 
