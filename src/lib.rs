@@ -63,6 +63,18 @@ pub use host::{HostSize, allocated_cpus, cpus_for_workers, describe as describe_
 pub use protocol::Registration;
 pub use worker::count_gpus;
 
+/// Parts of the executor for simulations. Not an interface for others.
+#[cfg(feature = "simulated")]
+#[doc(hidden)]
+pub mod simulated {
+    pub use crate::agent::guard::Lifeline;
+    pub use crate::agent::guarded::{Guarded, MAX_RESTARTS};
+    pub use crate::agent::{AgentArgs, run_simulated as run_agent};
+    pub use crate::transport::agents::NUMBER_VARIABLE;
+    pub use crate::transport::agents::messages::HostOptions;
+    pub use crate::worker::simulated::{Host, OnHost, SimulatedTask};
+}
+
 /// Parts of the executor for the benchmarks, fuzz targets and tests of this repository. Not an interface for
 /// others.
 #[doc(hidden)]

@@ -199,6 +199,9 @@ fn task<'a>(name: &'a [u8], number: &[u8]) -> TaskRef<'a> {
 }
 
 /// `1700000000.042000 NAME STATE VALUE SITE WALL NUMBER`
+/// Words after the state in a line of `jobstate.log`: a value, site, wall time and number.
+const WORDS_AFTER_STATE: usize = 4;
+
 fn jobstate_line(line: &[u8]) -> Option<(Micros, Event<'_>)> {
     let (time, rest) = word(line);
     let time = micros(time)?;
@@ -221,7 +224,8 @@ fn jobstate_line(line: &[u8]) -> Option<(Micros, Event<'_>)> {
         return Some((time, event));
     }
     let (state, rest) = word(rest);
-    if name.is_empty() {
+    // A line that a full disk has cut off has fewer words.
+    if name.is_empty() || rest.iter().filter(|byte| **byte == b' ').count() < WORDS_AFTER_STATE - 1 {
         return None;
     }
     let numbered = task(name, word(rest).0);

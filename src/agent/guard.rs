@@ -12,16 +12,18 @@ use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
+use pmc_system::clock;
 
+use super::guarded::{self, CHECK_INTERVAL, Guarded, MAX_RESTARTS, MESSAGE};
 use crate::host::{OWN_PROGRAM, own_path};
 use crate::transport::agents::NUMBER_VARIABLE;
 use crate::{exit, logging};
@@ -43,23 +45,13 @@ pub(super) const VARIABLES: [&str; 4] = [
     NUMBER_VARIABLE,
 ];
 
-/// Bytes of a message: epoch, session, milliseconds of the lease and of the patience.
-const MESSAGE: usize = 32;
-
-/// Time that tasks have after the lease, until the guard kills the agent. The agent itself needs half a
-/// second, and the master waits a second longer than the lease, at least.
-const MARGIN: Duration = Duration::from_millis(800);
-
-/// How often the guard looks at the lease.
-const CHECK_INTERVAL: Duration = Duration::from_millis(50);
-
-/// How often an agent that was killed is started again, at most.
-const MAX_RESTARTS: u32 = 10;
+/// Takes what an agent says.
+type Tell = dyn Fn(&[u8; MESSAGE]) + Send + Sync;
 
 /// The agent's end of the pipe.
-#[derive(Debug)]
-pub(super) struct Lifeline {
-    pipe: Mutex<std::fs::File>,
+pub struct Lifeline {
+    /// Takes what the agent says.
+    tell: Box<Tell>,
     /// The session of the agent before, whose tasks have ended.
     pub(super) before: Option<(u64, u64)>,
     /// How long the agent before would still have waited for a master.
@@ -87,26 +79,33 @@ impl Lifeline {
             Some((epoch.parse().ok()?, session.parse().ok()?))
         });
         let patience = value(PATIENCE_VARIABLE).and_then(|text| text.parse().ok());
+        let pipe = Mutex::new(std::fs::File::from(pipe));
+        let tell = move |message: &[u8; MESSAGE]| {
+            let mut pipe = pipe.lock().unwrap_or_else(PoisonError::into_inner);
+            // Without its guard, the agent is told to end.
+            let _ = pipe.write_all(message);
+        };
         Some(Self {
-            pipe: Mutex::new(pipe.into()),
+            tell: Box::new(tell),
             before,
             patience: patience.map(Duration::from_millis),
         })
     }
 
+    /// That of an agent of a simulation: `tell` takes what it says. `before` is what its guard knows.
+    #[cfg(feature = "simulated")]
+    pub fn simulated(before: &Guarded, tell: impl Fn(&[u8; MESSAGE]) + Send + Sync + 'static) -> Self {
+        Self {
+            tell: Box::new(tell),
+            before: before.session(),
+            patience: before.patience(clock::now()),
+        }
+    }
+
     /// Says for how long tasks may run from now on, `None` if there are none, and for how long the agent
     /// waits for a master that it does not reach.
     pub(super) fn hold(&self, session: Option<(u64, u64)>, time: Option<Duration>, patience: Duration) {
-        let (epoch, session) = session.unwrap_or_default();
-        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let numbers = [epoch, session, time.map_or(u64::MAX, millis), millis(patience)];
-        let mut message = [0; MESSAGE];
-        for (part, number) in message.chunks_exact_mut(8).zip(numbers) {
-            part.copy_from_slice(&number.to_le_bytes());
-        }
-        let mut pipe = self.pipe.lock().unwrap_or_else(PoisonError::into_inner);
-        // Without its guard, the agent is told to end.
-        let _ = pipe.write_all(&message);
+        (self.tell)(&guarded::message(session, time, patience));
     }
 }
 
@@ -121,17 +120,6 @@ fn take_descriptor(number: i32) -> OwnedFd {
     // SAFETY: the guard opened this pipe for this process, and nothing else in it uses the number. The caller
     // has checked that it is open.
     unsafe { OwnedFd::from_raw_fd(number) }
-}
-
-/// What the agent has said last.
-#[derive(Default)]
-struct Said {
-    epoch: AtomicU64,
-    session: AtomicU64,
-    /// When its tasks must have ended.
-    until: Mutex<Option<Instant>>,
-    /// When it would no longer wait for a master, if it has said so.
-    waits_until: Mutex<Option<Instant>>,
 }
 
 /// Starts an agent with these words, and guards it. Returns the exit code of the agent.
@@ -151,11 +139,10 @@ pub fn run(words: &[OsString]) -> ExitCode {
         ));
         return ExitCode::from(exit::FAILURE);
     }
-    let mut before = None;
-    let mut waits_until = None;
+    let mut before = Guarded::default();
     for _ in 0..=MAX_RESTARTS {
-        let said = Arc::new(Said::default());
-        let started = start(words, (before, waits_until), &current, &said);
+        let said = Arc::new(Mutex::new(before));
+        let started = start(words, &before, &current, &said);
         let (pid, thread) = match started {
             Ok(started) => started,
             Err(error) => {
@@ -175,21 +162,22 @@ pub fn run(words: &[OsString]) -> ExitCode {
             Some(code) => return ExitCode::from(code),
             None => logging::print("The agent was killed, and its tasks with it: it starts again\n"),
         }
-        let (epoch, session) = (&said.epoch, &said.session);
-        let session = (epoch.load(Ordering::SeqCst), session.load(Ordering::SeqCst));
-        before = Some(session).filter(|session| *session != (0, 0)).or(before);
-        let said = *said.waits_until.lock().unwrap_or_else(PoisonError::into_inner);
-        waits_until = said.or(waits_until);
+        before = lock(&said).next();
     }
     ExitCode::from(exit::FAILURE)
+}
+
+fn lock(said: &Mutex<Guarded>) -> MutexGuard<'_, Guarded> {
+    // It is valid at every moment, even if a thread panicked.
+    said.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Starts the agent, and a thread that watches its lease.
 fn start(
     words: &[OsString],
-    (before, waits_until): (Option<(u64, u64)>, Option<Instant>),
+    before: &Guarded,
     current: &Arc<AtomicI32>,
-    said: &Arc<Said>,
+    said: &Arc<Mutex<Guarded>>,
 ) -> io::Result<(Pid, std::thread::JoinHandle<()>)> {
     let (reader, writer) = nix::unistd::pipe()?;
     fcntl(&reader, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
@@ -198,12 +186,11 @@ fn start(
         .arg0(own_path()?)
         .args(words)
         .env(LIFELINE_VARIABLE, writer.as_raw_fd().to_string());
-    match before {
+    match before.session() {
         Some((epoch, session)) => command.env(BEFORE_VARIABLE, format!("{epoch}:{session}")),
         None => command.env_remove(BEFORE_VARIABLE),
     };
-    let patience = waits_until.map(|until| until.saturating_duration_since(Instant::now()));
-    match patience {
+    match before.patience(clock::now()) {
         Some(patience) => command.env(PATIENCE_VARIABLE, patience.as_millis().to_string()),
         None => command.env_remove(PATIENCE_VARIABLE),
     };
@@ -216,8 +203,7 @@ fn start(
         let said = Arc::clone(&said);
         move || {
             while current.load(Ordering::SeqCst) == pid.as_raw() {
-                let until = *said.until.lock().unwrap_or_else(PoisonError::into_inner);
-                if until.is_some_and(|until| Instant::now() >= until) {
+                if lock(&said).is_over(clock::now()) {
                     // Nobody has reaped it: `wait_for` does so before it forgets the number.
                     let _ = kill(pid, Signal::SIGKILL);
                 }
@@ -232,23 +218,7 @@ fn start(
     let listen = move || {
         let mut message = [0; MESSAGE];
         while pipe.read_exact(&mut message).is_ok() {
-            let mut numbers = message.chunks_exact(8).map(|part| {
-                let mut number = [0; 8];
-                number.copy_from_slice(part);
-                u64::from_le_bytes(number)
-            });
-            let mut next = || numbers.next().unwrap_or(0);
-            let (epoch, session, time, patience) = (next(), next(), next(), next());
-            if (epoch, session) != (0, 0) {
-                said.epoch.store(epoch, Ordering::SeqCst);
-                said.session.store(session, Ordering::SeqCst);
-            }
-            let until = (time != u64::MAX)
-                .then(|| Instant::now().checked_add(Duration::from_millis(time) + MARGIN))
-                .flatten();
-            *said.until.lock().unwrap_or_else(PoisonError::into_inner) = until;
-            let waits_until = Instant::now().checked_add(Duration::from_millis(patience));
-            *said.waits_until.lock().unwrap_or_else(PoisonError::into_inner) = waits_until;
+            lock(&said).hear(&message, clock::now());
         }
     };
     let thread = std::thread::Builder::new()

@@ -6,6 +6,7 @@
 
 mod away;
 pub mod guard;
+pub mod guarded;
 mod peers;
 mod slots;
 
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pmc_link::{Agent, Client, Closed, ConnectError, Connection, Endpoint, EndpointError, Link, Timing};
+use pmc_system::{clock, thread};
 use pmc_wire::peers::VARIABLE;
 
 use crate::interrupt::Interrupt;
@@ -106,6 +108,16 @@ pub fn run(args: &AgentArgs, interrupt: &Arc<Interrupt>) -> ExitCode {
     }
 }
 
+/// Runs an agent of a simulation until its run ends. Returns why it has ended before that.
+#[cfg(feature = "simulated")]
+pub fn run_simulated(args: &AgentArgs, lifeline: Lifeline, interrupt: &Arc<Interrupt>) -> Result<(), String> {
+    let process = AgentProcess::with_lifeline(args, Some(lifeline), interrupt);
+    match process.and_then(AgentProcess::run) {
+        Err(AgentError::Connect(ConnectError::Refused(reason))) if reason == SECOND_AGENT => Ok(()),
+        ended => ended.map_err(|error| error.to_string()),
+    }
+}
+
 /// An agent and its connection.
 struct AgentProcess<'a> {
     args: &'a AgentArgs,
@@ -150,25 +162,35 @@ struct Absence {
 
 impl<'a> AgentProcess<'a> {
     fn new(args: &'a AgentArgs, interrupt: &'a Arc<Interrupt>) -> Result<Self, AgentError> {
-        let lifeline = Lifeline::take(&args.environment);
-        let started = Instant::now();
+        Self::with_lifeline(args, Lifeline::take(&args.environment), interrupt)
+    }
+
+    fn with_lifeline(
+        args: &'a AgentArgs,
+        lifeline: Option<Lifeline>,
+        interrupt: &'a Arc<Interrupt>,
+    ) -> Result<Self, AgentError> {
+        let started = clock::now();
         let endpoint = loop {
             match read_endpoint(args) {
                 Ok(endpoint) => break endpoint,
                 // The master writes it when it listens.
                 Err(error)
                     if error.is_missing()
-                        && started.elapsed() < args.join_timeout
+                        && clock::elapsed(started) < args.join_timeout
                         && !is_asked_to_end(interrupt) =>
                 {
-                    std::thread::sleep(RETRY_INTERVAL);
+                    thread::sleep(RETRY_INTERVAL);
                 }
                 Err(error) => return Err(error),
             }
         };
         let timing = Timing::with_lease(endpoint.lease);
         let link = Link::new(timing);
-        let peers = Peers::start(&link, &endpoint);
+        let peers = match pmc_system::is_simulated() {
+            true => Err(std::io::ErrorKind::Unsupported.into()),
+            false => Peers::start(&link, &endpoint),
+        };
         let peers = peers.inspect_err(|error| tracing::debug!("No files from other nodes: {error}"));
         let client = Client::new(Arc::clone(&link))?;
         interrupt.on_raise(client.stopper());
@@ -273,7 +295,7 @@ impl<'a> AgentProcess<'a> {
                     }
                 }
             }
-            std::thread::sleep(RETRY_INTERVAL);
+            thread::sleep(RETRY_INTERVAL);
         }
     }
 
@@ -294,7 +316,7 @@ impl<'a> AgentProcess<'a> {
 
     /// Decides what to do without a connection.
     fn consider(&mut self, error: AgentError) -> Result<Option<Ended>, AgentError> {
-        let now = Instant::now();
+        let now = clock::now();
         let waited = self.absence.waited();
         if self.must_end() {
             return Ok(Some(Ended::Signal));
@@ -349,8 +371,8 @@ impl<'a> AgentProcess<'a> {
         if self.drains_since.is_none() {
             slots.give_back_prefilled();
         }
-        let since = *self.drains_since.get_or_insert_with(Instant::now);
-        self.interrupt.signal().is_some() || slots.are_idle() || since.elapsed() >= self.drain_grace
+        let since = *self.drains_since.get_or_insert_with(clock::now);
+        self.interrupt.signal().is_some() || slots.are_idle() || clock::elapsed(since) >= self.drain_grace
     }
 
     fn hello(&self, next_master: bool) -> Vec<u8> {
@@ -380,7 +402,9 @@ impl<'a> AgentProcess<'a> {
     /// Starts the slots.
     fn start_slots(&mut self, welcome: &[u8]) -> Result<(), AgentError> {
         let welcome: AgentWelcome = messages::decode(welcome).ok_or(AgentError::Nonsense)?;
-        logging::init(welcome.verbosity);
+        if !pmc_system::is_simulated() {
+            logging::init(welcome.verbosity);
+        }
         self.patience = welcome.master_timeout;
         self.drain_grace = welcome.drain_grace;
         let mut environment = self.args.environment.clone();
@@ -449,7 +473,7 @@ impl<'a> AgentProcess<'a> {
 impl Absence {
     fn new() -> Self {
         Self {
-            since: Some(Instant::now()),
+            since: Some(clock::now()),
             dead_at: None,
         }
     }
@@ -461,7 +485,7 @@ impl Absence {
 
     /// For how long it cannot be reached.
     fn waited(&self) -> Duration {
-        self.since.map_or(Duration::ZERO, |since| since.elapsed())
+        self.since.map_or(Duration::ZERO, clock::elapsed)
     }
 }
 
@@ -516,6 +540,10 @@ impl Agent for Talk<'_> {
 }
 
 fn enter(directory: &Path) -> Result<(), AgentError> {
+    if pmc_system::is_simulated() {
+        // The working directory is that of all its processes.
+        return Ok(());
+    }
     let entered = std::env::set_current_dir(directory);
     entered.map_err(|error| AgentError::Directory(directory.to_owned(), error))
 }

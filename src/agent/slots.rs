@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use pmc_link::Link;
+use pmc_system::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use pmc_system::clock;
+use pmc_system::thread::{self, JoinHandle};
 
 use crate::bell::Bell;
 use crate::interrupt::Interrupt;
@@ -58,7 +59,7 @@ struct Slot {
     state: Arc<Mutex<SlotState>>,
     inbound: Sender<ToWorker>,
     bell: Option<Bell>,
-    thread: JoinHandle<()>,
+    thread: JoinHandle,
 }
 
 /// All slots of an agent.
@@ -110,7 +111,11 @@ impl Slots {
             let (inbound, receiver) = unbounded();
             let state = Arc::new(Mutex::default());
             // Without it, the slot looks for messages now and then.
-            let bell = Bell::new().ok();
+            let bell = if pmc_system::is_simulated() {
+                None
+            } else {
+                Bell::new().ok()
+            };
             let mut transport = SlotTransport {
                 rank,
                 link: Arc::clone(link),
@@ -131,9 +136,7 @@ impl Slots {
                     link.goodbye();
                 }
             };
-            let thread = std::thread::Builder::new()
-                .name(format!("worker-{}", rank.0))
-                .spawn(serve)
+            let thread = thread::spawn(&format!("worker-{}", rank.0), serve)
                 .map_err(|source| TransportError::StartWorker { rank, source })?;
             slots.push(Slot {
                 state,
@@ -211,16 +214,16 @@ impl Slots {
 
     /// Waits for the end of all threads, at most `timeout`. True if they have ended.
     pub(super) fn wait(self, timeout: Duration) -> bool {
-        let end = Instant::now() + timeout;
+        let end = clock::now() + timeout;
         while !self.have_ended() {
-            if Instant::now() >= end {
+            if clock::now() >= end {
                 return false;
             }
-            std::thread::sleep(Duration::from_millis(5));
+            thread::sleep(Duration::from_millis(5));
         }
         for slot in self.slots {
             // Its panic was printed.
-            let _ = slot.thread.join();
+            slot.thread.join();
         }
         true
     }
@@ -238,10 +241,10 @@ impl Slots {
     /// Asks all slots to give back prefilled tasks, and waits until none has one. Their master has died.
     pub(super) fn give_back_prefilled(&self) {
         self.deliver_all(&ToWorker::Retract);
-        let end = Instant::now() + RETRACT_TIMEOUT;
+        let end = clock::now() + RETRACT_TIMEOUT;
         let has_prefilled = |slot: &Slot| lock(&slot.state).given.len() > 1;
-        while self.slots.iter().any(has_prefilled) && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(5));
+        while self.slots.iter().any(has_prefilled) && clock::now() < end {
+            thread::sleep(Duration::from_millis(5));
         }
     }
 

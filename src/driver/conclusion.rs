@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use pmc_system::clock;
+
 use super::{
     Aborted, CLOSE_TIMEOUT, Driver, FailedTask, HURRIED_CLOSE_TIMEOUT, Position, RunError, RunSummary,
     report, run_end, send_to_all,
@@ -184,7 +186,7 @@ impl<T: MasterTransport> Driver<'_, T> {
                 true => self.run.master.node_statuses().iter().map(|node| node.cpus).sum(),
                 false => 0,
             },
-            wall_time: self.begin.at.elapsed(),
+            wall_time: clock::elapsed(self.begin.at),
             makespan: self.makespan,
             unresponsive_workers,
             memory_excess: Some(std::mem::take(&mut self.run.out.dags.root.memory_excess))

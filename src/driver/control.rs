@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use pmc_control::{Answer, Request, RunLimits};
+use pmc_system::clock;
 use signal_hook::consts::SIGUSR1;
 
 use crate::control::{Pending, Reply};
@@ -19,7 +20,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         while let Some(pending) = self.control.take() {
             self.answer(pending)?;
         }
-        if self.drain_at.is_some_and(|at| at <= Instant::now()) {
+        if self.drain_at.is_some_and(|at| at <= clock::now()) {
             self.drain_at = None;
             self.drain_now()?;
         }
@@ -83,7 +84,7 @@ impl<T: MasterTransport> Driver<'_, T> {
     }
 
     fn limits(&self) -> RunLimits {
-        let left = |end: Instant| end.saturating_duration_since(Instant::now()).as_secs();
+        let left = |end: Instant| end.saturating_duration_since(clock::now()).as_secs();
         RunLimits {
             wall_seconds_left: self.run.deadline.map(left),
             drains: self.run.drain.is_some(),
@@ -98,7 +99,7 @@ impl<T: MasterTransport> Driver<'_, T> {
                 "no more tasks start; the run ends when the {running} that run have ended"
             )));
         };
-        let Some(at) = Instant::now().checked_add(Duration::from_secs(seconds)) else {
+        let Some(at) = clock::now().checked_add(Duration::from_secs(seconds)) else {
             return Ok(Answer::Refused(format!("{seconds} seconds are too long")));
         };
         self.drain_at = Some(at);

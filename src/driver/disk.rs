@@ -4,6 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use pmc_system::clock;
+
 use super::{Run, RunError};
 use crate::options::{DEFAULT_DISK_RESERVE, Options, folder};
 use crate::scheduler::Event;
@@ -102,7 +104,7 @@ impl DiskWatch {
         run: &mut Run<'_, T>,
     ) -> Result<(), RunError> {
         let failed = std::mem::take(&mut run.out.attempt_failed);
-        let event = match self.check(Instant::now(), failed, space) {
+        let event = match self.check(clock::now(), failed, space) {
             None => return Ok(()),
             Some(Change::Full { folder, free, needed }) => {
                 tracing::warn!(

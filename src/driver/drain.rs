@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use pmc_system::clock;
 use signal_hook::consts::SIGTERM;
 
 use super::conclusion::End;
@@ -25,7 +26,7 @@ impl<T: MasterTransport> Run<'_, T> {
         if let Some(signal) = self.interrupt.signal() {
             return Some(Aborted::Signal(signal));
         }
-        let now = Instant::now();
+        let now = clock::now();
         if self.deadline.is_some_and(|deadline| now >= deadline) {
             return Some(Aborted::WallTime);
         }
@@ -84,7 +85,7 @@ impl<T: MasterTransport> Run<'_, T> {
         }
         // SIGTERM is followed by SIGKILL; everything must be written before that.
         let grace = (signal == SIGTERM).then_some(self.options.drain_grace);
-        let until = grace.and_then(|grace| Instant::now().checked_add(grace));
+        let until = grace.and_then(|grace| clock::now().checked_add(grace));
         if signal == SIGTERM {
             tracing::error!(target: FATAL, "Caught signal {signal}");
         } else {

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use pmc_system::clock;
 use signal_hook::consts::SIGTERM;
 
 use super::conclusion::End;
@@ -33,14 +34,14 @@ impl<T: MasterTransport> Driver<'_, T> {
             self.answer_requests()?;
             self.nodes.check(&mut self.run)?;
         }
-        let started = Instant::now();
+        let started = clock::now();
         tracing::info!("Starting workflow");
         let Summary {
             tasks, done_before, ..
         } = self.run.master.summary();
         (self.run.out.observer)(&RunEvent::Begun { tasks, done_before });
         let end = event_loop(self);
-        self.makespan = started.elapsed();
+        self.makespan = clock::elapsed(started);
         end
     }
 
@@ -101,7 +102,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         // Tasks that start now may rely on the rescue file: a clean-up job removes the inputs of tasks that
         // must not run again.
         self.run.out.dags.flush_rescue()?;
-        self.run.master.advance(self.begin.at.elapsed());
+        self.run.master.advance(clock::elapsed(self.begin.at));
         self.run.master.schedule(&mut self.run.out);
         // What has joined or ended may make others ready.
         while self.subworkflows.may_join && self.subworkflows.advance(&mut self.run)? {
@@ -156,7 +157,7 @@ impl<T: MasterTransport> Driver<'_, T> {
 
     /// Waits for a message, then handles it and all others that have arrived.
     fn receive(&mut self) -> Result<(), RunError> {
-        let until = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
+        let until = |deadline: Instant| deadline.saturating_duration_since(clock::now());
         let mut timeout = self.next_deadline().map_or(Duration::MAX, until);
         if self.run.master.has_prefilled() {
             timeout = timeout.min(DEFERRED_SEND_DELAY);

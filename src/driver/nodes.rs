@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use pmc_control::NodeStatus;
 use pmc_dag::TaskId;
+use pmc_system::clock;
+use pmc_system::planted::{Planted, is_planted};
 
 use super::error::Kind;
 use super::{Run, RunError};
@@ -91,7 +93,7 @@ impl Nodes {
         let registered = u32::try_from(registered).unwrap_or(u32::MAX);
         // A DAG without tasks is run by workers, as without agents.
         let summary = run.master.summary();
-        let is_done = summary.tasks > 0 && summary.success;
+        let is_done = summary.tasks > 0 && summary.success && !is_planted(Planted::NeedlessAgents);
         let needs_none = is_done && membership.all_have_come(registered);
         needs_none || (registered > 0 && membership.may_start(registered))
     }
@@ -204,7 +206,7 @@ impl Nodes {
             return Ok(());
         };
         let name = run.out.dags.name(task);
-        let now = Instant::now();
+        let now = clock::now();
         let patience = run.patience();
         if self.stranded_since.is_none() && !patience.is_zero() {
             let why = if run.master.lacks_directory(task) {

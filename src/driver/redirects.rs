@@ -1,9 +1,10 @@
 //! Which output tools can redirect, which tools wait for tasks to start, and how redirects end with the run.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pmc_control::{Answer, RedirectOptions, Request, TAILING, TailRequest};
 use pmc_dag::{pattern, words};
+use pmc_system::clock;
 
 use super::Driver;
 use crate::protocol::Assignment;
@@ -72,7 +73,7 @@ impl<T: MasterTransport> Driver<'_, T> {
     /// must not go to a file, too. Waits for them for a moment.
     pub(super) fn end_redirects(&mut self) {
         self.control.end_redirects();
-        let end = Instant::now() + LAST_DELIVERY_TIMEOUT;
+        let end = clock::now() + LAST_DELIVERY_TIMEOUT;
         loop {
             let has_redirects = self.control.has_redirects();
             // A redirect passes its last request on before it ends.
@@ -82,7 +83,7 @@ impl<T: MasterTransport> Driver<'_, T> {
                     self.requests.ask(&mut self.run, asked, pending.answer);
                 }
             }
-            if !has_redirects || Instant::now() >= end {
+            if !has_redirects || clock::now() >= end {
                 return;
             }
             std::thread::sleep(POLL_INTERVAL);

@@ -5,6 +5,7 @@ use std::collections::BinaryHeap;
 use std::time::Instant;
 
 use pmc_dag::TaskId;
+use pmc_system::clock;
 
 use super::{Run, RunError};
 use crate::protocol::{EndCause, Outcome};
@@ -43,7 +44,7 @@ impl Rests {
             None => return Ok(()),
             Some(Rest::UntilHostJoins) => self.without_program.push(task),
             Some(Rest::For(pause)) => {
-                let Some(until) = Instant::now().checked_add(pause) else {
+                let Some(until) = clock::now().checked_add(pause) else {
                     return Ok(());
                 };
                 self.pausing.push(Reverse((until, task)));
@@ -61,7 +62,7 @@ impl Rests {
 
     /// Wakes the tasks whose pause is over, and those that wait for hosts if none are to come any more.
     pub(super) fn wake_tasks<T: MasterTransport>(&mut self, run: &mut Run<'_, T>) -> Result<(), RunError> {
-        while self.next().is_some_and(|until| until <= Instant::now()) {
+        while self.next().is_some_and(|until| until <= clock::now()) {
             if let Some(Reverse((_, task))) = self.pausing.pop() {
                 run.handle(Event::Wake(task))?;
             }

@@ -9,6 +9,7 @@ use pmc_batch::BatchJob;
 use pmc_control::Place;
 use pmc_dag::Dag;
 use pmc_spawn::open_files;
+use pmc_system::clock;
 
 use super::dag_run::DagRun;
 use super::numbers::AttemptNumbers;
@@ -48,7 +49,7 @@ impl Setup {
     /// Opens everything in the order of the original, so that the first failure leaves the same files behind.
     pub(super) fn new(options: &Options, transport: &impl MasterTransport) -> Result<Self, RunError> {
         let begin = Begin {
-            at: Instant::now(),
+            at: clock::now(),
             time: Local::now().fixed_offset(),
         };
         database::check(options)?;
@@ -125,7 +126,7 @@ pub(super) fn serve(
     (options, batch_job): (&Options, Option<&BatchJob>),
     interrupt: &Interrupt,
 ) -> Option<Server> {
-    if !has_lock {
+    if !has_lock || pmc_system::is_simulated() {
         return None;
     }
     let place = Place {

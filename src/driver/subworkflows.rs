@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use pmc_dag::{Dag, TaskId};
 use pmc_files::OFlags;
+use pmc_system::clock;
 use signal_hook::consts::SIGKILL;
 
 use self::earlier::EarlierRescue;
@@ -374,7 +375,7 @@ impl Subworkflows {
             parent,
             guest: None,
             depth: order.depth,
-            since: Instant::now(),
+            since: clock::now(),
         })));
         run.out.dags.touch(Some(at));
         if let Err(source) = run.master.grow(joining) {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pmc_dag::reason;
+use pmc_system::planted::{Planted, is_planted};
 use rustc_hash::FxHashMap;
 
 use crate::durability::forward_journal::{Journal, JournalError, NewPiece};
@@ -169,7 +170,7 @@ impl Forwarding {
                 return Ok(Err(NotForwarded::Piece(index)));
             }
         }
-        if let Some(journal) = &mut self.journal {
+        if let Some(journal) = self.journal.as_mut().filter(|_| !is_planted(Planted::NoJournal)) {
             let pieces: Vec<NewPiece<'_>> = planned
                 .iter()
                 .zip(data)

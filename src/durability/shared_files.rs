@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use pmc_dag::reason;
 use pmc_files::OFlags;
+use pmc_system::disk;
 use rustc_hash::FxHashMap;
 
 use crate::payload::Payload;
@@ -131,7 +132,7 @@ impl SharedFiles {
         let Some(entry) = self.open(target) else { return };
         let data = entry.file.metadata();
         if data.is_ok_and(|data| data.is_file() && data.len() == from + len)
-            && let Err(error) = entry.file.set_len(from)
+            && let Err(error) = disk::set_len(&entry.file, from)
         {
             let path = as_path(target);
             tracing::error!("Unable to shorten file {}: {}", path.display(), reason(&error));
@@ -176,9 +177,9 @@ impl SharedFiles {
 }
 
 /// Writes all of a chunk, and adds the bytes that were written.
-fn write(mut file: &File, mut chunk: &[u8], written: &mut u64) -> io::Result<()> {
+fn write(file: &File, mut chunk: &[u8], written: &mut u64) -> io::Result<()> {
     while !chunk.is_empty() {
-        match file.write(chunk) {
+        match disk::write(file, chunk) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(count) => {
                 *written += count as u64;

@@ -6,11 +6,13 @@ use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use pmc_dag::reason;
+use pmc_system::sync::Condvar;
+use pmc_system::thread::{self, JoinHandle};
+use pmc_system::{clock, disk};
 
 use crate::options::folder;
 
@@ -26,7 +28,7 @@ pub struct SyncError {
 #[derive(Debug)]
 pub struct Syncer {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle>,
 }
 
 /// Files written since the last sync, in the order in which they must reach the disk.
@@ -81,8 +83,8 @@ impl Syncer {
     pub fn start(interval: Duration, rescue: File, rescue_path: PathBuf) -> io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let thread_shared = Arc::clone(&shared);
-        let thread = std::thread::Builder::new().name("sync".to_owned());
-        let thread = thread.spawn(move || thread_shared.serve(interval, &rescue, &rescue_path))?;
+        let serve = move || thread_shared.serve(interval, &rescue, &rescue_path);
+        let thread = thread::spawn("sync", serve)?;
         Ok(Self {
             shared,
             thread: Some(thread),
@@ -163,7 +165,7 @@ impl Drop for Syncer {
         self.shared.wake.notify_all();
         if let Some(thread) = self.thread.take() {
             // The caller syncs what is left.
-            let _ = thread.join();
+            thread.join();
         }
     }
 }
@@ -175,12 +177,12 @@ impl Shared {
     }
 
     fn serve(&self, interval: Duration, rescue: &File, rescue_path: &Path) {
-        let mut last = Instant::now();
+        let mut last = clock::now();
         while let Some(work) = self.next(last + interval) {
             if let Err(error) = work.sync(rescue, rescue_path) {
                 self.state().error = Some(error);
             }
-            last = Instant::now();
+            last = clock::now();
         }
     }
 
@@ -191,14 +193,13 @@ impl Shared {
             if state.stop {
                 return None;
             }
-            let wait = not_before.saturating_duration_since(Instant::now());
+            let wait = not_before.saturating_duration_since(clock::now());
             if state.work.is_none() {
-                state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = self.wake.wait(&self.state, state);
             } else if wait.is_zero() {
                 return state.work.take();
             } else {
-                let waited = self.wake.wait_timeout(state, wait);
-                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                state = self.wake.wait_timeout(&self.state, state, wait);
             }
         }
     }
@@ -246,7 +247,7 @@ impl Work {
 /// # Errors
 /// The disk reports an error.
 pub fn file(file: &File) -> io::Result<()> {
-    match file.sync_data() {
+    match disk::sync_data(file) {
         // Pipes, devices and some special file systems.
         Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOTSUP)) => Ok(()),
         other => other,
@@ -278,7 +279,7 @@ pub fn file_and_folder(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         opened => file(&opened?)?,
     }
-    file(&File::open(folder(path))?)
+    disk::sync_folder(folder(path))
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! Time stamps of log lines.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use chrono::{DateTime, Local};
 use monitord_compat::dagman_out::Stamp;
+use pmc_system::clock;
 
 /// The system's time, which never goes back here, with its text, formatted once a second.
 #[derive(Debug)]
@@ -45,7 +46,9 @@ impl Clock {
 }
 
 fn since_epoch() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+    clock::system_time()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
 }
 
 fn stamp(at: Duration) -> Stamp {

@@ -1,12 +1,14 @@
 //! A log file that is written in batches.
 
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use pmc_dag::reason;
 use pmc_files::OFlags;
+use pmc_system::disk;
+use pmc_system::planted::{Planted, is_planted};
 
 /// A file could not be opened or written.
 #[derive(Debug, thiserror::Error)]
@@ -57,8 +59,12 @@ impl LogFile {
         if self.lines.is_empty() {
             return Ok(());
         }
-        let result = self.file.write_all(&self.lines);
+        let result = disk::write_all(&self.file, &self.lines);
         self.lines.clear();
+        if result.is_err() && ends_within_a_line(&self.path) && !is_planted(Planted::TornLogs) {
+            // The last lines of the run may still be written: they must not continue a torn one.
+            self.lines.push(b'\n');
+        }
         result.map_err(|source| LogError {
             action: self.write_error,
             path: self.path.clone(),

@@ -8,6 +8,8 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
+use pmc_system::thread;
+
 use super::clock::Clock;
 
 /// Bytes at the end of the log that are searched: some lines, even with long names.
@@ -23,7 +25,7 @@ pub(super) fn wait(log: &Path, clock: &mut Clock) {
         .split(|byte| *byte == b'\n')
         .any(|line| clock.stamp().begins(line))
     {
-        std::thread::sleep(clock.rest_of_second());
+        thread::sleep(clock.rest_of_second());
         clock.now();
     }
 }

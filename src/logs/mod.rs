@@ -31,6 +31,7 @@ use own_resources::OwnResources;
 use pmc_control::NodeStatus;
 use pmc_dag::rescue::{DoneSet, Writer};
 use pmc_dag::{Dag, TaskId};
+use pmc_system::planted::{Planted, is_planted};
 use progress::Progress;
 
 use crate::options::{Options, Stdio};
@@ -96,7 +97,7 @@ impl Logs {
         tracing::debug!("Using new rescue file: {}", rescue_path.display());
         Ok(Self {
             dag: Arc::clone(dag),
-            pid: std::process::id(),
+            pid: pmc_system::process::id(),
             clock: Clock::new(),
             rescue,
             rescue_path,
@@ -199,6 +200,13 @@ impl Logs {
     /// # Errors
     /// The file cannot be written.
     pub fn flush_rescue(&mut self) -> Result<(), LogError> {
+        if is_planted(Planted::LogsFirst) {
+            return Ok(());
+        }
+        self.flush_records()
+    }
+
+    fn flush_records(&mut self) -> Result<(), LogError> {
         let flushed = self.rescue.flush();
         flushed.map_err(|source| self.rescue_error(source))
     }
@@ -389,6 +397,14 @@ impl Logs {
     /// A file cannot be written.
     pub fn flush(&mut self) -> Result<(), LogError> {
         self.flush_rescue()?;
+        self.flush_logs()?;
+        if is_planted(Planted::LogsFirst) {
+            self.flush_records()?;
+        }
+        Ok(())
+    }
+
+    fn flush_logs(&mut self) -> Result<(), LogError> {
         [&mut self.dagman, &mut self.jobstate, &mut self.resource]
             .into_iter()
             .flatten()

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use pmc_system::clock;
+
 use super::AttemptHandle;
 use super::read::ReadFiles;
 use crate::bell::Bell;
@@ -49,7 +51,7 @@ impl OpenRequests {
         request: AttemptRequest,
         attempt: &dyn AttemptHandle,
     ) -> Option<AttemptAnswer> {
-        let (number, now) = (request.number, Instant::now());
+        let (number, now) = (request.number, clock::now());
         let may_wait = match &request.body {
             RequestBody::Signal(signal) => {
                 attempt.signal(request.submit, *signal);
@@ -74,12 +76,12 @@ impl OpenRequests {
 
     /// Returns whether a tool waits for an answer, or may ask soon.
     pub(crate) fn are_open(&self) -> bool {
-        !self.waiting.is_empty() || self.busy_until.is_some_and(|until| Instant::now() < until)
+        !self.waiting.is_empty() || self.busy_until.is_some_and(|until| clock::now() < until)
     }
 
     /// Returns how long to wait for a message at most while a task runs. `None` if no tool asks for anything.
     pub(crate) fn interval(&self) -> Option<Duration> {
-        let now = Instant::now();
+        let now = clock::now();
         let is_before = |until: Option<Instant>| until.is_some_and(|until| now < until);
         let redirects = |waiting: &Waiting| matches!(waiting.request.body, RequestBody::Redirect(_));
         if is_before(self.busy_until) || self.waiting.iter().any(redirects) {
@@ -97,7 +99,7 @@ impl OpenRequests {
         if self.waiting.is_empty() && self.files.are_none() {
             return answers;
         }
-        let now = Instant::now();
+        let now = clock::now();
         let mut held = Vec::new();
         let mut waiting = std::mem::take(&mut self.waiting);
         waiting.retain_mut(|waiting| {

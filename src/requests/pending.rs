@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
+use pmc_system::clock;
+
 use crate::control::{Reply, Target};
 use crate::protocol::Rank;
 
@@ -39,7 +41,7 @@ pub(crate) struct PendingRequest {
 impl PendingRequests {
     /// Notes a request. Returns its number.
     pub(crate) fn add(&mut self, request: PendingRequest) -> u64 {
-        let now = Instant::now();
+        let now = clock::now();
         self.pending
             .retain(|_, (at, _)| now.duration_since(*at) < ANSWER_TIMEOUT);
         self.last_number += 1;
@@ -58,13 +60,13 @@ impl PendingRequests {
 
     /// Notes that a tool has got output.
     pub(crate) fn note_output(&mut self) {
-        self.got_at = Some(Instant::now());
+        self.got_at = Some(clock::now());
     }
 
     /// Returns whether a tool reads captured output of a task that has ended, now that the run has nothing
     /// else to do: that output ends with the workers. A tool that is slow, or stopped, is not waited for.
     pub(crate) fn keep_the_run(&mut self) -> bool {
-        let now = Instant::now();
+        let now = clock::now();
         let idle_since = *self.idle_since.get_or_insert(now);
         let since = now.checked_sub(NEXT_READ_TIMEOUT).unwrap_or(now);
         let got_at = self.got_at.filter(|at| *at > since);

@@ -7,8 +7,11 @@
 //! master, and under load one thread handles many messages at once.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
+
+use pmc_system::clock;
+use pmc_system::sync::Condvar;
 
 use crate::protocol::{Rank, ToMaster};
 
@@ -79,8 +82,8 @@ impl Combiner {
         let mut inbox = if timeout.is_zero() {
             inbox
         } else {
-            let waited = self.owner.wait_timeout_while(inbox, timeout, is_waiting);
-            waited.unwrap_or_else(PoisonError::into_inner).0
+            self.owner
+                .wait_timeout_while(&self.inbox, inbox, timeout, is_waiting)
         };
         inbox.woken = false;
         inbox.messages.pop_front()
@@ -103,14 +106,11 @@ impl Combiner {
             let mut inbox = self.inbox();
             // Messages may have come while this thread held the master.
             while !inbox.finished && !inbox.woken && inbox.messages.is_empty() {
-                let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+                let left = deadline.map(|at| at.saturating_duration_since(clock::now()));
                 inbox = match left {
-                    None => self.owner.wait(inbox).unwrap_or_else(PoisonError::into_inner),
+                    None => self.owner.wait(&self.inbox, inbox),
                     Some(left) if left.is_zero() => break,
-                    Some(left) => {
-                        let waited = self.owner.wait_timeout(inbox, left);
-                        waited.unwrap_or_else(PoisonError::into_inner).0
-                    }
+                    Some(left) => self.owner.wait_timeout(&self.inbox, inbox, left),
                 };
             }
             if inbox.finished {

@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use pmc_system::clock;
+
 use super::GRACE;
 use super::running::RunningAttempt;
 use super::watch::Watch;
@@ -118,7 +120,7 @@ impl<'a, T: WorkerTransport> MessageWatch<'a, T> {
     fn abort(&mut self) {
         if self.ending_since.is_none() {
             self.current.terminate();
-            self.ending_since = Some(Instant::now());
+            self.ending_since = Some(clock::now());
         }
     }
 
@@ -131,8 +133,8 @@ impl<'a, T: WorkerTransport> MessageWatch<'a, T> {
             return Ok(());
         };
         self.abort();
-        let since = *self.signalled_since.get_or_insert_with(Instant::now);
-        if since.elapsed() >= MASTER_TIMEOUT && !self.signal_reported {
+        let since = *self.signalled_since.get_or_insert_with(clock::now);
+        if clock::elapsed(since) >= MASTER_TIMEOUT && !self.signal_reported {
             self.signal_reported = true;
             let message = format!("Stopped by signal {signal}");
             self.transport.send(ToMaster::Failed { message })?;
@@ -192,7 +194,10 @@ impl<T: WorkerTransport> Watch for MessageWatch<'_, T> {
             self.error = Some(error);
             self.abort();
         }
-        if self.ending_since.is_some_and(|since| since.elapsed() >= GRACE) {
+        if self
+            .ending_since
+            .is_some_and(|since| clock::elapsed(since) >= GRACE)
+        {
             self.current.kill();
         }
     }

@@ -22,6 +22,8 @@ mod runner;
 mod running;
 mod sentinel;
 mod shortage;
+#[cfg(feature = "simulated")]
+pub mod simulated;
 mod stdio;
 mod strays;
 mod task_server;
@@ -132,6 +134,10 @@ pub fn serve_process(
     current: Arc<RunningAttempt>,
     interrupt: &Interrupt,
 ) -> Result<(), TransportError> {
+    #[cfg(feature = "simulated")]
+    if let Some(host) = simulated::host() {
+        return simulated::serve(transport, host.0.as_ref(), interrupt);
+    }
     let host = describe_host(&options);
     let runner = Runner::new(options, Arc::clone(&current), transport.rank(), host.host.clone());
     let mut messages = MessageWatch::new(transport, &current, interrupt);

@@ -12,4 +12,5 @@ pub mod manual;
 pub mod modules;
 pub mod node_faults;
 pub mod programs;
+pub mod simulation;
 pub mod workspace;

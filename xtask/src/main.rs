@@ -1,10 +1,11 @@
 //! `cargo xtask CHORE`: chores of the repository.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use xtask::{crash, golden, manual, node_faults, workspace};
+use xtask::{crash, golden, manual, node_faults, simulation, workspace};
 
 /// Chores of the repository
 #[derive(Parser)]
@@ -22,6 +23,13 @@ enum Chore {
     Crash(crash::Options),
     /// Switch off, cut off, stop and kill nodes and masters of runs with agents
     NodeFaults(node_faults::Options),
+    /// Run whole runs on simulated hosts, disks and networks, each from a seed: `--help` says what there is
+    #[command(disable_help_flag = true)]
+    Sim {
+        /// Options of the simulation
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<OsString>,
+    },
     /// Pack folders of recorded runs into golden cases, and the other way round
     #[command(subcommand)]
     Golden(Golden),
@@ -53,6 +61,7 @@ fn main() -> Result<()> {
         }
         Chore::Crash(options) => crash::run(&options),
         Chore::NodeFaults(options) => node_faults::run(&options),
+        Chore::Sim { options } => simulation::run(&options),
         Chore::Golden(Golden::Pack { folders }) => {
             for folder in folders {
                 println!("{}", golden::pack(&folder)?.display());

@@ -26,11 +26,12 @@
 //!   appends, so that the next record does not complete it.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use pmc_files::OFlags;
+use pmc_system::disk;
 use thiserror::Error;
 
 use crate::error::reason;
@@ -334,17 +335,16 @@ fn replace(path: &Path, beside: &Path, old: &fs::Metadata, content: &[u8]) -> io
     {
         return Err(error);
     }
-    let mut file = OpenOptions::new().write(true).create_new(true).open(beside)?;
+    let file = OpenOptions::new().write(true).create_new(true).open(beside)?;
     let new = file.metadata()?;
     if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
         return Err(io::Error::other("the file belongs to another user or group"));
     }
     file.set_permissions(old.permissions())?;
-    file.write_all(content)?;
-    file.sync_all()?;
-    fs::rename(beside, path)?;
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    File::open(folder)?.sync_all()
+    disk::write_all(&file, content)?;
+    disk::sync_all(&file)?;
+    disk::rename(beside, path)?;
+    disk::sync_folder(path.parent().unwrap_or(Path::new("/")))
 }
 
 /// Returns the position of what is torn at the end of the file: a record including the line feed before it,
@@ -401,7 +401,7 @@ impl Writer {
         let mut len = file.metadata()?.len();
         if let Some(torn_at) = done.torn_at {
             len = len.min(torn_at);
-            file.set_len(len)?;
+            disk::set_len(&file, len)?;
         }
         Ok(Self {
             file,
@@ -445,9 +445,9 @@ impl Writer {
         if self.pending.is_empty() {
             return Ok(());
         }
-        if let Err(error) = self.file.write_all(&self.pending) {
+        if let Err(error) = disk::write_all(&self.file, &self.pending) {
             // If truncating fails, too, the reader recognizes the torn record.
-            let _ = self.file.set_len(self.len);
+            let _ = disk::set_len(&self.file, self.len);
             return Err(error);
         }
         self.len += self.pending.len() as u64;
@@ -473,6 +473,6 @@ impl Writer {
     /// # Errors
     /// The disk reports an error. Records since the last success may be lost.
     pub fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
+        disk::sync_data(&self.file)
     }
 }

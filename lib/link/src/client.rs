@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::{SinkExt as _, StreamExt as _};
+use pmc_system::clock;
+use pmc_system::planted::{Planted, is_planted};
 use rustls::pki_types::ServerName;
 use tokio::io::BufReader;
 use tokio::net::TcpStream;
@@ -111,7 +113,7 @@ impl Link {
     #[must_use]
     pub fn new(timing: Timing) -> Arc<Self> {
         Arc::new(Self {
-            origin: Instant::now(),
+            origin: clock::now(),
             timing,
             state: Mutex::default(),
         })
@@ -182,7 +184,7 @@ impl Link {
     }
 
     fn now(&self) -> Duration {
-        self.origin.elapsed()
+        clock::elapsed(self.origin)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -208,12 +210,26 @@ pub struct Client {
 pub struct Connection {
     runtime: Arc<tokio::runtime::Runtime>,
     link: Arc<Link>,
-    framed: Framed<TlsStream<BufReader<TcpStream>>, LengthDelimitedCodec>,
+    carrier: Carrier,
     frames: UnboundedReceiver<Outgoing>,
     /// What the master said to an agent that joined.
     pub welcome: Vec<u8>,
     /// The session has begun with this connection.
     pub joined: bool,
+}
+
+/// What carries frames.
+pub(crate) enum Carrier {
+    Tls(Box<Framed<TlsStream<BufReader<TcpStream>>, LengthDelimitedCodec>>),
+    #[cfg(feature = "simulated")]
+    Simulated(pmc_system::simulated::net::Stream),
+}
+
+/// What an agent says at first over a connection.
+pub(crate) struct First {
+    pub(crate) frame: Bytes,
+    resume: Option<Resume>,
+    now: Duration,
 }
 
 impl Client {
@@ -245,15 +261,15 @@ impl Client {
     /// Sets for how long, from now on, attempts to connect may last.
     pub fn set_patience(&self, patience: Duration) {
         let mut until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
-        *until = Instant::now().checked_add(patience);
+        *until = clock::now().checked_add(patience);
     }
 
     /// The time that an attempt to connect has.
-    fn limit(&self) -> Duration {
+    pub(crate) fn limit(&self) -> Duration {
         // The lease of running tasks must not pass unnoticed.
         let lease = self.link.lease_left();
         let until = *self.until.lock().unwrap_or_else(PoisonError::into_inner);
-        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let left = until.map(|until| until.saturating_duration_since(clock::now()));
         let limits = [Some(lease).filter(|lease| !lease.is_zero()), left];
         limits.into_iter().flatten().fold(CONNECT, Duration::min)
     }
@@ -301,7 +317,14 @@ impl Client {
                     }
                 }
             };
-            match self.runtime.block_on(attempt) {
+            #[cfg(feature = "simulated")]
+            let made = match pmc_system::is_simulated() {
+                true => self.shake_hands_simulated(address, hello, carry),
+                false => self.runtime.block_on(attempt),
+            };
+            #[cfg(not(feature = "simulated"))]
+            let made = self.runtime.block_on(attempt);
+            match made {
                 Ok(connection) => {
                     *self.reached_at() = Some(address.clone());
                     return Ok(connection);
@@ -382,16 +405,9 @@ impl Client {
             }
         })?;
         let mut framed = framed(secured);
-        // The lease counts from before the master hears of this agent.
-        let now = self.link.now();
-        let resume = if carry.is_some() { None } else { self.resume() };
-        let first = frame::encode(&Hello {
-            version: VERSION,
-            resume,
-            body: if resume.is_some() { &[] } else { hello },
-        });
+        let first = self.first(hello, carry);
         let exchange = async {
-            framed.send(first).await?;
+            framed.send(first.frame.clone()).await?;
             framed.next().await.transpose()
         };
         let answer = limited(limit, "the master does not answer", exchange).await;
@@ -400,8 +416,33 @@ impl Client {
             false => unreachable(error),
         })?;
         let answer = answer.ok_or_else(|| unreachable(io::ErrorKind::UnexpectedEof.into()))?;
+        self.begin(&first, &answer, carry, Carrier::Tls(Box::new(framed)))
+    }
+
+    /// Returns what to say at first over a new connection.
+    pub(crate) fn first(&self, hello: &[u8], carry: Option<&Carry<'_>>) -> First {
+        // The lease counts from before the master hears of this agent.
+        let now = self.link.now();
+        let resume = if carry.is_some() { None } else { self.resume() };
+        let frame = frame::encode(&Hello {
+            version: VERSION,
+            resume,
+            body: if resume.is_some() { &[] } else { hello },
+        });
+        First { frame, resume, now }
+    }
+
+    /// Begins a conversation after the answer of the master.
+    pub(crate) fn begin(
+        &self,
+        first: &First,
+        answer: &[u8],
+        carry: Option<&Carry<'_>>,
+        carrier: Carrier,
+    ) -> Result<Connection, ConnectError> {
+        let First { resume, now, .. } = *first;
         let answer: Answer =
-            frame::decode(&answer).map_err(|error| ConnectError::Nonsense(error.to_string()))?;
+            frame::decode(answer).map_err(|error| ConnectError::Nonsense(error.to_string()))?;
         match answer {
             Answer::Gone { epoch } => Err(ConnectError::Gone { epoch }),
             Answer::Refused { reason } => Err(ConnectError::Refused(reason)),
@@ -414,7 +455,7 @@ impl Client {
                     link: Arc::clone(&self.link),
                     welcome: body.to_vec(),
                     joined: resume.is_none(),
-                    framed,
+                    carrier,
                     frames,
                 })
             }
@@ -471,7 +512,12 @@ impl Connection {
     /// Returns the address of this host in the network of the connection, if the system knows it.
     #[must_use]
     pub fn local_address(&self) -> Option<IpAddr> {
-        let (stream, _) = self.framed.get_ref().get_ref();
+        let framed = match &self.carrier {
+            Carrier::Tls(framed) => framed,
+            #[cfg(feature = "simulated")]
+            Carrier::Simulated(_) => return None,
+        };
+        let (stream, _) = framed.get_ref().get_ref();
         stream.get_ref().local_addr().ok().map(|address| address.ip())
     }
 
@@ -485,9 +531,16 @@ impl Connection {
             next_beat: link.now(),
             asked: false,
         };
-        let ended = self
-            .runtime
-            .block_on(pump(self.framed, self.frames, Some(interval), &mut port));
+        let ended = match self.carrier {
+            Carrier::Tls(framed) => {
+                let pumped = pump(*framed, self.frames, Some(interval), &mut port);
+                self.runtime.block_on(pumped)
+            }
+            #[cfg(feature = "simulated")]
+            Carrier::Simulated(stream) => {
+                crate::simulated::pump(stream, self.frames, Some(interval), &mut port)
+            }
+        };
         let asked = port.asked;
         link.state().frames = None;
         match ended {
@@ -507,16 +560,22 @@ struct Line<'a> {
 
 impl Port for Line<'_> {
     fn receive(&mut self, frame: Bytes) -> io::Result<()> {
-        let received = {
-            let now = self.link.now();
+        let now = self.link.now();
+        let (received, lease_ends) = {
             let mut state = self.link.state();
             let live = state.session.as_mut();
             let live = live.ok_or_else(|| io::Error::other("the session has ended"))?;
             let received = live.session.receive(&frame, now).map_err(io::Error::other)?;
+            let lease_ends = live.session.leased_at() + self.link.timing.lease;
             // What an agent has received, it has done: it keeps its tasks itself.
             live.session.settle(u64::MAX);
-            received
+            (received, lease_ends)
         };
+        // After a suspension, messages may be there from before it. The master has given their tasks to others.
+        if now >= lease_ends && !is_planted(Planted::LateMessages) {
+            self.asked = self.agent.tick();
+            return Err(io::Error::other("the lease is over"));
+        }
         match received {
             Received::Message(body) => self.agent.message(&body),
             Received::Aside(body) => self.agent.aside(&body),

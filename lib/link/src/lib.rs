@@ -25,6 +25,8 @@ mod proof;
 mod server;
 mod session;
 mod silence;
+#[cfg(feature = "simulated")]
+mod simulated;
 mod stream;
 mod unauthenticated;
 

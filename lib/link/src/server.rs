@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::{SinkExt as _, StreamExt as _};
+use pmc_system::clock;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::Timing;
@@ -18,7 +19,7 @@ use crate::session::{Received, Session};
 use crate::stream::{Outgoing, Port, framed, is_death, limited, pump};
 
 /// Maximum time of a handshake.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+pub(crate) const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// Number of a session; the master gives it.
 pub type SessionId = u64;
@@ -80,14 +81,14 @@ pub(crate) struct Accepted {
     pub(crate) connection: u64,
     pub(crate) frames: UnboundedReceiver<Outgoing>,
     pub(crate) welcome: Bytes,
-    joined: bool,
-    back: bool,
+    pub(crate) joined: bool,
+    pub(crate) back: bool,
 }
 
 impl Hub {
     fn new(epoch: u64, timing: Timing) -> Self {
         Self {
-            origin: Instant::now(),
+            origin: clock::now(),
             epoch,
             timing,
             table: Mutex::default(),
@@ -146,7 +147,7 @@ impl Hub {
     }
 
     pub(crate) fn now(&self) -> Duration {
-        self.origin.elapsed()
+        clock::elapsed(self.origin)
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -270,7 +271,7 @@ impl Hub {
 
     /// Notes that a connection has ended, perhaps because the process of the agent has. Returns whether the
     /// agent is silent because of it.
-    fn closed(&self, session: SessionId, connection: u64, died: bool) -> bool {
+    pub(crate) fn closed(&self, session: SessionId, connection: u64, died: bool) -> bool {
         let now = self.now();
         let mut table = self.table();
         let entry = table.sessions.get_mut(&session);
@@ -317,7 +318,13 @@ impl Entry {
 /// Listens for agents in a thread of its own, until it is dropped.
 pub struct Server {
     hub: Arc<Hub>,
-    listener: Listener,
+    listener: ListenerKind,
+}
+
+enum ListenerKind {
+    Tcp(Listener),
+    #[cfg(feature = "simulated")]
+    Simulated(crate::simulated::Listening),
 }
 
 impl Server {
@@ -333,6 +340,16 @@ impl Server {
         timing: Timing,
         service: impl FnOnce(&Arc<Hub>) -> Arc<S>,
     ) -> Result<Self, ServerError> {
+        #[cfg(feature = "simulated")]
+        if pmc_system::is_simulated() {
+            let hub = Arc::new(Hub::new(epoch, timing));
+            let service = service(&hub);
+            let listener = crate::simulated::Listening::start(port, &hub, &service)?;
+            return Ok(Self {
+                hub,
+                listener: ListenerKind::Simulated(listener),
+            });
+        }
         let door = Door::open(key, listen, port)?;
         let hub = Arc::new(Hub::new(epoch, timing));
         let service = service(&hub);
@@ -342,7 +359,10 @@ impl Server {
             let serve = move |stream| serve(stream, Arc::clone(&inner), Arc::clone(&service));
             door.let_in("agents", HANDSHAKE, serve).await
         })?;
-        Ok(Self { hub, listener })
+        Ok(Self {
+            hub,
+            listener: ListenerKind::Tcp(listener),
+        })
     }
 
     /// The sessions.
@@ -354,21 +374,34 @@ impl Server {
     /// The port.
     #[must_use]
     pub fn port(&self) -> u16 {
-        self.listener.port()
+        match &self.listener {
+            ListenerKind::Tcp(listener) => listener.port(),
+            #[cfg(feature = "simulated")]
+            ListenerKind::Simulated(listener) => listener.port(),
+        }
     }
 }
 
-/// Reports agents that have become silent or lost.
+/// Looks for agents that have become silent or lost, for ever.
 async fn watch<S: Service>(hub: Arc<Hub>, service: Arc<S>) {
-    let interval = (hub.timing.heartbeat / 4).max(Duration::from_millis(20));
-    let mut ticks = tokio::time::interval(interval);
+    let mut ticks = tokio::time::interval(watch_interval(&hub));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let (silent, lost) = hub.scan();
-        silent.into_iter().for_each(|session| service.silent(session));
-        lost.into_iter().for_each(|session| service.lost(session));
+        report(&hub, service.as_ref());
     }
+}
+
+/// How often to look for agents that have become silent or lost.
+pub(crate) fn watch_interval(hub: &Hub) -> Duration {
+    (hub.timing.heartbeat / 4).max(Duration::from_millis(20))
+}
+
+/// Reports agents that have become silent or lost.
+pub(crate) fn report(hub: &Hub, service: &dyn Service) {
+    let (silent, lost) = hub.scan();
+    silent.into_iter().for_each(|session| service.silent(session));
+    lost.into_iter().for_each(|session| service.lost(session));
 }
 
 /// A connection after its handshake.

@@ -23,6 +23,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
+use pmc_system::planted::{Planted, is_planted};
 
 use crate::frame::{self, Frame, Head};
 
@@ -148,6 +149,9 @@ impl Session {
                     });
                 }
                 self.note(head, now)?;
+                if number < self.expected && is_planted(Planted::TakenTwice) {
+                    return Ok(Received::Message(bytes.slice_ref(body)));
+                }
                 if number < self.expected {
                     return Ok(Received::Nothing);
                 }
@@ -173,7 +177,12 @@ impl Session {
         }
         while self.first_kept() < head.settled && self.kept.pop_front().is_some() {}
         while let Some((_, at)) = self.beats.front().filter(|(beat, _)| *beat <= head.echo) {
-            self.leased_at = self.leased_at.max(*at);
+            let from = if is_planted(Planted::LeaseFromAnswer) {
+                now
+            } else {
+                *at
+            };
+            self.leased_at = self.leased_at.max(from);
             self.beats.pop_front();
         }
         self.echo = self.echo.max(head.beat);
@@ -197,7 +206,7 @@ impl Session {
             return Err(SessionError::Unknown);
         }
         let again = (first..).zip(&self.kept);
-        let again = again.filter(|(number, _)| *number >= peer_expects);
+        let again = again.filter(|(number, _)| *number >= peer_expects && !is_planted(Planted::NotSentAgain));
         Ok(again.map(|(number, body)| self.frame(number, body)).collect())
     }
 

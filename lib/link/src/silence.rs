@@ -6,6 +6,8 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use pmc_system::clock;
+
 use crate::stream::limited;
 
 /// How long an address is not tried again.
@@ -23,7 +25,9 @@ impl SilentAddresses {
     #[must_use]
     pub fn has(&self, address: &str) -> bool {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(address).is_some_and(|since| since.elapsed() < SILENCE)
+        known
+            .get(address)
+            .is_some_and(|since| clock::elapsed(*since) < SILENCE)
     }
 
     /// Remembers an address if it did not answer, as this error says. The first time, a warning says so.
@@ -36,7 +40,7 @@ impl SilentAddresses {
         if known.len() >= MAX_ADDRESSES {
             known.clear();
         }
-        if known.insert(address.to_owned(), Instant::now()).is_none() {
+        if known.insert(address.to_owned(), clock::now()).is_none() {
             let seconds = SILENCE.as_secs();
             tracing::warn!(
                 "{address}: {}. It is tried again after {seconds} s, if there is another way",

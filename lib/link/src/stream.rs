@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{SinkExt as _, StreamExt as _};
+use pmc_system::planted::{Planted, is_planted};
 use tokio::io::{AsyncRead, AsyncWrite, BufReader};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -135,6 +136,7 @@ pub(crate) async fn pump<S: AsyncRead + AsyncWrite>(
 /// while the process goes on.
 pub(crate) fn is_death(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::UnexpectedEof
+        || is_planted(Planted::ResetIsDeath) && error.kind() == io::ErrorKind::ConnectionReset
 }
 
 /// Ends a wait that takes too long.

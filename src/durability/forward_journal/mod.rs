@@ -57,6 +57,7 @@ use std::sync::Arc;
 
 pub use format::{Begin, Content, Piece, Record, UnknownFormat, decode, encode, header, tail_checksum};
 use pmc_dag::reason;
+use pmc_system::disk;
 pub use recover::{Recovered, recover};
 
 use crate::durability::lock::lock_if_possible;
@@ -138,6 +139,10 @@ fn rescue_tail(rescue: &Path, end: u64) -> io::Result<u32> {
 /// Returns the checksum of the boot id; 0 if it is unknown. While it is the same, nothing that was written
 /// has been lost.
 fn running_system() -> u32 {
+    #[cfg(feature = "simulated")]
+    if let Some(boots) = pmc_system::simulated::boots() {
+        return boots;
+    }
     let name = std::fs::read("/proc/sys/kernel/random/boot_id");
     name.map_or(0, |name| crc32fast::hash(&name))
 }
@@ -180,10 +185,10 @@ impl Journal {
                 rescue_tail: rescue_tail(rescue, rescue_len)?,
                 system: running_system(),
             };
-            file.write_all_at(&format::header(&begin), 0)?;
-            file.sync_data()?;
-            std::fs::rename(&new, &path)?;
-            File::open(folder(&path))?.sync_all()?;
+            disk::write_all_at(&file, &format::header(&begin), 0)?;
+            disk::sync_data(&file)?;
+            disk::rename(&new, &path)?;
+            disk::sync_folder(folder(&path))?;
             Ok(file)
         };
         match create() {
@@ -237,7 +242,7 @@ impl Journal {
             }
         }
         record.end();
-        self.file.write_all_at(&self.buffer, self.len)?;
+        disk::write_all_at(&self.file, &self.buffer, self.len)?;
         Ok(self.buffer.len() as u64)
     }
 
@@ -254,7 +259,7 @@ impl Journal {
         let mut end = begin;
         let mut put = |bytes: &[u8]| {
             frame.update(bytes);
-            self.file.write_all_at(bytes, end)?;
+            disk::write_all_at(&self.file, bytes, end)?;
             end += bytes.len() as u64;
             Ok(())
         };
@@ -265,7 +270,7 @@ impl Journal {
                 piece.data.for_each_chunk(&mut put)?;
             }
         }
-        self.file.write_all_at(&frame.finish(), self.len)?;
+        disk::write_all_at(&self.file, &frame.finish(), self.len)?;
         Ok(end - self.len)
     }
 
@@ -279,7 +284,7 @@ impl Journal {
     }
 
     fn truncate(&self, len: u64) -> Result<(), JournalError> {
-        self.file.set_len(len).map_err(|source| JournalError::Write {
+        disk::set_len(&self.file, len).map_err(|source| JournalError::Write {
             path: self.path.clone(),
             source,
         })
@@ -302,7 +307,7 @@ impl Journal {
     /// # Errors
     /// The journal cannot be removed.
     pub fn remove(self) -> Result<(), JournalError> {
-        std::fs::remove_file(&self.path).map_err(|source| JournalError::Write {
+        disk::remove_file(&self.path).map_err(|source| JournalError::Write {
             path: self.path,
             source,
         })

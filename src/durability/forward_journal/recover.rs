@@ -1,13 +1,14 @@
 //! Recovery: the next run completes the journal of a run that was killed.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use pmc_dag::{Dag, TaskId};
 use pmc_files::OFlags;
+use pmc_system::disk;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::format::{self, Begin, Content};
@@ -37,7 +38,7 @@ impl Recovered {
     /// # Errors
     /// The journal cannot be removed.
     pub fn remove_journal(self) -> Result<(), JournalError> {
-        fs::remove_file(&self.path).map_err(|source| JournalError::Write {
+        disk::remove_file(&self.path).map_err(|source| JournalError::Write {
             path: self.path,
             source,
         })
@@ -160,12 +161,12 @@ fn correct(
         );
     }
     let new = with_suffix(rescue, ".new");
-    let mut file = File::create(&new)?;
+    let file = File::create(&new)?;
     file.set_permissions(fs::metadata(rescue)?.permissions())?;
-    file.write_all(&kept)?;
-    file.sync_data()?;
-    fs::rename(&new, rescue)?;
-    File::open(folder(rescue))?.sync_all()?;
+    disk::write_all(&file, &kept)?;
+    disk::sync_data(&file)?;
+    disk::rename(&new, rescue)?;
+    disk::sync_folder(folder(rescue))?;
     Ok(lost)
 }
 
@@ -293,12 +294,12 @@ impl Target<'_> {
         if !is_complete {
             let mut at = self.start;
             for data in &self.data {
-                file.write_all_at(data, at)?;
+                disk::write_all_at(file, data, at)?;
                 at += data.len() as u64;
             }
             tracing::info!("Completed the forwarded data in {}", self.path.display());
         }
-        file.sync_data()
+        disk::sync_data(file)
     }
 
     /// Returns the data in spans that end where a block of the file ends, and where each begins.

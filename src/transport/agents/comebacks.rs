@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use pmc_batch::launch::Launch;
+use pmc_system::clock;
 use rustc_hash::FxHashMap;
 
 use super::Running;
@@ -25,7 +26,7 @@ pub(super) struct Comebacks {
 impl Default for Comebacks {
     fn default() -> Self {
         Self {
-            next_look: Instant::now() + COMEBACK_LOOK,
+            next_look: clock::now() + COMEBACK_LOOK,
             started: FxHashMap::default(),
         }
     }
@@ -36,16 +37,16 @@ impl Comebacks {
     /// Notes that it is.
     fn is_due(&mut self, number: u32, begun: Instant) -> bool {
         let last = self.started.get(&number).copied().unwrap_or(begun);
-        let is_due = last.elapsed() >= COMEBACK_INTERVAL;
+        let is_due = clock::elapsed(last) >= COMEBACK_INTERVAL;
         if is_due {
-            self.started.insert(number, Instant::now());
+            self.started.insert(number, clock::now());
         }
         is_due
     }
 
     /// Notes that the master has looked. Returns when it looks again.
     fn looked(&mut self) -> Instant {
-        self.next_look = Instant::now() + COMEBACK_LOOK;
+        self.next_look = clock::now() + COMEBACK_LOOK;
         self.next_look
     }
 }
@@ -69,7 +70,7 @@ impl Running {
     pub(super) fn start_again(&mut self, launch: Option<&Launch>) -> Option<Instant> {
         let launcher = self.launcher.as_mut()?;
         let hosts = launch?.hosts();
-        if hosts.is_empty() || self.comebacks.next_look > Instant::now() {
+        if hosts.is_empty() || self.comebacks.next_look > clock::now() {
             return (!hosts.is_empty()).then_some(self.comebacks.next_look);
         }
         let table = self.reception.table();

@@ -17,6 +17,7 @@ use pmc_batch::reach::ssh_words;
 use pmc_calls::shell::always_quoted;
 use pmc_link::{Endpoint, Listen};
 use pmc_spawn::open_files;
+use pmc_system::clock;
 
 use crate::host;
 
@@ -327,8 +328,8 @@ impl Launcher {
 
     /// Waits for the end of all processes, at most `timeout`, and kills the rest.
     pub(super) fn end(&mut self, timeout: Duration) {
-        let end = Instant::now() + timeout;
-        while !self.all_have_exited() && Instant::now() < end {
+        let end = clock::now() + timeout;
+        while !self.all_have_exited() && clock::now() < end {
             std::thread::sleep(Duration::from_millis(1));
         }
         self.kill();
@@ -357,9 +358,9 @@ impl Process {
         if matches!(self.child.try_wait(), Ok(None)) {
             return false;
         }
-        let ended_at = *self.ended_at.get_or_insert_with(Instant::now);
+        let ended_at = *self.ended_at.get_or_insert_with(clock::now);
         // What it has left in the background may keep the pipe open.
-        self.readers.iter().all(JoinHandle::is_finished) || ended_at.elapsed() > LAST_WORDS_TIMEOUT
+        self.readers.iter().all(JoinHandle::is_finished) || clock::elapsed(ended_at) > LAST_WORDS_TIMEOUT
     }
 }
 

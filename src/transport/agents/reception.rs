@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pmc_link::{Hub, Service, SessionId};
 use pmc_node_files::directory::{Answers, Directory, PeerAnswer, PeerRequest};
+use pmc_system::sync::Condvar;
 use rustc_hash::FxHashMap;
 
 use super::messages::{self, AgentHello, AgentWelcome, Content};
@@ -77,7 +78,7 @@ impl Reception {
             epoch,
             is_closed: AtomicBool::new(false),
             notices: Mutex::default(),
-            gone: Condvar::new(),
+            gone: Condvar::default(),
         }
     }
 
@@ -89,10 +90,10 @@ impl Reception {
     /// Waits until no agent is left, at most `timeout`. Returns the ranks of those that are.
     pub(super) fn wait_gone(&self, timeout: std::time::Duration) -> Vec<Rank> {
         let table = self.table();
-        let waited = self
+        let is_there = |table: &mut AgentTable| table.present().next().is_some();
+        let table = self
             .gone
-            .wait_timeout_while(table, timeout, |table| table.present().next().is_some());
-        let (table, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            .wait_timeout_while(&self.table, table, timeout, is_there);
         table
             .present()
             .flat_map(|agent| agent.ranks.clone().map(Rank))

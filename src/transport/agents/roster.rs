@@ -6,12 +6,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use pmc_files::OFlags;
 use pmc_link::SessionId;
+use pmc_system::disk;
+use pmc_system::planted::{Planted, is_planted};
 
 /// Epoch and number of a session.
 pub(super) type SessionName = (u64, SessionId);
@@ -96,10 +98,10 @@ impl Roster {
     pub(super) fn open(path: &Path, epoch: u64) -> io::Result<(Self, Earlier)> {
         let earlier = Earlier::open(path)?;
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
-        let mut file = pmc_files::open_output(path, flags, 0o600)?;
+        let file = pmc_files::open_output(path, flags, 0o600)?;
         if file.metadata()?.len() > 0 {
             // Ends a line that was torn.
-            file.write_all(b"\n")?;
+            disk::write_all(&file, b"\n")?;
         }
         let path = path.to_owned();
         Ok((Self { path, file, epoch }, earlier))
@@ -125,7 +127,10 @@ impl Roster {
     }
 
     fn append(&mut self, line: &str) -> io::Result<()> {
-        self.file.write_all(line.as_bytes())
+        if is_planted(Planted::NoList) {
+            return Ok(());
+        }
+        disk::write_all(&self.file, line.as_bytes())
     }
 
     /// Removes the file: no agent is left.

@@ -1,0 +1,164 @@
+//! The disk of the master: what is on it after a crash, and what fails.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use pmc_system::disk::{Change, Fate};
+use pmc_system::simulated::{self as system, Disk, ProcessId, random};
+
+use crate::world;
+
+/// What is known of a file.
+#[derive(Clone, Debug)]
+struct Known {
+    name: String,
+    /// Bytes that are on the disk, whatever happens.
+    synced: u64,
+    /// The length after each write since then.
+    lengths: Vec<(Duration, u64)>,
+}
+
+/// Systems keep new data in memory for this time, at least: see `forward_journal`.
+const KEPT_IN_MEMORY: Duration = Duration::from_secs(5);
+
+/// Files of a round, by inode.
+#[derive(Default)]
+pub(crate) struct SimulatedDisk {
+    files: RefCell<BTreeMap<u64, Known>>,
+    faults: RefCell<Faults>,
+}
+
+/// What goes wrong from now on.
+#[derive(Default)]
+pub(crate) struct Faults {
+    pub(crate) is_full: bool,
+    pub(crate) fails_once: bool,
+    /// The process dies in its next write.
+    pub(crate) kills: Option<ProcessId>,
+}
+
+impl SimulatedDisk {
+    pub(crate) fn faults(&self) -> std::cell::RefMut<'_, Faults> {
+        self.faults.borrow_mut()
+    }
+
+    /// The name of a file.
+    fn name_of(&self, file: &File) -> Option<(u64, String)> {
+        use std::os::fd::AsRawFd as _;
+        let data = file.metadata().ok()?;
+        let inode = data.ino();
+        if let Some(known) = self.files.borrow().get(&inode) {
+            return Some((inode, known.name.clone()));
+        }
+        let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
+        let name = path.file_name()?.to_string_lossy().into_owned();
+        let known = Known {
+            name: name.clone(),
+            synced: 0,
+            lengths: Vec::new(),
+        };
+        self.files.borrow_mut().insert(inode, known);
+        Some((inode, name))
+    }
+
+    /// Takes from the files in a folder what had not reached the disk: all, a part, or nothing of it.
+    pub(crate) fn lose_power(&self, folder: &Path) {
+        let Ok(entries) = std::fs::read_dir(folder) else {
+            return;
+        };
+        let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+        files.sort();
+        let now = system::now().unwrap_or_default();
+        for path in files {
+            let Ok(data) = path.metadata() else { continue };
+            let known = self.files.borrow().get(&data.ino()).cloned();
+            let Some(known) = known.filter(|known| known.synced < data.len()) else {
+                continue;
+            };
+            // The journal relies on this for the files to which it forwards; other files may be written early.
+            let is_target = known.name.starts_with("forward");
+            let written = known
+                .lengths
+                .iter()
+                .rev()
+                .find(|(at, _)| *at + KEPT_IN_MEMORY <= now);
+            let most = match (is_target, written) {
+                (true, written) => written.map_or(known.synced, |(_, len)| *len),
+                (false, _) => data.len(),
+            };
+            let unsynced = most.clamp(known.synced, data.len()) - known.synced;
+            let kept = random(|random| match random.below(3) {
+                0 => 0,
+                1 => unsynced,
+                _ => random.below(unsynced + 1),
+            });
+            let len = known.synced + kept.unwrap_or(0);
+            let file = File::options().write(true).open(&path);
+            if let Ok(file) = file {
+                let _ = file.set_len(len);
+            }
+        }
+    }
+}
+
+/// The error of a full disk.
+fn full() -> io::Error {
+    io::Error::from_raw_os_error(28)
+}
+
+impl Disk for SimulatedDisk {
+    fn fate_of(&self, process: ProcessId, change: Change<'_>) -> Fate {
+        match change {
+            Change::Write(file, bytes) => {
+                let Some((inode, name)) = self.name_of(file) else {
+                    return Fate::Done;
+                };
+                let mut faults = self.faults();
+                let cut = || random(|random| random.below(bytes.len() as u64 + 1)).unwrap_or(0) as usize;
+                if faults.kills == Some(process) {
+                    faults.kills = None;
+                    let written = cut();
+                    world::wrote(&name, &bytes[..written]);
+                    return Fate::Killed(written);
+                }
+                if faults.is_full || std::mem::take(&mut faults.fails_once) {
+                    let written = cut();
+                    world::disk_failed();
+                    return Fate::Fails(full(), written);
+                }
+                drop(faults);
+                if let Some(known) = self.files.borrow_mut().get_mut(&inode) {
+                    let len = file.metadata().map_or(0, |data| data.len()) + bytes.len() as u64;
+                    known.lengths.push((system::now().unwrap_or_default(), len));
+                }
+                world::wrote(&name, bytes);
+                Fate::Done
+            }
+            Change::Sync(file) => {
+                if let Some((inode, _)) = self.name_of(file) {
+                    let len = file.metadata().map_or(0, |data| data.len());
+                    if let Some(known) = self.files.borrow_mut().get_mut(&inode) {
+                        known.synced = len;
+                        known.lengths.clear();
+                    }
+                }
+                Fate::Done
+            }
+            Change::SetLen(file, len) => {
+                if let Some((inode, name)) = self.name_of(file) {
+                    if let Some(known) = self.files.borrow_mut().get_mut(&inode) {
+                        known.synced = known.synced.min(len);
+                    }
+                    world::shortened(&name, len);
+                }
+                Fate::Done
+            }
+            Change::Rename(..) | Change::Remove(_) | Change::SyncFolder(_) => Fate::Done,
+        }
+    }
+}

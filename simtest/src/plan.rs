@@ -1,0 +1,321 @@
+//! What a seed determines: the workflow, the hosts, the options, and the faults. A plan can be cut down.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use pmc_system::simulated::Random;
+use serde::{Deserialize, Serialize};
+
+/// A task of the workflow.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Task {
+    /// Its number in the plan that the seed gave; its name is `t` and this.
+    pub number: u32,
+    /// Numbers of tasks before it.
+    pub parents: Vec<u32>,
+    /// Requested CPUs.
+    pub cpus: u32,
+    /// Requested memory in MB.
+    pub memory: u64,
+    /// Priority.
+    pub priority: i32,
+    /// Attempts.
+    pub tries: u32,
+    /// The first attempts that fail; all of them if this is not less than `tries`.
+    pub failures: u32,
+    /// Mean run time in milliseconds.
+    pub millis: u64,
+    /// It forwards a line to one of the shared files.
+    pub forwards: Option<u32>,
+    /// It does nothing at SIGTERM.
+    pub ignores_term: bool,
+}
+
+impl Task {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("t{}", self.number)
+    }
+
+    /// True if it can succeed.
+    #[must_use]
+    pub fn can_succeed(&self) -> bool {
+        self.failures < self.tries
+    }
+}
+
+/// A host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostPlan {
+    /// CPUs.
+    pub cpus: u32,
+    /// Memory in MB.
+    pub memory: u64,
+    /// When its agent is started at first, in milliseconds.
+    pub starts_at: u64,
+}
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FaultKind {
+    /// SIGKILL to the agent of a host.
+    KillAgent(usize),
+    /// SIGKILL to the guard of a host.
+    KillGuard(usize),
+    /// SIGSTOP to the agent of a host, for some milliseconds.
+    StopAgent(usize, u64),
+    /// The host loses its power, for some milliseconds.
+    Off(usize, u64),
+    /// The host is cut off for some milliseconds: what it sends, what is sent to it, or both.
+    Cut(usize, Way, u64),
+    /// The connections of the host are reset.
+    Reset(usize),
+    /// SIGKILL to the master, which is started again after some milliseconds.
+    KillMaster(u64),
+    /// SIGSTOP to the master, for some milliseconds.
+    StopMaster(u64),
+    /// SIGKILL to the master in the middle of its next write of a file, and the same time.
+    KillMasterInWrite(u64),
+    /// The host of the master loses its power for some milliseconds: what was not synced may be lost.
+    MasterOff(u64),
+    /// Writes of the master fail for some milliseconds, because the disk is full.
+    DiskFull(u64),
+    /// One write of the master fails.
+    WriteError,
+}
+
+/// A direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Way {
+    /// To the master.
+    Out,
+    /// From the master.
+    In,
+    /// Both.
+    Both,
+}
+
+/// What goes wrong, and when, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    /// When.
+    pub at: u64,
+    /// What.
+    pub kind: FaultKind,
+}
+
+/// All of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The seed: it also decides about everything that is not written here.
+    pub seed: u64,
+    /// The workflow.
+    pub tasks: Vec<Task>,
+    /// The hosts.
+    pub hosts: Vec<HostPlan>,
+    /// Slots of each agent.
+    pub slots: u32,
+    /// The lease, in milliseconds.
+    pub lease: u64,
+    /// The longest delay of a frame, in microseconds.
+    pub delay: u64,
+    /// Agents that must be there before the first task.
+    pub start_with: u32,
+    /// Limit of lost attempts of a task; 0 means none.
+    pub crash_limit: u32,
+    /// Milliseconds between syncs; 0 means no syncs.
+    pub sync: u64,
+    /// The faults, by time.
+    pub faults: Vec<Fault>,
+}
+
+/// Which faults a plan may have.
+fn kinds(random: &mut Random, hosts: usize) -> Vec<FaultKind> {
+    let host = random.below(hosts as u64) as usize;
+    let lease_like = |random: &mut Random| 500 + random.below(40_000);
+    let short = |random: &mut Random| 100 + random.below(5_000);
+    let way = random.pick(&[Way::Out, Way::In, Way::Both]);
+    vec![
+        FaultKind::KillAgent(host),
+        FaultKind::KillGuard(host),
+        FaultKind::StopAgent(host, lease_like(random)),
+        FaultKind::Off(host, lease_like(random)),
+        FaultKind::Cut(host, way, lease_like(random)),
+        FaultKind::Reset(host),
+        FaultKind::KillMaster(short(random)),
+        FaultKind::StopMaster(lease_like(random)),
+        FaultKind::KillMasterInWrite(short(random)),
+        FaultKind::MasterOff(lease_like(random)),
+        FaultKind::DiskFull(short(random)),
+        FaultKind::WriteError,
+    ]
+}
+
+/// Number of kinds of faults.
+const KINDS: u64 = 12;
+
+impl Plan {
+    /// The plan of a seed.
+    #[must_use]
+    pub fn of_seed(seed: u64) -> Self {
+        let random = &mut Random::new(seed ^ 0x7e57);
+        let hosts = 1 + random.below(4);
+        let slots = 1 + random.below(4) as u32;
+        let hosts: Vec<HostPlan> = (0..hosts)
+            .map(|_| HostPlan {
+                cpus: random.pick(&[1, 2, 4, 8]).max(2),
+                memory: random.pick(&[1000, 2000, 4000]),
+                starts_at: if random.one_in(3) {
+                    random.below(20_000)
+                } else {
+                    random.below(200)
+                },
+            })
+            .collect();
+        let tasks = Self::tasks(random);
+        let lease = random.pick(&[2_000, 10_000, 30_000, 30_000]);
+        let span = 3_000 + random.below(60_000);
+        let mut plan = Self {
+            seed,
+            tasks,
+            slots,
+            lease,
+            delay: random.pick(&[50, 2_000, 200_000]),
+            start_with: 1 + random.below(hosts.len() as u64) as u32,
+            crash_limit: 0,
+            sync: random.pick(&[0, 1_000, 1_000]),
+            hosts,
+            faults: Vec::new(),
+        };
+        plan.add_faults(random, span);
+        plan
+    }
+
+    fn tasks(random: &mut Random) -> Vec<Task> {
+        let count = random.pick(&[1, 4, 12, 12, 30]);
+        let edges = random.below(3);
+        let (fails, always) = (random.one_in(2), random.one_in(4));
+        let (forwards, is_long) = (random.one_in(2), random.one_in(3));
+        let count = 1 + random.below(count) as u32;
+        let task = |number: u32, random: &mut Random| {
+            let parents = (0..edges).map(|_| random.below(u64::from(number).max(1)) as u32);
+            let mut parents: Vec<u32> = parents.filter(|parent| *parent < number).collect();
+            parents.sort_unstable();
+            parents.dedup();
+            let tries = 1 + random.below(3) as u32;
+            Task {
+                number,
+                parents,
+                cpus: 1 + random.below(2) as u32,
+                memory: random.pick(&[0, 100, 500, 1000]),
+                priority: random.below(3) as i32,
+                tries,
+                failures: match () {
+                    () if always && random.one_in(12) => tries,
+                    () if fails && random.one_in(3) => random.below(u64::from(tries)) as u32,
+                    () => 0,
+                },
+                millis: match is_long {
+                    true => 1_000 + random.below(30_000),
+                    false => random.pick(&[5, 200, 2_000, 5_000]),
+                },
+                forwards: (forwards && random.one_in(3)).then(|| random.below(2) as u32),
+                ignores_term: random.one_in(8),
+            }
+        };
+        (0..count).map(|number| task(number, random)).collect()
+    }
+
+    fn add_faults(&mut self, random: &mut Random, span: u64) {
+        let enabled: Vec<u64> = (0..KINDS).filter(|_| random.one_in(3)).collect();
+        if enabled.is_empty() || random.one_in(8) {
+            return;
+        }
+        for _ in 0..random.below(8) {
+            let kind = random.pick(&enabled) as usize;
+            let all = kinds(random, self.hosts.len());
+            let at = random.below(span);
+            let kind = match all[kind] {
+                // The list of agents is not synced: a host does not start again within the lease.
+                FaultKind::MasterOff(millis) => FaultKind::MasterOff(self.lease + 3_000 + millis),
+                kind => kind,
+            };
+            self.faults.push(Fault { at, kind });
+        }
+        self.faults.sort_by_key(|fault| fault.at);
+    }
+
+    /// The DAG file for a folder.
+    #[must_use]
+    pub fn dag(&self, folder: &Path) -> String {
+        let mut text = String::new();
+        for task in &self.tasks {
+            let _ = write!(text, "TASK {} -t {} -c {}", task.name(), task.tries, task.cpus);
+            if task.memory > 0 {
+                let _ = write!(text, " -m {}", task.memory);
+            }
+            if task.priority != 0 {
+                let _ = write!(text, " -p {}", task.priority);
+            }
+            if let Some(file) = task.forwards {
+                let _ = write!(text, " -f OUT={}/forward{file}", folder.display());
+            }
+            text += " /bin/task\n";
+        }
+        for task in &self.tasks {
+            for parent in &task.parents {
+                let _ = writeln!(text, "EDGE t{parent} {}", task.name());
+            }
+        }
+        text
+    }
+
+    /// The task of this name.
+    #[must_use]
+    pub fn task(&self, name: &[u8]) -> Option<&Task> {
+        let number: u32 = std::str::from_utf8(name.strip_prefix(b"t")?).ok()?.parse().ok()?;
+        self.tasks.iter().find(|task| task.number == number)
+    }
+
+    /// The tasks that can be done: they can succeed, and so can all before them.
+    #[must_use]
+    pub fn feasible(&self) -> Vec<u32> {
+        let mut feasible: Vec<u32> = Vec::new();
+        for task in &self.tasks {
+            let after = task.parents.iter().all(|parent| feasible.contains(parent));
+            if after && task.can_succeed() {
+                feasible.push(task.number);
+            }
+        }
+        feasible
+    }
+
+    /// Without one of its tasks.
+    #[must_use]
+    pub fn without_task(&self, at: usize) -> Self {
+        let mut plan = self.clone();
+        let gone = plan.tasks.remove(at).number;
+        for task in &mut plan.tasks {
+            task.parents.retain(|parent| *parent != gone);
+        }
+        plan
+    }
+
+    /// Without one of its faults.
+    #[must_use]
+    pub fn without_fault(&self, at: usize) -> Self {
+        let mut plan = self.clone();
+        plan.faults.remove(at);
+        plan
+    }
+
+    /// How long an attempt of a task runs, in milliseconds: the same in each run of the plan.
+    #[must_use]
+    pub fn run_time(&self, task: &Task, attempt: u32) -> Duration {
+        let key = u64::from(task.number) << 32 | u64::from(attempt);
+        let mut random = Random::new(self.seed ^ key);
+        Duration::from_micros(task.millis * (500 + random.below(1_000)))
+    }
+}
