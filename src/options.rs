@@ -15,6 +15,12 @@ const DEFAULT_SYNC_INTERVAL: Duration = Duration::from_secs(1);
 /// fastest, with 10 seconds.
 pub const DEFAULT_DRAIN_GRACE: Duration = Duration::from_secs(8);
 
+/// Default of [`Options::stop_grace`] for a run whose end the batch system says.
+pub const DEFAULT_STOP_GRACE: Duration = Duration::from_secs(10);
+
+/// The file by which a site says that it clears its nodes, unless `PMC_DRAIN_FILE` names another one.
+pub const SITE_DRAIN_FILE: &str = "/etc/pmc/drain";
+
 /// Default of [`Options::disk_reserve`], in bytes: small, so that only full file systems hold a run.
 pub(crate) const DEFAULT_DISK_RESERVE: u64 = 8 << 20;
 
@@ -65,6 +71,13 @@ pub struct Options {
     pub max_jobs: Vec<(Vec<u8>, NonZeroU32)>,
     /// Wall time of the run, in minutes.
     pub max_wall_minutes: Option<f64>,
+    /// The batch system says when the job ends; `max_wall_minutes` counts until it answers.
+    pub asks_time_left: bool,
+    /// Time from SIGTERM to SIGKILL for tasks that run when the time is nearly over. Zero: they are ended
+    /// when it is over.
+    pub stop_grace: Duration,
+    /// A file by which the site says that it clears its nodes.
+    pub drain_file: Option<PathBuf>,
     /// Time that running tasks have after SIGTERM. SIGUSR1 sets no limit.
     pub drain_grace: Duration,
     /// Path of `.dagman.out`, if it is written.
@@ -207,6 +220,9 @@ impl Options {
             max_plans: DEFAULT_MAX_PLANS,
             max_jobs: Vec::new(),
             max_wall_minutes: None,
+            asks_time_left: false,
+            stop_grace: Duration::ZERO,
+            drain_file: None,
             drain_grace: DEFAULT_DRAIN_GRACE,
             dagman_log: None,
             dagman_progress: false,

@@ -13,7 +13,7 @@ use std::thread;
 
 use monitord_compat::reason::Reason;
 use monitord_compat::replacement;
-use monitord_compat::run_end::{self, RunEnd};
+use monitord_compat::run_end::{EndOfRun, RunEnd};
 use monitord_compat::run_lock::is_locked;
 use pmc_dag::reason;
 use pmc_files::LineReader;
@@ -374,8 +374,8 @@ impl History {
         if self.phase() == Phase::Running || all.get(State::Done) == all.total() {
             return None;
         }
-        let text = pmc_files::read_to_string(&RunEnd::path(&self.dir.dag), run_end::MAX_SIZE).ok()?;
-        RunEnd::parse(&text)
+        let end = EndOfRun::of(&self.dir.dag)?.end;
+        end.is_early().then_some(end)
     }
 
     /// Returns the wall time of all runs in seconds, up to `now` for an active run.

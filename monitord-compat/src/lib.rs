@@ -4,6 +4,7 @@
 //! These modules turn text into values and back, without files or a clock. Two more modules serve all who
 //! watch a run: [`run_lock`] and [`log_clock`].
 
+pub mod batch_jobs;
 pub mod braindump;
 pub mod braindump_reader;
 pub mod cluster_record;

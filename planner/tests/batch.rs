@@ -84,7 +84,7 @@ fn every_scheduler_gets_its_directives() -> Result<(), Box<dyn std::error::Error
     let output = |suffix: &str| format!("{submit}/{base}.{suffix}");
     let script = std::fs::read_to_string(output("sbatch"))?;
     assert!(
-        script.contains(" --monitord-hack --per-task-stdio --stampede --max-wall-time 115 "),
+        script.contains(" --monitord-hack --per-task-stdio --stampede --max-wall-time 115 --stop-grace 10 "),
         "{script}"
     );
     let expected: [(&str, &str, Vec<String>); 5] = [
@@ -173,14 +173,27 @@ fn every_scheduler_gets_its_directives() -> Result<(), Box<dyn std::error::Error
             "cobalt" => "aprun -n 12 -N 4",
             _ => "mpiexec",
         };
-        let start = match suffix {
-            "sbatch" => "exec ".to_owned(),
-            _ => "exec timeout --foreground --preserve-status --signal=USR1 6000 ".to_owned(),
+        let (timeout, drain) = match suffix {
+            "sbatch" => ("", ""),
+            _ => (
+                " timeout --foreground --preserve-status --signal=USR1 6000",
+                " --drain-after 6000",
+            ),
         };
+        let limit = match suffix {
+            "sbatch" | "flux" => "job:115",
+            _ => "115 --stop-grace 10",
+        };
+        let comment =
+            "# Starts an executor that has crashed again, and knows what follows when this job ends.";
+        let start = format!(
+            "set --{timeout}\n{comment}\n[ ! -x /opt/pegasus/bin/pmc ] || set -- /opt/pegasus/bin/pmc supervise \
+             --minutes 115{drain} {base}.dag --\nexec \"$@\" "
+        );
         let run = format!(
             "cd {submit} || exit 1\nmodule load mpi\nexport A='x y'\n{start}{launcher} \
              /opt/pegasus/bin/pegasus-mpi-cluster --host-memory 32768 --host-cpus {} --monitord-hack \
-             --per-task-stdio --stampede --max-wall-time 115 {base}.dag\n",
+             --per-task-stdio --stampede --max-wall-time {limit} {base}.dag\n",
             // LSF starts a process on each CPU that is asked for.
             if suffix == "lsf" { 4 } else { 16 }
         );
@@ -301,7 +314,7 @@ fn all_cores_of_a_node_are_used_by_default() -> Result<(), Box<dyn std::error::E
             "--nodes=2",
             "--nslots=2",
             "--exclusive"
-        ]) && text.contains("\nexec flux run --nodes=2 --exclusive --tasks-per-core=1 "),
+        ]) && text.contains("\nexec \"$@\" flux run --nodes=2 --exclusive --tasks-per-core=1 "),
         "{text}"
     );
     let guesses = |warning: &String| warning.contains("number of its cores is unknown");
@@ -317,7 +330,7 @@ fn all_cores_of_a_node_are_used_by_default() -> Result<(), Box<dyn std::error::E
     );
     let (text, _) = sbatch("--batch slurm --launcher srun");
     assert!(
-        text.contains("exec srun --ntasks-per-node=\"$SLURM_CPUS_ON_NODE\" "),
+        text.contains("exec \"$@\" srun --ntasks-per-node=\"$SLURM_CPUS_ON_NODE\" "),
         "{text}"
     );
     let (text, size) = sbatch("--batch slurm --nodes 2 --node-cpus 16 --node-memory 32G");
@@ -384,10 +397,7 @@ fn agents_take_the_place_of_an_mpi_launcher() {
         "{line}"
     );
     assert!(!line.contains("mpiexec"), "{line}");
-    assert!(
-        script.contains("#SBATCH --no-kill\n#SBATCH --requeue\n"),
-        "{script}"
-    );
+    assert!(script.contains("#SBATCH --no-kill\n"), "{script}");
     let (line, _) = start("lsf", "--ppn 4", agents);
     assert!(line.contains(" --launch blaunch --slots 4 "), "{line}");
     let (line, _) = start("slurm", "--launcher ./start", agents);

@@ -399,8 +399,8 @@ fn batch_scripts_request_what_the_options_say() -> Result<(), Box<dyn std::error
         "#PBS -l walltime=2:30:00 \n",
         "#PBS -q long\n",
         "#PBS -A p7\n",
-        "  left=$((145 - SECONDS / 60))\n",
-        "exec /opt/pegasus/bin/pegasus-mpi-cluster --monitord-hack --per-task-stdio --max-wall-time \"$left\" chain-0.dag) &\n",
+        "[ ! -x /opt/pegasus/bin/pmc ] || set -- /opt/pegasus/bin/pmc supervise --minutes 145 --starts 10 chain-0.dag --\n",
+        "exec \"$@\" /opt/pegasus/bin/pegasus-mpi-cluster --monitord-hack --per-task-stdio --max-wall-time 145 --stop-grace 10 chain-0.dag\n",
     ] {
         assert!(script.contains(line), "{line} is not in\n{script}");
     }

@@ -12,6 +12,7 @@ mod log;
 mod packed;
 pub mod pegasus;
 mod pmix;
+mod supervise;
 mod views;
 
 pub use attach::{Attach, From, OnOverflow, Timestamp};
@@ -20,6 +21,7 @@ pub use log::Log;
 pub use packed::{PackedOutput, Unpack};
 pub use pegasus::PegasusProgram;
 pub use pmix::Pmix;
+pub use supervise::Supervise;
 pub use views::{Analyzer, Report, Section, Simulate, Statistics, Status, TimeOf, TimeStep};
 
 /// Plans and runs a Pegasus workflow on this machine.
@@ -74,6 +76,8 @@ pub enum Command {
     Submit(Submit),
     /// Estimate how long a plan or a run would take on other nodes
     Simulate(Simulate),
+    /// Run the command of a batch script, and decide what follows when it ends
+    Supervise(Supervise),
     /// Answer as a program of Pegasus does, for the scripts in share/pegasus-shims
     #[command(hide = true, disable_help_flag = true)]
     Pegasus(Pegasus),

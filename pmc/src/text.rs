@@ -99,9 +99,11 @@ pub fn printable(text: &str) -> String {
 pub fn run_end_value(end: &RunEnd) -> Value {
     let mut value = json!({"why": end.key()});
     match end {
-        RunEnd::Drained | RunEnd::Terminated | RunEnd::WallTime => {}
-        RunEnd::Signal(signal) => value["signal"] = (*signal).into(),
-        RunEnd::Error(message) => value["message"] = message.as_str().into(),
+        RunEnd::Signal { signal } => value["signal"] = (*signal).into(),
+        RunEnd::Error { message } | RunEnd::Stranded { message } => {
+            value["message"] = message.as_str().into()
+        }
+        _ => {}
     }
     value
 }

@@ -9,6 +9,7 @@ pub mod guard;
 pub mod guarded;
 mod peers;
 mod slots;
+mod succession;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -29,6 +30,7 @@ use away::OwnDirectory;
 use guard::Lifeline;
 use peers::Peers;
 use slots::Slots;
+use succession::Succession;
 
 /// Time between two attempts to connect.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
@@ -133,6 +135,8 @@ struct AgentProcess<'a> {
     /// Without it, lite jobs get no files from other nodes.
     peers: Option<Arc<Peers>>,
     absence: Absence,
+    /// Set while there are slots, in a job that may lose its master.
+    succession: Option<Succession>,
     /// How long it waits for a master.
     patience: Duration,
     /// How long tasks may still run after a signal to drain, while there is no master.
@@ -206,6 +210,7 @@ impl<'a> AgentProcess<'a> {
             own_directory: None,
             peers: peers.ok(),
             absence: Absence::new(),
+            succession: None,
             patience: patience.unwrap_or(args.join_timeout),
             drain_grace: Duration::ZERO,
             drains_since: None,
@@ -260,6 +265,9 @@ impl<'a> AgentProcess<'a> {
                     next_master = false;
                     self.absence.end();
                     self.drains_since = None;
+                    if let Some(succession) = &mut self.succession {
+                        succession.end();
+                    }
                     if self.slots.is_none() {
                         self.start_slots(&connection.welcome)?;
                     }
@@ -321,6 +329,8 @@ impl<'a> AgentProcess<'a> {
         if self.must_end() {
             return Ok(Some(Ended::Signal));
         }
+        let succession = self.succession.as_mut();
+        let is_lost = succession.is_some_and(|succession| succession.advance(now, waited));
         let is_temporary = error.is_missing()
             || matches!(
                 error,
@@ -331,7 +341,7 @@ impl<'a> AgentProcess<'a> {
             if !is_temporary || (self.before.is_some() && error.is_missing()) {
                 return Err(error);
             }
-            if waited >= self.patience {
+            if waited >= self.patience && !is_lost {
                 return Err(AgentError::NoMaster {
                     seconds: waited.as_secs(),
                     last: error.to_string(),
@@ -347,12 +357,16 @@ impl<'a> AgentProcess<'a> {
             }
             self.absence.dead_at = Some(now);
         }
+        if is_lost {
+            // Slurm says that the host of the master is lost.
+            self.absence.dead_at = Some(now);
+        }
         // As long as nobody listens at the master's host, no master has given these tasks to others.
         let is_dead = self
             .absence
             .dead_at
             .is_some_and(|at| now.saturating_duration_since(at) < self.timing.lease);
-        if is_dead && waited < self.patience {
+        if is_dead && (is_lost || waited < self.patience) {
             self.hold(Some(self.timing.lease));
             return Ok(None);
         }
@@ -416,7 +430,9 @@ impl<'a> AgentProcess<'a> {
         let mut options = welcome.settings.options(&self.args.host, environment);
         let directory = welcome.settings.directory();
         let endpoint_file = directory.join(endpoint_path(&options.dag));
+        self.succession = None;
         let directory = if away::sees(&endpoint_file, &read_endpoint(self.args)?) {
+            self.succession = Succession::new(&self.args.environment, &directory.join(&options.dag));
             directory
         } else {
             let own = OwnDirectory::make(&options.environment).map_err(AgentError::OwnDirectory)?;

@@ -52,6 +52,12 @@ pub struct RawArgs {
     pub watch_memory: bool,
     /// `--max-wall-time` or `PMC_MAX_WALL_TIME`, in minutes.
     pub max_wall_time: Option<f64>,
+    /// `--max-wall-time job:MINUTES`: the batch system says when the job ends.
+    pub asks_time_left: bool,
+    /// `--stop-grace`, in seconds.
+    pub stop_grace: Option<f64>,
+    /// `PMC_DRAIN_FILE`.
+    pub drain_file: Option<PathBuf>,
     /// `--per-task-stdio`; `--monitord-hack`, `--packed-output` and `--pmix` set it, too.
     pub per_task_stdio: bool,
     /// `--packed-output`.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::RawArgs;
 use crate::options::{
-    DEFAULT_FORWARD_LIMIT, Options, Stampede, Stdio, Target, WorkerOptions, folder, is_device, own_kickstart,
-    with_suffix,
+    DEFAULT_FORWARD_LIMIT, DEFAULT_STOP_GRACE, Options, SITE_DRAIN_FILE, Stampede, Stdio, Target,
+    WorkerOptions, folder, is_device, own_kickstart, with_suffix,
 };
 
 impl RawArgs {
@@ -38,6 +38,20 @@ impl RawArgs {
             options.max_plans = limit;
         }
         options.max_wall_minutes = self.max_wall_time.filter(|minutes| *minutes > 0.0);
+        options.asks_time_left = self.asks_time_left;
+        options.stop_grace = match self.stop_grace {
+            // A time that does not fit ends tasks at once.
+            Some(seconds) => Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX),
+            None if self.asks_time_left => DEFAULT_STOP_GRACE,
+            None => Duration::ZERO,
+        };
+        // Most sites have no such directory: nothing is to be looked for then.
+        let site = PathBuf::from(SITE_DRAIN_FILE);
+        let has_site = || folder(&site).is_dir();
+        options.drain_file = self
+            .drain_file
+            .clone()
+            .or_else(|| has_site().then_some(site.clone()));
         if let Some(seconds) = self.drain_grace {
             // A time that does not fit is as good as unlimited.
             options.drain_grace = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 
 use super::args::{EarlyExit, RawArgs};
-use super::values::{at_least, integer};
+use super::values::{at_least, float, integer};
 
 type Set = Result<(), EarlyExit>;
 
@@ -17,6 +17,15 @@ pub(super) fn set_max_jobs(args: &mut RawArgs, value: &OsStr) -> Set {
         .ok()
         .and_then(|limit| limit.parse().ok());
     args.max_jobs.push((category.to_vec(), limit.ok_or_else(refuse)?));
+    Ok(())
+}
+
+/// Reads minutes, or `job:MINUTES`: the batch system says when the job ends, and the minutes count until it
+/// answers.
+pub(super) fn set_wall_time(args: &mut RawArgs, value: &OsStr, source: &str) -> Set {
+    let minutes = value.as_bytes().strip_prefix(b"job:");
+    args.asks_time_left = minutes.is_some();
+    args.max_wall_time = Some(float(minutes.map_or(value, OsStr::from_bytes), source)?);
     Ok(())
 }
 

@@ -82,6 +82,7 @@ fn read_environment(
         Some(name) => values::host_name(&name, "PMC_HOST_NAME")?,
         None => None,
     };
+    args.drain_file = environment("PMC_DRAIN_FILE").and_then(values::path);
     args.home = environment("HOME").map(PathBuf::from);
     args.user = environment("USER").and_then(|name| name.into_string().ok());
     args.server_variables = SERVER_VARIABLES
@@ -92,8 +93,7 @@ fn read_environment(
     args.host_cpus = unsigned("PMC_HOST_CPUS")?;
     args.host_gpus = unsigned("PMC_HOST_GPUS")?;
     if let Some(text) = value("PMC_MAX_WALL_TIME") {
-        let invalid = || EarlyExit::invalid_value("PMC_MAX_WALL_TIME");
-        args.max_wall_time = Some(number::float(&text).ok_or_else(invalid)?);
+        limits::set_wall_time(args, OsStr::from_bytes(&text), "PMC_MAX_WALL_TIME")?;
     }
     args.exec_kickstart = match value("PMC_KICKSTART").as_deref() {
         Some(b"exec") => true,

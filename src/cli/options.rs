@@ -6,8 +6,8 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use super::agents;
 use super::args::{EarlyExit, RawArgs};
-use super::limits::{set_max_jobs, set_max_plans};
-use super::values::{at_least, float, host_name, integer, path, seconds, unsigned};
+use super::limits::{set_max_jobs, set_max_plans, set_wall_time};
+use super::values::{at_least, host_name, integer, path, seconds, unsigned};
 
 /// One option.
 #[derive(Clone, Copy, Debug)]
@@ -172,6 +172,13 @@ pub const OPTIONS: &[OptionSpec] = &[
         "SECONDS",
         set_drain_grace,
         "Time that running tasks have after SIGTERM [default: 8]",
+    )
+    .additional(),
+    value(
+        "stop-grace",
+        "SECONDS",
+        set_stop_grace,
+        "Ask tasks to end this long before the wall time is over [default: 0; 10 with job:T]",
     )
     .additional(),
     flag(
@@ -502,8 +509,7 @@ fn set_forward_limit(args: &mut RawArgs, value: &OsStr) -> Set {
 }
 
 fn set_max_wall_time(args: &mut RawArgs, value: &OsStr) -> Set {
-    args.max_wall_time = Some(float(value, "--max-wall-time")?);
-    Ok(())
+    set_wall_time(args, value, "--max-wall-time")
 }
 
 fn set_monitord_hack(args: &mut RawArgs) {
@@ -552,6 +558,11 @@ fn set_sync_interval(args: &mut RawArgs, value: &OsStr) -> Set {
 
 fn set_runtime_limit(args: &mut RawArgs, value: &OsStr) -> Set {
     args.runtime_limit = Some(seconds(value, "--runtime-limit")?);
+    Ok(())
+}
+
+fn set_stop_grace(args: &mut RawArgs, value: &OsStr) -> Set {
+    args.stop_grace = Some(seconds(value, "--stop-grace")?);
     Ok(())
 }
 

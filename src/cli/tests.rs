@@ -128,11 +128,12 @@ fn wrong_words_are_refused() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a line for each option")]
 fn every_option_is_stored() {
     let line = "-v -v -q -o out -e err -s -m 3 -t 2x -n a.dag -r res --host-script hs --host-memory 100 \
-                --host-cpus 4 --host-gpus 3 --strict-limits --max-wall-time 0.5 --jobstate-log --monitord-hack \
+                --host-cpus 4 --host-gpus 3 --strict-limits --max-wall-time job:0.5 --jobstate-log --monitord-hack \
                 --no-resource-log --no-sleep-on-recv --maxfds 9 --keep-affinity --set-affinity --workers 3 \
-                --no-forward-journal --sync-interval 20 --drain-grace 2.5 --host-name node7 --disk-reserve 100 --forward-limit 7 \
+                --no-forward-journal --sync-interval 20 --drain-grace 2.5 --stop-grace 4 --host-name node7 --disk-reserve 100 --forward-limit 7 \
                 --watch-memory --more-memory 1.5 --retry-delay 2,3,20 --runtime-limit 60 --max-jobs db=2 --max-jobs a=b=1 --max-plans 6 \
                 --agents n1,n2 --launch ssh --slots 4 --start-with 2 --listen [::1]:7-9 --crash-limit 0 --bad-host-limit 7 \
                 --agent-timeout 9 --join-timeout 8 --master-timeout 7 --accept-incomplete";
@@ -170,6 +171,9 @@ fn every_option_is_stored() {
         host_gpus: 3,
         strict_limits: true,
         max_wall_time: Some(0.5),
+        asks_time_left: true,
+        stop_grace: Some(4.0),
+        drain_file: None,
         per_task_stdio: true,
         packed_output: false,
         pmix: false,

@@ -79,10 +79,10 @@ impl<T: MasterTransport> Driver<'_, T> {
         if let Err(mut error) = result.and(flushed) {
             error.unresponsive_workers = summary.unresponsive_workers;
             error.set_closed();
-            run_end::note(self.run.options, Err(&error));
+            run_end::note(self.run.options, self.facts(), Err(&error));
             return Err(error);
         }
-        run_end::note(self.run.options, Ok(&summary));
+        run_end::note(self.run.options, self.facts(), Ok(&summary));
         Ok(summary)
     }
 

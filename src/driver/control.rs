@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use monitord_compat::run_end::DrainedBy;
 use pmc_control::{Answer, Request, RunLimits};
 use pmc_system::clock;
 use signal_hook::consts::SIGUSR1;
@@ -86,7 +87,7 @@ impl<T: MasterTransport> Driver<'_, T> {
     fn limits(&self) -> RunLimits {
         let left = |end: Instant| end.saturating_duration_since(clock::now()).as_secs();
         RunLimits {
-            wall_seconds_left: self.run.deadline.map(left),
+            wall_seconds_left: self.run.time.stop_at().map(left),
             drains: self.run.drain.is_some(),
         }
     }
@@ -112,7 +113,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         }
         tracing::info!("Asked to drain");
         // As after this signal.
-        self.run.begin_drain(SIGUSR1, None)
+        self.run.begin_drain((DrainedBy::User, SIGUSR1), None)
     }
 
     fn drain_node(&mut self, host: &str) -> Result<Answer, RunError> {
@@ -133,6 +134,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             self.run.handle(Event::Retire(*rank))?;
         }
         tracing::info!("Asked to drain the node {host}");
+        self.run.notify_tasks(Some(&ranks), Duration::ZERO);
         Ok(Answer::Done(format!(
             "no more tasks start on {host}; its {} slots leave when their tasks have ended",
             ranks.len()

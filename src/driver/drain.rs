@@ -1,7 +1,8 @@
 //! Drain: no more tasks start, running tasks end.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use monitord_compat::run_end::DrainedBy;
 use pmc_system::clock;
 use signal_hook::consts::SIGTERM;
 
@@ -14,11 +15,18 @@ use crate::transport::MasterTransport;
 
 /// A drain in progress.
 pub(super) struct Drain {
+    /// Who asked for it.
+    pub(super) by: DrainedBy,
     /// The signal that asked for it.
     pub(super) signal: i32,
+    /// When tasks that still run are asked to end.
+    pub(super) stop_at: Option<Instant>,
     /// When tasks that still run are killed.
     pub(super) until: Option<Instant>,
 }
+
+/// Time from SIGTERM to SIGKILL for tasks of a drain that has a limit.
+const STOP_GRACE: Duration = Duration::from_secs(3);
 
 impl<T: MasterTransport> Run<'_, T> {
     /// Returns why the run must be aborted, if it must.
@@ -27,7 +35,7 @@ impl<T: MasterTransport> Run<'_, T> {
             return Some(Aborted::Signal(signal));
         }
         let now = clock::now();
-        if self.deadline.is_some_and(|deadline| now >= deadline) {
+        if self.time.kill_at().is_some_and(|at| now >= at) {
             return Some(Aborted::WallTime);
         }
         let drain = self.drain.as_ref()?;
@@ -37,7 +45,8 @@ impl<T: MasterTransport> Run<'_, T> {
 
     /// True if no more tasks start.
     pub(super) fn is_ending(&self) -> bool {
-        let is_over = self.drain.is_some() || self.task_abort.is_some() || self.aborted().is_some();
+        let is_over =
+            self.drain.is_some() || self.is_stopping || self.task_abort.is_some() || self.aborted().is_some();
         is_over || self.master.summary().max_failures_reached
     }
 
@@ -75,6 +84,31 @@ impl<T: MasterTransport> Run<'_, T> {
         Ok(result)
     }
 
+    /// Asks tasks to save themselves or to end, if it is time.
+    pub(super) fn stop_if_time_is_over(&mut self) -> Result<(), RunError> {
+        let now = clock::now();
+        self.notify_before_end(now);
+        let is_over = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if self.time.has_grace() && is_over(self.time.stop_at()) && !self.is_stopping {
+            self.is_stopping = true;
+            let running = self.master.running();
+            tracing::info!("The time is over: asking the {running} tasks that run to end");
+            self.master.handle(Event::Drain, &mut self.out)?;
+            self.terminate_tasks();
+        }
+        if let Some(drain) = &mut self.drain
+            && drain.stop_at.take_if(|at| *at <= now).is_some()
+        {
+            tracing::debug!("The drain is nearly over: asking tasks to end");
+            self.terminate_tasks();
+        }
+        // Tasks that their workers had in advance.
+        if self.is_stopping && self.master.has_prefilled() {
+            self.terminate_tasks();
+        }
+        Ok(())
+    }
+
     /// Begins to drain if a signal has asked for it.
     pub(super) fn drain_if_asked(&mut self) -> Result<(), RunError> {
         let Some(signal) = self.interrupt.drain_signal() else {
@@ -92,11 +126,20 @@ impl<T: MasterTransport> Run<'_, T> {
             // It was sent to ask for this.
             tracing::info!("Caught signal {signal}");
         }
-        self.begin_drain(signal, until)
+        let by = if signal == SIGTERM {
+            DrainedBy::Term
+        } else {
+            DrainedBy::Time
+        };
+        self.begin_drain((by, signal), until)
     }
 
     /// Starts no more tasks. Those that still run at `until` are killed.
-    pub(super) fn begin_drain(&mut self, signal: i32, until: Option<Instant>) -> Result<(), RunError> {
+    pub(super) fn begin_drain(
+        &mut self,
+        (by, signal): (DrainedBy, i32),
+        until: Option<Instant>,
+    ) -> Result<(), RunError> {
         let running = self.master.running();
         // After SIGTERM, the original logs nothing else at this level, and programs compare the output.
         if until.is_none() {
@@ -105,7 +148,15 @@ impl<T: MasterTransport> Run<'_, T> {
             tracing::debug!("Starting no more tasks, waiting for the {running} that run");
         }
         self.master.handle(Event::Drain, &mut self.out)?;
-        self.drain = Some(Drain { signal, until });
+        let stop_at = until.and_then(|until| until.checked_sub(STOP_GRACE));
+        let stop_at = stop_at.filter(|at| *at > clock::now());
+        self.drain = Some(Drain {
+            by,
+            signal,
+            stop_at,
+            until,
+        });
+        self.notify_tasks(None, Duration::ZERO);
         Ok(())
     }
 }

@@ -3,13 +3,14 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use monitord_compat::run_end::DrainedBy;
 use pmc_system::clock;
-use signal_hook::consts::SIGTERM;
+use signal_hook::consts::{SIGTERM, SIGUSR1};
 
 use super::conclusion::End;
 use super::rests::Rests;
 use super::{Driver, Loop, RunError, RunEvent};
-use crate::protocol::{NodeChange, Rank, ToMaster};
+use crate::protocol::{EndCause, NodeChange, Rank, ToMaster};
 use crate::scheduler::{Event, Summary};
 use crate::transport::{MasterTransport, WaitPolicy};
 
@@ -92,7 +93,9 @@ impl<T: MasterTransport> Driver<'_, T> {
     /// Schedules tasks and writes the logs. Returns the end of the run, if it has ended.
     pub(super) fn advance(&mut self) -> Result<Option<End>, RunError> {
         self.answer_requests()?;
+        self.take_news()?;
         self.run.drain_if_asked()?;
+        self.run.stop_if_time_is_over()?;
         self.rests.wake_tasks(&mut self.run)?;
         if let Some(aborted) = self.run.task_abort {
             self.flush()?;
@@ -121,9 +124,49 @@ impl<T: MasterTransport> Driver<'_, T> {
             && !self.subworkflows.awaits_guests()
             && !self.requests.0.keep_the_run()
         {
-            return Ok(Some(End::Finished));
+            let is_over = self.run.is_stopping && self.run.master.is_cut_short();
+            let end = is_over.then_some(End::Aborted(super::Aborted::WallTime));
+            return Ok(Some(end.unwrap_or(End::Finished)));
+        }
+        if !self.run.notices.held.is_empty() && self.run.master.only_rests() && self.rests.next().is_none() {
+            // Those that are left go on in the next run.
+            return Ok(Some(End::Aborted(super::Aborted::WallTime)));
         }
         Ok(self.run.aborted().map(End::Aborted))
+    }
+
+    /// Takes what batch system and site say of the end of the run.
+    fn take_news(&mut self) -> Result<(), RunError> {
+        let Some(outside) = &self.outside else {
+            return Ok(());
+        };
+        let news = outside.take();
+        for problem in news.problems {
+            self.run.out.warn(&problem);
+        }
+        if let Some((asked, left)) = news.time_left
+            && self.run.time.set_time_left(asked, left)
+        {
+            self.run.notices.reset();
+            for task in std::mem::take(&mut self.run.notices.held) {
+                self.run.handle(Event::Wake(task))?;
+            }
+            let minutes = left.as_secs_f64() / 60.0;
+            tracing::info!("The batch job ends in {minutes:.1} minutes");
+        }
+        if let Some(reason) = news.site_drain
+            && self.run.drain.is_none()
+        {
+            let why = if reason.is_empty() {
+                String::new()
+            } else {
+                format!(": {reason}")
+            };
+            self.run.out.warn(&format!("The site clears its nodes{why}"));
+            // As after this signal.
+            self.run.begin_drain((DrainedBy::Site, SIGUSR1), None)?;
+        }
+        Ok(())
     }
 
     /// Logs why the task that is to start next waits, if that is new.
@@ -144,7 +187,10 @@ impl<T: MasterTransport> Driver<'_, T> {
         let next_start = self.run.master.next_time();
         let times = [
             next_start.and_then(|time| self.begin.at.checked_add(time)),
-            self.run.deadline,
+            self.run.time.kill_at(),
+            self.run.time.stop_at().filter(|_| !self.run.is_stopping),
+            self.run.notices.next(self.run.time.stop_at()),
+            self.run.drain.as_ref().and_then(|drain| drain.stop_at),
             drained,
             self.drain_at,
             self.disk.next_check(),
@@ -260,11 +306,16 @@ impl<T: MasterTransport> Driver<'_, T> {
                 let result = run.store_returned(from, result)?;
                 let result = run.forward(from, result)?;
                 let result = run.note_interruption(from, result)?;
+                let result = run.note_saved(from, result);
                 let exit = run.abort_exit(from, &result);
                 Rests::note_hosts(run, &result.outcome);
                 let task = run.master.running_on(from).map(|(task, _)| task);
+                let is_saved = result.outcome.cause == Some(EndCause::Saved);
                 run.handle(Event::Finished(from, result))?;
                 if let Some(task) = task {
+                    if is_saved {
+                        run.hold_saved(task)?;
+                    }
                     self.rests.rest(run, task)?;
                 }
                 self.bad_hosts.judge(run)?;

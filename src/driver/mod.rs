@@ -14,14 +14,17 @@ mod dags;
 mod disk;
 mod drain;
 mod durability;
+mod end_of_time;
 mod error;
 mod event_loop;
 mod events;
 mod guests;
 mod memory;
 mod nodes;
+mod notices;
 mod numbers;
 mod outbox;
+mod outside;
 mod pmix;
 mod position;
 mod redirects;
@@ -49,8 +52,11 @@ use self::bad_hosts::BadHosts;
 use self::conclusion::End;
 use self::disk::DiskWatch;
 use self::drain::Drain;
+use self::end_of_time::EndOfTime;
 use self::nodes::Nodes;
+use self::notices::Notices;
 use self::outbox::DriverOutbox;
+use self::outside::Outside;
 use self::requests::Requests;
 use self::rests::Rests;
 use self::setup::Setup;
@@ -127,7 +133,12 @@ fn start<T: MasterTransport>(
             setup.root.logs.finish(false);
             let _ = setup.root.logs.flush();
             let error = error.into();
-            run_end::note(options, Err(&error));
+            let left = setup.root.dag.len();
+            let facts = run_end::Facts {
+                left,
+                ..run_end::Facts::default()
+            };
+            run_end::note(options, facts, Err(&error));
             return Err(error);
         }
         let database = Database::start(options, &setup.root.dag)?;
@@ -181,8 +192,10 @@ struct Run<'a, T> {
     syncer: Option<Syncer>,
     options: &'a Options,
     interrupt: &'a Interrupt,
-    /// When the wall time ends.
-    deadline: Option<Instant>,
+    time: EndOfTime,
+    /// The time is over: tasks that run were asked to end, and no others start.
+    is_stopping: bool,
+    notices: Notices,
     drain: Option<Drain>,
     /// A task has ended the run.
     task_abort: Option<Aborted>,
@@ -221,6 +234,7 @@ struct Driver<'a, T> {
     inbox: VecDeque<(Rank, ToMaster)>,
     /// Cores that this process may use.
     cores: usize,
+    outside: Option<Outside>,
     /// Ends before the server that it asks.
     _bridge: Option<pmix::Bridge>,
     _server: Option<Server>,
@@ -238,7 +252,9 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
         let mut out = DriverOutbox::new(transport, setup.root, observer, options);
         out.reporter = setup.reporter;
         let begin = setup.begin;
-        let deadline = options.wall_limit().and_then(|limit| begin.at.checked_add(limit));
+        let time = EndOfTime::new(begin.at, options.wall_limit(), options.stop_grace);
+        let mut notices = Notices::default();
+        notices.learn(&out.dags.root.dag);
         out.notes_ends = options.bad_host_limit > 0 && out.transport.is_dynamic();
         let control = Control::default();
         let server = setup::serve(
@@ -255,7 +271,9 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
                 syncer: setup.syncer,
                 options,
                 interrupt,
-                deadline,
+                time,
+                is_stopping: false,
+                notices,
                 drain: None,
                 task_abort: None,
             },
@@ -273,6 +291,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             prepared: 0,
             inbox: VecDeque::new(),
             cores: host::usable_cpus() as usize,
+            outside: Outside::start(options, interrupt),
             _bridge: server.as_ref().and_then(|_| pmix::Bridge::start(options)),
             _server: server,
         }
@@ -282,6 +301,20 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
         match self.run_tasks(event_loop) {
             Ok(end) => self.conclude(end),
             Err(error) => Err(self.fail(error)),
+        }
+    }
+
+    /// What is known of the run at its end.
+    fn facts(&self) -> run_end::Facts {
+        let summary = self.run.master.summary();
+        let membership = self.run.out.transport.membership();
+        run_end::Facts {
+            drained_by: self.run.drain.as_ref().map(|drain| drain.by),
+            done: summary.done,
+            left: summary.tasks - summary.done,
+            saved: self.run.notices.saved,
+            lost_nodes: membership.map_or_else(Vec::new, |membership| membership.gone_hosts()),
+            seconds: self.begin.at.elapsed().as_secs(),
         }
     }
 
@@ -311,7 +344,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             .flush()
             .is_ok()
             .then(|| self.run.settle());
-        run_end::note(self.run.options, Err(&error));
+        run_end::note(self.run.options, self.facts(), Err(&error));
         error
     }
 }

@@ -243,6 +243,9 @@ impl Nodes {
 impl<T: MasterTransport> Run<'_, T> {
     /// Reports to the scheduler what has become of a worker's agent.
     pub(super) fn note_change(&mut self, from: Rank, change: &NodeChange) -> Result<(), RunError> {
+        if let NodeChange::Leaving = change {
+            self.notify_tasks(Some(&[from]), Duration::ZERO);
+        }
         let event = match change {
             NodeChange::Silent => Event::Silent(from),
             NodeChange::Back => Event::Back(from),

@@ -15,7 +15,7 @@ use super::{Observer, RunEvent, TaskEnd};
 use crate::database::OutcomeReporter;
 use crate::options::{Options, Stdio};
 use crate::protocol::{Outcome, Output, Rank, SubmitId, ToWorker};
-use crate::scheduler::{Outbox, Record, Start};
+use crate::scheduler::{Eviction, Outbox, Record, Start};
 use crate::transport::{MasterTransport, TransportError};
 
 pub(super) struct DriverOutbox<'a, T> {
@@ -73,12 +73,12 @@ impl<'a, T> DriverOutbox<'a, T> {
         let (segment, task) = self.dags.locate(task);
         self.dags.touch(segment);
         if let Some(run) = self.dags.get(segment) {
-            let is_lost = false;
+            let why = Eviction::Interrupted;
             run.logs.record(&Record::Evicted {
                 task,
                 submit,
                 rank,
-                is_lost,
+                why,
             });
         }
     }
@@ -243,13 +243,15 @@ impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
         match record {
             Record::Resources { .. } | Record::Capacity { .. } => {}
             Record::Adopted(task, _) => tracing::info!("Task {} still runs", run.name(task)),
-            Record::Evicted {
-                task, is_lost: false, ..
-            } => {
-                tracing::warn!(
-                    "Task {} was ended by the batch system; it will run again",
-                    run.name(task)
-                );
+            Record::Evicted { task, why, .. } if why != Eviction::Lost => {
+                if why == Eviction::Saved {
+                    tracing::info!("Task {} has saved itself; it will run again", run.name(task));
+                } else {
+                    tracing::warn!(
+                        "Task {} was ended with the batch job; it will run again",
+                        run.name(task)
+                    );
+                }
                 if segment.is_none() {
                     (self.observer)(&RunEvent::Lost {
                         task: run.dag.name(task),

@@ -240,10 +240,23 @@ impl<T: MasterTransport> Run<'_, T> {
             attempt.signal(submit, signal);
             return;
         }
+        self.send_unanswered(worker, submit, RequestBody::Signal(signal));
+    }
+
+    /// Sends an attempt the signal by which it is to save itself.
+    pub(super) fn notify(&mut self, worker: Rank, submit: SubmitId, signal: i32) {
+        if let Some(attempt) = self.out.transport.attempt_of(worker) {
+            attempt.notify(submit, signal);
+            return;
+        }
+        self.send_unanswered(worker, submit, RequestBody::Notify(signal));
+    }
+
+    fn send_unanswered(&mut self, worker: Rank, submit: SubmitId, body: RequestBody) {
         let request = AttemptRequest {
             number: 0,
             submit,
-            body: RequestBody::Signal(signal),
+            body,
         };
         self.out.send(worker, ToWorker::Request(Box::new(request)));
     }
@@ -284,6 +297,10 @@ fn answer_at_once(attempt: &dyn AttemptHandle, target: Target, body: &RequestBod
     match body {
         RequestBody::Signal(signal) => {
             attempt.signal(submit, *signal);
+            Reply::Answer(Answer::Done(String::new()))
+        }
+        RequestBody::Notify(signal) => {
+            attempt.notify(submit, *signal);
             Reply::Answer(Answer::Done(String::new()))
         }
         RequestBody::Read(read) => {

@@ -366,6 +366,7 @@ impl Subworkflows {
                 order.options.dag.display()
             );
         }
+        run.notices.learn(&dag_run.dag);
         let at = run.out.dags.joined.len();
         run.out.dags.bases.push(run.master.next_base());
         run.out.dags.joined.push(Some(Box::new(Joined {

@@ -14,7 +14,9 @@ impl<T: MasterTransport> Run<'_, T> {
             return None;
         };
         let abort_on = self.out.dags.root.dag.abort_on(task)?;
-        let ends = submit == result.submit && abort_on.applies_to(result.outcome.status);
+        let ends = submit == result.submit
+            && !result.outcome.is_evicted()
+            && abort_on.applies_to(result.outcome.status);
         ends.then_some(abort_on.exit)
     }
 

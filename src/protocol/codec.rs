@@ -12,7 +12,7 @@ use thiserror::Error;
 use super::{ToMaster, ToWorker};
 
 /// Version of the encoding.
-pub const VERSION: u8 = 17;
+pub const VERSION: u8 = 18;
 
 /// Directions.
 const TO_MASTER: u8 = 1;

@@ -241,13 +241,7 @@ impl Outcome {
     /// True if SIGTERM or SIGKILL has ended the attempt, or a process of it whose end it reports.
     #[must_use]
     pub fn is_terminated(&self) -> bool {
-        let signal = self.status & 0x7f;
-        let code = if signal == 0 {
-            self.status >> 8 & 0xff
-        } else {
-            128 + signal
-        };
-        matches!(code - 128, libc::SIGTERM | libc::SIGKILL) && !self.has_own_cause()
+        self.is_ended_by(libc::SIGTERM) || self.is_ended_by(libc::SIGKILL)
     }
 
     /// True if the task is done.
@@ -277,10 +271,22 @@ impl Outcome {
         })
     }
 
-    /// True if the batch system has ended the attempt: its task runs again.
+    /// True if the batch system has ended the attempt, or the attempt has saved itself: its task runs again.
     #[must_use]
     pub fn is_evicted(&self) -> bool {
-        !self.succeeded() && self.cause == Some(EndCause::Interrupted)
+        !self.succeeded() && matches!(self.cause, Some(EndCause::Interrupted | EndCause::Saved))
+    }
+
+    /// True if this signal has ended the attempt, or a process of it whose end it reports.
+    #[must_use]
+    pub fn is_ended_by(&self, number: i32) -> bool {
+        let signal = self.status & 0x7f;
+        let code = if signal == 0 {
+            self.status >> 8 & 0xff
+        } else {
+            128 + signal
+        };
+        code == 128 + number && !self.has_own_cause()
     }
 }
 
@@ -293,6 +299,9 @@ pub enum EndCause {
     CannotRun,
     /// It was over its time, or did not start.
     Known(Reason),
+    /// It has saved itself, or was ended by the signal that asked for it. The attempt is evicted, and has not
+    /// failed. Set by the master.
+    Saved,
 }
 
 /// The memory of an attempt.

@@ -32,6 +32,9 @@ pub enum RequestBody {
     Write(WriteRequest),
     /// Send output that a tool gets instead of the files: [`AnswerBody::Redirected`].
     Redirect(RedirectRequest),
+    /// Send the signal by which it is to save itself, if it runs: once to each of its processes, also if the
+    /// first one passes signals on. There is no answer.
+    Notify(i32),
 }
 
 /// The answer to an [`AttemptRequest`].

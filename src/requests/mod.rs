@@ -21,6 +21,9 @@ use crate::relay::Relay;
 pub trait AttemptHandle: Send + Sync {
     /// Sends a signal to the processes of this attempt, if it runs.
     fn signal(&self, attempt: SubmitId, signal: i32);
+    /// Sends the signal by which this attempt is to save itself, if it runs. Each of its processes gets it
+    /// once: not from here if the first one passes signals on.
+    fn notify(&self, attempt: SubmitId, signal: i32);
     /// Returns the files that [`ReadRequest`](crate::protocol::ReadRequest) names, if this attempt runs.
     fn captures(&self, attempt: SubmitId, is_own: bool) -> Option<Captures>;
     /// Passes input to this attempt, as much as there is room for.

@@ -57,6 +57,10 @@ impl OpenRequests {
                 attempt.signal(request.submit, *signal);
                 return None;
             }
+            RequestBody::Notify(signal) => {
+                attempt.notify(request.submit, *signal);
+                return None;
+            }
             RequestBody::Write(WriteRequest { bytes, is_end }) => {
                 self.input_until = Some(now + NEXT_INPUT_TIMEOUT);
                 let body = AnswerBody::Written(attempt.write(request.submit, bytes, *is_end));
@@ -178,6 +182,8 @@ mod tests {
     struct Fake;
 
     impl AttemptHandle for Fake {
+        fn notify(&self, _: SubmitId, _: i32) {}
+
         fn signal(&self, _: SubmitId, _: i32) {}
 
         fn captures(&self, attempt: SubmitId, _: bool) -> Option<Captures> {

@@ -160,6 +160,8 @@ mod tests {
     struct NoAttempt;
 
     impl AttemptHandle for NoAttempt {
+        fn notify(&self, _: SubmitId, _: i32) {}
+
         fn signal(&self, _: SubmitId, _: i32) {}
 
         fn captures(&self, _: SubmitId, _: bool) -> Option<Captures> {

@@ -196,6 +196,17 @@ pub trait Outbox {
     fn record(&mut self, record: Record<'_>);
 }
 
+/// Why an attempt was evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Eviction {
+    /// Its worker was lost.
+    Lost,
+    /// The batch system, or the end of the time of the run, has ended it.
+    Interrupted,
+    /// It has saved itself.
+    Saved,
+}
+
 /// An event for the logs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Record<'a> {
@@ -233,8 +244,8 @@ pub enum Record<'a> {
     Started(TaskId, SubmitId, Rank),
     /// An attempt that an earlier master started was found. [`Record::Started`] follows.
     Adopted(TaskId, SubmitId),
-    /// The worker of an attempt was lost, or the batch system has ended the attempt. The task is ready again,
-    /// and no attempt is counted.
+    /// An attempt ended, and has neither succeeded nor failed. The task is ready again, and no attempt is
+    /// counted.
     Evicted {
         /// Which task.
         task: TaskId,
@@ -242,8 +253,8 @@ pub enum Record<'a> {
         submit: SubmitId,
         /// Which worker ran it.
         rank: Rank,
-        /// The worker was lost.
-        is_lost: bool,
+        /// Why.
+        why: Eviction,
     },
     /// The next attempt of a task requests something else, because its last one ran out of memory or because
     /// of its expressions.

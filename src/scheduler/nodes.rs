@@ -29,7 +29,7 @@ use crate::scheduler::prefill::PrefillQueue;
 use crate::scheduler::run::{Master, Phase, Slot, Workers};
 use crate::scheduler::shortage::Shortage;
 use crate::scheduler::tasks::{Kind, State};
-use crate::scheduler::{Adoption, MasterError, Outbox, Record};
+use crate::scheduler::{Adoption, Eviction, MasterError, Outbox, Record};
 
 /// Highest rank that is accepted: all lower ones take memory.
 const MAX_RANK: u32 = 1 << 24;
@@ -355,14 +355,14 @@ impl Master {
         let evictions = self.evictions.entry(task).or_insert(0);
         *evictions += 1;
         if self.config.crash_limit == 0 || *evictions < self.config.crash_limit {
-            let is_lost = true;
+            let why = Eviction::Lost;
             self.evicted(
                 task,
                 Record::Evicted {
                     task,
                     submit,
                     rank,
-                    is_lost,
+                    why,
                 },
                 out,
             );

@@ -9,7 +9,7 @@ use pmc_dag::{CategoryId, Dag, TaskId};
 use pmc_expressions::Amount;
 use rustc_hash::FxHashMap;
 
-use crate::protocol::{Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
+use crate::protocol::{EndCause, Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
 use crate::scheduler::avoidance::Avoidance;
 use crate::scheduler::cache_index::CacheIndex;
 use crate::scheduler::categories::Category;
@@ -21,7 +21,7 @@ use crate::scheduler::queue::Queue;
 use crate::scheduler::segments::{Segment, SegmentId, add_nodes};
 use crate::scheduler::shares::{ShareId, Shares};
 use crate::scheduler::tasks::{Kind, Node, State};
-use crate::scheduler::{Event, MasterError, Outbox, Record};
+use crate::scheduler::{Event, Eviction, MasterError, Outbox, Record};
 
 /// Settings of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -496,12 +496,15 @@ impl Master {
         let is_preparation = self.nodes[task.index()].kind == Kind::Prepared;
         let is_evicted = outcome.is_evicted();
         if is_evicted {
-            let is_lost = false;
+            let why = match outcome.cause {
+                Some(EndCause::Saved) => Eviction::Saved,
+                _ => Eviction::Interrupted,
+            };
             let record = Record::Evicted {
                 task,
                 submit,
                 rank,
-                is_lost,
+                why,
             };
             self.cache_index.fails(host, self.nodes[task.index()].inputs);
             self.evicted(task, record, out);

@@ -330,6 +330,7 @@ impl Runner {
         self.oom_kills.begin();
         self.current.begin_input(input.write.take());
         self.begin_output(task, files, &relay);
+        self.current.begin_signals(pmc_calls::passes_signals(words));
         let process = launch.start(&self.current, &mut self.task_server, &mut self.spawner);
         let memory_mb = launch.watched_memory_mb();
         // When the task has closed its end, tools notice it.

@@ -62,6 +62,11 @@ pub(super) trait Leader {
         false
     }
 
+    /// It passes signals on to the processes that it has started.
+    fn passes_signals(&self) -> bool {
+        false
+    }
+
     /// Waits for the end of the task.
     fn wait(&self);
 
@@ -121,6 +126,8 @@ struct State {
     output: Streams,
     /// Files without names to which the attempt writes.
     own_streams: Captures,
+    /// The first process of the group passes signals on.
+    passes_signals: bool,
     /// The group was sent a signal.
     signalled: bool,
     /// The signal was SIGKILL.
@@ -190,6 +197,12 @@ impl RunningAttempt {
         state.input = Pushed::Not;
         state.output = Streams::NotYet;
         state.own_streams = Captures::default();
+        state.passes_signals = false;
+    }
+
+    /// Notes whether the first process of the attempt that starts next passes signals on.
+    pub(super) fn begin_signals(&self, passes_signals: bool) {
+        self.state().passes_signals = passes_signals;
     }
 
     /// Lets tools fill the standard input of the attempt that runs now.
@@ -236,6 +249,7 @@ impl RunningAttempt {
         }
         Some(start().inspect(|leader| {
             state.group = Some(leader.pid());
+            state.passes_signals |= leader.passes_signals();
             if !leader.outlives_executor() {
                 self.note(state.group);
             }
@@ -282,6 +296,21 @@ impl AttemptHandle for RunningAttempt {
         {
             state.signal_group(signal);
         }
+    }
+
+    fn notify(&self, attempt: SubmitId, signal: i32) {
+        let mut state = self.state();
+        let Some(group) = state.group.filter(|_| state.attempt == Some(attempt)) else {
+            return;
+        };
+        state.signalled = true;
+        let target = if state.passes_signals {
+            group.as_raw()
+        } else {
+            -group.as_raw()
+        };
+        // Real-time signals have no name in nix. The group may have ended by itself.
+        send(target, signal);
     }
 
     fn captures(&self, attempt: SubmitId, is_own: bool) -> Option<Captures> {
@@ -351,6 +380,13 @@ impl State {
             let _ = killpg(group, signal);
         }
     }
+}
+
+/// Sends a signal to a process or, with a negative number, to a process group.
+#[expect(unsafe_code, reason = "nix knows no real-time signals")]
+fn send(target: i32, signal: i32) {
+    // SAFETY: the call has no requirements.
+    unsafe { libc::kill(target, signal) };
 }
 
 fn wait_and_watch(leader: &dyn Leader, interval: Duration, watch: &mut dyn Watch) {

@@ -33,6 +33,7 @@ mod planted_socket;
 mod pmix;
 mod postgresql;
 mod records;
+mod recovery;
 mod report;
 mod ro_crate;
 mod shared_directory;

@@ -524,31 +524,6 @@ fn a_step_of_two_tasks_submits_a_run() {
     assert!(completed_jobs(top).contains(&99));
 }
 
-/// Slurm notices a lost node after `SlurmdTimeout`, and lets a job that is queued again wait for
-/// `cred_expire`. The rest is the work of the script.
-#[test]
-#[ignore = "needs Slurm: tests/run e2e"]
-fn a_job_that_loses_the_node_of_its_script_is_queued_again() {
-    let mut cluster = Cluster::configured("SlurmdTimeout=10\n");
-    let plan = Submitted::new(&cluster, Build::Local, &["--nodes", "2"]);
-    let (top, submit) = (plan.directory.path(), &plan.submit);
-    wait_until("no job has run", 120, || !completed_jobs(top).is_empty());
-    let node = cluster.job(&plan.job).value("BatchHost");
-    cluster.kill_node(&node);
-    let killed = Instant::now();
-    let job = cluster.job(&plan.job);
-    wait_until("it does not run again", 150, || {
-        job.value("Restarts") == "1" && job.value("JobState") == "RUNNING"
-    });
-    println!("runs again {:.0?} after the loss of its node", killed.elapsed());
-    job.assert_ends_as("COMPLETED");
-    let mut done = completed_jobs(top);
-    done.dedup();
-    assert_eq!(done, (0..JOBS).collect::<Vec<_>>(), "all jobs have run");
-    let log = fs::read_to_string(only_file(submit, ".dag.dagman.out")).expect("a log");
-    assert!(log.contains("EXITING WITH STATUS 0"), "{log}");
-}
-
 #[test]
 #[ignore = "needs all programs built: tests/run e2e"]
 fn submission_without_a_scheduler_writes_no_plan() {

@@ -71,7 +71,7 @@ fn a_task_that_ends_with_its_agent_is_evicted() {
     let (code, stderr) = run.wait();
     assert_eq!(code, 0, "{stderr}");
     assert!(
-        stderr.contains("Task t0 was ended by the batch system"),
+        stderr.contains("Task t0 was ended with the batch job"),
         "{stderr}"
     );
     assert_eq!(second.wait().0, 0);

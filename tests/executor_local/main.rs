@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
 
+mod checkpoints;
 mod control;
 mod endless;
 mod guests;

@@ -94,6 +94,30 @@ impl Scheduler {
         }
     }
 
+    /// Returns the words before the name of the script in the command that submits it as a job that begins
+    /// when the job `id` has ended, however.
+    #[must_use]
+    pub fn submit_after_words(self, id: &str) -> Vec<String> {
+        let words: &[&str] = match self {
+            Scheduler::Torque | Scheduler::PbsPro => &["qsub", "-W", &format!("depend=afterany:{id}")],
+            Scheduler::Slurm => &[
+                "sbatch",
+                "--parsable",
+                "--no-requeue",
+                &format!("--dependency=afterany:{id}"),
+            ],
+            Scheduler::Lsf => &["bsub", "-w", &format!("ended({id})"), "<"],
+            Scheduler::Flux => &[
+                "flux",
+                "--parent",
+                "batch",
+                &format!("--dependency=afterany:{id}"),
+            ],
+            Scheduler::Cobalt => &["qsub", "--mode", "script", "--dependencies", id],
+        };
+        words.iter().map(|word| (*word).to_owned()).collect()
+    }
+
     /// Returns the words before the number of a job in the command that cancels it.
     #[must_use]
     pub fn cancel_words(self) -> &'static [&'static str] {
@@ -164,6 +188,25 @@ mod tests {
         }
         assert_eq!(Scheduler::parse(" OpenPBS"), Some(Scheduler::PbsPro));
         assert_eq!(Scheduler::parse("sge"), None);
+    }
+
+    #[test]
+    fn the_next_job_waits_for_the_end_of_this_one() {
+        let line = |scheduler: Scheduler| scheduler.submit_after_words("17").join(" ");
+        assert_eq!(
+            line(Scheduler::Slurm),
+            "sbatch --parsable --no-requeue --dependency=afterany:17"
+        );
+        assert_eq!(line(Scheduler::PbsPro), "qsub -W depend=afterany:17");
+        assert_eq!(line(Scheduler::Lsf), "bsub -w ended(17) <");
+        assert_eq!(
+            line(Scheduler::Flux),
+            "flux --parent batch --dependency=afterany:17"
+        );
+        for scheduler in Scheduler::ALL {
+            let words = scheduler.submit_after_words("17");
+            assert_eq!(words[0], scheduler.submit_words()[0]);
+        }
     }
 
     #[test]

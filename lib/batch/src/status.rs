@@ -157,6 +157,48 @@ pub fn query(job: &BatchJob) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
+/// The node of the batch script of a running job of Slurm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchHost {
+    /// Its name.
+    pub name: String,
+    /// The nodes that the job has.
+    pub nodes: Vec<String>,
+}
+
+impl BatchHost {
+    /// True if the job goes on without this node.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        !self.nodes.is_empty() && !self.nodes.contains(&self.name)
+    }
+}
+
+/// Returns the command that asks Slurm for the node of the batch script.
+#[must_use]
+pub fn batch_host_query(job: &BatchJob) -> Vec<String> {
+    let jobs = format!("--jobs={}", job.id);
+    [
+        "squeue",
+        "--noheader",
+        "--states=RUNNING",
+        &jobs,
+        "--format=%B|%N",
+    ]
+    .map(str::to_owned)
+    .into()
+}
+
+/// Reads what the command of [`batch_host_query`] has printed. `None` if the job does not run.
+#[must_use]
+pub fn batch_host(printed: &str) -> Option<BatchHost> {
+    let (name, nodes) = printed.lines().find_map(|line| line.trim().split_once('|'))?;
+    Some(BatchHost {
+        name: name.to_owned(),
+        nodes: pmc_hosts::expand(nodes, MAX_NODES).ok()?,
+    })
+}
+
 /// Reads what the command of [`query`] has printed. `None` if the batch system does not know the job.
 #[must_use]
 pub fn parse(scheduler: Scheduler, printed: &str) -> Option<JobStatus> {
@@ -309,7 +351,7 @@ fn cobalt(printed: &str) -> Option<JobStatus> {
 }
 
 /// A reason as it stands in a message: without control characters; empty for `None` and `-`.
-fn plain(text: &str) -> String {
+pub(crate) fn plain(text: &str) -> String {
     match text.trim() {
         "None" | "-" => String::new(),
         text => text.chars().filter(|c| !c.is_control()).collect(),

@@ -234,6 +234,95 @@ pub fn submit_script(
     })
 }
 
+/// Submits a script as [`submit_script`] does, for a job that begins when this one has ended, however.
+///
+/// # Errors
+/// A program that is missing or refuses, or that says no number.
+pub fn submit_after(
+    script: &Script,
+    submit_dir: &Path,
+    environment: &BTreeMap<String, String>,
+    after: &BatchJob,
+) -> Result<BatchJob, SubmitError> {
+    let words = script.scheduler.submit_after_words(&after.id);
+    let program = script.scheduler.submit_words()[0];
+    let path = find(program, environment).ok_or_else(|| SubmitError::Missing {
+        program,
+        scheduler: script.scheduler,
+        script: Some(script.path.clone()),
+    })?;
+    let mut command = Command::new(path);
+    command.current_dir(submit_dir).stdin(Stdio::null());
+    // What this job has is no wish for the next one.
+    for name in environment.keys().filter(|name| is_of_job(name)) {
+        command.env_remove(name);
+    }
+    let start = |source| SubmitError::Start {
+        program,
+        scheduler: script.scheduler,
+        script: script.path.clone(),
+        source,
+    };
+    let (arguments, reads_script) = match words.split_last() {
+        Some((last, rest)) if last == "<" => (rest, true),
+        _ => (&words[..], false),
+    };
+    command.args(&arguments[1..]);
+    if reads_script {
+        command.stdin(File::open(&script.path).map_err(start)?);
+    } else {
+        command.arg(script.path.file_name().unwrap_or(script.path.as_os_str()));
+    }
+    let output = command.output().map_err(start)?;
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let id = script
+        .scheduler
+        .job_id(&printed)
+        .filter(|_| output.status.success());
+    id.and_then(|id| BatchJob::new(script.scheduler, id))
+        .ok_or_else(|| {
+            let message = String::from_utf8_lossy(&output.stderr);
+            let last = message.lines().map(str::trim).rfind(|line| !line.is_empty());
+            SubmitError::Refused {
+                program,
+                scheduler: script.scheduler,
+                script: script.path.clone(),
+                status: output.status.to_string(),
+                message: crate::status::plain(last.unwrap_or_default()),
+            }
+        })
+}
+
+/// Returns whether a variable is one by which Slurm describes a job. `SLURM_CONF` says which cluster it is.
+fn is_of_job(name: &str) -> bool {
+    name.starts_with("SLURM_") && name != "SLURM_CONF"
+}
+
+/// Cancels a job.
+///
+/// # Errors
+/// A program that is missing or refuses; the job may have ended.
+pub fn cancel_job(job: &BatchJob, environment: &BTreeMap<String, String>) -> Result<(), CancelError> {
+    let words = job.scheduler.cancel_words();
+    let program = words[0];
+    let failed = |message: String| CancelError {
+        program,
+        job_id: job.id.clone(),
+        message,
+    };
+    let path = find(program, environment).ok_or_else(|| failed("it is not on PATH".into()))?;
+    let output = Command::new(path)
+        .args(&words[1..])
+        .arg(&job.id)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| failed(error.to_string()))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
+    }
+}
+
 /// Returns the batch job that was submitted last, if its number is known.
 #[must_use]
 pub fn submitted_job(submit_dir: &Path) -> Option<BatchJob> {
@@ -249,23 +338,7 @@ pub fn cancel(
     job: &BatchJob,
     environment: &BTreeMap<String, String>,
 ) -> Result<(), CancelError> {
-    let words = job.scheduler.cancel_words();
-    let program = words[0];
-    let failed = |message: String| CancelError {
-        program,
-        job_id: job.id.clone(),
-        message,
-    };
-    let path = find(program, environment).ok_or_else(|| failed("it is not on PATH".into()))?;
-    let output = Command::new(path)
-        .args(&words[1..])
-        .arg(&job.id)
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| failed(error.to_string()))?;
-    if !output.status.success() {
-        return Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
-    }
+    cancel_job(job, environment)?;
     let _ = fs::remove_file(submit_dir.join(JOB_FILE));
     Ok(())
 }

@@ -89,6 +89,14 @@ pub fn recorder<W: AsRef<[u8]>>(words: &[W]) -> Option<&'static str> {
     named(first).or_else(launched)
 }
 
+/// Returns whether the first process of a command is one of our programs that passes signals on to the
+/// program that it runs.
+#[must_use]
+pub fn passes_signals<W: AsRef<[u8]>>(words: &[W]) -> bool {
+    let first = behind_environment(words).first().map(|first| name(first));
+    first.is_some_and(|first| KICKSTARTS.contains(&first) || first == LITE.as_bytes())
+}
+
 /// Returns how many words after `env` are its own: variables and options.
 #[must_use]
 pub fn env_words<W: AsRef<[u8]>>(words: impl IntoIterator<Item = W>) -> usize {
@@ -140,6 +148,24 @@ mod tests {
 
     fn app(line: &str) -> String {
         String::from_utf8_lossy(application(&words(line))).into_owned()
+    }
+
+    #[test]
+    fn kickstart_and_lite_pass_signals_on() {
+        for line in [
+            "/p/pegasus-kickstart -n x /bin/ls",
+            "/usr/bin/env A=b /bin/sh /s/w.secrets pegasus-lite x",
+        ] {
+            assert!(passes_signals(&words(line)), "{line}");
+        }
+        for line in [
+            "",
+            "/bin/ls",
+            "mpiexec -n 2 pegasus-kickstart x",
+            "pegasus-cluster x",
+        ] {
+            assert!(!passes_signals(&words(line)), "{line}");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use crate::TaskId;
+use crate::checkpoint::Checkpoint;
 use crate::names::{self, NameIndex};
 use crate::options::{
     ALL_TASKS, AbortOn, CategoryId, Forward, OptionSet, Options, RareOptions, Request, Stdin, is_code,
@@ -276,6 +277,31 @@ impl Dag {
     #[must_use]
     pub fn abort_on(&self, task: TaskId) -> Option<AbortOn> {
         self.rare(task)?.abort_on
+    }
+
+    /// How a task saves itself, if it does.
+    #[must_use]
+    pub fn checkpoint(&self, task: TaskId) -> Option<Checkpoint> {
+        self.rare(task)?.checkpoint
+    }
+
+    /// Returns whether any task saves itself. Linear in the number of sets of options.
+    #[must_use]
+    pub fn has_checkpoints(&self) -> bool {
+        let mut rare = self.options.iter().filter_map(|set| set.rare.as_ref());
+        rare.any(|rare| rare.checkpoint.is_some())
+    }
+
+    /// How long before the end of the time tasks get their checkpoint signals: different times, the longest
+    /// first. Linear in the number of sets of options.
+    #[must_use]
+    pub fn checkpoint_leads(&self) -> Vec<Duration> {
+        let rare = self.options.iter().filter_map(|set| set.rare.as_ref());
+        let signals = rare.filter_map(|rare| rare.checkpoint?.signal);
+        let mut leads: Vec<Duration> = signals.map(|signal| signal.lead).collect();
+        leads.sort_unstable_by(|a, b| b.cmp(a));
+        leads.dedup();
+        leads
     }
 
     /// True if no attempt of a task follows one that ended with this raw wait status (`--unless-exit`).

@@ -18,6 +18,7 @@
 //! arguments, [`mod@write`] writes the lines, [`trailer`] shows whether a file is complete, [`rescue`] keeps
 //! the list of done tasks, and [`cycle`] finds tasks that can never run.
 
+mod checkpoint;
 pub mod cycle;
 mod dag;
 mod error;
@@ -35,6 +36,7 @@ pub mod trailer;
 pub mod words;
 pub mod write;
 
+pub use checkpoint::{Checkpoint, CheckpointSignal, checkpoint_exit};
 pub use dag::{Dag, Subdag, Task};
 pub use error::{DagError, DagErrorKind, reason};
 pub use options::{AbortOn, CategoryId, Forward, OptionSet, Request, Stdin, factor};

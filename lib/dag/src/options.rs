@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use crate::checkpoint::{Checkpoint, CheckpointSignal, checkpoint_exit};
 use crate::error::DagErrorKind;
 use crate::number;
 use crate::retry_delay::RetryDelay;
@@ -112,6 +113,8 @@ pub(crate) struct RareOptions {
     pub(crate) abort_on: Option<AbortOn>,
     /// `--unless-exit CODE`: no attempt follows one that ended so.
     pub(crate) unless_exit: Option<i16>,
+    /// `--checkpoint-signal`, `--checkpoint-exit`.
+    pub(crate) checkpoint: Option<Checkpoint>,
     /// Name of the category; empty for none.
     pub(crate) category: Vec<u8>,
     /// Percent of its memory that the task requests after an attempt that ran out of memory.
@@ -257,6 +260,18 @@ fn parse_rare<'a>(
             let value = value("--unless-exit", "CODE")?;
             let code = exit_code(&value).ok_or_else(|| invalid("exit code", &value, name))?;
             rare.unless_exit = Some(code);
+        }
+        b"--checkpoint-signal" => {
+            let value = value("--checkpoint-signal", "SIG[@SECONDS]")?;
+            let signal = std::str::from_utf8(&value).ok().and_then(CheckpointSignal::parse);
+            let signal = signal.ok_or_else(|| invalid("checkpoint signal", &value, name))?;
+            rare.checkpoint.get_or_insert_default().signal = Some(signal);
+        }
+        b"--checkpoint-exit" => {
+            let value = value("--checkpoint-exit", "CODE")?;
+            let code = std::str::from_utf8(&value).ok().and_then(checkpoint_exit);
+            let code = code.ok_or_else(|| invalid("checkpoint exit code", &value, name))?;
+            rare.checkpoint.get_or_insert_default().exit = Some(code);
         }
         b"--category" => {
             let value = value("--category", "NAME")?;

@@ -17,7 +17,6 @@ use crate::submit::{Description, Value};
 const REFUSED: &[(&str, &str, &str)] = &[
     ("allowed_execute_duration", "", TIME),
     ("allowed_job_duration", "", TIME),
-    ("checkpoint_exit_code", "", "checkpoints are not kept"),
     (
         "concurrency_limits",
         "",
@@ -275,6 +274,11 @@ pub(crate) fn describe(node: &NodeView<'_>) -> Result<Described, Problem> {
             "it must be a number, in MiB or with the unit K, M, G or T",
         )?,
         gpus: scope.number(&["request_gpus", "requestgpus"], |text| text.parse().ok(), WHOLE)?,
+        checkpoint_exit: scope.number(
+            &["checkpoint_exit_code"],
+            |text| text.parse().ok().filter(|code| *code > 0),
+            "it must be a whole number from 1 to 255",
+        )?,
         directory,
     };
     Ok(Described {
@@ -431,7 +435,7 @@ mod tests {
 
     #[test]
     fn a_job_is_described() {
-        let text = "executable = bin/$(JOB)\narguments = \"$(state) $(last) '$(x) $(prefix)' $ENV(HOME)\"\n\
+        let text = "executable = bin/$(JOB)\ncheckpoint_exit_code = 85\narguments = \"$(state) $(last) '$(x) $(prefix)' $ENV(HOME)\"\n\
                     state = new\nprefix = $(prefix)q\nlast = first\n\
                     initialdir = run\nerror = err.$(Cluster).$(Process)\noutput = /dev/null\ninput = /in\n\
                     env = A=1;B=$(x)\nrequest_memory = 1.5 GB\nrequest_cpus = 2\npriority = -3\nuniverse = LOCAL\n\
@@ -445,8 +449,9 @@ mod tests {
         assert_eq!(job.input.as_deref(), Some(Path::new("/in")));
         assert_eq!(job.environment["B"], "1");
         assert_eq!((job.cpus, job.memory_mb, job.gpus), (Some(2), Some(1536), None));
+        assert_eq!(job.checkpoint_exit, Some(85));
         assert_eq!(described.priority, Some(-3));
-        assert_eq!(described.ignored, [(15, "requirements")]);
+        assert_eq!(described.ignored, [(16, "requirements")]);
     }
 
     #[test]
@@ -469,6 +474,8 @@ mod tests {
             ("executable = x\ndocker_image = debian", Some(2)),
             ("executable = x\nrequest_memory = 2 * 1024", Some(2)),
             ("executable = x\nrequest_cpus = 1.5", Some(2)),
+            ("executable = x\ncheckpoint_exit_code = 0", Some(2)),
+            ("executable = x\ncheckpoint_exit_code = 256", Some(2)),
             ("executable = x.$(RETRY)", Some(1)),
             ("executable = x\nenvironment = \"a=$(RETRY)\"", Some(2)),
             ("executable = x\noutput = o.$(DAG_STATUS)", Some(2)),

@@ -111,6 +111,8 @@ pub struct Job {
     pub memory_mb: Option<u64>,
     /// GPUs that it requests.
     pub gpus: Option<u32>,
+    /// Exit code with which it has saved its state, and is to run again.
+    pub checkpoint_exit: Option<u8>,
 }
 
 /// A PRE or POST script.

@@ -83,6 +83,10 @@ const PEGASUS_KEYS: &[Key] = &[
     off("pegasus_credentials", "", CREDENTIALS),
     on("pegasus_lite_env_source", "script of sh that sets the environment of jobs with directories of their own"),
     on("pmc_arguments", "the same as pmc_task_arguments"),
+    on("pmc_checkpoint_exit",
+        "exit code, usually 85, of a job that has saved its state and is to run again: task option `--checkpoint-exit`"),
+    on("pmc_checkpoint_signal",
+        "`SIG[@SECONDS]`: the signal at which the program of the job saves its state: task option         `--checkpoint-signal`"),
     on("pmc_more_memory",
         "task option `--more-memory`: factor for the memory of the next attempt after one that ran out of memory"),
     on("pmc_priority", "task option `-p`"),
@@ -156,6 +160,7 @@ const DAGMAN_KEYS: &[Key] = &[
 #[rustfmt::skip]
 const CONDOR_KEYS: &[Key] = &[
     off("*", "", CONDOR),
+    on("checkpoint_exit_code", "as pegasus::pmc_checkpoint_exit, which takes precedence"),
     on("priority", "order of the job's files in transfer jobs"),
     on("request_cpus", "task option `-c` of jobs without pmc_request_cpus and cores"),
     off("request_disk", "", "tasks write into the work directory, which they share and no host owns"),

@@ -24,6 +24,8 @@ pub const PROPERTIES: &[Key] = &[
          database"),
     on("pegasus.batch.ppn", "processes on each node; like `--ntasks-per-node`"),
     on("pegasus.batch.queue", "queue of the batch job; like `--queue`"),
+    on("pegasus.batch.resubmit",
+        "number of batch jobs that may follow the first one until the workflow is done; default 0"),
     on("pegasus.batch.scheduler", "schedulers that get a batch script; like `--batch`"),
     on("pegasus.batch.setup", "shell commands of the batch script before the run"),
     on("pegasus.batch.stampede", "the executor loads the STAMPEDE database during the run"),

@@ -48,6 +48,7 @@ impl<'p> Common<'p> {
         let kickstart = kickstart.map_err(|problem| problems.push(format!("job {}: {problem}", job.name)));
         let checks = Checks::of(job, true).map_err(|problem| problems.push(problem.to_string()));
         requests.category = requests::category(job);
+        requests::checkpoints(job, &mut requests, problems);
         if let Err(problem) = requests::after_failures(job, &mut requests) {
             problems.push(problem.to_string());
         }

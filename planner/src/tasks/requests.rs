@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-use pmc_dag::RetryDelay;
+use pmc_dag::{CheckpointSignal, RetryDelay};
 use pmc_expressions::Amount;
 
 use crate::error::{Cause, Problem};
@@ -30,6 +30,10 @@ pub(crate) struct Requests {
     pub(crate) more_memory: Option<String>,
     /// Pause before the next attempt, as the user has written it.
     pub(crate) retry_delay: Option<String>,
+    /// The signal at which the program saves its state, as the task option has it.
+    pub(crate) checkpoint_signal: Option<String>,
+    /// Exit code of a program that has saved its state.
+    pub(crate) checkpoint_exit: Option<u8>,
     /// Expressions for the requests after an attempt that failed.
     pub(crate) expressions: Vec<(Amount, String)>,
     /// Category whose running jobs are limited.
@@ -256,6 +260,60 @@ fn parsed<T: FromStr>(
     }
     number
 }
+
+/// Sets how a compute job saves itself. Of the jobs in a cluster, nobody knows which one is to do so.
+pub(super) fn checkpoints(job: PlannedJob<'_>, requests: &mut Requests, problems: &mut Vec<String>) {
+    if !matches!(job.task, Task::Compute(_)) || job.is_member() {
+        return;
+    }
+    let profiles = job.profiles();
+    let value = |namespace, key| {
+        let value = profiles.get(namespace, key).map(str::trim);
+        value.filter(|value| !value.is_empty())
+    };
+    let mut refuse = |key: &str, value: &str, must: &str| {
+        problems.push(format!(
+            "Invalid Value specified for {key} {value} for job {}: it must be {must}",
+            job.name
+        ));
+    };
+    if let Some(text) = value(Namespace::Pegasus, "pmc_checkpoint_signal") {
+        match CheckpointSignal::parse(text) {
+            Some(signal) if job.is_lite() || job.is_wrapped() => {
+                match KICKSTART_SIGNALS.contains(&signal.number) {
+                    true => requests.checkpoint_signal = Some(text.to_owned()),
+                    false => refuse(
+                        "pmc_checkpoint_signal",
+                        text,
+                        "HUP, INT, QUIT, TERM, USR1 or USR2, which kickstart passes on",
+                    ),
+                }
+            }
+            Some(_) => requests.checkpoint_signal = Some(text.to_owned()),
+            None => refuse(
+                "pmc_checkpoint_signal",
+                text,
+                "SIG[@SECONDS], as USR1@60, with a signal that a program can handle and at most 86400 seconds",
+            ),
+        }
+    }
+    let keys = [
+        (Namespace::Pegasus, "pmc_checkpoint_exit"),
+        (Namespace::Condor, "checkpoint_exit_code"),
+    ];
+    let found = keys
+        .into_iter()
+        .find_map(|(namespace, key)| Some((key, value(namespace, key)?)));
+    if let Some((key, text)) = found {
+        match pmc_dag::checkpoint_exit(text) {
+            Some(code) => requests.checkpoint_exit = Some(code),
+            None => refuse(key, text, "a whole number from 1 to 255"),
+        }
+    }
+}
+
+/// Signals that kickstart passes on to its program.
+const KICKSTART_SIGNALS: [i32; 6] = [1, 2, 3, 10, 12, 15];
 
 /// Reads what a job requests after an attempt that failed: the factor of its memory, expressions, the pause.
 ///

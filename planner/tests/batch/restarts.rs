@@ -1,4 +1,5 @@
-//! The batch script starts the executor again that was killed, and lets others end. The executor is a stub.
+//! `pmc supervise` in a batch script starts the executor again that was killed, and lets others end. The
+//! executor is a stub.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -22,6 +23,8 @@ fn planned(executor: &str, options: &str) -> (Case, Plan) {
     );
     let path = case.path().join("bin/pegasus-mpi-cluster");
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("a mode");
+    let pmc = testutils::programs::path("pmc");
+    std::os::unix::fs::symlink(pmc, case.path().join("bin/pmc")).expect("a link");
     let sites = case.file("sites.yml");
     case.put(
         "sites.yml",
@@ -73,31 +76,7 @@ fn an_executor_that_was_killed_starts_again() {
     }
 }
 
-#[test]
-fn the_wall_time_does_not_begin_anew() {
-    let (case, plan) = planned("kill -KILL $$", "--batch slurm --walltime 20");
-    let script = fs::read_to_string(plan.planned.dag.with_extension("sbatch")).expect("a script");
-    // As if fourteen minutes had passed, of fifteen.
-    let script = script.replace("#!/bin/bash\n", "#!/bin/bash\nSECONDS=$((14 * 60))\n");
-    let late = script.replace("14 * 60", "15 * 60");
-    for (text, code, words) in [(script, 137, " --max-wall-time 1 "), (late, 75, "")] {
-        case.put("late.sh", &text);
-        let _ = fs::remove_file(case.path().join("started"));
-        let ended = Command::new("bash")
-            .arg(case.path().join("late.sh"))
-            .stderr(Stdio::null())
-            .status();
-        assert_eq!(ended.expect("bash").code(), Some(code), "{text}");
-        assert!(
-            starts(&case).iter().all(|start| start.contains(words)),
-            "{:?}",
-            starts(&case)
-        );
-        assert_eq!(starts(&case).is_empty(), words.is_empty());
-    }
-}
-
-/// Slurm sends SIGUSR1 to the shell only, SIGTERM to all processes.
+/// Slurm sends SIGUSR1 to the batch script only, SIGTERM to all processes.
 #[test]
 fn the_signal_to_drain_reaches_the_executor() {
     let executor = "trap 'exit 75' USR1; trap 'exit 9' TERM; trap 'exit 3' INT

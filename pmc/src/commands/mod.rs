@@ -15,4 +15,5 @@ pub mod run;
 pub mod simulate;
 pub mod statistics;
 pub mod status;
+pub mod supervise;
 pub mod unpack;

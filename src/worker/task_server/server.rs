@@ -225,6 +225,10 @@ impl Leader for TaskServer {
         true
     }
 
+    fn passes_signals(&self) -> bool {
+        true
+    }
+
     fn wait(&self) {
         let connection = self.connection.as_ref();
         self.reply

@@ -205,6 +205,16 @@ impl Cluster {
         self.job(number)
     }
 
+    /// Returns the numbers of the jobs that wait or run.
+    pub fn queue(&self) -> Vec<String> {
+        let result = self
+            .command("squeue")
+            .args(["--noheader", "--format=%A"])
+            .run()
+            .ok();
+        result.stdout.split_whitespace().map(str::to_owned).collect()
+    }
+
     /// Waits until the job has left the queue. Returns Slurm's description of it.
     fn wait(&self, job: &str) -> CommandResult {
         let started = Instant::now();

@@ -60,6 +60,11 @@ pub struct Target {
 
 impl Target {
     fn forward(self, signal: Signal) {
+        // These ask a program to do something. It may be behind a script.
+        if matches!(signal, Signal::SIGUSR1 | Signal::SIGUSR2) {
+            self.signal_tree(signal);
+            return;
+        }
         // The id still belongs to the child: it has not been waited for.
         let _ = if self.leads_group {
             killpg(self.pid, signal)

@@ -21,7 +21,7 @@ use crate::data::{DataError, Direction, Mover};
 use crate::directory::{Helpers, JobDirectory};
 use crate::inputs::{self, checkpoints};
 use crate::job_context::JobContext;
-use crate::task::{self, Ended};
+use crate::task::{self, AfterProgram, Ended};
 
 /// Exit code if something but the job's program fails: no directory, a transfer.
 pub(crate) const FAILURE: u8 = 71;
@@ -314,6 +314,7 @@ fn stage_out(
     interrupts: &mut dyn Interrupts,
     mover: &mut Mover,
 ) -> Result<u8, JobError> {
+    let interrupts: &mut dyn Interrupts = &mut AfterProgram(interrupts);
     if transfers {
         // The next attempt continues there, however this one has ended.
         checkpoints(&description.checkpoint_out, Direction::Out, interrupts, mover)?;

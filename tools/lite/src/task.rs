@@ -111,7 +111,46 @@ pub(crate) fn outside(
     })
 }
 
-/// Interrupts of a program, remembering the first signal.
+/// Returns whether a signal ends the job. The others ask its program to save itself.
+fn ends_the_job(signal: Signal) -> bool {
+    !matches!(signal, Signal::SIGUSR1 | Signal::SIGUSR2)
+}
+
+/// Interrupts without those that only the program of the job can do something about.
+pub(crate) struct AfterProgram<'a>(pub(crate) &'a mut dyn Interrupts);
+
+impl Interrupts for AfterProgram<'_> {
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.0.descriptor()
+    }
+
+    fn take(&mut self) -> Option<Interrupt> {
+        loop {
+            match self.0.take() {
+                Some(Interrupt::Forward(signal)) if !ends_the_job(signal) => {}
+                other => return other,
+            }
+        }
+    }
+
+    fn pause(&mut self, pause: Option<Duration>) -> Option<io::Result<()>> {
+        self.0.pause(pause)
+    }
+
+    fn reports_children(&self) -> bool {
+        self.0.reports_children()
+    }
+
+    fn client(&self) -> Option<BorrowedFd<'_>> {
+        self.0.client()
+    }
+
+    fn abandoned(&self) {
+        self.0.abandoned();
+    }
+}
+
+/// Interrupts of a program, remembering the first signal that ends the job.
 struct Watched<'a> {
     interrupts: &'a mut dyn Interrupts,
     signal: Option<Signal>,
@@ -124,7 +163,9 @@ impl Interrupts for Watched<'_> {
 
     fn take(&mut self) -> Option<Interrupt> {
         let interrupt = self.interrupts.take();
-        if let Some(Interrupt::Forward(signal)) = interrupt {
+        if let Some(Interrupt::Forward(signal)) = interrupt
+            && ends_the_job(signal)
+        {
             self.signal.get_or_insert(signal);
         }
         interrupt

@@ -172,3 +172,11 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_job_may_have_lost_the_node_of_its_script() {
+    let host = |printed: &str| batch_host(printed).map(|host| (host.name.clone(), host.is_lost()));
+    assert_eq!(host("n1|n[1-3]\n"), Some(("n1".to_owned(), false)));
+    assert_eq!(host("n1|n[2-3]\n"), Some(("n1".to_owned(), true)));
+    assert_eq!(host(""), None);
+}

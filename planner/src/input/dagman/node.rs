@@ -104,6 +104,7 @@ fn set_profiles(node: &Node, profiles: &mut Profiles) {
         ("cores", job.cpus.map(u64::from)),
         ("memory", job.memory_mb),
         ("gpus", job.gpus.map(u64::from)),
+        ("pmc_checkpoint_exit", job.checkpoint_exit.map(u64::from)),
     ] {
         if let Some(value) = value {
             profiles.set(Namespace::Pegasus, key, &value.to_string());
@@ -151,7 +152,14 @@ fn script(node: &Node) -> Option<String> {
     push_job(node, one_stream, &mut text);
     if let Some(post) = &node.post {
         // A shell shows a signal as 128 and its number, DAGMan as its negative number.
-        text.push_str("; r=$?; s=True; [ $r -eq 0 ] || s=False; [ $r -le 128 ] || r=$((128 - r)); ");
+        text.push_str("; r=$?; ");
+        if let Work::Job(job) = &node.work
+            && let Some(code) = job.checkpoint_exit
+        {
+            // The job has no result yet: it runs again.
+            let _ = write!(text, "[ $r -ne {code} ] || exit {code}; ");
+        }
+        text.push_str("s=True; [ $r -eq 0 ] || s=False; [ $r -le 128 ] || r=$((128 - r)); ");
         push_script(post, &mut text);
     }
     Some(text)

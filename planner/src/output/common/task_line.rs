@@ -129,6 +129,12 @@ fn push_options(shared: &Shared, text: &mut String) {
     if let Some(delay) = &requests.retry_delay {
         let _ = write!(text, "--retry-delay {} ", quote(delay));
     }
+    if let Some(signal) = &requests.checkpoint_signal {
+        let _ = write!(text, "--checkpoint-signal {} ", quote(signal));
+    }
+    if let Some(code) = requests.checkpoint_exit {
+        let _ = write!(text, "--checkpoint-exit {code} ");
+    }
     for (amount, expression) in &requests.expressions {
         push_pair("--request-expression", amount.name(), expression, text);
     }

@@ -45,7 +45,7 @@ pub struct Shown<'a> {
 pub fn render(history: &History, progress: &Progress, shown: &Shown<'_>) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "{} {}", history.dir.label, verdict(progress));
-    if let Some(RunEnd::Error(message)) = &progress.run_end {
+    if let Some(message) = progress.run_end.as_ref().and_then(RunEnd::message) {
         let _ = writeln!(out, "  error    {}", text::printable(message));
     }
     let done = progress.all.get(State::Done);

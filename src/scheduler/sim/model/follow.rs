@@ -2,7 +2,7 @@
 
 use super::{Model, Sent, State};
 use crate::protocol::{Rank, ToWorker};
-use crate::scheduler::{Granted, Outbox, Record, Start};
+use crate::scheduler::{Eviction, Granted, Outbox, Record, Start};
 
 impl Outbox for Model {
     fn start(&mut self, start: Start) {
@@ -82,8 +82,8 @@ impl Outbox for Model {
                 task,
                 submit,
                 rank,
-                is_lost,
-            } => self.evict(task, submit, rank, is_lost),
+                why,
+            } => self.evict(task, submit, rank, why == Eviction::Lost),
             Record::Resources {
                 host,
                 slots,

@@ -148,6 +148,8 @@ fn values(plan: &Plan<'_>, resources: &Resources, executor: &str, scheduler: Sch
         submit_dir => plan.submit.as_str(),
         dag => format!("{}.dag", plan.base),
         executor => executor,
+        pmc => Path::new(executor).with_file_name("pmc").display().to_string(),
+        resubmit => resources.resubmit,
         launcher => resources.launcher(scheduler),
         agents => resources.agents(scheduler),
         agent_count => resources.agent_count(scheduler),

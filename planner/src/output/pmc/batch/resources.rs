@@ -11,7 +11,7 @@ use pmc_status::memory;
 
 use super::demand::Demand;
 use super::estimate::{Estimate, Machine};
-use super::settings::{COUNT, DRAIN, MEMORY, Reader, TIME, Text, schedulers};
+use super::settings::{COUNT, DRAIN, MEMORY, REPEATS, Reader, TIME, Text, schedulers};
 use super::task_files::TaskFiles;
 use super::transport::{self, ONE_PROCESS, Transport};
 
@@ -67,6 +67,8 @@ pub(crate) struct Resources {
     pub(crate) node: NodeSize,
     /// Minutes before the executor's time limit at which it stops starting tasks; `None`: default.
     pub(super) drain: Option<u32>,
+    /// Number of further jobs that may follow the first one.
+    pub(super) resubmit: u32,
     /// Shell commands that precede the run.
     pub(crate) setup: Option<String>,
     /// Additional directives without the scheduler's prefix.
@@ -146,6 +148,7 @@ impl Resources {
         let cpus = reader.number(options.node_cpus, "node.cpus", None, COUNT);
         let memory = reader.number(options.node_memory, "node.memory", None, MEMORY);
         let drain = reader.number(options.drain, "drain", None, DRAIN);
+        let resubmit = reader.number(None, "resubmit", None, REPEATS);
         let queue = reader.text(options.queue.as_ref(), "queue", "queue", Text::Word);
         let account = reader.text(options.account.as_ref(), "account", "project", Text::Word);
         let launcher = reader.text(
@@ -170,7 +173,7 @@ impl Resources {
             && launcher.is_none()
             && transport == Transport::Mpi
             && directives.is_empty()
-            && [nodes, tasks_per_node, minutes, cpus, memory, drain]
+            && [nodes, tasks_per_node, minutes, cpus, memory, drain, resubmit]
                 .iter()
                 .all(Option::is_none);
         let resources = Resources {
@@ -195,6 +198,7 @@ impl Resources {
                 memory_mb: memory.filter(|mb| *mb > 0).map(u64::from),
             },
             drain,
+            resubmit: resubmit.unwrap_or(0),
             setup,
             directives,
             stampede,

@@ -173,6 +173,11 @@ pub(super) const COUNT: Number = Number {
     min: 1,
     description: "a positive number",
 };
+pub(super) const REPEATS: Number = Number {
+    parse: |text| text.parse().ok(),
+    min: 0,
+    description: "a whole number",
+};
 pub(super) const TIME: Number = Number {
     parse: parse_minutes,
     min: 1,

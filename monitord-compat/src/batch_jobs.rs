@@ -1,0 +1,146 @@
+//! The ledger of a run, `NAME.dag.jobs`: which batch jobs ran it, and what came of each. A line of JSON for
+//! each event. `pmc supervise` appends to it, views and agents read it. It is never rewritten, and a line
+//! that is torn or of another version does not count.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// Maximum bytes of the file that are read.
+pub const MAX_SIZE: u64 = 64 << 20;
+
+/// An event, and when it was.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Seconds since the epoch.
+    pub at: f64,
+    /// The batch job: `SCHEDULER ID`, or `local HOST` outside of one.
+    pub job: String,
+    /// What happened.
+    #[serde(flatten)]
+    pub event: Event,
+}
+
+/// What happened to a batch job, or in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+pub enum Event {
+    /// A program that looks after a run in this job began.
+    Begin {
+        /// Nodes of the job, the first one first, as far as they are known.
+        nodes: Vec<String>,
+        /// The job that was handed in last has this number in its chain, from 0.
+        chain: u32,
+        /// Maximum number of further jobs.
+        resubmit: u32,
+        /// The command that runs the workflow.
+        command: Vec<String>,
+        /// The program is one that an agent has started, because the first node was lost.
+        #[serde(default)]
+        successor: bool,
+    },
+    /// The job that is to follow this one was handed in.
+    Next {
+        /// That job.
+        next: String,
+    },
+    /// It was cancelled.
+    Cancel {
+        /// That job.
+        next: String,
+    },
+    /// The workflow ended, or was cut off.
+    End {
+        /// How: the word in `NAME.dag.end`, or `killed`, `cancelled`, `not-started`.
+        end: String,
+        /// What is done about it: `stop`, `again`, `here`.
+        action: String,
+        /// Tasks that are done.
+        done: usize,
+    },
+}
+
+/// Returns the path of the ledger of a DAG.
+#[must_use]
+pub fn path(dag: &Path) -> PathBuf {
+    let mut path = OsString::from(dag);
+    path.push(".jobs");
+    path.into()
+}
+
+impl Entry {
+    /// Returns the line of the event.
+    #[must_use]
+    pub fn line(&self) -> String {
+        // Numbers and texts have a form in JSON.
+        let mut line = serde_json::to_string(self).unwrap_or_default();
+        line.push('\n');
+        line
+    }
+}
+
+/// Reads the lines of a ledger. A line without its end does not count.
+#[must_use]
+pub fn parse(text: &str) -> Vec<Entry> {
+    let lines = text
+        .split_inclusive('\n')
+        .filter_map(|line| line.strip_suffix('\n'));
+    lines.filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+/// Reads the ledger of a DAG. One that cannot be read is as good as empty.
+#[must_use]
+pub fn read(dag: &Path) -> Vec<Entry> {
+    let text = pmc_files::read(&path(dag), MAX_SIZE).unwrap_or_default();
+    parse(&String::from_utf8_lossy(&text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entries() -> Vec<Entry> {
+        let job = "slurm 17".to_owned();
+        let events = [
+            Event::Begin {
+                nodes: vec!["n1".to_owned(), "n2".to_owned()],
+                chain: 2,
+                resubmit: 5,
+                command: vec!["/opt/x y".to_owned(), "--\"\n".to_owned()],
+                successor: true,
+            },
+            Event::Next {
+                next: "slurm 18".to_owned(),
+            },
+            Event::Cancel {
+                next: "slurm 18".to_owned(),
+            },
+            Event::End {
+                end: "success".to_owned(),
+                action: "stop".to_owned(),
+                done: 7,
+            },
+        ];
+        let entry = |(at, event)| Entry {
+            at: f64::from(at) + 0.5,
+            job: job.clone(),
+            event,
+        };
+        (1..).zip(events).map(entry).collect()
+    }
+
+    #[test]
+    fn a_ledger_that_is_torn_anywhere_keeps_its_whole_lines() {
+        let entries = entries();
+        let text: String = entries.iter().map(Entry::line).collect();
+        assert_eq!(parse(&text), entries);
+        for length in 0..text.len() {
+            let whole = text[..length].matches('\n').count();
+            assert_eq!(parse(&text[..length]), entries[..whole], "{length}");
+            // The next writer ends the torn line first.
+            let torn = format!("{}\n{}", &text[..length], entries[0].line());
+            assert_eq!(parse(&torn).last(), Some(&entries[0]), "{length}");
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! `pmc supervise`: runs the command of a batch script, and decides what follows when it ends.
+//!
+//! It needs no rights and no other program: it asks the batch system, hands in the job that is to follow
+//! ([`next`]), keeps a ledger ([`ledger`]), passes signals on ([`child`]), and looks up what to do
+//! ([`matrix`]).
+
+mod child;
+mod ledger;
+mod matrix;
+mod next;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::anyhow;
+use monitord_compat::batch_jobs::Event;
+use monitord_compat::run_end::EndOfRun;
+use monitord_compat::run_lock;
+use pmc_batch::ask::{PATIENCE, ask};
+use pmc_batch::status::{JobEnd, JobState, JobStatus};
+use pmc_batch::{BatchJob, nodes};
+
+use self::child::{Outcome, Settings, Signals, run};
+use self::ledger::Ledger;
+use self::matrix::{Action, Ended, MAX_STARTS, Situation, TABLE, Terminated, action};
+use self::next::{Chain, note};
+use crate::cli;
+use crate::exit;
+use crate::failure::{Failure, OrCode as _};
+use crate::layout;
+
+/// How long to wait for another run of the DAG.
+const LOCK_PATIENCE: Duration = Duration::from_secs(600);
+
+/// How long to wait between two starts.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// Time of a job that is not enough for another start.
+const MIN_TIME: Duration = Duration::from_secs(60);
+
+/// Maximum bytes of a list of nodes.
+const MAX_LIST: u64 = 16 << 20;
+
+/// Maximum bytes of a rescue file that are read.
+const MAX_RESCUE: u64 = 1 << 30;
+
+/// Exit code of shells for a command that is not there.
+const COMMAND_NOT_FOUND: u8 = 127;
+
+/// Exit code of a run that was drained: `EX_TEMPFAIL`.
+const DRAINED: u8 = 75;
+
+/// Says something to those who read the output of the batch job.
+fn say(text: &str) {
+    pmc_terminal::message(format!("pmc supervise: {text}"));
+}
+
+/// Runs the command of a batch script. Returns its exit code.
+pub fn supervise(arguments: &cli::Supervise) -> Result<u8, Failure> {
+    if arguments.matrix {
+        pmc_terminal::print(TABLE);
+        return Ok(exit::SUCCESS);
+    }
+    let Some(dir) = &arguments.dir else {
+        return Err(Failure::new(
+            exit::USAGE,
+            anyhow!("the submit directory is missing"),
+        ));
+    };
+    let dag = layout::find_run(dir)?.dag;
+    let environment: BTreeMap<String, String> = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect();
+    let job = BatchJob::of_environment(|name| environment.get(name).cloned());
+    let nodes = job.as_ref().and_then(|_| {
+        let read = |path: &str| pmc_files::read_to_string(Path::new(path), MAX_LIST).ok();
+        nodes::of_environment(|name| environment.get(name).cloned(), read)
+    });
+    let name = job
+        .as_ref()
+        .map_or_else(|| format!("local {}", std::process::id()), ToString::to_string);
+    let mut ledger = Ledger::open(&dag, name);
+    let (command, resubmit) = if arguments.successor {
+        let found = ledger.command();
+        let error = || anyhow!("the ledger of {} says of no command in this job", dag.display());
+        let (command, resubmit) = found.ok_or_else(error).or_code(exit::USAGE)?;
+        (succeeding(&command), resubmit)
+    } else {
+        (arguments.command.clone(), arguments.resubmit)
+    };
+    if command.is_empty() {
+        return Err(Failure::new(
+            exit::USAGE,
+            anyhow!("the command is missing: -- COMMAND"),
+        ));
+    }
+    let signals = Signals::catch().or_code(exit::NOT_RUN)?;
+    let mut supervisor = Supervisor {
+        chain: job.as_ref().map(|job| Chain {
+            job,
+            dag: &dag,
+            environment,
+        }),
+        job: job.as_ref(),
+        dag: &dag,
+        begun: Instant::now(),
+        time: None,
+        signals,
+    };
+    if let Some(code) = supervisor.refuse_after_cancel(&ledger) {
+        return Ok(code);
+    }
+    let chain = ledger.chain();
+    note(
+        &mut ledger,
+        Event::Begin {
+            nodes: nodes.unwrap_or_default(),
+            chain,
+            resubmit,
+            command: command.clone(),
+            successor: arguments.successor,
+        },
+    );
+    if chain < resubmit
+        && let Some(chain) = &supervisor.chain
+    {
+        chain.hand_in(&mut ledger);
+    }
+    let (code, action) = supervisor.go_on(command, arguments, &mut ledger);
+    if let Some(chain) = &supervisor.chain {
+        if action.ends_chain() {
+            chain.cancel_next(&mut ledger);
+        }
+        if arguments.successor {
+            chain.cancel_own();
+        }
+    }
+    Ok(code)
+}
+
+struct Supervisor<'a> {
+    chain: Option<Chain<'a>>,
+    job: Option<&'a BatchJob>,
+    dag: &'a Path,
+    begun: Instant,
+    /// The time that the job had left when this program began, as far as the batch system says it.
+    time: Option<Duration>,
+    signals: Signals,
+}
+
+impl Supervisor<'_> {
+    /// Runs the command, again and again while the matrix says so. Returns its last exit code, and what is to
+    /// be done after this job.
+    fn go_on(
+        &mut self,
+        command: Vec<String>,
+        arguments: &cli::Supervise,
+        ledger: &mut Ledger,
+    ) -> (u8, Action) {
+        let max_starts = arguments.starts.clamp(1, MAX_STARTS);
+        let mut starts = 0;
+        let mut waits_since: Option<Instant> = None;
+        loop {
+            starts += 1;
+            // What the last start has left does not count.
+            let _ = std::fs::remove_file(monitord_compat::run_end::RunEnd::path(self.dag));
+            let settings = Settings {
+                command: with_time_left(&command, self.begun.elapsed()),
+                drain_after: arguments
+                    .drain_after
+                    .map(|seconds| Duration::from_secs(seconds).saturating_sub(self.begun.elapsed())),
+                dag: self.dag.to_owned(),
+            };
+            let (job, mut terminated) = (self.job, None);
+            let chain = self.chain.as_ref();
+            let outcome = run(&settings, &self.signals, &mut || {
+                let why = why_terminated(job);
+                terminated = Some(why);
+                // Before this program is killed, too: nothing may follow a job that was cancelled.
+                if let (Terminated::Cancelled, Some(chain)) = (why, chain) {
+                    chain.cancel_next(ledger);
+                }
+            });
+            let end = EndOfRun::of(self.dag);
+            let ended = self.ended(&outcome, end.as_ref());
+            let done = end.as_ref().map_or_else(|| self.done(), |end| end.done);
+            let word = word(&ended);
+            let situation = Situation {
+                terminated,
+                is_interrupted: self.signals.is_interrupted(),
+                starts,
+                max_starts,
+                has_time: self.has_time(arguments),
+                drains: self.signals.drains(),
+                without_progress: ledger.without_progress(
+                    word,
+                    done,
+                    end.as_ref().is_some_and(|end| end.saved > 0),
+                ),
+                may_wait: waits_since.is_none_or(|since| since.elapsed() < LOCK_PATIENCE)
+                    && !arguments.successor,
+                ended,
+            };
+            let action = action(&situation);
+            note(
+                ledger,
+                Event::End {
+                    end: if situation.terminated == Some(Terminated::Cancelled) {
+                        "cancelled"
+                    } else {
+                        word
+                    }
+                    .to_owned(),
+                    action: action.to_string(),
+                    done,
+                },
+            );
+            let code = code(&outcome);
+            match action {
+                Action::Here => say(&format!("The command ended with {code}: it starts again")),
+                Action::Wait => {
+                    if waits_since.is_none() {
+                        say("Another run of this workflow goes on: waiting for its end");
+                    }
+                    waits_since.get_or_insert_with(Instant::now);
+                    starts -= 1;
+                    std::thread::sleep(PAUSE);
+                }
+                Action::GiveUp => {
+                    say(&why_given_up(&situation));
+                    return (code, action);
+                }
+                Action::Stop | Action::Again => return (code, action),
+            }
+            if let Some(stop) = self.signals.must_end() {
+                return (if stop { DRAINED } else { code }, Action::Again);
+            }
+        }
+    }
+
+    /// Returns how the command ended.
+    fn ended(&self, outcome: &Outcome, end: Option<&EndOfRun>) -> Ended {
+        match (outcome, end) {
+            (Outcome::NotFound(_), _) => Ended::NotFound,
+            (_, Some(end)) => Ended::Said(end.end.clone()),
+            (Outcome::Signal(signal), None) => Ended::Killed { signal: *signal },
+            // A launcher says it with a code.
+            (Outcome::Code(code), None) if (129..=192).contains(code) => Ended::Killed {
+                signal: i32::from(code - 128),
+            },
+            (Outcome::Code(code), None) => match run_lock::is_locked(self.dag) {
+                Some(true) => Ended::Locked,
+                _ => Ended::NotBegun {
+                    code: i32::from(*code),
+                },
+            },
+        }
+    }
+
+    /// Returns the number of tasks in the rescue file.
+    fn done(&self) -> usize {
+        let mut path = self.dag.as_os_str().to_owned();
+        path.push(".rescue");
+        let text = pmc_files::read(Path::new(&path), MAX_RESCUE).unwrap_or_default();
+        text.split(|byte| *byte == b'\n')
+            .filter(|line| line.starts_with(b"DONE "))
+            .count()
+    }
+
+    /// Returns whether time is left for another start in this job.
+    fn has_time(&mut self, arguments: &cli::Supervise) -> bool {
+        let own = arguments.minutes.map(|minutes| Duration::from_secs(minutes * 60));
+        let limit = self.time.or(own);
+        limit.is_none_or(|limit| limit.saturating_sub(self.begun.elapsed()) >= MIN_TIME.min(limit / 10))
+    }
+
+    /// Refuses to go on if the job before was cancelled, and killed before it could say so.
+    fn refuse_after_cancel(&mut self, ledger: &Ledger) -> Option<u8> {
+        let job = self.job?;
+        let left = ask(job, PATIENCE)
+            .ok()
+            .and_then(|status: JobStatus| status.time_left);
+        self.time = left;
+        let before = BatchJob::parse(ledger.unended()?)?;
+        let is_handed_in = ledger.chain() > 0;
+        let status = ask(&before, PATIENCE).ok()?;
+        if is_handed_in && status.state == JobState::Ended(JobEnd::Cancelled) {
+            say(&format!(
+                "The job {} was cancelled: this one does nothing",
+                before.id
+            ));
+            return Some(DRAINED);
+        }
+        None
+    }
+}
+
+/// Asks the batch system why it ends the job.
+fn why_terminated(job: Option<&BatchJob>) -> Terminated {
+    let Some(status) = job.and_then(|job| ask(job, Duration::from_secs(5)).ok()) else {
+        return Terminated::Cancelled;
+    };
+    let reason = status.reason.to_ascii_lowercase();
+    let is_over = status.time_left.is_some_and(|left| left.is_zero());
+    match status.state {
+        JobState::Ended(JobEnd::Preempted) => Terminated::Preempted,
+        JobState::Ended(JobEnd::TimeLimit) => Terminated::TimeLimit,
+        JobState::Ended(JobEnd::NodeLost) => Terminated::TimeLimit,
+        _ if reason.contains("preempt") => Terminated::Preempted,
+        _ if is_over || reason.contains("timelimit") || reason.contains("runlimit") => Terminated::TimeLimit,
+        _ => Terminated::Cancelled,
+    }
+}
+
+/// Returns the word for an end in the ledger.
+fn word(ended: &Ended) -> &'static str {
+    match ended {
+        Ended::Said(end) => end.key(),
+        Ended::Killed { .. } => "killed",
+        Ended::NotBegun { .. } => "not-begun",
+        Ended::Locked => "locked",
+        Ended::NotFound => "not-found",
+    }
+}
+
+fn why_given_up(situation: &Situation) -> String {
+    let why = match &situation.ended {
+        Ended::Said(end) => end.message().map_or_else(
+            || format!("the run {end}"),
+            |message| format!("the run {end}: {message}"),
+        ),
+        Ended::Killed { signal } => format!("signal {signal} has ended the command"),
+        Ended::NotBegun { code } => format!("the command ended with {code} before the run began"),
+        Ended::Locked => "another run of this workflow goes on".to_owned(),
+        Ended::NotFound => "the command cannot be run".to_owned(),
+    };
+    if situation.without_progress >= matrix::MAX_WITHOUT_PROGRESS {
+        format!(
+            "No job follows, since {why}, {} times without progress",
+            situation.without_progress
+        )
+    } else {
+        format!("No job follows, since {why}")
+    }
+}
+
+/// Returns the exit code of a command as shells have it.
+fn code(outcome: &Outcome) -> u8 {
+    match outcome {
+        Outcome::Code(code) => *code,
+        Outcome::Signal(signal) => u8::try_from(128 + signal).unwrap_or(u8::MAX),
+        Outcome::NotFound(reason) => {
+            say(reason);
+            COMMAND_NOT_FOUND
+        }
+    }
+}
+
+/// Returns the command with what is left of its wall time.
+fn with_time_left(command: &[String], elapsed: Duration) -> Vec<String> {
+    let mut command = command.to_vec();
+    let option = command.iter().position(|word| word == "--max-wall-time");
+    if let Some(value) = option.and_then(|at| command.get_mut(at + 1)) {
+        let (job, minutes) = match value.strip_prefix("job:") {
+            Some(minutes) => ("job:", minutes),
+            None => ("", value.as_str()),
+        };
+        if let Ok(minutes) = minutes.parse::<u64>() {
+            let left = minutes.saturating_sub(elapsed.as_secs() / 60).max(1);
+            *value = format!("{job}{left}");
+        }
+    }
+    command
+}
+
+/// Returns the command of a master that takes over agents: it starts none.
+fn succeeding(command: &[String]) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut rest = command.iter();
+    while let Some(word) = rest.next() {
+        match word.as_str() {
+            "--launch" => drop(rest.next()),
+            _ => words.push(word.clone()),
+        }
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<String> {
+        line.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_wall_time_does_not_begin_anew() {
+        let left = |line: &str, minutes: u64| {
+            with_time_left(&words(line), Duration::from_secs(minutes * 60)).join(" ")
+        };
+        assert_eq!(
+            left("pmc --max-wall-time job:20 x.dag", 5),
+            "pmc --max-wall-time job:15 x.dag"
+        );
+        assert_eq!(
+            left("pmc --max-wall-time 20 x.dag", 25),
+            "pmc --max-wall-time 1 x.dag"
+        );
+        assert_eq!(left("pmc --max-wall-time", 5), "pmc --max-wall-time");
+        assert_eq!(left("pmc x.dag", 5), "pmc x.dag");
+    }
+
+    #[test]
+    fn a_successor_starts_no_agents() {
+        let command = words("/opt/pegasus-mpi-cluster --agents 3 --launch srun --slots 2 x.dag");
+        assert_eq!(
+            succeeding(&command).join(" "),
+            "/opt/pegasus-mpi-cluster --agents 3 --slots 2 x.dag"
+        );
+    }
+}
