@@ -11,8 +11,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::anyhow;
+use pmc_batch::BatchJob;
 use pmc_batch::launch::srun;
 use pmc_batch::reach::command_on_host;
+use pmc_batch::status::{JobState, parse, query};
 use pmc_calls::shell::shell_quote;
 use pmc_control::Place;
 use pmc_terminal::escape;
@@ -98,8 +100,33 @@ pub fn run_there(place: &Place, has_input: bool) -> Result<u8, Failure> {
     let status = streams::pass_on(&mut child, is_srun).or_code(exit::NOT_RUN)?;
     let failed = if is_srun { SRUN_FAILED } else { SSH_FAILED };
     match status.code() {
-        Some(code) if code == failed => Err(unreachable(&format!("{} failed", all[0]))),
+        Some(code) if code == failed => Err(match place.job.as_ref().and_then(batch_state) {
+            Some((job, state)) => {
+                Failure::new(exit::NOT_RUN, anyhow!("the run does not go on: {job} {state}"))
+                    .hint("`pmc status` shows how far it is, and the command that goes on with it")
+            }
+            None => unreachable(&format!("{} failed", all[0])),
+        }),
         Some(code) => Ok(u8::try_from(code).unwrap_or(exit::NOT_RUN)),
         None => Err(unreachable(&format!("{} was killed", all[0]))),
     }
+}
+
+/// Returns the name of a batch job that does not run now, and what it does instead. `None` if it may run.
+fn batch_state(job: &BatchJob) -> Option<(String, &'static str)> {
+    let words = query(job);
+    let asked = Command::new(&words[0])
+        .args(&words[1..])
+        .stdin(Stdio::null())
+        .output()
+        .ok()?;
+    let status = parse(job.scheduler, &String::from_utf8_lossy(&asked.stdout));
+    let is_unknown = String::from_utf8_lossy(&asked.stderr).contains("Invalid job id");
+    let state = match status.map(|status| status.state) {
+        Some(JobState::Waiting) => "waits in the queue",
+        Some(JobState::Ended(_)) => "has ended",
+        None if is_unknown => "has ended",
+        _ => return None,
+    };
+    Some((format!("the batch job {}", escape(&job.id)), state))
 }

@@ -359,6 +359,13 @@ fn a_run_is_controlled_from_the_login_node() {
         assert_eq!(result.code(), 4, "{}", result.details());
         assert!(result.stderr.contains(said), "{}", result.details());
     }
+    // A run that was killed with its batch job leaves the file.
+    fs::write(&place, format!("n1\nslurm {}\n", plan.job)).expect("a file");
+    let result = pmc(&["nodes", "."]);
+    assert_eq!(result.code(), 4, "{}", result.details());
+    let said = format!("the run does not go on: the batch job {} has ended", plan.job);
+    assert!(result.stderr.contains(&said), "{}", result.details());
+    fs::write(&place, "nowhere.invalid\n").expect("a file");
     let result = pmc(&["nodes", "."]);
     assert!(
         result.stderr.contains("hint: call it there: pmc nodes ."),

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use chrono::DateTime;
+use pmc_control::memory;
 use pmc_monitor::statistics::{Counts, JobAttempt, OverTime, Spread, Step};
 
 use super::csv::number;
@@ -155,7 +156,7 @@ fn breakdown(figures: &Figures<'_>) -> String {
         ("mean s", Right),
         ("max s", Right),
         ("total", Right),
-        ("max MiB", Right),
+        ("max memory", Right),
         ("CPU", Right),
     ]);
     for ((name, well), sums) in &figures.statistics.breakdown {
@@ -169,7 +170,7 @@ fn breakdown(figures: &Figures<'_>) -> String {
             format!("{:.3}", sums.seconds.mean()),
             format!("{:.3}", sums.seconds.max),
             span(sums.seconds.total),
-            known(&sums.memory_mb, format!("{:.1}", sums.memory_mb.max)),
+            known(&sums.memory_mb, memory(sums.memory_mb.max.ceil() as u64)),
             known(&sums.cpu, format!("{:.0} %", sums.cpu.mean() * 100.0)),
         ]);
     }
