@@ -71,3 +71,7 @@ crash *OPTIONS:
 # Switch off, cut off, stop and kill nodes and masters of runs with agents (--rounds N --seed N --master-kills N)
 node-faults *OPTIONS:
     cargo xtask node-faults {{OPTIONS}}
+
+# Run whole runs on simulated hosts, disks and networks (--rounds N --seed N --minutes M)
+sim *OPTIONS:
+    cargo xtask sim {{OPTIONS}}

@@ -8,10 +8,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use pmc_system::disk::{Change, Fate};
-use pmc_system::simulated::{self as system, Disk, ProcessId, random};
-
-use crate::world;
+use pmc_system::simulated::{self as system, Change, Disk, Fate, ProcessId, random};
 
 /// What is known of a file.
 #[derive(Clone, Debug)]
@@ -26,9 +23,19 @@ struct Known {
 /// Systems keep new data in memory for this time, at least: see `forward_journal`.
 const KEPT_IN_MEMORY: Duration = Duration::from_secs(5);
 
+/// What hears of changes.
+pub(crate) struct Watch {
+    /// These bytes were written to the file of this name.
+    pub(crate) wrote: fn(&str, &[u8]),
+    /// The file of this name was made shorter.
+    pub(crate) shortened: fn(&str, u64),
+    /// A write has failed.
+    pub(crate) failed: fn(),
+}
+
 /// Files of a round, by inode.
-#[derive(Default)]
 pub(crate) struct SimulatedDisk {
+    watch: Watch,
     files: RefCell<BTreeMap<u64, Known>>,
     faults: RefCell<Faults>,
 }
@@ -43,6 +50,14 @@ pub(crate) struct Faults {
 }
 
 impl SimulatedDisk {
+    pub(crate) fn new(watch: Watch) -> Self {
+        Self {
+            watch,
+            files: RefCell::default(),
+            faults: RefCell::default(),
+        }
+    }
+
     pub(crate) fn faults(&self) -> std::cell::RefMut<'_, Faults> {
         self.faults.borrow_mut()
     }
@@ -80,7 +95,7 @@ impl SimulatedDisk {
             let Some(known) = known.filter(|known| known.synced < data.len()) else {
                 continue;
             };
-            // The journal relies on this for the files to which it forwards; other files may be written early.
+            // The journal relies on this for files to which it forwards; others may be written early.
             let is_target = known.name.starts_with("forward");
             let written = known
                 .lengths
@@ -123,12 +138,12 @@ impl Disk for SimulatedDisk {
                 if faults.kills == Some(process) {
                     faults.kills = None;
                     let written = cut();
-                    world::wrote(&name, &bytes[..written]);
+                    (self.watch.wrote)(&name, &bytes[..written]);
                     return Fate::Killed(written);
                 }
                 if faults.is_full || std::mem::take(&mut faults.fails_once) {
                     let written = cut();
-                    world::disk_failed();
+                    (self.watch.failed)();
                     return Fate::Fails(full(), written);
                 }
                 drop(faults);
@@ -136,7 +151,7 @@ impl Disk for SimulatedDisk {
                     let len = file.metadata().map_or(0, |data| data.len()) + bytes.len() as u64;
                     known.lengths.push((system::now().unwrap_or_default(), len));
                 }
-                world::wrote(&name, bytes);
+                (self.watch.wrote)(&name, bytes);
                 Fate::Done
             }
             Change::Sync(file) => {
@@ -154,7 +169,7 @@ impl Disk for SimulatedDisk {
                     if let Some(known) = self.files.borrow_mut().get_mut(&inode) {
                         known.synced = known.synced.min(len);
                     }
-                    world::shortened(&name, len);
+                    (self.watch.shortened)(&name, len);
                 }
                 Fate::Done
             }

@@ -1,12 +1,17 @@
-//! Whole runs on simulated hosts, disks and networks: the real master with its scheduler, driver and files, real
-//! agents with their sessions and slots, and what is known of guards, in one thread under a virtual clock.
+//! Whole runs on simulated hosts, disks and networks: the real master with its scheduler, driver and files,
+//! real agents with their sessions and slots, and what is known of guards. All of it is in one thread, under
+//! a virtual clock.
 //!
-//! A seed determines a run ([`Plan::of_seed`]): the workflow, the hosts, and the faults. [`run`] runs it, checks
-//! what must always hold, and in the end what must be done.
+//! A seed determines a run ([`Plan::of_seed`]): the workflow, the hosts, and the faults. [`run`] runs it,
+//! checks what must always hold, and in the end what must be done.
 
+mod agents;
 mod checks;
 mod disk;
+mod faults;
+mod masters;
 mod plan;
+mod round;
 mod shrink;
 mod world;
 
@@ -14,8 +19,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use plan::{Fault, FaultKind, HostPlan, Plan, Task, Way};
+pub use round::{run, run_with};
 pub use shrink::shrink;
-pub use world::{Report, run, run_with};
+pub use world::Report;
 
 /// Reads a plan that was saved.
 ///

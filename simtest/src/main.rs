@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use pmc_simtest::{Plan, run, run_with, shrink};
-use pmc_system::planted::Planted;
-use pmc_system::simulated::plant;
+use pmc_system::planted::{Planted, plant};
 
 /// Runs rounds of the simulation, each from a seed.
 #[derive(Debug, Parser)]

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::plan::Plan;
-use crate::world::run;
+use crate::round::run;
 
 /// Removes faults and tasks as long as the plan still fails. Returns the smallest plan that was found.
 #[must_use]

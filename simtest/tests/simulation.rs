@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use pmc_simtest::{Plan, Report, read, run, run_with, saved};
 
 /// How long fresh seeds are tried.
-const TIME: Duration = Duration::from_secs(5);
+const TIME: Duration = Duration::from_secs(30);
 
 fn folder() -> tempfile::TempDir {
     let memory = std::path::Path::new("/dev/shm");

@@ -1,5 +1,5 @@
-//! What a guard knows of its agent: the lease, the session, and how long it waits for a master. It has no clock
-//! and no process.
+//! What a guard knows of its agent: the lease, the session, and how long it waits for a master. It has no
+//! clock and no process.
 
 use std::time::{Duration, Instant};
 

@@ -219,15 +219,15 @@ pub struct Connection {
 }
 
 /// What carries frames.
-pub(crate) enum Carrier {
+enum Carrier {
     Tls(Box<Framed<TlsStream<BufReader<TcpStream>>, LengthDelimitedCodec>>),
     #[cfg(feature = "simulated")]
     Simulated(pmc_system::simulated::net::Stream),
 }
 
 /// What an agent says at first over a connection.
-pub(crate) struct First {
-    pub(crate) frame: Bytes,
+struct First {
+    frame: Bytes,
     resume: Option<Resume>,
     now: Duration,
 }
@@ -265,7 +265,7 @@ impl Client {
     }
 
     /// The time that an attempt to connect has.
-    pub(crate) fn limit(&self) -> Duration {
+    fn limit(&self) -> Duration {
         // The lease of running tasks must not pass unnoticed.
         let lease = self.link.lease_left();
         let until = *self.until.lock().unwrap_or_else(PoisonError::into_inner);
@@ -420,7 +420,7 @@ impl Client {
     }
 
     /// Returns what to say at first over a new connection.
-    pub(crate) fn first(&self, hello: &[u8], carry: Option<&Carry<'_>>) -> First {
+    fn first(&self, hello: &[u8], carry: Option<&Carry<'_>>) -> First {
         // The lease counts from before the master hears of this agent.
         let now = self.link.now();
         let resume = if carry.is_some() { None } else { self.resume() };
@@ -433,7 +433,7 @@ impl Client {
     }
 
     /// Begins a conversation after the answer of the master.
-    pub(crate) fn begin(
+    fn begin(
         &self,
         first: &First,
         answer: &[u8],
@@ -571,7 +571,7 @@ impl Port for Line<'_> {
             live.session.settle(u64::MAX);
             (received, lease_ends)
         };
-        // After a suspension, messages may be there from before it. The master has given their tasks to others.
+        // After a suspension, messages may be there from before it. Their tasks have been given to others.
         if now >= lease_ends && !is_planted(Planted::LateMessages) {
             self.asked = self.agent.tick();
             return Err(io::Error::other("the lease is over"));
@@ -607,6 +607,35 @@ impl Port for Line<'_> {
             return Err(io::Error::other("asked to close"));
         }
         Ok(())
+    }
+}
+
+#[cfg(feature = "simulated")]
+impl Client {
+    /// Connects to one address of the master.
+    fn shake_hands_simulated(
+        &self,
+        address: &str,
+        hello: &[u8],
+        carry: Option<&Carry<'_>>,
+    ) -> Result<Connection, ConnectError> {
+        let limit = self.limit();
+        let unreachable = |source| ConnectError::Unreachable {
+            address: address.to_owned(),
+            source,
+        };
+        let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+        let stream = pmc_system::simulated::net::connect(port.unwrap_or(0), limit).map_err(|error| {
+            match error.kind() {
+                io::ErrorKind::ConnectionRefused => ConnectError::NobodyListens(address.to_owned()),
+                _ => unreachable(error),
+            }
+        })?;
+        let first = self.first(hello, carry);
+        stream.send(first.frame.clone());
+        let answer = stream.receive(clock::now() + limit).map_err(unreachable)?;
+        let answer = answer.ok_or_else(|| unreachable(io::ErrorKind::UnexpectedEof.into()))?;
+        self.begin(&first, &answer, carry, Carrier::Simulated(stream))
     }
 }
 

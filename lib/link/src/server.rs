@@ -19,7 +19,7 @@ use crate::session::{Received, Session};
 use crate::stream::{Outgoing, Port, framed, is_death, limited, pump};
 
 /// Maximum time of a handshake.
-pub(crate) const HANDSHAKE: Duration = Duration::from_secs(10);
+const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// Number of a session; the master gives it.
 pub type SessionId = u64;
@@ -81,8 +81,8 @@ pub(crate) struct Accepted {
     pub(crate) connection: u64,
     pub(crate) frames: UnboundedReceiver<Outgoing>,
     pub(crate) welcome: Bytes,
-    pub(crate) joined: bool,
-    pub(crate) back: bool,
+    joined: bool,
+    back: bool,
 }
 
 impl Hub {
@@ -271,7 +271,7 @@ impl Hub {
 
     /// Notes that a connection has ended, perhaps because the process of the agent has. Returns whether the
     /// agent is silent because of it.
-    pub(crate) fn closed(&self, session: SessionId, connection: u64, died: bool) -> bool {
+    fn closed(&self, session: SessionId, connection: u64, died: bool) -> bool {
         let now = self.now();
         let mut table = self.table();
         let entry = table.sessions.get_mut(&session);
@@ -344,7 +344,14 @@ impl Server {
         if pmc_system::is_simulated() {
             let hub = Arc::new(Hub::new(epoch, timing));
             let service = service(&hub);
-            let listener = crate::simulated::Listening::start(port, &hub, &service)?;
+            let watched = (Arc::clone(&hub), Arc::clone(&service));
+            let watch = move || report(&watched.0, watched.1.as_ref());
+            let inner = Arc::clone(&hub);
+            let serve = move |stream, is_over: &dyn Fn() -> bool| {
+                let _ = serve_simulated(stream, &inner, &service, is_over);
+            };
+            let watch = (watch_interval(&hub), watch);
+            let listener = crate::simulated::Listening::start(port, watch, serve)?;
             return Ok(Self {
                 hub,
                 listener: ListenerKind::Simulated(listener),
@@ -393,12 +400,12 @@ async fn watch<S: Service>(hub: Arc<Hub>, service: Arc<S>) {
 }
 
 /// How often to look for agents that have become silent or lost.
-pub(crate) fn watch_interval(hub: &Hub) -> Duration {
+fn watch_interval(hub: &Hub) -> Duration {
     (hub.timing.heartbeat / 4).max(Duration::from_millis(20))
 }
 
 /// Reports agents that have become silent or lost.
-pub(crate) fn report(hub: &Hub, service: &dyn Service) {
+fn report(hub: &Hub, service: &dyn Service) {
     let (silent, lost) = hub.scan();
     silent.into_iter().for_each(|session| service.silent(session));
     lost.into_iter().for_each(|session| service.lost(session));
@@ -477,6 +484,59 @@ async fn serve<S: Service>(stream: Secured, hub: Arc<Hub>, service: Arc<S>) -> i
             pump(framed, frames, None, &mut line).await
         }
     };
+    let died = ended.as_ref().is_err_and(is_death);
+    if hub.closed(session, connection, died) {
+        service.silent(session);
+    }
+    ended
+}
+
+/// Like [`serve`].
+#[cfg(feature = "simulated")]
+fn serve_simulated<S: Service>(
+    stream: pmc_system::simulated::net::Stream,
+    hub: &Arc<Hub>,
+    service: &Arc<S>,
+    is_over: &dyn Fn() -> bool,
+) -> io::Result<()> {
+    let Some(hello): Option<Bytes> = stream.receive(clock::now() + HANDSHAKE)? else {
+        return Ok(());
+    };
+    let accepted = match hub.hello(&hello, service.as_ref()) {
+        Ok(accepted) => accepted,
+        Err(answer) => {
+            stream.send(answer);
+            stream.close();
+            return Ok(());
+        }
+    };
+    let Accepted {
+        session,
+        connection,
+        mut frames,
+        welcome,
+        joined,
+        back,
+    } = accepted;
+    let mut line = Line {
+        hub: Arc::clone(hub),
+        service: Arc::clone(service),
+        session,
+        connection,
+    };
+    stream.send(welcome);
+    if joined {
+        service.joined(session);
+    }
+    if back {
+        service.back(session);
+    }
+    let ended = crate::simulated::exchange(&stream, &mut frames, None, &mut line, is_over);
+    if is_over() {
+        // The system closes the socket of a thread that has ended.
+        return ended;
+    }
+    stream.close();
     let died = ended.as_ref().is_err_and(is_death);
     if hub.closed(session, connection, died) {
         service.silent(session);

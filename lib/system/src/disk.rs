@@ -5,37 +5,8 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-/// A change of a file, for a simulation.
 #[cfg(feature = "simulated")]
-#[derive(Clone, Copy, Debug)]
-pub enum Change<'a> {
-    /// These bytes are appended or written.
-    Write(&'a File, &'a [u8]),
-    /// The content of the file reaches the disk.
-    Sync(&'a File),
-    /// The names in a directory reach the disk.
-    SyncFolder(&'a Path),
-    /// The file gets this length.
-    SetLen(&'a File, u64),
-    /// The file gets another name.
-    Rename(&'a Path, &'a Path),
-    /// The file is removed.
-    Remove(&'a Path),
-}
-
-/// What becomes of a change.
-#[cfg(feature = "simulated")]
-#[derive(Debug)]
-pub enum Fate {
-    /// It is done.
-    Done,
-    /// It fails. Of a write, this number of bytes are written before.
-    Fails(io::Error, usize),
-    /// The process dies. Of a write, this number of bytes are written before.
-    Killed(usize),
-    /// The process is dead, and does nothing any more.
-    Dead,
-}
+use crate::simulated::{Change, Fate};
 
 #[cfg(feature = "simulated")]
 fn fate(change: Change<'_>, before_death: impl FnOnce(usize)) -> Result<(), (io::Error, usize)> {

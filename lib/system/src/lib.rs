@@ -1,9 +1,9 @@
 //! What the logic of a run asks of the system: the time, threads, and waiting for each other.
 //!
 //! Without the feature `simulated`, each function is the one of the standard library that it names. With it,
-//! threads on which a simulation runs find a simulated system: a virtual clock, coroutines in place of threads,
-//! connections that lose what the simulation wants. So master, agents and their sessions run as they are, all
-//! in one thread, and a seed determines everything.
+//! threads on which a simulation runs find a simulated system: a virtual clock, coroutines in place of
+//! threads, connections that lose what the simulation wants. So master, agents and their sessions run as they
+//! are, all in one thread, and a seed determines everything.
 //!
 //! Code that a simulation runs must not wait by other means, nor while it holds a lock that others need.
 

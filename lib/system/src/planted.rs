@@ -1,10 +1,10 @@
 //! Faults that a simulation plants into the code, to show that it finds them. Most have been in it once.
-//! Programs have none of them: without the feature `simulated`, [`is_planted`] is false when they are compiled.
+//! Programs have none of them: without the feature `simulated`, [`is_planted`] is false.
 
 /// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Planted {
-    /// The first master of each run has the same epoch, so an agent of an earlier run is taken for one of this.
+    /// The first master of each run has the same epoch: agents of an earlier run are taken for others.
     SameEpoch,
     /// An agent that was suspended begins tasks from before that.
     LateMessages,
@@ -60,12 +60,23 @@ impl Planted {
     ];
 }
 
-/// Returns whether the simulation of this thread has planted a fault.
+#[cfg(feature = "simulated")]
+thread_local! {
+    static PLANTED: std::cell::Cell<Option<Planted>> = const { std::cell::Cell::new(None) };
+}
+
+/// Plants a fault into the simulations of this thread from now on, or none.
+#[cfg(feature = "simulated")]
+pub fn plant(fault: Option<Planted>) {
+    PLANTED.set(fault);
+}
+
+/// Returns whether a fault was planted on this thread.
 #[must_use]
 #[inline]
 pub fn is_planted(fault: Planted) -> bool {
     #[cfg(feature = "simulated")]
-    return crate::simulated::planted() == Some(fault);
+    return PLANTED.get() == Some(fault);
     #[cfg(not(feature = "simulated"))]
     {
         let _ = fault;

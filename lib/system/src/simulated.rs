@@ -1,10 +1,10 @@
 //! A simulated system: processes and their threads as coroutines of one thread, a virtual clock, a network.
 //!
-//! [`Simulation::step`] runs one coroutine until it waits, or lets the clock go on to the next event. Which of
-//! those that could go on does is random, as is everything else: the seed determines a run.
+//! [`Simulation::step`] runs one coroutine until it waits, or lets the clock go on to the next event. Which
+//! of those that could go on does is random, as is everything else: the seed determines a run.
 //!
-//! A process that is killed does nothing more: its coroutines are unwound, and meanwhile what they do to files
-//! and connections has no effect.
+//! A process that is killed does nothing more: its coroutines are unwound, and meanwhile what they do to
+//! files and connections has no effect.
 
 pub mod net;
 mod random;
@@ -13,7 +13,10 @@ use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
+use std::fs::File;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::task::{Wake, Waker};
@@ -22,8 +25,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
-use crate::disk::{Change, Fate};
-use crate::planted::Planted;
 use net::Network;
 pub use random::Random;
 
@@ -44,6 +45,36 @@ pub struct HostId(pub u32);
 /// A thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ThreadId(u64);
+
+/// A change of a file, for a simulation.
+#[derive(Clone, Copy, Debug)]
+pub enum Change<'a> {
+    /// These bytes are appended or written.
+    Write(&'a File, &'a [u8]),
+    /// The content of the file reaches the disk.
+    Sync(&'a File),
+    /// The names in a directory reach the disk.
+    SyncFolder(&'a Path),
+    /// The file gets this length.
+    SetLen(&'a File, u64),
+    /// The file gets another name.
+    Rename(&'a Path, &'a Path),
+    /// The file is removed.
+    Remove(&'a Path),
+}
+
+/// What becomes of a change.
+#[derive(Debug)]
+pub enum Fate {
+    /// It is done.
+    Done,
+    /// It fails. Of a write, this number of bytes are written before.
+    Fails(io::Error, usize),
+    /// The process dies. Of a write, this number of bytes are written before.
+    Killed(usize),
+    /// The process is dead, and does nothing any more.
+    Dead,
+}
 
 /// What a simulation decides about the files of a process.
 pub trait Disk {
@@ -100,7 +131,6 @@ struct State {
 const NEVER: u64 = u64::MAX;
 
 thread_local! {
-    static PLANTED: Cell<Option<Planted>> = const { Cell::new(None) };
     static NOW: Cell<u64> = const { Cell::new(NEVER) };
     static STATE: RefCell<Option<State>> = const { RefCell::new(None) };
     static STACKS: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
@@ -114,16 +144,6 @@ fn with<R>(f: impl FnOnce(&mut State) -> R) -> Option<R> {
 #[inline]
 pub(crate) fn is_running() -> bool {
     NOW.get() != NEVER
-}
-
-/// Plants a fault into the simulations of this thread from now on, or none.
-pub fn plant(fault: Option<Planted>) {
-    PLANTED.set(fault);
-}
-
-#[inline]
-pub(crate) fn planted() -> Option<Planted> {
-    PLANTED.get().filter(|_| is_running())
 }
 
 /// The time since the simulation began.
@@ -140,6 +160,10 @@ pub fn instant(now: Duration) -> Instant {
     static ORIGIN: OnceLock<Instant> = OnceLock::new();
     // What is before the simulation can be expressed, too.
     *ORIGIN.get_or_init(|| Instant::now() + Duration::from_secs(1 << 20)) + now
+}
+
+fn now_instant() -> Instant {
+    instant(now().unwrap_or_default())
 }
 
 /// The time of the day at a moment of a simulation.
@@ -199,8 +223,8 @@ pub(crate) fn fate_of(change: Change<'_>) -> Fate {
 
 /// Waits for some time.
 pub(crate) fn sleep(time: Duration) {
-    let until = crate::clock::now().checked_add(time);
-    while until.is_some_and(|until| crate::clock::now() < until) && is_current_alive() {
+    let until = now_instant().checked_add(time);
+    while until.is_some_and(|until| now_instant() < until) && is_current_alive() {
         park(until);
     }
 }

@@ -229,8 +229,8 @@ impl Running {
     }
 }
 
-/// Returns the epoch of a master that follows on none: the time, in milliseconds. An agent of an earlier run of
-/// the DAG, whose master could not reach it at the end, may join this one. What it had there must not be
+/// Returns the epoch of a master that follows on none: the time, in milliseconds. An agent of an earlier run
+/// of the DAG, whose master could not reach it at the end, may join this one. What it had there must not be
 /// taken for what others have here.
 fn first_epoch() -> u64 {
     if is_planted(Planted::SameEpoch) {

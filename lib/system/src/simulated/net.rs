@@ -1,8 +1,8 @@
 //! A network: connections that carry frames in order, as TCP does, until something cuts them.
 //!
-//! A link between two hosts may be cut in one direction or both. Then frames wait, as TCP sends them again,
-//! and come when the link is there again. A host without power says nothing: the other side of its connections
-//! does not notice, until it sends something after the host has come again.
+//! A link between two hosts may be cut in one direction or both. Then frames wait, as TCP sends them
+//! again, and come when the link is there again. A host without power says nothing: the other side of its
+//! connections does not notice, until it sends something after the host has come again.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -236,7 +236,7 @@ impl Stream {
             if let Some(received) = self.try_receive() {
                 return received;
             }
-            if crate::clock::now() >= until || !super::is_current_alive() {
+            if super::now_instant() >= until || !super::is_current_alive() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             park(Some(until));
@@ -299,7 +299,7 @@ pub(super) fn close_all_of(process: ProcessId) {
 /// # Errors
 /// Nobody listens there, or the host cannot be reached within `limit`.
 pub fn connect(port: u16, limit: Duration) -> io::Result<Stream> {
-    let until = crate::clock::now() + limit;
+    let until = super::now_instant() + limit;
     loop {
         super::sleep(delay());
         let made = with(|state| {
@@ -337,9 +337,9 @@ pub fn connect(port: u16, limit: Duration) -> io::Result<Stream> {
                 return Ok(Stream { connection, side: 0 });
             }
             Some(Err(kind)) => return Err(kind.into()),
-            None if crate::clock::now() + RETRY < until && super::is_current_alive() => super::sleep(RETRY),
+            None if super::now_instant() + RETRY < until && super::is_current_alive() => super::sleep(RETRY),
             None => {
-                super::sleep(until.saturating_duration_since(crate::clock::now()));
+                super::sleep(until.saturating_duration_since(super::now_instant()));
                 return Err(io::ErrorKind::TimedOut.into());
             }
         }

@@ -1,0 +1,120 @@
+//! What goes wrong.
+
+use std::rc::Rc;
+
+use pmc_system::simulated::{self as system, ProcessId, net};
+
+use crate::agents::{kill_agent, kill_guard, set_power};
+use crate::masters::{kill_master, restart_master, start_master};
+use crate::plan::{FaultKind, Way};
+use crate::world::{MASTER_HOST, Master, host_id, later, note, with};
+
+fn cut(host: usize, way: Way, is_cut: bool) {
+    let host = host_id(host);
+    if way != Way::In {
+        net::set_cut(host, MASTER_HOST, is_cut);
+    }
+    if way != Way::Out {
+        net::set_cut(MASTER_HOST, host, is_cut);
+    }
+}
+
+/// Lets a fault happen.
+pub(crate) fn happen(kind: FaultKind) {
+    note(|| format!("fault: {kind:?}"));
+    match kind {
+        FaultKind::KillAgent(host) => kill_agent(host),
+        FaultKind::KillGuard(host) => kill_guard(host),
+        FaultKind::StopAgent(host, millis) => {
+            let agent = with(|world| world.nodes[host].agent).flatten();
+            if let Some(agent) = agent {
+                system::set_stopped(agent, true);
+                later(millis, move || system::set_stopped(agent, false));
+            }
+        }
+        FaultKind::Off(host, millis) => {
+            set_power(host, false);
+            later(millis, move || set_power(host, true));
+        }
+        FaultKind::Cut(host, way, millis) => {
+            cut(host, way, true);
+            later(millis, move || cut(host, way, false));
+        }
+        FaultKind::Reset(host) => net::reset(host_id(host), MASTER_HOST),
+        FaultKind::KillMaster(millis) => kill_master(millis),
+        FaultKind::StopMaster(millis) => {
+            if let Some(Some(process)) = with(|world| match world.master {
+                Master::Runs(process) => Some(process),
+                _ => None,
+            }) {
+                system::set_stopped(process, true);
+                later(millis, move || system::set_stopped(process, false));
+            }
+        }
+        FaultKind::KillMasterInWrite(millis) => {
+            let known = with(|world| match world.master {
+                Master::Runs(process) => Some((process, Rc::clone(&world.disk))),
+                _ => None,
+            });
+            if let Some((process, disk)) = known.flatten() {
+                disk.faults().kills = Some(process);
+                watch_death(process, millis);
+            }
+        }
+        FaultKind::MasterOff(millis) => {
+            let known = with(|world| {
+                world.allowed.power_loss = true;
+                (Rc::clone(&world.disk), world.folder.clone())
+            });
+            net::set_power(MASTER_HOST, false);
+            if let Some(Some(process)) = with(|world| match world.master {
+                Master::Runs(process) => Some(process),
+                _ => None,
+            }) {
+                with(|world| world.master = Master::IsDead);
+                system::kill(process);
+            }
+            if let Some((disk, folder)) = known {
+                disk.lose_power(&folder);
+            }
+            later(millis, move || {
+                net::set_power(MASTER_HOST, true);
+                start_master();
+            });
+        }
+        FaultKind::DiskFull(millis) => {
+            if let Some(disk) = with(|world| {
+                world.allowed.disk_errors = true;
+                Rc::clone(&world.disk)
+            }) {
+                disk.faults().is_full = true;
+                later(millis, move || disk.faults().is_full = false);
+            }
+        }
+        FaultKind::WriteError => {
+            if let Some(disk) = with(|world| {
+                world.allowed.disk_errors = true;
+                Rc::clone(&world.disk)
+            }) {
+                disk.faults().fails_once = true;
+            }
+        }
+    }
+}
+
+/// Looks whether a process has died in a write, and starts a master then.
+fn watch_death(process: ProcessId, millis: u64) {
+    later(50, move || {
+        let is_current = with(|world| matches!(world.master, Master::Runs(current) if current == process));
+        if is_current != Some(true) {
+            return;
+        }
+        if system::is_alive(process) {
+            watch_death(process, millis);
+        } else {
+            note(|| "the master was killed while it wrote".to_owned());
+            with(|world| world.master = Master::IsDead);
+            restart_master(millis);
+        }
+    });
+}

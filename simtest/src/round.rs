@@ -1,0 +1,151 @@
+//! A round, from its first step to what must be there in the end.
+
+use std::collections::BTreeMap;
+use std::hash::Hasher as _;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use pegasus_mpi_cluster::simulated::Guarded;
+use pmc_system::simulated::{self as system, Simulation, net};
+
+use crate::agents::start_agent;
+use crate::checks::{self, Allowed};
+use crate::disk::{SimulatedDisk, Watch};
+use crate::faults::happen;
+use crate::masters::start_master;
+use crate::plan::Plan;
+use crate::world::{Master, Node, Report, WORLD, World, disk_failed, find, now, shortened, with, wrote};
+
+/// Steps of a round, at most: more are a loop without an end.
+const MAX_STEPS: u64 = 3_000_000;
+
+/// Simulated time in which a round must end, after its last fault.
+const MAX_TIME: Duration = Duration::from_secs(4 * 3600);
+
+fn clear(folder: &Path) {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    for entry in entries {
+        let _ = std::fs::remove_file(entry.path());
+    }
+}
+
+/// Runs a plan in a folder, whose files are removed before.
+#[must_use]
+pub fn run(plan: &Plan, folder: &Path) -> Report {
+    run_with(plan, folder, false)
+}
+
+/// Like [`run`]; with `keeps_trace`, the report says what happened.
+#[must_use]
+pub fn run_with(plan: &Plan, folder: &Path, keeps_trace: bool) -> Report {
+    clear(folder);
+    let written = std::fs::write(folder.join("x.dag"), plan.dag(folder));
+    if let Err(error) = written {
+        return Report {
+            finding: Some(format!("{}: {error}", folder.display())),
+            ..Report::default()
+        };
+    }
+    let disk = Rc::new(SimulatedDisk::new(Watch {
+        wrote,
+        shortened,
+        failed: disk_failed,
+    }));
+    let world = World {
+        plan: plan.clone(),
+        folder: folder.to_owned(),
+        disk: Rc::clone(&disk),
+        nodes: plan
+            .hosts
+            .iter()
+            .map(|_| Node {
+                guarded: Guarded::default(),
+                agent: None,
+                interrupt: None,
+                has_guard: false,
+                is_on: true,
+                restarts: 0,
+            })
+            .collect(),
+        tasks: BTreeMap::new(),
+        next_task: 0,
+        attempts: BTreeMap::new(),
+        failures: BTreeMap::new(),
+        master: Master::IsDead,
+        interrupt: None,
+        allowed: Allowed {
+            power_loss: false,
+            disk_errors: false,
+            leaves_agents: false,
+        },
+
+        has_failed_disk: false,
+        report: Report::default(),
+        hash: std::collections::hash_map::DefaultHasher::new(),
+        keeps_trace,
+    };
+    WORLD.set(Some(world));
+    let simulation = Simulation::begin(plan.seed, disk);
+    net::set_max_delay(Duration::from_micros(plan.delay));
+    system::at(Duration::ZERO, start_master);
+    for (host, machine) in plan.hosts.iter().enumerate() {
+        system::at(Duration::from_millis(machine.starts_at), move || {
+            start_agent(host)
+        });
+    }
+    for fault in plan.faults.clone() {
+        system::at(Duration::from_millis(fault.at), move || happen(fault.kind));
+    }
+    let finished = drive(&simulation);
+    if finished {
+        check(folder, plan);
+    }
+    let (steps, time) = (simulation.steps(), now());
+    let world = WORLD.take();
+    drop(simulation);
+    let Some(mut world) = world else {
+        return Report::default();
+    };
+    world.report.hash = world.hash.finish();
+    (world.report.steps, world.report.time) = (steps, time);
+    world.report
+}
+
+/// Runs until the last master has ended and all agents, too. False after a finding.
+fn drive(simulation: &Simulation) -> bool {
+    loop {
+        let goes_on = simulation.step();
+        for panic in simulation.take_panics() {
+            find(format!("a panic: {panic}"));
+        }
+        let state = with(|world| {
+            let is_over = matches!(world.master, Master::HasEnded)
+                && world.nodes.iter().all(|node| node.agent.is_none());
+            (is_over, world.report.finding.is_some())
+        });
+        let (is_over, has_found) = state.unwrap_or((true, true));
+        if has_found {
+            return false;
+        }
+        if is_over {
+            return true;
+        }
+        if !goes_on {
+            find("nothing can happen any more, and the run has not ended".to_owned());
+        } else if now() > MAX_TIME {
+            find("the run does not end".to_owned());
+        } else if simulation.steps() > MAX_STEPS {
+            find("the run takes too many steps".to_owned());
+        }
+    }
+}
+
+fn check(folder: &Path, plan: &Plan) {
+    let allowed = with(|world| world.allowed);
+    if let Some(allowed) = allowed
+        && let Err(wrong) = checks::check_end(folder, plan, allowed)
+    {
+        find(wrong);
+    }
+}
