@@ -1,6 +1,7 @@
 //! Writes the submit directory: `common` what all plans have, the other folders what runs the plan.
 
 pub(crate) mod common;
+mod condor;
 pub(crate) mod pmc;
 mod shell;
 
@@ -36,6 +37,7 @@ pub(crate) fn generator(of: CodeGenerator) -> &'static dyn Generator {
     match of {
         CodeGenerator::Pmc => &pmc::Pmc,
         CodeGenerator::Shell => &shell::Shell,
+        CodeGenerator::Condor => &condor::Condor,
     }
 }
 

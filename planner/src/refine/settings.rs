@@ -251,6 +251,10 @@ pub(crate) struct Settings {
     pub(crate) invoke_always: bool,
     pub(crate) invoke_disable: bool,
     pub(crate) invoke_length: usize,
+    /// Form of jobs with directories of their own under HTCondor, if it is named.
+    pub(crate) lite_form: Option<String>,
+    /// Jobs have priorities by kind and depth under HTCondor.
+    pub(crate) assigns_priorities: bool,
     pub(crate) mode: Mode,
     /// Profiles for every job, of lowest precedence.
     pub(crate) profiles: Profiles,
@@ -396,6 +400,8 @@ impl Settings {
             invoke_length: properties
                 .get_number("pegasus.gridstart.invoke.length")?
                 .map_or(4000, |n| usize::try_from(n).unwrap_or(usize::MAX)),
+            lite_form: text(properties, "pegasus.lite.form").map(|form| form.to_ascii_lowercase()),
+            assigns_priorities: is_set("pegasus.job.priority.assign", true)?,
             mode,
             profiles: default_profiles(properties, is_development),
             warnings: warnings(properties, refiner, data),

@@ -8,6 +8,7 @@ use crate::refine::sites::{Access, Scratch};
 use crate::task_request::is_no_wrapper;
 
 use super::plan::{Plan, PlannedJob};
+use super::style::Style;
 
 /// Work directory of jobs that do not need that of the run.
 const FALLBACK_DIR: &str = "/tmp";
@@ -44,7 +45,7 @@ impl<'p> PlannedJob<'p> {
     }
 
     /// Returns a value of the namespace `pegasus` without blanks around it, `None` if nothing is left.
-    pub(super) fn pegasus(self, key: &str) -> Option<&'p str> {
+    pub(crate) fn pegasus(self, key: &str) -> Option<&'p str> {
         let value = self.profiles().pegasus(key).map(str::trim);
         value.filter(|text| !text.is_empty())
     }
@@ -97,7 +98,7 @@ impl<'p> PlannedJob<'p> {
     }
 
     /// Returns whether the job works in a directory on its node.
-    pub(super) fn is_lite(self) -> bool {
+    pub(crate) fn is_lite(self) -> bool {
         self.plan.exec.is_lite(&self)
     }
 
@@ -125,6 +126,34 @@ impl<'p> PlannedJob<'p> {
     /// the command need not do it. The jobs of a cluster are called by the cluster.
     pub(super) fn is_prepared(self) -> bool {
         self.plan.abilities().prepares_jobs && !self.is_member()
+    }
+
+    /// Returns whether files of the submit directory come to the job, and it does not see them there.
+    pub(crate) fn ships_files(self) -> bool {
+        self.plan.abilities().ships_files
+    }
+
+    /// Returns whether the job starts in its work directory. A batch system starts it elsewhere.
+    pub(super) fn starts_in_work_dir(self) -> bool {
+        match self.ships_files() {
+            true => !self.outermost().style().is_some_and(Style::is_batch),
+            false => self.is_prepared(),
+        }
+    }
+
+    /// Returns the job of the plan that the job belongs to.
+    pub(crate) fn outermost(self) -> Self {
+        self.plan.cluster_job(self.id).map_or(self, |id| self.plan.at(id))
+    }
+
+    /// Returns the directory of lists of files, as the job names it.
+    pub(super) fn list_directory(self) -> &'static str {
+        let is_batch = self.style().is_some_and(Style::is_batch);
+        match is_batch && !self.is_lite() && !self.is_member() {
+            // Batch systems do not set the variable for kickstart itself.
+            true => "@./",
+            false => "@$_CONDOR_SCRATCH_DIR/",
+        }
     }
 
     /// Returns whether the job goes to its directory by itself: the plan has no work directory, and no

@@ -1,0 +1,117 @@
+//! The submit description of a job.
+
+use std::borrow::Cow;
+
+use crate::exec::Task;
+use crate::model::JobKind;
+use crate::profiles::Namespace;
+use crate::tasks::requests::dagman;
+use crate::tasks::{Invocation, PlannedJob};
+
+use super::ad::Ad;
+use super::context::{Context, log_name};
+use super::transfers::Transfers;
+use super::{arguments, credentials, environment, style};
+
+/// Commands that the planner writes itself. Those of the user are dropped, as in Pegasus.
+const OWN_COMMANDS: [&str; 9] = [
+    "arguments",
+    "environment",
+    "executable",
+    "globusrsl",
+    "initialdir",
+    "log",
+    "queue",
+    "remote_initialdir",
+    "transfer_input_files",
+];
+
+/// Removes jobs that HTCondor has held for half an hour.
+const PERIODIC_REMOVE: &str = "(JobStatus == 5) && ((CurrentTime - EnteredCurrentStatus) > 1800)";
+
+/// Returns what the submit description of a job says. The invocation gets what its style wraps around it.
+///
+/// # Errors
+/// Why the job cannot be submitted; the message names it.
+pub(super) fn ad<'a>(
+    context: &'a Context<'a>,
+    job: PlannedJob<'a>,
+    invocation: &mut Invocation,
+) -> Result<Ad<'a>, String> {
+    let plan = context.plan;
+    let mut ad = Ad::default();
+    environment::add(context, job, &mut ad);
+    let profiles = &job.setup.profiles;
+    for (key, value) in profiles.of(Namespace::Condor) {
+        if !OWN_COMMANDS.contains(&key) && !value.trim().is_empty() {
+            ad.commands.insert(Cow::Borrowed(key), Cow::Borrowed(value.trim()));
+        }
+    }
+    let file = |suffix: &str| format!("{}/{}", plan.submit, context.relative(job, suffix));
+    ad.set_literal("error", &file(".err"));
+    ad.set_literal("output", &file(".out"));
+    ad.set_literal("log", &format!("{}/{}", plan.submit, log_name(plan)));
+    ad.set_literal("wf_submit_dir", &plan.submit);
+    ad.set("submit_event_user_notes", format!("pool:{}", plan.sites.get(job.site).name));
+    ad.or_set("notification", "NEVER");
+    ad.or_set("periodic_release", "False");
+    ad.or_set("periodic_remove", PERIODIC_REMOVE);
+    ad.or_set("stream_error", "false");
+    ad.or_set("stream_output", "false");
+    ad.set("priority", priority(context, job).to_string());
+    if let Task::NoOp = job.task {
+        ad.set("noop_job", "true");
+        ad.set("noop_job_exit_code", "0");
+    }
+    let is_shipped = context.is_script(job) || job.has_description();
+    ad.set("transfer_executable", is_shipped.to_string());
+    if let Some(stdin) = &invocation.stdin {
+        ad.set_literal("input", stdin);
+    }
+    let mut transfers = Transfers::of(context, job, invocation);
+    if let Some(more) = profiles.get(Namespace::Condor, "transfer_input_files") {
+        let more = more.split(',').map(str::trim).filter(|file| !file.is_empty());
+        transfers.inputs.extend(more.map(str::to_owned));
+    }
+    credentials::add(context, job, &mut transfers, &mut ad)?;
+    if !transfers.lists.is_empty() {
+        let names = transfers.lists.join(" ");
+        ad.set_variable("GRIDSTART_CLEANUP", format!("/bin/rm -rf {names} "));
+    }
+    style::add(context, job, invocation, &transfers, &mut ad)?;
+    let of_job = |problem: String| format!("job {}: {problem}", job.name);
+    arguments::add(job, invocation, &mut ad).map_err(of_job)?;
+    Ok(ad)
+}
+
+/// Returns the priority of a job: that of the user, else that of its kind and depth.
+pub(super) fn priority(context: &Context<'_>, job: PlannedJob<'_>) -> i64 {
+    let own = job.setup.profiles.get(Namespace::Condor, "priority");
+    if let Some(own) = own.and_then(|text| text.trim().parse().ok()) {
+        return own;
+    }
+    if !context.plan.settings.assigns_priorities {
+        return 0;
+    }
+    match job.task {
+        Task::CreateDir | Task::Chmod(_) | Task::NoOp => 800,
+        Task::StageIn(_) | Task::InterSite(_) => 700,
+        Task::StageOut(_) => 900,
+        Task::CleanUp(_) | Task::RemoveDir => 1000,
+        Task::Compute(_) | Task::Cluster(..) | Task::Register(_) => i64::from(context.depths[job.id.index()]) * 10,
+    }
+}
+
+/// Returns the category of a job, whose running jobs DAGMan limits.
+pub(super) fn category(job: PlannedJob<'_>) -> Option<&str> {
+    let of_kind = match job.task {
+        Task::StageIn(_) => "stagein",
+        Task::StageOut(_) => "stageout",
+        Task::Register(_) => "registration",
+        Task::CleanUp(_) => "cleanup",
+        Task::Compute(_) if job.setup.kind != JobKind::Compute => "subwf",
+        _ => "",
+    };
+    let category = dagman(&job.setup.profiles, "category").unwrap_or(of_kind);
+    (!category.is_empty()).then_some(category)
+}
