@@ -20,7 +20,7 @@ use crate::refine::cleanup::space::Sizes;
 use crate::refine::mapping::Mapper;
 use crate::refine::programs::Programs;
 use crate::refine::refine;
-use crate::refine::settings::generator;
+use crate::refine::settings::{Settings, generator};
 use crate::refine::sites::{Sites, own_tools};
 use crate::report::explain::{Explainer, View};
 use crate::report::picture;
@@ -143,7 +143,7 @@ fn build_plan<'r>(
     step("reading");
     let programs = Programs::new(&inputs.transformations.catalog, inputs.settings.transformations);
     let prefix = request.job_prefix.as_deref().unwrap_or_default();
-    let mut mapper = Mapper::new(&sites, &programs, &inputs.settings, own_tools(request), prefix);
+    let mut mapper = Mapper::new(&sites, &programs, &inputs.settings, tools(request, &inputs.settings, &sites), prefix);
     let exec = refine(
         &mut inputs.workflow,
         &mut mapper,
@@ -209,7 +209,7 @@ impl BuiltPlan<'_> {
             run_label: request.basename.clone().unwrap_or_else(|| workflow.label.clone()),
             stamp: iso_seconds(workflow.mtime.unwrap_or_else(|| now.into()), *now.offset()),
             uuid: &request.environment.uuid,
-            own_tools: own_tools(request),
+            own_tools: tools(request, settings, &self.sites),
             kickstarts: self.kickstarts.clone(),
             layout: Layout::new(&settings.submit_mapper, workflow, &self.exec),
             files: self.files,
@@ -217,6 +217,7 @@ impl BuiltPlan<'_> {
                 || !settings.generator.abilities().shares_lists
                 || self.exec.jobs.len() <= MAX_SMALL_PLAN,
             checksums: Checksums::new(workflow, &self.exec, &self.sites, settings),
+            has_job_scripts: has_job_scripts(settings, &self.sites, request),
             nesting: self.nesting(),
             order: self.order.clone(),
             secrets: Secrets::new(&self.exec, &self.sites, names.map(String::as_str), path),
@@ -336,7 +337,7 @@ impl BuiltPlan<'_> {
             &self.sites,
             &programs,
             &inputs.settings,
-            own_tools(request),
+            tools(request, &inputs.settings, &self.sites),
             prefix,
         );
         let explainer = Explainer::new(View {
@@ -364,6 +365,28 @@ impl BuiltPlan<'_> {
             notes,
         })
     }
+}
+
+/// Returns the directory of the tools of the submit host. Under HTCondor the site catalog may name others than
+/// those of this installation.
+fn tools(request: &Request, settings: &Settings, sites: &Sites) -> String {
+    match settings.generator.abilities().ships_files {
+        true => sites.get(sites.local()).tools.clone(),
+        false => own_tools(request),
+    }
+}
+
+/// Returns whether jobs with directories of their own are scripts. So they are under HTCondor, if the tools of
+/// the submit host are those of Pegasus, unless a property says otherwise.
+fn has_job_scripts(settings: &Settings, sites: &Sites, request: &Request) -> bool {
+    if !settings.generator.abilities().ships_files {
+        return false;
+    }
+    settings.lite_scripts.unwrap_or_else(|| {
+        let tools = Path::new(&sites.get(sites.local()).tools);
+        let is_this = request.environment.own_bin.as_deref() == Some(tools);
+        !is_this && !tools.join("pegasus-lite").exists()
+    })
 }
 
 /// Draws the requested pictures.

@@ -188,6 +188,9 @@ const CLEANUP_STRATEGIES: &[(&str, CleanupStrategy)] = &[
     ("None", CleanupStrategy::None),
 ];
 
+/// Values of `pegasus.lite.form`.
+const LITE_FORMS: &[(&str, Option<bool>)] = &[("native", Some(false)), ("script", Some(true))];
+
 /// The settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -251,8 +254,8 @@ pub(crate) struct Settings {
     pub(crate) invoke_always: bool,
     pub(crate) invoke_disable: bool,
     pub(crate) invoke_length: usize,
-    /// Form of jobs with directories of their own under HTCondor, if it is named.
-    pub(crate) lite_form: Option<String>,
+    /// Jobs with directories of their own are scripts under HTCondor, or are not, if that is said.
+    pub(crate) lite_scripts: Option<bool>,
     /// Jobs have priorities by kind and depth under HTCondor.
     pub(crate) assigns_priorities: bool,
     pub(crate) mode: Mode,
@@ -342,6 +345,7 @@ impl Settings {
         let transformations = choices.transformations();
         let integrity = choices.integrity(is_development);
         let lite_cache = choices.lite_cache();
+        let lite_scripts = choices.one_of("pegasus.lite.form", None, LITE_FORMS);
         let site_selector = sites::settings::selector(properties, request, choices.problems);
         let seed = sites::settings::seed(properties, request, choices.problems);
         let cluster = ClusterSettings::new(properties, request, choices.problems)?;
@@ -400,7 +404,7 @@ impl Settings {
             invoke_length: properties
                 .get_number("pegasus.gridstart.invoke.length")?
                 .map_or(4000, |n| usize::try_from(n).unwrap_or(usize::MAX)),
-            lite_form: text(properties, "pegasus.lite.form").map(|form| form.to_ascii_lowercase()),
+            lite_scripts,
             assigns_priorities: is_set("pegasus.job.priority.assign", true)?,
             mode,
             profiles: default_profiles(properties, is_development),

@@ -76,6 +76,12 @@ impl<'p> PlannedJob<'p> {
         self.pegasus("gridstart.path").is_some() || self.plan.kickstarts[self.site] != default
     }
 
+    /// Returns whether a catalog names the program that runs the jobs of a cluster.
+    pub(super) fn names_executor(self) -> bool {
+        let tools = &self.plan.sites.get(self.site).tools;
+        *self.setup.executable != *default_program("pegasus::mpiexec", tools, &self.plan.own_tools)
+    }
+
     /// Returns whether the kickstart is this project's.
     pub(super) fn has_own_kickstart(self) -> bool {
         let path = &self.plan.kickstarts[self.site];
@@ -133,10 +139,18 @@ impl<'p> PlannedJob<'p> {
         self.plan.abilities().ships_files
     }
 
+    /// Returns whether the job is an auxiliary one of jobs with directories of their own, and runs on another
+    /// site than the submit host. Its tools come with it.
+    pub(crate) fn is_away(self) -> bool {
+        let sites = self.plan.sites;
+        let is_transfer = self.reads_list() || matches!(self.task, Task::Chmod(_));
+        self.ships_files() && is_transfer && self.site != sites.local() && sites.is_lite(self.staging)
+    }
+
     /// Returns whether the job starts in its work directory. A batch system starts it elsewhere.
     pub(super) fn starts_in_work_dir(self) -> bool {
         match self.ships_files() {
-            true => !self.outermost().style().is_some_and(Style::is_batch),
+            true => self.is_away() || !self.outermost().style().is_some_and(Style::is_batch),
             false => self.is_prepared(),
         }
     }
@@ -149,7 +163,7 @@ impl<'p> PlannedJob<'p> {
     /// Returns the directory of lists of files, as the job names it.
     pub(super) fn list_directory(self) -> &'static str {
         let is_batch = self.style().is_some_and(Style::is_batch);
-        match is_batch && !self.is_lite() && !self.is_member() {
+        match is_batch && !self.is_lite() && !self.is_away() && !self.is_member() {
             // Batch systems do not set the variable for kickstart itself.
             true => "@./",
             false => "@$_CONDOR_SCRATCH_DIR/",
@@ -270,7 +284,7 @@ impl<'p> PlannedJob<'p> {
         let Task::Compute(n) = self.task else { return None };
         let name = self.plan.workflow.files.name(self.plan.workflow.jobs[n].stdin?);
         // Jobs of DAGMan files read files of any directory.
-        if name.starts_with('/') || self.is_lite() {
+        if name.starts_with('/') || self.is_lite() || (self.ships_files() && self.starts_in_work_dir()) {
             return Some(name.to_owned());
         }
         Some(self.plan.sites.scratch_path(self.staging, name))

@@ -19,10 +19,10 @@ pub(super) use crate::model::COMPATIBLE_VERSION as VERSION;
 pub(super) struct Context<'a> {
     pub(super) plan: &'a Plan<'a>,
     pub(super) request: &'a Request,
+    /// Directory of the tools of the submit host.
+    pub(super) tools: String,
     /// `PEGASUS_HOME` of the submit host.
     pub(super) home: String,
-    /// Jobs with directories of their own are scripts, for the tools of Pegasus.
-    pub(super) has_scripts: bool,
     /// The worker package of the tools of Pegasus.
     pub(super) worker_package: Option<PathBuf>,
     /// Depth of each job: the first ones have 1. Those that make directories do not count.
@@ -41,18 +41,17 @@ pub(super) fn log_name(plan: &Plan<'_>) -> String {
 impl<'a> Context<'a> {
     pub(super) fn new(plan: &'a Plan<'a>, request: &'a Request) -> Result<Self, PlanError> {
         let local = plan.sites.get(plan.sites.local());
-        let home = local.tools.strip_suffix("/bin").unwrap_or(&local.tools).to_owned();
-        let has_scripts = has_scripts(plan, request, &local.tools)?;
+        let home = home(&local.tools, local.home.as_deref());
         let is_lite = plan.exec.jobs.iter().any(|job| plan.exec.is_lite(job));
-        let worker_package = match has_scripts && is_lite {
+        let worker_package = match plan.has_job_scripts && is_lite {
             true => Some(worker_package(&home)?),
             false => None,
         };
         Ok(Context {
             plan,
             request,
+            tools: local.tools.clone(),
             home,
-            has_scripts,
             worker_package,
             depths: depths(plan),
             graph: Graph::new(plan.exec.jobs.len(), &plan.exec.edges),
@@ -62,18 +61,7 @@ impl<'a> Context<'a> {
 
     /// Returns whether the job runs as a script of the tools of Pegasus.
     pub(super) fn is_script(&self, job: PlannedJob<'_>) -> bool {
-        self.has_scripts && (job.has_description() || self.is_wrapped_away(job))
-    }
-
-    /// Returns whether an auxiliary job runs away from the submit host, for jobs with directories of their
-    /// own. The tools of Pegasus must come with it.
-    fn is_wrapped_away(&self, job: PlannedJob<'_>) -> bool {
-        let sites = self.plan.sites;
-        let is_auxiliary = !matches!(
-            job.task,
-            Task::Compute(_) | Task::Cluster(..) | Task::NoOp | Task::Register(_)
-        );
-        is_auxiliary && job.site != sites.local() && sites.is_lite(job.staging)
+        self.plan.has_job_scripts && (job.has_description() || job.is_away())
     }
 
     /// Returns the path of a file of the job in a directory that will be the submit directory.
@@ -109,26 +97,26 @@ impl<'a> Context<'a> {
     }
 }
 
-/// Functions of the job scripts of Pegasus.
-pub(super) const COMMON: &str = "pegasus-lite-common.sh";
-
-/// Returns whether jobs with directories of their own are scripts: so they are if the tools of the submit
-/// host are those of Pegasus, unless a property says otherwise.
-fn has_scripts(plan: &Plan<'_>, request: &Request, tools: &str) -> Result<bool, PlanError> {
-    match plan.settings.lite_form.as_deref() {
-        Some("script") => Ok(true),
-        Some("native") => Ok(false),
-        Some(other) => Err(PlanError::Unsupported(format!(
-            "the form {other} of jobs is not offered: set pegasus.lite.form to native or script, or leave it out"
-        ))),
-        None => {
-            let is_own = Path::new(tools) == Path::new(&plan.own_tools);
-            let has_own = || Path::new(tools).join("pegasus-lite").exists();
-            let named = request.environment.variables.contains_key("PEGASUS_HOME");
-            Ok(!((is_own && !named) || has_own()))
-        }
+/// Returns the `PEGASUS_HOME` of the submit host: that of its site, else that of this installation, whose
+/// programs are elsewhere.
+fn home(tools: &str, named: Option<&str>) -> String {
+    if let Some(home) = named {
+        return home.to_owned();
+    }
+    let base = Path::new(tools).parent().unwrap_or(Path::new("/"));
+    let own = base.join(OWN_HOME);
+    match own.is_dir() || tools.strip_suffix("/bin").is_none() {
+        true => own.display().to_string(),
+        // `PEGASUS_HOME` of the planner.
+        false => base.display().to_string(),
     }
 }
+
+/// What takes the place of Pegasus' installation, beside the directory with the programs.
+const OWN_HOME: &str = "share/pegasus-home";
+
+/// Functions of the job scripts of Pegasus.
+pub(super) const COMMON: &str = "pegasus-lite-common.sh";
 
 /// Finds the worker package of Pegasus' tools.
 fn worker_package(home: &str) -> Result<PathBuf, PlanError> {

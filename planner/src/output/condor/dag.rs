@@ -113,7 +113,7 @@ fn node(context: &Context<'_>, job: PlannedJob<'_>, dag: &mut DagFile) -> Result
 fn post(context: &Context<'_>, job: PlannedJob<'_>) -> Result<Option<String>, String> {
     let profiles = &job.setup.profiles;
     let arguments = profiles.get(Namespace::Dagman, "post.arguments").unwrap_or_default();
-    let output = context.relative(job, ".out");
+    let output = format!("./{}", context.relative(job, ".out"));
     let scope = dagman(profiles, "post.scope").unwrap_or("all");
     let is_essential = job.has_description() || matches!(job.task, Task::Compute(_) | Task::Cluster(..));
     match dagman(profiles, "post") {
@@ -127,15 +127,23 @@ fn post(context: &Context<'_>, job: PlannedJob<'_>) -> Result<Option<String>, St
                      dagman::post.path.{word} to its path"
                 ));
             };
+            let output = output.trim_start_matches("./");
             Ok(Some(format!("{path}  {arguments} {}/{output}", context.plan.submit)))
         }
+        // Without a record, there is nothing to look at.
+        None if !has_output(job) => Ok(None),
         word => {
             let path = word.and_then(|word| dagman(profiles, &format!("post.path.{}", word.to_ascii_lowercase())));
-            let default = format!("{}/bin/pegasus-exitcode", context.home);
+            let default = format!("{}/pegasus-exitcode", context.tools);
             let program = path.unwrap_or(&default);
             Ok(Some(format!("{program} {}{arguments} {output}", options(context, job)?)))
         }
     }
+}
+
+/// Returns whether the output of a job says how it has ended.
+fn has_output(job: PlannedJob<'_>) -> bool {
+    job.is_wrapped() || job.is_lite() || job.cluster().is_some() || job.setup.container.is_some()
 }
 
 /// Returns the options of `pegasus-exitcode`.
@@ -156,14 +164,14 @@ fn options(context: &Context<'_>, job: PlannedJob<'_>) -> Result<String, String>
         text.push_str(&format!("{option} {} ", message.replace(' ', "+")));
     }
     let is_lite = job.has_description() && job.plan.exec.has_own_directory(&job);
-    if is_lite && !has_success {
+    if (is_lite || context.is_script(job)) && !has_success {
         text.push_str(&format!("-s {} ", LITE_SUCCESS.replace(' ', "+")));
     }
     text.push_str(&format!("-l {base}.exitcode.log -M {base}.cache.meta ", base = plan.base));
     if plan.settings.integrity == Integrity::None {
         text.push_str("-N ");
     }
-    if context.has_expressions(job) {
+    if !plan.has_job_scripts && context.has_expressions(job) {
         text.push_str("-U ");
     }
     let has_records = match job.cluster() {

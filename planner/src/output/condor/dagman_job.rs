@@ -4,6 +4,7 @@
 use pmc_dagman::write::{Dollars, SubmitFile, WriteError, class_ad_string, environment};
 
 use crate::profiles::Namespace;
+use crate::refine::java_hash_order::{hash, sort_hashed};
 use crate::tasks::requests::dagman;
 
 use super::ad::literal;
@@ -77,7 +78,9 @@ pub(super) fn description(context: &Context<'_>) -> Result<String, WriteError> {
     file.command("+pegasus_job_class", "11")?;
     file.command("+pegasus_cluster_size", "1")?;
     file.command("+pegasus_site", "\"local\"")?;
-    let sites: Vec<&str> = plan.sites.names(&plan.sites.candidates);
+    let mut sites: Vec<&str> = plan.sites.names(&plan.sites.candidates);
+    let count = sites.len();
+    sort_hashed(&mut sites, count, |name| hash(name));
     let sites = class_ad_string(&sites.join(","));
     file.command("+pegasus_execution_sites", &literal(&sites))?;
     file.command("+pegasus_wf_xformation", "\"pegasus::dagman\"")?;

@@ -12,7 +12,11 @@ pub(super) fn add<'a>(context: &'a Context<'a>, job: PlannedJob<'a>, ad: &mut Ad
     let site = plan.sites.get(job.site);
     let is_local = job.site == plan.sites.local();
     ad.set_variable("LANG", "en_US.UTF-8");
-    for (name, value) in job.setup.profiles.of(Namespace::Env) {
+    // What is meant for the program in a container stays away from the programs outside.
+    let container = job.setup.container.as_ref();
+    let is_inside = |name: &str| container.is_some_and(|of| of.profiles.get(Namespace::Env, name).is_some());
+    let variables = job.setup.profiles.of(Namespace::Env);
+    for (name, value) in variables.filter(|(name, _)| !is_inside(name)) {
         ad.set_variable(name, value);
     }
     match &site.home {

@@ -44,7 +44,11 @@ pub(super) fn ad<'a>(
     let profiles = &job.setup.profiles;
     for (key, value) in profiles.of(Namespace::Condor) {
         if !OWN_COMMANDS.contains(&key) && !value.trim().is_empty() {
-            ad.commands.insert(Cow::Borrowed(key), Cow::Borrowed(value.trim()));
+            let value = match key.starts_with("stream_") {
+                true => Cow::Owned(value.trim().to_lowercase()),
+                false => Cow::Borrowed(value.trim()),
+            };
+            ad.commands.insert(Cow::Borrowed(key), value);
         }
     }
     let file = |suffix: &str| format!("{}/{}", plan.submit, context.relative(job, suffix));
@@ -55,7 +59,9 @@ pub(super) fn ad<'a>(
     ad.set("submit_event_user_notes", format!("pool:{}", plan.sites.get(job.site).name));
     ad.or_set("notification", "NEVER");
     ad.or_set("periodic_release", "False");
-    ad.or_set("periodic_remove", PERIODIC_REMOVE);
+    let of_mode = plan.settings.mode.properties().into_iter();
+    let mut of_mode = of_mode.filter(|(key, _)| *key == "condor.periodic_remove");
+    ad.or_set("periodic_remove", of_mode.next().map_or(PERIODIC_REMOVE, |(_, value)| value));
     ad.or_set("stream_error", "false");
     ad.or_set("stream_output", "false");
     ad.set("priority", priority(context, job).to_string());

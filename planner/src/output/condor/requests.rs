@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use crate::exec::Task;
+use crate::exec::{Aggregator, Task};
 use crate::profiles::Namespace;
 use crate::tasks::PlannedJob;
 
@@ -60,14 +60,14 @@ const DISK: Request = Request {
 /// Adds requests and macros. `has_requests`: HTCondor finds a machine for the job.
 pub(super) fn add<'a>(job: PlannedJob<'a>, has_requests: bool, ad: &mut Ad<'a>) -> Result<(), String> {
     let is_compute = matches!(job.task, Task::Compute(_) | Task::Cluster(..));
-    let runtime = whole(job, "runtime")?.or(wall_time(job)?);
-    ad.macros.push(("pegasus_job_runtime".into(), runtime.unwrap_or("0").to_owned()));
+    let runtime = whole(job, "runtime")?.map(str::to_owned).or_else(|| wall_time(job));
+    ad.macros.push(("pegasus_job_runtime".into(), runtime.unwrap_or_else(|| "0".to_owned())));
     for request in [CPUS, GPUS, MEMORY, DISK] {
         let of_user = ad.get(request.command).map(str::to_owned);
         let own = whole(job, request.profile)?;
         let value = match &of_user {
             Some(value) => Some(converted(&request, value)),
-            None => own.map(str::to_owned),
+            None => own.map(str::to_owned).or_else(|| of_members(job, &request)),
         };
         let default = match request.name {
             "pegasus_cores" => Some("1"),
@@ -94,6 +94,22 @@ pub(super) fn add<'a>(job: PlannedJob<'a>, has_requests: bool, ad: &mut Ad<'a>) 
     Ok(())
 }
 
+/// Returns the largest request of the jobs of a cluster, which run one after another. Those of
+/// pegasus-mpi-cluster have nodes with a memory of their own.
+fn of_members(job: PlannedJob<'_>, request: &Request) -> Option<String> {
+    let Task::Cluster(_, aggregator) = job.task else {
+        return None;
+    };
+    if aggregator == Aggregator::MpiExec && request.name != "pegasus_diskspace_mb" {
+        return None;
+    }
+    let plan = job.plan;
+    let members = job.cluster()?.members.clone();
+    let members = members.map(|position| plan.at(plan.member(position)));
+    let amounts = members.filter_map(|member| member.pegasus(request.profile)?.parse::<u64>().ok());
+    amounts.max().map(|amount| amount.to_string())
+}
+
 /// Returns a profile that must be a whole number.
 fn whole<'a>(job: PlannedJob<'a>, key: &str) -> Result<Option<&'a str>, String> {
     let Some(value) = job.pegasus(key) else {
@@ -108,11 +124,11 @@ fn whole<'a>(job: PlannedJob<'a>, key: &str) -> Result<Option<&'a str>, String> 
     }
 }
 
-/// Returns the run time of the namespace `globus`, as the original takes it.
-fn wall_time(job: PlannedJob<'_>) -> Result<Option<&str>, String> {
-    let profiles = &job.setup.profiles;
-    let value = profiles.get(Namespace::Globus, "maxwalltime").map(str::trim);
-    Ok(value.filter(|text| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())))
+/// Returns the run time of the namespace `globus`, which counts minutes, in seconds.
+fn wall_time(job: PlannedJob<'_>) -> Option<String> {
+    let minutes = job.setup.profiles.get(Namespace::Globus, "maxwalltime")?;
+    let minutes: u64 = minutes.trim().parse().ok()?;
+    Some(minutes.saturating_mul(60).to_string())
 }
 
 /// Returns the value of a command of the user in the unit of its macro. Expressions stay.

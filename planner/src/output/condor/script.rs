@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use pmc_calls::shell::shell_quote;
-use pmc_job_files::{Description, Entry, write_list};
+use pmc_job_files::{Description, Entry};
 
 use crate::catalog::transformation::Container;
 use crate::exec::{JobId, Task};
@@ -112,7 +112,7 @@ fn head(context: &Context<'_>, job: PlannedJob<'_>, description: &Description) -
          # What is done if the job ends early.\n\
          trap pegasus_lite_signal_int INT\ntrap pegasus_lite_signal_term TERM\ntrap pegasus_lite_unexpected_exit EXIT\n\n",
     );
-    if context.is_moved(job) || matches!(job.task, Task::CreateDir) {
+    if context.is_moved(job) || matches!(job.task, Task::CreateDir | Task::RemoveDir) {
         // HTCondor looks for outputs where it starts the job.
         text.push_str("export pegasus_lite_work_dir=$PWD\n");
     } else if let Some(scratch) = &description.scratch {
@@ -143,8 +143,15 @@ fn transfer(description: &Description, entries: &[Entry], text: &mut String) {
     }
     let options: Vec<Cow<'_, str>> = description.transfer_arguments.iter().map(|word| shell_quote(word)).collect();
     let _ = writeln!(text, "pegasus-transfer {} 1>&2 << 'eof'", options.join(" "));
-    write_list(entries.iter().cloned(), text);
-    text.push_str("eof\n");
+    let list = entries.iter().zip(1..).map(|(entry, id)| {
+        // Texts of a plan are UTF-8.
+        let mut value = serde_json::to_value(entry).unwrap_or_default();
+        value["id"] = serde_json::Value::from(id);
+        value
+    });
+    let list: Vec<_> = list.collect();
+    text.push_str(&serde_json::to_string_pretty(&list).unwrap_or_default());
+    text.push_str("\neof\n");
 }
 
 /// Adds transfers that may fail.

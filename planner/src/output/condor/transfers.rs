@@ -57,7 +57,8 @@ impl Transfers {
             this.inputs.extend(context.env_source(job).map(literal_owned));
         }
         if job.cluster().is_some() && !is_script {
-            this.inputs.push(format!("{SUBMIT}{}", context.relative(job, ".in")));
+            let list = format!("{}/{}", context.plan.submit, context.relative(job, ".in"));
+            this.inputs.push(literal(&list));
         }
         this
     }

@@ -66,7 +66,7 @@ impl CodeGenerator {
                 name: "Condor",
                 prepares_jobs: true,
                 resumes: true,
-                nests: true,
+                nests: false,
                 shares_lists: false,
                 makes_dag: true,
                 is_pmc: false,

@@ -19,6 +19,9 @@ const SCHEDULERS: [&str; 10] = [
 /// Batch systems that give a job whole nodes, or the same part of each.
 const BY_NODES: [&str; 3] = ["cobalt", "moab", "pbs"];
 
+/// Longest name of a job, as PBS has it.
+const MAX_NAME: usize = 15;
+
 /// Cores, nodes, and cores of each node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Shape {
@@ -136,6 +139,9 @@ fn number(job: PlannedJob<'_>, pegasus: &str, globus: &str) -> Result<Option<u64
 fn shape(scheduler: &str, asked: Shape) -> Result<Shape, String> {
     let by_nodes = BY_NODES.contains(&scheduler);
     let product = asked.nodes.zip(asked.per_node).map(|(n, p)| n.saturating_mul(p));
+    if asked == Shape::default() {
+        return Ok(asked);
+    }
     // One core is the default.
     let cores = asked.cores.filter(|&cores| cores > 1);
     Ok(match (cores, product) {
@@ -188,6 +194,10 @@ fn has_runtime(job: PlannedJob<'_>) -> bool {
     job.pegasus("runtime").is_some() || globus.is_some_and(|text| !text.trim().is_empty())
 }
 
+fn asks_cores(job: PlannedJob<'_>, shape: Shape) -> bool {
+    shape.cores.is_some() || matches!(job.task, Task::Compute(_) | Task::Cluster(..))
+}
+
 /// Returns the number of GPUs, if the job asks for any.
 fn gpus(job: PlannedJob<'_>) -> Option<&str> {
     job.pegasus("gpus").filter(|&gpus| gpus != "0")
@@ -196,13 +206,13 @@ fn gpus(job: PlannedJob<'_>) -> Option<&str> {
 /// Returns what the batch system is asked for.
 fn requirements(context: &Context<'_>, job: PlannedJob<'_>, shape: Shape) -> String {
     // Names in batch systems are short of characters.
-    let name: String = job.name.chars().filter(|&c| c != '_').collect();
+    let name: String = job.name.chars().filter(|&c| c != '_').take(MAX_NAME).collect();
     let mut parts = vec![format!("JOBNAME=={}", literal(&class_ad_string(&name))), "PASSENV==1".to_owned()];
     let mut add = |name: &str, value: Option<String>| {
         parts.extend(value.map(|value| format!("{name}==\"{value}\"")));
     };
     add("NODES", shape.nodes.map(|nodes| nodes.to_string()));
-    add("CORES", Some("$(pegasus_cores)".to_owned()));
+    add("CORES", asks_cores(job, shape).then(|| "$(pegasus_cores)".to_owned()));
     add("GPUS", gpus(job).map(|_| "$(pegasus_gpus)".to_owned()));
     add("PROCS", shape.per_node.map(|per_node| per_node.to_string()));
     add("TOTAL_MEMORY", job.pegasus("memory").map(|_| "$(pegasus_memory_mb)".to_owned()));
@@ -233,7 +243,9 @@ fn add_environment<'a>(context: &'a Context<'a>, job: PlannedJob<'a>, shape: Sha
     if has_runtime(job) {
         ad.set_expanded("PEGASUS_RUNTIME", "$(pegasus_job_runtime)");
     }
-    ad.set_expanded("PEGASUS_CORES", "$(pegasus_cores)");
+    if asks_cores(job, shape) {
+        ad.set_expanded("PEGASUS_CORES", "$(pegasus_cores)");
+    }
     if let Some(per_node) = shape.per_node {
         ad.set_variable("PEGASUS_PPN", per_node.to_string());
     }

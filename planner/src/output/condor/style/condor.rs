@@ -80,7 +80,7 @@ fn on_submit_host<'a>(
             ad.set_expanded("_PEGASUS_TRANSFER_OUTPUT_REMAPS", remaps);
         }
     }
-    ad.set_variable("PEGASUS_BIN_DIR", format!("{}/bin", context.home));
+    ad.set_variable("PEGASUS_BIN_DIR", context.tools.as_str());
     if invocation.stdin.is_some() {
         ad.set_variable("_PEGASUS_CONNECT_STDIN", "true");
     }
