@@ -3,6 +3,7 @@
 //!
 //! Only [`submit`] runs programs. Everything else is words out of values, and values out of text.
 
+pub mod condor;
 pub mod job;
 pub mod launch;
 pub mod nodes;

@@ -33,9 +33,13 @@ pub fn result_text(planned: &Planned) -> String {
     if let Some(files) = &planned.run_files {
         text.push_str(&format!("Files of a run:   {files}\n"));
     }
-    match &planned.shell {
-        Some(script) => text.push_str(&format!("To run it:        {}\n", script.display())),
-        None => text.push_str(&format!(
+    match (&planned.shell, &planned.condor) {
+        (Some(script), _) => text.push_str(&format!("To run it:        {}\n", script.display())),
+        (None, Some(_)) => text.push_str(&format!(
+            "With HTCondor:    pmc pegasus run {}\n",
+            shell_quote(&planned.submit_dir.display().to_string())
+        )),
+        (None, None) => text.push_str(&format!(
             "On this machine:  pegasus-mpi-cluster --monitord-hack --per-task-stdio {}\n",
             shell_quote(&planned.dag.display().to_string())
         )),
@@ -87,6 +91,9 @@ pub fn result_json(planned: &Planned, submitted: Option<&Submitted>) -> String {
     object.insert("scripts".into(), scripts.into());
     if let Some(script) = &planned.shell {
         object.insert("run".into(), script.display().to_string().into());
+    }
+    if let Some(description) = &planned.condor {
+        object.insert("submit".into(), description.display().to_string().into());
     }
     if let Some(submitted) = submitted {
         object.insert("scheduler".into(), submitted.scheduler.name().into());

@@ -41,6 +41,12 @@ pub(crate) fn generator(of: CodeGenerator) -> &'static dyn Generator {
     }
 }
 
+/// Returns the name of the submit description of the run of DAGMan, `None` if something else runs the plan.
+pub(crate) fn condor_file(plan: &Plan<'_>) -> Option<String> {
+    let is_condor = plan.settings.generator == CodeGenerator::Condor;
+    is_condor.then(|| condor::dagman_file(plan))
+}
+
 /// What a generator writes, and where.
 pub(crate) struct Writing<'a> {
     pub(crate) plan: &'a Plan<'a>,

@@ -149,7 +149,11 @@ fn sequential(job: PlannedJob<'_>, needs: Needs, requests: &mut Requests, line: 
     }
     if settings.log {
         let log = if job.ships_files() {
-            let name = if settings.global_log { &plan.workflow.label } else { &*job.name };
+            let name = if settings.global_log {
+                &plan.workflow.label
+            } else {
+                &*job.name
+            };
             format!("{name}.prg")
         } else if settings.global_log {
             format!("{}/{}.log", plan.submit, plan.base)

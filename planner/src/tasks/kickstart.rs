@@ -103,7 +103,7 @@ pub(super) fn wrap(
         }
         _ => {}
     }
-    if job.is_later_member() {
+    if job.is_later_member() && !job.ships_files() {
         line.next("-H");
     }
     line.next("-n").blanks(" ");
@@ -126,6 +126,9 @@ pub(super) fn wrap(
     line.append(&kickstart.place);
     if plan.settings.stat {
         file_lists::push_options(job, line);
+    }
+    if job.is_later_member() && job.ships_files() {
+        line.word("-H").blanks(" ");
     }
     line.append(&kickstart.limits);
     invocation.argument_file = argument_file(job, line, arguments);

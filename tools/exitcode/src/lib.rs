@@ -2,8 +2,8 @@
 //! host.
 //!
 //! The output of the job gets the number of its attempt (`JOB.out.000`), checksums of files go to `JOB.meta`,
-//! and one line about the job to a log. After a failure, it applies the expressions of the submit description,
-//! so that the next attempt requests something else.
+//! and one line about the job to a log. After a failure, it applies the expressions of the submit
+//! description, so that the next attempt requests something else.
 
 mod output;
 mod program;
@@ -11,4 +11,4 @@ mod report;
 mod request;
 mod verdict;
 
-pub use program::main;
+pub use program::{command, main};

@@ -19,9 +19,9 @@ pub(crate) struct Output {
 /// Returns the name of the job's other files: without `.out`, and without the number of an attempt.
 pub(crate) fn base(out: &Path) -> PathBuf {
     let name = out.to_string_lossy();
-    let without = name.rsplit_once('.').filter(|(_, last)| {
-        last.len() >= 3 && last.bytes().all(|byte| byte.is_ascii_digit())
-    });
+    let without = name
+        .rsplit_once('.')
+        .filter(|(_, last)| last.len() >= 3 && last.bytes().all(|byte| byte.is_ascii_digit()));
     let name = without.map_or(&*name, |(before, _)| before);
     PathBuf::from(name.strip_suffix(".out").unwrap_or(name))
 }
@@ -45,7 +45,10 @@ pub(crate) fn take(out: &Path, rename: bool) -> io::Result<Output> {
     let numbered = |kind: &str, number: u32| file(&format!(".{kind}.{number:03}"));
     let is_free = |number: &u32| !numbered("out", *number).exists();
     let Some(free) = (0..MAX_ATTEMPTS).find(is_free) else {
-        return Err(io::Error::other(format!("{} has the output of {MAX_ATTEMPTS} attempts", base.display())));
+        return Err(io::Error::other(format!(
+            "{} has the output of {MAX_ATTEMPTS} attempts",
+            base.display()
+        )));
     };
     let number = match fs::rename(file(".out"), numbered("out", free)) {
         Ok(()) => free,
@@ -101,16 +104,25 @@ mod tests {
             fs::write(path("j.err"), format!("e{attempt}")).unwrap();
             let output = take(&out, true).unwrap();
             assert_eq!(output.attempt, Some(attempt));
-            assert_eq!((output.stdout, output.stderr), (format!("o{attempt}"), format!("e{attempt}")));
+            assert_eq!(
+                (output.stdout, output.stderr),
+                (format!("o{attempt}"), format!("e{attempt}"))
+            );
         }
         // Killed between the two files.
         fs::write(path("j.out.003"), "o3").unwrap();
         fs::write(path("j.err"), "e3").unwrap();
         let output = take(&out, true).unwrap();
-        assert_eq!((output.attempt, &*output.stdout, &*output.stderr), (Some(3), "o3", "e3"));
+        assert_eq!(
+            (output.attempt, &*output.stdout, &*output.stderr),
+            (Some(3), "o3", "e3")
+        );
         // Killed after both.
         let output = take(&out, true).unwrap();
-        assert_eq!((output.attempt, &*output.stdout, &*output.stderr), (Some(3), "o3", "e3"));
+        assert_eq!(
+            (output.attempt, &*output.stdout, &*output.stderr),
+            (Some(3), "o3", "e3")
+        );
         assert!(path("j.err.003").exists() && !path("j.out.004").exists());
     }
 }

@@ -3,16 +3,22 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory as _, Parser};
+use pmc_terminal::finish_early;
 
 use crate::output::{self, base};
 use crate::report::{self, Entry};
 use crate::request;
 use crate::verdict::{self, Rules};
 
+/// Name of the program.
+const NAME: &str = "pegasus-exitcode";
+/// Exit code if the job has failed, or cannot be judged.
+const FAILURE: u8 = 1;
+
 /// Judges the end of a job by its output: exit code 0 if it has succeeded, else 1
 #[derive(Debug, Parser)]
-#[command(name = "pegasus-exitcode", version)]
+#[command(name = NAME, version)]
 struct Options {
     /// Exit code of the job that DAGMan reports
     #[arg(short = 'r', long = "return", value_name = "CODE", allow_hyphen_values = true)]
@@ -49,9 +55,19 @@ struct Options {
     file: PathBuf,
 }
 
-/// Runs the program.
+/// Returns the description of the command line.
+#[must_use]
+pub fn command() -> clap::Command {
+    Options::command()
+}
+
+/// Runs the program. Returns its exit status.
+#[must_use]
 pub fn main() -> ExitCode {
-    let options = Options::parse();
+    let options = match Options::try_parse() {
+        Ok(options) => options,
+        Err(error) => return finish_early(NAME, error.print(), error.use_stderr(), FAILURE),
+    };
     let mut notes = String::new();
     let (exit_code, attempt) = run(&options, &mut notes);
     let name = options.file.display().to_string();
@@ -90,7 +106,7 @@ fn run(options: &Options, notes: &mut String) -> (u8, Option<u32>) {
         Ok(output) => output,
         Err(error) => {
             note(format!("{}: {error}", options.file.display()));
-            return (1, None);
+            return (FAILURE, None);
         }
     };
     let plain = |texts: &[String]| texts.iter().map(|text| text.replace('+', " ")).collect();
@@ -111,16 +127,19 @@ fn run(options: &Options, notes: &mut String) -> (u8, Option<u32>) {
                 Err(error) => note(format!("cannot change the submit description: {error}")),
             }
         }
-        return (1, output.attempt);
+        return (FAILURE, output.attempt);
     }
     let mut code = 0;
     if !options.no_metadata {
         let written = report::metadata(&base, &records);
-        let logged = options.metadata_log.as_ref().map_or(Ok(()), |log| report::append_metadata(log, &records));
+        let logged = options
+            .metadata_log
+            .as_ref()
+            .map_or(Ok(()), |log| report::append_metadata(log, &records));
         if let Err(error) = written.and(logged) {
             // Jobs that come wait for the file.
             note(format!("cannot write the metadata: {error}"));
-            code = 1;
+            code = FAILURE;
         }
     }
     (code, output.attempt)

@@ -43,7 +43,10 @@ fn attributes(file: &OutputFile) -> Vec<(&'static str, String)> {
     if file.sha256.is_some() {
         add("checksum.type", &Some("sha256".to_owned()));
         add("checksum.value", &file.sha256);
-        add("checksum.timing", &file.checksum_timing.clone().or(Some("0.0".to_owned())));
+        add(
+            "checksum.timing",
+            &file.checksum_timing.clone().or(Some("0.0".to_owned())),
+        );
     }
     all
 }
@@ -57,7 +60,10 @@ pub(crate) fn append_metadata(log: &Path, records: &[Record]) -> io::Result<()> 
     for file in records.iter().flat_map(|record| &record.outputs) {
         text.push_str(&format!("{} @@PFN@@", file.lfn.replace(['\n', '\r'], " ")));
         for (key, value) in attributes(file) {
-            let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            let value = value
+                .replace('\\', "\\\\")
+                .replace('"', "\\\"")
+                .replace('\n', "\\n");
             text.push_str(&format!(" {key}=\"{value}\""));
         }
         text.push('\n');

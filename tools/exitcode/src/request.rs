@@ -14,7 +14,12 @@ const TEXTS: [&str; 3] = ["queue", "project", "glite_arguments"];
 ///
 /// # Errors
 /// The description cannot be read or written.
-pub(crate) fn update(base: &Path, record: Option<&Record>, exit_code: Option<i64>, retry: u32) -> io::Result<Vec<String>> {
+pub(crate) fn update(
+    base: &Path,
+    record: Option<&Record>,
+    exit_code: Option<i64>,
+    retry: u32,
+) -> io::Result<Vec<String>> {
     let path = PathBuf::from(format!("{}.sub", base.display()));
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,
@@ -26,7 +31,8 @@ pub(crate) fn update(base: &Path, record: Option<&Record>, exit_code: Option<i64
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let mut file = tempfile::NamedTempFile::new_in(directory.unwrap_or(Path::new(".")))?;
         file.write_all(changed.as_bytes())?;
-        file.as_file().set_permissions(fs::metadata(&path)?.permissions())?;
+        file.as_file()
+            .set_permissions(fs::metadata(&path)?.permissions())?;
         file.persist(&path).map_err(|error| error.error)?;
     }
     Ok(notes)
@@ -39,7 +45,12 @@ fn apply(text: &str, record: Option<&Record>, exit_code: Option<i64>, retry: u32
         .filter_map(|line| line.split_once(" = "))
         .map(|(name, value)| (name.trim(), value.trim()))
         .collect();
-    let get = |name: &str| values.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
+    let get = |name: &str| {
+        values
+            .iter()
+            .find(|(known, _)| *known == name)
+            .map(|(_, value)| *value)
+    };
     let mut variables = variables(&values, record, exit_code, retry);
     let (mut changed, mut notes) = (text.to_owned(), Vec::new());
     for amount in Amount::ALL {
@@ -70,7 +81,12 @@ fn apply(text: &str, record: Option<&Record>, exit_code: Option<i64>, retry: u32
 }
 
 /// Returns what expressions may name.
-fn variables(values: &[(&str, &str)], record: Option<&Record>, exit_code: Option<i64>, retry: u32) -> Variables {
+fn variables(
+    values: &[(&str, &str)],
+    record: Option<&Record>,
+    exit_code: Option<i64>,
+    retry: u32,
+) -> Variables {
     let mut variables = Variables::default();
     for (name, value) in values {
         let name = name.strip_prefix('+').unwrap_or(name);
@@ -116,10 +132,12 @@ fn unquoted(text: &str) -> &str {
 /// Returns a description with another value of a macro.
 fn replaced(text: &str, name: &str, value: &str) -> String {
     let start = format!("{name} = ");
-    let lines = text.split_inclusive('\n').map(|line| match line.starts_with(&start) {
-        true => format!("{start}{value}\n"),
-        false => line.to_owned(),
-    });
+    let lines = text
+        .split_inclusive('\n')
+        .map(|line| match line.starts_with(&start) {
+            true => format!("{start}{value}\n"),
+            false => line.to_owned(),
+        });
     lines.collect()
 }
 
@@ -138,7 +156,10 @@ mod tests {
         assert!(text.contains("pegasus_cores = 2\n"), "{text}");
         assert!(text.contains("pegasus_memory_mb = 16384\n"), "{text}");
         assert!(text.contains("pegasus_queue = 'scavenge'\n"), "{text}");
-        assert!(text.contains("request_memory = $(pegasus_memory_mb) MB\n"), "{text}");
+        assert!(
+            text.contains("request_memory = $(pegasus_memory_mb) MB\n"),
+            "{text}"
+        );
         assert_eq!(notes.len(), 1, "{notes:?}");
     }
 }

@@ -84,7 +84,8 @@ pub(crate) fn judge(rules: &Rules, stdout: &str, stderr: &str) -> Result<(), Fai
 
 /// Returns the summary of a cluster.
 fn summary(stdout: &str) -> Option<&str> {
-    let is_summary = |line: &&str| line.starts_with("[cluster-summary") || line.starts_with("[seqexec-summary");
+    let is_summary =
+        |line: &&str| line.starts_with("[cluster-summary") || line.starts_with("[seqexec-summary");
     stdout.lines().find(is_summary)
 }
 
@@ -134,7 +135,8 @@ pub(crate) fn records(stdout: &str) -> Vec<Record> {
     };
     for line in stdout.split_inclusive('\n') {
         let is_first = line.starts_with("- invocation:");
-        let is_other = line.starts_with("[cluster-") || line.starts_with("[seqexec-") || line.starts_with(MULTIPART);
+        let is_other =
+            line.starts_with("[cluster-") || line.starts_with("[seqexec-") || line.starts_with(MULTIPART);
         if is_first || is_other {
             end(&mut current);
         }
@@ -172,8 +174,15 @@ mod tests {
         assert_eq!(judged(&rules, &record(0, "fine")), Ok(()));
         assert_eq!(judged(&rules, &record(256, "fine")), Err(Failed::Record(256)));
         assert_eq!(judged(&rules, &record(-127, "fine")), Err(Failed::Record(-127)));
-        assert_eq!(judged(&rules, &record(0, "raw: 5")), Ok(()), "what a program prints is no status");
-        assert_eq!(judged(&rules, &format!("{}{}", record(0, ""), record(9, ""))), Err(Failed::Record(9)));
+        assert_eq!(
+            judged(&rules, &record(0, "raw: 5")),
+            Ok(()),
+            "what a program prints is no status"
+        );
+        assert_eq!(
+            judged(&rules, &format!("{}{}", record(0, ""), record(9, ""))),
+            Err(Failed::Record(9))
+        );
         assert_eq!(judged(&rules, "hello\n"), Err(Failed::NoRecord));
         assert_eq!(judged(&rules, ""), Err(Failed::Empty));
     }
@@ -191,12 +200,18 @@ mod tests {
             ..Rules::default()
         };
         assert_eq!(judged(&rules, &record(0, "ok")), Ok(()));
-        assert_eq!(judged(&rules, &record(0, "a Bad thing")), Err(Failed::Message("Bad thing".into())));
+        assert_eq!(
+            judged(&rules, &record(0, "a Bad thing")),
+            Err(Failed::Message("Bad thing".into()))
+        );
         let rules = Rules {
             successes: vec!["All is well".into()],
             ..Rules::default()
         };
-        assert_eq!(judged(&rules, &record(0, "ok")), Err(Failed::NoMessage("All is well".into())));
+        assert_eq!(
+            judged(&rules, &record(0, "ok")),
+            Err(Failed::NoMessage("All is well".into()))
+        );
         let rules = Rules {
             has_no_records: true,
             ..Rules::default()
@@ -208,7 +223,9 @@ mod tests {
     fn the_summary_of_a_cluster_decides() {
         let rules = Rules::default();
         let summary = |failed: u32, succeeded: u32| {
-            format!("[cluster-summary stat=\"ok\", lines=2, tasks=2, succeeded={succeeded}, failed={failed}, extra=0]\n")
+            format!(
+                "[cluster-summary stat=\"ok\", lines=2, tasks=2, succeeded={succeeded}, failed={failed}, extra=0]\n"
+            )
         };
         assert_eq!(judged(&rules, &summary(0, 2)), Ok(()));
         assert!(judged(&rules, &summary(1, 1)).is_err());

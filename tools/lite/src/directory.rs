@@ -435,7 +435,10 @@ mod tests {
 
     /// Ends a job as SIGKILL does: its lock is free, all else stays. Returns its directory.
     fn kill(job: JobDirectory) -> PathBuf {
-        let (path, lock) = (job.path.clone(), File::open(&job.lock.0).unwrap());
+        let (path, lock) = (
+            job.path.clone(),
+            File::open(&job.lock.as_ref().unwrap().0).unwrap(),
+        );
         drop(job);
         // A process that another test starts has the lock, too, until it executes its program.
         flock(&lock, FlockOperation::LockExclusive).unwrap();
@@ -450,7 +453,7 @@ mod tests {
         let make = || JobDirectory::make(Some(base.path()), &small, &helpers(&log)).unwrap();
         let (moved, linked, early, filled) = (make(), make(), make(), make());
         for job in [&early, &filled] {
-            job.lock.1.set_len(0).unwrap();
+            job.lock.as_ref().unwrap().1.set_len(0).unwrap();
         }
         let [moved, linked, early, filled] = [moved, linked, early, filled].map(kill);
         let elsewhere = tempfile::tempdir().unwrap();

@@ -143,7 +143,9 @@ fn run(args: &Args, log: &Log) -> Result<u8, ProgramError> {
     if description.in_start_directory && context.environment.get(SCRATCH).is_none() {
         // Batch systems behind HTCondor do not set it.
         let directory = context.directory.clone();
-        context.environment.set(SCRATCH, directory.as_os_str().as_encoded_bytes());
+        context
+            .environment
+            .set(SCRATCH, directory.as_os_str().as_encoded_bytes());
     }
     let around = JobContext {
         context,

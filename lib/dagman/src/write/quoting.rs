@@ -52,7 +52,12 @@ pub fn arguments<'w>(
         if n > 0 {
             out.push(' ');
         }
-        push_word("arguments", word.as_ref(), is_literal.then_some(dollars), &mut out)?;
+        push_word(
+            "arguments",
+            word.as_ref(),
+            is_literal.then_some(dollars),
+            &mut out,
+        )?;
     }
     out.push('"');
     Ok(out)

@@ -239,7 +239,7 @@ impl<'a> Reader<'a> {
         self.xml.attributes(element, |_, key, value| match key {
             "idle-nodes" => idle = value.parse().ok(),
             "total-nodes" => total = value.parse().ok(),
-            _ => grid.set(key, &value),
+            _ => grid.set(key, value),
         })?;
         if !grid.is_auxiliary {
             site.idle_nodes = idle;

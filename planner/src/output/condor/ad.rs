@@ -32,11 +32,7 @@ pub(super) struct Ad<'a> {
 
 impl<'a> Ad<'a> {
     /// Sets a variable to a text.
-    pub(super) fn set_variable(
-        &mut self,
-        name: impl Into<Cow<'a, str>>,
-        value: impl Into<Cow<'a, str>>,
-    ) {
+    pub(super) fn set_variable(&mut self, name: impl Into<Cow<'a, str>>, value: impl Into<Cow<'a, str>>) {
         self.put_variable(name.into(), value.into(), true);
     }
 
@@ -51,7 +47,11 @@ impl<'a> Ad<'a> {
             value,
             is_literal,
         };
-        match self.environment.iter_mut().find(|other| other.name == variable.name) {
+        match self
+            .environment
+            .iter_mut()
+            .find(|other| other.name == variable.name)
+        {
             Some(other) => *other = variable,
             None => self.environment.push(variable),
         }

@@ -187,7 +187,8 @@ impl<'a> Context<'a> {
     /// Returns whether HTCondor runs the container of a job.
     pub(super) fn has_container_universe(&self, job: PlannedJob<'_>) -> bool {
         let universe = job.setup.profiles.get(Namespace::Condor, "universe");
-        job.setup.container.is_some() && universe.is_some_and(|name| name.trim().eq_ignore_ascii_case("container"))
+        job.setup.container.is_some()
+            && universe.is_some_and(|name| name.trim().eq_ignore_ascii_case("container"))
     }
 
     /// Returns whether the worker package travels with a job: its site has no tools.

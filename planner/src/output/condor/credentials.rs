@@ -85,13 +85,20 @@ fn needed(job: PlannedJob<'_>) -> BTreeSet<(Kind, String)> {
     match job.task {
         Task::StageIn(n) | Task::StageOut(n) | Task::InterSite(n) => {
             for file in &plan.exec.transfers[n].files {
-                for place in file.sources.iter().map(|(place, _)| place).chain([&file.destination]) {
+                for place in file
+                    .sources
+                    .iter()
+                    .map(|(place, _)| place)
+                    .chain([&file.destination])
+                {
                     match place {
                         Place::Scratch(site) | Place::ScratchLink(site) => urls.extend(of_site(*site)),
                         Place::Url(url, site) => urls.push((site, url)),
                         Place::Storage(output) => {
                             let output = &plan.sites.outputs[usize::from(*output)];
-                            urls.extend([&output.get, &output.put].map(|url| (output.name.as_str(), url.as_str())));
+                            urls.extend(
+                                [&output.get, &output.put].map(|url| (output.name.as_str(), url.as_str())),
+                            );
                         }
                     }
                 }
@@ -102,7 +109,9 @@ fn needed(job: PlannedJob<'_>) -> BTreeSet<(Kind, String)> {
             urls.extend(of_site(job.staging));
             let site = plan.sites.get(job.site).name.as_str();
             let bypassed = job.uses().iter().filter_map(|u| plan.exec.bypassed(&job, u));
-            urls.extend(bypassed.flat_map(|bypassed| bypassed.sources.iter().map(move |(url, _)| (site, &**url))));
+            urls.extend(
+                bypassed.flat_map(|bypassed| bypassed.sources.iter().map(move |(url, _)| (site, &**url))),
+            );
         }
         _ => {}
     }
@@ -115,16 +124,25 @@ fn needed(job: PlannedJob<'_>) -> BTreeSet<(Kind, String)> {
     all
 }
 
-/// Finds the file of a credential: a profile of the site, else a variable of the environment, else the default
-/// place.
-fn find(context: &Context<'_>, job: PlannedJob<'_>, kind: Kind, site: &str) -> Result<Option<String>, String> {
+/// Finds the file of a credential: a profile of the site, else a variable of the environment, else the
+/// default place.
+fn find(
+    context: &Context<'_>,
+    job: PlannedJob<'_>,
+    kind: Kind,
+    site: &str,
+) -> Result<Option<String>, String> {
     let plan = context.plan;
     let key = kind.name.to_ascii_lowercase();
     let of_site = plan.sites.find(site).map(|id| &plan.sites.get(id).profiles);
     let of_site = of_site.and_then(|profiles| profiles.pegasus(&key)).map(str::trim);
     let variables = &context.request.environment.variables;
     let named = of_site.or_else(|| variables.get(kind.name).map(String::as_str));
-    let path = match (named.filter(|path| !path.is_empty()), kind.default, variables.get("HOME")) {
+    let path = match (
+        named.filter(|path| !path.is_empty()),
+        kind.default,
+        variables.get("HOME"),
+    ) {
         (Some(path), ..) => path.to_owned(),
         (None, Some(default), Some(home)) => {
             let path = format!("{home}/{default}");
@@ -142,8 +160,12 @@ fn find(context: &Context<'_>, job: PlannedJob<'_>, kind: Kind, site: &str) -> R
             ));
         }
     };
-    let status = std::fs::metadata(&path)
-        .map_err(|error| format!("job {}: the credential {path} of the site {site} cannot be read: {error}", job.name))?;
+    let status = std::fs::metadata(&path).map_err(|error| {
+        format!(
+            "job {}: the credential {path} of the site {site} cannot be read: {error}",
+            job.name
+        )
+    })?;
     let mode = status.permissions().mode() & 0o777;
     if mode & 0o177 != 0 {
         return Err(format!(

@@ -11,10 +11,15 @@ use crate::tasks::PlannedJob;
 use crate::tasks::requests::{Kind, MAX_JOBS, dagman, messages};
 
 use super::context::Context;
-use super::job::{category, priority};
+use super::ranks::{category, priority};
 
 /// Limits of running jobs, by category, unless properties say otherwise.
-const LIMITS: [(&str, u32); 4] = [("cleanup", 4), ("registration", 1), ("stageout", 10), ("stagein", 10)];
+const LIMITS: [(&str, u32); 4] = [
+    ("cleanup", 4),
+    ("registration", 1),
+    ("stageout", 10),
+    ("stagein", 10),
+];
 
 /// What a job with a directory of its own prints at its end, if all went well.
 const LITE_SUCCESS: &str = "PegasusLite: exitcode 0";
@@ -59,7 +64,9 @@ fn limits(properties: &Profiles, problems: &mut Vec<String>) -> BTreeMap<String,
             Ok(limit) => {
                 all.insert(category.to_owned(), limit);
             }
-            Err(_) => problems.push(format!("the property dagman.{key} must be a whole number, not {value}")),
+            Err(_) => problems.push(format!(
+                "the property dagman.{key} must be a whole number, not {value}"
+            )),
         }
     }
     all
@@ -72,13 +79,16 @@ fn node(context: &Context<'_>, job: PlannedJob<'_>, dag: &mut DagFile) -> Result
     let name = &*job.name;
     let is_noop = matches!(job.task, Task::NoOp);
     let is_noop = is_noop || dagman(profiles, "noop").is_some_and(|value| value.eq_ignore_ascii_case("true"));
-    dag.job(name, &context.relative(job, ".sub"), is_noop).map_err(text)?;
+    dag.job(name, &context.relative(job, ".sub"), is_noop)
+        .map_err(text)?;
     if !matches!(job.task, Task::NoOp) {
         if let Some(command) = post(context, job)? {
             dag.script(ScriptKind::Post, name, &command).map_err(text)?;
         }
         if let Some(program) = dagman(profiles, "pre") {
-            let arguments = profiles.get(Namespace::Dagman, "pre.arguments").unwrap_or_default();
+            let arguments = profiles
+                .get(Namespace::Dagman, "pre.arguments")
+                .unwrap_or_default();
             dag.script(ScriptKind::Pre, name, &format!("{program} {arguments}"))
                 .map_err(text)?;
         }
@@ -89,7 +99,9 @@ fn node(context: &Context<'_>, job: PlannedJob<'_>, dag: &mut DagFile) -> Result
     if !matches!(job.task, Task::NoOp) {
         let retries = dagman(profiles, "retry").unwrap_or("1");
         if retries.parse::<u32>().is_err() {
-            return Err(format!("the profile dagman::retry must be a whole number, not {retries}"));
+            return Err(format!(
+                "the profile dagman::retry must be a whole number, not {retries}"
+            ));
         }
         dag.record("RETRY", name, retries).map_err(text)?;
     }
@@ -112,14 +124,22 @@ fn node(context: &Context<'_>, job: PlannedJob<'_>, dag: &mut DagFile) -> Result
 /// A script that is not named.
 fn post(context: &Context<'_>, job: PlannedJob<'_>) -> Result<Option<String>, String> {
     let profiles = &job.setup.profiles;
-    let arguments = profiles.get(Namespace::Dagman, "post.arguments").unwrap_or_default();
+    let arguments = profiles
+        .get(Namespace::Dagman, "post.arguments")
+        .unwrap_or_default();
     let output = format!("./{}", context.relative(job, ".out"));
     let scope = dagman(profiles, "post.scope").unwrap_or("all");
     let is_essential = job.has_description() || matches!(job.task, Task::Compute(_) | Task::Cluster(..));
     match dagman(profiles, "post") {
-        _ if scope.eq_ignore_ascii_case("none") || (scope.eq_ignore_ascii_case("essential") && !is_essential) => Ok(None),
+        _ if scope.eq_ignore_ascii_case("none")
+            || (scope.eq_ignore_ascii_case("essential") && !is_essential) =>
+        {
+            Ok(None)
+        }
         Some(word) if word.eq_ignore_ascii_case("none") => Ok(None),
-        Some(word) if !word.eq_ignore_ascii_case("exitcode") && !word.eq_ignore_ascii_case("pegasus-exitcode") => {
+        Some(word)
+            if !word.eq_ignore_ascii_case("exitcode") && !word.eq_ignore_ascii_case("pegasus-exitcode") =>
+        {
             let path = dagman(profiles, &format!("post.path.{}", word.to_ascii_lowercase()));
             let Some(path) = path else {
                 return Err(format!(
@@ -128,15 +148,22 @@ fn post(context: &Context<'_>, job: PlannedJob<'_>) -> Result<Option<String>, St
                 ));
             };
             let output = output.trim_start_matches("./");
-            Ok(Some(format!("{path}  {arguments} {}/{output}", context.plan.submit)))
+            Ok(Some(format!(
+                "{path}  {arguments} {}/{output}",
+                context.plan.submit
+            )))
         }
         // Without a record, there is nothing to look at.
         None if !has_output(job) => Ok(None),
         word => {
-            let path = word.and_then(|word| dagman(profiles, &format!("post.path.{}", word.to_ascii_lowercase())));
+            let path =
+                word.and_then(|word| dagman(profiles, &format!("post.path.{}", word.to_ascii_lowercase())));
             let default = format!("{}/pegasus-exitcode", context.tools);
             let program = path.unwrap_or(&default);
-            Ok(Some(format!("{program} {}{arguments} {output}", options(context, job)?)))
+            Ok(Some(format!(
+                "{program} {}{arguments} {output}",
+                options(context, job)?
+            )))
         }
     }
 }
@@ -158,7 +185,9 @@ fn options(context: &Context<'_>, job: PlannedJob<'_>) -> Result<String, String>
         };
         has_success |= kind == Kind::Success;
         if message.contains(['\n', '\r', '"']) {
-            return Err(format!("the message `{message}` cannot be an argument in a DAG file"));
+            return Err(format!(
+                "the message `{message}` cannot be an argument in a DAG file"
+            ));
         }
         // DAGMan splits at blanks. `pegasus-exitcode` takes a plus sign for one.
         text.push_str(&format!("{option} {} ", message.replace(' ', "+")));
@@ -167,7 +196,10 @@ fn options(context: &Context<'_>, job: PlannedJob<'_>) -> Result<String, String>
     if (is_lite || context.is_script(job)) && !has_success {
         text.push_str(&format!("-s {} ", LITE_SUCCESS.replace(' ', "+")));
     }
-    text.push_str(&format!("-l {base}.exitcode.log -M {base}.cache.meta ", base = plan.base));
+    text.push_str(&format!(
+        "-l {base}.exitcode.log -M {base}.cache.meta ",
+        base = plan.base
+    ));
     if plan.settings.integrity == Integrity::None {
         text.push_str("-N ");
     }

@@ -53,13 +53,19 @@ pub(super) fn description(context: &Context<'_>) -> Result<String, WriteError> {
     file.comment(&format!("condor_submit_dag -no_submit {}", options(context)));
     for (name, value) in [
         ("universe", "scheduler".to_owned()),
-        ("executable", literal(&format!("{}/bin/pegasus-dagman", context.home))),
+        (
+            "executable",
+            literal(&format!("{}/bin/pegasus-dagman", context.home)),
+        ),
         ("getenv", GETENV.to_owned()),
         ("output", format!("{dag}.lib.out")),
         ("error", format!("{dag}.lib.err")),
         ("log", format!("{dag}.dagman.log")),
         ("remove_kill_sig", "SIGUSR1".to_owned()),
-        ("+OtherJobRemoveRequirements", class_ad_string("DAGManJobId =?= $(cluster)")),
+        (
+            "+OtherJobRemoveRequirements",
+            class_ad_string("DAGManJobId =?= $(cluster)"),
+        ),
         ("on_exit_remove", ON_EXIT_REMOVE.to_owned()),
         ("copy_to_spool", "False".to_owned()),
         ("arguments", format!("\"{arguments}\"")),
@@ -132,6 +138,8 @@ fn variables(context: &Context<'_>, dag: &str) -> Result<String, WriteError> {
     }
     all.retain(|(name, _)| name != "PEGASUS_HOME");
     all.push(("PEGASUS_HOME".into(), context.home.clone()));
-    let pairs = all.iter().map(|(name, value)| (name.as_str(), value.as_str(), true));
+    let pairs = all
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_str(), true));
     environment(pairs, Dollars::Never)
 }

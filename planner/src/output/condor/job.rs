@@ -3,13 +3,12 @@
 use std::borrow::Cow;
 
 use crate::exec::Task;
-use crate::model::JobKind;
 use crate::profiles::Namespace;
-use crate::tasks::requests::dagman;
 use crate::tasks::{Invocation, PlannedJob};
 
 use super::ad::Ad;
 use super::context::{Context, log_name};
+use super::ranks::priority;
 use super::transfers::Transfers;
 use super::{arguments, credentials, environment, style};
 
@@ -51,17 +50,26 @@ pub(super) fn ad<'a>(
             ad.commands.insert(Cow::Borrowed(key), value);
         }
     }
-    let file = |suffix: &str| format!("{}/{}", plan.submit, context.relative(job, suffix));
+    let file = |suffix: &str| {
+        let relative = context.relative(job, suffix);
+        format!("{}/{}", plan.submit, relative.trim_start_matches("./"))
+    };
     ad.set_literal("error", &file(".err"));
     ad.set_literal("output", &file(".out"));
     ad.set_literal("log", &format!("{}/{}", plan.submit, log_name(plan)));
     ad.set_literal("wf_submit_dir", &plan.submit);
-    ad.set("submit_event_user_notes", format!("pool:{}", plan.sites.get(job.site).name));
+    ad.set(
+        "submit_event_user_notes",
+        format!("pool:{}", plan.sites.get(job.site).name),
+    );
     ad.or_set("notification", "NEVER");
     ad.or_set("periodic_release", "False");
     let of_mode = plan.settings.mode.properties().into_iter();
     let mut of_mode = of_mode.filter(|(key, _)| *key == "condor.periodic_remove");
-    ad.or_set("periodic_remove", of_mode.next().map_or(PERIODIC_REMOVE, |(_, value)| value));
+    ad.or_set(
+        "periodic_remove",
+        of_mode.next().map_or(PERIODIC_REMOVE, |(_, value)| value),
+    );
     ad.or_set("stream_error", "false");
     ad.or_set("stream_output", "false");
     ad.set("priority", priority(context, job).to_string());
@@ -88,36 +96,4 @@ pub(super) fn ad<'a>(
     let of_job = |problem: String| format!("job {}: {problem}", job.name);
     arguments::add(job, invocation, &mut ad).map_err(of_job)?;
     Ok(ad)
-}
-
-/// Returns the priority of a job: that of the user, else that of its kind and depth.
-pub(super) fn priority(context: &Context<'_>, job: PlannedJob<'_>) -> i64 {
-    let own = job.setup.profiles.get(Namespace::Condor, "priority");
-    if let Some(own) = own.and_then(|text| text.trim().parse().ok()) {
-        return own;
-    }
-    if !context.plan.settings.assigns_priorities {
-        return 0;
-    }
-    match job.task {
-        Task::CreateDir | Task::Chmod(_) | Task::NoOp => 800,
-        Task::StageIn(_) | Task::InterSite(_) => 700,
-        Task::StageOut(_) => 900,
-        Task::CleanUp(_) | Task::RemoveDir => 1000,
-        Task::Compute(_) | Task::Cluster(..) | Task::Register(_) => i64::from(context.depths[job.id.index()]) * 10,
-    }
-}
-
-/// Returns the category of a job, whose running jobs DAGMan limits.
-pub(super) fn category(job: PlannedJob<'_>) -> Option<&str> {
-    let of_kind = match job.task {
-        Task::StageIn(_) => "stagein",
-        Task::StageOut(_) => "stageout",
-        Task::Register(_) => "registration",
-        Task::CleanUp(_) => "cleanup",
-        Task::Compute(_) if job.setup.kind != JobKind::Compute => "subwf",
-        _ => "",
-    };
-    let category = dagman(&job.setup.profiles, "category").unwrap_or(of_kind);
-    (!category.is_empty()).then_some(category)
 }

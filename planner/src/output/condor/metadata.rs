@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::exec::JobId;
 use crate::exec::Task;
 use crate::ids::Id as _;
-use crate::exec::JobId;
 use crate::profiles::Namespace;
 use crate::tasks::{Plan, PlannedJob};
 

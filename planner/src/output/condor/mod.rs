@@ -1,7 +1,7 @@
 //! The code generator Condor: a DAG for HTCondor's DAGMan, and a submit description for each job.
 //!
-//! An [`Ad`](ad::Ad) has what the submit description of a job says, as values; `job` fills it in, a style adds
-//! how the job comes to its site. No program of HTCondor is needed to plan.
+//! An [`Ad`](ad::Ad) has what the submit description of a job says, as values; `job` fills it in, a style
+//! adds how the job comes to its site. No program of HTCondor is needed to plan.
 
 mod ad;
 mod arguments;
@@ -13,6 +13,7 @@ mod dagman_job;
 mod environment;
 mod job;
 mod metadata;
+mod ranks;
 mod requests;
 mod script;
 mod style;
@@ -32,6 +33,11 @@ use super::common::private_files::{put, put_private};
 use super::common::task_line::Line;
 use super::{Code, Generator, Writing};
 use context::Context;
+
+/// Returns the name of the submit description of the run of DAGMan.
+pub(super) fn dagman_file(plan: &Plan<'_>) -> String {
+    format!("{}{}", plan.base, dagman_job::SUFFIX)
+}
 
 /// Jobs whose files are written in one chunk.
 const JOB_CHUNK: usize = 256;
@@ -55,10 +61,11 @@ impl Generator for Condor {
         context.write_files(dir)?;
         write_jobs(&context, to)?;
         let file = |suffix: &str| dir.join(format!("{}{suffix}", plan.base));
-        let dag = dag::dag(&context).map_err(|problems| PlanError::Code(problems))?;
+        let dag = dag::dag(&context).map_err(PlanError::Code)?;
         put(&file(".dag"), &dag)?;
-        let job = dagman_job::description(&context).map_err(|error| PlanError::Code(vec![error.to_string()]))?;
-        plan.secrets.put(&file(dagman_job::SUFFIX), &job)?;
+        let job =
+            dagman_job::description(&context).map_err(|error| PlanError::Code(vec![error.to_string()]))?;
+        plan.secrets.put(&dir.join(dagman_file(plan)), &job)?;
         plan.secrets.put(&file(".metadata"), &metadata::metadata(plan))?;
         Ok(Code::default())
     }
@@ -88,7 +95,12 @@ fn write_jobs(context: &Context<'_>, to: &Writing<'_>) -> Result<(), PlanError> 
             for n in range {
                 let id = plan.order[n];
                 match write_job(context, invocations, id, to.dir, rendered) {
-                    Ok(()) => heads.job(plan.at(id), &rendered.line, &mut rendered.scratch, &mut rendered.events),
+                    Ok(()) => heads.job(
+                        plan.at(id),
+                        &rendered.line,
+                        &mut rendered.scratch,
+                        &mut rendered.events,
+                    ),
                     Err(Failure::Job(found)) => rendered.problems.push(found),
                     Err(Failure::Plan(error)) => rendered.failed = Some(error),
                 }
@@ -141,7 +153,8 @@ fn write_job(
     }
     line.fill(invocation);
     if let Some(content) = &invocation.argument_file {
-        plan.secrets.put(&dir.join(format!("{}.arg", job.name)), content)?;
+        plan.secrets
+            .put(&dir.join(format!("{}.arg", job.name)), content)?;
     }
     let ad = job::ad(context, job, invocation).map_err(|problem| Failure::Job(vec![problem]))?;
     let text = ad

@@ -1,7 +1,7 @@
 //! Resources that a job requests, and further macros that its commands refer to.
 //!
-//! A command such as `request_memory` refers to a macro, `$(pegasus_memory_mb)`, so that `pegasus-exitcode` can
-//! change it before the next attempt.
+//! A command such as `request_memory` refers to a macro, `$(pegasus_memory_mb)`, so that `pegasus-exitcode`
+//! can change it before the next attempt.
 
 use std::borrow::Cow;
 
@@ -60,8 +60,13 @@ const DISK: Request = Request {
 /// Adds requests and macros. `has_requests`: HTCondor finds a machine for the job.
 pub(super) fn add<'a>(job: PlannedJob<'a>, has_requests: bool, ad: &mut Ad<'a>) -> Result<(), String> {
     let is_compute = matches!(job.task, Task::Compute(_) | Task::Cluster(..));
-    let runtime = whole(job, "runtime")?.map(str::to_owned).or_else(|| wall_time(job));
-    ad.macros.push(("pegasus_job_runtime".into(), runtime.unwrap_or_else(|| "0".to_owned())));
+    let runtime = whole(job, "runtime")?
+        .map(str::to_owned)
+        .or_else(|| wall_time(job));
+    ad.macros.push((
+        "pegasus_job_runtime".into(),
+        runtime.unwrap_or_else(|| "0".to_owned()),
+    ));
     for request in [CPUS, GPUS, MEMORY, DISK] {
         let of_user = ad.get(request.command).map(str::to_owned);
         let own = whole(job, request.profile)?;
@@ -74,7 +79,9 @@ pub(super) fn add<'a>(job: PlannedJob<'a>, has_requests: bool, ad: &mut Ad<'a>) 
             "pegasus_gpus" => Some("0"),
             _ => None,
         };
-        let asks = value.as_deref().is_some_and(|value| request.name != "pegasus_gpus" || value.trim() != "0");
+        let asks = value
+            .as_deref()
+            .is_some_and(|value| request.name != "pegasus_gpus" || value.trim() != "0");
         if !(has_requests && is_compute && asks) {
             ad.commands.remove(request.command);
         } else {
@@ -134,7 +141,9 @@ fn wall_time(job: PlannedJob<'_>) -> Option<String> {
 /// Returns the value of a command of the user in the unit of its macro. Expressions stay.
 fn converted(request: &Request, value: &str) -> String {
     let value = value.trim();
-    let number = value.trim_end_matches(|c: char| c.is_ascii_alphabetic()).trim_end();
+    let number = value
+        .trim_end_matches(|c: char| c.is_ascii_alphabetic())
+        .trim_end();
     let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
     let has_unit = number.len() < value.len();
     match request.name {

@@ -1,11 +1,13 @@
 //! Job scripts for the tools of Pegasus, which get the worker package and the functions of
 //! `pegasus-lite-common.sh`. Variables and functions in them are those of Pegasus.
 
+mod container;
+
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use pmc_calls::shell::shell_quote;
-use pmc_job_files::{Description, Entry};
+use pmc_job_files::{Description, Entry, Verified};
 
 use crate::catalog::transformation::Container;
 use crate::exec::{JobId, Task};
@@ -32,10 +34,13 @@ pub(super) fn replace(context: &Context<'_>, job: PlannedJob<'_>, invocation: &m
 /// Returns the name of the image of a container in the directory of its job.
 pub(super) fn image_name(job: PlannedJob<'_>, container: &Container) -> String {
     let images = &job.plan.exec.images;
-    let is_own = |file: &crate::model::FileId| images.get(file).is_some_and(|image| image.name == container.name);
+    let is_own =
+        |file: &crate::model::FileId| images.get(file).is_some_and(|image| image.name == container.name);
     let mut uses = job.uses().iter().map(|u| u.file);
-    uses.find(is_own)
-        .map_or_else(|| container.name.clone(), |file| job.plan.workflow.files.name(file).to_owned())
+    uses.find(is_own).map_or_else(
+        || container.name.clone(),
+        |file| job.plan.workflow.files.name(file).to_owned(),
+    )
 }
 
 /// Returns the script of a job. The invocation is what runs in it.
@@ -55,34 +60,58 @@ pub(super) fn script(
         false => Description::default(),
     };
     let mut text = head(context, job, &description);
+    if let Some(container) = &description.container
+        && container.transfers_inside
+    {
+        return Err(vec![format!(
+            "job {}: job scripts transfer files outside of containers: remove pegasus.transfer.container.onhost",
+            job.name
+        )]);
+    }
     text.push_str("\npegasus_lite_section_start stage_in\n");
+    if let Some(container) = description
+        .container
+        .as_ref()
+        .filter(|_| !context.has_container_universe(job))
+    {
+        transfer(&description, &container.fetch, &mut text);
+        verify(&container.verify, &mut text);
+    }
     transfer(&description, &description.stage_in, &mut text);
     for program in &description.executables {
-        let _ = writeln!(text, "/bin/chmod +x {}", shell_quote(&program.display().to_string()));
-    }
-    checkpoints(&description, &description.checkpoint_in, &mut text);
-    let verified: Vec<&str> = description.verify.iter().map(|file| file.lfn.as_str()).collect();
-    if !verified.is_empty() {
         let _ = writeln!(
             text,
-            "pegasus-integrity --print-timings --verify=stdin 1>&2 << 'eof'\n{}\neof",
-            verified.join(";;;")
+            "/bin/chmod +x {}",
+            shell_quote(&program.display().to_string())
         );
     }
-    text.push_str("pegasus_lite_section_end stage_in\n\nset +e\njob_ec=0\npegasus_lite_section_start task_execute\n");
+    checkpoints(&description, &description.checkpoint_in, &mut text);
+    verify(&description.verify, &mut text);
+    text.push_str(
+        "pegasus_lite_section_end stage_in\n\nset +e\njob_ec=0\npegasus_lite_section_start task_execute\n",
+    );
     let command = command(context, job, invocation);
-    match job.cluster() {
-        Some(_) => {
+    match (job.cluster(), &description.container) {
+        (None, Some(container)) if context.has_container_universe(job) => {
+            text.push_str("# setting environment variables for job\n");
+            container::variables(container, &mut text);
+            let _ = writeln!(text, "{command}");
+        }
+        (None, Some(container)) => container::call(&job.name, container, &settings(), &command, &mut text),
+        (Some(_), _) => {
             let mut list = String::new();
             clusters::list(invocations, id, &mut list)?;
             let list = without_paths(context, job, &list);
             let _ = writeln!(text, "{command} << 'EOF'\n{}EOF", list);
         }
-        None => {
+        (None, None) => {
             let _ = writeln!(text, "{command}");
         }
     }
-    text.push_str("job_ec=$?\npegasus_lite_section_end task_execute\nset -e\n\npegasus_lite_section_start stage_out\n");
+    if description.container.is_none() || context.has_container_universe(job) {
+        text.push_str("job_ec=$?\n");
+    }
+    text.push_str("pegasus_lite_section_end task_execute\nset -e\n\npegasus_lite_section_start stage_out\n");
     checkpoints(&description, &description.checkpoint_out, &mut text);
     transfer(&description, &description.stage_out, &mut text);
     text.push_str("pegasus_lite_section_end stage_out\n\nset -e\ntrap - EXIT\npegasus_lite_final_exit\n");
@@ -116,7 +145,11 @@ fn head(context: &Context<'_>, job: PlannedJob<'_>, description: &Description) -
         // HTCondor looks for outputs where it starts the job.
         text.push_str("export pegasus_lite_work_dir=$PWD\n");
     } else if let Some(scratch) = &description.scratch {
-        let _ = writeln!(text, "export PEGASUS_WN_TMP={}", shell_quote(&scratch.display().to_string()));
+        let _ = writeln!(
+            text,
+            "export PEGASUS_WN_TMP={}",
+            shell_quote(&scratch.display().to_string())
+        );
     }
     text.push_str("pegasus_lite_setup_work_dir\npegasus_lite_worker_package\n");
     text
@@ -136,12 +169,28 @@ fn settings() -> String {
     )
 }
 
+/// Adds the comparison of files with their checksums.
+fn verify(files: &[Verified], text: &mut String) {
+    let names: Vec<&str> = files.iter().map(|file| file.lfn.as_str()).collect();
+    if !names.is_empty() {
+        let _ = writeln!(
+            text,
+            "pegasus-integrity --print-timings --verify=stdin 1>&2 << 'eof'\n{}\neof",
+            names.join(";;;")
+        );
+    }
+}
+
 /// Adds transfers, if there are any.
 fn transfer(description: &Description, entries: &[Entry], text: &mut String) {
     if entries.is_empty() {
         return;
     }
-    let options: Vec<Cow<'_, str>> = description.transfer_arguments.iter().map(|word| shell_quote(word)).collect();
+    let options: Vec<Cow<'_, str>> = description
+        .transfer_arguments
+        .iter()
+        .map(|word| shell_quote(word))
+        .collect();
     let _ = writeln!(text, "pegasus-transfer {} 1>&2 << 'eof'", options.join(" "));
     let list = entries.iter().zip(1..).map(|(entry, id)| {
         // Texts of a plan are UTF-8.
@@ -161,7 +210,9 @@ fn checkpoints(description: &Description, entries: &[Entry], text: &mut String) 
     }
     text.push_str("set +e\n");
     transfer(description, entries, text);
-    text.push_str("ec=$?\nset -e\n[ $ec = 0 ] || echo \"checkpoint files: pegasus-transfer ended with $ec\" 1>&2\n");
+    text.push_str(
+        "ec=$?\nset -e\n[ $ec = 0 ] || echo \"checkpoint files: pegasus-transfer ended with $ec\" 1>&2\n",
+    );
 }
 
 /// Returns a command for a shell. Tools of the worker package are called by name.
@@ -191,7 +242,10 @@ fn bare<'w>(context: &Context<'_>, job: PlannedJob<'_>, word: &'w str) -> Option
 fn without_paths(context: &Context<'_>, job: PlannedJob<'_>, list: &str) -> String {
     let tools = format!("{}/", context.plan.sites.get(job.site).tools);
     let lines = list.lines().map(|line| {
-        let line = line.strip_prefix(tools.as_str()).filter(|rest| TOOLS.iter().any(|tool| rest.starts_with(tool))).unwrap_or(line);
+        let line = line
+            .strip_prefix(tools.as_str())
+            .filter(|rest| TOOLS.iter().any(|tool| rest.starts_with(tool)))
+            .unwrap_or(line);
         format!("{line}\n")
     });
     lines.collect()

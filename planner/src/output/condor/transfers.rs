@@ -51,7 +51,8 @@ impl Transfers {
         if is_script {
             this.inputs.push(format!("{SUBMIT}{COMMON}"));
         } else if job.has_description() {
-            this.inputs.push(format!("{SUBMIT}{}", context.relative(job, ".json")));
+            this.inputs
+                .push(format!("{SUBMIT}{}", context.relative(job, ".json")));
         }
         if job.has_description() || is_script {
             this.inputs.extend(context.env_source(job).map(literal_owned));
@@ -77,7 +78,8 @@ impl Transfers {
                 && let Some(bypassed) = context.plan.exec.bypassed(&job, u)
                 && let Some((url, _)) = bypassed.sources.first()
             {
-                self.inputs.push(list_entry(url.strip_prefix("file://").unwrap_or(url)));
+                self.inputs
+                    .push(list_entry(url.strip_prefix("file://").unwrap_or(url)));
             }
             if u.link.writes() {
                 self.outputs.push(list_entry(name));
@@ -92,13 +94,17 @@ impl Transfers {
     fn add_lists(&mut self, context: &Context<'_>, job: PlannedJob<'_>) {
         let plan = context.plan;
         let members = job.cluster().map(|cluster| cluster.members.clone());
-        let members = members.into_iter().flatten().map(|position| plan.member(position));
+        let members = members
+            .into_iter()
+            .flatten()
+            .map(|position| plan.member(position));
         let jobs: Vec<JobId> = std::iter::once(job.id).chain(members).collect();
         for id in jobs {
             let of = plan.at(id);
             for suffix in file_lists::suffixes(of) {
                 let name = format!("{}{suffix}", of.name);
-                self.inputs.push(format!("{SUBMIT}{}", context.relative(of, suffix)));
+                self.inputs
+                    .push(format!("{SUBMIT}{}", context.relative(of, suffix)));
                 if id == job.id {
                     self.lists.push(name);
                 }

@@ -29,8 +29,6 @@ pub(crate) struct Abilities {
     pub(crate) nests: bool,
     /// Jobs of large plans share one file with their work lists.
     pub(crate) shares_lists: bool,
-    /// The plan is a DAG.
-    pub(crate) makes_dag: bool,
     /// pegasus-mpi-cluster runs the plan.
     pub(crate) is_pmc: bool,
     /// Files of the submit directory come to a job into the directory that `_CONDOR_SCRATCH_DIR` names, and
@@ -48,7 +46,6 @@ impl CodeGenerator {
                 resumes: true,
                 nests: true,
                 shares_lists: true,
-                makes_dag: true,
                 is_pmc: true,
                 ships_files: false,
             },
@@ -58,7 +55,6 @@ impl CodeGenerator {
                 resumes: false,
                 nests: false,
                 shares_lists: false,
-                makes_dag: false,
                 is_pmc: false,
                 ships_files: false,
             },
@@ -68,7 +64,6 @@ impl CodeGenerator {
                 resumes: true,
                 nests: false,
                 shares_lists: false,
-                makes_dag: true,
                 is_pmc: false,
                 ships_files: true,
             },

@@ -8,12 +8,22 @@ use pmc_dagman::write::class_ad_string;
 
 use super::super::ad::{Ad, literal};
 use super::super::context::Context;
+use super::super::ranks::priority;
 use super::super::requests;
 use super::super::transfers::Transfers;
 
 /// Batch systems.
 const SCHEDULERS: [&str; 10] = [
-    "cobalt", "condor", "flux", "kubernetes", "lsf", "moab", "pbs", "sfapi", "sge", "slurm",
+    "cobalt",
+    "condor",
+    "flux",
+    "kubernetes",
+    "lsf",
+    "moab",
+    "pbs",
+    "sfapi",
+    "sge",
+    "slurm",
 ];
 
 /// Batch systems that give a job whole nodes, or the same part of each.
@@ -57,7 +67,11 @@ pub(super) fn add<'a>(
     }
     add_environment(context, job, shape, ad);
     ad.set("+remote_cerequirements", requirements(context, job, shape));
-    let texts = [("queue", "batch_queue"), ("project", "batch_project"), ("glite.arguments", "")];
+    let texts = [
+        ("queue", "batch_queue"),
+        ("project", "batch_project"),
+        ("glite.arguments", ""),
+    ];
     for (key, command) in texts {
         if let Some(value) = job.setup.profiles.pegasus(key) {
             let name = format!("pegasus_{}", key.replace('.', "_"));
@@ -98,7 +112,12 @@ fn resource(context: &Context<'_>, job: PlannedJob<'_>, ad: &mut Ad<'_>) -> Resu
             scheduler.unwrap_or_default().to_ascii_lowercase()
         }
         (None, Some(grid)) => {
-            ad.set("grid_resource", format!("batch {} {}", grid.scheduler, grid.contact).trim_end().to_owned());
+            ad.set(
+                "grid_resource",
+                format!("batch {} {}", grid.scheduler, grid.contact)
+                    .trim_end()
+                    .to_owned(),
+            );
             grid.scheduler.clone()
         }
         (None, None) => {
@@ -185,7 +204,9 @@ fn divided(cores: u64, by: u64, what: &str) -> Result<u64, String> {
     match cores {
         1 => Ok(1),
         _ if by > 0 && cores.is_multiple_of(by) => Ok(cores / by),
-        _ => Err(format!("it asks for {cores} cores, which are no multiple of {by} {what}")),
+        _ => Err(format!(
+            "it asks for {cores} cores, which are no multiple of {by} {what}"
+        )),
     }
 }
 
@@ -207,16 +228,25 @@ fn gpus(job: PlannedJob<'_>) -> Option<&str> {
 fn requirements(context: &Context<'_>, job: PlannedJob<'_>, shape: Shape) -> String {
     // Names in batch systems are short of characters.
     let name: String = job.name.chars().filter(|&c| c != '_').take(MAX_NAME).collect();
-    let mut parts = vec![format!("JOBNAME=={}", literal(&class_ad_string(&name))), "PASSENV==1".to_owned()];
+    let mut parts = vec![
+        format!("JOBNAME=={}", literal(&class_ad_string(&name))),
+        "PASSENV==1".to_owned(),
+    ];
     let mut add = |name: &str, value: Option<String>| {
         parts.extend(value.map(|value| format!("{name}==\"{value}\"")));
     };
     add("NODES", shape.nodes.map(|nodes| nodes.to_string()));
-    add("CORES", asks_cores(job, shape).then(|| "$(pegasus_cores)".to_owned()));
+    add(
+        "CORES",
+        asks_cores(job, shape).then(|| "$(pegasus_cores)".to_owned()),
+    );
     add("GPUS", gpus(job).map(|_| "$(pegasus_gpus)".to_owned()));
     add("PROCS", shape.per_node.map(|per_node| per_node.to_string()));
-    add("TOTAL_MEMORY", job.pegasus("memory").map(|_| "$(pegasus_memory_mb)".to_owned()));
-    parts.push(format!("PRIORITY=={}", super::super::job::priority(context, job)));
+    add(
+        "TOTAL_MEMORY",
+        job.pegasus("memory").map(|_| "$(pegasus_memory_mb)".to_owned()),
+    );
+    parts.push(format!("PRIORITY=={}", priority(context, job)));
     if job.setup.profiles.pegasus("glite.arguments").is_some() {
         parts.push("EXTRA_ARGUMENTS==\"$(pegasus_glite_arguments)\"".to_owned());
     }

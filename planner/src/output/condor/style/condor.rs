@@ -91,12 +91,7 @@ fn on_submit_host<'a>(
 }
 
 /// Other universes: HTCondor transfers the files.
-fn in_pool<'a>(
-    context: &'a Context<'a>,
-    job: PlannedJob<'a>,
-    transfers: &Transfers,
-    ad: &mut Ad<'a>,
-) {
+fn in_pool<'a>(context: &'a Context<'a>, job: PlannedJob<'a>, transfers: &Transfers, ad: &mut Ad<'a>) {
     ad.or_set("+WantIOProxy", "True");
     set_files(context, job, transfers, ad);
     let has_files = !transfers.inputs.is_empty() || !transfers.outputs.is_empty();
@@ -109,7 +104,10 @@ fn in_pool<'a>(
         && let Some(container) = &job.setup.container
     {
         let image = super::super::script::image_name(job, container);
-        ad.or_set("container_image", literal(&format!("{}/{image}", context.plan.submit)));
+        ad.or_set(
+            "container_image",
+            literal(&format!("{}/{image}", context.plan.submit)),
+        );
     }
     if !context.is_script(job) && !job.is_lite() {
         let directory = match job.task {
