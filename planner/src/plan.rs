@@ -26,6 +26,8 @@ pub struct Planned {
     pub dag: PathBuf,
     /// Script of the code generator Shell, which runs the workflow.
     pub shell: Option<PathBuf>,
+    /// Submit description of the run of DAGMan. Only the code generator Condor writes one.
+    pub condor: Option<PathBuf>,
     /// Batch scripts, the one for the preferred scheduler first.
     pub scripts: Vec<Script>,
     /// Slots of the batch job of the preferred scheduler, and how many jobs run at a time.
@@ -71,7 +73,7 @@ mod replan;
 mod this_machine;
 
 pub use crate::exec::Counts;
-pub use build::{measure, plan, preview, wants_shell};
+pub use build::{measure, plan, preview, wants_scheduler};
 pub use deferred::{Prepared, prepare};
 pub use facts::{Facts, facts, properties};
 pub use replan::{ReplanError, ReplanOptions, Replanned, finish_replacement, replan};

@@ -14,7 +14,7 @@ use crate::budget;
 use crate::cli::{self, Invocation, OutputOptions};
 use crate::diagnostic::{Diagnostic, in_brief};
 use crate::error::{PlanError, readable};
-use crate::plan::{Planned, Prepared, plan, prepare, preview, wants_shell};
+use crate::plan::{Planned, Prepared, plan, prepare, preview, wants_scheduler};
 use crate::request::{Environment, Request};
 use crate::saved_request;
 use crate::syntax::text;
@@ -101,7 +101,7 @@ fn append_log(log: Option<&Path>, text: &str) {
 
 /// Plans, prints the result, and submits or runs the plan if the user asks for it.
 fn plan_and_submit(mut request: Request, output: OutputOptions) -> u8 {
-    if output.submit && !wants_shell(&request) {
+    if output.submit && wants_scheduler(&request) {
         match find_scheduler(&request.batch.schedulers, &request.environment.variables) {
             Ok(detected) => request.batch.detected = detected,
             Err(e) => return fail(&e.to_string(), 1),
@@ -121,7 +121,27 @@ fn plan_and_submit(mut request: Request, output: OutputOptions) -> u8 {
         }
         return if output.submit { run_script(script) } else { 0 };
     }
-    submit_plan(&planned, &request, output)
+    match &planned.condor {
+        Some(description) => submit_to_condor(&planned, description, &request, output),
+        None => submit_plan(&planned, &request, output),
+    }
+}
+
+/// Submits the run of DAGMan if the user asks for it, and prints the result.
+fn submit_to_condor(planned: &Planned, description: &Path, request: &Request, output: OutputOptions) -> u8 {
+    if output.json {
+        print(&cli::result_json(planned, None));
+    }
+    if !output.submit {
+        return 0;
+    }
+    let variables = &request.environment.variables;
+    match pmc_batch::condor::submit(&planned.submit_dir, description, variables) {
+        Ok(number) if output.level < 0 => print(&format!("{number}\n")),
+        Ok(_) if output.json => 0,
+        Ok(number) => print(&format!("Submitted:        HTCondor job {number}\n")),
+        Err(error) => fail(&error.to_string(), 1),
+    }
 }
 
 /// Submits the plan if the user asks for it, and prints the result.

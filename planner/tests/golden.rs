@@ -31,6 +31,13 @@ fn plans_with_nested_sub_workflows_are_those_of_the_original() {
 }
 
 #[test]
+fn plans_for_htcondor_are_those_of_the_original() {
+    golden::check("planner-condor", golden::processors(), |case| {
+        planner::compare_condor(case, Path::new(program()))
+    });
+}
+
+#[test]
 fn other_expectations_are_reported() {
     let mut case = Case::read("planner", "diamond");
     for file in &mut case.archive.files {

@@ -464,7 +464,7 @@ fn unsupported_features_are_refused() {
             "pegasus.data.configuration = nfs",
             "sharedfs, nonsharedfs or condorio",
         ),
-        ("pegasus.code.generator = Condor", "PMC or Shell"),
+        ("pegasus.code.generator = Glue", "PMC, Condor or Shell"),
         ("pegasus.transfer.refiner = Chain", "BalancedCluster"),
     ] {
         case.put("pegasus.properties", &format!("{property}\n"));

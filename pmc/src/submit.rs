@@ -24,6 +24,8 @@ pub struct Submit {
     pub dag: PathBuf,
     /// Name of the workflow.
     pub label: String,
+    /// Submit description of the run of DAGMan, if HTCondor runs the plan.
+    pub condor: Option<PathBuf>,
 }
 
 impl Submit {
@@ -46,6 +48,7 @@ impl Submit {
             dir: dir.to_owned(),
             dag: dir.join(dag),
             label: value("dax_label").unwrap_or("workflow").to_owned(),
+            condor: value("condor_log").map(|_| dir.join(format!("{}.condor.sub", dag.display()))),
         })
     }
 

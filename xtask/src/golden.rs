@@ -28,6 +28,7 @@ pub fn pack(folder: &Path) -> Result<PathBuf> {
 /// Returns the kind of a case: the directory of `tests/golden` that it belongs to.
 fn kind(archive: &Archive, folder: &Path) -> Result<&'static str> {
     let has_below = |directory| archive.below(directory).next().is_some();
+    let has_condor = |setup: &str| setup.lines().any(|word| word.trim() == "condor");
     Ok(if archive.get("np").is_some() && has_below("expected") {
         "executor"
     } else if has_below("input") && has_below("expected") {
@@ -35,6 +36,7 @@ fn kind(archive: &Archive, folder: &Path) -> Result<&'static str> {
             |text: &str| text.contains("type: pegasusWorkflow") || text.contains("type: condorWorkflow");
         match archive.get("setup") {
             _ if archive.below("input").any(|(_, file)| has_part(&file.content)) => "planner-subworkflow",
+            Some(setup) if has_condor(setup) => "planner-condor",
             Some(_) => "planner-lite",
             None => "planner",
         }
@@ -69,7 +71,13 @@ mod tests {
 
     #[test]
     fn each_case_is_of_its_kind() {
-        for expected in ["executor", "planner", "planner-subworkflow", "stampede"] {
+        for expected in [
+            "executor",
+            "planner",
+            "planner-condor",
+            "planner-subworkflow",
+            "stampede",
+        ] {
             for case in golden::Case::read_all(expected) {
                 let found = kind(&case.archive, Path::new(&case.name)).expect("a case");
                 assert_eq!(found, expected, "{}", case.name);

@@ -14,6 +14,7 @@ pub fn all() -> Vec<Command> {
         executor(),
         kickstart(),
         ClusterArgs::command(),
+        pegasus_exitcode::command(),
         pegasus_lite::command(),
         pegasus_transfer::command(),
         pegasus_transfer::integrity_program::command(),

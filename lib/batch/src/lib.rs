@@ -4,6 +4,7 @@
 //! Only [`submit`] and [`ask`] run programs. Everything else is words out of values, and values out of text.
 
 pub mod ask;
+pub mod condor;
 pub mod job;
 pub mod launch;
 pub mod nodes;

@@ -111,7 +111,7 @@ pub fn command_line(scheduler: Scheduler, script: &Path) -> String {
 }
 
 /// A program on `PATH`.
-fn find(program: &str, environment: &BTreeMap<String, String>) -> Option<PathBuf> {
+pub(crate) fn find(program: &str, environment: &BTreeMap<String, String>) -> Option<PathBuf> {
     let path = environment.get("PATH")?;
     path.split(':')
         .filter(|directory| directory.starts_with('/'))

@@ -13,6 +13,8 @@
 //! are those of the manual of HTCondor 25 ("Automated Workflows" and "Submit Description File Commands").
 //!
 //! Files are loaded by a function of the caller, so that this library opens none.
+//!
+//! [`write`] makes the text of such files.
 
 mod budget;
 mod commands;
@@ -25,6 +27,7 @@ mod queue;
 mod quoting;
 mod submit;
 mod text;
+pub mod write;
 
 pub use commands::is_dagman;
 pub use error::{DagmanError, ErrorKind};

@@ -92,6 +92,7 @@ impl Expander<'_> {
                     (None, Some(default)) => out.push_str(default),
                     (None, None) => return Err(refuse("there is no such variable in the environment")),
                 },
+                "$" if found.name == "DOLLARDOLLAR" => out.push_str("$$"),
                 "$" => return Err(refuse("it depends on the machine that HTCondor chooses")),
                 _ => return Err(refuse("functions other than $ENV are not supported")),
             }

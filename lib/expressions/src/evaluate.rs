@@ -62,6 +62,19 @@ pub fn mentions(text: &str, variable: &str) -> bool {
 /// # Errors
 /// Why the expression is skipped.
 pub fn evaluate(amount: Amount, text: &str, variables: &Variables) -> Result<u64, ExpressionError> {
+    amounts::amount(amount, &value(text, variables)?).map_err(ExpressionError::Evaluation)
+}
+
+/// Returns the text that an expression gives with these values, such as the name of a queue.
+///
+/// # Errors
+/// Why the expression is skipped.
+pub fn evaluate_text(text: &str, variables: &Variables) -> Result<String, ExpressionError> {
+    value(text, variables).map(|value| value.to_string())
+}
+
+/// Returns the value of an expression.
+fn value(text: &str, variables: &Variables) -> Result<Value, ExpressionError> {
     let environment = environment();
     for name in names(&environment, text)? {
         if !variables.0.iter().any(|(known, _)| *known == name) {
@@ -87,10 +100,9 @@ pub fn evaluate(amount: Amount, text: &str, variables: &Variables) -> Result<u64
         (name.clone(), value)
     });
     let values: std::collections::BTreeMap<String, Value> = values.collect();
-    let value = expression
+    expression
         .eval(Value::from(values))
-        .map_err(|error| ExpressionError::Evaluation(message(&error)))?;
-    amounts::amount(amount, &value).map_err(ExpressionError::Evaluation)
+        .map_err(|error| ExpressionError::Evaluation(message(&error)))
 }
 
 /// Returns the variables of an expression, sorted.

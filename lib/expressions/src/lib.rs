@@ -11,7 +11,7 @@
 mod amounts;
 mod evaluate;
 
-pub use evaluate::{ExpressionError, FUNCTIONS, check, evaluate, mentions};
+pub use evaluate::{ExpressionError, FUNCTIONS, check, evaluate, evaluate_text, mentions};
 
 /// Longest expression, in bytes. A real one has a hundred.
 pub const MAX_LENGTH: usize = 4096;

@@ -36,6 +36,9 @@ pub struct Description {
     /// of the cluster that the job belongs to.
     #[serde(skip_serializing_if = "is_default")]
     pub work_directory: Option<PathBuf>,
+    /// The job works in the directory in which it is started, which is its own already.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub in_start_directory: bool,
     /// What all jobs of a run have in common and no other run has.
     #[serde(default, skip_serializing_if = "is_default")]
     pub run_key: PathBuf,

@@ -30,9 +30,13 @@ pub fn result_text(planned: &Planned, environment: &BTreeMap<String, String>) ->
         .scripts
         .iter()
         .partition(|script| is_installed(script.scheduler, environment));
-    let by_hand = match &planned.shell {
-        Some(script) => script.display().to_string(),
-        None => format!(
+    let by_hand = match (&planned.shell, &planned.condor) {
+        (Some(script), _) => script.display().to_string(),
+        (None, Some(_)) => format!(
+            "pmc pegasus run {}",
+            shell_quote(&planned.submit_dir.display().to_string())
+        ),
+        (None, None) => format!(
             "pegasus-mpi-cluster --monitord-hack --per-task-stdio {}",
             shell_quote(&planned.dag.display().to_string())
         ),
@@ -107,6 +111,9 @@ pub fn result_json(
     object.insert("scripts".into(), scripts.into());
     if let Some(script) = &planned.shell {
         object.insert("run".into(), script.display().to_string().into());
+    }
+    if let Some(description) = &planned.condor {
+        object.insert("submit".into(), description.display().to_string().into());
     }
     if let Some(submitted) = submitted {
         object.insert("scheduler".into(), submitted.scheduler.name().into());

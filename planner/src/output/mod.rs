@@ -1,6 +1,7 @@
 //! Writes the submit directory: `common` what all plans have, the other folders what runs the plan.
 
 pub(crate) mod common;
+mod condor;
 pub(crate) mod pmc;
 mod shell;
 
@@ -36,7 +37,14 @@ pub(crate) fn generator(of: CodeGenerator) -> &'static dyn Generator {
     match of {
         CodeGenerator::Pmc => &pmc::Pmc,
         CodeGenerator::Shell => &shell::Shell,
+        CodeGenerator::Condor => &condor::Condor,
     }
+}
+
+/// Returns the name of the submit description of the run of DAGMan, `None` if something else runs the plan.
+pub(crate) fn condor_file(plan: &Plan<'_>) -> Option<String> {
+    let is_condor = plan.settings.generator == CodeGenerator::Condor;
+    is_condor.then(|| condor::dagman_file(plan))
 }
 
 /// What a generator writes, and where.

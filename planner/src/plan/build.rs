@@ -8,7 +8,7 @@ use super::inputs::{Inputs, add_transformations_dir, property_sources, with_furt
 use super::{Counts, Planned, Preview, Script, advice, directories, files, iso_seconds, preflight};
 use crate::diagnostic::Diagnostic;
 use crate::error::{Cause, PlanError};
-use crate::exec::{Exec, JobId};
+use crate::exec::{Exec, JobId, Task};
 use crate::fingerprint;
 use crate::graph::{Graph, by_depth};
 use crate::output;
@@ -20,7 +20,7 @@ use crate::refine::cleanup::space::Sizes;
 use crate::refine::mapping::Mapper;
 use crate::refine::programs::Programs;
 use crate::refine::refine;
-use crate::refine::settings::generator;
+use crate::refine::settings::{Settings, SubmitMapper, generator};
 use crate::refine::sites::{Sites, own_tools};
 use crate::report::explain::{Explainer, View};
 use crate::report::picture;
@@ -77,10 +77,11 @@ pub fn measure(request: &Request, step: &mut dyn FnMut(&'static str)) -> Result<
     Ok(build(request, inputs, &directory, step)?.counts())
 }
 
-/// Returns whether the properties ask for a shell script instead of a DAG. [`plan`] reports problems in them.
-pub fn wants_shell(request: &Request) -> bool {
+/// Returns whether a batch system runs the plan: the properties name no other code generator than PMC. [`plan`]
+/// reports problems in them.
+pub fn wants_scheduler(request: &Request) -> bool {
     Properties::load(&property_sources(request))
-        .is_ok_and(|properties| generator(&properties).is_ok_and(|of| !of.abilities().makes_dag))
+        .is_ok_and(|properties| generator(&properties).is_ok_and(|of| of.abilities().is_pmc))
 }
 
 /// A plan in memory.
@@ -143,7 +144,13 @@ fn build_plan<'r>(
     step("reading");
     let programs = Programs::new(&inputs.transformations.catalog, inputs.settings.transformations);
     let prefix = request.job_prefix.as_deref().unwrap_or_default();
-    let mut mapper = Mapper::new(&sites, &programs, &inputs.settings, own_tools(request), prefix);
+    let mut mapper = Mapper::new(
+        &sites,
+        &programs,
+        &inputs.settings,
+        tools(request, &inputs.settings, &sites),
+        prefix,
+    );
     let exec = refine(
         &mut inputs.workflow,
         &mut mapper,
@@ -211,18 +218,30 @@ impl BuiltPlan<'_> {
             run_label: request.basename.clone().unwrap_or_else(|| workflow.label.clone()),
             stamp: iso_seconds(workflow.mtime.unwrap_or_else(|| now.into()), *now.offset()),
             uuid: &request.environment.uuid,
-            own_tools: own_tools(request),
+            own_tools: tools(request, settings, &self.sites),
             kickstarts: self.kickstarts.clone(),
-            layout: Layout::new(&settings.submit_mapper, workflow, &self.exec),
+            layout: Layout::new(self.submit_mapper(), workflow, &self.exec),
             files: self.files,
             files_apart: settings.lists_apart
                 || !settings.generator.abilities().shares_lists
                 || self.exec.jobs.len() <= MAX_SMALL_PLAN,
             checksums: Checksums::new(workflow, &self.exec, &self.sites, settings),
+            has_job_scripts: has_job_scripts(settings, &self.sites, request),
             nesting: self.nesting(),
             order: self.order.clone(),
             secrets: Secrets::new(&self.exec, &self.sites, names.map(String::as_str), path),
             submit: self.submit.clone(),
+        }
+    }
+
+    /// Returns where the files of jobs are. As in Pegasus, those of a plan without work for HTCondor are beside
+    /// its DAG.
+    fn submit_mapper(&self) -> &SubmitMapper {
+        let settings = &self.inputs.settings;
+        let is_empty = self.exec.jobs.iter().all(|job| matches!(job.task, Task::NoOp));
+        match is_empty && settings.generator.abilities().ships_files {
+            true => &SubmitMapper::Flat,
+            false => &settings.submit_mapper,
         }
     }
 
@@ -296,6 +315,7 @@ impl BuiltPlan<'_> {
         let planned = Planned {
             dag: path.join(format!("{}.dag", plan.base)),
             shell: code.shell.map(|name| path.join(name)),
+            condor: output::condor_file(&plan).map(|name| path.join(name)),
             scripts: scripts.collect(),
             batch_size: code.batch_size,
             run_files: code.run_files,
@@ -338,7 +358,7 @@ impl BuiltPlan<'_> {
             &self.sites,
             &programs,
             &inputs.settings,
-            own_tools(request),
+            tools(request, &inputs.settings, &self.sites),
             prefix,
         );
         let explainer = Explainer::new(View {
@@ -366,6 +386,28 @@ impl BuiltPlan<'_> {
             notes,
         })
     }
+}
+
+/// Returns the directory of the tools of the submit host. Under HTCondor the site catalog may name others
+/// than those of this installation.
+fn tools(request: &Request, settings: &Settings, sites: &Sites) -> String {
+    match settings.generator.abilities().ships_files {
+        true => sites.get(sites.local()).tools.clone(),
+        false => own_tools(request),
+    }
+}
+
+/// Returns whether jobs with directories of their own are scripts. So they are under HTCondor, if the tools
+/// of the submit host are those of Pegasus, unless a property says otherwise.
+fn has_job_scripts(settings: &Settings, sites: &Sites, request: &Request) -> bool {
+    if !settings.generator.abilities().ships_files {
+        return false;
+    }
+    settings.condor.lite_scripts.unwrap_or_else(|| {
+        let tools = Path::new(&sites.get(sites.local()).tools);
+        let is_this = request.environment.own_bin.as_deref() == Some(tools);
+        !is_this && !tools.join("pegasus-lite").exists()
+    })
 }
 
 /// Draws the requested pictures.

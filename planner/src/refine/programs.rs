@@ -221,6 +221,8 @@ mod tests {
             },
             profiles: Profiles::default(),
             tools: "/opt/bin".into(),
+            home: None,
+            grids: Vec::new(),
             local_scratch: None,
             visible: false,
             scratch: None,

@@ -188,6 +188,18 @@ const CLEANUP_STRATEGIES: &[(&str, CleanupStrategy)] = &[
     ("None", CleanupStrategy::None),
 ];
 
+/// Values of `pegasus.lite.form`.
+const LITE_FORMS: &[(&str, Option<bool>)] = &[("native", Some(false)), ("script", Some(true))];
+
+/// What concerns plans for HTCondor only.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CondorSettings {
+    /// Jobs with directories of their own are scripts, or are not, if that is said.
+    pub(crate) lite_scripts: Option<bool>,
+    /// Jobs have priorities by kind and depth.
+    pub(crate) assigns_priorities: bool,
+}
+
 /// The settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -251,6 +263,7 @@ pub(crate) struct Settings {
     pub(crate) invoke_always: bool,
     pub(crate) invoke_disable: bool,
     pub(crate) invoke_length: usize,
+    pub(crate) condor: CondorSettings,
     pub(crate) mode: Mode,
     /// Profiles for every job, of lowest precedence.
     pub(crate) profiles: Profiles,
@@ -328,16 +341,15 @@ impl Settings {
         };
         let mode = choices.one_of("pegasus.mode", Mode::Production, MODES);
         let is_development = matches!(mode, Mode::Debug | Mode::Development);
-        let submit_mapper = choices.submit_mapper()?;
-        let staging_mapper = choices.staging_mapper(data)?;
+        let (submit_mapper, staging_mapper) = (choices.submit_mapper()?, choices.staging_mapper(data)?);
         let storage_mapper = output_mapper::mapper(properties, choices.problems);
         let (subworkflows, cleanup_deferred) = choices.subworkflows(generator.abilities());
         let create_dir = choices.create_dir();
         let refiner = choices.one_of("pegasus.transfer.refiner", Refiner::BalancedCluster, REFINERS);
         let replica_selector = ranking::selector(properties, choices.problems);
         let transformations = choices.transformations();
-        let integrity = choices.integrity(is_development);
-        let lite_cache = choices.lite_cache();
+        let (integrity, lite_cache) = (choices.integrity(is_development), choices.lite_cache());
+        let condor = choices.condor()?;
         let site_selector = sites::settings::selector(properties, request, choices.problems);
         let seed = sites::settings::seed(properties, request, choices.problems);
         let cluster = ClusterSettings::new(properties, request, choices.problems)?;
@@ -396,6 +408,7 @@ impl Settings {
             invoke_length: properties
                 .get_number("pegasus.gridstart.invoke.length")?
                 .map_or(4000, |n| usize::try_from(n).unwrap_or(usize::MAX)),
+            condor,
             mode,
             profiles: default_profiles(properties, is_development),
             warnings: warnings(properties, refiner, data),
@@ -467,6 +480,13 @@ impl Choices<'_> {
             Integrity::Full
         };
         self.one_of("pegasus.integrity.checking", default, INTEGRITY_CHECKS)
+    }
+
+    fn condor(&mut self) -> Result<CondorSettings, InputErrors> {
+        Ok(CondorSettings {
+            lite_scripts: self.one_of("pegasus.lite.form", None, LITE_FORMS),
+            assigns_priorities: self.properties.get_bool("pegasus.job.priority.assign", true)?,
+        })
     }
 
     fn create_dir(&mut self) -> CreateDirStrategy {

@@ -13,7 +13,7 @@ pub(crate) mod settings;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use crate::catalog::site::{DirectoryKind, Operation, Site, SiteCatalog, SysInfo};
+use crate::catalog::site::{DirectoryKind, Grid, Operation, Site, SiteCatalog, SysInfo};
 use crate::error::{Cause, PlanError, Problem};
 use crate::profiles::{Namespace, Profiles, parse_bool};
 use crate::request::Request;
@@ -43,6 +43,10 @@ pub(crate) struct WorkSite {
     pub(crate) tags: BTreeMap<String, Profiles>,
     /// Directory of the tools (kickstart, transfer…) on the site.
     pub(crate) tools: String,
+    /// `PEGASUS_HOME` of the site in the catalog.
+    pub(crate) home: Option<String>,
+    /// Ways to its batch system or pool.
+    pub(crate) grids: Vec<Grid>,
     /// Directory for jobs on each node, if the site has one.
     pub(crate) local_scratch: Option<String>,
     /// Its file system is visible on the submit host (profile `auxillary.local`).
@@ -493,6 +497,8 @@ fn work_site(site: &Site, request: &Request, settings: &Settings, exec_rel: &str
         profiles,
         tags,
         tools,
+        home: home_of(site).map(str::to_owned),
+        grids: site.grids.clone(),
         local_scratch: site
             .directories
             .get(&DirectoryKind::LocalScratch)
@@ -513,10 +519,13 @@ fn work_site(site: &Site, request: &Request, settings: &Settings, exec_rel: &str
 /// Returns the directory of the tools: from the site's `PEGASUS_HOME`, else from the environment, else that
 /// of the running program.
 fn tools_of(site: &Site, request: &Request) -> String {
-    match site.profiles.get(Namespace::Env, "PEGASUS_HOME").map(str::trim) {
-        Some(home) if !home.is_empty() => format!("{}/bin", home.trim_end_matches('/')),
-        _ => own_tools(request),
-    }
+    home_of(site).map_or_else(|| own_tools(request), |home| format!("{home}/bin"))
+}
+
+/// Returns the site's `PEGASUS_HOME`.
+fn home_of(site: &Site) -> Option<&str> {
+    let home = site.profiles.get(Namespace::Env, "PEGASUS_HOME")?.trim();
+    (!home.is_empty()).then(|| home.trim_end_matches('/'))
 }
 
 /// Returns the directory of the tools of the planner's installation.

@@ -65,6 +65,9 @@ pub(super) fn push(job: PlannedJob<'_>, lists: &WorkLists, words: &mut Words, pr
 /// with directories of their own.
 fn push_checksum_options(job: PlannedJob<'_>, words: &mut Words) {
     let plan = job.plan;
+    if job.ships_files() {
+        return;
+    }
     match job.task {
         Task::StageIn(n) => {
             let mut files = plan.exec.transfers[n].files.iter();

@@ -93,11 +93,21 @@ pub(super) fn fill(
     } else {
         environment.unset = LAUNCHER_VARIABLES;
         parallel(job, &needs, &mut requests, line);
+        if job.ships_files() && job.names_executor() {
+            // A launcher of MPI gives it workers.
+            line.clear();
+            if let Some(minutes) = wall_time(job.profiles(), &job.plan.settings.profiles) {
+                line.option("--max-wall-time", &minutes.to_string());
+            }
+        }
     }
     if !extra.is_empty() {
         line.quoted(extra).blanks(" ");
     }
-    line.word(&job.plan.job_file(job.id, ".in"));
+    match job.ships_files() {
+        true => line.parts(&[&job.name, ".in"]),
+        false => line.word(&job.plan.job_file(job.id, ".in")),
+    };
     invocation.program.push_str(&job.setup.executable);
     invocation.shared = Rc::new(Shared {
         environment,
@@ -137,7 +147,14 @@ fn sequential(job: PlannedJob<'_>, needs: Needs, requests: &mut Requests, line: 
         line.word("-f").blanks(" ");
     }
     if settings.log {
-        let log = if settings.global_log {
+        let log = if job.ships_files() {
+            let name = if settings.global_log {
+                &plan.workflow.label
+            } else {
+                &*job.name
+            };
+            format!("{name}.prg")
+        } else if settings.global_log {
             format!("{}/{}.log", plan.submit, plan.base)
         } else {
             plan.job_file(job.id, ".log")

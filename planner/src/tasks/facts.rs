@@ -8,6 +8,7 @@ use crate::refine::sites::{Access, Scratch};
 use crate::task_request::is_no_wrapper;
 
 use super::plan::{Plan, PlannedJob};
+use super::style::Style;
 
 /// Work directory of jobs that do not need that of the run.
 const FALLBACK_DIR: &str = "/tmp";
@@ -44,7 +45,7 @@ impl<'p> PlannedJob<'p> {
     }
 
     /// Returns a value of the namespace `pegasus` without blanks around it, `None` if nothing is left.
-    pub(super) fn pegasus(self, key: &str) -> Option<&'p str> {
+    pub(crate) fn pegasus(self, key: &str) -> Option<&'p str> {
         let value = self.profiles().pegasus(key).map(str::trim);
         value.filter(|text| !text.is_empty())
     }
@@ -75,6 +76,12 @@ impl<'p> PlannedJob<'p> {
         self.pegasus("gridstart.path").is_some() || self.plan.kickstarts[self.site] != default
     }
 
+    /// Returns whether a catalog names the program that runs the jobs of a cluster.
+    pub(super) fn names_executor(self) -> bool {
+        let tools = &self.plan.sites.get(self.site).tools;
+        *self.setup.executable != *default_program("pegasus::mpiexec", tools, &self.plan.own_tools)
+    }
+
     /// Returns whether the kickstart is this project's.
     pub(super) fn has_own_kickstart(self) -> bool {
         let path = &self.plan.kickstarts[self.site];
@@ -97,7 +104,7 @@ impl<'p> PlannedJob<'p> {
     }
 
     /// Returns whether the job works in a directory on its node.
-    pub(super) fn is_lite(self) -> bool {
+    pub(crate) fn is_lite(self) -> bool {
         self.plan.exec.is_lite(&self)
     }
 
@@ -125,6 +132,42 @@ impl<'p> PlannedJob<'p> {
     /// the command need not do it. The jobs of a cluster are called by the cluster.
     pub(super) fn is_prepared(self) -> bool {
         self.plan.abilities().prepares_jobs && !self.is_member()
+    }
+
+    /// Returns whether files of the submit directory come to the job, and it does not see them there.
+    pub(crate) fn ships_files(self) -> bool {
+        self.plan.abilities().ships_files
+    }
+
+    /// Returns whether the job is an auxiliary one of jobs with directories of their own, and runs on another
+    /// site than the submit host. Its tools come with it.
+    pub(crate) fn is_away(self) -> bool {
+        let sites = self.plan.sites;
+        let is_transfer = self.reads_list() || matches!(self.task, Task::Chmod(_));
+        self.ships_files() && is_transfer && self.site != sites.local() && sites.is_lite(self.staging)
+    }
+
+    /// Returns whether the job starts in its work directory. A batch system starts it elsewhere.
+    pub(super) fn starts_in_work_dir(self) -> bool {
+        match self.ships_files() {
+            true => self.is_away() || !self.outermost().style().is_some_and(Style::is_batch),
+            false => self.is_prepared(),
+        }
+    }
+
+    /// Returns the job of the plan that the job belongs to.
+    pub(crate) fn outermost(self) -> Self {
+        self.plan.cluster_job(self.id).map_or(self, |id| self.plan.at(id))
+    }
+
+    /// Returns the directory of lists of files, as the job names it.
+    pub(super) fn list_directory(self) -> &'static str {
+        let is_batch = self.style().is_some_and(Style::is_batch);
+        match is_batch && !self.is_lite() && !self.is_away() && !self.is_member() {
+            // Batch systems do not set the variable for kickstart itself.
+            true => "@./",
+            false => "@$_CONDOR_SCRATCH_DIR/",
+        }
     }
 
     /// Returns whether the job goes to its directory by itself: the plan has no work directory, and no
@@ -241,7 +284,7 @@ impl<'p> PlannedJob<'p> {
         let Task::Compute(n) = self.task else { return None };
         let name = self.plan.workflow.files.name(self.plan.workflow.jobs[n].stdin?);
         // Jobs of DAGMan files read files of any directory.
-        if name.starts_with('/') || self.is_lite() {
+        if name.starts_with('/') || self.is_lite() || (self.ships_files() && self.starts_in_work_dir()) {
             return Some(name.to_owned());
         }
         Some(self.plan.sites.scratch_path(self.staging, name))

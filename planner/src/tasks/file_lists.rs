@@ -96,6 +96,15 @@ fn declared_outputs(job: PlannedJob<'_>) -> impl Iterator<Item = &FileUse> + Clo
     uses.iter().filter(|u| u.link.writes())
 }
 
+/// Returns the suffixes of the lists that the command of a job names.
+pub(crate) fn suffixes(job: PlannedJob<'_>) -> impl Iterator<Item = &'static str> {
+    let is_named = job.plan.settings.stat && job.is_wrapped();
+    let lists = recorded(job).into_iter().zip(SUFFIXES);
+    lists
+        .filter(move |(files, _)| is_named && !files.is_empty())
+        .map(|(_, suffix)| suffix)
+}
+
 /// Returns the names of the outputs that a job must write.
 pub(super) fn required_outputs(job: PlannedJob<'_>) -> Vec<&str> {
     declared_outputs(job)
@@ -140,8 +149,13 @@ pub(super) fn push_options(job: PlannedJob<'_>, line: &mut Words) {
                     .blanks(" ");
             });
         } else {
-            let file = job.plan.job_file(job.id, suffix);
-            line.word(option).blanks(" ").parts(&["@", &file]).blanks(" ");
+            line.word(option).blanks(" ");
+            if job.ships_files() {
+                line.parts(&[job.list_directory(), &job.name, suffix]);
+            } else {
+                line.parts(&["@", &job.plan.job_file(job.id, suffix)]);
+            }
+            line.blanks(" ");
         }
     }
     line.blanks(" ");

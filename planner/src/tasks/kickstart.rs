@@ -47,7 +47,7 @@ fn place(job: PlannedJob<'_>) -> Words {
     let mut words = Words::default();
     words.option("-R", &plan.sites.get(job.site).name);
     let makes = job.creates_work_dir();
-    if !job.starts_on_node() && (makes || !job.is_prepared()) {
+    if !job.starts_on_node() && (makes || !job.starts_in_work_dir()) {
         let option = if makes { "-W" } else { "-w" };
         words.blanks(" ").option(option, job.work_dir());
     }
@@ -103,7 +103,7 @@ pub(super) fn wrap(
         }
         _ => {}
     }
-    if job.is_later_member() {
+    if job.is_later_member() && !job.ships_files() {
         line.next("-H");
     }
     line.next("-n").blanks(" ");
@@ -127,11 +127,22 @@ pub(super) fn wrap(
     if plan.settings.stat {
         file_lists::push_options(job, line);
     }
+    if job.is_later_member() && job.ships_files() {
+        line.word("-H").blanks(" ");
+    }
     line.append(&kickstart.limits);
     invocation.argument_file = argument_file(job, line, arguments);
     if invocation.argument_file.is_some() {
-        let file = format!("{}/{}.arg", plan.submit, job.name);
-        line.blanks(" ").option("-I", &file);
+        if job.ships_files() {
+            // The job starts where its files are.
+            if job.starts_in_work_dir() {
+                line.option("-w", job.work_dir());
+            }
+            line.blanks(" ").option("-I", &format!("{}.arg", job.name));
+        } else {
+            let file = format!("{}/{}.arg", plan.submit, job.name);
+            line.blanks(" ").option("-I", &file);
+        }
     } else {
         line.word(&job.setup.executable).blanks(" ").append(arguments);
     }

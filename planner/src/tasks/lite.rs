@@ -3,10 +3,11 @@
 
 mod container;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use pmc_job_files::{Description, Entry, FORMAT, Flag, Number, Place as At, Run, Text, Verified};
 
+use crate::data_mode::DataMode;
 use crate::exec::{ExecJob, JobId, Place, Task};
 use crate::model::{FileId, FileKind, FileUse, Link};
 use crate::profiles::Namespace;
@@ -24,6 +25,9 @@ pub(super) use container::out_of_reach;
 
 /// Maximum inputs that the DAG names for a task. One with more gathers what many nodes have.
 const MAX_NAMED: usize = 64;
+
+/// Profile with a script that sets the environment of jobs.
+const ENV_SOURCE: &str = "pegasus_lite_env_source";
 
 /// Variable with the directory for jobs on a node.
 const SCRATCH: &str = "PEGASUS_WN_TMP";
@@ -141,7 +145,9 @@ fn outputs(job: PlannedJob<'_>, uses: &[FileUse], description: &mut Description)
     let written = || uses.iter().filter(|u| u.link.writes() && !is_checkpoint(u));
     description.checkpoint_out = transfers(job, Direction::Out, uses.iter().filter(is_checkpoint));
     description.stage_out = transfers(job, Direction::Out, written());
-    if plan.settings.integrity != Integrity::None
+    // The record of kickstart has them.
+    if !job.ships_files()
+        && plan.settings.integrity != Integrity::None
         && keeps_checksums(plan.exec, &job)
         && written().next().is_some()
     {
@@ -178,11 +184,30 @@ fn places(job: PlannedJob<'_>, description: &mut Description) {
         .or_else(|| profile(Namespace::Pegasus, "wntmp"))
         .or(plan.sites.get(job.site).local_scratch.as_deref());
     let local = &plan.sites.get(plan.sites.local()).profiles;
-    let source = profile(Namespace::Pegasus, "pegasus_lite_env_source")
-        .or_else(|| local.pegasus("pegasus_lite_env_source").map(str::trim))
+    let source = profile(Namespace::Pegasus, ENV_SOURCE)
+        .or_else(|| local.pegasus(ENV_SOURCE).map(str::trim))
         .or_else(|| profile(Namespace::Env, "PEGASUS_LITE_ENV_SOURCE"));
     description.scratch = scratch.map(PathBuf::from);
     description.env_source = source.map(PathBuf::from);
+    if job.ships_files() {
+        description.in_start_directory = description.scratch.is_none() || is_moved(job);
+        if let Some(shipped) = env_source(job) {
+            description.env_source = Path::new(shipped).file_name().map(PathBuf::from);
+        }
+    }
+}
+
+/// Returns the script that sets the environment of a job, if it must be brought to it.
+pub(crate) fn env_source(job: PlannedJob<'_>) -> Option<&str> {
+    let plan = job.plan;
+    let local = &plan.sites.get(plan.sites.local()).profiles;
+    let own = job.pegasus(ENV_SOURCE);
+    own.or_else(|| local.pegasus(ENV_SOURCE).map(str::trim))
+}
+
+/// Returns whether HTCondor brings the data of a job.
+fn is_moved(job: PlannedJob<'_>) -> bool {
+    job.ships_files() && job.setup.mode == DataMode::CondorIo
 }
 
 /// Returns what is run.
@@ -217,7 +242,21 @@ fn transfers<'u>(
     direction: Direction,
     uses: impl Iterator<Item = &'u FileUse>,
 ) -> Vec<Entry> {
+    if is_moved(job) {
+        return uses.filter_map(|u| moved(job, direction, u)).collect();
+    }
     uses.map(|u| transfer(job, direction, u)).collect()
+}
+
+/// Returns how an input that HTCondor has brought gets its name: one with directories comes without them.
+fn moved(job: PlannedJob<'_>, direction: Direction, u: &FileUse) -> Option<Entry> {
+    let name = job.plan.workflow.files.name(u.file);
+    let (_, last) = name.rsplit_once('/').filter(|_| direction == Direction::In)?;
+    let site = &job.plan.sites.get(job.site).name;
+    let mut source = At::new(site, ["file://$pegasus_lite_work_dir/", last].concat());
+    source.checkpoint = Some("false");
+    let destination = At::new(site, ["moveto://$PWD/", name].concat());
+    Some(Entry::transfer(name, "input", vec![source], destination))
 }
 
 fn transfer(job: PlannedJob<'_>, direction: Direction, u: &FileUse) -> Entry {
@@ -297,7 +336,10 @@ fn verified<'u>(job: PlannedJob<'_>, uses: impl Iterator<Item = &'u FileUse>) ->
         (keeper.is_some() || sha256.is_some()).then(|| Verified {
             lfn: plan.workflow.files.name(file).to_owned(),
             sha256: sha256.map(str::to_owned),
-            checksum_file: keeper.map(|keeper| plan.job_file(keeper, META).into()),
+            checksum_file: keeper.map(|keeper| match job.ships_files() {
+                true => format!("{}{META}", plan.job(keeper).name).into(),
+                false => plan.job_file(keeper, META).into(),
+            }),
         })
     });
     known.collect()

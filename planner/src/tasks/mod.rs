@@ -21,6 +21,7 @@ mod plan;
 pub(crate) mod requests;
 pub(crate) mod secrets;
 mod shell;
+pub(crate) mod style;
 mod words;
 mod work_lists;
 
@@ -125,7 +126,7 @@ impl<'p> Invocations<'p> {
     ///
     /// # Errors
     /// As [`Self::fill`].
-    fn fill_inside(&mut self, id: JobId, invocation: &mut Invocation) -> Result<(), Vec<String>> {
+    pub(crate) fn fill_inside(&mut self, id: JobId, invocation: &mut Invocation) -> Result<(), Vec<String>> {
         let job = self.plan.at(id);
         invocation.clear();
         if let Some(cluster) = job.cluster() {

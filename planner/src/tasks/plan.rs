@@ -41,6 +41,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) files_apart: bool,
     /// Where the checksums of files are found, for jobs with directories of their own.
     pub(crate) checksums: Checksums,
+    /// Jobs with directories of their own are scripts, for the tools of Pegasus.
+    pub(crate) has_job_scripts: bool,
     /// What nested sub-workflows take over from this plan.
     pub(crate) nesting: Nesting,
     /// Jobs in topological order.

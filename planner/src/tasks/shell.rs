@@ -20,7 +20,7 @@ pub(super) fn is_superfluous(job: PlannedJob<'_>) -> bool {
         && job.launcher().is_none()
         && stdout.is_none()
         && stderr.is_none()
-        && required_outputs(job).is_empty()
+        && (job.ships_files() || required_outputs(job).is_empty())
 }
 
 /// Fills in a shell that changes into the work directory, redirects streams and checks outputs, and the

@@ -123,11 +123,16 @@ impl Words {
 
     /// Returns the words as the program gets them.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Cow<'_, str>> {
+        self.iter_with_origin().map(|(word, _)| word)
+    }
+
+    /// Returns the words, and whether each one stands for itself, unlike those that the user has quoted.
+    pub(crate) fn iter_with_origin(&self) -> impl Iterator<Item = (Cow<'_, str>, bool)> {
         self.spans.iter().flat_map(|span| {
             let text = &self.text[span.start..span.end];
-            let word = (!span.is_quoted).then_some(Cow::Borrowed(text));
+            let word = (!span.is_quoted).then_some((Cow::Borrowed(text), true));
             let quoted = if span.is_quoted { text } else { "" };
-            word.into_iter().chain(split(quoted))
+            word.into_iter().chain(split(quoted).map(|word| (word, false)))
         })
     }
 }

@@ -63,6 +63,14 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
 /// Runs the workflow.
 fn run(request: &Request) -> Result<Summary, Failure> {
     let submit = &request.submit;
+    if submit.condor.is_some() {
+        let error = anyhow!(
+            "the plan in {0} is for HTCondor: `pmc pegasus run {0}` submits it, condor_q shows it; for a run by this program \
+             plan without pegasus.code.generator = Condor",
+            submit.dir.display()
+        );
+        return Err(Failure::new(exit::NOT_RUN, error));
+    }
     let dag = open_dag(submit, request.accept_incomplete)?;
     check_programs(&dag)?;
     let environment: Vec<_> = std::env::vars_os().collect();

@@ -80,6 +80,7 @@ mod tests {
             dir: "/w/run0001/submit".into(),
             dag: "/w/run0001/submit/x.dag".into(),
             label: "x".into(),
+            condor: None,
         };
         let summary = fixture::failed();
         let found = variables(&submit, Ok(&summary));

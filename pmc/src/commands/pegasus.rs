@@ -30,6 +30,14 @@ use crate::submit::Submit;
 /// Variable in which a script passes the directory of the scripts.
 const SHIMS: &str = "PMC_SHIMS";
 
+/// Returns the variables of this process that are text.
+fn environment() -> std::collections::BTreeMap<String, String> {
+    let variables = std::env::vars_os();
+    let texts =
+        variables.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    texts.collect()
+}
+
 /// Runs a program of Pegasus. Returns its exit code.
 pub fn pegasus(arguments: &Pegasus) -> Result<u8, Failure> {
     let (program, words) = (arguments.program, &arguments.arguments);

@@ -77,6 +77,7 @@ pub fn run(arguments: &cli::Run) -> Result<u8, Failure> {
             dir: planned.submit_dir,
             dag: planned.dag,
             label: planned.label,
+            condor: planned.condor,
         },
         name: arguments
             .dir

@@ -431,7 +431,8 @@ impl Transfer {
     /// Carries out a list in this thread. `$PWD` in URLs is the job's directory.
     fn carry_out(self, list: Vec<Entry>, cancel: &Cancel) -> Result<Report, ProgramError> {
         let environment = |name: &str| match name {
-            "PWD" => Some(OsString::from(&self.directory)),
+            // HTCondor has brought files into it.
+            "PWD" | "pegasus_lite_work_dir" => Some(OsString::from(&self.directory)),
             // The records are taken from the report.
             "PEGASUS_MULTIPART_DIR" | "KICKSTART_INTEGRITY_DATA" => None,
             name => self.environment.get(name.as_bytes()).map(owned),

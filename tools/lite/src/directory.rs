@@ -57,8 +57,9 @@ pub(crate) struct JobDirectory {
     path: PathBuf,
     /// First line of the lock file.
     identity: String,
-    /// Its name, and the locked file.
-    lock: (PathBuf, File),
+    /// Its name, and the locked file; `None` if whoever has started the job has made the directory, and
+    /// removes it.
+    lock: Option<(PathBuf, File)>,
 }
 
 /// What other parts of the program do for [`JobDirectory::make`].
@@ -130,6 +131,15 @@ impl JobDirectory {
         Err(NoDirectory(reasons))
     }
 
+    /// Returns the directory in which the job was started, which is its own.
+    pub(crate) fn started_in(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            identity: String::new(),
+            lock: None,
+        }
+    }
+
     fn make_in(base: &Path) -> io::Result<Self> {
         for _ in 0..ATTEMPTS {
             let locks = make_locks(base)?;
@@ -159,7 +169,7 @@ impl JobDirectory {
                     let this = Self {
                         identity: identity(&fs::symlink_metadata(&path)?),
                         path,
-                        lock: (lock, file),
+                        lock: Some((lock, file)),
                     };
                     this.note("")?;
                     return Ok(this);
@@ -185,7 +195,10 @@ impl JobDirectory {
     /// # Errors
     /// It cannot be written.
     pub(crate) fn note(&self, text: &str) -> io::Result<()> {
-        let (file, text) = (&self.lock.1, format!("{}{text}", self.identity));
+        let Some((_, file)) = &self.lock else {
+            return Ok(());
+        };
+        let text = format!("{}{text}", self.identity);
         file.write_all_at(text.as_bytes(), 0)?;
         file.set_len(text.len() as u64)
     }
@@ -196,9 +209,13 @@ impl JobDirectory {
     /// # Errors
     /// Something in it cannot be removed. The next job tries again.
     pub(crate) fn remove(self, helpers: &Helpers<'_>) -> io::Result<()> {
+        let Some((lock, file)) = self.lock else {
+            return Ok(());
+        };
         remove_tree(&self.path)?;
-        fs::remove_file(&self.lock.0)?;
-        let (base, locks) = (self.path.parent(), self.lock.0.parent());
+        fs::remove_file(&lock)?;
+        drop(file);
+        let (base, locks) = (self.path.parent(), lock.parent());
         if let Some((base, locks)) = base.zip(locks)
             && fs::remove_dir(locks).is_err()
         {
@@ -420,7 +437,10 @@ mod tests {
 
     /// Ends a job as SIGKILL does: its lock is free, all else stays. Returns its directory.
     fn kill(job: JobDirectory) -> PathBuf {
-        let (path, lock) = (job.path.clone(), File::open(&job.lock.0).unwrap());
+        let (path, lock) = (
+            job.path.clone(),
+            File::open(&job.lock.as_ref().unwrap().0).unwrap(),
+        );
         drop(job);
         // A process that another test starts has the lock, too, until it executes its program.
         flock(&lock, FlockOperation::LockExclusive).unwrap();
@@ -435,7 +455,7 @@ mod tests {
         let make = || JobDirectory::make(Some(base.path()), &small, &helpers(&log)).unwrap();
         let (moved, linked, early, filled) = (make(), make(), make(), make());
         for job in [&early, &filled] {
-            job.lock.1.set_len(0).unwrap();
+            job.lock.as_ref().unwrap().1.set_len(0).unwrap();
         }
         let [moved, linked, early, filled] = [moved, linked, early, filled].map(kill);
         let elsewhere = tempfile::tempdir().unwrap();

@@ -108,7 +108,10 @@ pub(crate) fn run(
         make_room: &|base| Cache::make_room(base, log),
         log,
     };
-    let made = JobDirectory::make(description.scratch.as_deref(), &variable, &helpers);
+    let made = match description.in_start_directory {
+        true => Ok(JobDirectory::started_in(&around.context.directory)),
+        false => JobDirectory::make(description.scratch.as_deref(), &variable, &helpers),
+    };
     let outcome = match made {
         Ok(directory) => {
             let path = directory.path().to_owned();

@@ -75,6 +75,9 @@ impl Args {
     }
 }
 
+/// Variable with the directory to which HTCondor brings the files of a job.
+const SCRATCH: &[u8] = b"_CONDOR_SCRATCH_DIR";
+
 /// What is wrong if a file of the submit directory is not there.
 const INVISIBLE: &str = "; the submit directory must be visible on the node";
 
@@ -136,8 +139,16 @@ fn run(args: &Args, log: &Log) -> Result<u8, ProgramError> {
     let own = std::env::current_exe()?;
     let inherited = Inherited::of_process(own.with_file_name(KICKSTART));
     let cache = InvocationCache::default();
+    let mut context = Context::of_process(inherited, current_directory(), &cache);
+    if description.in_start_directory && context.environment.get(SCRATCH).is_none() {
+        // Batch systems behind HTCondor do not set it.
+        let directory = context.directory.clone();
+        context
+            .environment
+            .set(SCRATCH, directory.as_os_str().as_encoded_bytes());
+    }
     let around = JobContext {
-        context: Context::of_process(inherited, current_directory(), &cache),
+        context,
         log: log.clone(),
         host: None,
     };

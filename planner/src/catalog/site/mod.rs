@@ -73,10 +73,25 @@ pub struct Site {
     pub idle_nodes: Option<u32>,
     /// Total nodes of the compute gateway, if given (for HEFT).
     pub total_nodes: Option<u32>,
+    /// Ways to batch systems and pools.
+    pub grids: Vec<Grid>,
     /// Profiles of the site.
     pub profiles: Profiles,
     /// Profiles that are laid over them for jobs with this tag (profile `pegasus::tag`).
     pub tags: BTreeMap<String, Profiles>,
+}
+
+/// A way to a batch system or a pool: where HTCondor sends jobs of the site.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Grid {
+    /// Type in lower case: `batch`, `condor`.
+    pub kind: String,
+    /// Host.
+    pub contact: String,
+    /// Batch system in lower case.
+    pub scheduler: String,
+    /// It is for auxiliary jobs only.
+    pub is_auxiliary: bool,
 }
 
 /// Purpose of a directory.
@@ -120,6 +135,20 @@ pub enum Operation {
     Get,
     /// Writing.
     Put,
+}
+
+impl Grid {
+    /// Sets a key of a catalog; others mean nothing here.
+    fn set(&mut self, key: &str, value: &str) {
+        let value = value.trim();
+        match key {
+            "type" => self.kind = value.to_ascii_lowercase(),
+            "contact" => self.contact = value.to_owned(),
+            "scheduler" => self.scheduler = value.to_ascii_lowercase(),
+            "jobtype" => self.is_auxiliary = !value.eq_ignore_ascii_case("compute"),
+            _ => {}
+        }
+    }
 }
 
 impl SiteCatalog {

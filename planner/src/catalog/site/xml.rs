@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::{Directory, DirectoryKind, FileServer, Operation, Site, SiteCatalog};
+use super::{Directory, DirectoryKind, FileServer, Grid, Operation, Site, SiteCatalog};
 use crate::error::{InputError, InputErrors};
 use crate::keys::Checker;
 use crate::model::Position;
@@ -235,17 +235,17 @@ impl<'a> Reader<'a> {
     }
 
     fn grid(&mut self, element: &Element<'a>, site: &mut Site) -> Result<()> {
-        let (mut compute, mut idle, mut total) = (true, None, None);
+        let (mut grid, mut idle, mut total) = (Grid::default(), None, None);
         self.xml.attributes(element, |_, key, value| match key {
-            "jobtype" => compute = value.eq_ignore_ascii_case("compute"),
             "idle-nodes" => idle = value.parse().ok(),
             "total-nodes" => total = value.parse().ok(),
-            _ => {}
+            _ => grid.set(key, value),
         })?;
-        if compute {
+        if !grid.is_auxiliary {
             site.idle_nodes = idle;
             site.total_nodes = total;
         }
+        site.grids.push(grid);
         self.xml.skip()
     }
 

@@ -1,6 +1,6 @@
 //! Site catalogs in YAML.
 
-use super::{Directory, DirectoryKind, FileServer, Operation, Site, SiteCatalog, SysInfo};
+use super::{Directory, DirectoryKind, FileServer, Grid, Operation, Site, SiteCatalog, SysInfo};
 use crate::keys::Checker;
 use crate::model::Position;
 use crate::profiles::Profiles;
@@ -309,12 +309,12 @@ fn grids(yaml: &mut Yaml<'_>, site: &mut Site, checker: &mut Checker) -> Result<
                 "profiles",
             ],
         );
-        let (mut compute, mut idle, mut total) = (true, None, None);
+        let (mut grid, mut idle, mut total) = (Grid::default(), None, None);
         while let Some((key, _)) = yaml.field(&mut fields)? {
             match key {
-                "jobtype" => {
-                    if let Node::Scalar(kind) = yaml.node()? {
-                        compute = kind.text.eq_ignore_ascii_case("compute");
+                "jobtype" | "type" | "contact" | "scheduler" => {
+                    if let Node::Scalar(value) = yaml.node()? {
+                        grid.set(key, &value.text);
                     }
                 }
                 "idleNodes" => idle = yaml.number(key)?,
@@ -323,10 +323,11 @@ fn grids(yaml: &mut Yaml<'_>, site: &mut Site, checker: &mut Checker) -> Result<
                 _ => yaml.skip_value()?,
             }
         }
-        if compute {
+        if !grid.is_auxiliary {
             site.idle_nodes = idle.and_then(|n| u32::try_from(n).ok());
             site.total_nodes = total.and_then(|n| u32::try_from(n).ok());
         }
+        site.grids.push(grid);
     }
     Ok(())
 }

@@ -242,7 +242,7 @@ pub(super) fn append_list(invocations: &mut Invocations<'_>, id: JobId, text: &m
             });
             write_list(removals, text);
         }
-        Task::Compute(_) | Task::Cluster(..) if job.has_description() => {
+        Task::Compute(_) | Task::Cluster(..) if job.has_description() && !plan.has_job_scripts => {
             if let Some(description) = lite::describe(invocations, id) {
                 text.push_str(&description.to_json().expect("texts of a plan are UTF-8"));
             }

@@ -10,6 +10,8 @@ pub(crate) enum CodeGenerator {
     Pmc,
     /// A shell script that runs one job after the other.
     Shell,
+    /// A DAG for HTCondor's DAGMan, and a submit description for each job.
+    Condor,
 }
 
 /// What jobs and plans can rely on. Only this table and the list of writers in `output` know the names of
@@ -27,10 +29,11 @@ pub(crate) struct Abilities {
     pub(crate) nests: bool,
     /// Jobs of large plans share one file with their work lists.
     pub(crate) shares_lists: bool,
-    /// The plan is a DAG.
-    pub(crate) makes_dag: bool,
     /// pegasus-mpi-cluster runs the plan.
     pub(crate) is_pmc: bool,
+    /// Files of the submit directory come to a job into the directory that `_CONDOR_SCRATCH_DIR` names, and
+    /// checksums come in the records of kickstart.
+    pub(crate) ships_files: bool,
 }
 
 impl CodeGenerator {
@@ -43,8 +46,8 @@ impl CodeGenerator {
                 resumes: true,
                 nests: true,
                 shares_lists: true,
-                makes_dag: true,
                 is_pmc: true,
+                ships_files: false,
             },
             CodeGenerator::Shell => Abilities {
                 name: "Shell",
@@ -52,8 +55,17 @@ impl CodeGenerator {
                 resumes: false,
                 nests: false,
                 shares_lists: false,
-                makes_dag: false,
                 is_pmc: false,
+                ships_files: false,
+            },
+            CodeGenerator::Condor => Abilities {
+                name: "Condor",
+                prepares_jobs: true,
+                resumes: true,
+                nests: false,
+                shares_lists: false,
+                is_pmc: false,
+                ships_files: true,
             },
         }
     }
@@ -68,8 +80,9 @@ pub(crate) fn generator(properties: &Properties) -> Result<CodeGenerator, PlanEr
         None | Some("") => Ok(CodeGenerator::Pmc),
         Some(name) if name.eq_ignore_ascii_case("pmc") => Ok(CodeGenerator::Pmc),
         Some(name) if name.eq_ignore_ascii_case("shell") => Ok(CodeGenerator::Shell),
+        Some(name) if name.eq_ignore_ascii_case("condor") => Ok(CodeGenerator::Condor),
         Some(name) => Err(PlanError::Unsupported(format!(
-            "the code generator {name} is not offered: set pegasus.code.generator to PMC or Shell, or leave it out"
+            "the code generator {name} is not offered: set pegasus.code.generator to PMC, Condor or Shell, or leave it out"
         ))),
     }
 }

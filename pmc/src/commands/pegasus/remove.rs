@@ -11,7 +11,7 @@ use pmc_files::{Folder, Owner};
 use pmc_monitor::dir::RunDir;
 use pmc_monitor::history::History;
 
-use super::open;
+use super::{environment, open};
 use crate::cli::pegasus;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
@@ -25,11 +25,13 @@ const STOP_LIMIT: Duration = Duration::from_secs(20);
 pub fn remove(options: &pegasus::Remove) -> Result<u8, Failure> {
     let submit = open(&options.dir)?;
     refuse_that_of_other(&submit)?;
+    if submit.condor.is_some() {
+        let number = pmc_batch::condor::remove(&submit.dir, &environment()).or_code(exit::TASKS_FAILED)?;
+        print(&format!("The HTCondor job {number} is removed\n"));
+        return Ok(exit::SUCCESS);
+    }
     if let Some(job) = submitted_job(&submit.dir) {
-        let environment = std::env::vars_os()
-            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-            .collect();
-        cancel(&submit.dir, &job, &environment).or_code(exit::TASKS_FAILED)?;
+        cancel(&submit.dir, &job, &environment()).or_code(exit::TASKS_FAILED)?;
         print(&format!("The {} job {} is cancelled\n", job.scheduler, job.id));
         return Ok(exit::SUCCESS);
     }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Context as _, anyhow};
 use clap::Parser as _;
 
-use super::{open, start};
+use super::{environment, open, start};
 use crate::cli::{self, Cli};
 use crate::commands::execute;
 use crate::exit;
@@ -28,6 +28,18 @@ pub fn run(options: &cli::pegasus::Run) -> Result<u8, Failure> {
     let submit = open(&options.dir)?;
     if options.foreground {
         return run_here(submit);
+    }
+    if let Some(description) = &submit.condor {
+        let number =
+            pmc_batch::condor::submit(&submit.dir, description, &environment()).or_code(exit::NOT_RUN)?;
+        print(&match options.json {
+            true => format!(
+                "{}\n",
+                serde_json::json!({"scheduler": "HTCondor", "job_id": number})
+            ),
+            false => format!("Submitted to HTCondor as job {number}; condor_q shows it\n"),
+        });
+        return Ok(exit::SUCCESS);
     }
     let started = start::start(&submit)?;
     if options.json {

@@ -47,7 +47,7 @@ impl Facts {
     /// Adds what is run. The lists of kickstart are named without their directory.
     fn add_command(&mut self, words: &str) {
         let lists = regex!(r"@(?:\$_CONDOR_SCRATCH_DIR|\S*)/([^/ ]+\.lof)");
-        let words = lists.replace_all(words, "@$1");
+        let words = lists.replace_all(words, "@$1").replace("<< 'EOF'", "<< EOF");
         self.add("run", &words.split_whitespace().collect::<Vec<_>>().join(" "));
     }
     fn finish(mut self) -> String {
@@ -107,6 +107,11 @@ fn of_script(text: &str) -> String {
             || line.contains("shifter --image ")
         {
             add_call(&mut facts, line);
+        } else if ["#!", "cat <<", "export "]
+            .iter()
+            .any(|start| line.starts_with(start))
+        {
+            // Parts of the script for the inside of a container.
         } else if in_task && !line.is_empty() && !line.starts_with("printf ") {
             facts.add_command(line);
         }

@@ -2,6 +2,7 @@
 //! meaning.
 
 mod compare;
+mod condor;
 mod dag;
 mod events;
 mod lite;
@@ -34,6 +35,22 @@ pub fn compare(case: &Case, planner: &Path) -> Vec<Problem> {
 /// # Panics
 /// As [`compare`].
 pub fn compare_with(case: &Case, planner: &Path, variables: &[(&str, &str)]) -> Vec<Problem> {
+    compare_plan(case, planner, variables, false)
+}
+
+/// As [`compare`], for plans for HTCondor.
+///
+/// # Panics
+/// As [`compare`].
+pub fn compare_condor(case: &Case, planner: &Path) -> Vec<Problem> {
+    const GROUPS: [&str; 6] = ["exit", "tree", "dagman", "sub", "lite", "dagmansub"];
+    let mut problems = compare_plan(case, planner, &[("USER", "tester")], true);
+    let is_of = |group: &&str, problem: &Problem| problem.what.starts_with(&format!("[{group}]"));
+    problems.retain(|problem| GROUPS.iter().any(|group| is_of(group, problem)));
+    problems
+}
+
+fn compare_plan(case: &Case, planner: &Path, variables: &[(&str, &str)], is_condor: bool) -> Vec<Problem> {
     let plan = run::run(case, planner, variables);
     let mut problems = Vec::new();
     let expected: i32 = case.file("expected/exit").trim().parse().expect("an exit code");
@@ -59,12 +76,13 @@ pub fn compare_with(case: &Case, planner: &Path, variables: &[(&str, &str)]) -> 
         }
     }
     if expected == 0 {
-        problems.extend(compare_trees(case, plan.tree).into_iter().map(Problem::new));
+        let found = compare_trees(case, plan.tree, is_condor);
+        problems.extend(found.into_iter().map(Problem::new));
     }
     problems
 }
 
-fn compare_trees(case: &Case, tree: Tree) -> Vec<String> {
+fn compare_trees(case: &Case, tree: Tree, is_condor: bool) -> Vec<String> {
     let expected = case.archive.below("expected/tree");
     let expected = expected.map(|(path, file)| {
         let content = file
@@ -73,24 +91,34 @@ fn compare_trees(case: &Case, tree: Tree) -> Vec<String> {
         (path.to_owned(), content)
     });
     let expected = lite::settle_scripts(expected.collect());
-    let tree = lite::settle_descriptions(tree);
+    let tree = match is_condor {
+        true => lite::settle_scripts(tree),
+        false => lite::settle_descriptions(tree),
+    };
+    let is_package = |path: &String| path.contains("/pegasus-worker-");
     let (expected, tree) = (without_hashes(expected), without_hashes(tree));
     let mut problems = Vec::new();
     for (path, content) in &expected {
         let Some(got) = tree.get(path) else {
             problems.push(format!("[tree] file names: missing file {path}"));
-            problems.push(format!("[{}] {path}: file is missing", compare::group(path)));
+            if !is_condor {
+                problems.push(format!("[{}] {path}: file is missing", compare::group(path)));
+            }
             continue;
         };
-        let group = compare::group(path);
-        let found = compare::files(group, content, got);
+        let of_condor = condor::group(path).filter(|_| is_condor);
+        let group = of_condor.unwrap_or_else(|| compare::group(path));
+        let found = match of_condor {
+            Some(group) => condor::files(group, content, got),
+            None => compare::files(group, content, got),
+        };
         problems.extend(found.iter().map(|problem| format!("[{group}] {path}: {problem}")));
     }
     // Of our own, for `pmc resume`.
     let is_own = |path: &String| path.ends_with(".fingerprints");
     let additional = tree
         .keys()
-        .filter(|path| !expected.contains_key(*path) && !is_own(path));
+        .filter(|path| !expected.contains_key(*path) && !is_own(path) && !is_package(path));
     problems.extend(additional.map(|path| format!("[tree] file names: extra   file {path}")));
     problems
 }

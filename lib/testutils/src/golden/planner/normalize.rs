@@ -76,6 +76,13 @@ impl Normalizer {
     /// Normalizes the content of a file.
     fn content(&self, name: &str, text: &str) -> String {
         let text = self.text(text);
+        if name.ends_with(".sub") {
+            let version = regex!(r#"(pegasus_version *= *)"[^"]*""#);
+            let text = version.replace_all(&text, r#"$1"@PLANNER_VERSION@""#);
+            let package = regex!(r"pegasus-worker-[\w.-]+?\.tar\.gz");
+            let text = package.replace_all(&text, "pegasus-worker-@PLATFORM@.tar.gz");
+            return text.replace(" USER=tester ", " USER=@USER@ ");
+        }
         if name.ends_with(".bp") {
             return regex!(r"(?m)^ts=\S+").replace_all(&text, "ts=@TS@").into_owned();
         }

@@ -32,6 +32,7 @@ pub fn run(case: &Case, planner: &Path, variables: &[(&str, &str)]) -> Plan {
     fs::create_dir(&home).expect("a directory");
     install_stubs(&pegasus_home);
     let inputs = unpack(case, &base, &pegasus_home);
+    prepare(case, &base, &pegasus_home);
     let path = std::env::var("PATH").unwrap_or_else(|_| "/usr/bin:/bin".to_owned());
     let path = format!("{}/bin:{path}", pegasus_home.display());
     let mut command = Command::new(planner);
@@ -95,6 +96,22 @@ pub fn unpack(case: &Case, base: &Path, pegasus_home: &Path) -> Vec<String> {
         inputs.push(path.to_owned());
     }
     inputs
+}
+
+/// Does what the file `setup` of a case asks for.
+fn prepare(case: &Case, base: &Path, pegasus_home: &Path) {
+    let words = case.archive.get("setup").unwrap_or_default();
+    let asks = |word: &str| words.lines().any(|line| line.trim() == word);
+    if asks("worker-package") {
+        let packages = pegasus_home.join("share/pegasus/worker-packages");
+        fs::create_dir_all(&packages).expect("a directory");
+        fs::write(packages.join("pegasus-worker-5.1.3-x86_64_deb_12.tar.gz"), "").expect("a file");
+    }
+    if asks("keys") {
+        for key in fs::read_dir(base.join("keys")).expect("keys").flatten() {
+            fs::set_permissions(key.path(), fs::Permissions::from_mode(0o600)).expect("a mode");
+        }
+    }
 }
 
 /// Makes an installation whose programs do nothing.
