@@ -130,7 +130,7 @@ fn plan_and_submit(mut request: Request, output: OutputOptions) -> u8 {
 /// Submits the run of DAGMan if the user asks for it, and prints the result.
 fn submit_to_condor(planned: &Planned, description: &Path, request: &Request, output: OutputOptions) -> u8 {
     if output.json {
-        print(&cli::result_json(planned, None));
+        print(&cli::result_json(planned, None, &request.environment.variables));
     }
     if !output.submit {
         return 0;

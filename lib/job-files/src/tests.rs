@@ -119,7 +119,7 @@ fn description() -> impl Strategy<Value = Description> {
     let paths = (of(path()), of(path()), of(path()), of(path()), vec(path(), 0..3));
     let words = (texts(), texts(), texts(), texts(), texts());
     let lists = (entries(), entries(), entries(), entries(), verified());
-    let rest = (btree_map(text(), text(), 0..3), of(any::<u64>()));
+    let rest = (btree_map(text(), text(), 0..3), of(any::<u64>()), any::<bool>());
     (names, paths, words, lists, rest).prop_map(|(names, paths, words, lists, rest)| Description {
         format: FORMAT,
         job: names.0,
@@ -130,6 +130,7 @@ fn description() -> impl Strategy<Value = Description> {
         work_directory: paths.2,
         run_key: names.1,
         in_cluster: names.2,
+        in_start_directory: rest.2,
         environment: rest.0,
         unset: words.1,
         stage_in: lists.0,
