@@ -65,7 +65,7 @@ impl RunDir {
             let path = path.to_owned();
             move |source| DirError::Read { path, source }
         };
-        let dir = fs::canonicalize(dir).map_err(read(dir))?;
+        let dir = pmc_files::real_path(dir).map_err(read(dir))?;
         if dir.extension() == Some(OsStr::new("dag")) && dir.is_file() {
             return Ok(Self::of_dag(dir));
         }

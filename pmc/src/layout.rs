@@ -217,9 +217,7 @@ fn last_active(run: &Path) -> Option<SystemTime> {
 pub fn find_submit(dir: &Path) -> Result<PathBuf> {
     for candidate in [dir.to_owned(), dir.join(SUBMIT), dir.join(LATEST).join(SUBMIT)] {
         if candidate.join("braindump.yml").is_file() {
-            return candidate
-                .canonicalize()
-                .with_context(|| format!("{}", candidate.display()));
+            return pmc_files::real_path(&candidate).with_context(|| format!("{}", candidate.display()));
         }
     }
     if !dir.is_dir() {

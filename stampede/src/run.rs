@@ -66,7 +66,8 @@ impl Run {
     }
 
     fn unplanned(log: &str) -> Option<Self> {
-        let dag = fs::canonicalize(log.strip_suffix(LOG_SUFFIX.strip_prefix(".dag")?)?).ok()?;
+        let dag =
+            pmc_files::real_path(Path::new(log.strip_suffix(LOG_SUFFIX.strip_prefix(".dag")?)?)).ok()?;
         let data = dag.metadata().ok()?;
         let time = data.modified().ok()?;
         let name = dag.file_stem()?.to_str()?.to_owned();
@@ -116,7 +117,7 @@ impl Run {
             .parent()
             .filter(|dir| !dir.as_os_str().is_empty())
             .unwrap_or(Path::new("."));
-        let dir = fs::canonicalize(parent).map_err(|source| LoadError::Read {
+        let dir = pmc_files::real_path(parent).map_err(|source| LoadError::Read {
             path: parent.to_owned(),
             source,
         })?;

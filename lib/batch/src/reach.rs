@@ -42,6 +42,8 @@ pub fn command_on_host(job: Option<&BatchJob>, host: &str, command: &[String]) -
         }
         None => {
             let mut words = ssh_words(host);
+            // No agent, display or ticket of this user goes to the host, which root has from another user.
+            words.insert(1, "-akx".to_owned());
             let line: Vec<String> = command.iter().map(|word| always_quoted(word)).collect();
             words.push(format!("exec {}", line.join(" ")));
             words
@@ -82,7 +84,7 @@ mod tests {
             let job = BatchJob::new(scheduler, "17").unwrap();
             let line = line(Some(&job), "n1");
             assert!(
-                line.starts_with("ssh ") && line.ends_with(end),
+                line.starts_with("ssh -akx ") && line.ends_with(end),
                 "{scheduler}: {line}"
             );
         }

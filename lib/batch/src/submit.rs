@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -225,7 +225,8 @@ pub fn submit_script(
     let job_id = scheduler.job_id(&printed).map(str::to_owned);
     if let Some(job) = job_id.as_deref().and_then(|id| BatchJob::new(scheduler, id)) {
         // The job is submitted: a full disk must not make that a failure.
-        let _ = fs::write(submit_dir.join(JOB_FILE), format!("{job}\n"));
+        let file = pmc_files::create_anew(&submit_dir.join(JOB_FILE));
+        let _ = file.and_then(|mut file| writeln!(file, "{job}"));
     }
     Ok(Submitted {
         scheduler,
@@ -293,4 +294,34 @@ fn run(program: &Path, script: &Script, dir: &Path) -> io::Result<Output> {
         }
     }
     command.output()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+
+    use super::*;
+
+    /// The submit directory may be that of another user.
+    #[test]
+    fn the_number_of_a_job_is_written_through_no_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let (dir, sbatch, precious) = (
+            folder.path(),
+            folder.path().join("sbatch"),
+            folder.path().join("precious"),
+        );
+        fs::write(&sbatch, "#!/bin/sh\necho Submitted batch job 17\n").unwrap();
+        fs::set_permissions(&sbatch, Permissions::from_mode(0o755)).unwrap();
+        fs::write(&precious, "precious").unwrap();
+        std::os::unix::fs::symlink(&precious, dir.join(JOB_FILE)).unwrap();
+        let script = Script {
+            scheduler: Scheduler::Slurm,
+            path: dir.join("x.slurm"),
+        };
+        let environment = BTreeMap::from([("PATH".to_owned(), dir.display().to_string())]);
+        submit_script(&script, dir, &environment).unwrap();
+        assert_eq!(submitted_job(dir), BatchJob::new(Scheduler::Slurm, "17"));
+        assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
+    }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::net::Shutdown;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -161,23 +161,30 @@ impl Tool {
             dag: dag_path(),
             owner,
         };
-        let owner = fs::symlink_metadata(short.as_path()).map_err(failed)?.uid();
+        let found = fs::symlink_metadata(short.as_path()).map_err(failed)?;
+        let owner = found.uid();
         if !may_own(dag, owner) {
             return Err(other_user(owner));
         }
+        // A link could lead to the run of a third user.
+        if !found.file_type().is_socket() {
+            return Err(failed(io::Error::other(
+                "what has the name of its socket is none",
+            )));
+        }
         let stream = connect(short.as_path(), TIMEOUT).map_err(failed)?;
-        let owner = getsockopt(&stream, sockopt::PeerCredentials)
+        let user = getsockopt(&stream, sockopt::PeerCredentials)
             .map_err(|error| failed(error.into()))?
             .uid();
-        if !may_own(dag, owner) {
-            return Err(other_user(owner));
+        if user != owner {
+            return Err(other_user(user));
         }
         stream.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
         stream.set_write_timeout(Some(TIMEOUT)).map_err(failed)?;
         Ok(Self {
             dag: dag_path(),
             receiver: Receiver::new(stream),
-            user: owner,
+            user,
         })
     }
 
@@ -357,5 +364,25 @@ impl Tool {
     fn no_answer(&self) -> ControlError {
         let dag = self.dag.clone();
         ControlError::NoAnswer { dag }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// Root would ask the run of a third user.
+    #[test]
+    fn a_link_is_no_socket_of_a_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let (dag, other) = (folder.path().join("x.dag"), folder.path().join("other.dag"));
+        let _listener = UnixListener::bind(socket(&other)).unwrap();
+        symlink(socket(&other), socket(&dag)).unwrap();
+        assert!(Tool::connect(&other).is_ok());
+        let error = Tool::connect(&dag).err().map(|error| error.to_string());
+        assert!(error.is_some_and(|error| error.ends_with("what has the name of its socket is none")));
     }
 }

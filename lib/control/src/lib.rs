@@ -271,26 +271,21 @@ pub fn socket(dag: &Path) -> PathBuf {
 
 /// An address of at most 107 bytes for a path of any length: through a descriptor of its directory.
 pub struct ShortPath {
-    _directory: std::fs::File,
+    _directory: pmc_files::Folder,
     path: PathBuf,
 }
 
 impl ShortPath {
-    /// Opens the directory of a path.
+    /// Opens the directory of a path. Follows links as [`pmc_files::open`] does.
     ///
     /// # Errors
     /// The directory cannot be opened.
     pub fn new(path: &Path) -> std::io::Result<Self> {
-        use std::os::fd::AsRawFd as _;
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let directory = std::fs::File::open(parent.unwrap_or(Path::new(".")))?;
-        let name = path.file_name().unwrap_or_default();
-        let path = Path::new("/proc/self/fd")
-            .join(directory.as_raw_fd().to_string())
-            .join(name);
+        let directory = pmc_files::Folder::find(parent.unwrap_or(Path::new(".")))?;
         Ok(Self {
+            path: directory.path().join(path.file_name().unwrap_or_default()),
             _directory: directory,
-            path,
         })
     }
 

@@ -5,13 +5,13 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use crate::place::{Last, Place};
+use crate::place::{Last, Place, path_of};
 use crate::{Owner, check_kind, open_place, open_regular};
 
 /// A directory that has been opened. Its path may lead elsewhere meanwhile.
@@ -28,6 +28,14 @@ impl Folder {
         Ok(Self(rustix::fs::openat(CWD, path, flags, Mode::empty())?))
     }
 
+    /// Opens a directory. Follows links as [`open`](crate::open) does.
+    ///
+    /// # Errors
+    /// It cannot be opened, is no directory, or the path leads through a link of another user.
+    pub fn find(path: &Path) -> io::Result<Self> {
+        Ok(Self(Place::find(&path.join("x"), Last::Keep)?.directory))
+    }
+
     /// Opens a directory, and makes those on the way to it that are missing. Follows links as
     /// [`open`](crate::open) does.
     ///
@@ -40,11 +48,15 @@ impl Folder {
     /// Returns a path of the directory for this process, which leads to it even if another one has its name.
     #[must_use]
     pub fn path(&self) -> PathBuf {
-        Self::path_of(&self.0)
+        path_of(&self.0)
     }
 
-    fn path_of(directory: &OwnedFd) -> PathBuf {
-        format!("/proc/self/fd/{}", directory.as_raw_fd()).into()
+    /// Returns the path of the directory at this moment, without links.
+    ///
+    /// # Errors
+    /// The system does not say.
+    pub fn real_path(&self) -> io::Result<PathBuf> {
+        std::fs::read_link(self.path())
     }
 
     /// Returns the number of the user whose directory it is.
@@ -165,8 +177,7 @@ impl Destination {
     /// # Errors
     /// The system does not say.
     pub fn path(&self) -> io::Result<PathBuf> {
-        let directory = Folder::path_of(&self.0.directory);
-        Ok(std::fs::read_link(directory)?.join(&self.0.name))
+        self.0.path()
     }
 
     /// Returns directory and name.

@@ -13,7 +13,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{CWD, FileType, Mode, Stat};
@@ -102,6 +102,22 @@ fn open_regular(place: &Place) -> io::Result<File> {
     // It can have been replaced in between.
     check(&rustix::fs::fstat(&file)?)?;
     Ok(file.into())
+}
+
+/// Returns the path of a file or directory that is there, without links. Follows those that [`open`] follows,
+/// so that a directory of another user does not lead to what belongs to a third one.
+///
+/// # Errors
+/// It is missing, or the path leads through a link of another user.
+pub fn real_path(path: &Path) -> io::Result<PathBuf> {
+    match Folder::find(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+            let file = Place::find(path, Last::Follow)?;
+            file.found.ok_or(Errno::NOENT)?;
+            file.path()
+        }
+        found => found?.real_path(),
+    }
 }
 
 /// Reads a regular file of at most `max` bytes. See [`open`].

@@ -5,7 +5,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Component, Path, PathBuf};
 
@@ -115,6 +115,11 @@ impl Place {
         })
     }
 
+    /// Returns the path at this moment, without links but perhaps at its end.
+    pub(crate) fn path(&self) -> io::Result<PathBuf> {
+        Ok(std::fs::read_link(path_of(&self.directory))?.join(&self.name))
+    }
+
     pub(crate) fn is_link(&self) -> bool {
         self.kind() == Some(FileType::Symlink)
     }
@@ -160,6 +165,11 @@ impl Place {
             mode,
         )?)
     }
+}
+
+/// Returns a path of an open directory for this process.
+pub(crate) fn path_of(directory: &OwnedFd) -> PathBuf {
+    format!("/proc/self/fd/{}", directory.as_raw_fd()).into()
 }
 
 fn is_shared(directory: BorrowedFd<'_>) -> io::Result<bool> {

@@ -93,6 +93,34 @@ fn own_links_are_followed() {
 }
 
 #[test]
+fn real_paths_have_no_links() {
+    let dir = tempfile::tempdir().unwrap();
+    let base = fs::canonicalize(dir.path()).unwrap();
+    fs::create_dir(base.join("a")).unwrap();
+    fs::write(base.join("a/file"), "").unwrap();
+    symlink("a", base.join("link")).unwrap();
+    symlink("link/file", base.join("other")).unwrap();
+    symlink("nothing", base.join("dangling")).unwrap();
+    for (path, real) in [
+        ("a", "a"),
+        ("link/.", "a"),
+        ("link/../a/file", "a/file"),
+        ("other", "a/file"),
+        ("a/..", ""),
+    ] {
+        let real = base.join(real).components().collect::<PathBuf>();
+        assert_eq!(real_path(&base.join(path)).unwrap(), real, "{path}");
+    }
+    for path in ["missing", "dangling", "a/missing/x"] {
+        let error = real_path(&base.join(path)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound, "{path}");
+    }
+    assert!(real_path(&base.join("a/file/x")).is_err());
+    let here = std::env::current_dir().unwrap();
+    assert_eq!(real_path(Path::new("")).unwrap(), fs::canonicalize(here).unwrap());
+}
+
+#[test]
 fn writing_follows_no_links() {
     let dir = tempfile::tempdir().unwrap();
     let (file, link) = (dir.path().join("file"), dir.path().join("link"));
@@ -190,6 +218,15 @@ fn links_of_others_are_not_followed() {
     assert!(base.destination(Path::new("folder/new")).is_err());
     assert!(base.read(Path::new("folder/file")).is_err());
     assert_eq!(fs::read_to_string(&file).unwrap(), "text");
+    assert_eq!(reason(real_path(&link)), refused);
+    for path in [folder, own, theirs.join("folder/file"), theirs.join("folder/.")] {
+        assert_eq!(
+            reason(real_path(&path)),
+            "leads through folder, a link of another user",
+            "{}",
+            path.display()
+        );
+    }
 }
 
 /// Somebody who leads to the own directory could as well have put it there.
@@ -203,6 +240,7 @@ fn links_of_others_to_their_own_directories_are_followed() {
     drop(create_anew(&link.join("new")).unwrap());
     assert!(theirs.join("new").is_file());
     assert!(open(&link.join("new")).is_ok());
+    assert_eq!(real_path(&link).unwrap(), real_path(&theirs).unwrap());
 }
 
 /// A hard link puts a file or link of mine where others choose.

@@ -6,13 +6,14 @@
 //! The time of the lock file is that of the last use, and its text is the identity of `data`: a file that was
 //! changed in the store leaves it.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use nix::sys::statvfs::statvfs;
+use pmc_files::OFlags;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::{NodeFile, identity, make_private, remove_tree};
@@ -46,6 +47,9 @@ const PART_OF_ALL: u64 = 4;
 
 /// Without a limit, an entry has at most this part of that space.
 const PART_OF_ONE: u64 = 10;
+
+/// Maximum bytes of a short text.
+const MAX_TEXT: u64 = 1 << 12;
 
 /// A directory of files with keys.
 #[derive(Debug)]
@@ -224,14 +228,8 @@ impl Store {
     /// # Errors
     /// It cannot be opened.
     pub fn open_file(&self, name: &str) -> io::Result<File> {
-        OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(nix::libc::O_NOFOLLOW)
-            .open(self.directory.join(name))
+        // Any task of this user can put a FIFO there.
+        pmc_files::open_for_writing(&self.directory.join(name), OFlags::RDWR | OFlags::CREATE, 0o600)
     }
 
     fn data(&self, key: &str) -> PathBuf {
@@ -487,14 +485,14 @@ fn is_linked(file: &File) -> bool {
     file.metadata().is_ok_and(|status| status.nlink() > 0)
 }
 
-/// Reads a short text from the beginning of a file.
+/// Reads a short text from the beginning of a file: what is longer was not written by this package.
 ///
 /// # Errors
 /// It cannot be read.
 pub fn read_text(file: &mut File) -> io::Result<String> {
     let mut text = String::new();
     file.seek(SeekFrom::Start(0))?;
-    file.read_to_string(&mut text)?;
+    file.take(MAX_TEXT).read_to_string(&mut text)?;
     Ok(text.trim().to_owned())
 }
 

@@ -5,11 +5,11 @@ pub mod data;
 mod human;
 mod json;
 
-use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use anyhow::Context as _;
+use pmc_files::Folder;
 use pmc_monitor::statistics::{Statistics, StatisticsError, Step, source};
 use pmc_terminal::{message, print};
 
@@ -148,7 +148,7 @@ fn write(figures: &Figures<'_>, section: Section, out: &mut impl Write, csv: boo
 
 /// Writes one file per section; each appears when it is complete.
 fn write_files(figures: &Figures<'_>, sections: &[Section], dir: &Path, csv: bool) -> Result<(), Failure> {
-    fs::create_dir_all(dir)
+    Folder::make(dir)
         .with_context(|| format!("cannot create the directory {}", dir.display()))
         .or_code(exit::NOT_RUN)?;
     for section in sections {

@@ -72,13 +72,41 @@ fn reports_do_not_follow_links_of_another_user() {
             "{options:?}"
         );
     }
-    let statistics = ["statistics", "-s", "all", "-o", "open/folder", "run"];
-    fails(&place, &statistics);
+    for folder in ["open/folder", "open/folder/new/er"] {
+        fails(&place, &["statistics", "-s", "all", "-o", folder, "run"]);
+        let private = fs::read_dir(place.path().join("private"));
+        assert_eq!(private.expect("mine").count(), 1, "{folder}");
+    }
     // A link of one's own stays one.
     symlink(&precious, open.join("own")).expect("a link");
     place.run(["report", "-q", "-o", "open/own", "run"]).code(0);
     assert!(open.join("own").is_symlink());
     assert_ne!(fs::read_to_string(&precious).expect("my file"), "precious\n");
+}
+
+/// Somebody asks me to look at a run or to drain it, and leads to the run of a third user.
+#[test]
+fn a_link_of_another_user_leads_to_no_run() {
+    let Some((place, _)) = place("a_link_of_another_user_leads_to_no_run") else {
+        return;
+    };
+    run(&place, "mine", &[]);
+    place.write("theirs/runs/readme", "");
+    let theirs = place.path().join("theirs");
+    give(&theirs);
+    let mine = place.path().join("mine");
+    plant(&mine, &theirs.join("submit"));
+    plant(&mine, &theirs.join("runs/latest"));
+    plant(&mine.join("w.dag"), &theirs.join("w.dag"));
+    for path in ["theirs", "theirs/submit", "theirs/runs/latest", "theirs/w.dag"] {
+        for command in ["status", "analyzer", "nodes", "drain"] {
+            let failed = place.pmc([command, path]).output().expect("pmc starts");
+            assert!(!failed.status.success(), "{command} {path}");
+            let text = String::from_utf8_lossy(&failed.stderr);
+            assert!(text.contains("link of another user"), "{command} {path}: {text}");
+        }
+    }
+    place.run(["status", "mine"]).code(0);
 }
 
 #[test]

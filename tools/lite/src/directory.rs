@@ -5,13 +5,14 @@
 //! which directory it is, so that nothing else of the same name is removed; the rest is the note of the job.
 
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use nix::sys::statvfs::statvfs;
 use nix::unistd::getuid;
+use pmc_files::OFlags;
 use pmc_node_files::{is_private, make_private, remove_tree};
 use rustix::fs::{FlockOperation, flock};
 
@@ -46,6 +47,9 @@ const ATTEMPTS: u32 = 16;
 
 /// Attempts to remove a directory in which the program of a killed job still makes files.
 const REMOVALS: u32 = 8;
+
+/// Maximum bytes of the text of a lock.
+const MAX_NOTE: u64 = 1 << 16;
 
 /// The directory of a job. [`Self::remove`] ends it; if the process is killed before, the next job does.
 #[derive(Debug)]
@@ -273,17 +277,15 @@ fn sweep(base: &Path, helpers: &Helpers<'_>) {
     let locks = all_locks(base).into_iter().flat_map(fs::read_dir);
     for entry in locks.flatten().flatten() {
         let lock = entry.path();
-        let opened = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(nix::libc::O_NOFOLLOW)
-            .open(&lock);
-        let Ok(file) = opened else { continue };
+        let Ok(file) = pmc_files::open_for_writing(&lock, OFlags::RDWR, 0o600) else {
+            continue;
+        };
         let is_free = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
         if !is_free || file.metadata().is_ok_and(|status| status.nlink() == 0) {
             continue;
         }
-        let text = io::read_to_string(&file).unwrap_or_default();
+        let text = pmc_files::read_rest(&file, MAX_NOTE).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
         let (known, note) = text.split_at(text.find('\n').map_or(0, |end| end + 1));
         if !note.is_empty() {
             (helpers.left)(note);

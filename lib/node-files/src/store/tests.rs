@@ -153,3 +153,18 @@ fn least_recently_used_entries_give_way_unless_they_are_in_use() {
     assert!(Store::make_room(store.directory.clone()).is_empty());
     assert_eq!(keys(&store), ["a"]);
 }
+
+/// Any task of the node's user can put something else there: the job must not wait for it, or fill memory.
+#[test]
+fn what_is_no_lock_is_not_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let lock = |key: &str| store.directory.join(format!("{key}{LOCK}"));
+    nix::unistd::mkfifo(&lock("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    assert!(store.access("fifo").is_err());
+    let large = File::create(lock("large")).unwrap();
+    large.set_len(1 << 40).unwrap();
+    fs::create_dir(store.directory.join("large")).unwrap();
+    fs::write(store.data("large"), "").unwrap();
+    assert!(matches!(store.access("large").unwrap(), Access::Fill(_)));
+}

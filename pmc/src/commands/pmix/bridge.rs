@@ -46,7 +46,7 @@ pub fn serve(arguments: &cli::Pmix) -> Result<u8, Failure> {
         flag::register_usize(number, Arc::clone(&signal), number_of).or_code(exit::NOT_RUN)?;
     }
     let history = begun(&layout::given_or_latest(arguments.run.as_deref(), false))?;
-    let dag = fs::canonicalize(&history.dir.dag)
+    let dag = pmc_files::real_path(&history.dir.dag)
         .with_context(|| format!("cannot read {}", history.dir.dag.display()))
         .or_code(exit::NOT_RUN)?;
     let namespace = namespace(&dag, std::process::id());

@@ -25,8 +25,8 @@ const NEW_FILE: &str = "PRAGMA synchronous = NORMAL";
 /// Settings of a database that is not read before it is complete.
 const BULK: &str = "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA locking_mode = EXCLUSIVE";
 
-/// Resolves the directory of a path, but not its last name: SQLite refuses links anywhere in a path, and only
-/// a link with the name of the database can have been planted.
+/// Resolves the directory of a path, but not its last name. SQLite refuses links anywhere in a path, so those
+/// of other users are left for it.
 fn without_links(path: &Path) -> PathBuf {
     if path == Path::new(":memory:") {
         return path.to_owned();
@@ -34,7 +34,7 @@ fn without_links(path: &Path) -> PathBuf {
     let directory = path
         .parent()
         .filter(|directory| !directory.as_os_str().is_empty());
-    let directory = directory.unwrap_or(Path::new(".")).canonicalize();
+    let directory = pmc_files::real_path(directory.unwrap_or(Path::new(".")));
     match (directory, path.file_name()) {
         (Ok(directory), Some(name)) => directory.join(name),
         _ => path.to_owned(),

@@ -9,7 +9,6 @@
 //! Option names are case-insensitive. Lines that start with `#` or `;` are comments. A line that starts with
 //! a blank continues the previous value. Values are not unescaped.
 
-use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -61,6 +60,9 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
+/// Maximum bytes of a file with passwords, keys or tokens.
+pub(super) const MAX_CREDENTIALS: u64 = 1 << 20;
+
 impl Credentials {
     /// Reads a file. Other users must not have access to it.
     pub(crate) fn read(path: &Path) -> Result<Self, CredentialsError> {
@@ -68,11 +70,12 @@ impl Credentials {
             path: path.to_owned(),
             source,
         };
-        let meta = fs::metadata(path).map_err(unreadable)?;
-        if meta.permissions().mode() & 0o077 != 0 {
+        // Another user must not be able to put a file there after the check.
+        let file = pmc_files::open(path).map_err(unreadable)?;
+        if file.metadata().map_err(unreadable)?.permissions().mode() & 0o077 != 0 {
             return Err(CredentialsError::OpenPermissions(path.to_owned()));
         }
-        let text = fs::read(path).map_err(unreadable)?;
+        let text = pmc_files::read_rest(&file, MAX_CREDENTIALS).map_err(unreadable)?;
         Self::parse(&String::from_utf8_lossy(&text)).map_err(|source| CredentialsError::Syntax {
             path: path.to_owned(),
             source,
@@ -165,6 +168,16 @@ mod tests {
         assert_eq!(read.get("none", "x"), None);
         assert!(read.has("amazon") && !read.has("none"));
         assert!(!format!("{read:?}").contains("a=b"));
+    }
+
+    #[test]
+    fn only_regular_files_are_read() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let fifo = dir.path().join("fifo");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRUSR).expect("a FIFO");
+        for path in [&fifo, Path::new("/dev/zero")] {
+            assert!(Credentials::read(path).is_err(), "{}", path.display());
+        }
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -186,24 +187,24 @@ impl Environment {
     }
 }
 
-/// Checks that a key file exists, and restricts permissions that are too open: `ssh` and other programs
+/// Opens a key file, and restricts permissions that are too open: `ssh` and other programs
 /// refuse such a file.
-pub(super) fn check_key_file(path: &Path, observer: &dyn Observer) -> Result<(), TransferError> {
+pub(super) fn check_key_file(path: &Path, observer: &dyn Observer) -> Result<File, TransferError> {
     let name = shown::path(path);
-    let meta = fs::metadata(path)
-        .map_err(|error| TransferError::Credentials(format!("credentials file {name}: {error}")))?;
-    let mode = meta.permissions().mode() & 0o777;
+    let failed = |error: io::Error| TransferError::Credentials(format!("credentials file {name}: {error}"));
+    let file = pmc_files::open(path).map_err(failed)?;
+    let mode = file.metadata().map_err(failed)?.permissions().mode() & 0o777;
     if mode & 0o077 != 0 {
         observer.event(&Event::Warning(format!(
             "permissions of {name} are {mode:04o}; changing them to 0600"
         )));
-        if let Err(error) = fs::set_permissions(path, Permissions::from_mode(0o600)) {
+        if let Err(error) = file.set_permissions(Permissions::from_mode(0o600)) {
             observer.event(&Event::Warning(format!(
                 "cannot change the permissions of {name}: {error}"
             )));
         }
     }
-    Ok(())
+    Ok(file)
 }
 
 #[cfg(test)]

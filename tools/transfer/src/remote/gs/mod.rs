@@ -6,7 +6,6 @@
 //! older PKCS#12 format is refused.
 
 use std::collections::HashMap;
-use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +18,7 @@ use object_store::path::Path as Name;
 use serde_json::Value;
 
 use super::Environment;
-use super::credentials::Credentials;
+use super::credentials::{Credentials, MAX_CREDENTIALS};
 use super::environment::check_key_file;
 use super::http::{Client, Download, Downloads, Payload, Request, encode};
 use super::local_side::{open_upload, uploaded};
@@ -151,8 +150,9 @@ impl Gs {
         }
         let boto = self.boto_configuration(context, &place.site)?;
         let key = self.key_file(&place.site, &boto)?;
-        check_key_file(&key, context.observer)?;
-        let text = fs::read(&key).map_err(|error| TransferError::io("read", &key, error))?;
+        let file = check_key_file(&key, context.observer)?;
+        let text = pmc_files::read_rest(&file, MAX_CREDENTIALS);
+        let text = text.map_err(|error| TransferError::io("read", &key, error))?;
         if text.trim_ascii_start().first() != Some(&b'{') {
             return Err(TransferError::Credentials(format!(
                 "{}: not a key in JSON; keys in PKCS#12 are not supported, make one in JSON for the same service \
@@ -198,7 +198,8 @@ impl Gs {
         let Some(path) = self.environment.key_file("BOTO_CONFIG", site, context.observer)? else {
             return Ok(String::new());
         };
-        let text = fs::read(&path).map_err(|error| TransferError::io("read", &path, error))?;
+        let text = pmc_files::read(&path, MAX_CREDENTIALS);
+        let text = text.map_err(|error| TransferError::io("read", &path, error))?;
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 

@@ -1,7 +1,6 @@
 //! Handler for `irods` with the icommands.
 
 use std::ffi::OsString;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,6 +9,7 @@ use super::{Tool, download, upload_source, uploaded};
 use crate::error::TransferError;
 use crate::protocol::{Context, Done, Handler, Pair};
 use crate::remote::Environment;
+use crate::remote::credentials::MAX_CREDENTIALS;
 use crate::spec::Location;
 
 /// Exit status of `irm` for a missing file.
@@ -48,7 +48,8 @@ impl Irods {
                     "irods URLs need {NAME}_{site} or {NAME}, which is not set"
                 ))
             })?;
-        let text = fs::read(&environment).map_err(|error| TransferError::io("read", &environment, error))?;
+        let text = pmc_files::read(&environment, MAX_CREDENTIALS);
+        let text = text.map_err(|error| TransferError::io("read", &environment, error))?;
         let text = String::from_utf8_lossy(&text);
         let password = value(&text, &["irodspassword", "irods_password"]).ok_or_else(|| {
             TransferError::Credentials(format!("{}: no irodsPassword", crate::shown::path(&environment)))
