@@ -43,8 +43,8 @@ const LAUNCHERS: [(&str, &str); 4] = [
 /// Variable with the process that Slurm has started: a task of a job step, or a batch script.
 pub(crate) const SLURM_PROCESS: &str = "SLURM_TASK_PID";
 
-/// Detects a launcher by the environment. `is_batch_script` tells of the process that Slurm has started whether it
-/// is a batch script. Such a script inherits the variables of the step that has submitted it.
+/// Detects a launcher by the environment. `is_batch_script` tells of the process that Slurm has started
+/// whether it is a batch script. Such a script inherits the variables of the step that has submitted it.
 #[must_use]
 pub fn detect(
     environment: impl Fn(&str) -> Option<OsString>,
@@ -87,8 +87,8 @@ pub fn detect(
     }
 }
 
-/// Returns whether a process that Slurm has started is a batch script: the name of what has started it says so.
-/// False if that cannot be known.
+/// Returns whether a process that Slurm has started is a batch script: the name of what has started it says
+/// so. False if that cannot be known.
 #[must_use]
 pub fn is_batch_script(process: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();

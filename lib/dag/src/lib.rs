@@ -39,7 +39,8 @@ pub mod write;
 pub use checkpoint::{Checkpoint, CheckpointSignal, checkpoint_exit};
 pub use dag::{Dag, Subdag, Task};
 pub use error::{DagError, DagErrorKind, reason};
-pub use options::{AbortOn, CategoryId, Forward, OptionSet, Request, Stdin, factor};
+pub use number::factor;
+pub use options::{AbortOn, CategoryId, Forward, OptionSet, Request, Stdin};
 pub use retry_delay::RetryDelay;
 
 /// Identifier and transformation of tasks that an earlier plan of the submit directory had and the present

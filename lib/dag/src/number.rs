@@ -66,6 +66,13 @@ pub fn integer(text: &[u8]) -> Option<i64> {
     Some(text.parse().unwrap_or(nearest))
 }
 
+/// Parses a factor from 1 to 1000 and returns it in percent.
+#[must_use]
+pub fn factor(value: &[u8]) -> Option<u32> {
+    let factor = float(value).filter(|factor| (1.0..=1000.0).contains(factor))?;
+    Some((factor * 100.0).round() as u32)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,6 +114,18 @@ mod tests {
             ("-9999999999999999999999", Some(i64::MIN)),
         ] {
             assert_eq!(integer(text.as_bytes()), value, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn factors_are_parsed() {
+        let parsed = |value: &str| factor(value.as_bytes());
+        assert_eq!(
+            (parsed("2"), parsed("1.5"), parsed("1")),
+            (Some(200), Some(150), Some(100))
+        );
+        for value in ["", "x", "0.9", "-2", "1001", "nan", "inf"] {
+            assert_eq!(parsed(value), None, "{value}");
         }
     }
 }

@@ -298,7 +298,7 @@ fn parse_rare<'a>(
         }
         b"--more-memory" => {
             let value = value("--more-memory", "FACTOR")?;
-            let percent = factor(&value).ok_or_else(|| invalid("memory factor", &value, name))?;
+            let percent = number::factor(&value).ok_or_else(|| invalid("memory factor", &value, name))?;
             rare.more_memory = Some(percent);
         }
         b"--retry-delay" => {
@@ -402,13 +402,6 @@ fn abort_on(value: &[u8]) -> Option<AbortOn> {
         None => u8::try_from(own).ok()?,
     };
     Some(AbortOn { code, exit })
-}
-
-/// Parses a factor from 1 to 1000 and returns it in percent.
-#[must_use]
-pub fn factor(value: &[u8]) -> Option<u32> {
-    let factor = number::float(value).filter(|factor| (1.0..=1000.0).contains(factor))?;
-    Some((factor * 100.0).round() as u32)
 }
 
 /// Returns a text to look for in the output of a task. An empty one would be in every output.
@@ -519,18 +512,6 @@ mod tests {
             first("--retry-delay soon x"),
             Err("Invalid retry delay 'soon' for task t".to_owned())
         );
-    }
-
-    #[test]
-    fn factors_are_parsed() {
-        let parsed = |value: &str| factor(value.as_bytes());
-        assert_eq!(
-            (parsed("2"), parsed("1.5"), parsed("1")),
-            (Some(200), Some(150), Some(100))
-        );
-        for value in ["", "x", "0.9", "-2", "1001", "nan", "inf"] {
-            assert_eq!(parsed(value), None, "{value}");
-        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::options::factor;
+use crate::number::factor;
 
 /// The pause before the next attempt of a task that has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -275,3 +275,33 @@ fn pegasus_keg_stands_in_for_a_program() {
     run(&place, "pegasus-keg", &["-o", "none/e"]).code(2);
     run(&place, "pegasus-keg", &[]).code(0);
 }
+
+/// Hooks of workflows name it below the directory in which `pegasus-plan` is.
+#[test]
+fn a_notification_is_sent_by_the_script_of_an_installation() {
+    let place = Place::new();
+    place.script("fakes/sendmail", "echo \"$*\"; cat");
+    let send = |words: &[&str]| -> Finished {
+        let mut command = program(&place, "../share/pegasus/notification/email");
+        command
+            .args(words)
+            .env("PEGASUS_EVENT", "end")
+            .env("PEGASUS_EVENT_TIMESTAMP_ISO", "2026-11-27T20:00:00+00:00")
+            .env("PEGASUS_SUBMIT_DIR", "/runs/run0001")
+            .env("PEGASUS_JOBID", "w")
+            .env("PEGASUS_STATUS", "3");
+        command.output().expect("the script runs").into()
+    };
+    let sent = send(&["--to=a@b", "-tc@d", "-r", "none"]);
+    let text = sent.code(0).stdout();
+    for line in [
+        "-f a@b -t -i\n",
+        "To: a@b, c@d\n",
+        "Subject: ** run0001 - w - end **\n",
+        "\nStatus:   3\n",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+    assert!(send(&["-t", "a\nBcc: x@y"]).code(1).stderr().contains("line end"));
+    assert!(send(&["-r", "everything"]).code(1).stderr().contains("no report"));
+}

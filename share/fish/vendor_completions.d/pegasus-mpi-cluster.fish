@@ -15,7 +15,7 @@ complete -c pegasus-mpi-cluster -l runtime-limit -d 'Time limit of each task wit
 complete -c pegasus-mpi-cluster -l drain-grace -d 'Time that running tasks have after SIGTERM [default: 8]' -r
 complete -c pegasus-mpi-cluster -l stop-grace -d 'Ask tasks to end this long before the wall time is over [default: 0; 10 with job:T]' -r
 complete -c pegasus-mpi-cluster -l more-memory -d 'Let tasks request FACTOR times their memory after running out of it [default: 1]' -r
-complete -c pegasus-mpi-cluster -l retry-delay -d 'Wait before the next attempt; each wait is FACTOR times the last one [default: 0]' -r
+complete -c pegasus-mpi-cluster -l retry-delay -d 'Wait before a retry; each wait is FACTOR times the last [default: 0; transfers 2,2,60]' -r
 complete -c pegasus-mpi-cluster -l disk-reserve -d 'Start no tasks while the disk has less free space; 0: no check [default: 8]' -r
 complete -c pegasus-mpi-cluster -l forward-limit -d 'Fail tasks that forward more through their pipes; 0: no limit [default: 1024]' -r
 complete -c pegasus-mpi-cluster -l max-jobs -d 'Run at most N tasks of a category at a time; may be repeated' -r
