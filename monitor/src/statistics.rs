@@ -181,7 +181,8 @@ pub struct Statistics {
     pub sub_workflows: Counts,
     /// The outermost workflow, then those nested in it, each without those in it.
     pub workflows: Vec<Level>,
-    /// Attempts that were lost with their workers or ended by the batch system. They are no failures and no retries.
+    /// Attempts that were lost with their workers or ended by the batch system. They are no failures and no
+    /// retries.
     pub lost_attempts: u64,
     /// Number of restarts.
     pub restarts: u64,

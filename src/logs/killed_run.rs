@@ -60,8 +60,8 @@ impl Unended {
         self.0.insert(task, Attempt { number, state });
     }
 
-    /// Returns those of tasks that are done, and those that were running of others, each in the order of their
-    /// submission.
+    /// Returns those of tasks that are done, and those that were running of others, each in the order of
+    /// their submission.
     fn split(self, done: &DoneSet) -> (Vec<(TaskId, Attempt)>, Vec<(TaskId, Attempt)>) {
         let mut attempts: Vec<_> = self.0.into_iter().collect();
         attempts.sort_unstable_by_key(|(_, attempt)| attempt.number);
@@ -73,7 +73,8 @@ impl Unended {
 }
 
 /// Adds to `lines` what the last run could not write to `.dagman.out`: ends of tasks that are done, evictions
-/// of those that were running, and the finish line. No run may be writing the log. Returns the number of ends.
+/// of those that were running, and the finish line. No run may be writing the log. Returns the number of
+/// ends.
 pub(super) fn finish_dagman(log: &Path, done: Done<'_>, lines: &mut Vec<u8>) -> io::Result<usize> {
     let tail = tail(log)?;
     let last = tail

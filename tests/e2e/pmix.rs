@@ -124,8 +124,8 @@ impl Tools {
         run
     }
 
-    /// The list, empty if the tool is not through in a moment: under load, the handshake of Debian's library was
-    /// seen to wait for ever once. The next tool gets through.
+    /// The list, empty if the tool is not through in a moment: under load, the handshake of Debian's library
+    /// was seen to wait for ever once. The next tool gets through.
     fn first_list(&self) -> String {
         let words = self.tool("list").words().to_vec();
         let tool = Program::new("timeout").args(["--signal=KILL", "15"]).args(words);

@@ -9,8 +9,8 @@ use crate::{EscapingWriter, Stream, note};
 static IS_PASSED_ON: AtomicBool = AtomicBool::new(false);
 
 /// Lets later [`CopyWriter`]s write byte for byte, whatever their stream is: another process of this program
-/// passes their bytes on, and it escapes if it has a terminal. Some launchers give a process a pseudo terminal
-/// only to get its output at once.
+/// passes their bytes on, and it escapes if it has a terminal. Some launchers give a process a pseudo
+/// terminal only to get its output at once.
 pub fn is_passed_on() {
     IS_PASSED_ON.store(true, Ordering::Relaxed);
 }

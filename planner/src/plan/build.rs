@@ -77,8 +77,8 @@ pub fn measure(request: &Request, step: &mut dyn FnMut(&'static str)) -> Result<
     Ok(build(request, inputs, &directory, step)?.counts())
 }
 
-/// Returns whether a batch system runs the plan: the properties name no other code generator than PMC. [`plan`]
-/// reports problems in them.
+/// Returns whether a batch system runs the plan: the properties name no other code generator than PMC.
+/// [`plan`] reports problems in them.
 pub fn wants_scheduler(request: &Request) -> bool {
     Properties::load(&property_sources(request))
         .is_ok_and(|properties| generator(&properties).is_ok_and(|of| of.abilities().is_pmc))
@@ -234,8 +234,8 @@ impl BuiltPlan<'_> {
         }
     }
 
-    /// Returns where the files of jobs are. As in Pegasus, those of a plan without work for HTCondor are beside
-    /// its DAG.
+    /// Returns where the files of jobs are. As in Pegasus, those of a plan without work for HTCondor are
+    /// beside its DAG.
     fn submit_mapper(&self) -> &SubmitMapper {
         let settings = &self.inputs.settings;
         let is_empty = self.exec.jobs.iter().all(|job| matches!(job.task, Task::NoOp));
