@@ -143,8 +143,8 @@ fn main() -> ExitCode {
         begun.elapsed().as_secs_f64(),
     );
     println!(
-        "{rounds} rounds from seed {first} in {seconds:.1} s ({:.0} in an hour): {found} findings. {} attempts, \
-         {} masters, {} steps, {:.1} simulated days",
+        "{rounds} rounds from seed {first} in {seconds:.1} s ({:.0} in an hour): {found} findings. {} \
+         attempts, {} masters, {} steps, {:.1} simulated days",
         rounds as f64 / seconds * 3600.0,
         attempts.load(Ordering::Relaxed),
         masters.load(Ordering::Relaxed),
