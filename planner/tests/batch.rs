@@ -84,7 +84,7 @@ fn every_scheduler_gets_its_directives() -> Result<(), Box<dyn std::error::Error
     let output = |suffix: &str| format!("{submit}/{base}.{suffix}");
     let script = std::fs::read_to_string(output("sbatch"))?;
     assert!(
-        script.contains(" --monitord-hack --per-task-stdio --stampede --max-wall-time 115 --stop-grace 10 "),
+        script.contains(" --monitord-hack --per-task-stdio --stampede --max-wall-time job:115 "),
         "{script}"
     );
     let expected: [(&str, &str, Vec<String>); 5] = [

@@ -103,11 +103,8 @@ fn check_log(folder: &Path, name: &str, plan: &Plan, allowed: Allowed) -> Result
             Event::Lost(task) | Event::Abandoned(task) => {
                 // A full disk may cut off just the end of the line: then the next run adds it once more.
                 let may_repeat = allowed.disk_errors;
-                if !may_repeat
-                    && open
-                        .remove(task.name)
-                        .is_none_or(|(number, _)| !is_of(number, &task))
-                {
+                let known = open.remove(task.name);
+                if !may_repeat && known.is_none_or(|(number, _)| !is_of(number, &task)) {
                     find(format!("{} is lost without a submission", shown(task.name)));
                 }
             }

@@ -17,7 +17,7 @@ use pmc_batch::status::{BatchHost, batch_host, batch_host_query};
 use pmc_batch::{BatchJob, Scheduler};
 
 /// How long an agent has been without a master before it asks. It is less than the lease.
-const FIRST_ASK: Duration = Duration::from_secs(20);
+const FIRST_ASK: Duration = Duration::from_secs(25);
 
 /// Time between two questions.
 const ASK_INTERVAL: Duration = Duration::from_secs(30);

@@ -6,8 +6,9 @@ use clap::Args;
 
 /// Exit codes of `pmc supervise`.
 const EXIT: &str = "\
-Batch scripts of pmc-plan call it. It keeps the list of batch jobs of the run in NAME.dag.jobs, starts the
-command again if it crashes, and hands in the job that follows, which waits for the end of this one.
+Batch scripts of pmc-plan call it. It keeps the list of batch jobs of the run in NAME.dag.jobs,
+starts the command again if it crashes, and hands in the job that follows, which waits for the end
+of this one.
 
 Exit codes:
   that of the command; 128 and its number for a signal
