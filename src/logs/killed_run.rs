@@ -62,19 +62,19 @@ impl Unended {
 
     /// Returns those of tasks that are done, and those that were running of others, each in the order of
     /// their submission.
-    fn split(self, done: &DoneSet) -> (Vec<(TaskId, Attempt)>, Vec<(TaskId, Attempt)>) {
+    fn split(self, done: &DoneSet) -> [Vec<(TaskId, Attempt)>; 2] {
         let mut attempts: Vec<_> = self.0.into_iter().collect();
         attempts.sort_unstable_by_key(|(_, attempt)| attempt.number);
         let (of_done, mut others): (Vec<_>, Vec<_>) =
             attempts.into_iter().partition(|(task, _)| done.contains(*task));
         others.retain(|(_, attempt)| attempt.state == State::Started);
-        (of_done, others)
+        [of_done, others]
     }
 }
 
-/// Adds to `lines` what the last run could not write to `.dagman.out`: ends of tasks that are done, evictions
-/// of those that were running, and the finish line. No run may be writing the log. Returns the number of
-/// ends.
+/// Adds to `lines` what the last run could not write to `.dagman.out`: ends of tasks that are done,
+/// evictions of those that were running, and the finish line. No run may be writing the log. Returns the
+/// number of ends.
 pub(super) fn finish_dagman(log: &Path, done: Done<'_>, lines: &mut Vec<u8>) -> io::Result<usize> {
     let tail = tail(log)?;
     let last = tail
@@ -86,7 +86,7 @@ pub(super) fn finish_dagman(log: &Path, done: Done<'_>, lines: &mut Vec<u8>) -> 
     }
     let (pid, unended) = last_run(log, done.dag)?;
     let Some(pid) = pid else { return Ok(0) };
-    let (ends, running) = unended.split(done.done);
+    let [ends, running] = unended.split(done.done);
     for (task, Attempt { number, state }) in &ends {
         let name = done.dag.name(*task);
         match state {
@@ -145,7 +145,7 @@ pub(super) fn finish_jobstate(log: &Path, done: Done<'_>, lines: &mut Vec<u8>) -
         jobstate_log::What::Attempt { task, state, number } => unended.note(done.dag, task, number, state),
         jobstate_log::What::Other => {}
     })?;
-    let (ends, running) = unended.split(done.done);
+    let [ends, running] = unended.split(done.done);
     for (task, attempt) in &ends {
         end_in_jobstate(lines, at, done.dag.name(*task), attempt);
     }

@@ -8,8 +8,8 @@ use crate::{EscapingWriter, Stream, note};
 /// The streams of this process are read by a process that knows whether there is a terminal.
 static IS_PASSED_ON: AtomicBool = AtomicBool::new(false);
 
-/// Lets later [`CopyWriter`]s write byte for byte, whatever their stream is: another process of this program
-/// passes their bytes on, and it escapes if it has a terminal. Some launchers give a process a pseudo
+/// Lets later [`CopyWriter`]s write byte for byte, whatever their stream is. Another process of this program
+/// passes their bytes on, and escapes if it has a terminal. Some launchers give a process a pseudo
 /// terminal only to get its output at once.
 pub fn is_passed_on() {
     IS_PASSED_ON.store(true, Ordering::Relaxed);
