@@ -201,7 +201,7 @@ pub fn link_frames(data: &[u8]) {
         match session.receive(&frame.to_vec().into(), now) {
             Err(_) => assert_eq!(state(&session), before, "a bad frame changes nothing"),
             Ok(FromLink::Message(_)) => assert_eq!(session.expected(), before.0 + 1),
-            Ok(FromLink::Nothing | FromLink::Aside(_) | FromLink::Goodbye) => {
+            Ok(FromLink::Nothing | FromLink::Unnumbered(_) | FromLink::Goodbye) => {
                 assert_eq!(session.expected(), before.0)
             }
         }

@@ -531,7 +531,7 @@ impl Agent for Talk<'_> {
         }
     }
 
-    fn aside(&mut self, body: &[u8]) {
+    fn unnumbered(&mut self, body: &[u8]) {
         if let Some(peers) = &self.process.peers {
             peers.answer(body);
         }

@@ -148,7 +148,7 @@ impl Peers {
     }
 
     fn say(&self, request: &PeerRequest) -> bool {
-        self.link.aside(&messages::encode(request))
+        self.link.unnumbered(&messages::encode(request))
     }
 
     /// Reports to the master what this node has.

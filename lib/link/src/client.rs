@@ -25,7 +25,7 @@ use crate::key::KeyError;
 use crate::proof::{Proof, is_unknown_key};
 use crate::session::{Received, Session, SessionError};
 use crate::silence::{SilentAddresses, resolve};
-use crate::stream::{Outgoing, Port, buffered, framed, limited, pump};
+use crate::stream::{FrameHandler, Outgoing, buffered, framed, limited, pump};
 
 /// Maximum time to connect to one address.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -35,7 +35,7 @@ pub trait Agent {
     /// A message of the master.
     fn message(&mut self, body: &[u8]);
     /// A message of the master that may get lost.
-    fn aside(&mut self, _body: &[u8]) {}
+    fn unnumbered(&mut self, _body: &[u8]) {}
     /// Called several times between two heartbeats. `true` closes the connection.
     fn tick(&mut self) -> bool;
 }
@@ -130,10 +130,10 @@ impl Link {
     }
 
     /// Sends a message that is lost with the connection. Returns false if there is none.
-    pub fn aside(&self, body: &[u8]) -> bool {
+    pub fn unnumbered(&self, body: &[u8]) -> bool {
         let state = self.state();
         match (&state.session, &state.frames) {
-            (Some(live), Some(frames)) => frames.send(live.session.aside(body).into()).is_ok(),
+            (Some(live), Some(frames)) => frames.send(live.session.unnumbered(body).into()).is_ok(),
             _ => false,
         }
     }
@@ -512,20 +512,21 @@ impl Connection {
     /// Returns the address of this host in the network of the connection, if the system knows it.
     #[must_use]
     pub fn local_address(&self) -> Option<IpAddr> {
-        let framed = match &self.carrier {
-            Carrier::Tls(framed) => framed,
+        match &self.carrier {
+            Carrier::Tls(framed) => {
+                let (stream, _) = framed.get_ref().get_ref();
+                stream.get_ref().local_addr().ok().map(|address| address.ip())
+            }
             #[cfg(feature = "simulated")]
-            Carrier::Simulated(_) => return None,
-        };
-        let (stream, _) = framed.get_ref().get_ref();
-        stream.get_ref().local_addr().ok().map(|address| address.ip())
+            Carrier::Simulated(_) => None,
+        }
     }
 
     /// Reads and writes until the connection ends.
     pub fn run(self, agent: &mut dyn Agent) -> Closed {
         let link = &self.link;
         let interval = link.timing.heartbeat / 4;
-        let mut port = Line {
+        let mut socket = SessionSocket {
             link,
             agent,
             next_beat: link.now(),
@@ -533,15 +534,15 @@ impl Connection {
         };
         let ended = match self.carrier {
             Carrier::Tls(framed) => {
-                let pumped = pump(*framed, self.frames, Some(interval), &mut port);
+                let pumped = pump(*framed, self.frames, Some(interval), &mut socket);
                 self.runtime.block_on(pumped)
             }
             #[cfg(feature = "simulated")]
             Carrier::Simulated(stream) => {
-                crate::simulated::pump(stream, self.frames, Some(interval), &mut port)
+                crate::simulated::pump(stream, self.frames, Some(interval), &mut socket)
             }
         };
-        let asked = port.asked;
+        let asked = socket.asked;
         link.state().frames = None;
         match ended {
             _ if asked => Closed::Asked,
@@ -551,14 +552,14 @@ impl Connection {
     }
 }
 
-struct Line<'a> {
+struct SessionSocket<'a> {
     link: &'a Link,
     agent: &'a mut dyn Agent,
     next_beat: Duration,
     asked: bool,
 }
 
-impl Port for Line<'_> {
+impl FrameHandler for SessionSocket<'_> {
     fn receive(&mut self, frame: Bytes) -> io::Result<()> {
         let now = self.link.now();
         let (received, lease_ends) = {
@@ -578,7 +579,7 @@ impl Port for Line<'_> {
         }
         match received {
             Received::Message(body) => self.agent.message(&body),
-            Received::Aside(body) => self.agent.aside(&body),
+            Received::Unnumbered(body) => self.agent.unnumbered(&body),
             Received::Nothing | Received::Goodbye => {}
         }
         Ok(())

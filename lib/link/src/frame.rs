@@ -34,7 +34,7 @@ pub enum Frame<'a> {
     /// The last frame of an agent: its processes have ended.
     Goodbye { head: Head },
     /// A message without a number: it is lost with its connection.
-    Aside {
+    Unnumbered {
         head: Head,
         #[serde(borrow, with = "serde_bytes")]
         body: &'a [u8],

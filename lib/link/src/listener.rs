@@ -80,7 +80,7 @@ impl Listen {
 }
 
 /// A port that is open.
-pub(crate) struct Door {
+pub(crate) struct Acceptor {
     listener: TcpListener,
     acceptor: TlsAcceptor,
     proof: Proof,
@@ -95,7 +95,7 @@ pub(crate) struct Listener {
     thread: Option<JoinHandle<()>>,
 }
 
-impl Door {
+impl Acceptor {
     /// Listens on this port, or on another one if that is 0 or in use.
     ///
     /// # Errors
@@ -164,20 +164,20 @@ impl Door {
 }
 
 impl Listener {
-    /// Starts the thread. `serve` serves the door, and its tasks run in this thread. `who` comes: the name of
+    /// Starts the thread. `serve` serves the acceptor, and its tasks run in this thread. `who` comes: the name of
     /// the thread, and for messages.
     ///
     /// # Errors
     /// The system refuses a thread.
     pub(crate) fn start<F>(
         who: &'static str,
-        door: Door,
-        serve: impl FnOnce(Door) -> F + Send + 'static,
+        acceptor: Acceptor,
+        serve: impl FnOnce(Acceptor) -> F + Send + 'static,
     ) -> io::Result<Self>
     where
         F: Future<Output = io::Result<()>>,
     {
-        let port = door.port;
+        let port = acceptor.port;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .enable_time()
@@ -187,7 +187,7 @@ impl Listener {
             let local = tokio::task::LocalSet::new();
             runtime.block_on(local.run_until(async {
                 tokio::select! {
-                    ended = serve(door) => {
+                    ended = serve(acceptor) => {
                         if let Err(error) = ended {
                             tracing::error!("Unable to listen for {who}: {}", pmc_dag::reason(&error));
                         }
@@ -232,9 +232,9 @@ mod tests {
     fn a_stranger_that_drips_is_dropped() {
         const LIMIT: Duration = Duration::from_millis(300);
         let key = RunKey::generate().unwrap();
-        let door = Door::open(&key, &Listen::loopback(), 0).unwrap();
-        let listener = Listener::start("agents", door, |door| {
-            door.let_in("agents", LIMIT, |_| async { Ok(()) })
+        let acceptor = Acceptor::open(&key, &Listen::loopback(), 0).unwrap();
+        let listener = Listener::start("agents", acceptor, |acceptor| {
+            acceptor.let_in("agents", LIMIT, |_| async { Ok(()) })
         });
         let port = listener.as_ref().unwrap().port();
         let mut stranger = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();

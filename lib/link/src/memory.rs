@@ -8,13 +8,13 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::endpoint::VERSION;
 use crate::frame::{self, Answer, Hello};
-use crate::server::{Accepted, Hub, Line, Service};
+use crate::server::{Accepted, Hub, Service, SessionSocket};
 use crate::session::{Received, Session};
 use crate::stream::Outgoing;
 
 /// Both ends of a connection, whose frames the caller carries. Nothing is encrypted.
 pub struct MemoryAgent {
-    line: Line<dyn Service>,
+    socket: SessionSocket<dyn Service>,
     /// Frames of the master.
     frames: UnboundedReceiver<Outgoing>,
     session: Session,
@@ -45,14 +45,14 @@ impl MemoryAgent {
             return Err(io::ErrorKind::ConnectionRefused.into());
         };
         service.joined(accepted.session);
-        let line = Line {
+        let socket = SessionSocket {
             hub: Arc::clone(hub),
             service: Arc::clone(service),
             session: accepted.session,
             connection: accepted.connection,
         };
         let agent = Self {
-            line,
+            socket,
             frames: accepted.frames,
             session,
         };
@@ -66,7 +66,7 @@ impl MemoryAgent {
 
     /// Returns a heartbeat of the agent.
     pub fn beat(&mut self) -> Bytes {
-        self.session.beat(self.line.hub.now())
+        self.session.beat(self.socket.hub.now())
     }
 
     /// Lets the master take a frame of the agent.
@@ -74,7 +74,7 @@ impl MemoryAgent {
     /// # Errors
     /// The master closes the connection.
     pub fn deliver(&self, frame: &Bytes) -> io::Result<()> {
-        self.line.take(frame)
+        self.socket.take(frame)
     }
 
     /// Returns the next message of the master.
@@ -83,7 +83,7 @@ impl MemoryAgent {
     /// What the master says makes no sense.
     pub fn receive(&mut self) -> io::Result<Option<Bytes>> {
         while let Ok(outgoing) = self.frames.try_recv() {
-            let received = self.session.receive(&outgoing.frame, self.line.hub.now());
+            let received = self.session.receive(&outgoing.frame, self.socket.hub.now());
             if let Received::Message(body) = received.map_err(io::Error::other)? {
                 self.session.settle(1);
                 return Ok(Some(body));

@@ -22,7 +22,7 @@ use tokio_util::codec::{Framed, LengthDelimitedCodec};
 use crate::client::open;
 use crate::frame;
 use crate::key::{KeyError, RunKey};
-use crate::listener::{Door, Listen, Listener, ServerError};
+use crate::listener::{Acceptor, Listen, Listener, ServerError};
 use crate::proof::Proof;
 use crate::stream::limited;
 
@@ -114,8 +114,8 @@ impl FileServer {
         listen: &Listen,
         find: impl Fn(&str) -> Option<Offered> + Send + 'static,
     ) -> Result<Self, ServerError> {
-        let door = Door::open(key, listen, 0)?;
-        let listener = Listener::start("other nodes", door, |door| async move {
+        let acceptor = Acceptor::open(key, listen, 0)?;
+        let listener = Listener::start("other nodes", acceptor, |acceptor| async move {
             let (find, sends) = (Rc::new(find), Rc::new(Semaphore::new(MAX_SENT)));
             let serve = move |stream| {
                 let (find, sends) = (Rc::clone(&find), Rc::clone(&sends));
@@ -127,7 +127,7 @@ impl FileServer {
                     }
                 }
             };
-            door.let_in("other nodes", CONNECT, serve).await
+            acceptor.let_in("other nodes", CONNECT, serve).await
         });
         Ok(Self(listener?))
     }

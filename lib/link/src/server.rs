@@ -14,9 +14,9 @@ use crate::Timing;
 use crate::endpoint::VERSION;
 use crate::frame::{self, Answer, Hello, Resume};
 use crate::key::RunKey;
-use crate::listener::{Door, Listen, Listener, Secured, ServerError};
+use crate::listener::{Acceptor, Listen, Listener, Secured, ServerError};
 use crate::session::{Received, Session};
-use crate::stream::{Outgoing, Port, framed, is_death, limited, pump};
+use crate::stream::{FrameHandler, Outgoing, framed, is_death, limited, pump};
 
 /// Maximum time of a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -36,7 +36,7 @@ pub trait Service: Send + Sync + 'static {
     /// A message of an agent.
     fn message(&self, session: SessionId, body: &[u8]);
     /// A message of an agent that may get lost.
-    fn aside(&self, _session: SessionId, _body: &[u8]) {}
+    fn unnumbered(&self, _session: SessionId, _body: &[u8]) {}
     /// The connection is closed, or nothing was heard for some time. The agent may come back.
     fn silent(&self, session: SessionId);
     /// An agent that was silent is there again.
@@ -105,9 +105,9 @@ impl Hub {
     }
 
     /// Sends a message to an agent that is lost with the connection.
-    pub fn aside(&self, session: SessionId, body: &[u8]) {
+    pub fn unnumbered(&self, session: SessionId, body: &[u8]) {
         if let Some(entry) = self.table().sessions.get(&session) {
-            entry.put(entry.session.aside(body));
+            entry.put(entry.session.unnumbered(body));
         }
     }
 
@@ -357,14 +357,14 @@ impl Server {
                 listener: ListenerKind::Simulated(listener),
             });
         }
-        let door = Door::open(key, listen, port)?;
+        let acceptor = Acceptor::open(key, listen, port)?;
         let hub = Arc::new(Hub::new(epoch, timing));
         let service = service(&hub);
         let inner = Arc::clone(&hub);
-        let listener = Listener::start("agents", door, |door| async move {
+        let listener = Listener::start("agents", acceptor, |acceptor| async move {
             tokio::task::spawn_local(watch(Arc::clone(&inner), Arc::clone(&service)));
             let serve = move |stream| serve(stream, Arc::clone(&inner), Arc::clone(&service));
-            door.let_in("agents", HANDSHAKE, serve).await
+            acceptor.let_in("agents", HANDSHAKE, serve).await
         })?;
         Ok(Self {
             hub,
@@ -412,14 +412,14 @@ fn report(hub: &Hub, service: &dyn Service) {
 }
 
 /// A connection after its handshake.
-pub(crate) struct Line<S: ?Sized> {
+pub(crate) struct SessionSocket<S: ?Sized> {
     pub(crate) hub: Arc<Hub>,
     pub(crate) service: Arc<S>,
     pub(crate) session: SessionId,
     pub(crate) connection: u64,
 }
 
-impl<S: Service + ?Sized> Line<S> {
+impl<S: Service + ?Sized> SessionSocket<S> {
     /// Takes a frame. An error closes the connection.
     pub(crate) fn take(&self, frame: &Bytes) -> io::Result<()> {
         let (received, back) = self.hub.receive(self.session, self.connection, frame)?;
@@ -428,7 +428,7 @@ impl<S: Service + ?Sized> Line<S> {
         }
         match received {
             Received::Message(body) => self.service.message(self.session, &body),
-            Received::Aside(body) => self.service.aside(self.session, &body),
+            Received::Unnumbered(body) => self.service.unnumbered(self.session, &body),
             Received::Goodbye => {
                 self.service.ended(self.session);
                 return Err(io::Error::other("the agent has ended"));
@@ -439,7 +439,7 @@ impl<S: Service + ?Sized> Line<S> {
     }
 }
 
-impl<S: Service> Port for Line<S> {
+impl<S: Service> FrameHandler for SessionSocket<S> {
     fn receive(&mut self, frame: Bytes) -> io::Result<()> {
         self.take(&frame)
     }
@@ -466,7 +466,7 @@ async fn serve<S: Service>(stream: Secured, hub: Arc<Hub>, service: Arc<S>) -> i
         joined,
         back,
     } = accepted;
-    let mut line = Line {
+    let mut socket = SessionSocket {
         hub: Arc::clone(&hub),
         service: Arc::clone(&service),
         session,
@@ -481,7 +481,7 @@ async fn serve<S: Service>(stream: Secured, hub: Arc<Hub>, service: Arc<S>) -> i
             if back {
                 service.back(session);
             }
-            pump(framed, frames, None, &mut line).await
+            pump(framed, frames, None, &mut socket).await
         }
     };
     let died = ended.as_ref().is_err_and(is_death);

@@ -9,7 +9,7 @@
 //! has done with them what must not be lost. After a cut, the sides tell each other which number they expect
 //! next, and the messages from there on are sent again. So each message is delivered once, in order.
 //!
-//! A message *aside* has no number: it is lost with its connection, and nobody keeps it.
+//! An *unnumbered* message is lost with its connection, and nobody keeps it.
 //!
 //! # Lease
 //!
@@ -52,8 +52,8 @@ pub enum SessionError {
 pub enum Received {
     /// The next message.
     Message(Bytes),
-    /// A message aside.
-    Aside(Bytes),
+    /// A message without a number.
+    Unnumbered(Bytes),
     /// A heartbeat or a message that came before.
     Nothing,
     /// The other side has ended.
@@ -124,9 +124,9 @@ impl Session {
 
     /// Returns the frame of a message that is not kept.
     #[must_use]
-    pub fn aside(&self, body: &[u8]) -> Bytes {
+    pub fn unnumbered(&self, body: &[u8]) -> Bytes {
         let head = self.head();
-        frame::encode(&Frame::Aside { head, body })
+        frame::encode(&Frame::Unnumbered { head, body })
     }
 
     /// Returns the last frame of this side.
@@ -160,9 +160,9 @@ impl Session {
             }
             Frame::Alive { head } => self.note(head, now).map(|()| Received::Nothing),
             Frame::Goodbye { head } => self.note(head, now).map(|()| Received::Goodbye),
-            Frame::Aside { head, body } => {
+            Frame::Unnumbered { head, body } => {
                 self.note(head, now)?;
-                Ok(Received::Aside(bytes.slice_ref(body)))
+                Ok(Received::Unnumbered(bytes.slice_ref(body)))
             }
         }
     }

@@ -12,16 +12,16 @@ use pmc_system::simulated::{ThreadId, current_thread, park, unpark, waker};
 use pmc_system::{clock, thread};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::stream::{Outgoing, Port};
+use crate::stream::{Outgoing, FrameHandler};
 
 /// Like [`crate::stream::pump`].
 pub(crate) fn pump(
     stream: Stream,
     mut frames: UnboundedReceiver<Outgoing>,
     interval: Option<Duration>,
-    port: &mut impl Port,
+    handler: &mut impl FrameHandler,
 ) -> io::Result<()> {
-    let ended = exchange(&stream, &mut frames, interval, port, &|| false);
+    let ended = exchange(&stream, &mut frames, interval, handler, &|| false);
     stream.close();
     ended
 }
@@ -31,7 +31,7 @@ pub(crate) fn exchange(
     stream: &Stream,
     frames: &mut UnboundedReceiver<Outgoing>,
     interval: Option<Duration>,
-    port: &mut impl Port,
+    handler: &mut impl FrameHandler,
     is_over: &dyn Fn() -> bool,
 ) -> io::Result<()> {
     let waker = waker();
@@ -40,7 +40,7 @@ pub(crate) fn exchange(
     while !is_over() {
         while let Some(received) = stream.try_receive() {
             match received? {
-                Some(frame) => port.receive(frame)?,
+                Some(frame) => handler.receive(frame)?,
                 None => return Ok(()),
             }
         }
@@ -54,7 +54,7 @@ pub(crate) fn exchange(
         if let (Some(tick), Some(interval)) = (next_tick, interval)
             && clock::now() >= tick
         {
-            port.tick()?;
+            handler.tick()?;
             next_tick = Some(clock::now() + interval);
         }
         park(next_tick);

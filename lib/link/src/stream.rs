@@ -65,7 +65,7 @@ pub(crate) fn framed<S: AsyncRead + AsyncWrite>(stream: S) -> Framed<S, LengthDe
 }
 
 /// What a connection has to do besides reading frames.
-pub(crate) trait Port {
+pub(crate) trait FrameHandler {
     /// Takes a frame. An error closes the connection.
     fn receive(&mut self, frame: Bytes) -> io::Result<()>;
 
@@ -74,7 +74,7 @@ pub(crate) trait Port {
 }
 
 /// Reads and writes frames until the connection ends. Returns why it ended: `Ok` if the other side, or
-/// [`Port`], closed it in order, or if there is nothing more to write.
+/// [`FrameHandler`], closed it in order, or if there is nothing more to write.
 ///
 /// If this side ends the connection, it says so. Without that, the process on this side has died: see
 /// [`is_death`].
@@ -82,7 +82,7 @@ pub(crate) async fn pump<S: AsyncRead + AsyncWrite>(
     framed: Framed<S, LengthDelimitedCodec>,
     mut frames: UnboundedReceiver<Outgoing>,
     interval: Option<Duration>,
-    port: &mut impl Port,
+    handler: &mut impl FrameHandler,
 ) -> io::Result<()> {
     // Reading and writing must not wait for each other: both sides may have much to send.
     let (mut sink, mut stream) = framed.split();
@@ -111,13 +111,13 @@ pub(crate) async fn pump<S: AsyncRead + AsyncWrite>(
                     biased;
                     frame = stream.next() => frame,
                     _ = ticks.tick() => {
-                        port.tick()?;
+                        handler.tick()?;
                         continue;
                     }
                 },
             };
             match frame {
-                Some(frame) => port.receive(frame?.freeze())?,
+                Some(frame) => handler.receive(frame?.freeze())?,
                 None => return Ok(()),
             }
         }

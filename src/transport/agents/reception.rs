@@ -132,7 +132,7 @@ impl Reception {
             &mut answers,
         );
         for (agent, answer) in answers {
-            self.hub.aside(agent, &messages::encode(&answer));
+            self.hub.unnumbered(agent, &messages::encode(&answer));
         }
     }
 
@@ -389,7 +389,7 @@ impl Service for Reception {
         }
     }
 
-    fn aside(&self, session: SessionId, body: &[u8]) {
+    fn unnumbered(&self, session: SessionId, body: &[u8]) {
         match messages::decode(body) {
             Some(request) => {
                 self.tell_cache(session, &request);
@@ -412,7 +412,8 @@ impl Service for Reception {
         if let Some(agent) = self.table().get(session) {
             tracing::info!("The agent on {} answers again", agent.host);
         }
-        self.hub.aside(session, &messages::encode(&PeerAnswer::Again));
+        self.hub
+            .unnumbered(session, &messages::encode(&PeerAnswer::Again));
         self.tell(session, &NodeChange::Back);
     }
 
