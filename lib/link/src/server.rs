@@ -518,7 +518,7 @@ fn serve_simulated<S: Service>(
         joined,
         back,
     } = accepted;
-    let mut line = Line {
+    let mut socket = SessionSocket {
         hub: Arc::clone(hub),
         service: Arc::clone(service),
         session,
@@ -531,7 +531,7 @@ fn serve_simulated<S: Service>(
     if back {
         service.back(session);
     }
-    let ended = crate::simulated::exchange(&stream, &mut frames, None, &mut line, is_over);
+    let ended = crate::simulated::exchange(&stream, &mut frames, None, &mut socket, is_over);
     if is_over() {
         // The system closes the socket of a thread that has ended.
         return ended;

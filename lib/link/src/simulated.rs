@@ -12,7 +12,7 @@ use pmc_system::simulated::{ThreadId, current_thread, park, unpark, waker};
 use pmc_system::{clock, thread};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::stream::{Outgoing, FrameHandler};
+use crate::stream::{FrameHandler, Outgoing};
 
 /// Like [`crate::stream::pump`].
 pub(crate) fn pump(
