@@ -170,24 +170,4 @@ fn a_task_that_ran_out_of_memory_says_so_in_all_views() {
     assert!(log.stderr().contains(reason), "{}", log.stderr());
     place.run(["report", "-o", "report.html", "run"]).code(0);
     assert!(place.read("report.html").contains(reason));
-
-    // And in what `pmc run` prints, with kickstart.
-    place.chain("exit 1", "true");
-    place.run(["run", "-q", "workflow.yml"]).code(1);
-    let dag = "pmc-runs/chain/run0001/submit/chain-0.dag";
-    let text = place
-        .read(dag)
-        .replace("TASK first_A -m 2048 ", "TASK first_A -m 100 ");
-    place.write(dag, &text);
-    // The system does this where memory is short.
-    place.script(
-        "bin/first",
-        "head -c 120000000 /dev/zero | tail -n 1 | sleep 1; kill -9 $$",
-    );
-    let output = place.run(["resume", "pmc-runs/chain"]);
-    assert!(
-        output.code(1).stdout().contains(&format!("  reason   {reason}")),
-        "{}",
-        output.stdout()
-    );
 }
