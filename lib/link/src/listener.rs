@@ -164,8 +164,8 @@ impl Acceptor {
 }
 
 impl Listener {
-    /// Starts the thread. `serve` serves the acceptor, and its tasks run in this thread. `who` comes: the name
-    /// of the thread, and for messages.
+    /// Starts the thread. `serve` serves the acceptor, and its tasks run in this thread. `who` comes: the
+    /// name of the thread, and for messages.
     ///
     /// # Errors
     /// The system refuses a thread.
