@@ -114,7 +114,10 @@ fn a_launcher_does_not_flip_to_mpi() {
         .plan(&format!("{LINE} --launcher srun --batch slurm"))
         .expect("a plan");
     let text = script(&plan, "sbatch");
-    assert!(start(&text).contains("exec \"$@\" srun --ntasks-per-node="), "{text}");
+    assert!(
+        start(&text).contains("exec \"$@\" srun --ntasks-per-node="),
+        "{text}"
+    );
 }
 
 #[test]
