@@ -99,7 +99,7 @@ pub(crate) const BYPASS: &str = "with a shared file system all inputs come into 
 /// The reason of keys that only HTCondor reads.
 const CONDOR: &str = "there is no HTCondor, the executor starts the tasks";
 
-/// Reasons that do not hold in plans for HTCondor: it reads the keys, or DAGMan, or the batch system behind it.
+/// Reasons that do not hold in plans for HTCondor: it reads the keys, or DAGMan does, or a batch system.
 const NOT_UNDER_CONDOR: [&str; 4] = [CONDOR, profiles::DAGMAN, profiles::SCRIPTS, profiles::BATCH_JOB];
 
 /// Keys that have an effect only in plans for HTCondor, for other reasons.
@@ -112,7 +112,7 @@ const ONLY_UNDER_CONDOR: [&str; 5] = [
 ];
 
 impl Key {
-    /// Returns whether the key has the effect that Pegasus gives it in plans for HTCondor, and none in others.
+    /// Returns whether the key has its effect in plans for HTCondor, and none in others.
     #[must_use]
     pub fn is_for_condor(&self) -> bool {
         match self.state {
