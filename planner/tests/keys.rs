@@ -159,8 +159,8 @@ fn refused_values_end_the_planning() {
     let names: Vec<&str> = refused.map(|key| key.name).collect();
     assert_eq!(names, ["pegasus.code.generator"]);
     for name in names {
-        let message = chain("").fail(&format!("{LINE} -D{name}=condor"));
-        assert!(message.contains("condor is not offered"), "{message}");
+        let message = chain("").fail(&format!("{LINE} -D{name}=glue"));
+        assert!(message.contains("glue is not offered"), "{message}");
     }
 }
 

@@ -99,6 +99,41 @@ pub(crate) const BYPASS: &str = "with a shared file system all inputs come into 
 /// The reason of keys that only HTCondor reads.
 const CONDOR: &str = "there is no HTCondor, the executor starts the tasks";
 
+/// Reasons that do not hold in plans for HTCondor: it reads the keys, or DAGMan does, or a batch system.
+const NOT_UNDER_CONDOR: [&str; 4] = [CONDOR, profiles::DAGMAN, profiles::SCRIPTS, profiles::BATCH_JOB];
+
+/// Keys that have an effect only in plans for HTCondor, for other reasons.
+const ONLY_UNDER_CONDOR: [&str; 5] = [
+    "diskspace",
+    "pegasus.job.priority.assign",
+    "pegasus_credentials",
+    "ssh_private_key",
+    "x509_user_proxy",
+];
+
+impl Key {
+    /// Returns whether the key has its effect in plans for HTCondor, and none in others.
+    #[must_use]
+    pub fn is_for_condor(&self) -> bool {
+        match self.state {
+            State::Ignored { why, .. } => {
+                NOT_UNDER_CONDOR.contains(&why) || ONLY_UNDER_CONDOR.contains(&self.name)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Returns whether a warning says that a key has no effect, which has one in plans for HTCondor.
+pub(crate) fn is_wrong_for_condor(message: &str) -> bool {
+    let is_named =
+        |name: &&str| message.contains(&format!("::{name} ")) || message.contains(&format!(" {name} "));
+    is_without_effect(message)
+        && (NOT_UNDER_CONDOR.iter().any(|why| message.contains(why))
+            || ONLY_UNDER_CONDOR.iter().any(is_named))
+        || message.contains("only HTCondor knows expressions")
+}
+
 /// Returns the entry of a name: that of the name itself, else that of the longest pattern which matches.
 fn find(keys: &'static [Key], name: &str) -> Option<&'static Key> {
     match keys.binary_search_by(|key| key.name.cmp(name)) {

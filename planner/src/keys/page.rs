@@ -20,6 +20,9 @@ Every property and profile key of Pegasus 5.1, and those of pmc-plan. A key that
 warning with the reason, unless its value is one of those in parentheses. A key that is not in the tables causes a
 warning, too, with the most similar name. Values that are refused end the planning.
 
+The column *HTCondor* says what a key does in plans for HTCondor (`pegasus.code.generator` = `Condor`): *Pegasus* means what it does
+in Pegasus; otherwise it does what the second column says.
+
 `*` stands for any text. Every profile key is also a property, with the namespace before it: `pegasus.runtime`,
 `dagman.retry`, `env.PATH`. Profiles take precedence in the order properties, job, site, transformation; the last
 one wins. Of the keys for one task option, those named `pmc_…` win, then those of the namespace `pegasus`, then those of
@@ -54,7 +57,10 @@ fn section(page: &mut String, title: &str, keys: impl Iterator<Item = Key>) {
         "##"
     };
     // Writing into a String cannot fail.
-    let _ = writeln!(page, "{depth} {title}\n\n| key | what it does |\n|---|---|");
+    let _ = writeln!(
+        page,
+        "{depth} {title}\n\n| key | what it does | HTCondor |\n|---|---|---|"
+    );
     for key in keys {
         let text = match key.state {
             State::Effective(what) => what.to_owned(),
@@ -70,7 +76,13 @@ fn section(page: &mut String, title: &str, keys: impl Iterator<Item = Key>) {
             State::Refused(but) => format!("{but}; other values are *refused*"),
             State::OldName(new) => format!("old name of `{new}`"),
         };
-        let _ = writeln!(page, "| `{}` | {} |", key.name, text.replace('|', "\\|"));
+        let condor = if key.is_for_condor() { "Pegasus" } else { "" };
+        let _ = writeln!(
+            page,
+            "| `{}` | {} | {condor} |",
+            key.name,
+            text.replace('|', "\\|")
+        );
     }
     page.push('\n');
 }

@@ -5,12 +5,12 @@ use crate::profiles::Namespace;
 use super::{CONDOR, Key, off, on, on_for};
 
 const CREDENTIALS: &str = "credentials are not copied; profiles of the namespace env name their files";
-const DAGMAN: &str = "there is no DAGMan, the executor runs the jobs";
+pub(super) const DAGMAN: &str = "there is no DAGMan, the executor runs the jobs";
 const GLOBUS: &str = "there is no Globus, the executor starts the tasks";
-const BATCH_JOB: &str =
+pub(super) const BATCH_JOB: &str =
     "all tasks run in one batch job, which has its queue and account before any of them fails";
 const EXPRESSION: &str = "expression for the request of the next attempt after one that failed: task option `--request-expression`";
-const SCRIPTS: &str = "there is no DAGMan that starts scripts before and after jobs";
+pub(super) const SCRIPTS: &str = "there is no DAGMan that starts scripts before and after jobs";
 
 /// The keys of each namespace, sorted by name. Old names stand in [`OLD_KEYS`](crate::profiles).
 pub const PROFILES: &[(Namespace, &[Key])] = &[

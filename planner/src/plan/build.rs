@@ -11,6 +11,7 @@ use crate::error::{Cause, PlanError};
 use crate::exec::{Exec, JobId, Task};
 use crate::fingerprint;
 use crate::graph::{Graph, by_depth};
+use crate::keys;
 use crate::output;
 use crate::output::common::private_files::put;
 use crate::output::common::records;
@@ -178,6 +179,9 @@ fn build_plan<'r>(
     let further = further.chain(advice::htcondor_expressions(workflow, &exec));
     let further = further.chain(preflight::missing_inputs(workflow, &exec, request));
     warnings.extend(further.map(Diagnostic::from));
+    if inputs.settings.generator.abilities().ships_files {
+        warnings.retain(|warning| !keys::is_wrong_for_condor(&warning.to_string()));
+    }
     let mut seen = rustc_hash::FxHashSet::default();
     warnings.retain(|warning| seen.insert(warning.to_string()));
     let order = order(&exec)?;

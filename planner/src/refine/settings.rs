@@ -6,7 +6,7 @@ mod subworkflows;
 
 use crate::data_mode::{DataMode, StagingMapper};
 use crate::error::{InputError, InputErrors, PlanError};
-use crate::profiles::{Namespace, Profiles};
+use crate::profiles::{Namespace, Profiles, parse_bool};
 use crate::properties::Properties;
 use crate::request::{CleanupStrategy, Request};
 
@@ -349,7 +349,7 @@ impl Settings {
         let replica_selector = ranking::selector(properties, choices.problems);
         let transformations = choices.transformations();
         let (integrity, lite_cache) = (choices.integrity(is_development), choices.lite_cache());
-        let condor = choices.condor()?;
+        let condor = choices.condor();
         let site_selector = sites::settings::selector(properties, request, choices.problems);
         let seed = sites::settings::seed(properties, request, choices.problems);
         let cluster = ClusterSettings::new(properties, request, choices.problems)?;
@@ -482,11 +482,12 @@ impl Choices<'_> {
         self.one_of("pegasus.integrity.checking", default, INTEGRITY_CHECKS)
     }
 
-    fn condor(&mut self) -> Result<CondorSettings, InputErrors> {
-        Ok(CondorSettings {
+    fn condor(&mut self) -> CondorSettings {
+        let assigns = self.properties.get("pegasus.job.priority.assign");
+        CondorSettings {
             lite_scripts: self.one_of("pegasus.lite.form", None, LITE_FORMS),
-            assigns_priorities: self.properties.get_bool("pegasus.job.priority.assign", true)?,
-        })
+            assigns_priorities: assigns.and_then(parse_bool) != Some(false),
+        }
     }
 
     fn create_dir(&mut self) -> CreateDirStrategy {
@@ -540,7 +541,8 @@ fn default_profiles(properties: &Properties, is_development: bool) -> Profiles {
 
 fn warnings(properties: &Properties, refiner: Refiner, data: DataMode) -> Vec<String> {
     let mut warnings: Vec<String> = subworkflows::unknown_scope(properties).into_iter().collect();
-    if data == DataMode::CondorIo {
+    let is_condor = generator(properties).is_ok_and(|of| of.abilities().ships_files);
+    if data == DataMode::CondorIo && !is_condor {
         warnings.push(
             "pegasus.data.configuration = condorio: jobs run as with nonsharedfs and the staging site local, since \
              HTCondor, which would bring their files, takes no part"

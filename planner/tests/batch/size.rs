@@ -114,7 +114,10 @@ fn a_launcher_does_not_flip_to_mpi() {
         .plan(&format!("{LINE} --launcher srun --batch slurm"))
         .expect("a plan");
     let text = script(&plan, "sbatch");
-    assert!(start(&text).contains("exec srun --ntasks-per-node="), "{text}");
+    assert!(
+        start(&text).contains("exec \"$@\" srun --ntasks-per-node="),
+        "{text}"
+    );
 }
 
 #[test]
@@ -209,7 +212,7 @@ fn the_wall_time_knows_declared_run_times() {
         // Ten hours, a tenth more, and the time in which no task starts.
         let text = script(&plan, "sbatch");
         assert!(text.contains("#SBATCH --time=11:15:00\n"), "{text}");
-        assert!(text.contains(" --max-wall-time 670 "), "{text}");
+        assert!(text.contains(" --max-wall-time job:670 "), "{text}");
         assert!(script(&plan, "pbs").contains("walltime=11:15:00"));
         let said = "; wall time 11:15:00 from the run times that jobs declare: the longest chain of jobs takes 10 h 00 \
                     min, and all jobs together 10 h 00 min";

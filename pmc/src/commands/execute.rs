@@ -50,6 +50,7 @@ pub struct Request {
 
 /// Runs the workflow, prints the summary, and runs the user's command. Returns the exit code.
 pub fn execute(request: &Request) -> Result<u8, Failure> {
+    refuse_condor(&request.submit)?;
     let result = run(request);
     if let Ok(summary) = &result {
         print_summary(summary, request.output);
@@ -60,9 +61,8 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
     result.map(|summary| summary.exit_code)
 }
 
-/// Runs the workflow.
-fn run(request: &Request) -> Result<Summary, Failure> {
-    let submit = &request.submit;
+/// Refuses a plan for HTCondor.
+fn refuse_condor(submit: &Submit) -> Result<(), Failure> {
     if submit.condor.is_some() {
         let error = anyhow!(
             "the plan in {0} is for HTCondor: `pmc pegasus run {0}` submits it, condor_q shows it; for a run by this program \
@@ -71,6 +71,12 @@ fn run(request: &Request) -> Result<Summary, Failure> {
         );
         return Err(Failure::new(exit::NOT_RUN, error));
     }
+    Ok(())
+}
+
+/// Runs the workflow.
+fn run(request: &Request) -> Result<Summary, Failure> {
+    let submit = &request.submit;
     let dag = open_dag(submit, request.accept_incomplete)?;
     check_programs(&dag)?;
     let environment: Vec<_> = std::env::vars_os().collect();

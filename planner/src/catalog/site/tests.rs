@@ -32,8 +32,8 @@ sites:
     - {url: "file:///scratch", operation: all}
   - {type: localStorage, path: /out, fileServers: []}
   grids:
-  - {type: slurm, contact: c, scheduler: slurm, jobtype: auxillary, idleNodes: 1, totalNodes: 1}
-  - {type: slurm, contact: c, scheduler: slurm, jobtype: compute, idleNodes: 64, totalNodes: 128}
+  - {type: batch, contact: c, scheduler: slurm, jobtype: auxillary, idleNodes: 1, totalNodes: 1}
+  - {type: batch, contact: c, scheduler: slurm, jobtype: compute, idleNodes: 64, totalNodes: 128}
   profiles: {env: {PEGASUS_HOME: /opt/pegasus}, pegasus: {queue: long, nodes: 2}}
 - name: other
 "#;
@@ -41,6 +41,7 @@ sites:
 const XML: &str = r#"<?xml version="1.0" encoding="UTF-8"?>
 <sitecatalog xmlns="http://pegasus.isi.edu/schema/sitecatalog" version="4.2">
   <site handle="hpc" arch="aarch64" os="LINUX" osrelease="rhel" osversion="8">
+    <grid type="batch" contact="c" scheduler="slurm" jobtype="auxillary" idle-nodes="1" total-nodes="1"/>
     <grid type="batch" contact="c" scheduler="slurm" jobtype="compute" idle-nodes="64" total-nodes="128"/>
     <directory type="shared-scratch" path="/scratch/${WORD}">
       <file-server operation="get" protocol="file" url="file://" mount-point="/get"/>
