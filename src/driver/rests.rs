@@ -8,7 +8,7 @@ use pmc_dag::TaskId;
 use pmc_system::clock;
 
 use super::{Run, RunError};
-use crate::protocol::{EndCause, Outcome};
+use crate::protocol::Outcome;
 use crate::scheduler::{Event, Rest};
 use crate::transport::{MasterTransport, Membership};
 
@@ -17,8 +17,8 @@ use crate::transport::{MasterTransport, Membership};
 pub(super) struct Rests {
     /// Those with a pause, and until when.
     pausing: BinaryHeap<Reverse<(Instant, TaskId)>>,
-    /// Those whose programs no host has that is there.
-    without_program: Vec<TaskId>,
+    /// Those that wait for hosts that are to come.
+    for_host: Vec<TaskId>,
 }
 
 impl Rests {
@@ -26,9 +26,9 @@ impl Rests {
         self.pausing.peek().map(|Reverse((until, _))| *until)
     }
 
-    /// Notes before the end of an attempt is handled whether its program may be on a host that is to come.
+    /// Notes before a failure is handled whether hosts are to come, on which the task may succeed.
     pub(super) fn note_hosts<T: MasterTransport>(run: &mut Run<'_, T>, outcome: &Outcome) {
-        if outcome.cause == Some(EndCause::CannotRun) {
+        if !outcome.succeeded() {
             let are_to_come = awaits_hosts(run);
             run.master.expect_hosts(are_to_come);
         }
@@ -42,20 +42,23 @@ impl Rests {
     ) -> Result<(), RunError> {
         match run.master.rest_before_retry(task, run.options.retry_delay) {
             None => return Ok(()),
-            Some(Rest::UntilHostJoins) => self.without_program.push(task),
-            Some(Rest::For(pause)) => {
+            Some(Rest::UntilHostJoins) => self.for_host.push(task),
+            Some(rest @ (Rest::For(pause) | Rest::ForHost(pause))) => {
                 let Some(until) = clock::now().checked_add(pause) else {
                     return Ok(());
                 };
                 self.pausing.push(Reverse((until, task)));
+                if rest == Rest::ForHost(pause) {
+                    self.for_host.push(task);
+                }
             }
         }
         run.handle(Event::Rest(task))
     }
 
-    /// Wakes the tasks that a host may have a program for that has just come.
+    /// Wakes the tasks that wait for hosts: one has just come.
     pub(super) fn wake_for_host<T: MasterTransport>(&mut self, run: &mut Run<'_, T>) -> Result<(), RunError> {
-        std::mem::take(&mut self.without_program)
+        std::mem::take(&mut self.for_host)
             .into_iter()
             .try_for_each(|task| run.handle(Event::Wake(task)))
     }
@@ -67,7 +70,7 @@ impl Rests {
                 run.handle(Event::Wake(task))?;
             }
         }
-        if !self.without_program.is_empty() && !awaits_hosts(run) {
+        if !self.for_host.is_empty() && !awaits_hosts(run) {
             self.wake_for_host(run)?;
         }
         Ok(())

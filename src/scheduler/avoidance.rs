@@ -11,6 +11,9 @@
 //!   host is at fault;
 //! * else for [`MOMENT`]. Then it is likely that the task is.
 //!
+//! While hosts are to come, a task that has failed on all that are there waits for the next one, for
+//! [`MOMENT`] at most: a broken host may be the first to come.
+//!
 //! Tasks like it are those with the same request and category in the DAG. Attempts that failed for a reason
 //! of their own (their memory, lost workers) say nothing about their hosts.
 //!
@@ -134,7 +137,8 @@ impl Master {
                 hosts.push(host);
             }
         }
-        if outcome.has_own_cause() || self.hosts.all().len() < 2 {
+        let is_only_host = self.hosts.all().len() < 2 && !self.avoidance.more_to_come;
+        if outcome.has_own_cause() || is_only_host {
             return;
         }
         let hosts = self.avoidance.failed_on.entry(task).or_default();
@@ -144,8 +148,7 @@ impl Master {
         hosts.drain(..old);
     }
 
-    /// Notes whether hosts are to come that have not. A task whose program is missing on those that are there
-    /// has not failed for good then.
+    /// Notes whether hosts are to come that have not. To be called before a failure is handled.
     pub fn expect_hosts(&mut self, are_to_come: bool) {
         self.avoidance.more_to_come = are_to_come;
     }
@@ -162,6 +165,13 @@ impl Master {
     pub(super) fn is_missing_on_all(&self, task: TaskId) -> bool {
         let hosts = self.avoidance.cannot_run_on.get(&task);
         hosts.is_some_and(|hosts| !self.has_other_host(self.request(task), hosts))
+    }
+
+    /// True if a task has failed on each host that is there and could run it, and others are to come.
+    pub(super) fn may_succeed_on_others(&self, task: TaskId) -> bool {
+        let hosts = self.avoidance.failed_on.get(&task);
+        self.avoidance.more_to_come
+            && hosts.is_some_and(|hosts| !self.has_other_host(self.request(task), hosts))
     }
 
     /// Lets a task that is queued next avoid the hosts on which it has failed.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use pmc_dag::{RetryDelay, TaskId, words};
 
+use super::avoidance::MOMENT;
 use super::run::Master;
 use super::tasks::State;
 
@@ -20,6 +21,9 @@ const AFTER_TRANSFERS: RetryDelay = RetryDelay {
 pub enum Rest {
     /// The end of a pause.
     For(Duration),
+    /// The next host, if it comes within this time: the task has failed on all that are there, and others are
+    /// to come.
+    ForHost(Duration),
     /// A host that has its program: none that is there has it, and others are to come.
     UntilHostJoins,
 }
@@ -48,9 +52,12 @@ impl Master {
             let command = words::split(dag.task(local).command);
             pmc_calls::is_transfer(&command).then_some(AFTER_TRANSFERS)
         };
-        let delay = dag.retry_delay(local).or(delay).or_else(of_transfers)?;
-        let pause = delay.after(failures);
-        (!pause.is_zero()).then_some(Rest::For(pause))
+        let delay = dag.retry_delay(local).or(delay).or_else(of_transfers);
+        let pause = delay.map_or(Duration::ZERO, |delay| delay.after(failures));
+        match self.may_succeed_on_others(task) {
+            true if pause < MOMENT => Some(Rest::ForHost(MOMENT)),
+            _ => (!pause.is_zero()).then_some(Rest::For(pause)),
+        }
     }
 
     /// Handles [`Event::Rest`](super::Event::Rest).

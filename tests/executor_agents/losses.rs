@@ -156,7 +156,8 @@ fn one_launcher_for_all_brings_no_second_agent() {
     let more = ["--launch", "./all.sh", "--start-with", "2"];
     let first = scene.start("2", &more);
     scene.wait_for("begin", 2);
-    first.signal(Signal::SIGKILL);
+    // It kills the master, and waits until its locks are free.
+    drop(first);
     let guard = fs::read_to_string(scene.path("n2.pid")).unwrap();
     let guard = Pid::from_raw(guard.trim().parse().unwrap());
     let agent = children(guard)[0];
