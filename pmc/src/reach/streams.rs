@@ -32,9 +32,17 @@ pub(super) fn pass_on(child: &mut Child, of_srun: bool) -> io::Result<ExitStatus
         .map(|pipe| copy_stderr(pipe, of_srun))
         .transpose();
     let status = child.wait();
-    for thread in [stdout?, stderr?].into_iter().flatten() {
-        // Its panic was printed.
+    // The panic of a thread was printed.
+    if let Some(thread) = stdout? {
         let _ = thread.join();
+    }
+    if let Some(thread) = stderr?
+        && let Ok(filter) = thread.join()
+    {
+        let mut out = CopyWriter::to_stderr();
+        let failed = status.as_ref().is_ok_and(|status| !status.success());
+        filter.end(failed, |bytes| out.write(bytes));
+        out.end();
     }
     status
 }
@@ -49,7 +57,8 @@ fn copy_stdout(mut pipe: ChildStdout) -> io::Result<JoinHandle<()>> {
         })
 }
 
-fn copy_stderr(mut pipe: ChildStderr, of_srun: bool) -> io::Result<JoinHandle<()>> {
+/// Returns what is held back in the end.
+fn copy_stderr(mut pipe: ChildStderr, of_srun: bool) -> io::Result<JoinHandle<Filter>> {
     std::thread::Builder::new()
         .name("stderr".to_owned())
         .spawn(move || {
@@ -59,8 +68,8 @@ fn copy_stderr(mut pipe: ChildStderr, of_srun: bool) -> io::Result<JoinHandle<()
                 true => filter.pass(bytes, |bytes| out.write(bytes)),
                 false => out.write(bytes),
             });
-            filter.end(|bytes| out.write(bytes));
             out.end();
+            filter
         })
 }
 
@@ -76,10 +85,14 @@ fn each_part(pipe: &mut impl Read, mut take: impl FnMut(&[u8])) {
     }
 }
 
-/// Holds back a line that may be the last one, and of `srun`.
+/// Holds back the latest line that may be of `srun`. That program prints it when the command ends, which may
+/// be before the last lines of the command have come.
 #[derive(Default)]
 struct Filter {
+    /// A line that looks like that of `srun`.
     held: Vec<u8>,
+    /// The beginning of a line that may become one.
+    begun: Vec<u8>,
     /// The last byte that has passed was not the end of a line.
     in_line: bool,
 }
@@ -87,29 +100,34 @@ struct Filter {
 impl Filter {
     fn pass(&mut self, bytes: &[u8], mut put: impl FnMut(&[u8])) {
         for line in bytes.split_inclusive(|byte| *byte == b'\n') {
-            if self.held.ends_with(b"\n") {
-                // It was not the last one.
-                put(&std::mem::take(&mut self.held));
-            }
-            if !self.in_line {
-                self.held.extend_from_slice(line);
-                if may_be_of_srun(&self.held) {
-                    continue;
-                }
-                let line = std::mem::take(&mut self.held);
-                self.in_line = !line.ends_with(b"\n");
-                put(&line);
+            let ends = line.ends_with(b"\n");
+            if self.in_line {
+                self.in_line = !ends;
+                put(line);
                 continue;
             }
-            self.in_line = !line.ends_with(b"\n");
-            put(line);
+            self.begun.extend_from_slice(line);
+            let may_be = may_be_of_srun(&self.begun);
+            if may_be && !ends {
+                continue;
+            }
+            let mut line = std::mem::take(&mut self.begun);
+            if may_be {
+                // An earlier one is of a task.
+                std::mem::swap(&mut self.held, &mut line);
+            } else {
+                self.in_line = !ends;
+            }
+            put(&line);
         }
     }
 
-    fn end(self, mut put: impl FnMut(&[u8])) {
-        if !(self.held.ends_with(b"\n") && is_of_srun(&self.held)) {
+    /// `srun` prints its line if the command has failed.
+    fn end(self, failed: bool, mut put: impl FnMut(&[u8])) {
+        if !failed {
             put(&self.held);
         }
+        put(&self.begun);
     }
 }
 
@@ -128,31 +146,38 @@ fn is_of_srun(line: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn passed(parts: &[&[u8]]) -> String {
+    fn passed(parts: &[&[u8]], failed: bool) -> String {
         let mut all = Vec::new();
         let mut filter = Filter::default();
         for part in parts {
             filter.pass(part, |bytes| all.extend_from_slice(bytes));
         }
-        filter.end(|bytes| all.extend_from_slice(bytes));
+        filter.end(failed, |bytes| all.extend_from_slice(bytes));
         String::from_utf8(all).unwrap()
     }
 
     #[test]
-    fn the_last_line_of_srun_does_not_pass() {
+    fn the_line_of_srun_does_not_pass() {
         let line = "srun: error: n2: task 0: Exited with exit code 4\n";
-        let text = format!("pmc: no\n{line}");
-        assert_eq!(passed(&[text.as_bytes()]), "pmc: no\n");
-        for cut in 0..=text.len() {
-            assert_eq!(
-                passed(&[&text.as_bytes()[..cut], &text.as_bytes()[cut..]]),
-                "pmc: no\n"
-            );
+        let of_task = "srun: error: n7: tasks 0-3: Exited with exit code 9\n";
+        for (all, expected) in [
+            (format!("pmc: no\n{line}"), "pmc: no\n".to_owned()),
+            // It may come before what the command has printed.
+            (format!("a\n{line}pmc: no\n"), "a\npmc: no\n".to_owned()),
+            // A task may have printed the same.
+            (format!("{of_task}b\n{line}c"), format!("b\n{of_task}c")),
+        ] {
+            for cut in 0..=all.len() {
+                let parts = [&all.as_bytes()[..cut], &all.as_bytes()[cut..]];
+                assert_eq!(passed(&parts, true), expected, "{cut}");
+            }
         }
-        // Others pass, also if a task has printed the same.
+    }
+
+    #[test]
+    fn other_lines_pass() {
+        let line = "srun: error: n2: task 0: Exited with exit code 4\n";
         for all in [
-            format!("{line}more\n"),
-            format!("{line}{line}more"),
             "srun: error: Unable to create step\n".to_owned(),
             "srun: err".to_owned(),
             format!("a {line}"),
@@ -160,9 +185,13 @@ mod tests {
         ] {
             for cut in 0..=all.len() {
                 let parts = [&all.as_bytes()[..cut], &all.as_bytes()[cut..]];
-                assert_eq!(passed(&parts), all, "{cut}");
+                assert_eq!(passed(&parts, true), all, "{cut}");
             }
         }
+        assert_eq!(
+            passed(&[line.as_bytes(), b"more\n"], false),
+            format!("more\n{line}")
+        );
     }
 
     #[test]

@@ -18,6 +18,7 @@ const FILES: &[&str] = &[
     "crash-0.cache",
     "crash-0.dag",
     "crash-0.dag.dagman.out",
+    "crash-0.dag.end",
     "crash-0.dag.rescue",
     "crash-0.dag.resource",
     "crash-0.fingerprints",
