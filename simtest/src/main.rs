@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::Parser;
-use pmc_simtest::{Plan, run, run_with, shrink};
+use pmc_simtest::{Plan, Report, run, run_with, shrink};
 use pmc_system::planted::{Planted, plant};
 
 /// Runs rounds of the simulation, each from a seed.
@@ -64,97 +64,144 @@ fn main() -> ExitCode {
     if args.planted {
         return find_planted(&args, first, &base);
     }
-    let (next, found) = (AtomicU64::new(0), AtomicU64::new(0));
-    let (steps, attempts, masters, micros) = (
-        AtomicU64::new(0),
-        AtomicU64::new(0),
-        AtomicU64::new(0),
-        AtomicU64::new(0),
-    );
-    let stop = AtomicBool::new(false);
-    let begun = Instant::now();
-    let limit = args
-        .minutes
-        .map(|minutes| Duration::from_secs_f64(minutes * 60.0));
+    let rounds = Rounds {
+        args: &args,
+        first,
+        begun: Instant::now(),
+        next: AtomicU64::new(0),
+        stop: AtomicBool::new(false),
+        sums: Sums::default(),
+    };
     let parallel = args.parallel.min(args.rounds).max(1);
     std::thread::scope(|scope| {
         for thread in 0..parallel {
             let folder = base.join(format!("pmc-sim-{}-{thread}", std::process::id()));
-            let (args, next, found, stop) = (&args, &next, &found, &stop);
-            let (steps, attempts, masters, micros) = (&steps, &attempts, &masters, &micros);
-            scope.spawn(move || {
-                if let Err(error) = std::fs::create_dir_all(&folder) {
-                    eprintln!("{}: {error}", folder.display());
-                    found.fetch_add(1, Ordering::Relaxed);
-                    return;
-                }
-                plant(args.plant.and_then(|at| Planted::ALL.get(at).copied()));
-                loop {
-                    let round = next.fetch_add(1, Ordering::Relaxed);
-                    let is_late = limit.is_some_and(|limit| begun.elapsed() >= limit);
-                    if round >= args.rounds || is_late || stop.load(Ordering::Relaxed) {
-                        next.fetch_sub(1, Ordering::Relaxed);
-                        break;
-                    }
-                    let read = args.plan.as_deref().map(pmc_simtest::read);
-                    let plan = match read.transpose() {
-                        Ok(read) => read.unwrap_or_else(|| Plan::of_seed(first + round)),
-                        Err(error) => {
-                            eprintln!("The plan cannot be read: {error}");
-                            found.fetch_add(1, Ordering::Relaxed);
-                            break;
-                        }
-                    };
-                    let report = run_with(&plan, &folder, args.trace);
-                    steps.fetch_add(report.steps, Ordering::Relaxed);
-                    attempts.fetch_add(report.attempts, Ordering::Relaxed);
-                    masters.fetch_add(report.masters, Ordering::Relaxed);
-                    micros.fetch_add(report.time.as_millis() as u64, Ordering::Relaxed);
-                    report.trace.iter().for_each(|line| println!("{line}"));
-                    let Some(finding) = report.finding else { continue };
-                    found.fetch_add(1, Ordering::Relaxed);
-                    println!("seed {}: {finding}", plan.seed);
-                    if !args.no_shrink {
-                        let small = shrink(&plan, &folder);
-                        let report = run_with(&small, &folder, true);
-                        println!("smallest plan: {small:#?}");
-                        if let Some(path) = &args.save
-                            && let Err(error) = pmc_simtest::save(&small, path)
-                        {
-                            eprintln!("{}: {error}", path.display());
-                        }
-                        report.trace.iter().for_each(|line| println!("{line}"));
-                    }
-                    if !args.keep_going {
-                        stop.store(true, Ordering::Relaxed);
-                    }
-                }
-                if args.keep_files {
-                    println!("files: {}", folder.display());
-                } else {
-                    let _ = std::fs::remove_dir_all(&folder);
-                }
-            });
+            let rounds = &rounds;
+            scope.spawn(move || rounds.run_in(&folder));
         }
     });
-    let (rounds, found, seconds) = (
-        next.load(Ordering::Relaxed),
-        found.load(Ordering::Relaxed),
-        begun.elapsed().as_secs_f64(),
-    );
-    println!(
-        "{rounds} rounds from seed {first} in {seconds:.1} s ({:.0} in an hour): {found} findings. {} \
-         attempts, {} masters, {} steps, {:.1} simulated days",
-        rounds as f64 / seconds * 3600.0,
-        attempts.load(Ordering::Relaxed),
-        masters.load(Ordering::Relaxed),
-        steps.load(Ordering::Relaxed),
-        micros.load(Ordering::Relaxed) as f64 / 86_400_000.0,
-    );
-    if found > 0 {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
+    rounds.print_sums()
+}
+
+/// What all rounds have done together.
+#[derive(Default)]
+struct Sums {
+    found: AtomicU64,
+    steps: AtomicU64,
+    attempts: AtomicU64,
+    masters: AtomicU64,
+    /// Simulated time.
+    millis: AtomicU64,
+}
+
+impl Sums {
+    fn add(&self, report: &Report) {
+        for (sum, more) in [
+            (&self.steps, report.steps),
+            (&self.attempts, report.attempts),
+            (&self.masters, report.masters),
+            (&self.millis, report.time.as_millis() as u64),
+        ] {
+            sum.fetch_add(more, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Rounds that threads take one after the other.
+struct Rounds<'a> {
+    args: &'a Args,
+    first: u64,
+    begun: Instant,
+    next: AtomicU64,
+    stop: AtomicBool,
+    sums: Sums,
+}
+
+impl Rounds<'_> {
+    /// Runs rounds in one thread, with their files in a folder of its own.
+    fn run_in(&self, folder: &Path) {
+        if let Err(error) = std::fs::create_dir_all(folder) {
+            return self.fail(&format!("{}: {error}", folder.display()));
+        }
+        plant(self.args.plant.and_then(|at| Planted::ALL.get(at).copied()));
+        while let Some(round) = self.take() {
+            let read = self.args.plan.as_deref().map(pmc_simtest::read);
+            let plan = match read.transpose() {
+                Ok(read) => read.unwrap_or_else(|| Plan::of_seed(self.first + round)),
+                Err(error) => {
+                    self.fail(&format!("The plan cannot be read: {error}"));
+                    break;
+                }
+            };
+            let report = run_with(&plan, folder, self.args.trace);
+            self.sums.add(&report);
+            report.trace.iter().for_each(|line| println!("{line}"));
+            if let Some(finding) = report.finding {
+                self.sums.found.fetch_add(1, Ordering::Relaxed);
+                println!("seed {}: {finding}", plan.seed);
+                self.show_smallest(&plan, folder);
+                self.stop.fetch_or(!self.args.keep_going, Ordering::Relaxed);
+            }
+        }
+        if self.args.keep_files {
+            println!("files: {}", folder.display());
+        } else {
+            let _ = std::fs::remove_dir_all(folder);
+        }
+    }
+
+    /// Returns the number of the next round, if there is time for one.
+    fn take(&self) -> Option<u64> {
+        let limit = self.args.minutes.map(|minutes| minutes * 60.0);
+        let is_late = limit.is_some_and(|limit| self.begun.elapsed().as_secs_f64() >= limit);
+        if is_late || self.stop.load(Ordering::Relaxed) {
+            return None;
+        }
+        let order = Ordering::Relaxed;
+        let next = |next| (next < self.args.rounds).then_some(next + 1);
+        self.next.fetch_update(order, order, next).ok()
+    }
+
+    fn fail(&self, message: &str) {
+        eprintln!("{message}");
+        self.sums.found.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Cuts a plan down that has found something, shows it, and saves it if that is asked for.
+    fn show_smallest(&self, plan: &Plan, folder: &Path) {
+        if self.args.no_shrink {
+            return;
+        }
+        let small = shrink(plan, folder);
+        let report = run_with(&small, folder, true);
+        println!("smallest plan: {small:#?}");
+        if let Some(path) = &self.args.save
+            && let Err(error) = pmc_simtest::save(&small, path)
+        {
+            eprintln!("{}: {error}", path.display());
+        }
+        report.trace.iter().for_each(|line| println!("{line}"));
+    }
+
+    fn print_sums(&self) -> ExitCode {
+        let sum = |sum: &AtomicU64| sum.load(Ordering::Relaxed);
+        let (rounds, found) = (sum(&self.next), sum(&self.sums.found));
+        let seconds = self.begun.elapsed().as_secs_f64();
+        println!(
+            "{rounds} rounds from seed {} in {seconds:.1} s ({:.0} in an hour): {found} findings. {} attempts, \
+             {} masters, {} steps, {:.1} simulated days",
+            self.first,
+            rounds as f64 / seconds * 3600.0,
+            sum(&self.sums.attempts),
+            sum(&self.sums.masters),
+            sum(&self.sums.steps),
+            sum(&self.sums.millis) as f64 / 86_400_000.0,
+        );
+        if found > 0 {
+            ExitCode::FAILURE
+        } else {
+            ExitCode::SUCCESS
+        }
     }
 }
 

@@ -69,6 +69,7 @@ impl Guarded {
     }
 
     /// When the tasks of the agent must have ended, if it has some.
+    #[cfg(feature = "simulated")]
     #[must_use]
     pub fn ends_at(&self) -> Option<Instant> {
         self.until

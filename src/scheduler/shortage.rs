@@ -76,31 +76,26 @@ impl Shortage {
 impl fmt::Display for Shortage {
     /// Names what is short only: `it requests 8 CPUs, and n1, which comes closest, has 4`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (requested, available) = (self.requested, self.available);
-        let amounts: [(u64, u64, fn(u64) -> String); 3] = [
-            (requested.memory_mib, available.memory_mib, |mib| {
-                format!("{} of memory", memory(mib))
-            }),
-            (requested.cpus.into(), available.cpus.into(), |count| {
-                format!("{count} CPUs")
-            }),
-            (requested.gpus.into(), available.gpus.into(), |count| {
-                format!("{count} GPUs")
-            }),
-        ];
-        let short = amounts
-            .iter()
-            .filter(|(requested, available, _)| available < requested);
-        let list = |of: fn(&(u64, u64, fn(u64) -> String)) -> u64| {
-            let parts = short.clone().map(|amount| amount.2(of(amount)));
-            parts.collect::<Vec<_>>().join(" and ")
+        let short = |amount: fn(Amounts) -> u64| amount(self.available) < amount(self.requested);
+        let list = |of: Amounts| {
+            let mut parts = Vec::new();
+            if short(|amounts| amounts.memory_mib) {
+                parts.push(format!("{} of memory", memory(of.memory_mib)));
+            }
+            if short(|amounts| amounts.cpus.into()) {
+                parts.push(format!("{} CPUs", of.cpus));
+            }
+            if short(|amounts| amounts.gpus.into()) {
+                parts.push(format!("{} GPUs", of.gpus));
+            }
+            parts.join(" and ")
         };
         write!(
             f,
             "it requests {}, and the host that comes closest, {}, has {}",
-            list(|amount| amount.0),
+            list(self.requested),
             self.host,
-            list(|amount| amount.1)
+            list(self.available)
         )
     }
 }
