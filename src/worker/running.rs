@@ -133,6 +133,8 @@ struct State {
     /// The signal was SIGKILL.
     killed: bool,
     aborted: bool,
+    /// A signal for an attempt that is about to start.
+    notice: Option<(SubmitId, i32)>,
     /// Number of threads that wait for the end of the group.
     waiters: u32,
 }
@@ -255,6 +257,11 @@ impl RunningAttempt {
             }
             state.signalled = false;
             state.killed = false;
+            if let Some((attempt, signal)) = state.notice.take()
+                && state.attempt == Some(attempt)
+            {
+                state.notify(signal);
+            }
         }))
     }
 
@@ -300,17 +307,12 @@ impl AttemptHandle for RunningAttempt {
 
     fn notify(&self, attempt: SubmitId, signal: i32) {
         let mut state = self.state();
-        let Some(group) = state.group.filter(|_| state.attempt == Some(attempt)) else {
-            return;
-        };
-        state.signalled = true;
-        let target = if state.passes_signals {
-            group.as_raw()
-        } else {
-            -group.as_raw()
-        };
-        // Real-time signals have no name in nix. The group may have ended by itself.
-        send(target, signal);
+        match state.attempt {
+            Some(current) if current == attempt && state.group.is_some() => state.notify(signal),
+            Some(current) if current > attempt => {}
+            // It is about to start, unless it has just ended.
+            _ => state.notice = Some((attempt, signal)),
+        }
     }
 
     fn captures(&self, attempt: SubmitId, is_own: bool) -> Option<Captures> {
@@ -372,6 +374,19 @@ impl StopTask for RunningAttempt {
 }
 
 impl State {
+    /// Sends the signal by which the attempt is to save itself.
+    fn notify(&mut self, signal: i32) {
+        let Some(group) = self.group else { return };
+        self.signalled = true;
+        let target = if self.passes_signals {
+            group.as_raw()
+        } else {
+            -group.as_raw()
+        };
+        // Real-time signals have no name in nix. The group may have ended by itself.
+        send(target, signal);
+    }
+
     fn signal_group(&mut self, signal: Signal) {
         if let Some(group) = self.group {
             self.signalled = true;

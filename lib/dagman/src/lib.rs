@@ -14,7 +14,7 @@
 //!
 //! Files are loaded by a function of the caller, so that this library opens none.
 //!
-//! [`write`] makes the text of such files.
+//! [`mod@write`] makes the text of such files.
 
 mod budget;
 mod commands;
