@@ -1,5 +1,5 @@
-//! The largest number that an expression of HTCondor can be, as far as its text tells: `request_memory =
-//! ifThenElse(NumJobStarts > 0, 8192, 4096)` is 8192 at most. Attributes have no value here.
+//! Finds the largest number that an expression of HTCondor can have as its value. For
+//! `ifThenElse(NumJobStarts > 0, 8192, 4096)`, that is 8192. Attributes have no value here.
 //!
 //! Grammar, as in ClassAds: `? :`, `||`, `&&`, comparisons, `+ -`, `* / %`, unary `- + !`, numbers with a
 //! unit (K, M, G, T), strings, attributes, calls, lists.

@@ -199,8 +199,8 @@ struct Node {
     slots: u32,
 }
 
-/// Returns a node like the largest of the recorded run, which has so many slots, CPUs and MiB, else like this
-/// machine. Options replace its values.
+/// Returns a node with the slots, CPUs and MiB of `largest`, the largest node of the recorded run. Without
+/// it, the node is like this machine. Options replace the values.
 fn node(largest: Option<(u32, u32, u64)>, dag: &Dag, arguments: &cli::Simulate) -> Node {
     let here = describe_host(None, HostSize::default(), &[]);
     let (slots, cpus, memory_mb) = largest.unwrap_or((here.threads, here.threads, here.memory_mb));

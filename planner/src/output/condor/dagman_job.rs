@@ -13,7 +13,7 @@ use super::context::{Context, VERSION};
 /// Suffix of the file.
 pub(super) const SUFFIX: &str = ".dag.condor.sub";
 
-/// Variables that the run of DAGMan takes over from whoever submits it.
+/// Environment variables that the job of DAGMan gets from the user who submits it.
 const GETENV: &str = "CONDOR_CONFIG,_CONDOR_*,PATH,PYTHONPATH,PERL*,PEGASUS_*,TZ,HOME,USER,LANG,LC_ALL";
 
 /// Variables that it takes over from the planner.
