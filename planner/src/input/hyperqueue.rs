@@ -34,36 +34,21 @@ struct JobFile {
     #[serde(default)]
     task: Vec<Spanned<Task>>,
     #[serde(default)]
-    array: Vec<Spanned<Array>>,
+    array: Vec<Spanned<Task>>,
 }
 
+/// A task, or an array of tasks.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Task {
+    /// Not of an array.
     id: Option<u32>,
+    /// Not of an array.
     #[serde(default)]
     deps: Vec<u32>,
-    command: Vec<String>,
-    #[serde(default)]
-    env: BTreeMap<String, String>,
-    stdin: Option<String>,
-    stdout: Option<Stream>,
-    stderr: Option<Stream>,
-    cwd: Option<String>,
-    #[serde(default)]
-    task_dir: bool,
-    time_limit: Option<String>,
-    priority: Option<i32>,
-    crash_limit: Option<toml::Value>,
-    #[serde(default)]
-    request: Vec<Request>,
-}
-
-/// Has fields of [`Task`] again, since `serde(flatten)` would take unknown keys without a word.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Array {
+    /// Of an array only.
     ids: Option<Ids>,
+    /// Of an array only.
     entries: Option<Vec<String>>,
     command: Vec<String>,
     #[serde(default)]
@@ -201,35 +186,6 @@ struct Reader<'a> {
     ignored: BTreeMap<&'static str, usize>,
 }
 
-/// What tasks and arrays have in common.
-struct Common<'a> {
-    command: &'a [String],
-    env: &'a BTreeMap<String, String>,
-    stdin: Option<&'a str>,
-    streams: [Option<&'a Stream>; 2],
-    cwd: Option<&'a str>,
-    task_dir: bool,
-    time_limit: Option<&'a str>,
-    priority: Option<i32>,
-    request: &'a [Request],
-}
-
-macro_rules! common {
-    ($of:expr) => {
-        Common {
-            command: &$of.command,
-            env: &$of.env,
-            stdin: $of.stdin.as_deref(),
-            streams: [$of.stdout.as_ref(), $of.stderr.as_ref()],
-            cwd: $of.cwd.as_deref(),
-            task_dir: $of.task_dir,
-            time_limit: $of.time_limit.as_deref(),
-            priority: $of.priority,
-            request: &$of.request,
-        }
-    };
-}
-
 impl Reader<'_> {
     fn ignore(&mut self, key: &'static str) {
         *self.ignored.entry(key).or_default() += 1;
@@ -246,19 +202,27 @@ impl Reader<'_> {
     fn task(&mut self, task: &Spanned<Task>, dependencies: &mut Vec<Dependency>) {
         let position = self.position(task.span());
         let task = task.get_ref();
+        if task.ids.is_some() || task.entries.is_some() {
+            let problem = "ids and entries are keys of [[array]], not of [[task]]";
+            return self.builder.problem(position, problem);
+        }
         let id = task.id.unwrap_or_else(|| self.next_id());
         if task.crash_limit.is_some() {
             self.ignore("crash_limit");
         }
         dependencies.extend(task.deps.iter().map(|&parent| (parent, id, position)));
-        if let Err(problem) = self.add(id, None, &common!(task), position) {
+        if let Err(problem) = self.add(id, None, task, position) {
             self.builder.problem(position, format!("task {id}: {problem}"));
         }
     }
 
-    fn array(&mut self, array: &Spanned<Array>) {
+    fn array(&mut self, array: &Spanned<Task>) {
         let position = self.position(array.span());
         let array = array.get_ref();
+        if array.id.is_some() || !array.deps.is_empty() {
+            let problem = "id and deps are keys of [[task]], not of [[array]]";
+            return self.builder.problem(position, problem);
+        }
         if array.crash_limit.is_some() {
             self.ignore("crash_limit");
         }
@@ -268,13 +232,13 @@ impl Reader<'_> {
         };
         for (at, id) in ids.into_iter().enumerate() {
             let entry = array.entries.as_ref().map(|entries| entries[at].as_str());
-            if let Err(problem) = self.add(id, entry, &common!(array), position) {
+            if let Err(problem) = self.add(id, entry, array, position) {
                 return self.builder.problem(position, format!("task {id}: {problem}"));
             }
         }
     }
 
-    fn ids_of(&self, array: &Array) -> Result<Vec<u32>, String> {
+    fn ids_of(&self, array: &Task) -> Result<Vec<u32>, String> {
         let ids = match (&array.ids, &array.entries) {
             (Some(Ids::One(id)), _) => vec![*id],
             (Some(Ids::Ranges(text)), _) => ids(text)?,
@@ -293,25 +257,19 @@ impl Reader<'_> {
         }
     }
 
-    fn add(
-        &mut self,
-        id: u32,
-        entry: Option<&str>,
-        common: &Common<'_>,
-        position: Position,
-    ) -> Result<(), String> {
+    fn add(&mut self, id: u32, entry: Option<&str>, task: &Task, position: Position) -> Result<(), String> {
         if !self.used.insert(id) {
             return Err("another task has this id".to_owned());
         }
         if self.used.len() > MAX_TASKS {
             return Err(format!("more than {MAX_TASKS} tasks"));
         }
-        let Some(program) = common.command.first() else {
+        let Some(program) = task.command.first() else {
             return Err("the command is empty".to_owned());
         };
         let program = name_of(program).to_owned();
-        let profiles = self.profiles(common)?;
-        let text = self.text(id, entry, common)?;
+        let profiles = self.profiles(task)?;
+        let text = self.text(id, entry, task)?;
         let directory = self.directory.clone();
         let command = ShellCommand {
             id: id.to_string(),
@@ -325,21 +283,21 @@ impl Reader<'_> {
     }
 
     /// Returns what a task requests.
-    fn profiles(&mut self, common: &Common<'_>) -> Result<Profiles, String> {
+    fn profiles(&mut self, task: &Task) -> Result<Profiles, String> {
         let mut profiles = Profiles::default();
         let mut task_options = String::new();
-        if let Some(limit) = common.time_limit {
+        if let Some(limit) = &task.time_limit {
             let _ = write!(task_options, "-T {} ", seconds(limit)?.max(1));
         }
-        if let Some(priority) = common.priority {
+        if let Some(priority) = task.priority {
             let _ = write!(task_options, "-p {priority} ");
         }
         set_options(task_options.as_bytes(), Whole::Run, &mut profiles).map_err(|error| error.to_string())?;
         // The first of several variants is what the author prefers.
-        if common.request.len() > 1 {
+        if task.request.len() > 1 {
             self.ignore("each [[task.request]] after the first");
         }
-        let Some(request) = common.request.first() else {
+        let Some(request) = task.request.first() else {
             return Ok(profiles);
         };
         if request.n_nodes.is_some_and(|nodes| nodes > 1) {
@@ -367,7 +325,7 @@ impl Reader<'_> {
     }
 
     /// Returns the command of a task for the shell.
-    fn text(&mut self, id: u32, entry: Option<&str>, common: &Common<'_>) -> Result<String, String> {
+    fn text(&mut self, id: u32, entry: Option<&str>, task: &Task) -> Result<String, String> {
         let directory = self.directory.clone();
         let filled = |text: &str, cwd: &str| {
             text.replace("%{TASK_ID}", &id.to_string())
@@ -378,15 +336,16 @@ impl Reader<'_> {
                 .replace("%{CWD}", cwd)
         };
         let mut text = String::new();
-        let cwd = common
+        let cwd = task
             .cwd
+            .as_deref()
             .map_or_else(|| directory.clone(), |cwd| filled(cwd, &directory));
-        if common.cwd.is_some() {
+        if task.cwd.is_some() {
             let cwd = shell_quote(&cwd);
             let _ = write!(text, "mkdir -p {cwd} && cd {cwd} && ");
         }
         let mut redirections = String::new();
-        for (stream, operator) in common.streams.into_iter().zip([" > ", " 2> "]) {
+        for (stream, operator) in [&task.stdout, &task.stderr].into_iter().zip([" > ", " 2> "]) {
             let Some(stream) = stream else { continue };
             let (path, mode) = match stream {
                 Stream::Path(path) => (Some(path), None),
@@ -421,7 +380,7 @@ impl Reader<'_> {
         .map(|(name, value)| (name.to_owned(), value.to_owned()));
         let entry = entry.map(|entry| ("HQ_ENTRY".to_owned(), entry.to_owned()));
         text.push_str("export");
-        for (name, value) in own.into_iter().chain(entry).chain(common.env.clone()) {
+        for (name, value) in own.into_iter().chain(entry).chain(task.env.clone()) {
             let is_variable = is_name(&name)
                 && !name.contains(['.', '-'])
                 && !name.starts_with(|c: char| c.is_ascii_digit());
@@ -433,18 +392,18 @@ impl Reader<'_> {
             let _ = write!(text, " {name}={}", shell_quote(&value));
         }
         text.push_str(" && ");
-        if common.task_dir {
+        if task.task_dir {
             // It goes with the task, as in HyperQueue.
             text.push_str(
                 "HQ_TASK_DIR=$(mktemp -d) && export HQ_TASK_DIR && trap 'rm -rf \"$HQ_TASK_DIR\"' EXIT && ",
             );
         }
-        if let Some(stdin) = common.stdin {
+        if let Some(stdin) = &task.stdin {
             let _ = write!(text, "printf %s {} | ", shell_quote(stdin));
-        } else if !common.task_dir {
+        } else if !task.task_dir {
             text.push_str("exec ");
         }
-        let words: Vec<_> = common.command.iter().map(|word| shell_quote(word)).collect();
+        let words: Vec<_> = task.command.iter().map(|word| shell_quote(word)).collect();
         text.push_str(&words.join(" "));
         text.push_str(&redirections);
         Ok(text)

@@ -117,6 +117,14 @@ fn wrong_files_are_refused_with_their_line() {
             "cpus = all: a number is needed",
         ),
         (
+            &format!("{task}entries = [\"a\"]\n"),
+            "job.toml:1:1: ids and entries are keys of [[array]]",
+        ),
+        (
+            "[[array]]\nids = 1\ndeps = [1]\ncommand = [\"a\"]\n",
+            "job.toml:1:1: id and deps are keys of [[task]]",
+        ),
+        (
             "[[array]]\nids = \"1-3\"\nentries = [\"a\"]\ncommand = [\"a\"]\n",
             "3 ids for 1 entries",
         ),
