@@ -55,15 +55,25 @@ impl LogFile {
         })
     }
 
+    /// Writes the lines. What could not be written stays: the last lines of the run may still be written, and
+    /// must not continue a torn line, nor follow a gap.
     pub(super) fn flush(&mut self) -> Result<(), LogError> {
-        if self.lines.is_empty() {
-            return Ok(());
-        }
-        let result = disk::write_all(&self.file, &self.lines);
-        self.lines.clear();
-        if result.is_err() && ends_within_a_line(&self.path) && !is_planted(Planted::TornLogs) {
-            // The last lines of the run may still be written: they must not continue a torn one.
-            self.lines.push(b'\n');
+        let mut written = 0;
+        let result = loop {
+            if written == self.lines.len() {
+                break Ok(());
+            }
+            match disk::write(&self.file, &self.lines[written..]) {
+                Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
+                Ok(more) => written += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => break Err(error),
+            }
+        };
+        if result.is_ok() || is_planted(Planted::TornLogs) {
+            self.lines.clear();
+        } else {
+            self.lines.drain(..written);
         }
         result.map_err(|source| LogError {
             action: self.write_error,

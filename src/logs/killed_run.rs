@@ -53,7 +53,10 @@ impl Unended {
             b"EXECUTE" => State::Started,
             b"JOB_TERMINATED" => State::Terminated,
             _ => {
-                self.0.remove(&task);
+                // A number that was cut off is that of no attempt.
+                if self.0.get(&task).is_some_and(|attempt| attempt.number == number) {
+                    self.0.remove(&task);
+                }
                 return;
             }
         };
@@ -120,7 +123,11 @@ fn last_run(log: &Path, dag: &Dag) -> io::Result<(Option<u32>, Unended)> {
                     unended.note(dag, job, number, state);
                 }
             }
-            Some(What::Ended { job, .. }) => unended.note(dag, job, 0, b"ended"),
+            Some(What::Ended { job, number, .. }) => {
+                if let Some(number) = submit_number(number) {
+                    unended.note(dag, job, number, b"ended");
+                }
+            }
             _ => {}
         }
     })?;
@@ -134,9 +141,10 @@ fn submit_number(id: &[u8]) -> Option<u64> {
 
 /// As [`finish_dagman`], for `jobstate.log`.
 pub(super) fn finish_jobstate(log: &Path, done: Done<'_>, lines: &mut Vec<u8>) -> io::Result<usize> {
-    let tail = tail(log)?;
-    let mut complete = tail.split_inclusive(|byte| *byte == b'\n').rev();
-    let Some((at, false)) = complete.find_map(jobstate_log::time_and_finish) else {
+    let mut tail = tail(log)?;
+    tail.push(b'\n');
+    let mut lines_of_tail = tail.split_inclusive(|byte| *byte == b'\n').rev();
+    let Some((at, false)) = lines_of_tail.find_map(jobstate_log::time_and_finish) else {
         return Ok(0);
     };
     let mut unended = Unended::default();
@@ -168,14 +176,16 @@ fn end_in_jobstate(lines: &mut Vec<u8>, at: Duration, name: &[u8], attempt: &Att
     jobstate_log::ended(lines, at, name, number, 0);
 }
 
-/// Calls `each` with every complete line.
+/// Calls `each` with every line. A last line without its line feed gets one from this run, so readers take it as
+/// it is then, and this one does, too.
 fn for_each_line(log: &Path, mut each: impl FnMut(&[u8])) -> io::Result<()> {
     let mut reader = BufReader::with_capacity(1 << 16, pmc_files::open(log)?);
     let mut line = Vec::new();
     while reader.read_until(b'\n', &mut line)? > 0 {
-        if line.ends_with(b"\n") {
-            each(&line);
+        if !line.ends_with(b"\n") {
+            line.push(b'\n');
         }
+        each(&line);
         line.clear();
     }
     Ok(())
@@ -237,14 +247,35 @@ mod tests {
             assert_eq!(added(&dagman, &jobstate), expected);
             let torn = (
                 [dagman.as_slice(), b"01/01/70 00:0"].concat(),
-                [jobstate.as_slice(), b"9999999999.000000 INTERNAL *** PMC_FINI"].concat(),
+                [jobstate.as_slice(), b"9999999999.0000"].concat(),
             );
             assert_eq!(added(&torn.0, &torn.1), expected);
             dagman_out::finish(&mut dagman, &stamp, pid, true);
             jobstate_log::finish(&mut jobstate, time, true);
             let none = (String::new(), String::new());
             assert_eq!(added(&dagman, &jobstate), none, "the run has ended by itself");
+            let without_line_feed = |log: &[u8]| log[..log.len() - 1].to_vec();
+            let torn = added(&without_line_feed(&dagman), &without_line_feed(&jobstate));
+            assert_eq!(torn, none, "only the line feeds of the last lines are missing");
         }
+    }
+
+    #[test]
+    fn an_end_counts_without_its_line_feed_but_not_with_a_number_cut_off() {
+        let at = Duration::new(5, 0);
+        let log = |cut: usize| {
+            let mut lines = Vec::new();
+            jobstate_log::start(&mut lines, at);
+            jobstate_log::queued(&mut lines, at, b"a", 17);
+            jobstate_log::started(&mut lines, at, b"a", 17);
+            jobstate_log::ended(&mut lines, at, b"a", 17, 0);
+            lines.truncate(lines.len() - cut);
+            lines
+        };
+        let finish = "5.000000 INTERNAL *** PMC_FINISHED 1 ***\n";
+        assert_eq!(added(b"", &log(1)).1, finish);
+        let end = "5.000000 a JOB_SUCCESS 0 - - 17\n";
+        assert_eq!(added(b"", &log(2)).1, format!("{end}{finish}"));
     }
 
     #[test]
