@@ -334,7 +334,11 @@ impl<'a> AgentProcess<'a> {
         let is_temporary = error.is_missing()
             || matches!(
                 error,
-                AgentError::Connect(ConnectError::NobodyListens(_) | ConnectError::Unreachable { .. })
+                AgentError::Connect(
+                    ConnectError::NobodyListens(_)
+                        | ConnectError::Unreachable { .. }
+                        | ConnectError::Later(_)
+                )
             );
         if self.slots.is_none() {
             // A run that has ended removes its endpoint.

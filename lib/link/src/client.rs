@@ -71,6 +71,9 @@ pub enum ConnectError {
     /// The master refuses the agent.
     #[error("the master refuses this agent: {0}")]
     Refused(String),
+    /// The master cannot let the agent in now: it may try again soon.
+    #[error("the master does not let this agent in yet: {0}")]
+    Later(String),
     /// The key cannot be used.
     #[error(transparent)]
     Key(#[from] KeyError),
@@ -446,6 +449,7 @@ impl Client {
         match answer {
             Answer::Gone { epoch } => Err(ConnectError::Gone { epoch }),
             Answer::Refused { reason } => Err(ConnectError::Refused(reason)),
+            Answer::Later { reason } => Err(ConnectError::Later(reason)),
             Answer::Welcome { resume: master, body } => {
                 let frames = self
                     .welcome(resume.is_some(), master, now, carry)

@@ -81,6 +81,8 @@ pub enum Answer<'a> {
     },
     /// The agent cannot join.
     Refused { reason: String },
+    /// The agent cannot join now, but perhaps soon.
+    Later { reason: String },
 }
 
 /// Encodes a frame.

@@ -37,7 +37,7 @@ pub use key::{KeyError, RunKey};
 pub use listener::{Listen, ServerError};
 pub use memory::MemoryAgent;
 pub use peer::{FileServer, Growing, Offered, PeerError, fetch};
-pub use server::{Hub, Server, Service, SessionId};
+pub use server::{Hub, JoinError, Server, Service, SessionId};
 pub use session::{Received, Session, SessionError};
 pub use silence::SilentAddresses;
 

@@ -38,7 +38,7 @@ impl MemoryAgent {
         };
         let welcome = match frame::decode(answer).map_err(io::Error::other)? {
             Answer::Welcome { body, .. } => body.to_vec(),
-            Answer::Refused { reason } => return Err(io::Error::other(reason)),
+            Answer::Refused { reason } | Answer::Later { reason } => return Err(io::Error::other(reason)),
             Answer::Gone { .. } => return Err(io::ErrorKind::ConnectionRefused.into()),
         };
         let Ok(accepted) = accepted else {

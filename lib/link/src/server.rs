@@ -24,13 +24,28 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Number of a session; the master gives it.
 pub type SessionId = u64;
 
+/// Why an agent cannot join. The reason is a sentence for the user.
+#[derive(Debug, PartialEq, Eq)]
+pub enum JoinError {
+    /// It need not try again.
+    Refused(String),
+    /// It may try again soon.
+    Later(String),
+}
+
+impl<T: Into<String>> From<T> for JoinError {
+    fn from(reason: T) -> Self {
+        Self::Refused(reason.into())
+    }
+}
+
 /// What the program does with agents. The thread of the [`Server`] calls it.
 pub trait Service: Send + Sync + 'static {
     /// An agent wants to join. Returns what the program says to it.
     ///
     /// # Errors
-    /// The agent cannot join, with the reason as a sentence for the user.
-    fn join(&self, session: SessionId, hello: &[u8]) -> Result<Vec<u8>, String>;
+    /// The agent cannot join.
+    fn join(&self, session: SessionId, hello: &[u8]) -> Result<Vec<u8>, JoinError>;
     /// The agent has joined: messages reach it from now on.
     fn joined(&self, session: SessionId);
     /// A message of an agent.
@@ -157,14 +172,18 @@ impl Hub {
 
     /// Answers the first frame of a connection.
     pub(crate) fn hello(&self, bytes: &[u8], service: &dyn Service) -> Result<Accepted, Bytes> {
-        let refuse = |reason: String| frame::encode(&Answer::Refused { reason });
-        let hello: Hello = frame::decode(bytes)
-            .map_err(|_| refuse("The first frame of the agent makes no sense".to_owned()))?;
+        let refuse = |error: JoinError| match error {
+            JoinError::Refused(reason) => frame::encode(&Answer::Refused { reason }),
+            JoinError::Later(reason) => frame::encode(&Answer::Later { reason }),
+        };
+        let hello: Hello =
+            frame::decode(bytes).map_err(|_| refuse("The first frame of the agent makes no sense".into()))?;
         if hello.version != VERSION {
             let version = hello.version;
-            return Err(refuse(format!(
+            let reason = format!(
                 "The agent has version {version}, not {VERSION}: master and agent are different programs"
-            )));
+            );
+            return Err(refuse(reason.into()));
         }
         match hello.resume {
             None => self.join(hello.body, service).map_err(refuse),
@@ -174,7 +193,7 @@ impl Hub {
         }
     }
 
-    fn join(&self, body: &[u8], service: &dyn Service) -> Result<Accepted, String> {
+    fn join(&self, body: &[u8], service: &dyn Service) -> Result<Accepted, JoinError> {
         let session = {
             let mut table = self.table();
             table.last_session += 1;

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use pmc_link::{
-    Agent, Client, Closed, ConnectError, Endpoint, Hub, Link, Listen, RunKey, Server, Service, SessionId,
-    Timing,
+    Agent, Client, Closed, ConnectError, Endpoint, Hub, JoinError, Link, Listen, RunKey, Server, Service,
+    SessionId, Timing,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -47,9 +47,9 @@ impl Echo {
 }
 
 impl Service for Echo {
-    fn join(&self, _: SessionId, hello: &[u8]) -> Result<Vec<u8>, String> {
+    fn join(&self, _: SessionId, hello: &[u8]) -> Result<Vec<u8>, JoinError> {
         if hello == b"bad" {
-            return Err("no room".to_owned());
+            return Err("no room".into());
         }
         Ok([b"hello ", hello].concat())
     }

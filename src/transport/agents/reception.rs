@@ -1,11 +1,13 @@
 //! Receives agents and their messages, in the thread of the server.
 
 use std::collections::BTreeSet;
+use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pmc_link::{Hub, Service, SessionId};
+use pmc_link::{Hub, JoinError, Service, SessionId};
 use pmc_node_files::directory::{Answers, Directory, PeerAnswer, PeerRequest};
 use pmc_system::sync::Condvar;
 use rustc_hash::FxHashMap;
@@ -238,13 +240,21 @@ impl Reception {
             let reason = table.get(session).and_then(|agent| agent.dismissed.as_ref());
             return reason.map_or(Ok(()), |reason| Err(reason.clone()));
         }
-        let mut roster = self.roster();
-        let known = roster.1.remove((epoch, session));
-        if known {
-            note(roster.0.gone((epoch, session)));
-        }
-        if hello.first_rank.is_some() && !known {
+        if hello.first_rank.is_some() && !self.roster().1.agents.contains_key(&(epoch, session)) {
             return Err("The tasks of this agent do not count any more".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Writes that an agent has joined, then that what it was before is gone: the next master must not miss an
+    /// agent that may run tasks.
+    fn list(&self, session: SessionId, ranks: &Range<u32>, hello: &AgentHello) -> io::Result<()> {
+        let mut roster = self.roster();
+        roster.0.join(session, ranks, &hello.host, hello.number)?;
+        if let Some(before) = hello.before
+            && roster.1.remove(before)
+        {
+            note(roster.0.gone(before));
         }
         Ok(())
     }
@@ -271,8 +281,9 @@ fn fewer_if_needed(hello: &AgentHello, slots: u32) -> u32 {
     fewer
 }
 
-/// Logs that the list of agents cannot be written. The run goes on: only the next master would miss it.
-fn note(written: std::io::Result<()>) {
+/// Logs that the list of agents cannot be written. The run goes on: the next master waits in vain for an agent
+/// that is gone, no longer than the lease.
+fn note(written: io::Result<()>) {
     if let Err(error) = written {
         tracing::error!("Unable to write the list of agents: {}", pmc_dag::reason(&error));
     }
@@ -319,7 +330,7 @@ impl AgentArrivals {
 }
 
 impl Service for Reception {
-    fn join(&self, session: SessionId, hello: &[u8]) -> Result<Vec<u8>, String> {
+    fn join(&self, session: SessionId, hello: &[u8]) -> Result<Vec<u8>, JoinError> {
         let hello: AgentHello =
             messages::decode(hello).ok_or("What the agent says makes no sense: it is another program")?;
         let slots = match self.rules.welcome.slots {
@@ -328,25 +339,35 @@ impl Service for Reception {
             slots => slots,
         };
         if !(1..=MAX_SLOTS).contains(&slots) {
-            return Err(format!("An agent can have 1 to {MAX_SLOTS} slots, not {slots}"));
+            return Err(format!("An agent can have 1 to {MAX_SLOTS} slots, not {slots}").into());
         }
         let slots = fewer_if_needed(&hello, slots);
         if !pmc_hosts::is_name(&hello.host) {
-            return Err("The agent gives a name that no host has (--host-name)".to_owned());
+            return Err("The agent gives a name that no host has (--host-name)".into());
         }
         self.replace(&hello)?;
         let ranks = {
             let mut table = self.table();
             if self.is_closed.load(Ordering::Acquire) {
-                return Err("The run has ended".to_owned());
+                return Err("The run has ended".into());
             }
             if self.is_second(&table, &hello) {
-                return Err(SECOND_AGENT.to_owned());
+                return Err(SECOND_AGENT.into());
             }
             let ranks = table.add(session, &hello, slots);
             ranks.ok_or("The ranks of this agent are those of another one")?
         };
-        note(self.roster().0.join(session, &ranks, &hello.host, hello.number));
+        if let Err(error) = self.list(session, &ranks, &hello) {
+            self.table().take_back(session);
+            let reason = pmc_dag::reason(&error);
+            tracing::error!(
+                "Unable to write the list of agents: {reason}. The agent on {} waits",
+                hello.host
+            );
+            return Err(JoinError::Later(format!(
+                "the list of agents cannot be written: {reason}"
+            )));
+        }
         tracing::debug!(
             "The agent on {} has joined with slots {} to {}",
             hello.host,

@@ -38,6 +38,8 @@ pub(super) struct Roster {
     path: PathBuf,
     file: File,
     epoch: u64,
+    /// A write has failed, and may have left a part of a line.
+    torn: bool,
 }
 
 impl Earlier {
@@ -99,14 +101,19 @@ impl Roster {
         let earlier = Earlier::open(path)?;
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
         let file = pmc_files::open_output(path, flags, 0o600)?;
-        if file.metadata()?.len() > 0 {
-            // Ends a line that was torn.
-            disk::write_all(&file, b"\n")?;
-        }
+        // An earlier master may have left a part of a line.
+        let torn = file.metadata()?.len() > 0;
         let path = path.to_owned();
-        Ok((Self { path, file, epoch }, earlier))
+        let roster = Self {
+            path,
+            file,
+            epoch,
+            torn,
+        };
+        Ok((roster, earlier))
     }
 
+    /// Writes that an agent has joined. After an error the list may or may not have it.
     pub(super) fn join(
         &mut self,
         session: SessionId,
@@ -130,7 +137,14 @@ impl Roster {
         if is_planted(Planted::NoList) {
             return Ok(());
         }
-        disk::write_all(&self.file, line.as_bytes())
+        let text = if self.torn {
+            format!("\n{line}")
+        } else {
+            line.to_owned()
+        };
+        let written = disk::write_all(&self.file, text.as_bytes());
+        self.torn = written.is_err();
+        written
     }
 
     /// Removes the file: no agent is left.
@@ -153,6 +167,18 @@ mod tests {
         for cut in 0..text.len() {
             let _ = Earlier::read(&text[..cut]);
         }
+    }
+
+    #[test]
+    fn a_line_after_a_failed_write_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.dag.agents");
+        let (mut roster, _) = Roster::open(&path, 1).unwrap();
+        std::fs::write(&path, "JOIN 1 1 1 4 n").unwrap();
+        roster.torn = true;
+        roster.join(2, &(5..7), "n2", None).unwrap();
+        let earlier = Earlier::open(&path).unwrap();
+        assert!(earlier.agents.contains_key(&(1, 2)));
     }
 
     #[test]

@@ -69,6 +69,17 @@ impl AgentTable {
         Some(ranks)
     }
 
+    /// Undoes [`AgentTable::add`]: the agent was not let in. Its ranks are nobody's.
+    pub(super) fn take_back(&mut self, session: SessionId) {
+        let Some(agent) = self.agents.remove(&session) else {
+            return;
+        };
+        for rank in agent.ranks {
+            self.sessions[rank as usize - 1] = 0;
+        }
+        self.numbers.retain(|_, of| *of != session);
+    }
+
     /// Ranks up to this one were used by an earlier master.
     pub(super) fn reserve(&mut self, ranks: u32) {
         let len = self.sessions.len().max(ranks as usize);
@@ -168,6 +179,20 @@ mod tests {
             before: None,
             first_rank: None,
         }
+    }
+
+    #[test]
+    fn an_agent_that_is_taken_back_can_come_with_the_same_ranks() {
+        let mut table = AgentTable::default();
+        table.reserve(4);
+        let back = AgentHello {
+            first_rank: Some(2),
+            ..hello(0)
+        };
+        assert_eq!(table.add(1, &back, 3), Some(2..5));
+        table.take_back(1);
+        assert!(!table.is_present(0) && table.joined() == 0 && table.session_of(Rank(3)).is_none());
+        assert_eq!(table.add(2, &back, 3), Some(2..5));
     }
 
     #[test]
