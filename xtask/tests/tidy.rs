@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use walkdir::WalkDir;
 use xtask::workspace::{Workspace, root};
-use xtask::{imports, manual, modules};
+use xtask::{manual, modules};
 
 /// Maximum lines of a source file, its tests included.
 const MAX_FILE_LINES: usize = 700;
@@ -32,27 +32,8 @@ fn manual_pages_and_completions_are_current() {
     assert_eq!(keys, pmc_plan::keys::page(), "run `cargo xtask generate`");
 }
 
-#[test]
-fn folders_import_each_other_in_one_direction() {
-    let mut found = String::new();
-    for package in Workspace::read().expect("cargo answers").packages {
-        let src = package.dir.join("src");
-        let imports = imports::read(&src).expect("sources can be read");
-        if let Some(circle) = imports::find_circle(&imports) {
-            let _ = writeln!(found, "{}: {}", package.name, circle.join(" → "));
-            for step in circle.windows(2) {
-                let _ = writeln!(found, "    {} imports {}", imports[&step[0]][&step[1]], step[1]);
-            }
-        }
-    }
-    assert!(
-        found.is_empty(),
-        "folders import each other in a circle:\n{found}"
-    );
-}
-
 /// Units of one folder that may import each other in a circle, by package and folder, and why.
-const KNOTS: [(&str, &str, &[&str], &str); 20] = [
+const KNOTS: [(&str, &str, &[&str], &str); 12] = [
     (
         "pmc-plan",
         "refine",
@@ -108,12 +89,6 @@ const KNOTS: [(&str, &str, &[&str], &str); 20] = [
     ),
     (
         "pegasus-mpi-cluster",
-        "cli",
-        &["agents", "args", "values"],
-        "the arguments hold those about agents, and all share the error of an option",
-    ),
-    (
-        "pegasus-mpi-cluster",
         "control",
         &["read_ahead", "redirect", "server"],
         "the server hands its request to what reads ahead, and to redirections",
@@ -137,46 +112,10 @@ const KNOTS: [(&str, &str, &[&str], &str); 20] = [
         "an attempt tells the sentinel of itself, and both share how they read a pipe",
     ),
     (
-        "pmc",
-        "commands/log",
-        &["decode", "tap"],
-        "a stream is decoded from a tap, and a tap decodes its portions",
-    ),
-    (
-        "pmc",
-        "commands/pmix",
-        &["redirect", "requests"],
-        "the requests hold the redirections, which hold what runs",
-    ),
-    (
-        "pmc",
-        "commands/report/ro_crate",
-        &["entities", "files"],
-        "entities list the files, whose names are encoded as those of entities",
-    ),
-    (
-        "pmc",
-        "commands/statistics",
-        &["csv", "data", "human"],
-        "tables for people and for programs share how they write numbers",
-    ),
-    (
         "pmc-stampede",
         "session",
         &["follow", "nested"],
         "a session follows those of sub-workflows",
-    ),
-    (
-        "pmc-stampede",
-        "store/postgresql",
-        &["batch", "rows"],
-        "a batch holds rows, and sends them in the order of their tables",
-    ),
-    (
-        "pegasus-rc-client",
-        "catalog",
-        &["new_database", "sqlite"],
-        "a new database has the tables of one that is open",
     ),
     (
         "pegasus-transfer",
@@ -191,12 +130,6 @@ const KNOTS: [(&str, &str, &[&str], &str); 20] = [
         "object stores, one of which describes its failures itself",
     ),
     (
-        "pegasus-transfer",
-        "remote/http",
-        &["client", "forward_proxy", "pace"],
-        "one HTTP client in three files",
-    ),
-    (
         "testutils",
         "golden/planner",
         &["compare", "dag", "events"],
@@ -205,7 +138,7 @@ const KNOTS: [(&str, &str, &[&str], &str); 20] = [
 ];
 
 #[test]
-fn files_of_a_folder_import_each_other_in_one_direction() {
+fn units_of_a_folder_import_each_other_in_one_direction() {
     let mut found = String::new();
     let mut is_used = [false; KNOTS.len()];
     for package in Workspace::read().expect("cargo answers").packages {

@@ -5,8 +5,10 @@ use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use pmc_files::with_suffix;
+
 use crate::entry::{self, Attempt, Extent};
-use crate::{INDEX, folder, with_suffix};
+use crate::{INDEX, folder};
 
 /// Mode of the files, before the umask.
 const FILE_MODE: u32 = 0o644;
@@ -44,8 +46,8 @@ impl Pack {
         }
         let path = folder.join(dag.file_name().unwrap_or_default());
         let mut candidates = (0..MAX_LOCKED).map(|other| match other {
-            0 => with_suffix(&path, &format!(".{rank}")),
-            _ => with_suffix(&path, &format!(".{rank}-{other}")),
+            0 => with_suffix(&path, format!(".{rank}")),
+            _ => with_suffix(&path, format!(".{rank}-{other}")),
         });
         let opened = candidates.find_map(|path| match Self::open_path(&path) {
             Ok(None) => None,

@@ -13,13 +13,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::selection::{Class, Placing, levels, of_job};
-use crate::error::{Cause, HINT, Problem};
+use crate::diagnostic::{Diagnostic, HINT};
 use crate::exec::SiteId;
 use crate::model::JobIndex;
 use crate::request::ChosenSites;
 
 /// Of what the program prints, no more is kept.
-const KEPT: u64 = 1 << 20;
+const MAX_PRINTED: u64 = 1 << 20;
 /// What marks the answer.
 const ANSWER: &str = "SOLUTION:";
 
@@ -93,7 +93,7 @@ fn after_colon(said: &Option<String>) -> String {
 ///
 /// # Errors
 /// The first job for which the program gives no answer that can be used: the others would fare alike.
-pub(super) fn choose(placing: &Placing<'_>, callout: &Callout) -> Result<Vec<SiteId>, Vec<Problem>> {
+pub(super) fn choose(placing: &Placing<'_>, callout: &Callout) -> Result<Vec<SiteId>, Vec<Diagnostic>> {
     let depth = levels(&placing.graph());
     let mut chosen = vec![placing.sites.local(); placing.workflow.jobs.len()];
     for (n, class) in placing.free() {
@@ -101,7 +101,7 @@ pub(super) fn choose(placing: &Placing<'_>, callout: &Callout) -> Result<Vec<Sit
         let site = ask(callout, &request)
             .and_then(|name| resolve(placing, class, &name))
             .map_err(|problem| {
-                vec![Cause::Site.problem(format!(
+                vec![Diagnostic::error(format!(
                     "{}: the site selector {} {problem}",
                     of_job(placing, n),
                     callout.path.display()
@@ -116,12 +116,12 @@ pub(super) fn choose(placing: &Placing<'_>, callout: &Callout) -> Result<Vec<Sit
 ///
 /// # Errors
 /// The first job without a site there that it can use now.
-pub(super) fn chosen(placing: &Placing<'_>, plan: &ChosenSites) -> Result<Vec<SiteId>, Vec<Problem>> {
+pub(super) fn chosen(placing: &Placing<'_>, plan: &ChosenSites) -> Result<Vec<SiteId>, Vec<Diagnostic>> {
     let mut chosen = vec![placing.sites.local(); placing.workflow.jobs.len()];
     for (n, class) in placing.free() {
         let site = plan.site_of(n.index()).and_then(|name| placing.sites.find(name));
         let site = site.filter(|&site| class.entry(site).is_some()).ok_or_else(|| {
-            vec![Cause::Site.problem(format!(
+            vec![Diagnostic::error(format!(
                 "{}: the plan names no site that can run it: the workflow or a catalog has changed",
                 of_job(placing, n)
             ))]
@@ -272,7 +272,7 @@ fn collect(stream: Option<impl Read + Send + 'static>, is_out: bool, sender: &mp
     thread::spawn(move || {
         let mut bytes = Vec::new();
         // What cannot be read is as if it had not been printed.
-        let _ = stream.by_ref().take(KEPT).read_to_end(&mut bytes);
+        let _ = stream.by_ref().take(MAX_PRINTED).read_to_end(&mut bytes);
         let _ = std::io::copy(&mut stream, &mut std::io::sink());
         let _ = sender.send((is_out, String::from_utf8_lossy(&bytes).into_owned()));
     });

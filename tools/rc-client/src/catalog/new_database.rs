@@ -11,8 +11,6 @@ use rusqlite::{Connection, MAIN_DB, Transaction, TransactionBehavior};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::sqlite::create_tables;
-
 /// Mode that SQLite gives to new databases, before the umask.
 const FILE_MODE: u32 = 0o644;
 
@@ -21,17 +19,16 @@ const FILE_MODE: u32 = 0o644;
 pub(super) fn can_create(path: &Path) -> bool {
     let name = path.as_os_str().as_bytes();
     let missing = |suffix: &str| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(suffix);
         // A dangling link also takes the name.
-        fs::symlink_metadata(name).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        fs::symlink_metadata(pmc_files::with_suffix(path, suffix))
+            .is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
     };
     !name.starts_with(b"file:")
         && !name.starts_with(b":")
         && ["", "-journal", "-wal"].into_iter().all(missing)
 }
 
-/// Creates a database with tables and the changes of `fill`. It waits for the disk only once.
+/// Creates a database with what `fill` puts into it. It waits for the disk only once.
 ///
 /// Returns false if there is no new database, or another process was faster. The caller then opens the
 /// database in the usual way, which also reports the reason.
@@ -45,7 +42,6 @@ fn try_create(
 ) -> Result<(), Box<dyn std::error::Error>> {
     let mut connection = Connection::open_in_memory()?;
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    create_tables(&transaction)?;
     fill(&transaction)?;
     transaction.commit()?;
     publish(path, &connection.serialize(MAIN_DB)?)?;
