@@ -14,7 +14,7 @@ use thiserror::Error;
 
 use crate::protocol::{Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
 use crate::scheduler::{
-    Event, JoinError, Joining, Master, MasterConfig, MasterError, Outbox, Record, Role, Start, Workers,
+    Event, GangParts, JoinError, Joining, Master, MasterConfig, MasterError, Outbox, Record, Role, Start, Workers,
 };
 
 /// What a simulated run has to do.
@@ -127,6 +127,8 @@ enum Next {
     End(Rank, SubmitId, TaskId),
     Lose(u32),
     Join(u32),
+    /// The scheduler wants to look whether something may start.
+    Look,
 }
 
 /// Follows the scheduler.
@@ -140,6 +142,9 @@ struct Follower<'a> {
     next: BinaryHeap<Reverse<(Time, Next)>>,
     /// When the attempt of each rank began.
     began: Vec<Time>,
+    /// Members that join and leave gangs: at once.
+    joins: Vec<(Rank, SubmitId)>,
+    leaves: Vec<(Rank, SubmitId)>,
     lost: Time,
     lost_attempts: u64,
 }
@@ -160,6 +165,15 @@ impl<'a> Follower<'a> {
 
 impl Outbox for Follower<'_> {
     fn start(&mut self, _: Start) {}
+
+    fn join(&mut self, gang: GangParts) {
+        let members = gang.parts.iter().skip(1);
+        self.joins.extend(members.map(|part| (part.rank, gang.submit)));
+    }
+
+    fn leave(&mut self, from: Rank, submit: SubmitId) {
+        self.leaves.push((from, submit));
+    }
 
     fn send(&mut self, _: Rank, _: ToWorker) {}
 
@@ -198,6 +212,8 @@ pub fn simulate(workload: &Workload, cluster: &Cluster) -> Result<Simulated, Sim
         nested: Vec::new(),
         next: BinaryHeap::new(),
         began: Vec::new(),
+        joins: Vec::new(),
+        leaves: Vec::new(),
         lost: 0,
         lost_attempts: 0,
     };
@@ -230,7 +246,7 @@ impl<'a> Run<'a> {
         };
         let mut run = Self {
             cluster,
-            master: Master::new(Arc::clone(dag), DoneSet::new(), workers, config),
+            master: Master::new(Arc::clone(dag), DoneSet::new(), workers, config).with_gangs_over_hosts(),
             out,
             parents: Vec::new(),
             ranks: vec![Vec::new(); cluster.nodes.len()],
@@ -375,6 +391,7 @@ impl<'a> Run<'a> {
                 self.out.next.push(Reverse((time, Next::Join(node))));
             }
             Next::Join(node) => self.join(node)?,
+            Next::Look => {}
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use signal_hook::consts::{SIGTERM, SIGUSR1};
 use super::conclusion::End;
 use super::rests::Rests;
 use super::{Driver, Loop, RunError, RunEvent};
-use crate::protocol::{EndCause, NodeChange, Rank, ToMaster};
+use crate::protocol::{EndCause, NodeChange, Rank, TaskResult, ToMaster};
 use crate::scheduler::{Event, Summary};
 use crate::transport::{MasterTransport, WaitPolicy};
 
@@ -106,6 +106,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         // Tasks that start now may rely on the rescue file: a clean-up job removes the inputs of tasks that
         // must not run again.
         self.run.out.dags.flush_rescue()?;
+        self.check_gangs()?;
         self.run.master.advance(clock::elapsed(self.begin.at));
         self.run.master.schedule(&mut self.run.out);
         // What has joined or ended may make others ready.
@@ -210,6 +211,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             self.nodes.next_check,
             self.requests.0.next_check(),
             self.rests.next(),
+            self.next_gang_check(),
         ];
         times.into_iter().flatten().min()
     }
@@ -277,6 +279,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         }
     }
 
+    #[expect(clippy::too_many_lines, reason = "an arm for each message")]
     fn handle_valid(&mut self, from: Rank, message: ToMaster) -> Result<(), RunError> {
         let Some(message) = self.nodes.keep_early(&self.run, from, message) else {
             return Ok(());
@@ -314,29 +317,12 @@ impl<T: MasterTransport> Driver<'_, T> {
                 self.subworkflows.note_end(from, Some(submit));
                 return Ok(());
             }
-            ToMaster::Finished(result) => {
-                let run = &mut self.run;
-                let result = run.store_returned(from, result)?;
-                let result = run.forward(from, result)?;
-                let result = run.note_interruption(from, result)?;
-                let result = run.note_saved(from, result);
-                let exit = run.abort_exit(from, &result);
-                Rests::note_hosts(run, &result.outcome);
-                let task = run.master.running_on(from).map(|(task, _)| task);
-                let is_saved = result.outcome.cause == Some(EndCause::Saved);
-                run.handle(Event::Finished(from, result))?;
-                if let Some(task) = task {
-                    if is_saved {
-                        run.hold_saved(task)?;
-                    }
-                    self.rests.rest(run, task)?;
-                }
-                self.bad_hosts.judge(run)?;
-                exit.into_iter().for_each(|exit| run.abort_with(exit));
-                return Ok(());
-            }
+            ToMaster::Finished(result) => return self.finish(from, result),
             ToMaster::Retracted { submits } => Event::Retracted(from, submits),
             ToMaster::Failed { message } => Event::Failed(from, message),
+            ToMaster::Running(attempt) if attempt.gang.is_some() && attempt.dag.is_none() => {
+                return self.run.adopt_lead(from, attempt);
+            }
             ToMaster::Running(attempt) if attempt.dag.is_some() => {
                 self.nodes.ignore(from, attempt.submit);
                 self.subworkflows.kill_earlier(&mut self.run, from, attempt);
@@ -347,6 +333,12 @@ impl<T: MasterTransport> Driver<'_, T> {
                 self.requests.note_answer(from, *answer);
                 return Ok(());
             }
+            ToMaster::Joined { .. }
+            | ToMaster::NotJoined { .. }
+            | ToMaster::Left { .. }
+            | ToMaster::Member(_) => {
+                return self.handle_member(from, message);
+            }
             ToMaster::Node(change) => {
                 if let NodeChange::Lost = change {
                     self.subworkflows.note_end(from, None);
@@ -355,6 +347,29 @@ impl<T: MasterTransport> Driver<'_, T> {
             }
         };
         self.run.handle(event)
+    }
+
+    /// Handles the end of an attempt.
+    fn finish(&mut self, from: Rank, result: TaskResult) -> Result<(), RunError> {
+        let run = &mut self.run;
+        let result = run.store_returned(from, result)?;
+        let result = run.forward(from, result)?;
+        let result = run.note_interruption(from, result)?;
+        let result = run.note_saved(from, result);
+        let exit = run.abort_exit(from, &result);
+        Rests::note_hosts(run, &result.outcome);
+        let task = run.master.running_on(from).map(|(task, _)| task);
+        let is_saved = result.outcome.cause == Some(EndCause::Saved);
+        run.handle(Event::Finished(from, result))?;
+        if let Some(task) = task {
+            if is_saved {
+                run.hold_saved(task)?;
+            }
+            self.rests.rest(run, task)?;
+        }
+        self.bad_hosts.judge(run)?;
+        exit.into_iter().for_each(|exit| run.abort_with(exit));
+        Ok(())
     }
 
     fn flush(&mut self) -> Result<(), RunError> {
