@@ -25,6 +25,7 @@ mod launch;
 mod logging;
 mod logs;
 mod merge;
+mod node;
 mod open_files;
 mod options;
 mod payload;
