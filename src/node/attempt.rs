@@ -357,6 +357,7 @@ impl Attempt {
             close: figures.close,
             errors: figures.errors,
             closed: now(),
+            elapsed: self.begin.0.elapsed().as_secs_f64(),
             host: host::name(),
             complete: false,
         }

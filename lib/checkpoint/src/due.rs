@@ -4,7 +4,7 @@
 const MAX_SECONDS: f64 = 3600.0;
 
 /// Part of its time that a task spends on saving, at most.
-const MAX_SHARE: f64 = 0.05;
+pub(crate) const MAX_SHARE: f64 = 0.05;
 
 /// Hours that a node works before it is lost, as far as nothing else is known.
 const NODE_HOURS: f64 = 10_000.0;

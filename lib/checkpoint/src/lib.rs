@@ -29,6 +29,7 @@ mod record;
 mod series;
 mod sidecar;
 mod store;
+mod usage;
 
 pub use checksum::{BLOCK, BlockSums, verify};
 pub use due::{Interval, is_due};
@@ -38,3 +39,4 @@ pub use record::{FileRecord, Use};
 pub use series::{AllSeries, Series};
 pub use sidecar::{InvalidSidecar, Sidecar};
 pub use store::{Store, StoreError, TaskStore, Verified};
+pub use usage::{TaskUsage, Usage};

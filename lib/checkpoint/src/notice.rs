@@ -61,6 +61,6 @@ mod tests {
             assert_eq!(Notice::parse(text), Some(notice));
             assert_eq!(Notice::parse(text.trim_end()), None);
         }
-        assert_eq!(Notice::parse("[]\n"), None);
+        assert_eq!(Notice::parse("drained\n"), None);
     }
 }

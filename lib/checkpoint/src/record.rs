@@ -49,6 +49,8 @@ pub struct FileRecord {
     pub errors: u8,
     /// When it was closed: seconds since 1970.
     pub closed: f64,
+    /// Seconds since the attempt began.
+    pub elapsed: f64,
     /// Host on which that was.
     pub host: String,
     /// With this file the series was complete: if the task is lost now, it goes on there.
@@ -104,12 +106,13 @@ mod tests {
             close: 0.125,
             errors: 0,
             closed: 1.5,
+            elapsed: 8.0,
             host: "n1".to_owned(),
             complete: true,
         };
         let line = "{\"task\":\"a%2Fb\",\"submit\":7,\"rank\":0,\"prefix\":\"fields\",\"series\":3,\"use\":\"written\",\
                     \"bytes\":4,\"open\":0.5,\"read\":0.0,\"write\":0.25,\"close\":0.125,\"errors\":0,\
-                    \"closed\":1.5,\"host\":\"n1\",\"complete\":true}\n";
+                    \"closed\":1.5,\"elapsed\":8.0,\"host\":\"n1\",\"complete\":true}\n";
         assert_eq!(record.line(), line);
         assert_eq!(
             FileRecord::parse(line.trim_end().as_bytes()),
