@@ -1,7 +1,7 @@
 //! `pmc checkpoint`, and the examples that call it: tasks that go on where an earlier attempt has saved its
 //! state.
 
-#![expect(clippy::panic, reason = "a test fails by a panic")]
+#![expect(clippy::unwrap_used, reason = "a test that fails may panic")]
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use pmc_checkpoint::FileRecord;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use pmc_checkpoint::{FileRecord, Use};
 
 /// A directory with a DAG of one task.
 struct Run {
@@ -92,17 +94,18 @@ fn wait(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Kills the processes of a task, which have the path of its script among their words.
-fn kill_task(script: &Path) {
+/// Kills the processes of a task: those that run in this directory and have the path of its script among
+/// their words.
+fn kill_task(script: &Path, directory: &Path) {
+    let directory = directory.canonicalize().unwrap();
     for entry in fs::read_dir("/proc").unwrap().flatten() {
         let words = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        let name = entry.file_name().into_string().unwrap_or_default();
-        let is_it = words
-            .split(|byte| *byte == 0)
-            .any(|word| word == script.as_os_str().as_encoded_bytes());
-        if let (true, Ok(pid)) = (is_it, name.parse()) {
-            let _ =
-                nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
+        let mut words = words.split(|byte| *byte == 0);
+        let is_it = words.any(|word| word == script.as_os_str().as_encoded_bytes())
+            && fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd == directory);
+        let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
+        if let Some(pid) = pid.filter(|_| is_it) {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
     }
 }
@@ -126,7 +129,7 @@ fn an_example_that_is_killed_goes_on() {
             wait("a checkpoint", || {
                 run.records().iter().filter(is_complete).count() >= count
             });
-            kill_task(&script);
+            kill_task(&script, run.dir.path());
         }
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
@@ -135,10 +138,7 @@ fn an_example_that_is_killed_goes_on() {
         assert!(all.contains("The sum is 1830\n"), "{name}: {all}");
         // It has read what it went on from, and did no step twice but those after it.
         let records = run.records();
-        let read = records
-            .iter()
-            .filter(|record| record.usage == pmc_checkpoint::Use::Read)
-            .count();
+        let read = records.iter().filter(|record| record.usage == Use::Read).count();
         assert_eq!(read, 2, "{records:?}");
         assert!(!run.path("w.dag.checkpoints").exists());
     }
@@ -214,6 +214,38 @@ fn damaged_checkpoints_are_found() {
     assert_eq!(run.read("got"), "2\n");
 }
 
+/// A file that cannot be written as a whole never counts, and the task can go on.
+#[test]
+fn a_file_without_room_does_not_count() {
+    let run = Run::new("TASK a ./task.sh\n");
+    run.script(
+        "echo 1 >n; pmc checkpoint put n n
+head -c 4000000 /dev/zero >big
+(trap '' XFSZ; ulimit -f 1000; pmc checkpoint put n big 2>message; echo $? >code)
+pmc checkpoint ls --json . >list
+exit 3",
+    );
+    assert_eq!(run.run().0, Some(1));
+    assert_eq!(run.read("code"), "4\n");
+    let message = run.read("message");
+    assert!(
+        message.starts_with("pmc: the checkpoint n was not saved\n"),
+        "{message}"
+    );
+    assert_eq!(message.lines().count(), 2, "{message}");
+    let list: serde_json::Value = serde_json::from_str(&run.read("list")).unwrap();
+    let states: Vec<_> = list
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| row["state"].as_str().unwrap())
+        .collect();
+    assert_eq!(states, ["complete", "incomplete"]);
+    run.script("pmc checkpoint get n - >got");
+    assert_eq!(run.run().0, Some(0));
+    assert_eq!(run.read("got"), "1\n");
+}
+
 #[test]
 fn outside_of_a_run_there_is_one_message() {
     let run = Run::new("TASK a ./task.sh\n");
@@ -225,6 +257,11 @@ fn outside_of_a_run_there_is_one_message() {
             "pmc: this is no task of a run: PMC_NODE is not set\n"
         );
     }
+    let recovered = run.checkpoint(&["recover"]);
+    assert_eq!(
+        (recovered.status.code(), text(&recovered.stdout)),
+        (Some(0), String::new())
+    );
     assert_eq!(
         text(&run.checkpoint(&["ls"]).stdout),
         "No task has a checkpoint.\n"
@@ -249,10 +286,140 @@ pmc checkpoint put n n; pmc checkpoint due; echo $? >>due",
     );
     let child = run.start();
     wait("the task", || run.path("begun").exists());
-    let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGUSR1).unwrap();
+    kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), Signal::SIGUSR1).unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     // Once, and not again when it has saved.
     assert_eq!(run.read("due"), "0\n1\n");
+}
+
+/// Steps of a chain of numbers; each is saved. `log` has where each attempt begins, and what was saved.
+const CHAIN: &str = "x=1 n=0
+if pmc checkpoint get chain chain; then read -r n x <chain; fi
+echo \"begin $n\" >>log
+while [ $n -lt 40 ]; do
+    n=$((n + 1)) x=$(((x * 1103515245 + 12345) % 2147483648))
+    echo \"$n $x\" >chain
+    pmc checkpoint put chain chain && echo \"saved $n\" >>log
+    sleep 0.0$((x % 5))
+done
+echo $x >result";
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    KillTask,
+    KillExecutor,
+    Flip,
+    Cut,
+    LoseSidecar,
+}
+
+/// The files of the newest series that is complete on the disk, without and with ending.
+fn newest(run: &Run) -> Option<(PathBuf, PathBuf)> {
+    let entries = fs::read_dir(run.path("w.dag.checkpoints/a")).ok()?;
+    let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse::<u64>().ok();
+    let is_whole = |series: &u64| {
+        run.path(&format!("w.dag.checkpoints/a/{series}/chain.0.json"))
+            .exists()
+    };
+    let series = entries.flatten().filter_map(number).filter(is_whole).max()?;
+    let file = run.path(&format!("w.dag.checkpoints/a/{series}/chain.0"));
+    let sidecar = file.with_file_name("chain.0.json");
+    Some((file, sidecar))
+}
+
+/// Breaks something. Returns whether the newest series is lost.
+fn inflict(fault: Fault, run: &Run, child: &mut Child, random: &mut testutils::Random) -> bool {
+    if fault == Fault::KillTask {
+        kill_task(Path::new("./task.sh"), run.dir.path());
+        return false;
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    kill_task(Path::new("./task.sh"), run.dir.path());
+    let Some((file, sidecar)) = newest(run).filter(|_| fault != Fault::KillExecutor) else {
+        return false;
+    };
+    let mut bytes = fs::read(&file).unwrap();
+    let at = random.index(bytes.len());
+    match fault {
+        Fault::Flip => bytes[at] ^= 1 << random.below(8),
+        Fault::Cut => bytes.truncate(at),
+        _ => fs::remove_file(sidecar).unwrap(),
+    }
+    fs::write(file, bytes).unwrap();
+    true
+}
+
+/// Random faults: the result is right, and no attempt begins earlier than it must. `PMC_CHECKPOINT_ROUNDS` is
+/// the number of rounds.
+#[test]
+fn no_fault_loses_what_was_saved() {
+    let rounds = std::env::var("PMC_CHECKPOINT_ROUNDS").map_or(4, |rounds| rounds.parse().unwrap());
+    let mut expected = 1_u64;
+    (0..40).for_each(|_| expected = (expected * 1_103_515_245 + 12_345) % 2_147_483_648);
+    for seed in 1..=rounds {
+        let mut random = testutils::Random(seed);
+        let run = Run::new("TASK a -t 99 ./task.sh\n");
+        run.script(CHAIN);
+        let mut child = run.start();
+        let mut said = Vec::new();
+        let mut lost = Vec::new();
+        for _ in 0..random.below(5) + 2 {
+            std::thread::sleep(Duration::from_millis(50 + random.below(900)));
+            if child.try_wait().unwrap().is_some() {
+                break;
+            }
+            let fault = random.pick(&[
+                Fault::KillTask,
+                Fault::KillTask,
+                Fault::KillExecutor,
+                Fault::Flip,
+                Fault::Cut,
+                Fault::LoseSidecar,
+            ]);
+            let is_lost = inflict(fault, &run, &mut child, &mut random);
+            if is_lost {
+                lost.push(run.read("log").lines().count());
+            }
+            said.push(fault);
+            if fault != Fault::KillTask {
+                child = run.start();
+            }
+        }
+        let output = child.wait_with_output().unwrap();
+        let context = format!(
+            "seed {seed}, {said:?}: {}\n{}",
+            text(&output.stderr),
+            run.read("log")
+        );
+        assert_eq!(output.status.code(), Some(0), "{context}");
+        assert_eq!(run.read("result"), format!("{expected}\n"), "{context}");
+        assert!(!run.path("w.dag.checkpoints").exists(), "{context}");
+        check_log(&run.read("log"), &lost, &context);
+    }
+}
+
+/// Checks that each attempt begins where the one before has saved at last, or one earlier if that was
+/// damaged. `lost` has the number of lines at each damage.
+fn check_log(log: &str, lost: &[usize], context: &str) {
+    let mut saved: Vec<u64> = vec![0];
+    for (at, line) in log.lines().enumerate() {
+        let number: u64 = line.split(' ').nth(1).unwrap().parse().unwrap();
+        if line.starts_with("saved") {
+            saved.push(number);
+        } else {
+            let damages = lost.iter().filter(|lines| **lines == at).count();
+            // Two series are kept.
+            let least = saved.iter().rev().nth(damages).filter(|_| damages < 2);
+            let least = least.copied().unwrap_or(0);
+            assert!(
+                number >= least,
+                "line {at} begins at {number}, not {least}: {context}"
+            );
+            // What was saved later is not there any more.
+            saved.retain(|saved| *saved <= number);
+        }
+    }
 }

@@ -116,8 +116,8 @@ impl<T: MasterTransport> Run<'_, T> {
         }
     }
 
-    /// Removes the checkpoints that no run needs: all after the end of a run that is done, else those of tasks
-    /// that are done.
+    /// Removes the checkpoints that no run needs: all after the end of a run that is done, else those of
+    /// tasks that are done.
     pub(super) fn remove_checkpoints(&mut self, success: bool) {
         self.remove_done();
         let dag = &self.options.dag;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
 use pmc_checkpoint::Prefix;
 use pmc_wire::checkpoint::{Figures, ToService, ToTask, VERSION, receive, send, send_descriptor};
@@ -10,6 +11,12 @@ use pmc_wire::checkpoint::{Figures, ToService, ToTask, VERSION, receive, send, s
 use super::NodeService;
 use super::attempt::{Attempt, OpenFile, Process, Refusal};
 use crate::protocol::SubmitId;
+
+/// How long a process waits for another one of its rank to close a file with the same prefix.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Time between two looks whether it has.
+const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Maximum ranks of a program.
 const MAX_RANKS: u32 = 1 << 24;
@@ -119,9 +126,20 @@ impl Connection<'_> {
 
     fn create(&mut self, prefix: &str) -> Result<&OpenFile, Refusal> {
         let prefix = Prefix::try_from(prefix)?;
-        let file = self.attempt.create(self.process, &prefix)?;
-        // `create` refuses one that is open.
-        Ok(self.written.entry(prefix).insert_entry(file).into_mut())
+        let end = Instant::now() + OPEN_TIMEOUT;
+        let file = loop {
+            match self.attempt.create(self.process, &prefix) {
+                // A process that has just died may have had it open.
+                Err(Refusal::IsOpen(_)) if !self.written.contains_key(&prefix) && Instant::now() < end => {
+                    std::thread::sleep(LOOK_INTERVAL);
+                }
+                created => break created?,
+            }
+        };
+        // The one that this replaces was closed.
+        let files = &mut self.written;
+        files.remove(&prefix);
+        Ok(files.entry(prefix).or_insert(file))
     }
 
     fn close(&mut self, prefix: &str, crc32: Vec<u32>, figures: Figures) -> Result<(), Refusal> {

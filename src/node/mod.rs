@@ -160,7 +160,8 @@ impl ServedAttempt {
         (checkpoint::VARIABLE, address)
     }
 
-    /// Notes that the attempt has failed by itself. Perhaps it did so because of the series that it was given.
+    /// Notes that the attempt has failed by itself. Perhaps it did so because of the series that it was
+    /// given.
     pub fn fail(self) {
         self.attempt.end(true);
     }
@@ -173,8 +174,8 @@ impl Drop for ServedAttempt {
     }
 }
 
-/// Tells the tasks of a run something: those of this process at once, others when they look into the store, if
-/// there is one.
+/// Tells the tasks of a run something: those of this process at once, others when they look into the store,
+/// if there is one.
 pub(crate) fn set_notice(dag: &Path, notice: Notice) {
     lock(&NOTICES).insert(dag.to_owned(), notice);
     let written = Store::open(dag).and_then(|store| store.map_or(Ok(()), |store| store.set_notice(notice)));
@@ -193,3 +194,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // What is inside is valid at every moment, even if a thread panicked.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests;

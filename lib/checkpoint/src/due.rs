@@ -44,8 +44,9 @@ impl Interval {
     }
 }
 
-/// Returns whether a task is to save its state now. `since` are the seconds since the last series, or since the
-/// task began; `until_end` those until it is asked to end; `since_drain` those since the run was asked to drain.
+/// Returns whether a task is to save its state now. `since` are the seconds since the last series, or since
+/// the task began; `until_end` those until it is asked to end; `since_drain` those since the run was asked to
+/// drain.
 #[must_use]
 pub fn is_due(interval: &Interval, since: f64, until_end: Option<f64>, since_drain: Option<f64>) -> bool {
     let last_call = 2.0 * interval.cost.unwrap_or(0.0) + END_SECONDS;

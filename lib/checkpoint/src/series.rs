@@ -163,8 +163,8 @@ impl AllSeries {
         self.good().pop()
     }
 
-    /// Returns the series that are not needed any more: those that are older than the two newest complete ones
-    /// that may be given. One that has an open file stays.
+    /// Returns the series that are not needed any more: those that are older than the two newest complete
+    /// ones that may be given. One that has an open file stays.
     #[must_use]
     pub fn superfluous(&self) -> Vec<u64> {
         let good = self.good();
@@ -292,8 +292,8 @@ mod tests {
             prop_assert_eq!(all.complete(), whole);
         }
 
-        /// As above for tasks that open a file when they have closed the one before: nobody knows how many files the
-        /// first series would have had.
+        /// As above for tasks that open a file when they have closed the one before: nobody knows how many
+        /// files the first series would have had.
         #[test]
         fn later_series_have_the_files_of_the_first(
             ranks in 1_u32..5,
@@ -319,7 +319,8 @@ mod tests {
             prop_assert_eq!(all.given(), expected);
         }
 
-        /// Rule 4: removing what is superfluous changes nothing that is given, now or after the newest is withheld.
+        /// Rule 4: removing what is superfluous changes nothing that is given, now or after the newest is
+        /// withheld.
         #[test]
         fn two_series_are_kept(
             ranks in 1_u32..4,

@@ -37,7 +37,8 @@ const MESSAGE: &str = "message";
 /// Maximum characters of a message.
 const MAX_MESSAGE: usize = 1000;
 
-/// Maximum bytes of a series that is read as a whole before it is given. Readers check their files in any case.
+/// Maximum bytes of a series that is read as a whole before it is given. Readers check their files in any
+/// case.
 const MAX_VERIFIED: u64 = 4 << 30;
 
 /// What is wrong with a store, or a file of it.

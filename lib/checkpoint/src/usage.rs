@@ -76,7 +76,8 @@ impl TaskUsage {
         }
     }
 
-    /// Seconds from one series to the next that would keep the part of the time below the limit, if it is above.
+    /// Seconds from one series to the next that would keep the part of the time below the limit, if it is
+    /// above.
     #[must_use]
     pub fn advised_interval(&self) -> Option<f64> {
         #[expect(clippy::cast_precision_loss, reason = "nobody saves so often")]

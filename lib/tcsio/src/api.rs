@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::io::Write as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use pmc_checkpoint::MAX_PREFIX;
+use pmc_checkpoint::{MAX_PREFIX, Plan};
 use pmc_wire::checkpoint::VARIABLE;
 
 use crate::{Connection, KeepDirectory, Library, Process};
@@ -50,6 +50,10 @@ pub fn init(is_zero: bool) -> c_int {
     }
     let variable = |name: &str| std::env::var(name).ok();
     let process = Process::find(variable);
+    if let Err(error) = variable("TCS_PLAN").unwrap_or_default().parse::<Plan>() {
+        say("tcs_init_", &error.to_string());
+        return -1;
+    }
     match Connection::open(variable(VARIABLE).as_deref(), process) {
         Ok(connection) => {
             let keep = KeepDirectory(std::env::var_os("TMPDIR").map(Into::into));

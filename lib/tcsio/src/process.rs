@@ -9,8 +9,8 @@ pub struct Process {
     pub ranks: u32,
 }
 
-/// Variables with rank and number of ranks, those of Open MPI and PRRTE, of MPICH and what has its launcher, of
-/// MVAPICH, and of Slurm. No MPI library is asked.
+/// Variables with rank and number of ranks, those of Open MPI and PRRTE, of MPICH and what has its launcher,
+/// of MVAPICH, and of Slurm. No MPI library is asked.
 const VARIABLES: [(&str, &str); 5] = [
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),

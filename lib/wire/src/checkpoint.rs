@@ -1,12 +1,12 @@
 //! What a task that saves its state and the node service of its worker say to each other.
 //!
 //! The service listens at an abstract socket. A task finds its name, and the submit number of its attempt, in
-//! [`VARIABLE`]. Each process of the task makes a connection. It begins with [`ToService::Hello`]; each message
-//! has one answer. An answer with a descriptor is followed by one byte that carries it. Files that a process
-//! has open when its connection ends never count.
+//! [`VARIABLE`]. Each process of the task makes a connection. It begins with [`ToService::Hello`]; each
+//! message has one answer. An answer with a descriptor is followed by one byte that carries it. Files that a
+//! process has open when its connection ends never count.
 //!
-//! The process writes and reads the files itself: their bytes do not go through the socket. Messages are those
-//! of [`peers`](crate::peers), but may be longer.
+//! The process writes and reads the files itself: their bytes do not go through the socket. Messages are
+//! those of [`peers`](crate::peers), but may be longer.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
@@ -74,8 +74,8 @@ pub enum ToService {
         /// The prefix.
         prefix: String,
     },
-    /// It has written the file that it has created last with this prefix. With errors, the file does not count.
-    /// Answers: `Done`, `Refused`.
+    /// It has written the file that it has created last with this prefix. With errors, the file does not
+    /// count. Answers: `Done`, `Refused`.
     Close {
         /// The prefix.
         prefix: String,

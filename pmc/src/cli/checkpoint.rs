@@ -26,8 +26,8 @@ pub struct Checkpoint {
 pub enum CheckpointAction {
     /// In a task: save files as the next series of its checkpoints
     Put {
-        /// A prefix, at most 20 letters and digits, and the file that is saved under it; `-` is standard input.
-        /// All pairs together become one series
+        /// A prefix, at most 20 letters and digits, and the file that is saved under it; `-` is standard
+        /// input. All pairs together become one series
         #[arg(value_name = "PREFIX FILE", required = true, num_args = 2.., allow_hyphen_values = true)]
         files: Vec<PathBuf>,
     },
@@ -46,7 +46,8 @@ pub enum CheckpointAction {
     Drain,
     /// List the checkpoints of a run
     Ls {
-        /// Directory of the run [default: the working directory if it is one, else the latest run below pmc-runs]
+        /// Directory of the run [default: the working directory if it is one, else the latest run below
+        /// pmc-runs]
         #[arg(value_name = "RUN")]
         run: Option<PathBuf>,
         /// Print JSON
@@ -55,6 +56,12 @@ pub enum CheckpointAction {
     },
     /// Read all checkpoints of a run, and say which are damaged; these will not be used
     Verify {
+        /// Directory of the run [default: as above]
+        #[arg(value_name = "RUN")]
+        run: Option<PathBuf>,
+    },
+    /// Before a run goes on: check the series from which each task will go on, and say which it is
+    Recover {
         /// Directory of the run [default: as above]
         #[arg(value_name = "RUN")]
         run: Option<PathBuf>,

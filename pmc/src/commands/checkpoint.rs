@@ -1,6 +1,5 @@
 //! `pmc checkpoint`: checkpoints for the scripts of tasks, and a look at those of a run.
 
-use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -38,6 +37,7 @@ pub fn checkpoint(arguments: &Checkpoint) -> Result<u8, Failure> {
         CheckpointAction::Drain => Ok(answer(connect()?.is_draining().or_code(exit::NOT_RUN)?)),
         CheckpointAction::Ls { run, json } => list(run.as_deref(), *json),
         CheckpointAction::Verify { run } => verify(run.as_deref()),
+        CheckpointAction::Recover { run } => recover(run.as_deref()),
         CheckpointAction::Rm { run, tasks } => remove(run, tasks),
     }
 }
@@ -95,7 +95,7 @@ fn open_input(path: &Path) -> Result<Box<dyn Read>, Failure> {
     if path == Path::new("-") {
         return Ok(Box::new(io::stdin()));
     }
-    let file = File::open(path).and_then(|file| match file.metadata()?.is_dir() {
+    let file = pmc_files::open_input(path).and_then(|file| match file.metadata()?.is_dir() {
         true => Err(io::ErrorKind::IsADirectory.into()),
         false => Ok(file),
     });
@@ -269,6 +269,24 @@ fn verify(run: Option<&Path>) -> Result<u8, Failure> {
     }
     print(&format!("{} as they were saved\n", text::count(good, "file")));
     Ok(answer(bad == 0))
+}
+
+fn recover(run: Option<&Path>) -> Result<u8, Failure> {
+    let (_, store) = open_run(run, false)?;
+    for (name, task, mut all, _) in store.as_ref().map_or_else(|| Ok(Vec::new()), scan)? {
+        let chosen = task.choose(&mut all);
+        for (number, problem) in chosen.problems {
+            message(format!(
+                "pmc: checkpoint {number} of {name} is not used any more: {problem}"
+            ));
+        }
+        let name = pmc_terminal::escape(&name).into_owned();
+        match chosen.given {
+            Some(number) => print(&format!("{name} goes on from checkpoint {number}\n")),
+            None => print(&format!("{name} begins again\n")),
+        }
+    }
+    Ok(exit::SUCCESS)
 }
 
 fn remove(run: &Path, names: &[String]) -> Result<u8, Failure> {

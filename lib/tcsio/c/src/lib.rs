@@ -73,8 +73,8 @@ pub unsafe extern "C" fn tcs_write4_(lun: *mut c_int, data: *mut c_void, len: *c
     unsafe { api::write(api::number(lun), data, api::number(len), Some(4)) }
 }
 
-/// Reads elements. Appendix A declares the address of an `int`, its program passes that of a `long`: the first
-/// 32 bits are read.
+/// Reads elements. Appendix A declares the address of an `int`, its program passes that of a `long`: the
+/// first 32 bits are read.
 ///
 /// # Safety
 /// The pointers lead to what `tcsio.h` says.
@@ -128,7 +128,8 @@ pub extern "C" fn tcs_finalize_() -> c_int {
     api::finalize()
 }
 
-/// Says something about the progress of the program. Without a length, or with length 0, the text is a C string.
+/// Says something about the progress of the program. Without a length, or with length 0, the text is a C
+/// string.
 ///
 /// # Safety
 /// `msg` leads to so many bytes, or is a C string; `length` is null or leads to a number.

@@ -1,7 +1,8 @@
-//! `libtcsiof.so`: the functions of `tcsio.h` for programs in Fortran, which call them without the underscore.
+//! `libtcsiof.so`: the functions of `tcsio.h` for programs in Fortran, which call them without the
+//! underscore.
 //!
-//! A Fortran compiler passes all arguments by address, and the length of each text as a further argument at the
-//! end. A literal has no zero at its end, and another one may follow it in memory.
+//! A Fortran compiler passes all arguments by address, and the length of each text as a further argument at
+//! the end. A literal has no zero at its end, and another one may follow it in memory.
 
 #![expect(unsafe_code, reason = "the functions of a library")]
 
@@ -143,8 +144,8 @@ pub extern "C" fn tcs_finalize_() -> c_int {
     api::finalize()
 }
 
-/// `tcs_postmessage(msg, length)`: says something about the progress of the program. With length 0, blanks at the
-/// end do not count.
+/// `tcs_postmessage(msg, length)`: says something about the progress of the program. With length 0, blanks at
+/// the end do not count.
 ///
 /// # Safety
 /// `msg` leads to `hidden` bytes, `length` to a number.

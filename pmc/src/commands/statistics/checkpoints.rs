@@ -5,7 +5,6 @@ use std::fmt::Write as _;
 use pmc_checkpoint::{TaskUsage, Usage, task_name};
 use serde_json::{Value, json};
 
-use super::csv::number;
 use crate::table::{Align, Table};
 use crate::text;
 
@@ -94,8 +93,8 @@ pub(super) fn csv(all: &Usage) -> Vec<Vec<String>> {
             usage.read.to_string(),
             usage.bytes_read.to_string(),
             usage.errors.to_string(),
-            number(usage.blocked()),
-            number(usage.share()),
+            format!("{:.3}", usage.blocked()),
+            format!("{:.4}", usage.share()),
         ]
     };
     let head = head.map(str::to_owned).to_vec();
