@@ -194,7 +194,7 @@ fn a_series_that_an_attempt_fails_with_is_not_given_again() {
     assert_eq!(given(4, true, true, true), Some(2));
     assert_eq!(given(5, true, false, true), Some(3));
     assert_eq!(given(6, true, false, true), Some(2));
-    assert_eq!(given(7, true, false, true), None);
+    assert_eq!(given(7, false, false, false), None);
 }
 
 #[test]
