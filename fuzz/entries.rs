@@ -42,6 +42,8 @@ macro_rules! for_each_entry {
             agent_messages agent_messages 1,
             batch_jobs batch_jobs 1,
             braindump braindump 4,
+            checkpoint_messages checkpoint_messages 1,
+            checkpoint_texts checkpoint_texts 1,
             cluster_list cluster_list 1,
             dag dag 1,
             dagman dagman 2,
@@ -636,4 +638,49 @@ pub fn server_reply(data: &[u8]) {
         let again: Option<Reply> = pmc_wire::receive_reply(&read, ticket).expect("it is complete");
         assert_eq!(again, Some(reply));
     }
+}
+
+/// What a task says to the service of its worker, and the answers.
+pub fn checkpoint_messages(data: &[u8]) {
+    use pmc_wire::checkpoint::{ToService, ToTask, receive, send};
+    let data = &data[..data.len().min(PIPE)];
+    let socket = || {
+        let (mut task, service) = UnixStream::pair().expect("a socket can be made");
+        task.write_all(data).expect("it fits into the socket");
+        service
+    };
+    if let Ok(message) = receive::<ToService>(&socket()) {
+        let (task, service) = UnixStream::pair().expect("a socket can be made");
+        send(&task, &message).expect("it fits into the socket");
+        let again = receive::<ToService>(&service).expect("it is complete");
+        // Numbers that are none are not equal to themselves.
+        assert_eq!(format!("{again:?}"), format!("{message:?}"));
+    }
+    let _ = receive::<ToTask>(&socket());
+}
+
+/// Texts of a checkpoint store: sidecars, statistics, notices, names of directories.
+pub fn checkpoint_texts(data: &[u8]) {
+    use pmc_checkpoint::{FileRecord, Notice, Sidecar, task_directory, task_name};
+    if let Some(record) = FileRecord::parse(data) {
+        let again = FileRecord::parse(record.line().trim_end().as_bytes());
+        assert_eq!(again.map(|record| record.line()), Some(record.line()));
+    }
+    if let Ok(directory) = task_directory(data) {
+        assert_eq!(task_name(&directory).as_deref(), Some(data));
+    }
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    if let Ok(sidecar) = Sidecar::parse(text) {
+        let again = Sidecar::parse(&sidecar.text()).expect("it was one");
+        assert_eq!(again.text(), sidecar.text());
+    }
+    if let Some(notice) = Notice::parse(text) {
+        assert_eq!(
+            Notice::parse(&notice.text()).map(|again| again.text()),
+            Some(notice.text())
+        );
+    }
+    let _ = task_name(text);
 }

@@ -26,6 +26,7 @@ mod launch;
 mod logging;
 mod logs;
 mod merge;
+mod node;
 mod open_files;
 mod options;
 mod payload;

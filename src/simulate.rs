@@ -14,7 +14,8 @@ use thiserror::Error;
 
 use crate::protocol::{Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
 use crate::scheduler::{
-    Event, GangParts, JoinError, Joining, Master, MasterConfig, MasterError, Outbox, Record, Role, Start, Workers,
+    Event, GangParts, JoinError, Joining, Master, MasterConfig, MasterError, Outbox, Record, Role, Start,
+    Workers,
 };
 
 /// What a simulated run has to do.

@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use pmc_hosts::{HostsError, parse_hosts};
 
 mod attach;
+mod checkpoint;
 mod control;
 mod log;
 mod packed;
@@ -16,6 +17,7 @@ mod supervise;
 mod views;
 
 pub use attach::{Attach, From, OnOverflow, Timestamp};
+pub use checkpoint::{Checkpoint, CheckpointAction};
 pub use control::{Drain, Kill, Nodes, Submit, Why};
 pub use log::Log;
 pub use packed::{PackedOutput, Unpack};
@@ -76,6 +78,8 @@ pub enum Command {
     Submit(Submit),
     /// Estimate how long a plan or a run would take on other nodes
     Simulate(Simulate),
+    /// Save and get checkpoints in the scripts of tasks, or look at those of a run
+    Checkpoint(Checkpoint),
     /// Run the command of a batch script, and decide what follows when it ends
     Supervise(Supervise),
     /// Answer as a program of Pegasus does, for the scripts in share/pegasus-shims

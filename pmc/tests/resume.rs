@@ -91,6 +91,26 @@ fn an_edited_input_makes_only_its_readers_run_again() {
     assert_eq!(ran(&place), [""; 0]);
 }
 
+/// A task goes on from its checkpoints in the next run, but not under a new plan.
+#[test]
+fn checkpoints_of_an_old_plan_are_not_used() {
+    let place = Place::new();
+    chain(&place);
+    let pmc = format!("{} checkpoint", bin().join("pmc").display());
+    place.script(
+        "bin/second",
+        &format!("{pmc} get state out.txt && exit 0\n{pmc} put state mid.txt\nexit 3"),
+    );
+    place.run(["run", "-q", "workflow.yml"]).code(1);
+    place.write("in.txt", "something else\n");
+    let replanned = place.run(["resume", "--replan", RUN]);
+    replanned.code(1);
+    let said = "their checkpoints were those of the old plan\n";
+    assert!(replanned.stderr().contains(said), "{}", replanned.stderr());
+    place.run(["resume", RUN]).code(0);
+    assert_eq!(place.read(&format!("{RUN}/output/out.txt")), "something else\n");
+}
+
 #[test]
 fn a_repaired_program_is_not_run_again_after_it_succeeded() {
     let place = Place::new();

@@ -82,6 +82,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             run_end::note(self.run.options, self.facts(), Err(&error));
             return Err(error);
         }
+        self.run.remove_checkpoints(summary.success());
         run_end::note(self.run.options, self.facts(), Ok(&summary));
         Ok(summary)
     }

@@ -3,6 +3,9 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 use std::sync::Arc;
 
 use pmc_dag::{Dag, Request, TaskId};
@@ -40,6 +43,12 @@ impl DagRun {
     /// Returns the name of a task for messages.
     pub(super) fn name(&self, task: TaskId) -> Cow<'_, str> {
         name_of(&self.label, &self.dag, task)
+    }
+
+    /// Returns the DAG file, if it is not the run's own.
+    pub(super) fn dag_file(&self) -> Option<&Path> {
+        let place = self.place.as_ref()?;
+        Some(Path::new(OsStr::from_bytes(&place.dag)))
     }
 
     /// Returns the name of a DAG that has joined, for messages.

@@ -88,6 +88,7 @@ impl<T: MasterTransport> Run<'_, T> {
     pub(super) fn stop_if_time_is_over(&mut self) -> Result<(), RunError> {
         let now = clock::now();
         self.notify_before_end(now);
+        self.tell_end_if_near(now);
         let is_over = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if self.time.has_grace() && is_over(self.time.stop_at()) && !self.is_stopping {
             self.is_stopping = true;
@@ -156,6 +157,7 @@ impl<T: MasterTransport> Run<'_, T> {
             stop_at,
             until,
         });
+        self.tell_drain();
         self.notify_tasks(None, Duration::ZERO);
         Ok(())
     }

@@ -36,6 +36,9 @@ impl<T: MasterTransport> Driver<'_, T> {
             self.answer_requests()?;
             self.nodes.check(&mut self.run)?;
         }
+        if self.run.time.stop_at().is_some() {
+            self.run.tell_end_of_time();
+        }
         let started = clock::now();
         tracing::info!("Starting workflow");
         let Summary {
@@ -151,6 +154,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             && self.run.time.set_time_left(asked, left)
         {
             self.run.notices.reset();
+            self.run.tell_end_of_time();
             for task in std::mem::take(&mut self.run.notices.held) {
                 self.run.handle(Event::Wake(task))?;
             }
@@ -204,6 +208,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             self.run.time.kill_at(),
             self.run.time.stop_at().filter(|_| !self.run.is_stopping),
             self.run.notices.next(self.run.time.stop_at()),
+            self.run.checkpoints.next(self.run.time.stop_at()),
             self.run.drain.as_ref().and_then(|drain| drain.stop_at),
             drained,
             self.drain_at,
@@ -360,8 +365,12 @@ impl<T: MasterTransport> Driver<'_, T> {
         Rests::note_hosts(run, &result.outcome);
         let task = run.master.running_on(from).map(|(task, _)| task);
         let is_saved = result.outcome.cause == Some(EndCause::Saved);
+        let is_done = result.outcome.succeeded();
         run.handle(Event::Finished(from, result))?;
         if let Some(task) = task {
+            if is_done {
+                run.note_done(task);
+            }
             if is_saved {
                 run.hold_saved(task)?;
             }
@@ -380,6 +389,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         if let Some(membership) = self.run.out.transport.membership_mut() {
             membership.settle();
         }
+        self.run.remove_done();
         Ok(())
     }
 }

@@ -6,6 +6,7 @@
 pub(crate) mod assignment;
 mod away;
 mod bad_hosts;
+mod checkpoints;
 mod combine;
 mod conclusion;
 mod control;
@@ -50,6 +51,7 @@ pub use position::Position;
 pub use report::{Aborted, FailedTask, RunSummary};
 
 use self::bad_hosts::BadHosts;
+use self::checkpoints::Checkpoints;
 use self::conclusion::End;
 use self::disk::DiskWatch;
 use self::drain::Drain;
@@ -197,6 +199,7 @@ struct Run<'a, T> {
     /// The time is over: tasks that run were asked to end, and no others start.
     is_stopping: bool,
     notices: Notices,
+    checkpoints: Checkpoints,
     drain: Option<Drain>,
     /// A task has ended the run.
     task_abort: Option<Aborted>,
@@ -275,6 +278,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
                 time,
                 is_stopping: false,
                 notices,
+                checkpoints: Checkpoints::default(),
                 drain: None,
                 task_abort: None,
             },

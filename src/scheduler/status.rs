@@ -58,6 +58,13 @@ impl Master {
         (slot.member != Member::Unknown).then(|| self.hosts.get(slot.host).name.as_str())
     }
 
+    /// Returns whether a task is done.
+    pub fn is_done(&self, task: TaskId) -> bool {
+        self.nodes
+            .get(task.index())
+            .is_some_and(|node| node.state == State::Done)
+    }
+
     /// Returns what a task does or waits for. Linear in tasks and edges.
     #[must_use]
     pub fn task_status(&self, task: TaskId) -> TaskStatus {

@@ -4,16 +4,19 @@ use std::ffi::{CString, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 
+use pmc_wire::checkpoint::VARIABLE as NODE;
+
 use super::forward::Pipes;
 use super::gpus::Devices;
 use super::leftovers;
+use crate::node::ServedAttempt;
 use crate::protocol::{Assignment, Part, Rank};
 
 /// Variable with the number of the attempt. As with the original, the first attempt does not have it.
 const ATTEMPT: &[u8] = b"PMC_ATTEMPT";
 
 /// Variables that the worker sets for tasks.
-const TASK_VARIABLES: [&[u8]; 7] = [
+const TASK_VARIABLES: [&[u8]; 8] = [
     ATTEMPT,
     leftovers::VARIABLE,
     b"PMC_TASK",
@@ -21,6 +24,7 @@ const TASK_VARIABLES: [&[u8]; 7] = [
     b"PMC_CPUS",
     b"PMC_RANK",
     b"PMC_HOST_RANK",
+    NODE.as_bytes(),
 ];
 
 /// Beginnings of the variables that a launcher sets for one of its processes: Open MPI, PRRTE, MPICH,
@@ -112,6 +116,7 @@ impl TaskVariables {
         pipes: &Pipes<'_>,
         worker: WorkerNumbers,
         devices: &Devices,
+        served: Option<&ServedAttempt>,
     ) -> io::Result<Self> {
         let mut all = Vec::with_capacity(8 + task.pipe_forwards.len());
         for (name, descriptor) in pipes.variables() {
@@ -130,6 +135,9 @@ impl TaskVariables {
             ("PMC_HOST_RANK", worker.host_rank.into()),
         ] {
             all.push(variable(name.as_bytes(), value.to_string().as_bytes())?);
+        }
+        if let Some((name, value)) = served.map(ServedAttempt::variable) {
+            all.push(variable(name.as_bytes(), value.as_bytes())?);
         }
         if task.attempt > 1 {
             all.push(variable(ATTEMPT, task.attempt.to_string().as_bytes())?);

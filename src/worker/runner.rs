@@ -15,6 +15,7 @@ use monitord_compat::reason::Reason;
 use pmc_dag::{reason, words};
 use pmc_packed::Pack;
 use pmc_spawn::Spawner;
+use signal_hook::consts::{SIGKILL, SIGTERM};
 
 use super::attempt::{Attempt, Ending};
 use super::away::AwayAttempt;
@@ -40,6 +41,7 @@ use super::stdio::{self, TaskFiles};
 use super::task_server::TaskServerClient;
 use super::watch::Watch;
 use crate::host;
+use crate::node::{NodeService, ServedAttempt};
 use crate::options::WorkerOptions;
 use crate::protocol::{
     Assignment, EXECUTOR_FAILURE, EndCause, MemoryUse, Outcome, Output, QuietAttempt, Rank, Returned,
@@ -87,6 +89,8 @@ pub(super) struct Runner {
     oom_kills: OomKills,
     /// Without random numbers, nobody looks for what attempts have left.
     leftovers: Option<Leftovers>,
+    /// What tasks save their state with.
+    node: Option<Arc<NodeService>>,
 }
 
 impl Runner {
@@ -113,6 +117,12 @@ impl Runner {
             leftovers: Leftovers::new(&options.environment),
             path: path.unwrap_or_default(),
             task_server: TaskServerClient::new(options.kickstart.as_deref()),
+            // The store is beside the DAG file.
+            node: options
+                .away
+                .is_none()
+                .then(|| NodeService::for_run(&options.dag))
+                .flatten(),
             options,
             current,
             rank,
@@ -231,12 +241,7 @@ impl Runner {
                 Arc::new(shortage::begin(&name, &current, watch, open)?)
             }
             (Output::Own | Output::Merged, _) => {
-                let beside = task
-                    .place
-                    .as_ref()
-                    .map(|place| Path::new(OsStr::from_bytes(&place.dag)));
-                let dag = beside.unwrap_or(&options.dag);
-                let open = || Ok(stdio::open_task(dag, &task.name)?);
+                let open = || Ok(stdio::open_task(dag_of(task, &options), &task.name)?);
                 Arc::new(shortage::begin(&name, &current, watch, open)?)
             }
         };
@@ -253,7 +258,11 @@ impl Runner {
         let words = words::split(&task.command);
         let needs_descriptor = watch.interval().is_some();
         let (current, name) = (Arc::clone(&self.current), String::from_utf8_lossy(&task.name));
-        let start = || self.start(task, &words, files, needs_descriptor);
+        let served = self.node.as_ref().map(|node| {
+            let dag = dag_of(task, &self.options);
+            node.begin(task.submit, &task.name, dag)
+        });
+        let start = || self.start(task, &words, files, needs_descriptor, served.as_ref());
         let Started {
             at: (started, start),
             pipes,
@@ -322,6 +331,9 @@ impl Runner {
             let limit = ending.over_time;
             limit.map(|limit| EndCause::Known(Reason::TimeLimit { limit }))
         };
+        if let Some(served) = served.filter(|_| !ending.was_signalled && has_failed_itself(&outcome)) {
+            served.fail();
+        }
         let quiet = keep_record(task, &record, files, &mut self.pack)?;
         outcome.quiet = quiet.filter(|_| self.options.report_quiet);
         Ok(TaskResult {
@@ -339,6 +351,7 @@ impl Runner {
         words: &[Vec<u8>],
         files: &'t TaskFiles,
         needs_descriptor: bool,
+        served: Option<&ServedAttempt>,
     ) -> Result<Started<'t>, AttemptError> {
         let mut input = TaskInput::open(task.stdin.as_ref())?;
         let relay = TaskRelay::open(task, files)?;
@@ -349,7 +362,7 @@ impl Runner {
         let gang = task.gang.as_deref();
         let lead = gang.map(|gang| Lead::new(gang, &self.options));
         let lead = lead.transpose().map_err(NotStarted::Prepare)?;
-        let variables = self.variables(task, &pipes)?.with(tokens);
+        let variables = self.variables(task, &pipes, served)?.with(tokens);
         let variables = variables.with(lead.iter().flat_map(Lead::variables));
         let launch = TaskLaunch {
             task,
@@ -396,12 +409,17 @@ impl Runner {
         }
     }
 
-    fn variables(&self, task: &Assignment, pipes: &Pipes<'_>) -> Result<TaskVariables, NotStarted> {
+    fn variables(
+        &self,
+        task: &Assignment,
+        pipes: &Pipes<'_>,
+        served: Option<&ServedAttempt>,
+    ) -> Result<TaskVariables, NotStarted> {
         let numbers = WorkerNumbers {
             rank: self.rank,
             host_rank: self.host_rank,
         };
-        TaskVariables::new(task, pipes, numbers, &self.devices).map_err(NotStarted::Prepare)
+        TaskVariables::new(task, pipes, numbers, &self.devices, served).map_err(NotStarted::Prepare)
     }
 
     fn running<'a>(&'a self, task: &'a Assignment, memory_mb: Option<u64>) -> Attempt<'a> {
@@ -426,6 +444,12 @@ impl Runner {
         };
         facts.memory_use()
     }
+}
+
+/// Returns the DAG file of a task, as from the working directory of the run.
+fn dag_of<'a>(task: &'a Assignment, options: &'a WorkerOptions) -> &'a Path {
+    let own = task.place.as_ref().map(|place| OsStr::from_bytes(&place.dag));
+    own.map_or(&options.dag, Path::new)
 }
 
 /// Opens the streams of an attempt whose output goes into the pack of the worker, and the pack.
@@ -524,6 +548,16 @@ fn warn_of(programs: &[String], who: &str) {
     if !programs.is_empty() {
         tracing::warn!("{who} left processes, which were ended: {}", programs.join(", "));
     }
+}
+
+/// Returns whether an attempt has failed by itself: nothing else is known that has ended it. Nobody kills
+/// itself.
+fn has_failed_itself(outcome: &Outcome) -> bool {
+    let is_killed = [SIGKILL, SIGTERM]
+        .iter()
+        .any(|signal| outcome.is_ended_by(*signal));
+    let ran_out = outcome.memory.is_some_and(|memory| memory.out_of_memory);
+    !outcome.succeeded() && outcome.cause.is_none() && !is_killed && !ran_out
 }
 
 fn log_end(task: &Assignment, status: i32, runtime: Duration) {

@@ -8,6 +8,7 @@
 
 mod bad_input;
 mod chains;
+mod checkpoints;
 mod clusters;
 mod containers;
 mod crash;

@@ -89,10 +89,15 @@ pub fn check_owner(stream: &UnixStream) -> io::Result<()> {
 ///
 /// # Errors
 /// It cannot be written, or has a path that is no UTF-8.
-pub fn send(mut stream: impl Write, message: &impl Serialize) -> io::Result<()> {
+pub fn send(stream: impl Write, message: &impl Serialize) -> io::Result<()> {
+    send_within(MAX_MESSAGE, stream, message)
+}
+
+/// Writes a message of at most `max` bytes.
+pub(crate) fn send_within(max: u32, mut stream: impl Write, message: &impl Serialize) -> io::Result<()> {
     let body = postcard::to_allocvec(message).map_err(io::Error::other)?;
     let length = u32::try_from(body.len()).ok();
-    let length = length.filter(|length| *length <= MAX_MESSAGE);
+    let length = length.filter(|length| *length <= max);
     let length = length.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
     stream.write_all(&[&length.to_le_bytes()[..], &body].concat())
 }
@@ -101,15 +106,24 @@ pub fn send(mut stream: impl Write, message: &impl Serialize) -> io::Result<()> 
 ///
 /// # Errors
 /// It cannot be read, or is none.
-pub fn receive<T: DeserializeOwned>(mut stream: impl Read) -> io::Result<T> {
+pub fn receive<T: DeserializeOwned>(stream: impl Read) -> io::Result<T> {
+    receive_within(MAX_MESSAGE, stream)
+}
+
+/// Reads a message of at most `max` bytes.
+pub(crate) fn receive_within<T: DeserializeOwned>(max: u32, mut stream: impl Read) -> io::Result<T> {
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;
     let length = u32::from_le_bytes(length);
-    if length > MAX_MESSAGE {
+    if length > max {
         return Err(io::ErrorKind::InvalidData.into());
     }
-    let mut body = vec![0; length as usize];
-    stream.read_exact(&mut body)?;
+    // Memory is taken as the bytes come.
+    let mut body = Vec::new();
+    stream.take(length.into()).read_to_end(&mut body)?;
+    if body.len() < length as usize {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
     match postcard::take_from_bytes(&body) {
         Ok((message, [])) => Ok(message),
         _ => Err(io::ErrorKind::InvalidData.into()),

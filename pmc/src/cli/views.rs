@@ -126,6 +126,8 @@ pub enum Section {
     Hosts,
     /// Stage-in, run and stage-out time and bytes, without a shared file system
     Data,
+    /// What tasks have saved, and what that has cost
+    Checkpoints,
     /// All sections
     All,
 }

@@ -2,6 +2,7 @@
 
 pub mod analyzer;
 pub mod attach;
+pub mod checkpoint;
 pub mod control;
 mod execute;
 pub mod init;

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context as _, anyhow};
+use pmc_checkpoint::Store;
 use pmc_dag::{Dag, rescue};
 use pmc_plan::error::PlanError;
 use pmc_plan::fingerprint::{Changes, FingerprintError, Fingerprints};
@@ -40,6 +41,7 @@ pub fn resume(arguments: &cli::Resume) -> Result<u8, Failure> {
     let plans_again = arguments.replan || !arguments.rerun.is_empty();
     if plans_again {
         let replanned = plan_again(&submit, arguments)?;
+        forget_checkpoints(&submit.dag)?;
         if !arguments.output.quiet {
             report(&replanned);
         }
@@ -88,6 +90,15 @@ fn plan_again(submit: &Submit, arguments: &cli::Resume) -> Result<Replanned, Fai
         }
     }
     Ok(replanned)
+}
+
+/// Removes what tasks of the old plan have saved: what they read may have changed.
+fn forget_checkpoints(dag: &Path) -> Result<(), Failure> {
+    if let Some(store) = Store::open(dag).or_code(exit::NOT_RUN)? {
+        store.remove().or_code(exit::NOT_RUN)?;
+        message("pmc: tasks that are not done begin again: their checkpoints were those of the old plan");
+    }
+    Ok(())
 }
 
 fn replan_failure(error: ReplanError) -> Failure {

@@ -1,5 +1,6 @@
 //! `pmc statistics`: counts and times of a run.
 
+pub mod checkpoints;
 mod csv;
 pub mod data;
 mod human;
@@ -10,6 +11,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use anyhow::Context as _;
+use pmc_checkpoint::{FileRecord, Usage};
 use pmc_files::Folder;
 use pmc_monitor::statistics::{Statistics, StatisticsError, Step, source};
 use pmc_terminal::{message, print};
@@ -28,6 +30,8 @@ const STDOUT: &str = "cannot write standard output";
 /// Statistics and their source.
 struct Figures<'a> {
     statistics: Statistics,
+    /// What tasks have saved.
+    checkpoints: Usage,
     /// The database.
     database: &'a Path,
     step: Step,
@@ -55,7 +59,9 @@ pub fn statistics(arguments: &cli::Statistics) -> Result<u8, Failure> {
         .context("cannot create a temporary directory")
         .or_code(exit::NOT_RUN)?;
     let sections: Vec<Section> = if arguments.sections.contains(&Section::All) {
-        ALL.to_vec()
+        let saves = FileRecord::path(&dir.dag).exists();
+        let checkpoints = saves.then_some(Section::Checkpoints);
+        ALL.into_iter().chain(checkpoints).collect()
     } else {
         arguments.sections.clone()
     };
@@ -81,8 +87,12 @@ pub fn statistics(arguments: &cli::Statistics) -> Result<u8, Failure> {
         TimeStep::Hour => Step::Hour,
     };
     let statistics = Statistics::read(&source.path, step, &dir).map_err(read_failure)?;
+    let checkpoints = Usage::read(&dir.dag)
+        .context("cannot read the statistics of checkpoints")
+        .or_code(exit::NOT_RUN)?;
     let figures = Figures {
         statistics,
+        checkpoints,
         database: &source.path,
         step,
     };
@@ -162,6 +172,7 @@ fn write_files(figures: &Figures<'_>, sections: &[Section], dir: &Path, csv: boo
             Section::Integrity => "integrity",
             Section::Hosts => "hosts",
             Section::Data => "data",
+            Section::Checkpoints => "checkpoints",
         };
         let path = dir.join(format!("{name}.{}", if csv { "csv" } else { "txt" }));
         let failed = || format!("cannot write {}", path.display());

@@ -1,5 +1,6 @@
 //! `pmc status`: progress of a run.
 
+mod checkpoints;
 mod data;
 mod human;
 mod json;

@@ -6,6 +6,7 @@ use pmc_dag::TaskId;
 
 use super::loader::{Loaded, Order};
 use super::{Joined, Refusal, Subworkflows, real_path};
+use crate::driver::checkpoints::remove_store;
 use crate::driver::dag_run::DagRun;
 use crate::driver::{Position, Run, RunError};
 use crate::options::folder;
@@ -116,7 +117,11 @@ impl<T: MasterTransport> Run<'_, T> {
         run.logs.flush()?;
         // Without forwarded data, the thread that syncs has noted what there is.
         let has_journal = run.forwarding.journal_file().is_some();
-        run.settle(has_journal && self.options.sync_interval.is_some())
+        run.settle(has_journal && self.options.sync_interval.is_some())?;
+        if success {
+            remove_store(&run);
+        }
+        Ok(())
     }
 
     pub(super) fn close_loaded(&self, loaded: Loaded) -> Result<(), Refusal> {

@@ -9,7 +9,7 @@ use pmc_control::memory;
 use pmc_monitor::statistics::{Counts, JobAttempt, OverTime, Spread, Step};
 
 use super::table::number;
-use super::{Figures, Problem, data};
+use super::{Figures, Problem, checkpoints, data};
 use crate::cli::Section;
 use crate::table::{Align, Table, thousands};
 use crate::text;
@@ -25,6 +25,7 @@ pub fn write(figures: &Figures<'_>, section: Section, out: &mut impl Write) -> R
         Section::Time => time(figures),
         Section::Integrity => integrity(figures),
         Section::Hosts => hosts(figures),
+        Section::Checkpoints => checkpoints::human(&figures.checkpoints),
         Section::Jobs => return jobs(figures, out),
         Section::Data => return data::human(figures, out),
     };

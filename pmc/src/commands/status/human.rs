@@ -15,7 +15,7 @@ use pmc_monitor::events::{Micros, SECOND};
 use pmc_monitor::history::{Attempt, History, Phase, State, seconds};
 use pmc_monitor::progress::{Estimate, FailedTask, Progress};
 
-use super::{guests, unfinished};
+use super::{checkpoints, guests, unfinished};
 use crate::resume_command::resume_command;
 use crate::table::{Align, Table, thousands};
 use crate::text;
@@ -354,6 +354,9 @@ fn running(out: &mut String, history: &History, progress: &Progress, shown: &Sho
     }
     let _ = write!(out, "\n{}", table.render("  "));
     more(out, progress.running.len(), shown.lines);
+    let tasks = progress.running.iter().take(shown.lines);
+    let saved = checkpoints::of(&history.dir.dag, tasks.map(|task| history.plan.name(task.task)));
+    checkpoints::human(out, &saved, seconds(shown.now));
 }
 
 /// Lists tasks that have failed. `titles` are those of the names and of the number of attempts.

@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use crate::text::{reason_value, run_end_value};
 
-use super::{Guest, guests, unfinished};
+use super::{Guest, checkpoints, guests, unfinished};
 
 /// Version of the format: major.minor.
-pub const VERSION: &str = "1.4";
+pub const VERSION: &str = "1.5";
 
 fn failed_task(history: &History, task: &FailedTask) -> Value {
     let (exit_status, signal) = ending(task.ending);
@@ -94,6 +94,11 @@ pub fn value(history: &History, progress: &Progress, lines: usize) -> Value {
         "sub_workflows": nested(history, lines),
         "handed_over": handed_over(history, lines),
     });
+    let tasks = progress.running.iter().take(lines);
+    let saved = checkpoints::of(&history.dir.dag, tasks.map(|task| history.plan.name(task.task)));
+    if !saved.is_empty() {
+        value["checkpoints"] = checkpoints::json(&saved).into();
+    }
     if let Some(dag) = &progress.missing_dag {
         value["missing_dag"] = json!(dag.display().to_string());
     }

@@ -1,7 +1,6 @@
 //! Entities of the crate in JSON-LD, as RO-Crate 1.1 and the profiles of Workflow Run RO-Crate 0.5 define
 //! them.
 
-
 use chrono::{DateTime, SecondsFormat};
 use monitord_compat::record_reader::Record;
 use pmc_monitor::history::{History, Phase};
