@@ -11,6 +11,7 @@ mod agent;
 mod allocation;
 mod app;
 mod bell;
+mod channels;
 mod cli;
 mod control;
 #[cfg_attr(not(feature = "stampede"), path = "database_disabled.rs")]

@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use pmc_batch::BatchJob;
@@ -27,6 +28,7 @@ pub(crate) const DEFAULT_DISK_RESERVE: u64 = 8 << 20;
 /// Default of [`Options::crash_limit`].
 const DEFAULT_CRASH_LIMIT: u32 = 5;
 
+use crate::channels::Channels;
 use crate::scheduler::DEFAULT_MAX_PLANS;
 
 /// Default of [`Options::bad_host_limit`].
@@ -198,6 +200,8 @@ pub struct WorkerOptions {
     pub environment: Vec<(OsString, OsString)>,
     /// Set if this host does not see the directory of the DAG file: a directory for files of attempts.
     pub away: Option<PathBuf>,
+    /// Lets processes of gangs run commands on their other hosts, if this is an agent.
+    pub channels: Option<Arc<dyn Channels>>,
 }
 
 impl Options {

@@ -224,6 +224,7 @@ fn options(dag: &Path) -> AgentOptions {
         kickstart: None,
         environment: Vec::new(),
         away: None,
+        channels: None,
     };
     AgentOptions {
         dag: dag.to_owned(),

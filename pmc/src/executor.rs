@@ -177,6 +177,7 @@ fn local_run(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString,
             kickstart: shared_kickstart(&environment),
             environment,
             away: None,
+            channels: None,
         },
         workers,
     }

@@ -146,6 +146,7 @@ fn options(world: &World) -> AgentRun {
         kickstart: None,
         environment: Vec::new(),
         away: None,
+        channels: None,
     };
     let mut agents = AgentOptions::new(&dag, WorkerSettings::new(&worker, &world.folder));
     agents.agents = world.plan.hosts.len() as u32;

@@ -5,6 +5,7 @@
 //! what runs, and offers it to the next master.
 
 mod away;
+mod channels;
 pub mod guard;
 pub mod guarded;
 mod peers;
@@ -27,6 +28,7 @@ use crate::transport::agents::messages::{self, AgentHello, AgentWelcome, Content
 use crate::transport::agents::{ENDPOINT_VARIABLE, NUMBER_VARIABLE, SECOND_AGENT, endpoint_path};
 use crate::{exit, heap, host, logging, open_files};
 use away::OwnDirectory;
+use channels::Channels;
 use guard::Lifeline;
 use peers::Peers;
 use slots::Slots;
@@ -456,8 +458,13 @@ impl<'a> AgentProcess<'a> {
             options.host_cpus =
                 host::cpus_for_workers(options.host_cpus, welcome.slots, &options.environment);
         }
+        let channels = self.peers.as_ref().map(|peers| Channels::start(peers, &options));
+        let channels = channels.transpose()?;
+        options.channels = channels
+            .clone()
+            .map(|channels| channels as Arc<dyn crate::channels::Channels>);
         let ranks = welcome.first_rank..welcome.first_rank.saturating_add(welcome.slots);
-        self.slots = Some(Slots::start(ranks, &self.link, &Arc::new(options))?);
+        self.slots = Some(Slots::start(ranks, &self.link, &Arc::new(options), channels)?);
         Ok(())
     }
 

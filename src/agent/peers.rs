@@ -12,14 +12,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use pmc_files::OFlags;
-use pmc_link::{Endpoint, FileServer, Growing, Link, Listen, Offered, RunKey, SilentAddresses};
+use pmc_link::{
+    Commands, Endpoint, Gang, Growing, Link, Listen, Offered, PeerServer, RunKey, Running, SilentAddresses,
+};
 use pmc_node_files::NodeFile;
 use pmc_node_files::directory::{PeerAnswer, PeerRequest};
 use pmc_node_files::offer::{self, Known};
+use pmc_wire::command::Call;
 use pmc_wire::peers::{self, ToAgent, ToJob};
 
 use crate::host;
@@ -57,8 +60,10 @@ pub(super) struct Peers {
 struct State {
     /// Address of this host as the master sees it.
     address: Option<IpAddr>,
-    /// Gives entries to other nodes. Started by the first job.
-    server: Option<FileServer>,
+    /// Serves other nodes. Started by the first job of lite, or the first gang.
+    server: Option<PeerServer>,
+    /// Runs commands of gangs, once there are slots.
+    commands: Option<Arc<dyn Commands>>,
     /// A job has come: the master learns what this node has.
     has_begun: bool,
     files: Known,
@@ -154,20 +159,41 @@ impl Peers {
     /// Reports to the master what this node has.
     fn begin(self: &Arc<Self>, state: &mut State) {
         state.has_begun = true;
-        if state.server.is_none() {
-            let own = Arc::downgrade(self);
-            let find = move |key: &str| own.upgrade()?.find(key);
-            match FileServer::start(&self.key, &self.listen, find) {
-                Ok(server) => state.server = Some(server),
-                Err(error) => tracing::debug!("This node gives no files to others: {error}"),
-            }
-        }
-        let addresses = state.server.as_ref().map(FileServer::port);
-        let addresses = addresses.map_or_else(Vec::new, |port| addresses_of(state.address, port));
+        let addresses = self.listen(state);
         self.say(&PeerRequest::Begin { addresses });
         for entry in state.files.files() {
             self.say(&said(entry));
         }
+    }
+
+    /// Listens for other nodes. Returns the addresses at which they find this one; none if it cannot.
+    fn listen(self: &Arc<Self>, state: &mut State) -> Vec<String> {
+        if state.server.is_none() {
+            let own = Arc::downgrade(self);
+            let find = move |key: &str| own.upgrade()?.find(key);
+            let commands = Box::new(CommandDoor(Arc::downgrade(self)));
+            match PeerServer::start(&self.key, &self.listen, find, commands) {
+                Ok(server) => state.server = Some(server),
+                Err(error) => tracing::debug!("This node serves no others: {error}"),
+            }
+        }
+        let port = state.server.as_ref().map(PeerServer::port);
+        port.map_or_else(Vec::new, |port| addresses_of(state.address, port))
+    }
+
+    /// The same.
+    pub(super) fn addresses(self: &Arc<Self>) -> Vec<String> {
+        self.listen(&mut self.state())
+    }
+
+    /// The key of the run.
+    pub(super) fn key(&self) -> &RunKey {
+        &self.key
+    }
+
+    /// Runs commands for other nodes.
+    pub(super) fn serve(&self, commands: Arc<dyn Commands>) {
+        self.state().commands = Some(commands);
     }
 
     /// Returns an entry for another node.
@@ -261,6 +287,36 @@ impl Peers {
                 }
                 ToAgent::Want { .. } => return Err(io::ErrorKind::InvalidData.into()),
             }
+        }
+    }
+}
+
+/// Passes commands of other nodes on to those who run them at present.
+struct CommandDoor(Weak<Peers>);
+
+impl CommandDoor {
+    fn commands(&self) -> Result<Arc<dyn Commands>, String> {
+        let commands = self.0.upgrade().and_then(|peers| peers.state().commands.clone());
+        commands.ok_or_else(|| "its agent runs no tasks".to_owned())
+    }
+}
+
+impl Commands for CommandDoor {
+    fn knows(&self, gang: Gang) -> Result<bool, String> {
+        self.commands()?.knows(gang)
+    }
+
+    fn learn(&self, gang: Gang, context: &[u8]) -> Result<(), String> {
+        self.commands()?.learn(gang, context)
+    }
+
+    fn start(&self, gang: Gang, call: &Call) -> Result<Running, String> {
+        self.commands()?.start(gang, call)
+    }
+
+    fn cut(&self, gang: Gang) {
+        if let Ok(commands) = self.commands() {
+            commands.cut(gang);
         }
     }
 }

@@ -12,10 +12,15 @@ use pmc_system::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use pmc_system::clock;
 use pmc_system::thread::{self, JoinHandle};
 
+use super::channels::{Channels, Leftover};
 use crate::bell::Bell;
 use crate::interrupt::Interrupt;
 use crate::options::WorkerOptions;
-use crate::protocol::{EarlierAttempt, NodeChange, Rank, Registration, SubmitId, ToMaster, ToWorker};
+use crate::protocol::{
+    EarlierAttempt, EarlierGang, EarlierMember, Membership, NodeChange, Rank, Registration, SubmitId,
+    ToMaster, ToWorker,
+};
+use crate::requests::AttemptHandle as _;
 use crate::transport::agents::messages::{self, Content};
 use crate::transport::{TransportError, WorkerTransport, parts};
 use crate::worker::{self, RunningAttempt};
@@ -39,6 +44,8 @@ struct Given {
     gpu_set: Vec<u32>,
     /// The DAG file of its sub-workflow, if it is in one.
     dag: Option<Vec<u8>>,
+    /// Set if the slot is the lead of a gang.
+    gang: Option<Box<EarlierGang>>,
 }
 
 /// What the link's thread and a slot's thread know of the slot.
@@ -53,9 +60,13 @@ struct SlotState {
     is_set_up: bool,
     /// What the slot said when the host script had ended.
     readiness: Option<ToMaster>,
+    /// The gang of which it is a member.
+    member: Option<Box<Membership>>,
 }
 
 struct Slot {
+    rank: Rank,
+    current: Arc<RunningAttempt>,
     state: Arc<Mutex<SlotState>>,
     inbound: Sender<ToWorker>,
     bell: Option<Bell>,
@@ -69,6 +80,8 @@ pub(super) struct Slots {
     /// Slots whose threads have not ended.
     alive: Arc<AtomicUsize>,
     link: Arc<Link>,
+    /// Without it, the host is no member of gangs, unless it is simulated: then gangs have no processes there.
+    channels: Option<Arc<Channels>>,
 }
 
 /// A slot's side of the link.
@@ -92,6 +105,24 @@ impl Slot {
     }
 }
 
+impl Slot {
+    /// Ends an attempt: SIGTERM, and SIGKILL after a moment. It may be about to start.
+    fn end(&self, submit: SubmitId) {
+        let (current, state) = (Arc::clone(&self.current), Arc::clone(&self.state));
+        let end = move || {
+            let mut signal = libc::SIGTERM;
+            while lock(&state).given.iter().any(|given| given.submit == submit) {
+                current.signal(submit, signal);
+                signal = libc::SIGKILL;
+                thread::sleep(worker::GRACE);
+            }
+        };
+        if let Err(error) = thread::spawn("end", end) {
+            tracing::error!("Unable to end an attempt: {}", pmc_dag::reason(&error));
+        }
+    }
+}
+
 fn lock(state: &Mutex<SlotState>) -> MutexGuard<'_, SlotState> {
     // The state is valid at every moment, even if a thread panicked.
     state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -103,6 +134,7 @@ impl Slots {
         ranks: Range<u32>,
         link: &Arc<Link>,
         options: &Arc<WorkerOptions>,
+        channels: Option<Arc<Channels>>,
     ) -> Result<Self, TransportError> {
         let first_rank = ranks.start;
         let alive = Arc::new(AtomicUsize::new(ranks.len()));
@@ -124,21 +156,27 @@ impl Slots {
                 state: Arc::clone(&state),
             };
             let (options, alive, link) = (Arc::clone(options), Arc::clone(&alive), Arc::clone(link));
+            // The guard of this agent ends its tasks.
+            let current = Arc::new(RunningAttempt::new());
+            let (running, gangs) = (Arc::clone(&current), channels.clone());
             let serve = move || {
                 // Signals to the agent are handled by its main thread.
-                // The guard of this agent ends its tasks.
-                let current = Arc::new(RunningAttempt::new());
                 let ended = worker::serve_process(&mut transport, options, current, &Interrupt::new());
                 if let Err(error) = ended {
                     tracing::debug!("Slot {}: {error}", rank.0);
                 }
                 if alive.fetch_sub(1, Ordering::AcqRel) == 1 {
+                    if let Some(gangs) = gangs {
+                        gangs.leave_all();
+                    }
                     link.goodbye();
                 }
             };
             let thread = thread::spawn(&format!("worker-{}", rank.0), serve)
                 .map_err(|source| TransportError::StartWorker { rank, source })?;
             slots.push(Slot {
+                rank,
+                current: running,
                 state,
                 inbound,
                 bell,
@@ -150,6 +188,7 @@ impl Slots {
             slots,
             alive,
             link: Arc::clone(link),
+            channels,
         })
     }
 
@@ -163,6 +202,11 @@ impl Slots {
             );
             return;
         };
+        match &message {
+            ToWorker::Join(membership) => return self.join_gang(slot, membership),
+            ToWorker::Leave { submit } => return self.leave_gang(slot, *submit),
+            _ => {}
+        }
         if let ToWorker::Run(task) = &message {
             lock(&slot.state).given.push_back(Given {
                 submit: task.submit,
@@ -170,6 +214,7 @@ impl Slots {
                 cpu_set: task.cpu_set.clone(),
                 gpu_set: task.gpu_set.clone(),
                 dag: task.place.as_ref().map(|place| place.dag.clone()),
+                gang: task.gang.as_ref().map(|gang| Box::new(gang.earlier(task.cpus))),
             });
         }
         if let ToWorker::Setup { .. } = &message {
@@ -184,6 +229,64 @@ impl Slots {
             }
         }
         slot.send(message);
+    }
+
+    /// Lets a slot be a member of a gang.
+    fn join_gang(&self, slot: &Slot, membership: &Membership) {
+        let submit = membership.submit;
+        let mut state = lock(&slot.state);
+        let joined = match &self.channels {
+            _ if !state.given.is_empty() => Err("it runs another task".to_owned()),
+            _ if state.member.is_some() => Err("it is a member of another task".to_owned()),
+            Some(channels) => channels.join(membership, (slot.rank, slot.rank.0 - self.first_rank)),
+            None if pmc_system::is_simulated() => Ok(Vec::new()),
+            None => Err("it cannot listen for other hosts".to_owned()),
+        };
+        let answer = match joined {
+            Ok(addresses) => {
+                state.member = Some(Box::new(membership.clone()));
+                ToMaster::Joined { submit, addresses }
+            }
+            Err(why) => ToMaster::NotJoined { submit, why },
+        };
+        // While the state is locked: the next master hears of it by this message, or when it is introduced.
+        say(&self.link, slot.rank, &answer);
+    }
+
+    /// Lets a slot be no member of a gang any more, or end its attempt if it is the lead.
+    fn leave_gang(&self, slot: &Slot, submit: SubmitId) {
+        if lock(&slot.state).given.iter().any(|given| given.submit == submit) {
+            return slot.end(submit);
+        }
+        let (link, rank, state) = (Arc::clone(&self.link), slot.rank, Arc::clone(&slot.state));
+        let Some(channels) = self.channels.clone() else {
+            lock(&state).member = None;
+            return say(&link, rank, &ToMaster::left(submit));
+        };
+        let leave = move || {
+            let left = channels.leave(submit);
+            let answer = match left {
+                Some(Leftover { is_cut, killed }) => ToMaster::Left {
+                    submit,
+                    cut: is_cut,
+                    killed,
+                },
+                None => ToMaster::left(submit),
+            };
+            let mut state = lock(&state);
+            if state
+                .member
+                .as_ref()
+                .is_some_and(|member| member.submit == submit)
+            {
+                state.member = None;
+            }
+            say(&link, rank, &answer);
+        };
+        // It takes a moment, and the link must not wait.
+        if let Err(error) = thread::spawn("leave", leave) {
+            tracing::error!("Unable to leave a gang: {}", pmc_dag::reason(&error));
+        }
     }
 
     /// Sends a message to all slots.
@@ -284,11 +387,26 @@ impl Slots {
             let has_result = |given: &Given| results.iter().any(|(submit, _)| *submit == given.submit);
             let running = state.given.iter().filter(|given| !has_result(given));
             said.extend(running.map(|given| encoded(&given.running())));
+            said.extend(state.member.as_deref().map(|member| encoded(&earlier(member))));
             // Last: the master may start when all have registered.
             said.push(encoded(&ToMaster::Register(registration.clone())));
         }
         said
     }
+}
+
+/// Sends what a slot says.
+fn say(link: &Link, rank: Rank, message: &ToMaster) {
+    link.send(messages::address(rank, |body| message.encode(body)));
+}
+
+/// What a member of a gang says to the next master.
+fn earlier(member: &Membership) -> ToMaster {
+    ToMaster::Member(Box::new(EarlierMember {
+        submit: member.submit,
+        task: member.task.clone(),
+        part: member.part.clone(),
+    }))
 }
 
 impl Given {
@@ -299,6 +417,7 @@ impl Given {
             cpu_set: self.cpu_set.clone(),
             gpu_set: self.gpu_set.clone(),
             dag: self.dag.clone(),
+            gang: self.gang.clone(),
         })
     }
 }

@@ -122,6 +122,7 @@ impl RawArgs {
             kickstart: (!self.exec_kickstart).then(own_kickstart).flatten(),
             environment,
             away: None,
+            channels: None,
         }
     }
 

@@ -39,6 +39,7 @@ pub fn assignment(line: &Task<'_>, start: Start, place: Option<&Place>, output: 
         failure_messages: line.failure_messages.to_vec(),
         success_messages: line.success_messages.to_vec(),
         place: place.map(|place| Box::new(place.clone())),
+        gang: None,
     }
 }
 
@@ -93,6 +94,7 @@ mod tests {
                 failure_messages: Vec::new(),
                 success_messages: Vec::new(),
                 place: None,
+                gang: None,
             }
         );
     }

@@ -11,7 +11,7 @@ use super::conclusion::End;
 use super::rests::Rests;
 use super::{Driver, Loop, RunError, RunEvent};
 use crate::protocol::{EndCause, NodeChange, Rank, ToMaster};
-use crate::scheduler::{Event, Summary};
+use crate::scheduler::{Event, MasterError, Summary};
 use crate::transport::{MasterTransport, WaitPolicy};
 
 /// Maximum wait while workers hold prefilled tasks: they have work, but others may need an answer.
@@ -333,6 +333,15 @@ impl<T: MasterTransport> Driver<'_, T> {
             ToMaster::Answer(answer) => {
                 self.requests.note_answer(from, *answer);
                 return Ok(());
+            }
+            ToMaster::Joined { submit, .. }
+            | ToMaster::NotJoined { submit, .. }
+            | ToMaster::Left { submit, .. } => {
+                return Err(MasterError::NotRunning { rank: from, submit }.into());
+            }
+            ToMaster::Member(member) => {
+                let submit = member.submit;
+                return Err(MasterError::NotRunning { rank: from, submit }.into());
             }
             ToMaster::Node(change) => {
                 if let NodeChange::Lost = change {

@@ -12,7 +12,7 @@ use thiserror::Error;
 use super::{ToMaster, ToWorker};
 
 /// Version of the encoding.
-pub const VERSION: u8 = 18;
+pub const VERSION: u8 = 19;
 
 /// Directions.
 const TO_MASTER: u8 = 1;
@@ -106,9 +106,10 @@ mod tests {
     use crate::payload::Payload;
     use crate::protocol::{
         AnswerBody, Assignment, AttemptAnswer, AttemptRequest, Carried, CarriedFile, Chunk, Deliverer,
-        EndCause, ForwardedData, MemoryUse, Outcome, Output, Place, QuietAttempt, ReadRequest,
-        RedirectAnswer, RedirectRequest, Registration, RequestBody, Returned, Stdin, SubmitId, TaskResult,
-        WriteAnswer, WriteRequest,
+        EarlierAttempt, EarlierGang, EarlierMember, EndCause, ForwardedData, GangHost, GangStart, GangToken,
+        Membership, MemoryUse, Outcome, Output, Part, Place, QuietAttempt, ReadRequest, RedirectAnswer,
+        RedirectRequest, Registration, RequestBody, Returned, Stdin, SubmitId, TaskResult, WriteAnswer,
+        WriteRequest,
     };
     use pmc_control::{OutputChunk, Overflow, Position, RedirectEnd, RedirectOptions, RedirectPoll};
 
@@ -143,6 +144,69 @@ mod tests {
 
     fn durations() -> impl Strategy<Value = Duration> {
         (any::<u64>(), 0..1_000_000_000_u32).prop_map(|(seconds, nanos)| Duration::new(seconds, nanos))
+    }
+
+    fn part() -> impl Strategy<Value = Part> {
+        let numbers = || vec(any::<u32>(), 0..9);
+        (any::<[u32; 2]>(), any::<u64>(), numbers(), numbers()).prop_map(
+            |([ranks, cpus], memory_mb, cpu_set, gpu_set)| Part {
+                ranks,
+                cpus,
+                memory_mb,
+                cpu_set,
+                gpu_set,
+            },
+        )
+    }
+
+    /// What members and leads of gangs say.
+    fn of_gangs() -> impl Strategy<Value = ToMaster> {
+        let submit = || any::<u64>().prop_map(SubmitId);
+        let texts = || vec(any::<String>(), 0..3);
+        let member = (submit(), bytes(), part()).prop_map(|(submit, task, part)| {
+            ToMaster::Member(Box::new(EarlierMember { submit, task, part }))
+        });
+        let lead = (submit(), bytes(), texts(), part()).prop_map(|(submit, task, members, part)| {
+            let Part {
+                ranks,
+                cpus,
+                cpu_set,
+                gpu_set,
+                ..
+            } = part;
+            ToMaster::Running(EarlierAttempt {
+                submit,
+                task,
+                cpu_set,
+                gpu_set,
+                dag: None,
+                gang: Some(Box::new(EarlierGang { members, ranks, cpus })),
+            })
+        });
+        prop_oneof![
+            (submit(), texts()).prop_map(|(submit, addresses)| ToMaster::Joined { submit, addresses }),
+            (submit(), any::<String>()).prop_map(|(submit, why)| ToMaster::NotJoined { submit, why }),
+            (submit(), any::<bool>(), texts()).prop_map(|(submit, cut, killed)| ToMaster::Left {
+                submit,
+                cut,
+                killed
+            }),
+            member,
+            lead,
+        ]
+    }
+
+    fn gang(token: u64, names: &[Vec<u8>]) -> GangStart {
+        let host = |name: &Vec<u8>| GangHost {
+            name: String::from_utf8_lossy(name).into_owned(),
+            ranks: name.len() as u32,
+            addresses: vec!["[::1]:7".to_owned()],
+        };
+        GangStart {
+            token: GangToken(u128::from(token) << 64),
+            hosts: names.iter().map(host).collect(),
+            exclusive: token.is_multiple_of(2),
+        }
     }
 
     fn to_master() -> impl Strategy<Value = ToMaster> {
@@ -218,6 +282,7 @@ mod tests {
             registration,
             result,
             answer,
+            of_gangs(),
             Just(ToMaster::Ready),
             ".*".prop_map(|message| ToMaster::NotReady { message }),
             Just(ToMaster::Terminating),
@@ -277,6 +342,7 @@ mod tests {
                         stdin,
                         relay: packed.is_none(),
                         redirect: packed.map(|_| Box::new(options(submit))),
+                        gang: packed.map(|_| Box::new(gang(submit, &failure_messages))),
                         failure_messages,
                         success_messages,
                         place,
@@ -313,8 +379,26 @@ mod tests {
             let submit = SubmitId(submit);
             ToWorker::Request(Box::new(AttemptRequest { number, submit, body }))
         });
+        let join = (any::<u64>(), any::<u128>(), bytes(), part(), any::<bool>()).prop_map(
+            |(submit, token, task, part, is_nested)| {
+                ToWorker::Join(Box::new(Membership {
+                    submit: SubmitId(submit),
+                    token: GangToken(token),
+                    place: is_nested.then(|| {
+                        let (dag, directory) = (task.clone(), b"d".to_vec());
+                        Box::new(Place { dag, directory })
+                    }),
+                    task,
+                    part,
+                }))
+            },
+        );
         prop_oneof![
             request,
+            join,
+            any::<u64>().prop_map(|submit| ToWorker::Leave {
+                submit: SubmitId(submit)
+            }),
             any::<u32>().prop_map(|host_rank| ToWorker::Setup { host_rank }),
             run,
             Just(ToWorker::Shutdown),

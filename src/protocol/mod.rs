@@ -4,6 +4,7 @@
 
 mod carried;
 mod codec;
+mod gang;
 mod request;
 
 use std::ffi::OsStr;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 pub use carried::{Carried, CarriedFile, Returned};
 pub use codec::{DecodeError, VERSION as ENCODING_VERSION};
+pub use gang::{EarlierGang, EarlierMember, GangHost, GangStart, GangToken, Membership, Part};
 pub use request::{
     AnswerBody, AttemptAnswer, AttemptRequest, Captures, Chunk, Deliverer, ReadRequest, RedirectAnswer,
     RedirectRequest, RequestBody, WriteAnswer, WriteRequest,
@@ -67,6 +69,43 @@ pub enum ToMaster {
         /// What happened, as a sentence for the user.
         message: String,
     },
+    /// The host is a member of the gang.
+    Joined {
+        /// Which attempt.
+        submit: SubmitId,
+        /// Where its agent takes commands: alternatives, the most likely one first.
+        addresses: Vec<String>,
+    },
+    /// The host cannot be a member of the gang.
+    NotJoined {
+        /// Which attempt.
+        submit: SubmitId,
+        /// Why not, as a sentence for the user.
+        why: String,
+    },
+    /// The answer to [`ToWorker::Leave`]: no process of the gang is on the host any more.
+    Left {
+        /// Which attempt.
+        submit: SubmitId,
+        /// The network has cut a connection between hosts of the gang.
+        cut: bool,
+        /// Programs that the gang had left there. They were killed.
+        killed: Vec<String>,
+    },
+    /// The worker is a member of this gang, which an earlier master started.
+    Member(Box<EarlierMember>),
+}
+
+impl ToMaster {
+    /// Nothing of this attempt is on the host.
+    #[must_use]
+    pub fn left(submit: SubmitId) -> Self {
+        Self::Left {
+            submit,
+            cut: false,
+            killed: Vec::new(),
+        }
+    }
 }
 
 /// A running attempt that an earlier master started.
@@ -84,6 +123,8 @@ pub struct EarlierAttempt {
     /// The DAG file of its sub-workflow, if it is in one.
     #[serde(with = "serde_bytes")]
     pub dag: Option<Vec<u8>>,
+    /// Set if the worker is the lead of a gang.
+    pub gang: Option<Box<EarlierGang>>,
 }
 
 /// What has become of an agent.
@@ -302,6 +343,8 @@ pub enum EndCause {
     /// It has saved itself, or was ended by the signal that asked for it. The attempt is evicted, and has not
     /// failed. Set by the master.
     Saved,
+    /// The network has cut a connection between the hosts of its gang.
+    Cut,
 }
 
 /// The memory of an attempt.
@@ -367,6 +410,13 @@ pub enum ToWorker {
     Shutdown,
     /// Stop at once: kill the running task and exit.
     Abort,
+    /// Become a member of a gang. The worker runs nothing else until it has left.
+    Join(Box<Membership>),
+    /// Kill all processes of the gang, and be no member of it any more. The lead ends its attempt.
+    Leave {
+        /// Which attempt.
+        submit: SubmitId,
+    },
 }
 
 /// Where the standard input of a task comes from.
@@ -422,6 +472,9 @@ pub struct Assignment {
     pub success_messages: Vec<Vec<u8>>,
     /// Set if the task is of a sub-workflow.
     pub place: Option<Box<Place>>,
+    /// Set if the attempt holds several hosts, or is to see the variables of such attempts: the worker is its
+    /// lead.
+    pub gang: Option<Box<GangStart>>,
 }
 
 impl Assignment {

@@ -6,14 +6,16 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use super::forward::Pipes;
 use super::gpus::Devices;
-use crate::protocol::{Assignment, Rank};
+use super::leftovers;
+use crate::protocol::{Assignment, Part, Rank};
 
 /// Variable with the number of the attempt. As with the original, the first attempt does not have it.
 const ATTEMPT: &[u8] = b"PMC_ATTEMPT";
 
 /// Variables that the worker sets for tasks.
-const TASK_VARIABLES: [&[u8]; 6] = [
+const TASK_VARIABLES: [&[u8]; 7] = [
     ATTEMPT,
+    leftovers::VARIABLE,
     b"PMC_TASK",
     b"PMC_MEMORY",
     b"PMC_CPUS",
@@ -132,21 +134,43 @@ impl TaskVariables {
         if task.attempt > 1 {
             all.push(variable(ATTEMPT, task.attempt.to_string().as_bytes())?);
         }
-        if !task.cpu_set.is_empty() {
-            let numbers: Vec<String> = task.cpu_set.iter().map(u32::to_string).collect();
-            all.push(variable(b"PMC_AFFINITY", numbers.join(",").as_bytes())?);
-        }
-        if !task.gpu_set.is_empty() {
-            for (name, value) in devices.variables(&task.gpu_set) {
-                all.push(variable(name.as_bytes(), value.as_bytes())?);
-            }
+        for (name, value) in granted(&task.cpu_set, &task.gpu_set, devices) {
+            all.push(variable(name.as_bytes(), value.as_bytes())?);
         }
         Ok(Self(all))
+    }
+
+    /// Adds variables.
+    pub(super) fn with(mut self, variables: impl IntoIterator<Item = CString>) -> Self {
+        self.0.extend(variables);
+        self
     }
 
     pub(super) fn all(&self) -> &[CString] {
         &self.0
     }
+}
+
+/// Variables that name the CPUs and GPUs of a task.
+fn granted(cpus: &[u32], gpus: &[u32], devices: &Devices) -> Vec<(&'static str, String)> {
+    let numbers: Vec<String> = cpus.iter().map(u32::to_string).collect();
+    let affinity = (!cpus.is_empty()).then(|| ("PMC_AFFINITY", numbers.join(",")));
+    let gpus = Some(gpus).filter(|gpus| !gpus.is_empty());
+    let gpus = gpus.into_iter().flat_map(|gpus| devices.variables(gpus));
+    affinity.into_iter().chain(gpus).collect()
+}
+
+/// Returns the variables of a part of a gang, as `NAME=value`.
+pub(super) fn part_variables(part: &Part, rank: Rank, host_rank: u32, devices: &Devices) -> Vec<Vec<u8>> {
+    let mut all = vec![
+        ("PMC_MEMORY", part.memory_mb.to_string()),
+        ("PMC_CPUS", part.cpus.to_string()),
+        ("PMC_RANK", rank.0.to_string()),
+        ("PMC_HOST_RANK", host_rank.to_string()),
+    ];
+    all.extend(granted(&part.cpu_set, &part.gpu_set, devices));
+    let text = |(name, value): &(&str, String)| format!("{name}={value}").into_bytes();
+    all.iter().map(text).collect()
 }
 
 /// Returns `NAME=value`.
@@ -159,7 +183,7 @@ fn variable(name: &[u8], value: &[u8]) -> io::Result<CString> {
 }
 
 /// Returns whether tasks inherit the variable of this name.
-fn is_inherited(name: &[u8]) -> bool {
+pub(super) fn is_inherited(name: &[u8]) -> bool {
     !TASK_VARIABLES.contains(&name) && !LAUNCHER_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 

@@ -1,6 +1,6 @@
 //! Starts the process of a task, or hands the task to the task server.
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt as _;
@@ -13,6 +13,7 @@ use pmc_spawn::{CStrings, Child, Spawn, Spawner};
 use pmc_wire::{MAX_DESCRIPTORS, Request, Ticket};
 
 use super::environment::TaskVariables;
+use super::gang;
 use super::process::Process;
 use super::program;
 use super::running::RunningAttempt;
@@ -82,6 +83,7 @@ impl TaskLaunch<'_> {
         if has_limit
             || self.task.stdin.is_some()
             || self.task.has_relay()
+            || self.task.gang.is_some()
             || self.pipes.len() + 3 > MAX_DESCRIPTORS
         {
             return None;
@@ -132,20 +134,25 @@ impl TaskLaunch<'_> {
     }
 
     /// Inherited variables, and those of the task, which replace inherited ones.
-    fn environment(&self) -> impl Iterator<Item = &CStr> {
+    pub(super) fn environment(&self) -> impl Iterator<Item = &CStr> {
         let name_of = |variable: &CString| -> Vec<u8> {
             let name = variable.as_bytes().split(|byte| *byte == b'=').next();
             name.unwrap_or_default().to_vec()
         };
         let task = self.task;
         // The inherited variables contain none of those that every task has.
-        let may_replace =
-            !task.pipe_forwards.is_empty() || !task.cpu_set.is_empty() || !task.gpu_set.is_empty();
-        let replaced: Vec<Vec<u8>> = if may_replace {
+        let may_replace = !task.pipe_forwards.is_empty()
+            || !task.cpu_set.is_empty()
+            || !task.gpu_set.is_empty()
+            || task.gang.is_some();
+        let mut replaced: Vec<Vec<u8>> = if may_replace {
             self.variables.all().iter().map(name_of).collect()
         } else {
             Vec::new()
         };
+        if task.gang.is_some() {
+            replaced.extend(gang::HIDDEN.map(<[u8]>::to_vec));
+        }
         let is_kept = move |variable: &&CString| {
             !replaced.iter().any(|name| {
                 let rest = variable.as_bytes().strip_prefix(name.as_slice());
@@ -165,6 +172,13 @@ impl TaskLaunch<'_> {
     /// The working directory of the task, if it is not that of the run.
     fn directory(&self) -> Option<&[u8]> {
         self.task.place.as_ref().map(|place| place.directory.as_slice())
+    }
+
+    /// The same, as other processes name it.
+    pub(super) fn absolute_directory(&self) -> PathBuf {
+        let own = std::env::current_dir().unwrap_or_else(|_| ".".into());
+        let directory = self.directory().unwrap_or_default();
+        own.join(OsStr::from_bytes(directory))
     }
 
     /// Memory limit in bytes.

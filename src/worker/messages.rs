@@ -254,6 +254,7 @@ mod tests {
             failure_messages: Vec::new(),
             success_messages: Vec::new(),
             place: None,
+            gang: None,
         }))
     }
 

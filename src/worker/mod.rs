@@ -7,10 +7,13 @@ mod ended;
 mod environment;
 mod error;
 mod forward;
+mod gang;
 mod gpus;
 mod host_script;
 mod input;
 mod launch;
+mod leftovers;
+mod member;
 mod memory;
 mod messages;
 mod output_check;
@@ -35,6 +38,8 @@ use std::time::Duration;
 
 use error::Failure;
 use gpus::Devices;
+pub(crate) use leftovers::end_gang;
+pub(crate) use member::{GangCommand, member_environment, start as start_command};
 use messages::MessageWatch;
 use runner::Runner;
 pub use running::RunningAttempt;
@@ -54,6 +59,9 @@ pub const GRACE: Duration = Duration::from_millis(500);
 
 /// Maximum wait of a worker process between checks for signals.
 const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A worker without a task for this time looks for what the last ones have left.
+const IDLE: Duration = Duration::from_secs(1);
 
 /// Returns the number of GPUs for tasks: `configured`, or all that there are if that is 0.
 #[must_use]
@@ -108,9 +116,17 @@ pub fn serve(
 
 fn serve_registered(transport: &mut impl WorkerTransport, runner: &mut Runner) -> Result<(), TransportError> {
     loop {
-        let answer = match transport.receive(Duration::MAX)? {
+        let patience = match runner.has_leftovers() {
+            true => IDLE,
+            false => Duration::MAX,
+        };
+        let answer = match transport.receive(patience)? {
             // This transport has no prefill, so there is nothing to give back.
-            None | Some(ToWorker::Retract) => continue,
+            None => {
+                runner.look_for_leftovers();
+                continue;
+            }
+            Some(ToWorker::Retract) => continue,
             Some(ToWorker::Shutdown | ToWorker::Abort) => return Ok(()),
             Some(message) => handle(message, runner, &mut NoWatch),
         };
@@ -153,6 +169,9 @@ pub fn serve_process(
     };
     loop {
         let Some(message) = messages.receive(SIGNAL_CHECK_INTERVAL)? else {
+            if let Some(runner) = &mut runner {
+                runner.look_for_leftovers();
+            }
             continue;
         };
         let answer = match (message, &mut runner) {
@@ -184,6 +203,11 @@ fn handle(
     match message {
         ToWorker::Setup { host_rank } => Ok(runner.set_up(host_rank, watch)?.then_some(ToMaster::Ready)),
         ToWorker::Run(task) => Ok(Some(ToMaster::Finished(runner.run(&task, watch)?))),
+        ToWorker::Join(membership) => Ok(Some(ToMaster::NotJoined {
+            submit: membership.submit,
+            why: "it is no agent (--agents)".to_owned(),
+        })),
+        ToWorker::Leave { submit } => Ok(Some(ToMaster::left(submit))),
         // Requests are answered while messages are received.
         ToWorker::Request(_) | ToWorker::Retract | ToWorker::Shutdown | ToWorker::Abort => Ok(None),
     }

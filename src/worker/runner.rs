@@ -22,10 +22,12 @@ use super::ended::describe_end;
 use super::environment::{TaskVariables, WorkerNumbers, inherited};
 use super::error::{AttemptError, Failure, NotStarted, WorkerError};
 use super::forward::Pipes;
+use super::gang::Lead;
 use super::gpus::Devices;
 use super::host_script::{HostScript, HostScriptContext};
 use super::input::TaskInput;
 use super::launch::TaskLaunch;
+use super::leftovers::Leftovers;
 use super::memory::{self, Facts, OomKills};
 use super::output_check::OutputCheck;
 use super::packing;
@@ -51,6 +53,8 @@ struct Started<'t> {
     at: (Instant, DateTime<FixedOffset>),
     pipes: Pipes<'t>,
     relay: Option<StartedRelay>,
+    /// Set if the attempt is the lead of a gang.
+    lead: Option<Lead>,
     check: Option<OutputCheck<'t>>,
     /// Memory at which the worker ends the task, MB.
     memory_mb: Option<u64>,
@@ -81,6 +85,8 @@ pub(super) struct Runner {
     task_server: TaskServerClient,
     host_script: Option<HostScript>,
     oom_kills: OomKills,
+    /// Without random numbers, nobody looks for what attempts have left.
+    leftovers: Option<Leftovers>,
 }
 
 impl Runner {
@@ -104,6 +110,7 @@ impl Runner {
         Ok(Self {
             devices: Devices::from_environment(&options.environment),
             environment: inherited(&options.environment),
+            leftovers: Leftovers::new(&options.environment),
             path: path.unwrap_or_default(),
             task_server: TaskServerClient::new(options.kickstart.as_deref()),
             options,
@@ -143,8 +150,22 @@ impl Runner {
         Ok(true)
     }
 
-    /// Ends the task server and the processes that the host script has left.
+    /// True if attempts may have left processes.
+    pub(super) fn has_leftovers(&self) -> bool {
+        self.leftovers.as_ref().is_some_and(Leftovers::is_due)
+    }
+
+    /// Ends what attempts have left.
+    pub(super) fn look_for_leftovers(&mut self) {
+        if let Some(leftovers) = self.leftovers.as_mut().filter(|leftovers| leftovers.is_due()) {
+            let names = leftovers.look();
+            warn_of(&names, "The last tasks of this worker have");
+        }
+    }
+
+    /// Ends the task server and the processes that tasks and the host script have left.
     pub(super) fn close(&mut self) {
+        self.look_for_leftovers();
         self.task_server.close();
         if let Some(script) = self.host_script.take()
             && script.end(self.current.is_aborted())
@@ -237,6 +258,7 @@ impl Runner {
             at: (started, start),
             pipes,
             relay,
+            lead,
             check,
             memory_mb,
             mut process,
@@ -251,6 +273,7 @@ impl Runner {
         let attempt = self.running(task, memory_mb);
         let mut ending = attempt.finish(pipes, &mut process, watch)?;
         let runtime = started.elapsed();
+        let is_cut = lead.is_some_and(Lead::close);
         if let Some(error) = relay.and_then(|relay| relay.finish(&self.current, watch)) {
             reject(
                 task,
@@ -263,6 +286,11 @@ impl Runner {
             reject(task, files, &problem, &mut ending);
         }
         let status = ending.status;
+        if let Some(leftovers) = &mut self.leftovers {
+            let must_look = task.gang.is_some() || ending.was_signalled || is_signalled(status);
+            let names = leftovers.ended(runtime, must_look);
+            warn_of(&names, &format!("Task {name} has"));
+        }
         if let Process::Served(server) = process
             && ending.is_reusable
         {
@@ -287,6 +315,8 @@ impl Runner {
             Some(EndCause::Interrupted)
         } else if cannot_run {
             Some(EndCause::CannotRun)
+        } else if is_cut && status != 0 {
+            Some(EndCause::Cut)
         } else {
             let limit = ending.over_time;
             limit.map(|limit| EndCause::Known(Reason::TimeLimit { limit }))
@@ -313,7 +343,13 @@ impl Runner {
         let relay = TaskRelay::open(task, files)?;
         let at = (Instant::now(), Local::now().fixed_offset());
         let pipes = Pipes::open(&task.pipe_forwards).map_err(NotStarted::Prepare)?;
-        let variables = self.variables(task, &pipes)?;
+        let tokens = self.leftovers.as_mut();
+        let tokens = tokens.and_then(|tokens| tokens.begin(task.gang.as_ref().map(|gang| gang.token)));
+        let gang = task.gang.as_deref();
+        let lead = gang.map(|gang| Lead::new(gang, &self.options));
+        let lead = lead.transpose().map_err(NotStarted::Prepare)?;
+        let variables = self.variables(task, &pipes)?.with(tokens);
+        let variables = variables.with(lead.iter().flat_map(Lead::variables));
         let launch = TaskLaunch {
             task,
             words,
@@ -331,6 +367,10 @@ impl Runner {
         self.current.begin_input(input.write.take());
         self.begin_output(task, files, &relay);
         self.current.begin_signals(pmc_calls::passes_signals(words));
+        if let Some(lead) = &lead {
+            let environment = launch.environment().map(|variable| variable.to_bytes().to_vec());
+            lead.open(task, environment.collect(), &launch.absolute_directory());
+        }
         let process = launch.start(&self.current, &mut self.task_server, &mut self.spawner);
         let memory_mb = launch.watched_memory_mb();
         // When the task has closed its end, tools notice it.
@@ -338,6 +378,7 @@ impl Runner {
         Ok(Started {
             at,
             relay: relay.started(),
+            lead,
             check,
             memory_mb,
             process: process.ok_or(Failure::Aborted)?.map_err(NotStarted::Start)?,
@@ -469,6 +510,18 @@ fn on_allowed_cpus(task: &Assignment) -> Cow<'_, Assignment> {
         }),
         // With more CPUs than there are, numbers have no meaning here.
         _ => Cow::Borrowed(task),
+    }
+}
+
+/// True if a signal has ended the attempt, or a process of it whose end it reports.
+fn is_signalled(status: i32) -> bool {
+    status & 0x7f != 0 || status >> 8 & 0xff > 128
+}
+
+/// Names the processes that were ended.
+fn warn_of(programs: &[String], who: &str) {
+    if !programs.is_empty() {
+        tracing::warn!("{who} left processes, which were ended: {}", programs.join(", "));
     }
 }
 

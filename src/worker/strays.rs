@@ -108,7 +108,7 @@ fn can_write(pid: Pid, pipes: &[PipeId]) -> bool {
     })
 }
 
-fn open(pid: Pid) -> Option<OwnedFd> {
+pub(super) fn open(pid: Pid) -> Option<OwnedFd> {
     pidfd_open(rustix::process::Pid::from_raw(pid.as_raw())?, PidfdFlags::empty()).ok()
 }
 

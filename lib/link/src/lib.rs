@@ -6,7 +6,8 @@
 //! ([`Session`]). The agent holds a *lease*: as long as the master has answered a recent heartbeat, the
 //! master counts on the agent's tasks.
 //!
-//! Agents also give each other files, over connections with the same key ([`FileServer`], [`fetch`]).
+//! Agents also give each other files, over connections with the same key ([`PeerServer`], [`fetch`]), and run commands for the
+//! gangs of which they are members ([`Commands`], [`Callers`]).
 //!
 //! This package knows nothing of what the messages say. Framing is that of `tokio-util`, encryption that of
 //! `rustls`, in threads that call no other code of the program but [`Service`] and [`Agent`].
@@ -15,6 +16,7 @@
 //! case. What is left of gRPC is framing, and that is one type of `tokio-util`.
 
 mod client;
+mod command;
 mod endpoint;
 mod frame;
 mod key;
@@ -31,12 +33,13 @@ mod stream;
 mod unauthenticated;
 
 pub use client::{Agent, Carry, Client, Closed, ConnectError, Connection, Link};
+pub use command::{Callers, Calls, Commands, Gang, Handle, OpenSocket, Route, Running};
 pub use endpoint::{Endpoint, EndpointError, VERSION};
 pub use frame::MAX_BODY;
 pub use key::{KeyError, RunKey};
 pub use listener::{Listen, ServerError};
 pub use memory::MemoryAgent;
-pub use peer::{FileServer, Growing, Offered, PeerError, fetch};
+pub use peer::{Growing, Offered, PeerError, PeerServer, fetch};
 pub use server::{Hub, JoinError, Server, Service, SessionId};
 pub use session::{Received, Session, SessionError};
 pub use silence::SilentAddresses;

@@ -1,4 +1,5 @@
-//! Files that members of a run give each other, by key: they never name a path.
+//! What members of a run do for each other: they give files, by key and never by path, and run commands
+//! ([`crate::command`]).
 //!
 //! A member can give a file on while it is still coming in ([`Growing`]). So a file spreads over a tree of
 //! members at the speed of one connection, however deep the tree is.
@@ -14,17 +15,20 @@ use bytes::{Bytes, BytesMut};
 use futures_util::{SinkExt, StreamExt as _};
 use rustls::pki_types::ServerName;
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, BufReader};
+use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
 use crate::client::open;
+use crate::command::{self, Commands, Gang};
 use crate::frame;
 use crate::key::{KeyError, RunKey};
-use crate::listener::{Acceptor, Listen, Listener, ServerError};
+use crate::listener::{Acceptor, Listen, Listener, Secured, ServerError};
 use crate::proof::Proof;
-use crate::stream::limited;
+use crate::stream::{buffered, limited};
 
 /// Maximum bytes of a frame.
 const CHUNK: usize = 256 << 10;
@@ -33,15 +37,18 @@ const CHUNK: usize = 256 << 10;
 const MAX_SENT: usize = 64;
 
 /// Maximum time for a connection and its handshake.
-const CONNECT: Duration = Duration::from_secs(5);
+pub(crate) const CONNECT: Duration = Duration::from_secs(5);
 
 /// Maximum time without a byte.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// What the receiver wants: a key.
+/// What the one who connects wants.
 #[derive(Serialize, Deserialize)]
-struct Wanted<'a> {
-    key: &'a str,
+pub(crate) enum Wanted<'a> {
+    /// The file with this key.
+    File { key: &'a str },
+    /// To run a command in this gang.
+    Command { gang: Gang },
 }
 
 /// The answer. The bytes of the file follow in frames.
@@ -101,10 +108,10 @@ impl Growing {
     }
 }
 
-/// Sends files to members of the run, in a thread of its own, until it is dropped.
-pub struct FileServer(Listener);
+/// Serves members of the run, in a thread of its own, until it is dropped.
+pub struct PeerServer(Listener);
 
-impl FileServer {
+impl PeerServer {
     /// Listens there. `find` returns the file with a key.
     ///
     /// # Errors
@@ -113,17 +120,27 @@ impl FileServer {
         key: &RunKey,
         listen: &Listen,
         find: impl Fn(&str) -> Option<Offered> + Send + 'static,
+        commands: Box<dyn Commands>,
     ) -> Result<Self, ServerError> {
         let acceptor = Acceptor::open(key, listen, 0)?;
         let listener = Listener::start("other nodes", acceptor, |acceptor| async move {
             let (find, sends) = (Rc::new(find), Rc::new(Semaphore::new(MAX_SENT)));
-            let serve = move |stream| {
-                let (find, sends) = (Rc::clone(&find), Rc::clone(&sends));
+            let commands: Rc<dyn Commands> = commands.into();
+            let serve = move |stream: Secured| {
+                let (find, sends, commands) = (Rc::clone(&find), Rc::clone(&sends), Rc::clone(&commands));
                 async move {
-                    // A member that finds no room asks elsewhere.
-                    match sends.try_acquire() {
-                        Ok(_send) => send(framed(stream), find.as_ref()).await,
-                        Err(_) => Ok(()),
+                    command::watch(stream.get_ref().0.get_ref())?;
+                    let mut framed = framed(stream);
+                    let wanted = async { framed.next().await.transpose() };
+                    let wanted = limited(CONNECT, "the other node says nothing", wanted).await?;
+                    let Some(wanted) = wanted else { return Ok(()) };
+                    match frame::decode(&wanted).map_err(io::Error::other)? {
+                        // A member that finds no room asks elsewhere.
+                        Wanted::File { key } => match sends.try_acquire() {
+                            Ok(_send) => send(framed, key, find.as_ref()).await,
+                            Err(_) => Ok(()),
+                        },
+                        Wanted::Command { gang } => command::serve(framed, gang, commands.as_ref()).await,
                     }
                 }
             };
@@ -155,14 +172,10 @@ fn framed<S: AsyncRead + AsyncWrite>(stream: S) -> Framed<S, LengthDelimitedCode
 
 async fn send<S: AsyncRead + AsyncWrite + Unpin>(
     mut framed: Framed<S, LengthDelimitedCodec>,
+    key: &str,
     find: &impl Fn(&str) -> Option<Offered>,
 ) -> io::Result<()> {
-    let wanted = async { framed.next().await.transpose() };
-    let Some(wanted) = limited(CONNECT, "the other node says nothing", wanted).await? else {
-        return Ok(());
-    };
-    let wanted: Wanted = frame::decode(&wanted).map_err(io::Error::other)?;
-    let Some(offered) = find(wanted.key) else {
+    let Some(offered) = find(key) else {
         return framed.send(frame::encode(&Answer::Missing)).await;
     };
     let Offered {
@@ -214,10 +227,40 @@ pub fn fetch(
     go_on: &dyn Fn() -> bool,
     grows: &dyn Fn(Growing),
 ) -> Result<Option<u64>, PeerError> {
-    let connector = TlsConnector::from(Arc::new(key.client_config()?));
-    let proof = Proof::new(key);
-    let received = receive((&proof, connector), address, wanted, into, go_on, grows);
+    let connector = Connector::new(key)?;
+    let received = receive(&connector, address, wanted, into, go_on, grows);
     Ok(runtime()?.block_on(received)?)
+}
+
+/// Connects with members of a run.
+pub(crate) struct Connector {
+    proof: Proof,
+    tls: TlsConnector,
+}
+
+impl Connector {
+    pub(crate) fn new(key: &RunKey) -> Result<Self, KeyError> {
+        Ok(Self {
+            proof: Proof::new(key),
+            tls: TlsConnector::from(Arc::new(key.client_config()?)),
+        })
+    }
+
+    pub(crate) async fn connect(
+        &self,
+        address: &str,
+    ) -> io::Result<Framed<TlsStream<BufReader<TcpStream>>, LengthDelimitedCodec>> {
+        let mut stream = open(address, CONNECT).await?;
+        // The name is not checked: the key identifies a member.
+        let name = ServerName::try_from("peer").map_err(io::Error::other)?;
+        let handshake = async {
+            self.proof.show(&mut stream).await?;
+            self.tls.connect(name, buffered(stream)).await
+        };
+        Ok(framed(
+            limited(CONNECT, "the handshake takes too long", handshake).await?,
+        ))
+    }
 }
 
 async fn next<S: AsyncRead + AsyncWrite + Unpin>(
@@ -229,23 +272,15 @@ async fn next<S: AsyncRead + AsyncWrite + Unpin>(
 }
 
 async fn receive(
-    (proof, connector): (&Proof, TlsConnector),
+    connector: &Connector,
     address: &str,
     wanted: &str,
     into: &mut File,
     go_on: &dyn Fn() -> bool,
     grows: &dyn Fn(Growing),
 ) -> io::Result<Option<u64>> {
-    let mut stream = open(address, CONNECT).await?;
-    // The name is not checked: the key identifies a member.
-    let name = ServerName::try_from("peer").map_err(io::Error::other)?;
-    let handshake = async {
-        proof.show(&mut stream).await?;
-        connector.connect(name, stream).await
-    };
-    let secured = limited(CONNECT, "the handshake takes too long", handshake).await?;
-    let mut framed = framed(secured);
-    framed.send(frame::encode(&Wanted { key: wanted })).await?;
+    let mut framed = connector.connect(address).await?;
+    framed.send(frame::encode(&Wanted::File { key: wanted })).await?;
     let first = next(&mut framed).await?;
     let (bytes, mode) = match frame::decode(&first).map_err(io::Error::other)? {
         Answer::Missing => return Ok(None),
@@ -284,21 +319,49 @@ mod tests {
         }
     }
 
+    /// A member of no gang.
+    struct NoCommands;
+
+    impl Commands for NoCommands {
+        fn knows(&self, _: Gang) -> Result<bool, String> {
+            Err("it is in no gang".to_owned())
+        }
+
+        fn learn(&self, _: Gang, _: &[u8]) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn start(&self, _: Gang, _: &pmc_wire::command::Call) -> Result<command::Running, String> {
+            Err("it is in no gang".to_owned())
+        }
+
+        fn cut(&self, _: Gang) {}
+    }
+
+    fn no_commands() -> Box<dyn Commands> {
+        Box::new(NoCommands)
+    }
+
     const KEEP_ON: &dyn Fn() -> bool = &|| true;
     const NOBODY: &dyn Fn(Growing) = &|_| {};
 
-    fn server(key: &RunKey, content: Vec<u8>) -> (FileServer, String) {
-        let server = FileServer::start(key, &Listen::loopback(), move |wanted| {
-            let mut file = tempfile::tempfile().ok().filter(|_| wanted == "known")?;
-            file.write_all(&content).ok()?;
-            file.seek(SeekFrom::Start(0)).ok()?;
-            let lock = file.try_clone().ok()?;
-            Some(Offered {
-                file,
-                lock: Some(lock),
-                growing: None,
-            })
-        });
+    fn server(key: &RunKey, content: Vec<u8>) -> (PeerServer, String) {
+        let server = PeerServer::start(
+            key,
+            &Listen::loopback(),
+            move |wanted| {
+                let mut file = tempfile::tempfile().ok().filter(|_| wanted == "known")?;
+                file.write_all(&content).ok()?;
+                file.seek(SeekFrom::Start(0)).ok()?;
+                let lock = file.try_clone().ok()?;
+                Some(Offered {
+                    file,
+                    lock: Some(lock),
+                    growing: None,
+                })
+            },
+            no_commands(),
+        );
         let server = server.unwrap();
         let address = format!("127.0.0.1:{}", server.port());
         (server, address)
@@ -324,20 +387,25 @@ mod tests {
     }
 
     /// A server of a file of two chunks that comes in as the sender says.
-    fn growing_server(key: &RunKey, file: &File) -> (FileServer, String, watch::Sender<u64>) {
+    fn growing_server(key: &RunKey, file: &File) -> (PeerServer, String, watch::Sender<u64>) {
         let (progress, there) = watch::channel(0);
         let file = file.try_clone().unwrap();
-        let server = FileServer::start(key, &Listen::loopback(), move |_| {
-            Some(Offered {
-                file: file.try_clone().ok()?,
-                lock: None,
-                growing: Some(Growing {
-                    bytes: 2 * CHUNK as u64,
-                    mode: 0o600,
-                    there: there.clone(),
-                }),
-            })
-        });
+        let server = PeerServer::start(
+            key,
+            &Listen::loopback(),
+            move |_| {
+                Some(Offered {
+                    file: file.try_clone().ok()?,
+                    lock: None,
+                    growing: Some(Growing {
+                        bytes: 2 * CHUNK as u64,
+                        mode: 0o600,
+                        there: there.clone(),
+                    }),
+                })
+            },
+            no_commands(),
+        );
         let server = server.unwrap();
         let address = format!("127.0.0.1:{}", server.port());
         (server, address, progress)
@@ -361,13 +429,18 @@ mod tests {
         });
         let growing = receiver.recv().unwrap();
         assert_eq!(growing.bytes(), 2 * CHUNK as u64);
-        let server = FileServer::start(&key, &Listen::loopback(), move |_| {
-            Some(Offered {
-                file: second.try_clone().ok()?,
-                lock: None,
-                growing: Some(growing.clone()),
-            })
-        });
+        let server = PeerServer::start(
+            &key,
+            &Listen::loopback(),
+            move |_| {
+                Some(Offered {
+                    file: second.try_clone().ok()?,
+                    lock: None,
+                    growing: Some(growing.clone()),
+                })
+            },
+            no_commands(),
+        );
         let server = server.unwrap();
         let third = tempfile::tempfile().unwrap();
         let finish = || {

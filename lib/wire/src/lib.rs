@@ -11,6 +11,7 @@
 //! the fields in the encoding of `postcard`. Executor and server come from one installation, so the greeting
 //! changes with every change of the format.
 
+pub mod command;
 pub mod peers;
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, PipeReader, PipeWriter, Read, Write};

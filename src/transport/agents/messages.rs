@@ -139,6 +139,7 @@ impl WorkerSettings {
             kickstart: self.has_task_server.then(own_kickstart).flatten(),
             environment,
             away: None,
+            channels: None,
         }
     }
 }
