@@ -311,6 +311,7 @@ impl Gangs {
                 gangs: Arc::clone(self),
                 token,
                 pid: started.pid,
+                has_ended: false,
             }),
         })
     }
@@ -354,6 +355,7 @@ struct CommandHandle {
     gangs: Arc<Gangs>,
     token: GangToken,
     pid: Pid,
+    has_ended: bool,
 }
 
 impl Handle for CommandHandle {
@@ -364,6 +366,7 @@ impl Handle for CommandHandle {
     }
 
     fn end(&mut self) -> i32 {
+        self.has_ended = true;
         // Until then, it keeps its number.
         let _ = waitid(Id::Pid(self.pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
         // Nobody signals the group once its number may be that of another one.
@@ -372,6 +375,16 @@ impl Handle for CommandHandle {
             gang.groups.remove(&self.pid.as_raw());
         }
         wait_status(self.pid)
+    }
+}
+
+impl Drop for CommandHandle {
+    /// The server ends while the command runs.
+    fn drop(&mut self) {
+        if !self.has_ended {
+            Handle::signal(self, libc::SIGKILL);
+            self.end();
+        }
     }
 }
 
@@ -461,3 +474,6 @@ impl Commands for Door {
         Calls::cut(self, gang);
     }
 }
+
+#[cfg(test)]
+mod tests;

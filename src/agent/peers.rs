@@ -186,6 +186,13 @@ impl Peers {
         self.listen(&mut self.state())
     }
 
+    /// Serves no others any more.
+    #[cfg(test)]
+    pub(super) fn close(&self) {
+        let server = self.state().server.take();
+        drop(server);
+    }
+
     /// The key of the run.
     pub(super) fn key(&self) -> &RunKey {
         &self.key

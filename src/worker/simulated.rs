@@ -61,7 +61,11 @@ pub(super) fn serve(
             Some(ToWorker::Shutdown | ToWorker::Abort) => return Ok(()),
             Some(ToWorker::Setup { .. }) => continue,
             Some(ToWorker::Run(task)) => run(host, rank, &task, &current, &mut messages),
-            None | Some(ToWorker::Request(_) | ToWorker::Retract) => continue,
+            // The agent itself joins and leaves gangs.
+            None
+            | Some(ToWorker::Request(_) | ToWorker::Retract | ToWorker::Join(_) | ToWorker::Leave { .. }) => {
+                continue;
+            }
         };
         match answer {
             Ok(result) => messages.send(ToMaster::Finished(result))?,

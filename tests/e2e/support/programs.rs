@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::command::Program;
 
 /// Programs in every installation besides the executor.
-const COMPANIONS: [&str; 9] = [
+const COMPANIONS: [&str; 10] = [
     "pmc-plan",
     "pegasus-kickstart",
     "pegasus-kickstart-server",
@@ -17,6 +17,7 @@ const COMPANIONS: [&str; 9] = [
     "pegasus-rc-client",
     "pegasus-cluster",
     "pmc-monitord",
+    "pmc-rsh",
     "pmc",
 ];
 const EXECUTOR: &str = "pegasus-mpi-cluster";

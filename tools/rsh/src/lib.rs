@@ -45,6 +45,10 @@ enum RshError {
 /// The program.
 #[must_use]
 pub fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|word| word == "--version") {
+        let _ = writeln!(std::io::stdout(), "pmc-rsh {}", env!("CARGO_PKG_VERSION"));
+        return ExitCode::SUCCESS;
+    }
     match run(std::env::args_os().skip(1), std::env::var(VARIABLE).ok()) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
