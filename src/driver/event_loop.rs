@@ -264,6 +264,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         }
     }
 
+    #[expect(clippy::too_many_lines, reason = "an arm for each message")]
     fn handle_valid(&mut self, from: Rank, message: ToMaster) -> Result<(), RunError> {
         let Some(message) = self.nodes.keep_early(&self.run, from, message) else {
             return Ok(());

@@ -242,10 +242,9 @@ async fn carry<S: AsyncRead + AsyncWrite + Unpin>(
         };
         let work = async {
             let ended = async {
-                match &process {
-                    Ok(process) => drop(process.readable().await),
-                    // Its output ends, too.
-                    Err(_) => {}
+                // Without that, its output ends, too.
+                if let Ok(process) = &process {
+                    drop(process.readable().await);
                 }
             };
             futures_util::future::join(ended, outputs).await;
