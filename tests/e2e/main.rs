@@ -15,6 +15,7 @@ mod dashboard;
 mod failure;
 mod first_run;
 mod foreign_plans;
+mod gangs;
 mod golden_executor;
 mod hosts;
 mod kill;
