@@ -12,6 +12,7 @@ use std::ffi::{CString, OsString};
 use std::fs;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use memchr::memmem;
@@ -40,6 +41,9 @@ const NATURAL: Duration = Duration::from_millis(200);
 
 /// How often processes are killed: one may have started another one meanwhile.
 const ROUNDS: usize = 10;
+
+/// Held by the worker of this process that looks.
+static LOOKING: Mutex<()> = Mutex::new(());
 
 /// Names of batch jobs. What a task hands to the batch system inherits its environment, but is not its own.
 const BATCH_JOBS: [&[u8]; 5] = [
@@ -179,6 +183,8 @@ struct Found {
 
 /// Finds the processes with such a token.
 fn find(job: &BatchJob, is_own: &dyn Fn(u128) -> bool) -> Vec<Found> {
+    // A look takes open files, which may be short.
+    let _looking = LOOKING.lock().unwrap_or_else(PoisonError::into_inner);
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let has_token = |pid: Pid| {

@@ -17,6 +17,7 @@ mod evicted;
 mod failure;
 mod first_run;
 mod foreign_plans;
+mod gangs;
 mod golden_executor;
 mod hosts;
 mod kill;
