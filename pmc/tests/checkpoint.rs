@@ -279,18 +279,25 @@ fn outside_of_a_run_there_is_one_message() {
 fn a_drain_says_that_a_task_is_to_save() {
     let run = Run::new("TASK a ./task.sh\n");
     run.script(
-        "echo 1 >n; pmc checkpoint put n n; touch begun
+        "pmc checkpoint drain; echo $? >>drains
+[ -e begun ] && exit 0
+echo 1 >n; pmc checkpoint put n n; touch begun
 i=0; while [ $i -lt 300 ]; do pmc checkpoint drain && break; sleep 0.1; i=$((i + 1)); done
 pmc checkpoint due; echo $? >due
-pmc checkpoint put n n; pmc checkpoint due; echo $? >>due",
+pmc checkpoint put n n; pmc checkpoint due; echo $? >>due
+exit 3",
     );
     let child = run.start();
     wait("the task", || run.path("begun").exists());
     kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), Signal::SIGUSR1).unwrap();
     let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert_ne!(output.status.code(), Some(0), "{}", text(&output.stderr));
     // Once, and not again when it has saved.
     assert_eq!(run.read("due"), "0\n1\n");
+    // The next run does not drain.
+    let (code, stderr) = run.run();
+    assert_eq!(code, Some(0), "{stderr}");
+    assert_eq!(run.read("drains"), "1\n1\n");
 }
 
 /// Steps of a chain of numbers; each is saved. `log` has where each attempt begins, and what was saved.

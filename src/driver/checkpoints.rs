@@ -26,8 +26,8 @@ pub(super) struct Checkpoints {
     /// The run has a store: a task has saved its state.
     are_some: bool,
     next_look: Option<Instant>,
-    /// Tasks know the end of the time, or none could be told.
-    knows_end: bool,
+    /// There was no store when the end of the time became known: tasks are told later.
+    tells_end: bool,
     /// Tasks whose end is not in the rescue file yet: the DAG file, and the name of the task.
     done: Vec<(PathBuf, Vec<u8>)>,
 }
@@ -37,7 +37,7 @@ impl Checkpoints {
     fn look(&mut self, dag: &Path) {
         self.are_some = self.are_some || Store::path_for(dag).exists();
         if self.are_some {
-            self.knows_end = self.notice.ends.is_some();
+            self.tells_end = false;
             node::set_notice(dag, self.notice);
         }
     }
@@ -53,7 +53,7 @@ impl Checkpoints {
 
     /// Returns when tasks are told the end of the time, if it is at `stop_at`.
     pub(super) fn next(&self, stop_at: Option<Instant>) -> Option<Instant> {
-        let stop_at = stop_at.filter(|_| !self.knows_end)?;
+        let stop_at = stop_at.filter(|_| self.tells_end)?;
         Some(stop_at.checked_sub(LEAD).unwrap_or(stop_at))
     }
 }
@@ -65,13 +65,14 @@ impl<T: MasterTransport> Run<'_, T> {
         self.tell_checkpoints();
     }
 
-    /// Tells tasks when the time is over.
+    /// Tells tasks when the time is over. At the begin of a run, what an earlier one has said ends.
     pub(super) fn tell_end_of_time(&mut self) {
         let left = self
             .time
             .stop_at()
             .map(|at| at.saturating_duration_since(clock::now()));
         self.checkpoints.notice.ends = left.map(|left| node::now() + left.as_secs_f64());
+        self.checkpoints.tells_end = left.is_some();
         self.tell_checkpoints();
     }
 
@@ -86,7 +87,7 @@ impl<T: MasterTransport> Run<'_, T> {
         let at = self.checkpoints.next(self.time.stop_at());
         if at.is_some_and(|at| at <= now) {
             self.checkpoints.look(&self.options.dag);
-            self.checkpoints.knows_end = true;
+            self.checkpoints.tells_end = false;
         }
     }
 

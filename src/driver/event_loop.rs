@@ -36,9 +36,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             self.answer_requests()?;
             self.nodes.check(&mut self.run)?;
         }
-        if self.run.time.stop_at().is_some() {
-            self.run.tell_end_of_time();
-        }
+        self.run.tell_end_of_time();
         let started = clock::now();
         tracing::info!("Starting workflow");
         let Summary {

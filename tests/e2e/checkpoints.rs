@@ -164,6 +164,44 @@ fn programs_in_c_and_fortran_go_on_after_a_kill() {
     }
 }
 
+/// Another user can neither use the service of a run, nor put a store in the way.
+#[test]
+#[ignore = "needs two users: tests/run e2e"]
+fn other_users_are_refused() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = |name: &str| directory.path().join(name);
+    let pmc = Build::Local.program("pmc");
+    let script = format!(
+        "#!/bin/sh\necho 1 >n\nsetpriv --reuid 65534 --clear-groups {0} checkpoint put n n 2>theirs; echo $? >>theirs\n\
+         {0} checkpoint put n n; echo $? >own\n",
+        pmc.display()
+    );
+    fs::write(path("task.sh"), script).expect("a script");
+    fs::write(path("w.dag"), "TASK a /bin/sh ./task.sh\n").expect("a DAG");
+    let run = || {
+        let executor = Build::Local.program("pegasus-mpi-cluster");
+        let status = Command::new(executor)
+            .args(["--workers", "1", "--per-task-stdio", "--skip-rescue", "w.dag"])
+            .current_dir(directory.path())
+            .stdout(Stdio::null())
+            .status();
+        assert!(status.expect("the executor").success());
+        let read = |name: &str| fs::read_to_string(path(name)).expect("the task has written it");
+        (read("theirs"), read("own"))
+    };
+    // Programs may lie where the other user cannot see them.
+    let (theirs, own) = run();
+    assert!(!theirs.ends_with("\n0\n") && own == "0\n", "{theirs}");
+    // A store of another user.
+    fs::create_dir(path("w.dag.checkpoints")).expect("a directory");
+    std::os::unix::fs::chown(path("w.dag.checkpoints"), Some(65534), None).expect("root may do this");
+    assert_eq!(run().1, "4\n");
+    let left = fs::read_dir(path("w.dag.checkpoints"))
+        .expect("a directory")
+        .count();
+    assert_eq!(left, 0, "nothing is written there");
+}
+
 #[test]
 #[ignore = "needs MPI: tests/run e2e"]
 fn ranks_go_on_together_after_a_kill() {
