@@ -26,6 +26,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         if let Some(minutes) = self.run.options.max_wall_minutes {
             tracing::info!("Setting max walltime to {minutes:.6} minutes");
         }
+        self.tell_end()?;
         self.nodes.check(&mut self.run)?;
         while !self.is_ready()? {
             if let Some(end) = self.run.end_of_wait() {
@@ -128,8 +129,9 @@ impl<T: MasterTransport> Driver<'_, T> {
             let end = is_over.then_some(End::Aborted(super::Aborted::WallTime));
             return Ok(Some(end.unwrap_or(End::Finished)));
         }
-        if !self.run.notices.held.is_empty() && self.run.master.only_rests() && self.rests.next().is_none() {
-            // Those that are left go on in the next run.
+        let waits_for_time = !self.run.notices.held.is_empty() || self.run.master.has_late();
+        if waits_for_time && self.run.master.only_rests() && self.rests.next().is_none() {
+            tracing::info!("What is left would not end before the time is over: it is for the next run");
             return Ok(Some(End::Aborted(super::Aborted::WallTime)));
         }
         Ok(self.run.aborted().map(End::Aborted))
@@ -151,6 +153,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             for task in std::mem::take(&mut self.run.notices.held) {
                 self.run.handle(Event::Wake(task))?;
             }
+            self.tell_end()?;
             let minutes = left.as_secs_f64() / 60.0;
             tracing::info!("The batch job ends in {minutes:.1} minutes");
         }
@@ -167,6 +170,16 @@ impl<T: MasterTransport> Driver<'_, T> {
             self.run.begin_drain((DrainedBy::Site, SIGUSR1), None)?;
         }
         Ok(())
+    }
+
+    /// Tells the scheduler when tasks that still run are stopped.
+    fn tell_end(&mut self) -> Result<(), RunError> {
+        match self.run.time.stop_at() {
+            Some(at) => self
+                .run
+                .handle(Event::EndsAt(at.saturating_duration_since(self.begin.at))),
+            None => Ok(()),
+        }
     }
 
     /// Logs why the task that is to start next waits, if that is new.

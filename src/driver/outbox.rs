@@ -312,6 +312,10 @@ impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
                     run.name(task)
                 );
             }
+            Record::HeldBack(task, _) => {
+                let name = run.name(task);
+                tracing::debug!("Task {name} is held back: it would not end before the time is over");
+            }
             Record::Started(task, _, rank) => self.started(segment, task, rank),
             Record::Nested(task, submit) => {
                 let is_prepared = run.dag.subdag(task).is_some_and(|subdag| subdag.is_prepared);

@@ -308,6 +308,7 @@ impl Logs {
             }
             Record::Nested(..)
             | Record::Fragmented(..)
+            | Record::HeldBack(..)
             | Record::NewRequest { .. }
             | Record::ExpressionSkipped { .. }
             | Record::RequestCapped { .. } => {}

@@ -69,6 +69,7 @@ impl Progress {
             Record::Resources { .. }
             | Record::Capacity { .. }
             | Record::Fragmented(..)
+            | Record::HeldBack(..)
             | Record::NewRequest { .. }
             | Record::ExpressionSkipped { .. }
             | Record::RequestCapped { .. } => {}

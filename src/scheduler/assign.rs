@@ -75,7 +75,7 @@ impl Master {
         is_new
     }
 
-    /// Starts the first task that fits. Returns `None` if there is no such task.
+    /// Starts the first task that fits, or holds it back. Returns `None` if there is no such task.
     fn start_next(&mut self, out: &mut impl Outbox) -> Option<()> {
         let is_full = self.shares.is_empty() && self.has_max_jobs();
         if self.hosts.free_slots() == 0 || self.queue.len() == 0 || is_full {
@@ -85,6 +85,9 @@ impl Master {
         let request = self.queue.shape(shape).request;
         // `best` has found room, so the next two calls succeed.
         let (task, host) = self.choose(shape, request)?;
+        if self.hold_back(task, out) {
+            return Some(());
+        }
         let grant = self.hosts.take(host, request)?;
         self.queue.remove(&mut self.nodes, task);
         let submit = SubmitId(self.nodes[task.index()].submit);

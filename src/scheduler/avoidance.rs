@@ -93,6 +93,11 @@ impl Master {
         self.avoidance.now = self.avoidance.now.max(now);
     }
 
+    /// The time, as [`Master::advance`] was told.
+    pub(super) fn now(&self) -> Duration {
+        self.avoidance.now
+    }
+
     /// Returns when [`Master::schedule`] may start more tasks even if no event comes before.
     #[must_use]
     pub fn next_time(&self) -> Option<Duration> {

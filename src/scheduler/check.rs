@@ -80,6 +80,7 @@ impl Master {
                 | State::Expected
                 | State::Resting
                 | State::Queued
+                | State::Late
                 | State::Prefilled
                 | State::Running
                 | State::Nested
@@ -110,6 +111,9 @@ impl Master {
         }
         if sorted(self.queue.check(&self.nodes)?) != expected(State::Queued) {
             return Err("the queue does not hold exactly the queued tasks".to_owned());
+        }
+        if sorted(self.run_times.late().to_vec()) != expected(State::Late) {
+            return Err("not exactly the late tasks are held back".to_owned());
         }
         let running = sorted(self.assignments().map(|(_, task, _)| task).collect());
         if running != expected(State::Running) || running.len() != self.running {

@@ -29,7 +29,8 @@
 //! elsewhere, and is overtaken there meanwhile (`avoidance`). Very
 //! short tasks may be sent to a worker a few milliseconds before it can start them (`prefill`). Tasks whose
 //! inputs lie in the caches of some hosts prefer these (`cache_index`): only then may a later task of the
-//! same priority start before an earlier one that fits.
+//! same priority start before an earlier one that fits. Tasks that would not end before the run does are
+//! held back (`run_times`).
 //!
 //! # Cost
 //!
@@ -44,6 +45,8 @@
 //! * A task fails and is tried again: O(A) with A sets of hosts that tasks avoid, at most 64. While such
 //!   tasks wait, a start costs O(A · log H) more. The first one that avoids a set is linear in the shapes of
 //!   its class. Finding that another host is able is linear in the hosts, but the first one mostly is.
+//! * A task of a run with an end succeeds: a look into a table by its transformation. One that is held back:
+//!   as if it started, once.
 //! * A task is lost: O(1) for each that was queued before it and has not started.
 //! * A category with a limit becomes full, or has room again: O(log S) for each of its shapes.
 //!
@@ -71,6 +74,7 @@ mod prefill;
 mod queue;
 mod rest;
 mod run;
+mod run_times;
 mod segments;
 mod shares;
 mod shortage;
@@ -89,6 +93,8 @@ pub use segments::{JoinError, Joining, Role, SegmentId};
 pub use shares::ShareId;
 pub use shortage::Shortage;
 pub use wait::WaitReason;
+
+use std::time::Duration;
 
 use pmc_dag::{Request, TaskId};
 
@@ -137,6 +143,9 @@ pub enum Event {
     Wake(TaskId),
     /// Start no more tasks of a guest and its sub-workflows.
     DrainShare(ShareId),
+    /// Tasks that still run are stopped at this time, as [`Master::advance`] counts it: those that would not
+    /// end before do not start.
+    EndsAt(Duration),
     /// Start no more tasks.
     Drain,
     /// Start no tasks until [`Event::Release`].
@@ -240,6 +249,8 @@ pub enum Record<'a> {
     /// The free CPU numbers of the host are scattered: the task that starts next gets no block and no
     /// affinity.
     Fragmented(TaskId, SubmitId),
+    /// A task is held back: the run ends before it would.
+    HeldBack(TaskId, SubmitId),
     /// A task was assigned to a worker.
     Started(TaskId, SubmitId, Rank),
     /// An attempt that an earlier master started was found. [`Record::Started`] follows.
@@ -320,6 +331,7 @@ impl Record<'_> {
             Self::Resources { .. } | Self::Capacity { .. } => None,
             Self::Queued(task, _)
             | Self::Fragmented(task, _)
+            | Self::HeldBack(task, _)
             | Self::Started(task, ..)
             | Self::Adopted(task, _)
             | Self::Nested(task, _)
@@ -339,6 +351,7 @@ impl Record<'_> {
             Self::Resources { .. } | Self::Capacity { .. } => {}
             Self::Queued(task, _)
             | Self::Fragmented(task, _)
+            | Self::HeldBack(task, _)
             | Self::Started(task, ..)
             | Self::Adopted(task, _)
             | Self::Nested(task, _)

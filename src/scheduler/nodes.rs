@@ -474,7 +474,11 @@ impl Master {
             .nodes
             .get(task.index())
             .is_some_and(|node| node.kind != Kind::Subdag);
-        let waits = has_command && matches!(state, Some(State::Ready | State::Expected | State::Queued));
+        let waits = has_command
+            && matches!(
+                state,
+                Some(State::Ready | State::Expected | State::Queued | State::Late)
+            );
         let refused = MasterError::NotAdopted { rank, submit };
         if !is_free || !waits || submit.0 > MAX_SUBMIT {
             return Err(refused);
@@ -484,6 +488,7 @@ impl Master {
         match state {
             Some(State::Expected) => self.no_longer_expected(task),
             Some(State::Queued) => self.queue.remove(&mut self.nodes, task),
+            Some(State::Late) => self.run_times.retain_late(|late| *late != task),
             _ => {}
         }
         self.last_submit = self.last_submit.max(submit.0);

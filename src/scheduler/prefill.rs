@@ -166,6 +166,7 @@ impl Master {
                 && self.slots[index].prefilled.len() < depth.min(share)
                 && self.may_all_fail()
                 && !self.next_lacks_inputs(rank, shape)
+                && !self.next_lacks_time(shape)
             {
                 let Some((task, submit)) = self.queue.pop(&self.nodes, shape) else {
                     return;
@@ -183,6 +184,11 @@ impl Master {
         let host = self.slots[rank.0 as usize - 1].host;
         let next = self.queue.first(shape);
         next.is_some_and(|task| self.lacks_inputs(host, task))
+    }
+
+    fn next_lacks_time(&self, shape: ShapeId) -> bool {
+        let next = self.queue.first(shape);
+        next.is_some_and(|task| self.lacks_time(task).is_some())
     }
 
     /// Returns whether the limit of failed tasks is not reached even if all tasks that were sent fail.

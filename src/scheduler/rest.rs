@@ -29,11 +29,11 @@ pub enum Rest {
 }
 
 impl Master {
-    /// True if all tasks that could run next rest.
+    /// True if all tasks that could run next rest, or are held back.
     #[must_use]
     pub fn only_rests(&self) -> bool {
         let waits = !self.ready.is_empty() || self.queue.len() > 0 || self.expected > 0 || self.nested > 0;
-        self.has_started() && self.running == 0 && self.resting > 0 && !waits
+        self.has_started() && self.running == 0 && (self.resting > 0 || self.has_late()) && !waits
     }
 
     /// Returns what a task waits for whose attempt has just ended, if it is to be tried again later. `delay`

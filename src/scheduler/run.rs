@@ -18,6 +18,7 @@ use crate::scheduler::hosts::{Hosts, Placement};
 use crate::scheduler::nodes::{Member, NO_HOST};
 use crate::scheduler::prefill::{PrefillQueue, PrefillState};
 use crate::scheduler::queue::Queue;
+use crate::scheduler::run_times::RunTimes;
 use crate::scheduler::segments::{Segment, SegmentId, add_nodes};
 use crate::scheduler::shares::{ShareId, Shares};
 use crate::scheduler::tasks::{Kind, Node, State};
@@ -161,6 +162,7 @@ pub struct Master {
     /// Categories with a limit.
     pub(super) categories: Vec<Category>,
     pub(super) prefill: PrefillState,
+    pub(super) run_times: RunTimes,
     pub(super) last_submit: u64,
     /// The last place in the order of queued tasks that was taken.
     pub(super) last_place: u32,
@@ -230,6 +232,7 @@ impl Master {
             estimates: FxHashMap::default(),
             categories: Category::all(&dag),
             prefill: PrefillState::default(),
+            run_times: RunTimes::default(),
             last_submit: 0,
             last_place: 0,
             running: 0,
@@ -248,6 +251,7 @@ impl Master {
             empty_dag: None,
             dag: Arc::clone(&dag),
         };
+        this.run_times.learn(&dag);
         this.set_up_subdags(&dag, 0, ShareId::default());
         this
     }
@@ -287,6 +291,10 @@ impl Master {
             }
             Event::DrainShare(share) => {
                 self.drain_share(share);
+                Ok(())
+            }
+            Event::EndsAt(end) => {
+                self.set_end(end);
                 Ok(())
             }
             Event::Drain => {
@@ -364,6 +372,7 @@ impl Master {
     fn has_nothing_ready(&self) -> bool {
         self.ready.is_empty()
             && self.queue.len() == 0
+            && !self.has_late()
             && self.expected == 0
             && self.resting == 0
             && self.nested == 0
@@ -518,6 +527,7 @@ impl Master {
             self.nest(task, submit, out);
         } else if outcome.succeeded() {
             self.cache_index.read(host, self.nodes[task.index()].inputs);
+            self.note_run_time(task, outcome.runtime);
             self.note_success(task, host);
             self.succeeded(task);
         } else {

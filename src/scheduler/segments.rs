@@ -102,6 +102,7 @@ impl Master {
             Role::Nested(parent) => self.share_of(parent),
             Role::Guest { weight } => self.add_share(weight),
         };
+        self.run_times.learn(&dag);
         let sets = self.add_categories(&dag);
         let cpus: Vec<u32> = sets.iter().map(|set| set.request.cpus).collect();
         self.hosts.grow(&cpus);

@@ -219,11 +219,17 @@ impl Master {
         self.queue.withdraw(&self.nodes, id);
         let own = self.segments.iter().filter(|segment| segment.share == id);
         let tasks = own.flat_map(|segment| segment.tasks());
-        let queued = |task: &TaskId| self.nodes[task.index()].state == State::Queued;
-        let queued: Vec<TaskId> = tasks.filter(queued).collect();
-        for task in queued {
+        let waits = |task: &TaskId| {
+            let state = self.nodes[task.index()].state;
+            matches!(state, State::Queued | State::Late)
+        };
+        let waiting: Vec<TaskId> = tasks.filter(waits).collect();
+        for task in waiting {
             self.withdraw(task);
         }
+        let nodes = &self.nodes;
+        self.run_times
+            .retain_late(|task| nodes[task.index()].state == State::Late);
     }
 
     /// True if a task that became ready does not start any more.

@@ -97,11 +97,14 @@ impl Master {
         if self.is_withdrawn(task) && matches!(state, State::Waiting | State::Ready) {
             return Some("its workflow drains: no more of its tasks start".to_owned());
         }
-        if !matches!(state, State::Ready | State::Queued) {
+        if !matches!(state, State::Ready | State::Queued | State::Late) {
             return None;
         }
         if self.is_stopped() {
             return Some("the run drains: no more tasks start".to_owned());
+        }
+        if state == State::Late {
+            return self.lacks_time(task).map(|reason| reason.to_string());
         }
         if self.phase == Phase::Registering || self.present == 0 {
             return Some(match self.is_dynamic() {

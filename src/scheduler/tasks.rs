@@ -15,6 +15,8 @@ pub(crate) enum State {
     /// It waits for some time before its next attempt.
     Resting,
     Queued,
+    /// Held back: the run ends before it would.
+    Late,
     /// Sent to a worker that has not started it.
     Prefilled,
     Running,
@@ -33,6 +35,7 @@ impl State {
             Self::Expected => "expected",
             Self::Resting => "resting before its next attempt",
             Self::Queued => "queued",
+            Self::Late => "held back",
             Self::Prefilled => "sent",
             Self::Running => "running",
             Self::Nested => "sub-workflow running",

@@ -5,6 +5,7 @@ mod cache_index;
 mod next_request;
 mod nodes;
 mod prefill;
+mod run_times;
 mod shares;
 mod status;
 
@@ -90,6 +91,7 @@ impl Outbox for Log {
             }
             Record::Queued(task, submit) => format!("queued {} {}", task.0, submit.0),
             Record::Fragmented(task, submit) => format!("fragmented {} {}", task.0, submit.0),
+            Record::HeldBack(task, submit) => format!("held back {} {}", task.0, submit.0),
             Record::Started(task, submit, rank) => format!("started {} {} on {}", task.0, submit.0, rank.0),
             Record::Prepared {
                 task,

@@ -1,6 +1,7 @@
 //! Why a task waits, for messages.
 
 use std::fmt;
+use std::time::Duration;
 
 use pmc_dag::{Request, TaskId};
 use pmc_status::memory;
@@ -29,6 +30,15 @@ pub enum WaitReason {
     Directory,
     /// It fits only on hosts on which it has failed, and others may run it better.
     OtherHost,
+    /// The run ends before it would.
+    Time {
+        /// What it needs.
+        needed: Duration,
+        /// What is left.
+        left: Duration,
+        /// It is not expected to end in this time, but to do something and save itself.
+        saves: bool,
+    },
     /// No host with a free slot, CPUs and GPUs has so much free memory.
     Memory {
         /// Requested memory in MB.
@@ -61,6 +71,16 @@ impl fmt::Display for WaitReason {
                 f,
                 "no host with a free slot has enough free CPUs and GPUs (requested: {cpus} and {gpus})"
             ),
+            Self::Time { needed, left, saves } => {
+                let (needed, left) = (needed.as_secs_f64().ceil(), left.as_secs());
+                match saves {
+                    false => write!(f, "it is expected to run {needed} s, and {left} s are left"),
+                    true => write!(
+                        f,
+                        "it needs {needed} s to do something and save itself, and {left} s are left"
+                    ),
+                }
+            }
             Self::Memory {
                 requested_mb,
                 free_mb,
@@ -90,7 +110,11 @@ impl Master {
             return Some((task.or_else(|| self.ready.first().copied())?, WaitReason::Held));
         }
         let Some(next) = next else {
-            return Some((self.queue.first_closed(&self.nodes)?, WaitReason::Category));
+            let Some(closed) = self.queue.first_closed(&self.nodes) else {
+                let late = *self.run_times.late().first()?;
+                return Some((late, self.lacks_time(late)?));
+            };
+            return Some((closed, WaitReason::Category));
         };
         let request = self.queue.shape(next).request;
         let reason = if self.has_max_jobs() {

@@ -112,7 +112,7 @@ fn tasks_are_asked_before_the_time_is_over() {
         "trap 'sleep 0.7; echo saved > polite; exit 3' TERM; while :; do sleep 0.05; done",
     );
     run.script("stubborn.sh", "trap '' TERM; while :; do sleep 0.05; done");
-    let arguments = ["--workers", "3", "--max-wall-time", "0.07", "--stop-grace", "1.5"];
+    let arguments = ["--workers", "3", "--max-wall-time", "0.12", "--stop-grace", "1.5"];
     let logs = ["--jobstate-log", "--monitord-hack", "--host-cpus", "3", "x.dag"];
     let output = run.run(&[&arguments[..], &logs[..]].concat());
     let stderr = text(&output.stderr);
@@ -132,6 +132,31 @@ fn tasks_are_asked_before_the_time_is_over() {
         jobstate.contains(" b JOB_EVICTED ") && !jobstate.contains("FAILURE"),
         "{jobstate}"
     );
+}
+
+/// What would not end does not start, and nothing waits for the end of the time.
+#[test]
+fn tasks_that_would_not_end_in_time_are_for_the_next_run() {
+    let run = Run::new("TASK a -e 600 ./say.sh a\nTASK b -e 1 ./say.sh b\nTASK c ./say.sh c\n");
+    let begun = std::time::Instant::now();
+    let logs = ["--jobstate-log", "--monitord-hack", "x.dag"];
+    let output = run.run(&[&["--max-wall-time", "1"], &logs[..]].concat());
+    let stderr = text(&output.stderr);
+    assert!(begun.elapsed().as_secs() < 30, "{stderr}");
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    let said = "[info] What is left would not end before the time is over: it is for the next run\n";
+    assert!(stderr.contains(said), "{stderr}");
+    let mut done = run.done();
+    done.sort();
+    assert_eq!(done, ["b", "c"]);
+    let jobstate = run.read("jobstate.log");
+    assert!(
+        jobstate.contains(" a SUBMIT ") && !jobstate.contains(" a EXECUTE ") && !jobstate.contains("FAILURE"),
+        "{jobstate}"
+    );
+    let next = run.run(&["x.dag"]);
+    assert_eq!(next.status.code(), Some(0), "{}", text(&next.stderr));
+    assert!(run.done().contains(&"a".to_owned()), "{:?}", run.done());
 }
 
 #[test]

@@ -11,6 +11,7 @@ use crate::options::{
     ALL_TASKS, AbortOn, CategoryId, Forward, OptionSet, Options, RareOptions, Request, Stdin, is_code,
 };
 use crate::retry_delay::RetryDelay;
+use crate::text::{cut, trim};
 use crate::words::Words;
 
 /// A DAG, as read from its file.
@@ -271,6 +272,27 @@ impl Dag {
     pub fn input_sets(&self) -> impl ExactSizeIterator<Item = Words<'_>> {
         let sets = self.input_sets.iter();
         sets.map(|(start, len)| Words::new(range(&self.text, *start, *len)))
+    }
+
+    /// Transformation of a task: the second word of the `#@` line before it, if there is one.
+    #[must_use]
+    pub fn transformation(&self, task: TaskId) -> Option<&[u8]> {
+        let entry = &self.entries[task.index()];
+        let id = entry.name - entry.id_before as usize;
+        (entry.id_len != NO_ID).then(|| cut(trim(&self.text[id + entry.id_len as usize..entry.name])).0)
+    }
+
+    /// How long a task is expected to run, if its option says so.
+    #[must_use]
+    pub fn expected_time(&self, task: TaskId) -> Option<Duration> {
+        self.rare(task)?.expected_time
+    }
+
+    /// The longest time that the option of a task says. Linear in the number of sets of options.
+    #[must_use]
+    pub fn longest_expected_time(&self) -> Option<Duration> {
+        let rare = self.options.iter().filter_map(|set| set.rare.as_ref());
+        rare.filter_map(|rare| rare.expected_time).max()
     }
 
     /// How a task ends the run, if it does.

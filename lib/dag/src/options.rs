@@ -115,6 +115,8 @@ pub(crate) struct RareOptions {
     pub(crate) unless_exit: Option<i16>,
     /// `--checkpoint-signal`, `--checkpoint-exit`.
     pub(crate) checkpoint: Option<Checkpoint>,
+    /// `-e/--expected-time SECONDS`.
+    pub(crate) expected_time: Option<Duration>,
     /// Name of the category; empty for none.
     pub(crate) category: Vec<u8>,
     /// Percent of its memory that the task requests after an attempt that ran out of memory.
@@ -272,6 +274,10 @@ fn parse_rare<'a>(
             let code = std::str::from_utf8(&value).ok().and_then(checkpoint_exit);
             let code = code.ok_or_else(|| invalid("checkpoint exit code", &value, name))?;
             rare.checkpoint.get_or_insert_default().exit = Some(code);
+        }
+        b"-e" | b"--expected-time" => {
+            let value = value("-e/--expected-time", "SECONDS")?;
+            rare.expected_time = Some(seconds("expected time", &value, name)?);
         }
         b"--category" => {
             let value = value("--category", "NAME")?;
@@ -527,6 +533,30 @@ mod tests {
         assert_eq!(values, [pair("pegasus_site", "a=b")]);
         for wrong in ["--request-expression memory x", "--expression-value"] {
             assert!(parse(b"t", wrong.as_bytes()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn expected_times_are_parsed() {
+        let expected = |rest: &str| {
+            let (options, _) = parse(b"t", rest.as_bytes()).map_err(|error| error.to_string())?;
+            Ok::<_, String>(options.rare.and_then(|rare| rare.expected_time))
+        };
+        assert_eq!(expected("-c 2 x"), Ok(None));
+        assert_eq!(expected("-e 90 x"), Ok(Some(Duration::from_secs(90))));
+        assert_eq!(
+            expected("-c 2 --expected-time 0.5 -t 2 x"),
+            Ok(Some(Duration::from_millis(500)))
+        );
+        assert_eq!(expected("-e 0 x"), Ok(Some(Duration::ZERO)));
+        for (rest, message) in [
+            ("-e", "-e/--expected-time requires SECONDS for task t"),
+            ("-e soon x", "Invalid expected time 'soon' for task t"),
+            ("-e nan x", "Invalid expected time 'nan' for task t"),
+            ("-e 1e30 x", "Invalid expected time '1e30' for task t"),
+            ("-e -1 x", "Negative expected time not allowed for task t"),
+        ] {
+            assert_eq!(expected(rest), Err(message.to_owned()));
         }
     }
 

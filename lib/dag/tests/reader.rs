@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
+use std::time::Duration;
 
 use pmc_dag::{Dag, DagError, TaskId};
 use proptest::prelude::*;
@@ -205,6 +206,19 @@ fn identifiers_belong_to_the_next_task_only() {
     let ids: Vec<_> = dag.ids().map(|task| dag.task(task).id).collect();
     let expected: [Option<&[u8]>; 5] = [Some(b"17"), None, Some(b"19"), Some(b"abc"), Some(b"20")];
     assert_eq!(ids, expected);
+    let transformations: Vec<_> = dag.ids().map(|task| dag.transformation(task)).collect();
+    let expected: [Option<&[u8]>; 5] = [
+        Some(b"some::transformation:1.0"),
+        None,
+        Some(b"last"),
+        Some(b"not"),
+        Some(b"y"),
+    ];
+    assert_eq!(transformations, expected);
+    let blanks = read("#@  3 \t a:1.0  ID \r\nTASK a -e 5 x\nTASK b -e 0.5 x\n");
+    assert_eq!(blanks.transformation(TaskId(0)), Some(&b"a:1.0"[..]));
+    assert_eq!(blanks.expected_time(TaskId(0)), Some(Duration::from_secs(5)));
+    assert_eq!(blanks.longest_expected_time(), Some(Duration::from_secs(5)));
 }
 
 #[test]

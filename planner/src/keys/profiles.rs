@@ -102,7 +102,7 @@ const PEGASUS_KEYS: &[Key] = &[
     on("queue", "queue of the batch job, for a site"),
     off("queue.expr", "", BATCH_JOB),
     on("relative.submit.dir", "directory of the job's files, for the submit mapper Named"),
-    on("runtime", "expected run time in seconds"),
+    on("runtime", "expected run time in seconds: task option `-e`"),
     on("runtime.expr", "a value for the other expressions: task option `--request-expression`"),
     off("s3cfg", "", CREDENTIALS),
     off("ssh_private_key", "", CREDENTIALS),

@@ -49,6 +49,7 @@ impl<'p> Common<'p> {
         let checks = Checks::of(job, true).map_err(|problem| problems.push(problem.to_string()));
         requests.category = requests::category(job);
         requests::checkpoints(job, &mut requests, problems);
+        requests::expected_time(job, &mut requests);
         if let Err(problem) = requests::after_failures(job, &mut requests) {
             problems.push(problem.to_string());
         }

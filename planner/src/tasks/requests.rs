@@ -34,6 +34,8 @@ pub(crate) struct Requests {
     pub(crate) checkpoint_signal: Option<String>,
     /// Exit code of a program that has saved its state.
     pub(crate) checkpoint_exit: Option<u8>,
+    /// Expected run time in seconds, as the user has written it.
+    pub(crate) expected_time: Option<String>,
     /// Expressions for the requests after an attempt that failed.
     pub(crate) expressions: Vec<(Amount, String)>,
     /// Category whose running jobs are limited.
@@ -309,6 +311,17 @@ pub(super) fn checkpoints(job: PlannedJob<'_>, requests: &mut Requests, problems
             Some(code) => requests.checkpoint_exit = Some(code),
             None => refuse(key, text, "a whole number from 1 to 255"),
         }
+    }
+}
+
+/// Sets how long a compute job is expected to run. Of a cluster, nobody knows how many of its jobs run at a
+/// time; of a nested sub-workflow, the task only plans it.
+pub(super) fn expected_time(job: PlannedJob<'_>, requests: &mut Requests) {
+    let is_whole = matches!(job.task, Task::Compute(_)) && !job.is_member() && !job.is_nested();
+    let seconds = task_request::run_time(job.profiles()).filter(|_| is_whole);
+    // More than the task option takes is as good as nothing.
+    if seconds.is_some_and(|seconds| seconds <= f64::from(u32::MAX)) {
+        requests.expected_time = job.pegasus("runtime").map(|text| text.trim().to_owned());
     }
 }
 

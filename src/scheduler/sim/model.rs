@@ -3,6 +3,7 @@
 mod avoidance;
 mod data;
 mod follow;
+mod late;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -23,6 +24,8 @@ pub(super) enum State {
     /// It was found.
     Adopted(SubmitId),
     Queued(SubmitId),
+    /// Held back.
+    Late(SubmitId),
     /// Sent to a worker that runs another task.
     Prefilled(SubmitId, Rank),
     Running(SubmitId, Rank),
@@ -40,6 +43,7 @@ struct Fact {
     category: Option<CategoryId>,
     priority: i64,
     inputs: BTreeSet<Vec<u8>>,
+    time: late::Time,
     children: Vec<TaskId>,
     /// `None` if the task is no sub-workflow; else whether a command makes its DAG.
     subdag: Option<bool>,
@@ -108,6 +112,7 @@ pub(super) struct Model {
     places: BTreeMap<TaskId, u64>,
     last_place: u64,
     data: data::Data,
+    ends: late::Ends,
     pub(super) sent: Vec<Sent>,
     thorough: bool,
     pub(super) mistake: Option<String>,
@@ -175,6 +180,7 @@ impl Model {
             places: BTreeMap::new(),
             last_place: 0,
             data: data::Data::default(),
+            ends: late::Ends::default(),
             sent: Vec::new(),
             thorough: plan.thorough,
             mistake: None,
@@ -203,6 +209,7 @@ impl Model {
                 },
                 priority: dag.priority(task),
                 inputs: inputs(dag, task),
+                time: late::Time::of(dag, task),
                 children: children.collect(),
                 subdag,
                 depth,
@@ -304,7 +311,10 @@ impl Model {
         if state == State::Expected {
             self.count_in_category(task, -1);
         }
-        let waits = matches!(state, State::Waiting | State::Expected | State::Queued(_));
+        let waits = matches!(
+            state,
+            State::Waiting | State::Expected | State::Queued(_) | State::Late(_)
+        );
         self.check(waits, || format!("{task:?} was adopted while {state:?}"));
         self.submits = self.submits.max(submit.0);
         self.states[task.index()] = State::Adopted(submit);
@@ -398,6 +408,7 @@ impl Model {
         self.check(!self.stopped, || {
             format!("{task:?} started although the run is stopped")
         });
+        self.check_in_time(task);
         let key = self.take_turn(task, rank);
         let member = self.member(rank);
         self.check(member.takes_tasks(), || {
@@ -432,6 +443,7 @@ impl Model {
 
     /// Follows a task that is sent to a worker that runs another one.
     fn prefill(&mut self, task: TaskId, submit: SubmitId, rank: Rank) {
+        self.check_in_time(task);
         let key = self.take_first(task);
         let better = self.queued.values().flatten().any(|other| *other < key);
         let free = self.hosts.values().any(|host| host.slots > 0);
@@ -590,6 +602,9 @@ impl Model {
             self.judge(task, rank, &outcome);
         }
         if outcome.succeeded() {
+            if rank != Rank(0) {
+                self.note_run_time(task, outcome.runtime);
+            }
             self.states[task.index()] = State::Done;
             for child in &self.facts[task.index()].children {
                 self.parents_left[child.index()] -= 1;
@@ -629,7 +644,7 @@ impl Model {
             let explained = match state {
                 State::Done | State::Failed => true,
                 State::Waiting => stopped || left > 0,
-                State::Queued(_) | State::Expected | State::Nested(_) => stopped,
+                State::Queued(_) | State::Expected | State::Nested(_) | State::Late(_) => stopped,
                 State::Prefilled(..) | State::Running(..) | State::Adopted(_) => false,
                 State::Prepared(_) => false,
             };

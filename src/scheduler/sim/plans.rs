@@ -22,6 +22,8 @@ pub(super) struct RandomDag {
     pub(super) subdags: bool,
     /// Tasks have inputs that others read, too.
     pub(super) inputs: bool,
+    /// Tasks have expected run times.
+    pub(super) times: bool,
 }
 
 /// Creates a DAG as text, so that the reader is part of the test.
@@ -35,6 +37,7 @@ pub(super) fn random_dag(
         has_limit,
         subdags,
         inputs,
+        times,
     }: &RandomDag,
 ) -> Dag {
     let priorities = random.pick(&[1, 3, 1000]);
@@ -48,6 +51,9 @@ pub(super) fn random_dag(
                 let _ = write!(text, " {}", random_file(random));
             }
             text.push('\n');
+        }
+        if *times && random.one_in(3) {
+            let _ = writeln!(text, "#@ {task} kind{} ID", random.below(3));
         }
         if is_subdag {
             let _ = writeln!(text, "SUBDAG EXTERNAL {name}t{task} x.dag");
@@ -75,6 +81,17 @@ pub(super) fn random_dag(
                 "--request-expression 'cores=pegasus_cores + job_retry + 1' ",
                 "--request-expression 'gpus=pegasus_gpus + 1' --request-expression cores=1 ",
                 "--request-expression memory=maxrss/1024 --request-expression cores=nothing ",
+            ]));
+        }
+        if *times && random.one_in(3) {
+            let milliseconds = random.below(200);
+            let _ = write!(text, "-e {} ", milliseconds as f64 / 1000.0);
+        }
+        if *times && random.one_in(6) {
+            text.push_str(random.pick(&[
+                "--checkpoint-signal USR1@0 ",
+                "--checkpoint-signal USR1@1 ",
+                "--checkpoint-exit 85 ",
             ]));
         }
         if categories > 0 && !is_subdag && random.one_in(2) {
@@ -144,9 +161,11 @@ pub(super) fn random_plan(random: &mut Random) -> Plan {
     let categories = random.pick(&[0, 0, 1, 3]);
     let subdags = random.one_in(2);
     let inputs = random.one_in(2);
+    let end = random.one_in(3).then(|| random.below(1500));
     let kinds = RandomDag {
         subdags,
         inputs,
+        times: end.is_some(),
         ..RandomDag::default()
     };
     let dag = Arc::new(random_dag(random, tasks, requests, categories, &kinds));
@@ -183,6 +202,7 @@ pub(super) fn random_plan(random: &mut Random) -> Plan {
         prefill: random.one_in(2),
         subdags,
         inputs,
+        end,
         thorough: true,
     }
 }

@@ -129,6 +129,9 @@ fn push_options(shared: &Shared, text: &mut String) {
     if let Some(delay) = &requests.retry_delay {
         let _ = write!(text, "--retry-delay {} ", quote(delay));
     }
+    if let Some(seconds) = &requests.expected_time {
+        let _ = write!(text, "-e {} ", quote(seconds));
+    }
     if let Some(signal) = &requests.checkpoint_signal {
         let _ = write!(text, "--checkpoint-signal {} ", quote(signal));
     }

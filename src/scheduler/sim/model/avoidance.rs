@@ -31,6 +31,10 @@ pub(super) struct Avoidance {
 }
 
 impl Avoidance {
+    pub(super) fn now(&self) -> Duration {
+        self.now
+    }
+
     pub(super) fn of(&self, task: TaskId) -> Avoided {
         self.avoided.get(&task).cloned().unwrap_or_default()
     }

@@ -111,6 +111,7 @@ impl Outbox for Model {
                 self.changed.insert(task, request);
             }
             Record::ExpressionSkipped { .. } | Record::RequestCapped { .. } => {}
+            Record::HeldBack(task, submit) => self.hold_back(task, submit),
             Record::Fragmented(task, _) => {
                 let cpus = self.request(task).cpus;
                 self.check(cpus > 1, || format!("{task:?} with {cpus} CPUs needs no block"));

@@ -148,6 +148,7 @@ fn parse_task(mut words: Vec<String>) -> Result<Task, String> {
             "-c" | "--request-cpus" => "cpus",
             "-t" | "--tries" => "tries",
             "-p" | "--priority" => "priority",
+            "-e" | "--expected-time" => "expected-time",
             "-f" | "--pipe-forward" => "pipe-forward",
             "-F" | "--file-forward" => "file-forward",
             other => return Err(format!("bad option {other}")),

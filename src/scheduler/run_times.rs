@@ -1,0 +1,238 @@
+//! How long tasks are expected to run, and those that are held back because the run ends before they would.
+//!
+//! A task says itself how long it runs (`-e`). Else the mean and two standard deviations of its
+//! transformation count, once enough of its tasks have succeeded in this run.
+//!
+//! Some time before its end, a run stops all tasks that run ([`Event::EndsAt`](super::Event::EndsAt)). What
+//! would not end before that does not start. Such a task is found when its turn comes: it leaves the queue
+//! then, so that shorter ones start, and comes back only if the run ends later than it was said. A task that
+//! saves itself when it gets its signal starts as long as it has time to do something and to save itself: it
+//! uses the tail of the run.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use pmc_dag::{Dag, TaskId};
+use rustc_hash::FxHashMap;
+
+use crate::protocol::SubmitId;
+use crate::scheduler::run::Master;
+use crate::scheduler::tasks::State;
+use crate::scheduler::wait::WaitReason;
+use crate::scheduler::{Outbox, Record};
+
+/// Successes of a transformation after which its run time counts as known.
+pub(super) const MIN_SUCCESSES: u32 = 5;
+
+/// The longest time that a task which saves itself is given to do something before it does.
+const MAX_WORK: Duration = Duration::from_secs(30);
+
+/// Run times of those tasks of a transformation that have succeeded.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Sample {
+    count: u32,
+    /// In seconds.
+    mean: f64,
+    /// Sum of the squares of their distances from the mean.
+    squares: f64,
+}
+
+impl Sample {
+    fn note(&mut self, time: Duration) {
+        let seconds = time.as_secs_f64();
+        self.count = self.count.saturating_add(1);
+        let distance = seconds - self.mean;
+        self.mean += distance / f64::from(self.count);
+        self.squares += distance * (seconds - self.mean);
+    }
+
+    /// The mean and two standard deviations, if there are that many.
+    fn expected(&self, successes: u32) -> Option<Duration> {
+        if self.count < successes.max(1) {
+            return None;
+        }
+        let degrees = f64::from(self.count.saturating_sub(1).max(1));
+        let deviation = (self.squares / degrees).max(0.0).sqrt();
+        Duration::try_from_secs_f64(self.mean + 2.0 * deviation).ok()
+    }
+}
+
+/// What is known of the run times of tasks, and of the end of the run.
+#[derive(Debug, Default)]
+pub(super) struct RunTimes {
+    /// Run times are noted.
+    is_on: bool,
+    /// By transformation.
+    samples: FxHashMap<Box<[u8]>, Sample>,
+    /// No task needs longer, as far as is known.
+    longest: Duration,
+    /// When tasks that still run are stopped.
+    end: Option<Duration>,
+    /// Tasks that are held back.
+    late: Vec<TaskId>,
+}
+
+impl RunTimes {
+    /// Learns what the tasks of a DAG say.
+    pub(super) fn learn(&mut self, dag: &Dag) {
+        let leads = dag.checkpoint_leads().into_iter().map(needed_to_save);
+        let said = dag.longest_expected_time().into_iter().chain(leads);
+        self.longest = said.fold(self.longest, Duration::max);
+    }
+
+    /// Tasks that are held back.
+    pub(super) fn late(&self) -> &[TaskId] {
+        &self.late
+    }
+
+    /// Tasks are held back no more of which this is false.
+    pub(super) fn retain_late(&mut self, keep: impl FnMut(&TaskId) -> bool) {
+        self.late.retain(keep);
+    }
+}
+
+/// The time for which a task that saves itself when it is told starts, if it is told so long before the end.
+fn needed_to_save(lead: Duration) -> Duration {
+    lead.saturating_add(lead.min(MAX_WORK))
+}
+
+/// What a task needs before the run ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Need {
+    time: Duration,
+    /// It is not to end, but to save itself.
+    saves: bool,
+}
+
+impl Master {
+    /// Notes run times from now on, so that [`Master::expected_time`] knows those of transformations.
+    pub fn learn_run_times(&mut self) {
+        self.run_times.is_on = true;
+    }
+
+    /// Returns how long a task is expected to run: what its option says, else the mean and two standard
+    /// deviations of its transformation, if at least this number of its tasks have succeeded since
+    /// [`Master::learn_run_times`].
+    #[must_use]
+    pub fn expected_time(&self, task: TaskId, successes: u32) -> Option<Duration> {
+        let (dag, local) = self.locate(task);
+        if let Some(said) = dag.expected_time(local) {
+            return Some(said);
+        }
+        let sample = self.run_times.samples.get(dag.transformation(local)?)?;
+        sample.expected(successes)
+    }
+
+    /// Notes the run time of a task that has succeeded.
+    pub(super) fn note_run_time(&mut self, task: TaskId, time: Duration) {
+        if !self.run_times.is_on {
+            return;
+        }
+        let (dag, local) = self.locate(task);
+        let Some(transformation) = dag.transformation(local).map(Box::from) else {
+            return;
+        };
+        let sample = self.run_times.samples.entry(transformation).or_default();
+        sample.note(time);
+        if let Some(known) = sample.expected(MIN_SUCCESSES) {
+            self.run_times.longest = self.run_times.longest.max(known);
+        }
+    }
+
+    /// Handles [`Event::EndsAt`](super::Event::EndsAt).
+    pub(super) fn set_end(&mut self, end: Duration) {
+        let is_later = self.run_times.end.is_some_and(|before| end > before);
+        self.run_times.end = Some(end);
+        self.run_times.is_on = true;
+        if !is_later {
+            return;
+        }
+        let mut late = std::mem::take(&mut self.run_times.late);
+        // Each goes to the front of those that were put back before it.
+        late.sort_unstable_by_key(|task| Reverse(self.nodes[task.index()].place));
+        for task in late {
+            self.nodes[task.index()].state = State::Queued;
+            self.avoid(task);
+            self.queue.put_back(&mut self.nodes, task);
+        }
+    }
+
+    /// True if tasks are held back.
+    #[must_use]
+    pub fn has_late(&self) -> bool {
+        !self.run_times.late.is_empty()
+    }
+
+    /// Holds a queued task back if the run ends before it would. Returns whether it does.
+    pub(super) fn hold_back(&mut self, task: TaskId, out: &mut impl Outbox) -> bool {
+        if self.lacks_time(task).is_none() {
+            return false;
+        }
+        self.queue.remove(&mut self.nodes, task);
+        let node = &mut self.nodes[task.index()];
+        node.state = State::Late;
+        let submit = SubmitId(node.submit);
+        self.run_times.late.push(task);
+        out.record(Record::HeldBack(task, submit));
+        true
+    }
+
+    /// Returns why a task would not end before the run does, if it is known that it would not.
+    pub(super) fn lacks_time(&self, task: TaskId) -> Option<WaitReason> {
+        let left = self.run_times.end?.saturating_sub(self.now());
+        if left >= self.run_times.longest {
+            return None;
+        }
+        let need = self.need(task).filter(|need| need.time > left)?;
+        Some(WaitReason::Time {
+            needed: need.time,
+            left,
+            saves: need.saves,
+        })
+    }
+
+    /// Returns what a task needs, if that is known.
+    fn need(&self, task: TaskId) -> Option<Need> {
+        let (dag, local) = self.locate(task);
+        let whole = self.expected_time(task, MIN_SUCCESSES);
+        let whole = whole.map(|time| Need { time, saves: false });
+        let Some(checkpoint) = dag.checkpoint(local) else {
+            return whole;
+        };
+        // One that nobody asks saves itself again and again.
+        let time = needed_to_save(checkpoint.signal?.lead);
+        let part = Need { time, saves: true };
+        Some(whole.filter(|whole| whole.time <= time).unwrap_or(part))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn run_times_have_a_mean_and_a_deviation() {
+        let mut times = Sample::default();
+        assert_eq!(times.expected(0), None);
+        for seconds in [58, 60, 62, 60] {
+            times.note(Duration::from_secs(seconds));
+        }
+        assert_eq!(times.expected(5), None);
+        times.note(Duration::from_secs(60));
+        // The deviation is the square root of 8 / 4.
+        let expected = times.expected(5).unwrap().as_secs_f64();
+        assert!(
+            (expected - (60.0 + 2.0 * 2_f64.sqrt())).abs() < 1e-9,
+            "{expected}"
+        );
+        let mut one = Sample::default();
+        one.note(Duration::from_secs(7));
+        assert_eq!(one.expected(1), Some(Duration::from_secs(7)));
+    }
+
+    #[test]
+    fn a_task_that_saves_itself_needs_time_to_do_something() {
+        let needed = |lead| needed_to_save(Duration::from_secs(lead)).as_secs();
+        assert_eq!([0, 3, 30, 60, 600].map(needed), [0, 6, 60, 90, 630]);
+    }
+}

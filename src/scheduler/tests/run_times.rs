@@ -1,0 +1,136 @@
+//! Tasks that are held back because the run ends before they would.
+
+use super::*;
+
+const fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn ends_at(run: &mut Run, end: u64) {
+    let event = Event::EndsAt(seconds(end));
+    run.master.handle(event, &mut run.log).unwrap();
+}
+
+/// The time is this now, and a task has ended after one second.
+fn end_at(run: &mut Run, now: u64, submit: u64) {
+    run.master.advance(seconds(now));
+    run.finish_after(1, submit, Outcome::new(0, seconds(1))).unwrap();
+    run.schedule();
+}
+
+fn started(run: &mut Run) -> Vec<String> {
+    run.take("started ")
+}
+
+#[test]
+fn what_would_not_end_in_time_does_not_start() {
+    let text = "TASK a -e 1 x\nTASK b -e 60 x\nTASK c -e 40 x\nTASK d x\nTASK e -e 0 x\n";
+    let mut run = Run::new(text, 1);
+    ends_at(&mut run, 50);
+    run.take("");
+    run.master.advance(seconds(10));
+    run.finish_after(1, 1, Outcome::new(0, seconds(1))).unwrap();
+    run.schedule();
+    // Exactly what is left is enough.
+    let lines = run.take("");
+    assert!(lines.contains(&"held back 1 2".to_owned()), "{lines:?}");
+    assert!(lines.contains(&"started 2 3 on 1".to_owned()), "{lines:?}");
+    let status = run.master.task_status(TaskId(1));
+    assert_eq!(status.state, "held back");
+    let reason = "it is expected to run 60 s, and 40 s are left";
+    assert_eq!(status.reason.as_deref(), Some(reason));
+    // Nobody knows how long it runs.
+    end_at(&mut run, 49, 3);
+    assert_eq!(started(&mut run), ["3 4 on 1"]);
+    end_at(&mut run, 50, 4);
+    assert_eq!(started(&mut run), ["4 5 on 1"]);
+    assert!(!run.master.only_rests(), "one runs");
+    end_at(&mut run, 51, 5);
+    assert!(run.master.only_rests() && run.master.has_late() && !run.master.is_finished());
+    assert_eq!(run.master.waiting().map(|(task, _)| task), Some(TaskId(1)));
+    // The batch job was given more time.
+    ends_at(&mut run, 111);
+    run.schedule();
+    assert_eq!(started(&mut run), ["1 2 on 1"]);
+    end_at(&mut run, 112, 2);
+    assert!(run.master.is_finished() && run.master.summary().success);
+}
+
+#[test]
+fn run_times_of_a_transformation_are_learned() {
+    let task = |n: u32| format!("#@ {n} sim:1.0 ID{n}\nTASK t{n:02} x\n");
+    let text: String = (1..=9).map(task).collect();
+    let mut run = Run::new(&text, 1);
+    ends_at(&mut run, 600);
+    run.take("");
+    for submit in 1..=5 {
+        assert_eq!(run.master.expected_time(TaskId(8), 5), None);
+        run.master.advance(seconds(60 * submit));
+        run.finish_after(1, submit, Outcome::new(0, seconds(60))).unwrap();
+        run.schedule();
+    }
+    assert_eq!(run.master.expected_time(TaskId(8), 5), Some(seconds(60)));
+    assert_eq!(run.master.expected_time(TaskId(8), 6), None);
+    run.take("");
+    // A failure says nothing.
+    run.master.advance(seconds(301));
+    run.finish_after(1, 6, Outcome::new(256, seconds(1))).unwrap();
+    run.master.advance(seconds(541));
+    run.schedule();
+    assert_eq!(started(&mut run), [] as [&str; 0]);
+    assert!(run.master.has_late() && run.master.only_rests());
+}
+
+#[test]
+fn those_that_save_themselves_use_the_tail() {
+    let text = "TASK a -e 1 x\nTASK b -e 600 --checkpoint-signal USR1@20 x\n\
+                TASK c --checkpoint-signal USR1@20 x\nTASK d -e 600 --checkpoint-exit 85 x\n\
+                TASK e -e 30 --checkpoint-signal USR1@20 x\n";
+    let mut run = Run::new(text, 1);
+    ends_at(&mut run, 100);
+    run.take("");
+    end_at(&mut run, 60, 1);
+    assert_eq!(started(&mut run), ["1 2 on 1"]);
+    end_at(&mut run, 61, 2);
+    let lines = run.take("");
+    assert!(lines.contains(&"held back 2 3".to_owned()), "{lines:?}");
+    assert!(lines.contains(&"started 3 4 on 1".to_owned()), "{lines:?}");
+    let reason = run.master.task_status(TaskId(2)).reason.unwrap();
+    assert_eq!(
+        reason,
+        "it needs 40 s to do something and save itself, and 39 s are left"
+    );
+    end_at(&mut run, 70, 4);
+    assert_eq!(started(&mut run), ["4 5 on 1"]);
+}
+
+#[test]
+fn tasks_are_not_sent_in_advance_if_they_would_not_end_in_time() {
+    let tasks: String = (0..40).map(|n| format!("TASK t{n:02} -e 5 x\n")).collect();
+    let mut run = Run {
+        master: Master::new(dag(&tasks), DoneSet::new(), Workers::Fixed(1), ONE_ATTEMPT).with_prefill(),
+        log: Log::default(),
+    };
+    run.register(1, "h").unwrap();
+    ends_at(&mut run, 10);
+    run.start().unwrap();
+    run.schedule();
+    let end = |run: &mut Run, submit| {
+        let outcome = Outcome::new(0, Duration::from_micros(50));
+        run.finish_after(1, submit, outcome).unwrap();
+        run.schedule();
+    };
+    end(&mut run, 1);
+    assert!(run.master.has_prefilled());
+    run.master.advance(seconds(6));
+    let sent = run.log.starts.len() as u64;
+    for submit in 2..=sent {
+        end(&mut run, submit);
+    }
+    assert_eq!(
+        run.log.starts.len() as u64,
+        sent,
+        "what was sent runs, nothing else"
+    );
+    assert!(!run.master.has_prefilled() && run.master.only_rests());
+}
