@@ -126,6 +126,8 @@ pub enum Section {
     Hosts,
     /// Stage-in, run and stage-out time and bytes, without a shared file system
     Data,
+    /// What the batch jobs have cost
+    Accounting,
     /// All sections
     All,
 }

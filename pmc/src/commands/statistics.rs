@@ -1,5 +1,6 @@
 //! `pmc statistics`: counts and times of a run.
 
+mod accounting;
 mod csv;
 pub mod data;
 mod human;
@@ -21,6 +22,8 @@ use crate::text;
 
 use super::report::replace;
 
+use accounting::Costs;
+
 /// Context of a failure.
 const STDOUT: &str = "cannot write standard output";
 
@@ -30,9 +33,11 @@ struct Figures<'a> {
     /// The database.
     database: &'a Path,
     step: Step,
+    /// What the jobs have cost; empty unless the section is asked for.
+    costs: Costs,
 }
 
-const ALL: [Section; 8] = [
+const ALL: [Section; 9] = [
     Section::Summary,
     Section::Workflow,
     Section::Jobs,
@@ -41,6 +46,7 @@ const ALL: [Section; 8] = [
     Section::Integrity,
     Section::Hosts,
     Section::Data,
+    Section::Accounting,
 ];
 
 /// Maximum warnings about files of the run. There can be one for each line and attempt.
@@ -80,10 +86,15 @@ pub fn statistics(arguments: &cli::Statistics) -> Result<u8, Failure> {
         TimeStep::Hour => Step::Hour,
     };
     let statistics = Statistics::read(&source.path, step, &dir).map_err(read_failure)?;
+    let costs = match sections.contains(&Section::Accounting) {
+        true => Costs::read(&dir)?,
+        false => Costs::default(),
+    };
     let figures = Figures {
         statistics,
         database: &source.path,
         step,
+        costs,
     };
     if arguments.json {
         print(&format!("{:#}\n", json::value(&figures, &sections)?));
@@ -161,6 +172,7 @@ fn write_files(figures: &Figures<'_>, sections: &[Section], dir: &Path, csv: boo
             Section::Integrity => "integrity",
             Section::Hosts => "hosts",
             Section::Data => "data",
+            Section::Accounting => "accounting",
         };
         let path = dir.join(format!("{name}.{}", if csv { "csv" } else { "txt" }));
         let failed = || format!("cannot write {}", path.display());

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use pmc_monitor::statistics::{Amount, Breakdown, Counts, OverTime, Spread};
 
-use super::{Figures, Problem, data, human};
+use super::{Figures, Problem, accounting, data, human};
 use crate::cli::Section;
 
 /// Writes a section.
@@ -25,6 +25,7 @@ pub fn write(figures: &Figures<'_>, section: Section, out: &mut impl Write) -> R
         Section::Hosts => rows(hosts(figures)),
         Section::Jobs => jobs(figures, out),
         Section::Data => data::csv(figures, out),
+        Section::Accounting => rows(accounting::csv(&figures.costs)),
     }
 }
 

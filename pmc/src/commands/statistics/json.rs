@@ -3,13 +3,13 @@
 use pmc_monitor::statistics::{Counts, Level, OverTime, Spread};
 use serde_json::{Map, Value, json};
 
-use super::{Figures, data, human};
+use super::{Figures, accounting, data, human};
 use crate::cli::Section;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 
 /// Version of the format: major.minor.
-pub const VERSION: &str = "1.3";
+pub const VERSION: &str = "1.4";
 
 /// Returns the sections as one object.
 pub fn value(figures: &Figures<'_>, sections: &[Section]) -> Result<Value, Failure> {
@@ -56,6 +56,9 @@ pub fn value(figures: &Figures<'_>, sections: &[Section]) -> Result<Value, Failu
             }
             Section::Jobs => {
                 all.insert("jobs".into(), jobs(figures)?);
+            }
+            Section::Accounting => {
+                all.insert("accounting".into(), accounting::json(&figures.costs));
             }
             Section::Data => {
                 all.insert("data".into(), data::json(figures)?);
