@@ -46,6 +46,8 @@ pub enum Reason {
     },
     /// The run ended before it.
     CutOff,
+    /// It has saved itself, and its task runs again.
+    Saved,
 }
 
 impl Reason {
@@ -61,6 +63,7 @@ impl Reason {
             Reason::Evicted => "evicted",
             Reason::Lost { .. } => "lost",
             Reason::CutOff => "cut_off",
+            Reason::Saved => "saved",
         }
     }
 
@@ -76,7 +79,7 @@ impl Reason {
             } => format!("{name} {used_mib} {requested_mib}"),
             Reason::OutputFile { errno } | Reason::NotStarted { errno } => format!("{name} {errno}"),
             Reason::Lost { attempts } => format!("{name} {attempts}"),
-            Reason::NotForwarded | Reason::Evicted | Reason::CutOff => name.to_owned(),
+            Reason::NotForwarded | Reason::Evicted | Reason::CutOff | Reason::Saved => name.to_owned(),
         }
     }
 
@@ -107,6 +110,7 @@ impl Reason {
                 attempts: u32::try_from(number()?).ok()?,
             },
             "cut_off" => Reason::CutOff,
+            "saved" => Reason::Saved,
             _ => return None,
         };
         Some(reason)
@@ -138,6 +142,7 @@ impl fmt::Display for Reason {
                 )
             }
             Reason::CutOff => f.write_str("the run ended before it"),
+            Reason::Saved => f.write_str("it has saved itself; the task runs again"),
         }
     }
 }
@@ -208,6 +213,7 @@ mod tests {
                 "lost with its worker, as 3 of its attempts were (--crash-limit)",
             ),
             (Reason::CutOff, "the run ended before it"),
+            (Reason::Saved, "it has saved itself; the task runs again"),
         ] {
             assert_eq!(
                 Reason::decode(&format!("{} later", reason.encode())),

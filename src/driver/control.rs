@@ -4,11 +4,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use monitord_compat::run_end::DrainedBy;
+use pmc_batch::drain::is_same_host;
 use pmc_control::{Answer, Request, RunLimits};
 use pmc_system::clock;
 use signal_hook::consts::SIGUSR1;
 
 use crate::control::{Pending, Reply};
+use crate::protocol::Rank;
 use crate::scheduler::Event;
 use crate::transport::MasterTransport;
 
@@ -127,18 +129,44 @@ impl<T: MasterTransport> Driver<'_, T> {
             let reason = "only a run with agents can go on without one of its nodes (--agents)";
             return Ok(Answer::Refused(reason.to_owned()));
         }
-        for rank in &ranks {
+        tracing::info!("Asked to drain the node {host}");
+        self.retire(&ranks)?;
+        Ok(Answer::Done(format!(
+            "no more tasks start on {host}; its {} slots leave when their tasks have ended",
+            ranks.len()
+        )))
+    }
+
+    /// Leaves a node alone that the batch system takes out of service.
+    pub(super) fn leave_draining_node(&mut self, node: &str) -> Result<(), RunError> {
+        if !self.run.master.is_dynamic() || self.drained_nodes.contains(node) {
+            return Ok(());
+        }
+        let nodes = self.run.master.node_statuses();
+        let Some(found) = nodes.iter().find(|known| is_same_host(&known.host, node)) else {
+            return Ok(());
+        };
+        let ranks = self.run.master.workers_of(&found.host);
+        if !ranks.is_empty() {
+            self.drained_nodes.insert(node.to_owned());
+            self.run.out.warn(&format!(
+                "The batch system drains {node}: no more tasks start there"
+            ));
+            self.retire(&ranks)?;
+        }
+        Ok(())
+    }
+
+    /// Lets workers leave when their tasks have ended.
+    fn retire(&mut self, ranks: &[Rank]) -> Result<(), RunError> {
+        for rank in ranks {
             if let Some(membership) = self.run.out.transport.membership_mut() {
                 membership.release(*rank);
             }
             self.run.handle(Event::Retire(*rank))?;
         }
-        tracing::info!("Asked to drain the node {host}");
-        self.run.notify_tasks(Some(&ranks), Duration::ZERO);
-        Ok(Answer::Done(format!(
-            "no more tasks start on {host}; its {} slots leave when their tasks have ended",
-            ranks.len()
-        )))
+        self.run.notify_tasks(Some(ranks), Duration::ZERO);
+        Ok(())
     }
 }
 

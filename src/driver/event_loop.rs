@@ -160,6 +160,9 @@ impl<T: MasterTransport> Driver<'_, T> {
             let minutes = left.as_secs_f64() / 60.0;
             tracing::info!("The batch job ends in {minutes:.1} minutes");
         }
+        for node in news.draining {
+            self.leave_draining_node(&node)?;
+        }
         if let Some(reason) = news.site_drain
             && self.run.drain.is_none()
         {

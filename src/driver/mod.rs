@@ -43,6 +43,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use pmc_dag::TaskId;
+use rustc_hash::FxHashSet;
 
 pub use error::RunError;
 pub use events::{RunEvent, TaskEnd};
@@ -226,6 +227,8 @@ struct Driver<'a, T> {
     control: Control,
     /// Those to tasks that run.
     requests: Requests,
+    /// Nodes that the batch system drains.
+    drained_nodes: FxHashSet<String>,
     /// When to drain because a process has asked for it.
     drain_at: Option<Instant>,
     /// The task and reason of the last message about a waiting task.
@@ -290,6 +293,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             subworkflows,
             control,
             requests: Requests::default(),
+            drained_nodes: FxHashSet::default(),
             drain_at: None,
             waiting: None,
             makespan: Duration::ZERO,

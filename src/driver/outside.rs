@@ -6,8 +6,9 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use pmc_batch::BatchJob;
-use pmc_batch::ask::{PATIENCE, ask};
+use pmc_batch::ask::{PATIENCE, ask, output};
+use pmc_batch::drain::{draining, node_states_query};
+use pmc_batch::{BatchJob, Scheduler};
 use pmc_files::Owner;
 
 use crate::interrupt::Interrupt;
@@ -33,6 +34,8 @@ const SHOWN: usize = 200;
 pub(super) struct News {
     /// The time that the batch job had left at this moment.
     pub(super) time_left: Option<(Instant, Duration)>,
+    /// Nodes of the batch job that its system takes out of service.
+    pub(super) draining: Vec<String>,
     /// The site clears its nodes; what it says.
     pub(super) site_drain: Option<String>,
     /// What the user should know.
@@ -94,11 +97,15 @@ impl Outside {
 
 impl News {
     fn is_empty(&self) -> bool {
-        self.time_left.is_none() && self.site_drain.is_none() && self.problems.is_empty()
+        self.time_left.is_none()
+            && self.draining.is_empty()
+            && self.site_drain.is_none()
+            && self.problems.is_empty()
     }
 
     fn add(&mut self, other: Self) {
         self.time_left = other.time_left.or(self.time_left);
+        self.draining.extend(other.draining);
         self.site_drain = other.site_drain.or(self.site_drain.take());
         self.problems.extend(other.problems);
     }
@@ -132,6 +139,7 @@ impl Questions {
             let pause = match ask(job, PATIENCE) {
                 Ok(status) => {
                     news.time_left = status.time_left.map(|left| (now, left));
+                    news.draining = draining_nodes(job, &status.nodes);
                     ASK_INTERVAL
                 }
                 Err(error) => {
@@ -157,6 +165,15 @@ impl Questions {
         let look = self.file.as_ref().map(|_| LOOK_INTERVAL);
         ask.into_iter().chain(look).min().unwrap_or(Duration::MAX)
     }
+}
+
+/// Returns the nodes of a job that drain. Without an answer, none does.
+fn draining_nodes(job: &BatchJob, nodes: &[String]) -> Vec<String> {
+    if job.scheduler != Scheduler::Slurm || nodes.is_empty() {
+        return Vec::new();
+    }
+    let printed = output(&node_states_query(nodes), PATIENCE);
+    printed.map_or_else(|_| Vec::new(), |printed| draining(&printed))
 }
 
 /// Returns the text of the file by which the site says that it clears its nodes, or why the file does not

@@ -36,7 +36,7 @@ use progress::Progress;
 
 use crate::options::{Options, Stdio};
 use crate::protocol::SubmitId;
-use crate::scheduler::Record;
+use crate::scheduler::{Eviction, Record};
 
 /// The rescue file and the logs of a run.
 pub struct Logs {
@@ -297,7 +297,14 @@ impl Logs {
                 self.write(now, task, submit, What::Queued);
             }
             Record::Started(task, submit, _) => self.write(now, task, submit, What::Started),
-            Record::Evicted { task, submit, .. } => self.write(now, task, submit, What::Evicted),
+            Record::Evicted {
+                task, submit, why, ..
+            } => {
+                if why == Eviction::Saved {
+                    self.write(now, task, submit, What::Failing(Reason::Saved));
+                }
+                self.write(now, task, submit, What::Evicted);
+            }
             Record::Prepared {
                 task,
                 submit,

@@ -429,7 +429,62 @@ fn has_ended(pid: Pid, how: WaitPidFlag) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+    use std::process::{Child as Process, Command};
+
     use super::*;
+
+    /// A process that leads its own group.
+    struct Group(Process);
+
+    impl Leader for Group {
+        fn pid(&self) -> Pid {
+            Pid::from_raw(i32::try_from(self.0.id()).unwrap())
+        }
+
+        fn wait(&self) {
+            while !has_ended(self.pid(), WaitPidFlag::empty()) {}
+        }
+
+        fn has_ended_within(&self, _: Duration, _: Duration, _: Option<&Bell>) -> bool {
+            has_ended(self.pid(), WaitPidFlag::WNOHANG)
+        }
+    }
+
+    fn start(running: &RunningAttempt, attempt: u64) -> Process {
+        running.begin(SubmitId(attempt));
+        let mut command = Command::new("sleep");
+        let started = running.start(|| command.arg("1000").process_group(0).spawn().map(Group));
+        started.unwrap().unwrap().0
+    }
+
+    #[test]
+    fn an_attempt_that_is_about_to_start_gets_its_signal() {
+        let running = RunningAttempt::new();
+        // The master sends it before the worker has begun.
+        running.notify(SubmitId(3), libc::SIGUSR1);
+        let mut process = start(&running, 3);
+        assert_eq!(process.wait().unwrap().signal(), Some(libc::SIGUSR1));
+        // Now the process is not there yet.
+        running.state().group = None;
+        running.begin(SubmitId(4));
+        running.notify(SubmitId(4), libc::SIGUSR2);
+        let mut process = start(&running, 4);
+        assert_eq!(process.wait().unwrap().signal(), Some(libc::SIGUSR2));
+    }
+
+    #[test]
+    fn an_attempt_gets_no_signal_of_another_one() {
+        let running = RunningAttempt::new();
+        // It ends before it could get its signal.
+        running.notify(SubmitId(3), libc::SIGUSR1);
+        let mut process = start(&running, 4);
+        running.notify(SubmitId(3), libc::SIGUSR1);
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(process.try_wait().unwrap(), None);
+        running.notify(SubmitId(4), libc::SIGUSR2);
+        assert_eq!(process.wait().unwrap().signal(), Some(libc::SIGUSR2));
+    }
 
     #[test]
     fn suspended_time_does_not_count() {

@@ -5,6 +5,7 @@
 
 pub mod ask;
 pub mod condor;
+pub mod drain;
 pub mod job;
 pub mod launch;
 pub mod nodes;

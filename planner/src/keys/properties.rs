@@ -11,6 +11,8 @@ const TRANSFER: &str = "pegasus-transfer moves the files";
 /// All properties but those that are profile keys, sorted by name.
 #[rustfmt::skip]
 pub const PROPERTIES: &[Key] = &[
+    on("pegasus.accounting.max.lost",
+        "seconds of the lost time of a batch job that `pmc statistics -s accounting` does not charge, at most; default: all"),
     off("pegasus.aws.*", "", "jobs do not run on AWS Batch"),
     on("pegasus.batch.account", "account of the batch job; like `--account`"),
     on("pegasus.batch.directives", "more lines for the head of the batch script"),

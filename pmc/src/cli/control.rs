@@ -23,8 +23,11 @@ pub struct Nodes {
     /// Start no more tasks on this host, and let its agent go when the running ones have ended
     #[arg(long, value_name = "HOST")]
     pub drain: Option<String>,
+    /// Say which of these hosts do not answer, and exit with 1 if there are any: a name, or `n[1-3,7]`
+    #[arg(long, value_name = "HOSTS", conflicts_with = "drain")]
+    pub ping: Option<String>,
     /// Print JSON
-    #[arg(long, conflicts_with = "drain")]
+    #[arg(long, conflicts_with_all = ["drain", "ping"])]
     pub json: bool,
 }
 

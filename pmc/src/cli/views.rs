@@ -128,6 +128,8 @@ pub enum Section {
     Data,
     /// What tasks have saved, and what that has cost
     Checkpoints,
+    /// What the batch jobs have cost
+    Accounting,
     /// All sections
     All,
 }

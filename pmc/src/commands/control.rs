@@ -15,9 +15,15 @@ use crate::layout;
 use crate::reach;
 use crate::table::{Align, Table};
 
+/// Maximum hosts that are pinged at a time.
+const MAX_PINGED: usize = 100_000;
+
 /// Shows the hosts of a run, or lets one go. Returns the exit code.
 pub fn nodes(arguments: &cli::Nodes) -> Result<u8, Failure> {
     let dir = layout::given_or_latest(arguments.run.as_deref(), arguments.json);
+    if let Some(hosts) = &arguments.ping {
+        return ping(&dir, hosts);
+    }
     let request = match &arguments.drain {
         Some(host) => Request::DrainNode { host: host.clone() },
         None => Request::Nodes,
@@ -72,6 +78,56 @@ fn task_and_run(task: &str, run: Option<&str>, quiet: bool) -> (String, PathBuf)
             layout::given_or_latest(run.map(Path::new), quiet),
         ),
     }
+}
+
+/// Says which hosts of an expression do not answer.
+fn ping(dir: &Path, hosts: &str) -> Result<u8, Failure> {
+    let hosts = pmc_hosts::expand(hosts, MAX_PINGED).or_code(exit::USAGE)?;
+    let run = layout::find_run(dir)?;
+    if let Some(place) = reach::elsewhere(&run.dag) {
+        return reach::run_there(&place, false);
+    }
+    let nodes = match ask(&run.dag, &Request::Nodes).or_code(exit::NOT_RUN)? {
+        Answer::Nodes(nodes) => nodes,
+        Answer::Refused(reason) => {
+            return Err(Failure::new(exit::NOT_RUN, anyhow!("{}", escape(&reason))));
+        }
+        _ => {
+            return Err(Failure::new(
+                exit::NOT_RUN,
+                anyhow!("the run is of another version"),
+            ));
+        }
+    };
+    let (text, all_answer) = pinged(&hosts, &nodes);
+    print(&text);
+    Ok(if all_answer {
+        exit::SUCCESS
+    } else {
+        exit::TASKS_FAILED
+    })
+}
+
+/// Returns a line for each host that does not answer, and whether all do.
+fn pinged(hosts: &[String], nodes: &[NodeStatus]) -> (String, bool) {
+    let state = |host: &String| {
+        let found = nodes.iter().find(|node| node.host == *host);
+        found.map_or("no host of this run", |node| node.state.as_str())
+    };
+    let answers = |state: &str| {
+        matches!(
+            state,
+            "working" | "preparing" | "joined" | "leaving" | "set aside"
+        )
+    };
+    let silent = hosts
+        .iter()
+        .map(|host| (host, state(host)))
+        .filter(|(_, state)| !answers(state));
+    let lines = silent.map(|(host, state)| format!("{}: {}\n", escape(host), escape(state)));
+    let text: String = lines.collect();
+    let all_answer = text.is_empty();
+    (text, all_answer)
 }
 
 fn show(dir: &Path, request: &Request, json: bool) -> Result<u8, Failure> {
@@ -210,6 +266,30 @@ mod tests {
             "{text}"
         );
         assert!(!node_table(&[node("near", false)]).contains("Without"));
+    }
+
+    #[test]
+    fn hosts_that_do_not_answer_are_named() {
+        let node = |host: &str, state: &str| NodeStatus {
+            host: host.into(),
+            state: state.into(),
+            slots: 2,
+            busy: 1,
+            cpus: 2,
+            free_cpus: 1,
+            memory_mib: 10,
+            free_memory_mib: 5,
+            away: false,
+        };
+        let nodes = [
+            node("n1", "working"),
+            node("n2", "silent"),
+            node("n3", "set aside"),
+        ];
+        let asked = |text: &str| pinged(&pmc_hosts::expand(text, 9).unwrap(), &nodes);
+        assert_eq!(asked("n[1,3]"), (String::new(), true));
+        let said = "n2: silent\nn4: no host of this run\n".to_owned();
+        assert_eq!(asked("n[1-4]"), (said, false));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `pmc statistics`: counts and times of a run.
 
+mod accounting;
 pub mod checkpoints;
 mod csv;
 pub mod data;
@@ -24,6 +25,8 @@ use crate::text;
 
 use super::report::replace;
 
+use accounting::Costs;
+
 /// Context of a failure.
 const STDOUT: &str = "cannot write standard output";
 
@@ -35,9 +38,11 @@ struct Figures<'a> {
     /// The database.
     database: &'a Path,
     step: Step,
+    /// What the jobs have cost; empty unless the section is asked for.
+    costs: Costs,
 }
 
-const ALL: [Section; 8] = [
+const ALL: [Section; 9] = [
     Section::Summary,
     Section::Workflow,
     Section::Jobs,
@@ -46,6 +51,7 @@ const ALL: [Section; 8] = [
     Section::Integrity,
     Section::Hosts,
     Section::Data,
+    Section::Accounting,
 ];
 
 /// Maximum warnings about files of the run. There can be one for each line and attempt.
@@ -90,11 +96,16 @@ pub fn statistics(arguments: &cli::Statistics) -> Result<u8, Failure> {
     let checkpoints = Usage::read(&dir.dag)
         .context("cannot read the statistics of checkpoints")
         .or_code(exit::NOT_RUN)?;
+    let costs = match sections.contains(&Section::Accounting) {
+        true => Costs::read(&dir)?,
+        false => Costs::default(),
+    };
     let figures = Figures {
         statistics,
         checkpoints,
         database: &source.path,
         step,
+        costs,
     };
     if arguments.json {
         print(&format!("{:#}\n", json::value(&figures, &sections)?));
@@ -173,6 +184,7 @@ fn write_files(figures: &Figures<'_>, sections: &[Section], dir: &Path, csv: boo
             Section::Hosts => "hosts",
             Section::Data => "data",
             Section::Checkpoints => "checkpoints",
+            Section::Accounting => "accounting",
         };
         let path = dir.join(format!("{name}.{}", if csv { "csv" } else { "txt" }));
         let failed = || format!("cannot write {}", path.display());

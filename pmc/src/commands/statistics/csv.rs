@@ -5,7 +5,7 @@ use std::io::Write;
 use pmc_monitor::statistics::{Amount, Breakdown, Counts, OverTime, Spread};
 
 use super::table::{line, number, quoted};
-use super::{Figures, Problem, checkpoints, data, human};
+use super::{Figures, Problem, accounting, checkpoints, data, human};
 use crate::cli::Section;
 
 /// Writes a section.
@@ -26,6 +26,7 @@ pub fn write(figures: &Figures<'_>, section: Section, out: &mut impl Write) -> R
         Section::Jobs => jobs(figures, out),
         Section::Data => data::csv(figures, out),
         Section::Checkpoints => rows(checkpoints::csv(&figures.checkpoints)),
+        Section::Accounting => rows(accounting::csv(&figures.costs)),
     }
 }
 

@@ -9,7 +9,7 @@ use pmc_control::memory;
 use pmc_monitor::statistics::{Counts, JobAttempt, OverTime, Spread, Step};
 
 use super::table::number;
-use super::{Figures, Problem, checkpoints, data};
+use super::{Figures, Problem, accounting, checkpoints, data};
 use crate::cli::Section;
 use crate::table::{Align, Table, thousands};
 use crate::text;
@@ -28,6 +28,7 @@ pub fn write(figures: &Figures<'_>, section: Section, out: &mut impl Write) -> R
         Section::Checkpoints => checkpoints::human(&figures.checkpoints),
         Section::Jobs => return jobs(figures, out),
         Section::Data => return data::human(figures, out),
+        Section::Accounting => accounting::human(&figures.costs),
     };
     out.write_all(text.as_bytes()).map_err(Problem::Write)
 }

@@ -3,7 +3,7 @@
 use pmc_monitor::statistics::{Counts, Level, OverTime, Spread};
 use serde_json::{Map, Value, json};
 
-use super::{Figures, checkpoints, data, human};
+use super::{Figures, accounting, checkpoints, data, human};
 use crate::cli::Section;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
@@ -63,6 +63,9 @@ pub fn value(figures: &Figures<'_>, sections: &[Section]) -> Result<Value, Failu
                     .map(|(task, usage)| checkpoints::object(task, usage))
                     .collect();
                 all.insert("checkpoints".into(), rows.into());
+            }
+            Section::Accounting => {
+                all.insert("accounting".into(), accounting::json(&figures.costs));
             }
             Section::Data => {
                 all.insert("data".into(), data::json(figures)?);

@@ -8,12 +8,13 @@ mod child;
 mod ledger;
 mod matrix;
 mod next;
+mod queries;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::anyhow;
+use anyhow::{Context as _, anyhow};
 use monitord_compat::batch_jobs::Event;
 use monitord_compat::run_end::EndOfRun;
 use monitord_compat::run_lock;
@@ -25,6 +26,7 @@ use self::child::{Outcome, Settings, Signals, run};
 use self::ledger::Ledger;
 use self::matrix::{Action, Ended, MAX_STARTS, Situation, TABLE, Terminated, action};
 use self::next::{Chain, note};
+use self::queries::is_restart;
 use crate::cli;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
@@ -80,7 +82,15 @@ pub fn supervise(arguments: &cli::Supervise) -> Result<u8, Failure> {
     let name = job
         .as_ref()
         .map_or_else(|| format!("local {}", std::process::id()), ToString::to_string);
-    let mut ledger = Ledger::open(&dag, name);
+    let mut ledger = Ledger::open(&dag, name.clone());
+    if arguments.is_restart {
+        let asked = arguments.job.as_ref().map(|id| match &job {
+            Some(job) => format!("{} {id}", job.scheduler),
+            None => id.clone(),
+        });
+        let asked = asked.unwrap_or(name);
+        return Ok(u8::from(is_restart(&environment, &ledger.before, &asked)));
+    }
     let (command, resubmit) = if arguments.successor {
         let found = ledger.command();
         let error = || anyhow!("the ledger of {} says of no command in this job", dag.display());
@@ -89,6 +99,21 @@ pub fn supervise(arguments: &cli::Supervise) -> Result<u8, Failure> {
     } else {
         (arguments.command.clone(), arguments.resubmit)
     };
+    if arguments.init {
+        let chain = ledger.chain();
+        let begin = Event::Begin {
+            nodes: nodes.unwrap_or_default(),
+            chain,
+            resubmit,
+            command,
+            successor: false,
+        };
+        ledger
+            .add(begin)
+            .with_context(|| format!("the list of batch jobs of {} cannot be written", dag.display()))
+            .or_code(exit::NOT_RUN)?;
+        return Ok(exit::SUCCESS);
+    }
     if command.is_empty() {
         return Err(Failure::new(
             exit::USAGE,
