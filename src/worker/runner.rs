@@ -247,6 +247,7 @@ impl Runner {
         if let Some(error) = failure {
             write_exec_failure(files, app, task, error);
         }
+        let is_unusable = failure.is_some_and(program::is_unusable);
         let attempt = self.running(task, memory_mb);
         let mut ending = attempt.finish(pipes, &mut process, watch)?;
         let runtime = started.elapsed();
@@ -262,8 +263,7 @@ impl Runner {
             reject(task, files, &problem, &mut ending);
         }
         let status = ending.status;
-        let cannot_run =
-            failure.is_some_and(program::is_unusable) || program::is_missing_behind(&words, status);
+        let cannot_run = is_unusable || program::is_missing_behind(&words, status);
         if let Process::Served(server) = process
             && ending.is_reusable
         {
