@@ -3,7 +3,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::error::InputError;
+use crate::diagnostic::Diagnostic;
 use crate::model::FileId;
 use crate::properties::Properties;
 
@@ -66,7 +66,7 @@ impl StagingMapper {
         properties: &Properties,
         mode: DataMode,
         (levels, multiplier): (Option<u32>, Option<u32>),
-        problems: &mut Vec<InputError>,
+        problems: &mut Vec<Diagnostic>,
     ) -> Self {
         /// Deeper directories are of no use.
         const MAX_LEVELS: u32 = 8;

@@ -1,4 +1,4 @@
-//! Errors: problems in input files, with place and hint, and reasons why there is no plan.
+//! Reasons why there is no plan.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,87 +6,12 @@ use std::path::{Path, PathBuf};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Position in an input file, both numbers counted from 1.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Position {
-    /// Line.
-    pub line: u32,
-    /// Column.
-    pub column: u32,
-}
-
-/// Returns line and column (in characters) of a byte of the text.
-pub(crate) fn position_of(text: &str, byte: usize) -> Position {
-    let before = &text.as_bytes()[..byte.min(text.len())];
-    let start = memchr::memrchr(b'\n', before).map_or(0, |n| n + 1);
-    let line = memchr::memchr_iter(b'\n', before).count() + 1;
-    let column = String::from_utf8_lossy(&before[start..]).chars().count() + 1;
-    Position {
-        line: u32::try_from(line).unwrap_or(u32::MAX),
-        column: u32::try_from(column).unwrap_or(u32::MAX),
-    }
-}
-
-/// One problem in an input file.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub struct InputError {
-    /// File, as the user named it.
-    pub file: PathBuf,
-    /// Position in the file, if known.
-    pub position: Option<Position>,
-    /// What is wrong.
-    pub message: String,
-    /// What to do about it.
-    pub hint: Option<String>,
-}
-
-impl InputError {
-    /// Creates a problem of the whole file.
-    pub fn file(file: &Path, message: impl Into<String>) -> Self {
-        InputError {
-            file: file.to_owned(),
-            position: None,
-            message: message.into(),
-            hint: None,
-        }
-    }
-    /// Creates a problem at a position.
-    pub fn at(file: &Path, position: Position, message: impl Into<String>) -> Self {
-        InputError {
-            position: Some(position),
-            ..InputError::file(file, message)
-        }
-    }
-    /// Adds what to do about it.
-    #[must_use]
-    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
-        self
-    }
-}
-
-impl fmt::Display for InputError {
-    /// `FILE:LINE:COLUMN: message`, and `hint: …` on the next line.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:", self.file.display())?;
-        if let Some(Position { line, column }) = self.position {
-            write!(f, "{line}:")?;
-            if column > 0 {
-                write!(f, "{column}:")?;
-            }
-        }
-        write!(f, " {}", self.message)?;
-        if let Some(hint) = &self.hint {
-            write!(f, "\n  hint: {hint}")?;
-        }
-        Ok(())
-    }
-}
+use crate::diagnostic::Diagnostic;
 
 /// All problems of one or several files, at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InputErrors {
-    problems: Vec<InputError>,
+    problems: Vec<Diagnostic>,
 }
 
 /// Maximum problems shown. Further ones are only counted, since they usually have the same cause.
@@ -97,7 +22,7 @@ impl InputErrors {
     ///
     /// # Errors
     /// The problems, when there are some.
-    pub fn check(mut problems: Vec<InputError>) -> Result<(), InputErrors> {
+    pub fn check(mut problems: Vec<Diagnostic>) -> Result<(), InputErrors> {
         if problems.is_empty() {
             return Ok(());
         }
@@ -105,7 +30,7 @@ impl InputErrors {
         Err(InputErrors { problems })
     }
     /// The problems: files in the order in which they were read, those of a file by position.
-    pub fn problems(&self) -> &[InputError] {
+    pub fn problems(&self) -> &[Diagnostic] {
         &self.problems
     }
     /// Adds the problems of another file.
@@ -117,8 +42,8 @@ impl InputErrors {
 
 /// Sorts by file, in the order of their first problems, then by position. Problems of a whole file come
 /// first.
-fn sort(problems: &mut [InputError]) {
-    let mut files: FxHashMap<PathBuf, usize> = FxHashMap::default();
+fn sort(problems: &mut [Diagnostic]) {
+    let mut files: FxHashMap<Option<PathBuf>, usize> = FxHashMap::default();
     for problem in &*problems {
         let next = files.len();
         files.entry(problem.file.clone()).or_insert(next);
@@ -129,8 +54,8 @@ fn sort(problems: &mut [InputError]) {
     });
 }
 
-impl From<InputError> for InputErrors {
-    fn from(problem: InputError) -> Self {
+impl From<Diagnostic> for InputErrors {
+    fn from(problem: Diagnostic) -> Self {
         InputErrors {
             problems: vec![problem],
         }
@@ -173,76 +98,10 @@ impl From<String> for UsageError {
     }
 }
 
-/// What a problem of the mapping is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Cause {
-    /// A site is unknown, cannot be used, or cannot be chosen.
-    Site,
-    /// A program is unknown or cannot run on a site.
-    Program,
-    /// A file has no usable location, or its catalog does not exist.
-    Replica,
-    /// A profile has an invalid value.
-    Profile,
-    /// Jobs cannot become a cluster.
-    Cluster,
-    /// The work directories have too little space.
-    Space,
-    /// A sub-workflow cannot be part of the plan.
-    SubWorkflow,
-    /// The jobs themselves: cycles, equal names, jobs that do not exist.
-    Job,
-    /// A setting of the batch job.
-    Batch,
-    /// The submit directory.
-    Directory,
-}
-
-impl Cause {
-    /// Creates a problem from its message, which a hint may follow.
-    pub(crate) fn problem(self, text: impl Into<String>) -> Problem {
-        let (message, hint) = split_hint(text.into());
-        Problem {
-            cause: self,
-            message,
-            hint,
-        }
-    }
-    /// Creates the error for one problem.
-    pub(crate) fn error(self, text: impl Into<String>) -> PlanError {
-        self.problem(text).into()
-    }
-}
-
-/// A reason why a workflow cannot be mapped.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-#[error("{message}{}", .hint.as_ref().map(|hint| format!("{HINT}{hint}")).unwrap_or_default())]
-pub struct Problem {
-    /// What it is about.
-    pub cause: Cause,
-    /// What is wrong.
-    pub message: String,
-    /// What to do about it.
-    pub hint: Option<String>,
-}
-
-impl From<Problem> for PlanError {
-    fn from(problem: Problem) -> Self {
+impl From<Diagnostic> for PlanError {
+    fn from(problem: Diagnostic) -> Self {
         PlanError::Refinement(vec![problem])
     }
-}
-
-/// Separates message and hint in printed form.
-pub(crate) const HINT: &str = "\n  hint: ";
-
-/// Splits the printed form of a problem into message and hint.
-pub(crate) fn split_hint(mut text: String) -> (String, Option<String>) {
-    let hint = text.find(HINT).map(|at| {
-        let hint = text[at + HINT.len()..].to_owned();
-        text.truncate(at);
-        hint
-    });
-    (text, hint)
 }
 
 /// Why there is no plan.
@@ -256,10 +115,10 @@ pub enum PlanError {
     BadXml(InputErrors),
     /// The workflow cannot be mapped onto sites, programs and replicas; all problems found.
     #[error("{}", once(.0))]
-    Refinement(Vec<Problem>),
+    Refinement(Vec<Diagnostic>),
     /// The plan cannot be written as a DAG for pegasus-mpi-cluster.
     #[error("Unable to generate code: {}", once(.0))]
-    Code(Vec<String>),
+    Code(Vec<Diagnostic>),
     /// An unsupported feature.
     #[error("{0}")]
     Unsupported(String),
@@ -300,11 +159,48 @@ impl PlanError {
             source,
         }
     }
+    /// Creates the error for one problem of the mapping, whose message a hint may follow.
+    pub(crate) fn refinement(text: impl Into<String>) -> Self {
+        Diagnostic::error(text).into()
+    }
     /// `Ok` without problems of the mapping.
-    pub(crate) fn check(problems: Vec<Problem>) -> Result<(), Self> {
+    pub(crate) fn check(problems: Vec<Diagnostic>) -> Result<(), Self> {
         match problems.is_empty() {
             true => Ok(()),
             false => Err(PlanError::Refinement(problems)),
+        }
+    }
+    /// `Ok` without problems of the code generator.
+    pub(crate) fn check_code(problems: Vec<String>) -> Result<(), Self> {
+        match problems.is_empty() {
+            true => Ok(()),
+            false => Err(PlanError::Code(
+                problems.into_iter().map(Diagnostic::error).collect(),
+            )),
+        }
+    }
+    /// Creates the error for one problem of the code generator.
+    pub(crate) fn code(problem: impl ToString) -> Self {
+        PlanError::Code(vec![Diagnostic::error(problem.to_string())])
+    }
+    /// Adds further problems if the mapping has failed, so that one message lists all.
+    pub(crate) fn with_further<I: IntoIterator<Item = Diagnostic>>(
+        mut self,
+        further: impl FnOnce() -> I,
+    ) -> Self {
+        if let PlanError::Refinement(problems) = &mut self {
+            problems.extend(further());
+        }
+        self
+    }
+    /// Returns each problem.
+    pub fn diagnostics(&self) -> Vec<Diagnostic> {
+        match self {
+            PlanError::Input(errors) | PlanError::BadXml(errors) => errors.problems().to_vec(),
+            PlanError::Refinement(problems) | PlanError::Code(problems) => problems.clone(),
+            PlanError::Unsupported(_) | PlanError::Io { .. } | PlanError::Template { .. } => {
+                vec![Diagnostic::error(self.to_string())]
+            }
         }
     }
     /// Exit code of `pmc-plan`: 1, or 2 for a workflow that is not well-formed XML.
@@ -374,12 +270,17 @@ fn edit_distance(a: &str, b: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::diagnostic::Position;
 
     #[test]
     fn problems_are_sorted_by_file_and_position() {
-        let at = |file: &str, line| InputError::at(Path::new(file), Position { line, column: 1 }, "wrong");
+        let at = |file: &str, line| Diagnostic::at(Path::new(file), Position { line, column: 1 }, "wrong");
         let mut errors = InputErrors::from(at("b", 9));
-        let more = vec![at("a", 2), at("b", 1), InputError::file(Path::new("a"), "wrong")];
+        let more = vec![
+            at("a", 2),
+            at("b", 1),
+            Diagnostic::in_file(Path::new("a"), "wrong"),
+        ];
         errors.extend(InputErrors::check(more).expect_err("has problems"));
         let places: Vec<String> = errors.problems().iter().map(ToString::to_string).collect();
         assert_eq!(
@@ -389,20 +290,9 @@ mod tests {
     }
 
     #[test]
-    fn places_and_hints() {
-        let position = Position { line: 3, column: 7 };
-        let error = InputError::at(Path::new("w.yml"), position, "wrong").with_hint("right");
-        assert_eq!(error.to_string(), "w.yml:3:7: wrong\n  hint: right");
-        assert_eq!(
-            InputError::file(Path::new("w.yml"), "wrong").to_string(),
-            "w.yml: wrong"
-        );
-    }
-
-    #[test]
     fn many_problems_are_counted() {
         let problems = (0..60)
-            .map(|n| InputError::file(Path::new("w"), n.to_string()))
+            .map(|n| Diagnostic::in_file(Path::new("w"), n.to_string()))
             .collect();
         let text = InputErrors::check(problems).expect_err("problems").to_string();
         assert_eq!(text.lines().count(), 51);
@@ -412,11 +302,11 @@ mod tests {
 
     #[test]
     fn equal_problems_are_shown_once() {
-        let problem = || InputErrors::from(InputError::file(Path::new("w"), "wrong"));
+        let problem = || InputErrors::from(Diagnostic::in_file(Path::new("w"), "wrong"));
         let mut problems = problem();
         problems.extend(problem());
         assert_eq!(problems.to_string(), "w: wrong");
-        let error = PlanError::Refinement(["a", "b", "a"].map(|text| Cause::Job.problem(text)).to_vec());
+        let error = PlanError::Refinement(["a", "b", "a"].map(Diagnostic::error).to_vec());
         assert_eq!(error.to_string(), "a\nb");
     }
 

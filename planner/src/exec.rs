@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use crate::catalog::transformation::Container;
 use crate::data_mode::{DataMode, FileDirectories};
+use crate::file_state::{Bypassed, FileStates};
 pub(crate) use crate::ids::{EntryId, JobId, ListId, SetupId, SiteId};
 use crate::model::{FileId, FileUse, JobIndex, JobKind, Link, Workflow};
 
@@ -172,19 +173,6 @@ pub(crate) struct Registration {
     pub(crate) producers: Vec<JobId>,
 }
 
-/// An input that jobs with directories of their own fetch from its own locations.
-#[derive(Clone, Debug)]
-pub(crate) struct Bypassed {
-    /// URLs with their priorities, best first.
-    pub(crate) sources: Vec<(Box<str>, Option<u32>)>,
-    /// A symbolic link suffices.
-    pub(crate) link: bool,
-    /// All jobs bypass the staging site, not only those that ask for it.
-    pub(crate) by_all: bool,
-    /// SHA-256 from the catalog.
-    pub(crate) sha256: Option<Box<str>>,
-}
-
 /// Program and profiles, shared by jobs with equal ones.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
@@ -231,20 +219,10 @@ pub(crate) struct Exec {
     pub(crate) chmods: Vec<Vec<FileId>>,
     /// Programs and profiles.
     pub(crate) setups: Vec<Setup>,
-    /// Files already in a work directory. The plan must not remove them.
-    pub(crate) in_place: rustc_hash::FxHashSet<(FileId, SiteId)>,
-    /// Files that are links in a work directory.
-    pub(crate) linked: rustc_hash::FxHashSet<(FileId, SiteId)>,
-    /// Outputs that stay in a work directory, since no job copies them.
-    pub(crate) staying: rustc_hash::FxHashSet<FileId>,
-    /// Inputs that bypass the staging site, by file and execution site.
-    pub(crate) bypassed: rustc_hash::FxHashMap<(FileId, SiteId), Bypassed>,
-    /// Optional inputs that catalogs have: they are staged, or bypass the staging site, like others.
-    pub(crate) found: rustc_hash::FxHashSet<FileId>,
-    /// Lines of the cache file for these inputs: file, URL, site.
+    /// What is known of the files, beyond their uses.
+    pub(crate) files: FileStates,
+    /// Lines of the cache file for inputs that bypass the staging site: file, URL, site.
     pub(crate) bypassing: Vec<(FileId, Box<str>, Box<str>)>,
-    /// Images of containers.
-    pub(crate) images: rustc_hash::FxHashMap<FileId, std::sync::Arc<Container>>,
     /// Directories of files in the work directories of staging sites.
     pub(crate) directories: FileDirectories,
     /// Lines of the cache file: file, and site of its work directory.
@@ -279,13 +257,15 @@ impl Exec {
     }
     /// Returns from where a job fetches a file past its staging site; `None` if it does not.
     pub(crate) fn bypassed(&self, job: &ExecJob, u: &FileUse) -> Option<&Bypassed> {
-        let bypassed = self.bypassed.get(&(u.file, job.site))?;
-        let asks = (bypassed.by_all || u.bypass) && u.link.reads() && u.link != Link::Checkpoint;
-        asks.then_some(bypassed)
+        if !u.link.reads() || u.link == Link::Checkpoint {
+            return None;
+        }
+        let bypassed = self.files.at(u.file, job.site).bypassed.as_deref();
+        bypassed.filter(|bypassed| bypassed.by_all || u.bypass)
     }
     /// Returns whether an input may be missing when its job starts: an optional one that another job makes.
     pub(crate) fn may_be_missing(&self, u: &FileUse) -> bool {
-        u.optional && !self.found.contains(&u.file)
+        u.optional && !self.files.of(u.file).is_found
     }
     /// Returns whether a job works in a directory on its node: one of its own, or that of its cluster.
     pub(crate) fn is_lite(&self, job: &ExecJob) -> bool {

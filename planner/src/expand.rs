@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::error::{InputError, InputErrors, near_spelling, position_of};
+use crate::diagnostic::{Diagnostic, position_of};
+use crate::error::{InputErrors, near_spelling};
 
 /// Variables for `${NAME}`, case-insensitive.
 #[derive(Clone, Debug, Default)]
@@ -94,9 +95,9 @@ pub fn expand<'a>(file: &Path, text: &'a str, env: &ExpandEnv) -> Result<Cow<'a,
     Ok(Cow::Owned(out))
 }
 
-fn undefined(file: &Path, text: &str, mark: usize, name: &str, env: &ExpandEnv) -> InputError {
+fn undefined(file: &Path, text: &str, mark: usize, name: &str, env: &ExpandEnv) -> Diagnostic {
     let near = near_spelling(name, env.variables.keys().map(String::as_str));
-    let error = InputError::at(
+    let error = Diagnostic::at(
         file,
         position_of(text, mark),
         format!("the variable `${{{name}}}` has no value"),

@@ -9,6 +9,7 @@ pub mod diagnostic;
 pub mod error;
 mod exec;
 pub mod expand;
+mod file_state;
 pub mod fingerprint;
 mod graph;
 mod hook;
@@ -29,6 +30,7 @@ pub mod saved_request;
 mod syntax;
 mod task_request;
 mod tasks;
+pub mod warnings;
 
 pub use output::common::records::COMPATIBLE_VERSION;
 pub use program::{main, run};

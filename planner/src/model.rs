@@ -8,8 +8,8 @@ use std::time::SystemTime;
 pub use crate::hook::Hook;
 pub use crate::ids::{FileId, JobIndex};
 
-use crate::error::InputError;
-pub use crate::error::Position;
+use crate::diagnostic::Diagnostic;
+pub use crate::diagnostic::Position;
 use crate::profiles::Profiles;
 use crate::request::SubworkflowOptions;
 use crate::syntax::interner::Interner;
@@ -43,7 +43,7 @@ pub struct Workflow {
     /// Maximum of running jobs by category, in lower case. DAGMan files have such limits.
     pub max_jobs: BTreeMap<String, u32>,
     /// Warnings, for example about unknown profile keys.
-    pub warnings: Vec<InputError>,
+    pub warnings: Vec<Diagnostic>,
     /// What it was made of.
     pub origin: Origin,
 }

@@ -12,12 +12,13 @@ use pmc_terminal::message;
 
 use crate::budget;
 use crate::cli::{self, Invocation, OutputOptions};
-use crate::diagnostic::{Diagnostic, in_brief};
+use crate::diagnostic::Diagnostic;
 use crate::error::{PlanError, readable};
 use crate::plan::{Planned, Prepared, plan, prepare, preview, wants_scheduler};
 use crate::request::{Environment, Request};
 use crate::saved_request;
 use crate::syntax::text;
+use crate::warnings::in_brief;
 
 /// Name in messages.
 const NAME: &str = "pmc-plan";

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use monitord_compat::properties::settings;
 use pmc_secrets::shown_value;
 
-use crate::error::{InputError, InputErrors};
+use crate::diagnostic::Diagnostic;
+use crate::error::InputErrors;
 use crate::expand::ExpandEnv;
 use crate::keys::{self, Checker, is_pegasus_key};
 use crate::model::Position;
@@ -61,7 +62,7 @@ pub(crate) const SECRETS_FILE: &str = "pmc.secrets.file";
 pub struct Properties {
     values: BTreeMap<String, Value>,
     /// Keys without effect, and old names.
-    warnings: Vec<InputError>,
+    warnings: Vec<Diagnostic>,
 }
 
 #[derive(Clone, Debug)]
@@ -149,28 +150,25 @@ impl Properties {
         }
     }
     /// Returns an error about the value of a key, with the position where it was set.
-    pub fn bad_value(&self, key: &str, what: &str) -> InputError {
+    pub fn bad_value(&self, key: &str, what: &str) -> Diagnostic {
         match self.values.get(key) {
-            Some(value) => InputError {
-                file: value.file.clone(),
-                position: value.position,
-                message: format!(
-                    "the property {key} {what}, not `{}`",
-                    shown_value(key, &value.text)
-                ),
-                hint: None,
-            },
-            None => InputError::file(Path::new("properties"), format!("the property {key} {what}")),
+            Some(value) => {
+                let shown = shown_value(key, &value.text);
+                let message = format!("the property {key} {what}, not `{shown}`");
+                Diagnostic {
+                    position: value.position,
+                    ..Diagnostic::in_file(&value.file, message)
+                }
+            }
+            None => Diagnostic::in_file(Path::new("properties"), format!("the property {key} {what}")),
         }
     }
     /// Returns an error about a key, with the position where it was set.
-    pub fn bad_key(&self, key: &str, what: &str) -> InputError {
+    pub fn bad_key(&self, key: &str, what: &str) -> Diagnostic {
         let (file, position) = self.origin(key);
-        InputError {
-            file: file.to_owned(),
+        Diagnostic {
             position,
-            message: format!("the property {key}: {what}"),
-            hint: None,
+            ..Diagnostic::in_file(file, format!("the property {key}: {what}"))
         }
     }
     /// Returns the file and position where a key was set.
@@ -181,7 +179,7 @@ impl Properties {
         }
     }
     /// Returns the warnings about keys, one for each.
-    pub fn warnings(&self) -> &[InputError] {
+    pub fn warnings(&self) -> &[Diagnostic] {
         &self.warnings
     }
     /// Sets a key as the command line does.
@@ -253,7 +251,7 @@ struct Loader {
     properties: Properties,
     environment: ExpandEnv,
     command_line: BTreeMap<String, String>,
-    problems: Vec<InputError>,
+    problems: Vec<Diagnostic>,
     conf_of_plan: Option<PathBuf>,
     /// Remaining budget.
     budget: Cell<Budget>,
@@ -277,14 +275,14 @@ impl Loader {
         for setting in settings {
             let Some((key, value)) = setting.split_once('=') else {
                 self.problems.push(
-                    InputError::file(Path::new(&format!("-D{setting}")), "no value")
+                    Diagnostic::in_file(Path::new(&format!("-D{setting}")), "no value")
                         .with_hint("a property is set by -Dkey=value"),
                 );
                 continue;
             };
             let key = key.trim();
             if !KNOWN_PREFIXES.iter().any(|prefix| key.starts_with(prefix)) {
-                let warning = InputError::file(
+                let warning = Diagnostic::in_file(
                     Path::new(&format!("-D{key}={}", shown_value(key, value))),
                     format!("`{key}` is not a property of the planner and has no effect"),
                 );
@@ -333,7 +331,7 @@ impl Loader {
                 Err(error) => {
                     let (line, column) = (error.line, error.column);
                     self.problems
-                        .push(InputError::at(file, Position { line, column }, error.message));
+                        .push(Diagnostic::at(file, Position { line, column }, error.message));
                 }
             }
         }
@@ -400,7 +398,7 @@ impl Loader {
         self.check_keys();
         let Budget { references, bytes } = self.budget.get();
         if references == 0 || bytes == 0 {
-            self.problems.push(InputError::file(
+            self.problems.push(Diagnostic::in_file(
                 Path::new("properties"),
                 format!(
                     "references produce more than {} MB of text or are more than {}: is one circular?",
@@ -441,7 +439,7 @@ impl Loader {
             };
             let at = value.position.unwrap_or_default();
             if let Err(error) = checker.check(&value.file, Namespace::Pegasus, profile, &value.text, at) {
-                self.problems.push(InputError {
+                self.problems.push(Diagnostic {
                     position: value.position,
                     ..error
                 });

@@ -505,7 +505,7 @@ fn several_keys_without_effect_are_one_line() -> Outcome {
     let mut all = plan.planned.warnings.clone();
     all.retain(|warning| warning.message.starts_with("the profile "));
     assert_eq!(all.len(), 2, "{all:?}");
-    let brief = pmc_plan::diagnostic::in_brief(&all, false);
+    let brief = pmc_plan::warnings::in_brief(&all, false);
     let [one] = &*brief else {
         return Err(format!("{brief:?}").into());
     };
@@ -516,10 +516,10 @@ fn several_keys_without_effect_are_one_line() -> Outcome {
     );
     assert!(one.message.contains("-v names them"), "{one}");
     assert!(
-        pmc_plan::diagnostic::in_brief(&all, true).is_empty(),
+        pmc_plan::warnings::in_brief(&all, true).is_empty(),
         "the outer plan has said it"
     );
-    assert_eq!(pmc_plan::diagnostic::in_brief(&all[..1], false), all[..1]);
+    assert_eq!(pmc_plan::warnings::in_brief(&all[..1], false), all[..1]);
     Ok(())
 }
 

@@ -120,6 +120,14 @@ pub fn real_path(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
+/// Appends a suffix to the last part of a path.
+#[must_use]
+pub fn with_suffix(path: &Path, suffix: impl AsRef<OsStr>) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
 /// Reads a regular file of at most `max` bytes. See [`open`].
 ///
 /// # Errors

@@ -8,7 +8,8 @@ use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::error::{InputError, InputErrors};
+use crate::diagnostic::Diagnostic;
+use crate::error::InputErrors;
 use crate::expand::{ExpandEnv, expand};
 use crate::properties::Properties;
 use crate::syntax::text;
@@ -82,8 +83,8 @@ impl CatalogSource<'_> {
 }
 
 /// Returns the warning about a catalog that a property names and that does not exist.
-fn missing_catalog(path: &Path) -> InputError {
-    InputError::file(path, "no such catalog: the plan is made without it")
+fn missing_catalog(path: &Path) -> Diagnostic {
+    Diagnostic::in_file(path, "no such catalog: the plan is made without it")
 }
 
 /// Returns the file of a catalog: that of the property `<key>.file`, else the first default name that exists
@@ -155,7 +156,7 @@ fn is_yaml_mapping(path: &Path, text: &str) -> bool {
 
 /// Returns an error about an unknown type of catalog.
 fn unknown_kind(path: &Path, kind: &str, catalog: &str, known: &str) -> InputErrors {
-    InputError::file(path, format!("`{kind}` is not a type of {catalog} catalog"))
+    Diagnostic::in_file(path, format!("`{kind}` is not a type of {catalog} catalog"))
         .with_hint(format!("types are {known}"))
         .into()
 }
@@ -177,7 +178,7 @@ fn read_yaml<T>(
         Err(stop) => {
             problems.push(stop.into_error());
             InputErrors::check(problems)?;
-            Err(InputError::file(path, "cannot be read").into())
+            Err(Diagnostic::in_file(path, "cannot be read").into())
         }
     }
 }
@@ -210,22 +211,22 @@ fn files_below(directory: &Path) -> Result<Vec<FoundFile>, InputErrors> {
                     Some(error) => text::io_message(error),
                     None => error.to_string(),
                 };
-                problems.push(InputError::file(&at, format!("cannot be read: {what}")));
+                problems.push(Diagnostic::in_file(&at, format!("cannot be read: {what}")));
                 continue;
             }
         };
         if !metadata.is_file() {
             if entry.depth() == 0 && !metadata.is_dir() {
-                problems.push(InputError::file(&directory, "is no directory"));
+                problems.push(Diagnostic::in_file(&directory, "is no directory"));
             }
             continue;
         }
         let Some(relative) = entry.path().strip_prefix(&directory).ok().and_then(Path::to_str) else {
-            problems.push(InputError::file(entry.path(), "the file name is not UTF-8"));
+            problems.push(Diagnostic::in_file(entry.path(), "the file name is not UTF-8"));
             continue;
         };
         if relative.is_empty() {
-            problems.push(InputError::file(&directory, "is no directory"));
+            problems.push(Diagnostic::in_file(&directory, "is no directory"));
             continue;
         }
         files.push(FoundFile {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::{Embedded, ReadOptions, graph};
-use crate::error::{InputError, InputErrors, near_spelling};
+use crate::diagnostic::Diagnostic;
+use crate::error::{InputErrors, near_spelling};
 use crate::keys::Checker;
 use crate::model::{
     FileId, FileKind, FileUse, Job, JobIndex, Link, Position, TransferFlag, TransformationName, Workflow,
@@ -42,7 +43,7 @@ pub(crate) struct Builder {
     pub(crate) workflow: Workflow,
     /// Catalogs inside the file.
     pub(crate) embedded: Embedded,
-    pub(crate) problems: Vec<InputError>,
+    pub(crate) problems: Vec<Diagnostic>,
     pub(crate) checker: Checker,
     ids: Interner,
     /// Job of each id. The two numbers differ after a repeated id.
@@ -141,7 +142,7 @@ impl Builder {
     }
 
     pub(crate) fn problem(&mut self, position: Position, message: impl Into<String>) {
-        self.problems.push(InputError::at(&self.file, position, message));
+        self.problems.push(Diagnostic::at(&self.file, position, message));
     }
 
     /// Sets the label. Characters unsuitable for paths and names become `_`.
@@ -337,7 +338,7 @@ impl Builder {
     fn report_self_dependency(&mut self, id: &str, position: Position) {
         let message = format!("the dependency {id} -> {id} makes the job depend on itself");
         self.problems
-            .push(InputError::at(&self.file, position, message).with_hint("take it out"));
+            .push(Diagnostic::at(&self.file, position, message).with_hint("take it out"));
     }
 
     fn resolve_pending(&mut self) {
@@ -359,7 +360,7 @@ impl Builder {
                 if self.job(id).is_some() {
                     continue;
                 }
-                let mut error = InputError::at(
+                let mut error = Diagnostic::at(
                     &self.file,
                     position,
                     format!("the dependency {parent} -> {child} names the job {id}, which does not exist"),
@@ -383,19 +384,21 @@ impl Builder {
         self.resolve_pending();
         self.share_uses();
         if self.workflow.jobs.is_empty() && self.problems.is_empty() {
-            self.problems
-                .push(InputError::file(&self.file, "the workflow has no jobs to plan"));
+            self.problems.push(Diagnostic::in_file(
+                &self.file,
+                "the workflow has no jobs to plan",
+            ));
         }
         if self.workflow.label.is_empty() && self.problems.is_empty() {
             self.problems
-                .push(InputError::file(&self.file, "the workflow has no name"));
+                .push(Diagnostic::in_file(&self.file, "the workflow has no name"));
         }
         self.workflow.warnings.append(&mut self.checker.warnings);
         if let (count @ 1.., first) = self.negative_sizes {
             let message = format!("sizes of files are negative ({count} in all), so they count as unknown");
             self.workflow
                 .warnings
-                .push(InputError::at(&self.file, first, message));
+                .push(Diagnostic::at(&self.file, first, message));
         }
         let producers = graph::producers(&self.workflow, &self.file, &mut self.problems);
         if options.data_dependencies {

@@ -392,7 +392,7 @@ impl CommandOptions {
 }
 
 /// Returns whether a text can be a part of a file name.
-pub(super) fn is_name(text: &str) -> bool {
+pub fn is_name(text: &str) -> bool {
     let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     !text.is_empty() && text.len() <= MAX_LABEL && text.bytes().all(is_valid) && !text.starts_with(['.', '-'])
 }

@@ -10,7 +10,8 @@ use pmc_dagman::{Context, DagmanError};
 
 use super::builder::Builder;
 use super::{DAG_VERSION, ReadOptions, executor_dag};
-use crate::error::{InputError, InputErrors};
+use crate::diagnostic::Diagnostic;
+use crate::error::InputErrors;
 use crate::expand::ExpandEnv;
 use crate::model::{JobIndex, Position, Workflow};
 use crate::syntax::text;
@@ -84,13 +85,13 @@ fn input_error(error: DagmanError) -> InputErrors {
         line: error.line,
         column: 0,
     };
-    InputError::at(&error.file, position, error.kind.to_string()).into()
+    Diagnostic::at(&error.file, position, error.kind.to_string()).into()
 }
 
-fn warning(of: &pmc_dagman::IgnoredCommand) -> InputError {
+fn warning(of: &pmc_dagman::IgnoredCommand) -> Diagnostic {
     let position = Position {
         line: of.line,
         column: 0,
     };
-    InputError::at(&of.file, position, of.to_string())
+    Diagnostic::at(&of.file, position, of.to_string())
 }

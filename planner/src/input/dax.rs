@@ -6,7 +6,7 @@ mod regular;
 
 use super::ReadOptions;
 use super::builder::Builder;
-use crate::error::InputError;
+use crate::diagnostic::Diagnostic;
 use crate::model::{Hook, Position, TransformationName};
 use crate::profiles::{Namespace, Profiles};
 use crate::syntax::xml::{Element, Result, Xml};
@@ -123,7 +123,7 @@ impl<'a> Dax<'_, 'a> {
         let Some(version) = version.or(schema) else {
             let file = self.xml.file();
             self.builder.workflow.warnings.push(
-                InputError::at(file, root.position, "the workflow has no version")
+                Diagnostic::at(file, root.position, "the workflow has no version")
                     .with_hint("3.6 is assumed; add version=\"3.6\" to adag"),
             );
             return Ok(());
@@ -195,7 +195,7 @@ impl<'a> Dax<'_, 'a> {
         if !Hook::EVENTS.contains(&when.as_str()) {
             let message = format!("`{when}` is not an event of an invoke element");
             self.xml.problems.push(
-                InputError::at(self.xml.file(), element.position, message)
+                Diagnostic::at(self.xml.file(), element.position, message)
                     .with_hint(format!("events are {}", Hook::EVENTS.join(", "))),
             );
             return Ok(None);
@@ -210,7 +210,7 @@ impl<'a> Dax<'_, 'a> {
             let (message, hint) = Namespace::unknown(&namespace);
             self.xml
                 .problems
-                .push(InputError::at(self.xml.file(), element.position, message).with_hint(hint));
+                .push(Diagnostic::at(self.xml.file(), element.position, message).with_hint(hint));
             return Ok(());
         };
         let checked = self

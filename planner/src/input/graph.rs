@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::error::InputError;
+use crate::diagnostic::Diagnostic;
 use crate::graph::Graph;
 use crate::ids::Id as _;
 use crate::model::{FileId, JobIndex, Workflow};
@@ -22,7 +22,7 @@ fn name(workflow: &Workflow, job: JobIndex) -> String {
 pub(super) fn producers(
     workflow: &Workflow,
     file: &Path,
-    problems: &mut Vec<InputError>,
+    problems: &mut Vec<Diagnostic>,
 ) -> Vec<Option<JobIndex>> {
     let mut producers = vec![None; workflow.files.len()];
     let mut contested: BTreeMap<FileId, Vec<JobIndex>> = BTreeMap::new();
@@ -49,7 +49,7 @@ pub(super) fn producers(
             ),
         };
         let position = workflow.jobs[jobs[1]].position;
-        problems.push(InputError::at(file, position, message).with_hint("give each output a different name"));
+        problems.push(Diagnostic::at(file, position, message).with_hint("give each output a different name"));
     }
     producers
 }
@@ -106,7 +106,7 @@ fn sort_by_end(
 }
 
 /// Returns an error that names the jobs of a cycle, if there is one. Edges must be sorted.
-pub(super) fn find_cycle(workflow: &Workflow, file: &Path) -> Option<InputError> {
+pub(super) fn find_cycle(workflow: &Workflow, file: &Path) -> Option<Diagnostic> {
     // Most workflows name parents first.
     if workflow.edges.iter().all(|(parent, child)| parent < child) {
         return None;
@@ -131,7 +131,7 @@ pub(super) fn find_cycle(workflow: &Workflow, file: &Path) -> Option<InputError>
     names.push(name(workflow, cycle[0]));
     let position = workflow.jobs[cycle[0]].position;
     Some(
-        InputError::at(
+        Diagnostic::at(
             file,
             position,
             format!("Abstract Workflow has cycles: {}", names.join(" -> ")),

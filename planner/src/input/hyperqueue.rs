@@ -17,7 +17,8 @@ use super::ReadOptions;
 use super::builder::Builder;
 use super::commands::{ShellCommand, is_name, name_of};
 use super::executor_dag::{Whole, set_options};
-use crate::error::{InputError, InputErrors, position_of};
+use crate::diagnostic::{Diagnostic, position_of};
+use crate::error::InputErrors;
 use crate::model::{Origin, Position, Workflow};
 use crate::profiles::{Namespace, Profiles};
 
@@ -113,13 +114,13 @@ pub(super) fn read(
     let file: JobFile = toml::from_str(content).map_err(|error| {
         let message = error.message().to_owned();
         match error.span() {
-            Some(span) => InputError::at(path, position_of(content, span.start), message),
-            None => InputError::file(path, message),
+            Some(span) => Diagnostic::at(path, position_of(content, span.start), message),
+            None => Diagnostic::in_file(path, message),
         }
     })?;
     if file.task.is_empty() && file.array.is_empty() {
         let message = "a job file of HyperQueue needs [[task]] or [[array]]";
-        return Err(InputError::file(path, message).into());
+        return Err(Diagnostic::in_file(path, message).into());
     }
     let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
@@ -166,7 +167,7 @@ pub(super) fn read(
         } else {
             format!(" ({count} times)")
         };
-        let warning = InputError::file(path, format!("{key} has no effect here{times}"));
+        let warning = Diagnostic::in_file(path, format!("{key} has no effect here{times}"));
         reader.builder.workflow.warnings.push(warning);
     }
     reader.builder.finish(options)

@@ -14,12 +14,14 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use builder::Builder;
+pub use commands::is_name;
 use pmc_dag::words::on_one_line;
 
 use crate::catalog::replica::ReplicaCatalog;
 use crate::catalog::site::SiteCatalog;
 use crate::catalog::transformation::TransformationCatalog;
-use crate::error::{InputError, InputErrors};
+use crate::diagnostic::Diagnostic;
+use crate::error::InputErrors;
 use crate::expand::{ExpandEnv, expand};
 use crate::model::{Arguments, Workflow};
 use crate::syntax::{text, xml, yaml};
@@ -201,7 +203,7 @@ fn read_in(
                 options.document_megabytes
             );
             let hint = "set the property pegasus.parser.document.size to more MB";
-            return Err(InputError::file(path, message).with_hint(hint).into());
+            return Err(Diagnostic::in_file(path, message).with_hint(hint).into());
         }
         let mut yaml = yaml::Yaml::new(path, text);
         let stop = workflow_yaml::read(&mut yaml, &mut builder).err();
@@ -237,7 +239,7 @@ fn settle_arguments(path: &Path, workflow: &mut Workflow, options: &ReadOptions)
             Some(Cow::Borrowed(_)) => {}
             Some(Cow::Owned(line)) => *text = line,
             None => problems.push(
-                InputError::at(
+                Diagnostic::at(
                     path,
                     job.position,
                     format!(

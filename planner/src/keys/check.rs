@@ -4,7 +4,8 @@ use std::path::Path;
 
 use rustc_hash::FxHashSet;
 
-use crate::error::{InputError, Position, near_spelling};
+use crate::diagnostic::{Diagnostic, Position};
+use crate::error::near_spelling;
 use crate::profiles::{Namespace, OLD_KEYS, megabytes};
 use crate::task_request;
 
@@ -17,7 +18,7 @@ pub(crate) struct Checker {
     checked: [FxHashSet<Box<str>>; Namespace::COUNT],
     /// Expressions that have been checked.
     expressions: FxHashSet<Box<str>>,
-    pub(crate) warnings: Vec<InputError>,
+    pub(crate) warnings: Vec<Diagnostic>,
 }
 
 impl Checker {
@@ -32,7 +33,7 @@ impl Checker {
         key: &str,
         value: &str,
         position: Position,
-    ) -> Result<(), InputError> {
+    ) -> Result<(), Diagnostic> {
         if matches!(namespace, Namespace::Env | Namespace::Metadata) {
             return Ok(());
         }
@@ -41,7 +42,7 @@ impl Checker {
             && !value.bytes().all(|b| b.is_ascii_digit())
             && megabytes(value).is_none()
         {
-            return Err(InputError::at(
+            return Err(Diagnostic::at(
                 file,
                 position,
                 format!("the profile pegasus::{key} must be a whole number of MiB, not `{value}`"),
@@ -54,7 +55,7 @@ impl Checker {
             && let Err(error) = pmc_expressions::check(value)
         {
             let message = format!("the profile pegasus::{key} will be skipped: {error}");
-            self.warnings.push(InputError::at(file, position, message));
+            self.warnings.push(Diagnostic::at(file, position, message));
         }
         let checked = &mut self.checked[namespace as usize];
         if checked.contains(key) {
@@ -66,8 +67,8 @@ impl Checker {
             }
             None => {}
             Some((message, hint)) => {
-                let warning = InputError::at(file, position, message);
-                self.warnings.push(InputError { hint, ..warning });
+                let warning = Diagnostic::at(file, position, message);
+                self.warnings.push(Diagnostic { hint, ..warning });
                 checked.insert(key.into());
             }
         }
@@ -179,15 +180,14 @@ fn is_profile_but_free(key: &str) -> bool {
 /// Returns the warnings about properties: key, value, and where it was set.
 pub(crate) fn of_properties<'p>(
     properties: impl Iterator<Item = (&'p str, &'p str, (&'p Path, Option<Position>))>,
-) -> Vec<InputError> {
+) -> Vec<Diagnostic> {
     properties
         .filter_map(|(key, value, (file, position))| {
             let (message, hint) = about_property(key, value)?;
-            Some(InputError {
-                file: file.to_owned(),
+            Some(Diagnostic {
                 position,
-                message,
                 hint,
+                ..Diagnostic::in_file(file, message)
             })
         })
         .collect()

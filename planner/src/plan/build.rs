@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::inputs::{Inputs, add_transformations_dir, property_sources, with_further_problems};
 use super::{Counts, Planned, Preview, Script, advice, directories, files, iso_seconds, preflight};
 use crate::diagnostic::Diagnostic;
-use crate::error::{Cause, PlanError};
+use crate::error::PlanError;
 use crate::exec::{Exec, JobId, Task};
 use crate::fingerprint;
 use crate::graph::{Graph, by_depth};
@@ -112,17 +112,9 @@ pub(super) fn build<'r>(
     step: &mut dyn FnMut(&'static str),
 ) -> Result<BuiltPlan<'r>, PlanError> {
     let missing = inputs.missing.clone();
-    build_plan(request, inputs, directory, step).map_err(|error| match error {
-        PlanError::Refinement(mut problems) => {
-            problems.extend(
-                missing
-                    .iter()
-                    .map(|file| Cause::Replica.problem(format!("{}: no such catalog", file.display()))),
-            );
-            PlanError::Refinement(problems)
-        }
-        other => other,
-    })
+    let problem = |file: &PathBuf| Diagnostic::error(format!("{}: no such catalog", file.display()));
+    build_plan(request, inputs, directory, step)
+        .map_err(|error| error.with_further(|| missing.iter().map(problem)))
 }
 
 /// Builds the plan for a submit directory.
@@ -132,9 +124,14 @@ fn build_plan<'r>(
     directory: &Path,
     step: &mut dyn FnMut(&'static str),
 ) -> Result<BuiltPlan<'r>, PlanError> {
-    let mut warnings: Vec<Diagnostic> = request.warnings.iter().cloned().map(Diagnostic::from).collect();
+    let mut warnings: Vec<Diagnostic> = request
+        .warnings
+        .iter()
+        .cloned()
+        .map(Diagnostic::warning)
+        .collect();
     warnings.append(&mut inputs.warnings);
-    warnings.extend(inputs.settings.warnings.iter().cloned().map(Diagnostic::from));
+    warnings.extend(inputs.settings.warnings.iter().cloned().map(Diagnostic::warning));
     let mut notes = Vec::new();
     let submit = directory.display().to_string();
     let dirs = directories::run_dirs(request, &inputs.workflow, &submit);
@@ -178,7 +175,7 @@ fn build_plan<'r>(
     let further = further.chain(advice::made_directories(&inputs, &exec, &sites, request));
     let further = further.chain(advice::htcondor_expressions(workflow, &exec));
     let further = further.chain(preflight::missing_inputs(workflow, &exec, request));
-    warnings.extend(further.map(Diagnostic::from));
+    warnings.extend(further.map(Diagnostic::warning));
     if inputs.settings.generator.abilities().ships_files {
         warnings.retain(|warning| !keys::is_wrong_for_condor(&warning.to_string()));
     }
@@ -351,7 +348,7 @@ impl BuiltPlan<'_> {
         let (request, inputs) = (self.request, &self.inputs);
         let site = files::main_site(&plan);
         let resources = files::resources(&plan, request, &inputs.properties, plan.sites.get(site))?;
-        warnings.extend(resources.warnings().into_iter().map(Diagnostic::from));
+        warnings.extend(resources.warnings().into_iter().map(Diagnostic::warning));
         check_commands(&plan)?;
         let mut sizes = Sizes::new(plan.workflow, plan.exec, &plan.settings.space)?;
         sizes.measure(plan.exec);
@@ -375,7 +372,7 @@ impl BuiltPlan<'_> {
         for job in jobs {
             match explainer.explain(job) {
                 Ok(text) => explanations.push(text),
-                Err(problem) => problems.push(Cause::Job.problem(problem.to_string())),
+                Err(problem) => problems.push(Diagnostic::error(problem.to_string())),
             }
         }
         if !problems.is_empty() {
@@ -446,11 +443,7 @@ fn check_commands(plan: &Plan<'_>) -> Result<(), PlanError> {
         .flatten()
         .take(MAX_REPORTED)
         .collect();
-    if problems.is_empty() {
-        Ok(())
-    } else {
-        Err(PlanError::Code(problems))
-    }
+    PlanError::check_code(problems)
 }
 
 /// Jobs parents first; of those at one depth, in order of creation.
@@ -458,7 +451,7 @@ fn order(exec: &Exec) -> Result<Vec<JobId>, PlanError> {
     let graph = Graph::new(exec.jobs.len(), &exec.edges);
     let order = graph
         .order()
-        .ok_or_else(|| Cause::Job.error("the plan has a cycle; please report this"))?;
+        .ok_or_else(|| PlanError::refinement("the plan has a cycle; please report this"))?;
     let depths = graph.depths(&order);
     Ok(by_depth(&depths).concat())
 }

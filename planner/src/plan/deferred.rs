@@ -8,7 +8,7 @@ use monitord_compat::braindump_reader::Braindump;
 use super::build::plan_of;
 use super::inputs::Inputs;
 use super::{Planned, directories, files};
-use crate::error::{Cause, PlanError};
+use crate::error::PlanError;
 use crate::fingerprint::{Facts, is_whole};
 use crate::refine::subworkflow::MAX_DEPTH;
 use crate::request::Request;
@@ -64,7 +64,7 @@ fn check_depth(request: &Request, link: &Path) -> Result<(), PlanError> {
             .get("dax")
             .is_some_and(|path| canonical(Path::new(path)) == own)
         {
-            return Err(Cause::SubWorkflow.error(format!(
+            return Err(PlanError::refinement(format!(
                 "{} is the workflow of the run in {}, which plans it again: there would be no end",
                 request.workflow.display(),
                 directory.display()
@@ -72,7 +72,7 @@ fn check_depth(request: &Request, link: &Path) -> Result<(), PlanError> {
         }
     }
     if depth > MAX_DEPTH {
-        return Err(Cause::SubWorkflow.error(format!(
+        return Err(PlanError::refinement(format!(
             "there are more than {MAX_DEPTH} workflows within each other: the last one is {}",
             request.workflow.display()
         )));

@@ -8,6 +8,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::catalog::replica::ReplicaCatalog;
 use crate::diagnostic::Diagnostic;
+use crate::error::PlanError;
 use crate::exec::{ExecJob, Place, SiteId, Task};
 use crate::fingerprint::Facts;
 use crate::output::common::events::{JobEvents, Tasks};
@@ -23,7 +24,6 @@ use crate::tasks::{PROPERTIES, Plan};
 
 use super::inputs::{Inputs, property_sources};
 use super::iso_seconds;
-use crate::error::PlanError;
 use crate::request::Request;
 
 /// Writes all files but the braindump. Returns what runs the plan.
@@ -54,7 +54,7 @@ pub(super) fn write(
     )?;
     let site = main_site(plan);
     let resources = resources(plan, request, &inputs.properties, plan.sites.get(site))?;
-    warnings.extend(resources.warnings().into_iter().map(Diagnostic::from));
+    warnings.extend(resources.warnings().into_iter().map(Diagnostic::warning));
     let lists = lists::write(plan, dir)?;
     let mut to = Writing {
         plan,

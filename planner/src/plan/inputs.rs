@@ -8,7 +8,7 @@ use crate::catalog::replica::DirectoryOptions;
 use crate::catalog::transformation::TransformationCatalog;
 use crate::catalog::{Loaded, SearchDirs, replica, site, transformation};
 use crate::diagnostic::Diagnostic;
-use crate::error::InputErrors;
+use crate::error::{InputErrors, PlanError};
 use crate::expand::ExpandEnv;
 use crate::input::{ParsedWorkflow, ReadOptions, read_workflow};
 use crate::keys;
@@ -24,7 +24,6 @@ use crate::syntax::text;
 
 use super::this_machine;
 
-use crate::error::{Cause, PlanError};
 use crate::request::Request;
 
 /// Variable that input files may use for the directory of the workflow file.
@@ -207,13 +206,14 @@ fn read(request: &Request, mut properties: Properties, settings: Settings) -> Re
     .into_iter()
     .chain(replicas.runs.iter().map(|run| run.warnings.as_slice()))
     .flatten()
-    .map(Diagnostic::from)
+    .cloned()
+    .map(Diagnostic::as_warning)
     .chain(
         of_parts
             .into_iter()
             .chain(this_machine)
             .chain(relative)
-            .map(Diagnostic::from),
+            .map(Diagnostic::warning),
     );
     let warnings = without_repetitions(warnings);
     Ok(Inputs {
@@ -314,21 +314,19 @@ fn is_broken_xml(path: &Path) -> bool {
 
 /// Adds further problems to problems with sites, so that one message lists all.
 pub(super) fn with_further_problems(error: PlanError, request: &Request, inputs: &Inputs) -> PlanError {
-    let PlanError::Refinement(mut problems) = error else {
-        return error;
-    };
     // The programs of a directory depend on the sites.
     let programs = (!has_transformations_dir(request))
         .then(|| Programs::new(&inputs.transformations.catalog, inputs.settings.transformations));
     let names: Vec<&str> = request.sites.iter().map(String::as_str).collect();
-    problems.extend(further_problems(
-        &inputs.workflow,
-        programs.as_ref().map(|programs| (programs, names.as_slice())),
-        &inputs.replicas,
-        inputs.settings.reuse,
-        request.job_prefix.as_deref().unwrap_or_default(),
-    ));
-    PlanError::Refinement(problems)
+    error.with_further(|| {
+        further_problems(
+            &inputs.workflow,
+            programs.as_ref().map(|programs| (programs, names.as_slice())),
+            &inputs.replicas,
+            inputs.settings.reuse,
+            request.job_prefix.as_deref().unwrap_or_default(),
+        )
+    })
 }
 
 fn has_transformations_dir(request: &Request) -> bool {
@@ -354,13 +352,13 @@ pub(super) fn add_transformations_dir(
         return Ok(());
     };
     if systems.any(|other| other != system) {
-        return Err(Cause::Program.error(format!(
+        return Err(PlanError::refinement(format!(
             "the programs in {} cannot be used: the execution sites differ in architecture or operating system",
             directory.display()
         )));
     }
     let found = transformation::from_directory(directory, system)?;
-    warnings.extend(found.warnings.iter().map(Diagnostic::from));
+    warnings.extend(found.warnings.iter().cloned().map(Diagnostic::as_warning));
     inputs.transformations.catalog.extend(found);
     Ok(())
 }

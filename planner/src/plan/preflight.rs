@@ -5,7 +5,8 @@ use std::path::Path;
 use nix::unistd::{AccessFlags, access};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::error::{Cause, PlanError, Problem};
+use crate::diagnostic::Diagnostic;
+use crate::error::PlanError;
 use crate::exec::{Exec, FileTransfer, Place};
 use crate::model::{FileId, Workflow};
 use crate::request::Request;
@@ -44,13 +45,15 @@ pub(super) fn check(workflow: &Workflow, exec: &Exec) -> Result<(), PlanError> {
     let more = problems.len().saturating_sub(MAX_REPORTED);
     if more > 0 {
         problems.truncate(MAX_REPORTED);
-        problems.push(Cause::Replica.problem(format!("… and {more} more programs or inputs do not exist")));
+        problems.push(Diagnostic::error(format!(
+            "… and {more} more programs or inputs do not exist"
+        )));
     }
     PlanError::check(problems)
 }
 
 /// Returns the problems of installed programs.
-fn programs(workflow: &Workflow, exec: &Exec) -> Vec<Problem> {
+fn programs(workflow: &Workflow, exec: &Exec) -> Vec<Diagnostic> {
     // First job and number of jobs of each program.
     let mut users: FxHashMap<&str, (usize, usize)> = FxHashMap::default();
     let mut order = Vec::new();
@@ -78,7 +81,7 @@ fn programs(workflow: &Workflow, exec: &Exec) -> Vec<Problem> {
         let (first, jobs) = users[path];
         let job = &workflow.jobs[first];
         let others = others(jobs - 1);
-        Some(Cause::Program.problem(format!(
+        Some(Diagnostic::error(format!(
             "the program {path} {what}: the job {}{others} runs it as {}",
             job.id, job.transformation
         )))
@@ -87,7 +90,7 @@ fn programs(workflow: &Workflow, exec: &Exec) -> Vec<Problem> {
 }
 
 /// Returns the problems of the first `limit` inputs that have only locations on file systems.
-fn inputs(workflow: &Workflow, exec: &Exec, limit: usize) -> Vec<Problem> {
+fn inputs(workflow: &Workflow, exec: &Exec, limit: usize) -> Vec<Diagnostic> {
     let uses = || workflow.jobs.iter().flat_map(|job| &job.uses);
     let optional: FxHashSet<FileId> = uses().filter(|u| u.optional).map(|u| u.file).collect();
     let mut looked_for = 0;
@@ -111,7 +114,7 @@ fn inputs(workflow: &Workflow, exec: &Exec, limit: usize) -> Vec<Problem> {
         let users = readers
             .next()
             .map(|job| format!(" of the job {}{}", job.id, others(readers.count())));
-        problems.push(Cause::Replica.problem(format!(
+        problems.push(Diagnostic::error(format!(
             "the input {}{} does not exist: there is no {}",
             workflow.files.name(transfer.file),
             users.unwrap_or_default(),

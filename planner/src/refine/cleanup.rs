@@ -37,7 +37,7 @@ struct Uses<'a> {
 }
 
 /// Returns the files that must not be removed: outputs of jobs without a stage-out job that the user asks
-/// for, files in [`Exec::staying`], and files whose names match a pattern in `kept`. In a pattern, `*` stands
+/// for, files that no job copies, and files whose names match a pattern in `kept`. In a pattern, `*` stands
 /// for any text.
 pub(crate) fn staying(workflow: &Workflow, exec: &Exec, graph: &Graph<JobId>, kept: &[String]) -> Vec<bool> {
     let mut staying = vec![false; workflow.files.len()];
@@ -47,8 +47,8 @@ pub(crate) fn staying(workflow: &Workflow, exec: &Exec, graph: &Graph<JobId>, ke
             *stays = kept.iter().any(|pattern| matches(pattern, name));
         }
     }
-    for &file in &exec.staying {
-        staying[file] = true;
+    for file in FileId::first(staying.len()) {
+        staying[file] |= exec.files.of(file).stays;
     }
     for (id, job) in JobId::first(exec.jobs.len()).zip(&exec.jobs) {
         if !matches!(job.task, Task::Compute(_) | Task::Cluster(..)) {
@@ -309,7 +309,7 @@ fn add_job(
 
 /// Calls `each` with the files of a job that clean-up may remove from the work directory of a site.
 fn files_of(uses: &Uses<'_>, exec: &Exec, job: JobId, site: SiteId, each: impl FnMut(FileId)) {
-    let may_go = |file: FileId| !uses.staying[file] && !exec.in_place.contains(&(file, site));
+    let may_go = |file: FileId| !uses.staying[file] && !exec.files.at(file, site).is_in_place;
     let this = &exec.jobs[job];
     match this.task {
         Task::Compute(_) | Task::Cluster(..) if this.staging == site => exec

@@ -6,7 +6,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::catalog::transformation::{Container, TransformationEntry, TransformationKind};
 use crate::data_mode::{self, DataMode};
-use crate::error::{Cause, PlanError, Problem};
+use crate::diagnostic::Diagnostic;
+use crate::error::PlanError;
 use crate::model::{
     FileId, FileKind, FileUse, Files, Job, JobIndex, JobKind, Link, TransferFlag, TransformationName,
     Workflow,
@@ -50,13 +51,7 @@ pub(super) fn map_jobs(refinement: &mut Refinement<'_, '_>) -> Result<(), PlanEr
     } = refinement;
     refinement.mapped = mapper
         .map(workflow, reduced, exec, notes)
-        .map_err(|error| match error {
-            PlanError::Refinement(mut problems) => {
-                problems.extend(missing(workflow, &reduced.kept, replicas, &mapper.prefix));
-                PlanError::Refinement(problems)
-            }
-            other => other,
-        })?;
+        .map_err(|error| error.with_further(|| missing(workflow, &reduced.kept, replicas, &mapper.prefix)))?;
     Ok(())
 }
 
@@ -154,11 +149,11 @@ impl<'a> Mapper<'a> {
         let mut staged = StagedPrograms::default();
         let mut problems = Vec::new();
         for n in JobIndex::first(workflow.jobs.len()) {
-            let Some((site, program)) = &chosen[n] else {
+            let Some(choice) = &chosen[n] else {
                 continue;
             };
-            let site = *site;
-            let setup = match self.setup(workflow, n, site, program, exec, &mut staged) {
+            let site = choice.0;
+            let setup = match self.setup(workflow, n, choice, exec, &mut staged) {
                 Ok(setup) => setup,
                 Err(problem) => {
                     problems.push(problem);
@@ -257,7 +252,7 @@ impl<'a> Mapper<'a> {
     }
 
     /// Returns the problems of execution sites that cannot be the staging sites of their jobs.
-    fn without_directory(&self) -> impl Iterator<Item = Problem> {
+    fn without_directory(&self) -> impl Iterator<Item = Diagnostic> {
         let of_site = |site: SiteId| self.sites.get(site).profiles.pegasus(data_mode::KEY);
         self.sites.candidates.iter().filter_map(move |&site| {
             let mode = of_site(site).and_then(DataMode::parse);
@@ -268,10 +263,10 @@ impl<'a> Mapper<'a> {
     }
 
     /// Returns site and program of a job whose profiles fix the site.
-    fn pinned(&self, job: &Job) -> Result<(SiteId, Program), Problem> {
+    fn pinned(&self, job: &Job) -> Result<(SiteId, Program), Diagnostic> {
         let name = fixed_site(job).unwrap_or_default();
         let site = self.sites.find(name).ok_or_else(|| {
-            Cause::Site.problem(format!(
+            Diagnostic::error(format!(
                 "the job {} is pinned to the site {name}, which is in no site catalog\n  hint: {}",
                 job.id,
                 self.sites.suggestion(name)
@@ -282,18 +277,20 @@ impl<'a> Mapper<'a> {
         }
         match self.programs.usable(&job.transformation, self.sites.get(site)) {
             Some(entry) => Ok((site, Program::Entry(entry))),
-            None => Err(Cause::Program.problem(self.programs.missing(&job.transformation, &[name]))),
+            None => Err(Diagnostic::error(
+                self.programs.missing(&job.transformation, &[name]),
+            )),
         }
     }
 
     /// Returns the program that a profile of the job names.
-    fn named_program(&self, job: &Job, site: SiteId) -> Result<(SiteId, Program), Problem> {
+    fn named_program(&self, job: &Job, site: SiteId) -> Result<(SiteId, Program), Diagnostic> {
         let pfn = named_program(job).unwrap_or_default();
         let path = pfn.strip_prefix("file://").unwrap_or(pfn);
         if path.starts_with('/') {
             Ok((site, Program::Pinned(path.to_owned())))
         } else {
-            Err(Cause::Profile.problem(format!(
+            Err(Diagnostic::error(format!(
                 "the job {} names its program with the profile selector::pfn, which must be an absolute path, \
                  not {pfn}",
                 job.id
@@ -302,19 +299,15 @@ impl<'a> Mapper<'a> {
     }
 
     /// Returns program and profiles of a compute job. Jobs without own profiles share them.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one job, its choice, and what it changes"
-    )]
     fn setup(
         &mut self,
         workflow: &mut Workflow,
         n: JobIndex,
-        site: SiteId,
-        program: &Program,
+        (site, program): &(SiteId, Program),
         exec: &mut Exec,
         staged: &mut StagedPrograms,
-    ) -> Result<SetupId, Problem> {
+    ) -> Result<SetupId, Diagnostic> {
+        let site = *site;
         let declared = self.declared_programs(&mut workflow.jobs[n].uses, &workflow.files);
         let container = match program {
             Program::Entry(number) => self.container(workflow, n, *number, exec)?,
@@ -343,7 +336,7 @@ impl<'a> Mapper<'a> {
             for required in self.programs.requires(&name).iter().chain(&declared) {
                 let Some(other) = self.programs.usable(required, self.sites.get(site)) else {
                     let site = [self.sites.get(site).name.as_str()];
-                    return Err(Cause::Program.problem(format!(
+                    return Err(Diagnostic::error(format!(
                         "{} (required by {name})",
                         self.programs.missing(required, &site)
                     )));
@@ -406,12 +399,12 @@ impl<'a> Mapper<'a> {
     }
 
     /// Returns how a job gets its files: from its profiles, else from what holds for its site.
-    fn mode(&self, job: &Job, site: SiteId, entry: Option<EntryId>) -> Result<DataMode, Problem> {
+    fn mode(&self, job: &Job, site: SiteId, entry: Option<EntryId>) -> Result<DataMode, Diagnostic> {
         let Some(name) = self.named_mode(job, site, entry) else {
             return Ok(self.modes[site]);
         };
         DataMode::parse(name).ok_or_else(|| {
-            Cause::Profile.problem(format!(
+            Diagnostic::error(format!(
                 "the profile pegasus::{} of the job {} must be sharedfs, nonsharedfs or condorio, not {name}",
                 data_mode::KEY,
                 job.id
@@ -523,7 +516,7 @@ impl<'a> Mapper<'a> {
 
     /// Refuses a job with its own work directory: jobs exchange files in the one work directory of their
     /// site.
-    fn check_workdir(&self, job: &Job, site: SiteId, profiles: &Profiles) -> Result<(), Problem> {
+    fn check_workdir(&self, job: &Job, site: SiteId, profiles: &Profiles) -> Result<(), Diagnostic> {
         let requested = profiles
             .pegasus("workdir")
             .map(|dir| dir.trim().trim_end_matches('/'));
@@ -532,7 +525,7 @@ impl<'a> Mapper<'a> {
             return Ok(());
         }
         let directory = place.scratch.as_ref().map_or("", |s| s.path.as_str());
-        Err(Cause::Profile.problem(format!(
+        Err(Diagnostic::error(format!(
             "the job {} ({}) has the profile pegasus::workdir = {}, but with a shared file system the jobs of a site work \
              in one directory, {directory}\n  hint: set the profile for the site {} in the site catalog, or as the property \
              pegasus.workdir",
@@ -550,28 +543,28 @@ impl<'a> Mapper<'a> {
         n: JobIndex,
         entry: EntryId,
         exec: &mut Exec,
-    ) -> Result<Option<Arc<Container>>, Problem> {
+    ) -> Result<Option<Arc<Container>>, Diagnostic> {
         let entry = self.programs.entry(entry);
         let Some(name) = &entry.container else {
             return Ok(None);
         };
-        let container = self.programs.container(name).ok_or_else(|| Problem {
-            cause: Cause::Program,
-            message: format!(
-                "the transformation {} runs in the container {name}, which is in no transformation catalog",
-                entry.name
-            ),
-            hint: self
-                .programs
-                .near_container(name)
-                .map(|near| format!("did you mean {near}?")),
+        let container = self.programs.container(name).ok_or_else(|| {
+            let near = self.programs.near_container(name);
+            Diagnostic {
+                hint: near.map(|near| format!("did you mean {near}?")),
+                ..Diagnostic::error(format!(
+                    "the transformation {} runs in the container {name}, which is in no transformation catalog",
+                    entry.name
+                ))
+            }
         })?;
         if container.has_file() {
             let file = workflow.files.intern(&container.lfn);
-            exec.images.entry(file).or_insert_with(|| Arc::clone(container));
+            let image = &mut exec.files.change(file).image;
+            image.get_or_insert_with(|| Arc::clone(container));
             let job = &mut workflow.jobs[n];
             if let Some(own) = job.uses.iter().find(|u| u.file == file) {
-                return Err(Cause::Job.problem(format!(
+                return Err(Diagnostic::error(format!(
                     "the job {} {} a file {}, which is also the name of the image of its container {name}: rename one of \
                      them",
                     job.id,
@@ -592,7 +585,7 @@ impl<'a> Mapper<'a> {
         name: &TransformationName,
         entry: EntryId,
         staged: &mut StagedPrograms,
-    ) -> Result<FileId, Problem> {
+    ) -> Result<FileId, Diagnostic> {
         let lfn = staged_name(name, &self.settings.staging_delimiter);
         let file = workflow.files.intern(&lfn);
         staged.entries.insert(file, entry);
@@ -600,7 +593,7 @@ impl<'a> Mapper<'a> {
         let uses = &mut job.uses;
         let own = uses.iter().find(|u| u.file == file);
         if own.is_some_and(|u| u.link.writes()) {
-            return Err(Cause::Job.problem(format!(
+            return Err(Diagnostic::error(format!(
                 "the job {} has an output {lfn}, which is also the name of the program {name} that is staged for it, so \
                  the output would replace the program: rename one of them",
                 job.id

@@ -24,7 +24,8 @@ pub(crate) mod staging_sites;
 pub(crate) mod subworkflow;
 pub(crate) mod transfer;
 
-use crate::error::{Cause, PlanError, Problem};
+use crate::diagnostic::Diagnostic;
+use crate::error::PlanError;
 use crate::exec::{Exec, ExecJob, SiteId, Task};
 use crate::graph::Graph;
 use crate::model::{JobIndex, JobKind, TransferFlag, Workflow};
@@ -152,7 +153,7 @@ pub(crate) fn further_problems(
     replicas: &Replicas,
     scope: settings::ReuseScope,
     prefix: &str,
-) -> Vec<Problem> {
+) -> Vec<Diagnostic> {
     let graph = Graph::new(workflow.jobs.len(), &workflow.edges);
     let order = graph.order().unwrap_or_default();
     let reduced = reuse::reduce(workflow, &graph, &order, workflow.edges.clone(), replicas, scope);
@@ -164,7 +165,7 @@ pub(crate) fn further_problems(
                 || sites::selection::named_program(job).is_some()
                 || programs.knows(&job.transformation);
             if !is_known && seen.insert(&job.transformation) {
-                problems.push(Cause::Program.problem(programs.missing(&job.transformation, sites)));
+                problems.push(Diagnostic::error(programs.missing(&job.transformation, sites)));
             }
         }
     }
@@ -181,7 +182,7 @@ fn check_names(exec: &Exec) -> Result<(), PlanError> {
         .filter(|job| !names.insert(&*job.name))
         .take(20)
         .map(|job| {
-            Cause::Job.problem(format!(
+            Diagnostic::error(format!(
                 "two jobs have the name {}: give one of them another id",
                 job.name
             ))

@@ -3,8 +3,8 @@
 use rustc_hash::FxHashMap;
 
 use crate::catalog::replica::ReplicaCatalog;
-use crate::error::{Cause, Problem};
-use crate::error::{InputError, near_spelling};
+use crate::diagnostic::Diagnostic;
+use crate::error::near_spelling;
 use crate::model::{FileId, TransferFlag, Workflow};
 use crate::properties::Properties;
 
@@ -42,7 +42,7 @@ pub(crate) enum StorageMapper {
 }
 
 /// Returns the mapper of the properties.
-pub(crate) fn mapper(properties: &Properties, problems: &mut Vec<InputError>) -> StorageMapper {
+pub(crate) fn mapper(properties: &Properties, problems: &mut Vec<Diagnostic>) -> StorageMapper {
     let name = properties.get(KEY).unwrap_or_default().trim();
     match name.to_ascii_lowercase().as_str() {
         "" | "flat" => StorageMapper::Flat,
@@ -186,7 +186,7 @@ impl<'a> Storage<'a> {
     }
 
     /// Reports outputs that the mapper Replica does not know: as problems, or as a warning if `lenient`.
-    pub(crate) fn unknown(&self, workflow: &Workflow) -> (Vec<Problem>, Option<String>) {
+    pub(crate) fn unknown(&self, workflow: &Workflow) -> (Vec<Diagnostic>, Option<String>) {
         let Some((first, _)) = self.unknown.first() else {
             return (Vec::new(), None);
         };
@@ -199,7 +199,7 @@ impl<'a> Storage<'a> {
             return (Vec::new(), Some(warning));
         }
         let problem = |(file, output): &(FileId, u16)| {
-            Cause::Replica.problem(format!(
+            Diagnostic::error(format!(
                 "the output {} has no location on the site {} in the catalog of {MAP_FILE}",
                 workflow.files.name(*file),
                 self.sites.outputs[usize::from(*output)].name

@@ -6,8 +6,8 @@ use std::path::Path;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::catalog::replica::{KEPT, Replica, ReplicaCatalog};
+use crate::diagnostic::Diagnostic;
 use crate::error::near_spelling;
-use crate::error::{Cause, Problem};
 use crate::model::{FileId, FileKind, Job, Link, Metadata, Workflow};
 
 use super::names::job_name;
@@ -177,15 +177,14 @@ fn drop_equal(replicas: &mut Vec<Replica>) {
 }
 
 /// Returns the message about a file without location.
-pub(crate) fn missing_text(lfn: &str, job: &str, others: usize, hint: Option<&str>) -> Problem {
+pub(crate) fn missing_text(lfn: &str, job: &str, others: usize, hint: Option<&str>) -> Diagnostic {
     let mut text = format!("Can't determine a location to transfer input file for lfn {lfn} for job {job}");
     if others > 0 {
         text.push_str(&format!(" and {others} more jobs"));
     }
-    Problem {
-        cause: Cause::Replica,
-        message: text,
+    Diagnostic {
         hint: hint.map(str::to_owned),
+        ..Diagnostic::error(text)
     }
 }
 
@@ -194,7 +193,12 @@ pub(crate) const ADVISED: usize = 50;
 
 /// Returns the inputs that no job writes and no source knows. Used when planning fails before the transfers
 /// are added, so that one message lists all problems.
-pub(crate) fn missing(workflow: &Workflow, kept: &[bool], replicas: &Replicas, prefix: &str) -> Vec<Problem> {
+pub(crate) fn missing(
+    workflow: &Workflow,
+    kept: &[bool],
+    replicas: &Replicas,
+    prefix: &str,
+) -> Vec<Diagnostic> {
     let mut written = vec![false; workflow.files.len()];
     for file_use in workflow.jobs.iter().flat_map(|job| &job.uses) {
         written[file_use.file] |= file_use.link.writes();

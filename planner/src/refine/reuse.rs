@@ -6,7 +6,7 @@ use crate::profiles::parse_bool;
 use super::Refinement;
 use super::replicas::Replicas;
 use super::settings::ReuseScope;
-use crate::error::{Cause, PlanError};
+use crate::error::PlanError;
 use crate::graph::{Graph, Lists};
 use crate::ids::Id as _;
 
@@ -44,7 +44,7 @@ const BRIDGES: usize = 1 << 20;
 pub(super) fn remove_finished_jobs(refinement: &mut Refinement<'_, '_>) -> Result<(), PlanError> {
     let Refinement { workflow, graph, .. } = refinement;
     let Some(order) = graph.order() else {
-        return Err(Cause::Job.error("Abstract Workflow has cycles"));
+        return Err(PlanError::refinement("Abstract Workflow has cycles"));
     };
     let edges = workflow.edges.clone();
     let scope = refinement.mapper.settings.reuse;

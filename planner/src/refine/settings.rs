@@ -5,7 +5,8 @@ mod lite_cache;
 mod subworkflows;
 
 use crate::data_mode::{DataMode, StagingMapper};
-use crate::error::{InputError, InputErrors, PlanError};
+use crate::diagnostic::Diagnostic;
+use crate::error::{InputErrors, PlanError};
 use crate::profiles::{Namespace, Profiles, parse_bool};
 use crate::properties::Properties;
 use crate::request::{CleanupStrategy, Request};
@@ -424,7 +425,7 @@ fn staging_delimiter(properties: &Properties) -> String {
 /// Reads properties with a fixed set of values, and collects the problems.
 struct Choices<'a> {
     properties: &'a Properties,
-    problems: &'a mut Vec<InputError>,
+    problems: &'a mut Vec<Diagnostic>,
 }
 
 impl Choices<'_> {

@@ -14,14 +14,14 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use crate::catalog::site::{DirectoryKind, Grid, Operation, Site, SiteCatalog, SysInfo};
-use crate::error::{Cause, PlanError, Problem};
+use crate::diagnostic::Diagnostic;
+use crate::error::{PlanError, near_spelling};
 use crate::profiles::{Namespace, Profiles, parse_bool};
 use crate::request::Request;
 
 use super::java_hash_order::{hash, sort_hashed};
 use super::settings::Settings;
 use crate::data_mode::{self, DataMode};
-use crate::error::near_spelling;
 use crate::exec::SiteId;
 
 pub(crate) use output_sites::OutputSite;
@@ -169,13 +169,13 @@ impl Sites {
     ///
     /// # Errors
     /// Jobs that share a work directory need that of their site, and cannot have that of another one.
-    pub(crate) fn staging_of(&self, id: SiteId, mode: DataMode) -> Result<SiteId, Problem> {
+    pub(crate) fn staging_of(&self, id: SiteId, mode: DataMode) -> Result<SiteId, Diagnostic> {
         let named = self.named_staging(id);
         let site = self.get(id);
         let staging = match mode {
             DataMode::Shared => {
                 if let Some(other) = named.filter(|&other| other != id) {
-                    return Err(Cause::Site.problem(format!(
+                    return Err(Diagnostic::error(format!(
                         "--staging-site: with the data configuration sharedfs jobs work where their files are: the \
                          staging site of {} must be the execution site itself, not {}",
                         site.name,
@@ -258,7 +258,7 @@ impl Sites {
         let mut this = Sites::default();
         for (name, site) in &all {
             if this.sites.len() >= MAX_SITES {
-                return Err(Cause::Site.error("more than 65535 sites in the site catalog"));
+                return Err(PlanError::refinement("more than 65535 sites in the site catalog"));
             }
             let id = SiteId::new(this.sites.len());
             this.by_name.insert(name.clone(), id);
@@ -313,7 +313,7 @@ impl Sites {
         text
     }
 
-    fn choose_candidates(&self, request: &Request, problems: &mut Vec<Problem>) -> Vec<SiteId> {
+    fn choose_candidates(&self, request: &Request, problems: &mut Vec<Diagnostic>) -> Vec<SiteId> {
         let mut candidates = Vec::new();
         // Storage-only sites count only if the user names them.
         let all = || {
@@ -339,7 +339,7 @@ impl Sites {
             }
             match self.find(name) {
                 Some(id) => candidates.push(id),
-                None => problems.push(Cause::Site.problem(self.unknown("Execution", name))),
+                None => problems.push(Diagnostic::error(self.unknown("Execution", name))),
             }
         }
         let mut seen = Vec::new();
@@ -356,13 +356,13 @@ impl Sites {
     fn choose_staging(
         &self,
         request: &Request,
-        problems: &mut Vec<Problem>,
+        problems: &mut Vec<Diagnostic>,
     ) -> Vec<(Option<SiteId>, SiteId)> {
         let mut chosen = Vec::new();
         for (site, staging) in &request.staging_sites {
             for (what, name) in [("Execution", site), ("Staging", staging)] {
                 if !name.is_empty() && self.find(name).is_none() {
-                    problems.push(Cause::Site.problem(self.unknown(what, name)));
+                    problems.push(Diagnostic::error(self.unknown(what, name)));
                 }
             }
             if let (of, Some(staging)) = (self.find(site), self.find(staging))
@@ -380,7 +380,7 @@ impl Sites {
         request: &Request,
         settings: &Settings,
         deep: &str,
-        problems: &mut Vec<Problem>,
+        problems: &mut Vec<Diagnostic>,
     ) -> Vec<OutputSite> {
         let names = request.output_sites.iter();
         let mut names: Vec<String> = names.map(|name| self.catalog_name(name).to_owned()).collect();
@@ -399,13 +399,13 @@ impl Sites {
         let mut outputs = Vec::new();
         for name in names {
             let Some(site) = all.get(name) else {
-                problems.push(Cause::Site.problem(self.unknown("Output", name)));
+                problems.push(Diagnostic::error(self.unknown("Output", name)));
                 continue;
             };
             let dir = request.output_dir.as_deref().filter(|_| name == dir_site);
             match output_site(site, dir, request, settings, deep) {
                 Some(output) => outputs.push(output),
-                None => problems.push(Cause::Site.problem(format!(
+                None => problems.push(Diagnostic::error(format!(
                     "the output site {name} has no directory of type localStorage or sharedStorage"
                 ))),
             }
@@ -415,8 +415,8 @@ impl Sites {
 }
 
 /// The problem of a site whose jobs share a work directory that it does not have.
-fn without_scratch(site: &str) -> Problem {
-    Cause::Site.problem(format!(
+fn without_scratch(site: &str) -> Diagnostic {
+    Diagnostic::error(format!(
         "the site {site} has no directory of type sharedScratch, in which its jobs work with the data configuration \
          sharedfs\n  hint: add one to the site in the site catalog, or give its jobs directories of their own: set \
          the property pegasus.data.configuration, or the profile pegasus::data.configuration of the site, to condorio \

@@ -1,6 +1,7 @@
 //! Staging sites of jobs with directories of their own.
 
-use crate::error::{Cause, PlanError, Problem};
+use crate::diagnostic::Diagnostic;
+use crate::error::PlanError;
 use crate::exec::{Exec, SiteId, Task};
 use crate::model::{FileId, Workflow};
 
@@ -47,26 +48,22 @@ pub(crate) fn settle(exec: &Exec, sites: &Sites) -> Result<(), PlanError> {
             first[job.staging.index()][usize::from(is_lite)].get_or_insert(n);
         }
     }
-    let mut problems: Vec<Problem> = Vec::new();
+    let mut problems: Vec<Diagnostic> = Vec::new();
     for (n, jobs) in first.iter().enumerate() {
         let site = sites.get(SiteId::new(n));
         let name = |n: usize| &exec.jobs[n].name;
         if let [Some(shared), Some(lite)] = jobs {
-            problems.push(Problem {
-                cause: Cause::Site,
-                message: format!(
-                    "Worker package is set to be staged for both sharedfs and nonsharedfs|condorio mode for sites [{}]: \
-                     the data configuration of the job {} is sharedfs, that of the job {} is not",
-                    site.name,
-                    name(*shared),
-                    name(*lite)
-                ),
-                hint: Some(
-                    "give all jobs of a site the same one, with the property pegasus.data.configuration or the profile \
-                     pegasus::data.configuration"
-                        .into(),
-                ),
-            });
+            let problem = Diagnostic::error(format!(
+                "Worker package is set to be staged for both sharedfs and nonsharedfs|condorio mode for sites [{}]: \
+                 the data configuration of the job {} is sharedfs, that of the job {} is not",
+                site.name,
+                name(*shared),
+                name(*lite)
+            ));
+            problems.push(problem.with_hint(
+                "give all jobs of a site the same one, with the property pegasus.data.configuration or the profile \
+                 pegasus::data.configuration",
+            ));
         }
         if let Some(lite) = jobs[1]
             && site
@@ -74,19 +71,16 @@ pub(crate) fn settle(exec: &Exec, sites: &Sites) -> Result<(), PlanError> {
                 .as_ref()
                 .is_none_or(|scratch| scratch.servers.is_none())
         {
-            problems.push(Problem {
-                cause: Cause::Site,
-                message: format!(
-                    "the staging site {} of the job {} has no directory of type sharedScratch with a file server, from \
-                     which jobs could fetch files",
-                    site.name,
-                    name(lite)
-                ),
-                hint: Some(format!(
-                    "add fileServers with a URL to that directory of the site {}, or choose another site with --staging-site",
-                    site.name
-                )),
-            });
+            let problem = Diagnostic::error(format!(
+                "the staging site {} of the job {} has no directory of type sharedScratch with a file server, from \
+                 which jobs could fetch files",
+                site.name,
+                name(lite)
+            ));
+            problems.push(problem.with_hint(format!(
+                "add fileServers with a URL to that directory of the site {}, or choose another site with --staging-site",
+                site.name
+            )));
         }
     }
     sites.serve_lite(first.iter().map(|jobs| jobs[1].is_some()).collect());

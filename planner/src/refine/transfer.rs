@@ -23,13 +23,13 @@ use super::settings::{Integrity, Refiner};
 use super::sites::Access;
 use super::staging_sites::directory_of;
 use crate::exec::{
-    Attributes, Bypassed, Exec, ExecJob, FileTransfer, JobId, ListId, Place, Registration, SiteId, Task,
-    TransferSet,
+    Attributes, Exec, ExecJob, FileTransfer, JobId, ListId, Place, Registration, SiteId, Task, TransferSet,
 };
+use crate::file_state::Bypassed;
 use crate::graph::Graph;
 use crate::ids::Id;
 
-use partitioner::{DELETED_LEVEL, Flow, JobPartitioner};
+use partitioner::{DELETED_LEVEL, Flow, JobPartitioner, Key, Share};
 use uses::OrderedUses;
 
 /// How a file came into a work directory.
@@ -39,6 +39,18 @@ struct Staged {
     transfer: Option<JobId>,
     /// Makes it executable.
     chmod: Option<JobId>,
+}
+
+/// The compute job whose files are staged now.
+#[derive(Clone, Copy, Debug)]
+struct CurrentJob {
+    n: JobIndex,
+    job: JobId,
+    /// Its staging site.
+    site: SiteId,
+    level: u32,
+    /// Number of compute jobs on its level.
+    width: u32,
 }
 
 /// Builds the transfer jobs.
@@ -208,6 +220,13 @@ impl Builder<'_, '_> {
     ) {
         let Some(job) = self.numbers[n] else { return };
         let site = self.exec.jobs[job].staging;
+        let current = CurrentJob {
+            n,
+            job,
+            site,
+            level,
+            width,
+        };
         if self.exec.is_lite(&self.exec.jobs[job]) {
             let inputs = uses.inputs(n).iter().map(|ordered| ordered.file);
             let files = inputs.chain(uses.outputs(n).map(|(ordered, _)| ordered.file));
@@ -222,22 +241,22 @@ impl Builder<'_, '_> {
         let mut dropped = Vec::new();
         for ordered in uses.inputs(n) {
             if self.is_workflow_here(job, ordered.file) {
-                self.exec.in_place.insert((ordered.file, site));
+                self.exec.files.change_at(ordered.file, site).is_in_place = true;
                 continue;
             }
-            self.pass_to_nested(n, job, site, graph, *ordered);
-            if self.comes_from_parent(n, job, site, graph, ordered.file)
+            self.pass_to_nested(current, graph, *ordered);
+            if self.comes_from_parent(current, graph, ordered.file)
                 || self.bypass(job, *ordered)
-                || self.is_staged(job, site, ordered.file)
+                || self.is_staged(current, ordered.file)
             {
                 continue;
             }
             let file_use = self.uses_of(job)[ordered.at as usize].clone();
-            if !self.stage_input(n, job, site, level, width, &file_use, &mut programs) {
+            if !self.stage_input(current, &file_use, &mut programs) {
                 dropped.push(ordered.file);
             }
         }
-        if self.add_chmod(job, site, &programs) && self.mapper.settings.refiner == Refiner::Basic {
+        if self.add_chmod(current, &programs) && self.mapper.settings.refiner == Refiner::Basic {
             // The job's only transfer precedes its chmod job.
             let mut edges = self.exec.edges.split_off(first_edge);
             edges.retain(|&(before, after)| {
@@ -256,7 +275,7 @@ impl Builder<'_, '_> {
         for output in 0..self.mapper.sites.outputs.len() {
             for (ordered, _) in outputs().filter(|&(_, is_stored)| is_stored) {
                 let file_use = self.uses_of(job)[ordered.at as usize].clone();
-                self.stage_output(job, site, level, width, &file_use, output as u16);
+                self.stage_output(current, &file_use, output as u16);
             }
         }
         self.finish_outputs(job);
@@ -271,8 +290,8 @@ impl Builder<'_, '_> {
         for ordered in uses.inputs(n) {
             self.exec.cache.push((ordered.file, site));
             if self.producers[ordered.file].is_none() {
-                self.exec.in_place.insert((ordered.file, site));
-                self.exec.staying.insert(ordered.file);
+                self.exec.files.change_at(ordered.file, site).is_in_place = true;
+                self.exec.files.change(ordered.file).stays = true;
             }
         }
         let outputs = uses.outputs(n);
@@ -310,6 +329,77 @@ impl Builder<'_, '_> {
         if let Task::Cluster(cluster, _) = task {
             let uses = &mut self.exec.clusters[cluster].uses;
             uses.retain(|u| !files.contains(&u.file));
+        }
+    }
+
+    fn assign(
+        &mut self,
+        key: Key,
+        CurrentJob {
+            job, level, width, ..
+        }: CurrentJob,
+    ) -> Share {
+        self.partitioner.assign(key, Some(job), level, width)
+    }
+
+    /// Returns the job that transfers a share of files: a new one for the first of them.
+    fn transfer_job(&mut self, share: Share) -> JobId {
+        if let Some(transfer) = self.partitioner.jobs_of(share).transfer {
+            return transfer;
+        }
+        let list = ListId::new(self.exec.transfers.len());
+        self.exec.transfers.push(TransferSet::default());
+        let (flow, site, side) = share.key;
+        let (kind, task) = match flow {
+            Flow::In => ("stage_in", Task::StageIn(list)),
+            Flow::Out => ("stage_out", Task::StageOut(list)),
+        };
+        let share_name = match self.only_job(share) {
+            Some(job) => format!("{job}_0"),
+            None => self.share_name(share),
+        };
+        let name = format!("{kind}_{}_{share_name}", side.as_str());
+        let transfer = self.add_job(name, task, self.site_of(side, site), site);
+        self.partitioner.jobs_of(share).transfer = Some(transfer);
+        transfer
+    }
+
+    /// Returns the job that registers a share of files: a new one for the first of them.
+    fn registration_job(&mut self, share: Share) -> JobId {
+        if let Some(registration) = self.partitioner.jobs_of(share).registration {
+            return registration;
+        }
+        let share_name = self.only_job(share).map(str::to_owned);
+        let name = format!(
+            "register_{}",
+            share_name.unwrap_or_else(|| self.share_name(share))
+        );
+        let task = Task::Register(ListId::new(self.exec.registrations.len()));
+        self.exec.registrations.push(Registration::default());
+        let registration = self.add_job(name, task, self.mapper.sites.local(), share.key.1);
+        self.partitioner.jobs_of(share).registration = Some(registration);
+        registration
+    }
+
+    /// Returns the name of the one job whose files a share has: with the refiner Basic.
+    fn only_job(&self, share: Share) -> Option<&str> {
+        let job = share
+            .job
+            .filter(|_| self.mapper.settings.refiner == Refiner::Basic)?;
+        Some(&self.exec.jobs[job].name)
+    }
+
+    /// Returns the name of a share with the files of several jobs.
+    fn share_name(
+        &self,
+        Share {
+            key, level, number, ..
+        }: Share,
+    ) -> String {
+        let (prefix, site) = (&self.mapper.prefix, self.site_name(key.1));
+        match (self.mapper.settings.refiner, key.0) {
+            (Refiner::Bundle, Flow::In) => format!("{prefix}{site}_{number}"),
+            _ => format!("{prefix}{site}_{level}_{number}"),
         }
     }
 

@@ -318,7 +318,7 @@ impl<'a, 'm> Explainer<'a, 'm> {
                 continue;
             }
             let lfn = self.file(u.file);
-            if plan.exec.in_place.contains(&(u.file, here)) {
+            if plan.exec.files.at(u.file, here).is_in_place {
                 lines.push(format!("{lfn}: is in the work directory already"));
                 continue;
             }

@@ -8,8 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::ScopedJoinHandle;
 
-use crate::error::InputError;
-use crate::error::position_of;
+use crate::diagnostic::{Diagnostic, position_of};
 
 /// Formats an error without its number.
 pub(crate) fn io_message(error: &io::Error) -> String {
@@ -21,9 +20,9 @@ pub(crate) fn io_message(error: &io::Error) -> String {
 }
 
 /// Reads a text file in UTF-8, or in Latin-1 if it is XML that declares this encoding.
-pub(crate) fn load(path: &Path) -> Result<String, InputError> {
+pub(crate) fn load(path: &Path) -> Result<String, Diagnostic> {
     let bytes = read(path)
-        .map_err(|error| InputError::file(path, format!("cannot be read: {}", io_message(&error))))?;
+        .map_err(|error| Diagnostic::in_file(path, format!("cannot be read: {}", io_message(&error))))?;
     decode(path, bytes)
 }
 
@@ -108,9 +107,9 @@ fn read_by_threads(file: &File, length: u64) -> Option<Vec<u8>> {
     (read && file.metadata().is_ok_and(|now| now.len() == length)).then_some(bytes)
 }
 
-pub(crate) fn decode(path: &Path, bytes: Vec<u8>) -> Result<String, InputError> {
+pub(crate) fn decode(path: &Path, bytes: Vec<u8>) -> Result<String, Diagnostic> {
     if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") {
-        return Err(InputError::file(
+        return Err(Diagnostic::in_file(
             path,
             "the file is in UTF-16, it must be in UTF-8",
         ));
@@ -123,7 +122,7 @@ pub(crate) fn decode(path: &Path, bytes: Vec<u8>) -> Result<String, InputError> 
             if !declares_latin1(&bytes) {
                 let before = String::from_utf8_lossy(&bytes[..at]).into_owned();
                 let position = position_of(&before, before.len());
-                return Err(InputError::at(path, position, "the file is not text in UTF-8"));
+                return Err(Diagnostic::at(path, position, "the file is not text in UTF-8"));
             }
             bytes.iter().map(|&byte| char::from(byte)).collect()
         }

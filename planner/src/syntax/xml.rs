@@ -7,8 +7,7 @@ use std::path::Path;
 use quick_xml::events::{BytesStart, Event};
 use quick_xml::{Reader, XmlVersion};
 
-use crate::error::InputError;
-use crate::error::Position;
+use crate::diagnostic::{Diagnostic, Position};
 
 /// Maximum depth of nested elements.
 const DEPTH_LIMIT: usize = 64;
@@ -17,7 +16,7 @@ const DEPTH_LIMIT: usize = 64;
 const ATTRIBUTE_LIMIT: usize = 100;
 
 /// A fatal error.
-pub(crate) type Stop = Box<InputError>;
+pub(crate) type Stop = Box<Diagnostic>;
 pub(crate) type Result<T> = std::result::Result<T, Stop>;
 
 /// Content of an element.
@@ -60,7 +59,7 @@ pub(crate) struct Xml<'a> {
     passed: usize,
     /// The reader is between two elements, right after a tag.
     between: bool,
-    pub(crate) problems: Vec<InputError>,
+    pub(crate) problems: Vec<Diagnostic>,
 }
 
 impl<'a> Xml<'a> {
@@ -91,7 +90,7 @@ impl<'a> Xml<'a> {
     }
 
     pub(crate) fn problem(&mut self, position: Position, message: impl Into<String>) {
-        self.problems.push(InputError::at(self.file, position, message));
+        self.problems.push(Diagnostic::at(self.file, position, message));
     }
 
     /// Returns the position of a byte. This is fast if offsets ascend.
@@ -99,7 +98,7 @@ impl<'a> Xml<'a> {
         let byte = byte.min(self.text.len());
         let bytes = self.text.as_bytes();
         if byte < self.counted {
-            return crate::error::position_of(self.text, byte);
+            return crate::diagnostic::position_of(self.text, byte);
         }
         for newline in memchr::memchr_iter(b'\n', &bytes[self.counted..byte]) {
             self.line += 1;
@@ -140,7 +139,7 @@ impl<'a> Xml<'a> {
         let position = self.position(byte);
         let path = std::path::absolute(self.file).unwrap_or_else(|_| self.file.to_owned());
         let message = format!("Exception while parsing xml file {}: {message}", path.display());
-        Box::new(InputError::at(self.file, position, message))
+        Box::new(Diagnostic::at(self.file, position, message))
     }
 
     /// Returns the next part of the open element, `None` at its end or at the end of the file.
@@ -298,7 +297,7 @@ impl<'a> Xml<'a> {
     pub(crate) fn illegal_element(&mut self, element: &Element<'a>, parent: &str, legal: &str) -> Result<()> {
         let message = format!("Illegal element {} in element {parent}", element.name());
         self.problems.push(
-            InputError::at(self.file, element.position, message)
+            Diagnostic::at(self.file, element.position, message)
                 .with_hint(format!("legal elements are {legal}")),
         );
         self.skip()

@@ -71,7 +71,7 @@ pub(crate) fn cached_inputs<'p>(job: PlannedJob<'p>) -> impl Iterator<Item = &'p
 
 /// Returns the type of a file that is an image.
 pub(crate) fn image_type(plan: &Plan<'_>, file: FileId) -> Option<Text> {
-    let container = plan.exec.images.get(&file)?;
+    let container = plan.exec.files.image(file)?;
     Some(container.kind.image_type().into())
 }
 
@@ -319,12 +319,12 @@ fn verified<'u>(job: PlannedJob<'_>, uses: impl Iterator<Item = &'u FileUse>) ->
         let bypassed = plan.exec.bypassed(&job, u);
         let is_link = match bypassed {
             Some(bypassed) => bypassed.link,
-            None => plan.exec.linked.contains(&(file, job.staging)),
+            None => plan.exec.files.at(file, job.staging).is_link,
         };
         if is_link && plan.settings.integrity == Integrity::NoSymlink {
             return None;
         }
-        let image = plan.exec.images.get(&file);
+        let image = plan.exec.files.image(file);
         let of_image = image.and_then(|container| container.sha256.as_deref());
         let known = match bypassed {
             Some(bypassed) => bypassed.sha256.as_deref(),

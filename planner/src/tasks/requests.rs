@@ -6,7 +6,7 @@ use std::str::FromStr;
 use pmc_dag::{CheckpointSignal, RetryDelay};
 use pmc_expressions::Amount;
 
-use crate::error::{Cause, Problem};
+use crate::diagnostic::Diagnostic;
 use crate::exec::Task;
 use crate::profiles::{Namespace, Profiles};
 use crate::task_request::{self, CPUS, GPUS, MEMORY, PRIORITY, ProfileKey};
@@ -82,12 +82,12 @@ impl Checks {
     ///
     /// # Errors
     /// An invalid profile; the message names the job.
-    pub(super) fn of(job: PlannedJob<'_>, has_messages: bool) -> Result<Self, Problem> {
+    pub(super) fn of(job: PlannedJob<'_>, has_messages: bool) -> Result<Self, Diagnostic> {
         let text = dagman(job.profiles(), "abort-dag-on");
         let abort_on = text
             .map(|text| {
                 abort_on(text).ok_or_else(|| {
-                    Cause::Profile.problem(format!(
+                    Diagnostic::error(format!(
                         "Invalid Value specified for abort-dag-on {text} for job {}: it must be CODE or CODE RETURN CODE",
                         job.name
                     ))
@@ -319,7 +319,7 @@ const KICKSTART_SIGNALS: [i32; 6] = [1, 2, 3, 10, 12, 15];
 ///
 /// # Errors
 /// An invalid profile; the message names the job.
-pub(super) fn after_failures(job: PlannedJob<'_>, requests: &mut Requests) -> Result<(), Problem> {
+pub(super) fn after_failures(job: PlannedJob<'_>, requests: &mut Requests) -> Result<(), Diagnostic> {
     let valid = |name: &str, text: Option<&str>, is_valid: fn(&[u8]) -> bool, must: &str| {
         let Some(text) = text.map(str::trim).filter(|text| !text.is_empty()) else {
             return Ok(None);
@@ -327,7 +327,7 @@ pub(super) fn after_failures(job: PlannedJob<'_>, requests: &mut Requests) -> Re
         if is_valid(text.as_bytes()) {
             return Ok(Some(text.to_owned()));
         }
-        Err(Cause::Profile.problem(format!(
+        Err(Diagnostic::error(format!(
             "Invalid Value specified for {name} {text} for job {}: it must be {must}",
             job.name
         )))

@@ -10,10 +10,11 @@ use std::time::Instant;
 
 use anyhow::{Context as _, anyhow};
 use pmc_plan::cli::Invocation;
-use pmc_plan::diagnostic::{Diagnostic, in_brief};
+use pmc_plan::diagnostic::Diagnostic;
 use pmc_plan::error::PlanError;
 use pmc_plan::plan::{Facts, Planned, facts, plan, preview, properties};
 use pmc_plan::request::{Environment, Request};
+use pmc_plan::warnings::in_brief;
 use pmc_terminal::message;
 
 use crate::cli::{self, Cleanup};

@@ -7,7 +7,8 @@ use pmc_sqlite::{Shared, open_untrusted};
 use rusqlite::{Connection, OpenFlags, Row, Statement};
 
 use super::{Replica, ReplicaCatalog, ReplicaEntry};
-use crate::error::{InputError, InputErrors};
+use crate::diagnostic::Diagnostic;
+use crate::error::InputErrors;
 use crate::ids::Id as _;
 use crate::model::{FileId, Files};
 use crate::properties::Properties;
@@ -50,7 +51,7 @@ pub(super) fn path(properties: &Properties, key: &str, working_dir: &Path) -> Re
 /// Reads the entries of the files of a workflow.
 pub(super) fn read(path: &Path, wanted: &Files) -> Result<ReplicaCatalog, InputErrors> {
     let failed = |error: rusqlite::Error| -> InputErrors {
-        let problem = InputError::file(path, format!("cannot be read as a replica catalog: {error}"));
+        let problem = Diagnostic::in_file(path, format!("cannot be read as a replica catalog: {error}"));
         match error {
             rusqlite::Error::SqliteFailure(_, Some(text)) if text.contains("no such table") => {
                 problem.with_hint("the database must have the tables rc_lfn, rc_pfn and rc_meta of Pegasus 5")
@@ -60,7 +61,7 @@ pub(super) fn read(path: &Path, wanted: &Files) -> Result<ReplicaCatalog, InputE
         .into()
     };
     if !path.is_file() {
-        return Err(InputError::file(path, "no such database").into());
+        return Err(Diagnostic::in_file(path, "no such database").into());
     }
     let open = || {
         if Shared::find(path)?.is_of_other() {

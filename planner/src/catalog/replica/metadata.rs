@@ -5,7 +5,8 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::{ReplicaCatalog, ReplicaEntry, Wanted};
-use crate::error::{InputError, InputErrors};
+use crate::diagnostic::Diagnostic;
+use crate::error::InputErrors;
 use crate::model::{Metadata, Position};
 
 #[derive(Deserialize)]
@@ -52,7 +53,7 @@ fn items(path: &Path, text: &str) -> Result<Vec<(String, Metadata)>, InputErrors
             };
             let text = error.to_string();
             let what = text.split(" at line ").next().unwrap_or_default();
-            InputError::at(path, position, format!("not a metadata file: {what}"))
+            Diagnostic::at(path, position, format!("not a metadata file: {what}"))
                 .with_hint("expected is [{\"_id\": \"LFN\", \"_attributes\": {\"key\": \"value\"}}]")
         })?;
         for item in items {

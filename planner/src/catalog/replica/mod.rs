@@ -14,7 +14,8 @@ use regex::RegexSet;
 use rustc_hash::FxHashMap;
 
 use crate::catalog::{Syntax, detect_syntax, files_below, is_surely_text, read, read_yaml, unknown_kind};
-use crate::error::{InputError, InputErrors};
+use crate::diagnostic::Diagnostic;
+use crate::error::InputErrors;
 use crate::expand::ExpandEnv;
 use crate::model::{Files, JobKind, Metadata, Workflow};
 use crate::pattern::{Pattern, PatternError};
@@ -35,7 +36,7 @@ pub struct ReplicaCatalog {
     /// lookaround.
     all_patterns: OnceLock<Option<RegexSet>>,
     /// Warnings about the file.
-    pub warnings: Vec<InputError>,
+    pub warnings: Vec<Diagnostic>,
 }
 
 impl PartialEq for ReplicaCatalog {
@@ -378,7 +379,7 @@ pub fn parse(
         other => return Err(unknown_kind(path, other, "replica", &FILE_KINDS.join(", "))),
     };
     match syntax {
-        Syntax::Xml => Err(InputError::file(path, "a replica catalog cannot be XML")
+        Syntax::Xml => Err(Diagnostic::in_file(path, "a replica catalog cannot be XML")
             .with_hint("write it as YAML or as text")
             .into()),
         Syntax::Yaml => read_yaml(path, text, |yaml| yaml::read(yaml, wanted)),
@@ -406,7 +407,7 @@ pub fn from_directory(directory: &Path, options: &DirectoryOptions) -> Result<Re
             ..ReplicaEntry::default()
         };
         if let Err(error) = catalog.push(entry) {
-            return Err(InputError::file(&file.path, error.to_string()).into());
+            return Err(Diagnostic::in_file(&file.path, error.to_string()).into());
         }
     }
     Ok(catalog)

@@ -6,7 +6,8 @@ use monitord_compat::braindump_reader::Braindump;
 
 use super::{DirectoryOptions, FILE_KINDS, ReplicaCatalog, Wanted, database, from_directory, load, metadata};
 use crate::catalog::{SearchDirs, expansion, locate, missing_catalog};
-use crate::error::{InputError, InputErrors, near_spelling};
+use crate::diagnostic::Diagnostic;
+use crate::error::{InputErrors, near_spelling};
 use crate::expand::ExpandEnv;
 use crate::properties::{Properties, PropertySources};
 use crate::syntax::text;
@@ -107,15 +108,15 @@ pub fn from_run(dir: &Path, env: &ExpandEnv, wanted: Wanted<'_>) -> Result<Repli
     let braindump = dir.join("braindump.yml");
     if !braindump.is_file() {
         return Err(
-            InputError::file(dir, "is not a submit directory: it has no braindump.yml")
+            Diagnostic::in_file(dir, "is not a submit directory: it has no braindump.yml")
                 .with_hint("--reuse takes the submit directories of earlier runs")
                 .into(),
         );
     }
     let values = Braindump::read(&text::load(&braindump)?)
-        .map_err(|error| InputError::file(&braindump, error.to_string()))?;
+        .map_err(|error| Diagnostic::in_file(&braindump, error.to_string()))?;
     let Some(name) = values.get("properties") else {
-        return Err(InputError::file(&braindump, "names no properties file").into());
+        return Err(Diagnostic::in_file(&braindump, "names no properties file").into());
     };
     let sources = PropertySources {
         conf_file: Some(dir.join(name)),
@@ -141,7 +142,7 @@ pub fn from_run(dir: &Path, env: &ExpandEnv, wanted: Wanted<'_>) -> Result<Repli
         }
         if !path.is_file() {
             let mut none = ReplicaCatalog::default();
-            none.warnings.push(InputError::file(
+            none.warnings.push(Diagnostic::in_file(
                 &path,
                 "no such database: the run has registered nothing",
             ));

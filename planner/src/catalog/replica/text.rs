@@ -4,7 +4,8 @@ use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::path::Path;
 
 use super::{Replica, ReplicaCatalog, ReplicaEntry, Wanted};
-use crate::error::{InputError, InputErrors};
+use crate::diagnostic::Diagnostic;
+use crate::error::InputErrors;
 use crate::expand::{ExpandEnv, expand};
 use crate::model::Position;
 use crate::syntax::text::{decode, io_message, open};
@@ -18,7 +19,8 @@ const MANY_PROBLEMS: usize = 1000;
 
 /// Reads a file piece by piece and expands its variables: memory depends on what is wanted, not on the file.
 pub(super) fn load(path: &Path, env: &ExpandEnv, wanted: Wanted<'_>) -> Result<ReplicaCatalog, InputErrors> {
-    let failed = |error: io::Error| InputError::file(path, format!("cannot be read: {}", io_message(&error)));
+    let failed =
+        |error: io::Error| Diagnostic::in_file(path, format!("cannot be read: {}", io_message(&error)));
     let mut file = BufReader::new(open(path).map_err(failed)?);
     let mut catalog = ReplicaCatalog::default();
     let mut problems = Vec::new();
@@ -39,7 +41,7 @@ pub(super) fn load(path: &Path, env: &ExpandEnv, wanted: Wanted<'_>) -> Result<R
                 line: lines_before + lines + 1,
                 column: 0,
             };
-            return Err(InputError::at(path, position, "the line is too long").into());
+            return Err(Diagnostic::at(path, position, "the line is too long").into());
         }
         let found = decode(path, piece)
             .map_err(InputErrors::from)
@@ -76,7 +78,7 @@ fn add_lines(
                 line: u32::try_from(n + 1).unwrap_or(u32::MAX),
                 column: u32::try_from(column).unwrap_or(u32::MAX),
             };
-            problems.push(InputError::at(path, position, message));
+            problems.push(Diagnostic::at(path, position, message));
         }
     }
     InputErrors::check(problems)

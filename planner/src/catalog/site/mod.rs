@@ -9,7 +9,8 @@ use std::path::Path;
 use crate::catalog::{
     CatalogSource, Loaded, SearchDirs, Syntax, detect_syntax, missing_catalog, read, read_yaml, unknown_kind,
 };
-use crate::error::{InputError, InputErrors, near_spelling};
+use crate::diagnostic::Diagnostic;
+use crate::error::{InputErrors, near_spelling};
 use crate::expand::ExpandEnv;
 use crate::keys::Checker;
 use crate::profiles::{Namespace, Profiles};
@@ -30,7 +31,7 @@ pub struct SiteCatalog {
     /// Names of undefined sites that are further names of the site `local`.
     pub names_of_local: BTreeSet<String>,
     /// Warnings about the file.
-    pub warnings: Vec<InputError>,
+    pub warnings: Vec<Diagnostic>,
 }
 
 /// Architecture and operating system. Those of sites and transformations must be equal.
@@ -202,7 +203,7 @@ impl SiteCatalog {
             };
             let (file, position) = properties.origin(&full);
             if let Err(error) = checker.check(file, namespace, key, value, position.unwrap_or_default()) {
-                problems.push(InputError { position, ..error });
+                problems.push(Diagnostic { position, ..error });
                 continue;
             }
             match self.sites.get_mut(site) {

@@ -4,7 +4,8 @@
 use std::path::Path;
 
 use super::{Directory, DirectoryKind, FileServer, Grid, Operation, Site, SiteCatalog};
-use crate::error::{InputError, InputErrors};
+use crate::diagnostic::Diagnostic;
+use crate::error::InputErrors;
 use crate::keys::Checker;
 use crate::model::Position;
 use crate::profiles::{Namespace, Profiles};
@@ -119,7 +120,7 @@ impl<'a> Reader<'a> {
             None => {
                 let message = format!("`{kind}` is not a type of directory");
                 self.xml.problems.push(
-                    InputError::at(self.xml.file(), element.position, message)
+                    Diagnostic::at(self.xml.file(), element.position, message)
                         .with_hint("types are shared-scratch, shared-storage, local-scratch, local-storage"),
                 );
             }
@@ -258,7 +259,7 @@ impl<'a> Reader<'a> {
                 let (message, hint) = Namespace::unknown(&namespace);
                 self.xml
                     .problems
-                    .push(InputError::at(self.xml.file(), element.position, message).with_hint(hint));
+                    .push(Diagnostic::at(self.xml.file(), element.position, message).with_hint(hint));
             }
             Some(namespace) => {
                 let checked = self

@@ -15,7 +15,8 @@ use crate::catalog::{
     CatalogSource, Loaded, SearchDirs, Syntax, detect_syntax, files_below, missing_catalog, read, read_yaml,
     unknown_kind,
 };
-use crate::error::{InputError, InputErrors, near_spelling};
+use crate::diagnostic::Diagnostic;
+use crate::error::{InputErrors, near_spelling};
 use crate::expand::ExpandEnv;
 use crate::model::{Hook, TransformationName};
 use crate::profiles::Profiles;
@@ -31,7 +32,7 @@ pub struct TransformationCatalog {
     /// Containers; of two with the same name, the later one counts.
     pub containers: Vec<Container>,
     /// Warnings about the file.
-    pub warnings: Vec<InputError>,
+    pub warnings: Vec<Diagnostic>,
 }
 
 /// A program on a site.
@@ -194,9 +195,11 @@ pub fn parse(path: &Path, text: &str, kind: Option<&str>) -> Result<Transformati
         }
     };
     match syntax {
-        Syntax::Xml => Err(InputError::file(path, "a transformation catalog cannot be XML")
-            .with_hint("write it as YAML or as text")
-            .into()),
+        Syntax::Xml => Err(
+            Diagnostic::in_file(path, "a transformation catalog cannot be XML")
+                .with_hint("write it as YAML or as text")
+                .into(),
+        ),
         Syntax::Yaml => read_yaml(path, text, yaml::read),
         Syntax::Text => text::read(path, text),
     }
@@ -211,7 +214,7 @@ pub fn from_directory(directory: &Path, sysinfo: &SysInfo) -> Result<Transformat
     let mut catalog = TransformationCatalog::default();
     for file in files_below(directory)? {
         if file.mode & 0o111 == 0 {
-            catalog.warnings.push(InputError::file(
+            catalog.warnings.push(Diagnostic::in_file(
                 &file.path,
                 "no execute permission, the file is ignored",
             ));

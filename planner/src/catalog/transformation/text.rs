@@ -9,7 +9,8 @@ use pmc_job_files::ContainerKind;
 use super::container::Draft;
 use super::{TransformationCatalog, TransformationEntry, TransformationKind, normal_pfn};
 use crate::catalog::site::SysInfo;
-use crate::error::{InputError, InputErrors};
+use crate::diagnostic::Diagnostic;
+use crate::error::InputErrors;
 use crate::keys::Checker;
 use crate::model::{Position, TransformationName};
 use crate::profiles::{Namespace, Profiles};
@@ -20,7 +21,7 @@ pub(super) fn read(path: &Path, text: &str) -> Result<TransformationCatalog, Inp
     let mut parser = Parser {
         file: path,
         tokens: tokens(path, text)?.into_iter().peekable(),
-        end: crate::error::position_of(text, text.len()),
+        end: crate::diagnostic::position_of(text, text.len()),
         checker: Checker::default(),
         catalog: TransformationCatalog::default(),
         problems: Vec::new(),
@@ -41,7 +42,7 @@ enum Token {
     Text(String),
 }
 
-fn tokens(file: &Path, text: &str) -> Result<Vec<(Token, Position)>, InputError> {
+fn tokens(file: &Path, text: &str) -> Result<Vec<(Token, Position)>, Diagnostic> {
     let mut tokens = Vec::new();
     for (n, line) in text.lines().enumerate() {
         let number = u32::try_from(n + 1).unwrap_or(u32::MAX);
@@ -62,7 +63,7 @@ fn tokens(file: &Path, text: &str) -> Result<Vec<(Token, Position)>, InputError>
                 '"' => {
                     chars.next();
                     let Some(quoted) = quoted(&mut chars) else {
-                        return Err(InputError::at(
+                        return Err(Diagnostic::at(
                             file,
                             position,
                             "the quoted text does not end on its line",
@@ -106,7 +107,7 @@ fn quoted(chars: &mut Peekable<CharIndices<'_>>) -> Option<String> {
     }
 }
 
-type Stop = Box<InputError>;
+type Stop = Box<Diagnostic>;
 
 struct Parser<'a> {
     file: &'a Path,
@@ -114,12 +115,12 @@ struct Parser<'a> {
     end: Position,
     checker: Checker,
     catalog: TransformationCatalog,
-    problems: Vec<InputError>,
+    problems: Vec<Diagnostic>,
 }
 
 impl Parser<'_> {
     fn problem(&mut self, position: Position, message: impl Into<String>) {
-        self.problems.push(InputError::at(self.file, position, message));
+        self.problems.push(Diagnostic::at(self.file, position, message));
     }
 
     fn expected(&self, what: &str, found: Option<(Token, Position)>) -> Stop {
@@ -130,7 +131,7 @@ impl Parser<'_> {
             None => ("the end of the file".into(), self.end),
         };
         let message = format!("{what} is expected here, not {found}");
-        Box::new(InputError::at(self.file, position, message))
+        Box::new(Diagnostic::at(self.file, position, message))
     }
 
     fn text(&mut self, what: &str) -> Result<(String, Position), Stop> {
@@ -211,7 +212,7 @@ impl Parser<'_> {
 
     fn unknown(&self, key: &str, position: Position, known: &str) -> Stop {
         let message = format!("`{key}` is not known here");
-        Box::new(InputError::at(self.file, position, message).with_hint(format!("known are {known}")))
+        Box::new(Diagnostic::at(self.file, position, message).with_hint(format!("known are {known}")))
     }
 
     fn pair(&mut self) -> Result<(String, String), Stop> {
@@ -226,7 +227,7 @@ impl Parser<'_> {
         let Some(namespace) = Namespace::parse(&namespace) else {
             let (message, hint) = Namespace::unknown(&namespace);
             self.problems
-                .push(InputError::at(self.file, position, message).with_hint(hint));
+                .push(Diagnostic::at(self.file, position, message).with_hint(hint));
             return Ok(());
         };
         let checked = self.checker.check(self.file, namespace, &key, &value, position);
@@ -333,7 +334,7 @@ impl Parser<'_> {
                         let message = format!("`{value}` is not a type of container");
                         let hint = format!("types are {}", ContainerKind::NAMES);
                         self.problems
-                            .push(InputError::at(self.file, position, message).with_hint(hint));
+                            .push(Diagnostic::at(self.file, position, message).with_hint(hint));
                     }
                 }
                 "image" => {
@@ -355,7 +356,7 @@ impl Parser<'_> {
             Ok(container) => self.catalog.containers.extend(container),
             Err(error) => self
                 .problems
-                .push(InputError::at(self.file, image_at, error.to_string()).with_hint(error.hint())),
+                .push(Diagnostic::at(self.file, image_at, error.to_string()).with_hint(error.hint())),
         }
         Ok(())
     }

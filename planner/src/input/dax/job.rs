@@ -1,7 +1,7 @@
 //! Jobs of a DAX, with their arguments and files.
 
 use super::{Dax, put};
-use crate::error::InputError;
+use crate::diagnostic::Diagnostic;
 use crate::input::builder::{NoSize, default_use};
 use crate::model::{
     Arguments, FileId, FileKind, FileUse, Job, JobKind, Link, TransferFlag, TransformationName,
@@ -164,7 +164,7 @@ impl<'a> Dax<'_, 'a> {
                 Some(parsed) => found.link = parsed,
                 None => {
                     let message = format!("`{value}` is not a link of a file");
-                    let error = InputError::at(xml.file(), position, message);
+                    let error = Diagnostic::at(xml.file(), position, message);
                     xml.problems
                         .push(error.with_hint("links are input, output, inout, checkpoint, none"));
                 }

@@ -31,9 +31,6 @@ impl JobProblems {
     /// # Errors
     /// The problems of the first jobs that have any.
     pub(crate) fn finish(&mut self) -> Result<(), PlanError> {
-        if self.0.is_empty() {
-            return Ok(());
-        }
         let mut all = Vec::new();
         for of_job in self.0.drain(..) {
             all.extend(of_job);
@@ -41,6 +38,6 @@ impl JobProblems {
                 break;
             }
         }
-        Err(PlanError::Code(all))
+        PlanError::check_code(all)
     }
 }

@@ -231,7 +231,7 @@ pub(super) fn append_list(invocations: &mut Invocations<'_>, id: JobId, text: &m
         }
         Task::CleanUp(n) => {
             let removals = plan.exec.removals[n].iter().map(|&file| {
-                let place = if plan.exec.linked.contains(&(file, job.staging)) {
+                let place = if plan.exec.files.at(file, job.staging).is_link {
                     Place::ScratchLink(job.staging)
                 } else {
                     Place::Scratch(job.staging)

@@ -11,7 +11,7 @@ use monitord_compat::replacement;
 use nix::fcntl::{Flock, FlockArg};
 use nix::libc;
 
-use crate::error::{Cause, PlanError};
+use crate::error::PlanError;
 
 /// A submit directory under construction. It is removed unless it is published.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl SubmitDir {
         loop {
             if number > MAX_RUN {
                 remove_all(&created);
-                return Err(Cause::Directory.error(format!(
+                return Err(PlanError::refinement(format!(
                     "{} has a run{MAX_RUN} already: remove old runs or choose another --dir",
                     parent.display()
                 )));
@@ -106,7 +106,7 @@ impl SubmitDir {
     pub(crate) fn numbered(link: &Path) -> Result<Self, PlanError> {
         let is_other = |path: &Path| path.symlink_metadata().is_ok_and(|data| !data.is_symlink());
         if is_other(link) {
-            return Err(Cause::Directory.error(format!(
+            return Err(PlanError::refinement(format!(
                 "{} is not a link to the plan of a sub-workflow: move it away",
                 link.display()
             )));
@@ -124,7 +124,7 @@ impl SubmitDir {
             }
             None => {
                 remove_all(&created);
-                Err(Cause::Directory.error(format!(
+                Err(PlanError::refinement(format!(
                     "there are {} plans of {} already: remove the old ones",
                     MAX_PLAN + 1,
                     link.display()

@@ -40,10 +40,7 @@ pub(super) fn check(context: &Context<'_>) -> Result<(), PlanError> {
             break;
         }
     }
-    match problems.is_empty() {
-        true => Ok(()),
-        false => Err(PlanError::Code(problems)),
-    }
+    PlanError::check_code(problems)
 }
 
 /// Returns why the style of a job cannot be used.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use pmc_dagman::write::{DagFile, ScriptKind, WriteError};
 
+use crate::error::PlanError;
 use crate::exec::Task;
 use crate::profiles::{Namespace, Profiles};
 use crate::refine::settings::Integrity;
@@ -28,7 +29,7 @@ const LITE_SUCCESS: &str = "PegasusLite: exitcode 0";
 ///
 /// # Errors
 /// Jobs that the file cannot express.
-pub(super) fn dag(context: &Context<'_>) -> Result<String, Vec<String>> {
+pub(super) fn dag(context: &Context<'_>) -> Result<String, PlanError> {
     let plan = context.plan;
     let mut dag = DagFile::default();
     dag.comment(&format!("The workflow {}", context.workflow_name()));
@@ -47,10 +48,7 @@ pub(super) fn dag(context: &Context<'_>) -> Result<String, Vec<String>> {
     for &(parent, child) in &plan.exec.edges {
         dag.edge(&plan.job(parent).name, &plan.job(child).name);
     }
-    match problems.is_empty() {
-        true => Ok(dag.finish()),
-        false => Err(problems),
-    }
+    PlanError::check_code(problems).map(|()| dag.finish())
 }
 
 /// Returns the limits of categories.

@@ -61,10 +61,9 @@ impl Generator for Condor {
         context.write_files(dir)?;
         write_jobs(&context, to)?;
         let file = |suffix: &str| dir.join(format!("{}{suffix}", plan.base));
-        let dag = dag::dag(&context).map_err(PlanError::Code)?;
+        let dag = dag::dag(&context)?;
         put(&file(".dag"), &dag)?;
-        let job =
-            dagman_job::description(&context).map_err(|error| PlanError::Code(vec![error.to_string()]))?;
+        let job = dagman_job::description(&context).map_err(PlanError::code)?;
         plan.secrets.put(&dir.join(dagman_file(plan)), &job)?;
         plan.secrets.put(&file(".metadata"), &metadata::metadata(plan))?;
         Ok(Code::default())

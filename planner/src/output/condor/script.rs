@@ -33,9 +33,12 @@ pub(super) fn replace(context: &Context<'_>, job: PlannedJob<'_>, invocation: &m
 
 /// Returns the name of the image of a container in the directory of its job.
 pub(super) fn image_name(job: PlannedJob<'_>, container: &Container) -> String {
-    let images = &job.plan.exec.images;
-    let is_own =
-        |file: &crate::model::FileId| images.get(file).is_some_and(|image| image.name == container.name);
+    let files = &job.plan.exec.files;
+    let is_own = |file: &crate::model::FileId| {
+        files
+            .image(*file)
+            .is_some_and(|image| image.name == container.name)
+    };
     let mut uses = job.uses().iter().map(|u| u.file);
     uses.find(is_own).map_or_else(
         || container.name.clone(),

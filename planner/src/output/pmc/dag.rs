@@ -111,7 +111,7 @@ pub(super) fn write(to: &Writing<'_>, prints: PrintsFile<'_>) -> Result<(), Plan
         },
         |(text, _, problem)| {
             if let Some(problem) = problem.take() {
-                return Err(PlanError::Code(vec![problem]));
+                return Err(PlanError::code(problem));
             }
             file.write_all(text.as_bytes()).map_err(failed)?;
             edges += text.lines().count();

@@ -48,8 +48,5 @@ pub(crate) fn push_limits(
             )),
         }
     }
-    match problems.is_empty() {
-        true => Ok(()),
-        false => Err(PlanError::Code(problems)),
-    }
+    PlanError::check_code(problems)
 }

@@ -63,7 +63,7 @@ impl Generator for Pmc {
         let tools = &plan.sites.get(to.site).tools;
         let (executor, is_found) = executor(request, tools);
         if !is_found {
-            to.warnings.push(Diagnostic::from(format!(
+            to.warnings.push(Diagnostic::warning(format!(
                 "{EXECUTOR} is neither in {tools} nor on PATH; the batch scripts name it there all the same, in case \
                  the compute nodes have it"
             )));

@@ -9,7 +9,8 @@ use std::os::unix::fs::PermissionsExt;
 
 use pmc_calls::shell::shell_quote;
 
-use crate::error::{Cause, PlanError, Problem};
+use crate::diagnostic::Diagnostic;
+use crate::error::PlanError;
 use crate::exec::Task;
 use crate::profiles::Namespace;
 
@@ -89,9 +90,7 @@ fn write(to: &mut Writing<'_>) -> Result<String, PlanError> {
         line.fill(&invocation);
         to.events.job(id, &line)?;
     }
-    if !problems.is_empty() {
-        return Err(PlanError::Code(problems));
-    }
+    PlanError::check_code(problems)?;
     out.write_all(b"\nend_workflow 0\n").map_err(failed)?;
     let file = out.into_inner().map_err(|e| failed(e.into_error()))?;
     file.set_permissions(fs::Permissions::from_mode(0o755))
@@ -111,12 +110,12 @@ fn check_sites(plan: &Plan<'_>) -> Result<(), PlanError> {
         0 => String::new(),
         count => format!(" and {count} more jobs"),
     };
-    Err(PlanError::Code(vec![format!(
+    Err(PlanError::code(format!(
         "the code generator Shell runs jobs on the site local only, but the job {}{rest} would run on {}: plan with \
          --sites local, or use the code generator PMC",
         first.name,
         plan.sites.get(first.site).name
-    )]))
+    )))
 }
 
 fn head(plan: &Plan<'_>) -> String {
@@ -137,7 +136,7 @@ fn head(plan: &Plan<'_>) -> String {
 }
 
 /// Appends the calls for one job.
-fn calls(job: PlannedJob<'_>, invocation: &Invocation, path: Option<&str>) -> Result<String, Problem> {
+fn calls(job: PlannedJob<'_>, invocation: &Invocation, path: Option<&str>) -> Result<String, Diagnostic> {
     let plan = job.plan;
     let files = format!("{}/{}", plan.submit, plan.layout.of(job.id));
     let elsewhere = matches!(
@@ -178,7 +177,7 @@ fn calls(job: PlannedJob<'_>, invocation: &Invocation, path: Option<&str>) -> Re
     );
     for (key, value) in environment(job, path) {
         if key.is_empty() || key.contains('=') {
-            return Err(Cause::Profile.problem(format!(
+            return Err(Diagnostic::error(format!(
                 "job {}: {key:?} cannot be the name of an environment variable",
                 job.name
             )));
@@ -202,7 +201,7 @@ fn calls(job: PlannedJob<'_>, invocation: &Invocation, path: Option<&str>) -> Re
     }
     if text.contains('\0') {
         let message = format!("job {}: its command contains a NUL character", job.name);
-        return Err(Cause::Job.problem(message));
+        return Err(Diagnostic::error(message));
     }
     Ok(text)
 }

@@ -5,9 +5,10 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use pmc_dag::{EARLIER_PLAN, trailer};
+use pmc_files::with_suffix;
 
 use crate::error::PlanError;
 use crate::output::common::private_files::put;
@@ -17,7 +18,7 @@ pub(super) fn jobs_in_log(
     dag: &Path,
     is_known: impl Fn(&str) -> bool,
 ) -> Result<BTreeSet<String>, PlanError> {
-    let path = beside(dag, ".dagman.out");
+    let path = with_suffix(dag, ".dagman.out");
     let failed = |e| PlanError::io("read", &path, e);
     let file = match File::open(&path) {
         Ok(file) => file,
@@ -56,7 +57,7 @@ pub(super) fn keep(jobs: &BTreeSet<String>, dag: &Path, old_events: &Path) -> Re
         records.push_str(&format!("\nDONE {name}"));
     }
     trailer::append(dag, &tasks, (jobs.len(), 0)).map_err(|e| PlanError::io("write", dag, e))?;
-    append(&beside(dag, ".rescue"), &records)?;
+    append(&with_suffix(dag, ".rescue"), &records)?;
     let events = dag.with_extension("static.bp");
     let read = |path: &Path| fs::read_to_string(path).map_err(|e| PlanError::io("read", path, e));
     let new = read(&events)?;
@@ -99,10 +100,4 @@ fn append(path: &Path, text: &str) -> Result<(), PlanError> {
     let file = OpenOptions::new().append(true).open(path);
     file.and_then(|mut file| file.write_all(text.as_bytes()))
         .map_err(|e| PlanError::io("write", path, e))
-}
-
-fn beside(dag: &Path, suffix: &str) -> PathBuf {
-    let mut path = dag.as_os_str().to_owned();
-    path.push(suffix);
-    path.into()
 }

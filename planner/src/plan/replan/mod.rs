@@ -14,7 +14,7 @@ use rustc_hash::FxHashMap;
 use super::Planned;
 use super::build::build;
 use super::inputs::Inputs;
-use crate::error::{Cause, PlanError};
+use crate::error::PlanError;
 use crate::exec::{JobId, Task};
 use crate::fingerprint::{Facts, FingerprintError, Fingerprints, TaskPrint};
 use crate::output::common::private_files::put;
@@ -189,14 +189,14 @@ pub fn replan(
         match &outcome {
             Ok(_) => Ok(()),
             // The outcome has the error; this one is not shown.
-            Err(_) => Err(Cause::Job.error("the plan is not replaced")),
+            Err(_) => Err(PlanError::refinement("the plan is not replaced")),
         }
     });
     let (planned, summary) = match (planned, outcome) {
         (_, Err(Some(error))) => return Err(error),
         (Err(error), _) => return Err(error.into()),
         (Ok(planned), Ok(summary)) => (planned, summary),
-        (Ok(_), Err(None)) => return Err(Cause::Job.error("the plan is not complete").into()),
+        (Ok(_), Err(None)) => return Err(PlanError::refinement("the plan is not complete").into()),
     };
     let stem = dag.file_stem().unwrap_or_default().to_string_lossy();
     let obsolete = DATABASE.map(|suffix| format!("{stem}.stampede.db{suffix}"));
@@ -375,14 +375,12 @@ fn append_edges(plan: &Plan<'_>, dag: &Path, decision: &Decision) -> Result<(), 
     let name = |job: JobId| &*plan.job(job).name;
     for &(parent, child) in &decision.edges {
         let written = pmc_dag::write::edge(&mut text, name(parent), name(child));
-        written.map_err(|problem| PlanError::Code(vec![problem.to_string()]))?;
+        written.map_err(PlanError::code)?;
     }
     pmc_dag::trailer::append(dag, &text, (0, decision.edges.len()))
         .map_err(|e| PlanError::io("write", dag, e))
 }
 
 fn rescue_path(dag: &Path) -> PathBuf {
-    let mut path = dag.as_os_str().to_owned();
-    path.push(".rescue");
-    path.into()
+    pmc_files::with_suffix(dag, ".rescue")
 }

@@ -17,7 +17,8 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use rustc_hash::FxHashMap;
 
-use crate::error::{Cause, PlanError};
+use crate::diagnostic::Diagnostic;
+use crate::error::PlanError;
 use crate::exec::{Exec, ExecJob, JobId, ListId, SiteId, Task};
 use crate::graph::{Graph, Lists};
 use crate::ids::{Id as _, ItemId};
@@ -79,9 +80,9 @@ impl Items {
                     Some(_) => others.get(&(access.file, site)).copied(),
                 };
                 let number = known.unwrap_or_else(|| {
-                    let place = (access.file, access.site);
-                    let there_before = exec.in_place.contains(&place);
-                    let takes_room = !there_before && !exec.linked.contains(&place);
+                    let state = exec.files.at(access.file, access.site);
+                    let there_before = state.is_in_place;
+                    let takes_room = !there_before && !state.is_link;
                     let number = ItemId::new(this.all.len());
                     this.all.push(Item {
                         size: if takes_room { sizes.of(access.file) } else { 0 },
@@ -350,13 +351,16 @@ pub(super) fn add(
     } else {
         first
     };
-    check(workflow, exec, &items, &walk, &names, &rooms, &sizes)?;
+    let named_rooms = names.iter().copied().zip(rooms.iter().copied());
+    check(workflow, exec, &items, &walk, named_rooms, &sizes)?;
     let (chunks, gates) = share_out(&items, &walk, &rooms);
     let depths = graph.depths(&walk.order);
     let users = items.users();
     let mut reduction = Reduction::new(graph, &depths, Depth::Every);
     for (at, &site) in sites.iter().enumerate() {
         let mut chain = Chain {
+            items: &items,
+            users: &users,
             site,
             last: None,
             covered: vec![false; graph.len()],
@@ -364,7 +368,7 @@ pub(super) fn add(
         let mut jobs = Vec::new();
         for chunk in &chunks[at] {
             let name = format!("clean_up_{}_space_{}", names[at], jobs.len());
-            jobs.push(chain.add(name, exec, mapper, &items, &users, &mut reduction, chunk));
+            jobs.push(chain.add(name, exec, mapper, &mut reduction, chunk));
         }
         hold_back(exec, graph, &walk.order, &gates[at], &jobs);
         if !jobs.is_empty() {
@@ -388,7 +392,7 @@ pub(super) fn add(
                 .collect();
             if !left.is_empty() {
                 let name = format!("clean_up_{}_rest_0", names[at]);
-                chain.add(name, exec, mapper, &items, &users, &mut reduction, &left);
+                chain.add(name, exec, mapper, &mut reduction, &left);
             }
         }
     }
@@ -396,19 +400,17 @@ pub(super) fn add(
 }
 
 /// Refuses a plan that cannot stay within the room.
-#[expect(clippy::too_many_arguments, reason = "everything that the message names")]
-fn check(
+fn check<'n>(
     workflow: &Workflow,
     exec: &Exec,
     items: &Items,
     walk: &Walk,
-    names: &[&str],
-    rooms: &[u64],
+    rooms: impl Iterator<Item = (&'n str, u64)>,
     sizes: &Sizes,
 ) -> Result<(), PlanError> {
     let mut problems = Vec::new();
-    for (at, name) in names.iter().enumerate() {
-        let ((peak, Some(job)), room) = (walk.peaks[at], rooms[at]) else {
+    for (at, (name, room)) in rooms.enumerate() {
+        let (peak, Some(job)) = walk.peaks[at] else {
             continue;
         };
         if peak <= room {
@@ -448,7 +450,7 @@ fn check(
                 "\n  hint: with pegasus.transfer.refiner set to Basic, inputs come job by job and need less room",
             );
         }
-        problems.push(Cause::Space.problem(text));
+        problems.push(Diagnostic::error(text));
     }
     PlanError::check(problems)
 }
@@ -541,31 +543,27 @@ fn hold_back(
 }
 
 /// Chain of the clean-up jobs of a site.
-struct Chain {
+struct Chain<'a> {
+    items: &'a Items,
+    users: &'a Lists<ItemId, JobId>,
     site: SiteId,
     last: Option<JobId>,
     /// Jobs that the chain comes after.
     covered: Vec<bool>,
 }
 
-impl Chain {
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one job's circumstances, all used together"
-    )]
+impl Chain<'_> {
     fn add(
         &mut self,
         name: String,
         exec: &mut Exec,
         mapper: &mut Mapper<'_>,
-        items: &Items,
-        users: &Lists<ItemId, JobId>,
         reduction: &mut Reduction<'_, JobId>,
         chunk: &[ItemId],
     ) -> JobId {
         let mut parents: Vec<JobId> = Vec::new();
         for &item in chunk {
-            for &job in users.of(item) {
+            for &job in self.users.of(item) {
                 if !std::mem::replace(&mut self.covered[job], true) {
                     parents.push(job);
                 }
@@ -574,7 +572,7 @@ impl Chain {
         parents.sort_unstable();
         let task = Task::CleanUp(ListId::new(exec.removals.len()));
         exec.removals
-            .push(chunk.iter().map(|&item| items.all[item].file).collect());
+            .push(chunk.iter().map(|&item| self.items.all[item].file).collect());
         let runs_on = super::runs_on(mapper, self.site);
         let setup = mapper.auxiliary_setup(task, runs_on, exec);
         let job = exec.add(ExecJob {

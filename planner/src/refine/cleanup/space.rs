@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::error::{InputError, InputErrors};
+use crate::diagnostic::Diagnostic;
+use crate::error::InputErrors;
 use crate::exec::{Exec, Place};
 use crate::model::{FileId, Position, Workflow};
 use crate::properties::Properties;
@@ -185,7 +186,7 @@ pub(crate) fn parse_bytes(text: &str) -> Option<u64> {
 /// double quotes.
 fn read_list(path: &Path) -> Result<Vec<(String, u64)>, InputErrors> {
     let text = std::fs::read_to_string(path)
-        .map_err(|e| InputError::file(path, format!("cannot read the list of file sizes: {e}")))?;
+        .map_err(|e| Diagnostic::in_file(path, format!("cannot read the list of file sizes: {e}")))?;
     let mut sizes = Vec::new();
     let mut problems = Vec::new();
     let mut first = true;
@@ -201,7 +202,7 @@ fn read_list(path: &Path) -> Result<Vec<(String, u64)>, InputErrors> {
         match entry {
             Some(entry) => sizes.push(entry),
             None if first => {}
-            None => problems.push(InputError::at(
+            None => problems.push(Diagnostic::at(
                 path,
                 Position {
                     line: number as u32 + 1,

@@ -3,19 +3,19 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::error::{Cause, Problem};
+use crate::diagnostic::Diagnostic;
 use crate::ids::UnitId;
 
 use super::Units;
 
 /// Units with their run times, the longest first.
-fn sorted(units: &impl Units, group: &[UnitId]) -> Result<Vec<(f64, UnitId)>, Vec<Problem>> {
+fn sorted(units: &impl Units, group: &[UnitId]) -> Result<Vec<(f64, UnitId)>, Vec<Diagnostic>> {
     let mut problems = Vec::new();
     let mut all = Vec::with_capacity(group.len());
     for &unit in group {
         match units.runtime(unit) {
             Ok(Some(seconds)) => all.push((seconds, unit)),
-            Ok(None) => problems.push(Cause::Profile.problem(format!(
+            Ok(None) => problems.push(Diagnostic::error(format!(
                 "clustering by run time needs the run time of the job {}: give it, or its transformation, the profile \
                  pegasus::runtime (seconds)",
                 units.name(unit)
@@ -41,10 +41,10 @@ pub(super) fn bounded(
     group: &[UnitId],
     longest: &str,
     allow_single: bool,
-) -> Result<Vec<Vec<UnitId>>, Vec<Problem>> {
+) -> Result<Vec<Vec<UnitId>>, Vec<Diagnostic>> {
     let name = group.first().map_or("", |&first| units.name(first));
     let longest = super::seconds(longest).map_err(|e| {
-        vec![Cause::Profile.problem(format!(
+        vec![Diagnostic::error(format!(
             "the profile pegasus::clusters.maxruntime of the job {name} {e}"
         ))]
     })?;
@@ -70,7 +70,7 @@ pub(super) fn balanced(
     group: &[UnitId],
     clusters: usize,
     allow_single: bool,
-) -> Result<Vec<Vec<UnitId>>, Vec<Problem>> {
+) -> Result<Vec<Vec<UnitId>>, Vec<Diagnostic>> {
     let all = sorted(units, group)?;
     let clusters = clusters.min(all.len());
     let mut bins = vec![Vec::new(); clusters];
@@ -173,7 +173,7 @@ mod tests {
         fn profile(&self, _: UnitId, _: &str) -> Option<&str> {
             None
         }
-        fn runtime(&self, unit: UnitId) -> Result<Option<f64>, Problem> {
+        fn runtime(&self, unit: UnitId) -> Result<Option<f64>, Diagnostic> {
             let seconds = self.0[unit];
             Ok((seconds >= 0.0).then_some(seconds))
         }

@@ -3,7 +3,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::error::{Cause, Problem};
+use crate::diagnostic::Diagnostic;
 use crate::exec::{ListId, SiteId};
 use crate::graph::{Graph, by_depth};
 use crate::ids::{Id as _, UnitId};
@@ -37,7 +37,7 @@ pub(super) fn horizontal(
     graph: &Graph<UnitId>,
     settings: &ClusterSettings,
     by_runtime: bool,
-) -> Result<Vec<Group>, Vec<Problem>> {
+) -> Result<Vec<Group>, Vec<Diagnostic>> {
     // The graph has no cycle: it is checked after each technique.
     let order = graph.topological().unwrap_or_default();
     let depths = graph.depths(&order);
@@ -88,20 +88,20 @@ fn parts(
     group: &[UnitId],
     settings: &ClusterSettings,
     by_runtime: bool,
-) -> Result<Vec<Vec<UnitId>>, Vec<Problem>> {
+) -> Result<Vec<Vec<UnitId>>, Vec<Diagnostic>> {
     let Some(&first) = group.first() else {
         return Ok(Vec::new());
     };
     if group.len() == 1 && !settings.allow_single {
         return Ok(Vec::new());
     }
-    let number = |key: &str| -> Result<Option<usize>, Vec<Problem>> {
+    let number = |key: &str| -> Result<Option<usize>, Vec<Diagnostic>> {
         let Some(text) = units.profile(first, key).map(str::trim) else {
             return Ok(None);
         };
         match text.parse::<usize>() {
             Ok(n) if n > 0 => Ok(Some(n)),
-            _ => Err(vec![Cause::Profile.problem(format!(
+            _ => Err(vec![Diagnostic::error(format!(
                 "the profile pegasus::{key} of the job {} must be a positive number, not {text}",
                 units.name(first)
             ))]),

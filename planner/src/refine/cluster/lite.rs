@@ -4,7 +4,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::data_mode::DataMode;
-use crate::error::{Cause, PlanError};
+use crate::error::PlanError;
 use crate::exec::{Exec, ExecJob, JobId, Setup, SetupId};
 use crate::ids::Id as _;
 use crate::model::{FileId, FileUse, Link, TransferFlag, Workflow};
@@ -24,7 +24,7 @@ pub(super) fn mode(exec: &Exec, name: &str, jobs: &[ExecJob]) -> Result<DataMode
     let Some(other) = jobs.iter().find(|job| place(job) != place(first)) else {
         return Ok(mode(first));
     };
-    Err(Cause::Cluster.error(format!(
+    Err(PlanError::refinement(format!(
         "the cluster {name} would have jobs with different data configurations: {} has {}, {} has {}; give them the same \
          one, or different labels",
         first.name,

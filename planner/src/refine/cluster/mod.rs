@@ -16,14 +16,14 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::error::{Cause, PlanError, Problem};
+use crate::diagnostic::Diagnostic;
+use crate::error::PlanError;
 use crate::model::{JobIndex, JobKind, TransformationName, Workflow};
 use crate::profiles::Namespace;
 
 use super::Refinement;
-use super::mapping::{Mapped, Mapper};
+use super::mapping::Mapper;
 use super::names::{job_name, staged_name};
-use super::reuse::Reduced;
 use crate::exec::{Aggregator, Cluster, Exec, ExecJob, JobId, ListId, Setup, SetupId, SiteId, Task};
 use crate::graph::Graph;
 use crate::ids::{Id as _, UnitId};
@@ -71,7 +71,7 @@ trait Units {
     ///
     /// # Errors
     /// A value that is not a number.
-    fn runtime(&self, unit: UnitId) -> Result<Option<f64>, Problem>;
+    fn runtime(&self, unit: UnitId) -> Result<Option<f64>, Diagnostic>;
     /// Returns the name of a unit for messages.
     fn name(&self, unit: UnitId) -> &str;
 }
@@ -116,14 +116,14 @@ impl Units for View<'_> {
         let mut jobs = self.units[unit].jobs.iter().rev();
         jobs.find_map(|&job| self.profile_of_job(job, key))
     }
-    fn runtime(&self, unit: UnitId) -> Result<Option<f64>, Problem> {
+    fn runtime(&self, unit: UnitId) -> Result<Option<f64>, Diagnostic> {
         let mut sum = 0.0;
         for &job in &self.units[unit].jobs {
             let Some(text) = self.profile_of_job(job, "runtime") else {
                 return Ok(None);
             };
             sum += seconds(text).map_err(|e| {
-                Cause::Profile.problem(format!(
+                Diagnostic::error(format!(
                     "the profile pegasus::runtime of the job {} {e}",
                     self.exec.jobs[job].name
                 ))
@@ -153,7 +153,6 @@ pub(super) fn cluster_jobs(refinement: &mut Refinement<'_, '_>) -> Result<(), Pl
         mapper,
         mapped,
         reduced,
-        notes,
         ..
     } = refinement;
     let workflow: &Workflow = workflow;
@@ -209,7 +208,7 @@ pub(super) fn cluster_jobs(refinement: &mut Refinement<'_, '_>) -> Result<(), Pl
     if units.iter().all(|unit| unit.cluster.is_none()) {
         return Ok(());
     }
-    add_clusters(workflow, exec, mapper, mapped, reduced, units, &job_edges, notes)
+    add_clusters(refinement, units, &job_edges)
 }
 
 /// Takes nested sub-workflows out of the groups: the executor starts them itself.
@@ -257,7 +256,7 @@ fn check_sites(view: &View<'_>, groups: &[Group]) -> Result<(), PlanError> {
                 GroupName::Whole => "the technique whole".to_owned(),
                 GroupName::Level(..) => "horizontal clustering".to_owned(),
             };
-            problems.push(Cause::Cluster.problem(format!(
+            problems.push(Diagnostic::error(format!(
                 "{what} puts jobs of several sites into one cluster: {} runs on {}, {} on {}",
                 view.name(first),
                 view.site(first).1,
@@ -366,7 +365,7 @@ fn cycle(view: &View<'_>, path: &[UnitId]) -> PlanError {
     let length = names.len();
     names.truncate(10);
     let dots = if length > names.len() { " needs …" } else { "" };
-    Cause::Cluster.error(format!(
+    PlanError::refinement(format!(
         "these clusters would wait for each other: {}{dots}; give the jobs between jobs of one label that label, too, \
          or give jobs that are far apart different labels",
         names.join(" needs ")
@@ -374,17 +373,21 @@ fn cycle(view: &View<'_>, path: &[UnitId]) -> PlanError {
 }
 
 /// Adds the clusters to the plan.
-#[expect(clippy::too_many_arguments, reason = "all of what the step before has made")]
 fn add_clusters(
-    workflow: &Workflow,
-    exec: &mut Exec,
-    mapper: &mut Mapper<'_>,
-    mapped: &mut Mapped,
-    reduced: &mut Reduced,
+    refinement: &mut Refinement<'_, '_>,
     units: Vec<Unit>,
     job_edges: &[(JobId, JobId)],
-    notes: &mut Vec<String>,
 ) -> Result<(), PlanError> {
+    let Refinement {
+        workflow,
+        exec,
+        mapper,
+        mapped,
+        reduced,
+        notes,
+        ..
+    } = refinement;
+    let workflow: &Workflow = workflow;
     let graph = Graph::new(exec.jobs.len(), job_edges);
     let depths = graph.depths(&graph.topological().unwrap_or_default());
     let readers = lite::Readers::new(workflow, exec, &units);
@@ -491,7 +494,7 @@ fn cluster_job(
     let aggregator = match profiles.pegasus("job.aggregator") {
         None => mapper.settings.cluster.aggregator,
         Some(chosen) => Aggregator::parse(chosen).ok_or_else(|| {
-            Cause::Cluster.error(format!(
+            PlanError::refinement(format!(
                 "the profile pegasus::job.aggregator of the jobs in {name} must be seqexec or mpiexec, not {chosen}"
             ))
         })?,

@@ -2,8 +2,8 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::error::PlanError;
-use crate::error::{InputError, InputErrors};
+use crate::diagnostic::Diagnostic;
+use crate::error::{InputErrors, PlanError};
 use crate::properties::Properties;
 use crate::request::Request;
 
@@ -65,7 +65,7 @@ impl ClusterSettings {
     pub(crate) fn new(
         properties: &Properties,
         request: &Request,
-        problems: &mut Vec<InputError>,
+        problems: &mut Vec<Diagnostic>,
     ) -> Result<Self, PlanError> {
         let flag = |key: &str, default| -> Result<bool, InputErrors> { properties.get_bool(key, default) };
         let text = |key: &str| properties.get(key).map(str::trim).filter(|text| !text.is_empty());

@@ -1,6 +1,7 @@
 //! Replica selectors: the priority of each location of a file for a site.
 
-use crate::error::{InputError, near_spelling};
+use crate::diagnostic::Diagnostic;
+use crate::error::near_spelling;
 use crate::pattern::Pattern;
 use crate::properties::Properties;
 
@@ -123,7 +124,7 @@ fn verdict(restrictions: &[Restriction], destination: &str, at: &str) -> Option<
 }
 
 /// Returns the selector of the properties.
-pub(crate) fn selector(properties: &Properties, problems: &mut Vec<InputError>) -> ReplicaSelector {
+pub(crate) fn selector(properties: &Properties, problems: &mut Vec<Diagnostic>) -> ReplicaSelector {
     let name = properties.get(KEY).unwrap_or_default().trim();
     match name.to_ascii_lowercase().as_str() {
         "" | "default" => ReplicaSelector::Default,
@@ -147,7 +148,7 @@ pub(crate) fn selector(properties: &Properties, problems: &mut Vec<InputError>) 
 }
 
 /// Returns the patterns by rank, best first.
-fn patterns(properties: &Properties, problems: &mut Vec<InputError>) -> Vec<(u32, Pattern)> {
+fn patterns(properties: &Properties, problems: &mut Vec<Diagnostic>) -> Vec<(u32, Pattern)> {
     let prefix = format!("{KEY}.regex.rank.");
     let mut patterns = Vec::new();
     for (rank, pattern) in properties.with_prefix(&prefix) {
@@ -175,7 +176,7 @@ fn patterns(properties: &Properties, problems: &mut Vec<InputError>) -> Vec<(u32
     patterns
 }
 
-fn restrictions(properties: &Properties, problems: &mut Vec<InputError>) -> Vec<Restriction> {
+fn restrictions(properties: &Properties, problems: &mut Vec<Diagnostic>) -> Vec<Restriction> {
     let prefix = format!("{KEY}.");
     let mut restrictions = Vec::new();
     for (key, value) in properties.with_prefix(&prefix) {

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::selection::{Class, Placing, levels, of_job};
-use crate::error::{Cause, HINT, Problem};
+use crate::diagnostic::{Diagnostic, HINT};
 use crate::exec::SiteId;
 use crate::model::JobIndex;
 use crate::request::ChosenSites;
@@ -93,7 +93,7 @@ fn after_colon(said: &Option<String>) -> String {
 ///
 /// # Errors
 /// The first job for which the program gives no answer that can be used: the others would fare alike.
-pub(super) fn choose(placing: &Placing<'_>, callout: &Callout) -> Result<Vec<SiteId>, Vec<Problem>> {
+pub(super) fn choose(placing: &Placing<'_>, callout: &Callout) -> Result<Vec<SiteId>, Vec<Diagnostic>> {
     let depth = levels(&placing.graph());
     let mut chosen = vec![placing.sites.local(); placing.workflow.jobs.len()];
     for (n, class) in placing.free() {
@@ -101,7 +101,7 @@ pub(super) fn choose(placing: &Placing<'_>, callout: &Callout) -> Result<Vec<Sit
         let site = ask(callout, &request)
             .and_then(|name| resolve(placing, class, &name))
             .map_err(|problem| {
-                vec![Cause::Site.problem(format!(
+                vec![Diagnostic::error(format!(
                     "{}: the site selector {} {problem}",
                     of_job(placing, n),
                     callout.path.display()
@@ -116,12 +116,12 @@ pub(super) fn choose(placing: &Placing<'_>, callout: &Callout) -> Result<Vec<Sit
 ///
 /// # Errors
 /// The first job without a site there that it can use now.
-pub(super) fn chosen(placing: &Placing<'_>, plan: &ChosenSites) -> Result<Vec<SiteId>, Vec<Problem>> {
+pub(super) fn chosen(placing: &Placing<'_>, plan: &ChosenSites) -> Result<Vec<SiteId>, Vec<Diagnostic>> {
     let mut chosen = vec![placing.sites.local(); placing.workflow.jobs.len()];
     for (n, class) in placing.free() {
         let site = plan.site_of(n.index()).and_then(|name| placing.sites.find(name));
         let site = site.filter(|&site| class.entry(site).is_some()).ok_or_else(|| {
-            vec![Cause::Site.problem(format!(
+            vec![Diagnostic::error(format!(
                 "{}: the plan names no site that can run it: the workflow or a catalog has changed",
                 of_job(placing, n)
             ))]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::random;
 use super::selection::Placing;
-use crate::error::{Cause, Problem};
+use crate::diagnostic::Diagnostic;
 use crate::exec::SiteId;
 use crate::model::JobIndex;
 
@@ -16,7 +16,7 @@ const RESERVED: &str = "default";
 ///
 /// # Errors
 /// Groups that no site can run as a whole, or that have the reserved name.
-pub(super) fn choose(placing: &Placing<'_>) -> Result<Vec<SiteId>, Vec<Problem>> {
+pub(super) fn choose(placing: &Placing<'_>) -> Result<Vec<SiteId>, Vec<Diagnostic>> {
     let mut chosen = random::choose(placing);
     let mut groups: BTreeMap<&str, Vec<JobIndex>> = BTreeMap::new();
     for (n, _) in placing.free() {
@@ -28,7 +28,7 @@ pub(super) fn choose(placing: &Placing<'_>) -> Result<Vec<SiteId>, Vec<Problem>>
     for (group, jobs) in groups {
         if group == RESERVED {
             let ids = some(jobs.iter().map(|&n| placing.job(n).id.as_str()));
-            problems.push(Cause::Site.problem(format!(
+            problems.push(Diagnostic::error(format!(
                 "the group name {RESERVED} is reserved for jobs without a group; give the group of {ids} another name"
             )));
             continue;
@@ -47,7 +47,7 @@ pub(super) fn choose(placing: &Placing<'_>) -> Result<Vec<SiteId>, Vec<Problem>>
         let draw = random::below(placing.settings.seed, group, common.len());
         match common.get(draw) {
             Some(&site) => jobs.iter().for_each(|&n| chosen[n] = site),
-            None => problems.push(Cause::Site.problem(format!(
+            None => problems.push(Diagnostic::error(format!(
                 "no site can run all {} jobs of the group {group}: of the sites [{}], none has all of {}",
                 jobs.len(),
                 placing.sites.names(&placing.sites.candidates).join(", "),

@@ -5,7 +5,7 @@
 //! as many processors as its site catalog entry has idle nodes, else nodes at all, else ten.
 
 use super::selection::{Placed, Placing, of_job};
-use crate::error::{Cause, Problem};
+use crate::diagnostic::Diagnostic;
 use crate::exec::{EntryId, SiteId};
 use crate::graph::Lists;
 use crate::ids::Id as _;
@@ -22,7 +22,7 @@ const LONGEST: f64 = 1e12;
 ///
 /// # Errors
 /// All programs without an estimate.
-pub(super) fn choose(placing: &Placing<'_>, placed: &mut Placed) -> Result<Vec<SiteId>, Vec<Problem>> {
+pub(super) fn choose(placing: &Placing<'_>, placed: &mut Placed) -> Result<Vec<SiteId>, Vec<Diagnostic>> {
     let count = placing.workflow.jobs.len();
     let graph = placing.graph();
     let order = graph.topological().unwrap_or_default();
@@ -82,8 +82,8 @@ pub(super) fn choose(placing: &Placing<'_>, placed: &mut Placed) -> Result<Vec<S
 }
 
 /// Returns the seconds of each job on each site where it can run.
-fn costs(placing: &Placing<'_>) -> Result<Lists<JobIndex, (SiteId, u64)>, Vec<Problem>> {
-    let mut problems: Vec<Problem> = Vec::new();
+fn costs(placing: &Placing<'_>) -> Result<Lists<JobIndex, (SiteId, u64)>, Vec<Diagnostic>> {
+    let mut problems: Vec<Diagnostic> = Vec::new();
     let mut costs = Lists::default();
     for n in JobIndex::first(placing.workflow.jobs.len()) {
         let job = placing.job(n);
@@ -94,14 +94,14 @@ fn costs(placing: &Placing<'_>) -> Result<Lists<JobIndex, (SiteId, u64)>, Vec<Pr
                 Some((_, Some(seconds))) => costs.push((site, seconds)),
                 // A job with a fixed site only takes up room there.
                 _ if !is_free => costs.push((site, 1)),
-                None => problems.push(Cause::Profile.problem(format!(
+                None => problems.push(Diagnostic::error(format!(
                     "the site selector Heft needs the profile pegasus::runtime of {} on the site {}: set it in the \
                      transformation catalog, or of {} in the workflow",
                     job.transformation,
                     placing.sites.get(site).name,
                     job.id
                 ))),
-                Some((text, None)) => problems.push(Cause::Profile.problem(format!(
+                Some((text, None)) => problems.push(Diagnostic::error(format!(
                     "{} on the site {}: the profile pegasus::runtime must be a number of seconds, not `{text}`",
                     of_job(placing, n),
                     placing.sites.get(site).name

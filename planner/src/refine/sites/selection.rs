@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use super::super::programs::Programs;
 use super::super::settings::Settings;
 use super::{Sites, callout, group, heft, random, round_robin};
-use crate::error::{Cause, Problem};
+use crate::diagnostic::Diagnostic;
 use crate::exec::{EntryId, ListId, SiteId};
 use crate::graph::Graph;
 use crate::ids::Id as _;
@@ -137,7 +137,7 @@ pub(crate) fn select(
     sites: &Sites,
     programs: &Programs<'_>,
     settings: &Settings,
-) -> Result<Placed, Vec<Problem>> {
+) -> Result<Placed, Vec<Diagnostic>> {
     let mut placing = Placing {
         workflow,
         sites,
@@ -186,7 +186,7 @@ pub(crate) fn select(
 }
 
 /// Finds out where each job may go; jobs that run the same are looked up once.
-fn classify(placing: &mut Placing<'_>, kept: &[bool]) -> Result<(), Vec<Problem>> {
+fn classify(placing: &mut Placing<'_>, kept: &[bool]) -> Result<(), Vec<Diagnostic>> {
     let candidates = &placing.sites.candidates;
     let mut problems = Vec::new();
     let mut known: FxHashMap<Option<Arc<TransformationName>>, ListId> = FxHashMap::default();
@@ -221,7 +221,7 @@ fn classify(placing: &mut Placing<'_>, kept: &[bool]) -> Result<(), Vec<Problem>
             };
             if let (true, Some(name)) = (options.is_empty(), name) {
                 let names = placing.sites.names(candidates);
-                problems.push(Cause::Program.problem(placing.programs.missing(name, &names)));
+                problems.push(Diagnostic::error(placing.programs.missing(name, &names)));
             }
             placing.classes.push(Class {
                 name: name.clone(),

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::callout::{Callout, Keep};
 use super::selection::SiteSelector;
-use crate::error::{InputError, near_spelling};
+use crate::diagnostic::Diagnostic;
+use crate::error::near_spelling;
 use crate::properties::Properties;
 use crate::request::Request;
 
@@ -23,7 +24,7 @@ const TIMEOUT: u64 = 300;
 pub(crate) fn selector(
     properties: &Properties,
     request: &Request,
-    problems: &mut Vec<InputError>,
+    problems: &mut Vec<Diagnostic>,
 ) -> SiteSelector {
     let Some((key, name)) = named(properties, "") else {
         return SiteSelector::default();
@@ -52,7 +53,7 @@ pub(crate) fn selector(
 }
 
 /// Where chance begins: `--seed`, else the property, else 0. The word `random` gives another seed each time.
-pub(crate) fn seed(properties: &Properties, request: &Request, problems: &mut Vec<InputError>) -> u64 {
+pub(crate) fn seed(properties: &Properties, request: &Request, problems: &mut Vec<Diagnostic>) -> u64 {
     let (key, text) = match (&request.seed, named(properties, ".seed")) {
         (Some(text), _) => (None, text.trim().to_owned()),
         (None, Some((key, text))) => (Some(key), text),
@@ -66,7 +67,7 @@ pub(crate) fn seed(properties: &Properties, request: &Request, problems: &mut Ve
         let what = "must be a whole number or the word random";
         problems.push(match key {
             Some(key) => properties.bad_value(&key, what),
-            None => InputError::file("--seed".as_ref(), format!("{what}, not `{text}`")),
+            None => Diagnostic::in_file("--seed".as_ref(), format!("{what}, not `{text}`")),
         });
         0
     })
@@ -81,7 +82,7 @@ fn named(properties: &Properties, suffix: &str) -> Option<(String, String)> {
     })
 }
 
-fn callout(properties: &Properties, request: &Request, problems: &mut Vec<InputError>) -> SiteSelector {
+fn callout(properties: &Properties, request: &Request, problems: &mut Vec<Diagnostic>) -> SiteSelector {
     if let Some(chosen) = &request.chosen_sites {
         return SiteSelector::Chosen(chosen.clone());
     }

@@ -6,7 +6,8 @@
 use std::path::{Path, PathBuf};
 
 use super::{Inliner, hooks_ignored};
-use crate::error::{Cause, PlanError};
+use crate::diagnostic::Diagnostic;
+use crate::error::PlanError;
 use crate::ids::Id as _;
 use crate::input::read_dag;
 use crate::model::{Arguments, FileUse, Job, JobIndex, Link, Workflow};
@@ -28,7 +29,7 @@ impl Inliner<'_, '_> {
         let before = self.problems.len();
         for node in &part.jobs {
             if node.profiles.get(Namespace::Dagman, "abort-dag-on").is_some() {
-                self.problems.push(Cause::SubWorkflow.problem(format!(
+                self.problems.push(Diagnostic::error(format!(
                     "{}:{}: the node {} has ABORT-DAG-ON, which would end the workflow around the DAG: take it out",
                     path.display(),
                     node.position.line,

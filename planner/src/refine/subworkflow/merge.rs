@@ -8,7 +8,7 @@ mod passing;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::error::{Cause, Problem};
+use crate::diagnostic::Diagnostic;
 use crate::ids::Id as _;
 use crate::model::{FileId, Job, JobIndex, TransferFlag, Workflow};
 
@@ -21,7 +21,7 @@ const MAX_REPORTED: usize = 20;
 /// A file name that stands for several files, so that some of the workflows that use it cannot share one work
 /// directory.
 pub(super) struct Conflict {
-    pub(super) problem: Problem,
+    pub(super) problem: Diagnostic,
     /// In a few words.
     pub(super) reason: String,
     /// The sub-workflow jobs, by their old number, whose workflows use it.
@@ -287,7 +287,7 @@ impl Merger {
             };
             let name = workflow.files.name(FileId::new(n));
             let id = |job: JobIndex| &self.jobs[job].id;
-            let problem = Cause::SubWorkflow.problem(format!(
+            let problem = Diagnostic::error(format!(
                 "the jobs {} and {} would have the file {name} in one work directory, though it is not the same one: \
                  a sub-workflow shares only files that the job standing for it lists in its uses. List {name} there \
                  if it is the same file, or give one of the two another name",

@@ -15,7 +15,8 @@ use std::path::{Path, PathBuf};
 use crate::catalog::replica::ReplicaCatalog;
 use crate::catalog::site::SiteCatalog;
 use crate::catalog::transformation::TransformationCatalog;
-use crate::error::{Cause, PlanError, Problem};
+use crate::diagnostic::Diagnostic;
+use crate::error::PlanError;
 use crate::expand::ExpandEnv;
 use crate::ids::Id as _;
 use crate::input::{Embedded, ParsedWorkflow, ReadOptions, read_workflow};
@@ -88,14 +89,14 @@ struct Difference {
     /// In a few words.
     reason: String,
     /// The problem that it is if it must be part of the plan.
-    problem: Problem,
+    problem: Diagnostic,
 }
 
 impl Difference {
     fn new(reason: impl Into<String>, message: impl Into<String>) -> Self {
         Difference {
             reason: reason.into(),
-            problem: Cause::SubWorkflow.problem(message.into()),
+            problem: Diagnostic::error(message.into()),
         }
     }
 }
@@ -125,7 +126,7 @@ enum Found {
 struct Inliner<'a, 'c> {
     outer: &'a OuterWorkflow<'a>,
     catalogs: Catalogs<'c>,
-    problems: Vec<Problem>,
+    problems: Vec<Diagnostic>,
     /// Of the sub-workflow that is being looked at.
     differences: Vec<Difference>,
     warnings: Vec<String>,
@@ -294,7 +295,7 @@ impl Inliner<'_, '_> {
                 Ok(catalogs) => self.add_catalogs(job, catalogs),
                 Err(error) => self
                     .problems
-                    .push(Cause::SubWorkflow.problem(format!("the job {}: {error}", job.id))),
+                    .push(Diagnostic::error(format!("the job {}: {error}", job.id))),
             }
         }
         self.add_catalogs(job, embedded);
@@ -312,7 +313,7 @@ impl Inliner<'_, '_> {
     fn is_around(&mut self, job: &Job, path: &Path, chain: &[PathBuf]) -> bool {
         let is_around = chain.contains(&canonical(path));
         if is_around {
-            self.problems.push(Cause::SubWorkflow.problem(format!(
+            self.problems.push(Diagnostic::error(format!(
                 "the job {} runs {}, which is the workflow that the job is part of: there would be no end",
                 job.id,
                 path.display()
@@ -325,7 +326,7 @@ impl Inliner<'_, '_> {
     fn count(&mut self, job: &Job, depth: usize) -> Result<(), PlanError> {
         self.count += 1;
         if depth > MAX_DEPTH || self.count > MAX_SUBWORKFLOWS {
-            return Err(Cause::SubWorkflow.error(format!(
+            return Err(PlanError::refinement(format!(
                 "the job {}: there are more than {MAX_DEPTH} workflows within each other, or more than {MAX_SUBWORKFLOWS} in all",
                 job.id
             )));
@@ -352,9 +353,7 @@ impl Inliner<'_, '_> {
         let lfn = workflow.files.name(file);
         let missing = |hint: String| {
             let name = nested_name(self.outer.request, job);
-            let mut problem = missing_text(lfn, &name, 0, Some(&hint));
-            problem.cause = Cause::SubWorkflow;
-            problem
+            missing_text(lfn, &name, 0, Some(&hint))
         };
         // As in Pegasus, which asks the replica catalog for the files in `uses` only.
         let is_listed = job.uses.iter().any(|u| u.file == file && u.link.reads());
@@ -489,9 +488,9 @@ fn nested_name(request: &Request, job: &Job) -> Box<str> {
 }
 
 /// Returns the problem of a workflow file that is not there yet, if all must be part of the plan.
-fn not_here(workflow: &Workflow, job: &Job, found: &Found) -> Problem {
+fn not_here(workflow: &Workflow, job: &Job, found: &Found) -> Diagnostic {
     let lfn = job.file.map_or("", |file| workflow.files.name(file));
-    let mut problem = Cause::SubWorkflow.problem(match found {
+    let problem = Diagnostic::error(match found {
         Found::Made(maker) => format!(
             "the job {} runs the workflow {lfn}, which the job {maker} makes only when it runs, so it cannot be part of the \
              plan",
@@ -502,8 +501,7 @@ fn not_here(workflow: &Workflow, job: &Job, found: &Found) -> Problem {
             job.id
         ),
     });
-    problem.hint = Some("set the property pegasus.subworkflow to auto or nested".to_owned());
-    problem
+    problem.with_hint("set the property pegasus.subworkflow to auto or nested")
 }
 
 fn hooks_ignored(job: &Job) -> String {

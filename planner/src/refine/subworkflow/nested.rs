@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::error::{Cause, PlanError};
+use crate::diagnostic::Diagnostic;
+use crate::error::PlanError;
 use crate::input::{is_executor_dag, read_workflow};
 use crate::model::{Job, JobIndex, JobKind, Nested, Workflow};
 use crate::request::SubworkflowOptions;
@@ -87,12 +88,12 @@ impl Inliner<'_, '_> {
                 Some(base) => (base.clone(), base),
                 None => {
                     let lfn = job.file.map_or("", |file| workflow.files.name(file));
-                    let mut problem = Cause::SubWorkflow.problem(format!(
+                    let problem = Diagnostic::error(format!(
                         "the job {}: its workflow {lfn} is not there yet, so that its plan has no name",
                         job.id
                     ));
-                    problem.hint = Some(format!("add the argument --basename NAME to the job {}", job.id));
-                    self.problems.push(problem);
+                    let hint = format!("add the argument --basename NAME to the job {}", job.id);
+                    self.problems.push(problem.with_hint(hint));
                     return Ok(None);
                 }
             },
@@ -121,7 +122,7 @@ impl Inliner<'_, '_> {
             .collect();
         let Some(path) = path else {
             // Which of the two kinds it is decides about the lines of the DAG.
-            self.problems.push(Cause::SubWorkflow.problem(format!(
+            self.problems.push(Diagnostic::error(format!(
                 "the job {}: its DAG {lfn} must be there when the plan is made",
                 job.id
             )));
@@ -130,7 +131,7 @@ impl Inliner<'_, '_> {
         let is_ready = match is_executor_dag(&path) {
             Ok(is_ready) => is_ready,
             Err(error) => {
-                let problem = Cause::SubWorkflow.problem(format!("the job {}: {error}", job.id));
+                let problem = Diagnostic::error(format!("the job {}: {error}", job.id));
                 self.problems.push(problem);
                 return None;
             }

@@ -5,7 +5,8 @@
 use std::path::{Path, PathBuf};
 
 use crate::catalog::{SearchDirs, replica, site, transformation};
-use crate::error::{Cause, InputErrors, Problem};
+use crate::diagnostic::Diagnostic;
+use crate::error::InputErrors;
 use crate::expand::ExpandEnv;
 use crate::input::Embedded;
 use crate::model::{Arguments, Job, Workflow};
@@ -48,7 +49,7 @@ pub(super) const CATALOGS: &[&str] = &[
 /// What a check finds.
 pub(super) struct Findings<'f> {
     pub(super) warnings: &'f mut Vec<String>,
-    pub(super) problems: &'f mut Vec<Problem>,
+    pub(super) problems: &'f mut Vec<Diagnostic>,
     pub(super) differences: &'f mut Vec<Difference>,
 }
 
@@ -56,7 +57,7 @@ pub(super) struct Findings<'f> {
 pub(super) fn parse(
     job: &Job,
     outer: &OuterWorkflow<'_>,
-    problems: &mut Vec<Problem>,
+    problems: &mut Vec<Diagnostic>,
 ) -> Option<SubworkflowOptions> {
     let words: Vec<String> = match &job.arguments {
         Arguments::Raw(text) => pmc_dag::words::Words::new(text.as_bytes())
@@ -70,7 +71,7 @@ pub(super) fn parse(
             let message = error.to_string();
             let message = message.strip_prefix("error: ").unwrap_or(&message);
             let first = message.lines().next().unwrap_or_default();
-            problems.push(Cause::SubWorkflow.problem(format!(
+            problems.push(Diagnostic::error(format!(
                 "the job {}: its arguments {}: {first}",
                 job.id,
                 words.join(" ")
@@ -238,7 +239,7 @@ fn own_properties(
     let properties = match Properties::load(&sources) {
         Ok(properties) => properties,
         Err(error) => {
-            let problem = Cause::SubWorkflow.problem(format!("the job {}: {error}", job.id));
+            let problem = Diagnostic::error(format!("the job {}: {error}", job.id));
             findings.problems.push(problem);
             return None;
         }

@@ -27,22 +27,33 @@ pub(super) enum Flow {
 /// Files with the same key share jobs: direction, work directory, side on which the transfer runs.
 pub(super) type Key = (Flow, SiteId, Side);
 
-/// Jobs of one partition, as far as they exist.
+/// Jobs of one share, as far as they exist.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Slot {
+pub(super) struct ShareJobs {
     pub(super) transfer: Option<JobId>,
     pub(super) registration: Option<JobId>,
+}
+
+/// Share of the files of a level that a file belongs to. One job transfers it, one registers it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Share {
+    pub(super) key: Key,
+    pub(super) level: u32,
+    /// Its number on the level.
+    pub(super) number: usize,
+    /// The compute job whose file it is; `None` for files of deleted jobs.
+    pub(super) job: Option<JobId>,
 }
 
 #[derive(Debug, Default)]
 struct LevelState {
     level: u32,
-    slots: Vec<Slot>,
+    shares: Vec<ShareJobs>,
     next: usize,
     last_job: Option<JobId>,
 }
 
-/// Assigns files to partitions, for all keys of a plan.
+/// Assigns files to shares, for all keys of a plan.
 pub(super) struct JobPartitioner<'a> {
     settings: &'a Settings,
     sites: &'a Sites,
@@ -58,9 +69,19 @@ impl<'a> JobPartitioner<'a> {
         }
     }
 
-    /// Returns the partition of the next file of `job`; `None` for files of deleted jobs. `width` is the
-    /// number of compute jobs on the level.
-    pub(super) fn assign(&mut self, key: Key, job: Option<JobId>, level: u32, width: u32) -> usize {
+    /// Returns the share of the next file of `job`; `None` for files of deleted jobs. `width` is the number
+    /// of compute jobs on the level.
+    pub(super) fn assign(&mut self, key: Key, job: Option<JobId>, level: u32, width: u32) -> Share {
+        let number = self.next_number(key, job, level, width);
+        Share {
+            key,
+            level,
+            number,
+            job,
+        }
+    }
+
+    fn next_number(&mut self, key: Key, job: Option<JobId>, level: u32, width: u32) -> usize {
         let refiner = self.settings.refiner;
         let bundled = refiner == Refiner::Bundle && key.0 == Flow::In;
         let starts_level = match self.levels.get(&key) {
@@ -78,7 +99,7 @@ impl<'a> JobPartitioner<'a> {
                 key,
                 LevelState {
                     level,
-                    slots: vec![Slot::default(); count],
+                    shares: vec![ShareJobs::default(); count],
                     next: 0,
                     last_job: job,
                 },
@@ -90,18 +111,18 @@ impl<'a> JobPartitioner<'a> {
         };
         let by_file = matches!(refiner, Refiner::BalancedCluster | Refiner::Bundle);
         if by_file || job.is_none() || state.last_job != job {
-            state.next = (state.next + 1) % state.slots.len();
+            state.next = (state.next + 1) % state.shares.len();
         }
         state.last_job = job;
         state.next
     }
 
-    /// Returns the jobs of a partition from [`JobPartitioner::assign`].
-    pub(super) fn slot(&mut self, key: Key, slot: usize) -> &mut Slot {
-        let state = self.levels.get_mut(&key);
+    /// Returns the jobs of a share from [`JobPartitioner::assign`].
+    pub(super) fn jobs_of(&mut self, share: Share) -> &mut ShareJobs {
+        let state = self.levels.get_mut(&share.key);
         &mut state
-            .expect("partitions are used only after they were assigned")
-            .slots[slot]
+            .expect("shares are used only after they were assigned")
+            .shares[share.number]
     }
 
     /// Returns the number of transfer jobs of a level: from the site profile, else the property, else the

@@ -19,14 +19,8 @@ impl Builder<'_, '_> {
 
     /// Notes an input of a nested sub-workflow whose jobs may read it: from a parent, or not for the planner
     /// alone.
-    pub(super) fn pass_to_nested(
-        &mut self,
-        n: JobIndex,
-        job: JobId,
-        site: SiteId,
-        graph: &Graph<JobIndex>,
-        input: OrderedUse,
-    ) {
+    pub(super) fn pass_to_nested(&mut self, current: CurrentJob, graph: &Graph<JobIndex>, input: OrderedUse) {
+        let CurrentJob { n, job, site, .. } = current;
         if !self.exec.is_nested(&self.exec.jobs[job]) {
             return;
         }
@@ -47,12 +41,11 @@ impl Builder<'_, '_> {
     /// Returns whether an input comes from a parent.
     pub(super) fn comes_from_parent(
         &mut self,
-        n: JobIndex,
-        job: JobId,
-        site: SiteId,
+        current: CurrentJob,
         graph: &Graph<JobIndex>,
         file: FileId,
     ) -> bool {
+        let CurrentJob { n, job, site, .. } = current;
         if let Some(producer) = self.producers[file]
             && producer != n
             && graph.parents(n).binary_search(&producer).is_ok()
@@ -64,7 +57,7 @@ impl Builder<'_, '_> {
     }
 
     /// Returns whether an input is already staged for another job. The job waits for it then.
-    pub(super) fn is_staged(&mut self, job: JobId, site: SiteId, file: FileId) -> bool {
+    pub(super) fn is_staged(&mut self, CurrentJob { job, site, .. }: CurrentJob, file: FileId) -> bool {
         let Some(&staged) = self.staged.get(&(file, site)) else {
             return false;
         };
@@ -76,20 +69,13 @@ impl Builder<'_, '_> {
     }
 
     /// Stages one input. Returns `false` if the job does without it.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one job's circumstances, all used together"
-    )]
     pub(super) fn stage_input(
         &mut self,
-        n: JobIndex,
-        job: JobId,
-        site: SiteId,
-        level: u32,
-        width: u32,
+        current: CurrentJob,
         file_use: &FileUse,
         programs: &mut Vec<(FileId, JobId)>,
     ) -> bool {
+        let CurrentJob { n, job, site, .. } = current;
         let file = file_use.file;
         let is_program = file_use.kind == FileKind::Executable;
         let is_optional = file_use.optional || file_use.link == Link::Checkpoint;
@@ -135,7 +121,7 @@ impl Builder<'_, '_> {
         };
         self.exec.cache.push((file, site));
         if is_optional {
-            self.exec.found.insert(file);
+            self.exec.files.change(file).is_found = true;
         }
         let destination = self.work_url(site, file, Access::Put);
         if selected
@@ -143,7 +129,7 @@ impl Builder<'_, '_> {
             .iter()
             .any(|(url, _, _)| same_place(url, &destination))
         {
-            self.exec.in_place.insert((file, site));
+            self.exec.files.change_at(file, site).is_in_place = true;
             self.staged.insert(
                 (file, site),
                 Staged {
@@ -154,13 +140,16 @@ impl Builder<'_, '_> {
             return true;
         }
         if selected.link {
-            self.exec.linked.insert((file, site));
+            self.exec.files.change_at(file, site).is_link = true;
         }
-        let transfer = self.stage_in_job(job, site, selected.side, level, width);
-        self.add_file(transfer, file, file_use, selected, &locations, site);
+        let share = self.assign((Flow::In, site, selected.side), current);
+        let transfer = self.transfer_job(share);
+        self.add_file((transfer, site), file_use, selected, &locations);
         self.exec.edges.push((transfer, job));
         // Perhaps another job bypasses the staging site.
-        self.exec.in_place.remove(&(file, site));
+        if self.exec.files.at(file, site).is_in_place {
+            self.exec.files.change_at(file, site).is_in_place = false;
+        }
         self.staged.insert(
             (file, site),
             Staged {
@@ -186,13 +175,13 @@ impl Builder<'_, '_> {
         let Some(locations) = self.locations(file) else {
             return false;
         };
-        let (key, staging) = ((file, this.site), this.staging);
+        let (site, staging) = (this.site, this.staging);
         let profiles = &self.exec.setups[this.setup].profiles;
         let may_link = self.mapper.settings.links
             && !self.staged_programs.entries.contains_key(&file)
             && profiles.pegasus("nosymlink").and_then(parse_bool) != Some(true);
         let in_container = self.exec.setups[this.setup].container.is_some();
-        let place = self.mapper.sites.get(this.site);
+        let place = self.mapper.sites.get(site);
         let mut sources: Vec<(Box<str>, u32, &str)> = Vec::new();
         for replica in &locations.replicas {
             let at = replica.site.as_deref().unwrap_or_default();
@@ -220,7 +209,7 @@ impl Builder<'_, '_> {
             return false;
         };
         if file_use.optional {
-            self.exec.found.insert(file);
+            self.exec.files.change(file).is_found = true;
         }
         self.exec.bypassing.push((file, url.clone(), (*at).into()));
         // All of them must be files, since a link has one kind of source.
@@ -229,21 +218,17 @@ impl Builder<'_, '_> {
         let checksum = |key: &str| locations.metadata.get(key).map(String::as_str);
         let sha256 = checksum("checksum.value").filter(|_| checksum("checksum.type") == Some("sha256"));
         let ranked = self.mapper.settings.replica_selector.ranks();
-        self.exec.bypassed.insert(
-            key,
-            Bypassed {
-                sources: sources
-                    .into_iter()
-                    .map(|(url, priority, _)| (url, ranked.then_some(priority)))
-                    .collect(),
-                link,
-                by_all: self.mapper.settings.bypass,
-                sha256: sha256.map(Into::into),
-            },
-        );
+        let sources = sources.into_iter();
+        let sources = sources.map(|(url, priority, _)| (url, ranked.then_some(priority)));
+        self.exec.files.change_at(file, site).bypassed = Some(Box::new(Bypassed {
+            sources: sources.collect(),
+            link,
+            by_all: self.mapper.settings.bypass,
+            sha256: sha256.map(Into::into),
+        }));
         if !self.staged.contains_key(&(file, staging)) {
             // It never comes to the staging site.
-            self.exec.in_place.insert((file, staging));
+            self.exec.files.change_at(file, staging).is_in_place = true;
         }
         true
     }
@@ -256,7 +241,7 @@ impl Builder<'_, '_> {
             let replicas = vec![crate::catalog::replica::Replica { pfn, site }];
             Some(Locations { replicas, metadata })
         };
-        if let Some(container) = self.exec.images.get(&file) {
+        if let Some(container) = self.exec.files.image(file) {
             let mut metadata = Metadata::default();
             // As in Pegasus, the job verifies images of other kinds, and their stage-in does not.
             if let (ContainerKind::Singularity, Some(sha256)) = (container.kind, &container.sha256) {
@@ -322,16 +307,13 @@ impl Builder<'_, '_> {
         });
     }
 
-    /// Adds a file to a stage-in job.
-    #[expect(clippy::too_many_arguments, reason = "one file and its transfer")]
+    /// Adds a file to a stage-in job, which brings it to a site.
     pub(super) fn add_file(
         &mut self,
-        transfer: JobId,
-        file: FileId,
+        (transfer, site): (JobId, SiteId),
         file_use: &FileUse,
         selected: Selected,
         locations: &Locations,
-        site: SiteId,
     ) {
         let has_checksum = locations.metadata.contains_key("checksum.type");
         let generate_checksum = match self.mapper.settings.integrity {
@@ -352,7 +334,7 @@ impl Builder<'_, '_> {
         let ranked = self.mapper.settings.replica_selector.ranks();
         let set = self.set_of(transfer);
         set.files.push(FileTransfer {
-            file,
+            file: file_use.file,
             sources: selected
                 .sources
                 .into_iter()
@@ -369,46 +351,12 @@ impl Builder<'_, '_> {
         });
     }
 
-    /// Returns the stage-in job for the next file of a compute job.
-    pub(super) fn stage_in_job(
-        &mut self,
-        job: JobId,
-        site: SiteId,
-        side: Side,
-        level: u32,
-        width: u32,
-    ) -> JobId {
-        let slot = self
-            .partitioner
-            .assign((Flow::In, site, side), Some(job), level, width);
-        let key = (Flow::In, site, side);
-        if let Some(transfer) = self.partitioner.slot(key, slot).transfer {
-            return transfer;
-        }
-        let name = match self.mapper.settings.refiner {
-            Refiner::Basic => format!("stage_in_{}_{}_0", side.as_str(), self.exec.jobs[job].name),
-            Refiner::Bundle => format!(
-                "stage_in_{}_{}{}_{slot}",
-                side.as_str(),
-                self.mapper.prefix,
-                self.site_name(site)
-            ),
-            _ => format!(
-                "stage_in_{}_{}{}_{level}_{slot}",
-                side.as_str(),
-                self.mapper.prefix,
-                self.site_name(site)
-            ),
-        };
-        let task = Task::StageIn(ListId::new(self.exec.transfers.len()));
-        self.exec.transfers.push(TransferSet::default());
-        let transfer = self.add_job(name, task, self.site_of(side, site), site);
-        self.partitioner.slot(key, slot).transfer = Some(transfer);
-        transfer
-    }
-
     /// Adds one chmod job for the programs first staged for a job. Returns whether there is one.
-    pub(super) fn add_chmod(&mut self, job: JobId, site: SiteId, programs: &[(FileId, JobId)]) -> bool {
+    pub(super) fn add_chmod(
+        &mut self,
+        CurrentJob { job, site, .. }: CurrentJob,
+        programs: &[(FileId, JobId)],
+    ) -> bool {
         if programs.is_empty()
             // Its own directory is the place to do that.
             || self.exec.is_lite(&self.exec.jobs[job])

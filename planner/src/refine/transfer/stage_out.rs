@@ -5,16 +5,7 @@ use super::*;
 
 impl Builder<'_, '_> {
     /// Delivers one output of a job to one output site.
-    #[expect(clippy::too_many_arguments, reason = "one output and its destination")]
-    pub(super) fn stage_output(
-        &mut self,
-        job: JobId,
-        site: SiteId,
-        level: u32,
-        width: u32,
-        file_use: &FileUse,
-        output: u16,
-    ) {
+    pub(super) fn stage_output(&mut self, job: CurrentJob, file_use: &FileUse, output: u16) {
         let file = file_use.file;
         let registers = file_use.register && self.mapper.settings.register;
         let transfers = file_use.transfer != TransferFlag::Not;
@@ -24,7 +15,7 @@ impl Builder<'_, '_> {
         if !transfers {
             // It is registered where it is, so it needs no location on an output site.
             let place = Place::Storage(output);
-            self.store(job, site, level, width, file_use, false, place.clone(), place);
+            self.store(job, file_use, false, (place.clone(), place));
             return;
         }
         let name = self.workflow.files.name(file);
@@ -33,59 +24,44 @@ impl Builder<'_, '_> {
             None => {
                 let storage = &sites.outputs[usize::from(output)];
                 // Both have the file under its name.
-                let base = sites.work_url(site, Access::Put);
+                let base = sites.work_url(job.site, Access::Put);
                 let is_same =
-                    directory_of(self.exec, sites, site, file) == "." && same_place(base, &storage.put);
+                    directory_of(self.exec, sites, job.site, file) == "." && same_place(base, &storage.put);
                 let moves = !is_same;
                 let place = Place::Storage(output);
-                self.store(job, site, level, width, file_use, moves, place.clone(), place);
+                self.store(job, file_use, moves, (place.clone(), place));
             }
             Some(targets) => {
                 if targets.is_empty() {
-                    self.exec.staying.insert(file);
+                    self.exec.files.change(file).stays = true;
                 }
-                let source = self.work_url(site, file, Access::Get);
+                let source = self.work_url(job.site, file, Access::Get);
                 for target in targets {
                     let moves = !same_place(&source, &target.url);
-                    self.store(job, site, level, width, file_use, moves, target.put, target.get);
+                    self.store(job, file_use, moves, (target.put, target.get));
                 }
             }
         }
     }
 
     /// Delivers one output of a job to one place: `put` to write to, `get` to read from.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one file's circumstances, all used together"
-    )]
-    fn store(
-        &mut self,
-        job: JobId,
-        site: SiteId,
-        level: u32,
-        width: u32,
-        file_use: &FileUse,
-        moves: bool,
-        put: Place,
-        get: Place,
-    ) {
+    fn store(&mut self, current: CurrentJob, file_use: &FileUse, moves: bool, (put, get): (Place, Place)) {
+        let CurrentJob { job, site, .. } = current;
         let file = file_use.file;
         let registers = file_use.register && self.mapper.settings.register;
         if !moves && file_use.transfer != TransferFlag::Not {
             // It is already in place.
-            self.exec.staying.insert(file);
+            self.exec.files.change(file).stays = true;
         }
         if !moves && !registers {
             return;
         }
         let runs = side(self.mapper.settings, self.mapper.sites, site, Direction::Out);
-        let slot = self
-            .partitioner
-            .assign((Flow::Out, site, runs), Some(job), level, width);
+        let share = self.assign((Flow::Out, site, runs), current);
         let metadata = attributes(file_use);
         let mut before = None;
         if moves {
-            let transfer = self.stage_out_job(Some(job), slot, site, runs, level);
+            let transfer = self.transfer_job(share);
             self.set_of(transfer).files.push(FileTransfer {
                 file,
                 sources: vec![(Place::Scratch(site), None)],
@@ -100,7 +76,7 @@ impl Builder<'_, '_> {
         }
         if registers {
             let place = if moves { get } else { Place::Scratch(site) };
-            let registration = self.registration_job(Some(job), slot, site, runs, level);
+            let registration = self.registration_job(share);
             match before {
                 Some(transfer) => self.exec.edges.push((transfer, registration)),
                 None => self.registered.push(registration),
@@ -120,7 +96,7 @@ impl Builder<'_, '_> {
             }
         }
         // Registration comes after the transfers of its share, whichever files these are.
-        let share = *self.partitioner.slot((Flow::Out, site, runs), slot);
+        let share = *self.partitioner.jobs_of(share);
         if moves != registers
             && let (Some(transfer), Some(registration)) = (share.transfer, share.registration)
         {
@@ -139,64 +115,6 @@ impl Builder<'_, '_> {
             }
         }
         self.delivers = false;
-    }
-
-    pub(super) fn stage_out_job(
-        &mut self,
-        job: Option<JobId>,
-        slot: usize,
-        site: SiteId,
-        side: Side,
-        level: u32,
-    ) -> JobId {
-        let key = (Flow::Out, site, side);
-        if let Some(transfer) = self.partitioner.slot(key, slot).transfer {
-            return transfer;
-        }
-        let name = match (self.mapper.settings.refiner, job) {
-            (Refiner::Basic, Some(job)) => {
-                format!("stage_out_{}_{}_0", side.as_str(), self.exec.jobs[job].name)
-            }
-            _ => format!(
-                "stage_out_{}_{}{}_{level}_{slot}",
-                side.as_str(),
-                self.mapper.prefix,
-                self.site_name(site)
-            ),
-        };
-        let task = Task::StageOut(ListId::new(self.exec.transfers.len()));
-        self.exec.transfers.push(TransferSet::default());
-        let transfer = self.add_job(name, task, self.site_of(side, site), site);
-        self.partitioner.slot(key, slot).transfer = Some(transfer);
-        transfer
-    }
-
-    pub(super) fn registration_job(
-        &mut self,
-        job: Option<JobId>,
-        slot: usize,
-        site: SiteId,
-        side: Side,
-        level: u32,
-    ) -> JobId {
-        let key = (Flow::Out, site, side);
-        if let Some(registration) = self.partitioner.slot(key, slot).registration {
-            return registration;
-        }
-        let name = match (self.mapper.settings.refiner, job) {
-            (Refiner::Basic, Some(job)) => format!("register_{}", self.exec.jobs[job].name),
-            _ => format!(
-                "register_{}{}_{level}_{slot}",
-                self.mapper.prefix,
-                self.site_name(site)
-            ),
-        };
-        let task = Task::Register(ListId::new(self.exec.registrations.len()));
-        self.exec.registrations.push(Registration::default());
-        let local = self.mapper.sites.local();
-        let registration = self.add_job(name, task, local, site);
-        self.partitioner.slot(key, slot).registration = Some(registration);
-        registration
     }
 
     pub(super) fn registration_of(&mut self, registration: JobId) -> &mut Registration {
@@ -255,11 +173,10 @@ impl Builder<'_, '_> {
             best.pfn.as_str().into(),
             best.site.as_deref().unwrap_or("local").into(),
         );
-        let slot = self
-            .partitioner
-            .assign((Flow::Out, local, Side::Local), None, DELETED_LEVEL, 0);
+        let key = (Flow::Out, local, Side::Local);
+        let share = self.partitioner.assign(key, None, DELETED_LEVEL, 0);
         let metadata = attributes(file_use);
-        let transfer = self.stage_out_job(None, slot, local, Side::Local, DELETED_LEVEL);
+        let transfer = self.transfer_job(share);
         self.set_of(transfer).files.push(FileTransfer {
             file: file_use.file,
             sources: vec![(source, None)],
@@ -270,7 +187,7 @@ impl Builder<'_, '_> {
         });
         // As in Pegasus, whether or not its job was to register it: it is registered already.
         if self.mapper.settings.register {
-            let registration = self.registration_job(None, slot, local, Side::Local, DELETED_LEVEL);
+            let registration = self.registration_job(share);
             self.exec.edges.push((transfer, registration));
             self.registration_of(registration)
                 .entries

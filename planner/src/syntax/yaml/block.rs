@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 
 use super::{Event, Scalar};
-use crate::error::Position;
+use crate::diagnostic::Position;
 
 /// A construct outside the subset.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use saphyr_parser::{Event as Parsed, Marker, Parser, ScalarStyle, StrInput};
 
 use super::{Event, Result, Scalar, broken};
-use crate::error::Position;
+use crate::diagnostic::Position;
 
 /// Maximum nodes that all aliases expand to. An alias bomb has billions.
 const ALIAS_LIMIT: usize = 1_000_000;

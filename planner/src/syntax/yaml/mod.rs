@@ -7,8 +7,8 @@ mod full;
 use std::borrow::Cow;
 use std::path::Path;
 
-use crate::error::Position;
-use crate::error::{InputError, near_spelling};
+use crate::diagnostic::{Diagnostic, Position};
+use crate::error::near_spelling;
 
 use block::Block;
 use full::Full;
@@ -20,11 +20,11 @@ const DEPTH_LIMIT: u32 = 64;
 #[derive(Debug)]
 pub(crate) enum Stop {
     /// The file is not valid YAML, or exceeds a limit.
-    Broken(Box<InputError>),
+    Broken(Box<Diagnostic>),
 }
 
 impl Stop {
-    pub(crate) fn into_error(self) -> InputError {
+    pub(crate) fn into_error(self) -> Diagnostic {
         let Stop::Broken(error) = self;
         *error
     }
@@ -130,7 +130,7 @@ pub(crate) struct Yaml<'a> {
     text: &'a str,
     source: Source<'a>,
     depth: u32,
-    pub(crate) problems: Vec<InputError>,
+    pub(crate) problems: Vec<Diagnostic>,
 }
 
 impl<'a> Yaml<'a> {
@@ -149,7 +149,7 @@ impl<'a> Yaml<'a> {
     }
 
     pub(crate) fn problem(&mut self, position: Position, message: impl Into<String>) {
-        self.problems.push(InputError::at(self.file, position, message));
+        self.problems.push(Diagnostic::at(self.file, position, message));
     }
 
     pub(crate) fn problem_with_hint(
@@ -159,7 +159,7 @@ impl<'a> Yaml<'a> {
         hint: impl Into<String>,
     ) {
         self.problems
-            .push(InputError::at(self.file, position, message).with_hint(hint));
+            .push(Diagnostic::at(self.file, position, message).with_hint(hint));
     }
 
     fn event(&mut self) -> Result<(Event<'a>, Position)> {
@@ -401,7 +401,7 @@ impl<'a> Yaml<'a> {
 /// Returns a fatal error. Other tools search for this wording.
 fn broken(file: &Path, position: Position, message: impl AsRef<str>) -> Stop {
     let path = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
-    Stop::Broken(Box::new(InputError::at(
+    Stop::Broken(Box::new(Diagnostic::at(
         file,
         position,
         format!(

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::block::Block;
 use super::full::Full;
 use super::{DEPTH_LIMIT, Event};
-use crate::error::Position;
+use crate::diagnostic::Position;
 
 /// Events with the positions that callers use, and whether the fast reader understood the whole file.
 fn fast(text: &str) -> (Vec<(Event<'_>, Position)>, bool) {

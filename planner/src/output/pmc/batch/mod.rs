@@ -60,10 +60,10 @@ pub(crate) fn write(
     dir: &Path,
 ) -> Result<Vec<Script>, PlanError> {
     if plan.submit.contains(char::is_control) {
-        return Err(PlanError::Code(vec![format!(
+        return Err(PlanError::code(format!(
             "the name of the submit directory {:?} has a character that is not allowed in batch scripts",
             plan.submit
-        )]));
+        )));
     }
     let mut environment = environment()?;
     let mut texts = Vec::new();

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use crate::error::{Cause, PlanError, Problem};
+use crate::diagnostic::Diagnostic;
+use crate::error::PlanError;
 use crate::properties::Properties;
 use crate::refine::sites::WorkSite;
 use crate::request::Request;
@@ -216,17 +217,17 @@ impl Resources {
     }
 
     /// Returns contradictions. `has_size`: options set the number of nodes or processes.
-    fn problems(&self, has_size: bool, tasks_per_node: Option<u32>) -> Vec<Problem> {
+    fn problems(&self, has_size: bool, tasks_per_node: Option<u32>) -> Vec<Diagnostic> {
         let mut problems = Vec::new();
         if let (Some(ppn), Some(cpus)) = (tasks_per_node, self.node.cpus)
             && ppn > cpus
         {
-            problems.push(Cause::Batch.problem(format!(
+            problems.push(Diagnostic::error(format!(
                 "{ppn} processes per node are requested, but a node has {cpus} CPUs"
             )));
         }
         if self.is_single_process() && has_size {
-            problems.push(Cause::Batch.problem(ONE_PROCESS));
+            problems.push(Diagnostic::error(ONE_PROCESS));
         }
         if let Some(launcher) = &self.launcher
             && (launcher.contains([';', '|', '&', '<', '>', '`'])
@@ -235,7 +236,7 @@ impl Resources {
                     .next()
                     .is_some_and(|first| first.contains('=')))
         {
-            problems.push(Cause::Batch.problem(format!(
+            problems.push(Diagnostic::error(format!(
                 "the launcher must be a program and its arguments, not {launcher}; put settings into the property \
                  pegasus.batch.setup"
             )));

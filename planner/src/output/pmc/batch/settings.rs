@@ -1,6 +1,6 @@
 //! Reads the settings of batch jobs: options, else properties `pegasus.batch.*`, else profiles.
 
-use crate::error::{Cause, Problem};
+use crate::diagnostic::Diagnostic;
 use crate::profiles::{Namespace, Profiles};
 use crate::properties::Properties;
 use crate::request::Request;
@@ -23,7 +23,7 @@ const GLOBUS_KEYS: &[(&str, &str)] = &[
 pub(super) struct Reader<'a> {
     pub(super) properties: &'a Properties,
     pub(super) site: &'a Profiles,
-    pub(super) problems: Vec<Problem>,
+    pub(super) problems: Vec<Diagnostic>,
 }
 
 impl<'a> Reader<'a> {
@@ -54,7 +54,7 @@ impl<'a> Reader<'a> {
         let number = (kind.parse)(text).filter(|&n| n >= kind.min);
         if number.is_none() {
             let profile = profile.map_or(String::new(), |p| format!(" or the profile pegasus::{p}"));
-            self.problems.push(Cause::Batch.problem(format!(
+            self.problems.push(Diagnostic::error(format!(
                 "the property pegasus.batch.{property}{profile} must be {}, not {text}",
                 kind.description
             )));
@@ -113,7 +113,7 @@ impl<'a> Reader<'a> {
                 .to_owned(),
             Some(chosen) => return chosen,
         };
-        self.problems.push(Cause::Batch.problem(problem));
+        self.problems.push(Diagnostic::error(problem));
         Transport::Mpi
     }
 
@@ -121,7 +121,7 @@ impl<'a> Reader<'a> {
     pub(super) fn task_files(&mut self) -> TaskFiles {
         let name = self.value("output", None).unwrap_or("auto");
         TaskFiles::parse(name).unwrap_or_else(|| {
-            self.problems.push(Cause::Batch.problem(format!(
+            self.problems.push(Diagnostic::error(format!(
                 "the property pegasus.batch.output must be auto, files or packed, not {name}"
             )));
             TaskFiles::Auto
@@ -139,7 +139,7 @@ impl<'a> Reader<'a> {
         let value = || self.value(property, Some(profile));
         let text = option.map(String::as_str).or_else(value)?.to_owned();
         if text.contains(|c: char| c.is_control() || (kind == Text::Word && c.is_whitespace())) {
-            self.problems.push(Cause::Batch.problem(format!(
+            self.problems.push(Diagnostic::error(format!(
                 "the {property} of the batch job must be {}, not {text:?}",
                 if kind == Text::Line {
                     "one line"
@@ -198,7 +198,7 @@ pub(super) const MEMORY: Number = Number {
 pub(super) fn schedulers(
     request: &Request,
     property: Option<&str>,
-    problems: &mut Vec<Problem>,
+    problems: &mut Vec<Diagnostic>,
 ) -> Vec<Scheduler> {
     let mut requested = request.batch.schedulers.clone();
     if requested.is_empty() {
@@ -210,7 +210,7 @@ pub(super) fn schedulers(
         {
             match Scheduler::parse(name) {
                 Some(scheduler) => requested.push(scheduler),
-                None => problems.push(Cause::Batch.problem(format!(
+                None => problems.push(Diagnostic::error(format!(
                     "the property pegasus.batch.scheduler: {}",
                     Scheduler::unknown(name)
                 ))),
@@ -223,7 +223,7 @@ pub(super) fn schedulers(
     let mut all: Vec<Scheduler> = Vec::new();
     for scheduler in requested {
         match all.iter().find(|known| known.suffix() == scheduler.suffix()) {
-            Some(&known) if known != scheduler => problems.push(Cause::Batch.problem(format!(
+            Some(&known) if known != scheduler => problems.push(Diagnostic::error(format!(
                 "the scripts for {known} and {scheduler} would have the same name: choose one of the two"
             ))),
             Some(_) => {}
