@@ -67,26 +67,32 @@ fn alone(args: &RawArgs, program: &OsStr, mut worker: WorkerOptions) -> ExitCode
     let workers = args
         .workers
         .unwrap_or_else(|| host::allocated_cpus(&worker.environment));
-    if let Err(message) = check(args, workers) {
-        return refuse(&message.to_string());
-    }
+    let interrupt = match begin(args, workers) {
+        Ok(interrupt) => interrupt,
+        Err(code) => return code,
+    };
     // Tasks are bound only to CPUs that exist.
     if !args.set_affinity {
         worker.host_cpus = host::cpus_for_workers(worker.host_cpus, workers, &worker.environment);
     }
-    print(&cli::version());
-    logging::init(args.verbosity);
-    let interrupt = Arc::new(Interrupt::new());
-    if let Err(error) = signals::catch(&interrupt, Process::Alone) {
-        return refuse(&format!("Unable to handle signals: {}", pmc_dag::reason(&error)));
-    }
-    host::protect_process();
     let run = LocalRun {
         options: args.options(program),
         worker,
         workers,
     };
     conclude(&run_local(&run, &interrupt, &mut |_| {}))
+}
+
+/// Begins a run with the tasks in this process, or in agents that may be on this machine.
+fn begin(args: &RawArgs, workers: u32) -> Result<Arc<Interrupt>, ExitCode> {
+    check(args, workers).map_err(|message| refuse(&message.to_string()))?;
+    print(&cli::version());
+    logging::init(args.verbosity);
+    let interrupt = Arc::new(Interrupt::new());
+    signals::catch(&interrupt, Process::Alone)
+        .map_err(|error| refuse(&format!("Unable to handle signals: {}", pmc_dag::reason(&error))))?;
+    host::protect_process();
+    Ok(interrupt)
 }
 
 /// Why a run is refused before it begins.

@@ -11,7 +11,7 @@ use nix::unistd::AccessFlags;
 use pmc_dag::reason;
 use pmc_files::OFlags;
 
-use crate::options::{Target, folder};
+use crate::options::{Target, folder, with_suffix};
 use crate::worker::{worker_stderr, worker_stdout};
 
 /// Merging failed. The files of the workers are still there.
@@ -135,9 +135,7 @@ struct Note(PathBuf);
 
 impl Note {
     fn new(worker_files: &Path) -> Self {
-        let mut path = worker_files.as_os_str().to_owned();
-        path.push(".merging");
-        Self(path.into())
+        Self(with_suffix(worker_files, ".merging"))
     }
 
     /// Takes back what a killed run has merged. The files of its workers are still there.

@@ -29,6 +29,8 @@ const DEFAULT_CRASH_LIMIT: u32 = 5;
 
 use crate::scheduler::DEFAULT_MAX_PLANS;
 
+pub(crate) use pmc_files::with_suffix;
+
 /// Default of [`Options::bad_host_limit`].
 const DEFAULT_BAD_HOST_LIMIT: u32 = 3;
 
@@ -200,6 +202,33 @@ pub struct WorkerOptions {
     pub away: Option<PathBuf>,
 }
 
+impl WorkerOptions {
+    /// The defaults for the workers of a DAG: the whole host, and tasks without limits.
+    #[must_use]
+    pub fn new(dag: &Path) -> Self {
+        Self {
+            dag: dag.to_owned(),
+            per_task_stdio: false,
+            worker_files: dag.to_owned(),
+            lock_worker_files: false,
+            report_quiet: false,
+            host_name: None,
+            host_memory: 0,
+            host_cpus: 0,
+            host_gpus: 0,
+            strict_limits: false,
+            watch_memory: false,
+            set_affinity: false,
+            host_script: None,
+            runtime_limit: None,
+            forward_limit: 0,
+            kickstart: None,
+            environment: Vec::new(),
+            away: None,
+        }
+    }
+}
+
 impl Options {
     /// Returns options for a run of `dag`, with the defaults of the command line.
     #[must_use]
@@ -266,13 +295,6 @@ pub(crate) fn is_device(path: &Path) -> bool {
     use std::os::unix::fs::FileTypeExt as _;
     path.metadata()
         .is_ok_and(|data| data.file_type().is_char_device() || data.file_type().is_block_device())
-}
-
-/// Appends a suffix to the last part of a path.
-pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
 }
 
 /// Returns the folder of a file; `.` for a bare name.

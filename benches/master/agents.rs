@@ -4,14 +4,13 @@
 //! result, schedules, and encodes the frame of the next task, for one message after the other. Logs are not
 //! written. Only the time of the master counts.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use pegasus_mpi_cluster::internals::{
-    AgentMaster, AgentOptions, Event, LaunchOptions, Master, MasterConfig, MasterTransport, Membership,
-    Outbox, Output, Record, Start, SubmitId, TaskResult, ToMaster, ToWorker, Workers,
-    agent_messages as messages, assignment,
+    AgentMaster, AgentOptions, Event, Master, MasterConfig, MasterTransport, Membership, Outbox, Output,
+    Record, Start, SubmitId, TaskResult, ToMaster, ToWorker, Workers, agent_messages as messages, assignment,
 };
 use pegasus_mpi_cluster::{Interrupt, Outcome, Rank, Registration, WorkerOptions};
 use pmc_dag::Dag;
@@ -205,40 +204,12 @@ fn registration(rank: Rank) -> Registration {
 }
 
 fn options(dag: &Path) -> AgentOptions {
-    let worker = WorkerOptions {
-        dag: dag.to_owned(),
-        per_task_stdio: false,
-        worker_files: PathBuf::from("x"),
-        lock_worker_files: false,
-        report_quiet: false,
-        host_name: None,
-        host_memory: 0,
-        host_cpus: 0,
-        host_gpus: 0,
-        strict_limits: false,
-        watch_memory: false,
-        set_affinity: false,
-        host_script: None,
-        runtime_limit: None,
-        forward_limit: 0,
-        kickstart: None,
-        environment: Vec::new(),
-        away: None,
-    };
+    let settings = messages::WorkerSettings::new(&WorkerOptions::new(dag), Path::new("/"));
     AgentOptions {
-        dag: dag.to_owned(),
         agents: AGENTS,
         slots: 1,
-        start_with: 1,
-        master_timeout: Duration::from_secs(600),
-        drain_grace: Duration::ZERO,
-        join_timeout: Duration::from_secs(300),
-        listen: pmc_link::Listen::default(),
-        launch: None,
-        launch_options: LaunchOptions::default(),
         // The agents make no heartbeats but those that are measured.
         timing: Timing::with_lease(Duration::from_secs(3600)),
-        settings: messages::WorkerSettings::new(&worker, Path::new("/")),
-        verbosity: 0,
+        ..AgentOptions::new(dag, settings)
     }
 }

@@ -125,9 +125,7 @@ impl RunDir {
     /// Returns the path of a file beside the DAG, such as `.dagman.out`.
     #[must_use]
     pub fn beside_dag(&self, suffix: &str) -> PathBuf {
-        let mut name = self.dag.clone().into_os_string();
-        name.push(suffix);
-        name.into()
+        pmc_files::with_suffix(&self.dag, suffix)
     }
 
     /// Log of the executor in the format of DAGMan.

@@ -2,7 +2,6 @@
 //! each event. `pmc supervise` appends to it, views and agents read it. It is never rewritten, and a line
 //! that is torn or of another version does not count.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -64,9 +63,7 @@ pub enum Event {
 /// Returns the path of the ledger of a DAG.
 #[must_use]
 pub fn path(dag: &Path) -> PathBuf {
-    let mut path = OsString::from(dag);
-    path.push(".jobs");
-    path.into()
+    pmc_files::with_suffix(dag, ".jobs")
 }
 
 impl Entry {

@@ -1,7 +1,6 @@
 //! How a run ended: `NAME.dag.end`, a line of JSON, which the executor writes and `pmc supervise` and views
 //! read. A run that was killed has no such file.
 
-use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -110,9 +109,7 @@ impl RunEnd {
     /// Returns the path of the file for a DAG.
     #[must_use]
     pub fn path(dag: &Path) -> PathBuf {
-        let mut path = OsString::from(dag);
-        path.push(".end");
-        path.into()
+        pmc_files::with_suffix(dag, ".end")
     }
 
     /// The end by an error. A message in several lines becomes one.

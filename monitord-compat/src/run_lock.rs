@@ -174,9 +174,7 @@ fn lock_against_runs(dag: &File, path: &Path) -> Result<Option<File>, Errno> {
 
 /// Returns the file that is locked in place of a DAG.
 fn beside(dag: &Path) -> PathBuf {
-    let mut name = dag.as_os_str().to_owned();
-    name.push(".lock");
-    name.into()
+    pmc_files::with_suffix(dag, ".lock")
 }
 
 /// Returns whether the locks of a file are those of readers, which no run takes.

@@ -16,6 +16,7 @@ use pmc_batch::BatchJob;
 use pmc_batch::launch::Launch;
 use pmc_control::memory;
 use pmc_dag::{Dag, TaskId};
+use pmc_files::with_suffix;
 
 use crate::cli;
 use crate::exit;
@@ -159,24 +160,16 @@ fn local_run(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString,
     LocalRun {
         options,
         worker: WorkerOptions {
-            dag: dag.to_owned(),
             per_task_stdio: true,
-            worker_files: dag.to_owned(),
-            lock_worker_files: false,
             report_quiet: stampede,
-            host_name: None,
             host_memory: execution.host_memory.unwrap_or(0),
             host_cpus: host_cpus(execution, &environment),
             host_gpus: execution.host_gpus.unwrap_or(0),
-            strict_limits: false,
             watch_memory: execution.strict_limits,
-            set_affinity: false,
-            host_script: None,
-            runtime_limit: None,
             forward_limit: DEFAULT_FORWARD_LIMIT,
             kickstart: shared_kickstart(&environment),
             environment,
-            away: None,
+            ..WorkerOptions::new(dag)
         },
         workers,
     }
@@ -299,11 +292,4 @@ pub fn check_fit(
     );
     let hint = format!("{limits} set larger limits");
     Err(Failure::new(exit::NOT_RUN, error).hint(hint))
-}
-
-/// Appends a suffix to the last part of a path.
-pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
 }

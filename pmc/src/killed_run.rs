@@ -7,7 +7,7 @@ use std::path::Path;
 
 use monitord_compat::dagman_out;
 
-use crate::executor::with_suffix;
+use pmc_files::with_suffix;
 
 /// Bytes at the end of the log that are searched for its last line.
 const MAX_LINE: u64 = 1 << 16;

@@ -128,24 +128,8 @@ fn options(world: &World) -> AgentRun {
     options.crash_limit = world.plan.crash_limit;
     options.sync_interval = (world.plan.sync > 0).then(|| Duration::from_millis(world.plan.sync));
     let worker = WorkerOptions {
-        dag: dag.clone(),
-        per_task_stdio: false,
-        worker_files: dag.clone(),
-        lock_worker_files: false,
-        report_quiet: false,
-        host_name: None,
-        host_memory: 0,
-        host_cpus: 0,
-        host_gpus: 0,
-        strict_limits: false,
-        watch_memory: false,
         set_affinity: true,
-        host_script: None,
-        runtime_limit: None,
-        forward_limit: 0,
-        kickstart: None,
-        environment: Vec::new(),
-        away: None,
+        ..WorkerOptions::new(&dag)
     };
     let mut agents = AgentOptions::new(&dag, WorkerSettings::new(&worker, &world.folder));
     agents.agents = world.plan.hosts.len() as u32;

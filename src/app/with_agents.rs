@@ -7,14 +7,13 @@ use std::time::Duration;
 
 use pmc_link::Timing;
 
-use super::{check, conclude, print, refuse};
+use super::{begin, conclude, refuse};
 use crate::agent::guard::{self, LIFELINE_VARIABLE};
 use crate::agent::{self, AgentArgs};
-use crate::cli::{self, Agents, RawArgs};
+use crate::cli::{Agents, RawArgs};
 use crate::host;
 use crate::interrupt::Interrupt;
 use crate::launch::Launch;
-use crate::logging;
 use crate::options::{DEFAULT_DRAIN_GRACE, WorkerOptions};
 use crate::run::{AgentRun, run_with_agents};
 use crate::signals::{self, Process};
@@ -75,17 +74,10 @@ pub(super) fn master(args: &RawArgs, program: &OsStr, worker: WorkerOptions, lau
         Ok(options) => options,
         Err(message) => return refuse(&message),
     };
-    if let Err(message) = check(args, 1) {
-        return refuse(&message.to_string());
-    }
-    print(&cli::version());
-    logging::init(args.verbosity);
-    let interrupt = Arc::new(Interrupt::new());
-    if let Err(error) = signals::catch(&interrupt, Process::Alone) {
-        return refuse(&format!("Unable to handle signals: {}", pmc_dag::reason(&error)));
-    }
-    // Agents on the same machine run tasks.
-    host::protect_process();
+    let interrupt = match begin(args, 1) {
+        Ok(interrupt) => interrupt,
+        Err(code) => return code,
+    };
     let run = AgentRun {
         options: args.options(program),
         agents: options,

@@ -67,9 +67,8 @@ impl SubmitDescription {
         let (place, name) = (log.parent()?, log.file_name()?);
         // The same rule as that of Pegasus' monitoring: one directory for each new plan, else the first one.
         let numbered = |number: u32| {
-            let mut path = place.as_os_str().to_owned();
-            path.push(format!(".{number:03}"));
-            Some(PathBuf::from(path)).filter(|path| path.is_dir())
+            let path = pmc_files::with_suffix(place, format!(".{number:03}"));
+            Some(path).filter(|path| path.is_dir())
         };
         Some(numbered(number).or_else(|| numbered(0))?.join(name))
     }

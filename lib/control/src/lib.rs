@@ -10,7 +10,6 @@ pub mod connection;
 mod place;
 mod redirect;
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -264,9 +263,7 @@ pub enum StreamOutput {
 /// Returns the path of the socket of a DAG.
 #[must_use]
 pub fn socket(dag: &Path) -> PathBuf {
-    let mut path = OsString::from(dag);
-    path.push(".control");
-    path.into()
+    pmc_files::with_suffix(dag, ".control")
 }
 
 /// An address of at most 107 bytes for a path of any length: through a descriptor of its directory.

@@ -27,9 +27,7 @@ impl Place {
     /// Returns the path of the file of a DAG.
     #[must_use]
     pub fn path(dag: &Path) -> PathBuf {
-        let mut name = dag.as_os_str().to_owned();
-        name.push(".place");
-        name.into()
+        pmc_files::with_suffix(dag, ".place")
     }
 
     /// Writes the file of a DAG.

@@ -82,6 +82,21 @@ pub enum ConnectError {
     Nonsense(String),
 }
 
+impl ConnectError {
+    /// Creates the error for an address that cannot be connected to.
+    fn at(address: &str, source: io::Error) -> Self {
+        match source.kind() {
+            io::ErrorKind::ConnectionRefused => Self::NobodyListens(address.to_owned()),
+            _ => Self::unreachable(address, source),
+        }
+    }
+
+    fn unreachable(address: &str, source: io::Error) -> Self {
+        let address = address.to_owned();
+        Self::Unreachable { address, source }
+    }
+}
+
 /// Why a connection has ended.
 #[derive(Debug)]
 pub enum Closed {
@@ -315,8 +330,7 @@ impl Client {
                 tokio::select! {
                     made = attempt => made,
                     () = self.stop.notified() => {
-                        let source = io::ErrorKind::Interrupted.into();
-                        Err(ConnectError::Unreachable { address: address.clone(), source })
+                        Err(ConnectError::unreachable(address, io::ErrorKind::Interrupted.into()))
                     }
                 }
             };
@@ -385,14 +399,9 @@ impl Client {
         carry: Option<&Carry<'_>>,
     ) -> Result<Connection, ConnectError> {
         let limit = self.limit();
-        let unreachable = |source| ConnectError::Unreachable {
-            address: address.to_owned(),
-            source,
-        };
-        let mut stream = open(address, limit).await.map_err(|error| match error.kind() {
-            io::ErrorKind::ConnectionRefused => ConnectError::NobodyListens(address.to_owned()),
-            _ => unreachable(error),
-        })?;
+        let unreachable = |source| ConnectError::unreachable(address, source);
+        let opened = open(address, limit).await;
+        let mut stream = opened.map_err(|error| ConnectError::at(address, error))?;
         // The name is not checked: the key identifies the master.
         let name = ServerName::try_from("master").map_err(|error| unreachable(io::Error::other(error)))?;
         let handshake = async {
@@ -625,21 +634,14 @@ impl Client {
         carry: Option<&Carry<'_>>,
     ) -> Result<Connection, ConnectError> {
         let limit = self.limit();
-        let unreachable = |source| ConnectError::Unreachable {
-            address: address.to_owned(),
-            source,
-        };
         let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
-        let stream = pmc_system::simulated::net::connect(port.unwrap_or(0), limit).map_err(|error| {
-            match error.kind() {
-                io::ErrorKind::ConnectionRefused => ConnectError::NobodyListens(address.to_owned()),
-                _ => unreachable(error),
-            }
-        })?;
+        let stream = pmc_system::simulated::net::connect(port.unwrap_or(0), limit)
+            .map_err(|error| ConnectError::at(address, error))?;
         let first = self.first(hello, carry);
         stream.send(first.frame.clone());
-        let answer = stream.receive(clock::now() + limit).map_err(unreachable)?;
-        let answer = answer.ok_or_else(|| unreachable(io::ErrorKind::UnexpectedEof.into()))?;
+        let answer = stream.receive(clock::now() + limit).transpose();
+        let answer = answer.unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()));
+        let answer = answer.map_err(|error| ConnectError::unreachable(address, error))?;
         self.begin(&first, &answer, carry, Carrier::Simulated(stream))
     }
 }

@@ -123,28 +123,41 @@ impl SameKey {
             Err(Error::InvalidCertificate(CertificateError::UnknownIssuer))
         }
     }
-
-    fn verify(
-        &self,
-        message: &[u8],
-        shown: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.check(shown)?;
-        let public = SubjectPublicKeyInfoDer::from(shown.as_ref());
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls13_signature_with_raw_key(message, &public, signature, algorithms)
-    }
-
-    fn schemes(&self) -> Vec<SignatureScheme> {
-        self.provider
-            .signature_verification_algorithms
-            .supported_schemes()
-    }
 }
 
-fn no_tls12() -> Error {
-    Error::General("only TLS 1.3 is used".to_owned())
+/// What both sides check of signatures.
+macro_rules! signatures {
+    () => {
+        fn verify_tls12_signature(
+            &self,
+            _: &[u8],
+            _: &CertificateDer<'_>,
+            _: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            Err(Error::General("only TLS 1.3 is used".to_owned()))
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            shown: &CertificateDer<'_>,
+            signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            self.check(shown)?;
+            let public = SubjectPublicKeyInfoDer::from(shown.as_ref());
+            let algorithms = &self.provider.signature_verification_algorithms;
+            verify_tls13_signature_with_raw_key(message, &public, signature, algorithms)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            let algorithms = &self.provider.signature_verification_algorithms;
+            algorithms.supported_schemes()
+        }
+
+        fn requires_raw_public_keys(&self) -> bool {
+            true
+        }
+    };
 }
 
 impl ServerCertVerifier for SameKey {
@@ -159,31 +172,7 @@ impl ServerCertVerifier for SameKey {
         self.check(shown).map(|()| ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Err(no_tls12())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        shown: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.verify(message, shown, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.schemes()
-    }
-
-    fn requires_raw_public_keys(&self) -> bool {
-        true
-    }
+    signatures!();
 }
 
 impl ClientCertVerifier for SameKey {
@@ -200,29 +189,5 @@ impl ClientCertVerifier for SameKey {
         self.check(shown).map(|()| ClientCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Err(no_tls12())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        shown: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.verify(message, shown, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.schemes()
-    }
-
-    fn requires_raw_public_keys(&self) -> bool {
-        true
-    }
+    signatures!();
 }

@@ -24,7 +24,7 @@ mod output;
 mod packs;
 mod writer;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 pub use entry::Attempt;
@@ -57,13 +57,6 @@ pub fn has_packs(beside: &Path, dag: &OsStr) -> bool {
         name.as_encoded_bytes().starts_with(start.as_encoded_bytes())
             && name.as_encoded_bytes().ends_with(INDEX.as_bytes())
     })
-}
-
-/// Appends a suffix to a path.
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = OsString::from(path);
-    name.push(suffix);
-    name.into()
 }
 
 #[cfg(test)]

@@ -7,10 +7,11 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use pmc_files::with_suffix;
 use rustc_hash::FxHashMap;
 
 use crate::entry::{self, Entry, Extent};
-use crate::{INDEX, folder, with_suffix};
+use crate::{INDEX, folder};
 
 /// Maximum length of a line of an index. Names of files, and so those of tasks, are shorter.
 const MAX_LINE: u64 = 1 << 16;

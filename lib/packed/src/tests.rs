@@ -4,6 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 
+use pmc_files::with_suffix;
 use proptest::prelude::*;
 
 use super::*;

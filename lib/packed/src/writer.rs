@@ -5,8 +5,10 @@ use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use pmc_files::with_suffix;
+
 use crate::entry::{self, Attempt, Extent};
-use crate::{INDEX, folder, with_suffix};
+use crate::{INDEX, folder};
 
 /// Mode of the files, before the umask.
 const FILE_MODE: u32 = 0o644;

@@ -81,7 +81,7 @@ fn run(request: &Request) -> Result<Summary, Failure> {
     check_programs(&dag)?;
     let environment: Vec<_> = std::env::vars_os().collect();
     executor::check_fit(&dag, &request.execution, &environment, request.limits)?;
-    let rescue_path = executor::with_suffix(&submit.dag, ".rescue");
+    let rescue_path = pmc_files::with_suffix(&submit.dag, ".rescue");
     let before = rescue::read(&rescue_path, &dag)
         .with_context(|| format!("cannot use the rescue file {}", rescue_path.display()))
         .or_code(exit::NOT_RUN)?;

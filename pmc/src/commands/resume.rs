@@ -14,13 +14,13 @@ use pmc_terminal::{message, print};
 
 use crate::cli;
 use crate::commands::execute;
-use crate::executor::with_suffix;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::layout;
 use crate::resume_command::submit_command;
 use crate::submit::Submit;
 use crate::text;
+use pmc_files::with_suffix;
 
 /// Maximum names in a message.
 const MAX_NAMED: usize = 5;

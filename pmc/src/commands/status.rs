@@ -234,9 +234,8 @@ struct Guest {
 
 /// Returns the workflows that were handed to the run, the latest first.
 fn guests(history: &History) -> impl Iterator<Item = Guest> {
-    let mut path = history.dir.dag.as_os_str().to_owned();
-    path.push(".guests");
-    let text = pmc_files::read_to_string(Path::new(&path), MAX_GUESTS).unwrap_or_default();
+    let path = history.dir.beside_dag(".guests");
+    let text = pmc_files::read_to_string(&path, MAX_GUESTS).unwrap_or_default();
     let lines: Vec<GuestLine> = text
         .lines()
         .rev()

@@ -62,6 +62,40 @@ impl Interrupts for Uninterrupted {
     }
 }
 
+/// The interrupts of another source for which the function returns true.
+pub struct Filtered<'a, F>(pub &'a mut dyn Interrupts, pub F);
+
+impl<F: FnMut(Interrupt) -> bool> Interrupts for Filtered<'_, F> {
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.0.descriptor()
+    }
+
+    fn take(&mut self) -> Option<Interrupt> {
+        loop {
+            let interrupt = self.0.take()?;
+            if (self.1)(interrupt) {
+                return Some(interrupt);
+            }
+        }
+    }
+
+    fn pause(&mut self, pause: Option<Duration>) -> Option<io::Result<()>> {
+        self.0.pause(pause)
+    }
+
+    fn reports_children(&self) -> bool {
+        self.0.reports_children()
+    }
+
+    fn client(&self) -> Option<BorrowedFd<'_>> {
+        self.0.client()
+    }
+
+    fn abandoned(&self) {
+        self.0.abandoned();
+    }
+}
+
 /// Signals of a single-threaded process, read from a descriptor.
 #[derive(Debug)]
 pub struct ProcessSignals {

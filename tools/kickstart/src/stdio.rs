@@ -187,8 +187,7 @@ fn preserve(path: &Path) -> io::Result<()> {
         return Ok(());
     }
     for number in 0..1000 {
-        let mut name = path.as_os_str().to_owned();
-        name.push(format!(".{number:03}"));
+        let name = pmc_files::with_suffix(path, format!(".{number:03}"));
         if fs::symlink_metadata(&name).is_err() {
             return fs::rename(path, name);
         }

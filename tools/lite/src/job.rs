@@ -11,7 +11,7 @@ use monitord_compat::lite_log::Step;
 use nix::sys::signal::Signal;
 use pegasus_kickstart::environment::Environment;
 use pegasus_kickstart::exit::SIGNAL;
-use pegasus_kickstart::interrupts::Interrupts;
+use pegasus_kickstart::interrupts::{Filtered, Interrupts};
 use pegasus_transfer::integrity;
 use pmc_job_files::{Container, Description};
 
@@ -21,7 +21,7 @@ use crate::data::{DataError, Direction, Mover};
 use crate::directory::{Helpers, JobDirectory};
 use crate::inputs::{self, checkpoints};
 use crate::job_context::JobContext;
-use crate::task::{self, AfterProgram, Ended};
+use crate::task::{self, Ended};
 
 /// Exit code if something but the job's program fails: no directory, a transfer.
 pub(crate) const FAILURE: u8 = 71;
@@ -317,7 +317,7 @@ fn stage_out(
     interrupts: &mut dyn Interrupts,
     mover: &mut Mover,
 ) -> Result<u8, JobError> {
-    let interrupts: &mut dyn Interrupts = &mut AfterProgram(interrupts);
+    let interrupts: &mut dyn Interrupts = &mut Filtered(interrupts, task::is_for_the_job);
     if transfers {
         // The next attempt continues there, however this one has ended.
         checkpoints(&description.checkpoint_out, Direction::Out, interrupts, mover)?;

@@ -5,13 +5,12 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::time::Duration;
 
 use monitord_compat::invocation_record::ChecksummedFile;
 use nix::sys::signal::Signal;
 use pegasus_kickstart::cli::{self, Outcome};
 use pegasus_kickstart::exit;
-use pegasus_kickstart::interrupts::{Interrupt, Interrupts};
+use pegasus_kickstart::interrupts::{Filtered, Interrupt, Interrupts};
 use pegasus_kickstart::invoke::Report;
 use pegasus_kickstart::lookup;
 use pegasus_kickstart::spawn::{Program, spawn};
@@ -42,10 +41,8 @@ pub(crate) fn run(
     around: &JobContext<'_>,
     interrupts: &mut dyn Interrupts,
 ) -> Ended {
-    let mut watched = Watched {
-        interrupts,
-        signal: None,
-    };
+    let mut signal = None;
+    let mut watched = Filtered(interrupts, |interrupt| note_end(&mut signal, interrupt));
     let mut checksums = Vec::new();
     let Outcome {
         code,
@@ -71,7 +68,7 @@ pub(crate) fn run(
     };
     Ended {
         code,
-        signal: watched.signal,
+        signal,
         checksums,
         written,
         peak_kib,
@@ -97,14 +94,12 @@ pub(crate) fn outside(
     around: &JobContext<'_>,
     interrupts: &mut dyn Interrupts,
 ) -> io::Result<Ended> {
-    let mut watched = Watched {
-        interrupts,
-        signal: None,
-    };
+    let mut signal = None;
+    let mut watched = Filtered(interrupts, |interrupt| note_end(&mut signal, interrupt));
     let outcome = program(words, directory, output, around, &mut watched)?;
     Ok(Ended {
         code: outcome.code,
-        signal: watched.signal,
+        signal,
         checksums: Vec::new(),
         written: 0,
         peak_kib: outcome.peak_kib,
@@ -116,76 +111,19 @@ fn ends_the_job(signal: Signal) -> bool {
     !matches!(signal, Signal::SIGUSR1 | Signal::SIGUSR2)
 }
 
-/// Interrupts without those that only the program of the job can do something about.
-pub(crate) struct AfterProgram<'a>(pub(crate) &'a mut dyn Interrupts);
-
-impl Interrupts for AfterProgram<'_> {
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.0.descriptor()
-    }
-
-    fn take(&mut self) -> Option<Interrupt> {
-        loop {
-            match self.0.take() {
-                Some(Interrupt::Forward(signal)) if !ends_the_job(signal) => {}
-                other => return other,
-            }
-        }
-    }
-
-    fn pause(&mut self, pause: Option<Duration>) -> Option<io::Result<()>> {
-        self.0.pause(pause)
-    }
-
-    fn reports_children(&self) -> bool {
-        self.0.reports_children()
-    }
-
-    fn client(&self) -> Option<BorrowedFd<'_>> {
-        self.0.client()
-    }
-
-    fn abandoned(&self) {
-        self.0.abandoned();
-    }
+/// Returns whether an interrupt is for a job whose program has ended.
+pub(crate) fn is_for_the_job(interrupt: Interrupt) -> bool {
+    !matches!(interrupt, Interrupt::Forward(signal) if !ends_the_job(signal))
 }
 
-/// Interrupts of a program, remembering the first signal that ends the job.
-struct Watched<'a> {
-    interrupts: &'a mut dyn Interrupts,
-    signal: Option<Signal>,
-}
-
-impl Interrupts for Watched<'_> {
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.interrupts.descriptor()
+/// Notes the first signal that ends the job. Its program gets all of them.
+fn note_end(end: &mut Option<Signal>, interrupt: Interrupt) -> bool {
+    if let Interrupt::Forward(signal) = interrupt
+        && ends_the_job(signal)
+    {
+        end.get_or_insert(signal);
     }
-
-    fn take(&mut self) -> Option<Interrupt> {
-        let interrupt = self.interrupts.take();
-        if let Some(Interrupt::Forward(signal)) = interrupt
-            && ends_the_job(signal)
-        {
-            self.signal.get_or_insert(signal);
-        }
-        interrupt
-    }
-
-    fn pause(&mut self, pause: Option<Duration>) -> Option<io::Result<()>> {
-        self.interrupts.pause(pause)
-    }
-
-    fn reports_children(&self) -> bool {
-        self.interrupts.reports_children()
-    }
-
-    fn client(&self) -> Option<BorrowedFd<'_>> {
-        self.interrupts.client()
-    }
-
-    fn abandoned(&self) {
-        self.interrupts.abandoned();
-    }
+    true
 }
 
 /// Returns the checksums of the outputs in a record.

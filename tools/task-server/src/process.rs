@@ -3,12 +3,11 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::time::Duration;
 
 use pegasus_kickstart::cli::{Outcome, notice};
 use pegasus_kickstart::context::Context;
 use pegasus_kickstart::exit;
-use pegasus_kickstart::interrupts::{Interrupt, Interrupts};
+use pegasus_kickstart::interrupts::{Filtered, Interrupt};
 use pegasus_kickstart::spawn::{Program, spawn};
 use pegasus_kickstart::wait::{Limit, Target, wait};
 use pmc_wire::Tool;
@@ -63,40 +62,8 @@ fn try_run(
         leads_group: false,
     };
     let mut notice = |line: &str| notice(context.stderr, line);
-    let (status, usage) = wait(target, &mut Limit::none(), &mut InGroup(interrupts), &mut notice)?;
+    // Signals to the group reach it by themselves.
+    let mut interrupts = Filtered(interrupts, |interrupt| interrupt == Interrupt::Child);
+    let (status, usage) = wait(target, &mut Limit::none(), &mut interrupts, &mut notice)?;
     Ok((exit::of(&status), usage.max_rss_kib))
-}
-
-/// Interrupts for a program in the group of the server: signals to the group reach it by themselves.
-struct InGroup<'a, 'b>(&'a mut TaskInterrupts<'b>);
-
-impl Interrupts for InGroup<'_, '_> {
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.0.descriptor()
-    }
-
-    fn take(&mut self) -> Option<Interrupt> {
-        loop {
-            match self.0.take()? {
-                Interrupt::Forward(_) => {}
-                other @ Interrupt::Child => return Some(other),
-            }
-        }
-    }
-
-    fn pause(&mut self, pause: Option<Duration>) -> Option<io::Result<()>> {
-        self.0.pause(pause)
-    }
-
-    fn reports_children(&self) -> bool {
-        self.0.reports_children()
-    }
-
-    fn client(&self) -> Option<BorrowedFd<'_>> {
-        self.0.client()
-    }
-
-    fn abandoned(&self) {
-        self.0.abandoned();
-    }
 }

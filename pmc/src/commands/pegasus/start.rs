@@ -21,10 +21,10 @@ use pmc_files::OFlags;
 use pmc_plan::fingerprint::Facts;
 
 use super::own_program;
-use crate::executor::with_suffix;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::submit::Submit;
+use pmc_files::with_suffix;
 
 /// Output of a run in the background.
 const OUTPUT: &str = "pmc-run.out";

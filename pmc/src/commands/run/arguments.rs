@@ -68,9 +68,7 @@ pub(super) fn name(words: &[String]) -> String {
     let program = words.first().map_or("", String::as_str);
     let program = program.split_whitespace().next().unwrap_or_default();
     let name = program.rsplit('/').next().unwrap_or_default();
-    let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    match !name.is_empty() && name.len() < 100 && name.bytes().all(is_valid) && !name.starts_with(['.', '-'])
-    {
+    match pmc_plan::input::is_name(name) {
         true => name.to_owned(),
         false => "commands".to_owned(),
     }

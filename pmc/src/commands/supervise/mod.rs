@@ -260,9 +260,8 @@ impl Supervisor<'_> {
 
     /// Returns the number of tasks in the rescue file.
     fn done(&self) -> usize {
-        let mut path = self.dag.as_os_str().to_owned();
-        path.push(".rescue");
-        let text = pmc_files::read(Path::new(&path), MAX_RESCUE).unwrap_or_default();
+        let path = pmc_files::with_suffix(&self.dag, ".rescue");
+        let text = pmc_files::read(&path, MAX_RESCUE).unwrap_or_default();
         text.split(|byte| *byte == b'\n')
             .filter(|line| line.starts_with(b"DONE "))
             .count()

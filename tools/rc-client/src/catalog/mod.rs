@@ -22,7 +22,11 @@ pub trait Catalog {
     fn insert(&mut self, entries: &[Entry]) -> Result<(), CatalogError>;
 
     /// Returns all locations of a logical file.
-    fn lookup(&mut self, lfn: &str) -> Result<Vec<Entry>, CatalogError>;
+    fn lookup(&mut self, lfn: &str) -> Result<Vec<Entry>, CatalogError> {
+        let mut entries = self.list()?;
+        entries.retain(|entry| entry.lfn == lfn);
+        Ok(entries)
+    }
 
     /// Returns all entries.
     fn list(&mut self) -> Result<Vec<Entry>, CatalogError>;

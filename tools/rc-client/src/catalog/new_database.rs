@@ -21,10 +21,9 @@ const FILE_MODE: u32 = 0o644;
 pub(super) fn can_create(path: &Path) -> bool {
     let name = path.as_os_str().as_bytes();
     let missing = |suffix: &str| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(suffix);
         // A dangling link also takes the name.
-        fs::symlink_metadata(name).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        fs::symlink_metadata(pmc_files::with_suffix(path, suffix))
+            .is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
     };
     !name.starts_with(b"file:")
         && !name.starts_with(b":")

@@ -66,14 +66,6 @@ impl Catalog for TextCatalog {
         self.write(&locked, &lines)
     }
 
-    fn lookup(&mut self, lfn: &str) -> Result<Vec<Entry>, CatalogError> {
-        Ok(self
-            .list()?
-            .into_iter()
-            .filter(|entry| entry.lfn == lfn)
-            .collect())
-    }
-
     fn list(&mut self) -> Result<Vec<Entry>, CatalogError> {
         Ok(self.read()?.into_iter().filter_map(|(_, entry)| entry).collect())
     }

@@ -230,14 +230,6 @@ impl Catalog for YamlCatalog {
         locked.replace(&document.to_yaml())
     }
 
-    fn lookup(&mut self, lfn: &str) -> Result<Vec<Entry>, CatalogError> {
-        Ok(self
-            .list()?
-            .into_iter()
-            .filter(|entry| entry.lfn == lfn)
-            .collect())
-    }
-
     fn list(&mut self) -> Result<Vec<Entry>, CatalogError> {
         let document = self.read()?;
         Ok(document
