@@ -7,7 +7,6 @@
 
 pub mod crash;
 pub mod golden;
-pub mod imports;
 pub mod manual;
 pub mod modules;
 pub mod node_faults;

@@ -1,4 +1,9 @@
-//! Imports between the files of each folder of a crate, see [`imports`](crate::imports).
+//! Finds circles of imports in a crate.
+//!
+//! A *unit* of a folder is a folder directly below it, with the file of the same name, or a single file
+//! there. Units of one folder may import each other in one direction only. The file of the folder itself,
+//! `mod.rs` or the file of the same name, is none of its units: it declares them, and may hold what they
+//! share.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use walkdir::WalkDir;
 use xtask::workspace::{Workspace, root};
-use xtask::{imports, manual, modules};
+use xtask::{manual, modules};
 
 /// Maximum lines of a source file, its tests included.
 const MAX_FILE_LINES: usize = 700;
@@ -30,25 +30,6 @@ fn manual_pages_and_completions_are_current() {
     assert!(stale.is_empty(), "run `cargo xtask generate`; stale: {stale:#?}");
     let keys = std::fs::read_to_string(root().join(manual::KEYS_PAGE)).expect("the page about keys");
     assert_eq!(keys, pmc_plan::keys::page(), "run `cargo xtask generate`");
-}
-
-#[test]
-fn folders_import_each_other_in_one_direction() {
-    let mut found = String::new();
-    for package in Workspace::read().expect("cargo answers").packages {
-        let src = package.dir.join("src");
-        let imports = imports::read(&src).expect("sources can be read");
-        if let Some(circle) = imports::find_circle(&imports) {
-            let _ = writeln!(found, "{}: {}", package.name, circle.join(" → "));
-            for step in circle.windows(2) {
-                let _ = writeln!(found, "    {} imports {}", imports[&step[0]][&step[1]], step[1]);
-            }
-        }
-    }
-    assert!(
-        found.is_empty(),
-        "folders import each other in a circle:\n{found}"
-    );
 }
 
 /// Units of one folder that may import each other in a circle, by package and folder, and why.
@@ -205,7 +186,7 @@ const KNOTS: [(&str, &str, &[&str], &str); 20] = [
 ];
 
 #[test]
-fn files_of_a_folder_import_each_other_in_one_direction() {
+fn units_of_a_folder_import_each_other_in_one_direction() {
     let mut found = String::new();
     let mut is_used = [false; KNOTS.len()];
     for package in Workspace::read().expect("cargo answers").packages {
