@@ -17,7 +17,7 @@
 #[path = "master/agents.rs"]
 mod agents;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 use std::hint::black_box;
 use std::io::Write as _;
@@ -30,7 +30,7 @@ use pegasus_mpi_cluster::internals::{
     Event, Granted, Master, MasterConfig, Outbox, Output, Record, Start, SubmitId, TaskResult, ToWorker,
     Workers, assignment,
 };
-use pegasus_mpi_cluster::simulate::{Cluster, simulate};
+use pegasus_mpi_cluster::simulate::{Cluster, Workload, simulate};
 use pegasus_mpi_cluster::{Outcome, Rank, Registration};
 use pmc_dag::rescue::DoneSet;
 use pmc_dag::{Dag, TaskId};
@@ -152,9 +152,14 @@ fn simulated_run(tasks: usize, rounds: usize) {
         losses: None,
     };
     let time_of = |task: TaskId| Duration::from_millis(1000 + task.index() as u64 * 7919 % 60_000);
+    let workload = Workload {
+        times: dag.ids().map(time_of).collect(),
+        nested: BTreeMap::new(),
+        dag,
+    };
     let measured = (0..rounds).map(|_| {
         let start = cpu_time();
-        let simulated = simulate(&dag, &cluster, &time_of).expect("every task fits");
+        let simulated = simulate(&workload, &cluster).expect("every task fits");
         assert!(black_box(simulated).utilisation() > 0.5);
         cpu_time() - start
     });

@@ -4,7 +4,7 @@
 //! moments; another one takes its place.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +13,29 @@ use pmc_dag::{Dag, TaskId};
 use thiserror::Error;
 
 use crate::protocol::{Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
-use crate::scheduler::{Event, Master, MasterConfig, MasterError, Outbox, Record, Start, Workers};
+use crate::scheduler::{
+    Event, JoinError, Joining, Master, MasterConfig, MasterError, Outbox, Record, Role, Start, Workers,
+};
+
+/// What a simulated run has to do.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    /// The tasks.
+    pub dag: Arc<Dag>,
+    /// How long each runs, by its number. For a sub-workflow that is planned when its turn comes, it is the
+    /// time of its planning.
+    pub times: Vec<Duration>,
+    /// The sub-workflows whose tasks are known, by the number of the task. Others take no time.
+    pub nested: BTreeMap<TaskId, Workload>,
+}
+
+impl Workload {
+    /// Number of tasks, those of sub-workflows included.
+    #[must_use]
+    pub fn tasks(&self) -> usize {
+        self.dag.len() + self.nested.values().map(Self::tasks).sum::<usize>()
+    }
+}
 
 /// The nodes of a simulated run.
 #[derive(Clone, Debug)]
@@ -80,6 +102,9 @@ pub enum SimulationError {
     /// The scheduler refuses the run, for instance because a task fits on no node.
     #[error(transparent)]
     Refused(#[from] MasterError),
+    /// With its sub-workflows, the run has too many tasks.
+    #[error(transparent)]
+    TooLarge(#[from] JoinError),
     /// A task fits on no node, or tasks depend on each other in a circle.
     #[error("{left} of {tasks} tasks cannot run: they fit on no node, or depend on each other in a circle")]
     Incomplete {
@@ -100,7 +125,6 @@ type Time = u64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Next {
     End(Rank, SubmitId, TaskId),
-    SubdagEnd(TaskId),
     Lose(u32),
     Join(u32),
 }
@@ -109,11 +133,29 @@ enum Next {
 struct Follower<'a> {
     now: Time,
     overhead: Time,
-    seconds: &'a dyn Fn(TaskId) -> Duration,
+    /// All workflows, with the number of their first task in the run.
+    workloads: Vec<(u32, &'a Workload)>,
+    /// Sub-workflows whose turn has come.
+    nested: Vec<TaskId>,
     next: BinaryHeap<Reverse<(Time, Next)>>,
     /// When the attempt of each rank began.
     began: Vec<Time>,
     lost: Time,
+    lost_attempts: u64,
+}
+
+impl<'a> Follower<'a> {
+    /// Returns the workflow of a task, and its number there.
+    fn locate(&self, task: TaskId) -> (&'a Workload, TaskId) {
+        let after = self.workloads.partition_point(|(base, _)| *base <= task.0);
+        let (base, workload) = self.workloads[after - 1];
+        (workload, TaskId(task.0 - base))
+    }
+
+    fn time(&self, task: TaskId) -> Duration {
+        let (workload, own) = self.locate(task);
+        workload.times[own.index()]
+    }
 }
 
 impl Outbox for Follower<'_> {
@@ -129,45 +171,45 @@ impl Outbox for Follower<'_> {
                     self.began.resize(at + 1, 0);
                 }
                 self.began[at] = self.now;
-                let end = self.now + micros((self.seconds)(task)) + self.overhead;
+                let end = self.now + micros(self.time(task)) + self.overhead;
                 self.next
                     .push(Reverse((end, Next::End(Rank(rank), submit, task))));
             }
-            // The tasks of its DAG are not known before it is made: it takes no time.
-            Record::Nested(task, _) => self.next.push(Reverse((self.now, Next::SubdagEnd(task)))),
+            Record::Nested(task, _) => self.nested.push(task),
             Record::Evicted { rank, .. } => {
                 let began = self.began.get(rank.0 as usize).copied().unwrap_or(self.now);
                 self.lost += self.now - began;
+                self.lost_attempts += 1;
             }
             _ => {}
         }
     }
 }
 
-/// Simulates a run of all tasks. Each succeeds, and `seconds` says how long it runs.
+/// Simulates a run of all tasks. Each succeeds.
 ///
 /// # Errors
 /// A task fits on no node, tasks depend on each other in a circle, or nodes are lost all the time.
-pub fn simulate(
-    dag: &Arc<Dag>,
-    cluster: &Cluster,
-    seconds: &dyn Fn(TaskId) -> Duration,
-) -> Result<Simulated, SimulationError> {
+pub fn simulate(workload: &Workload, cluster: &Cluster) -> Result<Simulated, SimulationError> {
     let follower = Follower {
         now: 0,
         overhead: micros(cluster.overhead),
-        seconds,
+        workloads: vec![(0, workload)],
+        nested: Vec::new(),
         next: BinaryHeap::new(),
         began: Vec::new(),
         lost: 0,
+        lost_attempts: 0,
     };
-    Run::new(dag, cluster, follower)?.finish()
+    Run::new(&workload.dag, cluster, follower)?.finish(workload.tasks())
 }
 
 struct Run<'a> {
     cluster: &'a Cluster,
     master: Master,
     out: Follower<'a>,
+    /// The task that each DAG is that has joined.
+    parents: Vec<TaskId>,
     /// Ranks of each node.
     ranks: Vec<Vec<Rank>>,
     last_rank: u32,
@@ -190,6 +232,7 @@ impl<'a> Run<'a> {
             cluster,
             master: Master::new(Arc::clone(dag), DoneSet::new(), workers, config),
             out,
+            parents: Vec::new(),
             ranks: vec![Vec::new(); cluster.nodes.len()],
             last_rank: 0,
             random: cluster.losses.map_or(0, |losses| losses.seed),
@@ -233,11 +276,10 @@ impl<'a> Run<'a> {
         -uniform.ln()
     }
 
-    fn finish(mut self) -> Result<Simulated, SimulationError> {
-        let tasks = self.master.dag().len();
+    fn finish(mut self, tasks: usize) -> Result<Simulated, SimulationError> {
         // A run that loses more makes no progress.
         let most_lost = 1000 + 100 * tasks as u64;
-        self.master.schedule(&mut self.out);
+        self.schedule()?;
         while !self.master.is_finished() {
             let Some(Reverse((time, next))) = self.out.next.pop() else {
                 break;
@@ -251,8 +293,8 @@ impl<'a> Run<'a> {
                 self.out.next.pop();
                 self.happen(next)?;
             }
-            self.master.schedule(&mut self.out);
-            let lost = self.master.summary().evicted;
+            self.schedule()?;
+            let lost = self.out.lost_attempts;
             if lost > most_lost {
                 return Err(SimulationError::Endless(lost));
             }
@@ -263,6 +305,7 @@ impl<'a> Run<'a> {
         }
         let summary = self.master.summary();
         if !summary.success {
+            let tasks = summary.tasks;
             let left = tasks - summary.done;
             return Err(SimulationError::Incomplete { left, tasks });
         }
@@ -271,9 +314,42 @@ impl<'a> Run<'a> {
             busy: summary.runtime,
             slots: self.cluster.nodes.iter().map(|(_, slots)| *slots).sum(),
             nodes: self.cluster.nodes.len() as u32,
-            lost_attempts: summary.evicted,
+            lost_attempts: self.out.lost_attempts,
             lost: Duration::from_micros(self.out.lost),
         })
+    }
+
+    /// Starts what can start. The tasks of sub-workflows join when their turn comes.
+    fn schedule(&mut self) -> Result<(), SimulationError> {
+        loop {
+            self.master.schedule(&mut self.out);
+            let nested = std::mem::take(&mut self.out.nested);
+            let (has_joined, mut ended) = (!nested.is_empty(), Vec::new());
+            for task in nested {
+                let (workload, own) = self.out.locate(task);
+                match workload.nested.get(&own) {
+                    Some(inner) => {
+                        self.out.workloads.push((self.master.next_base(), inner));
+                        self.parents.push(task);
+                        self.master.grow(Joining {
+                            dag: Arc::clone(&inner.dag),
+                            done: DoneSet::new(),
+                            role: Role::Nested(task),
+                        })?;
+                    }
+                    None => ended.push(task),
+                }
+            }
+            let joined = self.master.take_ended().into_iter();
+            ended.extend(joined.map(|segment| self.parents[segment.index()]));
+            if ended.is_empty() && !has_joined {
+                return Ok(());
+            }
+            for task in ended {
+                let event = Event::SubdagEnded(task, Outcome::new(0, Duration::ZERO));
+                self.master.handle(event, &mut self.out)?;
+            }
+        }
     }
 
     fn happen(&mut self, next: Next) -> Result<(), SimulationError> {
@@ -281,15 +357,11 @@ impl<'a> Run<'a> {
             Next::End(rank, submit, task) => {
                 let result = TaskResult {
                     submit,
-                    outcome: Outcome::new(0, (self.out.seconds)(task)),
+                    outcome: Outcome::new(0, self.out.time(task)),
                     forwards: Vec::new(),
                     returned: None,
                 };
                 self.master.handle(Event::Finished(rank, result), &mut self.out)?;
-            }
-            Next::SubdagEnd(task) => {
-                let event = Event::SubdagEnded(task, Outcome::new(0, Duration::ZERO));
-                self.master.handle(event, &mut self.out)?;
             }
             Next::Lose(node) => {
                 for rank in std::mem::take(&mut self.ranks[node as usize]) {
@@ -340,6 +412,22 @@ mod tests {
         Arc::new(Dag::parse(text.as_bytes().to_vec()).unwrap())
     }
 
+    fn workload(dag: &Arc<Dag>, seconds: &dyn Fn(TaskId) -> Duration) -> Workload {
+        Workload {
+            dag: Arc::clone(dag),
+            times: dag.ids().map(seconds).collect(),
+            nested: BTreeMap::new(),
+        }
+    }
+
+    fn simulate(
+        dag: &Arc<Dag>,
+        cluster: &Cluster,
+        seconds: &dyn Fn(TaskId) -> Duration,
+    ) -> Result<Simulated, SimulationError> {
+        super::simulate(&workload(dag, seconds), cluster)
+    }
+
     fn seconds(count: u64) -> Duration {
         Duration::from_secs(count)
     }
@@ -359,6 +447,32 @@ mod tests {
             ..cluster(2, 1)
         };
         assert_eq!(simulate(&dag, &slow, &times).unwrap().makespan, seconds(34));
+    }
+
+    #[test]
+    fn tasks_of_sub_workflows_share_the_slots() {
+        let text = "TASK a x\nSUBDAG s s.dag\nTASK z x\nEDGE a s\nEDGE s z\n";
+        let outer = dag(text);
+        let inner = dag("TASK a x\nTASK b x\nSUBDAG t t.dag\nEDGE b t\n");
+        let last = dag("TASK a x\n");
+        let ten = |_: TaskId| seconds(10);
+        let mut run = workload(&outer, &ten);
+        let sub = outer.find(b"s").unwrap();
+        let mut nested = workload(&inner, &ten);
+        nested
+            .nested
+            .insert(inner.find(b"t").unwrap(), workload(&last, &ten));
+        run.nested.insert(sub, nested);
+        assert_eq!(run.tasks(), 7);
+        let one = super::simulate(&run, &cluster(1, 1)).unwrap();
+        assert_eq!((one.makespan, one.busy), (seconds(50), seconds(50)));
+        let two = super::simulate(&run, &cluster(1, 2)).unwrap();
+        assert_eq!((two.makespan, two.busy), (seconds(40), seconds(50)));
+        run.nested.clear();
+        assert_eq!(
+            super::simulate(&run, &cluster(1, 1)).unwrap().makespan,
+            seconds(20)
+        );
     }
 
     #[test]

@@ -74,6 +74,9 @@ pub struct History {
     reasons: FxHashMap<u32, Reason>,
 }
 
+/// Maximum number of sub-workflows around a task, as in the executor.
+pub const MAX_DEPTH: usize = 32;
+
 impl History {
     /// Reads the whole directory.
     ///
@@ -286,6 +289,12 @@ impl History {
         let inside = planned.and_then(|planned| dag.strip_prefix(planned).ok());
         let dag = self.dir.dir.join(inside.unwrap_or(dag));
         dag.parent().filter(|dir| dir.is_dir()).map(Path::to_owned)
+    }
+
+    /// Reads the run of a task that is a sub-workflow, as far as it has begun.
+    #[must_use]
+    pub fn nested(&self, task: TaskNumber) -> Option<Self> {
+        Self::open(RunDir::open(&self.nested_dir(task)?).ok()?).ok()
     }
 
     /// State of a task.

@@ -1,16 +1,17 @@
 //! `pmc simulate`: how long a plan would run on other nodes.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use pegasus_mpi_cluster::simulate::{Cluster, Losses, Simulated, simulate as run};
+use pegasus_mpi_cluster::simulate::{Cluster, Losses, Simulated, Workload, simulate as run};
 use pegasus_mpi_cluster::{HostSize, Registration, describe_host};
 use pmc_control::memory;
-use pmc_dag::{Dag, TaskId};
-use pmc_monitor::history::{History, seconds};
+use pmc_dag::Dag;
+use pmc_monitor::history::{History, MAX_DEPTH, seconds};
 use pmc_monitor::kinds::Kind;
 use pmc_terminal::print;
 use serde_json::{Value, json};
@@ -59,8 +60,9 @@ pub fn simulate(arguments: &cli::Simulate) -> Result<u8, Failure> {
 /// What is simulated.
 struct Subject {
     label: String,
-    dag: Arc<Dag>,
-    times: Times,
+    workload: Workload,
+    /// Tasks whose own time is not known.
+    guessed: usize,
     node: Node,
     /// Nodes and wall time of the recorded run, if there is one.
     recorded: Option<(usize, f64)>,
@@ -76,21 +78,19 @@ impl Subject {
         }
         let dir = layout::given_or_latest(arguments.dir.as_deref(), arguments.json);
         let history = History::open(layout::find_run(&dir)?).or_code(exit::NOT_RUN)?;
-        let dag = Dag::open(&history.dir.dag)
-            .map_err(|error| anyhow!("{}: {error}", history.dir.dag.display()))
-            .or_code(exit::NOT_RUN)?;
-        let dag = Arc::new(dag);
+        let mut guessed = 0;
+        let workload = workload(&history, &arguments.times, 0, &mut guessed)?;
         let capacities = history.hosts.all().iter().map(|host| host.capacity);
         let largest = capacities
             .filter(|capacity| capacity.slots > 0)
             .max_by_key(|capacity| capacity.slots)
             .map(|capacity| (capacity.slots, capacity.cpus, capacity.memory_mb));
         Ok(Self {
-            times: Times::new(&history, &dag, &arguments.times)?,
-            node: node(largest, &dag, arguments),
+            node: node(largest, &workload, arguments),
             recorded: recorded(&history),
             label: history.dir.label,
-            dag,
+            workload,
+            guessed,
         })
     }
 
@@ -108,89 +108,113 @@ impl Subject {
             return Err(Failure::new(exit::USAGE, error)
                 .hint("say how long such a task runs, such as --set '*.time=60'".to_owned()));
         }
-        let seconds = seconds.into_iter().map(|time| time.or(other).unwrap_or(0.0));
+        let times = seconds.into_iter().map(|time| time.or(other).unwrap_or(0.0));
+        let workload = Workload {
+            dag: Arc::new(dag),
+            times: times.map(duration).collect(),
+            nested: BTreeMap::new(),
+        };
         Ok(Self {
             label: instance.name.clone(),
-            times: Times {
-                seconds: seconds.collect(),
-                guessed,
-            },
-            node: node(None, &dag, arguments),
-            dag: Arc::new(dag),
+            node: node(None, &workload, arguments),
+            workload,
+            guessed,
             recorded: execution,
         })
     }
 }
 
-/// Run times of all tasks, by their place in the DAG.
-struct Times {
-    seconds: Vec<f64>,
-    /// Tasks whose own time is not known.
-    guessed: usize,
+/// Returns the tasks of a run, those of its sub-workflows included. Counts the tasks whose own time is not
+/// known.
+fn workload(
+    history: &History,
+    set: &[cli::TimeOf],
+    depth: usize,
+    guessed: &mut usize,
+) -> Result<Workload, Failure> {
+    let dag = Dag::open(&history.dir.dag)
+        .map_err(|error| anyhow!("{}: {error}", history.dir.dag.display()))
+        .or_code(exit::NOT_RUN)?;
+    let mut nested = BTreeMap::new();
+    if depth < MAX_DEPTH {
+        for task in history.plan.subdags() {
+            let run = history.nested(task).filter(|run| run.dir.dag.exists());
+            if let (Some(run), Some(task)) = (run, dag.find(history.plan.name(task))) {
+                nested.insert(task, workload(&run, set, depth + 1, guessed)?);
+            }
+        }
+    }
+    let mut times = times(history, &dag, set, guessed)?;
+    for task in nested.keys() {
+        // Its record is the time of all of its tasks. What planning took is not in the logs.
+        times[task.index()] = duration(AUXILIARY_SECONDS);
+    }
+    let dag = Arc::new(dag);
+    Ok(Workload { dag, times, nested })
 }
 
-impl Times {
-    /// Takes the recorded time of each task, else the mean of its transformation. `set` replaces both.
-    fn new(history: &History, dag: &Dag, set: &[cli::TimeOf]) -> Result<Self, Failure> {
-        let classes = history.plan.classes();
-        let mut own: Vec<Option<f64>> = vec![None; dag.len()];
-        let mut sums = vec![(0.0, 0_u32); classes.len()];
-        for attempt in history.attempts.iter().filter(|attempt| attempt.succeeded()) {
-            let Some(duration) = attempt.duration() else {
-                continue;
-            };
-            let time = seconds(duration);
-            let sum = &mut sums[history.plan.class_index(attempt.task)];
-            *sum = (sum.0 + time, sum.1 + 1);
-            if let Some(task) = dag.find(history.plan.name(attempt.task)) {
-                own[task.index()] = Some(time);
-            }
-        }
-        let given = |name: &str| {
-            let matching = set.iter().rev();
-            let mut exact = matching.clone().filter(|set| set.transformation == name);
-            let mut any = matching.filter(|set| set.transformation == "*");
-            exact.next().or_else(|| any.next()).map(|set| set.seconds)
-        };
-        let mut unknown: Vec<&str> = Vec::new();
-        let mut guessed = 0;
-        let mut times = Vec::with_capacity(dag.len());
-        for task in dag.ids() {
-            let class = history
-                .plan
-                .find(dag.name(task))
-                .map(|task| history.plan.class_index(task));
-            let name = class.map_or("", |class| classes[class].transformation.as_str());
-            let exact = set.iter().any(|set| set.transformation == name);
-            let recorded = own[task.index()].filter(|_| !exact);
-            let mean = class.and_then(|class| {
-                let (sum, count) = sums[class];
-                (count > 0 && !exact).then(|| sum / f64::from(count))
-            });
-            let is_auxiliary = class.is_some_and(|class| classes[class].kind != Kind::Compute);
-            let auxiliary = is_auxiliary.then_some(AUXILIARY_SECONDS);
-            guessed += usize::from(recorded.is_none());
-            let time = recorded.or(mean).or_else(|| given(name)).or(auxiliary);
-            if time.is_none() && !unknown.contains(&name) {
-                unknown.push(name);
-            }
-            times.push(time.unwrap_or(0.0));
-        }
-        if let Some(first) = unknown.first() {
-            let all = unknown.join(", ");
-            let error = anyhow!("no run time is known of: {all}");
-            return Err(Failure::new(exit::USAGE, error)
-                .hint(format!("say how long a task runs, such as --set {first}.time=60")));
-        }
-        Ok(Self {
-            seconds: times,
-            guessed,
-        })
-    }
+fn duration(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::ZERO)
+}
 
-    fn of(&self, task: TaskId) -> Duration {
-        Duration::try_from_secs_f64(self.seconds[task.index()]).unwrap_or(Duration::ZERO)
+/// Returns the run times of all tasks: the recorded one of each, else the mean of its transformation. `set`
+/// replaces both. Counts the tasks whose own time is not known.
+fn times(
+    history: &History,
+    dag: &Dag,
+    set: &[cli::TimeOf],
+    guessed: &mut usize,
+) -> Result<Vec<Duration>, Failure> {
+    let classes = history.plan.classes();
+    let mut own: Vec<Option<f64>> = vec![None; dag.len()];
+    let mut sums = vec![(0.0, 0_u32); classes.len()];
+    for attempt in history.attempts.iter().filter(|attempt| attempt.succeeded()) {
+        let Some(duration) = attempt.duration() else {
+            continue;
+        };
+        let time = seconds(duration);
+        let sum = &mut sums[history.plan.class_index(attempt.task)];
+        *sum = (sum.0 + time, sum.1 + 1);
+        if let Some(task) = dag.find(history.plan.name(attempt.task)) {
+            own[task.index()] = Some(time);
+        }
     }
+    let given = |name: &str| {
+        let matching = set.iter().rev();
+        let mut exact = matching.clone().filter(|set| set.transformation == name);
+        let mut any = matching.filter(|set| set.transformation == "*");
+        exact.next().or_else(|| any.next()).map(|set| set.seconds)
+    };
+    let mut unknown: Vec<&str> = Vec::new();
+    let mut times = Vec::with_capacity(dag.len());
+    for task in dag.ids() {
+        let class = history
+            .plan
+            .find(dag.name(task))
+            .map(|task| history.plan.class_index(task));
+        let name = class.map_or("", |class| classes[class].transformation.as_str());
+        let exact = set.iter().any(|set| set.transformation == name);
+        let recorded = own[task.index()].filter(|_| !exact);
+        let mean = class.and_then(|class| {
+            let (sum, count) = sums[class];
+            (count > 0 && !exact).then(|| sum / f64::from(count))
+        });
+        let is_auxiliary = class.is_some_and(|class| classes[class].kind != Kind::Compute);
+        let auxiliary = is_auxiliary.then_some(AUXILIARY_SECONDS);
+        *guessed += usize::from(recorded.is_none());
+        let time = recorded.or(mean).or_else(|| given(name)).or(auxiliary);
+        if time.is_none() && !unknown.contains(&name) {
+            unknown.push(name);
+        }
+        times.push(duration(time.unwrap_or(0.0)));
+    }
+    if let Some(first) = unknown.first() {
+        let all = unknown.join(", ");
+        let error = anyhow!("no run time is known of: {all}");
+        return Err(Failure::new(exit::USAGE, error)
+            .hint(format!("say how long a task runs, such as --set {first}.time=60")));
+    }
+    Ok(times)
 }
 
 /// A node of the simulated run, and its slots.
@@ -201,7 +225,7 @@ struct Node {
 
 /// Returns a node with the slots, CPUs and MiB of `largest`, the largest node of the recorded run. Without
 /// it, the node is like this machine. Options replace the values.
-fn node(largest: Option<(u32, u32, u64)>, dag: &Dag, arguments: &cli::Simulate) -> Node {
+fn node(largest: Option<(u32, u32, u64)>, workload: &Workload, arguments: &cli::Simulate) -> Node {
     let here = describe_host(None, HostSize::default(), &[]);
     let (slots, cpus, memory_mb) = largest.unwrap_or((here.threads, here.threads, here.memory_mb));
     let cpus = arguments.node_cpus.map_or(cpus, NonZeroU32::get);
@@ -210,7 +234,7 @@ fn node(largest: Option<(u32, u32, u64)>, dag: &Dag, arguments: &cli::Simulate) 
         .or(arguments.node_cpus)
         .map_or(slots, NonZeroU32::get);
     // The logs do not tell the GPUs of a node: it has as many as the task that requests most.
-    let gpus = dag.option_sets().map(|set| set.request.gpus).max().unwrap_or(0);
+    let gpus = most_gpus(workload);
     Node {
         registration: Registration {
             host: String::new(),
@@ -223,6 +247,13 @@ fn node(largest: Option<(u32, u32, u64)>, dag: &Dag, arguments: &cli::Simulate) 
         },
         slots,
     }
+}
+
+fn most_gpus(workload: &Workload) -> u32 {
+    let own = workload.dag.option_sets().map(|set| set.request.gpus);
+    own.chain(workload.nested.values().map(most_gpus))
+        .max()
+        .unwrap_or(0)
 }
 
 fn one(subject: &Subject, nodes: u32, arguments: &cli::Simulate) -> Result<Simulated, Failure> {
@@ -247,7 +278,7 @@ fn one(subject: &Subject, nodes: u32, arguments: &cli::Simulate) -> Result<Simul
                 seed: arguments.seed,
             }),
     };
-    run(&subject.dag, &cluster, &|task| subject.times.of(task))
+    run(&subject.workload, &cluster)
         .with_context(|| {
             format!(
                 "the run cannot be simulated on {}",
@@ -309,7 +340,7 @@ fn human(shown: &Shown<'_>, arguments: &cli::Simulate) -> String {
     let mut out = format!(
         "{}: {}, simulated on nodes with {}, {} and {}\n\n",
         subject.label,
-        text::count(subject.dag.len(), "task"),
+        text::count(subject.workload.tasks(), "task"),
         text::count(subject.node.slots as usize, "slot"),
         text::count(node.threads as usize, "CPU"),
         memory(node.memory_mb),
@@ -353,11 +384,11 @@ fn human(shown: &Shown<'_>, arguments: &cli::Simulate) -> String {
     if let (Some(minutes), None) = (arguments.walltime, shown.best) {
         let _ = writeln!(out, "  none of these ends within {}", span(minutes * 60.0));
     }
-    if subject.times.guessed > 0 {
+    if subject.guessed > 0 {
         let _ = writeln!(
             out,
             "  guessed   the run times of {}, from others of the transformation or from --set",
-            text::count(subject.times.guessed, "task")
+            text::count(subject.guessed, "task")
         );
     }
     out
@@ -380,8 +411,8 @@ fn json_value(shown: &Shown<'_>, arguments: &cli::Simulate) -> Value {
         "format": "pmc-simulate",
         "version": VERSION,
         "workflow": subject.label,
-        "tasks": subject.dag.len(),
-        "tasks_with_guessed_time": subject.times.guessed,
+        "tasks": subject.workload.tasks(),
+        "tasks_with_guessed_time": subject.guessed,
         "node": {
             "slots": subject.node.slots,
             "cpus": subject.node.registration.threads,

@@ -221,8 +221,7 @@ fn unfinished(history: &History) -> impl Iterator<Item = (TaskNumber, History)> 
         if !matches!(history.state(task), State::Running | State::Failed) {
             return None;
         }
-        let dir = RunDir::open(&history.nested_dir(task)?).ok()?;
-        Some((task, History::open(dir).ok()?))
+        Some((task, history.nested(task)?))
     })
 }
 

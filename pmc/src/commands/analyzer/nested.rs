@@ -4,16 +4,12 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use pmc_monitor::causes::{Diagnosis, diagnose};
-use pmc_monitor::dir::RunDir;
-use pmc_monitor::history::{History, State};
+use pmc_monitor::history::{History, MAX_DEPTH, State};
 use serde_json::Value;
 
 use super::{human, json};
 use crate::cli;
 use crate::text;
-
-/// Maximum number of sub-workflows around a task, as in the executor.
-const MAX_DEPTH: usize = 32;
 
 /// A failed sub-workflow.
 struct Failed {
@@ -28,7 +24,7 @@ fn failed(history: &History) -> impl Iterator<Item = Failed> + '_ {
         if history.state(task) != State::Failed {
             return None;
         }
-        let nested = History::open(RunDir::open(&history.nested_dir(task)?).ok()?).ok()?;
+        let nested = history.nested(task)?;
         let diagnosis = diagnose(&nested);
         // If its planner has failed again, that is the cause, which the task around it shows.
         (!diagnosis.causes.is_empty()).then(|| Failed {
