@@ -351,6 +351,13 @@ impl Groups {
 }
 
 impl Cause {
+    /// Returns the names of the first tasks.
+    #[must_use]
+    pub fn task_names(&self, history: &History, most: usize) -> Vec<String> {
+        let tasks = self.tasks.iter().take(most);
+        tasks.map(|task| history.plan.text_name(*task)).collect()
+    }
+
     fn count(&mut self, task: TaskNumber, attempt: &Attempt, host: Option<String>) {
         self.tasks.push(task);
         self.first = self.first.min(attempt.end);

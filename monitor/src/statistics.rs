@@ -80,6 +80,19 @@ impl Counts {
     pub fn with_retries(&self) -> u64 {
         self.succeeded + self.failed + self.retries
     }
+
+    /// Succeeded, failed, incomplete, all, retries, finished ones and retries.
+    #[must_use]
+    pub fn figures(&self) -> [u64; 6] {
+        [
+            self.succeeded,
+            self.failed,
+            self.incomplete(),
+            self.total,
+            self.retries,
+            self.with_retries(),
+        ]
+    }
 }
 
 /// Count, minimum, maximum and sum of values.

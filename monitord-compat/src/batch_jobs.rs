@@ -71,9 +71,7 @@ impl Entry {
     #[must_use]
     pub fn line(&self) -> String {
         // Numbers and texts have a form in JSON.
-        let mut line = serde_json::to_string(self).unwrap_or_default();
-        line.push('\n');
-        line
+        serde_json::to_string(self).unwrap_or_default() + "\n"
     }
 }
 

@@ -86,9 +86,7 @@ impl EndOfRun {
     #[must_use]
     pub fn line(&self) -> String {
         // Numbers and texts have a form in JSON.
-        let mut line = serde_json::to_string(self).unwrap_or_default();
-        line.push('\n');
-        line
+        serde_json::to_string(self).unwrap_or_default() + "\n"
     }
 
     /// Reads the line; `None` if it is incomplete, or of another version.

@@ -112,6 +112,11 @@ impl<W: Write> Emitter<W> {
         self.ready(key, itoa::Buffer::new().format(value).as_bytes())
     }
 
+    /// Writes several numbers as [`Self::number`] does.
+    pub fn numbers<N: itoa::Integer>(&mut self, all: &[(&'static str, N)]) -> io::Result<()> {
+        all.iter().try_for_each(|&(key, value)| self.number(key, value))
+    }
+
     /// Writes `key: value` with a formatted value that needs no quotes.
     pub fn ready(&mut self, key: &'static str, value: &[u8]) -> io::Result<()> {
         // Most lines of a record are of this kind. One write takes half the time of five small ones.

@@ -46,7 +46,7 @@ fn saved_plans_find_nothing_any_more() {
     assert!(plans > 0);
 }
 
-/// The same seeds each time: whoever changes something else must not be stopped by what a fresh one finds.
+/// The same seeds each time: what a fresh one finds must not stop a change of something else.
 /// `just sim` tries fresh ones.
 #[test]
 fn the_first_seeds_find_nothing() {

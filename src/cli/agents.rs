@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use pmc_hosts::{HostsError, parse_hosts};
 use pmc_link::Listen;
 
-use super::args::{EarlyExit, RawArgs};
+use super::args::{Agents, EarlyExit, RawArgs};
 use super::values::{at_least, integer, seconds, unsigned};
 
 /// Maximum agents of a run.
@@ -14,15 +14,6 @@ const MAX_AGENTS: usize = 100_000;
 
 /// Maximum slots of an agent. Each is a thread, with a process for its task.
 const MAX_SLOTS: i64 = 10_000;
-
-/// How many agents there are, and where.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Agents {
-    /// A number of them; the launcher knows where.
-    Count(u32),
-    /// One on each of these hosts.
-    Hosts(Vec<String>),
-}
 
 type Set = Result<(), EarlyExit>;
 

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 
 use pmc_batch::BatchJob;
 
-use super::Agents;
 use pmc_dag::RetryDelay;
 
 /// The command line and the environment, not yet interpreted.
@@ -137,6 +136,15 @@ pub struct RawArgs {
     pub bad_host_limit: Option<u32>,
     /// `--join-timeout`, in seconds.
     pub join_timeout: Option<f64>,
+}
+
+/// How many agents there are, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Agents {
+    /// A number of them; the launcher knows where.
+    Count(u32),
+    /// One on each of these hosts.
+    Hosts(Vec<String>),
 }
 
 /// A text to print to stderr instead of running a DAG, and the exit code.

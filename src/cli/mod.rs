@@ -22,8 +22,7 @@ use pmc_batch::BatchJob;
 
 use crate::options::SERVER_VARIABLES;
 
-pub use agents::Agents;
-pub use args::{EarlyExit, RawArgs};
+pub use args::{Agents, EarlyExit, RawArgs};
 pub use options::{OPTIONS, OptionSpec, Section};
 pub use version::version;
 

@@ -120,7 +120,7 @@ impl Redirection {
         }
     }
 
-    /// Takes note that this number of bytes were delivered.
+    /// Notes that this number of bytes have been delivered.
     fn remove(&mut self, count: usize) {
         self.bytes.drain(..count);
         self.start += count as u64;

@@ -47,13 +47,13 @@ impl TaskFiles {
 /// [`Options::worker_files`](crate::options::Options::worker_files).
 #[must_use]
 pub fn worker_stdout(worker_files: &Path, rank: u32) -> PathBuf {
-    with_suffix(worker_files, &format!(".out.{rank}"))
+    with_suffix(worker_files, format!(".out.{rank}"))
 }
 
 /// The same for standard error.
 #[must_use]
 pub fn worker_stderr(worker_files: &Path, rank: u32) -> PathBuf {
-    with_suffix(worker_files, &format!(".err.{rank}"))
+    with_suffix(worker_files, format!(".err.{rank}"))
 }
 
 /// Returns the paths of standard output and error of the latest attempt of a task with its own files. `None`

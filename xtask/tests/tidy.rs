@@ -33,7 +33,7 @@ fn manual_pages_and_completions_are_current() {
 }
 
 /// Units of one folder that may import each other in a circle, by package and folder, and why.
-const KNOTS: [(&str, &str, &[&str], &str); 20] = [
+const KNOTS: [(&str, &str, &[&str], &str); 12] = [
     (
         "pmc-plan",
         "refine",
@@ -89,12 +89,6 @@ const KNOTS: [(&str, &str, &[&str], &str); 20] = [
     ),
     (
         "pegasus-mpi-cluster",
-        "cli",
-        &["agents", "args", "values"],
-        "the arguments hold those about agents, and all share the error of an option",
-    ),
-    (
-        "pegasus-mpi-cluster",
         "control",
         &["read_ahead", "redirect", "server"],
         "the server hands its request to what reads ahead, and to redirections",
@@ -118,46 +112,10 @@ const KNOTS: [(&str, &str, &[&str], &str); 20] = [
         "an attempt tells the sentinel of itself, and both share how they read a pipe",
     ),
     (
-        "pmc",
-        "commands/log",
-        &["decode", "tap"],
-        "a stream is decoded from a tap, and a tap decodes its portions",
-    ),
-    (
-        "pmc",
-        "commands/pmix",
-        &["redirect", "requests"],
-        "the requests hold the redirections, which hold what runs",
-    ),
-    (
-        "pmc",
-        "commands/report/ro_crate",
-        &["entities", "files"],
-        "entities list the files, whose names are encoded as those of entities",
-    ),
-    (
-        "pmc",
-        "commands/statistics",
-        &["csv", "data", "human"],
-        "tables for people and for programs share how they write numbers",
-    ),
-    (
         "pmc-stampede",
         "session",
         &["follow", "nested"],
         "a session follows those of sub-workflows",
-    ),
-    (
-        "pmc-stampede",
-        "store/postgresql",
-        &["batch", "rows"],
-        "a batch holds rows, and sends them in the order of their tables",
-    ),
-    (
-        "pegasus-rc-client",
-        "catalog",
-        &["new_database", "sqlite"],
-        "a new database has the tables of one that is open",
     ),
     (
         "pegasus-transfer",
@@ -170,12 +128,6 @@ const KNOTS: [(&str, &str, &[&str], &str); 20] = [
         "remote",
         &["objects", "s3"],
         "object stores, one of which describes its failures itself",
-    ),
-    (
-        "pegasus-transfer",
-        "remote/http",
-        &["client", "forward_proxy", "pace"],
-        "one HTTP client in three files",
     ),
     (
         "testutils",

@@ -58,7 +58,7 @@ pub struct Description {
     /// Inputs that other jobs of the site fetch too: they come through the cache of the node.
     #[serde(default, skip_serializing_if = "is_default")]
     pub shared: Vec<String>,
-    /// How many bytes the cache of the node may have; unless it is said, a part of the space.
+    /// Maximum bytes in the cache of the node. Without it, the limit is a share of the file system.
     #[serde(skip_serializing_if = "is_default")]
     pub cache_limit: Option<u64>,
     /// Checkpoint files to fetch, if they are there.

@@ -46,8 +46,8 @@ impl Pack {
         }
         let path = folder.join(dag.file_name().unwrap_or_default());
         let mut candidates = (0..MAX_LOCKED).map(|other| match other {
-            0 => with_suffix(&path, &format!(".{rank}")),
-            _ => with_suffix(&path, &format!(".{rank}-{other}")),
+            0 => with_suffix(&path, format!(".{rank}")),
+            _ => with_suffix(&path, format!(".{rank}-{other}")),
         });
         let opened = candidates.find_map(|path| match Self::open_path(&path) {
             Ok(None) => None,

@@ -148,7 +148,7 @@ impl Usage {
     fn write<W: Write>(&self, out: &mut Emitter<W>) -> io::Result<()> {
         write_seconds(out, "utime", self.user_time)?;
         write_seconds(out, "stime", self.system_time)?;
-        let counters = [
+        out.numbers(&[
             ("maxrss", self.max_rss_kib),
             ("minflt", self.minor_faults),
             ("majflt", self.major_faults),
@@ -160,10 +160,7 @@ impl Usage {
             ("nsignals", self.signals),
             ("nvcsw", self.voluntary_switches),
             ("nivcsw", self.involuntary_switches),
-        ];
-        counters
-            .into_iter()
-            .try_for_each(|(key, value)| out.number(key, value))
+        ])
     }
 }
 
@@ -334,16 +331,13 @@ impl From<&Stat> for StatLines {
 impl Stat {
     fn write<W: Write>(&self, out: &mut Emitter<W>) -> io::Result<()> {
         out.verbatim("mode", format_args!("0o{:o}", self.mode))?;
-        let numbers = [
+        out.numbers(&[
             ("size", self.size),
             ("inode", self.inode),
             ("nlink", self.links),
             ("blksize", self.block_size),
             ("blocks", self.blocks),
-        ];
-        numbers
-            .into_iter()
-            .try_for_each(|(key, value)| out.number(key, value))?;
+        ])?;
         write_time(out, "mtime", &self.modified, false)?;
         write_time(out, "atime", &self.accessed, false)?;
         write_time(out, "ctime", &self.changed, false)?;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::catalog::replica::{KEPT, Replica, ReplicaCatalog};
+use crate::catalog::replica::{MAX_KEPT, Replica, ReplicaCatalog};
 use crate::diagnostic::Diagnostic;
 use crate::error::near_spelling;
 use crate::model::{FileId, FileKind, Job, Link, Metadata, Workflow};
@@ -149,7 +149,7 @@ impl Replicas {
                     .into(),
             );
         }
-        if self.all().map(|source| source.entries().len()).sum::<usize>() >= KEPT {
+        if self.all().map(|source| source.entries().len()).sum::<usize>() >= MAX_KEPT {
             // It takes too long, and larger catalogs do not have all names.
             return None;
         }

@@ -33,7 +33,7 @@ use partitioner::{DELETED_LEVEL, Flow, JobPartitioner, Key, Share};
 use uses::OrderedUses;
 
 /// How a file came into a work directory.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Staged {
     /// Its transfer job; `None` if the file was already there.
     transfer: Option<JobId>,

@@ -25,6 +25,23 @@ use pace::Pace;
 use show::Show;
 use tap::Tap;
 
+/// A file of an attempt, or what came from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output. Its file also holds the records.
+    Out,
+    /// Standard error.
+    Err,
+}
+
+impl Stream {
+    /// Both, in the order of their numbers.
+    pub const ALL: [Self; 2] = [Self::Out, Self::Err];
+}
+
+/// Takes what a task wrote.
+pub type Take<'a> = dyn FnMut(Stream, &[u8]) + 'a;
+
 /// Prints the output of a task. Returns the exit code.
 pub fn log(arguments: &cli::Log) -> Result<u8, Failure> {
     let dir = layout::given_or_latest(arguments.run.as_deref(), false);

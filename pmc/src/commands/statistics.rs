@@ -4,6 +4,7 @@ mod csv;
 pub mod data;
 mod human;
 mod json;
+mod table;
 
 use std::io::{self, BufWriter, Write};
 use std::path::Path;

@@ -149,7 +149,7 @@ impl Postgresql {
                     wf: known.map_or(0, |((wf, _), _)| wf),
                     root: known.map_or(0, |((_, root), _)| root),
                     hosts: HostIds::default(),
-                    batches: RefCell::default(),
+                    batches: RefCell::new(Batches::new(&rows::TABLES)),
                     in_transaction: Cell::new(true),
                     attempt_ids: RefCell::default(),
                     jobs: RefCell::default(),

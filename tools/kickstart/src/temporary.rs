@@ -96,8 +96,8 @@ fn named(directory: &Path, stream: &str) -> io::Result<NamedTempFile> {
 /// End of the names of mailboxes. The original kickstart never uses it, so its files are never swept.
 const MAILBOX_SUFFIX: &str = ".pmc";
 
-/// Returns a name for what knows the processes of this machine: its start, and the name space of processes.
-/// Directories may be shared with other machines and containers.
+/// Returns a name that is unique to this boot and this namespace of process ids: directories may be shared
+/// with other machines and containers, where the same ids belong to other processes.
 fn machine() -> Option<&'static str> {
     static MACHINE: OnceLock<Option<String>> = OnceLock::new();
     let read = || {

@@ -98,7 +98,7 @@ pub struct Found<'a> {
 }
 
 /// Number of entries up to which a catalog keeps all, for advice on names that are nearly right.
-pub(crate) const KEPT: usize = 100_000;
+pub(crate) const MAX_KEPT: usize = 100_000;
 
 /// Which entries of a large catalog are kept.
 #[derive(Clone, Copy, Debug)]
@@ -247,7 +247,7 @@ impl ReplicaCatalog {
     /// An invalid pattern.
     fn push_if(&mut self, wanted: Wanted<'_>, entry: ReplicaEntry) -> Result<(), BadPattern> {
         let is_unwanted = wanted.only_these && !entry.regex && wanted.files.find(&entry.lfn).is_none();
-        if is_unwanted && self.entries.len() >= KEPT {
+        if is_unwanted && self.entries.len() >= MAX_KEPT {
             return Ok(());
         }
         self.push(entry)

@@ -2,7 +2,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use super::{
-    DirectoryOptions, KEPT, Replica, ReplicaCatalog, Wanted, from_directory, load, load_from_properties,
+    DirectoryOptions, MAX_KEPT, Replica, ReplicaCatalog, Wanted, from_directory, load, load_from_properties,
 };
 use crate::expand::ExpandEnv;
 use crate::model::{Files, Workflow};
@@ -130,7 +130,7 @@ fn invalid_catalogs_are_refused() {
 
 #[test]
 fn a_large_catalog_keeps_what_the_workflow_uses() {
-    let last = KEPT + 50;
+    let last = MAX_KEPT + 50;
     let line = |n: usize| format!("f{n} file:///data/${{PLACE}}/{:0>120}/{n} site=\"local\"\n", "");
     let text: String = (0..=last).map(line).collect();
     let yaml: String = (0..=last)
@@ -140,7 +140,7 @@ fn a_large_catalog_keeps_what_the_workflow_uses() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let env = ExpandEnv::new([("PLACE", "here")]);
     let mut workflow = Workflow::default();
-    let used = [0, KEPT - 1, KEPT + 1, last];
+    let used = [0, MAX_KEPT - 1, MAX_KEPT + 1, last];
     for n in used {
         workflow.files.intern(&format!("f{n}"));
     }
@@ -148,7 +148,7 @@ fn a_large_catalog_keeps_what_the_workflow_uses() {
         let path = dir.path().join(name);
         std::fs::write(&path, &text).expect("writable");
         let catalog = load(&path, None, &env, Wanted::by(&workflow)).expect("reads");
-        assert_eq!(catalog.entries().len(), KEPT + 2, "{name}");
+        assert_eq!(catalog.entries().len(), MAX_KEPT + 2, "{name}");
         for n in used {
             let found = pfns(&catalog, &format!("f{n}"));
             assert!(

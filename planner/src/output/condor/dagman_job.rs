@@ -17,7 +17,7 @@ pub(super) const SUFFIX: &str = ".dag.condor.sub";
 const GETENV: &str = "CONDOR_CONFIG,_CONDOR_*,PATH,PYTHONPATH,PERL*,PEGASUS_*,TZ,HOME,USER,LANG,LC_ALL";
 
 /// Variables that it takes over from the planner.
-const KEPT: [&str; 8] = [
+const KEPT_VARIABLES: [&str; 8] = [
     "USER",
     "HOME",
     "LANG",
@@ -124,7 +124,7 @@ fn variables(context: &Context<'_>, dag: &str) -> Result<String, WriteError> {
         ("PEGASUS_METRICS".into(), "true".into()),
     ];
     let own = &context.request.environment.variables;
-    let is_kept = |name: &str| KEPT.contains(&name) || name.starts_with("PERL");
+    let is_kept = |name: &str| KEPT_VARIABLES.contains(&name) || name.starts_with("PERL");
     let kept = own.iter().filter(|(name, _)| is_kept(name));
     all.extend(kept.map(|(name, value)| (name.clone(), value.clone())));
     let local = &plan.sites.get(plan.sites.local()).profiles;

@@ -452,18 +452,23 @@ fn add_clusters(
         mapped.numbers.push(Some(id));
     }
     add_inner_edges(exec, job_edges, &unit_of, &place);
-    for edge in &mut reduced.edges {
-        *edge = (node_of[edge.0], node_of[edge.1]);
-    }
-    reduced.edges.retain(|(p, c)| p != c);
-    reduced.edges.sort_unstable();
-    reduced.edges.dedup();
+    join_edges(&mut reduced.edges, &node_of);
     notes.push(format!(
         "{} jobs run together in {} clusters",
         exec.members.len(),
         exec.clusters.len()
     ));
     Ok(())
+}
+
+/// Makes edges between jobs edges between their nodes: the jobs themselves, or their clusters.
+fn join_edges(edges: &mut Vec<(JobIndex, JobIndex)>, node_of: &[JobIndex]) {
+    for edge in &mut *edges {
+        *edge = (node_of[edge.0], node_of[edge.1]);
+    }
+    edges.retain(|(p, c)| p != c);
+    edges.sort_unstable();
+    edges.dedup();
 }
 
 /// Adds the edges between the jobs of each cluster. `place` has the position of a job in [`Exec::members`].

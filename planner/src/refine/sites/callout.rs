@@ -19,7 +19,7 @@ use crate::model::JobIndex;
 use crate::request::ChosenSites;
 
 /// Of what the program prints, no more is kept.
-const KEPT: u64 = 1 << 20;
+const MAX_PRINTED: u64 = 1 << 20;
 /// What marks the answer.
 const ANSWER: &str = "SOLUTION:";
 
@@ -272,7 +272,7 @@ fn collect(stream: Option<impl Read + Send + 'static>, is_out: bool, sender: &mp
     thread::spawn(move || {
         let mut bytes = Vec::new();
         // What cannot be read is as if it had not been printed.
-        let _ = stream.by_ref().take(KEPT).read_to_end(&mut bytes);
+        let _ = stream.by_ref().take(MAX_PRINTED).read_to_end(&mut bytes);
         let _ = std::io::copy(&mut stream, &mut std::io::sink());
         let _ = sender.send((is_out, String::from_utf8_lossy(&bytes).into_owned()));
     });

@@ -130,13 +130,7 @@ impl Builder<'_, '_> {
             .any(|(url, _, _)| same_place(url, &destination))
         {
             self.exec.files.change_at(file, site).is_in_place = true;
-            self.staged.insert(
-                (file, site),
-                Staged {
-                    transfer: None,
-                    chmod: None,
-                },
-            );
+            self.staged.insert((file, site), Staged::default());
             return true;
         }
         if selected.link {

@@ -61,12 +61,7 @@ fn cause_value(history: &History, cause: &Cause) -> Value {
         Ending::Signal(number) => (None, Some(number)),
         Ending::NotStarted => (None, None),
     };
-    let tasks: Vec<String> = cause
-        .tasks
-        .iter()
-        .take(MAX_NAMED)
-        .map(|task| history.plan.text_name(*task))
-        .collect();
+    let tasks = cause.task_names(history, MAX_NAMED);
     json!({
         "transformation": cause.transformation,
         "kind": cause.kind.key(),

@@ -14,7 +14,8 @@ use super::changes::Changes;
 use super::format::{Origin, Printer};
 use super::lines::{Lines, Tail};
 use crate::cli::From;
-use crate::commands::log::decode::{Decoder, Stream};
+use crate::commands::log::Stream;
+use crate::commands::log::decode::Decoder;
 use crate::commands::log::find::{Reader, Unreadable};
 use crate::commands::log::tap::Tap;
 

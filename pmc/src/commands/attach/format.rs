@@ -11,7 +11,7 @@ use pmc_terminal::{CopyWriter, escape};
 use serde::Serialize;
 
 use crate::cli;
-use crate::commands::log::decode::Stream;
+use crate::commands::log::Stream;
 use crate::commands::log::show::Writers;
 
 /// Bytes that are written at a time, if there are that many.

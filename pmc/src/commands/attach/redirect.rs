@@ -31,7 +31,7 @@ use super::lines::Lines;
 use super::select::Selection;
 use super::{QUEUE_LENGTH, TICK};
 use crate::cli::{self, OnOverflow, Timestamp};
-use crate::commands::log::decode::Stream;
+use crate::commands::log::Stream;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 

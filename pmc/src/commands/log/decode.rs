@@ -5,23 +5,7 @@ use pmc_monitor::task_output::{Piece, Splitter};
 use pmc_terminal::message;
 
 use super::tap::Tap;
-
-/// A file of an attempt, or what came from it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stream {
-    /// Standard output. Its file also holds the records.
-    Out,
-    /// Standard error.
-    Err,
-}
-
-impl Stream {
-    /// Both, in the order of their numbers.
-    pub const ALL: [Self; 2] = [Self::Out, Self::Err];
-}
-
-/// Takes what a task wrote.
-pub type Take<'a> = dyn FnMut(Stream, &[u8]) + 'a;
+use super::{Stream, Take};
 
 /// Takes the bytes of the files of an attempt, and those that kickstart captures.
 pub struct Decoder {

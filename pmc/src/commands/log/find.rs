@@ -16,7 +16,7 @@ use pmc_packed::{self as packed, Channel, TaskOutput};
 use pmc_plan::error::near_spelling;
 
 use super::Log;
-use super::decode::{Stream, Take};
+use super::{Stream, Take};
 use crate::exit;
 use crate::failure::Failure;
 

@@ -2,7 +2,8 @@
 
 use pmc_terminal::CopyWriter;
 
-use super::decode::{Decoder, Stream};
+use super::Stream;
+use super::decode::Decoder;
 use super::tap::Tap;
 use crate::cli;
 

@@ -11,7 +11,7 @@ use monitord_compat::record_reader::StreamFile;
 use pmc_control::{ControlError, Output, Position, StreamOutput, TapRequest, Tool};
 use pmc_terminal::message;
 
-use super::decode::{Stream, Take};
+use super::{Stream, Take};
 
 /// Bytes of one read.
 const CHUNK: usize = 64 << 10;

@@ -17,12 +17,13 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use super::output_format::{OutputFormat, Source};
-use super::requests::{PmixRequests, Running};
+use super::redirect::Running;
+use super::requests::PmixRequests;
 use crate::cli::{self, From};
 use crate::commands::attach::format::{Origin, Printer, Receiver};
 use crate::commands::attach::select::{Chosen, Selection};
 use crate::commands::attach::{self, Attach};
-use crate::commands::log::decode::Stream;
+use crate::commands::log::Stream;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::layout;

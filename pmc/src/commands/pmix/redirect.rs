@@ -13,15 +13,23 @@ use std::time::{Duration, Instant};
 use pmc_control::{Answer, Overflow, Redirect, RedirectOptions, RedirectPoll, RedirectRequest, Tool};
 use pmc_pmix::{Refusal, Tools};
 
-use super::requests::Running;
 use crate::commands::attach::format::{Origin, Receiver};
 use crate::commands::attach::lines::Lines;
-use crate::commands::log::decode::Stream;
+use crate::commands::log::Stream;
 
 /// Time for a task that the log shows to be started by its worker.
 const START: Duration = Duration::from_secs(1);
 /// Time between two requests meanwhile.
 const PAUSE: Duration = Duration::from_millis(10);
+
+/// An attempt that runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Running {
+    /// Name of its task.
+    pub task: String,
+    /// Host; empty if it is not known.
+    pub host: String,
+}
 
 /// A redirect that has begun.
 pub struct Redirecting {

@@ -9,20 +9,11 @@ use pmc_pmix::{Host, Processes, Refusal, Taken, Tools, Wants};
 
 use super::input::{Inputs, Piece};
 use super::output_format::OutputFormat;
-use super::redirect::Redirecting;
+use super::redirect::{Redirecting, Running};
 use crate::commands::attach::select::Chosen;
 
 /// Maximum attempts that are redirected: each takes a thread.
 const MAX_REDIRECTS: usize = 100;
-
-/// An attempt that runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Running {
-    /// Name of its task.
-    pub task: String,
-    /// Host; empty if it is not known.
-    pub host: String,
-}
 
 /// What tools may ask for, and what they have asked for.
 pub struct PmixRequests {

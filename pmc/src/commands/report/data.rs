@@ -145,12 +145,7 @@ fn cells(row: &[Cell]) -> Value {
 }
 
 fn cause_value(history: &History, cause: &Cause) -> Value {
-    let tasks: Vec<String> = cause
-        .tasks
-        .iter()
-        .take(MAX_NAMED)
-        .map(|task| history.plan.text_name(*task))
-        .collect();
+    let tasks = cause.task_names(history, MAX_NAMED);
     let mut hosts: Vec<(&String, &usize)> = cause.hosts.iter().collect();
     hosts.sort_by_key(|(name, count)| (std::cmp::Reverse(**count), name.as_str()));
     let more = hosts.len().saturating_sub(MAX_NAMED);

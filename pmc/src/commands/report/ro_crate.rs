@@ -8,6 +8,7 @@ mod entities;
 mod files;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::PermissionsExt as _;
@@ -93,7 +94,7 @@ impl<'a> Crate<'a> {
         dir: &Path,
     ) -> io::Result<Self> {
         let main = DataFile {
-            id: entities::encode(name),
+            id: encode(name),
             size: dir.join(name).metadata()?.len(),
             name: name.to_owned(),
         };
@@ -162,7 +163,7 @@ impl<'a> Crate<'a> {
             for (number, record) in JobOutput::read(&output).invocations.iter().enumerate() {
                 let job = record.derivation.as_deref().and_then(|id| jobs.get(id));
                 let uses = job.map(|number| &self.workflow.jobs[*number].uses[..]);
-                let id = format!("#execution-{}-{number}", entities::encode(&name));
+                let id = format!("#execution-{}-{number}", encode(&name));
                 let program = entities::program_id(record);
                 let objects = self.ids(uses, |link| link.reads());
                 let results = self.ids(uses, |link| link.writes());
@@ -211,4 +212,17 @@ impl<W: Write> Graph<W> {
         self.out.write_all(b"\n]}\n")?;
         self.out.flush()
     }
+}
+
+/// Encodes a name for use in an identifier: all bytes but letters, digits and `-._~/` in percent notation.
+fn encode(name: &str) -> String {
+    let mut text = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
+            text.push(char::from(byte));
+        } else {
+            let _ = write!(text, "%{byte:02X}");
+        }
+    }
+    text
 }

@@ -1,10 +1,10 @@
 //! Statistics as CSV, with the columns of pegasus-statistics 5.1, and a table of hosts.
 
-use std::borrow::Cow;
-use std::io::{self, Write};
+use std::io::Write;
 
 use pmc_monitor::statistics::{Amount, Breakdown, Counts, OverTime, Spread};
 
+use super::table::{line, number, quoted};
 use super::{Figures, Problem, data, human};
 use crate::cli::Section;
 
@@ -28,44 +28,13 @@ pub fn write(figures: &Figures<'_>, section: Section, out: &mut impl Write) -> R
     }
 }
 
-/// Writes a row.
-pub fn line<S: AsRef<str>>(out: &mut impl Write, cells: &[S]) -> io::Result<()> {
-    for (at, cell) in cells.iter().enumerate() {
-        if at > 0 {
-            out.write_all(b",")?;
-        }
-        out.write_all(quoted(cell.as_ref()).as_bytes())?;
-    }
-    out.write_all(b"\n")
-}
-
-/// Quotes a cell. Spreadsheets compute cells that begin with these characters, so names get an apostrophe.
-pub fn quoted(cell: &str) -> Cow<'_, str> {
-    if cell.starts_with(['=', '+', '-', '@', '\t']) && cell != "-" && cell.parse::<f64>().is_err() {
-        return Cow::Owned(quoted(&format!("'{cell}")).into_owned());
-    }
-    if cell.contains([',', '"', '\n', '\r']) {
-        Cow::Owned(format!("\"{}\"", cell.replace('"', "\"\"")))
-    } else {
-        Cow::Borrowed(cell)
-    }
-}
-
 fn texts(cells: &[&str]) -> Vec<String> {
     cells.iter().map(|cell| (*cell).to_owned()).collect()
 }
 
 fn counts(name: &str, counts: Counts) -> Vec<String> {
-    let figures = [
-        counts.succeeded,
-        counts.failed,
-        counts.incomplete(),
-        counts.total,
-        counts.retries,
-        counts.with_retries(),
-    ];
     std::iter::once(name.to_owned())
-        .chain(figures.map(|figure| figure.to_string()))
+        .chain(counts.figures().map(|figure| figure.to_string()))
         .collect()
 }
 
@@ -327,10 +296,4 @@ fn jobs(figures: &Figures<'_>, out: &mut impl Write) -> Result<(), Problem> {
         line(out, &cells)
     });
     done.map_err(Problem::Read)?.map_err(Problem::Write)
-}
-
-/// Formats a number with at most six decimals.
-pub fn number(value: f64) -> String {
-    let text = format!("{value:.6}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }

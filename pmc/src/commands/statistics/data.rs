@@ -6,7 +6,7 @@ use monitord_compat::lite_data::LiteData;
 use pmc_monitor::statistics::DataAttempt;
 use serde_json::{Value, json};
 
-use super::csv::{line, number, quoted};
+use super::table::{line, number, quoted};
 use super::{Figures, Problem};
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};

@@ -8,7 +8,7 @@ use chrono::DateTime;
 use pmc_control::memory;
 use pmc_monitor::statistics::{Counts, JobAttempt, OverTime, Spread, Step};
 
-use super::csv::number;
+use super::table::number;
 use super::{Figures, Problem, data};
 use crate::cli::Section;
 use crate::table::{Align, Table, thousands};
@@ -46,15 +46,7 @@ fn counts(rows: &[(&str, Counts)]) -> String {
         ("total+retries", Right),
     ]);
     for (name, counts) in rows {
-        let figures = [
-            counts.succeeded,
-            counts.failed,
-            counts.incomplete(),
-            counts.total,
-            counts.retries,
-            counts.with_retries(),
-        ];
-        table.row(std::iter::once((*name).to_owned()).chain(figures.map(figure)));
+        table.row(std::iter::once((*name).to_owned()).chain(counts.figures().map(figure)));
     }
     table.render("  ")
 }

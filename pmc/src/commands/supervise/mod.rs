@@ -260,7 +260,7 @@ impl Supervisor<'_> {
 
     /// Returns the number of tasks in the rescue file.
     fn done(&self) -> usize {
-        let path = pmc_files::with_suffix(&self.dag, ".rescue");
+        let path = pmc_files::with_suffix(self.dag, ".rescue");
         let text = pmc_files::read(&path, MAX_RESCUE).unwrap_or_default();
         text.split(|byte| *byte == b'\n')
             .filter(|line| line.starts_with(b"DONE "))

@@ -111,15 +111,16 @@ struct Batch {
     statement: Option<Statement>,
 }
 
-/// The rows of all tables, which are sent in the order of [`super::rows::TABLES`].
+/// The rows of all tables, which are sent in the order of their tables.
 pub(super) struct Batches {
     batches: Vec<Batch>,
     rows: usize,
     bytes: usize,
 }
 
-impl Default for Batches {
-    fn default() -> Self {
+impl Batches {
+    /// No rows of these tables.
+    pub fn new(tables: &'static [Table]) -> Self {
         let batch = |table: &'static Table| Batch {
             table,
             columns: table.kinds.iter().map(|kind| Column::new(*kind)).collect(),
@@ -127,14 +128,12 @@ impl Default for Batches {
             statement: None,
         };
         Self {
-            batches: super::rows::TABLES.iter().map(batch).collect(),
+            batches: tables.iter().map(batch).collect(),
             rows: 0,
             bytes: 0,
         }
     }
-}
 
-impl Batches {
     /// Adds a row. Returns the number of truncated texts.
     pub fn push<const N: usize>(&mut self, table: usize, row: [Value<'_>; N]) -> u64 {
         let batch = &mut self.batches[table];

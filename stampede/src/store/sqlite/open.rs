@@ -41,6 +41,22 @@ fn without_links(path: &Path) -> PathBuf {
     }
 }
 
+/// Opens a database of this loader.
+fn connect(path: &Path, more: OpenFlags) -> rusqlite::Result<Connection> {
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
+    let connection = Connection::open_with_flags(without_links(path), flags | more)?;
+    prepare(&connection)?;
+    Ok(connection)
+}
+
+fn failed(path: &Path) -> impl FnOnce(rusqlite::Error) -> StoreError {
+    |source| StoreError::Sqlite {
+        path: path.to_owned(),
+        source,
+    }
+}
+
 impl Sqlite {
     /// Creates a database with its tables. The file must not exist. `now` is in seconds since the epoch.
     ///
@@ -54,12 +70,7 @@ impl Sqlite {
             (Purpose::Live, None) => ROLLBACK,
         };
         let create = || {
-            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
-                | OpenFlags::SQLITE_OPEN_CREATE
-                | OpenFlags::SQLITE_OPEN_NO_MUTEX
-                | OpenFlags::SQLITE_OPEN_NOFOLLOW;
-            let connection = Connection::open_with_flags(without_links(path), flags)?;
-            prepare(&connection)?;
+            let connection = connect(path, OpenFlags::SQLITE_OPEN_CREATE)?;
             connection.execute_batch(settings)?;
             connection.execute_batch("BEGIN IMMEDIATE")?;
             schema::create_tables(&connection, now)?;
@@ -71,10 +82,7 @@ impl Sqlite {
             }
             Ok(connection)
         };
-        let connection = create().map_err(|source| StoreError::Sqlite {
-            path: path.to_owned(),
-            source,
-        })?;
+        let connection = create().map_err(failed(path))?;
         let this = Self::new(connection, path, purpose, 0);
         this.next_journal.set(next_journal);
         Ok(this)
@@ -86,11 +94,7 @@ impl Sqlite {
     /// The file cannot be written.
     pub fn join(path: &Path, purpose: Purpose) -> Result<Self, StoreError> {
         let open = || {
-            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
-                | OpenFlags::SQLITE_OPEN_NO_MUTEX
-                | OpenFlags::SQLITE_OPEN_NOFOLLOW;
-            let connection = Connection::open_with_flags(without_links(path), flags)?;
-            prepare(&connection)?;
+            let connection = connect(path, OpenFlags::empty())?;
             connection.execute_batch(match (purpose, journal(path)) {
                 (Purpose::Bulk, _) => BULK,
                 // The mode is that of the file.
@@ -99,10 +103,7 @@ impl Sqlite {
             })?;
             Ok(connection)
         };
-        let connection = open().map_err(|source| StoreError::Sqlite {
-            path: path.to_owned(),
-            source,
-        })?;
+        let connection = open().map_err(failed(path))?;
         let mut this = Self::new(connection, path, purpose, 0);
         this.is_joined = true;
         Ok(this)
@@ -125,11 +126,7 @@ impl Sqlite {
             return Ok(None);
         }
         let open = || {
-            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
-                | OpenFlags::SQLITE_OPEN_NO_MUTEX
-                | OpenFlags::SQLITE_OPEN_NOFOLLOW;
-            let connection = Connection::open_with_flags(without_links(path), flags)?;
-            prepare(&connection)?;
+            let connection = connect(path, OpenFlags::empty())?;
             connection.execute_batch(journal(path))?;
             let tables = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'pmc_loader'";
             if connection.query_row(tables, (), |row| row.get::<_, i64>(0))? == 0 {
@@ -157,10 +154,7 @@ impl Sqlite {
             schema::create_queue(&connection)?;
             Ok(position.map(|ids| (connection, ids)))
         };
-        let opened = open().map_err(|source| StoreError::Sqlite {
-            path: path.to_owned(),
-            source,
-        })?;
+        let opened = open().map_err(failed(path))?;
         Ok(opened.map(|(connection, (wf, root, position))| {
             let mut this = Self::new(connection, path, Purpose::Live, wf);
             this.root = root;
@@ -168,8 +162,8 @@ impl Sqlite {
         }))
     }
 
-    /// Returns whether a file is a database without tables, as a loader leaves it that is killed before its
-    /// first commit.
+    /// Returns whether a file is a database without tables. A loader that was killed before its first commit
+    /// leaves such a file.
     #[must_use]
     pub fn is_empty(path: &Path) -> bool {
         let count = || {

@@ -58,8 +58,8 @@ impl Programs {
     }
 
     fn copy_as(&self, file: &Path, name: &str) -> io::Result<()> {
-        let told = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", file.display()));
-        fs::copy(file, self.here.join(name)).map(drop).map_err(told)
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", file.display()));
+        fs::copy(file, self.here.join(name)).map(drop).map_err(named)
     }
 
     /// Returns the path in the container of a file of the directory.

@@ -11,8 +11,6 @@ use rusqlite::{Connection, MAIN_DB, Transaction, TransactionBehavior};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::sqlite::create_tables;
-
 /// Mode that SQLite gives to new databases, before the umask.
 const FILE_MODE: u32 = 0o644;
 
@@ -30,7 +28,7 @@ pub(super) fn can_create(path: &Path) -> bool {
         && ["", "-journal", "-wal"].into_iter().all(missing)
 }
 
-/// Creates a database with tables and the changes of `fill`. It waits for the disk only once.
+/// Creates a database with what `fill` puts into it. It waits for the disk only once.
 ///
 /// Returns false if there is no new database, or another process was faster. The caller then opens the
 /// database in the usual way, which also reports the reason.
@@ -44,7 +42,6 @@ fn try_create(
 ) -> Result<(), Box<dyn std::error::Error>> {
     let mut connection = Connection::open_in_memory()?;
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    create_tables(&transaction)?;
     fill(&transaction)?;
     transaction.commit()?;
     publish(path, &connection.serialize(MAIN_DB)?)?;

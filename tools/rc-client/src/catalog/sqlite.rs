@@ -238,7 +238,7 @@ fn has_tables(connection: &Connection) -> rusqlite::Result<bool> {
 }
 
 /// Creates the tables that are missing, and records the version of the schema.
-pub(super) fn create_tables(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+fn create_tables(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     transaction.execute_batch(TABLES)?;
     transaction.execute_batch(INDEXES)?;
     let known: Option<i64> = transaction
@@ -282,7 +282,8 @@ fn insert(db: &Connection, entries: &[Entry]) -> rusqlite::Result<()> {
 
 impl Catalog for SqliteCatalog<'_> {
     fn insert(&mut self, entries: &[Entry]) -> Result<(), CatalogError> {
-        if self.database.connection.is_none() && new_database::create(&self.path, |db| insert(db, entries)) {
+        let fill = |db: &Transaction<'_>| create_tables(db).and_then(|()| insert(db, entries));
+        if self.database.connection.is_none() && new_database::create(&self.path, fill) {
             return Ok(());
         }
         self.change(|db| insert(db, entries))

@@ -1,13 +1,13 @@
 //! Entities of the crate in JSON-LD, as RO-Crate 1.1 and the profiles of Workflow Run RO-Crate 0.5 define
 //! them.
 
-use std::fmt::Write as _;
 
 use chrono::{DateTime, SecondsFormat};
 use monitord_compat::record_reader::Record;
 use pmc_monitor::history::{History, Phase};
 use serde_json::{Value, json};
 
+use super::encode;
 use super::files::{DataFile, Files};
 
 /// Profiles of the crate: URI, name, version.
@@ -54,19 +54,6 @@ const MEDIA_TYPES: [(&str, &str); 14] = [
 /// Returns the context of the metadata.
 pub fn context() -> Value {
     json!("https://w3id.org/ro/crate/1.1/context")
-}
-
-/// Encodes a name for use in an identifier: all bytes but letters, digits and `-._~/` in percent notation.
-pub fn encode(name: &str) -> String {
-    let mut text = String::with_capacity(name.len());
-    for byte in name.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
-            text.push(char::from(byte));
-        } else {
-            let _ = write!(text, "%{byte:02X}");
-        }
-    }
-    text
 }
 
 /// Returns a value for references: RO-Crate wants no list around a single one.

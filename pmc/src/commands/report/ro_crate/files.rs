@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 
 use pmc_plan::model::Workflow;
 
-use super::entities::encode;
+use super::encode;
 use crate::kinds::Kind;
 use crate::submit::{Submit, TransferredFile, local_path};
 

@@ -13,7 +13,7 @@ use ureq::unversioned::resolver::DefaultResolver;
 use ureq::unversioned::transport::{ConnectProxyConnector, Connector as _, RustlsConnector, TcpConnector};
 use ureq::{Agent, BodyReader, Proxy, SendBody};
 
-use super::pace::{Limited, Receiving, Sending, Slow};
+use super::pace::{Limited, Receiving, Sending, Slow, Timeouts};
 use super::{address, forward_proxy, tls};
 use crate::cancel::Cancel;
 use crate::error::{Retry, TransferError};
@@ -26,27 +26,6 @@ const MAX_REDIRECTS: u32 = 10;
 const EXPECT_CONTINUE_SIZE: u64 = 1 << 20;
 /// Maximum bytes read of a response that is text.
 const MAX_TEXT_SIZE: u64 = 16 << 20;
-
-/// Time limits of connections.
-#[derive(Debug, Clone, Copy)]
-pub struct Timeouts {
-    /// Limit for name resolution, and for connecting.
-    pub connect: Duration,
-    /// Limit for the next bytes of a request or response.
-    pub idle: Duration,
-    /// Fewest bytes a second of a request or response, on average over `idle`; 0 for no limit.
-    pub lowest_rate: u64,
-}
-
-impl Default for Timeouts {
-    fn default() -> Self {
-        Self {
-            connect: Duration::from_secs(60),
-            idle: Duration::from_secs(300),
-            lowest_rate: 1000,
-        }
-    }
-}
 
 /// Body of a request.
 #[derive(Clone, Copy)]

@@ -11,13 +11,13 @@ mod webdav;
 use std::sync::Arc;
 
 pub(crate) use address::{encode, of_url, split};
-pub use client::Timeouts;
 #[cfg(feature = "object-stores")]
 pub(crate) use client::slow;
 pub(crate) use client::{Client, Payload, Request, Response};
 pub(crate) use download::{Download, Downloads, open_download};
 #[cfg(feature = "object-stores")]
 pub(crate) use download::{Opened, RemoteBody, ResumePoint};
+pub use pace::Timeouts;
 pub(super) use webdav::Webdav;
 
 use super::Environment;

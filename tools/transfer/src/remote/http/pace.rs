@@ -6,14 +6,33 @@ use std::time::{Duration, Instant};
 
 use ureq::unversioned::transport::{Buffers, ConnectionDetails, Connector, NextTimeout, Transport};
 
-use super::Timeouts;
-
 /// The other side is too slow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("fewer than {rate} bytes a second on average over {seconds} seconds")]
 pub(crate) struct Slow {
     rate: u64,
     seconds: u64,
+}
+
+/// Time limits of connections.
+#[derive(Debug, Clone, Copy)]
+pub struct Timeouts {
+    /// Limit for name resolution, and for connecting.
+    pub connect: Duration,
+    /// Limit for the next bytes of a request or response.
+    pub idle: Duration,
+    /// Fewest bytes a second of a request or response, on average over `idle`; 0 for no limit.
+    pub lowest_rate: u64,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(60),
+            idle: Duration::from_secs(300),
+            lowest_rate: 1000,
+        }
+    }
 }
 
 /// Measures the rate of a connection. Only the time of waiting for the other side counts.
