@@ -469,9 +469,9 @@ mod tests {
 
     #[test]
     fn tasks_of_sub_workflows_share_the_slots() {
-        let text = "TASK a x\nSUBDAG s s.dag\nTASK z x\nEDGE a s\nEDGE s z\n";
+        let text = "TASK a x\nSUBDAG EXTERNAL s s.dag\nTASK z x\nEDGE a s\nEDGE s z\n";
         let outer = dag(text);
-        let inner = dag("TASK a x\nTASK b x\nSUBDAG t t.dag\nEDGE b t\n");
+        let inner = dag("TASK a x\nTASK b x\nSUBDAG EXTERNAL t t.dag\nEDGE b t\n");
         let last = dag("TASK a x\n");
         let ten = |_: TaskId| seconds(10);
         let mut run = workload(&outer, &ten);

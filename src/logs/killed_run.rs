@@ -176,8 +176,8 @@ fn end_in_jobstate(lines: &mut Vec<u8>, at: Duration, name: &[u8], attempt: &Att
     jobstate_log::ended(lines, at, name, number, 0);
 }
 
-/// Calls `each` with every line. A last line without its line feed gets one from this run, so readers take it as
-/// it is then, and this one does, too.
+/// Calls `each` with every line. A last line without its line feed gets one from this run, so readers take it
+/// as it is then, and this one does, too.
 fn for_each_line(log: &Path, mut each: impl FnMut(&[u8])) -> io::Result<()> {
     let mut reader = BufReader::with_capacity(1 << 16, pmc_files::open(log)?);
     let mut line = Vec::new();

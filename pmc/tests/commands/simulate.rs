@@ -65,7 +65,7 @@ fn the_time_of_a_run_in_an_agent_is_foretold() {
 fn the_time_of_a_run_with_a_sub_workflow_is_foretold() {
     let place = Place::new();
     place.write("in/y.dag", &tasks());
-    let outer = "TASK a /bin/sleep 0.1\nSUBDAG s in/y.dag DIR in\nEDGE a s\n";
+    let outer = "TASK a /bin/sleep 0.1\nSUBDAG EXTERNAL s in/y.dag DIR in\nEDGE a s\n";
     check(&place, outer, &["--workers", "3"]);
     let simulated = place.run(["simulate", "--json", "--nodes", "1", "."]).json();
     assert_eq!(simulated["tasks"], 18, "{simulated}");

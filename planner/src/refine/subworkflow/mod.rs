@@ -3,6 +3,10 @@
 //! ([`dag`]), so that all jobs are in one DAG. Where that cannot be, or would change the results, the job
 //! stays: its workflow is *nested*, which means planned when its turn comes ([`nested`]).
 //! `pegasus.subworkflow` can ask for one or the other.
+//!
+//! Why there are both: planning during the run takes a tenth more time (`docs/performance.md`), and only the
+//! executor of this project does it. Plans for Shell and HTCondor need all jobs in one DAG. One
+//! plan also shows the problems of all levels before the run.
 
 mod dag;
 mod merge;

@@ -75,7 +75,7 @@ fn publish(path: &Path, bytes: &[u8]) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    const INSERT: &str = "INSERT INTO rc_lfn (lfn) VALUES ('f')";
+    const INSERT: &str = "CREATE TABLE rc_lfn (lfn); INSERT INTO rc_lfn VALUES ('f')";
 
     fn count_rows(path: &Path) -> i64 {
         let database = Connection::open(path).unwrap();
