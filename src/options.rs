@@ -234,33 +234,6 @@ impl WorkerOptions {
     }
 }
 
-impl WorkerOptions {
-    /// The defaults for the workers of a DAG: the whole host, and tasks without limits.
-    #[must_use]
-    pub fn new(dag: &Path) -> Self {
-        Self {
-            dag: dag.to_owned(),
-            per_task_stdio: false,
-            worker_files: dag.to_owned(),
-            lock_worker_files: false,
-            report_quiet: false,
-            host_name: None,
-            host_memory: 0,
-            host_cpus: 0,
-            host_gpus: 0,
-            strict_limits: false,
-            watch_memory: false,
-            set_affinity: false,
-            host_script: None,
-            runtime_limit: None,
-            forward_limit: 0,
-            kickstart: None,
-            environment: Vec::new(),
-            away: None,
-        }
-    }
-}
-
 impl Options {
     /// Returns options for a run of `dag`, with the defaults of the command line.
     #[must_use]

@@ -280,6 +280,7 @@ mod tests {
             memory_mib: 10,
             free_memory_mib: 5,
             away: false,
+            reserved_for: None,
         };
         let nodes = [
             node("n1", "working"),
