@@ -1,9 +1,9 @@
 //! Gangs of which this host is the lead or a member: who may run commands here, and where processes of this
 //! host may run commands.
 //!
-//! A slot that takes part in a gang has a token. Processes show it when they call ([`pmc_wire::command`]), and
-//! agents of other hosts when they pass the command on. A member knows nothing of the other hosts until the
-//! first command comes: the lead sends all that there is to know before it.
+//! A slot that takes part in a gang has a token. Processes show it when they call ([`pmc_wire::command`]),
+//! and agents of other hosts when they pass the command on. A member knows nothing of the other hosts until
+//! the first command comes: the lead sends all that there is to know before it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

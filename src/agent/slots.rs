@@ -80,7 +80,7 @@ pub(super) struct Slots {
     /// Slots whose threads have not ended.
     alive: Arc<AtomicUsize>,
     link: Arc<Link>,
-    /// Without it, the host is no member of gangs, unless it is simulated: then gangs have no processes there.
+    /// Without it, the host is no member of gangs. On a simulated one, they have no processes.
     channels: Option<Arc<Channels>>,
 }
 

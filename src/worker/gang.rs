@@ -22,8 +22,8 @@ use crate::protocol::{Assignment, GangHost, GangStart, GangToken};
 /// The program with which launchers run commands on other hosts.
 const RSH: &str = "pmc-rsh";
 
-/// Variables of batch jobs that say how many ranks its nodes have, and how many CPUs a rank: they are not those
-/// of the gang.
+/// Variables of batch jobs that say how many ranks their nodes have, and how many CPUs a rank. A gang has
+/// others.
 pub(super) const HIDDEN: [&[u8]; 4] = [
     b"SLURM_TASKS_PER_NODE",
     b"SLURM_NTASKS_PER_NODE",

@@ -72,7 +72,7 @@ pub(super) struct Leftovers {
 }
 
 impl Leftovers {
-    /// Starts with a random token. Without random bytes, attempts have tokens that others may have, too: none.
+    /// Starts with a random token. `None` if the system has no random bytes.
     pub(super) fn new(environment: &[(OsString, OsString)]) -> Option<Self> {
         let (high, low) = (getrandom::u64().ok()?, getrandom::u64().ok()?);
         let outer = environment.iter().find(|(name, _)| name.as_bytes() == VARIABLE);

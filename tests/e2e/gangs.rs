@@ -23,8 +23,8 @@ const GONE: Duration = Duration::from_secs(5);
 /// Names of the nodes.
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
 
-/// Passes a number around, sums up 64 MB, and says where its ranks are. With an argument, it then runs on until
-/// a file of that name is there.
+/// Passes a number around, sums up 64 MB, and says where its ranks are. With an argument, it then runs on
+/// until a file of that name is there.
 const RING: &str = r#"
 #include <mpi.h>
 #include <stdio.h>

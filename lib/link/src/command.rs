@@ -25,12 +25,12 @@ use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
 use tokio::sync::{Notify, oneshot};
-use tokio_rustls::client::TlsStream;
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
 use crate::frame;
 use crate::key::RunKey;
-use crate::peer::{CONNECT, Connector, Wanted};
+pub use crate::member::Gang;
+use crate::member::{CONNECT, Connector, Peer, Wanted};
 use crate::stream::limited;
 
 /// Maximum bytes of what a host learns about a gang.
@@ -56,9 +56,6 @@ const UNDELIVERED: u32 = 30_000;
 
 /// Bytes that an agent passes on at a time.
 const COPIED: usize = 64 << 10;
-
-/// Number of a gang: whoever knows it may run commands.
-pub type Gang = u128;
 
 /// The answer to one who wants to run a command.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -489,8 +486,6 @@ async fn connect(stream: UnixStream, shared: &Shared) -> io::Result<()> {
         }
     }
 }
-
-type Peer = Framed<TlsStream<tokio::io::BufReader<tokio::net::TcpStream>>, LengthDelimitedCodec>;
 
 /// Connects with the agent of the other host, and hands the command over.
 async fn reach(connector: &Connector, route: &Route, call: &Call, said: &[u8]) -> Result<Peer, String> {

@@ -6,8 +6,8 @@
 //! ([`Session`]). The agent holds a *lease*: as long as the master has answered a recent heartbeat, the
 //! master counts on the agent's tasks.
 //!
-//! Agents also give each other files, over connections with the same key ([`PeerServer`], [`fetch`]), and run commands for the
-//! gangs of which they are members ([`Commands`], [`Callers`]).
+//! Agents also give each other files, over connections with the same key ([`PeerServer`], [`fetch`]), and run
+//! commands for the gangs of which they are members ([`Commands`], [`Callers`]).
 //!
 //! This package knows nothing of what the messages say. Framing is that of `tokio-util`, encryption that of
 //! `rustls`, in threads that call no other code of the program but [`Service`] and [`Agent`].
@@ -21,6 +21,7 @@ mod endpoint;
 mod frame;
 mod key;
 mod listener;
+mod member;
 mod memory;
 mod peer;
 mod proof;

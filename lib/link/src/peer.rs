@@ -13,43 +13,23 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::{SinkExt, StreamExt as _};
-use rustls::pki_types::ServerName;
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncRead, AsyncWrite, BufReader};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, watch};
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
-use crate::client::open;
-use crate::command::{self, Commands, Gang};
+use crate::command::{self, Commands};
 use crate::frame;
 use crate::key::{KeyError, RunKey};
 use crate::listener::{Acceptor, Listen, Listener, Secured, ServerError};
-use crate::proof::Proof;
-use crate::stream::{buffered, limited};
-
-/// Maximum bytes of a frame.
-const CHUNK: usize = 256 << 10;
+use crate::member::{CHUNK, CONNECT, Connector, Wanted, framed};
+use crate::stream::limited;
 
 /// Maximum files that a server sends at a time.
 const MAX_SENT: usize = 64;
 
-/// Maximum time for a connection and its handshake.
-pub(crate) const CONNECT: Duration = Duration::from_secs(5);
-
 /// Maximum time without a byte.
 const IDLE: Duration = Duration::from_secs(10);
-
-/// What the one who connects wants.
-#[derive(Serialize, Deserialize)]
-pub(crate) enum Wanted<'a> {
-    /// The file with this key.
-    File { key: &'a str },
-    /// To run a command in this gang.
-    Command { gang: Gang },
-}
 
 /// The answer. The bytes of the file follow in frames.
 #[derive(Serialize, Deserialize)]
@@ -163,13 +143,6 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
         .build()
 }
 
-fn framed<S: AsyncRead + AsyncWrite>(stream: S) -> Framed<S, LengthDelimitedCodec> {
-    let codec = LengthDelimitedCodec::builder()
-        .max_frame_length(CHUNK)
-        .new_codec();
-    Framed::new(stream, codec)
-}
-
 async fn send<S: AsyncRead + AsyncWrite + Unpin>(
     mut framed: Framed<S, LengthDelimitedCodec>,
     key: &str,
@@ -232,37 +205,6 @@ pub fn fetch(
     Ok(runtime()?.block_on(received)?)
 }
 
-/// Connects with members of a run.
-pub(crate) struct Connector {
-    proof: Proof,
-    tls: TlsConnector,
-}
-
-impl Connector {
-    pub(crate) fn new(key: &RunKey) -> Result<Self, KeyError> {
-        Ok(Self {
-            proof: Proof::new(key),
-            tls: TlsConnector::from(Arc::new(key.client_config()?)),
-        })
-    }
-
-    pub(crate) async fn connect(
-        &self,
-        address: &str,
-    ) -> io::Result<Framed<TlsStream<BufReader<TcpStream>>, LengthDelimitedCodec>> {
-        let mut stream = open(address, CONNECT).await?;
-        // The name is not checked: the key identifies a member.
-        let name = ServerName::try_from("peer").map_err(io::Error::other)?;
-        let handshake = async {
-            self.proof.show(&mut stream).await?;
-            self.tls.connect(name, buffered(stream)).await
-        };
-        Ok(framed(
-            limited(CONNECT, "the handshake takes too long", handshake).await?,
-        ))
-    }
-}
-
 async fn next<S: AsyncRead + AsyncWrite + Unpin>(
     framed: &mut Framed<S, LengthDelimitedCodec>,
 ) -> io::Result<BytesMut> {
@@ -323,19 +265,19 @@ mod tests {
     struct NoCommands;
 
     impl Commands for NoCommands {
-        fn knows(&self, _: Gang) -> Result<bool, String> {
+        fn knows(&self, _: command::Gang) -> Result<bool, String> {
             Err("it is in no gang".to_owned())
         }
 
-        fn learn(&self, _: Gang, _: &[u8]) -> Result<(), String> {
+        fn learn(&self, _: command::Gang, _: &[u8]) -> Result<(), String> {
             Ok(())
         }
 
-        fn start(&self, _: Gang, _: &pmc_wire::command::Call) -> Result<command::Running, String> {
+        fn start(&self, _: command::Gang, _: &pmc_wire::command::Call) -> Result<command::Running, String> {
             Err("it is in no gang".to_owned())
         }
 
-        fn cut(&self, _: Gang) {}
+        fn cut(&self, _: command::Gang) {}
     }
 
     fn no_commands() -> Box<dyn Commands> {
