@@ -10,10 +10,12 @@ use std::cell::RefCell;
 use std::io::{self, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use monitord_compat::batch_jobs as batch_jobs_reader;
 use monitord_compat::braindump_reader::Braindump;
 use monitord_compat::job_output_reader::{JobOutput, text_outside_records};
+use monitord_compat::run_end::EndOfRun;
 use monitord_compat::static_bp_reader::Event;
 use monitord_compat::{braindump, dagman_out, dagman_out_reader, jobstate_log, properties as java};
 use pegasus_cluster::list::List;
@@ -22,6 +24,7 @@ use pegasus_mpi_cluster::internals::{
 };
 use pegasus_transfer::spec::{self, Work};
 use pmc_dag::{Dag, list, rescue, trailer, words};
+use pmc_expressions::{Amount, Variables};
 use pmc_link::{Endpoint, Received as FromLink, Session};
 use pmc_monitor::events::EventLog;
 use pmc_plan::catalog::{replica, site, transformation};
@@ -37,6 +40,7 @@ macro_rules! for_each_entry {
     ($call:ident) => {
         $call! {
             agent_messages agent_messages 1,
+            batch_jobs batch_jobs 1,
             braindump braindump 4,
             cluster_list cluster_list 1,
             dag dag 1,
@@ -44,6 +48,7 @@ macro_rules! for_each_entry {
             dagman_built dagman_built 2,
             dagman_out dagman_out 4,
             endpoint endpoint 4,
+            expression expression 20,
             http_answer http_answer 400,
             invocation_record invocation_record 4,
             jobstate_log jobstate_log 4,
@@ -496,6 +501,40 @@ pub fn braindump(data: &[u8]) {
     let written = braindump::write(&[("dax".to_owned(), Some(text.clone().into_owned()))]);
     let read = Braindump::read(&written).expect("what is written can be read");
     assert_eq!(read.get("dax"), Some(&*text));
+}
+
+/// The ledger of a run, and the line about its end. What is read is written as it was.
+pub fn batch_jobs(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    for entry in batch_jobs_reader::parse(&text) {
+        let again = batch_jobs_reader::parse(&entry.line());
+        // Times are read as JSON has them, and may differ in their last bit.
+        let [again] = &again[..] else {
+            panic!("{again:?}");
+        };
+        assert_eq!((&again.job, &again.event), (&entry.job, &entry.event));
+    }
+    if let Some(end) = EndOfRun::parse(&text) {
+        assert_eq!(EndOfRun::parse(&end.line()), Some(end));
+    }
+}
+
+/// An expression for the next request of a task. Whatever it says, it ends, and what it gives is an amount.
+pub fn expression(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let mut variables = Variables::default();
+    variables.set_whole("pegasus_memory_mb", 1000);
+    variables.set_whole("job_retry", 1);
+    variables.set_text("pegasus_wf_name", "w");
+    let begun = Instant::now();
+    let _ = pmc_expressions::check(&text);
+    for amount in Amount::ALL {
+        if let Ok(number) = pmc_expressions::evaluate(amount, &text, &variables) {
+            assert!(number <= u64::from(u32::MAX), "{number}");
+        }
+    }
+    let _ = pmc_expressions::evaluate_text(&text, &variables);
+    assert!(begun.elapsed() < Duration::from_secs(20));
 }
 
 /// Work for `pegasus-transfer`, as JSON or text.

@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
+/// Exit code of kickstart, `env` and shells for a program that they cannot run.
+const NOT_RUNNABLE: i32 = 127;
+
 /// Returns the file to execute for the first word of a command. A word with a slash is a path. Others are
 /// searched in the current folder first, then in the folders of PATH. A word that is not found is returned
 /// unchanged, so that executing it gives the error.
@@ -45,6 +48,14 @@ pub(super) fn is_unusable(error: &io::Error) -> bool {
     )
 }
 
+/// Returns whether kickstart, or what else runs the program of a command, has ended with this wait status because
+/// the program is missing or cannot be executed. Programs without an absolute path are not looked for: kickstart
+/// searches them with variables and a folder of its own.
+pub(super) fn is_missing_behind(words: &[Vec<u8>], status: i32) -> bool {
+    let application = Path::new(OsStr::from_bytes(pmc_calls::application(words)));
+    status == NOT_RUNNABLE << 8 && application.is_absolute() && !is_program(application)
+}
+
 /// Returns whether this is a regular file with an execute bit.
 fn is_program(file: &Path) -> bool {
     file.metadata()
@@ -74,6 +85,23 @@ mod tests {
         assert_eq!(find(b"./tool", &path), Path::new("./tool"));
         assert_eq!(find(b"", &path), Path::new(""));
         assert_eq!(find_in_path(b"no-such-tool", &path), None);
+    }
+
+    #[test]
+    fn a_program_may_be_missing_behind_kickstart() {
+        let folder = tempfile::tempdir().unwrap();
+        let plain = folder.path().join("plain");
+        fs::write(&plain, "").unwrap();
+        let is_missing = |program: &str, code: i32| {
+            let words = ["/p/pegasus-kickstart", "-n", "x", program, "a"];
+            is_missing_behind(&words.map(|word| word.as_bytes().to_vec()), code << 8)
+        };
+        assert!(is_missing("/no/such/program", 127));
+        assert!(is_missing(plain.to_str().unwrap(), 127));
+        // The program itself, or a script that it is, has ended so.
+        assert!(!is_missing("/bin/sh", 127));
+        assert!(!is_missing("/no/such/program", 1));
+        assert!(!is_missing("program", 127));
     }
 
     #[test]

@@ -269,7 +269,6 @@ impl Runner {
         if let Some(error) = failure {
             write_exec_failure(files, app, task, error);
         }
-        let cannot_run = failure.is_some_and(program::is_unusable);
         let attempt = self.running(task, memory_mb);
         let mut ending = attempt.finish(pipes, &mut process, watch)?;
         let runtime = started.elapsed();
@@ -291,6 +290,7 @@ impl Runner {
             let names = leftovers.ended(runtime, must_look);
             warn_of(&names, &format!("Task {name} has"));
         }
+        let cannot_run = is_unusable || program::is_missing_behind(&words, status);
         if let Process::Served(server) = process
             && ending.is_reusable
         {

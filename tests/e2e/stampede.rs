@@ -199,7 +199,7 @@ fn in_agents(planned: &Planned) -> Program {
 }
 
 /// Asserts that Pegasus' monitoring and ours agree on a run in which all jobs have succeeded in the end.
-fn assert_monitors_agree_on(planned: &Planned) {
+pub fn assert_monitors_agree_on(planned: &Planned) {
     planned.assert_outputs(0..20);
     let monitored = planned.monitored();
     monitored.replay();

@@ -99,7 +99,7 @@ pub(crate) fn made_run(users: &TwoUsers, name: &str) -> PathBuf {
 }
 
 /// Makes a link of the other user.
-fn plant(users: &TwoUsers, target: &Path, link: &Path) {
+pub(crate) fn plant(users: &TwoUsers, target: &Path, link: &Path) {
     users.other("ln").args(["-sfn"]).args([target, link]).run().ok();
 }
 
@@ -196,9 +196,19 @@ fn planted_files_of_another_user_are_not_read() {
         "w.dag",
         "w.dag.dagman.out",
         "w.dag.rescue",
+        "w.dag.resource",
+        "w.dag.end",
+        "w.dag.guests",
+        "w.dag.place",
+        "w.dag.control",
+        "w.dag.jobs",
         "w.stampede.db",
+        "w.static.bp",
+        "w.fingerprints",
+        "jobstate.log",
         "braindump.yml",
         "a.out.000",
+        "a.err.000",
     ] {
         for kind in ["fifo", "device", "secret"] {
             let dir = made_run(&users, &format!("{file}-{kind}"));
@@ -355,7 +365,7 @@ fn loading_a_run_of_another_user_does_not_write_where_its_properties_say() {
 
 /// Starts a process of the other user that holds a lock on a file, if it can open it. Returns when it has
 /// tried.
-fn hold(users: &TwoUsers, path: &Path, how: &str) -> (Running, bool) {
+pub(crate) fn hold(users: &TwoUsers, path: &Path, how: &str) -> (Running, bool) {
     let tried = users.theirs().join(format!("tried-{how}"));
     let script = "import fcntl, os, sqlite3, sys, time\n\
                   path, how, tried = sys.argv[1:]\n\

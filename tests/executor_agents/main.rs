@@ -16,6 +16,7 @@ use tempfile::TempDir;
 
 use testutils::launcher::forget_launcher;
 
+mod answers;
 mod guests;
 mod hostile;
 mod hosts;

@@ -195,3 +195,24 @@ fn a_program_that_cannot_run_is_not_tried_again() {
     let text = text(&output.stdout);
     assert!(text.contains("submitted=5, succeeded=0, failed=5"), "{text}");
 }
+
+/// Kickstart says with exit code 127 that it could not run a program. A program that ends so is tried again.
+#[test]
+fn a_program_that_kickstart_cannot_run_is_not_tried_again() {
+    let kickstart = testutils::programs::path("pegasus-kickstart");
+    let kickstart = kickstart.display();
+    let run = Run::new("");
+    let plain = run.path().join("plain");
+    run.write("plain", "no program");
+    run.write(
+        "x.dag",
+        &format!(
+            "TASK a {kickstart} -n a /no/such/program\nTASK b {kickstart} {}\nTASK c {kickstart} /bin/sh -c missing\n",
+            plain.display()
+        ),
+    );
+    let output = run.run(&["-t", "3", "--per-task-stdio", "x.dag"]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = text(&output.stdout);
+    assert!(text.contains("submitted=5, succeeded=0, failed=5"), "{text}");
+}

@@ -33,7 +33,9 @@ fn what(amount: Amount) -> &'static str {
 }
 
 fn short(value: &Value) -> String {
-    let text = value.to_string();
+    let Some(text) = crate::evaluate::as_text(value) else {
+        return "a list".to_owned();
+    };
     match text.char_indices().nth(40) {
         Some((at, _)) => format!("{}…", &text[..at]),
         None => text,

@@ -5,11 +5,15 @@ use thiserror::Error;
 
 use crate::{
     ATTEMPT_VARIABLES, Amount, MAX_LENGTH, PLAN_VARIABLES, RECORD_VARIABLES, VariableValue, Variables,
-    amounts,
+    amounts, lists,
 };
 
 /// The functions of the language.
 pub const FUNCTIONS: &[&str] = &["abs", "float", "int", "len", "max", "min", "round", "str"];
+
+/// What the evaluation of an expression may cost: an operation costs 1, and so do 64 bytes of text that it
+/// makes.
+const FUEL: u64 = 20_000;
 
 /// Why an expression is skipped.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -70,7 +74,8 @@ pub fn evaluate(amount: Amount, text: &str, variables: &Variables) -> Result<u64
 /// # Errors
 /// Why the expression is skipped.
 pub fn evaluate_text(text: &str, variables: &Variables) -> Result<String, ExpressionError> {
-    value(text, variables).map(|value| value.to_string())
+    let value = value(text, variables)?;
+    as_text(&value).ok_or_else(|| ExpressionError::Evaluation(NO_TEXT.to_owned()))
 }
 
 /// Returns the value of an expression.
@@ -110,6 +115,9 @@ fn names(environment: &Environment<'_>, text: &str) -> Result<Vec<String>, Expre
     if text.len() > MAX_LENGTH {
         return Err(ExpressionError::TooLong(text.len()));
     }
+    if let Some(problem) = lists::forbidden(text) {
+        return Err(ExpressionError::Syntax(problem.to_owned()));
+    }
     let expression = environment.compile_expression_owned(text.to_owned());
     let names = expression
         .map_err(|error| syntax(&error))?
@@ -137,6 +145,8 @@ fn message(error: &Error) -> String {
 fn environment() -> Environment<'static> {
     let mut environment = Environment::empty();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    // A text that is repeated, such as `'x' * 9999999`, must not fill memory.
+    environment.set_fuel(Some(FUEL));
     environment.add_function("abs", |number: f64| number.abs());
     environment.add_function("float", |value: Value| number(&value));
     environment.add_function("int", |value: Value| number(&value).map(f64::trunc).map(whole));
@@ -150,8 +160,17 @@ fn environment() -> Environment<'static> {
         extreme(&values, "min", Iterator::min)
     });
     environment.add_function("round", round);
-    environment.add_function("str", |value: Value| value.to_string());
+    environment.add_function("str", |value: Value| {
+        as_text(&value).ok_or_else(|| refusal(NO_TEXT))
+    });
     environment
+}
+
+const NO_TEXT: &str = "a text or a number is needed, and not a list";
+
+/// Returns the text of a value that is no list: the text of a list can be as long as memory.
+pub(crate) fn as_text(value: &Value) -> Option<String> {
+    value.as_object().is_none().then(|| value.to_string())
 }
 
 fn refusal(detail: &'static str) -> Error {
@@ -198,6 +217,9 @@ fn extreme(values: &[Value], name: &str, choose: Choose) -> Result<Value, Error>
         [list] if list.as_str().is_none() => list.try_iter()?.collect(),
         _ => values.to_vec(),
     };
+    if all.iter().any(|value| value.as_object().is_some()) {
+        return Err(refusal("lists cannot be compared"));
+    }
     let is_text = |value: &Value| value.as_str().is_some();
     if all.iter().any(is_text) && !all.iter().all(is_text) {
         return Err(refusal("texts and numbers cannot be compared"));

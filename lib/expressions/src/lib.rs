@@ -10,6 +10,7 @@
 
 mod amounts;
 mod evaluate;
+mod lists;
 
 pub use evaluate::{ExpressionError, FUNCTIONS, check, evaluate, evaluate_text, mentions};
 

@@ -10,7 +10,7 @@ mod place;
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read, Seek as _};
+use std::io::{self, IsTerminal as _, Read, Seek as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -141,11 +141,12 @@ pub fn read_to_string(path: &Path, max: u64) -> io::Result<String> {
     String::from_utf8(read(path, max)?).map_err(|_| refused("is not UTF-8 text"))
 }
 
-/// Opens an input that the user has named: a regular file, or a pipe or device that is no trap of another
-/// user. Follows links.
+/// Opens an input that the user has named: a regular file, a terminal, `/dev/null`, or a pipe that is no trap of
+/// another user. Follows links.
 ///
 /// # Errors
-/// The file cannot be opened, or is not a regular file and belongs to another user than root.
+/// The file cannot be opened, is a device that may never end, or is not a regular file and belongs to another
+/// user than root.
 pub fn open_input(path: &Path) -> io::Result<File> {
     let about = rustix::fs::stat(path)?;
     let kind = FileType::from_raw_mode(about.st_mode);
@@ -159,13 +160,15 @@ pub fn open_input(path: &Path) -> io::Result<File> {
     if kind.is_file() {
         return Ok(file.into());
     }
-    if !is_trusted(about.st_uid) {
+    let file = File::from(file);
+    let may_end = kind.is_fifo() || is_null(&about) || file.is_terminal();
+    if !may_end || !is_trusted(about.st_uid) {
         check_kind(kind)?;
     }
     // Without a writer, a pipe would be at its end at once.
     rustix::event::poll(&mut [PollFd::new(&file, PollFlags::IN)], None)?;
     rustix::fs::fcntl_setfl(&file, OFlags::empty())?;
-    Ok(file.into())
+    Ok(file)
 }
 
 /// Largest list that a tool reads, in bytes: that of some million transfers.

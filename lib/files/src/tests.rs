@@ -68,6 +68,15 @@ fn inputs_are_no_traps_of_others() {
     let writer = std::thread::spawn(move || fs::write(own, "text"));
     assert_eq!(read_at_most(open_input(&fifo).unwrap(), 9).unwrap(), b"text");
     writer.join().unwrap().unwrap();
+    // Whoever has made a link to it: it never ends.
+    assert_eq!(
+        reason(open_input(Path::new("/dev/zero"))),
+        "is a device, not a regular file"
+    );
+    assert_eq!(
+        read_at_most(open_input(Path::new("/dev/null")).unwrap(), 9).unwrap(),
+        b""
+    );
     if !nix::unistd::geteuid().is_root() {
         eprintln!("SKIPPED: the other half of inputs_are_no_traps_of_others needs root");
         return;

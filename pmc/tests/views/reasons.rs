@@ -74,6 +74,24 @@ fn the_reason_of_a_failure_is_the_same_in_all_views() {
     }
 }
 
+/// Both as the run shows it at its end, and as it shows it while it goes on.
+#[test]
+fn pmc_run_shows_that_a_task_ran_out_of_memory() {
+    let place = Place::new();
+    place.chain("head -c 120000000 /dev/zero | tail -n 1 | sleep 1000", "true");
+    let workflow = place.read("workflow.yml").replace(
+        "name: first, ",
+        "name: first, profiles: {pegasus: {memory: 100}}, ",
+    );
+    place.write("workflow.yml", &workflow);
+    let output = place.run(["run", "--strict-limits", "--host-memory", "1000", "workflow.yml"]);
+    let reason = "out of memory: it used 1";
+    for text in [output.code(1).stdout(), output.stderr()] {
+        assert!(text.contains(reason), "{text}");
+        assert!(text.contains(" MiB and had requested 100 MiB"), "{text}");
+    }
+}
+
 #[test]
 fn pmc_run_shows_the_reason_of_a_failure() {
     let place = Place::new();

@@ -99,11 +99,25 @@ fn a_link_of_another_user_leads_to_no_run() {
     plant(&mine, &theirs.join("runs/latest"));
     plant(&mine.join("w.dag"), &theirs.join("w.dag"));
     for path in ["theirs", "theirs/submit", "theirs/runs/latest", "theirs/w.dag"] {
-        for command in ["status", "analyzer", "nodes", "drain"] {
-            let failed = place.pmc([command, path]).output().expect("pmc starts");
-            assert!(!failed.status.success(), "{command} {path}");
+        for words in [
+            &["status"][..],
+            &["analyzer"],
+            &["statistics", "-s", "all"],
+            &["report", "-q"],
+            &["unpack"],
+            &["simulate"],
+            &["nodes"],
+            &["drain"],
+            &["log", "a"],
+            &["attach", "a"],
+            &["why", "a"],
+            &["kill", "a"],
+            &["submit", "mine/w.dag"],
+        ] {
+            let failed = place.pmc(words).arg(path).output().expect("pmc starts");
+            assert!(!failed.status.success(), "{words:?} {path}");
             let text = String::from_utf8_lossy(&failed.stderr);
-            assert!(text.contains("link of another user"), "{command} {path}: {text}");
+            assert!(text.contains("link of another user"), "{words:?} {path}: {text}");
         }
     }
     place.run(["status", "mine"]).code(0);

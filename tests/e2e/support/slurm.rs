@@ -282,6 +282,11 @@ pub struct Job<'a> {
 }
 
 impl Job<'_> {
+    /// Its number.
+    pub fn number(&self) -> &str {
+        &self.number
+    }
+
     /// Sends a signal to the batch script, as `sbatch --signal=B:…` does.
     #[track_caller]
     pub fn signal(&self, signal: &str) {

@@ -1,8 +1,9 @@
 //! SHA-256 of files.
 
 use std::fmt::Write as _;
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -15,11 +16,19 @@ const CHUNK: usize = 256 * 1024;
 /// Computes the SHA-256 of `file` in hexadecimal. Returns the time it took, too.
 ///
 /// # Errors
-/// The file cannot be read.
+/// The file cannot be read, or is no regular file.
 pub fn sha256(file: &Path) -> io::Result<(String, Duration)> {
     let start = Instant::now();
-    let mut file = File::open(file)?;
-    let size = file.metadata()?.len();
+    // A process that the job has left may put something else in its place: a pipe never ends.
+    let mut file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(file)?;
+    let data = file.metadata()?;
+    if !data.is_file() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let size = data.len();
     let mut buffer = vec![0; usize::try_from(size).unwrap_or(CHUNK).clamp(1, CHUNK)];
     let mut hash = Sha256::new();
     loop {
@@ -69,9 +78,13 @@ mod tests {
             of_output(folder.path(), false),
             ChecksummedFile::NotRegular
         ));
-        assert!(matches!(
-            of_output(&folder.path().join("no"), true),
-            ChecksummedFile::Unreadable
-        ));
+        let fifo = folder.path().join("fifo");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        for name in ["no", "fifo"] {
+            assert!(matches!(
+                of_output(&folder.path().join(name), true),
+                ChecksummedFile::Unreadable
+            ));
+        }
     }
 }

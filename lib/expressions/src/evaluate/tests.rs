@@ -104,6 +104,33 @@ fn expressions_that_give_nothing_say_why() {
     assert_eq!(long, "it has 6001 bytes, and at most 4096 are allowed");
 }
 
+/// Each of them made hundreds of megabytes, or did not end for seconds.
+#[test]
+fn no_expression_fills_memory() {
+    let begun = std::time::Instant::now();
+    for (text, says) in [
+        ("len('x' * 99999999)", "out of fuel"),
+        ("len('x' * 9999 * 9999)", "out of fuel"),
+        ("len(('x' * 99999 + 'y') * 999)", "out of fuel"),
+        ("len((1, 2) * 9999999)", "cannot be repeated"),
+        ("len(([1] * 99999999) ~ 'y')", "cannot be repeated"),
+        ("len(([1]) ~ 'y')", "`~` is no operator"),
+        ("1 if 7 in [1] * 99999999 else 2", "cannot be repeated"),
+        ("max([max([[1], [2]])])", "lists cannot be compared"),
+        ("len(str([1]))", "not a list"),
+        ("[1]", "`a list`"),
+        ("'2 ' + 'G' * 99999999", "out of fuel"),
+    ] {
+        let result = memory(text);
+        let is_so = result.as_ref().is_err_and(|error| error.contains(says));
+        assert!(is_so, "{text}: {result:?} after {:?}", begun.elapsed());
+    }
+    let queue = evaluate_text("[1]", &variables()).unwrap_err();
+    assert!(queue.to_string().contains("not a list"), "{queue}");
+    assert!(begun.elapsed() < std::time::Duration::from_secs(2));
+    assert_eq!(memory(r#"len('ab' * 100) + max([3, 2]) + len("'~")"#), Ok(205));
+}
+
 #[test]
 fn planning_sees_syntax_and_names() {
     assert_eq!(
