@@ -269,6 +269,7 @@ impl Runner {
         if let Some(error) = failure {
             write_exec_failure(files, app, task, error);
         }
+        let is_unusable = failure.is_some_and(program::is_unusable);
         let attempt = self.running(task, memory_mb);
         let mut ending = attempt.finish(pipes, &mut process, watch)?;
         let runtime = started.elapsed();

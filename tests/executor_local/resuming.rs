@@ -200,7 +200,6 @@ fn a_program_that_cannot_run_is_not_tried_again() {
 #[test]
 fn a_program_that_kickstart_cannot_run_is_not_tried_again() {
     let kickstart = testutils::programs::path("pegasus-kickstart");
-    let kickstart = kickstart.display();
     let run = Run::new("");
     let plain = run.path().join("plain");
     run.write("plain", "no program");
