@@ -117,7 +117,7 @@ impl Cluster {
         let ready = || {
             let result = cluster
                 .command("sinfo")
-                .args(["--noheader", "--Node", "--format=%T"])
+                .args(["--noheader", "--Node", "--partition=main", "--format=%T"])
                 .run();
             result
                 .stdout
@@ -238,7 +238,7 @@ impl Cluster {
     }
 
     /// Returns the last lines of the daemons' logs for the message of a failed test.
-    fn logs(&self) -> String {
+    pub fn logs(&self) -> String {
         let mut all = String::new();
         for name in ["slurmctld", "slurmd.n1", "slurmd.n2", "slurmd.n3", "munge"] {
             let path = self.directory.path().join(format!("{name}.log"));
