@@ -13,7 +13,9 @@ use pmc_dag::{Dag, TaskId};
 use thiserror::Error;
 
 use crate::protocol::{Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
-use crate::scheduler::{Event, Master, MasterConfig, MasterError, Outbox, Record, Start, Workers};
+use crate::scheduler::{
+    Event, GangParts, Master, MasterConfig, MasterError, Outbox, Record, Start, Workers,
+};
 
 /// The nodes of a simulated run.
 #[derive(Clone, Debug)]
@@ -103,6 +105,8 @@ enum Next {
     SubdagEnd(TaskId),
     Lose(u32),
     Join(u32),
+    /// The scheduler wants to look whether something may start.
+    Look,
 }
 
 /// Follows the scheduler.
@@ -113,11 +117,23 @@ struct Follower<'a> {
     next: BinaryHeap<Reverse<(Time, Next)>>,
     /// When the attempt of each rank began.
     began: Vec<Time>,
+    /// Members that join and leave gangs: at once.
+    joins: Vec<(Rank, SubmitId)>,
+    leaves: Vec<(Rank, SubmitId)>,
     lost: Time,
 }
 
 impl Outbox for Follower<'_> {
     fn start(&mut self, _: Start) {}
+
+    fn join(&mut self, gang: GangParts) {
+        let members = gang.parts.iter().skip(1);
+        self.joins.extend(members.map(|part| (part.rank, gang.submit)));
+    }
+
+    fn leave(&mut self, from: Rank, submit: SubmitId) {
+        self.leaves.push((from, submit));
+    }
 
     fn send(&mut self, _: Rank, _: ToWorker) {}
 
@@ -159,6 +175,8 @@ pub fn simulate(
         seconds,
         next: BinaryHeap::new(),
         began: Vec::new(),
+        joins: Vec::new(),
+        leaves: Vec::new(),
         lost: 0,
     };
     Run::new(dag, cluster, follower)?.finish()
@@ -188,7 +206,7 @@ impl<'a> Run<'a> {
         };
         let mut run = Self {
             cluster,
-            master: Master::new(Arc::clone(dag), DoneSet::new(), workers, config),
+            master: Master::new(Arc::clone(dag), DoneSet::new(), workers, config).with_gangs_over_hosts(),
             out,
             ranks: vec![Vec::new(); cluster.nodes.len()],
             last_rank: 0,
@@ -237,7 +255,7 @@ impl<'a> Run<'a> {
         let tasks = self.master.dag().len();
         // A run that loses more makes no progress.
         let most_lost = 1000 + 100 * tasks as u64;
-        self.master.schedule(&mut self.out);
+        self.schedule()?;
         while !self.master.is_finished() {
             let Some(Reverse((time, next))) = self.out.next.pop() else {
                 break;
@@ -251,7 +269,7 @@ impl<'a> Run<'a> {
                 self.out.next.pop();
                 self.happen(next)?;
             }
-            self.master.schedule(&mut self.out);
+            self.schedule()?;
             let lost = self.master.summary().evicted;
             if lost > most_lost {
                 return Err(SimulationError::Endless(lost));
@@ -274,6 +292,36 @@ impl<'a> Run<'a> {
             lost_attempts: summary.evicted,
             lost: Duration::from_micros(self.out.lost),
         })
+    }
+
+    /// Lets the scheduler act. Members answer at once.
+    fn schedule(&mut self) -> Result<(), SimulationError> {
+        self.answer()?;
+        self.master.advance(Duration::from_micros(self.out.now));
+        self.master.schedule(&mut self.out);
+        if self.answer()? {
+            self.master.schedule(&mut self.out);
+        }
+        if let Some(time) = self.master.next_time() {
+            self.out.next.push(Reverse((micros(time).max(self.out.now + 1), Next::Look)));
+        }
+        Ok(())
+    }
+
+    /// Returns whether there was something to answer.
+    fn answer(&mut self) -> Result<bool, SimulationError> {
+        let mut has_answered = false;
+        while !(self.out.joins.is_empty() && self.out.leaves.is_empty()) {
+            has_answered = true;
+            for (rank, submit) in std::mem::take(&mut self.out.joins) {
+                self.master.handle(Event::Joined(rank, submit), &mut self.out)?;
+            }
+            for (rank, submit) in std::mem::take(&mut self.out.leaves) {
+                let is_cut = false;
+                self.master.handle(Event::Left { rank, submit, is_cut }, &mut self.out)?;
+            }
+        }
+        Ok(has_answered)
     }
 
     fn happen(&mut self, next: Next) -> Result<(), SimulationError> {
@@ -303,6 +351,7 @@ impl<'a> Run<'a> {
                 self.out.next.push(Reverse((time, Next::Join(node))));
             }
             Next::Join(node) => self.join(node)?,
+            Next::Look => {}
         }
         Ok(())
     }

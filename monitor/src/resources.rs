@@ -4,7 +4,8 @@
 //! in the order of its main log. So the n-th change in the main log belongs to the n-th line here, which has
 //! the host and the time in microseconds. Each pair is checked: a start takes a slot of the host, an end
 //! frees one. An attempt that is lost with its worker ends, too. Lines with signs are no changes: they say
-//! what came to a host or left it, with workers that came or went.
+//! what came to a host or left it, with workers that came or went. Neither are lines with `=`: they say what
+//! is free on the other hosts of a task that has several.
 
 use std::collections::VecDeque;
 use std::io;
@@ -209,6 +210,7 @@ impl Hosts {
                 Sign::None => Line::Free(free),
                 Sign::Plus => Line::Came(free),
                 Sign::Minus => Line::Left(free),
+                Sign::Equals => Line::Beside(free),
             };
             if !self.lines.is_empty() || !self.line(time, host, free, &mut take) {
                 self.lines.push_back((time, host, free));
@@ -255,6 +257,13 @@ impl Hosts {
             }
             Line::Left(amount) => {
                 host.resize(time, amount, u32::saturating_sub, u64::saturating_sub);
+                return true;
+            }
+            Line::Beside(free) => {
+                // A line before the first one of its host says nothing of its capacity.
+                if host.present {
+                    host.account(time, free);
+                }
                 return true;
             }
         };
@@ -352,6 +361,8 @@ enum Line {
     Came(Amount),
     /// Resources that left.
     Left(Amount),
+    /// Free resources where no task has started or ended.
+    Beside(Amount),
 }
 
 /// The sign of the numbers in a line.
@@ -360,6 +371,7 @@ enum Sign {
     None,
     Plus,
     Minus,
+    Equals,
 }
 
 /// Reads `1700000000.500000,2,16,24104,host`, or the same with a sign before each amount.
@@ -369,6 +381,7 @@ fn parse(line: &[u8]) -> Option<(Micros, Sign, Amount, &[u8])> {
     let sign = match parts.peek()?.first() {
         Some(b'+') => Sign::Plus,
         Some(b'-') => Sign::Minus,
+        Some(b'=') => Sign::Equals,
         _ => Sign::None,
     };
     let mut number = || {
@@ -377,6 +390,7 @@ fn parse(line: &[u8]) -> Option<(Micros, Sign, Amount, &[u8])> {
             Sign::None => text,
             Sign::Plus => text.strip_prefix(b"+")?,
             Sign::Minus => text.strip_prefix(b"-")?,
+            Sign::Equals => text.strip_prefix(b"=")?,
         };
         let text = Some(text).filter(|text| (1..19).contains(&text.len()))?;
         text.iter().try_fold(0_u64, |value, byte| {
@@ -487,6 +501,29 @@ mod tests {
     }
 
     #[test]
+    fn the_other_hosts_of_a_task_are_in_use_without_a_change() {
+        let mut hosts = Hosts::default();
+        for change in [run(100, None), Change::Start(0), Change::Start(1), Change::End(0), Change::End(1)] {
+            hosts.expect(change);
+        }
+        // Attempt 0 has a and b. Attempt 1 starts on b beside it.
+        let text = "100.0,2,4,100,a\n100.0,2,4,100,b\n101.0,=1,=2,=50,a\n101.0,=1,=2,=50,b\n102.5,=2,=2,=50,a\n\
+                    102.5,1,2,50,a\n103.0,0,1,50,b\n104.0,2,4,100,a\n104.5,=1,=3,=100,b\n105.0,2,4,100,b\n";
+        let found = read(&mut hosts, text);
+        let at = |found: &Found| (found.attempt, found.start, hosts.name(found.host));
+        let expected = [
+            (0, true, Some("a")),
+            (1, true, Some("b")),
+            (0, false, Some("a")),
+            (1, false, Some("b")),
+        ];
+        assert_eq!(found.iter().map(at).collect::<Vec<_>>(), expected);
+        let b = &hosts.all()[1];
+        assert!((b.slot_seconds - (2.0 + 2.0 * 1.5 + 0.5)).abs() < 1e-6, "{b:?}");
+        assert_eq!(b.started, 1);
+    }
+
+    #[test]
     fn lines_are_kept_until_their_changes_come() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "100.2,2,4,100,a\n100.3,1,4,100,a\n").unwrap();
@@ -502,7 +539,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_panics(text in "([0-9]{1,3},[+-]?[0-3],[+-]?[0-3],[+-]?[0-9],[ab]\n|[0-9,.a\n]{0,9}){0,20}", runs in 0..3_i64) {
+        fn never_panics(text in "([0-9]{1,3},[+=-]?[0-3],[+=-]?[0-3],[+=-]?[0-9],[ab]\n|[0-9,.a\n]{0,9}){0,20}", runs in 0..3_i64) {
             let mut hosts = Hosts::default();
             for run in 0..runs {
                 hosts.expect(super::tests::run(run * 300, None));

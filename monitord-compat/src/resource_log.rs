@@ -1,6 +1,8 @@
 //! `.resource`: the free resources of a host, one line per change.
 //!
 //! Where workers come and go during a run, a line with signed numbers says what came to a host or left it.
+//! A line whose numbers begin with `=` says what is free where nothing has started or ended: a task over
+//! several hosts has taken a part of it, or has given it back.
 //!
 //! The values are separated by commas, as in pegasus-mpi-cluster 5.1: seconds since the epoch with six
 //! decimals, free slots, free CPUs, free memory in MB, host name.
@@ -31,6 +33,19 @@ pub fn line(out: &mut Vec<u8>, at: Duration, free: Free<'_>) {
     } = free;
     let (seconds, micros) = (at.as_secs(), at.subsec_micros());
     writeln!(out, "{seconds}.{micros:06},{slots},{cpus},{memory_mb},{host}")
+        .expect("writing to memory does not fail");
+}
+
+/// Writes what is free on a host where no task has started or ended.
+pub fn beside(out: &mut Vec<u8>, at: Duration, free: Free<'_>) {
+    let Free {
+        host,
+        slots,
+        cpus,
+        memory_mb,
+    } = free;
+    let (seconds, micros) = (at.as_secs(), at.subsec_micros());
+    writeln!(out, "{seconds}.{micros:06},={slots},={cpus},={memory_mb},{host}")
         .expect("writing to memory does not fail");
 }
 
@@ -69,5 +84,8 @@ mod tests {
         out.clear();
         capacity(&mut out, Duration::from_secs(2), true, Free { slots: 1, ..free });
         assert_eq!(out, b"2.000000,-1,-16,-24104,n1\n");
+        out.clear();
+        beside(&mut out, Duration::from_secs(3), free);
+        assert_eq!(out, b"3.000000,=2,=16,=24104,n1\n");
     }
 }

@@ -15,7 +15,7 @@ use super::{Observer, RunEvent, TaskEnd};
 use crate::database::OutcomeReporter;
 use crate::options::{Options, Stdio};
 use crate::protocol::{Outcome, Output, Rank, SubmitId, ToWorker};
-use crate::scheduler::{Eviction, Outbox, Record, Start};
+use crate::scheduler::{Eviction, GangParts, Outbox, Record, Start};
 use crate::transport::{MasterTransport, TransportError};
 
 pub(super) struct DriverOutbox<'a, T> {
@@ -201,6 +201,10 @@ impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
         self.send(rank, ToWorker::Run(Box::new(assignment)));
     }
 
+    fn join(&mut self, _: GangParts) {}
+
+    fn leave(&mut self, _: Rank, _: SubmitId) {}
+
     fn send(&mut self, to: Rank, message: ToWorker) {
         if let Err(error) = self.transport.send(to, message) {
             self.error.get_or_insert(error);
@@ -241,7 +245,7 @@ impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
             }
         }
         match record {
-            Record::Resources { .. } | Record::Capacity { .. } => {}
+            Record::Resources { .. } | Record::Beside { .. } | Record::Capacity { .. } => {}
             Record::Adopted(task, _) => tracing::info!("Task {} still runs", run.name(task)),
             Record::Evicted { task, why, .. } if why != Eviction::Lost => {
                 if why == Eviction::Saved {

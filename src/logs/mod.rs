@@ -233,7 +233,24 @@ impl Logs {
             own.record(&mut log.lines, now, &self.dag, record);
         }
         match *record {
-            Record::Resources { .. } | Record::Capacity { .. } if self.own_resources.is_some() => {}
+            Record::Resources { .. } | Record::Beside { .. } | Record::Capacity { .. }
+                if self.own_resources.is_some() => {}
+            Record::Beside {
+                host,
+                slots,
+                cpus,
+                memory_mb,
+            } => {
+                if let Some(log) = &mut self.resource {
+                    let free = Free {
+                        host,
+                        slots,
+                        cpus,
+                        memory_mb,
+                    };
+                    resource_log::beside(&mut log.lines, now, free);
+                }
+            }
             Record::Resources {
                 host,
                 slots,

@@ -67,6 +67,7 @@ impl Progress {
             }
             Record::Evicted { .. } => counts.running = counts.running.saturating_sub(1),
             Record::Resources { .. }
+            | Record::Beside { .. }
             | Record::Capacity { .. }
             | Record::Fragmented(..)
             | Record::NewRequest { .. }

@@ -21,6 +21,9 @@ impl Master {
         }
         if self.is_stopped() || self.held {
             self.retract_all(out);
+            if self.is_stopped() && !self.gangs.hold_nothing() {
+                self.stop_joining(out);
+            }
             return;
         }
         self.release_avoided();
@@ -60,6 +63,13 @@ impl Master {
         }
         // Keeps the allocation.
         self.ready = ready;
+        if self.queue.has_gangs() {
+            // They need the slots.
+            self.retract_all(out);
+            self.start_beside_gangs(out);
+            return;
+        }
+        self.drop_reservation();
         while self.start_next(out).is_some() {}
         self.prefill(out);
     }
@@ -76,7 +86,7 @@ impl Master {
     }
 
     /// Starts the first task that fits. Returns `None` if there is no such task.
-    fn start_next(&mut self, out: &mut impl Outbox) -> Option<()> {
+    pub(super) fn start_next(&mut self, out: &mut impl Outbox) -> Option<()> {
         let is_full = self.shares.is_empty() && self.has_max_jobs();
         if self.hosts.free_slots() == 0 || self.queue.len() == 0 || is_full {
             return None;
@@ -85,7 +95,12 @@ impl Master {
         let request = self.queue.shape(shape).request;
         // `best` has found room, so the next two calls succeed.
         let (task, host) = self.choose(shape, request)?;
-        let grant = self.hosts.take(host, request)?;
+        self.start_on(task, host, out)
+    }
+
+    /// Starts a queued task on a host on which it fits.
+    pub(super) fn start_on(&mut self, task: TaskId, host: u32, out: &mut impl Outbox) -> Option<()> {
+        let grant = self.hosts.take(host, self.request(task))?;
         self.queue.remove(&mut self.nodes, task);
         let submit = SubmitId(self.nodes[task.index()].submit);
         let start = self.start_of(task, submit, &grant);
@@ -147,6 +162,7 @@ impl Master {
             block,
             gpus,
         });
+        self.gangs.note_begin(rank, self.now());
         self.running += 1;
         self.enter_share(task);
         self.summary_of(task).submitted += 1;

@@ -25,7 +25,7 @@ use pmc_dag::{Request, TaskId};
 use rustc_hash::FxHashMap;
 
 use crate::protocol::{EndCause, Outcome};
-use crate::scheduler::queue::{AvoidId, ShapeId};
+use crate::scheduler::queue::{AvoidId, Shape, ShapeId};
 use crate::scheduler::run::Master;
 
 /// How long a task waits for another host that may fail it as well.
@@ -88,6 +88,11 @@ impl Avoidance {
 }
 
 impl Master {
+    /// The time since some fixed moment.
+    pub(super) fn now(&self) -> Duration {
+        self.avoidance.now
+    }
+
     /// Takes the time since some fixed moment. To be called before [`Master::schedule`].
     pub fn advance(&mut self, now: Duration) {
         self.avoidance.now = self.avoidance.now.max(now);
@@ -99,7 +104,8 @@ impl Master {
         if self.is_stopped() || self.held {
             return None;
         }
-        self.queue.used_sets().map(|(_, _, until)| until).min()
+        let avoided = self.queue.used_sets().map(|(_, _, until)| until).min();
+        avoided.into_iter().chain(self.reserved_until()).min()
     }
 
     /// True if other hosts that take tasks could run what this one could.
@@ -130,6 +136,15 @@ impl Master {
         self.avoidance.forget(task);
     }
 
+    /// Notes that a host did not join a gang.
+    pub(super) fn note_refusal(&mut self, task: TaskId, host: u32) {
+        let hosts = self.avoidance.failed_on.entry(task).or_default();
+        hosts.retain(|other| *other != host);
+        hosts.push(host);
+        let old = hosts.len().saturating_sub(MAX_HOSTS);
+        hosts.drain(..old);
+    }
+
     pub(super) fn note_failure(&mut self, task: TaskId, host: u32, outcome: &Outcome) {
         if outcome.cause == Some(EndCause::CannotRun) {
             let hosts = self.avoidance.cannot_run_on.entry(task).or_default();
@@ -141,11 +156,7 @@ impl Master {
         if outcome.has_own_cause() || is_only_host {
             return;
         }
-        let hosts = self.avoidance.failed_on.entry(task).or_default();
-        hosts.retain(|other| *other != host);
-        hosts.push(host);
-        let old = hosts.len().saturating_sub(MAX_HOSTS);
-        hosts.drain(..old);
+        self.note_refusal(task, host);
     }
 
     /// Notes whether hosts are to come that have not. To be called before a failure is handled.
@@ -179,10 +190,11 @@ impl Master {
         let Some(failed_on) = self.avoidance.failed_on.get(&task) else {
             return;
         };
-        let request = self.request(task);
+        let chain = self.nodes[task.index()].chain;
+        let shape = self.queue.shape(self.queue.shape_of(chain));
         let mut hosts = failed_on.as_slice();
         // If it has failed on all that could run it, the latest ones count.
-        while !hosts.is_empty() && !self.has_other_host(request, hosts) {
+        while !hosts.is_empty() && !self.has_others(shape, hosts) {
             hosts = &hosts[1..];
         }
         let mut hosts = hosts.to_vec();
@@ -193,8 +205,15 @@ impl Master {
                 .queue
                 .avoid_set(hosts, self.avoidance.now.saturating_add(MOMENT)),
         };
-        let chain = self.nodes[task.index()].chain;
         self.nodes[task.index()].chain = self.queue.avoiding(&self.nodes, chain, set);
+    }
+
+    /// True if enough hosts without these could run tasks of a shape.
+    fn has_others(&self, shape: &Shape, hosts: &[u32]) -> bool {
+        match shape.gang {
+            None => self.has_other_host(shape.request, hosts),
+            Some(id) => self.has_hosts_for_gang(self.gangs.kind(id), shape.request, hosts),
+        }
     }
 
     /// True if a host could run a task, takes tasks or is only silent, and is none of these.
@@ -222,13 +241,14 @@ impl Master {
             .collect();
         for (id, is_due) in sets {
             let hosts = self.queue.avoided_hosts(id);
-            let requests = || self.queue.requests_avoiding(id);
-            let has_others = requests().all(|(request, _)| self.has_other_host(request, hosts));
+            let shapes = || self.queue.shapes_avoiding(id);
+            let has_others = shapes().all(|shape| self.has_others(shape, hosts));
             let waits_on =
-                has_others && (!is_due || requests().any(|(_, kind)| self.speaks_for_others(kind, hosts)));
+                has_others && (!is_due || shapes().any(|shape| self.speaks_for_others(shape.kind, hosts)));
             if is_due || !waits_on {
                 let until = waits_on.then(|| now.saturating_add(MOMENT));
                 self.queue.avoid_until(id, until);
+                self.gangs.try_again();
             }
         }
     }

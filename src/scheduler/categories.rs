@@ -97,6 +97,7 @@ impl Master {
         let is_expected = |task: &TaskId| self.nodes[task.index()].state == State::Expected;
         let expected = (0..self.nodes.len() as u32).map(TaskId).filter(is_expected);
         let tasks = self.assignments().map(|(_, task, _)| task).chain(expected);
+        let tasks = tasks.chain(self.gathering());
         for category in tasks.filter_map(|task| self.category_of(task)) {
             running[category.index()] += 1;
             if let Some(around) = self.categories[category.index()].within {

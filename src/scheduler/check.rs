@@ -33,7 +33,8 @@ impl Master {
             if listed != slot.member.is_there() {
                 return Err(format!("worker {rank} is {:?} and of a host or not", slot.member));
             }
-            if !listed && (slot.running.is_some() || !slot.prefilled.is_empty()) {
+            let has_part = self.gangs.has_part(Rank(rank));
+            if !listed && (slot.running.is_some() || !slot.prefilled.is_empty() || has_part) {
                 return Err(format!(
                     "worker {rank} has tasks although it is {:?}",
                     slot.member
@@ -81,7 +82,9 @@ impl Master {
                 | State::Resting
                 | State::Queued
                 | State::Prefilled
+                | State::Joining
                 | State::Running
+                | State::Leaving
                 | State::Nested
                 | State::Failed
                     if !released =>
@@ -112,7 +115,8 @@ impl Master {
             return Err("the queue does not hold exactly the queued tasks".to_owned());
         }
         let running = sorted(self.assignments().map(|(_, task, _)| task).collect());
-        if running != expected(State::Running) || running.len() != self.running {
+        let active = running.len() + self.gathering().count();
+        if running != expected(State::Running) || active != self.running {
             return Err("the workers do not run exactly the running tasks".to_owned());
         }
         if sorted(self.check_prefill()?) != expected(State::Prefilled) {
@@ -130,7 +134,8 @@ impl Master {
                     .count()
             };
             let ended = summary.succeeded + summary.failed + summary.evicted;
-            let started = ended + (count(State::Running) + count(State::Nested)) as u64;
+            let active = [State::Running, State::Leaving, State::Nested];
+            let started = ended + active.map(count).into_iter().sum::<usize>() as u64;
             if summary.done != count(State::Done)
                 || summary.failed_tasks != count(State::Failed)
                 || summary.success != (summary.done == dag.len())
@@ -146,18 +151,27 @@ impl Master {
     fn check_hosts(&self) -> Result<(), String> {
         self.hosts.check()?;
         for (index, host) in (0..).zip(self.hosts.all()) {
-            let (mut memory_mb, mut cpus, mut numbers, mut busy, mut withheld) = (0, 0, 0, 0, 0);
+            let (mut memory_mb, mut cpus, mut numbers, of_gangs, mut busy) = self.held_by_gangs(index);
+            let mut withheld = 0;
+            if of_gangs.overlaps(host.free_gpus) {
+                return Err(format!("GPUs of gangs are free on {}", host.name));
+            }
             let mut gpus = host.free_gpus;
+            gpus.put_back(of_gangs);
             for rank in &host.ranks {
                 let slot = &self.slots[rank.0 as usize - 1];
                 if slot.host != index {
                     return Err(format!("{rank:?} is a slot of two hosts"));
                 }
-                let is_free = slot.running.is_none() && slot.member.takes_tasks();
+                let is_of_gang = self.gangs.has_part(*rank);
+                let is_free = slot.running.is_none() && slot.member.takes_tasks() && !is_of_gang;
                 let is_offered = host.free_slots.contains(rank);
                 let is_held_back = is_free && self.preparing.contains_key(&index);
                 if is_free != is_offered && !is_held_back {
                     return Err(format!("{rank:?} is both free and busy, or neither"));
+                }
+                if is_of_gang {
+                    continue;
                 }
                 let Some(running) = &slot.running else {
                     withheld += usize::from(!is_offered);

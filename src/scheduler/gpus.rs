@@ -72,15 +72,15 @@ impl GpuIndex {
         }
     }
 
-    pub(crate) fn insert(&mut self, host: u32, free: GpuSet) {
-        if free.len() > 0 {
-            self.by_free[free.len() as usize].insert(host);
+    pub(crate) fn insert(&mut self, host: u32, free: u32) {
+        if free > 0 {
+            self.by_free[free as usize].insert(host);
         }
     }
 
-    pub(crate) fn remove(&mut self, host: u32, free: GpuSet) {
-        if free.len() > 0 {
-            self.by_free[free.len() as usize].remove(&host);
+    pub(crate) fn remove(&mut self, host: u32, free: u32) {
+        if free > 0 {
+            self.by_free[free as usize].remove(&host);
         }
     }
 
@@ -89,13 +89,13 @@ impl GpuIndex {
         self.by_free.iter().skip(gpus as usize).flatten().copied()
     }
 
-    /// True if the index has this host with exactly these free GPUs.
+    /// True if the index has this host with exactly this number of free GPUs.
     #[cfg(test)]
-    pub(crate) fn contains(&self, host: u32, free: GpuSet) -> bool {
+    pub(crate) fn contains(&self, host: u32, free: u32) -> bool {
         self.by_free
             .iter()
             .enumerate()
-            .all(|(count, hosts)| hosts.contains(&host) == (count > 0 && count == free.len() as usize))
+            .all(|(count, hosts)| hosts.contains(&host) == (count > 0 && count == free as usize))
     }
 }
 
@@ -126,15 +126,15 @@ mod tests {
         let mut index = GpuIndex::default();
         index.grow(4);
         index.grow(1);
-        index.insert(7, GpuSet::first(4));
-        index.insert(8, GpuSet::first(1));
-        index.insert(9, GpuSet::first(2));
-        index.insert(3, GpuSet::first(0));
+        index.insert(7, 4);
+        index.insert(8, 1);
+        index.insert(9, 2);
+        index.insert(3, 0);
         assert_eq!(index.with(1).collect::<Vec<_>>(), [8, 9, 7]);
         assert_eq!(index.with(3).collect::<Vec<_>>(), [7]);
         assert_eq!(index.with(5).next(), None);
-        index.remove(7, GpuSet::first(4));
+        index.remove(7, 4);
         assert_eq!(index.with(3).next(), None);
-        assert!(index.contains(9, GpuSet::first(2)) && !index.contains(7, GpuSet::first(4)));
+        assert!(index.contains(9, 2) && !index.contains(7, 4));
     }
 }

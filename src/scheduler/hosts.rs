@@ -2,6 +2,10 @@
 //!
 //! Numbers of free CPUs are grouped into levels: see [`Levels`]. A search and an update cost the logarithm of
 //! the number of hosts and levels. Once a host is *away*, those that are not have levels of their own, too.
+//!
+//! What is reserved for a gang is not in the index (`parts`).
+
+mod parts;
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -13,6 +17,8 @@ use crate::protocol::{Rank, Registration};
 use crate::scheduler::Adoption;
 use crate::scheduler::cpuset::CpuSet;
 use crate::scheduler::gpus::{GpuIndex, GpuSet};
+pub(crate) use crate::scheduler::hosts::parts::{Free, PartRequest};
+use crate::scheduler::hosts::parts::Reserved;
 use crate::scheduler::levels::Levels;
 
 /// Up to this number, each number of free CPUs has its own level.
@@ -37,6 +43,8 @@ pub(crate) struct Host {
     pub(crate) free_gpus: GpuSet,
     /// A worker does not see the directory of the DAG file.
     pub(crate) away: bool,
+    /// A gang has the whole host: nothing else starts.
+    pub(crate) is_whole: bool,
 }
 
 impl Host {
@@ -55,6 +63,7 @@ impl Host {
             gpus: GpuSet::first(registration.gpus).len(),
             free_gpus: GpuSet::first(registration.gpus),
             away: registration.away,
+            is_whole: false,
         }
     }
 
@@ -74,6 +83,7 @@ impl Host {
     /// True if the request fits now.
     fn can_take(&self, request: Request) -> bool {
         self.suits(request)
+            && !self.is_whole
             && self.free_memory_mb >= request.memory_mb
             && self.free_cpus >= request.cpus
             && self.free_gpus.len() >= request.gpus
@@ -124,6 +134,9 @@ pub(crate) struct Hosts {
     /// Those that are not away, once a host is.
     near: Option<Levels>,
     gpus: GpuIndex,
+    reserved: Reserved,
+    /// Counts what was given back or has come.
+    gains: u64,
     free_slots: usize,
     placement: Placement,
 }
@@ -144,6 +157,8 @@ impl Hosts {
             all: Levels::new(1),
             near: None,
             gpus: GpuIndex::default(),
+            reserved: Reserved::default(),
+            gains: 0,
             free_slots: 0,
             placement,
         };
@@ -195,6 +210,7 @@ impl Hosts {
             self.hosts[index as usize] = Host::new(registration);
         }
         self.gpus.grow(self.get(index).gpus);
+        self.gains += 1;
         self.leave(index);
         let host = &mut self.hosts[index as usize];
         host.add(rank);
@@ -222,6 +238,7 @@ impl Hosts {
 
     /// Offers an idle worker that was withheld.
     pub(crate) fn offer(&mut self, index: u32, rank: Rank) {
+        self.gains += 1;
         self.leave(index);
         self.hosts[index as usize].free_slots.push_back(rank);
         self.free_slots += 1;
@@ -275,9 +292,10 @@ impl Hosts {
     pub(crate) fn most_free_memory(&self, request: Request) -> Option<u64> {
         let Request { cpus, gpus, .. } = request;
         if gpus > 0 {
-            let hosts = self.gpus.with(gpus).map(|host| self.get(host));
-            let able = hosts.filter(|host| host.free_cpus >= cpus && host.suits(request));
-            return able.map(|host| host.free_memory_mb).max();
+            let able = self.gpus.with(gpus).filter(|host| self.get(*host).suits(request));
+            let free = able.filter_map(|host| self.unreserved(host));
+            let able = free.filter(|free| free.cpus >= cpus);
+            return able.map(|free| free.memory_mb).max();
         }
         self.levels_for(request).most_memory(self.first_level(cpus))
     }
@@ -305,19 +323,25 @@ impl Hosts {
         } = request;
         if gpus > 0 {
             let mut able = self.gpus.with(gpus);
-            return able.find(|host| self.get(*host).can_take(request));
+            return able.find(|host| self.has_room(*host, request));
         }
         let first = self.first_level(cpus);
         self.levels_for(request).find(first, memory_mb, self.placement)
     }
 
-    /// True if a host has a free slot, and the request fits.
+    /// True if a host has a free slot, and the request fits into what is not reserved.
     pub(crate) fn has_room(&self, host: u32, request: Request) -> bool {
+        let free = self.unreserved(host);
+        self.get(host).suits(request) && free.is_some_and(|free| free.holds(request))
+    }
+
+    /// True if a host has a free slot, and the request fits, also into what is reserved.
+    pub(crate) fn has_reserved_room(&self, host: u32, request: Request) -> bool {
         let host = self.get(host);
         !host.free_slots.is_empty() && host.can_take(request)
     }
 
-    /// Takes a slot and the requested resources of a host that [`Hosts::find`] has found.
+    /// Takes a slot and the requested resources of a host on which they are free.
     pub(crate) fn take(&mut self, index: u32, request: Request) -> Option<Grant> {
         let Request {
             gpus,
@@ -402,6 +426,7 @@ impl Hosts {
         block: Option<Range<u32>>,
         gpus: GpuSet,
     ) {
+        self.gains += 1;
         self.leave(index);
         let host = &mut self.hosts[index as usize];
         if let Some(rank) = rank {
@@ -436,26 +461,24 @@ impl Hosts {
     }
 
     fn leave(&mut self, index: u32) {
-        let host = &self.hosts[index as usize];
-        if !host.free_slots.is_empty() {
-            let (level, memory, is_near) = (self.level(host.free_cpus), host.free_memory_mb, !host.away);
+        if let Some(free) = self.unreserved(index) {
+            let (level, memory, is_near) = (self.level(free.cpus), free.memory_mb, !self.get(index).away);
             self.all.remove(level, memory, index);
             if let Some(near) = self.near.as_mut().filter(|_| is_near) {
                 near.remove(level, memory, index);
             }
-            self.gpus.remove(index, self.hosts[index as usize].free_gpus);
+            self.gpus.remove(index, free.gpus);
         }
     }
 
     fn enter(&mut self, index: u32) {
-        let host = &self.hosts[index as usize];
-        if !host.free_slots.is_empty() {
-            let (level, memory, is_near) = (self.level(host.free_cpus), host.free_memory_mb, !host.away);
+        if let Some(free) = self.unreserved(index) {
+            let (level, memory, is_near) = (self.level(free.cpus), free.memory_mb, !self.get(index).away);
             self.all.insert(level, memory, index);
             if let Some(near) = self.near.as_mut().filter(|_| is_near) {
                 near.insert(level, memory, index);
             }
-            self.gpus.insert(index, self.hosts[index as usize].free_gpus);
+            self.gpus.insert(index, free.gpus);
         }
     }
 
@@ -465,21 +488,15 @@ impl Hosts {
         let mut slots = 0;
         for (index, host) in (0..).zip(&self.hosts) {
             slots += host.free_slots.len();
-            let place = (self.level(host.free_cpus), host.free_memory_mb);
-            let expected: Vec<_> = (!host.free_slots.is_empty())
-                .then_some(place)
-                .into_iter()
-                .collect();
+            let free = self.unreserved(index);
+            let place = free.map(|free| (self.level(free.cpus), free.memory_mb));
+            let expected: Vec<_> = place.into_iter().collect();
             let expected_near = if host.away { vec![] } else { expected.clone() };
             let near = self.near.as_ref();
             if near.is_some_and(|near| near.places_of(index) != expected_near) {
                 return Err(format!("host {} is near or away, or not", host.name));
             }
-            let listed = if host.free_slots.is_empty() {
-                GpuSet::default()
-            } else {
-                host.free_gpus
-            };
+            let listed = free.map_or(0, |free| free.gpus);
             if !self.gpus.contains(index, listed) {
                 return Err(format!("the GPUs of host {} are indexed wrongly", host.name));
             }

@@ -16,7 +16,7 @@
 //!                                   └── attempts left, worker lost ───┴──────> failed
 //! ```
 //!
-//! A task may be a DAG itself. It is *nested* while that DAG, a segment of the run, runs
+//! A task may hold several hosts at once (`gangs`). A task may be a DAG itself. It is *nested* while that DAG, a segment of the run, runs
 //! (`segments`): ready ── schedule (and its command, if there is one) ──> nested ──> done or failed.
 //!
 //! # Order
@@ -29,7 +29,8 @@
 //! elsewhere, and is overtaken there meanwhile (`avoidance`). Very
 //! short tasks may be sent to a worker a few milliseconds before it can start them (`prefill`). Tasks whose
 //! inputs lie in the caches of some hosts prefer these (`cache_index`): only then may a later task of the
-//! same priority start before an earlier one that fits.
+//! same priority start before an earlier one that fits. A task over several hosts that comes first and does
+//! not fit keeps what it will get: others start there only if they are expected to end in time.
 //!
 //! # Cost
 //!
@@ -47,6 +48,8 @@
 //! * A task is lost: O(1) for each that was queued before it and has not started.
 //! * A category with a limit becomes full, or has room again: O(log S) for each of its shapes.
 //!
+//! * While tasks over several hosts are queued, each `schedule` is linear in the hosts, once something was
+//!   given back.
 //! * A DAG joins: linear in its tasks and edges, and in the shapes of each class that gets a new one. With J
 //!   DAGs that have joined, O(log J) more for each step of their tasks.
 //!
@@ -61,6 +64,7 @@ mod categories;
 mod check;
 mod cpuset;
 mod error;
+mod gangs;
 mod gpus;
 mod hosts;
 mod levels;
@@ -83,6 +87,7 @@ mod tests;
 mod wait;
 
 pub use error::MasterError;
+pub use gangs::{GangPart, GangParts, LeadAdoption, MemberAdoption};
 pub use rest::Rest;
 pub use run::{DEFAULT_MAX_PLANS, Master, MasterConfig, Summary, Workers};
 pub use segments::{JoinError, Joining, Role, SegmentId};
@@ -125,6 +130,30 @@ pub enum Event {
     /// [`Event::Registered`], before other tasks take the resources. Refused if the task does not wait, or
     /// does not fit.
     Adopt(Rank, Adoption),
+    /// A member of a gang has joined it. What comes too late changes nothing; that holds for the next two, too.
+    Joined(Rank, SubmitId),
+    /// A member of a gang does not join it.
+    NotJoined {
+        /// Which worker.
+        rank: Rank,
+        /// Which gang.
+        submit: SubmitId,
+        /// The worker has said so, and holds nothing. Otherwise, it did not answer in time.
+        is_answer: bool,
+    },
+    /// Nothing of a gang is left on a worker that was asked to leave.
+    Left {
+        /// Which worker.
+        rank: Rank,
+        /// Which gang.
+        submit: SubmitId,
+        /// A connection between hosts of the gang was cut before what ran over it has ended.
+        is_cut: bool,
+    },
+    /// A worker runs the command of a gang of an earlier master. As [`Event::Adopt`].
+    AdoptLead(Rank, LeadAdoption),
+    /// A worker is a member of a gang of an earlier master. As [`Event::Adopt`].
+    AdoptMember(Rank, MemberAdoption),
     /// What the cache of a worker's host holds has changed.
     Cache(Rank, CacheNews),
     /// The DAG that a nested task is has ended, or could not begin.
@@ -190,6 +219,12 @@ pub struct Granted {
 pub trait Outbox {
     /// Has a worker run a task, after the one that it runs, if any.
     fn start(&mut self, start: Start);
+    /// Asks the members of a gang to join it. They answer [`Event::Joined`] or [`Event::NotJoined`]. Once all
+    /// have joined, [`Outbox::start`] lets its command run.
+    fn join(&mut self, gang: GangParts);
+    /// Asks a worker to leave a gang: to end what runs of it. It answers [`Event::Left`] or, if it runs the
+    /// command of the gang, [`Event::Finished`].
+    fn leave(&mut self, from: Rank, submit: SubmitId);
     /// Sends another message to a worker.
     fn send(&mut self, to: Rank, message: ToWorker);
     /// Records an event. The driver adds the time and writes log lines.
@@ -212,6 +247,17 @@ pub enum Eviction {
 pub enum Record<'a> {
     /// Free resources of a host: at the start, after each assignment and after each end.
     Resources {
+        /// Host name.
+        host: &'a str,
+        /// Free slots.
+        slots: u32,
+        /// Free CPUs.
+        cpus: u32,
+        /// Free memory in MB.
+        memory_mb: u64,
+    },
+    /// Free resources of a host that a gang takes or gives back, where its command does not run.
+    Beside {
         /// Host name.
         host: &'a str,
         /// Free slots.
@@ -317,7 +363,7 @@ impl Record<'_> {
     #[must_use]
     pub fn task(&self) -> Option<TaskId> {
         match *self {
-            Self::Resources { .. } | Self::Capacity { .. } => None,
+            Self::Resources { .. } | Self::Beside { .. } | Self::Capacity { .. } => None,
             Self::Queued(task, _)
             | Self::Fragmented(task, _)
             | Self::Started(task, ..)
@@ -336,7 +382,7 @@ impl Record<'_> {
     #[must_use]
     pub fn renumbered(mut self, number: TaskId) -> Self {
         match &mut self {
-            Self::Resources { .. } | Self::Capacity { .. } => {}
+            Self::Resources { .. } | Self::Beside { .. } | Self::Capacity { .. } => {}
             Self::Queued(task, _)
             | Self::Fragmented(task, _)
             | Self::Started(task, ..)

@@ -26,6 +26,7 @@ use pmc_system::planted::{Planted, is_planted};
 use crate::protocol::{EXECUTOR_FAILURE, Outcome, Rank, Registration, SubmitId, ToWorker};
 use crate::scheduler::hosts::Host;
 use crate::scheduler::prefill::PrefillQueue;
+use crate::scheduler::queue::Shape;
 use crate::scheduler::run::{Master, Phase, Slot, Workers};
 use crate::scheduler::shortage::Shortage;
 use crate::scheduler::tasks::{Kind, State};
@@ -35,7 +36,7 @@ use crate::scheduler::{Adoption, Eviction, MasterError, Outbox, Record};
 const MAX_RANK: u32 = 1 << 24;
 
 /// Highest number of an attempt of an earlier master that is accepted: those of later attempts are higher.
-const MAX_SUBMIT: u64 = 1 << 48;
+pub(super) const MAX_SUBMIT: u64 = 1 << 48;
 
 /// Host of a worker that has not registered.
 pub(super) const NO_HOST: u32 = u32::MAX;
@@ -116,7 +117,7 @@ impl Master {
         let shapes = self.queue.shapes();
         let unfit: Vec<bool> = shapes
             .iter()
-            .map(|shape| !self.has_host_for(shape.request))
+            .map(|shape| !self.has_hosts_for(shape))
             .collect();
         if !unfit.contains(&true) {
             return None;
@@ -134,7 +135,11 @@ impl Master {
     /// and no task that waits fits on a host that is there. To be called after [`Master::schedule`].
     #[must_use]
     pub fn stranded(&self) -> Option<TaskId> {
-        let may_go_on = self.is_stopped() || self.held || self.running > 0 || self.expected > 0;
+        let may_go_on = self.is_stopped()
+            || self.held
+            || self.running > 0
+            || self.expected > 0
+            || !self.gangs.hold_nothing();
         if may_go_on || self.queue.len() == 0 {
             return None;
         }
@@ -146,7 +151,13 @@ impl Master {
         if self.queue.best(most_memory).is_some() {
             return None;
         }
+        let gangs = self.queue.first_gangs();
+        let mut could_run = gangs.iter().map(|gang| self.queue.shape(gang.shape));
+        if could_run.any(|shape| self.has_hosts_for(shape)) {
+            return None;
+        }
         let next = self.queue.best(|_, _| Some(u64::MAX));
+        let next = next.or_else(|| gangs.first().map(|gang| gang.shape));
         next.and_then(|shape| self.queue.first(shape))
     }
 
@@ -169,6 +180,14 @@ impl Master {
         let request = self.request(task);
         let there = self.hosts.all().iter().filter(|host| !host.ranks.is_empty());
         Shortage::of(there.filter(|host| host.suits(request)), request)
+    }
+
+    /// True if the tasks of a shape fit on the hosts that are there, if nothing else runs.
+    fn has_hosts_for(&self, shape: &Shape) -> bool {
+        match shape.gang {
+            None => self.has_host_for(shape.request),
+            Some(id) => self.has_hosts_for_gang(self.gangs.kind(id), shape.request, &[]),
+        }
     }
 
     pub(super) fn has_host_for(&self, request: Request) -> bool {
@@ -255,7 +274,7 @@ impl Master {
         self.preparing.remove(&host);
         for rank in self.hosts.get(host).ranks.clone() {
             let slot = &self.slots[rank.0 as usize - 1];
-            if slot.member.takes_tasks() && slot.running.is_none() {
+            if slot.member.takes_tasks() && slot.running.is_none() && !self.gangs.has_part(rank) {
                 // Some were offered before others came.
                 self.hosts.withhold(host, rank);
                 self.hosts.offer(host, rank);
@@ -294,7 +313,7 @@ impl Master {
         let before = slot.member;
         slot.member = before.come_back();
         let host = slot.host;
-        let is_idle = slot.running.is_none();
+        let is_idle = slot.running.is_none() && !self.gangs.has_part(rank);
         if before == Member::Silent && is_idle && !self.preparing.contains_key(&host) {
             self.hosts.offer(host, rank);
         }
@@ -320,8 +339,9 @@ impl Master {
 
     /// Lets a worker go that is to leave and runs nothing.
     pub(super) fn leave_if_idle(&mut self, rank: Rank, out: &mut impl Outbox) {
+        let has_part = self.gangs.has_part(rank);
         let slot = &mut self.slots[rank.0 as usize - 1];
-        if slot.member.is_leaving() && slot.running.is_none() {
+        if slot.member.is_leaving() && slot.running.is_none() && !has_part {
             slot.member = Member::Gone;
             out.send(rank, ToWorker::Shutdown);
             self.take_away(rank, out);
@@ -335,6 +355,7 @@ impl Master {
             return Ok(());
         }
         slot.member = Member::Gone;
+        self.part_lost(rank, out);
         while self.evict(rank, out) {
             // It may have started the next one since.
             self.start_prefilled(rank, out);
@@ -447,7 +468,7 @@ impl Master {
         }
     }
 
-    fn no_longer_expected(&mut self, task: TaskId) {
+    pub(super) fn no_longer_expected(&mut self, task: TaskId) {
         self.expected -= 1;
         if let Some(category) = self.category_of(task) {
             self.leave_category(category);
@@ -467,8 +488,10 @@ impl Master {
         out: &mut impl Outbox,
     ) -> Result<(), MasterError> {
         let Adoption { task, submit, .. } = *adoption;
+        let has_part = self.gangs.has_part(rank);
         let slot = self.known_slot(rank)?;
-        let (host, is_free) = (slot.host, slot.member.is_there() && slot.running.is_none());
+        let is_free = slot.member.is_there() && slot.running.is_none() && !has_part;
+        let host = slot.host;
         let state = self.nodes.get(task.index()).map(|node| node.state);
         let has_command = self
             .nodes

@@ -8,15 +8,20 @@
 //! Within a shape, tasks of one priority form a *chain*, linked through the tasks. All chains are known from
 //! the DAG; a bit set marks those that are not empty. Only a task that requests other than the DAG says, or
 //! that avoids hosts, needs a chain that is made later.
+//!
+//! Tasks over several hosts, *gangs*, have classes of their own, which take no part in the search for tasks
+//! that fit on a host.
 
+mod gangs;
 mod grown;
 mod shares;
 mod variants;
 
-use pmc_dag::{CategoryId, Dag, OptionSet, Request, TaskId};
+use pmc_dag::{CategoryId, Dag, GangId, OptionSet, Request, TaskId};
 use rustc_hash::FxHashMap;
 
 use self::grown::ChainKey;
+pub(crate) use self::gangs::WaitingGang;
 pub(crate) use self::variants::AvoidId;
 use self::variants::AvoidedHosts;
 #[cfg(test)]
@@ -28,7 +33,7 @@ use crate::scheduler::tasks::{NO_TASK, Node};
 
 /// Precedence of a queued task: the largest key starts first. Priority decides, then age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Key(u128);
+pub(crate) struct Key(u128);
 
 impl Key {
     /// Less than every key of a task.
@@ -42,7 +47,7 @@ impl Key {
 }
 
 /// Number of a shape.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ShapeId(u32);
 
 impl ShapeId {
@@ -59,6 +64,8 @@ pub(crate) struct Shape {
     pub(crate) category: Option<CategoryId>,
     /// Its tasks may start.
     pub(crate) is_open: bool,
+    /// What its tasks need, if they are gangs.
+    pub(crate) gang: Option<GangId>,
     /// The shape of such tasks in the DAG. Only requests and avoided hosts may differ.
     pub(crate) kind: ShapeId,
     class: u32,
@@ -90,6 +97,7 @@ struct Chain {
 struct Class {
     share: ShareId,
     avoids: AvoidId,
+    gang: Option<GangId>,
     /// What they request, without memory.
     request: Request,
     /// Ascending by memory.
@@ -118,6 +126,8 @@ pub(crate) struct Queue {
     /// Chains by what their tasks have in common, once a DAG has joined the run.
     known: FxHashMap<ChainKey, u32>,
     len: usize,
+    /// Number of these that are gangs.
+    gangs: usize,
     /// Highest priority of all chains.
     highest: i64,
 }
@@ -129,7 +139,7 @@ impl Queue {
         let mut order: Vec<usize> = (0..sets.len()).collect();
         order.sort_unstable_by_key(|set| {
             let set = sets[*set];
-            (set.request, set.category, std::cmp::Reverse(set.priority))
+            (set.gang, set.request, set.category, std::cmp::Reverse(set.priority))
         });
         let mut this = Self {
             shapes: Vec::new(),
@@ -141,6 +151,7 @@ impl Queue {
             avoided: vec![AvoidedHosts::default()],
             known: FxHashMap::default(),
             len: 0,
+            gangs: 0,
             highest: sets.iter().map(|set| set.priority).max().unwrap_or(0),
         };
         let mut chain_of = vec![0; sets.len()];
@@ -164,13 +175,15 @@ impl Queue {
             request,
             category,
             priority,
+            gang,
         } = set;
-        let other = |class: &Class| !class.holds(request);
+        let other = |class: &Class| !class.holds(gang, request);
         if self.classes.last().is_none_or(other) {
             self.classes
-                .push(Class::new(ShareId::default(), AvoidId::NONE, request));
+                .push(Class::new(ShareId::default(), AvoidId::NONE, gang, request));
         }
-        let other = |shape: &Shape| (shape.request, shape.category) != (request, category);
+        let other =
+            |shape: &Shape| (shape.gang, shape.request, shape.category) != (gang, request, category);
         if self.shapes.last().is_none_or(other) {
             let id = ShapeId(self.shapes.len() as u32);
             let class = self.classes.len() as u32 - 1;
@@ -179,6 +192,7 @@ impl Queue {
                 request,
                 category,
                 is_open: true,
+                gang,
                 kind: id,
                 class,
                 leaf: members.shapes.len() as u32,
@@ -353,7 +367,10 @@ impl Queue {
         let chain = &mut self.chains[number as usize];
         chain.len = chain.len.saturating_add_signed(change);
         self.len = self.len.saturating_add_signed(change as isize);
-        let class = self.shapes[chain.shape.index()].class;
+        let &Shape { class, gang, .. } = &self.shapes[chain.shape.index()];
+        if gang.is_some() {
+            self.gangs = self.gangs.saturating_add_signed(change as isize);
+        }
         let avoids = self.classes[class as usize].avoids;
         if avoids != AvoidId::NONE {
             self.avoided[avoids.index()].count(change);
@@ -391,7 +408,7 @@ impl Queue {
         let mut best = None;
         let mut best_key = Key::NONE;
         for class in &self.classes {
-            if share.is_some_and(|share| share != class.share) {
+            if class.gang.is_some() || share.is_some_and(|share| share != class.share) {
                 continue;
             }
             // Skips the search of hosts for a class that cannot win.
@@ -496,10 +513,11 @@ impl Queue {
 }
 
 impl Class {
-    fn new(share: ShareId, avoids: AvoidId, request: Request) -> Self {
+    fn new(share: ShareId, avoids: AvoidId, gang: Option<GangId>, request: Request) -> Self {
         Self {
             share,
             avoids,
+            gang,
             request: Request {
                 memory_mb: 0,
                 ..request
@@ -512,9 +530,9 @@ impl Class {
     }
 
     /// Returns whether a request is one of this class, but for its share and the hosts that it avoids.
-    fn holds(&self, request: Request) -> bool {
+    fn holds(&self, gang: Option<GangId>, request: Request) -> bool {
         let memory_mb = self.request.memory_mb;
-        self.request == Request { memory_mb, ..request }
+        self.gang == gang && self.request == Request { memory_mb, ..request }
     }
 
     fn set_up(&mut self) {
@@ -594,7 +612,7 @@ mod tests {
         ) {
             memories.sort_unstable();
             memories.dedup();
-            let mut class = Class::new(ShareId::default(), AvoidId::NONE, Request::default());
+            let mut class = Class::new(ShareId::default(), AvoidId::NONE, None, Request::default());
             class.shapes = (0..memories.len() as u32).map(ShapeId).collect();
             class.memories = memories.clone();
             class.set_up();

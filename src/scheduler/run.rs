@@ -13,6 +13,7 @@ use crate::protocol::{EndCause, Outcome, Rank, Registration, SubmitId, TaskResul
 use crate::scheduler::avoidance::Avoidance;
 use crate::scheduler::cache_index::CacheIndex;
 use crate::scheduler::categories::Category;
+use crate::scheduler::gangs::Gangs;
 use crate::scheduler::gpus::GpuSet;
 use crate::scheduler::hosts::{Hosts, Placement};
 use crate::scheduler::nodes::{Member, NO_HOST};
@@ -161,6 +162,7 @@ pub struct Master {
     /// Categories with a limit.
     pub(super) categories: Vec<Category>,
     pub(super) prefill: PrefillState,
+    pub(super) gangs: Gangs,
     pub(super) last_submit: u64,
     /// The last place in the order of queued tasks that was taken.
     pub(super) last_place: u32,
@@ -230,6 +232,7 @@ impl Master {
             estimates: FxHashMap::default(),
             categories: Category::all(&dag),
             prefill: PrefillState::default(),
+            gangs: Gangs::default(),
             last_submit: 0,
             last_place: 0,
             running: 0,
@@ -248,8 +251,17 @@ impl Master {
             empty_dag: None,
             dag: Arc::clone(&dag),
         };
+        this.gangs.add(&dag);
+        this.gangs.set_over_hosts(workers == Workers::Dynamic);
         this.set_up_subdags(&dag, 0, ShareId::default());
         this
+    }
+
+    /// Lets tasks have several hosts although the number of workers is fixed.
+    #[must_use]
+    pub fn with_gangs_over_hosts(mut self) -> Self {
+        self.gangs.set_over_hosts(true);
+        self
     }
 
     /// Handles an event.
@@ -271,9 +283,24 @@ impl Master {
             Event::Expect(task, submit) => self.expect(task, submit),
             Event::Forget(task) => {
                 self.forget(task);
+                self.stop_adoption(task, out);
                 Ok(())
             }
             Event::Adopt(rank, adoption) => self.adopt(rank, &adoption, out),
+            Event::AdoptLead(rank, adoption) => self.adopt_lead(rank, adoption, out),
+            Event::AdoptMember(rank, adoption) => self.adopt_member(rank, &adoption, out),
+            Event::Joined(rank, submit) => {
+                self.joined(rank, submit, out);
+                Ok(())
+            }
+            Event::NotJoined { rank, submit, is_answer } => {
+                self.not_joined(rank, submit, is_answer, out);
+                Ok(())
+            }
+            Event::Left { rank, submit, is_cut } => {
+                self.left(rank, submit, is_cut, out);
+                Ok(())
+            }
             Event::Cache(rank, news) => self.note_cache(rank, &news),
             Event::SubdagEnded(task, outcome) => self.subdag_ended(task, outcome, out),
             Event::SubdagStopped(task) => self.subdag_stopped(task),
@@ -352,7 +379,10 @@ impl Master {
     /// drain or too many failures, and tasks of a cycle.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        self.phase == Phase::Started && self.running == 0 && (self.has_nothing_ready() || self.is_stopped())
+        self.phase == Phase::Started
+            && self.running == 0
+            && self.gangs.hold_nothing()
+            && (self.has_nothing_ready() || self.is_stopped())
     }
 
     /// True if ready tasks will not be started, because of a drain or too many failures.
@@ -471,6 +501,11 @@ impl Master {
         result: &TaskResult,
         out: &mut impl Outbox,
     ) -> Result<(), MasterError> {
+        let is_of_gang = !self.gangs.are_none()
+            && (self.gangs.has_part(rank) || self.gangs.has_left(rank, result.submit));
+        if is_of_gang {
+            return self.gang_finished(rank, result, out);
+        }
         let slot = (rank.0 as usize)
             .checked_sub(1)
             .and_then(|index| self.slots.get_mut(index))
@@ -592,6 +627,26 @@ impl Master {
         let limit = self.config.max_failures as usize;
         self.summary.max_failures_reached = limit > 0 && self.summary.failed_tasks >= limit;
         self.settle_joined(task, 0);
+    }
+
+    /// Records what is free on a host where no command has started or ended.
+    pub(super) fn record_beside(&self, host: u32, out: &mut impl Outbox) {
+        self.record_slots_beside(host, 0, out);
+    }
+
+    /// Records what is free on a host, as if this many more of its slots were.
+    pub(super) fn record_slots_beside(&self, host: u32, more: i32, out: &mut impl Outbox) {
+        if self.phase == Phase::Registering {
+            return;
+        }
+        let host = self.hosts.get(host);
+        let slots = (host.ranks.len() as u32).saturating_sub(host.busy);
+        out.record(Record::Beside {
+            host: &host.name,
+            slots: slots.saturating_add_signed(more),
+            cpus: host.free_cpus,
+            memory_mb: host.free_memory_mb,
+        });
     }
 
     pub(super) fn record_resources(&self, host: u32, out: &mut impl Outbox) {

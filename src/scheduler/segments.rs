@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use pmc_dag::rescue::DoneSet;
-use pmc_dag::{CategoryId, Dag, OptionSet, TaskId};
+use pmc_dag::{CategoryId, Dag, GangId, OptionSet, TaskId};
 use thiserror::Error;
 
 use crate::protocol::{Outcome, Rank, SubmitId};
@@ -132,7 +132,7 @@ impl Master {
         Ok(id)
     }
 
-    /// Adds the categories of a DAG, and returns its sets of options with their new numbers. A limit of the
+    /// Adds the categories and gangs of a DAG, and returns its sets of options with their new numbers. A limit of the
     /// whole DAG is a category around all of them.
     fn add_categories(&mut self, dag: &Dag) -> Vec<OptionSet> {
         let whole = dag.max_jobs().map(|limit| self.add_category(limit, None));
@@ -143,8 +143,10 @@ impl Master {
         if let Some(whole) = whole {
             self.categories[whole.index()].parts = first..self.categories.len() as u32;
         }
+        let first_gang = self.gangs.add(dag);
         let moved = |set: OptionSet| OptionSet {
             category: set.category.map(|id| CategoryId(id.0 + first)).or(whole),
+            gang: set.gang.map(|id| GangId(id.0 + first_gang)),
             ..set
         };
         dag.option_sets().map(moved).collect()
@@ -180,6 +182,7 @@ impl Master {
                     request: dag.request(task),
                     category: Some(plans),
                     priority: dag.priority(task),
+                    gang: None,
                 };
                 self.nodes[(base + task.0) as usize].chain = self.chains(&[set], share)[0];
             }
@@ -334,7 +337,10 @@ impl Master {
     pub fn unfit_task(&self, dag: &Dag, done: &DoneSet) -> Option<TaskId> {
         let unfit: Vec<bool> = dag
             .option_sets()
-            .map(|set| !self.has_host_for(set.request))
+            .map(|set| match set.gang.and_then(|id| dag.gangs().get(id.index())) {
+                Some(gang) => !self.has_hosts_for_gang(gang, set.request, &[]),
+                None => !self.has_host_for(set.request),
+            })
             .collect();
         if !unfit.contains(&true) {
             return None;

@@ -196,18 +196,28 @@ impl Master {
 
     /// Returns the shape whose first task is to start next, if one fits.
     pub(super) fn next_shape(&mut self) -> Option<ShapeId> {
-        let is_full = !self.shares.is_empty() && self.has_max_jobs();
+        let order = self.shares_in_order();
         let (queue, hosts) = (&self.queue, &mut self.hosts);
         let mut most_free_memory =
             |request, avoided: &[u32]| hosts.most_free_memory_without(request, avoided);
         if self.shares.is_empty() {
             return queue.best(most_free_memory);
         }
-        let order = self.shares.order(|share| queue.has_open(share));
-        let mut order = order
-            .into_iter()
-            .filter(|share| !is_full || *share != ShareId::default());
+        let mut order = order.into_iter();
         order.find_map(|share| self.queue.best_of(Some(share), &mut most_free_memory))
+    }
+
+    /// Returns the shares that may start something, the one whose turn it is first. Empty if there is only
+    /// the first workflow.
+    pub(super) fn shares_in_order(&mut self) -> Vec<ShareId> {
+        if self.shares.is_empty() {
+            return Vec::new();
+        }
+        let is_full = self.has_max_jobs();
+        let queue = &self.queue;
+        let mut order = self.shares.order(|share| queue.has_open(share));
+        order.retain(|share| !is_full || *share != ShareId::default());
+        order
     }
 
     /// Handles [`Event::DrainShare`](super::Event::DrainShare): takes back what was queued.
@@ -242,7 +252,7 @@ impl Master {
     pub(super) fn check_shares(&self) -> Result<(), String> {
         for (number, share) in (0..).zip(&self.shares.all) {
             let tasks = self.assignments().map(|(_, task, _)| task);
-            let running = tasks
+            let running = tasks.chain(self.gathering())
                 .filter(|task| self.share_of(*task) == ShareId(number))
                 .count();
             if running != share.running {

@@ -17,7 +17,11 @@ pub(crate) enum State {
     Queued,
     /// Sent to a worker that has not started it.
     Prefilled,
+    /// A gang that holds its hosts, and whose command does not run yet.
+    Joining,
     Running,
+    /// A gang whose command has ended, and that holds some of its hosts.
+    Leaving,
     /// A sub-workflow whose DAG runs, or is about to.
     Nested,
     Done,
@@ -34,7 +38,9 @@ impl State {
             Self::Resting => "resting before its next attempt",
             Self::Queued => "queued",
             Self::Prefilled => "sent",
+            Self::Joining => "waiting for its hosts to join",
             Self::Running => "running",
+            Self::Leaving => "leaving its hosts",
             Self::Nested => "sub-workflow running",
             Self::Done => "done",
             Self::Failed => "failed",

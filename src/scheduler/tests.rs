@@ -16,7 +16,7 @@ use pmc_dag::{Dag, Request, TaskId};
 
 use crate::protocol::{Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
 use crate::scheduler::{
-    Event, Granted, Master, MasterConfig, MasterError, Outbox, Record, Start, WaitReason, Workers,
+    Event, GangParts, Granted, Master, MasterConfig, MasterError, Outbox, Record, Start, WaitReason, Workers,
 };
 
 /// One attempt for each task, and no limit of failures.
@@ -38,6 +38,16 @@ impl Outbox for Log {
         self.starts.push(start);
     }
 
+    fn join(&mut self, gang: GangParts) {
+        let parts = gang.parts.iter().map(|part| format!(" {}:{}", part.rank.0, part.ranks));
+        self.lines
+            .push(format!("join {}{}", gang.task.0, parts.collect::<String>()));
+    }
+
+    fn leave(&mut self, from: Rank, submit: SubmitId) {
+        self.lines.push(format!("leave {} {}", submit.0, from.0));
+    }
+
     fn send(&mut self, to: Rank, message: ToWorker) {
         match message {
             ToWorker::Setup { host_rank } => self.lines.push(format!("setup {} {host_rank}", to.0)),
@@ -55,6 +65,12 @@ impl Outbox for Log {
             } => {
                 format!("{host} {slots} {cpus} {memory_mb}")
             }
+            Record::Beside {
+                host,
+                slots,
+                cpus,
+                memory_mb,
+            } => format!("{host} ={slots} ={cpus} ={memory_mb}"),
             Record::Capacity {
                 host,
                 gone,

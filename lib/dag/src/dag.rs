@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::TaskId;
 use crate::checkpoint::Checkpoint;
+use crate::gang::{Gang, GangId};
 use crate::names::{self, NameIndex};
 use crate::options::{
     ALL_TASKS, AbortOn, CategoryId, Forward, OptionSet, Options, RareOptions, Request, Stdin, is_code,
@@ -24,6 +25,8 @@ pub struct Dag {
     pub(crate) text: Vec<u8>,
     pub(crate) entries: Vec<Entry>,
     pub(crate) options: Vec<Options>,
+    /// Different needs of tasks over several hosts.
+    pub(crate) gangs: Vec<Gang>,
     /// By category.
     pub(crate) category_limits: Vec<u32>,
     /// Maximum running tasks.
@@ -125,6 +128,7 @@ impl Default for Dag {
             text: Vec::new(),
             entries: Vec::new(),
             options: vec![Options::default()],
+            gangs: Vec::new(),
             category_limits: Vec::new(),
             max_jobs: None,
             names: NameIndex::default(),
@@ -200,7 +204,22 @@ impl Dag {
             request: set.request(),
             category: set.category,
             priority: set.priority,
+            gang: set.rare.as_ref().and_then(|rare| rare.gang_id),
         })
+    }
+
+    /// The needs of tasks over several hosts, by number. Tasks with equal needs share one.
+    #[must_use]
+    pub fn gangs(&self) -> &[Gang] {
+        &self.gangs
+    }
+
+    /// What a task needs that may have several hosts; `None` for other tasks. Its requests are those of a
+    /// rank.
+    #[must_use]
+    pub fn gang(&self, task: TaskId) -> Option<&Gang> {
+        let id: GangId = self.rare(task)?.gang_id?;
+        self.gangs.get(id.index())
     }
 
     /// Maximum running tasks of each category that has a limit, at least 1.

@@ -4,6 +4,8 @@ use std::io;
 
 use thiserror::Error;
 
+use crate::gang::GangError;
+
 /// Why a DAG was refused.
 ///
 /// `Display` is exactly the text of the original pegasus-mpi-cluster, because scripts search for it. Four of
@@ -103,6 +105,10 @@ pub enum DagErrorKind {
         task: String,
         value: String,
     },
+    #[error("Options of task {task} do not go together: {why}")]
+    Gang { task: String, why: GangError },
+    #[error("A SCRIPT PRE runs on one host, also that of sub-workflow {0}: it takes no {1}")]
+    ScriptGang(String, &'static str),
     #[error("Missing program for task {0}")]
     MissingProgram(String),
     #[error("More {0} than 4294967294")]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::checkpoint::{Checkpoint, CheckpointSignal, checkpoint_exit};
 use crate::error::DagErrorKind;
+use crate::gang::{GangId, GangOptions};
 use crate::number;
 use crate::retry_delay::RetryDelay;
 use crate::text::lossy;
@@ -84,6 +85,8 @@ pub struct OptionSet {
     pub category: Option<CategoryId>,
     /// Priority; larger values first.
     pub priority: i64,
+    /// Its ranks and hosts, if it may have several. Then the request is that of a rank.
+    pub gang: Option<GangId>,
 }
 
 /// Options of a task, in one cache line, because each task may have its own set.
@@ -132,6 +135,10 @@ pub(crate) struct RareOptions {
     pub(crate) failure_messages: Vec<Vec<u8>>,
     /// Texts without which the task has failed.
     pub(crate) success_messages: Vec<Vec<u8>>,
+    /// `-N`, `--ranks`, `--ranks-per-node`, `--exclusive`, `--on`.
+    pub(crate) gang: GangOptions,
+    /// What these ask for, once the whole file is read.
+    pub(crate) gang_id: Option<GangId>,
 }
 
 impl Options {
@@ -139,6 +146,14 @@ impl Options {
     fn reads_file(&self) -> bool {
         let stdin = self.rare.as_ref().and_then(|rare| rare.stdin.as_ref());
         matches!(stdin, Some(Stdin::File(_)))
+    }
+
+    /// Returns whether the task may have several hosts.
+    fn check_gang(&self, name: &[u8]) -> Result<bool, DagErrorKind> {
+        let gang = self.rare.as_ref().map_or(Ok(None), |rare| rare.gang.gang());
+        let task = || lossy(name);
+        gang.map(|gang| gang.is_some())
+            .map_err(|why| DagErrorKind::Gang { task: task(), why })
     }
 
     pub(crate) fn request(&self) -> Request {
@@ -184,7 +199,9 @@ pub(crate) fn parse<'a>(name: &[u8], rest: &'a [u8]) -> Result<(Options, &'a [u8
             return Err(DagErrorKind::MissingProgram(lossy(name)));
         };
         if word.first() != Some(&b'-') {
-            options.anywhere = pmc_calls::is_lite(&word, words.clone()) && !options.reads_file();
+            let is_gang = options.check_gang(name)?;
+            let is_lite = !is_gang && pmc_calls::is_lite(&word, words.clone());
+            options.anywhere = is_lite && !options.reads_file();
             return Ok((options, command));
         }
         let mut value = |option, what| {
@@ -314,6 +331,24 @@ fn parse_rare<'a>(
             let value = value(EXPRESSION_VALUE.0, EXPRESSION_VALUE.1)?;
             add(&mut rare.expression_values, EXPRESSION_VALUE, &value, name)?;
         }
+        b"-N" | b"--nodes" => {
+            let value = value("-N/--nodes", "N")?;
+            rare.gang.nodes = Some(count("number of nodes", &value, name)?);
+        }
+        b"--ranks" => {
+            let value = value("--ranks", "R")?;
+            rare.gang.ranks = Some(count("number of ranks", &value, name)?);
+        }
+        b"--ranks-per-node" => {
+            let value = value("--ranks-per-node", "K")?;
+            rare.gang.per_node = Some(count("number of ranks", &value, name)?);
+        }
+        b"--exclusive" => rare.gang.exclusive = true,
+        b"--on" => {
+            let value = value("--on", "HOSTS")?;
+            let hosts = std::str::from_utf8(&value).map_err(|_| invalid("list of hosts", &value, name))?;
+            rare.gang.on = Some(hosts.to_owned());
+        }
         b"--failure-message" => {
             let value = message(value("--failure-message", "TEXT")?, name)?;
             rare.failure_messages.push(value);
@@ -333,6 +368,12 @@ fn invalid(what: &'static str, value: &[u8], name: &[u8]) -> DagErrorKind {
         value: lossy(value),
         task: lossy(name),
     }
+}
+
+/// Parses a number of hosts or ranks.
+fn count(what: &'static str, value: &[u8], name: &[u8]) -> Result<u32, DagErrorKind> {
+    let count = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+    count.filter(|count| *count > 0).ok_or_else(|| invalid(what, value, name))
 }
 
 /// Parses a number of attempts; a larger one than fits counts as the largest.

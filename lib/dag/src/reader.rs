@@ -9,6 +9,7 @@ use rustc_hash::FxHashMap;
 use crate::TaskId;
 use crate::dag::{Dag, Entry, NO_ID, SubdagEntry};
 use crate::error::{DagError, DagErrorKind};
+use crate::gang::{Gang, GangId, GangOptions};
 use crate::names::{self, NameIndex};
 use crate::options::{self, ALL_TASKS, CategoryId, Options};
 use crate::record::{Record, TaskRecord};
@@ -88,6 +89,7 @@ fn read(text: Vec<u8>) -> Result<(Dag, Option<DagError>), DagError> {
     let complete = trailer::check(&text, reader.entries.len(), reader.edges.len());
     let refusal = complete.err().map(|kind| reader.error(kind));
     reader.set_categories();
+    let gangs = intern_gangs(&mut reader.option_sets);
     let Reader {
         entries,
         option_sets,
@@ -109,6 +111,7 @@ fn read(text: Vec<u8>) -> Result<(Dag, Option<DagError>), DagError> {
         text,
         entries,
         options: option_sets,
+        gangs,
         category_limits,
         max_jobs,
         names,
@@ -312,6 +315,9 @@ impl<'a> Reader<'a> {
         if has_category {
             return Err(failed(DagErrorKind::ScriptCategory(lossy(name))));
         }
+        if options.rare.as_ref().is_some_and(|rare| rare.gang != GangOptions::default()) {
+            return Err(failed(DagErrorKind::ScriptGang(lossy(name), "-N, --ranks, --exclusive or --on")));
+        }
         let task = self.names.find(names::hash(name), |task| self.name(task) == name);
         let place = task.and_then(|task| self.subdags.binary_search_by_key(&task, |(task, _)| *task).ok());
         let Some(place) = place else {
@@ -446,6 +452,26 @@ impl<'a> Reader<'a> {
     fn offset(&self, part: &[u8]) -> usize {
         part.as_ptr() as usize - self.text.as_ptr() as usize
     }
+}
+
+/// Returns the different gangs of all sets of options, and notes the number of each set's own.
+fn intern_gangs(sets: &mut [Options]) -> Vec<Gang> {
+    let mut gangs = Vec::new();
+    let mut known: FxHashMap<GangOptions, GangId> = FxHashMap::default();
+    for rare in sets.iter_mut().filter_map(|set| set.rare.as_mut()) {
+        // Each line was checked.
+        let Ok(Some(gang)) = rare.gang.gang() else {
+            continue;
+        };
+        // There are no more gangs than sets, whose number was checked.
+        let next = GangId(gangs.len() as u32);
+        let id = *known.entry(rare.gang.clone()).or_insert(next);
+        if id == next {
+            gangs.push(gang);
+        }
+        rare.gang_id = Some(id);
+    }
+    gangs
 }
 
 /// Returns the next number. Numbers stay below `u32::MAX`, which stands for none.

@@ -1,6 +1,6 @@
 //! Chains for tasks of DAGs that join the run.
 
-use pmc_dag::{CategoryId, OptionSet, Request};
+use pmc_dag::{CategoryId, GangId, OptionSet, Request};
 
 use super::{AvoidId, Chain, Class, Queue, Shape, ShapeId};
 use crate::scheduler::bits::BitSet;
@@ -8,7 +8,12 @@ use crate::scheduler::shares::ShareId;
 use crate::scheduler::tasks::{NO_TASK, Node};
 
 /// What the tasks of a chain have in common.
-pub(super) type ChainKey = (ShareId, Request, Option<CategoryId>, i64);
+pub(super) type ChainKey = (ShareId, Option<GangId>, Request, Option<CategoryId>, i64);
+
+/// Returns what the tasks of a share with these options have in common.
+pub(super) fn key(share: ShareId, set: &OptionSet) -> ChainKey {
+    (share, set.gang, set.request, set.category, set.priority)
+}
 
 impl Queue {
     /// Adds a category with a limit, and returns nothing: its number is the next one.
@@ -29,7 +34,7 @@ impl Queue {
             for (number, chain) in (0..).zip(&self.chains) {
                 let shape = &self.shapes[chain.shape.index()];
                 let share = self.classes[shape.class as usize].share;
-                let key = (share, shape.request, shape.category, chain.priority);
+                let key = (share, shape.gang, shape.request, shape.category, chain.priority);
                 self.known.entry(key).or_insert(number);
             }
         }
@@ -37,11 +42,10 @@ impl Queue {
         let mut chain_of = Vec::with_capacity(sets.len());
         for set in sets {
             let new = self.chains.len() as u32;
-            let key = (share, set.request, set.category, set.priority);
-            let number = *self.known.entry(key).or_insert(new);
+            let number = *self.known.entry(key(share, set)).or_insert(new);
             chain_of.push(number);
             if number == new {
-                let class = self.class(share, AvoidId::NONE, set.request);
+                let class = self.class(share, AvoidId::NONE, set);
                 self.add_chain(*set, class, set.category.is_none_or(&is_open));
                 self.highest = self.highest.max(set.priority);
                 classes.push(class);
@@ -56,11 +60,13 @@ impl Queue {
     }
 
     /// Returns the number of the class of a request of a share. A new one has no shapes.
-    pub(super) fn class(&mut self, share: ShareId, avoids: AvoidId, request: Request) -> u32 {
-        let is_it = |class: &Class| (class.share, class.avoids) == (share, avoids) && class.holds(request);
+    pub(super) fn class(&mut self, share: ShareId, avoids: AvoidId, set: &OptionSet) -> u32 {
+        let &OptionSet { gang, request, .. } = set;
+        let is_it =
+            |class: &Class| (class.share, class.avoids) == (share, avoids) && class.holds(gang, request);
         let known = self.classes.iter().position(is_it);
         known.unwrap_or_else(|| {
-            self.classes.push(Class::new(share, avoids, request));
+            self.classes.push(Class::new(share, avoids, gang, request));
             self.classes.len() - 1
         }) as u32
     }
@@ -72,6 +78,7 @@ impl Queue {
             request: set.request,
             category: set.category,
             is_open,
+            gang: set.gang,
             kind: id,
             class,
             leaf: 0,

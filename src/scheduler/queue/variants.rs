@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use pmc_dag::{OptionSet, Request};
 
-use super::{Queue, ShapeId};
+use super::grown::key;
+use super::{Queue, Shape, ShapeId};
 use crate::scheduler::tasks::Node;
 
 /// Maximum sets of hosts that queued tasks avoid at a time. Each costs a look at each start.
@@ -53,10 +54,9 @@ impl Queue {
         set.request = request;
         let share = self.classes[self.shape(shape).class as usize].share;
         let number = self.chains.len() as u32;
-        let key = (share, set.request, set.category, set.priority);
-        let known = *self.raised.entry(key).or_insert(number);
+        let known = *self.raised.entry(key(share, &set)).or_insert(number);
         if known == number {
-            let class = self.class(share, AvoidId::NONE, request);
+            let class = self.class(share, AvoidId::NONE, &set);
             self.add_variant(nodes, set, class, shape);
         }
         known
@@ -74,7 +74,7 @@ impl Queue {
         if known == number {
             let (set, shape) = self.options_of(base);
             let share = self.classes[self.shape(shape).class as usize].share;
-            let class = self.class(share, avoids, set.request);
+            let class = self.class(share, avoids, &set);
             self.add_variant(nodes, set, class, shape);
             self.chains[number as usize].base = base;
         }
@@ -88,6 +88,7 @@ impl Queue {
             request: shape.request,
             category: shape.category,
             priority: chain.priority,
+            gang: shape.gang,
         };
         (set, chain.shape)
     }
@@ -141,13 +142,12 @@ impl Queue {
         sets.map(|(number, set)| (AvoidId(number), set.hosts.as_slice(), set.until))
     }
 
-    /// Returns what the queued tasks that avoid a set request, each with its kind. Linear in classes and in
-    /// the shapes of this set.
-    pub(crate) fn requests_avoiding(&self, id: AvoidId) -> impl Iterator<Item = (Request, ShapeId)> {
+    /// Returns the shapes of the queued tasks that avoid a set. Linear in classes and in the shapes of this
+    /// set.
+    pub(crate) fn shapes_avoiding(&self, id: AvoidId) -> impl Iterator<Item = &Shape> {
         let classes = self.classes.iter().filter(move |class| class.avoids == id);
         let shapes = classes.flat_map(|class| &class.shapes).map(|id| self.shape(*id));
-        let waiting = shapes.filter(|shape| shape.filled.first().is_some());
-        waiting.map(|shape| (shape.request, shape.kind))
+        shapes.filter(|shape| shape.filled.first().is_some())
     }
 
     /// Lets the tasks that avoid a set do so until then, or no more.

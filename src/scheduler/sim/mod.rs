@@ -4,6 +4,7 @@
 //! and how many are handled at a time. A failing test names its seed; `PMC_SIM_SEED=<seed> cargo test
 //! simulated` runs only that seed.
 
+mod gangs;
 mod machines;
 mod membership;
 mod model;

@@ -1,8 +1,8 @@
 //! How the model follows messages and records.
 
 use super::{Model, Sent, State};
-use crate::protocol::{Rank, ToWorker};
-use crate::scheduler::{Eviction, Granted, Outbox, Record, Start};
+use crate::protocol::{Rank, SubmitId, ToWorker};
+use crate::scheduler::{Eviction, GangParts, Granted, Outbox, Record, Start};
 
 impl Outbox for Model {
     fn start(&mut self, start: Start) {
@@ -39,6 +39,14 @@ impl Outbox for Model {
             self.held.insert(submit, cpu_set.clone());
         }
         self.sent.push(Sent::Start(start));
+    }
+
+    fn join(&mut self, gang: GangParts) {
+        self.check(false, || format!("{gang:?} is no task of this DAG"));
+    }
+
+    fn leave(&mut self, from: Rank, submit: SubmitId) {
+        self.check(false, || format!("{from:?} is to leave {submit:?}"));
     }
 
     fn send(&mut self, to: Rank, message: ToWorker) {
@@ -95,6 +103,7 @@ impl Outbox for Model {
                     format!("{host} reports {slots}, {cpus}, {memory_mb}, not {known:?}")
                 });
             }
+            Record::Beside { .. } => self.check(false, || "no task has several hosts".to_owned()),
             Record::Capacity { host, slots, .. } => {
                 let known = self.hosts.contains_key(host);
                 self.check(known && slots == 1, || format!("{slots} slots of {host}"));

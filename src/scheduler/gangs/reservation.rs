@@ -1,0 +1,330 @@
+//! What is kept for a gang that comes first and does not fit, and what may run there meanwhile.
+//!
+//! The parts that fit earliest are reserved. Only tasks that are expected to end before the gang can start may
+//! use them (EASY backfill). If the gang cannot start then, its parts are chosen anew, [`MAX_SLIPS`] times at
+//! most; after that they stay, and nobody is let in. So the gang starts at the latest when all has ended that
+//! ran on its parts then.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use pmc_dag::TaskId;
+
+use crate::protocol::Rank;
+use crate::scheduler::Outbox;
+use crate::scheduler::gangs::choice::{Candidate, View, spread};
+use crate::scheduler::gangs::Stage;
+use crate::scheduler::hosts::{Free, PartRequest};
+use crate::scheduler::queue::{Key, ShapeId, WaitingGang};
+use crate::scheduler::run::Master;
+use crate::scheduler::shares::ShareId;
+
+/// How often the moment at which a gang is to start may pass before nobody is let in.
+pub(super) const MAX_SLIPS: u32 = 2;
+
+/// Tasks of a shape that are looked at for reserved parts.
+const MAX_LOOKS: usize = 64;
+
+/// Gangs after the first one that are tried.
+const MAX_GANGS: usize = 64;
+
+/// What is reserved for a gang.
+#[derive(Clone, Debug)]
+pub(super) struct Reservation {
+    pub(super) task: TaskId,
+    pub(super) parts: Vec<(u32, PartRequest)>,
+    /// When all parts are expected to be free; `None` if it is unknown.
+    pub(super) until: Option<Duration>,
+    /// How often that moment has passed.
+    slips: u32,
+}
+
+/// What is to start next.
+enum Turn {
+    Gang(ShapeId),
+    Task,
+}
+
+impl Master {
+    /// Starts as many gangs and tasks as fit, in their order.
+    pub(in crate::scheduler) fn start_beside_gangs(&mut self, out: &mut impl Outbox) {
+        let kept = self.gangs.reservation.take();
+        self.hosts.reserve([]);
+        // Those that fit on no hosts that are there keep nobody waiting.
+        let mut hopeless = Vec::new();
+        let mut reserved = None;
+        while let Some(turn) = self.turn(&hopeless) {
+            match turn {
+                Turn::Task => {
+                    if self.start_next(out).is_none() {
+                        break;
+                    }
+                }
+                Turn::Gang(shape) if self.place(shape, View::Free, out).is_some() => {}
+                Turn::Gang(shape) => {
+                    reserved = self.reserve(shape, kept.as_ref());
+                    if reserved.is_some() {
+                        break;
+                    }
+                    hopeless.push(shape);
+                }
+            }
+        }
+        if let Some(reservation) = reserved {
+            let is_new = kept.is_none_or(|kept| kept.parts != reservation.parts);
+            if is_new {
+                self.gangs.try_again();
+            }
+            self.hosts.reserve(reservation.parts.iter().cloned());
+            self.gangs.reservation = Some(reservation);
+        }
+        self.start_beyond(out);
+        self.let_in(out);
+    }
+
+    /// Keeps nothing any more.
+    pub(in crate::scheduler) fn drop_reservation(&mut self) {
+        if self.gangs.reservation.take().is_some() {
+            self.hosts.reserve([]);
+        }
+    }
+
+    /// Returns whether a gang or a task on one host is to start next.
+    fn turn(&mut self, hopeless: &[ShapeId]) -> Option<Turn> {
+        let order = self.shares_in_order();
+        let shares: Vec<Option<ShareId>> = match self.shares.is_empty() {
+            true if self.has_max_jobs() => return None,
+            true => vec![None],
+            false => order.into_iter().map(Some).collect(),
+        };
+        for share in shares {
+            let gang = self.queue.first_gang(share, hopeless);
+            let hosts = &mut self.hosts;
+            let task = self.queue.best_of(share, |request, avoided| {
+                hosts.most_free_memory_without(request, avoided)
+            });
+            let key = task.map(|task| self.queue.key_of(task));
+            if let Some(gang) = gang.filter(|gang| key.is_none_or(|key| key < gang.key)) {
+                return Some(Turn::Gang(gang.shape));
+            }
+            if key.is_some() {
+                return Some(Turn::Task);
+            }
+        }
+        None
+    }
+
+    /// Starts what fits beyond what is reserved.
+    fn start_beyond(&mut self, out: &mut impl Outbox) {
+        let first = self.gangs.reservation.as_ref().map(|kept| kept.task);
+        for WaitingGang { key, shape } in self.queue.first_gangs().into_iter().take(MAX_GANGS) {
+            while self.next_key().is_some_and(|task| task > key) && self.start_next(out).is_some() {}
+            while self.queue.first(shape) != first
+                && !self.has_max_jobs()
+                && self.place(shape, View::Unreserved, out).is_some()
+            {}
+        }
+        while self.start_next(out).is_some() {}
+    }
+
+    /// Returns the key of the task that [`Master::start_next`] starts.
+    fn next_key(&mut self) -> Option<Key> {
+        let shape = self.next_shape()?;
+        Some(self.queue.key_of(shape))
+    }
+
+    /// Lets tasks use reserved parts that are expected to end in time.
+    fn let_in(&mut self, out: &mut impl Outbox) {
+        let Some(Reservation {
+            until, slips, parts, ..
+        }) = &self.gangs.reservation
+        else {
+            return;
+        };
+        let Some(until) = until.filter(|_| *slips < MAX_SLIPS) else {
+            return;
+        };
+        let mut hosts: Vec<u32> = parts.iter().map(|(host, _)| *host).collect();
+        hosts.retain(|host| self.hosts.get(*host).free().is_some());
+        if hosts.is_empty() {
+            return;
+        }
+        let now = self.now();
+        for shape in self.queue.open_shapes() {
+            let request = self.queue.shape(shape).request;
+            let avoided = self.queue.avoided_by(shape).to_vec();
+            let Some(first) = self.queue.first(shape) else {
+                continue;
+            };
+            let tasks: Vec<TaskId> = std::iter::once(first)
+                .chain(self.queue.next_ones(&self.nodes, shape))
+                .take(MAX_LOOKS)
+                .collect();
+            for task in tasks {
+                let fits = |host: &u32| !avoided.contains(host) && self.hosts.has_reserved_room(*host, request);
+                let Some(host) = hosts.iter().copied().find(fits) else {
+                    break;
+                };
+                let is_full = !self.queue.shape(shape).is_open || self.has_max_jobs();
+                if is_full {
+                    break;
+                }
+                let expected = self.time_for_backfill(task);
+                if expected.is_some_and(|expected| now.saturating_add(expected) <= until) {
+                    self.start_on(task, host, out);
+                }
+            }
+        }
+    }
+
+    /// Chooses the parts that fit earliest. `kept` is what was reserved last.
+    /// Returns `None` if the hosts that are there do not suffice.
+    fn reserve(&self, shape: ShapeId, kept: Option<&Reservation>) -> Option<Reservation> {
+        let task = self.queue.first(shape)?;
+        let kept = kept.filter(|kept| kept.task == task && self.are_usable(shape, &kept.parts));
+        let now = self.now();
+        let slips = kept.map_or(0, |kept| {
+            let is_over = kept.until.is_some_and(|until| until < now);
+            kept.slips + u32::from(is_over)
+        });
+        // After the last time, another choice could put it off for ever.
+        if let Some(kept) = kept
+            && (slips == kept.slips || kept.slips == MAX_SLIPS)
+        {
+            let until = kept.until.filter(|_| slips == kept.slips);
+            return Some(Reservation { until, ..kept.clone() });
+        }
+        let kind = self.queue.shape(shape);
+        let (gang, request) = (self.gangs.kind(kind.gang?), kind.request);
+        let all = self.candidates(gang, request, self.queue.avoided_by(shape), View::All);
+        let need = |candidate: &Candidate| match gang.layout.ranks_of(0) {
+            Some(ranks) => ranks,
+            None => candidate.fit.min(gang.layout.ranks()),
+        };
+        let mut timed: Vec<(Duration, Reverse<u32>, u32)> = Vec::with_capacity(all.len());
+        for candidate in &all {
+            let need = need(candidate);
+            // The last host may need fewer ranks than the others; that is not looked at.
+            if candidate.fit >= need {
+                let part = PartRequest::new(self.hosts.get(candidate.host), need, request, gang.exclusive);
+                timed.push((self.moment(candidate.host, &part), Reverse(need), candidate.host));
+            }
+        }
+        timed.sort_unstable();
+        let in_time: Vec<Candidate> = timed
+            .iter()
+            .map(|(_, Reverse(fit), host)| Candidate { host: *host, fit: *fit })
+            .collect();
+        let parts = spread(gang.layout, &in_time, self.most_gang_hosts()).or_else(|| {
+            // Hosts of different sizes: whichever suffice.
+            spread(gang.layout, &all, self.most_gang_hosts())
+        })?;
+        let parts: Vec<(u32, PartRequest)> = parts
+            .iter()
+            .map(|part| {
+                let host = self.hosts.get(part.host);
+                (part.host, PartRequest::new(host, part.fit, request, gang.exclusive))
+            })
+            .collect();
+        let last = parts.iter().map(|(host, part)| self.moment(*host, part)).max()?;
+        Some(Reservation {
+            task,
+            parts,
+            until: (last < Duration::MAX).then_some(last),
+            slips,
+        })
+    }
+
+    /// True if a gang can still start on these parts.
+    fn are_usable(&self, shape: ShapeId, parts: &[(u32, PartRequest)]) -> bool {
+        let avoided = self.queue.avoided_by(shape);
+        parts.iter().all(|(number, part)| {
+            let host = self.hosts.get(*number);
+            let mut ranks = host.ranks.iter();
+            let holds = host.all().holds(part.request);
+            !avoided.contains(number)
+                && holds
+                && ranks.any(|rank| self.slots[rank.0 as usize - 1].member.takes_tasks())
+        })
+    }
+
+    /// Returns when a part is expected to fit on a host: [`Duration::MAX`] if that is unknown.
+    fn moment(&self, number: u32, part: &PartRequest) -> Duration {
+        let host = self.hosts.get(number);
+        let now = self.now();
+        let mut free = Free {
+            cpus: host.free_cpus,
+            memory_mb: host.free_memory_mb,
+            gpus: host.free_gpus.len(),
+        };
+        let mut slots = host.free_slots.len();
+        let mut busy = host.busy;
+        let fits = |free: Free, slots: usize, busy: u32| {
+            let is_idle = !part.is_whole || busy == 0;
+            slots > 0 && is_idle && free.holds(part.request)
+        };
+        if !host.is_whole && fits(free, slots, busy) {
+            return now;
+        }
+        let mut ends: Vec<(Duration, Free, bool)> = Vec::new();
+        for rank in &host.ranks {
+            let slot = &self.slots[rank.0 as usize - 1];
+            if let Some((end, held)) = self.end_on(*rank) {
+                ends.push((end, held, slot.member.takes_tasks()));
+            }
+        }
+        ends.sort_unstable_by_key(|(end, ..)| *end);
+        for (end, held, offers) in ends {
+            free.cpus += held.cpus;
+            free.memory_mb += held.memory_mb;
+            free.gpus += held.gpus;
+            slots += usize::from(offers);
+            busy = busy.saturating_sub(1);
+            if fits(free, slots, busy) {
+                return end;
+            }
+        }
+        Duration::MAX
+    }
+
+    /// Returns when a worker is expected to have ended what it runs, and what is free then; `None` if it runs
+    /// nothing. The time is [`Duration::MAX`] if it is unknown or over.
+    fn end_on(&self, rank: Rank) -> Option<(Duration, Free)> {
+        let now = self.now();
+        let slot = &self.slots[rank.0 as usize - 1];
+        let end = |task: TaskId, on: Rank| {
+            let began = self.gangs.began.get(on.0 as usize).copied().flatten();
+            let end = began.and_then(|began| Some(began.saturating_add(self.time_for_backfill(task)?)));
+            end.filter(|end| *end >= now).unwrap_or(Duration::MAX)
+        };
+        if let Some(submit) = self.gangs.part_of.get(&rank) {
+            let gang = self.gangs.running.get(submit)?;
+            let part = gang.parts.iter().find(|part| part.rank == rank)?;
+            let time = match (&gang.stage, gang.lead) {
+                (Stage::Leaving(_), _) => now,
+                (Stage::Running, Some(lead)) => end(gang.task, lead),
+                _ => self
+                    .time_for_backfill(gang.task)
+                    .map_or(Duration::MAX, |expected| now.saturating_add(expected)),
+            };
+            let request = part.request.request;
+            return Some((time, Free::of(request)));
+        }
+        let running = slot.running.as_ref()?;
+        let request = self.request(running.task);
+        Some((end(running.task, rank), Free::of(request)))
+    }
+
+    /// How long a task is expected to run: what it says, else its limit; `None` if that is unknown.
+    fn time_for_backfill(&self, task: TaskId) -> Option<Duration> {
+        let (dag, local) = self.locate(task);
+        dag.task(local).runtime_limit.filter(|limit| !limit.is_zero())
+    }
+
+    /// When the parts that are reserved are expected to be free.
+    pub(in crate::scheduler) fn reserved_until(&self) -> Option<Duration> {
+        let until = self.gangs.reservation.as_ref()?.until?;
+        // Just after it.
+        Some(until.saturating_add(Duration::from_millis(1)))
+    }
+}
