@@ -13,9 +13,7 @@ use pmc_dag::{Dag, TaskId};
 use thiserror::Error;
 
 use crate::protocol::{Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
-use crate::scheduler::{
-    Event, GangParts, Master, MasterConfig, MasterError, Outbox, Record, Start, Workers,
-};
+use crate::scheduler::{Event, GangParts, Master, MasterConfig, MasterError, Outbox, Record, Start, Workers};
 
 /// The nodes of a simulated run.
 #[derive(Clone, Debug)]
@@ -303,7 +301,9 @@ impl<'a> Run<'a> {
             self.master.schedule(&mut self.out);
         }
         if let Some(time) = self.master.next_time() {
-            self.out.next.push(Reverse((micros(time).max(self.out.now + 1), Next::Look)));
+            self.out
+                .next
+                .push(Reverse((micros(time).max(self.out.now + 1), Next::Look)));
         }
         Ok(())
     }
@@ -318,7 +318,8 @@ impl<'a> Run<'a> {
             }
             for (rank, submit) in std::mem::take(&mut self.out.leaves) {
                 let is_cut = false;
-                self.master.handle(Event::Left { rank, submit, is_cut }, &mut self.out)?;
+                self.master
+                    .handle(Event::Left { rank, submit, is_cut }, &mut self.out)?;
             }
         }
         Ok(has_answered)

@@ -503,7 +503,13 @@ mod tests {
     #[test]
     fn the_other_hosts_of_a_task_are_in_use_without_a_change() {
         let mut hosts = Hosts::default();
-        for change in [run(100, None), Change::Start(0), Change::Start(1), Change::End(0), Change::End(1)] {
+        for change in [
+            run(100, None),
+            Change::Start(0),
+            Change::Start(1),
+            Change::End(0),
+            Change::End(1),
+        ] {
             hosts.expect(change);
         }
         // Attempt 0 has a and b. Attempt 1 starts on b beside it.

@@ -117,10 +117,12 @@ impl RunError {
         .into()
     }
 
-    /// True if nodes were lost, and nothing that is left fits on those that are there, or if none has come.
+    /// True if nodes were lost, and nothing that is left fits on those that are there, if too few have come
+    /// for a task that needs several, or if none has come.
     #[must_use]
     pub fn is_stranded(&self) -> bool {
-        self.has_no_agents() || matches!(&*self.kind, Kind::Stranded { .. })
+        let lacks_nodes = matches!(&*self.kind, Kind::Master(MasterError::TooFewNodes { .. }));
+        self.has_no_agents() || lacks_nodes || matches!(&*self.kind, Kind::Stranded { .. })
     }
 
     /// True if no agent has come.

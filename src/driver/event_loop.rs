@@ -11,7 +11,7 @@ use super::conclusion::End;
 use super::rests::Rests;
 use super::{Driver, Loop, RunError, RunEvent};
 use crate::protocol::{EndCause, NodeChange, Rank, ToMaster};
-use crate::scheduler::{Event, MasterError, Summary};
+use crate::scheduler::{Event, Summary};
 use crate::transport::{MasterTransport, WaitPolicy};
 
 /// Maximum wait while workers hold prefilled tasks: they have work, but others may need an answer.
@@ -105,6 +105,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         // Tasks that start now may rely on the rescue file: a clean-up job removes the inputs of tasks that
         // must not run again.
         self.run.out.dags.flush_rescue()?;
+        self.check_gangs()?;
         self.run.master.advance(clock::elapsed(self.begin.at));
         self.run.master.schedule(&mut self.run.out);
         // What has joined or ended may make others ready.
@@ -197,6 +198,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             self.nodes.next_check,
             self.requests.0.next_check(),
             self.rests.next(),
+            self.next_gang_check(),
         ];
         times.into_iter().flatten().min()
     }
@@ -325,6 +327,9 @@ impl<T: MasterTransport> Driver<'_, T> {
             }
             ToMaster::Retracted { submits } => Event::Retracted(from, submits),
             ToMaster::Failed { message } => Event::Failed(from, message),
+            ToMaster::Running(attempt) if attempt.gang.is_some() && attempt.dag.is_none() => {
+                return self.run.adopt_lead(from, attempt);
+            }
             ToMaster::Running(attempt) if attempt.dag.is_some() => {
                 self.nodes.ignore(from, attempt.submit);
                 self.subworkflows.kill_earlier(&mut self.run, from, attempt);
@@ -335,14 +340,11 @@ impl<T: MasterTransport> Driver<'_, T> {
                 self.requests.note_answer(from, *answer);
                 return Ok(());
             }
-            ToMaster::Joined { submit, .. }
-            | ToMaster::NotJoined { submit, .. }
-            | ToMaster::Left { submit, .. } => {
-                return Err(MasterError::NotRunning { rank: from, submit }.into());
-            }
-            ToMaster::Member(member) => {
-                let submit = member.submit;
-                return Err(MasterError::NotRunning { rank: from, submit }.into());
+            ToMaster::Joined { .. }
+            | ToMaster::NotJoined { .. }
+            | ToMaster::Left { .. }
+            | ToMaster::Member(_) => {
+                return self.handle_member(from, message);
             }
             ToMaster::Node(change) => {
                 if let NodeChange::Lost = change {

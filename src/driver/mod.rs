@@ -18,6 +18,7 @@ mod end_of_time;
 mod error;
 mod event_loop;
 mod events;
+mod gangs;
 mod guests;
 mod memory;
 mod nodes;
@@ -323,7 +324,12 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
     fn fail(mut self, mut error: RunError) -> RunError {
         let fits_nowhere = matches!(
             error.kind(),
-            error::Kind::Master(MasterError::NoCapableHost { .. } | MasterError::NoHostWithDirectory { .. })
+            error::Kind::Master(
+                MasterError::NoCapableHost { .. }
+                    | MasterError::NoHostWithDirectory { .. }
+                    | MasterError::TooFewNodes { .. }
+                    | MasterError::NeedsAgents { .. }
+            )
         );
         self.end_redirects();
         error.unresponsive_workers = stop_workers(self.run.out.transport, &ToWorker::Abort, CLOSE_TIMEOUT);

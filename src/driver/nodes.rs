@@ -113,6 +113,7 @@ impl Nodes {
                 memory_mib: registration.memory_mb,
                 free_memory_mib: registration.memory_mb,
                 away: false,
+                reserved_for: None,
             };
             let host = hosts.entry(&registration.host).or_insert_with(new);
             host.slots += 1;
@@ -209,7 +210,9 @@ impl Nodes {
         let now = clock::now();
         let patience = run.patience();
         if self.stranded_since.is_none() && !patience.is_zero() {
-            let why = if run.master.lacks_directory(task) {
+            let why = if let Some((needed, there)) = run.master.nodes_of_gang(task) {
+                format!("needs {needed} nodes, {there} are there")
+            } else if run.master.lacks_directory(task) {
                 "needs the directory of the DAG file, which no host that is there sees".to_owned()
             } else {
                 let shortage = run.master.shortage(task);
@@ -226,7 +229,7 @@ impl Nodes {
         }
         let membership = run.out.transport.membership();
         let gone = membership.map_or_else(Vec::new, Membership::gone_hosts);
-        if gone.is_empty() {
+        if gone.is_empty() || run.master.is_gang(task) {
             return Err(run.no_host_for(task, name).into());
         }
         let figures = run.master.summary();
@@ -287,6 +290,9 @@ impl<T: MasterTransport> Run<'_, T> {
 
     /// Says that a task fits on no host.
     fn no_host_for(&self, id: TaskId, task: String) -> MasterError {
+        if let Some((needed, there)) = self.master.nodes_of_gang(id) {
+            return self.master.too_few_nodes(task, needed, there);
+        }
         if self.master.lacks_directory(id) {
             MasterError::NoHostWithDirectory { task }
         } else {

@@ -10,6 +10,7 @@ use super::away::{Away, carried};
 use super::bad_hosts::AttemptEnd;
 use super::dag_run::{DagRun, name_of};
 use super::dags::Dags;
+use super::gangs::Gangs;
 use super::redirects::WaitingRedirects;
 use super::{Observer, RunEvent, TaskEnd};
 use crate::database::OutcomeReporter;
@@ -40,6 +41,7 @@ pub(super) struct DriverOutbox<'a, T> {
     /// Tools that redirect tasks from their first byte.
     pub(super) waiting_redirects: WaitingRedirects,
     pub(super) away: Away,
+    pub(super) gangs: Gangs,
     pub(super) options: &'a Options,
 }
 
@@ -64,6 +66,7 @@ impl<'a, T> DriverOutbox<'a, T> {
             notes_ends: false,
             waiting_redirects: WaitingRedirects::default(),
             away: Away::default(),
+            gangs: Gangs::default(),
             options,
         }
     }
@@ -175,6 +178,14 @@ fn differing(request: Request, before: Request) -> String {
     parts.join(" and ")
 }
 
+impl<T: MasterTransport> DriverOutbox<'_, T> {
+    pub(super) fn send_message(&mut self, to: Rank, message: ToWorker) {
+        if let Err(error) = self.transport.send(to, message) {
+            self.error.get_or_insert(error);
+        }
+    }
+}
+
 impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
     fn start(&mut self, start: Start) {
         let (rank, (segment, task)) = (start.rank, self.dags.locate(start.task));
@@ -194,26 +205,33 @@ impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
                 .filter(|all| all.is_packed() && segment.is_none());
             numbers.map_or(Output::Own, |numbers| Output::Packed(numbers.of(task)))
         };
+        let gang = self.gangs.start(start.submit);
         let mut assignment = assignment(&line, start, place, output);
+        assignment.gang = gang;
         if segment.is_none() {
             self.waiting_redirects.redirect(&mut assignment);
         }
-        self.send(rank, ToWorker::Run(Box::new(assignment)));
+        self.send_message(rank, ToWorker::Run(Box::new(assignment)));
     }
 
-    fn join(&mut self, _: GangParts) {}
+    fn join(&mut self, gang: GangParts) {
+        self.ask_to_join(gang);
+    }
 
-    fn leave(&mut self, _: Rank, _: SubmitId) {}
+    fn leave(&mut self, from: Rank, submit: SubmitId) {
+        self.send_message(from, ToWorker::Leave { submit });
+    }
 
     fn send(&mut self, to: Rank, message: ToWorker) {
-        if let Err(error) = self.transport.send(to, message) {
-            self.error.get_or_insert(error);
-        }
+        self.send_message(to, message);
     }
 
     #[expect(clippy::too_many_lines, reason = "an arm for each record")]
     fn record(&mut self, record: Record<'_>) {
         let number = record.task();
+        if let Record::Ended { submit, .. } | Record::Evicted { submit, .. } = record {
+            self.gangs.forget(submit);
+        }
         let (segment, record) = match number {
             None => (self.current, record),
             Some(number) => {

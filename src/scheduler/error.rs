@@ -27,6 +27,24 @@ pub enum MasterError {
         /// Name of the task.
         task: String,
     },
+    /// A task needs more hosts than there are with enough of what its ranks request.
+    #[error("Task {task} needs {needed} nodes, {there} are there")]
+    TooFewNodes {
+        /// Name of the task.
+        task: String,
+        /// Nodes that it needs.
+        needed: u32,
+        /// Nodes that have enough for its ranks.
+        there: u32,
+    },
+    /// A task needs several hosts, and the transport has no connections between them.
+    #[error("Task {task} needs {nodes} nodes: tasks over several nodes need --agents")]
+    NeedsAgents {
+        /// Name of the task.
+        task: String,
+        /// Nodes that it needs.
+        nodes: u32,
+    },
     /// A worker cannot continue.
     #[error("Worker {}: {message}", rank.0)]
     WorkerFailed {

@@ -17,8 +17,8 @@ use crate::protocol::{Rank, Registration};
 use crate::scheduler::Adoption;
 use crate::scheduler::cpuset::CpuSet;
 use crate::scheduler::gpus::{GpuIndex, GpuSet};
-pub(crate) use crate::scheduler::hosts::parts::{Free, PartRequest};
 use crate::scheduler::hosts::parts::Reserved;
+pub(crate) use crate::scheduler::hosts::parts::{Free, PartRequest};
 use crate::scheduler::levels::Levels;
 
 /// Up to this number, each number of free CPUs has its own level.

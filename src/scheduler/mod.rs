@@ -87,7 +87,7 @@ mod tests;
 mod wait;
 
 pub use error::MasterError;
-pub use gangs::{GangPart, GangParts, LeadAdoption, MemberAdoption};
+pub use gangs::{GangParts, LeadAdoption, MemberAdoption};
 pub use rest::Rest;
 pub use run::{DEFAULT_MAX_PLANS, Master, MasterConfig, Summary, Workers};
 pub use segments::{JoinError, Joining, Role, SegmentId};

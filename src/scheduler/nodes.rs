@@ -115,10 +115,7 @@ impl Master {
     #[must_use]
     pub fn task_without_host(&self) -> Option<TaskId> {
         let shapes = self.queue.shapes();
-        let unfit: Vec<bool> = shapes
-            .iter()
-            .map(|shape| !self.has_hosts_for(shape))
-            .collect();
+        let unfit: Vec<bool> = shapes.iter().map(|shape| !self.has_hosts_for(shape)).collect();
         if !unfit.contains(&true) {
             return None;
         }

@@ -20,8 +20,8 @@ mod variants;
 use pmc_dag::{CategoryId, Dag, GangId, OptionSet, Request, TaskId};
 use rustc_hash::FxHashMap;
 
-use self::grown::ChainKey;
 pub(crate) use self::gangs::WaitingGang;
+use self::grown::ChainKey;
 pub(crate) use self::variants::AvoidId;
 use self::variants::AvoidedHosts;
 #[cfg(test)]
@@ -139,7 +139,12 @@ impl Queue {
         let mut order: Vec<usize> = (0..sets.len()).collect();
         order.sort_unstable_by_key(|set| {
             let set = sets[*set];
-            (set.gang, set.request, set.category, std::cmp::Reverse(set.priority))
+            (
+                set.gang,
+                set.request,
+                set.category,
+                std::cmp::Reverse(set.priority),
+            )
         });
         let mut this = Self {
             shapes: Vec::new(),
@@ -182,8 +187,7 @@ impl Queue {
             self.classes
                 .push(Class::new(ShareId::default(), AvoidId::NONE, gang, request));
         }
-        let other =
-            |shape: &Shape| (shape.gang, shape.request, shape.category) != (gang, request, category);
+        let other = |shape: &Shape| (shape.gang, shape.request, shape.category) != (gang, request, category);
         if self.shapes.last().is_none_or(other) {
             let id = ShapeId(self.shapes.len() as u32);
             let class = self.classes.len() as u32 - 1;

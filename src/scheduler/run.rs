@@ -293,7 +293,11 @@ impl Master {
                 self.joined(rank, submit, out);
                 Ok(())
             }
-            Event::NotJoined { rank, submit, is_answer } => {
+            Event::NotJoined {
+                rank,
+                submit,
+                is_answer,
+            } => {
                 self.not_joined(rank, submit, is_answer, out);
                 Ok(())
             }
@@ -361,9 +365,12 @@ impl Master {
             for host in 0..self.hosts.all().len() as u32 {
                 self.record_resources(host, out);
             }
-            if let Some(task) = self.task_without_host() {
-                let shortage = self.shortage(task);
-                let task = String::from_utf8_lossy(self.dag.name(task)).into_owned();
+            if let Some(id) = self.task_without_host() {
+                let task = String::from_utf8_lossy(self.dag.name(id)).into_owned();
+                if let Some((needed, there)) = self.nodes_of_gang(id) {
+                    return Err(self.too_few_nodes(task, needed, there));
+                }
+                let shortage = self.shortage(id);
                 return Err(MasterError::NoCapableHost { task, shortage });
             }
         } else {
@@ -501,8 +508,8 @@ impl Master {
         result: &TaskResult,
         out: &mut impl Outbox,
     ) -> Result<(), MasterError> {
-        let is_of_gang = !self.gangs.are_none()
-            && (self.gangs.has_part(rank) || self.gangs.has_left(rank, result.submit));
+        let is_of_gang =
+            !self.gangs.are_none() && (self.gangs.has_part(rank) || self.gangs.has_left(rank, result.submit));
         if is_of_gang {
             return self.gang_finished(rank, result, out);
         }

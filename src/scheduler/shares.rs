@@ -252,7 +252,8 @@ impl Master {
     pub(super) fn check_shares(&self) -> Result<(), String> {
         for (number, share) in (0..).zip(&self.shares.all) {
             let tasks = self.assignments().map(|(_, task, _)| task);
-            let running = tasks.chain(self.gathering())
+            let running = tasks
+                .chain(self.gathering())
                 .filter(|task| self.share_of(*task) == ShareId(number))
                 .count();
             if running != share.running {

@@ -14,7 +14,8 @@ impl Master {
     pub fn node_statuses(&self) -> Vec<NodeStatus> {
         let member = |rank: &Rank| self.slots[rank.0 as usize - 1].member;
         let describe = |(number, host): (u32, &crate::scheduler::hosts::Host)| {
-            let busy = host.ranks.iter().filter(|rank| self.running_on(**rank).is_some());
+            let holds = |rank: &&Rank| self.running_on(**rank).is_some() || self.gangs.has_part(**rank);
+            let busy = host.ranks.iter().filter(holds);
             let has = |wanted: fn(Member) -> bool| host.ranks.iter().map(member).any(wanted);
             let state = if host.ranks.is_empty() {
                 "gone"
@@ -39,6 +40,7 @@ impl Master {
                 memory_mib: host.memory_mb,
                 free_memory_mib: if is_there { host.free_memory_mb } else { 0 },
                 away: host.away,
+                reserved_for: self.reserved_for(number),
             }
         };
         (0..).zip(self.hosts.all()).map(describe).collect()
@@ -62,8 +64,10 @@ impl Master {
         let node = &self.nodes[task.index()];
         let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
         let running = self.assignments().find(|(_, running, _)| *running == task);
-        let host =
-            running.map(|(rank, _, _)| self.hosts.get(self.slots[rank.0 as usize - 1].host).name.clone());
+        let on = |rank: Rank| self.hosts.get(self.slots[rank.0 as usize - 1].host).name.clone();
+        let host = self
+            .hosts_of_gang(task)
+            .or_else(|| running.map(|(rank, ..)| on(rank)));
         let (dag, local) = self.locate(task);
         let number = |parent: &TaskId| parent.index() + (task.0 - local.0) as usize;
         let is_open = |parent: &TaskId| self.nodes[number(parent)].state != State::Done;
@@ -109,6 +113,9 @@ impl Master {
                 false => "the run waits for its workers: too few are there".to_owned(),
             });
         }
+        if let Some(reason) = self.reason_of_gang(task) {
+            return Some(reason);
+        }
         let request = self.request(task);
         let mut able = self.hosts.all().iter().filter(|host| !host.ranks.is_empty());
         if !able.any(|host| host.could_take(request)) {
@@ -117,6 +124,9 @@ impl Master {
             } else {
                 "it requests more than any host of the run has".to_owned()
             });
+        }
+        if let Some(reason) = self.reserved_instead(request) {
+            return Some(reason);
         }
         let (first, reason) = self.waiting()?;
         let (dag, local) = self.locate(first);

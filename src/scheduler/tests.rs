@@ -2,6 +2,7 @@
 
 mod avoidance;
 mod cache_index;
+mod gangs;
 mod next_request;
 mod nodes;
 mod prefill;
@@ -39,7 +40,10 @@ impl Outbox for Log {
     }
 
     fn join(&mut self, gang: GangParts) {
-        let parts = gang.parts.iter().map(|part| format!(" {}:{}", part.rank.0, part.ranks));
+        let parts = gang
+            .parts
+            .iter()
+            .map(|part| format!(" {}:{}", part.rank.0, part.ranks));
         self.lines
             .push(format!("join {}{}", gang.task.0, parts.collect::<String>()));
     }

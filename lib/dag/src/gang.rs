@@ -144,7 +144,11 @@ impl GangOptions {
         if self.nodes.is_some_and(|nodes| !is_count(MAX_NODES)(&nodes)) {
             return Err(GangError::Nodes);
         }
-        if [self.ranks, self.per_node].iter().flatten().any(|count| !is_count(MAX_RANKS)(count)) {
+        if [self.ranks, self.per_node]
+            .iter()
+            .flatten()
+            .any(|count| !is_count(MAX_RANKS)(count))
+        {
             return Err(GangError::Ranks);
         }
         let layout = match (self.nodes, self.ranks, self.per_node) {
@@ -163,7 +167,13 @@ impl GangOptions {
                 let needed = ranks.div_ceil(per_node);
                 match nodes.unwrap_or(needed) {
                     nodes if nodes == needed && nodes <= MAX_NODES => Layout::Filled { ranks, per_node },
-                    nodes => return Err(GangError::Contradiction { nodes, ranks, per_node }),
+                    nodes => {
+                        return Err(GangError::Contradiction {
+                            nodes,
+                            ranks,
+                            per_node,
+                        });
+                    }
                 }
             }
         };
@@ -179,14 +189,22 @@ impl GangOptions {
             _ => {}
         }
         let exclusive = self.exclusive;
-        Ok(Some(Gang { layout, exclusive, on }))
+        Ok(Some(Gang {
+            layout,
+            exclusive,
+            on,
+        }))
     }
 }
 
 /// Writes the options as they stand in a TASK line, each with a blank behind it.
 impl fmt::Display for GangOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let numbers = [("-N", self.nodes), ("--ranks", self.ranks), ("--ranks-per-node", self.per_node)];
+        let numbers = [
+            ("-N", self.nodes),
+            ("--ranks", self.ranks),
+            ("--ranks-per-node", self.per_node),
+        ];
         for (option, number) in numbers {
             if let Some(number) = number {
                 write!(f, "{option} {number} ")?;
@@ -234,7 +252,10 @@ mod tests {
         assert_eq!(shares(&options(Some(3), Some(9), Some(4))), [4, 4, 1]);
         assert_eq!(shares(&options(None, None, Some(4))), [4]);
         let packed = options(None, Some(9), None).gang().unwrap().unwrap().layout;
-        assert_eq!((packed.ranks(), packed.nodes(), packed.ranks_of(0)), (9, None, None));
+        assert_eq!(
+            (packed.ranks(), packed.nodes(), packed.ranks_of(0)),
+            (9, None, None)
+        );
         let whole = GangOptions {
             exclusive: true,
             ..GangOptions::default()
@@ -244,7 +265,8 @@ mod tests {
 
     #[test]
     fn contradictions_are_refused() {
-        let refused = |nodes, ranks, per_node| options(nodes, ranks, per_node).gang().unwrap_err().to_string();
+        let refused =
+            |nodes, ranks, per_node| options(nodes, ranks, per_node).gang().unwrap_err().to_string();
         assert_eq!(
             refused(Some(4), Some(3), None),
             "it has fewer ranks than nodes: 3 ranks on 4 nodes"
@@ -266,7 +288,11 @@ mod tests {
         }
         let on = |text: &str| {
             let on = Some(text.to_owned());
-            GangOptions { on, ..options(Some(3), None, None) }.gang()
+            GangOptions {
+                on,
+                ..options(Some(3), None, None)
+            }
+            .gang()
         };
         assert_eq!(on("n[1-3]").unwrap().unwrap().on, ["n1", "n2", "n3"]);
         assert_eq!(

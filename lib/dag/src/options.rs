@@ -331,24 +331,6 @@ fn parse_rare<'a>(
             let value = value(EXPRESSION_VALUE.0, EXPRESSION_VALUE.1)?;
             add(&mut rare.expression_values, EXPRESSION_VALUE, &value, name)?;
         }
-        b"-N" | b"--nodes" => {
-            let value = value("-N/--nodes", "N")?;
-            rare.gang.nodes = Some(count("number of nodes", &value, name)?);
-        }
-        b"--ranks" => {
-            let value = value("--ranks", "R")?;
-            rare.gang.ranks = Some(count("number of ranks", &value, name)?);
-        }
-        b"--ranks-per-node" => {
-            let value = value("--ranks-per-node", "K")?;
-            rare.gang.per_node = Some(count("number of ranks", &value, name)?);
-        }
-        b"--exclusive" => rare.gang.exclusive = true,
-        b"--on" => {
-            let value = value("--on", "HOSTS")?;
-            let hosts = std::str::from_utf8(&value).map_err(|_| invalid("list of hosts", &value, name))?;
-            rare.gang.on = Some(hosts.to_owned());
-        }
         b"--failure-message" => {
             let value = message(value("--failure-message", "TEXT")?, name)?;
             rare.failure_messages.push(value);
@@ -356,6 +338,37 @@ fn parse_rare<'a>(
         b"--success-message" => {
             let value = message(value("--success-message", "TEXT")?, name)?;
             rare.success_messages.push(value);
+        }
+        option => return parse_gang(option, &mut rare.gang, name, value),
+    }
+    Ok(true)
+}
+
+/// Like [`parse_rare`], for the options of tasks over several hosts.
+fn parse_gang<'a>(
+    option: &[u8],
+    gang: &mut GangOptions,
+    name: &[u8],
+    value: &mut dyn FnMut(&'static str, &'static str) -> Result<Cow<'a, [u8]>, DagErrorKind>,
+) -> Result<bool, DagErrorKind> {
+    match option {
+        b"-N" | b"--nodes" => {
+            let value = value("-N/--nodes", "N")?;
+            gang.nodes = Some(count("number of nodes", &value, name)?);
+        }
+        b"--ranks" => {
+            let value = value("--ranks", "R")?;
+            gang.ranks = Some(count("number of ranks", &value, name)?);
+        }
+        b"--ranks-per-node" => {
+            let value = value("--ranks-per-node", "K")?;
+            gang.per_node = Some(count("number of ranks", &value, name)?);
+        }
+        b"--exclusive" => gang.exclusive = true,
+        b"--on" => {
+            let value = value("--on", "HOSTS")?;
+            let hosts = std::str::from_utf8(&value).map_err(|_| invalid("list of hosts", &value, name))?;
+            gang.on = Some(hosts.to_owned());
         }
         _ => return Ok(false),
     }
@@ -373,7 +386,9 @@ fn invalid(what: &'static str, value: &[u8], name: &[u8]) -> DagErrorKind {
 /// Parses a number of hosts or ranks.
 fn count(what: &'static str, value: &[u8], name: &[u8]) -> Result<u32, DagErrorKind> {
     let count = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
-    count.filter(|count| *count > 0).ok_or_else(|| invalid(what, value, name))
+    count
+        .filter(|count| *count > 0)
+        .ok_or_else(|| invalid(what, value, name))
 }
 
 /// Parses a number of attempts; a larger one than fits counts as the largest.

@@ -315,8 +315,15 @@ impl<'a> Reader<'a> {
         if has_category {
             return Err(failed(DagErrorKind::ScriptCategory(lossy(name))));
         }
-        if options.rare.as_ref().is_some_and(|rare| rare.gang != GangOptions::default()) {
-            return Err(failed(DagErrorKind::ScriptGang(lossy(name), "-N, --ranks, --exclusive or --on")));
+        if options
+            .rare
+            .as_ref()
+            .is_some_and(|rare| rare.gang != GangOptions::default())
+        {
+            return Err(failed(DagErrorKind::ScriptGang(
+                lossy(name),
+                "-N, --ranks, --exclusive or --on",
+            )));
         }
         let task = self.names.find(names::hash(name), |task| self.name(task) == name);
         let place = task.and_then(|task| self.subdags.binary_search_by_key(&task, |(task, _)| *task).ok());

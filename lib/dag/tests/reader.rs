@@ -539,15 +539,32 @@ fn tasks_over_several_hosts_share_their_needs() {
         on: on.iter().map(|name| (*name).to_owned()).collect(),
     };
     let two = gang(Layout::Spread { nodes: 2, ranks: 2 }, false, &[]);
-    let filled = gang(Layout::Filled { ranks: 8, per_node: 4 }, true, &[]);
+    let filled = gang(
+        Layout::Filled {
+            ranks: 8,
+            per_node: 4,
+        },
+        true,
+        &[],
+    );
     let three = gang(Layout::Spread { nodes: 3, ranks: 3 }, false, &["n1", "n2", "n3"]);
     let one = gang(Layout::Spread { nodes: 1, ranks: 1 }, false, &["n1"]);
-    let expected = [Some(&two), Some(&two), None, Some(&filled), Some(&three), Some(&one)];
+    let expected = [
+        Some(&two),
+        Some(&two),
+        None,
+        Some(&filled),
+        Some(&three),
+        Some(&one),
+    ];
     assert_eq!(gangs, expected);
     assert_eq!(dag.gangs().len(), 4);
     let ids: Vec<_> = dag.option_sets().filter_map(|set| set.gang).collect();
     assert_eq!(ids.len(), 5, "a and b have different requests, and the same need");
-    assert!(!dag.request(TaskId(4)).anywhere, "its hosts have the directory in common");
+    assert!(
+        !dag.request(TaskId(4)).anywhere,
+        "its hosts have the directory in common"
+    );
 }
 
 #[test]
@@ -557,7 +574,10 @@ fn needs_that_contradict_each_other_are_refused_with_their_line() {
         ("-N 4294967296", "Invalid number of nodes '4294967296' for task t"),
         ("-N", "-N/--nodes requires N for task t"),
         ("--ranks -3 x", "Invalid number of ranks '-3' for task t"),
-        ("-N 3 --ranks 2 x", "Options of task t do not go together: it has fewer ranks than nodes: 2 ranks on 3 nodes"),
+        (
+            "-N 3 --ranks 2 x",
+            "Options of task t do not go together: it has fewer ranks than nodes: 2 ranks on 3 nodes",
+        ),
         (
             "-N 3 --ranks 8 --ranks-per-node 4 x",
             "Options of task t do not go together: 8 ranks with 4 on each node are not 3 nodes",
@@ -568,7 +588,11 @@ fn needs_that_contradict_each_other_are_refused_with_their_line() {
         ),
     ] {
         let error = Dag::parse(format!("# first\nTASK t {options}\n").into_bytes()).unwrap_err();
-        assert_eq!((error.line(), error.to_string().as_str()), (Some(2), message), "{options}");
+        assert_eq!(
+            (error.line(), error.to_string().as_str()),
+            (Some(2), message),
+            "{options}"
+        );
     }
     let script = "SUBDAG EXTERNAL s s.dag\nSCRIPT PRE s -N 2 x\n";
     let error = Dag::parse(script.into()).unwrap_err();

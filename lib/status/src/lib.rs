@@ -27,6 +27,9 @@ pub struct NodeStatus {
     pub free_memory_mib: u64,
     /// It does not see the directory of the DAG file: it gets only jobs with directories of their own.
     pub away: bool,
+    /// The task for which a part of it is reserved: one that needs several hosts at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserved_for: Option<String>,
 }
 
 /// A task of a run.

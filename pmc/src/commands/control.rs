@@ -1,5 +1,6 @@
 //! `pmc nodes`, `drain`, `kill`, `why` and `submit`: ask a run, or change its course.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -140,6 +141,17 @@ fn node_table(nodes: &[NodeStatus]) -> String {
     if !away.is_empty() {
         let _ = writeln!(text, "Without the submit directory: {}", away.join(", "));
     }
+    let reserved = nodes
+        .iter()
+        .filter_map(|node| Some((node.reserved_for.as_deref()?, node)));
+    let mut by_task: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (task, node) in reserved {
+        by_task.entry(task).or_default().push(&node.host);
+    }
+    for (task, hosts) in by_task {
+        let hosts = pmc_hosts::compress(&hosts);
+        let _ = writeln!(text, "Reserved for {}: {}", escape(task), escape(&hosts));
+    }
     text
 }
 
@@ -190,10 +202,11 @@ mod tests {
             memory_mib: 10,
             free_memory_mib: 5,
             away,
+            reserved_for: away.then(|| "big".to_owned()),
         };
         let text = node_table(&[node("near", false), node("n\u{1b}1", true)]);
         assert!(
-            text.ends_with("\nWithout the submit directory: n\\u001b1\n"),
+            text.ends_with("\nWithout the submit directory: n\\u001b1\nReserved for big: n\\u001b1\n"),
             "{text}"
         );
         assert!(!node_table(&[node("near", false)]).contains("Without"));

@@ -95,7 +95,8 @@ impl Master {
         let state = gang.map(|(task, _)| self.nodes[task.index()].state);
         let waits = matches!(state, Some(State::Ready | State::Expected | State::Queued));
         let known = self.gangs.running.get(&submit);
-        let is_known = known.is_some_and(|gang| matches!(gang.stage, Stage::Adopting(_)) && Some(gang.task) == task);
+        let is_known =
+            known.is_some_and(|gang| matches!(gang.stage, Stage::Adopting(_)) && Some(gang.task) == task);
         let goes_on = is_known || (known.is_none() && waits);
         let mut request = PartRequest {
             ranks: adoption.ranks,
@@ -123,7 +124,12 @@ impl Master {
             counts: false,
             is_quiet: false,
         };
-        self.gangs.running.entry(submit).or_insert_with(unknown).parts.push(part);
+        self.gangs
+            .running
+            .entry(submit)
+            .or_insert_with(unknown)
+            .parts
+            .push(part);
         self.gangs.part_of.insert(rank, submit);
         self.record_beside(host, out);
         if !goes_on {

@@ -2,15 +2,15 @@
 
 use std::cmp::Reverse;
 
-use pmc_dag::{Gang, Layout, Request};
+use pmc_dag::{Gang, Layout, Request, TaskId};
 
 use crate::protocol::SubmitId;
 use crate::scheduler::gangs::{GangPart, GangParts, Part, RunningGang, Stage};
 use crate::scheduler::hosts::{Free, Host, PartRequest};
 use crate::scheduler::queue::ShapeId;
 use crate::scheduler::run::Master;
-use crate::scheduler::tasks::State;
-use crate::scheduler::{Outbox, Record};
+use crate::scheduler::tasks::{NO_TASK, State};
+use crate::scheduler::{MasterError, Outbox, Record};
 
 /// A host, and how many ranks fit there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,9 +130,43 @@ impl Master {
             gang.layout.ranks().div_ceil(most.max(1))
         });
         let ranks = (0..).zip(&candidates).take_while(|(number, candidate)| {
-            gang.layout.ranks_of(*number).is_none_or(|ranks| candidate.fit >= ranks)
+            gang.layout
+                .ranks_of(*number)
+                .is_none_or(|ranks| candidate.fit >= ranks)
         });
         (needed, (ranks.count() as u32).min(needed))
+    }
+
+    /// True if a task may have several hosts.
+    #[must_use]
+    pub fn is_gang(&self, task: TaskId) -> bool {
+        let chain = self.nodes[task.index()].chain;
+        self.queue.shape(self.queue.shape_of(chain)).gang.is_some()
+    }
+
+    /// Returns how many hosts a task needs, and how many are there that could take its ranks, if it may have
+    /// several. Linear in hosts.
+    #[must_use]
+    pub fn nodes_of_gang(&self, task: TaskId) -> Option<(u32, u32)> {
+        let chain = self.nodes[task.index()].chain;
+        let shape = self.queue.shape(self.queue.shape_of(chain));
+        Some(self.gang_shortage(self.gangs.kind(shape.gang?), shape.request))
+    }
+
+    /// Says that there are too few hosts for a task.
+    #[must_use]
+    pub fn too_few_nodes(&self, task: String, needed: u32, there: u32) -> MasterError {
+        match self.gangs.over_hosts {
+            true => MasterError::TooFewNodes { task, needed, there },
+            false => MasterError::NeedsAgents { task, nodes: needed },
+        }
+    }
+
+    /// Returns the task of a gang that holds hosts.
+    #[must_use]
+    pub fn task_of_gang(&self, submit: SubmitId) -> Option<TaskId> {
+        let gang = self.gangs.running.get(&submit)?;
+        (gang.task.0 != NO_TASK).then_some(gang.task)
     }
 
     /// Starts to bring together the first gang of a shape. Returns `None` if it does not fit.
@@ -171,7 +205,7 @@ impl Master {
     /// Asks the members to join.
     fn bring_together(
         &mut self,
-        task: pmc_dag::TaskId,
+        task: TaskId,
         mut parts: Vec<Part>,
         is_exclusive: bool,
         is_fragmented: bool,
@@ -243,7 +277,10 @@ mod tests {
         assert_eq!(parts(spread, &[3, 2, 2, 2]), Some(vec![3, 2, 2]));
         assert_eq!(parts(spread, &[2, 2, 2]), None, "the first one has one more");
         assert_eq!(parts(spread, &[9, 9]), None);
-        let filled = Layout::Filled { ranks: 5, per_node: 2 };
+        let filled = Layout::Filled {
+            ranks: 5,
+            per_node: 2,
+        };
         assert_eq!(parts(filled, &[2, 2, 1]), Some(vec![2, 2, 1]));
         assert_eq!(parts(filled, &[9, 1, 1]), None);
     }

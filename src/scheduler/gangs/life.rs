@@ -54,7 +54,10 @@ impl Master {
         is_answer: bool,
         out: &mut impl Outbox,
     ) {
-        let host = self.slots.get((rank.0 as usize).wrapping_sub(1)).map(|slot| slot.host);
+        let host = self
+            .slots
+            .get((rank.0 as usize).wrapping_sub(1))
+            .map(|slot| slot.host);
         let Some((_, gang)) = self.gangs.of_mut(rank).filter(|(of, _)| *of == submit) else {
             return;
         };
@@ -136,7 +139,9 @@ impl Master {
     ) -> Result<(), MasterError> {
         let submit = result.submit;
         let holds = self.gangs.part_of.get(&rank) == Some(&submit);
-        let runs = self.running_on(rank).is_some_and(|(_, running)| running == submit);
+        let runs = self
+            .running_on(rank)
+            .is_some_and(|(_, running)| running == submit);
         match (holds, runs) {
             (true, true) => self.lead_ended(rank, result, out),
             // It was not adopted.
@@ -148,12 +153,7 @@ impl Master {
     }
 
     /// Handles the end of the command of a gang.
-    fn lead_ended(
-        &mut self,
-        rank: Rank,
-        result: &TaskResult,
-        out: &mut impl Outbox,
-    ) {
+    fn lead_ended(&mut self, rank: Rank, result: &TaskResult, out: &mut impl Outbox) {
         let Some(gang) = self.gangs.running.get(&result.submit) else {
             return;
         };
@@ -181,8 +181,16 @@ impl Master {
             self.note_success(task, host);
             self.succeeded(task);
         } else if !is_lost {
-            let is_cut = false;
-            self.disband(submit, Next::Judge { rank, outcome, is_cut }, out);
+            let is_cut = outcome.cause == Some(EndCause::Cut);
+            self.disband(
+                submit,
+                Next::Judge {
+                    rank,
+                    outcome,
+                    is_cut,
+                },
+                out,
+            );
         }
         self.end_if_all_left(submit, out);
         self.leave_if_idle(rank, out);
@@ -316,7 +324,11 @@ impl Master {
         match next {
             Next::Nothing => {}
             Next::Lost => self.lose_gang(task, submit, (lead, is_quiet), out),
-            Next::Judge { rank, outcome, is_cut } => {
+            Next::Judge {
+                rank,
+                outcome,
+                is_cut,
+            } => {
                 if is_cut && !outcome.is_evicted() {
                     self.lose_gang(task, submit, (rank, is_quiet), out);
                 } else {
@@ -417,7 +429,9 @@ impl Master {
     /// Records what is free on the host of a command that has ended. Unless `is_quiet`, its slot was given
     /// back before: as views see it, the command gives it back now.
     fn record_end(&self, rank: Rank, is_quiet: bool, out: &mut impl Outbox) {
-        let slot = (rank.0 as usize).checked_sub(1).and_then(|index| self.slots.get(index));
+        let slot = (rank.0 as usize)
+            .checked_sub(1)
+            .and_then(|index| self.slots.get(index));
         if let Some(slot) = slot {
             if !is_quiet {
                 self.record_slots_beside(slot.host, -1, out);

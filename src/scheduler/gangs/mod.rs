@@ -20,6 +20,7 @@ mod adoption;
 mod choice;
 mod life;
 mod reservation;
+mod status;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -258,6 +259,22 @@ impl Master {
         let gangs = self.gangs.running.values();
         let joining = |gang: &&RunningGang| matches!(gang.stage, Stage::Joining | Stage::Adopting(_));
         gangs.filter(joining).map(|gang| gang.task)
+    }
+
+    /// The gang whose parts are not chosen anew any more, and their hosts.
+    pub(super) fn last_choice(&self) -> Option<(TaskId, Vec<String>)> {
+        let kept = self.gangs.reservation.as_ref()?;
+        let hosts = kept
+            .parts
+            .iter()
+            .map(|(host, _)| self.hosts.get(*host).name.clone());
+        kept.is_last().then(|| (kept.task, hosts.collect()))
+    }
+
+    /// True if a worker of a host takes tasks.
+    pub(super) fn takes_tasks_on(&self, host: &str) -> bool {
+        let mut ranks = self.workers_of(host).into_iter();
+        ranks.any(|rank| self.slots[rank.0 as usize - 1].member.takes_tasks())
     }
 
     /// Parts that gangs hold of a host: memory, CPUs, numbers of CPUs, GPUs, and how many.

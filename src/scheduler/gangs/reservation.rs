@@ -12,15 +12,15 @@ use pmc_dag::TaskId;
 
 use crate::protocol::Rank;
 use crate::scheduler::Outbox;
-use crate::scheduler::gangs::choice::{Candidate, View, spread};
 use crate::scheduler::gangs::Stage;
+use crate::scheduler::gangs::choice::{Candidate, View, spread};
 use crate::scheduler::hosts::{Free, PartRequest};
 use crate::scheduler::queue::{Key, ShapeId, WaitingGang};
 use crate::scheduler::run::Master;
 use crate::scheduler::shares::ShareId;
 
 /// How often the moment at which a gang is to start may pass before nobody is let in.
-pub(super) const MAX_SLIPS: u32 = 2;
+const MAX_SLIPS: u32 = 2;
 
 /// Tasks of a shape that are looked at for reserved parts.
 const MAX_LOOKS: usize = 64;
@@ -37,6 +37,13 @@ pub(super) struct Reservation {
     pub(super) until: Option<Duration>,
     /// How often that moment has passed.
     slips: u32,
+}
+
+impl Reservation {
+    /// True if nobody is let in, and the parts stay.
+    pub(super) fn is_last(&self) -> bool {
+        self.slips >= MAX_SLIPS
+    }
 }
 
 /// What is to start next.
@@ -161,7 +168,8 @@ impl Master {
                 .take(MAX_LOOKS)
                 .collect();
             for task in tasks {
-                let fits = |host: &u32| !avoided.contains(host) && self.hosts.has_reserved_room(*host, request);
+                let fits =
+                    |host: &u32| !avoided.contains(host) && self.hosts.has_reserved_room(*host, request);
                 let Some(host) = hosts.iter().copied().find(fits) else {
                     break;
                 };
@@ -192,7 +200,10 @@ impl Master {
             && (slips == kept.slips || kept.slips == MAX_SLIPS)
         {
             let until = kept.until.filter(|_| slips == kept.slips);
-            return Some(Reservation { until, ..kept.clone() });
+            return Some(Reservation {
+                until,
+                ..kept.clone()
+            });
         }
         let kind = self.queue.shape(shape);
         let (gang, request) = (self.gangs.kind(kind.gang?), kind.request);
@@ -213,7 +224,10 @@ impl Master {
         timed.sort_unstable();
         let in_time: Vec<Candidate> = timed
             .iter()
-            .map(|(_, Reverse(fit), host)| Candidate { host: *host, fit: *fit })
+            .map(|(_, Reverse(fit), host)| Candidate {
+                host: *host,
+                fit: *fit,
+            })
             .collect();
         let parts = spread(gang.layout, &in_time, self.most_gang_hosts()).or_else(|| {
             // Hosts of different sizes: whichever suffice.
@@ -223,7 +237,10 @@ impl Master {
             .iter()
             .map(|part| {
                 let host = self.hosts.get(part.host);
-                (part.host, PartRequest::new(host, part.fit, request, gang.exclusive))
+                (
+                    part.host,
+                    PartRequest::new(host, part.fit, request, gang.exclusive),
+                )
             })
             .collect();
         let last = parts.iter().map(|(host, part)| self.moment(*host, part)).max()?;
@@ -249,7 +266,7 @@ impl Master {
     }
 
     /// Returns when a part is expected to fit on a host: [`Duration::MAX`] if that is unknown.
-    fn moment(&self, number: u32, part: &PartRequest) -> Duration {
+    pub(super) fn moment(&self, number: u32, part: &PartRequest) -> Duration {
         let host = self.hosts.get(number);
         let now = self.now();
         let mut free = Free {

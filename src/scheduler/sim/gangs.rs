@@ -16,8 +16,8 @@ use testutils::Random;
 
 use crate::protocol::{Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
 use crate::scheduler::{
-    Event, GangParts, Granted, LeadAdoption, Master, MasterConfig, MasterError, MemberAdoption, Outbox, Record,
-    Start, Workers,
+    Event, GangParts, Granted, LeadAdoption, Master, MasterConfig, MasterError, MemberAdoption, Outbox,
+    Record, Start, Workers,
 };
 
 /// What a worker says, or what happens to it.
@@ -39,8 +39,17 @@ struct Held {
     gpus: Vec<u32>,
     /// A gang that it has not joined.
     is_pending: bool,
-    /// It is the lead, or no gang.
+    /// Its command runs here.
     runs: bool,
+    /// It is asked to join a gang.
+    is_member: bool,
+}
+
+impl Held {
+    /// The lead of a gang that does not come together is told nothing.
+    fn is_unasked(&self) -> bool {
+        !self.runs && !self.is_member
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,7 +76,6 @@ struct Model {
     /// How long each task takes.
     times: Vec<u64>,
     gangs_started: u64,
-    let_in: u64,
     mistake: Option<String>,
 }
 
@@ -96,12 +104,15 @@ impl Model {
             }
         }
         let capacity = &self.capacity[&host];
-        let fits = sum.memory_mb <= capacity.memory_mb && sum.cpus <= capacity.threads && sum.gpus <= capacity.gpus;
+        let fits =
+            sum.memory_mb <= capacity.memory_mb && sum.cpus <= capacity.threads && sum.gpus <= capacity.gpus;
         let gone = self.gone.contains(&rank);
         self.check(fits, || format!("{host} is oversubscribed by {held:?}"));
         self.check(clash.is_none(), || clash.unwrap_or_default());
         self.check(!gone, || format!("{rank:?} is gone and gets {held:?}"));
-        self.check(!is_whole, || format!("{held:?} starts on {host}, which is taken as a whole"));
+        self.check(!is_whole, || {
+            format!("{held:?} starts on {host}, which is taken as a whole")
+        });
         self.held.insert(rank, held);
     }
 
@@ -120,14 +131,18 @@ fn amount(request: Request, ranks: u32) -> Amount {
 
 impl Outbox for Model {
     fn join(&mut self, gang: GangParts) {
-        let GangParts { task, submit, parts, .. } = gang;
+        let GangParts {
+            task, submit, parts, ..
+        } = gang;
         let dag = Arc::clone(&self.dag);
         let needs = dag.gang(task).unwrap();
         let request = dag.request(task);
         let ranks: Vec<u32> = parts.iter().map(|part| part.ranks).collect();
         let right = match needs.layout {
             Layout::Packed { .. } => ranks.is_sorted_by(|a, b| a >= b),
-            layout => (0..).zip(&ranks).all(|(host, ranks)| layout.ranks_of(host) == Some(*ranks)),
+            layout => (0..)
+                .zip(&ranks)
+                .all(|(host, ranks)| layout.ranks_of(host) == Some(*ranks)),
         };
         let sum: u32 = ranks.iter().sum();
         let hosts: BTreeSet<&String> = parts.iter().map(|part| &part.host).collect();
@@ -136,7 +151,9 @@ impl Outbox for Model {
         let text = format!("{parts:?} for {needs:?}");
         self.check(is_right, || text);
         let before = self.active.insert(task, submit);
-        self.check(before.is_none(), || format!("{task:?} has two attempts: {before:?}, {submit:?}"));
+        self.check(before.is_none(), || {
+            format!("{task:?} has two attempts: {before:?}, {submit:?}")
+        });
         for (number, part) in parts.into_iter().enumerate() {
             let granted = Amount {
                 memory_mb: part.grant.memory_mb,
@@ -152,7 +169,9 @@ impl Outbox for Model {
                 },
                 false => amount(request, part.ranks),
             };
-            self.check(granted == expected, || format!("{granted:?} instead of {expected:?}"));
+            self.check(granted == expected, || {
+                format!("{granted:?} instead of {expected:?}")
+            });
             self.hold(
                 part.rank,
                 Held {
@@ -163,6 +182,7 @@ impl Outbox for Model {
                     gpus: part.grant.gpu_set,
                     is_pending: number > 0,
                     runs: false,
+                    is_member: number > 0,
                 },
             );
             if number > 0 {
@@ -178,7 +198,10 @@ impl Outbox for Model {
 
     fn leave(&mut self, from: Rank, submit: SubmitId) {
         let after = 1 + self.random.below(8);
-        let runs = self.held.get(&from).is_some_and(|held| held.submit == submit && held.runs);
+        let runs = self
+            .held
+            .get(&from)
+            .is_some_and(|held| held.submit == submit && held.runs);
         // The lead may answer with its result, too.
         let report = match runs && self.random.one_in(2) {
             true => Report::Ended(submit),
@@ -188,10 +211,19 @@ impl Outbox for Model {
     }
 
     fn start(&mut self, start: Start) {
-        let Start { task, submit, rank, grant, .. } = start;
+        let Start {
+            task,
+            submit,
+            rank,
+            grant,
+            ..
+        } = start;
         let time = self.times[task.index()];
         if self.dag.gang(task).is_some() {
-            let pending = self.held.values().any(|held| held.submit == submit && held.is_pending);
+            let pending = self
+                .held
+                .values()
+                .any(|held| held.submit == submit && held.is_pending);
             self.check(!pending, || format!("{task:?} starts before all have joined"));
             let holds = self.held.get_mut(&rank).filter(|held| held.submit == submit);
             let is_lead = holds.map(|held| held.runs = true).is_some();
@@ -199,7 +231,9 @@ impl Outbox for Model {
             self.gangs_started += 1;
         } else {
             let before = self.active.insert(task, submit);
-            self.check(before.is_none(), || format!("{task:?} has two attempts: {before:?}, {submit:?}"));
+            self.check(before.is_none(), || {
+                format!("{task:?} has two attempts: {before:?}, {submit:?}")
+            });
             let Granted { cpu_set, gpu_set, .. } = grant;
             let request = self.dag.request(task);
             self.hold(
@@ -212,6 +246,7 @@ impl Outbox for Model {
                     gpus: gpu_set,
                     is_pending: false,
                     runs: true,
+                    is_member: false,
                 },
             );
         }
@@ -220,9 +255,7 @@ impl Outbox for Model {
 
     fn send(&mut self, to: Rank, message: ToWorker) {
         if matches!(message, ToWorker::Shutdown) {
-            // The lead of a gang that did not come together was told nothing.
-            self.held
-                .retain(|rank, held| *rank != to || held.runs || held.is_pending);
+            self.held.retain(|rank, held| *rank != to || !held.is_unasked());
             let holds = self.held.contains_key(&to);
             self.check(!holds, || format!("{to:?} is shut down, but holds something"));
             self.gone.insert(to);
@@ -231,9 +264,16 @@ impl Outbox for Model {
 
     fn record(&mut self, record: Record<'_>) {
         match record {
-            Record::Ended { task, submit, outcome, .. } => {
+            Record::Ended {
+                task,
+                submit,
+                outcome,
+                ..
+            } => {
                 let known = self.active.remove(&task);
-                self.check(known == Some(submit), || format!("{submit:?} of {task:?} ended, not {known:?}"));
+                self.check(known == Some(submit), || {
+                    format!("{submit:?} of {task:?} ended, not {known:?}")
+                });
                 if outcome.succeeded() {
                     self.done.insert(task);
                 } else {
@@ -243,7 +283,9 @@ impl Outbox for Model {
             }
             Record::Evicted { task, submit, .. } => {
                 let known = self.active.remove(&task);
-                self.check(known == Some(submit), || format!("{submit:?} of {task:?} lost, not {known:?}"));
+                self.check(known == Some(submit), || {
+                    format!("{submit:?} of {task:?} lost, not {known:?}")
+                });
                 self.all_have_left(submit);
             }
             _ => {}
@@ -253,9 +295,13 @@ impl Outbox for Model {
 
 impl Model {
     fn all_have_left(&mut self, submit: SubmitId) {
+        self.held
+            .retain(|_, held| held.submit != submit || !held.is_unasked());
         let left = self.held.iter().find(|(_, held)| held.submit == submit);
         let left = left.map(|(rank, _)| *rank);
-        self.check(left.is_none(), || format!("{submit:?} has ended, but {left:?} holds a part"));
+        self.check(left.is_none(), || {
+            format!("{submit:?} has ended, but {left:?} holds a part")
+        });
     }
 
     /// A gang that was asked together but not begun counts no more once nothing holds it.
@@ -270,9 +316,11 @@ struct Run {
     model: Model,
     last_rank: u32,
     joins_left: u32,
+    /// A gang whose parts are not chosen anew, their hosts, and what ran there then and still runs.
+    last_choice: Option<(TaskId, Vec<String>, BTreeSet<SubmitId>)>,
 }
 
-fn random_dag(random: &mut Random, gangs_only_fit: bool) -> Dag {
+fn random_dag(random: &mut Random) -> Dag {
     let mut text = String::new();
     let tasks = random.pick(&[3, 12, 40]);
     for task in 0..tasks {
@@ -295,7 +343,7 @@ fn random_dag(random: &mut Random, gangs_only_fit: bool) -> Dag {
         if random.one_in(2) {
             let _ = write!(text, "-p {} ", random.below(3));
         }
-        if !gangs_only_fit && random.one_in(2) {
+        if random.one_in(2) {
             let _ = write!(text, "-T {} ", 1 + random.below(200));
         }
         if random.one_in(4) {
@@ -329,7 +377,7 @@ fn registration(host: u64) -> Registration {
 impl Run {
     fn new(seed: u64) -> Result<Self, MasterError> {
         let mut random = Random(seed);
-        let dag = Arc::new(random_dag(&mut random, false));
+        let dag = Arc::new(random_dag(&mut random));
         let config = MasterConfig {
             max_attempts: 1,
             max_failures: 0,
@@ -341,7 +389,9 @@ impl Run {
             model: Model {
                 dag,
                 hosts: BTreeMap::new(),
-                capacity: (0..5).map(|host| (format!("h{host}"), registration(host))).collect(),
+                capacity: (0..5)
+                    .map(|host| (format!("h{host}"), registration(host)))
+                    .collect(),
                 held: BTreeMap::new(),
                 gone: BTreeSet::new(),
                 arriving: BinaryHeap::new(),
@@ -352,11 +402,11 @@ impl Run {
                 active: BTreeMap::new(),
                 times,
                 gangs_started: 0,
-                let_in: 0,
                 mistake: None,
             },
             last_rank: 0,
             joins_left: 40,
+            last_choice: None,
         };
         // Enough for each task, and these are not lost.
         for host in 0..3 {
@@ -428,6 +478,7 @@ impl Run {
                 gpus: part.gpu_set.clone(),
                 is_pending: false,
                 runs: number == 0,
+                is_member: number > 0,
             };
             self.model.hold(rank, held);
             self.model.active.insert(task, submit);
@@ -491,7 +542,8 @@ impl Run {
         if model.gone.contains(&rank) {
             return Ok(());
         }
-        let holds = |submit: SubmitId, model: &Model| model.held.get(&rank).is_some_and(|held| held.submit == submit);
+        let holds =
+            |submit: SubmitId, model: &Model| model.held.get(&rank).is_some_and(|held| held.submit == submit);
         match report {
             Report::Ended(submit) => {
                 if !holds(submit, model) {
@@ -520,7 +572,14 @@ impl Run {
                 if is_answer && holds(submit, model) {
                     model.held.remove(&rank);
                 }
-                master.handle(Event::NotJoined { rank, submit, is_answer }, model)
+                master.handle(
+                    Event::NotJoined {
+                        rank,
+                        submit,
+                        is_answer,
+                    },
+                    model,
+                )
             }
         }
     }
@@ -555,19 +614,59 @@ impl Run {
         }
     }
 
+    /// Checks that a gang starts when all has ended that ran on its parts when they were chosen last, unless
+    /// others come before it or a host takes no tasks.
+    fn follow_last_choice(&mut self) -> Result<(), String> {
+        let Some((task, hosts)) = self.master.last_choice() else {
+            self.last_choice = None;
+            return Ok(());
+        };
+        let on_hosts = |rank: &Rank| hosts.contains(&self.model.hosts[rank]);
+        let held: BTreeMap<SubmitId, i64> = self
+            .model
+            .held
+            .iter()
+            .filter(|(rank, _)| on_hosts(rank))
+            .map(|(_, held)| (held.submit, self.model.dag.priority(held.task)))
+            .collect();
+        let own = self.model.dag.priority(task);
+        match &mut self.last_choice {
+            Some((known, same, waits_for)) if *known == task && *same == hosts => {
+                let is_before =
+                    |(submit, priority): (&SubmitId, &i64)| !waits_for.contains(submit) && *priority >= own;
+                if held.iter().any(is_before) || !hosts.iter().all(|host| self.master.takes_tasks_on(host)) {
+                    self.last_choice = None;
+                    return Ok(());
+                }
+                waits_for.retain(|submit| held.contains_key(submit));
+                if waits_for.is_empty() {
+                    return Err(format!(
+                        "{task:?} waits for nothing on {hosts:?}, and does not start"
+                    ));
+                }
+            }
+            _ => self.last_choice = Some((task, hosts, held.into_keys().collect())),
+        }
+        Ok(())
+    }
+
     fn finish(mut self) -> Result<Model, String> {
         for _ in 0..20_000 {
             self.master.advance(Duration::from_millis(self.model.now));
             self.model.forget_unbegun();
             self.master.schedule(&mut self.model);
             self.master.sanity_check()?;
+            self.follow_last_choice()?;
             if let Some(mistake) = self.model.mistake.take() {
                 return Err(mistake);
             }
             if self.master.is_finished() {
                 return match self.model.held.is_empty() {
                     true => Ok(self.model),
-                    false => Err(format!("the run has ended, and something runs: {:?}", self.model.held)),
+                    false => Err(format!(
+                        "the run has ended, and something runs: {:?}",
+                        self.model.held
+                    )),
                 };
             }
             self.step().map_err(|error| error.to_string())?;
@@ -581,7 +680,7 @@ impl Run {
     fn drop_unasked_leads(&mut self) {
         let holders: Vec<Rank> = self.model.held.keys().copied().collect();
         for rank in holders {
-            if !self.master.holds_part(rank) && !self.model.held[&rank].runs && !self.model.held[&rank].is_pending {
+            if !self.master.holds_part(rank) && self.model.held[&rank].is_unasked() {
                 self.model.held.remove(&rank);
             }
         }
@@ -599,7 +698,11 @@ fn gangs_hold_what_they_ask_for_and_all_runs_end() {
     for seed in seeds.clone().unwrap_or(0_u64..300) {
         let run = Run::new(seed).map_err(|error| error.to_string());
         let outcome = run.and_then(Run::finish);
-        assert!(outcome.is_ok(), "seed {seed}: {}", outcome.err().unwrap_or_default());
+        assert!(
+            outcome.is_ok(),
+            "seed {seed}: {}",
+            outcome.err().unwrap_or_default()
+        );
         started += outcome.map_or(0, |model| model.gangs_started);
     }
     assert!(seeds.is_some() || started > 300, "only {started} gangs started");

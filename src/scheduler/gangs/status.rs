@@ -1,0 +1,134 @@
+//! What people get to know of gangs.
+
+use std::time::Duration;
+
+use pmc_dag::{Request, TaskId};
+
+use crate::scheduler::gangs::reservation::Reservation;
+use crate::scheduler::run::Master;
+use crate::scheduler::tasks::State;
+
+impl Master {
+    fn name_of(&self, task: TaskId) -> String {
+        let (dag, local) = self.locate(task);
+        String::from_utf8_lossy(dag.name(local)).into_owned()
+    }
+
+    /// The task for which a part of a host is reserved.
+    pub(in crate::scheduler) fn reserved_for(&self, host: u32) -> Option<String> {
+        let reservation = self.gangs.reservation.as_ref()?;
+        let is_part = reservation.parts.iter().any(|(part, _)| *part == host);
+        is_part.then(|| self.name_of(reservation.task))
+    }
+
+    /// The hosts that a gang holds, as an expression.
+    pub(in crate::scheduler) fn hosts_of_gang(&self, task: TaskId) -> Option<String> {
+        if self.gangs.hold_nothing() {
+            return None;
+        }
+        let gang = self.gangs.running.values().find(|gang| gang.task == task)?;
+        let names = gang
+            .parts
+            .iter()
+            .map(|part| self.hosts.get(part.host).name.as_str());
+        Some(pmc_hosts::compress(&names.collect::<Vec<_>>()))
+    }
+
+    /// Why a gang waits; `None` for other tasks, and if it is to be queued.
+    pub(in crate::scheduler) fn reason_of_gang(&self, task: TaskId) -> Option<String> {
+        let (needed, there) = self.nodes_of_gang(task)?;
+        if there < needed {
+            return Some(format!(
+                "it needs {needed} nodes that have what its ranks request, {there} are there"
+            ));
+        }
+        if self.nodes[task.index()].state != State::Queued {
+            return None;
+        }
+        match &self.gangs.reservation {
+            Some(kept) if kept.task == task => Some(self.describe_reservation(kept)),
+            Some(kept) => Some(format!(
+                "it needs {} at once, and {} is before it: parts of hosts are reserved for that",
+                hosts(needed),
+                self.name_of(kept.task)
+            )),
+            None => Some(format!(
+                "it needs {} at once, which are not free together",
+                hosts(needed)
+            )),
+        }
+    }
+
+    /// Says which hosts are free for a gang, and when the others are expected.
+    fn describe_reservation(&self, kept: &Reservation) -> String {
+        let now = self.now();
+        let mut free = Vec::new();
+        let mut expected = Vec::new();
+        let mut unknown = Vec::new();
+        let mut last = Duration::ZERO;
+        for (number, part) in &kept.parts {
+            let name = self.hosts.get(*number).name.as_str();
+            match self.moment(*number, part) {
+                moment if moment <= now => free.push(name),
+                Duration::MAX => unknown.push(name),
+                moment => {
+                    last = last.max(moment.saturating_sub(now));
+                    expected.push(name);
+                }
+            }
+        }
+        for names in [&mut free, &mut expected, &mut unknown] {
+            names.sort_unstable();
+        }
+        let all = hosts(kept.parts.len() as u32);
+        let mut parts = Vec::new();
+        if !free.is_empty() {
+            let verb = if free.len() == 1 { "is" } else { "are" };
+            parts.push(format!(
+                "{} {verb} free and reserved for it",
+                pmc_hosts::compress(&free)
+            ));
+        }
+        if !expected.is_empty() {
+            let verb = if expected.len() == 1 { "is" } else { "are" };
+            let seconds = last.as_secs_f64().ceil();
+            let names = pmc_hosts::compress(&expected);
+            parts.push(format!("{names} {verb} expected in {seconds} s"));
+        }
+        if !unknown.is_empty() {
+            let names = pmc_hosts::compress(&unknown);
+            parts.push(format!("nobody knows how long tasks on {names} take"));
+        }
+        format!("it needs {all} at once: {}", parts.join(", "))
+    }
+
+    /// Says for whom the hosts are reserved on which a request would fit.
+    pub(in crate::scheduler) fn reserved_instead(&self, request: Request) -> Option<String> {
+        let kept = self.gangs.reservation.as_ref()?;
+        let fits =
+            |host: &u32| self.hosts.has_reserved_room(*host, request) && !self.hosts.has_room(*host, request);
+        let mut names: Vec<&str> = kept
+            .parts
+            .iter()
+            .map(|(host, _)| *host)
+            .filter(|host| fits(host))
+            .map(|host| self.hosts.get(host).name.as_str())
+            .collect();
+        names.sort_unstable();
+        (!names.is_empty()).then(|| {
+            format!(
+                "what is free of {} is reserved for {}, which needs {} at once",
+                pmc_hosts::compress(&names),
+                self.name_of(kept.task),
+                hosts(kept.parts.len() as u32)
+            )
+        })
+    }
+}
+
+fn hosts(count: u32) -> String {
+    match count {
+        1 => "1 host".to_owned(),
+        count => format!("{count} hosts"),
+    }
+}
