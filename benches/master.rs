@@ -27,7 +27,7 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 
 use pegasus_mpi_cluster::internals::{
-    Event, Granted, Master, MasterConfig, Outbox, Output, Record, Start, SubmitId, TaskResult, ToWorker,
+    Event, GangParts, Granted, Master, MasterConfig, Outbox, Output, Record, Start, SubmitId, TaskResult, ToWorker,
     Workers, assignment,
 };
 use pegasus_mpi_cluster::simulate::{Cluster, simulate};
@@ -277,6 +277,10 @@ impl Outbox for Sent<'_> {
         let assignment = assignment(&self.dag.task(start.task), start, None, Output::Own);
         black_box(ToWorker::Run(Box::new(assignment)));
     }
+
+    fn join(&mut self, _: GangParts) {}
+
+    fn leave(&mut self, _: Rank, _: SubmitId) {}
 
     fn send(&mut self, _: Rank, message: ToWorker) {
         black_box(message);

@@ -89,7 +89,9 @@ pub mod internals {
         Assignment, DecodeError, ENCODING_VERSION, ForwardedData, Output, Returned, SubmitId, TaskResult,
         ToMaster, ToWorker,
     };
-    pub use crate::scheduler::{Event, Granted, Master, MasterConfig, Outbox, Record, Start, Workers};
+    pub use crate::scheduler::{
+        Event, GangParts, Granted, Master, MasterConfig, Outbox, Record, Start, Workers,
+    };
     pub use crate::transport::agents::messages as agent_messages;
     pub use crate::transport::agents::{AgentMaster, AgentOptions, LaunchOptions};
     pub use crate::transport::{MasterTransport, Membership};

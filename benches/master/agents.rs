@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pegasus_mpi_cluster::internals::{
-    AgentMaster, AgentOptions, Event, LaunchOptions, Master, MasterConfig, MasterTransport, Membership,
+    AgentMaster, AgentOptions, Event, GangParts, LaunchOptions, Master, MasterConfig, MasterTransport, Membership,
     Outbox, Output, Record, Start, SubmitId, TaskResult, ToMaster, ToWorker, Workers,
     agent_messages as messages, assignment,
 };
@@ -53,6 +53,10 @@ impl Outbox for Sender<'_> {
         let assignment = assignment(&self.dag.task(start.task), start, None, Output::Own);
         self.send(rank, ToWorker::Run(Box::new(assignment)));
     }
+
+    fn join(&mut self, _: GangParts) {}
+
+    fn leave(&mut self, _: Rank, _: SubmitId) {}
 
     fn send(&mut self, to: Rank, message: ToWorker) {
         self.transport.send(to, message).expect("the agents are there");

@@ -10,7 +10,7 @@ use signal_hook::consts::{SIGTERM, SIGUSR1};
 use super::conclusion::End;
 use super::rests::Rests;
 use super::{Driver, Loop, RunError, RunEvent};
-use crate::protocol::{EndCause, NodeChange, Rank, ToMaster};
+use crate::protocol::{EndCause, NodeChange, Rank, TaskResult, ToMaster};
 use crate::scheduler::{Event, Summary};
 use crate::transport::{MasterTransport, WaitPolicy};
 
@@ -304,27 +304,7 @@ impl<T: MasterTransport> Driver<'_, T> {
                 self.subworkflows.note_end(from, Some(submit));
                 return Ok(());
             }
-            ToMaster::Finished(result) => {
-                let run = &mut self.run;
-                let result = run.store_returned(from, result)?;
-                let result = run.forward(from, result)?;
-                let result = run.note_interruption(from, result)?;
-                let result = run.note_saved(from, result);
-                let exit = run.abort_exit(from, &result);
-                Rests::note_hosts(run, &result.outcome);
-                let task = run.master.running_on(from).map(|(task, _)| task);
-                let is_saved = result.outcome.cause == Some(EndCause::Saved);
-                run.handle(Event::Finished(from, result))?;
-                if let Some(task) = task {
-                    if is_saved {
-                        run.hold_saved(task)?;
-                    }
-                    self.rests.rest(run, task)?;
-                }
-                self.bad_hosts.judge(run)?;
-                exit.into_iter().for_each(|exit| run.abort_with(exit));
-                return Ok(());
-            }
+            ToMaster::Finished(result) => return self.finish(from, result),
             ToMaster::Retracted { submits } => Event::Retracted(from, submits),
             ToMaster::Failed { message } => Event::Failed(from, message),
             ToMaster::Running(attempt) if attempt.gang.is_some() && attempt.dag.is_none() => {
@@ -354,6 +334,29 @@ impl<T: MasterTransport> Driver<'_, T> {
             }
         };
         self.run.handle(event)
+    }
+
+    /// Handles the end of an attempt.
+    fn finish(&mut self, from: Rank, result: TaskResult) -> Result<(), RunError> {
+        let run = &mut self.run;
+        let result = run.store_returned(from, result)?;
+        let result = run.forward(from, result)?;
+        let result = run.note_interruption(from, result)?;
+        let result = run.note_saved(from, result);
+        let exit = run.abort_exit(from, &result);
+        Rests::note_hosts(run, &result.outcome);
+        let task = run.master.running_on(from).map(|(task, _)| task);
+        let is_saved = result.outcome.cause == Some(EndCause::Saved);
+        run.handle(Event::Finished(from, result))?;
+        if let Some(task) = task {
+            if is_saved {
+                run.hold_saved(task)?;
+            }
+            self.rests.rest(run, task)?;
+        }
+        self.bad_hosts.judge(run)?;
+        exit.into_iter().for_each(|exit| run.abort_with(exit));
+        Ok(())
     }
 
     fn flush(&mut self) -> Result<(), RunError> {
