@@ -27,8 +27,8 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 
 use pegasus_mpi_cluster::internals::{
-    Event, GangParts, Granted, Master, MasterConfig, Outbox, Output, Record, Start, SubmitId, TaskResult, ToWorker,
-    Workers, assignment,
+    Event, GangParts, Granted, Master, MasterConfig, Outbox, Output, Record, Start, SubmitId, TaskResult,
+    ToWorker, Workers, assignment,
 };
 use pegasus_mpi_cluster::simulate::{Cluster, simulate};
 use pegasus_mpi_cluster::{Outcome, Rank, Registration};

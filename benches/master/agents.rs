@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pegasus_mpi_cluster::internals::{
-    AgentMaster, AgentOptions, Event, GangParts, LaunchOptions, Master, MasterConfig, MasterTransport, Membership,
-    Outbox, Output, Record, Start, SubmitId, TaskResult, ToMaster, ToWorker, Workers,
+    AgentMaster, AgentOptions, Event, GangParts, LaunchOptions, Master, MasterConfig, MasterTransport,
+    Membership, Outbox, Output, Record, Start, SubmitId, TaskResult, ToMaster, ToWorker, Workers,
     agent_messages as messages, assignment,
 };
 use pegasus_mpi_cluster::{Interrupt, Outcome, Rank, Registration, WorkerOptions};

@@ -63,18 +63,21 @@ impl Master {
         };
         let (task, is_joining) = (gang.task, gang.stage == Stage::Joining);
         let has_joined = gang.part_mut(rank).is_some_and(|part| part.has_joined);
-        if is_joining && !has_joined {
-            *self.gangs.refusals.entry(task).or_default() += 1;
-            if let Some(host) = host {
-                self.note_refusal(task, host);
-            }
-            self.disband(submit, Next::Refused, out);
+        if !is_joining || has_joined {
+            // It was asked to leave, and will say that it has.
+            return;
         }
-        if is_answer && !has_joined {
-            self.part_left(rank, submit, out);
-        } else {
-            self.end_if_all_left(submit, out);
+        *self.gangs.refusals.entry(task).or_default() += 1;
+        if let Some(host) = host {
+            self.note_refusal(task, host);
         }
+        if is_answer {
+            // It holds nothing, and is not asked to leave: the next attempt has the same number.
+            self.release_part(rank, submit, out);
+        }
+        self.disband(submit, Next::Refused, out);
+        self.end_if_all_left(submit, out);
+        self.leave_if_idle(rank, out);
     }
 
     /// Lets the command of a gang start, once all members have joined.
