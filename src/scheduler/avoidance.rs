@@ -88,11 +88,6 @@ impl Avoidance {
 }
 
 impl Master {
-    /// The time since some fixed moment.
-    pub(super) fn now(&self) -> Duration {
-        self.avoidance.now
-    }
-
     /// Takes the time since some fixed moment. To be called before [`Master::schedule`].
     pub fn advance(&mut self, now: Duration) {
         self.avoidance.now = self.avoidance.now.max(now);

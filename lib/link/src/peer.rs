@@ -8,7 +8,6 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
