@@ -285,7 +285,6 @@ impl<T: MasterTransport> Driver<'_, T> {
         }
     }
 
-    #[expect(clippy::too_many_lines, reason = "an arm for each message")]
     fn handle_valid(&mut self, from: Rank, message: ToMaster) -> Result<(), RunError> {
         let Some(message) = self.nodes.keep_early(&self.run, from, message) else {
             return Ok(());
@@ -369,7 +368,8 @@ impl<T: MasterTransport> Driver<'_, T> {
         let is_done = result.outcome.succeeded();
         run.handle(Event::Finished(from, result))?;
         if let Some(task) = task {
-            if is_done {
+            // Not if it is only a part of a gang.
+            if is_done && run.master.is_done(task) {
                 run.note_done(task);
             }
             if is_saved {

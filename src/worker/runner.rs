@@ -258,10 +258,7 @@ impl Runner {
         let words = words::split(&task.command);
         let needs_descriptor = watch.interval().is_some();
         let (current, name) = (Arc::clone(&self.current), String::from_utf8_lossy(&task.name));
-        let served = self.node.as_ref().map(|node| {
-            let dag = dag_of(task, &self.options);
-            node.begin(task.submit, &task.name, dag)
-        });
+        let served = self.serve(task);
         let start = || self.start(task, &words, files, needs_descriptor, served.as_ref());
         let Started {
             at: (started, start),
@@ -319,18 +316,7 @@ impl Runner {
             cpus: task.cpus,
             memory_mb: task.memory_mb,
         };
-        let mut outcome = Outcome::new(status, runtime);
-        outcome.memory = self.memory_use(task, &ending);
-        outcome.cause = if outcome.is_terminated() && signals::is_terminated() {
-            Some(EndCause::Interrupted)
-        } else if cannot_run {
-            Some(EndCause::CannotRun)
-        } else if is_cut && status != 0 {
-            Some(EndCause::Cut)
-        } else {
-            let limit = ending.over_time;
-            limit.map(|limit| EndCause::Known(Reason::TimeLimit { limit }))
-        };
+        let mut outcome = self.outcome(task, &ending, runtime, (cannot_run, is_cut));
         if let Some(served) = served.filter(|_| !ending.was_signalled && has_failed_itself(&outcome)) {
             served.fail();
         }
@@ -342,6 +328,36 @@ impl Runner {
             forwards: ending.forwards,
             returned: None,
         })
+    }
+
+    /// Lets the processes of an attempt save their state.
+    fn serve(&self, task: &Assignment) -> Option<ServedAttempt> {
+        let node = self.node.as_ref()?;
+        Some(node.begin(task.submit, &task.name, dag_of(task, &self.options)))
+    }
+
+    /// Returns how an attempt ended. `cannot_run`: its program cannot be executed; `is_cut`: it was the lead of
+    /// a gang that has lost a member.
+    fn outcome(
+        &self,
+        task: &Assignment,
+        ending: &Ending,
+        runtime: Duration,
+        (cannot_run, is_cut): (bool, bool),
+    ) -> Outcome {
+        let mut outcome = Outcome::new(ending.status, runtime);
+        outcome.memory = self.memory_use(task, ending);
+        outcome.cause = if outcome.is_terminated() && signals::is_terminated() {
+            Some(EndCause::Interrupted)
+        } else if cannot_run {
+            Some(EndCause::CannotRun)
+        } else if is_cut && ending.status != 0 {
+            Some(EndCause::Cut)
+        } else {
+            let limit = ending.over_time;
+            limit.map(|limit| EndCause::Known(Reason::TimeLimit { limit }))
+        };
+        outcome
     }
 
     /// Starts an attempt with these words and files.
@@ -551,11 +567,11 @@ fn warn_of(programs: &[String], who: &str) {
 }
 
 /// Returns whether an attempt has failed by itself: nothing else is known that has ended it. Nobody kills
-/// itself.
+/// itself; launchers of MPI say so with the number of the signal as exit code.
 fn has_failed_itself(outcome: &Outcome) -> bool {
     let is_killed = [SIGKILL, SIGTERM]
         .iter()
-        .any(|signal| outcome.is_ended_by(*signal));
+        .any(|signal| outcome.is_ended_by(*signal) || outcome.status == signal << 8);
     let ran_out = outcome.memory.is_some_and(|memory| memory.out_of_memory);
     !outcome.succeeded() && outcome.cause.is_none() && !is_killed && !ran_out
 }
