@@ -107,7 +107,7 @@ fn masked_lite(text: &[u8]) -> Vec<String> {
 
 /// Writes the descriptions of all jobs of the comparison. Returns their calls.
 fn descriptions(site: &Site) -> Vec<String> {
-    let environment = "env | grep -v -e KICKSTART -e PMC_TOKENS | sort; umask; ulimit -a; ls /proc/self/fd; \
+    let environment = "env | grep -v -e KICKSTART -e PMC_TOKENS -e PMC_NODE= | sort; umask; ulimit -a; ls /proc/self/fd; \
                        grep -e Sig[BIC] -e Cpus /proc/self/status; echo $GREETING >out";
     let mut jobs = vec![
         site.job(COPY, "plain"),

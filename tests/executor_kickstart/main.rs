@@ -161,7 +161,7 @@ fn masked(text: &[u8]) -> Vec<String> {
     const VARYING: &str = "start duration pid nlink utime stime maxrss minflt majflt inblock outblock nvcsw nivcsw nsignals \
                            inode mtime atime ctime blocks descriptor temporary_name ram_free ram_shared ram_buffer \
                            swap_free load_min1 load_min5 load_min15 cpu_speed \"PMC_KICKSTART\" \"KICKSTART_METADATA\" \
-                           \"KICKSTART_INTEGRITY_DATA\"";
+                           \"KICKSTART_INTEGRITY_DATA\" \"PMC_NODE\" \"PMC_TOKENS\"";
     let text = String::from_utf8_lossy(text);
     let lines = text.lines().filter(|line| {
         // The record counts only states with processes in them.
@@ -228,7 +228,7 @@ fn served_records_equal_those_of_kickstart_processes() {
         // The job prints its environment.
         sh(
             "KS",
-            "env | grep -v -e KICKSTART -e PMC_TOKENS | sort; umask; pwd; ulimit -a; ls /proc/self/fd; grep -e Sig[BIC] -e Cpus /proc/self/status",
+            "env | grep -v -e KICKSTART -e PMC_TOKENS -e PMC_NODE= | sort; umask; pwd; ulimit -a; ls /proc/self/fd; grep -e Sig[BIC] -e Cpus /proc/self/status",
         ),
         sh(
             "KS",

@@ -531,17 +531,18 @@ async fn pass(caller: Framed<UnixStream, LengthDelimitedCodec>, peer: Peer) -> R
     let (caller, peer) = (caller.into_parts(), peer.into_parts());
     let (mut from_caller, mut to_caller) = caller.io.into_split();
     let (mut from_peer, mut to_peer) = tokio::io::split(peer.io);
+    let has_gone = Cell::new(false);
     let down = async {
-        let sent: io::Result<()> = async {
+        let begun = async {
             to_peer.write_all(&caller.read_buf).await?;
-            to_peer.flush().await?;
-            copy(&mut from_caller, &mut to_peer)
-                .await
-                .map_err(|(_, error)| error)
-        }
-        .await;
-        // The process has gone, or the connection: the other direction says which.
-        drop(sent);
+            to_peer.flush().await
+        };
+        let sent = match begun.await {
+            Ok(()) => copy(&mut from_caller, &mut to_peer).await,
+            Err(error) => Err((false, error)),
+        };
+        // If it is the connection that has gone, the other direction says so.
+        has_gone.set(!matches!(sent, Err((false, _))));
         let _ = to_peer.shutdown().await;
         std::future::pending::<()>().await;
     };
@@ -550,7 +551,8 @@ async fn pass(caller: Framed<UnixStream, LengthDelimitedCodec>, peer: Peer) -> R
         early.map_err(|_| Broken::Caller)?;
         let copied = copy(&mut from_peer, &mut to_caller).await;
         copied.map_err(|(is_read, error)| {
-            if is_read {
+            // The other side ends a connection, in whatever way, when it hears that the caller has gone.
+            if is_read && !has_gone.get() {
                 Broken::Peer(error)
             } else {
                 Broken::Caller

@@ -42,6 +42,8 @@ impl Normalizer {
     /// Normalizes the records of tasks and the summaries.
     pub fn records(&mut self, text: &str) -> String {
         let text = self.paths(text);
+        // Variables of tasks that the original does not have.
+        let text = regex!(r"(?m)^PMC_(?:NODE|TOKENS)=.*\n").replace_all(&text, "");
         let text = regex!(r"\[cluster-task [^\n]*\]").replace_all(&text, |found: &Captures| {
             record_times(&found[0]).replace(&format!("hostname=\"{}\"", self.host), "hostname=\"<HOST>\"")
         });
