@@ -302,8 +302,8 @@ fn gangs_of_open_mpi_run_by_plain_mpirun() {
     rings_run("mpicc.openmpi", "mpirun.openmpi");
 }
 
-/// The programs are no MPI programs: over the TCP of UCX, those of Debian's MPICH hang at their end now and then,
-/// whoever starts them.
+/// The programs are no MPI programs: over the TCP of UCX, those of MPICH of Debian hang at their end now and
+/// then, whoever starts them.
 #[test]
 #[ignore = "needs network namespaces and MPICH: tests/run e2e"]
 fn gangs_of_mpich_run_by_plain_mpiexec() {
@@ -389,7 +389,8 @@ fn a_gang_whose_node_is_lost_runs_again() {
 #[test]
 #[ignore = "needs network namespaces and Open MPI: tests/run e2e"]
 fn a_gang_outlives_its_master() {
-    let dag = "TASK ring -N 2 --ranks-per-node 2 -m 100 mpirun.openmpi ./ring go\nTASK after /bin/true\nEDGE ring after\n";
+    let dag = "TASK ring -N 2 --ranks-per-node 2 -m 100 mpirun.openmpi ./ring go\n\
+               TASK after /bin/true\nEDGE ring after\n";
     let mut scene = Scene::new("mpicc.openmpi", dag);
     scene.start();
     scene.wait_for("four ranks run", |scene| scene.processes("ring").len() == 4);
