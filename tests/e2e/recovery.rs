@@ -246,7 +246,9 @@ fn an_agent_starts_the_next_master_if_the_first_node_is_lost() {
     let successor = batch_jobs::read(&plan.dag)
         .into_iter()
         .find(|entry| matches!(entry.event, Event::Begin { successor: true, .. }));
-    let lost = at.duration_since(SystemTime::UNIX_EPOCH).expect("a time of today");
+    let lost = at
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .expect("a time of today");
     let begins_after = successor.map(|entry| entry.at - lost.as_secs_f64());
     println!("the next master begins {begins_after:.0?} s after the loss of the first node");
     let begins = plan.events().into_iter().filter_map(|(job, event)| match event {
