@@ -81,7 +81,10 @@ fn new_names_are_in_the_tables() {
 fn add_sources(directory: &Path, all: &mut String) {
     for entry in fs::read_dir(directory).expect("a source directory") {
         let path = entry.expect("an entry").path();
-        if ["keys", "tests", "tests.rs"].iter().any(|name| path.ends_with(name)) {
+        if ["keys", "tests", "tests.rs"]
+            .iter()
+            .any(|name| path.ends_with(name))
+        {
             continue;
         }
         if path.is_dir() {
