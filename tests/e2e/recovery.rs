@@ -1,8 +1,6 @@
 //! Batch jobs that end before their workflow: the next one goes on, an agent takes the place of a lost
 //! master, and nothing follows a job that was cancelled.
 
-mod scenarios;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};

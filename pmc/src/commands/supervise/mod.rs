@@ -26,8 +26,9 @@ use self::child::{Outcome, Settings, Signals, run};
 use self::ledger::Ledger;
 use self::matrix::{Action, Ended, MAX_STARTS, Situation, TABLE, Terminated, action};
 use self::next::{Chain, note};
-use self::queries::is_restart;
+use self::queries::{is_restarted_job, is_restarted_task};
 use crate::cli;
+use crate::commands::checkpoint::connect;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::layout;
@@ -64,6 +65,16 @@ pub fn supervise(arguments: &cli::Supervise) -> Result<u8, Failure> {
         pmc_terminal::print(TABLE);
         return Ok(exit::SUCCESS);
     }
+    let environment: BTreeMap<String, String> = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect();
+    if arguments.is_restart && arguments.job.is_none() {
+        // What the task goes on from, if its run keeps checkpoints.
+        let has_saved = || connect().is_ok_and(|connection| connection.given().is_some());
+        if let Some(is_restart) = is_restarted_task(&environment, has_saved) {
+            return Ok(u8::from(is_restart));
+        }
+    }
     let Some(dir) = &arguments.dir else {
         return Err(Failure::new(
             exit::USAGE,
@@ -71,9 +82,6 @@ pub fn supervise(arguments: &cli::Supervise) -> Result<u8, Failure> {
         ));
     };
     let dag = layout::find_run(dir)?.dag;
-    let environment: BTreeMap<String, String> = std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .collect();
     let job = BatchJob::of_environment(|name| environment.get(name).cloned());
     let nodes = job.as_ref().and_then(|_| {
         let read = |path: &str| pmc_files::read_to_string(Path::new(path), MAX_LIST).ok();
@@ -84,12 +92,8 @@ pub fn supervise(arguments: &cli::Supervise) -> Result<u8, Failure> {
         .map_or_else(|| format!("local {}", std::process::id()), ToString::to_string);
     let mut ledger = Ledger::open(&dag, name.clone());
     if arguments.is_restart {
-        let asked = arguments.job.as_ref().map(|id| match &job {
-            Some(job) => format!("{} {id}", job.scheduler),
-            None => id.clone(),
-        });
-        let asked = asked.unwrap_or(name);
-        return Ok(u8::from(is_restart(&environment, &ledger.before, &asked)));
+        let asked = arguments.job.clone().unwrap_or(name);
+        return Ok(u8::from(is_restarted_job(&ledger.before, &asked)));
     }
     let (command, resubmit) = if arguments.successor {
         let found = ledger.command();
