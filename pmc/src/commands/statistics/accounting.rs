@@ -102,8 +102,8 @@ fn max_lost(dir: &RunDir) -> Result<Option<f64>, Failure> {
     let Ok(text) = pmc_files::read_to_string(&path, MAX_PROPERTIES) else {
         return Ok(None);
     };
-    let all = properties::settings(&text).into_iter().flatten();
-    let Some(setting) = all.filter(|setting| setting.key == MAX_LOST).last() else {
+    let mut all = properties::settings(&text).into_iter().flatten();
+    let Some(setting) = all.rfind(|setting| setting.key == MAX_LOST) else {
         return Ok(None);
     };
     let seconds = setting.value.trim().parse::<f64>().ok();

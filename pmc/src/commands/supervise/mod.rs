@@ -65,28 +65,22 @@ pub fn supervise(arguments: &cli::Supervise) -> Result<u8, Failure> {
         pmc_terminal::print(TABLE);
         return Ok(exit::SUCCESS);
     }
-    let environment: BTreeMap<String, String> = std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .collect();
-    if arguments.is_restart && arguments.job.is_none() {
-        // What the task goes on from, if its run keeps checkpoints.
-        let has_saved = || connect().is_ok_and(|connection| connection.given().is_some());
-        if let Some(is_restart) = is_restarted_task(&environment, has_saved) {
-            return Ok(u8::from(is_restart));
-        }
+    let environment = own_environment();
+    if arguments.is_restart
+        && arguments.job.is_none()
+        && let Some(is_restart) = is_restarted_task(&environment, has_saved)
+    {
+        return Ok(u8::from(is_restart));
     }
-    let Some(dir) = &arguments.dir else {
-        return Err(Failure::new(
-            exit::USAGE,
-            anyhow!("the submit directory is missing"),
-        ));
-    };
+    let missing = || anyhow!("the submit directory is missing");
+    let dir = arguments
+        .dir
+        .as_deref()
+        .ok_or_else(missing)
+        .or_code(exit::USAGE)?;
     let dag = layout::find_run(dir)?.dag;
     let job = BatchJob::of_environment(|name| environment.get(name).cloned());
-    let nodes = job.as_ref().and_then(|_| {
-        let read = |path: &str| pmc_files::read_to_string(Path::new(path), MAX_LIST).ok();
-        nodes::of_environment(|name| environment.get(name).cloned(), read)
-    });
+    let nodes = job.as_ref().and_then(|_| nodes_of(&environment));
     let name = job
         .as_ref()
         .map_or_else(|| format!("local {}", std::process::id()), ToString::to_string);
@@ -95,23 +89,16 @@ pub fn supervise(arguments: &cli::Supervise) -> Result<u8, Failure> {
         let asked = arguments.job.clone().unwrap_or(name);
         return Ok(u8::from(is_restarted_job(&ledger.before, &asked)));
     }
-    let (command, resubmit) = if arguments.successor {
-        let found = ledger.command();
-        let error = || anyhow!("the ledger of {} says of no command in this job", dag.display());
-        let (command, resubmit) = found.ok_or_else(error).or_code(exit::USAGE)?;
-        (succeeding(&command), resubmit)
-    } else {
-        (arguments.command.clone(), arguments.resubmit)
+    let (command, resubmit) = command_of(arguments, &ledger, &dag)?;
+    let chain = ledger.chain();
+    let begin = Event::Begin {
+        nodes: nodes.unwrap_or_default(),
+        chain,
+        resubmit,
+        command: command.clone(),
+        successor: arguments.successor,
     };
     if arguments.init {
-        let chain = ledger.chain();
-        let begin = Event::Begin {
-            nodes: nodes.unwrap_or_default(),
-            chain,
-            resubmit,
-            command,
-            successor: false,
-        };
         ledger
             .add(begin)
             .with_context(|| format!("the list of batch jobs of {} cannot be written", dag.display()))
@@ -140,17 +127,7 @@ pub fn supervise(arguments: &cli::Supervise) -> Result<u8, Failure> {
     if let Some(code) = supervisor.refuse_after_cancel(&ledger) {
         return Ok(code);
     }
-    let chain = ledger.chain();
-    note(
-        &mut ledger,
-        Event::Begin {
-            nodes: nodes.unwrap_or_default(),
-            chain,
-            resubmit,
-            command: command.clone(),
-            successor: arguments.successor,
-        },
-    );
+    note(&mut ledger, begin);
     if chain < resubmit
         && let Some(chain) = &supervisor.chain
     {
@@ -166,6 +143,37 @@ pub fn supervise(arguments: &cli::Supervise) -> Result<u8, Failure> {
         }
     }
     Ok(code)
+}
+
+fn own_environment() -> BTreeMap<String, String> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
+}
+
+/// Returns the nodes of the job of a process with this environment.
+fn nodes_of(environment: &BTreeMap<String, String>) -> Option<Vec<String>> {
+    let read = |path: &str| pmc_files::read_to_string(Path::new(path), MAX_LIST).ok();
+    nodes::of_environment(|name| environment.get(name).cloned(), read)
+}
+
+/// Returns whether the task of this process goes on from what an earlier attempt has saved.
+fn has_saved() -> bool {
+    connect().is_ok_and(|connection| connection.given().is_some())
+}
+
+/// Returns the command, and the number of further jobs. A successor has those of the job that it goes on with.
+fn command_of(
+    arguments: &cli::Supervise,
+    ledger: &Ledger,
+    dag: &Path,
+) -> Result<(Vec<String>, u32), Failure> {
+    if !arguments.successor {
+        return Ok((arguments.command.clone(), arguments.resubmit));
+    }
+    let error = || anyhow!("the ledger of {} says of no command in this job", dag.display());
+    let (command, resubmit) = ledger.command().ok_or_else(error).or_code(exit::USAGE)?;
+    Ok((succeeding(&command), resubmit))
 }
 
 struct Supervisor<'a> {
