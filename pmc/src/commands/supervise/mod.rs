@@ -134,14 +134,7 @@ pub fn supervise(arguments: &cli::Supervise) -> Result<u8, Failure> {
         chain.hand_in(&mut ledger);
     }
     let (code, action) = supervisor.go_on(command, arguments, &mut ledger);
-    if let Some(chain) = &supervisor.chain {
-        if action.ends_chain() {
-            chain.cancel_next(&mut ledger);
-        }
-        if arguments.successor {
-            chain.cancel_own();
-        }
-    }
+    supervisor.end(action, arguments.successor, &mut ledger);
     Ok(code)
 }
 
@@ -187,6 +180,19 @@ struct Supervisor<'a> {
 }
 
 impl Supervisor<'_> {
+    /// Cancels the jobs for which nothing is left.
+    fn end(&self, action: Action, is_successor: bool, ledger: &mut Ledger) {
+        let Some(chain) = &self.chain else {
+            return;
+        };
+        if action.ends_chain() {
+            chain.cancel_next(ledger);
+        }
+        if is_successor {
+            chain.cancel_own();
+        }
+    }
+
     /// Runs the command, again and again while the matrix says so. Returns its last exit code, and what is to
     /// be done after this job.
     fn go_on(
