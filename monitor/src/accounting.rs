@@ -288,6 +288,9 @@ mod tests {
     /// UT, RT, LT and slot-seconds of a job.
     type Cost = (f64, f64, f64, f64);
 
+    /// What happens, and what each job costs.
+    type Scenario = (&'static str, Vec<Ledger>, Vec<Ran>, Vec<Checkpoint>, Vec<Cost>);
+
     /// One executor in each job, on a host with two slots.
     fn costs(jobs: &[Ledger], ran: &[Ran], checkpoints: &[Checkpoint]) -> Vec<JobCost> {
         let mut events: Vec<(u32, u32, String, i32)> = Vec::new();
@@ -370,10 +373,11 @@ mod tests {
 
     /// Ten scenarios, and what a person would charge for each of their jobs.
     #[test]
+    #[expect(clippy::too_many_lines, reason = "a table of cases")]
     fn jobs_cost_what_the_model_says() {
         let written = |task, closed| checkpoint(task, closed, None);
         let read = |task, closed, waited| checkpoint(task, closed, Some(waited));
-        let scenarios: [(&str, Vec<Ledger>, Vec<Ran>, Vec<Checkpoint>, Vec<Cost>); 10] = [
+        let scenarios: [Scenario; 10] = [
             (
                 "all succeeds",
                 vec![(100, Some(200), 1)],

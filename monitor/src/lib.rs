@@ -4,7 +4,8 @@
 //! [`resources`] its log of free resources. [`history`] combines them, and reads new lines while a run is
 //! active. Views: [`progress`] for `pmc status`, [`causes`] for `pmc analyzer`, [`timeline`] for `pmc
 //! report`. [`task_output`] takes the output of a task apart, for `pmc log`. [`lite_data`] sums up what
-//! lite jobs have moved, [`accounting`] what batch jobs have cost. [`statistics`] come from the STAMPEDE database instead.
+//! lite jobs have moved, [`accounting`] what batch jobs have cost. [`statistics`] come from the STAMPEDE
+//! database instead.
 //!
 //! Nothing here prints. An incomplete directory is fine: a missing file only removes the facts it holds.
 

@@ -17,7 +17,7 @@ mod supervise;
 mod views;
 
 pub use attach::{Attach, From, OnOverflow, Timestamp};
-pub use checkpoint::{Checkpoint, CheckpointAction};
+pub use checkpoint::{Checkpoint, CheckpointAction, Message};
 pub use control::{Drain, Kill, Nodes, Submit, Why};
 pub use log::Log;
 pub use packed::{PackedOutput, Unpack};
@@ -80,6 +80,8 @@ pub enum Command {
     Simulate(Simulate),
     /// Save and get checkpoints in the scripts of tasks, or look at those of a run
     Checkpoint(Checkpoint),
+    /// In a task: say how far it is; pmc status shows it
+    Message(Message),
     /// Run the command of a batch script, and decide what follows when it ends
     Supervise(Supervise),
     /// Answer as a program of Pegasus does, for the scripts in share/pegasus-shims

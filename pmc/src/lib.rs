@@ -79,6 +79,7 @@ pub fn main() -> ExitCode {
         cli::Command::Kill(arguments) => (commands::control::kill(&arguments), false),
         cli::Command::Drain(arguments) => (commands::control::drain(&arguments), false),
         cli::Command::Submit(arguments) => (commands::control::submit(&arguments), false),
+        cli::Command::Message(arguments) => (commands::message::message(&arguments), false),
         cli::Command::Checkpoint(arguments) => (commands::checkpoint::checkpoint(&arguments), false),
         cli::Command::Supervise(arguments) => (commands::supervise::supervise(&arguments), false),
         cli::Command::Pegasus(arguments) => (commands::pegasus::pegasus(&arguments), false),

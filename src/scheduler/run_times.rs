@@ -18,8 +18,7 @@ use rustc_hash::FxHashMap;
 use crate::protocol::SubmitId;
 use crate::scheduler::run::Master;
 use crate::scheduler::tasks::State;
-use crate::scheduler::wait::WaitReason;
-use crate::scheduler::{Outbox, Record};
+use crate::scheduler::{Outbox, Record, WaitReason};
 
 /// Successes of a transformation after which its run time counts as known.
 pub(super) const MIN_SUCCESSES: u32 = 5;

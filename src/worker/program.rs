@@ -48,9 +48,9 @@ pub(super) fn is_unusable(error: &io::Error) -> bool {
     )
 }
 
-/// Returns whether kickstart, or what else runs the program of a command, has ended with this wait status because
-/// the program is missing or cannot be executed. Programs without an absolute path are not looked for: kickstart
-/// searches them with variables and a folder of its own.
+/// Returns whether kickstart, or what else runs the program of a command, has ended with this wait status
+/// because the program is missing or cannot be executed. Programs without an absolute path are not looked
+/// for: kickstart searches them with variables and a folder of its own.
 pub(super) fn is_missing_behind(words: &[Vec<u8>], status: i32) -> bool {
     let application = Path::new(OsStr::from_bytes(pmc_calls::application(words)));
     status == NOT_RUNNABLE << 8 && application.is_absolute() && !is_program(application)

@@ -336,8 +336,8 @@ impl Runner {
         Some(node.begin(task.submit, &task.name, dag_of(task, &self.options)))
     }
 
-    /// Returns how an attempt ended. `cannot_run`: its program cannot be executed; `is_cut`: it was the lead of
-    /// a gang that has lost a member.
+    /// Returns how an attempt ended. `cannot_run`: its program cannot be executed; `is_cut`: it was the lead
+    /// of a gang that has lost a member.
     fn outcome(
         &self,
         task: &Assignment,

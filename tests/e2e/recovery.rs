@@ -1,11 +1,9 @@
 //! Batch jobs that end before their workflow: the next one goes on, an agent takes the place of a lost
 //! master, and nothing follows a job that was cancelled.
 
-mod scenarios;
-
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use monitord_compat::batch_jobs::{self, Event};
 
@@ -224,7 +222,7 @@ fn an_agent_starts_the_next_master_if_the_first_node_is_lost() {
     let node = cluster.job(&plan.job).value("BatchHost");
     let before = plan.lines("begun").len();
     cluster.kill_node(&node);
-    let killed = Instant::now();
+    let (killed, at) = (Instant::now(), SystemTime::now());
     wait_until(
         "no task starts",
         10 + 60 + 30,
@@ -243,6 +241,14 @@ fn an_agent_starts_the_next_master_if_the_first_node_is_lost() {
         || plan.details(),
         || plan.ends().last().is_some_and(|end| end == "success stop"),
     );
+    let successor = batch_jobs::read(&plan.dag)
+        .into_iter()
+        .find(|entry| matches!(entry.event, Event::Begin { successor: true, .. }));
+    let lost = at
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .expect("a time of today");
+    let begins_after = successor.map(|entry| entry.at - lost.as_secs_f64());
+    println!("the next master begins {begins_after:.0?} s after the loss of the first node");
     let begins = plan.events().into_iter().filter_map(|(job, event)| match event {
         Event::Begin { successor, .. } => Some((job, successor)),
         _ => None,

@@ -57,7 +57,11 @@ fn tags_are_requests_of_ranks_and_agents() {
                 "--relative-submit-dir",
                 "run",
             ])
-            .args(["-Dpegasus.catalog.site.file=sites.yml", "workflow.yml"])
+            .args([
+                "-Dpegasus.catalog.site.file=sites.yml",
+                "-Dpegasus.memory=1",
+                "workflow.yml",
+            ])
             .run()
             .ok();
         let submit = top.join("submit/run");
@@ -75,7 +79,7 @@ fn tags_are_requests_of_ranks_and_agents() {
         seen.sort_unstable();
         assert_eq!(
             seen,
-            ["A 3 0 1", "B 1 100 0", "B 1 300 0", "C 1 0 0"],
+            ["A 3 1 1", "B 1 100 0", "B 1 300 0", "C 1 1 0"],
             "{build:?}: {}",
             result.details()
         );

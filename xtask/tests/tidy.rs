@@ -76,6 +76,7 @@ const KNOTS: [(&str, &str, &[&str], &str); 12] = [
             "prefill",
             "queue",
             "run",
+            "run_times",
             "segments",
             "shares",
         ],

@@ -32,8 +32,13 @@ fn what(amount: Amount) -> &'static str {
     }
 }
 
+/// Returns the text of a value that is no list: the text of a list can be as long as memory.
+pub(crate) fn as_text(value: &Value) -> Option<String> {
+    value.as_object().is_none().then(|| value.to_string())
+}
+
 fn short(value: &Value) -> String {
-    let Some(text) = crate::evaluate::as_text(value) else {
+    let Some(text) = as_text(value) else {
         return "a list".to_owned();
     };
     match text.char_indices().nth(40) {

@@ -75,7 +75,7 @@ pub fn evaluate(amount: Amount, text: &str, variables: &Variables) -> Result<u64
 /// Why the expression is skipped.
 pub fn evaluate_text(text: &str, variables: &Variables) -> Result<String, ExpressionError> {
     let value = value(text, variables)?;
-    as_text(&value).ok_or_else(|| ExpressionError::Evaluation(NO_TEXT.to_owned()))
+    amounts::as_text(&value).ok_or_else(|| ExpressionError::Evaluation(NO_TEXT.to_owned()))
 }
 
 /// Returns the value of an expression.
@@ -161,17 +161,12 @@ fn environment() -> Environment<'static> {
     });
     environment.add_function("round", round);
     environment.add_function("str", |value: Value| {
-        as_text(&value).ok_or_else(|| refusal(NO_TEXT))
+        amounts::as_text(&value).ok_or_else(|| refusal(NO_TEXT))
     });
     environment
 }
 
 const NO_TEXT: &str = "a text or a number is needed, and not a list";
-
-/// Returns the text of a value that is no list: the text of a list can be as long as memory.
-pub(crate) fn as_text(value: &Value) -> Option<String> {
-    value.as_object().is_none().then(|| value.to_string())
-}
 
 fn refusal(detail: &'static str) -> Error {
     Error::new(ErrorKind::InvalidOperation, detail)

@@ -149,8 +149,8 @@ pub fn read_to_string(path: &Path, max: u64) -> io::Result<String> {
     String::from_utf8(read(path, max)?).map_err(|_| refused("is not UTF-8 text"))
 }
 
-/// Opens an input that the user has named: a regular file, a terminal, `/dev/null`, or a pipe that is no trap of
-/// another user. Follows links.
+/// Opens an input that the user has named: a regular file, a terminal, `/dev/null`, or a pipe that is no trap
+/// of another user. Follows links.
 ///
 /// # Errors
 /// The file cannot be opened, is a device that may never end, or is not a regular file and belongs to another

@@ -76,3 +76,12 @@ pub enum CheckpointAction {
         tasks: Vec<String>,
     },
 }
+
+/// `pmc message`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXIT)]
+pub struct Message {
+    /// The message: the last one of a task counts
+    #[arg(value_name = "TEXT", required = true)]
+    pub text: Vec<String>,
+}

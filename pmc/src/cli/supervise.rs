@@ -37,8 +37,8 @@ pub struct Supervise {
     /// The first node of this job was lost: go on with the command in the list of batch jobs
     #[arg(long)]
     pub successor: bool,
-    /// Say whether this is a restart, and do nothing else: exit with 1 if the task, or else the workflow in an
-    /// earlier job, has begun before, with 0 if not
+    /// Say whether this is a restart, and do nothing else: exit with 1 if the task, or else the workflow in
+    /// an earlier job, has begun before, with 0 if not
     #[arg(long)]
     pub is_restart: bool,
     /// The batch job that `--is-restart` is about [default: that of this process]

@@ -47,7 +47,7 @@ fn answer(is_so: bool) -> u8 {
 }
 
 /// Connects with the run of this task.
-fn connect() -> Result<Connection, Failure> {
+pub fn connect() -> Result<Connection, Failure> {
     let variable = |name: &str| std::env::var(name).ok();
     let process = Process::find(variable);
     Connection::open(variable(VARIABLE).as_deref(), process).or_code(exit::NOT_RUN)

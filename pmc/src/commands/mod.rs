@@ -7,6 +7,7 @@ pub mod control;
 mod execute;
 pub mod init;
 pub mod log;
+pub mod message;
 mod on_end;
 pub mod pegasus;
 pub mod pmix;

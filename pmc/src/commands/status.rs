@@ -23,6 +23,7 @@ use serde_json::Value;
 
 use crate::cli;
 use crate::clock::now;
+use crate::commands::message;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::layout;
@@ -81,6 +82,10 @@ impl Watch {
         value["drains"] = limits.drains.into();
         if let Some(data) = &self.data {
             value["data"] = data::json(data);
+        }
+        let messages = message::of_running(&self.history);
+        if !messages.is_empty() {
+            value["messages"] = message::json(&messages);
         }
         value
     }
@@ -182,6 +187,7 @@ fn render(arguments: &cli::Status, dir: &Path, watch: &Watch, progress: &Progres
     if let Some(data) = &watch.data {
         data::human(&mut text, data);
     }
+    message::human(&mut text, &message::of_running(&watch.history));
     text
 }
 

@@ -1,8 +1,8 @@
 //! Tasks of DAGs that have not joined the run: attempts of an earlier master that end meanwhile.
 //!
 //! Agents keep the results of a master that died. Those of its own DAG count. A sub-workflow or guest of it
-//! may join this run later, or be run by itself: what its tasks have done is noted in its rescue file. A master
-//! that was killed between the record of a task and its lines in the logs leaves it like this.
+//! may join this run later, or be run by itself: what its tasks have done is noted in its rescue file. A
+//! master that was killed between the record of a task and its lines in the logs leaves it like this.
 
 use std::path::Path;
 

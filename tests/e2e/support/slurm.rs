@@ -22,8 +22,6 @@ use super::workflow::Planned;
 
 /// Names of the nodes.
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
-/// Name of the daemon that knows the jobs.
-const CONTROLLER: &str = "slurmctld";
 /// Runs a program in its own namespaces.
 const NAMESPACES: &str = "unshare --mount --uts --pid --fork --mount-proc --kill-child=KILL";
 /// Time limit until the nodes are ready.
@@ -98,7 +96,7 @@ impl Cluster {
         wait_for(READY_TIMEOUT, "munged's socket", || {
             cluster.directory.path().join("munge.socket").exists()
         });
-        cluster.start_daemon(CONTROLLER, Program::from_line("slurmctld -D"));
+        cluster.start_daemon("", Program::from_line("slurmctld -D"));
         for node in NODES {
             for name in ["spool", "tmp"] {
                 fs::create_dir(cluster.directory.path().join(format!("{name}.{node}"))).expect("a directory");
@@ -258,18 +256,6 @@ impl Cluster {
         let before = self.daemons.len();
         self.daemons.retain(|(name, _)| name != node);
         assert!(self.daemons.len() < before, "there is no node {node}");
-    }
-
-    /// Kills the daemon that knows the jobs, and starts it again after a while.
-    pub fn restart_controller(&mut self, pause: Duration) {
-        self.daemons.retain(|(name, _)| name != CONTROLLER);
-        std::thread::sleep(pause);
-        self.start_daemon(CONTROLLER, Program::from_line("slurmctld -D"));
-    }
-
-    /// Changes a job or a node. Slurm may refuse.
-    pub fn update(&self, words: &[&str]) {
-        self.command("scontrol").arg("update").args(words).run();
     }
 
     fn start_daemon(&mut self, name: &str, program: Program) {

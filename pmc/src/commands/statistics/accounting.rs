@@ -1,10 +1,13 @@
 //! The section `accounting`: what the batch jobs of a run have cost.
 
+use std::io;
 use std::path::Path;
 
-use anyhow::anyhow;
+use anyhow::{Context as _, anyhow};
 use monitord_compat::{batch_jobs, properties, run_lock};
-use pmc_monitor::accounting::{JobCost, account};
+use pmc_checkpoint::{FileRecord, Use, task_name};
+use pmc_files::LineReader;
+use pmc_monitor::accounting::{Checkpoint, JobCost, account};
 use pmc_monitor::dir::RunDir;
 use pmc_monitor::history::History;
 use serde_json::{Value, json};
@@ -46,7 +49,10 @@ impl Costs {
         let is_running = run_lock::is_locked(&dir.dag) == Some(true);
         let history = History::open(dir.clone()).or_code(exit::NOT_RUN)?;
         let ledger = batch_jobs::read(&dir.dag);
-        let jobs = account(&history, &ledger, &[], clock::now(), is_running);
+        let checkpoints = checkpoints(&dir.dag)
+            .context("cannot read the statistics of checkpoints")
+            .or_code(exit::NOT_RUN)?;
+        let jobs = account(&history, &ledger, &checkpoints, clock::now(), is_running);
         Ok(Self { jobs, max_lost })
     }
 
@@ -62,6 +68,30 @@ impl Costs {
     }
 }
 
+/// Reads which checkpoints were complete, and for which files tasks have waited. Torn lines are left out.
+fn checkpoints(dag: &Path) -> io::Result<Vec<Checkpoint>> {
+    let mut all = Vec::new();
+    let mut add = |line: &[u8]| {
+        let Some(record) = FileRecord::parse(line).filter(|record| record.errors == 0) else {
+            return;
+        };
+        let is_restored = record.usage == Use::Read;
+        if let Some(task) = task_name(&record.task).filter(|_| is_restored || record.complete) {
+            all.push(Checkpoint {
+                task,
+                closed: record.closed,
+                waited: record.seconds(),
+                is_restored,
+            });
+        }
+    };
+    match LineReader::open(&FileRecord::path(dag)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(all),
+        reader => reader?.read(|_, line| add(line))?,
+    }
+    Ok(all)
+}
+
 /// Returns the most seconds of lost time that are not charged, if the properties of the plan say it.
 fn max_lost(dir: &RunDir) -> Result<Option<f64>, Failure> {
     let Some(name) = dir.braindump.get("properties") else {
@@ -72,8 +102,8 @@ fn max_lost(dir: &RunDir) -> Result<Option<f64>, Failure> {
     let Ok(text) = pmc_files::read_to_string(&path, MAX_PROPERTIES) else {
         return Ok(None);
     };
-    let all = properties::settings(&text).into_iter().flatten();
-    let Some(setting) = all.filter(|setting| setting.key == MAX_LOST).last() else {
+    let mut all = properties::settings(&text).into_iter().flatten();
+    let Some(setting) = all.rfind(|setting| setting.key == MAX_LOST) else {
         return Ok(None);
     };
     let seconds = setting.value.trim().parse::<f64>().ok();

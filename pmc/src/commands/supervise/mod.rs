@@ -26,8 +26,9 @@ use self::child::{Outcome, Settings, Signals, run};
 use self::ledger::Ledger;
 use self::matrix::{Action, Ended, MAX_STARTS, Situation, TABLE, Terminated, action};
 use self::next::{Chain, note};
-use self::queries::is_restart;
+use self::queries::{is_restarted_job, is_restarted_task};
 use crate::cli;
+use crate::commands::checkpoint::connect;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::layout;
@@ -64,50 +65,40 @@ pub fn supervise(arguments: &cli::Supervise) -> Result<u8, Failure> {
         pmc_terminal::print(TABLE);
         return Ok(exit::SUCCESS);
     }
-    let Some(dir) = &arguments.dir else {
-        return Err(Failure::new(
-            exit::USAGE,
-            anyhow!("the submit directory is missing"),
-        ));
-    };
+    let environment = own_environment();
+    if arguments.is_restart
+        && arguments.job.is_none()
+        && let Some(is_restart) = is_restarted_task(&environment, has_saved)
+    {
+        return Ok(u8::from(is_restart));
+    }
+    let missing = || anyhow!("the submit directory is missing");
+    let dir = arguments
+        .dir
+        .as_deref()
+        .ok_or_else(missing)
+        .or_code(exit::USAGE)?;
     let dag = layout::find_run(dir)?.dag;
-    let environment: BTreeMap<String, String> = std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .collect();
     let job = BatchJob::of_environment(|name| environment.get(name).cloned());
-    let nodes = job.as_ref().and_then(|_| {
-        let read = |path: &str| pmc_files::read_to_string(Path::new(path), MAX_LIST).ok();
-        nodes::of_environment(|name| environment.get(name).cloned(), read)
-    });
+    let nodes = job.as_ref().and_then(|_| nodes_of(&environment));
     let name = job
         .as_ref()
         .map_or_else(|| format!("local {}", std::process::id()), ToString::to_string);
     let mut ledger = Ledger::open(&dag, name.clone());
     if arguments.is_restart {
-        let asked = arguments.job.as_ref().map(|id| match &job {
-            Some(job) => format!("{} {id}", job.scheduler),
-            None => id.clone(),
-        });
-        let asked = asked.unwrap_or(name);
-        return Ok(u8::from(is_restart(&environment, &ledger.before, &asked)));
+        let asked = arguments.job.clone().unwrap_or(name);
+        return Ok(u8::from(is_restarted_job(&ledger.before, &asked)));
     }
-    let (command, resubmit) = if arguments.successor {
-        let found = ledger.command();
-        let error = || anyhow!("the ledger of {} says of no command in this job", dag.display());
-        let (command, resubmit) = found.ok_or_else(error).or_code(exit::USAGE)?;
-        (succeeding(&command), resubmit)
-    } else {
-        (arguments.command.clone(), arguments.resubmit)
+    let (command, resubmit) = command_of(arguments, &ledger, &dag)?;
+    let chain = ledger.chain();
+    let begin = Event::Begin {
+        nodes: nodes.unwrap_or_default(),
+        chain,
+        resubmit,
+        command: command.clone(),
+        successor: arguments.successor,
     };
     if arguments.init {
-        let chain = ledger.chain();
-        let begin = Event::Begin {
-            nodes: nodes.unwrap_or_default(),
-            chain,
-            resubmit,
-            command,
-            successor: false,
-        };
         ledger
             .add(begin)
             .with_context(|| format!("the list of batch jobs of {} cannot be written", dag.display()))
@@ -136,32 +127,46 @@ pub fn supervise(arguments: &cli::Supervise) -> Result<u8, Failure> {
     if let Some(code) = supervisor.refuse_after_cancel(&ledger) {
         return Ok(code);
     }
-    let chain = ledger.chain();
-    note(
-        &mut ledger,
-        Event::Begin {
-            nodes: nodes.unwrap_or_default(),
-            chain,
-            resubmit,
-            command: command.clone(),
-            successor: arguments.successor,
-        },
-    );
+    note(&mut ledger, begin);
     if chain < resubmit
         && let Some(chain) = &supervisor.chain
     {
         chain.hand_in(&mut ledger);
     }
     let (code, action) = supervisor.go_on(command, arguments, &mut ledger);
-    if let Some(chain) = &supervisor.chain {
-        if action.ends_chain() {
-            chain.cancel_next(&mut ledger);
-        }
-        if arguments.successor {
-            chain.cancel_own();
-        }
-    }
+    supervisor.end(action, arguments.successor, &mut ledger);
     Ok(code)
+}
+
+fn own_environment() -> BTreeMap<String, String> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
+}
+
+/// Returns the nodes of the job of a process with this environment.
+fn nodes_of(environment: &BTreeMap<String, String>) -> Option<Vec<String>> {
+    let read = |path: &str| pmc_files::read_to_string(Path::new(path), MAX_LIST).ok();
+    nodes::of_environment(|name| environment.get(name).cloned(), read)
+}
+
+/// Returns whether the task of this process goes on from what an earlier attempt has saved.
+fn has_saved() -> bool {
+    connect().is_ok_and(|connection| connection.given().is_some())
+}
+
+/// Returns the command, and the number of further jobs. A successor has those of the job that it goes on with.
+fn command_of(
+    arguments: &cli::Supervise,
+    ledger: &Ledger,
+    dag: &Path,
+) -> Result<(Vec<String>, u32), Failure> {
+    if !arguments.successor {
+        return Ok((arguments.command.clone(), arguments.resubmit));
+    }
+    let error = || anyhow!("the ledger of {} says of no command in this job", dag.display());
+    let (command, resubmit) = ledger.command().ok_or_else(error).or_code(exit::USAGE)?;
+    Ok((succeeding(&command), resubmit))
 }
 
 struct Supervisor<'a> {
@@ -175,6 +180,19 @@ struct Supervisor<'a> {
 }
 
 impl Supervisor<'_> {
+    /// Cancels the jobs for which nothing is left.
+    fn end(&self, action: Action, is_successor: bool, ledger: &mut Ledger) {
+        let Some(chain) = &self.chain else {
+            return;
+        };
+        if action.ends_chain() {
+            chain.cancel_next(ledger);
+        }
+        if is_successor {
+            chain.cancel_own();
+        }
+    }
+
     /// Runs the command, again and again while the matrix says so. Returns its last exit code, and what is to
     /// be done after this job.
     fn go_on(
