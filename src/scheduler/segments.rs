@@ -145,6 +145,9 @@ impl Master {
             self.categories[whole.index()].parts = first..self.categories.len() as u32;
         }
         let first_gang = self.gangs.add(dag);
+        if !dag.gangs().is_empty() {
+            self.learn_run_times();
+        }
         let moved = |set: OptionSet| OptionSet {
             category: set.category.map(|id| CategoryId(id.0 + first)).or(whole),
             gang: set.gang.map(|id| GangId(id.0 + first_gang)),

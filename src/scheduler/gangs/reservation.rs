@@ -22,6 +22,9 @@ use crate::scheduler::shares::ShareId;
 /// How often the moment at which a gang is to start may pass before nobody is let in.
 const MAX_SLIPS: u32 = 2;
 
+/// Successes of a transformation after which its run time counts as known.
+const MIN_SUCCESSES: u32 = 3;
+
 /// Tasks of a shape that are looked at for reserved parts.
 const MAX_LOOKS: usize = 64;
 
@@ -176,6 +179,9 @@ impl Master {
                 let is_full = !self.queue.shape(shape).is_open || self.has_max_jobs();
                 if is_full {
                     break;
+                }
+                if self.hold_back(task, out) {
+                    continue;
                 }
                 let expected = self.time_for_backfill(task);
                 if expected.is_some_and(|expected| now.saturating_add(expected) <= until) {
@@ -332,10 +338,13 @@ impl Master {
         Some((end(running.task, rank), Free::of(request)))
     }
 
-    /// How long a task is expected to run: what it says, else its limit; `None` if that is unknown.
+    /// How long a task is expected to run: what it says, else its limit, else what tasks of its
+    /// transformation have taken; `None` if that is unknown.
     fn time_for_backfill(&self, task: TaskId) -> Option<Duration> {
         let (dag, local) = self.locate(task);
-        dag.task(local).runtime_limit.filter(|limit| !limit.is_zero())
+        let limit = || dag.task(local).runtime_limit.filter(|limit| !limit.is_zero());
+        let said = dag.expected_time(local).or_else(limit);
+        said.or_else(|| self.expected_time(task, MIN_SUCCESSES))
     }
 
     /// When the parts that are reserved are expected to be free.
