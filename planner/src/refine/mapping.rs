@@ -30,8 +30,8 @@ use crate::exec::{EntryId, Exec, ExecJob, JobId, Setup, SetupId, SiteId, Task};
 use crate::ids::Id as _;
 
 /// Sets the default resources where nobody requests any. `own` are the profiles of program and job alone.
-fn set_defaults(profiles: &mut Profiles, own: [Option<&Profiles>; 2]) {
-    let all = JobNodes::of(own).map(|nodes| nodes.ranks().to_string());
+fn set_defaults(profiles: &mut Profiles, own: [Option<&Profiles>; 2], nodes: Option<JobNodes>) {
+    let all = nodes.map(|nodes| nodes.ranks().to_string());
     let of_node = own.into_iter().flatten().find_map(task_request::processes);
     let processes = all.as_deref().or(of_node);
     for (key, value) in task_request::DEFAULTS {
@@ -369,8 +369,10 @@ impl<'a> Mapper<'a> {
         profiles.fill_from(&self.settings.profiles);
         self.check_workdir(&workflow.jobs[n], site, &profiles)?;
         let program = entry.map(|number| &self.programs.entry(number).profiles);
-        set_defaults(&mut profiles, [program, Some(own)]);
-        let nodes = JobNodes::of([program, Some(own)]);
+        // In plans for others, the keys are for the batch system.
+        let is_pmc = self.settings.generator.abilities().is_pmc;
+        let nodes = JobNodes::of([program, Some(own)]).filter(|_| is_pmc);
+        set_defaults(&mut profiles, [program, Some(own)], nodes);
         if let Some(file) = staged_file {
             executable = match mode {
                 DataMode::Shared => self.sites.scratch_path(site, workflow.files.name(file)),
