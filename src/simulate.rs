@@ -336,10 +336,14 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Starts what can start. The tasks of sub-workflows join when their turn comes.
+    /// Starts what can start. The tasks of sub-workflows join when their turn comes, and members of gangs
+    /// answer at once.
     fn schedule(&mut self) -> Result<(), SimulationError> {
+        self.answer()?;
+        self.master.advance(Duration::from_micros(self.out.now));
         loop {
             self.master.schedule(&mut self.out);
+            let has_answered = self.answer()?;
             let nested = std::mem::take(&mut self.out.nested);
             let (has_joined, mut ended) = (!nested.is_empty(), Vec::new());
             for task in nested {
@@ -359,14 +363,36 @@ impl<'a> Run<'a> {
             }
             let joined = self.master.take_ended().into_iter();
             ended.extend(joined.map(|segment| self.parents[segment.index()]));
-            if ended.is_empty() && !has_joined {
-                return Ok(());
+            if ended.is_empty() && !has_joined && !has_answered {
+                break;
             }
             for task in ended {
                 let event = Event::SubdagEnded(task, Outcome::new(0, Duration::ZERO));
                 self.master.handle(event, &mut self.out)?;
             }
         }
+        if let Some(time) = self.master.next_time() {
+            let time = micros(time).max(self.out.now + 1);
+            self.out.next.push(Reverse((time, Next::Look)));
+        }
+        Ok(())
+    }
+
+    /// Lets members of gangs join and leave. Returns whether there were any.
+    fn answer(&mut self) -> Result<bool, SimulationError> {
+        let mut has_answered = false;
+        while !(self.out.joins.is_empty() && self.out.leaves.is_empty()) {
+            has_answered = true;
+            for (rank, submit) in std::mem::take(&mut self.out.joins) {
+                self.master.handle(Event::Joined(rank, submit), &mut self.out)?;
+            }
+            for (rank, submit) in std::mem::take(&mut self.out.leaves) {
+                let is_cut = false;
+                self.master
+                    .handle(Event::Left { rank, submit, is_cut }, &mut self.out)?;
+            }
+        }
+        Ok(has_answered)
     }
 
     fn happen(&mut self, next: Next) -> Result<(), SimulationError> {
@@ -491,6 +517,19 @@ mod tests {
             super::simulate(&run, &cluster(1, 1)).unwrap().makespan,
             seconds(20)
         );
+    }
+
+    #[test]
+    fn tasks_over_several_nodes_have_all_of_them_at_one_moment() {
+        // The large one comes first when `a` has ended. `c` ends in time beside it, `d` would not.
+        let text = "TASK a -p 9 -e 10 x\nTASK b -p 9 -e 50 x\nTASK big -N 2 -p 5 x\nTASK c -e 40 x\nTASK d -e 45 x\nEDGE a big\n";
+        let times = |task: TaskId| seconds([10, 50, 100, 40, 45][task.index()]);
+        let ran = simulate(&dag(text), &cluster(2, 1), &times).unwrap();
+        assert_eq!(ran.makespan, seconds(195), "a, c and b; then big; then d");
+        assert_eq!(ran.busy, seconds(245));
+        let refused = simulate(&dag("TASK big -N 3 x\n"), &cluster(2, 1), &|_| seconds(1));
+        let message = refused.unwrap_err().to_string();
+        assert_eq!(message, "Task big needs 3 nodes, 2 are there");
     }
 
     #[test]

@@ -193,6 +193,8 @@ pub(crate) struct Setup {
     /// It is the planner of a nested sub-workflow, and fetches what it reads from a server into a directory
     /// of its own.
     pub(crate) fetches_for_planner: bool,
+    /// Its jobs need several hosts at once.
+    pub(crate) nodes: Option<crate::task_request::JobNodes>,
     /// Index of the catalog entry that has hooks and metadata of the transformation.
     pub(crate) entry: Option<EntryId>,
 }

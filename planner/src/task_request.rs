@@ -3,6 +3,8 @@
 //! Keys of pegasus-mpi-cluster win, then those of Pegasus, then those of HTCondor and Globus, whose
 //! values are used where they are numbers; of an expression of HTCondor, the largest number that it can be.
 
+use pmc_dag::GangOptions;
+
 use crate::classad;
 use crate::profiles::{Namespace, Profiles, megabytes};
 
@@ -122,6 +124,78 @@ pub(crate) fn processes(own: &Profiles) -> Option<&str> {
         .trim();
     text.parse::<u32>().ok().filter(|&count| count > 0)?;
     Some(text)
+}
+
+/// The hosts that a job asks for, if they are several, and its processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct JobNodes {
+    pub(crate) nodes: u32,
+    /// Processes on each.
+    pub(crate) per_node: Option<u32>,
+    /// All processes.
+    pub(crate) ranks: Option<u32>,
+}
+
+impl JobNodes {
+    /// Reads the profiles of program and job: in those of a site, the same keys size the batch job. The first
+    /// that has a key counts.
+    pub(crate) fn of(own: [Option<&Profiles>; 2]) -> Option<Self> {
+        let number = |keys: [ProfileKey; 2]| {
+            let values = own
+                .into_iter()
+                .flatten()
+                .flat_map(|own| keys.map(|(space, key)| own.get(space, key)));
+            let count = values.flatten().find_map(|text| text.trim().parse::<u32>().ok());
+            count.filter(|count| *count > 0)
+        };
+        let pegasus_or_globus =
+            |pegasus, globus| number([(Namespace::Pegasus, pegasus), (Namespace::Globus, globus)]);
+        let nodes = pegasus_or_globus("nodes", "hostcount").filter(|nodes| *nodes > 1)?;
+        Some(Self {
+            nodes,
+            per_node: pegasus_or_globus("ppn", "xcount"),
+            // One core, the default, is then one for each.
+            ranks: pegasus_or_globus("cores", "count").filter(|ranks| *ranks > 1),
+        })
+    }
+
+    /// All processes.
+    pub(crate) fn ranks(self) -> u32 {
+        let product = self.nodes.saturating_mul(self.per_node.unwrap_or(1));
+        self.ranks.unwrap_or(product)
+    }
+
+    /// The most processes on a node.
+    pub(crate) fn most_on_a_node(self) -> u32 {
+        self.per_node.unwrap_or_else(|| self.ranks().div_ceil(self.nodes))
+    }
+
+    /// Returns the options of the task.
+    ///
+    /// # Errors
+    /// The numbers contradict each other.
+    pub(crate) fn options(self) -> Result<GangOptions, String> {
+        let Self {
+            nodes,
+            per_node,
+            ranks,
+        } = self;
+        if let (Some(per_node), Some(ranks)) = (per_node, ranks)
+            && nodes.checked_mul(per_node) != Some(ranks)
+        {
+            return Err(format!(
+                "{nodes} nodes with {per_node} processes each (ppn) are not {ranks} processes (cores)"
+            ));
+        }
+        let options = GangOptions {
+            nodes: Some(nodes),
+            ranks: ranks.filter(|_| per_node.is_none()),
+            per_node,
+            ..GangOptions::default()
+        };
+        options.gang().map_err(|why| why.to_string())?;
+        Ok(options)
+    }
 }
 
 /// Returns the expected run time in seconds, if the profiles declare one.

@@ -6,13 +6,11 @@ use std::time::{Duration, Instant};
 use pmc_dag::{Dag, TaskId};
 use pmc_system::clock;
 
-use super::outbox::DriverOutbox;
 use super::{Driver, Run, RunError};
 use crate::protocol::{
-    EarlierAttempt, EarlierMember, GangHost, GangStart, GangToken, Membership, Part, Place, Rank, SubmitId,
-    ToMaster, ToWorker,
+    EarlierAttempt, EarlierMember, GangStart, GangToken, Part, Rank, SubmitId, ToMaster, ToWorker,
 };
-use crate::scheduler::{Event, GangParts, LeadAdoption, MasterError, MemberAdoption};
+use crate::scheduler::{Event, LeadAdoption, MasterError, MemberAdoption};
 use crate::transport::MasterTransport;
 
 /// How long a member may take to join, and how long the next master waits for all hosts of a gang.
@@ -39,6 +37,12 @@ impl Gangs {
         self.all.get(&submit).map(|gang| Box::new(gang.start.clone()))
     }
 
+    /// Notes a gang whose members are asked to join. `ranks` are the workers of its hosts.
+    pub(super) fn begin(&mut self, submit: SubmitId, start: GangStart, ranks: Vec<Rank>) {
+        self.all.insert(submit, Gang { start, ranks });
+        self.since.insert(submit, clock::now());
+    }
+
     /// Forgets a gang that has ended.
     pub(super) fn forget(&mut self, submit: SubmitId) {
         self.all.remove(&submit);
@@ -56,70 +60,12 @@ impl Gangs {
 }
 
 /// Returns a token that nobody can guess. That of a simulated run depends on its seed only.
-fn token(submit: SubmitId) -> Result<GangToken, getrandom::Error> {
+pub(super) fn token(submit: SubmitId) -> Result<GangToken, getrandom::Error> {
     if pmc_system::is_simulated() {
         return Ok(GangToken(submit.0.into()));
     }
     let (high, low) = (getrandom::u64()?, getrandom::u64()?);
     Ok(GangToken(u128::from(high) << 64 | u128::from(low)))
-}
-
-impl<T: MasterTransport> DriverOutbox<'_, T> {
-    /// Asks the members of a gang to join it.
-    pub(super) fn ask_to_join(&mut self, gang: GangParts) {
-        let GangParts {
-            task,
-            submit,
-            is_exclusive,
-            parts,
-        } = gang;
-        let token = match token(submit) {
-            Ok(token) => token,
-            Err(error) => {
-                // None joins, and the scheduler hears of it when their time is over.
-                tracing::error!("There are no random numbers for a gang: {error}");
-                return;
-            }
-        };
-        let (segment, local) = self.dags.locate(task);
-        let Some(run) = self.dags.get(segment) else {
-            return;
-        };
-        let name = run.dag.name(local).to_vec();
-        let place: Option<Box<Place>> = run.place.clone().map(Box::new);
-        let shown = run.name(local);
-        let named: Vec<&str> = parts.iter().map(|part| part.host.as_str()).collect();
-        tracing::debug!("Task {shown} gets the hosts {}", pmc_hosts::compress(&named));
-        let hosts = parts.iter().map(|part| GangHost {
-            name: part.host.clone(),
-            ranks: part.ranks,
-            addresses: Vec::new(),
-        });
-        let start = GangStart {
-            token,
-            hosts: hosts.collect(),
-            exclusive: is_exclusive,
-        };
-        let ranks = parts.iter().map(|part| part.rank).collect();
-        self.gangs.all.insert(submit, Gang { start, ranks });
-        self.gangs.since.insert(submit, clock::now());
-        for part in parts.into_iter().skip(1) {
-            let membership = Membership {
-                submit,
-                token,
-                task: name.clone(),
-                part: Part {
-                    ranks: part.ranks,
-                    cpus: part.grant.cpus,
-                    memory_mb: part.grant.memory_mb,
-                    cpu_set: part.grant.cpu_set,
-                    gpu_set: part.grant.gpu_set,
-                },
-                place: place.clone(),
-            };
-            self.send_message(part.rank, ToWorker::Join(Box::new(membership)));
-        }
-    }
 }
 
 /// Returns what a lead or member of an earlier master holds, if the run has its task.

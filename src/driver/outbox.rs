@@ -10,12 +10,14 @@ use super::away::{Away, carried};
 use super::bad_hosts::AttemptEnd;
 use super::dag_run::{DagRun, name_of};
 use super::dags::Dags;
-use super::gangs::Gangs;
+use super::gangs::{Gangs, token};
 use super::redirects::WaitingRedirects;
 use super::{Observer, RunEvent, TaskEnd};
 use crate::database::OutcomeReporter;
 use crate::options::{Options, Stdio};
-use crate::protocol::{Outcome, Output, Rank, SubmitId, ToWorker};
+use crate::protocol::{
+    GangHost, GangStart, Membership, Outcome, Output, Part, Place, Rank, SubmitId, ToWorker,
+};
 use crate::scheduler::{Eviction, GangParts, Outbox, Record, Start};
 use crate::transport::{MasterTransport, TransportError};
 
@@ -179,6 +181,61 @@ fn differing(request: Request, before: Request) -> String {
 }
 
 impl<T: MasterTransport> DriverOutbox<'_, T> {
+    /// Asks the members of a gang to join it.
+    pub(super) fn ask_to_join(&mut self, gang: GangParts) {
+        let GangParts {
+            task,
+            submit,
+            is_exclusive,
+            parts,
+        } = gang;
+        let token = match token(submit) {
+            Ok(token) => token,
+            Err(error) => {
+                // None joins, and the scheduler hears of it when their time is over.
+                tracing::error!("There are no random numbers for a gang: {error}");
+                return;
+            }
+        };
+        let (segment, local) = self.dags.locate(task);
+        let Some(run) = self.dags.get(segment) else {
+            return;
+        };
+        let name = run.dag.name(local).to_vec();
+        let place: Option<Box<Place>> = run.place.clone().map(Box::new);
+        let shown = run.name(local);
+        let named: Vec<&str> = parts.iter().map(|part| part.host.as_str()).collect();
+        tracing::debug!("Task {shown} gets the hosts {}", pmc_hosts::compress(&named));
+        let hosts = parts.iter().map(|part| GangHost {
+            name: part.host.clone(),
+            ranks: part.ranks,
+            addresses: Vec::new(),
+        });
+        let start = GangStart {
+            token,
+            hosts: hosts.collect(),
+            exclusive: is_exclusive,
+        };
+        let ranks = parts.iter().map(|part| part.rank).collect();
+        self.gangs.begin(submit, start, ranks);
+        for part in parts.into_iter().skip(1) {
+            let membership = Membership {
+                submit,
+                token,
+                task: name.clone(),
+                part: Part {
+                    ranks: part.ranks,
+                    cpus: part.grant.cpus,
+                    memory_mb: part.grant.memory_mb,
+                    cpu_set: part.grant.cpu_set,
+                    gpu_set: part.grant.gpu_set,
+                },
+                place: place.clone(),
+            };
+            self.send_message(part.rank, ToWorker::Join(Box::new(membership)));
+        }
+    }
+
     pub(super) fn send_message(&mut self, to: Rank, message: ToWorker) {
         if let Err(error) = self.transport.send(to, message) {
             self.error.get_or_insert(error);

@@ -16,7 +16,9 @@
 //!                                   └── attempts left, worker lost ───┴──────> failed
 //! ```
 //!
-//! A task may hold several hosts at once (`gangs`). A task may be a DAG itself. It is *nested* while that DAG, a segment of the run, runs
+//! A task may hold several hosts at once (`gangs`).
+//!
+//! A task may be a DAG itself. It is *nested* while that DAG, a segment of the run, runs
 //! (`segments`): ready ── schedule (and its command, if there is one) ──> nested ──> done or failed.
 //!
 //! # Order
@@ -136,7 +138,8 @@ pub enum Event {
     /// [`Event::Registered`], before other tasks take the resources. Refused if the task does not wait, or
     /// does not fit.
     Adopt(Rank, Adoption),
-    /// A member of a gang has joined it. What comes too late changes nothing; that holds for the next two, too.
+    /// A member of a gang has joined it. What comes too late changes nothing; that holds for the next two,
+    /// too.
     Joined(Rank, SubmitId),
     /// A member of a gang does not join it.
     NotJoined {

@@ -256,6 +256,10 @@ impl Master {
         };
         this.run_times.learn(&dag);
         this.gangs.add(&dag);
+        if !dag.gangs().is_empty() {
+            // For what may run where a gang waits.
+            this.learn_run_times();
+        }
         this.gangs.set_over_hosts(workers == Workers::Dynamic);
         this.set_up_subdags(&dag, 0, ShareId::default());
         this

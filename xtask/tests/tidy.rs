@@ -72,6 +72,7 @@ const KNOTS: [(&str, &str, &[&str], &str); 12] = [
             "avoidance",
             "cache_index",
             "categories",
+            "gangs",
             "nodes",
             "prefill",
             "queue",

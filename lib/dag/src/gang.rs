@@ -1,6 +1,7 @@
 //! Tasks over several hosts: the options `-N`, `--ranks`, `--ranks-per-node`, `--exclusive` and `--on`.
 //!
-//! The requests of such a task are for each of its ranks: a process of an MPI program, or its share of a host.
+//! The requests of such a task are for each of its ranks: a process of an MPI program, or its share of a
+//! host.
 
 use std::fmt;
 

@@ -15,7 +15,7 @@ use crate::model::{
     Workflow,
 };
 use crate::profiles::{Namespace, Profiles};
-use crate::task_request;
+use crate::task_request::{self, JobNodes};
 
 use super::Refinement;
 use super::names::{job_name, staged_name};
@@ -30,8 +30,10 @@ use crate::exec::{EntryId, Exec, ExecJob, JobId, Setup, SetupId, SiteId, Task};
 use crate::ids::Id as _;
 
 /// Sets the default resources where nobody requests any. `own` are the profiles of program and job alone.
-fn set_defaults(profiles: &mut Profiles, own: [Option<&Profiles>; 2]) {
-    let processes = own.into_iter().flatten().find_map(task_request::processes);
+fn set_defaults(profiles: &mut Profiles, own: [Option<&Profiles>; 2], nodes: Option<JobNodes>) {
+    let all = nodes.map(|nodes| nodes.ranks().to_string());
+    let of_node = own.into_iter().flatten().find_map(task_request::processes);
+    let processes = all.as_deref().or(of_node);
     for (key, value) in task_request::DEFAULTS {
         if task_request::needs_default(profiles, key) {
             let value = processes.filter(|_| key == "cores").unwrap_or(value);
@@ -367,7 +369,10 @@ impl<'a> Mapper<'a> {
         profiles.fill_from(&self.settings.profiles);
         self.check_workdir(&workflow.jobs[n], site, &profiles)?;
         let program = entry.map(|number| &self.programs.entry(number).profiles);
-        set_defaults(&mut profiles, [program, Some(own)]);
+        // In plans for others, the keys are for the batch system.
+        let is_pmc = self.settings.generator.abilities().is_pmc;
+        let nodes = JobNodes::of([program, Some(own)]).filter(|_| is_pmc);
+        set_defaults(&mut profiles, [program, Some(own)], nodes);
         if let Some(file) = staged_file {
             executable = match mode {
                 DataMode::Shared => self.sites.scratch_path(site, workflow.files.name(file)),
@@ -383,6 +388,7 @@ impl<'a> Mapper<'a> {
             container,
             in_cluster: false,
             fetches_for_planner: false,
+            nodes,
             entry,
         });
         let number = SetupId::new(exec.setups.len() - 1);
@@ -549,6 +555,7 @@ impl<'a> Mapper<'a> {
             container: None,
             in_cluster: false,
             fetches_for_planner: false,
+            nodes: None,
             entry: None,
         });
         let number = SetupId::new(exec.setups.len() - 1);

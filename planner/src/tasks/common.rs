@@ -53,6 +53,9 @@ impl<'p> Common<'p> {
         if let Err(problem) = requests::after_failures(job, &mut requests) {
             problems.push(problem.to_string());
         }
+        if let Err(problem) = requests::nodes(job, &mut requests) {
+            problems.push(problem);
+        }
         match requests::stdin(job) {
             Ok(stdin) => requests.stdin = stdin,
             Err(problem) => problems.push(problem),

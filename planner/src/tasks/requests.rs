@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-use pmc_dag::{CheckpointSignal, RetryDelay};
+use pmc_dag::{CheckpointSignal, GangOptions, RetryDelay};
 use pmc_expressions::Amount;
 
 use crate::diagnostic::Diagnostic;
@@ -38,6 +38,8 @@ pub(crate) struct Requests {
     pub(crate) expected_time: Option<String>,
     /// Expressions for the requests after an attempt that failed.
     pub(crate) expressions: Vec<(Amount, String)>,
+    /// Hosts that the job needs at one moment. Its other requests are then those of a rank.
+    pub(crate) gang: GangOptions,
     /// Category whose running jobs are limited.
     pub(crate) category: Option<String>,
     /// Standard input that is no file of the workflow: the profile `pmc_stdin`.
@@ -312,6 +314,31 @@ pub(super) fn checkpoints(job: PlannedJob<'_>, requests: &mut Requests, problems
             None => refuse(key, text, "a whole number from 1 to 255"),
         }
     }
+}
+
+/// Sets the hosts of a compute job that needs several.
+///
+/// # Errors
+/// Why it cannot have them.
+pub(super) fn nodes(job: PlannedJob<'_>, requests: &mut Requests) -> Result<(), String> {
+    let is_whole = matches!(job.task, Task::Compute(_)) && !job.is_member() && !job.is_nested();
+    let Some(nodes) = job.setup.nodes.filter(|_| is_whole) else {
+        return Ok(());
+    };
+    if job.is_lite() {
+        return Err(format!(
+            "the job {} needs {} nodes, and its directory would be on one of them only: let it share the work directory \
+             (pegasus.data.configuration = sharedfs), or request one node",
+            job.name, nodes.nodes
+        ));
+    }
+    requests.gang = nodes
+        .options()
+        .map_err(|why| format!("the job {}: {why}", job.name))?;
+    // A CPU for each rank, unless it says otherwise. What other keys say is for all of them.
+    let each = job.pegasus("pmc_request_cpus").and_then(|text| text.parse().ok());
+    requests.cpus = each.filter(|&cpus| cpus > 0);
+    Ok(())
 }
 
 /// Sets how long a compute job is expected to run. Of a cluster, nobody knows how many of its jobs run at a

@@ -329,3 +329,62 @@ fn a_pbs_script_leaves_minutes_before_the_limit() {
         assert!(text.contains(" --max-wall-time 55 "), "{text}");
     }
 }
+
+#[test]
+fn a_job_over_several_nodes_gets_them_all_from_agents() {
+    let nodes = "pegasus: {nodes: '4', ppn: '16', memory: '100'}";
+    for (case, options) in [
+        (one(nodes, "", ""), "-N 4 --ranks-per-node 16"),
+        (one("", nodes, ""), "-N 4 --ranks-per-node 16"),
+        (
+            one("pegasus: {nodes: '4', cores: '64'}", "", ""),
+            "-N 4 --ranks 64",
+        ),
+        (
+            one(
+                "globus: {jobtype: mpi, hostcount: '4', xcount: '16', count: '64'}",
+                "",
+                "",
+            ),
+            "-N 4 --ranks-per-node 16",
+        ),
+    ] {
+        let plan = case
+            .plan(&format!("{LINE} --batch slurm --node-cpus 16"))
+            .expect("a plan");
+        let task = plan.dag.find(b"first_A").expect("the task");
+        let layout = plan.dag.gang(task).expect("several nodes").layout;
+        assert_eq!((layout.nodes(), layout.ranks_of(0)), (Some(4), Some(16)));
+        assert_eq!(plan.dag.task(task).cpus, 1, "for each rank");
+        let text = plan.file("one-0.dag");
+        assert!(text.contains(options), "{text}");
+        let text = script(&plan, "sbatch");
+        assert!(text.contains("#SBATCH --nodes=4\n"), "{text}");
+        assert!(start(&text).contains("--agents"), "{text}");
+        assert!(
+            size(&plan).contains("largest job: 4 nodes × 16 ranks"),
+            "{}",
+            size(&plan)
+        );
+    }
+    let refused = |case: &Case, line: &str| case.fail(line);
+    let case = one(nodes, "", "");
+    let few = refused(&case, &format!("{LINE} --batch slurm --nodes 2 --node-cpus 16"));
+    assert!(
+        few.contains("the batch job has 2 nodes, but a job needs 4 nodes at once"),
+        "{few}"
+    );
+    let mpi = refused(&case, &format!("{LINE} -Dpegasus.batch.transport=mpi"));
+    assert!(mpi.contains("only agents run it"), "{mpi}");
+    let lite = refused(&case, &format!("{LINE} -Dpegasus.data.configuration=nonsharedfs"));
+    assert!(
+        lite.contains("the job first_A needs 4 nodes, and its directory would be on one"),
+        "{lite}"
+    );
+    let wrong = one("pegasus: {nodes: '4', ppn: '16', cores: '60'}", "", "");
+    let wrong = refused(&wrong, LINE);
+    assert!(
+        wrong.contains("4 nodes with 16 processes each (ppn) are not 60 processes (cores)"),
+        "{wrong}"
+    );
+}

@@ -169,7 +169,7 @@ impl Master {
         (gang.task.0 != NO_TASK).then_some(gang.task)
     }
 
-    /// Starts to bring together the first gang of a shape. Returns `None` if it does not fit.
+    /// Starts to bring together the first gang of a shape, or holds it back. Returns `None` if it does not fit.
     pub(super) fn place(&mut self, shape: ShapeId, view: View, out: &mut impl Outbox) -> Option<()> {
         let gains = self.hosts.gains();
         if self.gangs.tried_at != gains {
@@ -179,6 +179,10 @@ impl Master {
         if self.gangs.tried.contains(&(shape, view)) {
             return None;
         }
+        let task = self.queue.first(shape)?;
+        if self.hold_back(task, out) {
+            return Some(());
+        }
         let kind = self.queue.shape(shape);
         let (gang, request) = (self.gangs.kind(kind.gang?), kind.request);
         let candidates = self.candidates(gang, request, self.queue.avoided_by(shape), view);
@@ -187,7 +191,6 @@ impl Master {
             return None;
         };
         let is_whole = gang.exclusive;
-        let task = self.queue.first(shape)?;
         self.queue.remove(&mut self.nodes, task);
         let mut taken = Vec::with_capacity(parts.len());
         let mut is_fragmented = false;

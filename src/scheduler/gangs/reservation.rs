@@ -1,7 +1,7 @@
 //! What is kept for a gang that comes first and does not fit, and what may run there meanwhile.
 //!
-//! The parts that fit earliest are reserved. Only tasks that are expected to end before the gang can start may
-//! use them (EASY backfill). If the gang cannot start then, its parts are chosen anew, [`MAX_SLIPS`] times at
+//! The parts that fit earliest are reserved. Only tasks that are expected to end before the gang can start
+//! may use them (EASY backfill). If the gang cannot start then, its parts are chosen anew, [`MAX_SLIPS`] times at
 //! most; after that they stay, and nobody is let in. So the gang starts at the latest when all has ended that
 //! ran on its parts then.
 
@@ -21,6 +21,9 @@ use crate::scheduler::shares::ShareId;
 
 /// How often the moment at which a gang is to start may pass before nobody is let in.
 const MAX_SLIPS: u32 = 2;
+
+/// Successes of a transformation after which its run time counts as known.
+const MIN_SUCCESSES: u32 = 3;
 
 /// Tasks of a shape that are looked at for reserved parts.
 const MAX_LOOKS: usize = 64;
@@ -177,6 +180,9 @@ impl Master {
                 if is_full {
                     break;
                 }
+                if self.hold_back(task, out) {
+                    continue;
+                }
                 let expected = self.time_for_backfill(task);
                 if expected.is_some_and(|expected| now.saturating_add(expected) <= until) {
                     self.start_on(task, host, out);
@@ -332,10 +338,13 @@ impl Master {
         Some((end(running.task, rank), Free::of(request)))
     }
 
-    /// How long a task is expected to run: what it says, else its limit; `None` if that is unknown.
+    /// How long a task is expected to run: what it says, else its limit, else what tasks of its
+    /// transformation have taken; `None` if that is unknown.
     fn time_for_backfill(&self, task: TaskId) -> Option<Duration> {
         let (dag, local) = self.locate(task);
-        dag.task(local).runtime_limit.filter(|limit| !limit.is_zero())
+        let limit = || dag.task(local).runtime_limit.filter(|limit| !limit.is_zero());
+        let said = dag.expected_time(local).or_else(limit);
+        said.or_else(|| self.expected_time(task, MIN_SUCCESSES))
     }
 
     /// When the parts that are reserved are expected to be free.

@@ -120,6 +120,7 @@ fn push_options(shared: &Shared, text: &mut String) {
         Some((code, None)) => write!(text, "--abort-on {code} "),
         None => Ok(()),
     };
+    let _ = write!(text, "{}", requests.gang);
     if let Some(category) = &requests.category {
         let _ = write!(text, "--category {} ", quote(category));
     }

@@ -538,6 +538,7 @@ fn cluster_job(
         container: None,
         in_cluster: false,
         fetches_for_planner: false,
+        nodes: None,
         entry: None,
     });
     Ok(ExecJob {

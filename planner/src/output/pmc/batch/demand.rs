@@ -2,7 +2,7 @@
 
 use crate::exec::Task;
 use crate::profiles::Namespace;
-use crate::task_request::Amounts;
+use crate::task_request::{Amounts, JobNodes};
 use crate::tasks::Plan;
 
 /// The largest requests of the compute jobs of a plan.
@@ -13,6 +13,8 @@ pub(crate) struct Demand {
     pub(super) gpus: u32,
     /// Nodes that a job asks for.
     pub(super) nodes: u32,
+    /// The largest job over several nodes.
+    pub(super) over_nodes: Option<JobNodes>,
 }
 
 impl Demand {
@@ -30,8 +32,19 @@ impl Demand {
             if last.replace(job.setup) == Some(job.setup) {
                 continue;
             }
-            let profiles = &exec.setups[job.setup].profiles;
-            let amounts = Amounts::of(profiles);
+            let setup = &exec.setups[job.setup];
+            let profiles = &setup.profiles;
+            let mut amounts = Amounts::of(profiles);
+            if let Some(nodes) = setup.nodes.filter(|_| matches!(job.task, Task::Compute(_))) {
+                let on_a_node = nodes.most_on_a_node();
+                amounts.cpus = on_a_node;
+                amounts.gpus = amounts.gpus.saturating_mul(on_a_node);
+                amounts.memory_mb = amounts.memory_mb.saturating_mul(on_a_node.into());
+                let size = |nodes: JobNodes| (nodes.nodes, nodes.ranks());
+                if largest.over_nodes.is_none_or(|known| size(known) < size(nodes)) {
+                    largest.over_nodes = Some(nodes);
+                }
+            }
             let nodes = profiles
                 .pegasus("nodes")
                 .or_else(|| profiles.get(Namespace::Globus, "hostcount"));

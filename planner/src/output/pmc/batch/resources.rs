@@ -158,7 +158,7 @@ impl Resources {
             "batch.launcher",
             Text::Line,
         );
-        let transport = reader.transport(launcher.as_deref(), nodes, lacks_mpi);
+        let transport = reader.transport(launcher.as_deref(), nodes, demand, lacks_mpi);
         let scheduler_names = reader.value("scheduler", None);
         let schedulers = schedulers(request, scheduler_names, &mut reader.problems);
         let has_choice =
@@ -225,6 +225,20 @@ impl Resources {
             problems.push(Diagnostic::error(format!(
                 "{ppn} processes per node are requested, but a node has {cpus} CPUs"
             )));
+        }
+        if let Some(job) = self.demand.over_nodes {
+            let needed = job.nodes;
+            if self.nodes < needed {
+                problems.push(Diagnostic::error(format!(
+                    "the batch job has {}, but a job needs {needed} nodes at once: request that many (--nodes)",
+                    super::size::count(u64::from(self.nodes), "node")
+                )));
+            } else if self.transport != Transport::Agents {
+                problems.push(Diagnostic::error(format!(
+                    "a job needs {needed} nodes at once, and only agents run it: set the property \
+                     pegasus.batch.transport to agents, or leave it out, as well as the launcher none"
+                )));
+            }
         }
         if self.is_single_process() && has_size {
             problems.push(Diagnostic::error(ONE_PROCESS));

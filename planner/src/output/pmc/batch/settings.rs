@@ -85,16 +85,19 @@ impl<'a> Reader<'a> {
         lines.filter(|line| !line.is_empty()).map(str::to_owned).collect()
     }
 
-    /// Returns the transport: that of the property, else that of the launcher `none`, else MPI. An executor
+    /// Returns the transport: that of the property, else that of the launcher `none`, else MPI, or agents if a
+    /// job needs several nodes at once. An executor
     /// that is known to have no MPI has agents on several nodes, and is alone on one.
     pub(super) fn transport(
         &mut self,
         launcher: Option<&str>,
         nodes: Option<u32>,
+        demand: Demand,
         lacks_mpi: &dyn Fn() -> bool,
     ) -> Transport {
         let default = || match launcher {
             Some("none") => Transport::None,
+            _ if demand.over_nodes.is_some() => Transport::Agents,
             _ if !lacks_mpi() => Transport::Mpi,
             _ if nodes.is_some_and(|nodes| nodes > 1) => Transport::Agents,
             _ => Transport::None,

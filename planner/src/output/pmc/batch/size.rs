@@ -17,7 +17,15 @@ impl Demand {
             0 => "no memory".to_owned(),
             mib => memory(mib),
         };
-        format!("a job requests up to {} and {memory}", amounts.join(", "))
+        let request = format!("a job requests up to {} and {memory}", amounts.join(", "));
+        match self.over_nodes {
+            None => request,
+            Some(job) => format!(
+                "{request} of a node; largest job: {} × {}",
+                count(u64::from(job.nodes), "node"),
+                count(u64::from(job.most_on_a_node()), "rank")
+            ),
+        }
     }
 }
 
@@ -75,7 +83,7 @@ fn sentence(resources: &Resources) -> String {
     )
 }
 
-fn count(number: u64, noun: &str) -> String {
+pub(super) fn count(number: u64, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{plural}")
 }
