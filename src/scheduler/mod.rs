@@ -32,8 +32,8 @@
 //! short tasks may be sent to a worker a few milliseconds before it can start them (`prefill`). Tasks whose
 //! inputs lie in the caches of some hosts prefer these (`cache_index`): only then may a later task of the
 //! same priority start before an earlier one that fits. Tasks that would not end before the run does are
-//! held back (`run_times`). A task over several hosts that comes first and does not fit keeps what it will get:
-//! others start there only if they are expected to end in time.
+//! held back (`run_times`). A task over several hosts that comes first and does not fit keeps what it will
+//! get: others start there only if they are expected to end in time.
 //!
 //! # Cost
 //!

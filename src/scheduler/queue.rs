@@ -14,6 +14,7 @@
 
 mod gangs;
 mod grown;
+mod key;
 mod shares;
 mod variants;
 
@@ -21,7 +22,7 @@ use pmc_dag::{CategoryId, Dag, GangId, OptionSet, Request, TaskId};
 use rustc_hash::FxHashMap;
 
 pub(crate) use self::gangs::WaitingGang;
-use self::grown::ChainKey;
+use self::key::ChainKey;
 pub(crate) use self::variants::AvoidId;
 use self::variants::AvoidedHosts;
 #[cfg(test)]

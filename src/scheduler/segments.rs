@@ -133,8 +133,8 @@ impl Master {
         Ok(id)
     }
 
-    /// Adds the categories and gangs of a DAG, and returns its sets of options with their new numbers. A limit
-    /// of the whole DAG is a category around all of them.
+    /// Adds the categories and gangs of a DAG, and returns its sets of options with their new numbers. A
+    /// limit of the whole DAG is a category around all of them.
     fn add_categories(&mut self, dag: &Dag) -> Vec<OptionSet> {
         let whole = dag.max_jobs().map(|limit| self.add_category(limit, None));
         let first = self.categories.len() as u32;

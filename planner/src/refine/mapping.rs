@@ -302,6 +302,13 @@ impl<'a> Mapper<'a> {
         }
     }
 
+    /// Returns what a job asks of several nodes with its own profiles and those of its program. In plans for
+    /// others than our executor, the keys are for the batch system.
+    fn nodes_of(&self, profiles: [Option<&Profiles>; 2]) -> Option<JobNodes> {
+        let is_pmc = self.settings.generator.abilities().is_pmc;
+        JobNodes::of(profiles).filter(|_| is_pmc)
+    }
+
     /// Returns program and profiles of a compute job. Jobs without own profiles share them.
     fn setup(
         &mut self,
@@ -339,11 +346,8 @@ impl<'a> Mapper<'a> {
             staged_file = Some(file);
             for required in self.programs.requires(&name).iter().chain(&declared) {
                 let Some(other) = self.programs.usable(required, self.sites.get(site)) else {
-                    let site = [self.sites.get(site).name.as_str()];
-                    return Err(Diagnostic::error(format!(
-                        "{} (required by {name})",
-                        self.programs.missing(required, &site)
-                    )));
+                    let missing = self.programs.missing(required, &[&self.sites.get(site).name]);
+                    return Err(Diagnostic::error(format!("{missing} (required by {name})")));
                 };
                 if self.programs.entry(other).kind == TransformationKind::Stageable {
                     self.stage_program(workflow, n, required, other, staged)?;
@@ -369,9 +373,7 @@ impl<'a> Mapper<'a> {
         profiles.fill_from(&self.settings.profiles);
         self.check_workdir(&workflow.jobs[n], site, &profiles)?;
         let program = entry.map(|number| &self.programs.entry(number).profiles);
-        // In plans for others, the keys are for the batch system.
-        let is_pmc = self.settings.generator.abilities().is_pmc;
-        let nodes = JobNodes::of([program, Some(own)]).filter(|_| is_pmc);
+        let nodes = self.nodes_of([program, Some(own)]);
         set_defaults(&mut profiles, [program, Some(own)], nodes);
         if let Some(file) = staged_file {
             executable = match mode {

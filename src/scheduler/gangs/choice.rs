@@ -169,7 +169,8 @@ impl Master {
         (gang.task.0 != NO_TASK).then_some(gang.task)
     }
 
-    /// Starts to bring together the first gang of a shape, or holds it back. Returns `None` if it does not fit.
+    /// Starts to bring together the first gang of a shape, or holds it back. Returns `None` if it does not
+    /// fit.
     pub(super) fn place(&mut self, shape: ShapeId, view: View, out: &mut impl Outbox) -> Option<()> {
         let gains = self.hosts.gains();
         if self.gangs.tried_at != gains {

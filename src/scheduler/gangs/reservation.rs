@@ -1,9 +1,9 @@
 //! What is kept for a gang that comes first and does not fit, and what may run there meanwhile.
 //!
 //! The parts that fit earliest are reserved. Only tasks that are expected to end before the gang can start
-//! may use them (EASY backfill). If the gang cannot start then, its parts are chosen anew, [`MAX_SLIPS`] times at
-//! most; after that they stay, and nobody is let in. So the gang starts at the latest when all has ended that
-//! ran on its parts then.
+//! may use them (EASY backfill). If the gang cannot start then, its parts are chosen anew, at most
+//! [`MAX_SLIPS`] times; after that they stay, and nobody is let in. So the gang starts at the latest when all
+//! has ended that ran on its parts then.
 
 use std::cmp::Reverse;
 use std::time::Duration;

@@ -1,19 +1,12 @@
 //! Chains for tasks of DAGs that join the run.
 
-use pmc_dag::{CategoryId, GangId, OptionSet, Request};
+use pmc_dag::{CategoryId, OptionSet};
 
+use super::key::key;
 use super::{AvoidId, Chain, Class, Queue, Shape, ShapeId};
 use crate::scheduler::bits::BitSet;
 use crate::scheduler::shares::ShareId;
 use crate::scheduler::tasks::{NO_TASK, Node};
-
-/// What the tasks of a chain have in common.
-pub(super) type ChainKey = (ShareId, Option<GangId>, Request, Option<CategoryId>, i64);
-
-/// Returns what the tasks of a share with these options have in common.
-pub(super) fn key(share: ShareId, set: &OptionSet) -> ChainKey {
-    (share, set.gang, set.request, set.category, set.priority)
-}
 
 impl Queue {
     /// Adds a category with a limit, and returns nothing: its number is the next one.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pmc_dag::{OptionSet, Request};
 
-use super::grown::key;
+use super::key::key;
 use super::{Queue, Shape, ShapeId};
 use crate::scheduler::tasks::Node;
 

@@ -246,8 +246,8 @@ impl Reception {
         Ok(())
     }
 
-    /// Writes that an agent has joined, then that what it was before is gone: the next master must not miss an
-    /// agent that may run tasks.
+    /// Writes that an agent has joined, then that what it was before is gone: the next master must not miss
+    /// an agent that may run tasks.
     fn list(&self, session: SessionId, ranks: &Range<u32>, hello: &AgentHello) -> io::Result<()> {
         let mut roster = self.roster();
         roster.0.join(session, ranks, &hello.host, hello.number)?;
@@ -281,8 +281,8 @@ fn fewer_if_needed(hello: &AgentHello, slots: u32) -> u32 {
     fewer
 }
 
-/// Logs that the list of agents cannot be written. The run goes on: the next master waits in vain for an agent
-/// that is gone, no longer than the lease.
+/// Logs that the list of agents cannot be written. The run goes on: the next master waits in vain for an
+/// agent that is gone, no longer than the lease.
 fn note(written: io::Result<()>) {
     if let Err(error) = written {
         tracing::error!("Unable to write the list of agents: {}", pmc_dag::reason(&error));

@@ -155,7 +155,8 @@ fn has_saved() -> bool {
     connect().is_ok_and(|connection| connection.given().is_some())
 }
 
-/// Returns the command, and the number of further jobs. A successor has those of the job that it goes on with.
+/// Returns the command, and the number of further jobs. A successor has those of the job that it goes on
+/// with.
 fn command_of(
     arguments: &cli::Supervise,
     ledger: &Ledger,

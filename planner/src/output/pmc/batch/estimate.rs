@@ -168,6 +168,11 @@ pub(crate) fn duration(seconds: f64) -> String {
     }
 }
 
+pub(super) fn count(number: u64, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

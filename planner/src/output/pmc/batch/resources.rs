@@ -11,7 +11,7 @@ use pmc_batch::Scheduler;
 use pmc_status::memory;
 
 use super::demand::Demand;
-use super::estimate::{Estimate, Machine};
+use super::estimate::{Estimate, Machine, count};
 use super::settings::{COUNT, DRAIN, MEMORY, REPEATS, Reader, TIME, Text, schedulers};
 use super::task_files::TaskFiles;
 use super::transport::{self, ONE_PROCESS, Transport};
@@ -231,7 +231,7 @@ impl Resources {
             if self.nodes < needed {
                 problems.push(Diagnostic::error(format!(
                     "the batch job has {}, but a job needs {needed} nodes at once: request that many (--nodes)",
-                    super::size::count(u64::from(self.nodes), "node")
+                    count(u64::from(self.nodes), "node")
                 )));
             } else if self.transport != Transport::Agents {
                 problems.push(Diagnostic::error(format!(

@@ -85,9 +85,9 @@ impl<'a> Reader<'a> {
         lines.filter(|line| !line.is_empty()).map(str::to_owned).collect()
     }
 
-    /// Returns the transport: that of the property, else that of the launcher `none`, else MPI, or agents if a
-    /// job needs several nodes at once. An executor
-    /// that is known to have no MPI has agents on several nodes, and is alone on one.
+    /// Returns the transport: that of the property, else that of the launcher `none`, else MPI, or agents if
+    /// a job needs several nodes at once. An executor that is known to have no MPI has agents on several
+    /// nodes, and is alone on one.
     pub(super) fn transport(
         &mut self,
         launcher: Option<&str>,

@@ -4,7 +4,7 @@ use pmc_status::memory;
 
 use super::Resources;
 use super::demand::Demand;
-use super::estimate::duration;
+use super::estimate::{count, duration};
 
 impl Demand {
     /// Describes the requests.
@@ -81,9 +81,4 @@ fn sentence(resources: &Resources) -> String {
         "{} on {nodes}; {request}, so that {limit}{at_once} run at a time",
         count(slots, "slot")
     )
-}
-
-pub(super) fn count(number: u64, noun: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{number} {noun}{plural}")
 }
