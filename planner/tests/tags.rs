@@ -100,6 +100,8 @@ fn expressions_become_task_options_with_the_values_that_they_need() -> Outcome {
             "100",
             "-c",
             "2",
+            "-e",
+            "100",
             "--request-expression",
             "cores=3",
             "--request-expression",

@@ -279,7 +279,17 @@ mod tests {
         let (name, value) = text.split_once('=').unwrap();
         let mut command = Command::new("/bin/sleep");
         command.arg("1000").env(name, value).process_group(0);
-        command.envs(more.iter().copied()).spawn().unwrap()
+        begun(command.envs(more.iter().copied()))
+    }
+
+    /// Starts a program, and waits until the system shows its environment.
+    fn begun(command: &mut Command) -> Child {
+        let child = command.spawn().unwrap();
+        let path = format!("/proc/{}/environ", child.id());
+        while fs::read(&path).unwrap().is_empty() {
+            std::thread::yield_now();
+        }
+        child
     }
 
     #[test]
@@ -330,11 +340,8 @@ mod tests {
         let text = variable.to_str().unwrap();
         let (name, value) = text.split_once('=').unwrap();
         let mut shell = Command::new("/bin/sh");
-        let mut shell = shell
-            .args(["-c", "trap '' TERM; while :; do sleep 0.05; done"])
-            .env(name, value)
-            .spawn()
-            .unwrap();
+        let shell = shell.args(["-c", "trap '' TERM; while :; do sleep 0.05; done"]);
+        let mut shell = begun(shell.env(name, value));
         assert!(end_gang(&[], gang).contains(&"sh".to_owned()));
         assert!(!shell.wait().unwrap().success());
     }
