@@ -12,9 +12,9 @@ use crate::support::command::Program;
 use crate::support::pegasus::Monitored;
 use crate::support::programs::Build;
 
-/// Cases with jobs that must fail. One reads a file that it does not list, so the file is not staged. The
-/// other has the argument `$(date)`, which kickstart refuses.
-const NOT_RUN: [&str; 2] = ["stdio", "quoting"];
+/// Cases with jobs that must fail. One reads a file that it does not list, so the file is not staged. Another
+/// has the argument `$(date)`, which kickstart refuses. The jobs of the last need more nodes than there are.
+const NOT_RUN: [&str; 3] = ["stdio", "quoting", "resource-fallback"];
 
 /// The program of all jobs. It finds the files of a job in the lists for kickstart or else in its arguments.
 const JOB: &str = r#"#!/bin/bash
