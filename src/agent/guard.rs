@@ -12,14 +12,13 @@ use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
-use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::{Signal, kill, killpg};
-use nix::sys::wait::{WaitStatus, waitpid};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::Pid;
 use pmc_system::clock;
 
@@ -131,7 +130,7 @@ pub fn run(words: &[OsString]) -> ExitCode {
         ));
         return ExitCode::from(exit::FAILURE);
     }
-    let current = Arc::new(AtomicI32::new(0));
+    let current = Arc::new(Current::default());
     if let Err(error) = forward_signals(&current) {
         logging::print(&format!(
             "Unable to handle signals: {}\n",
@@ -153,11 +152,10 @@ pub fn run(words: &[OsString]) -> ExitCode {
                 return ExitCode::from(exit::FAILURE);
             }
         };
-        let status = wait_for(pid);
-        current.store(0, Ordering::SeqCst);
-        // The pipe has no writer any more.
-        let _ = thread.join();
+        let status = wait_for(pid, &current);
         kill_the_rest();
+        // The pipe has no writer any more: a child that the agent was about to start may have had it.
+        let _ = thread.join();
         match status {
             Some(code) => return ExitCode::from(code),
             None => logging::print("The agent was killed, and its tasks with it: it starts again\n"),
@@ -176,7 +174,7 @@ fn lock(said: &Mutex<Guarded>) -> MutexGuard<'_, Guarded> {
 fn start(
     words: &[OsString],
     before: &Guarded,
-    current: &Arc<AtomicI32>,
+    current: &Arc<Current>,
     said: &Arc<Mutex<Guarded>>,
 ) -> io::Result<(Pid, std::thread::JoinHandle<()>)> {
     let (reader, writer) = nix::unistd::pipe()?;
@@ -197,15 +195,14 @@ fn start(
     let child = command.spawn()?;
     drop(writer);
     let pid = Pid::from_raw(child.id().cast_signed());
-    current.store(pid.as_raw(), Ordering::SeqCst);
+    *current.lock() = Some(pid);
     let (said, current) = (Arc::clone(said), Arc::clone(current));
     let watch = {
         let said = Arc::clone(&said);
         move || {
-            while current.load(Ordering::SeqCst) == pid.as_raw() {
+            while current.is(pid) {
                 if lock(&said).is_over(clock::now()) {
-                    // Nobody has reaped it: `wait_for` does so before it forgets the number.
-                    let _ = kill(pid, Signal::SIGKILL);
+                    current.signal(Some(pid), Signal::SIGKILL);
                 }
                 std::thread::sleep(CHECK_INTERVAL);
             }
@@ -227,11 +224,47 @@ fn start(
     Ok((pid, thread))
 }
 
+/// The agent that was not reaped yet.
+#[derive(Debug, Default)]
+struct Current(Mutex<Option<Pid>>);
+
+impl Current {
+    fn lock(&self) -> MutexGuard<'_, Option<Pid>> {
+        // It is valid at every moment, even if a thread panicked.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is(&self, pid: Pid) -> bool {
+        *self.lock() == Some(pid)
+    }
+
+    /// Sends a signal to the agent; with `only`, if it is that one.
+    fn signal(&self, only: Option<Pid>, signal: Signal) {
+        let current = self.lock();
+        if let Some(pid) = current.filter(|pid| only.is_none_or(|only| only == *pid)) {
+            // It is reaped while this is locked, so no other process has the number.
+            let _ = kill(pid, signal);
+        }
+    }
+
+    /// Waits for the end of one of these children, and reaps it.
+    fn reap(&self, children: Id<'_>) -> nix::Result<WaitStatus> {
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+        let ended = waitid(children, flags)?.pid();
+        let mut current = self.lock();
+        let reaped = waitpid(ended, None);
+        if reaped.is_ok() && *current == ended {
+            *current = None;
+        }
+        reaped
+    }
+}
+
 /// Waits for the end of a child, and reaps those that it has left. Returns its exit code, or `None` if it was
 /// killed.
-fn wait_for(pid: Pid) -> Option<u8> {
+fn wait_for(pid: Pid, current: &Current) -> Option<u8> {
     loop {
-        match waitpid(None, None) {
+        match current.reap(Id::All) {
             Ok(WaitStatus::Exited(ended, code)) if ended == pid => {
                 return Some(u8::try_from(code).unwrap_or(1));
             }
@@ -273,7 +306,7 @@ fn children() -> Vec<Pid> {
 }
 
 /// Passes signals to the agent.
-fn forward_signals(current: &Arc<AtomicI32>) -> io::Result<()> {
+fn forward_signals(current: &Arc<Current>) -> io::Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
     let current = Arc::clone(current);
@@ -281,11 +314,31 @@ fn forward_signals(current: &Arc<AtomicI32>) -> io::Result<()> {
         .name("signals".to_owned())
         .spawn(move || {
             for signal in signals.forever() {
-                let pid = current.load(Ordering::SeqCst);
-                if let (1.., Ok(signal)) = (pid, Signal::try_from(signal)) {
-                    let _ = kill(Pid::from_raw(pid), signal);
+                if let Ok(signal) = Signal::try_from(signal) {
+                    current.signal(None, signal);
                 }
             }
         })?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_signals_an_agent_that_was_reaped() {
+        let mut child = Command::new("/bin/true").spawn().unwrap();
+        let pid = Pid::from_raw(child.id().cast_signed());
+        let current = Current::default();
+        *current.lock() = Some(pid);
+        current.signal(Some(Pid::this()), Signal::SIGKILL);
+        assert!(current.is(pid));
+        // Other tests have children, too.
+        assert_eq!(current.reap(Id::Pid(pid)), Ok(WaitStatus::Exited(pid, 0)));
+        assert!(!current.is(pid));
+        current.signal(Some(pid), Signal::SIGKILL);
+        current.signal(None, Signal::SIGKILL);
+        assert!(child.wait().is_err());
+    }
 }

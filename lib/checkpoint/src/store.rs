@@ -28,6 +28,9 @@ const PART: &str = ".part";
 /// Ending of a sidecar.
 const SIDECAR: &str = ".json";
 
+/// Highest number of a series that is read: so many are never saved.
+const MAX_SERIES: u64 = 1 << 48;
+
 /// Name of the file that says why a series is not given.
 const WITHHELD: &str = "withheld";
 
@@ -263,7 +266,8 @@ impl TaskStore {
             let name = entry.map_err(at(&self.path))?.file_name();
             let number = name.to_str().and_then(|name| name.parse::<u64>().ok());
             // Not `007`, which would be the same number.
-            if let Some(number) = number.filter(|number| OsStr::new(&number.to_string()) == name) {
+            let is_series = |number: &u64| *number <= MAX_SERIES && OsStr::new(&number.to_string()) == name;
+            if let Some(number) = number.filter(is_series) {
                 self.scan_series(number, &mut all, &mut problems)?;
             }
         }
@@ -277,8 +281,13 @@ impl TaskStore {
         problems: &mut Vec<StoreError>,
     ) -> Result<(), StoreError> {
         let path = self.series_path(number);
+        let entries = match fs::read_dir(&path) {
+            // The run has removed it meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            entries => entries.map_err(at(&path))?,
+        };
         all.begin(number);
-        for entry in fs::read_dir(&path).map_err(at(&path))? {
+        for entry in entries {
             let name = entry.map_err(at(&path))?.file_name();
             let Some(name) = name.to_str() else { continue };
             if name.ends_with(PART) {
@@ -287,8 +296,11 @@ impl TaskStore {
                 let reason = pmc_files::read_to_string(&path.join(name), MAX_TEXT).unwrap_or_default();
                 all.withhold(number, reason.trim_end().to_owned());
             } else if name.ends_with(SIDECAR) {
-                match self.read_sidecar(number, &path.join(name)) {
+                let sidecar = path.join(name);
+                match self.read_sidecar(number, &sidecar) {
                     Ok(sidecar) => all.close(&sidecar),
+                    // The run has removed it meanwhile, before its file.
+                    Err(_) if is_gone(&sidecar) => {}
                     Err(problem) => problems.push(problem),
                 }
             }
@@ -467,6 +479,12 @@ fn make_directory(path: &Path) -> Result<(), StoreError> {
     check_owner(&Folder::find(path).map_err(at(path))?, path)
 }
 
+/// Returns whether there is nothing with this name, not even a link.
+fn is_gone(path: &Path) -> bool {
+    let found = fs::symlink_metadata(path);
+    found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+}
+
 fn remove_directory(path: &Path) -> io::Result<()> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -592,6 +610,30 @@ mod tests {
         assert_eq!(chosen(&task), (None, 0));
         fs::write(&path, &text).unwrap();
         assert_eq!(chosen(&task), (Some(1), 0));
+    }
+
+    #[test]
+    fn numbers_that_no_run_gives_are_no_series() {
+        let (_dir, _store, task) = place();
+        save(&task, 3, b"three");
+        for name in ["18446744073709551615", "007", "-1", "281474976710657"] {
+            fs::create_dir(task.path.join(name)).unwrap();
+        }
+        let (all, problems) = task.scan().unwrap();
+        assert_eq!((all.last(), problems.len()), (3, 0));
+    }
+
+    #[test]
+    fn what_a_run_removes_meanwhile_is_no_problem() {
+        let (_dir, _store, task) = place();
+        save(&task, 1, b"one");
+        let (mut all, mut problems) = (AllSeries::default(), Vec::new());
+        task.scan_series(2, &mut all, &mut problems).unwrap();
+        assert_eq!((all.last(), problems.len()), (0, 0));
+        assert!(is_gone(&task.series_path(2)));
+        // Without its file, a sidecar that is there is one.
+        fs::remove_file(task.series_path(1).join("p.0")).unwrap();
+        assert_eq!(task.scan().unwrap().1.len(), 1);
     }
 
     #[test]

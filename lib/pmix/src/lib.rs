@@ -14,7 +14,6 @@ mod peers;
 use std::ffi::CString;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -118,29 +117,39 @@ pub enum StartError {
 /// A server. It ends when it is dropped.
 #[derive(Debug)]
 pub struct Server {
-    _directory: TempDir,
+    directory: TempDir,
 }
+
+/// Name of the file in the directory of a server by which tools find it.
+const ADDRESS: &str = "address";
 
 impl Server {
     /// Starts a server with this namespace. Tools find it by the files in a new directory for temporary
-    /// files, or by `uri_file`.
+    /// files, or by a file with its [`address`](Self::address).
     ///
     /// It removes the settings of PMIx from the environment, so no other thread may run that reads it.
     ///
     /// # Errors
     /// The library refuses, or the process has a server.
-    pub fn start(namespace: &str, uri_file: &Path, host: Arc<dyn Host>) -> Result<Self, StartError> {
+    pub fn start(namespace: &str, host: Arc<dyn Host>) -> Result<Self, StartError> {
         // The mode is 0700.
         let directory = tempfile::Builder::new().prefix("pmc-pmix-").tempdir();
         let directory = directory.map_err(|source| StartError::Directory { source })?;
         let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| StartError::Name);
         let namespace = text(namespace.as_bytes())?;
         let in_directory = text(directory.path().as_os_str().as_bytes())?;
-        let uri_file = text(uri_file.as_os_str().as_bytes())?;
+        // The library follows links, so that it writes nowhere else.
+        let uri_file = text(directory.path().join(ADDRESS).as_os_str().as_bytes())?;
         ffi::start(&namespace, &in_directory, &uri_file, host)?;
-        Ok(Self {
-            _directory: directory,
-        })
+        Ok(Self { directory })
+    }
+
+    /// Returns the text of a file by which tools find the server.
+    ///
+    /// # Errors
+    /// The library has not written it.
+    pub fn address(&self) -> io::Result<String> {
+        std::fs::read_to_string(self.directory.path().join(ADDRESS))
     }
 
     /// Delivers output of a process, or its end if there are no bytes, to the tools that have asked for it.

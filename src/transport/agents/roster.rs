@@ -8,8 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use nix::unistd::geteuid;
 use pmc_files::OFlags;
 use pmc_link::SessionId;
 use pmc_system::disk;
@@ -20,6 +22,9 @@ pub(super) type SessionName = (u64, SessionId);
 
 /// Longest list that is read, in bytes: that of some million agents.
 const MAX_ROSTER: u64 = 256 << 20;
+
+/// Highest rank that is read: no run has so many slots.
+const MAX_RANK: u64 = 1 << 27;
 
 /// What an earlier master has left.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -65,7 +70,9 @@ impl Earlier {
             match (kind, number(), number(), words.next()) {
                 (Some("JOIN"), Some(first), Some(slots), Some(host)) => {
                     let last = first.saturating_add(slots).saturating_sub(1);
-                    let last = u32::try_from(last).unwrap_or(0);
+                    let Some(last) = u32::try_from(last).ok().filter(|_| last <= MAX_RANK) else {
+                        continue;
+                    };
                     earlier.last_rank = earlier.last_rank.max(last);
                     earlier.agents.insert((epoch, session), host.to_owned());
                 }
@@ -98,9 +105,14 @@ impl Earlier {
 impl Roster {
     /// Opens the list of this DAG, and reads what an earlier master has left.
     pub(super) fn open(path: &Path, epoch: u64) -> io::Result<(Self, Earlier)> {
-        let earlier = Earlier::open(path)?;
-        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+        let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE;
         let file = pmc_files::open_output(path, flags, 0o600)?;
+        // Root may go on with the run of a user. Nobody else may be told which agents are left.
+        if ![file.metadata()?.uid(), 0].contains(&geteuid().as_raw()) {
+            return Err(io::Error::other("the list belongs to another user: remove it"));
+        }
+        let bytes = pmc_files::read_rest(&file, MAX_ROSTER)?;
+        let earlier = Earlier::read(&String::from_utf8_lossy(&bytes));
         // An earlier master may have left a part of a line.
         let torn = file.metadata()?.len() > 0;
         let path = path.to_owned();
@@ -164,6 +176,9 @@ mod tests {
         let agents = [((1, 2), "n 2".to_owned()), ((2, 1), "n3".to_owned())];
         assert_eq!(earlier.agents, agents.into());
         assert_eq!((earlier.last_rank, earlier.numbers()), (9, [8].into()));
+        // Each rank takes memory.
+        let many = Earlier::read("JOIN 1 1 1 4000000000 n1\nJOIN 1 2 4000000000 1 n2\n");
+        assert_eq!(many, Earlier::default());
         for cut in 0..text.len() {
             let _ = Earlier::read(&text[..cut]);
         }

@@ -1,6 +1,7 @@
 //! Captured text and integrity data for the record.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -109,6 +110,9 @@ pub fn parse_integrity_data(data: &[u8]) -> IntegrityData {
         };
     };
     let mut found = IntegrityData::default();
+    let mut entries = Vec::new();
+    // Index of the last entry of each key.
+    let mut places = HashMap::new();
     let mut lines = text
         .split_terminator('\n')
         .filter(|line| !line.trim().is_empty())
@@ -132,12 +136,15 @@ pub fn parse_integrity_data(data: &[u8]) -> IntegrityData {
         }
         match key {
             Some(key) if good => {
-                found.entries.retain(|(other, _)| *other != key);
-                found.entries.push((key, entry));
+                if let Some(before) = places.insert(key.clone(), entries.len()) {
+                    entries[before] = None;
+                }
+                entries.push(Some((key, entry)));
             }
             _ => found.dropped += 1,
         }
     }
+    found.entries = entries.into_iter().flatten().collect();
     found
 }
 
@@ -193,6 +200,19 @@ mod tests {
             assert_eq!(tail_length(1 << 40, limit), MAX_TAIL);
             assert_eq!(tail_length(9, limit), 9);
         }
+    }
+
+    #[test]
+    fn many_entries_take_little_time() {
+        let entry = |number: usize| format!("    f{number}:\n      sha256: ab\n");
+        let data: String = (0..200_000).chain([7]).map(entry).collect();
+        let begun = std::time::Instant::now();
+        let found = parse_integrity_data(data.as_bytes());
+        // With a look at all others for each one, it would be minutes.
+        assert!(begun.elapsed() < std::time::Duration::from_secs(20));
+        assert_eq!((found.entries.len(), found.dropped), (200_000, 0));
+        assert_eq!(found.entries.last().unwrap().0, "f7");
+        assert_eq!(found.entries[7].0, "f8");
     }
 
     fn captured(bytes: &[u8], limit: Option<usize>) -> Option<(bool, String)> {

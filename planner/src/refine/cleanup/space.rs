@@ -8,6 +8,7 @@ use crate::error::InputErrors;
 use crate::exec::{Exec, Place};
 use crate::model::{FileId, Position, Workflow};
 use crate::properties::Properties;
+use crate::syntax::text;
 
 /// Prefix of the properties.
 const PREFIX: &str = "pegasus.file.cleanup.constraint.";
@@ -185,8 +186,9 @@ pub(crate) fn parse_bytes(text: &str) -> Option<u64> {
 /// Parses `NAME,SIZE` lines. Empty lines, lines with `#` and a title line are ignored. A name may be in
 /// double quotes.
 fn read_list(path: &Path) -> Result<Vec<(String, u64)>, InputErrors> {
-    let text = std::fs::read_to_string(path)
+    let bytes = text::read(path)
         .map_err(|e| Diagnostic::in_file(path, format!("cannot read the list of file sizes: {e}")))?;
+    let text = text::decode(path, bytes)?;
     let mut sizes = Vec::new();
     let mut problems = Vec::new();
     let mut first = true;
@@ -281,6 +283,8 @@ mod tests {
         let message = read_list(&path).expect_err("two bad lines").to_string();
         assert_eq!(message.lines().count(), 2, "{message}");
         assert!(message.contains("sizes.csv:2: "), "{message}");
+        // It has no end.
+        assert!(read_list(Path::new("/dev/zero")).is_err());
         Ok(())
     }
 

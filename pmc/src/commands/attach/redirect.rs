@@ -535,7 +535,7 @@ impl Thread {
                     self.request.may_wait = true;
                     let delivered = chunks
                         .each_ref()
-                        .map(|chunk| chunk.offset + chunk.bytes.len() as u64);
+                        .map(|chunk| chunk.offset.saturating_add(chunk.bytes.len() as u64));
                     if chunks.iter().any(|chunk| !chunk.bytes.is_empty()) {
                         let (printed, wait) = sync_channel(1);
                         let _ = self.notes.send(Note::Chunks(self.id, chunks, printed));

@@ -220,7 +220,7 @@ impl Tap {
                     let skipped = usize::try_from(skipped).unwrap_or(bytes.len());
                     if let Some(new) = bytes.get(skipped..).filter(|new| !new.is_empty()) {
                         has_new = true;
-                        captured.seen = offset + bytes.len() as u64;
+                        captured.seen = offset.saturating_add(bytes.len() as u64);
                         take(stream, new);
                     }
                 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{self, Write as _};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use chrono::Local;
+use pmc_files::Destination;
 use pmc_monitor::history::{History, Phase};
 use pmc_pmix::Server;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -28,6 +30,8 @@ use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::layout;
 
+/// Permissions of the file by which tools find the server, before the umask.
+const URI_MODE: u32 = 0o644;
 /// Time for the run to begin its log.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two looks for it.
@@ -54,8 +58,12 @@ pub fn serve(arguments: &cli::Pmix) -> Result<u8, Failure> {
     let uri_file = dag.with_added_extension("pmix");
     let chosen = Arc::new(Mutex::new(Chosen::default()));
     let requests = Arc::new(PmixRequests::new(&dag, namespace, Arc::clone(&chosen)));
-    let started = Server::start(requests.namespace(), &uri_file, Arc::clone(&requests) as _);
+    let started = Server::start(requests.namespace(), Arc::clone(&requests) as _);
     let server = Arc::new(started.or_code(exit::NOT_RUN)?);
+    let address = server.address().and_then(|address| write(&uri_file, &address));
+    address
+        .with_context(|| format!("cannot write {}", uri_file.display()))
+        .or_code(exit::NOT_RUN)?;
     let printer = Printer::passing(Box::new(ToTools::new(&server, &requests)));
     let mut attach = Attach::new(
         printer,
@@ -67,7 +75,7 @@ pub fn serve(arguments: &cli::Pmix) -> Result<u8, Failure> {
     let result = run(&mut attach, &server, &requests, &signal);
     drop(attach);
     drop(server);
-    // The library has removed it, unless it could not.
+    // If it stays, tools find nobody there.
     let _ = fs::remove_file(uri_file);
     result
 }
@@ -110,6 +118,15 @@ fn run(
             return Ok(exit::SUCCESS);
         }
     }
+}
+
+/// Writes the file by which tools find the server, in place of whatever has its name: the directory can be
+/// that of another user.
+fn write(path: &Path, address: &str) -> io::Result<()> {
+    let destination = Destination::named(path)?;
+    let new = destination.replacement(".pmix-", URI_MODE)?;
+    new.file().write_all(address.as_bytes())?;
+    new.publish()
 }
 
 /// Returns the history of a run that goes on. Waits for one that is about to start.
@@ -271,6 +288,21 @@ impl Receiver for ToTools {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_file_of_tools_is_written_through_no_link() -> io::Result<()> {
+        let place = tempfile::tempdir()?;
+        let (path, other) = (place.path().join("w.dag.pmix"), place.path().join("other"));
+        fs::write(&other, "mine")?;
+        std::os::unix::fs::symlink(&other, &path)?;
+        for address in ["first", "second"] {
+            write(&path, address)?;
+            assert_eq!(fs::read_to_string(&path)?, address);
+            assert!(!path.is_symlink());
+        }
+        assert_eq!(fs::read_to_string(&other)?, "mine");
+        Ok(())
+    }
 
     #[test]
     fn names_of_runs_have_no_separators() {

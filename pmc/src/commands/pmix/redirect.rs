@@ -133,7 +133,7 @@ impl Redirecting {
             receiver.flush();
             let is_over = self.over.1.load(Ordering::Acquire) || !self.over.0.are_there();
             if !is_over {
-                let delivered = chunks.map(|chunk| chunk.offset + chunk.bytes.len() as u64);
+                let delivered = chunks.map(|chunk| chunk.offset.saturating_add(chunk.bytes.len() as u64));
                 self.request.poll.delivered = delivered;
             }
             self.request.poll.is_end = is_over;
