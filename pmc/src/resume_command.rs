@@ -14,14 +14,18 @@ pub fn submit_command(dag: &Path) -> Option<String> {
     Some(command_line(scheduler, &script))
 }
 
-/// Returns the command that resumes a run, for people. `dir` is the directory as the user named it.
-pub fn resume_command(dag: &Path, dir: &Path) -> String {
+/// Returns the command that resumes a run, for people; `None` for a DAG without a plan, whose options nothing
+/// here knows. `dir` is the directory as the user named it.
+pub fn resume_command(dag: &Path, dir: &Path) -> Option<String> {
+    if !dag.with_file_name("braindump.yml").is_file() {
+        return None;
+    }
     let dir = shell_quote(&dir.display().to_string()).into_owned();
-    match script(dag) {
+    Some(match script(dag) {
         None => format!("pmc resume {dir}"),
         Some((scheduler, script)) if is_here(scheduler) => command_line(scheduler, &script),
         Some(_) => format!("pmc resume --here {dir}"),
-    }
+    })
 }
 
 /// Returns whether a plan for this scheduler can be submitted on this machine.

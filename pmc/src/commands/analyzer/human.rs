@@ -74,8 +74,9 @@ pub fn render(
     }
     let all = history.all();
     if let Some(dir) = dir.filter(|_| diagnosis.phase != Phase::Running && all.get(State::Done) < all.total())
+        && let Some(command) = resume_command(&history.dir.dag, dir)
     {
-        line(&mut out, "resume", &resume_command(&history.dir.dag, dir));
+        line(&mut out, "resume", &command);
     }
     if out.ends_with("\n\n") {
         out.pop();

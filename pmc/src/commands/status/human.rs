@@ -460,11 +460,13 @@ fn hints(out: &mut String, history: &History, progress: &Progress, shown: &Shown
         } else {
             ""
         };
-        let command = resume_command(&history.dir.dag, shown.dir);
-        let _ = writeln!(out, "{first}  resume   {command}");
+        if let Some(command) = resume_command(&history.dir.dag, shown.dir) {
+            let _ = writeln!(out, "{first}  resume   {command}");
+        }
     }
-    if progress.phase == Phase::NotStarted {
-        let command = resume_command(&history.dir.dag, shown.dir);
+    if progress.phase == Phase::NotStarted
+        && let Some(command) = resume_command(&history.dir.dag, shown.dir)
+    {
         let _ = writeln!(out, "\n  start    {command}");
     }
 }
