@@ -34,6 +34,8 @@ pub struct Planned {
     pub batch_size: Option<String>,
     /// Files that a run of the batch job makes for the output of tasks.
     pub run_files: Option<String>,
+    /// A job needs several nodes at once, so that one machine cannot run the plan.
+    pub needs_nodes: bool,
     /// Output directories on file systems.
     pub output_dirs: Vec<PathBuf>,
     /// Numbers of jobs by kind.

@@ -41,7 +41,7 @@ pub fn result_text(planned: &Planned, environment: &BTreeMap<String, String>) ->
             shell_quote(&planned.dag.display().to_string())
         ),
     };
-    let is_first = planned.shell.is_some() || here.is_empty();
+    let is_first = planned.shell.is_some() || (here.is_empty() && !planned.needs_nodes);
     if is_first {
         text.push_str(&format!("To run it:        {by_hand}\n"));
     }
@@ -57,7 +57,7 @@ pub fn result_text(planned: &Planned, environment: &BTreeMap<String, String>) ->
     if let Some(files) = &planned.run_files {
         text.push_str(&format!("Files of a run:   {files}\n"));
     }
-    if !is_first {
+    if !is_first && !planned.needs_nodes {
         text.push_str(&format!("On this machine:  {by_hand}\n"));
     }
     text

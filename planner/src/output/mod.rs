@@ -76,6 +76,8 @@ pub(crate) struct Code {
     pub(crate) batch_size: Option<String>,
     /// Files of a run of the batch job for the output of tasks.
     pub(crate) run_files: Option<String>,
+    /// A job needs several nodes at once, so that one machine cannot run the plan.
+    pub(crate) needs_nodes: bool,
     /// Script that runs the jobs.
     pub(crate) shell: Option<String>,
 }

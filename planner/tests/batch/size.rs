@@ -366,6 +366,7 @@ fn a_job_over_several_nodes_gets_them_all_from_agents() {
             "{}",
             size(&plan)
         );
+        assert!(plan.planned.needs_nodes, "one machine cannot run it");
     }
     let refused = |case: &Case, line: &str| case.fail(line);
     let case = one(nodes, "", "");

@@ -63,8 +63,8 @@ fn killed_copies_leave_no_partial_files() {
         );
         let kept = read("dst/old").expect("never missing");
         if unnamed_files {
-            // Directories have a temporary name until they are complete. Files have none, but for the moment in
-            // which a whole one takes the place of another.
+            // Directories have a temporary name until they are complete. Files have none, but for the moment
+            // in which a whole one takes the place of another.
             let is_part = |name: &&String| {
                 let path = case.path("dst").join(name);
                 name.starts_with('.') && !path.is_dir() && fs::read(path).ok().as_ref() != Some(&new)

@@ -123,6 +123,11 @@ impl NodeSize {
 }
 
 impl Resources {
+    /// Returns whether a job needs several nodes at once.
+    pub(crate) fn needs_nodes(&self) -> bool {
+        self.demand.over_nodes.is_some_and(|job| job.nodes > 1)
+    }
+
     /// Collects the resources from options, else properties `pegasus.batch.*`, else profiles of the site,
     /// which win over profiles in properties. What is not said follows from the requests of the jobs.
     /// `lacks_mpi` returns whether the executor is known to have no MPI.
