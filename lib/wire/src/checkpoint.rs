@@ -6,7 +6,7 @@
 //! process has open when its connection ends never count.
 //!
 //! The process writes and reads the files itself: their bytes do not go through the socket. Messages are
-//! those of [`peers`](crate::peers), but may be longer.
+//! those of [`peers`], but may be longer.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
