@@ -42,6 +42,7 @@ pub(super) struct Reservation {
     slips: u32,
 }
 
+#[cfg(test)]
 impl Reservation {
     /// True if nobody is let in, and the parts stay.
     pub(super) fn is_last(&self) -> bool {
