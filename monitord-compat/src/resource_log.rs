@@ -25,32 +25,21 @@ pub struct Free<'a> {
 
 /// Writes one line. `at` is the time since the epoch.
 pub fn line(out: &mut Vec<u8>, at: Duration, free: Free<'_>) {
-    let Free {
-        host,
-        slots,
-        cpus,
-        memory_mb,
-    } = free;
-    let (seconds, micros) = (at.as_secs(), at.subsec_micros());
-    writeln!(out, "{seconds}.{micros:06},{slots},{cpus},{memory_mb},{host}")
-        .expect("writing to memory does not fail");
+    signed(out, at, "", free);
 }
 
 /// Writes what is free on a host where no task has started or ended.
 pub fn beside(out: &mut Vec<u8>, at: Duration, free: Free<'_>) {
-    let Free {
-        host,
-        slots,
-        cpus,
-        memory_mb,
-    } = free;
-    let (seconds, micros) = (at.as_secs(), at.subsec_micros());
-    writeln!(out, "{seconds}.{micros:06},={slots},={cpus},={memory_mb},{host}")
-        .expect("writing to memory does not fail");
+    signed(out, at, "=", free);
 }
 
 /// Writes what came to a known host, or left it, with a worker.
 pub fn capacity(out: &mut Vec<u8>, at: Duration, gone: bool, amount: Free<'_>) {
+    signed(out, at, if gone { "-" } else { "+" }, amount);
+}
+
+/// Writes a line with a sign before each amount.
+fn signed(out: &mut Vec<u8>, at: Duration, sign: &str, amount: Free<'_>) {
     let Free {
         host,
         slots,
@@ -58,7 +47,6 @@ pub fn capacity(out: &mut Vec<u8>, at: Duration, gone: bool, amount: Free<'_>) {
         memory_mb,
     } = amount;
     let (seconds, micros) = (at.as_secs(), at.subsec_micros());
-    let sign = if gone { '-' } else { '+' };
     writeln!(
         out,
         "{seconds}.{micros:06},{sign}{slots},{sign}{cpus},{sign}{memory_mb},{host}"

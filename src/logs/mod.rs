@@ -235,47 +235,24 @@ impl Logs {
         match *record {
             Record::Resources { .. } | Record::Beside { .. } | Record::Capacity { .. }
                 if self.own_resources.is_some() => {}
-            Record::Beside {
-                host,
-                slots,
-                cpus,
-                memory_mb,
-            } => {
-                if let Some(log) = &mut self.resource {
-                    let free = Free {
-                        host,
-                        slots,
-                        cpus,
-                        memory_mb,
-                    };
-                    resource_log::beside(&mut log.lines, now, free);
-                }
-            }
             Record::Resources {
                 host,
                 slots,
                 cpus,
                 memory_mb,
-            } => {
-                if let Some(log) = &mut self.resource {
-                    resource_log::line(
-                        &mut log.lines,
-                        now,
-                        Free {
-                            host,
-                            slots,
-                            cpus,
-                            memory_mb,
-                        },
-                    );
-                }
             }
-            Record::Capacity {
+            | Record::Beside {
                 host,
-                gone,
                 slots,
                 cpus,
                 memory_mb,
+            }
+            | Record::Capacity {
+                host,
+                slots,
+                cpus,
+                memory_mb,
+                ..
             } => {
                 if let Some(log) = &mut self.resource {
                     let amount = Free {
@@ -284,7 +261,13 @@ impl Logs {
                         cpus,
                         memory_mb,
                     };
-                    resource_log::capacity(&mut log.lines, now, gone, amount);
+                    match *record {
+                        Record::Beside { .. } => resource_log::beside(&mut log.lines, now, amount),
+                        Record::Capacity { gone, .. } => {
+                            resource_log::capacity(&mut log.lines, now, gone, amount);
+                        }
+                        _ => resource_log::line(&mut log.lines, now, amount),
+                    }
                 }
             }
             // Of a sub-workflow, what is before its DAG is its preparation.

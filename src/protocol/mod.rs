@@ -483,6 +483,33 @@ impl Assignment {
     pub fn has_relay(&self) -> bool {
         self.relay || self.redirect.is_some()
     }
+
+    /// The first attempt of a task without a name, a command and options, on one CPU.
+    #[cfg(test)]
+    pub(crate) fn empty(submit: SubmitId) -> Self {
+        Self {
+            submit,
+            attempt: 1,
+            name: Vec::new(),
+            id: None,
+            command: Vec::new(),
+            memory_mb: 0,
+            cpus: 1,
+            cpu_set: Vec::new(),
+            gpu_set: Vec::new(),
+            runtime_limit: None,
+            pipe_forwards: Vec::new(),
+            file_forwards: Vec::new(),
+            output: Output::Own,
+            stdin: None,
+            relay: false,
+            redirect: None,
+            failure_messages: Vec::new(),
+            success_messages: Vec::new(),
+            place: None,
+            gang: None,
+        }
+    }
 }
 
 /// Where the output of an attempt goes at its end. While it runs, a relay may carry it.

@@ -5,7 +5,7 @@ use std::mem;
 
 use pmc_dag::TaskId;
 
-use crate::protocol::SubmitId;
+use crate::protocol::{Rank, SubmitId};
 use crate::scheduler::hosts::Grant;
 use crate::scheduler::run::{Master, Phase, Running};
 use crate::scheduler::shares::ShareId;
@@ -154,24 +154,31 @@ impl Master {
         if fragmented {
             out.record(Record::Fragmented(task, submit));
         }
+        let running = Running {
+            task,
+            submit,
+            block,
+            gpus,
+        };
+        self.runs_on((rank, host), running, out);
+        self.running += 1;
+        self.enter_share(task);
+        if let Some(category) = self.category_of(task) {
+            self.enter_category(category);
+        }
+        self.prefill.note_start(rank);
+    }
+
+    /// Records that a command runs in a slot of a host.
+    pub(super) fn runs_on(&mut self, (rank, host): (Rank, u32), running: Running, out: &mut impl Outbox) {
+        let Running { task, submit, .. } = running;
         out.record(Record::Started(task, submit, rank));
         self.record_resources(host, out);
         let inputs = self.nodes[task.index()].inputs;
         self.cache_index.starts(host, task, inputs);
         self.nodes[task.index()].state = State::Running;
-        self.slots[rank.0 as usize - 1].running = Some(Running {
-            task,
-            submit,
-            block,
-            gpus,
-        });
+        self.slots[rank.0 as usize - 1].running = Some(running);
         self.gangs.note_begin(rank, self.now());
-        self.running += 1;
-        self.enter_share(task);
         self.summary_of(task).submitted += 1;
-        if let Some(category) = self.category_of(task) {
-            self.enter_category(category);
-        }
-        self.prefill.note_start(rank);
     }
 }

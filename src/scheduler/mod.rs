@@ -105,7 +105,7 @@ use std::time::Duration;
 
 use pmc_dag::{Request, TaskId};
 
-use crate::protocol::{CacheNews, Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
+use crate::protocol::{CacheNews, EndCause, Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
 
 /// Input of the state machine.
 #[derive(Clone, Debug)]
@@ -252,6 +252,16 @@ pub enum Eviction {
     Interrupted,
     /// It has saved itself.
     Saved,
+}
+
+impl Eviction {
+    /// Why an attempt with this outcome was evicted.
+    fn of(outcome: &Outcome) -> Self {
+        match outcome.cause {
+            Some(EndCause::Saved) => Self::Saved,
+            _ => Self::Interrupted,
+        }
+    }
 }
 
 /// An event for the logs.

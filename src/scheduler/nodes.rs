@@ -370,20 +370,24 @@ impl Master {
         };
         let (task, submit) = (running.task, running.submit);
         self.give_back(host, None, running);
+        self.lose_attempt(task, submit, rank, out);
+        self.record_resources(host, out);
+        true
+    }
+
+    /// Ends an attempt that was lost with a worker. Its task is queued again, or fails at the limit of
+    /// losses.
+    pub(super) fn lose_attempt(&mut self, task: TaskId, submit: SubmitId, rank: Rank, out: &mut impl Outbox) {
         let evictions = self.evictions.entry(task).or_insert(0);
         *evictions += 1;
         if self.config.crash_limit == 0 || *evictions < self.config.crash_limit {
-            let why = Eviction::Lost;
-            self.evicted(
+            let record = Record::Evicted {
                 task,
-                Record::Evicted {
-                    task,
-                    submit,
-                    rank,
-                    why,
-                },
-                out,
-            );
+                submit,
+                rank,
+                why: Eviction::Lost,
+            };
+            self.evicted(task, record, out);
         } else {
             let mut outcome = Outcome::new(EXECUTOR_FAILURE, Duration::ZERO);
             outcome.evictions = *evictions;
@@ -391,8 +395,6 @@ impl Master {
             self.summary_of(task).failed += 1;
             self.fail(task);
         }
-        self.record_resources(host, out);
-        true
     }
 
     /// Makes a task ready again that was evicted. It keeps its place, and so starts next.

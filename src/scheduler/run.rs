@@ -9,7 +9,7 @@ use pmc_dag::{CategoryId, Dag, TaskId};
 use pmc_expressions::Amount;
 use rustc_hash::FxHashMap;
 
-use crate::protocol::{EndCause, Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
+use crate::protocol::{Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
 use crate::scheduler::avoidance::Avoidance;
 use crate::scheduler::cache_index::CacheIndex;
 use crate::scheduler::categories::Category;
@@ -551,15 +551,11 @@ impl Master {
         let is_preparation = self.nodes[task.index()].kind == Kind::Prepared;
         let is_evicted = outcome.is_evicted();
         if is_evicted {
-            let why = match outcome.cause {
-                Some(EndCause::Saved) => Eviction::Saved,
-                _ => Eviction::Interrupted,
-            };
             let record = Record::Evicted {
                 task,
                 submit,
                 rank,
-                why,
+                why: Eviction::of(&outcome),
             };
             self.cache_index.fails(host, self.nodes[task.index()].inputs);
             self.evicted(task, record, out);

@@ -210,7 +210,7 @@ impl<T: WorkerTransport> Watch for MessageWatch<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{Assignment, Output, Rank, SubmitId};
+    use crate::protocol::{Assignment, Rank, SubmitId};
 
     #[derive(Default)]
     struct Fake {
@@ -234,28 +234,7 @@ mod tests {
     }
 
     fn run(submit: u64) -> ToWorker {
-        ToWorker::Run(Box::new(Assignment {
-            submit: SubmitId(submit),
-            attempt: 1,
-            name: Vec::new(),
-            id: None,
-            command: Vec::new(),
-            memory_mb: 0,
-            cpus: 1,
-            cpu_set: Vec::new(),
-            gpu_set: Vec::new(),
-            runtime_limit: None,
-            pipe_forwards: Vec::new(),
-            file_forwards: Vec::new(),
-            output: Output::Own,
-            stdin: None,
-            relay: false,
-            redirect: None,
-            failure_messages: Vec::new(),
-            success_messages: Vec::new(),
-            place: None,
-            gang: None,
-        }))
+        ToWorker::Run(Box::new(Assignment::empty(SubmitId(submit))))
     }
 
     #[test]

@@ -28,7 +28,7 @@ const PART: &str = ".part";
 /// Ending of a sidecar.
 const SIDECAR: &str = ".json";
 
-/// Highest number of a series that is read: so many are never saved.
+/// Highest number of a series that is read. No task saves that many.
 const MAX_SERIES: u64 = 1 << 48;
 
 /// Name of the file that says why a series is not given.

@@ -68,7 +68,7 @@ fn inputs_are_no_traps_of_others() {
     let writer = std::thread::spawn(move || fs::write(own, "text"));
     assert_eq!(read_at_most(open_input(&fifo).unwrap(), 9).unwrap(), b"text");
     writer.join().unwrap().unwrap();
-    // Whoever has made a link to it: it never ends.
+    // It never ends, no matter who has made the link.
     assert_eq!(
         reason(open_input(Path::new("/dev/zero"))),
         "is a device, not a regular file"

@@ -23,7 +23,7 @@ pub(crate) const CHUNK: usize = 256 << 10;
 /// Maximum time for a connection and its handshake.
 pub(crate) const CONNECT: Duration = Duration::from_secs(5);
 
-/// Number of a gang: whoever knows it may run commands.
+/// Number of a gang. It is secret: a process that knows it may run commands.
 pub type Gang = u128;
 
 /// The connection of the one who wants something.

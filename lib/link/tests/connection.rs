@@ -51,6 +51,9 @@ impl Service for Echo {
         if hello == b"bad" {
             return Err("no room".into());
         }
+        if hello == b"early" {
+            return Err(JoinError::Later("the disk is full".to_owned()));
+        }
         Ok([b"hello ", hello].concat())
     }
     fn joined(&self, session: SessionId) {
@@ -302,6 +305,11 @@ fn strangers_are_refused() {
     assert!(matches!(error, ConnectError::WrongKey(_)), "{error}");
     let error = client.connect(&master.endpoint(port), b"bad").err().unwrap();
     assert_eq!(error.to_string(), "the master refuses this agent: no room");
+    let error = client.connect(&master.endpoint(port), b"early").err().unwrap();
+    assert!(
+        matches!(&error, ConnectError::Later(why) if why == "the disk is full"),
+        "{error}"
+    );
     // Words that are not TLS.
     let mut plain = TcpStream::connect(("127.0.0.1", port)).unwrap();
     plain.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();

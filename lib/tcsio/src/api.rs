@@ -22,7 +22,7 @@ fn library() -> MutexGuard<'static, Option<Library>> {
 
 /// Prints a message.
 fn say(function: &str, message: &str) {
-    // Nobody can be told if that fails.
+    // If that fails, there is no other way to say it.
     let _ = writeln!(std::io::stderr(), "tcsio: {function}: {message}");
 }
 

@@ -312,7 +312,7 @@ impl Reading {
     /// Fills a buffer with the next bytes.
     ///
     /// # Errors
-    /// There are not so many left, or they cannot be read.
+    /// The file has fewer bytes left, or cannot be read.
     pub fn fill(&mut self, buffer: &mut [u8]) -> Result<(), ClientError> {
         let begin = Instant::now();
         let read = self.file.read_exact(buffer);

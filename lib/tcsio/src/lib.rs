@@ -6,6 +6,7 @@
 
 pub mod api;
 mod connection;
+mod functions;
 mod library;
 mod process;
 

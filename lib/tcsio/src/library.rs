@@ -97,7 +97,7 @@ impl Library {
     /// Reads bytes from the file with this number.
     ///
     /// # Errors
-    /// No such file is open for reading, or it has not so many bytes left.
+    /// No file with this number is open for reading, or it has fewer bytes left.
     pub fn read(&mut self, number: i32, bytes: &mut [u8]) -> Result<(), Failed> {
         match self.open.get_mut(&number) {
             Some(Open::Read(file)) => file.fill(bytes).map_err(|error| error.to_string()),

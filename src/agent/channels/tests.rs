@@ -7,7 +7,7 @@ use pmc_wire::command::{self, Stream, ToCaller, ToCommand};
 
 use super::*;
 use crate::channels::Channels as _;
-use crate::protocol::{GangStart, Output};
+use crate::protocol::GangStart;
 
 /// Name of the member.
 const MEMBER: &str = "member.cluster";
@@ -17,25 +17,9 @@ const MOMENT: Duration = Duration::from_millis(50);
 
 fn options() -> WorkerOptions {
     WorkerOptions {
-        dag: "a.dag".into(),
         per_task_stdio: true,
-        worker_files: "a.dag".into(),
-        lock_worker_files: false,
-        report_quiet: false,
-        host_name: None,
-        host_memory: 0,
-        host_cpus: 0,
-        host_gpus: 0,
-        strict_limits: false,
-        watch_memory: false,
-        set_affinity: false,
-        host_script: None,
-        runtime_limit: None,
-        forward_limit: 0,
-        kickstart: None,
         environment: vec![("TMPDIR".into(), "/own".into())],
-        away: None,
-        channels: None,
+        ..WorkerOptions::new("a.dag".as_ref())
     }
 }
 
@@ -72,26 +56,9 @@ fn membership(token: GangToken) -> Membership {
 
 fn assignment(gang: GangStart) -> Assignment {
     Assignment {
-        submit: SubmitId(7),
-        attempt: 1,
         name: b"t".to_vec(),
-        id: None,
-        command: Vec::new(),
-        memory_mb: 0,
-        cpus: 1,
-        cpu_set: Vec::new(),
-        gpu_set: Vec::new(),
-        runtime_limit: None,
-        pipe_forwards: Vec::new(),
-        file_forwards: Vec::new(),
-        output: Output::Own,
-        stdin: None,
-        relay: false,
-        redirect: None,
-        failure_messages: Vec::new(),
-        success_messages: Vec::new(),
-        place: None,
         gang: Some(Box::new(gang)),
+        ..Assignment::empty(SubmitId(7))
     }
 }
 

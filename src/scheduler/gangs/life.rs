@@ -117,20 +117,14 @@ impl Master {
         (rank, host): (Rank, u32),
         out: &mut impl Outbox,
     ) {
-        out.record(Record::Started(task, submit, rank));
-        self.record_resources(host, out);
-        let inputs = self.nodes[task.index()].inputs;
-        self.cache_index.starts(host, task, inputs);
-        self.nodes[task.index()].state = State::Running;
         // Its parts hold the resources.
-        self.slots[rank.0 as usize - 1].running = Some(Running {
+        let running = Running {
             task,
             submit,
             block: None,
             gpus: GpuSet::default(),
-        });
-        self.gangs.note_begin(rank, self.now());
-        self.summary_of(task).submitted += 1;
+        };
+        self.runs_on((rank, host), running, out);
     }
 
     /// Handles what a worker that has a part of a gang, or has left one, says of the end of an attempt.
@@ -377,24 +371,7 @@ impl Master {
         (rank, is_quiet): (Rank, bool),
         out: &mut impl Outbox,
     ) {
-        let evictions = self.evictions.entry(task).or_insert(0);
-        *evictions += 1;
-        if self.config.crash_limit == 0 || *evictions < self.config.crash_limit {
-            let why = Eviction::Lost;
-            let record = Record::Evicted {
-                task,
-                submit,
-                rank,
-                why,
-            };
-            self.evicted(task, record, out);
-        } else {
-            let mut outcome = Outcome::new(EXECUTOR_FAILURE, Duration::ZERO);
-            outcome.evictions = *evictions;
-            out.record(self.end_record(task, submit, rank, outcome));
-            self.summary_of(task).failed += 1;
-            self.fail(task);
-        }
+        self.lose_attempt(task, submit, rank, out);
         self.record_end(rank, is_quiet, out);
     }
 
@@ -410,15 +387,11 @@ impl Master {
         let host = self.slots[rank.0 as usize - 1].host;
         self.cache_index.fails(host, self.nodes[task.index()].inputs);
         if outcome.is_evicted() {
-            let why = match outcome.cause {
-                Some(EndCause::Saved) => Eviction::Saved,
-                _ => Eviction::Interrupted,
-            };
             let record = Record::Evicted {
                 task,
                 submit,
                 rank,
-                why,
+                why: Eviction::of(outcome),
             };
             self.evicted(task, record, out);
             self.record_end(rank, is_quiet, out);

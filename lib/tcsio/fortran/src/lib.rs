@@ -10,6 +10,8 @@ use std::ffi::{c_char, c_int, c_long, c_void};
 
 use pmc_tcsio::api;
 
+pmc_tcsio::functions_without_texts!();
+
 /// Returns the text that a Fortran compiler passes.
 ///
 /// # Safety
@@ -32,12 +34,6 @@ pub unsafe extern "C" fn tcs_init_(exp: *mut c_int) -> c_int {
     api::init(unsafe { api::number(exp) }.unwrap_or(0) == 0)
 }
 
-/// `tcs_jobrestarted()`: the number of the series from which the program goes on.
-#[unsafe(no_mangle)]
-pub extern "C" fn tcs_jobrestarted_() -> c_int {
-    api::jobrestarted()
-}
-
 /// `tcs_open_write(prefix)`: opens a file for writing.
 ///
 /// # Safety
@@ -58,92 +54,6 @@ pub unsafe extern "C" fn tcs_open_read_(prefix: *mut c_char, length: usize) -> c
     api::open(api::prefix_in(unsafe { bytes(prefix, length) }), false)
 }
 
-/// `tcs_write(lun, a, len, datasize)`: writes elements. `len` has 8 bytes.
-///
-/// # Safety
-/// The pointers lead to what the paper says.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn tcs_write_(
-    lun: *mut c_int,
-    data: *mut c_void,
-    len: *const c_long,
-    datasize: *mut c_int,
-) -> c_int {
-    // SAFETY: as above.
-    unsafe { api::write(api::number(lun), data, api::number(len), api::number(datasize)) }
-}
-
-/// `tcs_write8(lun, a, len)`: writes elements of 8 bytes. `len` has 8 bytes.
-///
-/// # Safety
-/// The pointers lead to what the paper says.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn tcs_write8_(lun: *mut c_int, data: *mut c_void, len: *const c_long) -> c_int {
-    // SAFETY: as above.
-    unsafe { api::write(api::number(lun), data, api::number(len), Some(8)) }
-}
-
-/// `tcs_write4(lun, a, len)`: writes elements of 4 bytes. `len` has 8 bytes.
-///
-/// # Safety
-/// The pointers lead to what the paper says.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn tcs_write4_(lun: *mut c_int, data: *mut c_void, len: *const c_long) -> c_int {
-    // SAFETY: as above.
-    unsafe { api::write(api::number(lun), data, api::number(len), Some(4)) }
-}
-
-/// `tcs_read(lun, a, len, datasize)`: reads elements. Of `len`, the first 4 bytes count.
-///
-/// # Safety
-/// The pointers lead to what the paper says.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn tcs_read_(
-    lun: *mut c_int,
-    data: *mut c_void,
-    len: *const c_int,
-    datasize: *mut c_int,
-) -> c_int {
-    // SAFETY: as above.
-    unsafe { api::read(api::number(lun), data, api::number(len), api::number(datasize)) }
-}
-
-/// `tcs_read8(lun, a, len)`: reads elements of 8 bytes. `len` has 8 bytes.
-///
-/// # Safety
-/// The pointers lead to what the paper says.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn tcs_read8_(lun: *mut c_int, data: *mut c_void, len: *mut c_long) -> c_int {
-    // SAFETY: as above.
-    unsafe { api::read(api::number(lun), data, api::number(len), Some(8)) }
-}
-
-/// `tcs_read4(lun, a, len)`: reads elements of 4 bytes. `len` has 8 bytes.
-///
-/// # Safety
-/// The pointers lead to what the paper says.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn tcs_read4_(lun: *mut c_int, data: *mut c_void, len: *mut c_long) -> c_int {
-    // SAFETY: as above.
-    unsafe { api::read(api::number(lun), data, api::number(len), Some(4)) }
-}
-
-/// `tcs_close(lun, keep)`: closes a file.
-///
-/// # Safety
-/// The pointers are null or lead to numbers.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn tcs_close_(lun: *mut c_int, keep: *mut c_int) -> c_int {
-    // SAFETY: as above.
-    unsafe { api::close(api::number(lun), api::number(keep)) }
-}
-
-/// `tcs_finalize()`: releases what `tcs_init` has taken.
-#[unsafe(no_mangle)]
-pub extern "C" fn tcs_finalize_() -> c_int {
-    api::finalize()
-}
-
 /// `tcs_postmessage(msg, length)`: says something about the progress of the program. With length 0, blanks at
 /// the end do not count.
 ///
@@ -160,12 +70,6 @@ pub unsafe extern "C" fn tcs_postmessage_(msg: *const c_char, length: *mut c_int
         0 => text.trim_ascii_end(),
         length => text.get(..length).unwrap_or(text),
     })
-}
-
-/// `tcs_drainoperation()`: whether the run drains.
-#[unsafe(no_mangle)]
-pub extern "C" fn tcs_drainoperation_() -> c_int {
-    api::drainoperation()
 }
 
 /// `pmc_checkpoint_due()`: whether the program is to save its state now.
