@@ -55,9 +55,10 @@ int main(int argc, char **argv) {
     gethostname(name, sizeof name);
     printf("rank on %s\n", name);
     fflush(stdout);
-    while (argc > 1 && access(argv[1], F_OK) != 0) {
-        MPI_Barrier(MPI_COMM_WORLD);
-        usleep(10000);
+    // One rank looks: all leave the loop in the same round.
+    for (int go_on = argc > 1; go_on; usleep(10000)) {
+        go_on = access(argv[1], F_OK) != 0;
+        MPI_Bcast(&go_on, 1, MPI_INT, 0, MPI_COMM_WORLD);
     }
     if (rank == 0)
         printf("%d ranks, token %d, sum %.0f %.0f\n", ranks, token, data[0], data[COUNT - 1]);
