@@ -11,18 +11,14 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use monitord_compat::cluster_record::TaskRecord;
-use pmc_dag::words::Words;
-use pmc_dag::{Dag, Task};
+use pmc_dag::Dag;
 use pmc_stampede::client::ClientSettings;
 use pmc_stampede::error::Notice;
 use pmc_stampede::notifications::Limits;
-use pmc_stampede::outcome_hints::{OutcomeHint, OutcomeHints, fingerprint};
 use pmc_stampede::run::Run;
 use pmc_stampede::session::{self, End, Live};
 
 use crate::options::Options;
-use crate::protocol::{Outcome, Rank, SubmitId};
 
 /// Maximum wait for the last rows at the end of a run.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(60);
@@ -100,15 +96,6 @@ impl Database {
         Ok(Some(Self { live, thread }))
     }
 
-    /// Returns a reporter of outcomes for this database.
-    pub fn reporter(&self) -> OutcomeReporter {
-        OutcomeReporter {
-            hints: Arc::clone(self.live.hints()),
-            hosts: Vec::new(),
-            program: "".into(),
-        }
-    }
-
     /// Waits for the last rows after the log is complete; only briefly if `hurried`. Returns why the database
     /// is incomplete, if it is. The reason has been logged.
     pub fn finish(self, hurried: bool) -> Option<String> {
@@ -124,50 +111,6 @@ impl Database {
             tracing::warn!("The database is behind the run: pmc-monitord loads the rest from the log");
             Some("the database is not whole: pmc-monitord loads the rest from the log".to_owned())
         }
-    }
-}
-
-/// Passes the outcomes of quiet attempts to the database, so that it need not read their files.
-#[derive(Debug)]
-pub(crate) struct OutcomeReporter {
-    hints: Arc<OutcomeHints>,
-    /// By rank.
-    hosts: Vec<Option<Arc<str>>>,
-    /// Program of the last attempt. Most attempts run the same program as the one before.
-    program: Arc<str>,
-}
-
-impl OutcomeReporter {
-    /// Notes the host of a worker.
-    pub fn register(&mut self, rank: Rank, host: &str) {
-        let index = rank.0 as usize;
-        if self.hosts.len() <= index {
-            self.hosts.resize(index + 1, None);
-        }
-        self.hosts[index] = Some(host.into());
-    }
-
-    /// Reports an attempt that has ended, if it is quiet. To be called before its end is in the log.
-    pub fn ended(&mut self, rank: Rank, submit: SubmitId, task: Task<'_>, outcome: &Outcome) {
-        if let Some(hint) = self.hint(rank, task, outcome) {
-            self.hints.insert(submit.0, hint);
-        }
-    }
-
-    fn hint(&mut self, rank: Rank, task: Task<'_>, outcome: &Outcome) -> Option<OutcomeHint> {
-        let quiet = outcome.quiet?;
-        let program = Words::new(task.command).next()?;
-        if *self.program.as_bytes() != *program {
-            self.program = std::str::from_utf8(&program).ok()?.into();
-        }
-        Some(OutcomeHint {
-            job: fingerprint(task.name),
-            file: quiet.file,
-            start_ms: quiet.start_ms.try_into().ok()?,
-            duration_ms: TaskRecord::duration_ms(outcome.runtime).try_into().ok()?,
-            program: Arc::clone(&self.program),
-            host: Arc::clone(self.hosts.get(rank.0 as usize)?.as_ref()?),
-        })
     }
 }
 

@@ -2,19 +2,15 @@
 
 use std::sync::Arc;
 
-use pmc_dag::{Dag, Task};
+use pmc_dag::Dag;
 
 use crate::options::Options;
-use crate::protocol::{Outcome, Rank, SubmitId};
 
 #[derive(Debug)]
 pub(crate) enum Database {}
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DatabaseError {}
-
-#[derive(Debug)]
-pub(crate) enum OutcomeReporter {}
 
 pub(crate) fn check(_: &Options) -> Result<(), DatabaseError> {
     Ok(())
@@ -25,21 +21,7 @@ impl Database {
         Ok(None)
     }
 
-    pub fn reporter(&self) -> OutcomeReporter {
-        match *self {}
-    }
-
     pub fn finish(self, _: bool) -> Option<String> {
         match self {}
-    }
-}
-
-impl OutcomeReporter {
-    pub fn register(&mut self, _: Rank, _: &str) {
-        match *self {}
-    }
-
-    pub fn ended(&mut self, _: Rank, _: SubmitId, _: Task<'_>, _: &Outcome) {
-        match *self {}
     }
 }

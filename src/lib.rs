@@ -57,7 +57,7 @@ pub use transport::agents::{AgentOptions, LaunchOptions, messages::WorkerSetting
 pub use driver::{
     Aborted, FailedTask, MemoryExcess, Observer, Position, RunError, RunEvent, RunSummary, TaskEnd,
 };
-pub use protocol::{EndCause, MemoryUse, Outcome, QuietAttempt, Rank};
+pub use protocol::{EndCause, MemoryUse, Outcome, Rank};
 pub use scheduler::Summary;
 
 // This machine.

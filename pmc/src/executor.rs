@@ -161,7 +161,6 @@ fn local_run(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString,
         options,
         worker: WorkerOptions {
             per_task_stdio: true,
-            report_quiet: stampede,
             host_memory: execution.host_memory.unwrap_or(0),
             host_cpus: host_cpus(execution, &environment),
             host_gpus: execution.host_gpus.unwrap_or(0),

@@ -103,7 +103,6 @@ impl RawArgs {
             per_task_stdio: self.per_task_stdio,
             worker_files: self.worker_files(),
             lock_worker_files: self.no_lock,
-            report_quiet: self.stampede && self.per_task_stdio,
             host_name: self.host_name.clone(),
             host_memory: self.host_memory,
             host_cpus: self.host_cpus,

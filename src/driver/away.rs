@@ -8,11 +8,13 @@ use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 use pmc_calls::{LiteCall, Part};
 use pmc_dag::{Task, TaskId, reason, words};
 use pmc_job_files::{Description, DescriptionError, FileUse};
 use pmc_packed::{Attempt, Pack};
+use pmc_system::clock;
 
 use super::{Run, RunError, RunEvent};
 use crate::options::{Options, Stdio, folder};
@@ -211,11 +213,16 @@ impl Destination<'_> {
             copy(data, &mut file)?;
             Ok(file)
         };
+        // Views show the latest of two attempts with one number.
+        let start = clock::system_time()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .saturating_sub(result.outcome.runtime);
         let attempt = Attempt {
             task: self.task,
             number,
             submit: result.submit.0,
-            start_ms: result.outcome.quiet.map_or(0, |quiet| quiet.start_ms),
+            start_ms: u64::try_from(start.as_millis()).unwrap_or(0),
         };
         // Standard output ends with the record.
         pack.append(attempt, &unnamed(&returned.out)?, b"", &unnamed(&returned.err)?)
@@ -261,10 +268,9 @@ impl<T: MasterTransport> Run<'_, T> {
             return Ok(result);
         }
         let returned = returned.unwrap_or_default();
-        if let Err(error) = self.store(from, task, &mut result, &returned) {
+        if let Err(error) = self.store(from, task, &result, &returned) {
             let name = self.out.dags.name(task);
             tracing::error!("Task {name}: its output cannot be stored: {}", reason(&error));
-            result.outcome.quiet = None;
             if result.outcome.succeeded() {
                 result.outcome.status = EXECUTOR_FAILURE;
             }
@@ -276,7 +282,7 @@ impl<T: MasterTransport> Run<'_, T> {
         &mut self,
         from: Rank,
         task: TaskId,
-        result: &mut TaskResult,
+        result: &TaskResult,
         returned: &Returned,
     ) -> io::Result<()> {
         let options = self.options;
@@ -306,7 +312,7 @@ impl Destination<'_> {
         &self,
         from: Rank,
         pack: Option<&mut Option<Pack>>,
-        result: &mut TaskResult,
+        result: &TaskResult,
         returned: &Returned,
     ) -> io::Result<()> {
         self.write_files(&returned.files)?;
@@ -314,17 +320,10 @@ impl Destination<'_> {
         if let Stdio::Merged { .. } = self.options.stdio {
             return append_shared(&self.options.worker_files, from.0, [out, err]);
         }
-        let number = match pack {
-            Some(pack) => {
-                self.append_to(pack, result, returned)?;
-                self.number.unwrap_or(0)
-            }
-            None => store_output(self.dag_file, self.task, self.number, [out, err])?,
-        };
-        if let Some(quiet) = &mut result.outcome.quiet {
-            quiet.file = number;
+        match pack {
+            Some(pack) => self.append_to(pack, result, returned),
+            None => store_output(self.dag_file, self.task, self.number, [out, err]).map(drop),
         }
-        Ok(())
     }
 }
 

@@ -294,9 +294,6 @@ impl<T: MasterTransport> Driver<'_, T> {
                 if tracing::enabled!(tracing::Level::TRACE) {
                     self.run.out.hosts.insert(from, registration.host.clone());
                 }
-                if let Some(reporter) = &mut self.run.out.reporter {
-                    reporter.register(from, &registration.host);
-                }
                 self.run.note_sight(from, &registration);
                 self.run.handle(Event::Registered(from, registration))?;
                 self.rests.wake_for_host(&mut self.run)?;

@@ -146,7 +146,6 @@ fn start<T: MasterTransport>(
             return Err(error);
         }
         let database = Database::start(options, &setup.root.dag)?;
-        setup.reporter = database.as_ref().map(Database::reporter);
         let result = Driver::new(setup, transport, options, interrupt, observer).run(event_loop);
         let problem = database.and_then(|database| database.finish(interrupt.signal().is_some()));
         result.map(|summary| RunSummary {
@@ -257,7 +256,6 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
     ) -> Self {
         let has_lock = setup.root.lock.is_some();
         let mut out = DriverOutbox::new(transport, setup.root, observer, options);
-        out.reporter = setup.reporter;
         let begin = setup.begin;
         let time = EndOfTime::new(begin.at, options.wall_limit(), options.stop_grace);
         let mut notices = Notices::default();

@@ -13,7 +13,6 @@ use super::dags::Dags;
 use super::gangs::{Gangs, token};
 use super::redirects::WaitingRedirects;
 use super::{Observer, RunEvent, TaskEnd};
-use crate::database::OutcomeReporter;
 use crate::options::{Options, Stdio};
 use crate::protocol::{
     GangHost, GangStart, Membership, Outcome, Output, Part, Place, Rank, SubmitId, ToWorker,
@@ -32,7 +31,6 @@ pub(super) struct DriverOutbox<'a, T> {
     pub(super) observer: &'a mut Observer<'a>,
     /// First error of the transport. The scheduler has no use for it.
     pub(super) error: Option<TransportError>,
-    pub(super) reporter: Option<OutcomeReporter>,
     /// An attempt has failed since this was last reset.
     pub(super) attempt_failed: bool,
     /// Hosts of the workers, for messages of the level trace.
@@ -61,7 +59,6 @@ impl<'a, T> DriverOutbox<'a, T> {
             nested: Vec::new(),
             observer,
             error: None,
-            reporter: None,
             attempt_failed: false,
             hosts: BTreeMap::new(),
             ends: Vec::new(),
@@ -94,21 +91,10 @@ impl<'a, T> DriverOutbox<'a, T> {
         (self.observer)(&RunEvent::Notice(text));
     }
 
-    fn ended(
-        &mut self,
-        segment: Option<usize>,
-        (task, submit): (TaskId, SubmitId),
-        rank: Rank,
-        outcome: Outcome,
-    ) {
+    fn ended(&mut self, segment: Option<usize>, task: TaskId, rank: Rank, outcome: Outcome) {
         let Some(run) = self.dags.get(segment) else {
             return;
         };
-        let is_root = segment.is_none();
-        let is_task = run.dag.subdag(task).is_none();
-        if let Some(reporter) = self.reporter.as_mut().filter(|_| is_root && is_task) {
-            reporter.ended(rank, submit, run.dag.task(task), &outcome);
-        }
         let shown = name_of(&run.label, &run.dag, task);
         if outcome.succeeded() {
             tracing::debug!("Task {shown} finished with exitcode 0");
@@ -137,7 +123,7 @@ impl<'a, T> DriverOutbox<'a, T> {
                 run.memory_excess.add(&shown, used);
             }
         }
-        if is_root {
+        if segment.is_none() {
             let end = TaskEnd::new(run.dag.name(task), rank, outcome, &self.options.dag);
             (self.observer)(&RunEvent::Ended(end));
         }
@@ -305,7 +291,6 @@ impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
         let Some(run) = self.dags.get(segment) else {
             return;
         };
-        // The reporter must know of an end before the log is written, which `flush` does later.
         run.logs.record(&record);
         if let Some(numbers) = &mut run.numbers {
             match &record {
@@ -411,7 +396,7 @@ impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
                 outcome,
             } => {
                 if !outcome.succeeded() {
-                    self.ended(segment, (task, submit), rank, outcome);
+                    self.ended(segment, task, rank, outcome);
                 }
             }
             Record::Ended {
@@ -425,7 +410,7 @@ impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
                 {
                     self.ends.extend(AttemptEnd::new(number, rank, &outcome));
                 }
-                self.ended(segment, (task, submit), rank, outcome);
+                self.ended(segment, task, rank, outcome);
             }
         }
     }

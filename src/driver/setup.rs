@@ -15,7 +15,7 @@ use super::dag_run::DagRun;
 use super::numbers::AttemptNumbers;
 use super::{MemoryExcess, RunError, durability, run_end};
 use crate::control::{Control, Server};
-use crate::database::{self, OutcomeReporter};
+use crate::database;
 use crate::durability::lock::DagLock;
 use crate::durability::shared_files;
 use crate::durability::sync::Syncer;
@@ -40,7 +40,6 @@ pub(super) struct Setup {
     pub(super) root: DagRun,
     pub(super) master: Master,
     pub(super) syncer: Option<Syncer>,
-    pub(super) reporter: Option<OutcomeReporter>,
     /// Descriptors that the run leaves to sub-workflows.
     pub(super) spare_files: u64,
 }
@@ -113,7 +112,6 @@ impl Setup {
             },
             master,
             syncer,
-            reporter: None,
             spare_files: limit.saturating_sub(used),
         })
     }

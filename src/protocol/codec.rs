@@ -107,9 +107,8 @@ mod tests {
     use crate::protocol::{
         AnswerBody, Assignment, AttemptAnswer, AttemptRequest, Carried, CarriedFile, Chunk, Deliverer,
         EarlierAttempt, EarlierGang, EarlierMember, EndCause, ForwardedData, GangHost, GangStart, GangToken,
-        Membership, MemoryUse, Outcome, Output, Part, Place, QuietAttempt, ReadRequest, RedirectAnswer,
-        RedirectRequest, Registration, RequestBody, Returned, Stdin, SubmitId, TaskResult, WriteAnswer,
-        WriteRequest,
+        Membership, MemoryUse, Outcome, Output, Part, Place, ReadRequest, RedirectAnswer, RedirectRequest,
+        Registration, RequestBody, Returned, Stdin, SubmitId, TaskResult, WriteAnswer, WriteRequest,
     };
     use pmc_control::{OutputChunk, Overflow, Position, RedirectEnd, RedirectOptions, RedirectPoll};
 
@@ -234,10 +233,16 @@ mod tests {
                 .prop_map(|(target, data)| ForwardedData { target, data }),
             0..4,
         );
-        let quiet = proptest::option::of((any::<u32>(), any::<u64>()));
         let memory = proptest::option::of((any::<u64>(), any::<u64>(), any::<bool>()));
-        let result = (any::<u64>(), any::<i32>(), durations(), forwards, quiet, memory).prop_map(
-            |(submit, status, runtime, forwards, quiet, memory)| {
+        let result = (
+            any::<u64>(),
+            any::<i32>(),
+            durations(),
+            forwards,
+            memory,
+            any::<bool>(),
+        )
+            .prop_map(|(submit, status, runtime, forwards, memory, is_away)| {
                 let mut outcome = Outcome::new(status, runtime);
                 outcome.memory = memory.map(|(peak_mib, requested_mib, out_of_memory)| MemoryUse {
                     peak_mib,
@@ -245,15 +250,13 @@ mod tests {
                     out_of_memory,
                 });
                 outcome.cause = memory.map(|_| EndCause::CannotRun);
-                outcome.quiet = quiet.map(|(file, start_ms)| QuietAttempt { file, start_ms });
                 ToMaster::Finished(TaskResult {
                     submit: SubmitId(submit),
                     outcome,
                     forwards,
-                    returned: quiet.map(|_| Box::new(Returned::default())),
+                    returned: is_away.then(|| Box::new(Returned::default())),
                 })
-            },
-        );
+            });
         let chunk = || (position(), bytes()).prop_map(|(position, bytes)| Chunk { position, bytes });
         let taken = proptest::option::of(any::<u64>());
         let taken = taken.prop_map(|count| count.map_or(WriteAnswer::Closed, WriteAnswer::Taken));

@@ -241,8 +241,6 @@ pub struct Outcome {
     pub status: i32,
     /// Wall time from start to end of the process.
     pub runtime: Duration,
-    /// Set if the attempt printed nothing and the master asks for such attempts.
-    pub quiet: Option<QuietAttempt>,
     /// Set if the attempt used more memory than it requested, or ran out of memory; and if it failed and its
     /// peak is known.
     pub memory: Option<MemoryUse>,
@@ -264,7 +262,6 @@ impl Outcome {
         Self {
             status,
             runtime,
-            quiet: None,
             memory: None,
             cause: None,
             not_forwarded: false,
@@ -371,15 +368,6 @@ impl MemoryUse {
             requested_mib: self.requested_mib,
         }
     }
-}
-
-/// An attempt that printed nothing: its own files hold its record and nothing else.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct QuietAttempt {
-    /// Number of its files.
-    pub file: u32,
-    /// Start according to its record, in milliseconds since the epoch.
-    pub start_ms: u64,
 }
 
 /// Data of one task for one shared file.

@@ -44,8 +44,7 @@ use crate::host;
 use crate::node::{NodeService, ServedAttempt};
 use crate::options::WorkerOptions;
 use crate::protocol::{
-    Assignment, EXECUTOR_FAILURE, EndCause, MemoryUse, Outcome, Output, QuietAttempt, Rank, Returned,
-    TaskResult,
+    Assignment, EXECUTOR_FAILURE, EndCause, MemoryUse, Outcome, Output, Rank, Returned, TaskResult,
 };
 use crate::signals;
 use crate::transport::local::StopTask as _;
@@ -316,12 +315,11 @@ impl Runner {
             cpus: task.cpus,
             memory_mb: task.memory_mb,
         };
-        let mut outcome = self.outcome(task, &ending, runtime, (cannot_run, is_cut));
+        let outcome = self.outcome(task, &ending, runtime, (cannot_run, is_cut));
         if let Some(served) = served.filter(|_| !ending.was_signalled && has_failed_itself(&outcome)) {
             served.fail();
         }
-        let quiet = keep_record(task, &record, files, &mut self.pack)?;
-        outcome.quiet = quiet.filter(|_| self.options.report_quiet);
+        keep_record(task, &record, files, &mut self.pack)?;
         Ok(TaskResult {
             submit: task.submit,
             outcome,
@@ -481,41 +479,29 @@ fn open_packed(
 }
 
 /// Appends the record to the task's standard output; and both streams to the pack, if the attempt has an
-/// entry there. Returns what the master needs to know about an attempt without output.
+/// entry there.
 fn keep_record(
     task: &Assignment,
     record: &TaskRecord<'_>,
     files: &TaskFiles,
     pack: &mut Option<Pack>,
-) -> Result<Option<QuietAttempt>, Failure> {
+) -> Result<(), Failure> {
     let mut text = Vec::with_capacity(256 + record.name.len() + record.app.len());
     record.write(&mut text);
     // The record is in the pack only.
-    let (number, alone) = if let (&Output::Packed(number), Some(pack)) = (&task.output, pack) {
+    if let (&Output::Packed(number), Some(pack)) = (&task.output, pack) {
         let start_ms = u64::try_from(record.start_ms()).unwrap_or(0);
         packing::append(pack, task, (number, start_ms), [&files.out, &files.err], &text)?;
-        (number, 0)
-    } else {
-        (&files.out)
-            .write_all(&text)
-            .map_err(|source| WorkerError::WriteRecord {
-                task: String::from_utf8_lossy(record.name).into_owned(),
-                path: files.out_path.clone(),
-                source,
-            })?;
-        (files.number, text.len())
-    };
-    let is_quiet = files.hold_only(alone);
-    Ok(is_quiet.then(|| quiet_attempt(record, number)).flatten())
-}
-
-/// Returns what the master needs to know about an attempt without output. `None` if the record quotes a
-/// value, so that its readers find other values in it.
-fn quiet_attempt(record: &TaskRecord<'_>, file: u32) -> Option<QuietAttempt> {
-    let mut values = [record.id.unwrap_or_default(), record.name, record.app].into_iter();
-    let is_plain = values.all(|value| value.iter().all(|byte| byte.is_ascii_graphic() && *byte != b'"'));
-    let start_ms = u64::try_from(record.start_ms()).ok()?;
-    is_plain.then_some(QuietAttempt { file, start_ms })
+        return Ok(());
+    }
+    (&files.out)
+        .write_all(&text)
+        .map_err(|source| WorkerError::WriteRecord {
+            task: String::from_utf8_lossy(record.name).into_owned(),
+            path: files.out_path.clone(),
+            source,
+        })?;
+    Ok(())
 }
 
 fn write_exec_failure(files: &TaskFiles, program: &[u8], task: &Assignment, error: &io::Error) {

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Seek as _, SeekFrom, Write as _};
+use std::io::{self, Write as _};
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -33,13 +33,6 @@ pub(super) struct TaskFiles {
 impl TaskFiles {
     pub(super) fn descriptors(&self, input: RawFd) -> [RawFd; 3] {
         [input, self.out.as_raw_fd(), self.err.as_raw_fd()]
-    }
-
-    /// Returns whether standard output has this number of bytes and standard error is empty.
-    pub(super) fn hold_only(&self, bytes: usize) -> bool {
-        // Much faster than reading the metadata.
-        let has_length = |mut file: &File, bytes| file.seek(SeekFrom::End(0)).is_ok_and(|end| end == bytes);
-        has_length(&self.out, bytes as u64) && has_length(&self.err, 0)
     }
 }
 
@@ -288,23 +281,6 @@ mod tests {
             folder.path().join("a.err.003")
         );
         assert_eq!(latest_task_files(&dag, b"b"), None);
-    }
-
-    #[test]
-    fn output_beside_the_record_is_noticed() {
-        let folder = tempfile::tempdir().unwrap();
-        let dag = folder.path().join("x.dag");
-        let files = |name: &str| open_task(&dag, name.as_bytes()).unwrap();
-        let silent = files("silent");
-        (&silent.out).write_all(b"record").unwrap();
-        assert!(silent.hold_only(6));
-        let prints = files("prints");
-        (&prints.out).write_all(b"x record").unwrap();
-        assert!(!prints.hold_only(6));
-        let complains = files("complains");
-        (&complains.out).write_all(b"record").unwrap();
-        (&complains.err).write_all(b"no").unwrap();
-        assert!(!complains.hold_only(6));
     }
 
     #[test]

@@ -6,15 +6,15 @@
 
 use std::fs::File;
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
+use monitord_compat::cluster_record::TaskRecord;
 use monitord_compat::dagman_out::{self, Stamp};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::{TimeVal, TimeValLike as _};
 use pmc_dag::Dag;
-use pmc_stampede::outcome_hints::{OutcomeHint, fingerprint};
 use pmc_stampede::session::{self, Live, Options};
 
 const PROGRAM: &str = "/bin/true";
@@ -30,6 +30,7 @@ fn main() {
     let path = directory.path().join("run.dag");
     let text: String = (0..tasks).map(|n| format!("TASK t{n} {PROGRAM}\n")).collect();
     std::fs::write(&path, &text).expect("the temporary directory can be written");
+    write_outputs(directory.path(), tasks);
     let dag = Arc::new(Dag::open(&path).expect("the DAG is valid"));
     let live = Arc::new(Live::new());
     let options = Options {
@@ -45,7 +46,7 @@ fn main() {
             .spawn(move || follow(&options, &live, (path, dag)))
             .expect("the thread can be started")
     };
-    write(&mut log, &live, &dag, rate);
+    write(&mut log, &dag, rate);
     live.complete();
     let start = Instant::now();
     let Used {
@@ -60,6 +61,30 @@ fn main() {
         faults / tasks as f64,
         start.elapsed().as_secs_f64() * 1e3
     );
+}
+
+/// Writes what attempts leave that print nothing: the record of the executor.
+fn write_outputs(directory: &Path, tasks: usize) {
+    for task in 0..tasks {
+        let name = format!("t{task}");
+        let record = TaskRecord {
+            id: None,
+            name: name.as_bytes(),
+            start: chrono::Local::now().fixed_offset(),
+            duration: Duration::from_millis(1),
+            status: 0,
+            app: PROGRAM.as_bytes(),
+            hostname: "host",
+            slot: 1,
+            cpus: 1,
+            memory_mb: 0,
+        };
+        let mut text = Vec::new();
+        record.write(&mut text);
+        let path = |stream: &str| directory.join(format!("{name}.{stream}.000"));
+        std::fs::write(path("out"), text).expect("the temporary directory can be written");
+        std::fs::write(path("err"), "").expect("the temporary directory can be written");
+    }
 }
 
 /// Resources that a thread used.
@@ -84,7 +109,7 @@ fn follow(options: &Options, live: &Live, (path, dag): (PathBuf, Arc<Dag>)) -> U
 }
 
 /// Writes the log of a successful run.
-fn write(log: &mut File, live: &Live, dag: &Dag, rate: usize) {
+fn write(log: &mut File, dag: &Dag, rate: usize) {
     let stamp = Stamp::new(chrono::Local::now().naive_local());
     let mut text = Vec::new();
     dagman_out::start(&mut text, &stamp, 1, b"run.dag");
@@ -102,7 +127,6 @@ fn write(log: &mut File, live: &Live, dag: &Dag, rate: usize) {
         }
         let stamp = Stamp::new(chrono::Local::now().naive_local());
         if let Some(ended) = at.checked_sub(RUNNING) {
-            live.hints().insert(ended as u64 + 1, hint(names[ended]));
             dagman_out::ended(&mut text, &stamp, names[ended], ended as u64 + 1, 0);
         }
         if let Some(name) = names.get(at) {
@@ -112,18 +136,6 @@ fn write(log: &mut File, live: &Live, dag: &Dag, rate: usize) {
     let stamp = Stamp::new(chrono::Local::now().naive_local());
     dagman_out::finish(&mut text, &stamp, 1, true);
     log.write_all(&text).expect("the log can be written");
-}
-
-fn hint(name: &[u8]) -> OutcomeHint {
-    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-    OutcomeHint {
-        job: fingerprint(name),
-        file: 0,
-        start_ms: now.as_millis() as i64,
-        duration_ms: 1,
-        program: PROGRAM.into(),
-        host: "host".into(),
-    }
 }
 
 fn number(variable: &str, default: usize) -> usize {

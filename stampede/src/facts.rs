@@ -5,12 +5,8 @@ use std::collections::BTreeMap;
 use monitord_compat::job_output_reader::JobOutput;
 use monitord_compat::record_reader::{OutputFile, Record};
 
-use crate::outcome_hints::OutcomeHint;
 use crate::rows::{AttemptEnd, HostRow, InvocationRow};
 use crate::text::{self, Column, Metric, MetricKind};
-
-/// Column `stdout_text` of an attempt that printed nothing.
-const EMPTY_STDOUT: &str = "#@ 1 stdout%0A";
 
 /// Facts of an attempt from the log and the plan, for those that its output lacks.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -131,43 +127,6 @@ impl Facts {
             facts.end.stderr_text = Some(errors.text);
         }
         facts
-    }
-
-    /// Builds the same facts for an attempt without records that printed nothing.
-    #[must_use]
-    pub fn from_hint(hint: &OutcomeHint, background: Background) -> Self {
-        let site = background.site;
-        let host = HostRow {
-            site: site.clone().unwrap_or_else(unknown),
-            hostname: (*hint.host).to_owned(),
-            ip: unknown(),
-            ..HostRow::default()
-        };
-        let invocation = InvocationRow {
-            task_submit_seq: 1,
-            start_time: hint.start(),
-            remote_duration: hint.duration(),
-            exitcode: background.status,
-            transformation: background.transformation,
-            executable: (*hint.program).to_owned(),
-            abs_task_id: background.task,
-            ..InvocationRow::default()
-        };
-        Self {
-            end: AttemptEnd {
-                site: site.unwrap_or_default(),
-                user: background.user,
-                work_dir: background.submit_dir,
-                local_duration: background.started.map(|started| background.done - started),
-                stdout_text: Some(EMPTY_STDOUT.to_owned()),
-                stderr_text: Some(String::new()),
-                exitcode: background.status,
-                ..AttemptEnd::default()
-            },
-            invocations: vec![invocation],
-            host: Some(host),
-            ..Self::default()
-        }
     }
 
     fn metric(&mut self, kind: MetricKind, metric: Metric) {
@@ -347,35 +306,6 @@ mod tests {
             transformation: "work".to_owned(),
             executable: "/bin/work".to_owned(),
             task: Some("ID1".to_owned()),
-        }
-    }
-
-    #[test]
-    fn a_hint_gives_the_same_facts_as_the_files() {
-        let hint = OutcomeHint {
-            job: 0,
-            file: 0,
-            start_ms: 1_795_246_124_086,
-            duration_ms: 47,
-            program: "/bin/true".into(),
-            host: "n1".into(),
-        };
-        let text = "[cluster-task name=a, start=\"2026-11-21T07:28:44.086+00:00\", duration=0.047, status=0, \
-                    app=\"/bin/true\", hostname=\"n1\", slot=1, cpus=1, memory=0]\n";
-        let minimal = Background {
-            started: None,
-            site: None,
-            user: None,
-            ..background()
-        };
-        for background in [background(), minimal] {
-            let read = Facts::new(
-                Some(text),
-                JobOutput::read(text),
-                Some(ErrorText::read("")),
-                &background,
-            );
-            assert_eq!(Facts::from_hint(&hint, background), read);
         }
     }
 

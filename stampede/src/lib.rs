@@ -20,7 +20,6 @@ pub mod loader;
 pub mod log_reader;
 pub mod markers;
 pub mod notifications;
-pub mod outcome_hints;
 pub mod outputs;
 pub mod pgpass;
 #[cfg(feature = "program")]

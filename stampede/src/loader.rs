@@ -6,13 +6,11 @@
 //! it has not read yet.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use pmc_packed::TaskOutput;
 use rustc_hash::FxHashMap;
 
 use crate::error::{LoadError, Notice};
-use crate::outcome_hints::OutcomeHints;
 use crate::rows::WorkflowState;
 use crate::state_log::{JobLine, StateLog};
 use crate::store::{Position, QueueMode, Store, StoreError};
@@ -86,7 +84,6 @@ pub struct Loader {
     jobs_ended: u64,
     /// Nested sub-workflows that have begun.
     nested: Vec<NestedStart>,
-    hints: Option<Arc<OutcomeHints>>,
     /// The latest end, if ends are noted.
     end: Option<JobEnd>,
     notes_ends: bool,
@@ -134,7 +131,6 @@ impl Loader {
             first_tasks: None,
             jobs_ended: 0,
             nested: Vec::new(),
-            hints: None,
             end: None,
             notes_ends: false,
             store,
@@ -144,11 +140,6 @@ impl Loader {
         };
         this.resume_nested(nested)?;
         Ok(this)
-    }
-
-    /// Uses hints, where there are any, instead of reading the files of an attempt.
-    pub(crate) fn use_hints(&mut self, hints: Arc<OutcomeHints>) {
-        self.hints = Some(hints);
     }
 
     /// From now on, keeps how the latest attempt ended.

@@ -9,7 +9,6 @@ use super::{Attempt, JobEnd, Loader};
 use crate::error::Notice;
 use crate::facts::{Background, ErrorText, Facts};
 use crate::job_command::{base_name, kickstart_option};
-use crate::outcome_hints::OutcomeHint;
 use crate::outputs::{self, LogFacts};
 use crate::rows::AttemptEnd;
 use crate::state_log::JobLine;
@@ -155,12 +154,6 @@ impl Loader {
         notice: &mut dyn FnMut(Notice),
     ) -> Result<Facts, StoreError> {
         let (expected, last_used) = self.expected_file(attempt)?;
-        if let Some(hint) = self.hint_for(job, attempt, expected) {
-            let mut facts = Facts::from_hint(&hint, background);
-            facts.end.stdout_file = outputs::name(job, "out", expected);
-            facts.end.stderr_file = outputs::name(job, "err", expected);
-            return Ok(facts);
-        }
         let log = LogFacts {
             status: background.status,
             submitted: attempt.submitted,
@@ -222,12 +215,6 @@ impl Loader {
             below = earlier.job_submit_seq;
         }
         Ok((expected, None))
-    }
-
-    /// Returns the hint for an attempt, if there is one; `file` is the number of its files.
-    fn hint_for(&self, job: &str, attempt: &Attempt, file: u32) -> Option<OutcomeHint> {
-        let submit = attempt.sched_id.strip_suffix(".0")?.parse().ok()?;
-        self.hints.as_ref()?.take(submit, job, file)
     }
 
     /// Inserts the replicas that a job registered, from the list beside its submit file.

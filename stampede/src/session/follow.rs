@@ -86,8 +86,7 @@ pub fn follow_own(
     let (path, dag) = dag;
     let is_same = fs::canonicalize(path).is_ok_and(|path| path == run.dag);
     let dag = (is_same && !run.planned).then_some(&*dag);
-    let (session, mut loader, position) = begin(options, run, dag, notice)?;
-    loader.use_hints(Arc::clone(live.hints()));
+    let (session, loader, position) = begin(options, run, dag, notice)?;
     session.mark_started(notice);
     let reader = LogReader::open(&session.run.log).map_err(|source| session.read_error(source))?;
     let mut follower = Follower::new(session, loader, reader);

@@ -1,10 +1,8 @@
 //! Connects the writer of a log and a loader that is a thread of the same program.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-
-use crate::outcome_hints::OutcomeHints;
 
 /// Maximum time of one wait without a limit.
 const MAX_WAIT: Duration = Duration::from_secs(1);
@@ -15,7 +13,6 @@ pub struct Live {
     state: Mutex<State>,
     changed: Condvar,
     stop: AtomicBool,
-    hints: Arc<OutcomeHints>,
 }
 
 #[derive(Debug, Default)]
@@ -31,12 +28,6 @@ impl Live {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// Outcomes of attempts that the writer of the log knows.
-    #[must_use]
-    pub fn hints(&self) -> &Arc<OutcomeHints> {
-        &self.hints
     }
 
     /// The log is complete. The loader reads the rest at once and ends.

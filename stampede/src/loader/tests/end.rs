@@ -1,7 +1,6 @@
 //! What the files of an attempt add at its end.
 
 use super::*;
-use crate::outcome_hints::{OutcomeHint, fingerprint};
 
 #[test]
 fn missing_and_torn_output_is_reported() {
@@ -65,52 +64,6 @@ fn ends_are_noted_on_request() {
     };
     assert_eq!(load.loader().take_end(), Some(end));
     assert_eq!(load.loader().take_end(), None);
-}
-
-#[test]
-fn hints_replace_the_files_of_their_attempts() {
-    let mut load = Load::planned(&["a_ID1", "b"], true, |store| {
-        store.insert_task("ID1", "ns::tr", None, "compute").unwrap();
-        assert!(store.assign_task("ID1", "a_ID1").unwrap());
-    });
-    let hints = Arc::new(OutcomeHints::default());
-    let hint = |job: &str, file| OutcomeHint {
-        job: fingerprint(job.as_bytes()),
-        file,
-        start_ms: (MIDNIGHT + 2) * 1000,
-        duration_ms: 2500,
-        program: "/bin/x".into(),
-        host: "node7".into(),
-    };
-    hints.insert(1, hint("a_ID1", 0));
-    hints.insert(2, hint("a_ID1", 1));
-    hints.insert(3, hint("b", 5));
-    load.loader().use_hints(hints);
-    load.start(0);
-    load.attempt(1, "a_ID1", "1.0", 256);
-    load.attempt(11, "a_ID1", "2.0", 0);
-    assert_eq!(load.notices, [""; 0]);
-    load.attempt(21, "b", "3.0", 0);
-    assert_eq!(load.notices.len(), 2, "the hint of b is for another file");
-    assert_eq!(
-        load.rows(ATTEMPTS),
-        [
-            "a_ID1|1|a_ID1.out.000|3|256",
-            "a_ID1|2|a_ID1.out.001|3|0",
-            "b|3|b.out.000|3|0"
-        ]
-    );
-    assert_eq!(
-        load.rows(
-            "SELECT start_time, remote_duration, v.exitcode, transformation, v.executable, abs_task_id, hostname
-             FROM invocation v JOIN job_instance USING (job_instance_id) JOIN host USING (host_id)
-             ORDER BY job_submit_seq"
-        ),
-        [
-            "2|2.5|256|ns::tr|/bin/x|ID1|node7",
-            "2|2.5|0|ns::tr|/bin/x|ID1|node7"
-        ]
-    );
 }
 
 #[test]
