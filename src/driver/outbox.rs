@@ -265,6 +265,7 @@ impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
         let gang = self.gangs.start(start.submit);
         let mut assignment = assignment(&line, start, place, output);
         assignment.gang = gang;
+        assignment.restarts = run.restarts.of(task);
         if segment.is_none() {
             self.waiting_redirects.redirect(&mut assignment);
         }
@@ -307,6 +308,7 @@ impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
         };
         // The reporter must know of an end before the log is written, which `flush` does later.
         run.logs.record(&record);
+        run.restarts.note(&record);
         if let Some(numbers) = &mut run.numbers {
             match &record {
                 Record::Queued(task, _) => numbers.submitted(*task),

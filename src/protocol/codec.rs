@@ -346,6 +346,7 @@ mod tests {
                         failure_messages,
                         success_messages,
                         place,
+                        restarts: cpus,
                     }))
                 },
             );

@@ -475,6 +475,8 @@ pub struct Assignment {
     /// Set if the attempt holds several hosts, or is to see the variables of such attempts: the worker is its
     /// lead.
     pub gang: Option<Box<GangStart>>,
+    /// How often the task was started before, in this run and in earlier ones.
+    pub restarts: u32,
 }
 
 impl Assignment {
@@ -508,6 +510,7 @@ impl Assignment {
             success_messages: Vec::new(),
             place: None,
             gang: None,
+            restarts: 0,
         }
     }
 }
