@@ -58,6 +58,13 @@ pub enum Event {
         /// Tasks that are done.
         done: usize,
     },
+    /// The last message of a task that is not done, at the end of the workflow in this job.
+    Message {
+        /// Name of the task.
+        task: String,
+        /// What it has said.
+        text: String,
+    },
 }
 
 /// Returns the path of the ledger of a DAG.
@@ -115,6 +122,10 @@ mod tests {
                 end: "success".to_owned(),
                 action: "stop".to_owned(),
                 done: 7,
+            },
+            Event::Message {
+                task: "a\"".to_owned(),
+                text: "step 7".to_owned(),
             },
         ];
         let entry = |(at, event)| Entry {

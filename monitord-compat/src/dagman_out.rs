@@ -64,11 +64,20 @@ pub fn queued(out: &mut Vec<u8>, stamp: &Stamp, task: &[u8], number: u64) {
 /// Returns the task of a line about a submission.
 #[must_use]
 pub fn submitted(line: &[u8]) -> Option<&[u8]> {
-    const EVENT: &[u8] = b"Event: ULOG_SUBMIT for Condor Node ";
+    task_of(line, b"Event: ULOG_SUBMIT for Condor Node ")
+}
+
+/// Returns the task of a line about the start of an attempt.
+#[must_use]
+pub fn executed(line: &[u8]) -> Option<&[u8]> {
+    task_of(line, b"Event: ULOG_EXECUTE for Condor Node ")
+}
+
+fn task_of<'l>(line: &'l [u8], event: &[u8]) -> Option<&'l [u8]> {
     // The stamp has two words.
     let after_stamp = line.splitn(3, |byte| *byte == b' ').nth(2)?;
     after_stamp
-        .strip_prefix(EVENT)?
+        .strip_prefix(event)?
         .split(|byte| *byte == b' ')
         .next()
 }

@@ -40,6 +40,7 @@ pub fn assignment(line: &Task<'_>, start: Start, place: Option<&Place>, output: 
         success_messages: line.success_messages.to_vec(),
         place: place.map(|place| Box::new(place.clone())),
         gang: None,
+        restarts: 0,
     }
 }
 
@@ -95,6 +96,7 @@ mod tests {
                 success_messages: Vec::new(),
                 place: None,
                 gang: None,
+                restarts: 0,
             }
         );
     }

@@ -12,6 +12,7 @@ use pmc_dag::{Dag, Request, TaskId};
 
 use super::numbers::AttemptNumbers;
 use super::report::Failure;
+use super::restarts::Restarts;
 use super::{MemoryExcess, RunError};
 use crate::durability::forwarding::Forwarding;
 use crate::durability::lock::DagLock;
@@ -29,6 +30,8 @@ pub(super) struct DagRun {
     pub(super) synced_rescue_len: u64,
     /// Set if the output of attempts goes into packs, or workers may be lost.
     pub(super) numbers: Option<AttemptNumbers>,
+    /// How often its tasks were started before.
+    pub(super) restarts: Restarts,
     /// Tasks whose latest attempt failed.
     pub(super) failed: BTreeMap<TaskId, Failure>,
     pub(super) memory_excess: MemoryExcess,

@@ -132,7 +132,8 @@ impl<T: MasterTransport> Driver<'_, T> {
             return Ok(Some(end.unwrap_or(End::Finished)));
         }
         let waits_for_time = !self.run.notices.held.is_empty() || self.run.master.has_late();
-        if waits_for_time && self.run.master.only_rests() && self.rests.next().is_none() {
+        let only_rests = self.run.master.only_rests() && !self.subworkflows.awaits_guests();
+        if waits_for_time && only_rests && self.rests.next().is_none() {
             tracing::info!("What is left would not end before the time is over: it is for the next run");
             return Ok(Some(End::Aborted(super::Aborted::WallTime)));
         }

@@ -32,6 +32,7 @@ mod position;
 mod redirects;
 mod report;
 mod requests;
+mod restarts;
 mod rests;
 mod run_end;
 mod setup;

@@ -251,6 +251,7 @@ impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
         let gang = self.gangs.start(start.submit);
         let mut assignment = assignment(&line, start, place, output);
         assignment.gang = gang;
+        assignment.restarts = run.restarts.of(task);
         if segment.is_none() {
             self.waiting_redirects.redirect(&mut assignment);
         }
@@ -292,6 +293,7 @@ impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
             return;
         };
         run.logs.record(&record);
+        run.restarts.note(&record);
         if let Some(numbers) = &mut run.numbers {
             match &record {
                 Record::Queued(task, _) => numbers.submitted(*task),

@@ -13,6 +13,7 @@ use pmc_system::clock;
 
 use super::dag_run::DagRun;
 use super::numbers::AttemptNumbers;
+use super::restarts::Restarts;
 use super::{MemoryExcess, RunError, durability, run_end};
 use crate::control::{Control, Server};
 use crate::database;
@@ -69,6 +70,7 @@ impl Setup {
         tracing::info!("Master starting with {} workers", transport.workers());
         let numbers = AttemptNumbers::new(options, &dag, transport.is_dynamic())?;
         let is_packed = numbers.as_ref().is_some_and(AttemptNumbers::is_packed);
+        let restarts = Restarts::of_earlier_runs(options, &dag);
         logs.start(options, &done, is_packed)?;
         logs.flush()?;
         durability::end_recovery(recovered, &mut logs)?;
@@ -104,6 +106,7 @@ impl Setup {
                 forwarding: durability::forwarding(options, max_open),
                 synced_rescue_len: 0,
                 numbers,
+                restarts,
                 failed: BTreeMap::new(),
                 memory_excess: MemoryExcess::default(),
                 changed: BTreeMap::new(),

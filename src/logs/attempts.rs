@@ -28,6 +28,20 @@ pub(super) fn fill(log: &Path, dag_file: &Path, dag: &Dag, done: &DoneSet) -> io
 /// Returns the number of submissions of each task in a log. A log that is missing or not a regular file has
 /// none.
 pub(crate) fn submissions(log: &Path, dag: &Dag) -> io::Result<FxHashMap<TaskId, u32>> {
+    count(log, dag, dagman_out::submitted)
+}
+
+/// Returns how often each task was started, as [`submissions`].
+pub(crate) fn executions(log: &Path, dag: &Dag) -> io::Result<FxHashMap<TaskId, u32>> {
+    count(log, dag, dagman_out::executed)
+}
+
+/// Counts the lines of tasks in a log.
+fn count(
+    log: &Path,
+    dag: &Dag,
+    task_of: impl Fn(&[u8]) -> Option<&[u8]>,
+) -> io::Result<FxHashMap<TaskId, u32>> {
     if !log.metadata().is_ok_and(|data| data.is_file()) {
         return Ok(FxHashMap::default());
     }
@@ -35,7 +49,7 @@ pub(crate) fn submissions(log: &Path, dag: &Dag) -> io::Result<FxHashMap<TaskId,
     let mut counts = FxHashMap::default();
     let mut line = Vec::new();
     while reader.read_until(b'\n', &mut line)? > 0 {
-        if let Some(task) = dagman_out::submitted(&line).and_then(|name| dag.find(name)) {
+        if let Some(task) = task_of(&line).and_then(|name| dag.find(name)) {
             *counts.entry(task).or_insert(0) += 1;
         }
         line.clear();

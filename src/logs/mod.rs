@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use attempts::submissions;
+pub(crate) use attempts::{executions, submissions};
 use clock::Clock;
 pub use file::LogError;
 use file::LogFile;

@@ -11,6 +11,7 @@ use pmc_checkpoint::{
 };
 use pmc_wire::checkpoint::Figures;
 
+use super::mail::{self, Letter};
 use super::{lock, now, statistics};
 use crate::host;
 use crate::protocol::SubmitId;
@@ -35,6 +36,10 @@ pub(super) enum Refusal {
     Sync(String),
     #[error("an error has occurred before: the file does not count")]
     HasErrors,
+    #[error("the message is kept, but cannot be sent: {0}")]
+    Mail(String),
+    #[error(transparent)]
+    Address(#[from] mail::InvalidAddress),
     #[error(transparent)]
     Name(#[from] pmc_checkpoint::InvalidName),
     #[error(transparent)]
@@ -310,9 +315,15 @@ impl Attempt {
         })
     }
 
-    /// Keeps the last message of the task.
+    /// Keeps the last message of the task, and sends it if it says to whom.
     pub(super) fn set_message(&self, text: &str) -> Result<(), Refusal> {
-        self.with(|saved| Ok(saved.task.set_message(text)?))
+        let (text, address) = mail::split(text)?;
+        self.with(|saved| Ok(saved.task.set_message(&text)?))?;
+        let Some(address) = address else {
+            return Ok(());
+        };
+        let letter = Letter::new(address, text, &self.name(), &self.dag.to_string_lossy());
+        mail::post(letter).map_err(|error| Refusal::Mail(pmc_dag::reason(&error).to_string()))
     }
 
     /// Notes the end of the attempt. Nothing is added to its series from now on.

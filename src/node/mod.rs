@@ -6,6 +6,7 @@
 
 mod attempt;
 mod connection;
+mod mail;
 mod statistics;
 
 use std::collections::BTreeMap;

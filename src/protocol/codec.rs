@@ -349,6 +349,7 @@ mod tests {
                         failure_messages,
                         success_messages,
                         place,
+                        restarts: cpus,
                     }))
                 },
             );

@@ -463,6 +463,8 @@ pub struct Assignment {
     /// Set if the attempt holds several hosts, or is to see the variables of such attempts: the worker is its
     /// lead.
     pub gang: Option<Box<GangStart>>,
+    /// How often the task was started before, in this run and in earlier ones.
+    pub restarts: u32,
 }
 
 impl Assignment {
@@ -496,6 +498,7 @@ impl Assignment {
             success_messages: Vec::new(),
             place: None,
             gang: None,
+            restarts: 0,
         }
     }
 }

@@ -29,10 +29,11 @@ pub enum Rest {
 }
 
 impl Master {
-    /// True if all tasks that could run next rest, or are held back.
+    /// True if all tasks that could run next rest, or are held back; also those of sub-workflows.
     #[must_use]
     pub fn only_rests(&self) -> bool {
-        let waits = !self.ready.is_empty() || self.queue.len() > 0 || self.expected > 0 || self.nested > 0;
+        let joins = self.nested > self.nested_open || !self.ended.is_empty();
+        let waits = !self.ready.is_empty() || self.queue.len() > 0 || self.expected > 0 || joins;
         self.has_started() && self.running == 0 && (self.resting > 0 || self.has_late()) && !waits
     }
 

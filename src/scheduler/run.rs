@@ -176,6 +176,8 @@ pub struct Master {
     pub(super) ended: Vec<SegmentId>,
     /// Number of nested tasks.
     pub(super) nested: usize,
+    /// Number of those whose DAGs have joined.
+    pub(super) nested_open: usize,
     /// Category of the preparations of sub-workflows, if there are any.
     pub(super) plans: Option<CategoryId>,
     pub(super) max_plans: u32,
@@ -249,6 +251,7 @@ impl Master {
             segments: Vec::new(),
             ended: Vec::new(),
             nested: 0,
+            nested_open: 0,
             plans: None,
             max_plans: DEFAULT_MAX_PLANS,
             empty_dag: None,

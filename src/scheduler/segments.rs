@@ -65,6 +65,8 @@ pub(super) struct Segment {
     pub(super) share: ShareId,
     /// Its tasks that run, or will without the end of another one.
     active: usize,
+    /// It is a nested task, and is not closed.
+    is_nested: bool,
     summary: Summary,
 }
 
@@ -125,8 +127,10 @@ impl Master {
             base,
             share,
             active,
+            is_nested: matches!(role, Role::Nested(_)),
             summary,
         });
+        self.nested_open += usize::from(matches!(role, Role::Nested(_)));
         if active == 0 {
             self.ended.push(id);
         }
@@ -332,7 +336,9 @@ impl Master {
     /// Frees the DAG of a segment that has ended.
     pub fn close_segment(&mut self, id: SegmentId) {
         let empty = self.empty_dag.get_or_insert_with(Arc::default);
-        self.segments[id.index()].dag = Arc::clone(empty);
+        let segment = &mut self.segments[id.index()];
+        segment.dag = Arc::clone(empty);
+        self.nested_open -= usize::from(std::mem::take(&mut segment.is_nested));
     }
 
     /// Returns the first task in byte order that requests more than any host that is there has, and is not
@@ -367,6 +373,13 @@ impl Master {
     /// Checks that the number of active tasks of each segment is right.
     #[cfg(test)]
     pub(super) fn check_segments(&self) -> Result<(), String> {
+        let open = self.segments.iter().filter(|segment| segment.is_nested).count();
+        if open != self.nested_open {
+            return Err(format!(
+                "{open} segments are nested tasks, but {} count",
+                self.nested_open
+            ));
+        }
         for (number, segment) in self.segments.iter().enumerate() {
             let nodes = self
                 .nodes

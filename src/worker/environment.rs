@@ -15,9 +15,13 @@ use crate::protocol::{Assignment, Part, Rank};
 /// Variable with the number of the attempt. As with the original, the first attempt does not have it.
 const ATTEMPT: &[u8] = b"PMC_ATTEMPT";
 
+/// Variable with the number of earlier starts, in this run and before. The first start does not have it.
+const RESTART: &[u8] = b"PMC_RESTART";
+
 /// Variables that the worker sets for tasks.
-const TASK_VARIABLES: [&[u8]; 8] = [
+const TASK_VARIABLES: [&[u8]; 9] = [
     ATTEMPT,
+    RESTART,
     leftovers::VARIABLE,
     b"PMC_TASK",
     b"PMC_MEMORY",
@@ -118,7 +122,7 @@ impl TaskVariables {
         devices: &Devices,
         served: Option<&ServedAttempt>,
     ) -> io::Result<Self> {
-        let mut all = Vec::with_capacity(8 + task.pipe_forwards.len());
+        let mut all = Vec::with_capacity(9 + task.pipe_forwards.len());
         for (name, descriptor) in pipes.variables() {
             if name.is_empty() {
                 return Err(io::Error::other("The variable of a pipe forward has no name"));
@@ -141,6 +145,9 @@ impl TaskVariables {
         }
         if task.attempt > 1 {
             all.push(variable(ATTEMPT, task.attempt.to_string().as_bytes())?);
+        }
+        if task.restarts > 0 {
+            all.push(variable(RESTART, task.restarts.to_string().as_bytes())?);
         }
         for (name, value) in granted(&task.cpu_set, &task.gpu_set, devices) {
             all.push(variable(name.as_bytes(), value.as_bytes())?);

@@ -22,6 +22,7 @@ mod hostile;
 mod hosts;
 mod losses;
 mod orphans;
+mod signals;
 mod start;
 
 /// A run that takes longer hangs.

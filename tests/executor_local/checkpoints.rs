@@ -38,6 +38,24 @@ fn an_attempt_that_has_saved_itself_does_not_count() {
     assert_eq!(run.done(), ["a", "b"]);
 }
 
+/// Attempts that do not count are starts, too, and so are those of earlier runs.
+#[test]
+fn tasks_know_how_often_they_were_started() {
+    let run = Run::new("TASK a -t 2 --checkpoint-exit 85 ./count.sh\n");
+    run.script(
+        "count.sh",
+        "echo ${PMC_RESTART:-0} ${PMC_ATTEMPT:-1} >> starts; read code <codes; sed -i 1d codes; exit $code",
+    );
+    run.write("codes", "85\n1\n1\n1\n0\n");
+    let run_once = || {
+        run.run(&["--per-task-stdio", "--monitord-hack", "x.dag"])
+            .status
+            .code()
+    };
+    assert_eq!([run_once(), run_once()], [Some(1), Some(0)]);
+    assert_eq!(run.read("starts"), "0 1\n1 1\n2 2\n3 1\n4 2\n");
+}
+
 #[test]
 fn a_task_that_only_saves_itself_fails() {
     let run = Run::new("TASK a --checkpoint-exit 85 ./save.sh\n");
@@ -157,6 +175,35 @@ fn tasks_that_would_not_end_in_time_are_for_the_next_run() {
     let next = run.run(&["x.dag"]);
     assert_eq!(next.status.code(), Some(0), "{}", text(&next.stderr));
     assert!(run.done().contains(&"a".to_owned()), "{:?}", run.done());
+}
+
+/// The run does not wait for the end of its time if what is left is in a sub-workflow.
+#[test]
+fn tasks_of_sub_workflows_that_would_not_end_in_time_are_for_the_next_run() {
+    let run = Run::new("SUBDAG EXTERNAL s s.dag\nTASK b ./say.sh b\nEDGE s b\n");
+    run.write("s.dag", "TASK c ./say.sh c\nTASK a -e 600 ./say.sh a\n");
+    let begun = std::time::Instant::now();
+    let output = run.run(&[
+        "--max-wall-time",
+        "1",
+        "--jobstate-log",
+        "--monitord-hack",
+        "x.dag",
+    ]);
+    let stderr = text(&output.stderr);
+    assert!(begun.elapsed().as_secs() < 30, "{stderr}");
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    let said = "[info] What is left would not end before the time is over: it is for the next run\n";
+    assert!(stderr.contains(said), "{stderr}");
+    assert_eq!(run.read("s.dag.rescue"), "\nDONE c");
+    assert!(
+        !run.read("jobstate.log").contains("FAILURE"),
+        "{}",
+        run.read("jobstate.log")
+    );
+    let next = run.run(&["x.dag"]);
+    assert_eq!(next.status.code(), Some(0), "{}", text(&next.stderr));
+    assert_eq!(run.done(), ["s", "b"]);
 }
 
 #[test]

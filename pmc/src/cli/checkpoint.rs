@@ -81,6 +81,9 @@ pub enum CheckpointAction {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXIT)]
 pub struct Message {
+    /// Send it to this address, too: at most one message a minute
+    #[arg(long, value_name = "ADDRESS")]
+    pub mail: Option<String>,
     /// The message: the last one of a task counts
     #[arg(value_name = "TEXT", required = true)]
     pub text: Vec<String>,

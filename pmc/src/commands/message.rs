@@ -22,6 +22,14 @@ pub fn message(arguments: &cli::Message) -> Result<u8, Failure> {
     if text.is_empty() {
         return Err(Failure::new(exit::USAGE, anyhow!("the message is empty")));
     }
+    let text = match &arguments.mail {
+        Some(address) if address.contains(char::is_whitespace) || address.is_empty() => {
+            let error = anyhow!("--mail: {address:?} is no mail address");
+            return Err(Failure::new(exit::USAGE, error));
+        }
+        Some(address) => format!("mailto:{address} {text}"),
+        None => text,
+    };
     connect()?.message(text).or_code(exit::NOT_RUN)?;
     Ok(exit::SUCCESS)
 }

@@ -226,6 +226,7 @@ complete -c pmc -n "__fish_pmc_using_subcommand checkpoint; and __fish_seen_subc
 complete -c pmc -n "__fish_pmc_using_subcommand checkpoint; and __fish_seen_subcommand_from help" -f -a "recover" -d 'Before a run goes on: check the series from which each task will go on, and say which it is'
 complete -c pmc -n "__fish_pmc_using_subcommand checkpoint; and __fish_seen_subcommand_from help" -f -a "rm" -d 'Remove the checkpoints of a run that does not go on: its tasks begin again'
 complete -c pmc -n "__fish_pmc_using_subcommand checkpoint; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c pmc -n "__fish_pmc_using_subcommand message" -l mail -d 'Send it to this address, too: at most one message a minute' -r
 complete -c pmc -n "__fish_pmc_using_subcommand message" -s h -l help -d 'Print help'
 complete -c pmc -n "__fish_pmc_using_subcommand supervise" -l resubmit -d 'Number of further batch jobs that may follow the first one' -r
 complete -c pmc -n "__fish_pmc_using_subcommand supervise" -l starts -d 'Starts of the command in this job, if it crashes; at most 10' -r

@@ -16,6 +16,7 @@ use super::Refusal;
 use crate::driver::dag_run::DagRun;
 use crate::driver::guests::{Submission, refuse_if_host_is_left};
 use crate::driver::numbers::AttemptNumbers;
+use crate::driver::restarts::Restarts;
 use crate::driver::{MemoryExcess, RunError, durability, refuse_if_agents_are_left, setup};
 use crate::logs::Logs;
 use crate::options::{Options, folder};
@@ -163,6 +164,7 @@ fn open(order: &Order) -> Result<Loaded, Refusal> {
     if order.is_prepared && options.sync_interval.is_some() && done.is_empty() {
         add_files_below(folder(&options.dag), &mut plan);
     }
+    let restarts = Restarts::of_earlier_runs(options, &dag);
     let begin = || -> Result<(Logs, Option<AttemptNumbers>, File), RunError> {
         let numbers = AttemptNumbers::new(options, &dag, order.may_lose)?;
         let mut logs = Logs::open(options, &dag, &done)?;
@@ -183,6 +185,7 @@ fn open(order: &Order) -> Result<Loaded, Refusal> {
             forwarding: durability::forwarding(options, MAX_TARGETS),
             synced_rescue_len: 0,
             numbers,
+            restarts,
             failed: BTreeMap::new(),
             memory_excess: MemoryExcess::default(),
             changed: BTreeMap::new(),

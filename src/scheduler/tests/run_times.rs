@@ -1,6 +1,7 @@
 //! Tasks that are held back because the run ends before they would.
 
 use super::*;
+use crate::scheduler::{Joining, Role};
 
 const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -54,6 +55,34 @@ fn what_would_not_end_in_time_does_not_start() {
     assert_eq!(started(&mut run), ["1 2 on 1"]);
     end_at(&mut run, 112, 2);
     assert!(run.master.is_finished() && run.master.summary().success);
+}
+
+#[test]
+fn held_back_tasks_of_sub_workflows_rest_like_others() {
+    let mut run = Run::new("SUBDAG EXTERNAL s s.dag\nTASK b x\nEDGE s b\n", 1);
+    ends_at(&mut run, 50);
+    run.schedule();
+    // Its DAG is not there yet.
+    assert!(run.master.nested() == 1 && !run.master.only_rests());
+    let joining = Joining {
+        dag: dag("TASK c -e 60 x\nTASK d -e 1 x\n"),
+        done: DoneSet::new(),
+        role: Role::Nested(TaskId(0)),
+    };
+    let segment = run.master.grow(joining).unwrap();
+    run.schedule();
+    assert!(run.master.has_late() && !run.master.only_rests(), "one runs");
+    let (_, _, submit) = run.master.assignments().next().unwrap();
+    end_at(&mut run, 2, submit.0);
+    assert!(run.master.has_late() && run.master.only_rests());
+    // With more time, it ends.
+    ends_at(&mut run, 100);
+    run.schedule();
+    let (_, _, submit) = run.master.assignments().next().unwrap();
+    end_at(&mut run, 70, submit.0);
+    assert_eq!(run.master.take_ended(), [segment]);
+    run.master.close_segment(segment);
+    assert!(!run.master.only_rests());
 }
 
 #[test]

@@ -22,6 +22,8 @@ use super::workflow::Planned;
 
 /// Names of the nodes.
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
+/// Name of the controller among the daemons.
+const CONTROLLER: &str = "slurmctld";
 /// Runs a program in its own namespaces.
 const NAMESPACES: &str = "unshare --mount --uts --pid --fork --mount-proc --kill-child=KILL";
 /// Time limit until the nodes are ready.
@@ -96,21 +98,12 @@ impl Cluster {
         wait_for(READY_TIMEOUT, "munged's socket", || {
             cluster.directory.path().join("munge.socket").exists()
         });
-        cluster.start_daemon("", Program::from_line("slurmctld -D"));
+        cluster.start_controller();
         for node in NODES {
             for name in ["spool", "tmp"] {
                 fs::create_dir(cluster.directory.path().join(format!("{name}.{node}"))).expect("a directory");
             }
-            if !has_own_hosts {
-                cluster.start_daemon(node, Program::from_line("slurmd -D -N").arg(node));
-                continue;
-            }
-            let script = format!(
-                "hostname {node} && mount -t tmpfs -o size=512m tmpfs /dev/shm \
-                 && mount --bind '{}' /etc/hosts && exec slurmd -D -N {node}",
-                cluster.directory.path().join("hosts").display()
-            );
-            cluster.start_daemon(node, Program::from_line(NAMESPACES).args(["sh", "-c", &script]));
+            cluster.start_node(node);
         }
         let ready = || {
             let result = cluster
@@ -256,6 +249,55 @@ impl Cluster {
         let before = self.daemons.len();
         self.daemons.retain(|(name, _)| name != node);
         assert!(self.daemons.len() < before, "there is no node {node}");
+    }
+
+    /// Switches a node on, if it is off.
+    pub fn start_node(&mut self, node: &str) {
+        if self.daemons.iter().any(|(name, _)| name == node) {
+            return;
+        }
+        if !self.has_own_hosts {
+            self.start_daemon(node, Program::from_line("slurmd -D -N").arg(node));
+            return;
+        }
+        let script = format!(
+            "hostname {node} && mount -t tmpfs -o size=512m tmpfs /dev/shm \
+             && mount --bind '{}' /etc/hosts && exec slurmd -D -N {node}",
+            self.directory.path().join("hosts").display()
+        );
+        self.start_daemon(node, Program::from_line(NAMESPACES).args(["sh", "-c", &script]));
+    }
+
+    /// Kills the controller.
+    pub fn stop_controller(&mut self) {
+        self.daemons.retain(|(name, _)| name != CONTROLLER);
+    }
+
+    /// Starts the controller. It knows what was there before.
+    pub fn start_controller(&mut self) {
+        self.start_daemon(CONTROLLER, Program::from_line("slurmctld -D"));
+    }
+
+    /// Changes a job or a node. It may have ended.
+    pub fn control(&self, words: &[&str]) {
+        self.command("scontrol").args(words).run();
+    }
+
+    /// Returns the number of a job that runs.
+    pub fn running_job(&self) -> Option<String> {
+        let result = self
+            .command("squeue")
+            .args(["--noheader", "--states=RUNNING", "--format=%A"])
+            .run();
+        result.stdout.split_whitespace().next().map(str::to_owned)
+    }
+
+    /// Cancels the job that runs, as its user would; between two jobs, the next one.
+    pub fn cancel_first(&self) {
+        let job = self.running_job().or_else(|| self.queue().into_iter().min());
+        if let Some(job) = job {
+            self.command("scancel").arg(job).run().ok();
+        }
     }
 
     fn start_daemon(&mut self, name: &str, program: Program) {

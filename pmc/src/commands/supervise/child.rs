@@ -115,8 +115,17 @@ impl State {
     }
 }
 
-/// Runs the command to its end. `terminated` is called once when SIGTERM comes.
-pub fn run(settings: &Settings, signals: &Signals, terminated: &mut dyn FnMut()) -> Outcome {
+/// What is done while the command runs.
+pub trait Watch {
+    /// SIGTERM has come; once.
+    fn terminated(&mut self);
+
+    /// Some time has passed.
+    fn tick(&mut self);
+}
+
+/// Runs the command to its end.
+pub fn run(settings: &Settings, signals: &Signals, watch: &mut dyn Watch) -> Outcome {
     let (program, words) = match settings.command.split_first() {
         Some((program, words)) => (program, words),
         None => return Outcome::NotFound("there is no command".to_owned()),
@@ -138,7 +147,7 @@ pub fn run(settings: &Settings, signals: &Signals, terminated: &mut dyn FnMut())
         }
         if signals.is_terminated() && !has_told {
             has_told = true;
-            terminated();
+            watch.terminated();
             ask_at = Some(Instant::now() + OWN_SIGNAL);
         }
         if ask_at.take_if(|at| *at <= Instant::now()).is_some() {
@@ -148,12 +157,13 @@ pub fn run(settings: &Settings, signals: &Signals, terminated: &mut dyn FnMut())
             signals.state.is_drained.store(true, Ordering::Release);
             signals.state.pass(SIGUSR1);
         }
+        watch.tick();
         std::thread::sleep(POLL_INTERVAL);
     }
     signals.state.child.store(0, Ordering::Release);
     // The signal may have ended the command before it was seen here.
     if signals.is_terminated() && !has_told {
-        terminated();
+        watch.terminated();
     }
     match child.wait() {
         Ok(status) => match (status.code(), status.signal()) {

@@ -118,6 +118,14 @@ impl Ledger {
         1 + u32::try_from(same.count()).unwrap_or(u32::MAX - 1)
     }
 
+    /// Returns the last message of a task.
+    pub fn message(&self, task: &str) -> Option<&String> {
+        self.before.iter().rev().find_map(|entry| match &entry.event {
+            Event::Message { task: of, text } if of == task => Some(text),
+            _ => None,
+        })
+    }
+
     /// Returns the command that ran the workflow in this job, and the number of further jobs that it may
     /// have.
     pub fn command(&self) -> Option<(Vec<String>, u32)> {

@@ -21,11 +21,12 @@ use monitord_compat::run_lock;
 use pmc_batch::ask::{PATIENCE, ask};
 use pmc_batch::status::{JobEnd, JobState, JobStatus};
 use pmc_batch::{BatchJob, nodes};
+use pmc_checkpoint::Store;
 
-use self::child::{Outcome, Settings, Signals, run};
+use self::child::{Outcome, Settings, Signals, Watch, run};
 use self::ledger::Ledger;
 use self::matrix::{Action, Ended, MAX_STARTS, Situation, TABLE, Terminated, action};
-use self::next::{Chain, note};
+use self::next::{Chain, HandIn, note};
 use self::queries::{is_restarted_job, is_restarted_task};
 use crate::cli;
 use crate::commands::checkpoint::connect;
@@ -41,6 +42,9 @@ const PAUSE: Duration = Duration::from_secs(5);
 
 /// Time of a job that is not enough for another start.
 const MIN_TIME: Duration = Duration::from_secs(60);
+
+/// Maximum messages of tasks that are noted at the end of a job.
+const MAX_MESSAGES: usize = 100;
 
 /// Maximum bytes of a list of nodes.
 const MAX_LIST: u64 = 16 << 20;
@@ -123,16 +127,14 @@ pub fn supervise(arguments: &cli::Supervise) -> Result<u8, Failure> {
         begun: Instant::now(),
         time: None,
         signals,
+        hand_in: None,
     };
     if let Some(code) = supervisor.refuse_after_cancel(&ledger) {
         return Ok(code);
     }
     note(&mut ledger, begin);
-    if chain < resubmit
-        && let Some(chain) = &supervisor.chain
-    {
-        chain.hand_in(&mut ledger);
-    }
+    let own = supervisor.chain.as_ref().filter(|_| chain < resubmit);
+    supervisor.hand_in = own.and_then(|chain| HandIn::begin(chain, &ledger));
     let (code, action) = supervisor.go_on(command, arguments, &mut ledger);
     supervisor.end(action, arguments.successor, &mut ledger);
     Ok(code)
@@ -178,16 +180,52 @@ struct Supervisor<'a> {
     /// The time that the job had left when this program began, as far as the batch system says it.
     time: Option<Duration>,
     signals: Signals,
+    /// The next job, until it is handed in.
+    hand_in: Option<HandIn>,
+}
+
+/// What the supervisor does while the command runs.
+struct Watching<'a> {
+    job: Option<&'a BatchJob>,
+    chain: Option<&'a Chain<'a>>,
+    hand_in: &'a mut Option<HandIn>,
+    ledger: &'a mut Ledger,
+    terminated: Option<Terminated>,
+}
+
+impl Watch for Watching<'_> {
+    fn terminated(&mut self) {
+        let why = why_terminated(self.job);
+        self.terminated = Some(why);
+        // Before this program is killed, too: nothing may follow a job that was cancelled.
+        if let (Terminated::Cancelled, Some(chain)) = (why, self.chain) {
+            if let Some(hand_in) = self.hand_in.take() {
+                hand_in.end(chain, self.ledger, false);
+            }
+            chain.cancel_next(self.ledger);
+        }
+    }
+
+    fn tick(&mut self) {
+        if let (Some(hand_in), Some(chain)) = (self.hand_in.as_mut(), self.chain)
+            && hand_in.advance(chain, self.ledger, Duration::ZERO)
+        {
+            *self.hand_in = None;
+        }
+    }
 }
 
 impl Supervisor<'_> {
     /// Cancels the jobs for which nothing is left.
-    fn end(&self, action: Action, is_successor: bool, ledger: &mut Ledger) {
+    fn end(&mut self, action: Action, is_successor: bool, ledger: &mut Ledger) {
         let Some(chain) = &self.chain else {
             return;
         };
+        if let Some(hand_in) = self.hand_in.take() {
+            hand_in.end(chain, ledger, !action.ends_chain());
+        }
         if action.ends_chain() {
-            chain.cancel_next(ledger);
+            chain.cancel_next_in_the_end(ledger);
         }
         if is_successor {
             chain.cancel_own();
@@ -216,16 +254,15 @@ impl Supervisor<'_> {
                     .map(|seconds| Duration::from_secs(seconds).saturating_sub(self.begun.elapsed())),
                 dag: self.dag.to_owned(),
             };
-            let (job, mut terminated) = (self.job, None);
-            let chain = self.chain.as_ref();
-            let outcome = run(&settings, &self.signals, &mut || {
-                let why = why_terminated(job);
-                terminated = Some(why);
-                // Before this program is killed, too: nothing may follow a job that was cancelled.
-                if let (Terminated::Cancelled, Some(chain)) = (why, chain) {
-                    chain.cancel_next(ledger);
-                }
-            });
+            let mut watching = Watching {
+                job: self.job,
+                chain: self.chain.as_ref(),
+                hand_in: &mut self.hand_in,
+                ledger,
+                terminated: None,
+            };
+            let outcome = run(&settings, &self.signals, &mut watching);
+            let terminated = watching.terminated;
             let end = EndOfRun::of(self.dag);
             let ended = self.ended(&outcome, end.as_ref());
             let done = end.as_ref().map_or_else(|| self.done(), |end| end.done);
@@ -247,6 +284,7 @@ impl Supervisor<'_> {
                 ended,
             };
             let action = action(&situation);
+            note_messages(self.dag, ledger);
             note(
                 ledger,
                 Event::End {
@@ -336,6 +374,23 @@ impl Supervisor<'_> {
             return Some(DRAINED);
         }
         None
+    }
+}
+
+/// Writes the last messages of tasks that are not done, as far as they are new.
+fn note_messages(dag: &Path, ledger: &mut Ledger) {
+    let tasks = Store::open(dag)
+        .ok()
+        .flatten()
+        .and_then(|store| store.tasks().ok());
+    let messages = tasks.into_iter().flatten().filter_map(|task| {
+        let name = pmc_checkpoint::task_name(task.directory())?;
+        Some((String::from_utf8_lossy(&name).into_owned(), task.message()?))
+    });
+    let is_new = |(task, text): &(String, String)| ledger.message(task) != Some(text);
+    let new: Vec<_> = messages.filter(is_new).take(MAX_MESSAGES).collect();
+    for (task, text) in new {
+        note(ledger, Event::Message { task, text });
     }
 }
 
