@@ -392,20 +392,14 @@ impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
                 }
             }
             Record::Prepared {
-                task,
-                submit,
-                rank,
-                outcome,
+                task, rank, outcome, ..
             } => {
                 if !outcome.succeeded() {
                     self.ended(segment, task, rank, outcome);
                 }
             }
             Record::Ended {
-                task,
-                submit,
-                rank,
-                outcome,
+                task, rank, outcome, ..
             } => {
                 if self.notes_ends
                     && let Some(number) = number

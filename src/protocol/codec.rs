@@ -208,6 +208,39 @@ mod tests {
         }
     }
 
+    fn result() -> impl Strategy<Value = ToMaster> {
+        let forwards = vec(
+            (
+                bytes(),
+                prop_oneof![
+                    bytes().prop_map(Payload::Bytes),
+                    any::<u64>().prop_map(Payload::Sent)
+                ],
+            )
+                .prop_map(|(target, data)| ForwardedData { target, data }),
+            0..4,
+        );
+        let memory = proptest::option::of((any::<u64>(), any::<u64>(), any::<bool>()));
+        let numbers = (any::<u64>(), any::<i32>(), durations());
+        (numbers, forwards, memory, any::<bool>()).prop_map(
+            |((submit, status, runtime), forwards, memory, is_away)| {
+                let mut outcome = Outcome::new(status, runtime);
+                outcome.memory = memory.map(|(peak_mib, requested_mib, out_of_memory)| MemoryUse {
+                    peak_mib,
+                    requested_mib,
+                    out_of_memory,
+                });
+                outcome.cause = memory.map(|_| EndCause::CannotRun);
+                ToMaster::Finished(TaskResult {
+                    submit: SubmitId(submit),
+                    outcome,
+                    forwards,
+                    returned: is_away.then(|| Box::new(Returned::default())),
+                })
+            },
+        )
+    }
+
     fn to_master() -> impl Strategy<Value = ToMaster> {
         let registration = (any::<String>(), any::<u64>(), any::<[u32; 4]>(), any::<bool>()).prop_map(
             |(host, memory_mb, [threads, cores, sockets, gpus], away)| {
@@ -222,41 +255,6 @@ mod tests {
                 })
             },
         );
-        let forwards = vec(
-            (
-                bytes(),
-                prop_oneof![
-                    bytes().prop_map(Payload::Bytes),
-                    any::<u64>().prop_map(Payload::Sent)
-                ],
-            )
-                .prop_map(|(target, data)| ForwardedData { target, data }),
-            0..4,
-        );
-        let memory = proptest::option::of((any::<u64>(), any::<u64>(), any::<bool>()));
-        let result = (
-            any::<u64>(),
-            any::<i32>(),
-            durations(),
-            forwards,
-            memory,
-            any::<bool>(),
-        )
-            .prop_map(|(submit, status, runtime, forwards, memory, is_away)| {
-                let mut outcome = Outcome::new(status, runtime);
-                outcome.memory = memory.map(|(peak_mib, requested_mib, out_of_memory)| MemoryUse {
-                    peak_mib,
-                    requested_mib,
-                    out_of_memory,
-                });
-                outcome.cause = memory.map(|_| EndCause::CannotRun);
-                ToMaster::Finished(TaskResult {
-                    submit: SubmitId(submit),
-                    outcome,
-                    forwards,
-                    returned: is_away.then(|| Box::new(Returned::default())),
-                })
-            });
         let chunk = || (position(), bytes()).prop_map(|(position, bytes)| Chunk { position, bytes });
         let taken = proptest::option::of(any::<u64>());
         let taken = taken.prop_map(|count| count.map_or(WriteAnswer::Closed, WriteAnswer::Taken));
@@ -283,7 +281,7 @@ mod tests {
             .prop_map(|(number, body)| ToMaster::Answer(Box::new(AttemptAnswer { number, body })));
         prop_oneof![
             registration,
-            result,
+            result(),
             answer,
             of_gangs(),
             Just(ToMaster::Ready),

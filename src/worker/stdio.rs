@@ -257,7 +257,6 @@ pub(super) fn open_task(dag: &Path, task: &[u8]) -> Result<TaskFiles, NotStarted
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::io::Write as _;
 
     use super::*;
 
