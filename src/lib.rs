@@ -58,7 +58,7 @@ pub use driver::{
     Aborted, FailedTask, MemoryExcess, Observer, Position, RunError, RunEvent, RunSummary, TaskEnd,
 };
 pub use protocol::{EndCause, MemoryUse, Outcome, Rank};
-pub use scheduler::Summary;
+pub use scheduler::{Eviction, Summary};
 
 // This machine.
 pub use host::{HostSize, allocated_cpus, cpus_for_workers, describe as describe_host, protect_process};

@@ -30,7 +30,7 @@ pub(crate) fn start_master() {
     note(|| "a master starts".to_owned());
     let process = system::start(MASTER_HOST, None, move || {
         let mut observe = |event: &RunEvent<'_>| match event {
-            RunEvent::Lost { task } => {
+            RunEvent::Evicted { task, .. } => {
                 let task = String::from_utf8_lossy(task).into_owned();
                 note(|| format!("master: {task} is lost"));
             }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::protocol::{Outcome, Rank};
+use crate::scheduler::Eviction;
 use crate::worker;
 
 /// Something that happened in a run.
@@ -27,10 +28,12 @@ pub enum RunEvent<'a> {
         /// Worker that runs it.
         rank: Rank,
     },
-    /// An attempt was lost with its worker. The task runs again.
-    Lost {
+    /// An attempt was evicted: it has neither succeeded nor failed. The task runs again.
+    Evicted {
         /// Name of the task.
         task: &'a [u8],
+        /// Why.
+        why: Eviction,
     },
     /// Something about hosts that the user should know.
     Notice(&'a str),

@@ -319,20 +319,22 @@ impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
                     );
                 }
                 if segment.is_none() {
-                    (self.observer)(&RunEvent::Lost {
+                    (self.observer)(&RunEvent::Evicted {
                         task: run.dag.name(task),
+                        why,
                     });
                 }
             }
-            Record::Evicted { task, rank, .. } => {
+            Record::Evicted { task, rank, why, .. } => {
                 tracing::warn!(
                     "Task {} was lost with worker {}; it will run again",
                     run.name(task),
                     rank.0
                 );
                 if segment.is_none() {
-                    (self.observer)(&RunEvent::Lost {
+                    (self.observer)(&RunEvent::Evicted {
                         task: run.dag.name(task),
+                        why,
                     });
                 }
             }

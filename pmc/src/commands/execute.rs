@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context as _, anyhow};
-use pegasus_mpi_cluster::{Outcome as TaskOutcome, RunEvent};
+use monitord_compat::run_end::{EndOfRun, RunEnd};
+use pegasus_mpi_cluster::{Eviction, Outcome as TaskOutcome, RunEvent};
 use pmc_calls::shell::shell_quote;
 use pmc_dag::{Dag, EARLIER_PLAN, TaskId, rescue, words};
 
@@ -187,6 +188,11 @@ fn open_dag(submit: &Submit, accept_incomplete: bool) -> Result<Dag, Failure> {
     Ok(dag)
 }
 
+/// Returns whether the run of a DAG that has just ended was drained.
+fn is_drained(dag: &Path) -> bool {
+    EndOfRun::of(dag).is_some_and(|end| matches!(end.end, RunEnd::Drained { .. }))
+}
+
 fn summarize(
     request: &Request,
     dag: &Dag,
@@ -200,6 +206,9 @@ fn summarize(
             exit::SIGNAL_BASE.saturating_add(signal),
         ),
         None if ended.success => (Status::Success, exit::SUCCESS),
+        None if ended.failures.is_empty() && is_drained(&request.submit.dag) => {
+            (Status::Drained, exit::TASKS_FAILED)
+        }
         None => (Status::Failed, ended.task_exit.unwrap_or(exit::TASKS_FAILED)),
     };
     let submit = &request.submit;
@@ -241,14 +250,19 @@ impl Watch<'_> {
                 self.started.insert(task, Instant::now());
                 self.progress.event(Event::Started);
             }
-            RunEvent::Lost { task } => {
+            RunEvent::Evicted { task, why } => {
                 let task = lossy(task);
                 self.started.remove(&task);
                 // It is no attempt of its own.
                 if let Some(attempts) = self.observed.attempts.get_mut(&task) {
                     *attempts = attempts.saturating_sub(1);
                 }
-                self.progress.event(Event::Lost { task });
+                let how = match why {
+                    Eviction::Lost => "lost with its host",
+                    Eviction::Interrupted => "ended with the batch job",
+                    Eviction::Saved => "has saved itself",
+                };
+                self.progress.event(Event::Evicted { task, how });
             }
             RunEvent::Notice(text) => self.progress.event(Event::Notice((*text).to_owned())),
             RunEvent::Ended(end) => {

@@ -63,7 +63,7 @@ fn variables(submit: &Submit, result: Result<&Summary, &Failure>) -> Vec<(&'stat
 fn word(status: Status) -> &'static str {
     match status {
         Status::Success => "success",
-        Status::Failed => "failure",
+        Status::Drained | Status::Failed => "failure",
         Status::Interrupted(_) => "interrupted",
     }
 }

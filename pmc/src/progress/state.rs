@@ -12,10 +12,12 @@ const BAR_WIDTH: usize = 24;
 pub enum Event {
     /// An attempt started.
     Started,
-    /// An attempt was lost with its host, and runs again.
-    Lost {
+    /// An attempt was evicted, and runs again.
+    Evicted {
         /// Name of the task.
         task: String,
+        /// What has happened to it, for instance `lost with its host`.
+        how: &'static str,
     },
     /// Something that the user should know.
     Notice(String),
@@ -60,9 +62,9 @@ impl State {
                 self.running += 1;
                 None
             }
-            Event::Lost { task } => {
+            Event::Evicted { task, how } => {
                 self.running = self.running.saturating_sub(1);
-                Some(format!("lost with its host, runs again: {task}"))
+                Some(format!("{how}, runs again: {task}"))
             }
             Event::Notice(text) => Some(format!("warning: {text}")),
             Event::Ended { task, outcome } => {
@@ -140,7 +142,10 @@ mod tests {
             state.line(Duration::from_secs(5)),
             "1 of 4 tasks done, 2 running, 5.0 s"
         );
-        let lost = state.note(&Event::Lost { task: "a".into() });
+        let lost = state.note(&Event::Evicted {
+            task: "a".into(),
+            how: "lost with its host",
+        });
         assert_eq!(lost.as_deref(), Some("lost with its host, runs again: a"));
         assert_eq!((state.running, state.failed), (1, 0));
         assert_eq!(state.note(&Event::Started), None);

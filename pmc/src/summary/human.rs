@@ -23,6 +23,7 @@ pub fn render(summary: &Summary, cwd: &Path) -> String {
     let verdict = match summary.status {
         Status::Success => "succeeded",
         Status::Failed => "failed",
+        Status::Drained => "was drained",
         Status::Interrupted(_) => "was interrupted",
     };
     let _ = write!(

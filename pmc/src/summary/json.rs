@@ -26,6 +26,7 @@ pub fn render(summary: &Summary) -> String {
     let (status, signal) = match summary.status {
         Status::Success => ("success", None),
         Status::Failed => ("failed", None),
+        Status::Drained => ("drained", None),
         Status::Interrupted(signal) => ("interrupted", Some(signal)),
     };
     let outputs = summary.outputs.as_ref().map(|outputs| {

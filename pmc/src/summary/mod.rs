@@ -19,6 +19,8 @@ use crate::kinds::Kind;
 pub enum Status {
     /// All tasks are done.
     Success,
+    /// It was drained, and no task has failed.
+    Drained,
     /// Some tasks failed or did not run.
     Failed,
     /// A signal with this number ended the run.

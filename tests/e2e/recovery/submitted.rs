@@ -71,13 +71,8 @@ impl Submitted {
                 "--relative-submit-dir",
                 "run",
             ])
-            .args([
-                "--cleanup",
-                "none",
-                "-Dpegasus.memory=1",
-                "--ntasks-per-node",
-                "2",
-            ])
+            .args(["--cleanup", "none", "-Dpegasus.memory=1"])
+            .args(["--ntasks-per-node", &cluster.cpus().to_string()])
             .args(options)
             .args(["--submit", "--json", "workflow.yml"])
             .run()
