@@ -74,7 +74,8 @@ pub mod simulated {
     pub use crate::agent::{AgentArgs, run_simulated as run_agent};
     pub use crate::transport::agents::NUMBER_VARIABLE;
     pub use crate::transport::agents::messages::HostOptions;
-    pub use crate::worker::simulated::{Host, OnHost, SimulatedTask};
+    pub use crate::protocol::{GangToken, Membership};
+    pub use crate::worker::simulated::{Host, OnHost, SimulatedEnd, SimulatedTask};
 }
 
 /// Parts of the executor for the benchmarks, fuzz targets and tests of this repository. Not an interface for

@@ -86,10 +86,7 @@ fn agent_ended(host: usize, ended: &Result<(), String>) {
     note(|| format!("the agent on {} ends: {ended:?}", host_name(host)));
     let left = with(|world| {
         let now = now();
-        let numbers: Vec<u64> = world.tasks.keys().copied().collect();
-        numbers
-            .into_iter()
-            .for_each(|number| world.end_if_due(number, now));
+        world.end_all_due(now);
         let node = &mut world.nodes[host];
         (node.agent, node.guarded) = (None, Guarded::default());
         // Its guard kills what is left.

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use pmc_system::simulated::{self as system, ProcessId, net};
 
 use crate::agents::{kill_agent, kill_guard, set_power};
+use crate::gangs::reset_between;
 use crate::masters::{kill_master, restart_master, start_master};
 use crate::plan::{FaultKind, Way};
 use crate::world::{MASTER_HOST, Master, host_id, later, note, with};
@@ -91,6 +92,21 @@ pub(crate) fn happen(kind: FaultKind) {
                 later(millis, move || disk.faults().is_full = false);
             }
         }
+        FaultKind::DrainAgent(host) => {
+            let interrupt = with(|world| world.nodes[host].interrupt.clone()).flatten();
+            interrupt.into_iter().for_each(|interrupt| interrupt.drain(15));
+        }
+        FaultKind::DrainMaster(signal) => {
+            let interrupt = with(|world| {
+                world.is_drained |= matches!(world.master, Master::Runs(_));
+                world.interrupt.clone()
+            });
+            interrupt
+                .flatten()
+                .into_iter()
+                .for_each(|interrupt| interrupt.drain(signal));
+        }
+        FaultKind::ResetBetween(a, b, way) => reset_between(a, b, way),
         FaultKind::WriteError => {
             if let Some(disk) = with(|world| {
                 world.allowed.disk_errors = true;

@@ -61,8 +61,9 @@ impl Gangs {
 
 /// Returns a token that nobody can guess. That of a simulated run depends on its seed only.
 pub(super) fn token(submit: SubmitId) -> Result<GangToken, getrandom::Error> {
-    if pmc_system::is_simulated() {
-        return Ok(GangToken(submit.0.into()));
+    #[cfg(feature = "simulated")]
+    if let Some(number) = pmc_system::simulated::random(pmc_system::simulated::Random::number) {
+        return Ok(GangToken(number.into()));
     }
     let (high, low) = (getrandom::u64()?, getrandom::u64()?);
     Ok(GangToken(u128::from(high) << 64 | u128::from(low)))

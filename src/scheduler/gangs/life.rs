@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use pmc_dag::TaskId;
+use pmc_system::planted::{Planted, is_planted};
 
 use crate::protocol::{EXECUTOR_FAILURE, EndCause, Outcome, Rank, SubmitId, TaskResult};
-use crate::scheduler::gangs::{MAX_REFUSALS, Next, Part, Stage};
+use crate::scheduler::gangs::{MAX_REFUSALS, Next, Part, RunningGang, Stage};
 use crate::scheduler::gpus::GpuSet;
 use crate::scheduler::run::{Master, Running};
 use crate::scheduler::tasks::State;
@@ -85,7 +86,8 @@ impl Master {
         let Some(gang) = self.gangs.running.get_mut(&submit) else {
             return;
         };
-        let is_complete = gang.parts.iter().all(|part| part.has_joined);
+        let is_complete =
+            gang.parts.iter().all(|part| part.has_joined) || is_planted(Planted::EarlyLead);
         let lead = gang.parts.iter().find(|part| Some(part.rank) == gang.lead);
         let (Some(lead), true) = (lead, is_complete && gang.stage == Stage::Joining) else {
             return;
@@ -214,7 +216,8 @@ impl Master {
         }
         for part in &gang.parts {
             // The lead of a gang that joins was told nothing.
-            if before != Stage::Joining || Some(part.rank) != gang.lead {
+            let is_asked = before != Stage::Joining || Some(part.rank) != gang.lead;
+            if is_asked && !is_planted(Planted::NoLeave) {
                 out.leave(part.rank, submit);
             }
         }
@@ -274,7 +277,8 @@ impl Master {
 
     /// Handles the loss of a worker.
     pub(in crate::scheduler) fn part_lost(&mut self, rank: Rank, out: &mut impl Outbox) {
-        if let Some(submit) = self.gangs.part_of.get(&rank) {
+        let submit = self.gangs.part_of.get(&rank);
+        if let Some(submit) = submit.filter(|_| !is_planted(Planted::LostMember)) {
             self.part_left(rank, *submit, out);
         }
     }
@@ -309,7 +313,9 @@ impl Master {
     /// Decides what follows once all have left.
     pub(super) fn end_if_all_left(&mut self, submit: SubmitId, out: &mut impl Outbox) {
         let gang = self.gangs.running.get(&submit);
-        if !gang.is_some_and(|gang| gang.parts.is_empty() && !gang.is_active()) {
+        let has_left =
+            |gang: &RunningGang| gang.parts.is_empty() || is_planted(Planted::EarlyNextAttempt);
+        if !gang.is_some_and(|gang| has_left(gang) && !gang.is_active()) {
             return;
         }
         let Some(gang) = self.gangs.running.remove(&submit) else {
@@ -327,7 +333,7 @@ impl Master {
                 outcome,
                 is_cut,
             } => {
-                if is_cut && !outcome.is_evicted() {
+                if is_cut && !outcome.is_evicted() && !is_planted(Planted::CutIsFailure) {
                     self.lose_gang(task, submit, (rank, is_quiet), out);
                 } else {
                     self.judge_gang(task, submit, (rank, is_quiet), &outcome, out);
