@@ -91,6 +91,8 @@ fn agent_ended(host: usize, ended: &Result<(), String>) {
         (node.agent, node.guarded) = (None, Guarded::default());
         // Its guard kills what is left.
         let has_guard = node.has_guard;
+        let lost = world.gangs.lose(host);
+        world.break_leads(&lost);
         if has_guard {
             world.kill_tasks(host);
         }
@@ -144,6 +146,10 @@ pub(crate) fn kill_agent(host: usize) {
 pub(crate) fn kill_guard(host: usize) {
     let interrupt = with(|world| {
         let node = &mut world.nodes[host];
+        if node.stops > 0 {
+            // Nobody could end its tasks.
+            return None;
+        }
         let is_new = std::mem::take(&mut node.has_guard) && node.agent.is_some();
         node.interrupt.clone().filter(|_| is_new)
     });

@@ -27,10 +27,19 @@ pub(crate) fn happen(kind: FaultKind) {
         FaultKind::KillAgent(host) => kill_agent(host),
         FaultKind::KillGuard(host) => kill_guard(host),
         FaultKind::StopAgent(host, millis) => {
-            let agent = with(|world| world.nodes[host].agent).flatten();
-            if let Some(agent) = agent {
+            // Without its guard, nobody could end its tasks.
+            let agent = with(|world| {
+                let node = &mut world.nodes[host];
+                let agent = node.agent.filter(|_| node.has_guard)?;
+                node.stops += 1;
+                Some(agent)
+            });
+            if let Some(agent) = agent.flatten() {
                 system::set_stopped(agent, true);
-                later(millis, move || system::set_stopped(agent, false));
+                later(millis, move || {
+                    with(|world| world.nodes[host].stops -= 1);
+                    system::set_stopped(agent, false);
+                });
             }
         }
         FaultKind::Off(host, millis) => {
@@ -62,6 +71,10 @@ pub(crate) fn happen(kind: FaultKind) {
                 watch_death(process, millis);
             }
         }
+        // Without syncs, what a run has done may be lost after its end.
+        FaultKind::MasterOff(_)
+            if with(|world| world.plan.sync == 0 && matches!(world.master, Master::HasEnded))
+                == Some(true) => {}
         FaultKind::MasterOff(millis) => {
             let known = with(|world| {
                 world.allowed.power_loss = true;

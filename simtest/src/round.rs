@@ -66,6 +66,7 @@ pub fn run_with(plan: &Plan, folder: &Path, keeps_trace: bool) -> Report {
                 interrupt: None,
                 has_guard: false,
                 is_on: true,
+                stops: 0,
                 restarts: 0,
             })
             .collect(),

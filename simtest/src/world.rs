@@ -82,6 +82,8 @@ pub(crate) struct Node {
     pub(crate) interrupt: Option<Arc<Interrupt>>,
     pub(crate) has_guard: bool,
     pub(crate) is_on: bool,
+    /// How often its agent is stopped now.
+    pub(crate) stops: u32,
     pub(crate) restarts: u32,
 }
 

@@ -83,6 +83,8 @@ pub(super) struct Slots {
     link: Arc<Link>,
     /// Without it, the host is no member of gangs.
     members: Option<Arc<dyn Members>>,
+    /// The host joins no more gangs: all threads have ended.
+    are_over: Arc<Mutex<bool>>,
 }
 
 /// A slot's side of the link.
@@ -124,7 +126,7 @@ impl Slot {
     }
 }
 
-fn lock(state: &Mutex<SlotState>) -> MutexGuard<'_, SlotState> {
+fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
     // The state is valid at every moment, even if a thread panicked.
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -139,6 +141,7 @@ impl Slots {
     ) -> Result<Self, TransportError> {
         let first_rank = ranks.start;
         let alive = Arc::new(AtomicUsize::new(ranks.len()));
+        let are_over = Arc::new(Mutex::new(false));
         let mut slots = Vec::with_capacity(ranks.len());
         for rank in ranks.map(Rank) {
             let (inbound, receiver) = unbounded();
@@ -160,6 +163,7 @@ impl Slots {
             // The guard of this agent ends its tasks.
             let current = Arc::new(RunningAttempt::new());
             let (running, gangs) = (Arc::clone(&current), members.clone());
+            let are_over = Arc::clone(&are_over);
             let serve = move || {
                 // Signals to the agent are handled by its main thread.
                 let ended = worker::serve_process(&mut transport, options, current, &Interrupt::new());
@@ -167,6 +171,7 @@ impl Slots {
                     tracing::debug!("Slot {}: {error}", rank.0);
                 }
                 if alive.fetch_sub(1, Ordering::AcqRel) == 1 {
+                    *lock(&are_over) = true;
                     if let Some(gangs) = gangs {
                         gangs.leave_all();
                     }
@@ -190,6 +195,7 @@ impl Slots {
             alive,
             link: Arc::clone(link),
             members,
+            are_over,
         })
     }
 
@@ -235,8 +241,10 @@ impl Slots {
     /// Lets a slot be a member of a gang.
     fn join_gang(&self, slot: &Slot, membership: &Membership) {
         let submit = membership.submit;
+        let are_over = lock(&self.are_over);
         let mut state = lock(&slot.state);
         let joined = match &self.members {
+            _ if *are_over => Err("its agent ends".to_owned()),
             _ if !state.given.is_empty() => Err("it runs another task".to_owned()),
             _ if state.member.is_some() => Err("it is a member of another task".to_owned()),
             Some(members) => members.join(membership, (slot.rank, slot.rank.0 - self.first_rank)),

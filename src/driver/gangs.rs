@@ -59,8 +59,8 @@ impl Gangs {
     }
 }
 
-/// Returns a token that nobody can guess. That of a simulated run depends on its seed only.
-pub(super) fn token(submit: SubmitId) -> Result<GangToken, getrandom::Error> {
+/// Returns a token that nobody can guess. That of a simulated run depends on its seed.
+pub(super) fn token() -> Result<GangToken, getrandom::Error> {
     #[cfg(feature = "simulated")]
     if let Some(number) = pmc_system::simulated::random(pmc_system::simulated::Random::number) {
         return Ok(GangToken(number.into()));
@@ -110,6 +110,7 @@ impl<T: MasterTransport> Run<'_, T> {
             gpu_set: attempt.gpu_set,
         };
         let part = adoption(dag, &attempt.task, attempt.submit, part);
+        self.notices.note_earlier(attempt.submit);
         let members = gang.members;
         self.adopt_part(Event::AdoptLead(from, LeadAdoption { part, members }))
     }

@@ -246,13 +246,19 @@ impl Master {
         is_cut: bool,
         out: &mut impl Outbox,
     ) {
-        let Some((_, gang)) = self.gangs.of_mut(rank).filter(|(of, _)| *of == submit) else {
+        if self.gangs.part_of.get(&rank) != Some(&submit) {
             return;
-        };
-        if let Stage::Leaving(Next::Judge { is_cut: any_cut, .. }) = &mut gang.stage {
+        }
+        self.note_cut(submit, is_cut);
+        self.part_left(rank, submit, out);
+    }
+
+    /// Notes whether a host of a gang was cut off, whose command may have failed because of that.
+    fn note_cut(&mut self, submit: SubmitId, is_cut: bool) {
+        let gang = self.gangs.running.get_mut(&submit);
+        if let Some(Stage::Leaving(Next::Judge { is_cut: any_cut, .. })) = gang.map(|gang| &mut gang.stage) {
             *any_cut |= is_cut;
         }
-        self.part_left(rank, submit, out);
     }
 
     /// Notes that nothing of a gang is left on a worker. If the gang was not asked to leave, it was lost.
@@ -277,9 +283,11 @@ impl Master {
 
     /// Handles the loss of a worker.
     pub(in crate::scheduler) fn part_lost(&mut self, rank: Rank, out: &mut impl Outbox) {
-        let submit = self.gangs.part_of.get(&rank);
+        let submit = self.gangs.part_of.get(&rank).copied();
         if let Some(submit) = submit.filter(|_| !is_planted(Planted::LostMember)) {
-            self.part_left(rank, *submit, out);
+            // Its command may have failed because of that.
+            self.note_cut(submit, true);
+            self.part_left(rank, submit, out);
         }
     }
 
