@@ -238,7 +238,11 @@ impl Plan {
             start_with: 1 + random.below(hosts.len() as u64) as u32,
             crash_limit: 0,
             sync: random.pick(&[0, 1_000, 1_000]),
-            wall: if random.one_in(6) { WALL + random.below(WALL) } else { 0 },
+            wall: if random.one_in(6) {
+                WALL + random.below(WALL)
+            } else {
+                0
+            },
             hosts,
             faults: Vec::new(),
         };

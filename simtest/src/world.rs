@@ -236,7 +236,11 @@ impl Host for Machine {
             let status = task.ended?;
             Some(SimulatedEnd {
                 status,
-                forwards: if status == 0 { task.forwards.clone() } else { Vec::new() },
+                forwards: if status == 0 {
+                    task.forwards.clone()
+                } else {
+                    Vec::new()
+                },
                 is_cut: task.is_cut,
             })
         });

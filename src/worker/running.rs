@@ -420,7 +420,10 @@ impl State {
     fn simulate(&mut self, signal: i32) {
         if let Some(simulated) = &mut self.simulated {
             simulated.sent.push(signal);
-            simulated.thread.into_iter().for_each(pmc_system::simulated::unpark);
+            simulated
+                .thread
+                .into_iter()
+                .for_each(pmc_system::simulated::unpark);
         }
     }
 

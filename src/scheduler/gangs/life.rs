@@ -86,8 +86,7 @@ impl Master {
         let Some(gang) = self.gangs.running.get_mut(&submit) else {
             return;
         };
-        let is_complete =
-            gang.parts.iter().all(|part| part.has_joined) || is_planted(Planted::EarlyLead);
+        let is_complete = gang.parts.iter().all(|part| part.has_joined) || is_planted(Planted::EarlyLead);
         let lead = gang.parts.iter().find(|part| Some(part.rank) == gang.lead);
         let (Some(lead), true) = (lead, is_complete && gang.stage == Stage::Joining) else {
             return;
@@ -321,8 +320,7 @@ impl Master {
     /// Decides what follows once all have left.
     pub(super) fn end_if_all_left(&mut self, submit: SubmitId, out: &mut impl Outbox) {
         let gang = self.gangs.running.get(&submit);
-        let has_left =
-            |gang: &RunningGang| gang.parts.is_empty() || is_planted(Planted::EarlyNextAttempt);
+        let has_left = |gang: &RunningGang| gang.parts.is_empty() || is_planted(Planted::EarlyNextAttempt);
         if !gang.is_some_and(|gang| has_left(gang) && !gang.is_active()) {
             return;
         }
