@@ -72,9 +72,10 @@ pub mod simulated {
     pub use crate::agent::guard::Lifeline;
     pub use crate::agent::guarded::{Guarded, MAX_RESTARTS};
     pub use crate::agent::{AgentArgs, run_simulated as run_agent};
+    pub use crate::protocol::{GangToken, Membership};
     pub use crate::transport::agents::NUMBER_VARIABLE;
     pub use crate::transport::agents::messages::HostOptions;
-    pub use crate::worker::simulated::{Host, OnHost, SimulatedTask};
+    pub use crate::worker::simulated::{Host, OnHost, SimulatedEnd, SimulatedTask};
 }
 
 /// Parts of the executor for the benchmarks, fuzz targets and tests of this repository. Not an interface for

@@ -86,14 +86,13 @@ fn agent_ended(host: usize, ended: &Result<(), String>) {
     note(|| format!("the agent on {} ends: {ended:?}", host_name(host)));
     let left = with(|world| {
         let now = now();
-        let numbers: Vec<u64> = world.tasks.keys().copied().collect();
-        numbers
-            .into_iter()
-            .for_each(|number| world.end_if_due(number, now));
+        world.end_all_due(now);
         let node = &mut world.nodes[host];
         (node.agent, node.guarded) = (None, Guarded::default());
         // Its guard kills what is left.
         let has_guard = node.has_guard;
+        let lost = world.gangs.lose(host);
+        world.break_leads(&lost);
         if has_guard {
             world.kill_tasks(host);
         }
@@ -147,6 +146,10 @@ pub(crate) fn kill_agent(host: usize) {
 pub(crate) fn kill_guard(host: usize) {
     let interrupt = with(|world| {
         let node = &mut world.nodes[host];
+        if node.stops > 0 {
+            // Nobody could end its tasks.
+            return None;
+        }
         let is_new = std::mem::take(&mut node.has_guard) && node.agent.is_some();
         node.interrupt.clone().filter(|_| is_new)
     });

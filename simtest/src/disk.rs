@@ -23,6 +23,18 @@ struct Known {
 /// Systems keep new data in memory for this time, at least: see `forward_journal`.
 const KEPT_IN_MEMORY: Duration = Duration::from_secs(5);
 
+/// Smallest unit in which a kernel or a disk divides a short write. Rescue files rely on it: see
+/// `pmc_dag::rescue`.
+const SECTOR: u64 = 512;
+
+/// Returns where a file of this name ends that was to grow from `from` and was cut off at `at`.
+fn cut_at(name: &str, from: u64, at: u64) -> u64 {
+    match name.ends_with(".rescue") {
+        true => (at / SECTOR * SECTOR).max(from),
+        false => at,
+    }
+}
+
 /// What hears of changes.
 pub(crate) struct Watch {
     /// These bytes were written to the file of this name.
@@ -112,7 +124,11 @@ impl SimulatedDisk {
                 1 => unsynced,
                 _ => random.below(unsynced + 1),
             });
-            let len = known.synced + kept.unwrap_or(0);
+            let kept = kept.unwrap_or(0);
+            let len = match kept == unsynced {
+                true => known.synced + kept,
+                false => cut_at(&known.name, known.synced, known.synced + kept),
+            };
             let file = File::options().write(true).open(&path);
             if let Ok(file) = file {
                 let _ = file.set_len(len);
@@ -137,7 +153,11 @@ impl Disk for SimulatedDisk {
                 let cut = || random(|random| random.below(bytes.len() as u64 + 1)).unwrap_or(0) as usize;
                 if faults.kills == Some(process) {
                     faults.kills = None;
-                    let written = cut();
+                    let len = file.metadata().map_or(0, |data| data.len());
+                    let written = match cut() {
+                        all if all == bytes.len() => all,
+                        part => (cut_at(&name, len, len + part as u64) - len) as usize,
+                    };
                     (self.watch.wrote)(&name, &bytes[..written]);
                     return Fate::Killed(written);
                 }

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use pmc_system::simulated::{self as system, ProcessId, net};
 
 use crate::agents::{kill_agent, kill_guard, set_power};
+use crate::gangs::reset_between;
 use crate::masters::{kill_master, restart_master, start_master};
 use crate::plan::{FaultKind, Way};
 use crate::world::{MASTER_HOST, Master, host_id, later, note, with};
@@ -26,10 +27,19 @@ pub(crate) fn happen(kind: FaultKind) {
         FaultKind::KillAgent(host) => kill_agent(host),
         FaultKind::KillGuard(host) => kill_guard(host),
         FaultKind::StopAgent(host, millis) => {
-            let agent = with(|world| world.nodes[host].agent).flatten();
-            if let Some(agent) = agent {
+            // Without its guard, nobody could end its tasks.
+            let agent = with(|world| {
+                let node = &mut world.nodes[host];
+                let agent = node.agent.filter(|_| node.has_guard)?;
+                node.stops += 1;
+                Some(agent)
+            });
+            if let Some(agent) = agent.flatten() {
                 system::set_stopped(agent, true);
-                later(millis, move || system::set_stopped(agent, false));
+                later(millis, move || {
+                    with(|world| world.nodes[host].stops -= 1);
+                    system::set_stopped(agent, false);
+                });
             }
         }
         FaultKind::Off(host, millis) => {
@@ -61,6 +71,10 @@ pub(crate) fn happen(kind: FaultKind) {
                 watch_death(process, millis);
             }
         }
+        // Without syncs, what a run has done may be lost after its end.
+        FaultKind::MasterOff(_)
+            if with(|world| world.plan.sync == 0 && matches!(world.master, Master::HasEnded))
+                == Some(true) => {}
         FaultKind::MasterOff(millis) => {
             let known = with(|world| {
                 world.allowed.power_loss = true;
@@ -91,6 +105,21 @@ pub(crate) fn happen(kind: FaultKind) {
                 later(millis, move || disk.faults().is_full = false);
             }
         }
+        FaultKind::DrainAgent(host) => {
+            let interrupt = with(|world| world.nodes[host].interrupt.clone()).flatten();
+            interrupt.into_iter().for_each(|interrupt| interrupt.drain(15));
+        }
+        FaultKind::DrainMaster(signal) => {
+            let interrupt = with(|world| {
+                world.is_drained |= matches!(world.master, Master::Runs(_));
+                world.interrupt.clone()
+            });
+            interrupt
+                .flatten()
+                .into_iter()
+                .for_each(|interrupt| interrupt.drain(signal));
+        }
+        FaultKind::ResetBetween(a, b, way) => reset_between(a, b, way),
         FaultKind::WriteError => {
             if let Some(disk) = with(|world| {
                 world.allowed.disk_errors = true;

@@ -9,6 +9,7 @@ mod agents;
 mod checks;
 mod disk;
 mod faults;
+mod gangs;
 mod masters;
 mod plan;
 mod round;
@@ -18,7 +19,7 @@ mod world;
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub use plan::{Fault, FaultKind, HostPlan, Plan, Task, Way};
+pub use plan::{Fault, FaultKind, GangPlan, HostPlan, Plan, Task, Way};
 pub use round::{run, run_with};
 pub use shrink::shrink;
 pub use world::Report;

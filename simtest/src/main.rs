@@ -123,6 +123,9 @@ impl Rounds<'_> {
         if let Err(error) = std::fs::create_dir_all(folder) {
             return self.fail(&format!("{}: {error}", folder.display()));
         }
+        if self.args.trace {
+            pegasus_mpi_cluster::init_logging(1);
+        }
         plant(self.args.plant.and_then(|at| Planted::ALL.get(at).copied()));
         while let Some(round) = self.take() {
             let read = self.args.plan.as_deref().map(pmc_simtest::read);

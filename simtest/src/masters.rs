@@ -11,7 +11,7 @@ use pegasus_mpi_cluster::{
 use pmc_link::{Listen, Timing};
 use pmc_system::simulated as system;
 
-use crate::world::{LONG, MASTER_HOST, Master, World, find, later, note, with};
+use crate::world::{LONG, MASTER_HOST, Master, World, find, later, note, now, with};
 
 /// Starts a master.
 pub(crate) fn start_master() {
@@ -20,6 +20,8 @@ pub(crate) fn start_master() {
             return None;
         }
         world.report.masters += 1;
+        world.is_drained = false;
+        world.master_since = now();
         let interrupt = Arc::new(Interrupt::new());
         world.interrupt = Some(Arc::clone(&interrupt));
         Some((options(world), interrupt))
@@ -57,8 +59,11 @@ fn master_ended(ended: &Result<RunSummary, RunError>) {
             with(|world| world.allowed.leaves_agents |= has_unresponsive);
             let can_be = with(|world| world.plan.feasible().len()).unwrap_or(0);
             let done = summary.figures.done_before + summary.figures.succeeded as usize;
-            let has_failed_disk = with(|world| world.has_failed_disk).unwrap_or(false);
-            if done < can_be && !has_failed_disk {
+            let may_end = with(|world| {
+                let is_drained = std::mem::take(&mut world.is_drained);
+                world.has_failed_disk || is_drained || world.plan.wall > 0
+            });
+            if done < can_be && may_end == Some(false) {
                 find(format!(
                     "the run ends after {done} of {can_be} tasks: {:?}",
                     summary.figures
@@ -126,6 +131,7 @@ fn options(world: &World) -> AgentRun {
     options.disk_reserve = Some(0);
     options.bad_host_limit = 0;
     options.crash_limit = world.plan.crash_limit;
+    options.max_wall_minutes = (world.plan.wall > 0).then(|| world.plan.wall as f64 / 60_000.0);
     options.sync_interval = (world.plan.sync > 0).then(|| Duration::from_millis(world.plan.sync));
     let worker = WorkerOptions {
         set_affinity: true,

@@ -7,6 +7,9 @@ use std::time::Duration;
 use pmc_system::simulated::Random;
 use serde::{Deserialize, Serialize};
 
+/// Exit code of a task that has saved itself.
+pub(crate) const SAVED: i32 = 85;
+
 /// A task of the workflow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Task {
@@ -30,6 +33,26 @@ pub struct Task {
     pub forwards: Option<u32>,
     /// It does nothing at SIGTERM.
     pub ignores_term: bool,
+    /// Set if it runs over several hosts. Requests are for each of its ranks.
+    #[serde(default)]
+    pub gang: Option<GangPlan>,
+    /// It saves itself, and ends, at SIGUSR1.
+    #[serde(default)]
+    pub saves: bool,
+    /// It says how long it runs: it does not start if the time of the run is over before.
+    #[serde(default)]
+    pub is_expected: bool,
+}
+
+/// What a task over several hosts needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GangPlan {
+    /// Hosts.
+    pub nodes: u32,
+    /// Ranks on each of them.
+    pub ranks: u32,
+    /// It has them for itself.
+    pub exclusive: bool,
 }
 
 impl Task {
@@ -37,6 +60,20 @@ impl Task {
     #[must_use]
     pub fn name(&self) -> String {
         format!("t{}", self.number)
+    }
+
+    /// How long it says that it runs, at most, in seconds.
+    #[must_use]
+    pub fn expected_seconds(&self) -> u64 {
+        self.millis * 3 / 2_000 + 1
+    }
+
+    /// Returns whether a gang of this task fits on these hosts.
+    fn fits(&self, gang: GangPlan, hosts: &[HostPlan]) -> bool {
+        let fits = |host: &&HostPlan| {
+            self.cpus * gang.ranks <= host.cpus && self.memory * u64::from(gang.ranks) <= host.memory
+        };
+        hosts.iter().filter(fits).count() >= gang.nodes as usize
     }
 
     /// True if it can succeed.
@@ -84,6 +121,12 @@ pub enum FaultKind {
     DiskFull(u64),
     /// One write of the master fails.
     WriteError,
+    /// SIGTERM to the agent of a host, as of a batch system that wants the host back.
+    DrainAgent(usize),
+    /// This signal to the master. It is started again after its end.
+    DrainMaster(i32),
+    /// The connections between two hosts are reset. These sides of the first one's gangs notice it.
+    ResetBetween(usize, usize, Way),
 }
 
 /// A direction.
@@ -127,6 +170,9 @@ pub struct Plan {
     pub crash_limit: u32,
     /// Milliseconds between syncs; 0 means no syncs.
     pub sync: u64,
+    /// Wall time of each master, in milliseconds; 0 means no limit.
+    #[serde(default)]
+    pub wall: u64,
     /// The faults, by time.
     pub faults: Vec<Fault>,
 }
@@ -150,11 +196,17 @@ fn kinds(random: &mut Random, hosts: usize) -> Vec<FaultKind> {
         FaultKind::MasterOff(lease_like(random)),
         FaultKind::DiskFull(short(random)),
         FaultKind::WriteError,
+        FaultKind::DrainAgent(host),
+        FaultKind::DrainMaster(random.pick(&[10, 15])),
+        FaultKind::ResetBetween(host, random.below(hosts as u64) as usize, way),
     ]
 }
 
 /// Number of kinds of faults.
-const KINDS: u64 = 12;
+const KINDS: u64 = 15;
+
+/// Wall time, in milliseconds, in which each task has time to run, and hosts to come.
+const WALL: u64 = 150_000;
 
 impl Plan {
     /// The plan of a seed.
@@ -186,11 +238,34 @@ impl Plan {
             start_with: 1 + random.below(hosts.len() as u64) as u32,
             crash_limit: 0,
             sync: random.pick(&[0, 1_000, 1_000]),
+            wall: if random.one_in(6) {
+                WALL + random.below(WALL)
+            } else {
+                0
+            },
             hosts,
             faults: Vec::new(),
         };
+        plan.add_gangs(random);
         plan.add_faults(random, span);
         plan
+    }
+
+    /// Lets some tasks run over several hosts.
+    fn add_gangs(&mut self, random: &mut Random) {
+        if random.one_in(2) {
+            return;
+        }
+        for task in &mut self.tasks {
+            let gang = GangPlan {
+                nodes: 1 + random.below(self.hosts.len() as u64) as u32,
+                ranks: 1 + random.below(2) as u32,
+                exclusive: random.one_in(4),
+            };
+            if random.one_in(2) && task.fits(gang, &self.hosts) {
+                task.gang = Some(gang);
+            }
+        }
     }
 
     fn tasks(random: &mut Random) -> Vec<Task> {
@@ -198,6 +273,7 @@ impl Plan {
         let edges = random.below(3);
         let (fails, always) = (random.one_in(2), random.one_in(4));
         let (forwards, is_long) = (random.one_in(2), random.one_in(3));
+        let (saves, is_expected) = (random.one_in(3), random.one_in(3));
         let count = 1 + random.below(count) as u32;
         let task = |number: u32, random: &mut Random| {
             let parents = (0..edges).map(|_| random.below(u64::from(number).max(1)) as u32);
@@ -223,6 +299,9 @@ impl Plan {
                 },
                 forwards: (forwards && random.one_in(3)).then(|| random.below(2) as u32),
                 ignores_term: random.one_in(8),
+                gang: None,
+                saves: saves && random.one_in(2),
+                is_expected: is_expected && random.one_in(2),
             }
         };
         (0..count).map(|number| task(number, random)).collect()
@@ -258,6 +337,16 @@ impl Plan {
             }
             if task.priority != 0 {
                 let _ = write!(text, " -p {}", task.priority);
+            }
+            if let Some(gang) = task.gang {
+                let _ = write!(text, " -N {} --ranks-per-node {}", gang.nodes, gang.ranks);
+                text += if gang.exclusive { " --exclusive" } else { "" };
+            }
+            if task.saves {
+                let _ = write!(text, " --checkpoint-signal USR1@5 --checkpoint-exit {SAVED}");
+            }
+            if task.is_expected {
+                let _ = write!(text, " -e {}", task.expected_seconds());
             }
             if let Some(file) = task.forwards {
                 let _ = write!(text, " -f OUT={}/forward{file}", folder.display());
@@ -309,6 +398,28 @@ impl Plan {
         let mut plan = self.clone();
         plan.faults.remove(at);
         plan
+    }
+
+    /// The same with less in it, but for tasks and faults: one change each.
+    #[must_use]
+    pub fn simpler(&self) -> Vec<Self> {
+        let mut all = Vec::new();
+        let mut add = |change: &dyn Fn(&mut Self)| {
+            let mut plan = self.clone();
+            change(&mut plan);
+            if plan != *self {
+                all.push(plan);
+            }
+        };
+        add(&|plan| plan.wall = 0);
+        for at in 0..self.tasks.len() {
+            add(&|plan| plan.tasks[at].gang = None);
+            add(&|plan| plan.tasks[at].saves = false);
+            add(&|plan| plan.tasks[at].is_expected = false);
+            add(&|plan| plan.tasks[at].forwards = None);
+            add(&|plan| plan.tasks[at].parents.clear());
+        }
+        all
     }
 
     /// How long an attempt of a task runs, in milliseconds: the same in each run of the plan.

@@ -13,6 +13,7 @@ use crate::agents::start_agent;
 use crate::checks::{self, Allowed};
 use crate::disk::{SimulatedDisk, Watch};
 use crate::faults::happen;
+use crate::gangs::Gangs;
 use crate::masters::start_master;
 use crate::plan::Plan;
 use crate::world::{Master, Node, Report, WORLD, World, disk_failed, find, now, shortened, with, wrote};
@@ -65,6 +66,7 @@ pub fn run_with(plan: &Plan, folder: &Path, keeps_trace: bool) -> Report {
                 interrupt: None,
                 has_guard: false,
                 is_on: true,
+                stops: 0,
                 restarts: 0,
             })
             .collect(),
@@ -79,7 +81,9 @@ pub fn run_with(plan: &Plan, folder: &Path, keeps_trace: bool) -> Report {
             disk_errors: false,
             leaves_agents: false,
         },
-
+        gangs: Gangs::default(),
+        master_since: Duration::ZERO,
+        is_drained: false,
         has_failed_disk: false,
         report: Report::default(),
         hash: std::collections::hash_map::DefaultHasher::new(),
@@ -129,7 +133,7 @@ fn drive(simulation: &Simulation) -> bool {
             return false;
         }
         if is_over {
-            return true;
+            return has_nothing_left();
         }
         if !goes_on {
             find("nothing can happen any more, and the run has not ended".to_owned());
@@ -139,6 +143,19 @@ fn drive(simulation: &Simulation) -> bool {
             find("the run takes too many steps".to_owned());
         }
     }
+}
+
+/// True if nothing of a task is on any host.
+fn has_nothing_left() -> bool {
+    let now = now();
+    let left = with(|world| {
+        world.end_all_due(now);
+        !world.gangs.are_none() || world.tasks.values().any(|task| task.ended.is_none())
+    });
+    if left == Some(true) {
+        find("the run has ended, and something of a task is left".to_owned());
+    }
+    left != Some(true)
 }
 
 fn check(folder: &Path, plan: &Plan) {

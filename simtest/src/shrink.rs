@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::plan::Plan;
 use crate::round::run;
 
-/// Removes faults and tasks as long as the plan still fails. Returns the smallest plan that was found.
+/// Removes faults and tasks, and what they have, as long as the plan still fails. Returns the smallest plan that was found.
 #[must_use]
 pub fn shrink(plan: &Plan, folder: &Path) -> Plan {
     let mut best = plan.clone();
@@ -27,6 +27,9 @@ pub fn shrink(plan: &Plan, folder: &Path) -> Plan {
             if fails(&candidate) {
                 smaller = Some(candidate);
             }
+        }
+        if smaller.is_none() {
+            smaller = best.simpler().into_iter().find(&fails);
         }
         match smaller {
             Some(plan) => best = plan,

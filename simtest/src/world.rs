@@ -8,14 +8,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pegasus_mpi_cluster::internals::{Assignment, ForwardedData};
-use pegasus_mpi_cluster::simulated::{Guarded, Host, SimulatedTask};
+use pegasus_mpi_cluster::internals::{Assignment, ForwardedData, SubmitId};
+use pegasus_mpi_cluster::simulated::{GangToken, Guarded, Host, Membership, SimulatedEnd, SimulatedTask};
 use pegasus_mpi_cluster::{Interrupt, Rank, Registration};
-use pmc_system::simulated::{self as system, HostId, ProcessId};
+use pmc_system::simulated::{self as system, HostId, ProcessId, ThreadId};
 
 use crate::checks::{self, Allowed};
 use crate::disk::SimulatedDisk;
-use crate::plan::Plan;
+use crate::gangs::{self, Gangs};
+use crate::plan::{Plan, SAVED, Task};
 
 /// The host of the master. Others are 1 and so on.
 pub(crate) const MASTER_HOST: HostId = HostId(0);
@@ -23,9 +24,13 @@ pub(crate) const MASTER_HOST: HostId = HostId(0);
 /// How long agents wait for a master, and a master for agents.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
 
-/// Wait status of SIGKILL and SIGTERM.
-const KILLED: i32 = 9;
-const TERMINATED: i32 = 15;
+/// Signals.
+pub(crate) const SIGKILL: i32 = 9;
+const SIGUSR1: i32 = 10;
+const SIGTERM: i32 = 15;
+
+/// The longest time that a task takes to save itself, in milliseconds.
+const SAVE_MILLIS: u64 = 3_000;
 
 /// What a round has shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -58,6 +63,16 @@ pub(crate) struct TaskProcess {
     pub(crate) ended: Option<i32>,
     pub(crate) ignores_term: bool,
     pub(crate) forwards: Vec<ForwardedData>,
+    /// Of which gang it is.
+    pub(crate) gang: Option<GangToken>,
+    /// It is no lead, and ends with its gang.
+    pub(crate) is_member: bool,
+    /// It was the lead of a gang, and a connection of it was cut.
+    pub(crate) is_cut: bool,
+    /// What ends it is not the program: its end does not count as a failure.
+    pub(crate) is_broken: bool,
+    /// What waits for its end.
+    pub(crate) thread: Option<ThreadId>,
 }
 
 /// A host and what runs there, besides tasks.
@@ -67,6 +82,8 @@ pub(crate) struct Node {
     pub(crate) interrupt: Option<Arc<Interrupt>>,
     pub(crate) has_guard: bool,
     pub(crate) is_on: bool,
+    /// How often its agent is stopped now.
+    pub(crate) stops: u32,
     pub(crate) restarts: u32,
 }
 
@@ -90,7 +107,11 @@ pub(crate) struct World {
     pub(crate) master: Master,
     pub(crate) interrupt: Option<Arc<Interrupt>>,
     pub(crate) allowed: Allowed,
-
+    pub(crate) gangs: Gangs,
+    /// When the wall time of the master began.
+    pub(crate) master_since: Duration,
+    /// The master was asked to end.
+    pub(crate) is_drained: bool,
     pub(crate) has_failed_disk: bool,
     pub(crate) report: Report,
     pub(crate) hash: std::collections::hash_map::DefaultHasher,
@@ -198,6 +219,7 @@ impl Host for Machine {
         });
         let (number, wrong) = with(|world| world.start_task(host, task)).unwrap_or_default();
         wrong.into_iter().for_each(find);
+        gangs::lead_begins(number, task);
         SimulatedTask(number)
     }
 
@@ -206,31 +228,47 @@ impl Host for Machine {
         at.flatten().map(system::instant)
     }
 
-    fn ended(&self, task: SimulatedTask) -> Option<(i32, Vec<ForwardedData>)> {
+    fn ended(&self, task: SimulatedTask) -> Option<SimulatedEnd> {
         let now = now();
         let ended = with(|world| {
             world.end_if_due(task.0, now);
             let task = world.tasks.get(&task.0)?;
             let status = task.ended?;
-            let forwards = if status == 0 {
-                task.forwards.clone()
-            } else {
-                Vec::new()
-            };
-            Some((status, forwards))
+            Some(SimulatedEnd {
+                status,
+                forwards: if status == 0 {
+                    task.forwards.clone()
+                } else {
+                    Vec::new()
+                },
+                is_cut: task.is_cut,
+            })
         });
         ended.flatten()
     }
 
-    fn signal(&self, task: SimulatedTask, kills: bool) {
+    fn signal(&self, task: SimulatedTask, signal: i32) {
+        let now = now();
         with(|world| {
-            if let Some(task) = world.tasks.get_mut(&task.0)
-                && task.ended.is_none()
-                && (kills || !task.ignores_term)
-            {
-                task.ended = Some(if kills { KILLED } else { TERMINATED });
-            }
+            world.end_if_due(task.0, now);
+            world.signal(task.0, signal, now);
         });
+    }
+
+    fn join(&self, membership: &Membership) {
+        gangs::join(self.0, membership);
+    }
+
+    fn begin_to_leave(&self, submit: SubmitId) -> bool {
+        gangs::begin_to_leave(self.0, submit)
+    }
+
+    fn leave(&self, submit: SubmitId) -> bool {
+        gangs::leave(self.0, submit)
+    }
+
+    fn memberships(&self) -> Vec<SubmitId> {
+        gangs::memberships(self.0)
     }
 }
 
@@ -252,6 +290,9 @@ impl World {
             return;
         }
         task.ended = Some(task.status);
+        if task.is_broken {
+            return;
+        }
         let known = self.plan.task(&task.name).map(|task| task.number);
         if let Some(known) = known {
             *self.attempts.entry(known).or_default() += 1;
@@ -261,45 +302,56 @@ impl World {
         }
     }
 
-    /// Starts a task. Also returns what is wrong with that.
-    fn start_task(&mut self, host: usize, assignment: &Assignment) -> (u64, Vec<String>) {
-        let now = now();
+    /// Ends all tasks whose time has come.
+    pub(crate) fn end_all_due(&mut self, now: Duration) {
         let running: Vec<u64> = self.tasks.keys().copied().collect();
         running
             .into_iter()
             .for_each(|number| self.end_if_due(number, now));
-        let mut wrong = Vec::new();
+    }
+
+    /// Sends a signal to a task.
+    pub(crate) fn signal(&mut self, number: u64, signal: i32, now: Duration) {
+        let Some(task) = self.tasks.get_mut(&number).filter(|task| task.ended.is_none()) else {
+            return;
+        };
+        match signal {
+            SIGUSR1 => {
+                let saves = self.plan.task(&task.name).is_some_and(|task| task.saves);
+                if saves && !task.is_broken {
+                    let millis = system::random(|random| random.below(SAVE_MILLIS)).unwrap_or(0);
+                    task.ends_at = task.ends_at.min(now + Duration::from_millis(millis));
+                    (task.status, task.is_broken) = (SAVED << 8, true);
+                }
+            }
+            SIGTERM if task.ignores_term => {}
+            _ => task.ended = Some(signal),
+        }
+    }
+
+    /// Starts a task. Also returns what is wrong with that.
+    fn start_task(&mut self, host: usize, assignment: &Assignment) -> (u64, Vec<String>) {
+        let now = now();
+        self.end_all_due(now);
         let name = String::from_utf8_lossy(&assignment.name).into_owned();
-        let mut load = (assignment.cpus, assignment.memory_mb, 1);
-        for task in self.tasks.values().filter(|task| task.ended.is_none()) {
-            if task.name == assignment.name {
-                wrong.push(format!(
-                    "{name} starts on {} while it runs on {}",
-                    host_name(host),
-                    host_name(task.host)
-                ));
-            }
-            if task.host == host {
-                load = (load.0 + task.cpus, load.1 + task.memory, load.2 + 1);
-            }
-        }
-        let machine = &self.plan.hosts[host];
-        if load.0 > machine.cpus || load.1 > machine.memory || load.2 > self.plan.slots {
-            wrong.push(format!("{} is oversubscribed: {load:?}", host_name(host)));
-        }
+        let Some(task) = self.plan.task(&assignment.name).cloned() else {
+            return (0, vec![format!("there is no task {name}")]);
+        };
+        let token = assignment.gang.as_ref().map(|gang| gang.token);
+        let mut wrong = self.overlaps(host, &assignment.name, token);
+        let part = (assignment.cpus, assignment.memory_mb);
+        wrong.extend(self.oversubscribed(host, part, &task));
         let rescued = checks::rescued(&self.folder);
         if rescued.contains(&assignment.name) {
             wrong.push(format!("{name} starts although the rescue file names it"));
         }
-        let Some(task) = self.plan.task(&assignment.name).cloned() else {
-            wrong.push(format!("there is no task {name}"));
-            return (0, wrong);
-        };
         for parent in &task.parents {
             if !rescued.contains(format!("t{parent}").as_bytes()) {
                 wrong.push(format!("{name} starts before the rescue file names t{parent}"));
             }
         }
+        wrong.extend(self.gangs.incomplete(&task, assignment));
+        wrong.extend(self.starts_too_late(&task, now));
         let attempt = self.attempts.get(&task.number).copied().unwrap_or(0);
         let failures = self.failures.get(&task.number).copied().unwrap_or(0);
         let fails = !task.can_succeed() || failures < task.failures;
@@ -321,25 +373,90 @@ impl World {
                 })
                 .into_iter()
                 .collect(),
+            gang: token,
+            is_member: false,
+            is_cut: false,
+            is_broken: false,
+            thread: system::current_thread(),
         };
-        self.next_task += 1;
         self.report.attempts += 1;
+        (self.add(process), wrong)
+    }
+
+    /// Adds a process. Returns its number.
+    pub(crate) fn add(&mut self, process: TaskProcess) -> u64 {
+        self.next_task += 1;
         self.tasks.insert(self.next_task, process);
-        (self.next_task, wrong)
+        self.next_task
+    }
+
+    /// Says what of a task, but for this gang, is anywhere while it begins on a host.
+    pub(crate) fn overlaps(&self, host: usize, name: &[u8], own: Option<GangToken>) -> Vec<String> {
+        let running = self.tasks.values().filter(|task| task.ended.is_none());
+        let running = running.map(|task| (&task.name, task.gang, task.host));
+        let others = running.chain(self.gangs.held());
+        let others = others.filter(|(other, gang, _)| *other == name && (gang.is_none() || *gang != own));
+        let shown = String::from_utf8_lossy(name);
+        others
+            .map(|(.., other)| {
+                format!(
+                    "{shown} begins on {} while it is on {}",
+                    host_name(host),
+                    host_name(other)
+                )
+            })
+            .collect()
+    }
+
+    /// Says whether a host has too little for a part of this task.
+    pub(crate) fn oversubscribed(
+        &self,
+        host: usize,
+        (cpus, memory): (u32, u64),
+        task: &Task,
+    ) -> Option<String> {
+        // Processes of members are in the parts that their hosts hold.
+        let running = self
+            .tasks
+            .values()
+            .filter(|task| task.ended.is_none() && !task.is_member);
+        let running = running.map(|task| (task.host, task.cpus, task.memory, &task.name));
+        let others = running.chain(self.gangs.parts()).filter(|part| part.0 == host);
+        let is_exclusive = |task: &Task| task.gang.is_some_and(|gang| gang.exclusive);
+        let mut load = (cpus, memory, 1);
+        let mut shares = false;
+        for (_, cpus, memory, name) in others {
+            load = (load.0 + cpus, load.1 + memory, load.2 + 1);
+            shares |= is_exclusive(task) || self.plan.task(name).is_some_and(is_exclusive);
+        }
+        let machine = &self.plan.hosts[host];
+        let name = host_name(host);
+        if load.0 > machine.cpus || load.1 > machine.memory || load.2 > self.plan.slots {
+            return Some(format!("{name} is oversubscribed: {load:?}"));
+        }
+        shares.then(|| format!("{name} is not for one task alone"))
+    }
+
+    /// Says whether a task begins that cannot end before the wall time, as it says itself.
+    fn starts_too_late(&self, task: &Task, now: Duration) -> Option<String> {
+        if !task.is_expected || self.plan.wall == 0 || !self.plan.faults.is_empty() {
+            return None;
+        }
+        let end = self.master_since + Duration::from_millis(self.plan.wall);
+        let expected = Duration::from_secs(task.expected_seconds());
+        let late = Duration::from_micros(self.plan.delay) + Duration::from_secs(1);
+        (now + expected > end + late).then(|| format!("{} begins too late", task.name()))
     }
 
     /// Kills all tasks of a host.
     pub(crate) fn kill_tasks(&mut self, host: usize) {
         let now = now();
-        let numbers: Vec<u64> = self.tasks.keys().copied().collect();
-        for number in numbers {
-            self.end_if_due(number, now);
-            if let Some(task) = self.tasks.get_mut(&number)
-                && task.host == host
-            {
-                task.ended.get_or_insert(KILLED);
-            }
+        self.end_all_due(now);
+        for task in self.tasks.values_mut().filter(|task| task.host == host) {
+            task.ended.get_or_insert(SIGKILL);
         }
+        let lost = self.gangs.lose(host);
+        self.break_leads(&lost);
     }
 }
 

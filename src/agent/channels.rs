@@ -79,7 +79,23 @@ struct Known {
     environment: Arc<Vec<Vec<u8>>>,
 }
 
+/// What makes a host a member of gangs.
+pub(super) trait Members: fmt::Debug + Send + Sync {
+    /// Becomes a member of a gang. Returns where commands for it are taken.
+    ///
+    /// # Errors
+    /// It cannot: why, as a sentence for the user.
+    fn join(&self, membership: &Membership, slot: (Rank, u32)) -> Result<Vec<String>, String>;
+
+    /// Ends what a gang has on this host, of which it is a member. `None` if it is not, or not any more.
+    fn leave(&self, submit: SubmitId) -> Option<Leftover>;
+
+    /// Ends all gangs of which this host is a member.
+    fn leave_all(&self);
+}
+
 /// What a member has left of a gang.
+#[derive(Default)]
 pub(super) struct Leftover {
     /// The network has cut a connection.
     pub(super) is_cut: bool,
@@ -125,11 +141,17 @@ impl Channels {
         Ok(Arc::new(Self { gangs, callers }))
     }
 
-    /// Becomes a member of a gang. Returns where commands for it are taken.
-    ///
-    /// # Errors
-    /// It cannot: why, as a sentence for the user.
-    pub(super) fn join(&self, membership: &Membership, slot: (Rank, u32)) -> Result<Vec<String>, String> {
+    /// Listens for processes of a gang. Another agent of this machine may do so already.
+    fn listen(&self, name: &str) -> Option<OpenSocket> {
+        let socket = peers::listen(name).and_then(|socket| self.callers.open(socket));
+        socket
+            .inspect_err(|error| tracing::debug!("Processes cannot call at {name}: {error}"))
+            .ok()
+    }
+}
+
+impl Members for Channels {
+    fn join(&self, membership: &Membership, slot: (Rank, u32)) -> Result<Vec<String>, String> {
         let addresses = self.gangs.peers.addresses();
         if addresses.is_empty() {
             return Err("it cannot listen for other hosts".to_owned());
@@ -152,22 +174,12 @@ impl Channels {
         Ok(addresses)
     }
 
-    /// Listens for processes of a gang. Another agent of this machine may do so already.
-    fn listen(&self, name: &str) -> Option<OpenSocket> {
-        let socket = peers::listen(name).and_then(|socket| self.callers.open(socket));
-        socket
-            .inspect_err(|error| tracing::debug!("Processes cannot call at {name}: {error}"))
-            .ok()
-    }
-
-    /// Ends what a gang has on this host, of which it is a member. `None` if it is not, or not any more.
-    pub(super) fn leave(&self, submit: SubmitId) -> Option<Leftover> {
+    fn leave(&self, submit: SubmitId) -> Option<Leftover> {
         let token = self.gangs.token_of(submit)?;
         self.gangs.end(token)
     }
 
-    /// Ends all gangs of which this host is a member.
-    pub(super) fn leave_all(&self) {
+    fn leave_all(&self) {
         let members: Vec<GangToken> = {
             let all = self.gangs.lock();
             let members = all.iter().filter(|(_, gang)| !gang.is_lead);
@@ -475,5 +487,7 @@ impl Commands for Door {
     }
 }
 
+#[cfg(feature = "simulated")]
+pub(super) mod simulated;
 #[cfg(test)]
 mod tests;

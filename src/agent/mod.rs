@@ -28,7 +28,7 @@ use crate::transport::agents::messages::{self, AgentHello, AgentWelcome, Content
 use crate::transport::agents::{ENDPOINT_VARIABLE, NUMBER_VARIABLE, SECOND_AGENT, endpoint_path};
 use crate::{exit, heap, host, logging, open_files};
 use away::OwnDirectory;
-use channels::Channels;
+use channels::{Channels, Members};
 use guard::Lifeline;
 use peers::Peers;
 use slots::Slots;
@@ -465,7 +465,13 @@ impl<'a> AgentProcess<'a> {
             .clone()
             .map(|channels| channels as Arc<dyn crate::channels::Channels>);
         let ranks = welcome.first_rank..welcome.first_rank.saturating_add(welcome.slots);
-        self.slots = Some(Slots::start(ranks, &self.link, &Arc::new(options), channels)?);
+        let members = channels.map(|channels| channels as Arc<dyn Members>);
+        #[cfg(feature = "simulated")]
+        let members = members.or_else(|| {
+            let simulated = || Arc::new(channels::simulated::SimulatedGangs) as Arc<dyn Members>;
+            pmc_system::is_simulated().then(simulated)
+        });
+        self.slots = Some(Slots::start(ranks, &self.link, &Arc::new(options), members)?);
         Ok(())
     }
 

@@ -10,9 +10,10 @@ use bytes::Bytes;
 use pmc_link::Link;
 use pmc_system::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use pmc_system::clock;
+use pmc_system::planted::{Planted, is_planted};
 use pmc_system::thread::{self, JoinHandle};
 
-use super::channels::{Channels, Leftover};
+use super::channels::{Leftover, Members};
 use crate::bell::Bell;
 use crate::interrupt::Interrupt;
 use crate::options::WorkerOptions;
@@ -80,8 +81,10 @@ pub(super) struct Slots {
     /// Slots whose threads have not ended.
     alive: Arc<AtomicUsize>,
     link: Arc<Link>,
-    /// Without it, the host is no member of gangs. On a simulated one, they have no processes.
-    channels: Option<Arc<Channels>>,
+    /// Without it, the host is no member of gangs.
+    members: Option<Arc<dyn Members>>,
+    /// The host joins no more gangs: all threads have ended.
+    are_over: Arc<Mutex<bool>>,
 }
 
 /// A slot's side of the link.
@@ -123,7 +126,7 @@ impl Slot {
     }
 }
 
-fn lock(state: &Mutex<SlotState>) -> MutexGuard<'_, SlotState> {
+fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
     // The state is valid at every moment, even if a thread panicked.
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -134,10 +137,11 @@ impl Slots {
         ranks: Range<u32>,
         link: &Arc<Link>,
         options: &Arc<WorkerOptions>,
-        channels: Option<Arc<Channels>>,
+        members: Option<Arc<dyn Members>>,
     ) -> Result<Self, TransportError> {
         let first_rank = ranks.start;
         let alive = Arc::new(AtomicUsize::new(ranks.len()));
+        let are_over = Arc::new(Mutex::new(false));
         let mut slots = Vec::with_capacity(ranks.len());
         for rank in ranks.map(Rank) {
             let (inbound, receiver) = unbounded();
@@ -158,7 +162,8 @@ impl Slots {
             let (options, alive, link) = (Arc::clone(options), Arc::clone(&alive), Arc::clone(link));
             // The guard of this agent ends its tasks.
             let current = Arc::new(RunningAttempt::new());
-            let (running, gangs) = (Arc::clone(&current), channels.clone());
+            let (running, gangs) = (Arc::clone(&current), members.clone());
+            let are_over = Arc::clone(&are_over);
             let serve = move || {
                 // Signals to the agent are handled by its main thread.
                 let ended = worker::serve_process(&mut transport, options, current, &Interrupt::new());
@@ -166,6 +171,7 @@ impl Slots {
                     tracing::debug!("Slot {}: {error}", rank.0);
                 }
                 if alive.fetch_sub(1, Ordering::AcqRel) == 1 {
+                    *lock(&are_over) = true;
                     if let Some(gangs) = gangs {
                         gangs.leave_all();
                     }
@@ -188,7 +194,8 @@ impl Slots {
             slots,
             alive,
             link: Arc::clone(link),
-            channels,
+            members,
+            are_over,
         })
     }
 
@@ -234,12 +241,13 @@ impl Slots {
     /// Lets a slot be a member of a gang.
     fn join_gang(&self, slot: &Slot, membership: &Membership) {
         let submit = membership.submit;
+        let are_over = lock(&self.are_over);
         let mut state = lock(&slot.state);
-        let joined = match &self.channels {
+        let joined = match &self.members {
+            _ if *are_over => Err("its agent ends".to_owned()),
             _ if !state.given.is_empty() => Err("it runs another task".to_owned()),
             _ if state.member.is_some() => Err("it is a member of another task".to_owned()),
-            Some(channels) => channels.join(membership, (slot.rank, slot.rank.0 - self.first_rank)),
-            None if pmc_system::is_simulated() => Ok(Vec::new()),
+            Some(members) => members.join(membership, (slot.rank, slot.rank.0 - self.first_rank)),
             None => Err("it cannot listen for other hosts".to_owned()),
         };
         let answer = match joined {
@@ -259,19 +267,14 @@ impl Slots {
             return slot.end(submit);
         }
         let (link, rank, state) = (Arc::clone(&self.link), slot.rank, Arc::clone(&slot.state));
-        let Some(channels) = self.channels.clone() else {
-            lock(&state).member = None;
-            return say(&link, rank, &ToMaster::left(submit));
-        };
+        let members = self.members.clone();
         let leave = move || {
-            let left = channels.leave(submit);
-            let answer = match left {
-                Some(Leftover { is_cut, killed }) => ToMaster::Left {
-                    submit,
-                    cut: is_cut,
-                    killed,
-                },
-                None => ToMaster::left(submit),
+            let left = members.and_then(|members| members.leave(submit));
+            let Leftover { is_cut, killed } = left.unwrap_or_default();
+            let answer = ToMaster::Left {
+                submit,
+                cut: is_cut,
+                killed,
             };
             let mut state = lock(&state);
             if state
@@ -387,7 +390,9 @@ impl Slots {
             let has_result = |given: &Given| results.iter().any(|(submit, _)| *submit == given.submit);
             let running = state.given.iter().filter(|given| !has_result(given));
             said.extend(running.map(|given| encoded(&given.running())));
-            said.extend(state.member.as_deref().map(|member| encoded(&earlier(member))));
+            let member = state.member.as_deref();
+            let member = member.filter(|_| !is_planted(Planted::ForgottenMember));
+            said.extend(member.map(|member| encoded(&earlier(member))));
             // Last: the master may start when all have registered.
             said.push(encoded(&ToMaster::Register(registration.clone())));
         }

@@ -59,10 +59,11 @@ impl Gangs {
     }
 }
 
-/// Returns a token that nobody can guess. That of a simulated run depends on its seed only.
-pub(super) fn token(submit: SubmitId) -> Result<GangToken, getrandom::Error> {
-    if pmc_system::is_simulated() {
-        return Ok(GangToken(submit.0.into()));
+/// Returns a token that nobody can guess. That of a simulated run depends on its seed.
+pub(super) fn token() -> Result<GangToken, getrandom::Error> {
+    #[cfg(feature = "simulated")]
+    if let Some(number) = pmc_system::simulated::random(pmc_system::simulated::Random::number) {
+        return Ok(GangToken(number.into()));
     }
     let (high, low) = (getrandom::u64()?, getrandom::u64()?);
     Ok(GangToken(u128::from(high) << 64 | u128::from(low)))
@@ -109,6 +110,7 @@ impl<T: MasterTransport> Run<'_, T> {
             gpu_set: attempt.gpu_set,
         };
         let part = adoption(dag, &attempt.task, attempt.submit, part);
+        self.notices.note_earlier(attempt.submit);
         let members = gang.members;
         self.adopt_part(Event::AdoptLead(from, LeadAdoption { part, members }))
     }

@@ -165,7 +165,9 @@ impl Nodes {
                 }
             }
         };
-        if !adopted {
+        if adopted {
+            run.notices.note_earlier(submit);
+        } else {
             // Usually the dead master had written that the task is done, but the agent does not know it.
             let task = String::from_utf8_lossy(&attempt.task);
             tracing::debug!("Attempt {} of task {task} does not count any more", submit.0);

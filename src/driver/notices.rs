@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use pmc_dag::{Checkpoint, Dag, TaskId};
+use pmc_system::planted::{Planted, is_planted};
 use rustc_hash::{FxHashMap, FxHashSet};
 use signal_hook::consts::SIGTERM;
 
@@ -24,6 +25,8 @@ pub(super) struct Notices {
     sent: FxHashMap<SubmitId, i32>,
     /// Attempts that were asked to end because the time is over.
     stopped: FxHashSet<SubmitId>,
+    /// Attempts that an earlier master started: it may have asked them to end.
+    earlier: FxHashSet<SubmitId>,
     /// Attempts that have saved themselves.
     pub(super) saved: u64,
     /// There are tasks that save themselves.
@@ -61,6 +64,11 @@ impl Notices {
         self.passed = 0;
     }
 
+    /// Notes an attempt that an earlier master started.
+    pub(super) fn note_earlier(&mut self, submit: SubmitId) {
+        self.earlier.insert(submit);
+    }
+
     /// Looks at all times again: the end of the time has moved.
     pub(super) fn reset(&mut self) {
         self.passed = 0;
@@ -90,6 +98,7 @@ impl Notices {
     /// Judges the end of an attempt, and forgets it.
     fn judge(&mut self, task: TaskId, submit: SubmitId, outcome: &Outcome, how: Checkpoint) -> Meaning {
         let (asked, stopped) = (self.sent.remove(&submit), self.stopped.remove(&submit));
+        let stopped = stopped || (self.earlier.remove(&submit) && outcome.is_terminated());
         if outcome.succeeded() || outcome.has_own_cause() {
             self.quick.remove(&task);
             return Meaning::Plain;
@@ -181,7 +190,8 @@ impl<T: MasterTransport> Run<'_, T> {
 
     /// Marks the result of an attempt that has not failed: it has saved itself, or the run has ended it.
     pub(super) fn note_saved(&mut self, from: Rank, mut result: TaskResult) -> TaskResult {
-        if !self.notices.are_some && self.notices.stopped.is_empty() {
+        let has_asked = !self.notices.stopped.is_empty() || !self.notices.earlier.is_empty();
+        if !self.notices.are_some && !has_asked {
             return result;
         }
         let Some((task, submit)) = self.master.running_on(from) else {
@@ -196,6 +206,7 @@ impl<T: MasterTransport> Run<'_, T> {
             .judge(task, submit, &result.outcome, how.unwrap_or_default())
         {
             Meaning::Plain => {}
+            Meaning::Saved if is_planted(Planted::SavedIsFailure) => {}
             Meaning::Saved => {
                 self.notices.saved += 1;
                 result.outcome.cause = Some(EndCause::Saved);
@@ -272,6 +283,20 @@ mod tests {
         assert_eq!(judge(ended(1 << 8, 1), Some(10), false), Meaning::Plain);
         assert_eq!(judge(ended(1 << 8, 1), None, true), Meaning::Interrupted);
         assert_eq!(judge(ended(0, 1), Some(10), true), Meaning::Plain);
+    }
+
+    #[test]
+    fn an_earlier_master_may_have_asked_an_attempt_to_end() {
+        let mut notices = Notices::default();
+        let mut judge = |outcome: Outcome| {
+            notices.note_earlier(SubmitId(7));
+            let meaning = notices.judge(TaskId(0), SubmitId(7), &outcome, HOW);
+            assert!(notices.earlier.is_empty());
+            meaning
+        };
+        assert_eq!(judge(ended(SIGTERM, 1)), Meaning::Interrupted);
+        assert_eq!(judge(ended(1 << 8, 1)), Meaning::Plain);
+        assert_eq!(judge(ended(0, 1)), Meaning::Plain);
     }
 
     #[test]

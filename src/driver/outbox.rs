@@ -175,7 +175,7 @@ impl<T: MasterTransport> DriverOutbox<'_, T> {
             is_exclusive,
             parts,
         } = gang;
-        let token = match token(submit) {
+        let token = match token() {
             Ok(token) => token,
             Err(error) => {
                 // None joins, and the scheduler hears of it when their time is over.

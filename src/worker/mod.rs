@@ -152,7 +152,7 @@ pub fn serve_process(
 ) -> Result<(), TransportError> {
     #[cfg(feature = "simulated")]
     if let Some(host) = simulated::host() {
-        return simulated::serve(transport, host.0.as_ref(), interrupt);
+        return simulated::serve(transport, host.0.as_ref(), &current, interrupt);
     }
     let host = describe_host(&options);
     let runner = Runner::new(options, Arc::clone(&current), transport.rank(), host.host.clone());

@@ -137,6 +137,17 @@ struct State {
     notice: Option<(SubmitId, i32)>,
     /// Number of threads that wait for the end of the group.
     waiters: u32,
+    /// Set if the task is one of a simulation: it has no group.
+    #[cfg(feature = "simulated")]
+    simulated: Option<SimulatedSignals>,
+}
+
+/// Signals that a task of a simulation is to get from the thread that runs it.
+#[cfg(feature = "simulated")]
+#[derive(Debug)]
+struct SimulatedSignals {
+    sent: Vec<i32>,
+    thread: Option<pmc_system::simulated::ThreadId>,
 }
 
 impl RunningAttempt {
@@ -257,11 +268,7 @@ impl RunningAttempt {
             }
             state.signalled = false;
             state.killed = false;
-            if let Some((attempt, signal)) = state.notice.take()
-                && state.attempt == Some(attempt)
-            {
-                state.notify(signal);
-            }
+            state.notify_late();
         }))
     }
 
@@ -281,6 +288,31 @@ impl RunningAttempt {
             self.idle.notify_all();
         }
         state.signalled
+    }
+
+    /// Begins a task of a simulation. This thread is woken when there is a signal for it.
+    #[cfg(feature = "simulated")]
+    pub(super) fn begin_simulated(&self) {
+        let mut state = self.state();
+        state.simulated = Some(SimulatedSignals {
+            sent: Vec::new(),
+            thread: pmc_system::simulated::current_thread(),
+        });
+        state.notify_late();
+    }
+
+    /// Returns the signals that the task of a simulation is to get.
+    #[cfg(feature = "simulated")]
+    pub(super) fn take_signals(&self) -> Vec<i32> {
+        let mut state = self.state();
+        let simulated = state.simulated.as_mut();
+        simulated.map_or_else(Vec::new, |simulated| std::mem::take(&mut simulated.sent))
+    }
+
+    /// The task of a simulation has ended.
+    #[cfg(feature = "simulated")]
+    pub(super) fn end_simulated(&self) {
+        self.state().simulated = None;
     }
 
     fn abort(&self, signal: Signal) {
@@ -308,7 +340,7 @@ impl AttemptHandle for RunningAttempt {
     fn notify(&self, attempt: SubmitId, signal: i32) {
         let mut state = self.state();
         match state.attempt {
-            Some(current) if current == attempt && state.group.is_some() => state.notify(signal),
+            Some(current) if current == attempt && state.has_process() => state.notify(signal),
             Some(current) if current > attempt => {}
             // It is about to start, unless it has just ended.
             _ => state.notice = Some((attempt, signal)),
@@ -374,8 +406,40 @@ impl StopTask for RunningAttempt {
 }
 
 impl State {
+    /// True if signals reach something.
+    fn has_process(&self) -> bool {
+        #[cfg(feature = "simulated")]
+        if self.simulated.is_some() {
+            return true;
+        }
+        self.group.is_some()
+    }
+
+    /// Passes a signal to the task of a simulation, if it is one.
+    #[cfg(feature = "simulated")]
+    fn simulate(&mut self, signal: i32) {
+        if let Some(simulated) = &mut self.simulated {
+            simulated.sent.push(signal);
+            simulated
+                .thread
+                .into_iter()
+                .for_each(pmc_system::simulated::unpark);
+        }
+    }
+
+    /// Sends the signal that came before the attempt had a process.
+    fn notify_late(&mut self) {
+        if let Some((attempt, signal)) = self.notice.take()
+            && self.attempt == Some(attempt)
+        {
+            self.notify(signal);
+        }
+    }
+
     /// Sends the signal by which the attempt is to save itself.
     fn notify(&mut self, signal: i32) {
+        #[cfg(feature = "simulated")]
+        self.simulate(signal);
         let Some(group) = self.group else { return };
         self.signalled = true;
         let target = if self.passes_signals {
@@ -388,6 +452,8 @@ impl State {
     }
 
     fn signal_group(&mut self, signal: Signal) {
+        #[cfg(feature = "simulated")]
+        self.simulate(signal as i32);
         if let Some(group) = self.group {
             self.signalled = true;
             self.killed |= signal == Signal::SIGKILL;

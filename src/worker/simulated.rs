@@ -13,7 +13,8 @@ use super::watch::Watch as _;
 use super::{GRACE, SIGNAL_CHECK_INTERVAL};
 use crate::interrupt::Interrupt;
 use crate::protocol::{
-    Assignment, ForwardedData, Outcome, Rank, Registration, TaskResult, ToMaster, ToWorker,
+    Assignment, EndCause, ForwardedData, Membership, Outcome, Rank, Registration, SubmitId, TaskResult,
+    ToMaster, ToWorker,
 };
 use crate::transport::local::StopTask as _;
 use crate::transport::{TransportError, WorkerTransport};
@@ -25,6 +26,17 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SimulatedTask(pub u64);
 
+/// The end of a task of a simulation.
+#[derive(Clone, Debug, Default)]
+pub struct SimulatedEnd {
+    /// Its wait status.
+    pub status: i32,
+    /// What it has forwarded.
+    pub forwards: Vec<ForwardedData>,
+    /// It was the lead of a gang, and the network has cut a connection of it.
+    pub is_cut: bool,
+}
+
 /// A host of a simulation, and its tasks. They outlive the agent that has started them.
 pub trait Host {
     /// What the host offers.
@@ -33,17 +45,26 @@ pub trait Host {
     fn start(&self, rank: Rank, task: &Assignment) -> SimulatedTask;
     /// When a process will end by itself.
     fn end_of(&self, task: SimulatedTask) -> Option<Instant>;
-    /// The wait status of a process, and what it has forwarded, if it has ended.
-    fn ended(&self, task: SimulatedTask) -> Option<(i32, Vec<ForwardedData>)>;
-    /// Sends SIGTERM or SIGKILL to a process.
-    fn signal(&self, task: SimulatedTask, kills: bool);
+    /// The end of a process, if it has ended.
+    fn ended(&self, task: SimulatedTask) -> Option<SimulatedEnd>;
+    /// Sends a signal to a process.
+    fn signal(&self, task: SimulatedTask, signal: i32);
+    /// The host is a member of a gang from now on: the lead may start processes here.
+    fn join(&self, membership: &Membership);
+    /// The host is to leave a gang: nothing more of it starts, and what runs gets SIGTERM. False if the host
+    /// is no member.
+    fn begin_to_leave(&self, submit: SubmitId) -> bool;
+    /// Kills what is left of a gang, and forgets it. Returns whether the network has cut a connection of it.
+    fn leave(&self, submit: SubmitId) -> bool;
+    /// The gangs of which the host is a member.
+    fn memberships(&self) -> Vec<SubmitId>;
 }
 
 /// The context of a process that is on a host: see [`pmc_system::simulated::context`].
 pub struct OnHost(pub Box<dyn Host>);
 
 /// The host on which this thread is, if it is one of a simulation.
-pub(super) fn host() -> Option<Rc<OnHost>> {
+pub(crate) fn host() -> Option<Rc<OnHost>> {
     context()
 }
 
@@ -51,16 +72,17 @@ pub(super) fn host() -> Option<Rc<OnHost>> {
 pub(super) fn serve(
     transport: &mut impl WorkerTransport,
     host: &dyn Host,
+    current: &RunningAttempt,
     interrupt: &Interrupt,
 ) -> Result<(), TransportError> {
-    let (current, rank) = (RunningAttempt::new(), transport.rank());
-    let mut messages = MessageWatch::new(transport, &current, interrupt);
+    let rank = transport.rank();
+    let mut messages = MessageWatch::new(transport, current, interrupt);
     messages.send(ToMaster::Register(host.registration()))?;
     loop {
         let answer = match messages.receive(SIGNAL_CHECK_INTERVAL * 1000)? {
             Some(ToWorker::Shutdown | ToWorker::Abort) => return Ok(()),
             Some(ToWorker::Setup { .. }) => continue,
-            Some(ToWorker::Run(task)) => run(host, rank, &task, &current, &mut messages),
+            Some(ToWorker::Run(task)) => run(host, rank, &task, current, &mut messages),
             // The agent itself joins and leaves gangs.
             None
             | Some(ToWorker::Request(_) | ToWorker::Retract | ToWorker::Join(_) | ToWorker::Leave { .. }) => {
@@ -87,30 +109,37 @@ fn run<T: WorkerTransport>(
         return Err(Failure::Aborted);
     }
     let (process, begun) = (host.start(rank, task), clock::now());
+    current.begin_simulated();
     let mut aborted_at = None;
-    let (status, forwards) = loop {
+    let end = loop {
         messages.poll();
-        if let Some(ended) = host.ended(process) {
-            break ended;
+        for signal in current.take_signals() {
+            host.signal(process, signal);
+        }
+        if let Some(end) = host.ended(process) {
+            break end;
         }
         let mut next = host.end_of(process);
         if current.is_aborted() {
-            let since = *aborted_at.get_or_insert_with(|| {
-                host.signal(process, false);
-                clock::now()
-            });
+            // An abort has sent SIGTERM.
+            let since = *aborted_at.get_or_insert_with(clock::now);
             if clock::elapsed(since) >= GRACE {
-                host.signal(process, true);
+                host.signal(process, libc::SIGKILL);
             }
             let soon = clock::now() + POLL_INTERVAL;
             next = next.into_iter().chain([soon]).min();
         }
         park(next);
     };
+    current.end_simulated();
     if current.is_aborted() {
         return Err(Failure::Aborted);
     }
-    let mut result = TaskResult::new(task.submit, Outcome::new(status, clock::elapsed(begun)));
-    result.forwards = forwards;
+    let mut outcome = Outcome::new(end.status, clock::elapsed(begun));
+    if end.is_cut && end.status != 0 {
+        outcome.cause = Some(EndCause::Cut);
+    }
+    let mut result = TaskResult::new(task.submit, outcome);
+    result.forwards = end.forwards;
     Ok(result)
 }

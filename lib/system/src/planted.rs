@@ -36,11 +36,33 @@ pub enum Planted {
     NoWaitForEarlier,
     /// The list of agents is removed when a master is killed: here, it is never written.
     NoList,
+    /// A gang begins before its members have joined.
+    EarlyLead,
+    /// A gang takes only what it needs of its first host.
+    PartCountedOnce,
+    /// The members of a gang are not asked to leave.
+    NoLeave,
+    /// The next attempt of a gang does not wait until all hosts have left the one before.
+    EarlyNextAttempt,
+    /// The loss of a member of a gang is not noticed.
+    LostMember,
+    /// A gang that fails because a connection was cut has failed.
+    CutIsFailure,
+    /// A gang of the master before goes on without some of its members.
+    IncompleteAdoption,
+    /// A host of a gang that does not go on under the next master is not asked to leave.
+    NoLeaveOnAdoption,
+    /// A host does not tell the next master of which gang it is a member.
+    ForgottenMember,
+    /// Tasks start that do not end before the run does.
+    NotHeldBack,
+    /// A task that has saved itself has failed.
+    SavedIsFailure,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 27] = [
         Self::SameEpoch,
         Self::LateMessages,
         Self::TornLogs,
@@ -57,6 +79,17 @@ impl Planted {
         Self::TakenTwice,
         Self::NoWaitForEarlier,
         Self::NoList,
+        Self::EarlyLead,
+        Self::PartCountedOnce,
+        Self::NoLeave,
+        Self::EarlyNextAttempt,
+        Self::LostMember,
+        Self::CutIsFailure,
+        Self::IncompleteAdoption,
+        Self::NoLeaveOnAdoption,
+        Self::ForgottenMember,
+        Self::NotHeldBack,
+        Self::SavedIsFailure,
     ];
 }
 

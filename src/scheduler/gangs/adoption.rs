@@ -4,6 +4,7 @@
 //! the gang goes on. If one does not come, or the task must not run any more, those that have come leave.
 
 use pmc_dag::{Request, TaskId};
+use pmc_system::planted::{Planted, is_planted};
 
 use crate::protocol::{Rank, SubmitId};
 use crate::scheduler::gangs::{Next, Part, RunningGang, Stage};
@@ -132,7 +133,7 @@ impl Master {
             .push(part);
         self.gangs.part_of.insert(rank, submit);
         self.record_beside(host, out);
-        if !goes_on {
+        if !goes_on && !is_planted(Planted::NoLeaveOnAdoption) {
             out.leave(rank, submit);
         }
         Ok(())
@@ -170,7 +171,8 @@ impl Master {
         let others = || gang.parts.iter().filter(|part| part.rank != rank);
         let names = |part: &Part| self.hosts.get(part.host).name.as_str();
         let has_come = |member: &String| others().any(|part| names(part) == member);
-        if others().count() != members.len() || !members.iter().all(has_come) {
+        let is_complete = others().count() == members.len() && members.iter().all(has_come);
+        if !is_complete && !is_planted(Planted::IncompleteAdoption) {
             return;
         }
         gang.stage = Stage::Running;

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use pmc_dag::TaskId;
+use pmc_system::planted::{Planted, is_planted};
 
 use crate::protocol::{EXECUTOR_FAILURE, EndCause, Outcome, Rank, SubmitId, TaskResult};
-use crate::scheduler::gangs::{MAX_REFUSALS, Next, Part, Stage};
+use crate::scheduler::gangs::{MAX_REFUSALS, Next, Part, RunningGang, Stage};
 use crate::scheduler::gpus::GpuSet;
 use crate::scheduler::run::{Master, Running};
 use crate::scheduler::tasks::State;
@@ -85,7 +86,7 @@ impl Master {
         let Some(gang) = self.gangs.running.get_mut(&submit) else {
             return;
         };
-        let is_complete = gang.parts.iter().all(|part| part.has_joined);
+        let is_complete = gang.parts.iter().all(|part| part.has_joined) || is_planted(Planted::EarlyLead);
         let lead = gang.parts.iter().find(|part| Some(part.rank) == gang.lead);
         let (Some(lead), true) = (lead, is_complete && gang.stage == Stage::Joining) else {
             return;
@@ -214,7 +215,8 @@ impl Master {
         }
         for part in &gang.parts {
             // The lead of a gang that joins was told nothing.
-            if before != Stage::Joining || Some(part.rank) != gang.lead {
+            let is_asked = before != Stage::Joining || Some(part.rank) != gang.lead;
+            if is_asked && !is_planted(Planted::NoLeave) {
                 out.leave(part.rank, submit);
             }
         }
@@ -243,13 +245,19 @@ impl Master {
         is_cut: bool,
         out: &mut impl Outbox,
     ) {
-        let Some((_, gang)) = self.gangs.of_mut(rank).filter(|(of, _)| *of == submit) else {
+        if self.gangs.part_of.get(&rank) != Some(&submit) {
             return;
-        };
-        if let Stage::Leaving(Next::Judge { is_cut: any_cut, .. }) = &mut gang.stage {
+        }
+        self.note_cut(submit, is_cut);
+        self.part_left(rank, submit, out);
+    }
+
+    /// Notes whether a host of a gang was cut off, whose command may have failed because of that.
+    fn note_cut(&mut self, submit: SubmitId, is_cut: bool) {
+        let gang = self.gangs.running.get_mut(&submit);
+        if let Some(Stage::Leaving(Next::Judge { is_cut: any_cut, .. })) = gang.map(|gang| &mut gang.stage) {
             *any_cut |= is_cut;
         }
-        self.part_left(rank, submit, out);
     }
 
     /// Notes that nothing of a gang is left on a worker. If the gang was not asked to leave, it was lost.
@@ -274,8 +282,11 @@ impl Master {
 
     /// Handles the loss of a worker.
     pub(in crate::scheduler) fn part_lost(&mut self, rank: Rank, out: &mut impl Outbox) {
-        if let Some(submit) = self.gangs.part_of.get(&rank) {
-            self.part_left(rank, *submit, out);
+        let submit = self.gangs.part_of.get(&rank).copied();
+        if let Some(submit) = submit.filter(|_| !is_planted(Planted::LostMember)) {
+            // Its command may have failed because of that.
+            self.note_cut(submit, true);
+            self.part_left(rank, submit, out);
         }
     }
 
@@ -309,7 +320,8 @@ impl Master {
     /// Decides what follows once all have left.
     pub(super) fn end_if_all_left(&mut self, submit: SubmitId, out: &mut impl Outbox) {
         let gang = self.gangs.running.get(&submit);
-        if !gang.is_some_and(|gang| gang.parts.is_empty() && !gang.is_active()) {
+        let has_left = |gang: &RunningGang| gang.parts.is_empty() || is_planted(Planted::EarlyNextAttempt);
+        if !gang.is_some_and(|gang| has_left(gang) && !gang.is_active()) {
             return;
         }
         let Some(gang) = self.gangs.running.remove(&submit) else {
@@ -327,7 +339,7 @@ impl Master {
                 outcome,
                 is_cut,
             } => {
-                if is_cut && !outcome.is_evicted() {
+                if is_cut && !outcome.is_evicted() && !is_planted(Planted::CutIsFailure) {
                     self.lose_gang(task, submit, (rank, is_quiet), out);
                 } else {
                     self.judge_gang(task, submit, (rank, is_quiet), &outcome, out);

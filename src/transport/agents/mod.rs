@@ -548,7 +548,8 @@ impl Membership for AgentMaster {
             return Duration::ZERO;
         };
         let table = running.reception.table();
-        let all_present = table.present().count() >= self.options.agents as usize;
+        // One that does not answer may be gone, and its host may have another one by now.
+        let all_present = table.answering() >= self.options.agents as usize;
         let slots: usize = table.present().map(|agent| agent.ranks.len()).sum();
         // An agent joins before its workers register.
         if all_present && (registered as usize >= slots || is_planted(Planted::EarlyAgents)) {

@@ -423,14 +423,14 @@ impl Service for Reception {
     fn silent(&self, session: SessionId) {
         self.change_directory(|directory, answers| directory.forget(session, answers));
         let is_missed = |agent: &&AgentEntry| agent.present && agent.dismissed.is_none();
-        if let Some(agent) = self.table().get(session).filter(is_missed) {
+        if let Some(agent) = self.table().set_silent(session, true).filter(is_missed) {
             tracing::warn!("The agent on {} does not answer", agent.host);
         }
         self.tell(session, &NodeChange::Silent);
     }
 
     fn back(&self, session: SessionId) {
-        if let Some(agent) = self.table().get(session) {
+        if let Some(agent) = self.table().set_silent(session, false) {
             tracing::info!("The agent on {} answers again", agent.host);
         }
         self.hub

@@ -19,6 +19,8 @@ pub(super) struct AgentEntry {
     is_taken_over: bool,
     /// Neither lost nor ended.
     pub(super) present: bool,
+    /// It does not answer.
+    pub(super) is_silent: bool,
     /// Why the master takes nothing more from it, if it does not.
     pub(super) dismissed: Option<String>,
 }
@@ -63,6 +65,7 @@ impl AgentTable {
             number: hello.number,
             is_taken_over: first_rank.is_some(),
             present: true,
+            is_silent: false,
             dismissed: None,
         };
         self.agents.insert(session, entry);
@@ -159,6 +162,18 @@ impl AgentTable {
     /// Number of agents that have ever joined.
     pub(super) fn joined(&self) -> usize {
         self.agents.len()
+    }
+
+    /// Notes whether an agent answers. Returns it.
+    pub(super) fn set_silent(&mut self, session: SessionId, is_silent: bool) -> Option<&AgentEntry> {
+        let agent = self.agents.get_mut(&session)?;
+        agent.is_silent = is_silent;
+        Some(agent)
+    }
+
+    /// Number of agents that are there and answer.
+    pub(super) fn answering(&self) -> usize {
+        self.present().filter(|agent| !agent.is_silent).count()
     }
 
     pub(super) fn present(&self) -> impl Iterator<Item = &AgentEntry> {
