@@ -1,23 +1,21 @@
 //! The files of a store.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, DirBuilder, File};
-use std::io::{self, Write as _};
-use std::os::unix::fs::DirBuilderExt as _;
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 
-use pmc_files::{Destination, Folder, Owner};
+use pmc_files::{Destination, Folder};
 
+use crate::error::at;
+use crate::own::{
+    FILE_MODE, check_owner, found, is_gone, make_directory, own_folder, remove_directory, replace,
+    sync_directory, write_new,
+};
 use crate::{
-    AllSeries, InvalidName, InvalidSidecar, Notice, Prefix, Series, Sidecar, notice, sidecar, task_directory,
+    AllSeries, InvalidSidecar, Notice, Prefix, Series, Sidecar, StoreError, notice, sidecar, task_directory,
     verify,
 };
-
-/// Permissions of directories.
-const DIRECTORY_MODE: u32 = 0o700;
-
-/// Permissions of files.
-const FILE_MODE: u32 = 0o600;
 
 /// Maximum bytes of the files `id`, `withheld` and `message`.
 const MAX_TEXT: u64 = 4 << 10;
@@ -43,45 +41,6 @@ const MAX_MESSAGE: usize = 1000;
 /// Maximum bytes of a series that is read as a whole before it is given. Readers check their files in any
 /// case.
 const MAX_VERIFIED: u64 = 4 << 30;
-
-/// What is wrong with a store, or a file of it.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StoreError {
-    /// The system refuses something.
-    #[error("{}: {source}", path.display())]
-    System {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// The directory belongs to another user.
-    #[error("{} belongs to another user", .0.display())]
-    OtherUser(PathBuf),
-    /// The file `id` is none.
-    #[error("{} has no 32 hexadecimal digits", .0.display())]
-    Id(PathBuf),
-    /// A sidecar cannot be used.
-    #[error("{}: {source}", path.display())]
-    Sidecar {
-        /// The sidecar.
-        path: PathBuf,
-        /// Why.
-        source: InvalidSidecar,
-    },
-    /// The task cannot have a directory.
-    #[error(transparent)]
-    Name(#[from] InvalidName),
-}
-
-/// Adds the path of a file to what the system says of it.
-fn at(path: &Path) -> impl Fn(io::Error) -> StoreError {
-    move |source| StoreError::System {
-        path: path.to_owned(),
-        source,
-    }
-}
 
 /// The checkpoint store of a DAG.
 #[derive(Clone, Debug)]
@@ -209,7 +168,9 @@ impl Store {
     /// # Errors
     /// Something cannot be removed.
     pub fn remove(self) -> Result<(), StoreError> {
-        remove_directory(&self.path).map_err(at(&self.path))
+        let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let parent = Folder::find(parent.unwrap_or(Path::new("."))).map_err(at(&self.path))?;
+        remove_directory(&parent, &self.path)
     }
 }
 
@@ -351,8 +312,11 @@ impl TaskStore {
 
     /// Removes a file that was not closed.
     pub fn discard(&self, series: u64, prefix: &Prefix, rank: u32) {
-        // One that is left keeps the series from counting, and goes with it.
-        let _ = fs::remove_file(self.file_path(series, prefix, rank, PART));
+        let path = self.file_path(series, prefix, rank, PART);
+        if let (Ok(folder), Some(name)) = (own_folder(&self.series_path(series)), path.file_name()) {
+            // One that is left keeps the series from counting, and goes with it.
+            let _ = fs::remove_file(folder.path().join(name));
+        }
     }
 
     /// Lets a file count that was created, written and synced.
@@ -445,13 +409,16 @@ impl TaskStore {
     /// Something cannot be removed.
     pub fn remove_series(&self, series: u64) -> Result<(), StoreError> {
         let path = self.series_path(series);
-        let entries = fs::read_dir(&path).into_iter().flatten().flatten();
+        let Some(folder) = found(own_folder(&path))? else {
+            return Ok(());
+        };
+        let entries = fs::read_dir(folder.path()).into_iter().flatten().flatten();
         for entry in
             entries.filter(|entry| entry.file_name().as_encoded_bytes().ends_with(SIDECAR.as_bytes()))
         {
-            fs::remove_file(entry.path()).map_err(at(&entry.path()))?;
+            fs::remove_file(entry.path()).map_err(at(&path.join(entry.file_name())))?;
         }
-        remove_directory(&path).map_err(at(&path))
+        remove_directory(&own_folder(&self.path)?, &path)
     }
 
     /// Removes all that the task has saved.
@@ -459,62 +426,19 @@ impl TaskStore {
     /// # Errors
     /// Something cannot be removed.
     pub fn remove(&self) -> Result<(), StoreError> {
-        remove_directory(&self.path).map_err(at(&self.path))
+        let Some(store) = self.path.parent() else {
+            return Ok(());
+        };
+        match found(own_folder(store))? {
+            Some(store) => remove_directory(&store, &self.path),
+            None => Ok(()),
+        }
     }
-}
-
-fn check_owner(folder: &Folder, path: &Path) -> Result<(), StoreError> {
-    match folder.owner().map_err(at(path))? {
-        Owner::User => Ok(()),
-        Owner::Root | Owner::Other => Err(StoreError::OtherUser(path.to_owned())),
-    }
-}
-
-/// Makes a directory that is missing.
-fn make_directory(path: &Path) -> Result<(), StoreError> {
-    match DirBuilder::new().mode(DIRECTORY_MODE).create(path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(at(path)(error)),
-        _ => {}
-    }
-    check_owner(&Folder::find(path).map_err(at(path))?, path)
-}
-
-/// Returns whether there is nothing with this name, not even a link.
-fn is_gone(path: &Path) -> bool {
-    let found = fs::symlink_metadata(path);
-    found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
-}
-
-fn remove_directory(path: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
-fn sync_directory(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()
-}
-
-/// Writes a file that must not exist, as a whole.
-fn write_new(path: &Path, text: &[u8]) -> io::Result<()> {
-    let destination = Destination::named(path)?;
-    let new = destination.replacement(".new-", FILE_MODE)?;
-    new.file().write_all(text)?;
-    new.publish_new()
-}
-
-/// Writes a file as a whole and to the disk, in place of an older one.
-fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
-    let destination = Destination::named(path)?;
-    let new = destination.replacement(".new-", FILE_MODE)?;
-    new.file().write_all(text)?;
-    new.file().sync_all()?;
-    new.publish()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
@@ -666,5 +590,26 @@ mod tests {
         };
         store.set_notice(notice).unwrap();
         assert_eq!(store.notice(), notice);
+    }
+    #[test]
+    fn what_another_user_has_put_in_the_place_of_the_store_is_not_removed() {
+        use std::os::unix::fs::{chown, lchown, symlink};
+        let (dir, store, task) = place();
+        save(&task, 1, b"abc");
+        // A store of the user whose place a link takes.
+        let (away, own) = (dir.path().join("away"), dir.path().join("own"));
+        fs::rename(store.path(), &away).unwrap();
+        fs::create_dir_all(own.join(task.directory()).join("1")).unwrap();
+        let kept = own.join(task.directory()).join("1/a.json");
+        fs::write(&kept, "").unwrap();
+        symlink(&own, store.path()).unwrap();
+        if nix::unistd::geteuid().is_root() {
+            lchown(store.path(), Some(54321), None).unwrap();
+            chown(dir.path(), Some(54321), None).unwrap();
+            assert!(task.remove_series(1).is_err() && task.remove().is_err());
+            task.discard(1, &prefix(), 0);
+        }
+        store.remove().unwrap();
+        assert!(kept.exists() && away.exists() && !dir.path().join("w.dag.checkpoints").exists());
     }
 }
