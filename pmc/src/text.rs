@@ -122,7 +122,11 @@ pub fn reason_value(reason: Reason) -> Value {
         }
         Reason::OutputFile { errno } | Reason::NotStarted { errno } => value["errno"] = errno.into(),
         Reason::Lost { attempts } => value["attempts"] = attempts.into(),
-        Reason::NotForwarded | Reason::Evicted | Reason::CutOff | Reason::Saved => {}
+        Reason::NotForwarded
+        | Reason::Evicted
+        | Reason::CutOff
+        | Reason::Saved
+        | Reason::TakenOver => {}
     }
     value
 }

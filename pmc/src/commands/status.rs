@@ -122,7 +122,7 @@ fn follow(
     let mut last_line = None;
     let mut shown = 0;
     loop {
-        let over = matches!(progress.phase, Phase::Ended(_) | Phase::CutOff);
+        let over = progress.is_over();
         if terminal {
             let _ = term.clear_last_lines(shown);
             if !over {
@@ -267,7 +267,7 @@ fn code(progress: &Progress) -> u8 {
     match progress.phase {
         Phase::Running => exit::NOT_ENDED,
         _ if done => exit::SUCCESS,
-        Phase::NotStarted => exit::NOT_ENDED,
-        Phase::Ended(_) | Phase::CutOff => exit::TASKS_FAILED,
+        _ if progress.is_over() => exit::TASKS_FAILED,
+        _ => exit::NOT_ENDED,
     }
 }

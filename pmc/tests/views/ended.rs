@@ -116,3 +116,61 @@ fn after_the_wall_time_the_views_say_just_that_and_the_estimate_knows_it() {
     let json = place.run(["analyzer", "--json", "run"]).json();
     assert_eq!(json["ended"]["why"], "wall_time", "{json}");
 }
+
+/// Waits for these bytes in a file.
+fn wait_for(place: &Place, file: &str, words: &str) {
+    let begun = Instant::now();
+    while !std::fs::read_to_string(place.path().join(file)).is_ok_and(|text| text.contains(words)) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{file}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The executor as the original is started: without a log, and outside of a submit directory.
+#[test]
+fn a_run_by_hand_without_logs_says_what_is_missing() {
+    let place = Place::new();
+    place.write(
+        "run/x.dag",
+        "TASK a /bin/true\nTASK b /bin/sh -c 'while [ ! -e run/go ]; do sleep 0.05; done; exit 3'\nEDGE a b\n",
+    );
+    let start = || {
+        Command::new(bin().join("pegasus-mpi-cluster"))
+            .arg("run/x.dag")
+            .current_dir(place.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts")
+    };
+    let status = || place.run(["status", "run"]).stdout();
+    assert!(status().starts_with("x has not started\n"), "{}", status());
+    place.run(["status", "-q", "run"]).code(5);
+    let run = start();
+    wait_for(&place, "run/x.dag.rescue", "DONE a");
+    let missing =
+        "  log      none: only tasks that are done are known. The executor writes it with --jobstate-log\n";
+    let during = status();
+    assert!(during.starts_with("x is running"), "{during}");
+    assert!(during.contains(missing) && !during.contains("  end "), "{during}");
+    place.run(["status", "-q", "run"]).code(5);
+    place.write("run/go", "");
+    assert_eq!(code(run), Some(1));
+    let after = status();
+    assert!(after.starts_with("x has left no log\n"), "{after}");
+    assert!(after.contains(missing), "{after}");
+    place.run(["status", "-q", "--watch", "run"]).code(1);
+    let analysis = place.run(["analyzer", "run"]);
+    analysis.code(1);
+    let note = "started without --jobstate-log, or the log was removed.";
+    assert!(analysis.stdout().contains(note), "{}", analysis.stdout());
+
+    // In a submit directory, it says how it has ended.
+    place.write("run/braindump.yml", "dag: x.dag\n");
+    assert_eq!(code(start()), Some(1));
+    let after = status();
+    assert!(after.starts_with("x failed after "), "{after}");
+    assert!(after.contains(missing), "{after}");
+    place.run(["status", "-q", "run"]).code(1);
+}
