@@ -247,7 +247,10 @@ fn cost_of(
         let newest = closed.newest(history.plan.name(attempt.task), stop);
         lost += (stop - newest.map_or(start, |newest| newest.max(start))).max(0.0);
     }
-    let slots = work.hosts.values().fold(0, |sum: u32, slots| sum.saturating_add(*slots));
+    let slots = work
+        .hosts
+        .values()
+        .fold(0, |sum: u32, slots| sum.saturating_add(*slots));
     let share = f64::from(slots.max(1));
     JobCost {
         job: job.name.clone(),

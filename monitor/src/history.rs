@@ -371,9 +371,12 @@ impl History {
     /// says what is done.
     #[must_use]
     pub fn has_no_log(&self) -> bool {
-        let traces = [self.dir.rescue(), self.dir.resource_log(), RunEnd::path(&self.dir.dag)];
-        self.events.is_none()
-            && (self.phase() == Phase::Running || traces.iter().any(|trace| trace.exists()))
+        let traces = [
+            self.dir.rescue(),
+            self.dir.resource_log(),
+            RunEnd::path(&self.dir.dag),
+        ];
+        self.events.is_none() && (self.phase() == Phase::Running || traces.iter().any(|trace| trace.exists()))
     }
 
     fn is_unlocked(&self) -> bool {

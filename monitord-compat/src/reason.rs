@@ -82,11 +82,9 @@ impl Reason {
             } => format!("{name} {used_mib} {requested_mib}"),
             Reason::OutputFile { errno } | Reason::NotStarted { errno } => format!("{name} {errno}"),
             Reason::Lost { attempts } => format!("{name} {attempts}"),
-            Reason::NotForwarded
-            | Reason::Evicted
-            | Reason::CutOff
-            | Reason::Saved
-            | Reason::TakenOver => name.to_owned(),
+            Reason::NotForwarded | Reason::Evicted | Reason::CutOff | Reason::Saved | Reason::TakenOver => {
+                name.to_owned()
+            }
         }
     }
 

@@ -137,11 +137,14 @@ impl Master {
         if let Some(failed) = self.failed_before(task) {
             return Some(format!("{failed} has failed: it cannot run any more"));
         }
-        if !matches!(state, State::Ready | State::Queued | State::Late) {
+        if !matches!(state, State::Waiting | State::Ready | State::Queued | State::Late) {
             return None;
         }
         if self.is_stopped() {
             return Some("the run drains: no more tasks start".to_owned());
+        }
+        if state == State::Waiting {
+            return None;
         }
         if state == State::Late {
             return self.lacks_time(task).map(|reason| reason.to_string());

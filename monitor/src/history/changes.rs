@@ -202,7 +202,8 @@ impl History {
         };
         if let Some(attempt) = self.attempts.get_mut(index).filter(|attempt| attempt.lost) {
             attempt.worker_lost = false;
-            self.reasons.extend(u32::try_from(index).map(|index| (index, Reason::TakenOver)));
+            self.reasons
+                .extend(u32::try_from(index).map(|index| (index, Reason::TakenOver)));
         }
     }
 
