@@ -392,8 +392,8 @@ impl History {
         (open && matches!(self.dir.dag.try_exists(), Ok(false))).then_some(&*self.dir.dag)
     }
 
-    /// Returns why the latest run ended before its work was done, if it says so; without a log, also that tasks
-    /// have failed.
+    /// Returns why the latest run ended before its work was done, if it says so; without a log, also that
+    /// tasks have failed.
     #[must_use]
     pub fn run_end(&self) -> Option<RunEnd> {
         let all = self.all();

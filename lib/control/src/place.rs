@@ -1,8 +1,8 @@
 //! Where a run goes on: the file `NAME.dag.place` beside the DAG, for tools on other hosts.
 //!
-//! Its first line is the host of the master. In a batch job, the second one is the job: `slurm 17`. The others
-//! say what ends the run although tasks are left: `stops 1795837297`, the end of its wall time in seconds since
-//! the epoch, and `drains`.
+//! Its first line is the host of the master. In a batch job, the second one is the job: `slurm 17`. The
+//! others say what ends the run although tasks are left: `stops 1795837297`, the end of its wall time in
+//! seconds since the epoch, and `drains`.
 
 use std::io::{self, Write as _};
 use std::os::unix::fs::MetadataExt as _;
