@@ -145,10 +145,12 @@ fn conclude(result: &Result<RunSummary, RunError>) -> ExitCode {
             aborted: Some(aborted),
             ..
         }) => {
-            print("ABORT: Workflow aborted\n");
+            if *aborted != Aborted::HeldBack {
+                print("ABORT: Workflow aborted\n");
+            }
             ExitCode::from(match aborted {
                 Aborted::Task { exit } => *exit,
-                Aborted::Signal(_) | Aborted::WallTime => exit::FAILURE,
+                Aborted::Signal(_) | Aborted::WallTime | Aborted::HeldBack => exit::FAILURE,
             })
         }
         Ok(summary) if summary.success() => {

@@ -6,9 +6,10 @@
 //! task can have, else since its start. RT and LT are slot-seconds through the slots of the job, so that a
 //! job which one task fills loses what the task does.
 //!
-//! A run outside of batch jobs has no ledger: each of its runs counts as a job.
+//! A run outside of batch jobs has no ledger: each of its runs counts as a job. Its nodes are the hosts that
+//! have come, also those that ran no task.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use monitord_compat::batch_jobs::{Entry, Event};
 use monitord_compat::reason::Reason;
@@ -16,7 +17,7 @@ use rustc_hash::FxHashMap;
 
 use crate::events::Micros;
 use crate::history::{History, NEVER, Run};
-use crate::resources::{HostNumber, NO_HOST};
+use crate::resources::HostNumber;
 
 /// A checkpoint that a task has closed, or read.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,7 +41,7 @@ pub struct JobCost {
     pub end: String,
     /// Its nodes.
     pub nodes: usize,
-    /// The slots of the hosts on which it ran tasks.
+    /// The slots of the hosts that came to it.
     pub slots: u32,
     /// When it began, in seconds since the epoch.
     pub begin: f64,
@@ -171,6 +172,12 @@ pub fn account(
             work.last = work.last.max(at(end));
         }
     }
+    for arrival in history.hosts.arrivals() {
+        if let Some(work) = work.get_mut(job_of(at(arrival.time))) {
+            let slots = work.hosts.entry(arrival.host).or_default();
+            *slots = arrival.slots.max(*slots);
+        }
+    }
     for restored in checkpoints.iter().filter(|one| one.is_restored) {
         if let Some(work) = work.get_mut(job_of(restored.closed)) {
             work.restoring += restored.waited;
@@ -195,6 +202,8 @@ pub fn account(
 #[derive(Clone, Debug, Default)]
 struct Work {
     attempts: Vec<usize>,
+    /// The hosts that have come, and the most slots of each.
+    hosts: BTreeMap<HostNumber, u32>,
     /// Time of the last start or end.
     last: f64,
     /// Seconds in which tasks waited for checkpoints.
@@ -215,15 +224,11 @@ fn cost_of(
     work: &Work,
     (end, how): (f64, String),
 ) -> JobCost {
-    let mut hosts = BTreeSet::new();
     let (mut slot_seconds, mut lost) = (0.0, 0.0);
     for number in &work.attempts {
         let Some(attempt) = history.attempts.get(*number) else {
             continue;
         };
-        if attempt.host != NO_HOST {
-            hosts.insert(attempt.host);
-        }
         let start = at(attempt.start);
         let has_ended = attempt.end != NEVER;
         // One that was cut off ran until the executor was killed, which no log says.
@@ -235,15 +240,17 @@ fn cost_of(
         slot_seconds += (stop - start).max(0.0);
         let is_running = !has_ended && how == "running";
         let ended_itself = has_ended && !attempt.lost;
-        if ended_itself || is_running || history.reason(*number) == Some(Reason::Saved) {
+        let is_kept = matches!(history.reason(*number), Some(Reason::Saved | Reason::TakenOver));
+        if ended_itself || is_running || is_kept {
             continue;
         }
         let newest = closed.newest(history.plan.name(attempt.task), stop);
         lost += (stop - newest.map_or(start, |newest| newest.max(start))).max(0.0);
     }
-    let all = history.hosts.all();
-    let capacity = |host: &HostNumber| all.get(usize::from(*host)).map_or(1, |host| host.capacity.slots);
-    let slots: u32 = hosts.iter().map(capacity).sum();
+    let slots = work
+        .hosts
+        .values()
+        .fold(0, |sum: u32, slots| sum.saturating_add(*slots));
     let share = f64::from(slots.max(1));
     JobCost {
         job: job.name.clone(),
@@ -251,7 +258,7 @@ fn cost_of(
         nodes: if job.nodes > 0 {
             job.nodes
         } else {
-            hosts.len().max(1)
+            work.hosts.len().max(1)
         },
         slots,
         begin: job.begin,
@@ -487,5 +494,29 @@ mod tests {
         assert_eq!(found[0], ("run 1", "failed", 4.0, 0.0));
         assert_eq!((found[1].0, found[1].1, found[1].2), ("run 2", "running", 10.0));
         assert!(account(&TestRun::new("TASK a x\n").open(), &[], &[], 0, false).is_empty());
+    }
+
+    #[test]
+    fn hosts_that_ran_no_task_count() {
+        let run = TestRun::new("TASK a x\n");
+        let of_run = |begin: u32| {
+            format!(
+                "{begin}.0 INTERNAL *** PMC_STARTED ***\n{}.0 a SUBMIT 1.0 - - 1\n{0}.0 a EXECUTE 1.0 - - 1\n\
+                 {}.0 a JOB_FAILURE 256 - - 1\n{1}.0 INTERNAL *** PMC_FINISHED 1 ***\n",
+                begin + 1,
+                begin + 4
+            )
+        };
+        run.append("jobstate.log", &(of_run(100) + &of_run(200)));
+        // Two hosts are there from the start, one comes later, and one of them gets a second slot.
+        run.append(
+            "w.dag.resource",
+            "100.1,2,4,1000,n1\n100.1,2,4,1000,n2\n101.0,1,4,1000,n1\n102.0,+1,+4,+1000,n3\n\
+             102.5,+1,+0,+0,n3\n103.0,-2,-4,-1000,n2\n104.0,2,4,1000,n1\n\
+             200.1,2,4,1000,n1\n201.0,1,4,1000,n1\n204.0,2,4,1000,n1\n",
+        );
+        let costs = account(&run.open(), &[], &[], 0, false);
+        let found: Vec<_> = costs.iter().map(|job| (job.nodes, job.slots)).collect();
+        assert_eq!(found, [(3, 6), (1, 2)]);
     }
 }

@@ -452,10 +452,11 @@ fn remarks(history: &History, diagnosis: &Diagnosis) -> Vec<String> {
     let unfinished = all.get(State::Done) < all.total();
     if let Some(end) = &diagnosis.run_end {
         remarks.push(ended::remark(end, diagnosis));
-    } else if diagnosis.phase == Phase::NotStarted && all.get(State::Done) > 0 {
+    }
+    if history.has_no_log() {
         remarks.push(
-            "The rescue file lists tasks that are done, but there is no log of a run: pegasus-mpi-cluster was \
-             started without --monitord-hack, or the log was removed. See the output of the executor."
+            "There is no log of the run: pegasus-mpi-cluster was started without --jobstate-log, or the log was \
+             removed. Only the rescue file says which tasks are done. See the output of the executor."
                 .to_owned(),
         );
     }

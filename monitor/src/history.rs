@@ -346,13 +346,17 @@ impl History {
     }
 
     /// Returns the phase of the latest run. The executor locks the DAG while it runs. If the lock cannot be
-    /// checked, a run without an end counts as running. If the DAG is gone, it counts as not locked.
+    /// checked, a run without an end counts as running. If the DAG is gone, it counts as not locked. A run
+    /// without a log has ended if it says how.
     #[must_use]
     pub fn phase(&self) -> Phase {
         let locked = || is_locked(&self.dir.dag);
         match self.runs.last() {
             None if locked() == Some(true) => Phase::Running,
-            None => Phase::NotStarted,
+            None => match EndOfRun::of(&self.dir.dag) {
+                Some(EndOfRun { end, .. }) => Phase::Ended(i32::from(end != RunEnd::Success)),
+                None => Phase::NotStarted,
+            },
             Some(Run { end: Some(_), .. }) if locked() == Some(true) => Phase::Running,
             Some(Run {
                 end: Some((_, status)),
@@ -361,6 +365,18 @@ impl History {
             Some(_) if self.was_unlocked && self.is_unlocked() => Phase::CutOff,
             Some(_) => Phase::Running,
         }
+    }
+
+    /// Returns whether the run has begun and writes no log, or its log was removed. Then only the rescue file
+    /// says what is done.
+    #[must_use]
+    pub fn has_no_log(&self) -> bool {
+        let traces = [
+            self.dir.rescue(),
+            self.dir.resource_log(),
+            RunEnd::path(&self.dir.dag),
+        ];
+        self.events.is_none() && (self.phase() == Phase::Running || traces.iter().any(|trace| trace.exists()))
     }
 
     fn is_unlocked(&self) -> bool {
@@ -376,7 +392,8 @@ impl History {
         (open && matches!(self.dir.dag.try_exists(), Ok(false))).then_some(&*self.dir.dag)
     }
 
-    /// Returns why the latest run ended before its work was done, if it says so.
+    /// Returns why the latest run ended before its work was done, if it says so; without a log, also that
+    /// tasks have failed.
     #[must_use]
     pub fn run_end(&self) -> Option<RunEnd> {
         let all = self.all();
@@ -384,13 +401,17 @@ impl History {
             return None;
         }
         let end = EndOfRun::of(&self.dir.dag)?.end;
-        end.is_early().then_some(end)
+        // The log says more of the others.
+        (end.is_early() || self.runs.is_empty()).then_some(end)
     }
 
     /// Returns the wall time of all runs in seconds, up to `now` for an active run.
     #[must_use]
     pub fn wall_seconds(&self, now: Micros) -> f64 {
-        let last = self.runs.len().saturating_sub(1);
+        if self.runs.is_empty() {
+            return EndOfRun::of(&self.dir.dag).map_or(0.0, |end| end.seconds as f64);
+        }
+        let last = self.runs.len() - 1;
         let running = self.phase() == Phase::Running;
         self.runs
             .iter()

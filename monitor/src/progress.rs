@@ -26,6 +26,8 @@ pub struct Progress {
     pub missing_dag: Option<PathBuf>,
     /// Why the latest run ended before its work was done, if it says so.
     pub run_end: Option<RunEnd>,
+    /// The run has begun and writes no log: it is only known what is done.
+    pub without_log: bool,
     /// Number of runs.
     pub runs: usize,
     /// Wall time of all runs.
@@ -55,6 +57,18 @@ pub struct Progress {
     pub rate: Option<Rate>,
     /// Estimated end, if known.
     pub estimate: Option<Estimate>,
+}
+
+impl Progress {
+    /// Returns whether no run is active that has begun.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        match self.phase {
+            Phase::Ended(_) | Phase::CutOff => true,
+            Phase::NotStarted => self.without_log,
+            Phase::Running => false,
+        }
+    }
 }
 
 /// A running task.
@@ -172,6 +186,7 @@ impl Observer {
             phase,
             missing_dag: history.missing_dag().map(Path::to_owned),
             run_end: history.run_end(),
+            without_log: history.has_no_log(),
             runs: history.runs.len(),
             wall_seconds: history.wall_seconds(now),
             silent_seconds: history.last_event().map(|last| seconds(now - last)),

@@ -70,6 +70,17 @@ pub struct Host {
     present: bool,
 }
 
+/// A host comes, or gets more slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// The host.
+    pub host: HostNumber,
+    /// When.
+    pub time: Micros,
+    /// The slots that it has then.
+    pub slots: u32,
+}
+
 /// A change in the main log, to be matched with a line of this log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
@@ -112,6 +123,7 @@ pub struct Found {
 pub struct Hosts {
     hosts: Vec<Host>,
     known: FxHashMap<Vec<u8>, HostNumber>,
+    arrivals: Vec<Arrival>,
     reader: Option<LineReader>,
     /// Changes without a line.
     changes: VecDeque<Awaited>,
@@ -141,6 +153,12 @@ impl Hosts {
     #[must_use]
     pub fn all(&self) -> &[Host] {
         &self.hosts
+    }
+
+    /// Returns when hosts have come, in the order of the log: in each run again.
+    #[must_use]
+    pub fn arrivals(&self) -> &[Arrival] {
+        &self.arrivals
     }
 
     /// Returns all hosts with their use up to a time, such as the end of the run.
@@ -253,6 +271,7 @@ impl Hosts {
             Line::Free(free) => free,
             Line::Came(amount) => {
                 host.resize(time, amount, u32::saturating_add, u64::saturating_add);
+                self.arrivals.push(host.arrival(number, time));
                 return true;
             }
             Line::Left(amount) => {
@@ -272,6 +291,7 @@ impl Hosts {
             host.capacity = free;
             host.free = free;
             host.last = time;
+            self.arrivals.push(host.arrival(number, time));
             return true;
         }
         let start = if free.slots.checked_add(1) == Some(host.free.slots) {
@@ -310,6 +330,14 @@ impl Hosts {
 }
 
 impl Host {
+    fn arrival(&self, host: HostNumber, time: Micros) -> Arrival {
+        Arrival {
+            host,
+            time,
+            slots: self.capacity.slots,
+        }
+    }
+
     /// Changes the capacity, and what is free of it.
     fn resize(&mut self, time: Micros, by: Amount, small: fn(u32, u32) -> u32, large: fn(u64, u64) -> u64) {
         if self.present {

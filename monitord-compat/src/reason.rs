@@ -48,6 +48,8 @@ pub enum Reason {
     CutOff,
     /// It has saved itself, and its task runs again.
     Saved,
+    /// Its master was lost, and the next one goes on with it, as another attempt.
+    TakenOver,
 }
 
 impl Reason {
@@ -64,6 +66,7 @@ impl Reason {
             Reason::Lost { .. } => "lost",
             Reason::CutOff => "cut_off",
             Reason::Saved => "saved",
+            Reason::TakenOver => "taken_over",
         }
     }
 
@@ -79,7 +82,9 @@ impl Reason {
             } => format!("{name} {used_mib} {requested_mib}"),
             Reason::OutputFile { errno } | Reason::NotStarted { errno } => format!("{name} {errno}"),
             Reason::Lost { attempts } => format!("{name} {attempts}"),
-            Reason::NotForwarded | Reason::Evicted | Reason::CutOff | Reason::Saved => name.to_owned(),
+            Reason::NotForwarded | Reason::Evicted | Reason::CutOff | Reason::Saved | Reason::TakenOver => {
+                name.to_owned()
+            }
         }
     }
 
@@ -111,6 +116,7 @@ impl Reason {
             },
             "cut_off" => Reason::CutOff,
             "saved" => Reason::Saved,
+            "taken_over" => Reason::TakenOver,
             _ => return None,
         };
         Some(reason)
@@ -143,6 +149,7 @@ impl fmt::Display for Reason {
             }
             Reason::CutOff => f.write_str("the run ended before it"),
             Reason::Saved => f.write_str("it has saved itself; the task runs again"),
+            Reason::TakenOver => f.write_str("the next master goes on with it"),
         }
     }
 }
@@ -214,6 +221,7 @@ mod tests {
             ),
             (Reason::CutOff, "the run ended before it"),
             (Reason::Saved, "it has saved itself; the task runs again"),
+            (Reason::TakenOver, "the next master goes on with it"),
         ] {
             assert_eq!(
                 Reason::decode(&format!("{} later", reason.encode())),

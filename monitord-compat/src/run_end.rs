@@ -49,6 +49,8 @@ pub enum RunEnd {
     /// Its wall time was over.
     #[serde(rename = "time")]
     WallTime,
+    /// What was left would not have ended before its wall time, so that it did not start.
+    HeldBack,
     /// Nodes were lost, and nothing that was left fitted on the others, or no agent has come.
     Stranded {
         /// The message of the run.
@@ -133,7 +135,10 @@ impl RunEnd {
     /// Returns whether it ended the tasks that ran.
     #[must_use]
     pub fn ends_tasks(&self) -> bool {
-        !matches!(self, Self::Drained { .. } | Self::Success | Self::Failed)
+        !matches!(
+            self,
+            Self::Drained { .. } | Self::HeldBack | Self::Success | Self::Failed
+        )
     }
 
     /// Returns the message of the run, if it has one.
@@ -155,6 +160,7 @@ impl RunEnd {
             Self::Drained { by: DrainedBy::Term } => "terminated",
             Self::Drained { .. } => "drained",
             Self::WallTime => "wall_time",
+            Self::HeldBack => "held_back",
             Self::Stranded { .. } => "stranded",
             Self::Signal { .. } => "signal",
             Self::Error { .. } => "error",
@@ -177,6 +183,7 @@ impl fmt::Display for RunEnd {
             Self::Drained { by: DrainedBy::Term } => f.write_str("was ended by SIGTERM"),
             Self::Drained { .. } => f.write_str("was drained"),
             Self::WallTime => f.write_str("reached its wall time"),
+            Self::HeldBack => f.write_str("had too little time for what is left"),
             Self::Stranded { .. } => f.write_str("lost its nodes"),
             Self::Signal { signal } => write!(f, "was stopped by signal {signal}"),
             Self::Error { .. } => f.write_str("ended with an error"),
@@ -195,6 +202,7 @@ mod tests {
             RunEnd::TaskAbort,
             RunEnd::Drained { by: DrainedBy::Site },
             RunEnd::WallTime,
+            RunEnd::HeldBack,
             RunEnd::stranded("one\n\ttwo"),
             RunEnd::Signal { signal: 15 },
             RunEnd::error("Unable to start \"x\": it is missing"),
@@ -249,6 +257,7 @@ mod tests {
             "task-abort",
             "drained",
             "time",
+            "held-back",
             "stranded",
             "stopped",
             "error",

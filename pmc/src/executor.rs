@@ -114,7 +114,7 @@ pub fn run(
     let (signal, task_exit) = match summary.aborted {
         Some(Aborted::Signal(signal)) => (u8::try_from(signal).ok(), None),
         Some(Aborted::Task { exit }) => (None, Some(exit)),
-        Some(Aborted::WallTime) | None => (None, None),
+        Some(Aborted::WallTime | Aborted::HeldBack) | None => (None, None),
     };
     Ok(Ended {
         success: summary.success(),

@@ -55,23 +55,23 @@ pub fn count(number: usize, thing: &str) -> String {
     format!("{number} {thing}{plural}")
 }
 
-/// Formats a size in powers of ten: `999 bytes`, `1.5 MB`.
+/// Formats a size in the units of memory: `999 bytes`, `1.5 MiB`.
 pub fn bytes(bytes: u64) -> String {
     let mut value = bytes as f64;
-    if bytes < 1000 {
+    if bytes < 1024 {
         return if bytes == 1 {
             "1 byte".into()
         } else {
             format!("{bytes} bytes")
         };
     }
-    for unit in ["kB", "MB", "GB"] {
-        value /= 1000.0;
-        if value < 1000.0 {
+    for unit in ["KiB", "MiB", "GiB"] {
+        value /= 1024.0;
+        if value < 1024.0 {
             return format!("{value:.1} {unit}");
         }
     }
-    format!("{:.1} TB", value / 1000.0)
+    format!("{:.1} TiB", value / 1024.0)
 }
 
 /// Formats a path, relative if it is below the working directory.
@@ -122,7 +122,7 @@ pub fn reason_value(reason: Reason) -> Value {
         }
         Reason::OutputFile { errno } | Reason::NotStarted { errno } => value["errno"] = errno.into(),
         Reason::Lost { attempts } => value["attempts"] = attempts.into(),
-        Reason::NotForwarded | Reason::Evicted | Reason::CutOff | Reason::Saved => {}
+        Reason::NotForwarded | Reason::Evicted | Reason::CutOff | Reason::Saved | Reason::TakenOver => {}
     }
     value
 }
@@ -172,8 +172,8 @@ mod tests {
     #[test]
     fn sizes() {
         assert_eq!(bytes(1), "1 byte");
-        assert_eq!(bytes(999), "999 bytes");
-        assert_eq!(bytes(1_500_000), "1.5 MB");
-        assert_eq!(bytes(2_000_000_000_000), "2.0 TB");
+        assert_eq!(bytes(1023), "1023 bytes");
+        assert_eq!(bytes(1_500_000), "1.4 MiB");
+        assert_eq!(bytes(3 << 40), "3.0 TiB");
     }
 }

@@ -45,8 +45,9 @@ const PART_OF_DESCRIPTORS: u64 = 8;
 /// Listens until it is dropped.
 pub(crate) struct Server {
     path: PathBuf,
-    /// The file for tools on other hosts.
-    place: PathBuf,
+    dag: PathBuf,
+    /// What the file for tools on other hosts says.
+    place: Place,
     listener: Arc<UnixListener>,
     thread: Option<JoinHandle<()>>,
     control: Control,
@@ -66,16 +67,11 @@ impl Server {
         dag: &Path,
         control: Control,
         interrupt: &Interrupt,
-        place: &Place,
+        place: Place,
     ) -> io::Result<Self> {
         let path = pmc_control::socket(dag);
         let listener = Arc::new(listen(&path)?);
-        if let Err(error) = place.write(dag) {
-            tracing::debug!(
-                "Tools on other hosts do not find this run: {}",
-                pmc_dag::reason(&error)
-            );
-        }
+        write(&place, dag);
         let waker = interrupt.waker();
         let (open_requests, is_over) = <(Arc<AtomicU32>, Arc<AtomicBool>)>::default();
         let thread = {
@@ -91,7 +87,8 @@ impl Server {
         match thread {
             Ok(thread) => Ok(Self {
                 path,
-                place: Place::path(dag),
+                dag: dag.to_owned(),
+                place,
                 listener,
                 thread: Some(thread),
                 control,
@@ -107,10 +104,28 @@ impl Server {
     }
 }
 
+impl Server {
+    /// Lets tools on other hosts know what ends the run although tasks are left.
+    pub(crate) fn note_limits(&mut self, stops_at: Option<u64>, drains: bool) {
+        if (self.place.stops_at, self.place.drains) != (stops_at, drains) {
+            (self.place.stops_at, self.place.drains) = (stops_at, drains);
+            write(&self.place, &self.dag);
+        }
+    }
+}
+
+/// Writes where a run goes on. It goes on without.
+fn write(place: &Place, dag: &Path) {
+    if let Err(error) = place.write(dag) {
+        let reason = pmc_dag::reason(&error);
+        tracing::debug!("Tools on other hosts do not find this run: {reason}");
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
-        let _ = fs::remove_file(&self.place);
+        let _ = fs::remove_file(Place::path(&self.dag));
         self.is_over.store(true, Ordering::Release);
         // Ends `accept`.
         let _ = socket::shutdown(self.listener.as_raw_fd(), Shutdown::Both);

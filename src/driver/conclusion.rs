@@ -23,13 +23,16 @@ pub(super) enum End {
 impl<T: MasterTransport> Driver<'_, T> {
     /// Ends a run that has begun.
     pub(super) fn conclude(mut self, end: End) -> Result<RunSummary, RunError> {
+        let lost_nodes = self.lost_nodes();
         let aborted = self.log_end(end);
         if aborted.is_some() {
             self.end_redirects();
         }
         let (message, timeout) = match aborted {
             None => (ToWorker::Shutdown, CLOSE_TIMEOUT),
-            Some(Aborted::WallTime | Aborted::Task { .. }) => (ToWorker::Abort, CLOSE_TIMEOUT),
+            Some(Aborted::WallTime | Aborted::HeldBack | Aborted::Task { .. }) => {
+                (ToWorker::Abort, CLOSE_TIMEOUT)
+            }
             Some(Aborted::Signal(_)) => (ToWorker::Abort, HURRIED_CLOSE_TIMEOUT),
         };
         send_to_all(self.run.out.transport, &message);
@@ -79,11 +82,11 @@ impl<T: MasterTransport> Driver<'_, T> {
         if let Err(mut error) = result.and(flushed) {
             error.unresponsive_workers = summary.unresponsive_workers;
             error.set_closed();
-            run_end::note(self.run.options, self.facts(), Err(&error));
+            run_end::note(self.run.options, self.facts(lost_nodes), Err(&error));
             return Err(error);
         }
         self.run.remove_checkpoints(summary.success());
-        run_end::note(self.run.options, self.facts(), Ok(&summary));
+        run_end::note(self.run.options, self.facts(lost_nodes), Ok(&summary));
         Ok(summary)
     }
 
@@ -102,6 +105,10 @@ impl<T: MasterTransport> Driver<'_, T> {
             Aborted::Signal(_) if is_logged => {}
             Aborted::Signal(signal) => tracing::error!(target: FATAL, "Caught signal {signal}"),
             Aborted::WallTime => tracing::error!(target: FATAL, "Workflow wall time exceeded!"),
+            Aborted::HeldBack => {
+                tracing::info!("What is left would not end before the time is over: it is for the next run");
+                return Some(aborted);
+            }
             // The end of the task was logged.
             Aborted::Task { .. } => {}
         }

@@ -1,7 +1,7 @@
 //! Answers requests of other processes.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use monitord_compat::run_end::DrainedBy;
 use pmc_batch::drain::is_same_host;
@@ -94,13 +94,35 @@ impl<T: MasterTransport> Driver<'_, T> {
         }
     }
 
+    /// Lets tools on other hosts know what ends the run although tasks are left, if that has changed.
+    pub(super) fn tell_limits(&mut self) {
+        let limits = (self.run.time.stop_at(), self.run.drain.is_some());
+        if std::mem::replace(&mut self.told_limits, limits) == limits {
+            return;
+        }
+        if let Some(server) = &mut self.server {
+            let left = |end: Instant| end.saturating_duration_since(clock::now());
+            let since_epoch = |end| {
+                clock::system_time()
+                    .checked_add(left(end))?
+                    .duration_since(UNIX_EPOCH)
+                    .ok()
+            };
+            let stops_at = limits.0.and_then(since_epoch);
+            server.note_limits(stops_at.map(|at| at.as_secs()), limits.1);
+        }
+    }
+
     fn drain_after(&mut self, seconds: Option<u64>) -> Result<Answer, RunError> {
         let Some(seconds) = seconds.filter(|seconds| *seconds > 0) else {
             self.drain_now()?;
-            let running = self.run.master.running();
-            return Ok(Answer::Done(format!(
-                "no more tasks start; the run ends when the {running} that run have ended"
-            )));
+            return Ok(Answer::Done(match self.run.master.running() {
+                0 => "no more tasks start; none runs, so that the run ends".to_owned(),
+                1 => "no more tasks start; the run ends when the one that runs has ended".to_owned(),
+                running => {
+                    format!("no more tasks start; the run ends when the {running} that run have ended")
+                }
+            }));
         };
         let Some(at) = clock::now().checked_add(Duration::from_secs(seconds)) else {
             return Ok(Answer::Refused(format!("{seconds} seconds are too long")));

@@ -98,6 +98,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         self.take_news()?;
         self.run.drain_if_asked()?;
         self.run.stop_if_time_is_over()?;
+        self.tell_limits();
         self.rests.wake_tasks(&mut self.run)?;
         if let Some(aborted) = self.run.task_abort {
             self.flush()?;
@@ -134,8 +135,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         let waits_for_time = !self.run.notices.held.is_empty() || self.run.master.has_late();
         let only_rests = self.run.master.only_rests() && !self.subworkflows.awaits_guests();
         if waits_for_time && only_rests && self.rests.next().is_none() {
-            tracing::info!("What is left would not end before the time is over: it is for the next run");
-            return Ok(Some(End::Aborted(super::Aborted::WallTime)));
+            return Ok(Some(End::Aborted(super::Aborted::HeldBack)));
         }
         Ok(self.run.aborted().map(End::Aborted))
     }

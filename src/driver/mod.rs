@@ -244,7 +244,9 @@ struct Driver<'a, T> {
     outside: Option<Outside>,
     /// Ends before the server that it asks.
     _bridge: Option<pmix::Bridge>,
-    _server: Option<Server>,
+    server: Option<Server>,
+    /// The end of the wall time, and whether the run drains, as tools on other hosts know it.
+    told_limits: (Option<Instant>, bool),
 }
 
 impl<'a, T: MasterTransport> Driver<'a, T> {
@@ -301,7 +303,8 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             cores: host::usable_cpus() as usize,
             outside: Outside::start(options, interrupt),
             _bridge: server.as_ref().and_then(|_| pmix::Bridge::start(options)),
-            _server: server,
+            server,
+            told_limits: (None, false),
         }
     }
 
@@ -312,16 +315,21 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
         }
     }
 
-    /// What is known of the run at its end.
-    fn facts(&self) -> run_end::Facts {
-        let summary = self.run.master.summary();
+    /// Hosts of agents that were there and are not any more. When the run closes, all go.
+    fn lost_nodes(&self) -> Vec<String> {
         let membership = self.run.out.transport.membership();
+        membership.map_or_else(Vec::new, |membership| membership.gone_hosts())
+    }
+
+    /// What is known of the run at its end.
+    fn facts(&self, lost_nodes: Vec<String>) -> run_end::Facts {
+        let summary = self.run.master.summary();
         run_end::Facts {
             drained_by: self.run.drain.as_ref().map(|drain| drain.by),
             done: summary.done,
             left: summary.tasks - summary.done,
             saved: self.run.notices.saved,
-            lost_nodes: membership.map_or_else(Vec::new, |membership| membership.gone_hosts()),
+            lost_nodes,
             seconds: self.begin.at.elapsed().as_secs(),
         }
     }
@@ -339,6 +347,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             )
         );
         self.end_redirects();
+        let lost_nodes = self.lost_nodes();
         error.unresponsive_workers = stop_workers(self.run.out.transport, &ToWorker::Abort, CLOSE_TIMEOUT);
         error.set_closed();
         let _ = self.handle_last_results();
@@ -357,7 +366,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             .flush()
             .is_ok()
             .then(|| self.run.settle());
-        run_end::note(self.run.options, self.facts(), Err(&error));
+        run_end::note(self.run.options, self.facts(lost_nodes), Err(&error));
         error
     }
 }

@@ -20,6 +20,8 @@ pub enum Aborted {
     Signal(i32),
     /// The wall time was exceeded.
     WallTime,
+    /// What is left would not end before the wall time.
+    HeldBack,
     /// By the end of a task, as its option `--abort-on` says.
     Task {
         /// Exit code of the run.
@@ -80,7 +82,7 @@ impl RunSummary {
         match self.aborted {
             None => self.figures.success,
             Some(Aborted::Task { exit }) => exit == 0,
-            Some(Aborted::Signal(_) | Aborted::WallTime) => false,
+            Some(Aborted::Signal(_) | Aborted::WallTime | Aborted::HeldBack) => false,
         }
     }
 }

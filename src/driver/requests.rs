@@ -33,6 +33,8 @@ enum NoAttempt {
     NoWorker(u32),
     #[error("the task {task} does not run: it is {state}")]
     NotRunning { task: String, state: String },
+    #[error("the task {task} cannot run any more: {failed} has failed")]
+    Blocked { task: String, failed: String },
 }
 
 impl NoAttempt {
@@ -147,9 +149,15 @@ impl<T: MasterTransport> Run<'_, T> {
                 (worker, attempt)
             }
             Some((worker, _)) => return Err(NoAttempt::NoWorker(worker)),
-            None => self.attempt_of(task).ok_or_else(|| NoAttempt::NotRunning {
-                task: name.to_owned(),
-                state: self.master.task_status(task).state,
+            None => self.attempt_of(task).ok_or_else(|| {
+                let name = name.to_owned();
+                match self.master.failed_before(task) {
+                    Some(failed) => NoAttempt::Blocked { task: name, failed },
+                    None => NoAttempt::NotRunning {
+                        task: name,
+                        state: self.master.task_status(task).state,
+                    },
+                }
             })?,
         };
         Ok(Target {

@@ -48,6 +48,7 @@ pub(super) fn note(options: &Options, facts: Facts, result: Result<&RunSummary, 
         Err(error) => RunEnd::error(&error.to_string()),
         Ok(summary) => match (summary.aborted, summary.drained) {
             (Some(Aborted::WallTime), _) => RunEnd::WallTime,
+            (Some(Aborted::HeldBack), _) => RunEnd::HeldBack,
             (Some(Aborted::Signal(signal)), _) => RunEnd::Signal { signal },
             (Some(Aborted::Task { .. }), _) => RunEnd::TaskAbort,
             (None, Some(_)) => RunEnd::Drained {

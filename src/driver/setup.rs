@@ -133,8 +133,10 @@ pub(super) fn serve(
     let place = Place {
         host: host::name(),
         job: batch_job.cloned(),
+        stops_at: None,
+        drains: false,
     };
-    let started = Server::start(&options.dag, control.clone(), interrupt, &place);
+    let started = Server::start(&options.dag, control.clone(), interrupt, place);
     let failed = |error: &std::io::Error| {
         tracing::debug!(
             "The run cannot be controlled from outside: {}",

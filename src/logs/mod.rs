@@ -62,8 +62,8 @@ enum What {
     Prepared(i32),
     Queued,
     Started,
-    /// It failed for this reason, and its end follows.
-    Failing(Reason),
+    /// Why it ends, or has ended.
+    Because(Reason),
     /// Its worker was lost, and its task runs again.
     Evicted,
     /// Its worker was lost, and its task has failed with this status.
@@ -276,7 +276,9 @@ impl Logs {
             Record::Started(task, submit, _) if self.dag.subdag(task).is_some() => {
                 self.write(now, task, submit, What::Preparing);
             }
-            Record::Queued(task, submit) | Record::Adopted(task, submit) => {
+            Record::Queued(task, submit) => self.write(now, task, submit, What::Queued),
+            Record::Adopted(task, submit) => {
+                self.write(now, task, submit, What::Because(Reason::TakenOver));
                 self.write(now, task, submit, What::Queued);
             }
             Record::Started(task, submit, _) => self.write(now, task, submit, What::Started),
@@ -284,7 +286,7 @@ impl Logs {
                 task, submit, why, ..
             } => {
                 if why == Eviction::Saved {
-                    self.write(now, task, submit, What::Failing(Reason::Saved));
+                    self.write(now, task, submit, What::Because(Reason::Saved));
                 }
                 self.write(now, task, submit, What::Evicted);
             }
@@ -304,7 +306,7 @@ impl Logs {
                     self.rescue.push(self.dag.name(task));
                 }
                 if let Some(reason) = outcome.reason() {
-                    self.write(now, task, submit, What::Failing(reason));
+                    self.write(now, task, submit, What::Because(reason));
                 }
                 let what = if outcome.evictions > 0 {
                     What::Aborted(outcome.status)
@@ -364,7 +366,7 @@ impl Logs {
                 What::Prepared(status) => dagman_out::prepared(lines, stamp, name, status),
                 What::Queued => dagman_out::queued(lines, stamp, name, number),
                 What::Started => dagman_out::started(lines, stamp, name, number),
-                What::Failing(reason) => dagman_out::reason(lines, stamp, name, number, reason),
+                What::Because(reason) => dagman_out::reason(lines, stamp, name, number, reason),
                 What::Evicted => dagman_out::evicted(lines, stamp, name, number),
                 What::Aborted(_) => dagman_out::aborted(lines, stamp, name, number),
                 What::Ended(status) => dagman_out::ended(lines, stamp, name, number, status),
@@ -377,7 +379,7 @@ impl Logs {
                 What::Prepared(status) => jobstate_log::prepared(lines, now, name, number, status),
                 What::Queued => jobstate_log::queued(lines, now, name, number),
                 What::Started => jobstate_log::started(lines, now, name, number),
-                What::Failing(reason) => jobstate_log::reason(lines, now, name, number, reason),
+                What::Because(reason) => jobstate_log::reason(lines, now, name, number, reason),
                 What::Evicted => jobstate_log::evicted(lines, now, name, number),
                 What::Aborted(status) => jobstate_log::aborted(lines, now, name, number, status),
                 What::Ended(status) => jobstate_log::ended(lines, now, name, number, status),

@@ -104,15 +104,47 @@ impl Master {
         }
     }
 
+    /// Returns the name of a failed task without which a task that waits cannot run. Linear in tasks and
+    /// edges.
+    pub fn failed_before(&self, task: TaskId) -> Option<String> {
+        let (dag, local) = self.locate(task);
+        let base = (task.0 - local.0) as usize;
+        let state = |task: TaskId| self.nodes[base + task.index()].state;
+        if state(local) != State::Waiting {
+            return None;
+        }
+        let mut is_blocked = vec![false; dag.len()];
+        for failed in dag.ids().filter(|task| state(*task) == State::Failed) {
+            let mut open = vec![failed];
+            while let Some(next) = open.pop() {
+                if next == local {
+                    return Some(String::from_utf8_lossy(dag.name(failed)).into_owned());
+                }
+                for child in dag.children(next) {
+                    if !std::mem::replace(&mut is_blocked[child.index()], true) {
+                        open.push(*child);
+                    }
+                }
+            }
+        }
+        None
+    }
+
     fn reason(&self, task: TaskId, state: State) -> Option<String> {
         if self.is_withdrawn(task) && matches!(state, State::Waiting | State::Ready) {
             return Some("its workflow drains: no more of its tasks start".to_owned());
         }
-        if !matches!(state, State::Ready | State::Queued | State::Late) {
+        if let Some(failed) = self.failed_before(task) {
+            return Some(format!("{failed} has failed: it cannot run any more"));
+        }
+        if !matches!(state, State::Waiting | State::Ready | State::Queued | State::Late) {
             return None;
         }
         if self.is_stopped() {
             return Some("the run drains: no more tasks start".to_owned());
+        }
+        if state == State::Waiting {
+            return None;
         }
         if state == State::Late {
             return self.lacks_time(task).map(|reason| reason.to_string());

@@ -290,6 +290,10 @@ fn the_next_master_takes_over_what_runs() {
     let rescue = fs::read_to_string(scene.path("x.dag.rescue")).unwrap();
     let done = rescue.lines().filter(|line| line.starts_with("DONE "));
     assert_eq!(done.count(), 6, "{rescue}");
+    // What goes on is not lost.
+    let status = scene.pmc(&["status", "."]);
+    assert!(status.starts_with("x succeeded after "), "{status}");
+    assert!(!status.contains("  lost "), "{status}");
 }
 
 /// An agent of the dead master does not come back: its task starts again, after its lease.

@@ -74,9 +74,10 @@ fn a_start_to_which_no_agent_comes_is_stranded() {
         .wait();
     assert_eq!(code, 76, "{stderr}");
     assert!(
-        stderr.contains("2 agents did not come within 1 s (--join-timeout)"),
+        stderr.contains("2 agents did not come within 1 s (--join-timeout)\n"),
         "{stderr}"
     );
+    assert!(!stderr.contains("said nothing"), "nothing starts them: {stderr}");
     for file in ["x.dag.endpoint", "x.dag.agents"] {
         assert!(!scene.path(file).exists(), "{file}");
     }

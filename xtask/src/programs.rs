@@ -19,6 +19,7 @@ pub fn all() -> Vec<Command> {
         pegasus_transfer::command(),
         pegasus_transfer::integrity_program::command(),
         pegasus_rc_client::command(),
+        rsh(),
     ];
     for program in &mut programs {
         *program = program.clone().version(env!("CARGO_PKG_VERSION"));
@@ -63,6 +64,35 @@ fn kickstart() -> Command {
                 .num_args(1..)
                 .trailing_var_arg(true)
                 .help("Program to run, with its arguments"),
+        )
+}
+
+/// The same for what is called as ssh.
+fn rsh() -> Command {
+    let options = pmc_rsh::OPTIONS.iter().map(|option| {
+        argument(
+            option.help,
+            Some(char::from(option.letter)),
+            option.value,
+            option.help,
+        )
+    });
+    Command::new("pmc-rsh")
+        .about(pmc_rsh::ABOUT)
+        .disable_help_flag(true)
+        .disable_version_flag(true)
+        .args(options)
+        .arg(
+            Arg::new("HOST")
+                .required(true)
+                .help("Host of the task, by its name in the batch job or in PMC_NODELIST"),
+        )
+        .arg(
+            Arg::new("COMMAND")
+                .required(true)
+                .num_args(1..)
+                .trailing_var_arg(true)
+                .help("Command, which gets the environment and the directory of the task"),
         )
 }
 

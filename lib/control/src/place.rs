@@ -1,6 +1,8 @@
 //! Where a run goes on: the file `NAME.dag.place` beside the DAG, for tools on other hosts.
 //!
-//! Its first line is the host of the master. In a batch job, the second one is the job: `slurm 17`.
+//! Its first line is the host of the master. In a batch job, the second one is the job: `slurm 17`. The
+//! others say what ends the run although tasks are left: `stops 1795837297`, the end of its wall time in
+//! seconds since the epoch, and `drains`.
 
 use std::io::{self, Write as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -9,10 +11,17 @@ use std::path::{Path, PathBuf};
 use pmc_batch::BatchJob;
 use pmc_files::Destination;
 
+use crate::RunLimits;
 use crate::client::may_own;
 
 /// Largest file that is read, in bytes.
 const MAX_PLACE: u64 = 1 << 12;
+
+/// Begins the line with the end of the wall time.
+const STOPS: &str = "stops ";
+
+/// The line of a run that starts no more tasks.
+const DRAINS: &str = "drains";
 
 /// Where a run goes on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +30,10 @@ pub struct Place {
     pub host: String,
     /// Its batch job.
     pub job: Option<BatchJob>,
+    /// When its wall time is over, in seconds since the epoch.
+    pub stops_at: Option<u64>,
+    /// It starts no more tasks.
+    pub drains: bool,
 }
 
 impl Place {
@@ -54,16 +67,32 @@ impl Place {
     }
 
     fn text(&self) -> String {
-        let job = self.job.as_ref().map_or(String::new(), |job| format!("{job}\n"));
-        format!("{}\n{job}", self.host)
+        let job = self.job.as_ref().map(|job| format!("{job}\n"));
+        let stops = self.stops_at.map(|at| format!("{STOPS}{at}\n"));
+        let drains = self.drains.then(|| format!("{DRAINS}\n"));
+        let rest: String = [job, stops, drains].into_iter().flatten().collect();
+        format!("{}\n{rest}", self.host)
+    }
+
+    /// Returns what ends the run although tasks are left, at this time in seconds since the epoch.
+    #[must_use]
+    pub fn limits(&self, now: u64) -> RunLimits {
+        RunLimits {
+            wall_seconds_left: self.stops_at.map(|at| at.saturating_sub(now)),
+            drains: self.drains,
+        }
     }
 
     fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
         let host = lines.next().filter(|host| is_host(host))?;
+        let rest: Vec<&str> = lines.collect();
+        let stops = |line: &&str| line.strip_prefix(STOPS)?.parse().ok();
         Some(Self {
             host: host.to_owned(),
-            job: lines.next().and_then(BatchJob::parse),
+            job: rest.first().and_then(|line| BatchJob::parse(line)),
+            stops_at: rest.iter().find_map(stops),
+            drains: rest.contains(&DRAINS),
         })
     }
 }
@@ -88,13 +117,27 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let dag = folder.path().join("x.dag");
         assert_eq!(Place::read(&dag), None);
-        for job in [None, BatchJob::new(Scheduler::Slurm, "17")] {
+        let job = BatchJob::new(Scheduler::Slurm, "17");
+        for (job, stops_at, drains) in [
+            (None, None, false),
+            (None, Some(170), true),
+            (job, Some(170), true),
+        ] {
             let host = "n1.cluster".to_owned();
-            let place = Place { host, job };
+            let place = Place {
+                host,
+                job,
+                stops_at,
+                drains,
+            };
             place.write(&dag).unwrap();
-            assert_eq!(Place::read(&dag), Some(place));
+            assert_eq!(Place::read(&dag).as_ref(), Some(&place));
             assert_eq!(fs::metadata(Place::path(&dag)).unwrap().mode() & 0o777, 0o600);
+            let limits = place.limits(150);
+            assert_eq!(limits.wall_seconds_left, stops_at.map(|_| 20));
+            assert_eq!(limits.drains, drains);
         }
+        assert_eq!(Place::parse("n1\nstops soon\n").unwrap().stops_at, None);
     }
 
     #[test]

@@ -80,4 +80,19 @@ mod tests {
         silent.note("a:1", &io::ErrorKind::TimedOut.into());
         assert!(silent.has("a:1") && !silent.has("b:1"));
     }
+
+    /// The search of the system for a name can take much longer.
+    #[test]
+    fn a_name_takes_no_longer_than_the_limit() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
+        let found = |address| runtime.block_on(resolve(address, Duration::ZERO));
+        // A number needs no search.
+        assert_eq!(found("[::1]:7").unwrap(), ["[::1]:7".parse().unwrap()]);
+        let begun = Instant::now();
+        assert!(found("name.invalid:7").is_err());
+        assert!(begun.elapsed() < Duration::from_secs(5));
+    }
 }

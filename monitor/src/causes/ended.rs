@@ -17,6 +17,10 @@ pub(super) fn remark(end: &RunEnd, diagnosis: &Diagnosis) -> String {
         RunEnd::WallTime => {
             format!("The run has reached its wall time (--max-wall-time) and ended its tasks. {left}")
         }
+        RunEnd::HeldBack => format!(
+            "The run ended before its wall time: what is left was expected to take longer than the time that was \
+             left (profile `runtime`, or what such tasks took). {left}"
+        ),
         RunEnd::Signal { signal } => {
             format!("The run was stopped by signal {signal} and ended its tasks. {left}")
         }

@@ -78,7 +78,7 @@ fn a_run_without_logs_is_known_from_its_rescue_file() {
     );
     let found = diagnose(&history);
     assert!(
-        found.remarks[0].contains("--monitord-hack"),
+        found.remarks[0].contains("started without --jobstate-log"),
         "{:?}",
         found.remarks
     );

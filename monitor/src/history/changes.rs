@@ -1,5 +1,7 @@
 //! Applies events to the history.
 
+use monitord_compat::reason::Reason;
+
 use super::{Attempt, History, NEVER, NO_ATTEMPT, Run, State, Tally};
 use crate::events::{Event, Micros, TaskRef};
 use crate::plan::TaskNumber;
@@ -82,6 +84,9 @@ impl History {
             Event::Unplanned(task, status) => {
                 let task = self.task(task)?;
                 return self.fail_unplanned(task, time, status);
+            }
+            Event::Reason(task, Reason::TakenOver) => {
+                self.take_over(task);
             }
             Event::Reason(task, reason) => {
                 let task = self.task(task)?;
@@ -187,6 +192,19 @@ impl History {
         (attempt.end, attempt.lost, attempt.worker_lost) = (time, true, true);
         self.hosts.expect(Change::End(index));
         Some(index)
+    }
+
+    /// An attempt that ended with its master goes on. It is submitted again with its number.
+    fn take_over(&mut self, task: TaskRef<'_>) {
+        let latest = self.plan.find(task.name).and_then(|task| self.latest(task));
+        let Some(index) = latest.filter(|index| self.submit_number(*index) == task.submit_number) else {
+            return;
+        };
+        if let Some(attempt) = self.attempts.get_mut(index).filter(|attempt| attempt.lost) {
+            attempt.worker_lost = false;
+            self.reasons
+                .extend(u32::try_from(index).map(|index| (index, Reason::TakenOver)));
+        }
     }
 
     /// Resets tasks that are ready or running when a run ends: they wait for the next run.

@@ -163,6 +163,32 @@ fn times_of_runs_are_refined() {
     assert_eq!(history.attempts[0].duration(), Some(500_000));
 }
 
+/// The killed run is completed with evictions. The next master names the attempt that goes on.
+#[test]
+fn attempts_that_the_next_master_takes_over_are_not_lost() {
+    let first = "1.0 INTERNAL *** PMC_STARTED ***\n1.0 a SUBMIT 1.0 - - 1\n1.0 a EXECUTE 1.0 - - 1\n\
+                 1.0 b SUBMIT 2.0 - - 2\n1.0 b EXECUTE 2.0 - - 2\n1.0 a JOB_EVICTED 1.0 - - 1\n\
+                 1.0 b JOB_EVICTED 2.0 - - 2\n1.0 INTERNAL *** PMC_FINISHED 1 ***\n";
+    let next = "3.0 INTERNAL *** PMC_STARTED ***\n4.0 INTERNAL *** PMC_REASON a 1.0 taken_over ***\n\
+                4.0 a SUBMIT 1.0 - - 1\n4.0 a EXECUTE 1.0 - - 1\n\
+                5.0 INTERNAL *** PMC_REASON b 7.0 taken_over ***\n";
+    let run = TestRun::new(DAG);
+    run.append("jobstate.log", &format!("{first}{next}"));
+    let history = run.open();
+    let found: Vec<_> = (0..history.attempts.len())
+        .map(|number| (history.reason(number), history.attempts[number].was_evicted()))
+        .collect();
+    // A number that is not that of the last attempt says nothing.
+    let expected = [
+        (Some(Reason::TakenOver), false),
+        (Some(Reason::Evicted), true),
+        (None, false),
+    ];
+    assert_eq!(found, expected);
+    assert!(!history.attempts[0].failed());
+    assert_eq!(history.all().get(State::Running), 1);
+}
+
 #[test]
 fn rescue_file_and_unknown_names() {
     let run = TestRun::new(DAG);

@@ -42,7 +42,7 @@ fn is_healthy(history: &History, diagnosis: &Diagnosis) -> bool {
     let over = match diagnosis.phase {
         Phase::Ended(_) | Phase::CutOff => true,
         // It ran without a log.
-        Phase::NotStarted => all.get(State::Done) > 0,
+        Phase::NotStarted => history.has_no_log(),
         Phase::Running => false,
     };
     diagnosis.causes.is_empty() && (!over || all.get(State::Done) == all.total())

@@ -204,7 +204,8 @@ fn node_table(nodes: &[NodeStatus]) -> String {
     for (task, node) in reserved {
         by_task.entry(task).or_default().push(&node.host);
     }
-    for (task, hosts) in by_task {
+    for (task, mut hosts) in by_task {
+        hosts.sort_unstable();
         let hosts = pmc_hosts::compress(&hosts);
         let _ = writeln!(text, "Reserved for {}: {}", escape(task), escape(&hosts));
     }

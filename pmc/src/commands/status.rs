@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use console::Term;
 use pmc_control::{Answer, NodeStatus, Request, RunLimits};
 use pmc_monitor::dir::RunDir;
-use pmc_monitor::events::Micros;
+use pmc_monitor::events::{Micros, SECOND};
 use pmc_monitor::history::{History, Phase, State};
 use pmc_monitor::lite_data::DataOfRun;
 use pmc_monitor::plan::TaskNumber;
@@ -122,7 +122,7 @@ fn follow(
     let mut last_line = None;
     let mut shown = 0;
     loop {
-        let over = matches!(progress.phase, Phase::Ended(_) | Phase::CutOff);
+        let over = progress.is_over();
         if terminal {
             let _ = term.clear_last_lines(shown);
             if !over {
@@ -192,10 +192,13 @@ fn render(arguments: &cli::Status, dir: &Path, watch: &Watch, progress: &Progres
 }
 
 /// Returns what ends the run although tasks are left, as far as the run says it. It can be asked on its own
-/// host.
+/// host; for others, a file has it.
 fn limits(history: &History, progress: &Progress) -> RunLimits {
-    if progress.phase != Phase::Running || reach::elsewhere(&history.dir.dag).is_some() {
+    if progress.phase != Phase::Running {
         return RunLimits::default();
+    }
+    if let Some(place) = reach::elsewhere(&history.dir.dag) {
+        return place.limits(u64::try_from(now() / SECOND).unwrap_or_default());
     }
     match pmc_control::ask(&history.dir.dag, &Request::Limits) {
         Ok(Answer::Limits(limits)) => limits,
@@ -267,7 +270,7 @@ fn code(progress: &Progress) -> u8 {
     match progress.phase {
         Phase::Running => exit::NOT_ENDED,
         _ if done => exit::SUCCESS,
-        Phase::NotStarted => exit::NOT_ENDED,
-        Phase::Ended(_) | Phase::CutOff => exit::TASKS_FAILED,
+        _ if progress.is_over() => exit::TASKS_FAILED,
+        _ => exit::NOT_ENDED,
     }
 }

@@ -527,6 +527,38 @@ fn standard_input_is_pushed_to_agents() {
     pushed(&[&agents[..], &["--per-task-stdio", "--jobstate-log"]].concat());
 }
 
+/// Such a tool waited until the end of the run.
+#[test]
+fn input_for_a_task_that_cannot_run_any_more_is_refused_at_once() {
+    let place = Place::new();
+    place.script("run/waits", &format!("{WAIT}\nwait_for go"));
+    place.script("run/fails", &format!("{WAIT}\nwait_for fail; exit 3"));
+    let dag = "TASK other ./waits\nTASK bad ./fails\nTASK middle /bin/true\nTASK late --stdin push /bin/cat\n\
+               EDGE bad middle\nEDGE middle late\n";
+    let mut run = start(&place, dag, &LOCAL);
+    let waiting = place
+        .pmc(["attach", "run", "--stdin", "late"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("pmc starts");
+    place.write("run/fail", "");
+    let text = "the task late cannot run any more: bad has failed";
+    for refused in [end(waiting), push(&place, &["late"], b"x")] {
+        refused.code(4);
+        assert!(refused.stderr().contains(text), "{}", refused.stderr());
+    }
+    let why = place.run(["why", "late", "run"]).stdout();
+    assert!(
+        why.ends_with("it waits because bad has failed: it cannot run any more\n"),
+        "{why}"
+    );
+    // Until then, the run answers.
+    place.write("run/go", "");
+    run.wait().expect("the run ends");
+}
+
 #[test]
 fn input_that_no_task_takes_is_refused() {
     let place = Place::new();

@@ -81,6 +81,23 @@ fn a_host_whose_script_runs_is_preparing() {
 }
 
 #[test]
+fn a_task_behind_a_failed_one_cannot_run() {
+    let mut run = dynamic(
+        "TASK a x\nTASK b x\nTASK c x\nTASK d x\nEDGE a b\nEDGE b c\n",
+        &[(1, "h")],
+    );
+    let failed = |run: &Run| [0, 1, 2, 3].map(|task| run.master.failed_before(TaskId(task)));
+    assert_eq!(failed(&run), [None, None, None, None]);
+    run.end(1, 1, 256);
+    let a = Some("a".to_owned());
+    assert_eq!(failed(&run), [None, a.clone(), a, None]);
+    assert_eq!(
+        run.master.task_status(TaskId(2)).reason.as_deref(),
+        Some("a has failed: it cannot run any more")
+    );
+}
+
+#[test]
 fn tasks_are_described() {
     let text = "TASK a x\nTASK b x\nTASK c x\nTASK d x\nTASK e -m 200 x\nTASK f -p -1 x\nTASK i x\n\
         EDGE a d\nEDGE b d\nEDGE a i\n";
@@ -124,7 +141,9 @@ fn tasks_are_described() {
     let released = status(&run, 6);
     assert_eq!((released.parents_left, released.parents), (0, Vec::new()));
     event(&mut run, Event::Drain);
-    assert_eq!(reason(&run, 2), "the run drains: no more tasks start");
+    for waits in [2, 3] {
+        assert_eq!(reason(&run, waits), "the run drains: no more tasks start");
+    }
 }
 
 #[test]

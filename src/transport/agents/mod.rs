@@ -179,17 +179,19 @@ impl AgentOptions {
             let launcher = running.launcher.as_ref();
             launcher.map_or_else(String::new, |launcher| launcher.last_words(number))
         };
-        let hosts = self.launch.as_ref().map_or(&[][..], Launch::hosts);
-        let words = if hosts.is_empty() {
-            vec![(None, last_words(None))]
-        } else {
-            let missing = hosts.iter().enumerate();
-            let missing = missing
-                .filter(|(number, _)| !table.has_number(*number) && !running.reported.contains(number));
-            missing
-                .take(MAX_NAMED)
-                .map(|(number, host)| (Some(host.clone()), last_words(Some(number))))
-                .collect()
+        let words = match &self.launch {
+            // Nothing starts them, or they print where this process does.
+            None | Some(Launch::Local { .. }) => Vec::new(),
+            Some(Launch::Once { .. }) => vec![(None, last_words(None))],
+            Some(Launch::Ssh { hosts } | Launch::Each { hosts, .. }) => {
+                let missing = hosts.iter().enumerate();
+                let missing = missing
+                    .filter(|(number, _)| !table.has_number(*number) && !running.reported.contains(number));
+                missing
+                    .take(MAX_NAMED)
+                    .map(|(number, host)| (Some(host.clone()), last_words(Some(number))))
+                    .collect()
+            }
         };
         Missing {
             agents: (self.agents as usize).saturating_sub(joined + running.reported.len()),

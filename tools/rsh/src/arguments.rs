@@ -5,11 +5,43 @@ use std::os::unix::ffi::OsStringExt as _;
 
 use pmc_wire::command::Call;
 
-/// Options without a value. They change nothing, but for `-n`.
-const FLAGS: &[u8] = b"xqn";
+/// An option of ssh that is taken.
+#[derive(Clone, Copy, Debug)]
+pub struct RshOption {
+    /// Its letter.
+    pub letter: u8,
+    /// Name of its value, if it has one.
+    pub value: Option<&'static str>,
+    /// What it does.
+    pub help: &'static str,
+}
 
-/// Options with a value, which changes nothing: there are no users, ports and settings to choose.
-const WITH_VALUE: &[u8] = b"lop";
+/// All options. Only `-n` changes something: there are no users, ports and settings to choose.
+pub const OPTIONS: [RshOption; 6] = [
+    option(b'n', None, "The command reads nothing"),
+    option(b'x', None, "Taken, without effect, as the next ones"),
+    option(b'q', None, "Quiet"),
+    option(b'l', Some("USER"), "User"),
+    option(b'o', Some("OPTION"), "Setting of ssh"),
+    option(b'p', Some("PORT"), "Port"),
+];
+
+/// What the program does, in a line.
+pub const ABOUT: &str = "Run a command by a shell on another host of a task that holds several";
+
+const fn option(letter: u8, value: Option<&'static str>, help: &'static str) -> RshOption {
+    RshOption { letter, value, help }
+}
+
+/// Returns the text of `--help`.
+pub(crate) fn help() -> String {
+    let mut text = format!("{ABOUT}\n\n{}\n\nOptions:\n", ArgumentsError::Usage);
+    for RshOption { letter, value, help } in OPTIONS {
+        let option = format!("-{} {}", char::from(letter), value.unwrap_or_default());
+        text.push_str(&format!("  {option:<10}  {help}\n"));
+    }
+    text
+}
 
 /// Why a command line cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -41,17 +73,20 @@ impl Arguments {
             let mut letters = option.iter().skip(1);
             while let Some(letter) = letters.next() {
                 no_input |= *letter == b'n';
-                if WITH_VALUE.contains(letter) {
-                    // The value is the rest of the word, or the next one.
-                    if letters.len() == 0 {
-                        words.next().ok_or(ArgumentsError::Usage)?;
+                match OPTIONS.iter().find(|known| known.letter == *letter) {
+                    Some(RshOption { value: Some(_), .. }) => {
+                        // The value is the rest of the word, or the next one.
+                        if letters.len() == 0 {
+                            words.next().ok_or(ArgumentsError::Usage)?;
+                        }
+                        break;
                     }
-                    break;
-                }
-                if !FLAGS.contains(letter) {
-                    return Err(ArgumentsError::Unknown(
-                        String::from_utf8_lossy(&option).into_owned(),
-                    ));
+                    Some(_) => {}
+                    None => {
+                        return Err(ArgumentsError::Unknown(
+                            String::from_utf8_lossy(&option).into_owned(),
+                        ));
+                    }
                 }
             }
         }

@@ -13,6 +13,7 @@ use std::process::ExitCode;
 
 use pmc_wire::command::{self, VARIABLE};
 
+pub use arguments::{ABOUT, OPTIONS, RshOption};
 use arguments::{Arguments, ArgumentsError};
 use session::{Ended, Session};
 
@@ -45,8 +46,15 @@ enum RshError {
 /// The program.
 #[must_use]
 pub fn main() -> ExitCode {
-    if std::env::args_os().nth(1).is_some_and(|word| word == "--version") {
-        let _ = writeln!(std::io::stdout(), "pmc-rsh {}", env!("CARGO_PKG_VERSION"));
+    let first = std::env::args_os().nth(1);
+    let answer = match first.as_ref().and_then(|word| word.to_str()) {
+        Some("--help") => Some(arguments::help()),
+        Some("--version") => Some(format!("pmc-rsh {}\n", env!("CARGO_PKG_VERSION"))),
+        _ => None,
+    };
+    if let Some(text) = answer {
+        // Who does not read it needs no answer.
+        let _ = std::io::stdout().write_all(text.as_bytes());
         return ExitCode::SUCCESS;
     }
     match run(std::env::args_os().skip(1), std::env::var(VARIABLE).ok()) {
@@ -84,6 +92,17 @@ fn exit_code(status: i32) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn help_names_all_options() {
+        let help = arguments::help();
+        for line in [
+            "  -n          The command reads nothing\n",
+            "  -l USER     User\n",
+        ] {
+            assert!(help.contains(line), "{help}");
+        }
+    }
 
     #[test]
     fn exit_codes_are_those_of_a_shell() {

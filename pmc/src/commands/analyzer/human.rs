@@ -89,8 +89,8 @@ fn headline(out: &mut String, history: &History, diagnosis: &Diagnosis) {
     let (done, total) = (all.get(State::Done), all.total());
     let what = match (&diagnosis.run_end, diagnosis.phase) {
         (Some(end), _) => end.to_string(),
-        (None, Phase::NotStarted) if done == 0 => "has not started".to_owned(),
-        (None, Phase::NotStarted) => "has left no log".to_owned(),
+        (None, Phase::NotStarted) if history.has_no_log() => "has left no log".to_owned(),
+        (None, Phase::NotStarted) => "has not started".to_owned(),
         (None, Phase::Running) => "is running".to_owned(),
         _ if done == total => "succeeded".to_owned(),
         (None, Phase::Ended(_)) => "failed".to_owned(),

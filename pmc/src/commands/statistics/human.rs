@@ -241,7 +241,6 @@ fn hosts(figures: &Figures<'_>) -> String {
         true => format!("{:.0} %", used * 100.0 / there),
         false => "-".to_owned(),
     };
-    let megabytes = |mb: u64| text::bytes(mb.saturating_mul(1 << 20));
     for host in hosts {
         table.row([
             host.name.clone(),
@@ -249,9 +248,9 @@ fn hosts(figures: &Figures<'_>) -> String {
             percent(host.slot_seconds, host.slot_seconds_there),
             host.capacity.cpus.to_string(),
             percent(host.cpu_seconds, host.cpu_seconds_there),
-            megabytes(host.capacity.memory_mb),
+            memory(host.capacity.memory_mb),
             percent(host.memory_seconds, host.memory_seconds_there),
-            megabytes(host.peak_memory_mb),
+            memory(host.peak_memory_mb),
             figure(host.started),
             span(host.seconds),
         ]);

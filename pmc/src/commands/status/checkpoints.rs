@@ -15,6 +15,8 @@ use crate::text;
 pub struct Saved {
     name: String,
     directory: String,
+    /// It has saved or read something.
+    has_used: bool,
     usage: TaskUsage,
     message: Option<String>,
 }
@@ -37,6 +39,7 @@ pub fn of<'a>(dag: &Path, tasks: impl Iterator<Item = &'a [u8]>) -> Vec<Saved> {
         Some(Saved {
             name: String::from_utf8_lossy(task).into_owned(),
             directory,
+            has_used: usage.is_some(),
             usage: usage.unwrap_or_default(),
             message,
         })
@@ -44,8 +47,10 @@ pub fn of<'a>(dag: &Path, tasks: impl Iterator<Item = &'a [u8]>) -> Vec<Saved> {
     tasks.filter_map(look).collect()
 }
 
-/// Writes a line for each task. `now` are the seconds since 1970.
+/// Writes a line for each task that has saved or read something. `now` are the seconds since 1970. Messages
+/// have lines of their own.
 pub fn human(out: &mut String, all: &[Saved], now: f64) {
+    let all: Vec<&Saved> = all.iter().filter(|saved| saved.has_used).collect();
     if all.is_empty() {
         return;
     }
@@ -55,12 +60,8 @@ pub fn human(out: &mut String, all: &[Saved], now: f64) {
         ("ago", Align::Right),
         ("written", Align::Right),
         ("of its time", Align::Right),
-        ("message", Align::Left),
     ]);
-    for Saved {
-        name, usage, message, ..
-    } in all
-    {
+    for Saved { name, usage, .. } in &all {
         let ago = Duration::try_from_secs_f64(now - usage.closed).unwrap_or_default();
         let has_saved = usage.series > 0;
         let or_dash = |text: String| if has_saved { text } else { "-".to_owned() };
@@ -70,7 +71,6 @@ pub fn human(out: &mut String, all: &[Saved], now: f64) {
             or_dash(text::duration(ago)),
             or_dash(text::bytes(usage.bytes_written)),
             or_dash(share(usage)),
-            text::printable(message.as_deref().unwrap_or_default()),
         ]);
     }
     let _ = write!(out, "\n{}", table.render("  "));

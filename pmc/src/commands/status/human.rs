@@ -148,8 +148,8 @@ fn phase_word(progress: &Progress) -> &'static str {
     match progress.phase {
         Phase::Running => "is running",
         _ if done && progress.all.total() > 0 => "succeeded",
-        Phase::NotStarted if progress.all.get(State::Done) == 0 => "has not started",
-        Phase::NotStarted => "has left no log",
+        Phase::NotStarted if progress.without_log => "has left no log",
+        Phase::NotStarted => "has not started",
         Phase::Ended(_) => "stopped, incomplete,",
         Phase::CutOff if progress.missing_dag.is_some() => "is running or was cut off",
         Phase::CutOff => "was cut off",
@@ -259,12 +259,17 @@ fn pace(out: &mut String, progress: &Progress, shown: &Shown<'_>) {
             );
         }
         Some(estimate) => end(out, estimate, shown.now),
-        None if progress.phase == Phase::Running => {
+        None if progress.phase == Phase::Running && !progress.without_log => {
             out.push_str("  end      unknown until the first tasks have succeeded\n");
         }
         None => {}
     }
     limit(out, progress, shown);
+    if progress.without_log {
+        out.push_str(
+            "  log      none: only tasks that are done are known. The executor writes it with --jobstate-log\n",
+        );
+    }
     if progress.phase == Phase::Running
         && let Some(silent) = progress.silent_seconds.filter(|silent| *silent > MAX_SILENCE)
     {

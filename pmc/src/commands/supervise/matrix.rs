@@ -142,7 +142,9 @@ fn by_end(situation: &Situation) -> Action {
         Ended::Said(end) => match end {
             RunEnd::Success | RunEnd::Failed | RunEnd::TaskAbort => Action::Stop,
             RunEnd::Drained { by: DrainedBy::User } if !is_ending => Action::Stop,
-            RunEnd::Drained { .. } | RunEnd::WallTime | RunEnd::Stranded { .. } => Action::Again,
+            RunEnd::Drained { .. } | RunEnd::WallTime | RunEnd::HeldBack | RunEnd::Stranded { .. } => {
+                Action::Again
+            }
             RunEnd::Signal { signal } if *signal == libc::SIGTERM => Action::Again,
             RunEnd::Signal { .. } => Action::Stop,
             RunEnd::Error { .. } if is_ending => Action::Again,
@@ -174,7 +176,7 @@ how the workflow ended                                        what is done
 all tasks are done; nothing is left that could run;           stop: the next job is cancelled
   a task has ended it (--abort-on)
 drained by the time of the job, the site, or SIGTERM at       again: the next job goes on
-  the limit; preempted; wall time over
+  the limit; preempted; wall time over, or too near
 nodes were lost, and nothing fits on the others               again
 killed or crashed, and this job has time                      here: it starts again in this job
 killed or crashed with the job, or too often                  again
@@ -223,6 +225,7 @@ mod tests {
             (drained(DrainedBy::Site), Action::Again),
             (drained(DrainedBy::User), Action::Stop),
             (RunEnd::WallTime, Action::Again),
+            (RunEnd::HeldBack, Action::Again),
             (RunEnd::Stranded { message: message() }, Action::Again),
             (RunEnd::Signal { signal: 15 }, Action::Again),
             (RunEnd::Signal { signal: 2 }, Action::Stop),
