@@ -2,8 +2,10 @@
 //! each event. `pmc supervise` appends to it, views and agents read it. It is never rewritten, and a line
 //! that is torn or of another version does not count.
 
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
+use pmc_files::{Destination, OFlags, Owner};
 use serde::{Deserialize, Serialize};
 
 /// Maximum bytes of the file that are read.
@@ -91,6 +93,54 @@ pub fn parse(text: &str) -> Vec<Entry> {
     lines.filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
+/// Reads the ledger of a DAG if another user cannot have put it there: for programs that do what it says.
+///
+/// # Errors
+/// It cannot be read, or is that of another user. One that is missing is empty.
+pub fn read_own(dag: &Path) -> io::Result<Vec<Entry>> {
+    let (file, owner) = match pmc_files::open_with_owner(&path(dag)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        opened => opened?,
+    };
+    check_own(owner)?;
+    let text = pmc_files::read_at_most(file, MAX_SIZE)?;
+    Ok(parse(&String::from_utf8_lossy(&text)))
+}
+
+/// Appends an event to the ledger of a DAG, on a line of its own, and makes sure that it is on disk.
+///
+/// # Errors
+/// It cannot be written, or is that of another user.
+pub fn append(dag: &Path, entry: &Entry) -> io::Result<()> {
+    let path = path(dag);
+    check_own(Destination::named(&path)?.owner()?)?;
+    let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE;
+    let mut file = pmc_files::open_for_writing(&path, flags, 0o600)?;
+    let mut text = String::new();
+    // The writer before this one may have been killed within a line.
+    if file.seek(SeekFrom::End(0))? > 0 {
+        file.seek(SeekFrom::End(-1))?;
+        let mut last = [0];
+        file.read_exact(&mut last)?;
+        if last != [b'\n'] {
+            text.push('\n');
+        }
+    }
+    text.push_str(&entry.line());
+    file.write_all(text.as_bytes())?;
+    file.sync_data()
+}
+
+fn check_own(owner: Owner) -> io::Result<()> {
+    match owner {
+        Owner::User | Owner::Root => Ok(()),
+        Owner::Other => Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "another user may have written it",
+        )),
+    }
+}
+
 /// Reads the ledger of a DAG. One that cannot be read is as good as empty.
 #[must_use]
 pub fn read(dag: &Path) -> Vec<Entry> {
@@ -148,5 +198,28 @@ mod tests {
             let torn = format!("{}\n{}", &text[..length], entries[0].line());
             assert_eq!(parse(&torn).last(), Some(&entries[0]), "{length}");
         }
+    }
+    #[test]
+    fn a_ledger_that_another_user_may_have_written_is_not_believed() {
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let dag = folder.path().join("x.dag");
+        let entry = &entries()[0];
+        append(&dag, entry).unwrap();
+        assert_eq!(read_own(&dag).unwrap(), [entry.clone()]);
+        let other = Some(nix::unistd::Uid::from_raw(54321));
+        // The file is that of another user, or its directory.
+        for given in [path(&dag), folder.path().to_owned()] {
+            nix::unistd::chown(&given, other, None).unwrap();
+            assert!(read_own(&dag).is_err() && append(&dag, entry).is_err(), "{given:?}");
+            nix::unistd::chown(&given, Some(nix::unistd::geteuid()), None).unwrap();
+        }
+        assert_eq!(read(&dag), [entry.clone()]);
+        // Nor is one made in a directory of another user.
+        nix::unistd::chown(folder.path(), other, None).unwrap();
+        std::fs::remove_file(path(&dag)).unwrap();
+        assert!(append(&dag, entry).is_err() && !path(&dag).exists());
     }
 }

@@ -9,12 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, killpg};
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
-use nix::unistd::Pid;
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Pid, getpgid};
 use pmc_link::{Callers, Calls, Commands, Handle, OpenSocket, Route, Running};
 use pmc_wire::command::{Call, sockets};
 use pmc_wire::peers;
@@ -92,6 +93,8 @@ struct Gangs {
     peers: Arc<Peers>,
     options: WorkerOptions,
     all: Mutex<BTreeMap<GangToken, Gang>>,
+    /// The agent ends: this host becomes no member any more.
+    is_closed: AtomicBool,
 }
 
 /// The gangs of an agent.
@@ -119,6 +122,7 @@ impl Channels {
             peers: Arc::clone(peers),
             options: options.clone(),
             all: Mutex::default(),
+            is_closed: AtomicBool::new(false),
         });
         let callers = Callers::start(peers.key(), Box::new(Door(Arc::downgrade(&gangs))))?;
         peers.serve(Arc::new(Door(Arc::downgrade(&gangs))));
@@ -148,7 +152,11 @@ impl Channels {
             is_ending: false,
             _socket: self.listen(&name),
         };
-        self.gangs.lock().insert(membership.token, gang);
+        let mut all = self.gangs.lock();
+        if self.gangs.is_closed.load(Ordering::Acquire) {
+            return Err("its agent ends".to_owned());
+        }
+        all.insert(membership.token, gang);
         Ok(addresses)
     }
 
@@ -163,18 +171,20 @@ impl Channels {
     /// Ends what a gang has on this host, of which it is a member. `None` if it is not, or not any more.
     pub(super) fn leave(&self, submit: SubmitId) -> Option<Leftover> {
         let token = self.gangs.token_of(submit)?;
-        self.gangs.end(token)
+        self.gangs.end(token, Some(END_TIMEOUT))
     }
 
-    /// Ends all gangs of which this host is a member.
+    /// Ends all gangs of which this host is a member, and waits until nothing of them is left. It becomes a
+    /// member of no other one.
     pub(super) fn leave_all(&self) {
+        self.gangs.is_closed.store(true, Ordering::Release);
         let members: Vec<GangToken> = {
             let all = self.gangs.lock();
             let members = all.iter().filter(|(_, gang)| !gang.is_lead);
             members.map(|(token, _)| *token).collect()
         };
         for token in members {
-            self.gangs.end(token);
+            self.gangs.end(token, None);
         }
     }
 }
@@ -219,7 +229,8 @@ impl crate::channels::Channels for Channels {
     }
 
     fn close(&self, token: GangToken) -> bool {
-        self.gangs.end(token).is_some_and(|left| left.is_cut)
+        let left = self.gangs.end(token, Some(END_TIMEOUT));
+        left.is_some_and(|left| left.is_cut)
     }
 }
 
@@ -238,8 +249,8 @@ impl Gangs {
         found.map(|(token, _)| *token)
     }
 
-    /// Ends all processes of a gang on this host, and forgets it.
-    fn end(&self, token: GangToken) -> Option<Leftover> {
+    /// Ends all processes of a gang on this host, and forgets it. Waits for its commands, at most `limit`.
+    fn end(&self, token: GangToken, limit: Option<Duration>) -> Option<Leftover> {
         let is_lead = {
             let mut all = self.lock();
             let gang = all.get_mut(&token)?;
@@ -252,12 +263,12 @@ impl Gangs {
             true => Vec::new(),
             false => worker::end_gang(&self.options.environment, token),
         };
-        let until = Instant::now() + END_TIMEOUT;
+        let until = limit.map(|limit| Instant::now() + limit);
         while self
             .lock()
             .get(&token)
             .is_some_and(|gang| !gang.groups.is_empty())
-            && Instant::now() < until
+            && until.is_none_or(|until| Instant::now() < until)
         {
             if let Some(gang) = self.lock().get(&token) {
                 gang.signal(Signal::SIGKILL);
@@ -320,8 +331,7 @@ impl Gangs {
 impl Gang {
     fn signal(&self, signal: Signal) {
         for group in &self.groups {
-            // Its leader is not reaped yet, so no other group has the number.
-            let _ = killpg(Pid::from_raw(*group), signal);
+            signal_command(Pid::from_raw(*group), signal);
         }
     }
 
@@ -361,41 +371,61 @@ struct CommandHandle {
 impl Handle for CommandHandle {
     fn signal(&self, signal: i32) {
         if let Ok(signal) = Signal::try_from(signal) {
-            let _ = killpg(self.pid, signal);
+            signal_command(self.pid, signal);
         }
     }
 
-    fn end(&mut self) -> i32 {
-        self.has_ended = true;
-        // Until then, it keeps its number.
-        let _ = waitid(Id::Pid(self.pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
+    fn end(&mut self) -> Option<i32> {
         // Nobody signals the group once its number may be that of another one.
         let mut all = self.gangs.lock();
+        let status = wait_status(self.pid)?;
+        self.has_ended = true;
         if let Some(gang) = all.get_mut(&self.token) {
             gang.groups.remove(&self.pid.as_raw());
         }
-        wait_status(self.pid)
+        Some(status)
     }
 }
 
 impl Drop for CommandHandle {
     /// The server ends while the command runs.
     fn drop(&mut self) {
-        if !self.has_ended {
-            Handle::signal(self, libc::SIGKILL);
-            self.end();
+        if self.has_ended {
+            return;
+        }
+        Handle::signal(self, libc::SIGKILL);
+        // It may take long to end, and the server must not wait. Its group keeps its number until then.
+        let (gangs, token, pid) = (Arc::clone(&self.gangs), self.token, self.pid);
+        let mut handle = Self { gangs, token, pid, has_ended: true };
+        let reap = move || {
+            while handle.end().is_none() {
+                std::thread::sleep(POLL_INTERVAL);
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("reaper".to_owned()).spawn(reap) {
+            tracing::debug!("A command is not reaped: {}", pmc_dag::reason(&error));
         }
     }
 }
 
-/// Reaps a process that has ended or was killed.
-fn wait_status(pid: Pid) -> i32 {
+/// Signals the group of a command that is not reaped yet, so that no other group has the number.
+fn signal_command(pid: Pid, signal: Signal) {
+    let _ = killpg(pid, signal);
+    // Its leader can have gone to another group of the session.
+    if getpgid(Some(pid)).is_ok_and(|group| group != pid) {
+        let _ = kill(pid, signal);
+    }
+}
+
+/// Reaps a process if it has ended, and returns its wait status.
+fn wait_status(pid: Pid) -> Option<i32> {
     loop {
-        return match waitpid(pid, None) {
-            Ok(WaitStatus::Exited(_, code)) => code << 8,
-            Ok(WaitStatus::Signaled(_, signal, _)) => signal as i32,
-            Err(nix::errno::Errno::EINTR) | Ok(_) => continue,
-            Err(_) => crate::protocol::EXECUTOR_FAILURE,
+        return match waitpid(pid, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::Exited(_, code)) => Some(code << 8),
+            Ok(WaitStatus::Signaled(_, signal, _)) => Some(signal as i32),
+            Err(nix::errno::Errno::EINTR) => continue,
+            Ok(_) => None,
+            Err(_) => Some(crate::protocol::EXECUTOR_FAILURE),
         };
     }
 }

@@ -20,6 +20,7 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::Pid;
+use pmc_spawn::family::children;
 use pmc_system::clock;
 
 use super::guarded::{self, CHECK_INTERVAL, Guarded, MAX_RESTARTS, MESSAGE};
@@ -43,6 +44,9 @@ pub(super) const VARIABLES: [&str; 4] = [
     PATIENCE_VARIABLE,
     NUMBER_VARIABLE,
 ];
+
+/// Time between two looks at processes that were killed.
+const REAP_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Takes what an agent says.
 type Tell = dyn Fn(&[u8; MESSAGE]) + Send + Sync;
@@ -275,34 +279,22 @@ fn wait_for(pid: Pid, current: &Current) -> Option<u8> {
     }
 }
 
-/// Kills all processes that the agent has left, and waits for them.
+/// Kills all processes that the agent has left, and waits for them. Only the system's word that there is no
+/// child counts: a list of them can lack some.
 fn kill_the_rest() {
     loop {
-        let children = children();
-        for child in &children {
+        for child in children(Pid::this()) {
             // They are not reaped yet, so no other process has the number.
-            let _ = killpg(*child, Signal::SIGKILL);
-            let _ = kill(*child, Signal::SIGKILL);
+            let _ = killpg(child, Signal::SIGKILL);
+            let _ = kill(child, Signal::SIGKILL);
         }
         // Their children become those of this process.
-        if children.is_empty() || waitpid(None, None) == Err(Errno::ECHILD) {
-            return;
+        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+            Err(Errno::ECHILD) => return,
+            Ok(WaitStatus::StillAlive) => std::thread::sleep(REAP_INTERVAL),
+            _ => {}
         }
     }
-}
-
-/// The children of this process, from all of its threads.
-fn children() -> Vec<Pid> {
-    let threads = std::fs::read_dir("/proc/self/task")
-        .into_iter()
-        .flatten()
-        .flatten();
-    let lists = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
-    let lists: Vec<String> = lists.collect();
-    let numbers = lists.iter().flat_map(|list| list.split_whitespace());
-    numbers
-        .filter_map(|number| number.parse().ok().map(Pid::from_raw))
-        .collect()
 }
 
 /// Passes signals to the agent.

@@ -225,12 +225,19 @@ impl<'a> AgentProcess<'a> {
             match self.stay_connected()? {
                 Ended::Run => return Ok(()),
                 Ended::Signal => {
+                    // What does not end is ended by the guard.
                     self.end_tasks();
                     return Ok(());
                 }
                 Ended::Lease => {
                     tracing::warn!("The master does not count on this agent any more: its tasks end");
-                    self.end_tasks();
+                    // The next session says that none lives. The guard ends this process at the end of the
+                    // lease, and waits for what the system cannot end yet.
+                    while !self.end_tasks() {
+                        if is_asked_to_end(self.interrupt) {
+                            return Ok(());
+                        }
+                    }
                     self.before = self.link.session();
                     self.link.abandon();
                 }
@@ -238,16 +245,20 @@ impl<'a> AgentProcess<'a> {
         }
     }
 
-    /// Ends all tasks and slots.
-    fn end_tasks(&mut self) {
+    /// Ends all tasks and slots. False if some live nevertheless.
+    fn end_tasks(&mut self) -> bool {
         if let Some(slots) = self.slots.take() {
             slots.deliver_all(&ToWorker::Abort);
             if !slots.wait(END_TIMEOUT) {
                 tracing::error!("A task cannot be ended");
+                self.slots = Some(slots);
+                return false;
             }
+            slots.join();
         }
         self.own_directory = None;
         self.hold(None);
+        true
     }
 
     /// Tells the guard until when tasks may run; `None` if there are none.

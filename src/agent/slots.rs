@@ -77,7 +77,7 @@ struct Slot {
 pub(super) struct Slots {
     first_rank: u32,
     slots: Vec<Slot>,
-    /// Slots whose threads have not ended.
+    /// Slots whose threads have not ended. The last one is counted until the host has left all gangs.
     alive: Arc<AtomicUsize>,
     link: Arc<Link>,
     /// Without it, the host is no member of gangs. On a simulated one, they have no processes.
@@ -138,6 +138,7 @@ impl Slots {
     ) -> Result<Self, TransportError> {
         let first_rank = ranks.start;
         let alive = Arc::new(AtomicUsize::new(ranks.len()));
+        let working = Arc::new(AtomicUsize::new(ranks.len()));
         let mut slots = Vec::with_capacity(ranks.len());
         for rank in ranks.map(Rank) {
             let (inbound, receiver) = unbounded();
@@ -156,6 +157,7 @@ impl Slots {
                 state: Arc::clone(&state),
             };
             let (options, alive, link) = (Arc::clone(options), Arc::clone(&alive), Arc::clone(link));
+            let working = Arc::clone(&working);
             // The guard of this agent ends its tasks.
             let current = Arc::new(RunningAttempt::new());
             let (running, gangs) = (Arc::clone(&current), channels.clone());
@@ -165,10 +167,13 @@ impl Slots {
                 if let Err(error) = ended {
                     tracing::debug!("Slot {}: {error}", rank.0);
                 }
+                // What gangs have here goes with the last one, before all are said to have ended.
+                if working.fetch_sub(1, Ordering::AcqRel) == 1
+                    && let Some(gangs) = gangs
+                {
+                    gangs.leave_all();
+                }
                 if alive.fetch_sub(1, Ordering::AcqRel) == 1 {
-                    if let Some(gangs) = gangs {
-                        gangs.leave_all();
-                    }
                     link.goodbye();
                 }
             };
@@ -305,18 +310,19 @@ impl Slots {
         }
     }
 
-    /// True if all threads have ended, and so all tasks.
+    /// True if all threads have ended, and so all tasks and what gangs had here.
     pub(super) fn have_ended(&self) -> bool {
         self.alive.load(Ordering::Acquire) == 0
     }
 
-    /// True if no slot has a task.
+    /// True if no slot has a task, or is a member of a gang.
     pub(super) fn are_idle(&self) -> bool {
-        self.slots.iter().all(|slot| lock(&slot.state).given.is_empty())
+        let is_idle = |state: &SlotState| state.given.is_empty() && state.member.is_none();
+        self.slots.iter().all(|slot| is_idle(&lock(&slot.state)))
     }
 
     /// Waits for the end of all threads, at most `timeout`. True if they have ended.
-    pub(super) fn wait(self, timeout: Duration) -> bool {
+    pub(super) fn wait(&self, timeout: Duration) -> bool {
         let end = clock::now() + timeout;
         while !self.have_ended() {
             if clock::now() >= end {
@@ -324,11 +330,15 @@ impl Slots {
             }
             thread::sleep(Duration::from_millis(5));
         }
+        true
+    }
+
+    /// Takes back the threads, which have ended.
+    pub(super) fn join(self) {
         for slot in self.slots {
             // Its panic was printed.
             slot.thread.join();
         }
-        true
     }
 
     /// The ranks.

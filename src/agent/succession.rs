@@ -174,15 +174,15 @@ impl Succession {
 
     /// Starts the master as a step of its own: it must outlive the step of this agent.
     fn start(&self, earlier: Option<EarlierMaster>) {
-        let base = self.dag.with_extension("");
+        let base = output_pattern(&self.dag.with_extension(""));
         let mut words = srun::words(1, std::slice::from_ref(&self.node));
         words.extend([
             format!("--jobid={}", self.job.id),
             "--quiet".to_owned(),
             "--input=none".to_owned(),
             "--open-mode=append".to_owned(),
-            format!("--output={}.out", base.display()),
-            format!("--error={}.err", base.display()),
+            format!("--output={base}.out"),
+            format!("--error={base}.err"),
             "--".to_owned(),
             self.program.display().to_string(),
             "supervise".to_owned(),
@@ -218,6 +218,11 @@ impl Succession {
 /// Returns how long the agent of this number waits before it asks.
 fn first_ask(number: u32) -> Duration {
     FIRST_ASK + ASK_INTERVAL * (number / ASKING).min(MAX_LATER)
+}
+
+/// Returns a path as Slurm takes it for the name of an output file, in which `%` begins a pattern.
+fn output_pattern(path: &Path) -> String {
+    path.display().to_string().replace('%', "%%")
 }
 
 #[cfg(test)]
@@ -257,5 +262,11 @@ mod tests {
         assert_eq!(succession.free_since, Some(after(5)));
         succession.end();
         assert_eq!(succession.free_since, None);
+    }
+
+    #[test]
+    fn a_percent_sign_in_a_path_begins_no_pattern() {
+        assert_eq!(output_pattern(Path::new("/d/100%j/run%%")), "/d/100%%j/run%%%%");
+        assert_eq!(output_pattern(Path::new("/d/run")), "/d/run");
     }
 }

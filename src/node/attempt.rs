@@ -19,6 +19,9 @@ use crate::protocol::SubmitId;
 /// Why a series is passed over that an attempt has read.
 const SPOILED: &str = "an attempt that went on from it failed before it had saved a newer one";
 
+/// Maximum files that the processes of an attempt have open on a host: each takes a descriptor of its worker.
+const MAX_OPEN: usize = 1 << 10;
+
 /// Why something cannot be done, as a sentence for users.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refusal {
@@ -26,6 +29,8 @@ pub(super) enum Refusal {
     Ended,
     #[error("a file with the prefix {0} is open already")]
     IsOpen(Prefix),
+    #[error("{MAX_OPEN} files of the task are open already on this host")]
+    TooMany,
     #[error("no file with the prefix {0} is open")]
     NotOpen(Prefix),
     #[error("there is no checkpoint to go on from")]
@@ -166,6 +171,9 @@ impl Attempt {
             let key = (process.rank, prefix.clone());
             if saved.open.contains(&key) {
                 return Err(Refusal::IsOpen(prefix.clone()));
+            }
+            if saved.open.len() >= MAX_OPEN {
+                return Err(Refusal::TooMany);
             }
             // Also if there is no room: the other ranks count on.
             let count = saved.counts.entry(key.clone()).or_default();

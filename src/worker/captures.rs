@@ -11,8 +11,8 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use nix::unistd::Pid;
+use pmc_spawn::family::children;
 
-use super::strays::children;
 use crate::protocol::Captures;
 
 /// Maximum processes of a task that are looked at: wrappers around kickstart are few.
@@ -23,7 +23,7 @@ pub(super) fn find(leader: Pid) -> Captures {
     let mut left = VecDeque::from([leader]);
     for _ in 0..MAX_PROCESSES {
         let Some(pid) = left.pop_front() else { break };
-        left.extend(children(pid).into_iter().map(|(child, _)| child));
+        left.extend(children(pid));
         if pid == leader {
             continue;
         }

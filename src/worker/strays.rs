@@ -10,6 +10,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use nix::unistd::{Pid, getpgid};
+use pmc_spawn::family::{children, parent_of};
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// How often holders are looked for: one may have started another one meanwhile.
@@ -35,14 +36,14 @@ impl Strays {
     /// Finds those of a leader that has not been reaped.
     pub(super) fn of(leader: Pid) -> Self {
         let mut found = Vec::new();
-        let mut left = children(leader);
+        let mut left: Vec<(Pid, Pid)> = with_parent(leader).collect();
         while let Some((pid, parent)) = left.pop() {
             let Some(descriptor) = open(pid) else { continue };
             // The number may have been reused before it was opened.
             if parent_of(pid) != Some(parent) {
                 continue;
             }
-            left.extend(children(pid));
+            left.extend(with_parent(pid));
             if getpgid(Some(pid)) != Ok(leader) {
                 found.push(descriptor);
             }
@@ -113,26 +114,8 @@ pub(super) fn open(pid: Pid) -> Option<OwnedFd> {
 }
 
 /// Returns the children of a process, each with this parent.
-pub(super) fn children(parent: Pid) -> Vec<(Pid, Pid)> {
-    let threads = fs::read_dir(format!("/proc/{parent}/task"))
-        .into_iter()
-        .flatten()
-        .flatten();
-    let lists = threads.map(|thread| fs::read_to_string(thread.path().join("children")).unwrap_or_default());
-    let pids: Vec<i32> = lists
-        .flat_map(|list| {
-            list.split_ascii_whitespace()
-                .filter_map(|pid| pid.parse().ok())
-                .collect::<Vec<_>>()
-        })
-        .collect();
-    pids.into_iter().map(|pid| (Pid::from_raw(pid), parent)).collect()
-}
-
-fn parent_of(pid: Pid) -> Option<Pid> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let parent = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?;
-    parent.parse().ok().map(Pid::from_raw)
+fn with_parent(parent: Pid) -> impl Iterator<Item = (Pid, Pid)> {
+    children(parent).into_iter().map(move |child| (child, parent))
 }
 
 #[cfg(test)]

@@ -209,7 +209,9 @@ impl Store {
     /// # Errors
     /// Something cannot be removed.
     pub fn remove(self) -> Result<(), StoreError> {
-        remove_directory(&self.path).map_err(at(&self.path))
+        let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let parent = Folder::find(parent.unwrap_or(Path::new("."))).map_err(at(&self.path))?;
+        remove_directory(&parent, &self.path)
     }
 }
 
@@ -351,8 +353,11 @@ impl TaskStore {
 
     /// Removes a file that was not closed.
     pub fn discard(&self, series: u64, prefix: &Prefix, rank: u32) {
-        // One that is left keeps the series from counting, and goes with it.
-        let _ = fs::remove_file(self.file_path(series, prefix, rank, PART));
+        let path = self.file_path(series, prefix, rank, PART);
+        if let (Ok(folder), Some(name)) = (own_folder(&self.series_path(series)), path.file_name()) {
+            // One that is left keeps the series from counting, and goes with it.
+            let _ = fs::remove_file(folder.path().join(name));
+        }
     }
 
     /// Lets a file count that was created, written and synced.
@@ -445,13 +450,16 @@ impl TaskStore {
     /// Something cannot be removed.
     pub fn remove_series(&self, series: u64) -> Result<(), StoreError> {
         let path = self.series_path(series);
-        let entries = fs::read_dir(&path).into_iter().flatten().flatten();
+        let Some(folder) = found(own_folder(&path))? else {
+            return Ok(());
+        };
+        let entries = fs::read_dir(folder.path()).into_iter().flatten().flatten();
         for entry in
             entries.filter(|entry| entry.file_name().as_encoded_bytes().ends_with(SIDECAR.as_bytes()))
         {
-            fs::remove_file(entry.path()).map_err(at(&entry.path()))?;
+            fs::remove_file(entry.path()).map_err(at(&path.join(entry.file_name())))?;
         }
-        remove_directory(&path).map_err(at(&path))
+        remove_directory(&own_folder(&self.path)?, &path)
     }
 
     /// Removes all that the task has saved.
@@ -459,7 +467,29 @@ impl TaskStore {
     /// # Errors
     /// Something cannot be removed.
     pub fn remove(&self) -> Result<(), StoreError> {
-        remove_directory(&self.path).map_err(at(&self.path))
+        let Some(store) = self.path.parent() else {
+            return Ok(());
+        };
+        match found(own_folder(store))? {
+            Some(store) => remove_directory(&store, &self.path),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Opens a directory of the store. Where other users may write, one of them can have put something else in
+/// its place since the store was opened.
+fn own_folder(path: &Path) -> Result<Folder, StoreError> {
+    let folder = Folder::find(path).map_err(at(path))?;
+    check_owner(&folder, path)?;
+    Ok(folder)
+}
+
+/// `None` for a directory that is missing.
+fn found(folder: Result<Folder, StoreError>) -> Result<Option<Folder>, StoreError> {
+    match folder {
+        Err(StoreError::System { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+        folder => folder.map(Some),
     }
 }
 
@@ -476,7 +506,7 @@ fn make_directory(path: &Path) -> Result<(), StoreError> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(at(path)(error)),
         _ => {}
     }
-    check_owner(&Folder::find(path).map_err(at(path))?, path)
+    own_folder(path).map(drop)
 }
 
 /// Returns whether there is nothing with this name, not even a link.
@@ -485,9 +515,11 @@ fn is_gone(path: &Path) -> bool {
     found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
-fn remove_directory(path: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+/// Removes the directory with this path from its folder. A link that has its name is removed itself.
+fn remove_directory(folder: &Folder, path: &Path) -> Result<(), StoreError> {
+    let name = path.file_name().unwrap_or_default();
+    match fs::remove_dir_all(folder.path().join(name)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(at(path)(error)),
         _ => Ok(()),
     }
 }
@@ -666,5 +698,26 @@ mod tests {
         };
         store.set_notice(notice).unwrap();
         assert_eq!(store.notice(), notice);
+    }
+    #[test]
+    fn what_another_user_has_put_in_the_place_of_the_store_is_not_removed() {
+        use std::os::unix::fs::{chown, lchown, symlink};
+        let (dir, store, task) = place();
+        save(&task, 1, b"abc");
+        // A store of the user whose place a link takes.
+        let (away, own) = (dir.path().join("away"), dir.path().join("own"));
+        fs::rename(store.path(), &away).unwrap();
+        fs::create_dir_all(own.join(task.directory()).join("1")).unwrap();
+        let kept = own.join(task.directory()).join("1/a.json");
+        fs::write(&kept, "").unwrap();
+        symlink(&own, store.path()).unwrap();
+        if nix::unistd::geteuid().is_root() {
+            lchown(store.path(), Some(54321), None).unwrap();
+            chown(dir.path(), Some(54321), None).unwrap();
+            assert!(task.remove_series(1).is_err() && task.remove().is_err());
+            task.discard(1, &prefix(), 0);
+        }
+        store.remove().unwrap();
+        assert!(kept.exists() && away.exists() && !dir.path().join("w.dag.checkpoints").exists());
     }
 }

@@ -14,6 +14,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt as _};
 use nix::sys::signal::Signal::{SIGKILL, SIGTERM};
 use nix::sys::socket::{setsockopt, sockopt};
@@ -41,6 +42,9 @@ const MAX_CALLERS: usize = 1 << 14;
 
 /// Time between SIGTERM and SIGKILL for a command whose caller has gone.
 const GRACE: Duration = Duration::from_millis(500);
+
+/// Time between two looks at a command of which nothing says that it has ended.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How long the side of a command waits until the caller has taken its end.
 const CLOSE: Duration = Duration::from_secs(10);
@@ -129,8 +133,8 @@ pub struct Running {
 pub trait Handle {
     /// Sends a signal to its group.
     fn signal(&self, signal: i32);
-    /// After its end: returns its wait status. Called once.
-    fn end(&mut self) -> i32;
+    /// Returns its wait status, once. `None` while it has not ended. Never waits.
+    fn end(&mut self) -> Option<i32>;
 }
 
 /// Prepares a connection, so that the death of the other host is noticed.
@@ -176,11 +180,7 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
             return close(&mut framed).await;
         }
     };
-    let ended = carry(framed, running).await;
-    if ended.is_err() {
-        commands.cut(gang);
-    }
-    ended
+    carry(framed, running, &|| commands.cut(gang)).await
 }
 
 async fn next<S: AsyncRead + AsyncWrite + Unpin>(
@@ -209,10 +209,12 @@ async fn close<S: AsyncRead + AsyncWrite + Unpin>(
     Ok(())
 }
 
-/// Carries the streams of a command until it ends, or its caller goes. An error is one of the connection.
+/// Carries the streams of a command until it ends, or its caller goes. `cut` is called if the network has cut
+/// the connection, before the command is ended.
 async fn carry<S: AsyncRead + AsyncWrite + Unpin>(
     framed: Framed<S, LengthDelimitedCodec>,
     running: Running,
+    cut: &dyn Fn(),
 ) -> io::Result<()> {
     let Running {
         input,
@@ -259,7 +261,8 @@ async fn carry<S: AsyncRead + AsyncWrite + Unpin>(
         let read = async {
             while let Some(frame) = stream.next().await.transpose()? {
                 match command::decode(&frame)? {
-                    ToCommand::Input(bytes) => give.try_send(bytes).map_err(io::Error::other)?,
+                    // The last frame was not taken yet.
+                    ToCommand::Input(bytes) => give.try_send(bytes).map_err(|_| nonsense())?,
                     ToCommand::Taken(Stream::Out) => credits[0].notify_one(),
                     ToCommand::Taken(Stream::Err) => credits[1].notify_one(),
                     ToCommand::Signal(signal) => handle.signal(signal),
@@ -276,10 +279,8 @@ async fn carry<S: AsyncRead + AsyncWrite + Unpin>(
     };
     match ended {
         None => {
-            let status = handle.end();
-            let mut framed = sink
-                .reunite(stream)
-                .map_err(|error| io::Error::other(error.to_string()))?;
+            let status = end_of(&mut *handle).await;
+            let mut framed = reunite(sink, stream)?;
             // Frames that nobody has taken yet are before it.
             while let Ok(message) = to_send.try_recv() {
                 framed.send(encode(&message)?).await?;
@@ -287,25 +288,56 @@ async fn carry<S: AsyncRead + AsyncWrite + Unpin>(
             framed.send(encode(&ToCaller::Ended(status))?).await?;
             close(&mut framed).await
         }
+        Some(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
+            end_command(&mut *handle).await;
+            // A process of the task says nonsense. That is no fault of the network.
+            let mut framed = reunite(sink, stream)?;
+            let refused = ToCaller::Refused("what the caller says makes no sense".to_owned());
+            framed.send(encode(&refused)?).await?;
+            close(&mut framed).await
+        }
         Some(gone) => {
-            end_command(process.as_ref().ok(), &mut *handle).await;
+            if gone.is_err() {
+                cut();
+            }
+            // The other side need not wait for the end of the command.
+            drop((sink, stream));
+            end_command(&mut *handle).await;
             gone
         }
     }
 }
 
-/// Ends a command whose caller has gone.
-async fn end_command(process: Option<&AsyncFd<OwnedFd>>, handle: &mut dyn Handle) {
+/// A connection, as it was before it was split.
+fn reunite<S: AsyncRead + AsyncWrite + Unpin>(
+    sink: SplitSink<Framed<S, LengthDelimitedCodec>, Bytes>,
+    stream: SplitStream<Framed<S, LengthDelimitedCodec>>,
+) -> io::Result<Framed<S, LengthDelimitedCodec>> {
+    let framed = sink.reunite(stream);
+    framed.map_err(|error| io::Error::other(error.to_string()))
+}
+
+fn nonsense() -> io::Error {
+    io::ErrorKind::InvalidData.into()
+}
+
+/// Ends a command whose caller has gone. It may be one that nothing ends for a while.
+async fn end_command(handle: &mut dyn Handle) {
     handle.signal(SIGTERM as i32);
-    let ended = async {
-        match process {
-            Some(process) => drop(process.readable().await),
-            None => std::future::pending().await,
+    if tokio::time::timeout(GRACE, end_of(handle)).await.is_err() {
+        handle.signal(SIGKILL as i32);
+        end_of(handle).await;
+    }
+}
+
+/// Waits for the end of a command. The thread serves others meanwhile.
+async fn end_of(handle: &mut dyn Handle) -> i32 {
+    loop {
+        if let Some(status) = handle.end() {
+            return status;
         }
-    };
-    let _ = tokio::time::timeout(GRACE, ended).await;
-    handle.signal(SIGKILL as i32);
-    handle.end();
+        tokio::time::sleep(LOOK_INTERVAL).await;
+    }
 }
 
 /// Sends what comes from a pipe, a frame at a time.

@@ -13,6 +13,7 @@ use std::ptr;
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use nix::unistd::Pid;
 
+pub mod family;
 pub mod open_files;
 mod strings;
 

@@ -2,9 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use pmc_files::Destination;
 
 use crate::connection::{ClientError, Connection, Reading, Writing};
+
+/// Permissions of a copy.
+const MODE: u32 = 0o600;
 
 /// Where copies go that a program keeps for itself: `$TMPDIR`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,7 +135,7 @@ impl Library {
         let directory = self.keep.0.as_deref();
         let directory = directory.ok_or("TMPDIR is not set, so the file is not kept there")?;
         let path = directory.join(format!("{}.{}.{}", file.prefix(), self.rank, file.series()));
-        let copied = File::create(&path).and_then(|mut copy| file.copy_to(&mut copy));
+        let copied = create(&path).and_then(|mut copy| file.copy_to(&mut copy));
         file.add_close_time(begin.elapsed().as_secs_f64());
         copied
             .map(drop)
@@ -159,5 +165,29 @@ impl Library {
     /// The run does not say.
     pub fn is_due(&self) -> Result<bool, Failed> {
         self.connection.is_due().map_err(|error| error.to_string())
+    }
+}
+
+/// Creates a copy, in a directory where others may put links, such as `/tmp`.
+fn create(path: &Path) -> io::Result<File> {
+    Destination::named(path)?.create_anew(MODE)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Write as _;
+
+    use super::*;
+
+    #[test]
+    fn a_copy_takes_the_place_of_a_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let (copy, other) = (folder.path().join("p.0.1"), folder.path().join("other"));
+        fs::write(&other, "kept").unwrap();
+        std::os::unix::fs::symlink(&other, &copy).unwrap();
+        create(&copy).unwrap().write_all(b"new").unwrap();
+        assert_eq!(fs::read_to_string(&other).unwrap(), "kept");
+        assert_eq!(fs::read_to_string(&copy).unwrap(), "new");
     }
 }

@@ -7,7 +7,7 @@ mod stage_in;
 mod stage_out;
 mod uses;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::error::PlanError;
 use crate::model::{FileId, FileKind, FileUse, JobIndex, Link, Nested, TransferFlag, Workflow};

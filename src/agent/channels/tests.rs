@@ -309,3 +309,63 @@ fn the_death_of_the_other_agent_is_a_cut() {
     assert!(lead.close(token));
     assert!(is_gone("100044"));
 }
+
+/// Waits until a process with this word among its arguments has left its group, of which it was the leader.
+fn has_left_its_group(word: &str) -> bool {
+    let left = |pid: i32| {
+        let pid = Pid::from_raw(pid);
+        getpgid(Some(pid)).is_ok_and(|group| group != pid)
+    };
+    let until = Instant::now() + Duration::from_secs(20);
+    while Instant::now() < until {
+        let processes = std::fs::read_dir("/proc").unwrap().flatten();
+        let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        let has_word = |pid: i32| {
+            let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            words.split(|byte| *byte == 0).any(|found| found == word.as_bytes())
+        };
+        if pids.any(|pid| has_word(pid) && left(pid)) {
+            return true;
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    }
+    false
+}
+
+#[test]
+fn a_command_that_has_left_its_group_is_ended() {
+    let gang = TestGang::new(token(9));
+    let script = "setpgrp(0, getpgrp(getppid())); sleep 200";
+    let agent = gang.call(MEMBER, &format!("exec perl -e '{script}' 100045"));
+    assert!(has_left_its_group("100045"));
+    drop(agent);
+    assert!(is_gone("100045"));
+    assert_eq!(finish(&gang.call(MEMBER, "echo o")).0, "o\n");
+}
+
+#[test]
+fn nonsense_of_a_caller_is_no_cut_of_the_network() {
+    let gang = TestGang::new(token(10));
+    // Two frames of input, though the first one was not taken; bytes that are no message.
+    let too_many = command::frame(&ToCommand::Input(vec![0; command::MAX_DATA])).unwrap().repeat(9);
+    for nonsense in [&too_many[..], b"\0\0\0\x03abc"] {
+        let agent = gang.call(MEMBER, "echo ready; exec sleep 100046");
+        assert_eq!(next(&agent), ToCaller::Output(Stream::Out, b"ready\n".to_vec()));
+        std::io::Write::write_all(&mut &agent, nonsense).unwrap();
+        assert_eq!(refusal(&agent), "what the caller says makes no sense");
+        assert!(is_gone("100046"));
+    }
+    let left = gang.member.leave(SubmitId(7)).unwrap();
+    assert!(!left.is_cut && !gang.lead.close(gang.token));
+}
+
+#[test]
+fn a_host_that_has_left_all_gangs_becomes_a_member_of_no_other_one() {
+    let gang = TestGang::new(token(11));
+    let agent = gang.call(MEMBER, "trap '' TERM; echo ready; sleep 100047; sleep 100047");
+    assert_eq!(next(&agent), ToCaller::Output(Stream::Out, b"ready\n".to_vec()));
+    gang.member.leave_all();
+    assert!(is_gone("100047"), "nothing is left");
+    let joined = gang.member.join(&membership(token(12)), (Rank(5), 1));
+    assert_eq!(joined, Err("its agent ends".to_owned()));
+}

@@ -7,6 +7,7 @@ use crate::exit;
 use crate::interrupts::{Interrupts, Uninterrupted};
 use crate::machine::Host;
 use crate::options::Options;
+use crate::wait::Limit;
 
 mod jobs;
 mod prepare;
@@ -58,6 +59,7 @@ pub fn refuse(options: &Options, context: Context<'_>, host: &Host, problem: &st
 impl Session<'_, '_> {
     /// Runs all jobs. Returns the exit code.
     fn execute(&mut self) -> Result<u8, Abort> {
+        let limit = Limit::new(self.options.term_after, self.options.kill_delay);
         // Lists and argument files are named relative to the directory where kickstart was started.
         let before = self.listed_files(&self.options.before);
         let after = self.listed_files(&self.options.after);
@@ -68,7 +70,7 @@ impl Session<'_, '_> {
         let program = self.main_program(&words)?;
         self.open_streams(self.is_builtin(&program))?;
         self.before = before.iter().map(|file| self.examine(file)).collect();
-        let mut code = self.run_jobs(&words, &program);
+        let mut code = self.run_jobs(&words, &program, limit);
         self.after = after
             .iter()
             .map(|file| self.examine_output(file, &mut code))

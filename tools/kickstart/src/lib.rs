@@ -8,8 +8,8 @@
 //!
 //! ```text
 //! cli → invoke → stdio → context → builtins, cache → lookup, stat, temporary → names, environment
-//!              → spawn, lists, checksum, limits, machine, payload → environment, words, network
-//!              → wait → interrupts, usage
+//!              → spawn, checksum, limits, machine, payload → environment, words, network
+//!              → stdio, lists → pipes → wait → interrupts, usage
 //!     → options
 //! ```
 
@@ -30,6 +30,7 @@ pub mod names;
 pub mod network;
 pub mod options;
 pub mod payload;
+pub mod pipes;
 mod program;
 pub mod spawn;
 pub mod stat;

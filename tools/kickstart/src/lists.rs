@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use crate::pipes::{self, Waiting};
 use crate::words::{ExpandError, Lookup, split_command};
 
 /// A file to examine.
@@ -48,7 +49,12 @@ pub enum ListError {
 ///
 /// # Errors
 /// The list cannot be read.
-pub fn entries(value: &[u8], directory: &Path, lookup: &Lookup<'_>) -> Result<Vec<Listed>, ListError> {
+pub fn entries(
+    value: &[u8],
+    directory: &Path,
+    lookup: &Lookup<'_>,
+    waiting: &mut Waiting<'_>,
+) -> Result<Vec<Listed>, ListError> {
     let [b'@', name @ ..] = value else {
         return Ok(vec![listed(value)]);
     };
@@ -57,7 +63,7 @@ pub fn entries(value: &[u8], directory: &Path, lookup: &Lookup<'_>) -> Result<Ve
         .next()
         .ok_or(ListError::NoName)?;
     let path = directory.join(OsStr::from_bytes(&name));
-    let text = read(&path).map_err(|error| ListError::Read { path, error })?;
+    let text = read(&path, waiting).map_err(|error| ListError::Read { path, error })?;
     Ok(parse_list(&text))
 }
 
@@ -65,8 +71,8 @@ pub fn entries(value: &[u8], directory: &Path, lookup: &Lookup<'_>) -> Result<Ve
 ///
 /// # Errors
 /// The file cannot be read, or is larger.
-pub fn read(path: &Path) -> io::Result<Vec<u8>> {
-    pmc_files::read_rest(&pmc_files::open_input(path)?, MAX_BYTES)
+pub fn read(path: &Path, waiting: &mut Waiting<'_>) -> io::Result<Vec<u8>> {
+    pipes::read(path, MAX_BYTES, waiting)
 }
 
 /// Parses a list: one file per line, `#` starts a comment, empty lines are skipped.
@@ -124,6 +130,7 @@ pub fn parse_arguments(text: &[u8]) -> Vec<OsString> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::time::Duration;
 
     use super::*;
 
@@ -133,6 +140,12 @@ mod tests {
             pfn: pfn.into(),
             required: false,
         }
+    }
+
+    fn entries(value: &[u8], directory: &Path, lookup: &Lookup<'_>) -> Result<Vec<Listed>, ListError> {
+        pipes::within(Duration::ZERO, |waiting| {
+            super::entries(value, directory, lookup, waiting)
+        })
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::context::Context;
 use crate::names::Names;
 use crate::options::{Existing, Input, Output};
 use crate::payload;
+use crate::pipes::{self, Waiting};
 use crate::stat;
 use crate::temporary::{self, Capture};
 
@@ -56,24 +57,30 @@ impl Stream {
     ///
     /// # Errors
     /// No temporary file can be made.
-    pub fn stdout(spec: &Output, places: Places<'_>) -> io::Result<Self> {
-        Self::open("stdout", 1, spec, places)
+    pub fn stdout(spec: &Output, places: Places<'_>, waiting: &mut Waiting<'_>) -> io::Result<Self> {
+        Self::open(("stdout", 1), spec, places, waiting)
     }
 
     /// Opens the standard error that `spec` asks for.
     ///
     /// # Errors
     /// No temporary file can be made.
-    pub fn stderr(spec: &Output, places: Places<'_>) -> io::Result<Self> {
-        Self::open("stderr", 2, spec, places)
+    pub fn stderr(spec: &Output, places: Places<'_>, waiting: &mut Waiting<'_>) -> io::Result<Self> {
+        Self::open(("stderr", 2), spec, places, waiting)
     }
 
-    fn open(key: &'static str, number: i32, spec: &Output, places: Places<'_>) -> io::Result<Self> {
+    fn open(
+        (key, number): (&'static str, i32),
+        spec: &Output,
+        places: Places<'_>,
+        waiting: &mut Waiting<'_>,
+    ) -> io::Result<Self> {
         let sink = match spec {
             Output::Capture => Sink::Capture(capture(&key[3..], places)?),
             Output::Inherit => Sink::Inherit,
             Output::File { path, existing } => {
-                Sink::File(path.clone(), open_file(&places.directory.join(path), *existing))
+                let opened = open_file(&places.directory.join(path), *existing, waiting);
+                Sink::File(path.clone(), opened)
             }
         };
         Ok(Self {
@@ -99,10 +106,17 @@ impl Stream {
             },
             Sink::File(_, Ok(file)) => file.as_fd().try_clone_to_owned(),
             Sink::Inherit => self.inherited(context).try_clone_to_owned(),
-            Sink::File(path, Err(error)) => Err(io::Error::new(
-                error.kind(),
-                format!("cannot write {}: {error}", path.display()),
-            )),
+            Sink::File(path, Err(error)) => Err(io::Error::new(error.kind(), unwritable(path, error))),
+        }
+    }
+
+    /// Returns why the time limit has passed before the stream was open, if that is so.
+    pub fn too_late(&self) -> Option<String> {
+        match &self.sink {
+            Sink::File(path, Err(error)) if error.kind() == io::ErrorKind::TimedOut => {
+                Some(unwritable(path, error))
+            }
+            _ => None,
         }
     }
 
@@ -156,6 +170,10 @@ impl Stream {
     }
 }
 
+fn unwritable(path: &Path, error: &io::Error) -> String {
+    format!("cannot write {}: {error}", path.display())
+}
+
 fn capture(stream: &'static str, places: Places<'_>) -> io::Result<Capture> {
     if places.in_memory
         && let Ok(capture) = temporary::capture_in_memory(stream)
@@ -165,20 +183,17 @@ fn capture(stream: &'static str, places: Places<'_>) -> io::Result<Capture> {
     places.cache.capture(places.temporary, stream)
 }
 
-fn open_file(path: &Path, existing: Existing) -> io::Result<File> {
-    match existing {
-        Existing::Truncate => {
-            // Truncate once, then append: the output of one job must not overwrite that of another.
-            OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .open(path)?;
-        }
-        Existing::Append => {}
-        Existing::Preserve => preserve(path)?,
+fn open_file(path: &Path, existing: Existing, waiting: &mut Waiting<'_>) -> io::Result<File> {
+    if existing == Existing::Preserve {
+        preserve(path)?;
     }
-    OpenOptions::new().append(true).create(true).open(path)
+    let mut options = OpenOptions::new();
+    let file = pipes::open_output(path, options.append(true).create(true), waiting)?;
+    // Truncate once, then append: the output of one job must not overwrite that of another.
+    if existing == Existing::Truncate && file.metadata()?.is_file() {
+        file.set_len(0)?;
+    }
+    Ok(file)
 }
 
 /// Renames an existing file to the first free name of `path.000` to `path.999`.
@@ -199,11 +214,16 @@ fn preserve(path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// The file cannot be read.
-pub fn input(spec: &Input, context: &Context<'_>, directory: &Path) -> io::Result<OwnedFd> {
+pub fn input(
+    spec: &Input,
+    context: &Context<'_>,
+    directory: &Path,
+    waiting: &mut Waiting<'_>,
+) -> io::Result<OwnedFd> {
     match spec {
         Input::Null => context.cache.null()?.file.as_fd().try_clone_to_owned(),
         Input::Inherit => context.stdin.try_clone_to_owned(),
-        Input::File(path) => File::open(directory.join(path))
+        Input::File(path) => pipes::open_input(&directory.join(path), waiting)
             .map(OwnedFd::from)
             .map_err(|error| {
                 io::Error::new(error.kind(), format!("cannot read {}: {error}", path.display()))
@@ -230,6 +250,8 @@ pub fn input_entry(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -237,7 +259,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("f");
         let write = |existing, text: &str| {
-            open_file(&file, existing)
+            pipes::within(Duration::ZERO, |waiting| open_file(&file, existing, waiting))
                 .unwrap()
                 .write_all(text.as_bytes())
                 .unwrap();

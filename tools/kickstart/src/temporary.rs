@@ -140,6 +140,9 @@ fn in_memory(stream: &str) -> io::Result<File> {
     Ok(memfd_create(format!("ks.{stream}"), MemfdFlags::CLOEXEC)?.into())
 }
 
+/// Where a file to which the job appends by name can be if no directory for temporary files will do.
+const MEMORY_DIRECTORY: &str = "/dev/shm";
+
 /// A file to which the job appends by name.
 #[derive(Debug)]
 pub enum Mailbox {
@@ -153,8 +156,13 @@ impl Mailbox {
     /// Makes a mailbox in the first directory that allows it, or in memory.
     ///
     /// # Errors
-    /// No file can be made, not even in memory.
+    /// No file can be made, not even in memory; or jobs may not open one there, because a task server is
+    /// closed to them.
     pub fn new(directories: &[PathBuf], purpose: &str) -> io::Result<Self> {
+        Self::in_one_of(directories.iter().map(PathBuf::as_path).chain([Path::new(MEMORY_DIRECTORY)]), purpose)
+    }
+
+    fn in_one_of<'d>(directories: impl Iterator<Item = &'d Path>, purpose: &str) -> io::Result<Self> {
         for directory in directories {
             let made = match machine() {
                 Some(machine) => Builder::new()
@@ -168,9 +176,14 @@ impl Mailbox {
                 return Ok(Self::Named(file));
             }
         }
+        // The job opens it through this process, which must not be opened to its tasks for that.
+        if !nix::sys::prctl::get_dumpable()? {
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                "no directory for temporary files can be written: set TMPDIR",
+            ));
+        }
         let file = in_memory(purpose)?;
-        // A task server is closed to its jobs; this job needs the file.
-        nix::sys::prctl::set_dumpable(true)?;
         let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()).into();
         Ok(Self::Memory(file, path))
     }
@@ -242,8 +255,15 @@ mod tests {
     fn without_a_directory_files_are_in_memory() {
         let nowhere = ["/nonexistent".into()];
         assert!(capture(&nowhere, "out").is_ok());
-        let mailbox = Mailbox::new(&nowhere, "meta").unwrap();
-        std::fs::write(mailbox.path(), "k=v").unwrap();
-        assert_eq!(mailbox.file().metadata().unwrap().len(), 3);
+        let mailbox = || Mailbox::in_one_of(nowhere.iter().map(PathBuf::as_path), "meta");
+        for mailbox in [Mailbox::new(&nowhere, "meta").unwrap(), mailbox().unwrap()] {
+            std::fs::write(mailbox.path(), "k=v").unwrap();
+            assert_eq!(mailbox.file().metadata().unwrap().len(), 3);
+        }
+        // A process that is closed to its jobs stays so.
+        nix::sys::prctl::set_dumpable(false).unwrap();
+        let (closed, still) = (mailbox(), nix::sys::prctl::get_dumpable().unwrap());
+        nix::sys::prctl::set_dumpable(true).unwrap();
+        assert!(closed.is_err() && !still);
     }
 }

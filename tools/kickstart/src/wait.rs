@@ -1,6 +1,5 @@
 //! Waits for a child: status, usage, time limit, forwarded signals.
 
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -10,6 +9,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
+use pmc_spawn::family::children;
 
 use crate::interrupts::{Interrupt, Interrupts};
 use crate::usage;
@@ -89,22 +89,6 @@ impl Target {
             let _ = kill(pid, signal);
         }
     }
-}
-
-fn children(pid: Pid) -> Vec<Pid> {
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
-        return Vec::new();
-    };
-    threads
-        .flatten()
-        .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
-        .flat_map(|list| {
-            list.split_whitespace()
-                .filter_map(|pid| pid.parse().ok())
-                .collect::<Vec<i32>>()
-        })
-        .map(Pid::from_raw)
-        .collect()
 }
 
 /// Waits until the child ends. `notice` receives a line when the time limit sends a signal.

@@ -1,6 +1,6 @@
 //! Files and profiles that a cluster inherits from its jobs.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::model::{FileId, FileKind, FileUse, JobIndex, Link, TransferFlag, Workflow};
 use crate::profiles::{Namespace, Profiles, parse_bool};
@@ -97,6 +97,7 @@ pub(super) fn profiles<'p>(jobs: impl Iterator<Item = &'p Profiles>) -> Profiles
     let mut all = Profiles::default();
     let mut before: Option<*const Profiles> = None;
     let mut sums: FxHashMap<(Namespace, &'p str), f64> = FxHashMap::default();
+    let mut joined: FxHashMap<(Namespace, &'p str), Joined<'p>> = FxHashMap::default();
     for profiles in jobs {
         // Most jobs of a cluster share one set of profiles, of which only sums change.
         let same = before.replace(profiles) == Some(profiles);
@@ -121,14 +122,7 @@ pub(super) fn profiles<'p>(jobs: impl Iterator<Item = &'p Profiles>) -> Profiles
                         all.set(namespace, key, value);
                     }
                 }
-                (Some(Rule::All), _) => {
-                    let joined = match old {
-                        Some(old) if old.split('@').any(|part| part == value) => continue,
-                        Some(old) => format!("{old}@{value}"),
-                        None => value.to_owned(),
-                    };
-                    all.set(namespace, key, &joined);
-                }
+                (Some(Rule::All), _) => joined.entry((namespace, key)).or_default().add(value),
                 _ => all.set(namespace, key, value),
             }
         }
@@ -136,7 +130,27 @@ pub(super) fn profiles<'p>(jobs: impl Iterator<Item = &'p Profiles>) -> Profiles
     for ((namespace, key), sum) in sums {
         all.set(namespace, key, &sum.to_string());
     }
+    for ((namespace, key), joined) in joined {
+        all.set(namespace, key, &joined.values.join("@"));
+    }
     all
+}
+
+/// Values that become one, with `@` between them.
+#[derive(Default)]
+struct Joined<'p> {
+    values: Vec<&'p str>,
+    parts: FxHashSet<&'p str>,
+}
+
+impl<'p> Joined<'p> {
+    /// Adds a value that is not there yet.
+    fn add(&mut self, value: &'p str) {
+        if !self.parts.contains(value) {
+            self.values.push(value);
+            self.parts.extend(value.split('@'));
+        }
+    }
 }
 
 #[cfg(test)]
@@ -185,5 +199,17 @@ mod tests {
             (Pegasus, "exitcode.failuremsg", "bad@worse"),
         ]);
         assert_eq!(merged, expected);
+    }
+    #[test]
+    fn different_messages_of_many_jobs_are_joined_at_once() {
+        use Namespace::Pegasus;
+        let key = "exitcode.failuremsg";
+        let of_jobs: Vec<Profiles> = (0..50_000)
+            .map(|job| of(&[(Pegasus, key, &format!("message {}", job % 40_000))]))
+            .collect();
+        let merged = profiles(of_jobs.iter());
+        let joined = merged.pegasus(key).unwrap();
+        assert_eq!(joined.split('@').count(), 40_000);
+        assert!(joined.starts_with("message 0@message 1@"));
     }
 }

@@ -281,11 +281,8 @@ fn join(
             group_of[unit] = Some(group);
         }
     }
-    let mut names: FxHashSet<Box<str>> = view
-        .units
-        .iter()
-        .filter_map(|unit| unit.cluster.clone())
-        .collect();
+    let clusters = view.units.iter().filter_map(|unit| unit.cluster.clone());
+    let mut names = Names::new(clusters);
     let mut units: Vec<Unit> = Vec::with_capacity(view.units.len());
     let mut number_of = vec![UnitId::new(0); view.units.len()];
     // A cluster takes the place of its first unit.
@@ -305,7 +302,7 @@ fn join(
             jobs.extend(&view.units[member].jobs);
         }
         jobs.sort_unstable();
-        let name = free_name(view, group, &mut names);
+        let name = names.free(base_name(view, group));
         units.push(Unit {
             jobs,
             cluster: Some(name),
@@ -321,14 +318,14 @@ fn join(
     (units, joined)
 }
 
-/// Returns a unique name for a cluster.
-fn free_name(view: &View<'_>, group: &Group, taken: &mut FxHashSet<Box<str>>) -> Box<str> {
+/// Returns the name that a cluster gets if it is free.
+fn base_name(view: &View<'_>, group: &Group) -> String {
     let clean = |text: &str| {
         job_name("merge_", text, "")
             .trim_end_matches('_')
             .replace('=', "_")
     };
-    let base = match &group.name {
+    match &group.name {
         GroupName::Level(level, number) => {
             let first = group.units.first().map(|&unit| &view.units[unit]);
             let job = first
@@ -345,14 +342,39 @@ fn free_name(view: &View<'_>, group: &Group, taken: &mut FxHashSet<Box<str>>) ->
         }
         GroupName::Label(label) => clean(label),
         GroupName::Whole => "merge_whole-wf".to_owned(),
-    };
-    let mut name: Box<str> = base.as_str().into();
-    let mut more = 1;
-    while !taken.insert(name.clone()) {
-        more += 1;
-        name = format!("{base}_{more}").into();
     }
-    name
+}
+
+/// Names of clusters.
+struct Names {
+    taken: FxHashSet<Box<str>>,
+    /// For names that were wanted by several, the number of the last one.
+    numbers: FxHashMap<Box<str>, usize>,
+}
+
+impl Names {
+    fn new(taken: impl Iterator<Item = Box<str>>) -> Self {
+        Self {
+            taken: taken.collect(),
+            numbers: FxHashMap::default(),
+        }
+    }
+
+    /// Returns this name, or one with a number behind it if it is taken.
+    fn free(&mut self, base: String) -> Box<str> {
+        let base: Box<str> = base.into();
+        if self.taken.insert(base.clone()) {
+            return base;
+        }
+        let number = self.numbers.entry(base.clone()).or_insert(1);
+        loop {
+            *number += 1;
+            let name: Box<str> = format!("{base}_{number}").into();
+            if self.taken.insert(name.clone()) {
+                return name;
+            }
+        }
+    }
 }
 
 /// Returns the error that names clusters waiting for each other.
@@ -548,4 +570,18 @@ fn cluster_job(
         staging,
         setup: SetupId::new(exec.setups.len() - 1),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_clusters_that_want_one_name_get_numbers() {
+        let mut names = Names::new(["m_3".into()].into_iter());
+        let given: Vec<Box<str>> = (0..100_000).map(|_| names.free("m".to_owned())).collect();
+        assert_eq!([&*given[0], &*given[1], &*given[2]], ["m", "m_2", "m_4"]);
+        let different: FxHashSet<&Box<str>> = given.iter().collect();
+        assert_eq!(different.len(), given.len());
+    }
 }

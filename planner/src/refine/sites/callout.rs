@@ -300,6 +300,8 @@ fn stop(child: &mut Child, callout: &Callout) -> CalloutError {
         // It may have ended in the meantime.
         let _ = nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL);
     }
+    // It can have gone to another group.
+    let _ = child.kill();
     let _ = child.wait();
     CalloutError::Timeout(callout.timeout)
 }

@@ -48,7 +48,9 @@ pub(super) struct Share {
 #[derive(Debug, Default)]
 struct LevelState {
     level: u32,
+    /// Shares that have a file: there may be many more.
     shares: Vec<ShareJobs>,
+    count: usize,
     next: usize,
     last_job: Option<JobId>,
 }
@@ -99,7 +101,8 @@ impl<'a> JobPartitioner<'a> {
                 key,
                 LevelState {
                     level,
-                    shares: vec![ShareJobs::default(); count],
+                    shares: vec![ShareJobs::default()],
+                    count,
                     next: 0,
                     last_job: job,
                 },
@@ -111,7 +114,10 @@ impl<'a> JobPartitioner<'a> {
         };
         let by_file = matches!(refiner, Refiner::BalancedCluster | Refiner::Bundle);
         if by_file || job.is_none() || state.last_job != job {
-            state.next = (state.next + 1) % state.shares.len();
+            state.next = (state.next + 1) % state.count;
+            if state.next == state.shares.len() {
+                state.shares.push(ShareJobs::default());
+            }
         }
         state.last_job = job;
         state.next

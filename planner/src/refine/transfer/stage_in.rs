@@ -320,11 +320,10 @@ impl Builder<'_, '_> {
             .iter()
             .map(|(key, value)| (key.to_string(), value.to_string()))
             .collect();
-        for (key, value) in &locations.metadata {
-            if !metadata.iter().any(|(k, _)| k == key) {
-                metadata.push((key.clone(), value.clone()));
-            }
-        }
+        let own: FxHashSet<&str> = file_use.metadata.iter().map(|(key, _)| &**key).collect();
+        let others = locations.metadata.iter();
+        let others = others.filter(|(key, _)| !own.contains(key.as_str()));
+        metadata.extend(others.map(|(key, value)| (key.clone(), value.clone())));
         let ranked = self.mapper.settings.replica_selector.ranks();
         let set = self.set_of(transfer);
         set.files.push(FileTransfer {

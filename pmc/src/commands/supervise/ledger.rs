@@ -1,15 +1,14 @@
 //! What the ledger says of earlier jobs, and its next lines.
 
-use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use monitord_compat::batch_jobs::{self, Entry, Event};
-use pmc_files::OFlags;
 
 /// The ledger of a run.
 pub struct Ledger {
-    path: PathBuf,
+    dag: PathBuf,
     /// The job of this process.
     job: String,
     /// What earlier programs have written.
@@ -24,16 +23,17 @@ struct Mark {
 }
 
 impl Ledger {
-    /// Reads the ledger of a DAG.
+    /// Reads the ledger of a DAG. One that another user may have written says nothing: commands are run and
+    /// jobs are cancelled that it names.
     pub fn open(dag: &Path, job: String) -> Self {
         Self {
-            path: batch_jobs::path(dag),
+            dag: dag.to_owned(),
             job,
-            before: batch_jobs::read(dag),
+            before: batch_jobs::read_own(dag).unwrap_or_default(),
         }
     }
 
-    /// Appends an event, and makes sure that it is on disk.
+    /// Appends an event, and makes sure that it is on disk. This process knows of it in any case.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -44,23 +44,9 @@ impl Ledger {
             job: self.job.clone(),
             event,
         };
-        let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE;
-        let mut file = pmc_files::open_for_writing(&self.path, flags, 0o600)?;
-        let mut text = String::new();
-        // The writer before this one may have been killed within a line.
-        if file.seek(SeekFrom::End(0))? > 0 {
-            file.seek(SeekFrom::End(-1))?;
-            let mut last = [0];
-            file.read_exact(&mut last)?;
-            if last != [b'\n'] {
-                text.push('\n');
-            }
-        }
-        text.push_str(&entry.line());
-        file.write_all(text.as_bytes())?;
-        file.sync_data()?;
+        let written = batch_jobs::append(&self.dag, &entry);
         self.before.push(entry);
-        Ok(())
+        written
     }
 
     /// Returns the number of this job in its chain, from 0: it continues a chain if the job before has handed
@@ -213,5 +199,15 @@ mod tests {
         assert_eq!(ledger.without_progress("time", 4, true), 1);
         assert_eq!(ledger.without_progress("time", 5, false), 1);
         assert_eq!(ledger.without_progress("killed", 4, false), 1);
+    }
+    #[test]
+    fn what_cannot_be_written_is_known_to_this_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let dag = folder.path().join("x.dag");
+        std::fs::create_dir(folder.path().join("x.dag.jobs")).unwrap();
+        let mut ledger = Ledger::open(&dag, "slurm 1".to_owned());
+        let next = "slurm 2".to_owned();
+        assert!(ledger.add(Event::Next { next: next.clone() }).is_err());
+        assert_eq!(ledger.next(), Some(next), "it is cancelled if nothing is left for it");
     }
 }

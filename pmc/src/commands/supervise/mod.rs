@@ -132,8 +132,9 @@ pub fn supervise(arguments: &cli::Supervise) -> Result<u8, Failure> {
     if let Some(code) = supervisor.refuse_after_cancel(&ledger) {
         return Ok(code);
     }
-    note(&mut ledger, begin);
-    let own = supervisor.chain.as_ref().filter(|_| chain < resubmit);
+    // Without the ledger, jobs are not counted: they would follow each other for ever.
+    let is_counted = note(&mut ledger, begin);
+    let own = supervisor.chain.as_ref().filter(|_| is_counted && chain < resubmit);
     supervisor.hand_in = own.and_then(|chain| HandIn::begin(chain, &ledger));
     let (code, action) = supervisor.go_on(command, arguments, &mut ledger);
     supervisor.end(action, arguments.successor, &mut ledger);
@@ -351,7 +352,7 @@ impl Supervisor<'_> {
 
     /// Returns whether time is left for another start in this job.
     fn has_time(&mut self, arguments: &cli::Supervise) -> bool {
-        let own = arguments.minutes.map(|minutes| Duration::from_secs(minutes * 60));
+        let own = arguments.minutes.map(|minutes| Duration::from_secs(minutes.saturating_mul(60)));
         let limit = self.time.or(own);
         limit.is_none_or(|limit| limit.saturating_sub(self.begun.elapsed()) >= MIN_TIME.min(limit / 10))
     }

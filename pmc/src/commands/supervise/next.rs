@@ -184,12 +184,14 @@ impl Chain<'_> {
     }
 }
 
-/// Writes an event. Without its ledger, a run goes on.
-pub fn note(ledger: &mut Ledger, event: Event) {
-    if let Err(error) = ledger.add(event) {
+/// Writes an event. Without its ledger, a run goes on. Returns whether it was written.
+pub fn note(ledger: &mut Ledger, event: Event) -> bool {
+    let written = ledger.add(event);
+    if let Err(error) = &written {
         say(&format!(
             "The list of batch jobs cannot be written: {}",
-            pmc_dag::reason(&error)
+            pmc_dag::reason(error)
         ));
     }
+    written.is_ok()
 }

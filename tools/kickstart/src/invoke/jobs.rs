@@ -16,6 +16,7 @@ use crate::context::Context;
 use crate::exit;
 use crate::lists::Listed;
 use crate::lookup::Found;
+use crate::pipes::Waiting;
 use crate::spawn::{Program, spawn};
 use crate::stat;
 use crate::stdio;
@@ -28,8 +29,7 @@ type End = (Option<u32>, Status, Usage);
 
 impl Session<'_, '_> {
     /// Runs all jobs. Returns the exit code.
-    pub(super) fn run_jobs(&mut self, words: &[OsString], program: &Found) -> u8 {
-        let mut limit = Limit::new(self.options.term_after, self.options.kill_delay);
+    pub(super) fn run_jobs(&mut self, words: &[OsString], program: &Found, mut limit: Limit) -> u8 {
         self.run_side(Stage::Setup, "SETUP", &mut limit);
         let mut code = 0;
         if !limit.passed() {
@@ -204,18 +204,22 @@ impl Session<'_, '_> {
     }
 
     /// Opens standard input, output and error of a job.
-    fn job_streams(&self) -> io::Result<[OwnedFd; 3]> {
+    fn job_streams(&mut self) -> io::Result<[OwnedFd; 3]> {
         let streams = self.streams.as_ref();
         let [stdout, stderr] = streams.ok_or(io::ErrorKind::NotConnected)?;
+        let mut waiting = Waiting {
+            patience: &mut self.patience,
+            interrupts: self.interrupts,
+        };
         Ok([
-            stdio::input(&self.options.stdin, &self.context, &self.directory)?,
+            stdio::input(&self.options.stdin, &self.context, &self.directory, &mut waiting)?,
             stdout.for_job(&self.context)?,
             stderr.for_job(&self.context)?,
         ])
     }
 
     /// Reports a problem to the user and to readers of the job's standard error.
-    fn report_problem(&mut self, line: &str) {
+    pub(super) fn report_problem(&mut self, line: &str) {
         (self.notice)(line);
         self.write_job_error(line);
     }

@@ -17,15 +17,22 @@ use crate::lists::{self, Listed};
 use crate::lookup::{self, Found};
 use crate::options::Command;
 use crate::stat;
-use crate::stdio::Stream;
+use crate::pipes::{self, Waiting};
+use crate::stdio::{Places, Stream};
 use crate::words::{expand_argument, split_command};
 
 impl Session<'_, '_> {
     /// Returns the files that options name, directly or in lists.
     pub(super) fn listed_files(&mut self, values: &[Vec<u8>]) -> Vec<Listed> {
         let mut all = Vec::new();
+        let environment = &self.context.environment;
+        let variables = |name: &[u8]| environment.get(name).map(<[u8]>::to_vec);
+        let mut waiting = Waiting {
+            patience: &mut self.patience,
+            interrupts: self.interrupts,
+        };
         for value in values {
-            let files = lists::entries(value, &self.context.directory, &self.variables());
+            let files = lists::entries(value, &self.context.directory, &variables, &mut waiting);
             match files {
                 Ok(files) => all.extend(files),
                 // The job does not need the list.
@@ -36,11 +43,12 @@ impl Session<'_, '_> {
     }
 
     /// Returns the command line or the contents of the argument file.
-    pub(super) fn command(&self) -> Result<Vec<OsString>, Abort> {
+    pub(super) fn command(&mut self) -> Result<Vec<OsString>, Abort> {
         match &self.options.command {
             Command::Words(words) => Ok(words.clone()),
             Command::File(path) => {
-                let text = lists::read(&self.context.directory.join(path)).map_err(|error| {
+                let file = self.context.directory.join(path);
+                let text = lists::read(&file, &mut self.waiting()).map_err(|error| {
                     let message = format!("cannot read the argument file {}: {error}", path.display());
                     Abort::new(exit::NOT_RUNNABLE, message)
                 })?;
@@ -87,12 +95,9 @@ impl Session<'_, '_> {
             return;
         };
         let file = self.directory.join(name);
-        match OpenOptions::new()
-            .append(true)
-            .create(true)
-            .mode(0o644)
-            .open(&file)
-        {
+        let mut options = OpenOptions::new();
+        // A pipe that nobody reads would keep the record for ever.
+        match pipes::open_if_ready(&file, options.append(true).create(true).mode(0o644)) {
             Ok(log) => self.log = Some(log),
             Err(error) => (self.notice)(&format!(
                 "WARNING: cannot write {}: {error}; the record goes to standard output",
@@ -141,10 +146,23 @@ impl Session<'_, '_> {
     pub(super) fn open_streams(&mut self, in_memory: bool) -> Result<(), Abort> {
         let problem =
             |error: io::Error| Abort::new(exit::INITIALISATION, format!("cannot open a stream: {error}"));
-        let places = self.places(in_memory);
-        let stdout = Stream::stdout(&self.options.stdout, places).map_err(problem)?;
-        let stderr = Stream::stderr(&self.options.stderr, places).map_err(problem)?;
+        let places = Places {
+            directory: &self.directory,
+            temporary: &self.temporary,
+            cache: self.context.cache,
+            in_memory,
+        };
+        let mut waiting = Waiting {
+            patience: &mut self.patience,
+            interrupts: self.interrupts,
+        };
+        let stdout = Stream::stdout(&self.options.stdout, places, &mut waiting).map_err(problem)?;
+        let stderr = Stream::stderr(&self.options.stderr, places, &mut waiting).map_err(problem)?;
+        let too_late = stdout.too_late().or_else(|| stderr.too_late());
         self.streams = Some([stdout, stderr]);
+        if let Some(problem) = too_late {
+            self.report_problem(&problem);
+        }
         Ok(())
     }
 

@@ -12,11 +12,12 @@ use nix::errno::Errno;
 
 use crate::context::Context;
 use crate::exit;
-use crate::interrupts::Interrupts;
+use crate::interrupts::{Interrupts, Uninterrupted};
 use crate::lookup::{self, Found};
 use crate::machine::Host;
 use crate::names::Names;
 use crate::options::{Options, Output};
+use crate::pipes::{Patience, Waiting};
 use crate::stat;
 use crate::stdio::{Places, Stream};
 use crate::temporary::{self, Mailbox};
@@ -50,6 +51,8 @@ pub(super) struct Session<'a, 'c> {
     pub(super) temporary: Vec<PathBuf>,
     pub(super) metadata: Mailbox,
     pub(super) integrity: Mailbox,
+    /// For how long it waits for the other ends of named pipes.
+    pub(super) patience: Patience,
     pub(super) streams: Option<[Stream; 2]>,
     pub(super) log: Option<File>,
     pub(super) jobs: Vec<(Stage, Job)>,
@@ -103,6 +106,7 @@ impl<'a, 'c> Session<'a, 'c> {
             temporary,
             metadata,
             integrity,
+            patience: Patience::new(options.term_after),
             streams: None,
             log: None,
             jobs: Vec::with_capacity(1),
@@ -121,6 +125,13 @@ impl<'a, 'c> Session<'a, 'c> {
         lookup::find(name, &self.directory, self.context.environment.get(b"PATH"))
     }
 
+    pub(super) fn waiting(&mut self) -> Waiting<'_> {
+        Waiting {
+            patience: &mut self.patience,
+            interrupts: self.interrupts,
+        }
+    }
+
     pub(super) fn places(&self, in_memory: bool) -> Places<'_> {
         Places {
             directory: &self.directory,
@@ -132,11 +143,17 @@ impl<'a, 'c> Session<'a, 'c> {
 
     /// Puts the reason why nothing ran where readers of the record look for messages of the job.
     pub(super) fn explain(&mut self, problem: &str) {
-        let open = |stream: fn(&Output, Places<'_>) -> io::Result<Stream>| {
-            stream(&Output::Capture, self.places(false))
+        if self.streams.is_some() {
+            return;
+        }
+        let mut waiting = Waiting {
+            patience: &mut Patience::none(),
+            interrupts: &mut Uninterrupted,
         };
-        if self.streams.is_none()
-            && let (Ok(stdout), Ok(stderr)) = (open(Stream::stdout), open(Stream::stderr))
+        let places = self.places(false);
+        let stdout = Stream::stdout(&Output::Capture, places, &mut waiting);
+        let stderr = Stream::stderr(&Output::Capture, places, &mut waiting);
+        if let (Ok(stdout), Ok(stderr)) = (stdout, stderr)
         {
             stderr.write_line(problem);
             self.streams = Some([stdout, stderr]);

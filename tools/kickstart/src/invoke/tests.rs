@@ -90,3 +90,49 @@ fn a_cancelled_job_dies_with_its_descendants() {
     assert_eq!(report.exit_code, 143);
     assert!(start.elapsed() < Duration::from_secs(10));
 }
+
+/// Runs a job whose stream is a pipe that nobody opens.
+fn run_with_pipe(line: &[&str], interrupts: &mut dyn Interrupts) -> Report {
+    let folder = tempfile::tempdir().unwrap();
+    nix::unistd::mkfifo(&folder.path().join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    run_in(folder.path(), line, interrupts)
+}
+
+fn stderr(report: &Report) -> &str {
+    let entry = report.record.files.iter().find(|entry| entry.key == b"stderr").unwrap();
+    entry.payload.as_ref().map_or("", |payload| &payload.text)
+}
+
+#[test]
+fn the_time_limit_counts_while_the_other_end_of_a_pipe_is_missing() {
+    for line in [
+        &["-H", "-k", "1", "-i", "pipe", "/bin/cat"][..],
+        &["-H", "-k", "1", "-o", "pipe", "/bin/true"],
+        &["-H", "-k", "1", "-I", "pipe"],
+    ] {
+        let report = run_with_pipe(line, &mut Uninterrupted);
+        let expected = if line.contains(&"-I") { exit::NOT_RUNNABLE } else { exit::TIMEOUT };
+        assert_eq!(report.exit_code, expected, "{line:?}");
+        let said = stderr(&report);
+        assert!(said.contains("nobody has opened its other end within the time limit"), "{said}");
+    }
+    let report = run_with_pipe(&["-H", "-k", "1", "-S", "@pipe", "/bin/true"], &mut Uninterrupted);
+    assert_eq!(report.exit_code, exit::TIMEOUT, "no time is left for the job");
+}
+
+#[test]
+fn a_signal_ends_waiting_for_the_other_end_of_a_pipe() {
+    for line in [["-H", "-i", "pipe", "/bin/cat"], ["-H", "-o", "pipe", "/bin/true"]] {
+        let (reader, writer) = io::pipe().unwrap();
+        drop(writer);
+        let report = run_with_pipe(&line, &mut Cancel(Some(reader)));
+        assert_eq!(report.exit_code, exit::STREAM, "{line:?}");
+        assert!(stderr(&report).contains("before a signal came"), "{}", stderr(&report));
+    }
+}
+
+#[test]
+fn a_log_that_is_a_pipe_without_a_reader_is_not_used() {
+    let report = run_with_pipe(&["-H", "-l", "pipe", "/bin/true"], &mut Uninterrupted);
+    assert!(report.exit_code == 0 && report.log.is_none());
+}
