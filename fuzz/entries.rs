@@ -3,6 +3,8 @@
 
 #[path = "built.rs"]
 mod built;
+#[path = "services.rs"]
+mod services;
 #[path = "structure.rs"]
 mod structure;
 
@@ -43,6 +45,7 @@ macro_rules! for_each_entry {
             batch_jobs batch_jobs 1,
             braindump braindump 4,
             checkpoint_messages checkpoint_messages 1,
+            checkpoint_store checkpoint_store 200,
             checkpoint_texts checkpoint_texts 1,
             cluster_list cluster_list 1,
             dag dag 1,
@@ -51,6 +54,7 @@ macro_rules! for_each_entry {
             dagman_out dagman_out 4,
             endpoint endpoint 4,
             expression expression 20,
+            gang_frames gang_frames 40,
             http_answer http_answer 400,
             invocation_record invocation_record 4,
             jobstate_log jobstate_log 4,
@@ -79,6 +83,7 @@ macro_rules! for_each_entry {
 pub use built::{dagman_built, http_answer, lite_description, packed};
 #[cfg(test)]
 pub use built::{dagman_files_of, description_of};
+pub use services::{checkpoint_store, gang_frames};
 
 /// Text of a DAG. Tasks are found by name, and words can be quoted again.
 pub fn dag(data: &[u8]) {

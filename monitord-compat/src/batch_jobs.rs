@@ -213,7 +213,10 @@ mod tests {
         // The file is that of another user, or its directory.
         for given in [path(&dag), folder.path().to_owned()] {
             nix::unistd::chown(&given, other, None).unwrap();
-            assert!(read_own(&dag).is_err() && append(&dag, entry).is_err(), "{given:?}");
+            assert!(
+                read_own(&dag).is_err() && append(&dag, entry).is_err(),
+                "{given:?}"
+            );
             nix::unistd::chown(&given, Some(nix::unistd::geteuid()), None).unwrap();
         }
         assert_eq!(read(&dag), [entry.clone()]);

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill, killpg};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{Pid, getpgid};
 use pmc_link::{Callers, Calls, Commands, Handle, OpenSocket, Route, Running};
 use pmc_wire::command::{Call, sockets};
@@ -264,10 +264,7 @@ impl Gangs {
             false => worker::end_gang(&self.options.environment, token),
         };
         let until = limit.map(|limit| Instant::now() + limit);
-        while self
-            .lock()
-            .get(&token)
-            .is_some_and(|gang| !gang.groups.is_empty())
+        while self.lock().get(&token).is_some_and(Gang::has_commands)
             && until.is_none_or(|until| Instant::now() < until)
         {
             if let Some(gang) = self.lock().get(&token) {
@@ -335,6 +332,14 @@ impl Gang {
         }
     }
 
+    /// True if a command runs. One that has ended may wait until its output is taken.
+    fn has_commands(&self) -> bool {
+        self.groups.iter().any(|leader| {
+            let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT | WaitPidFlag::WNOHANG;
+            waitid(Id::Pid(Pid::from_raw(*leader)), flags) == Ok(WaitStatus::StillAlive)
+        })
+    }
+
     /// Returns the host with this name. Launchers may shorten names.
     fn host(&self, name: &str) -> Result<&GangHost, String> {
         let Some(known) = &self.known else {
@@ -396,7 +401,12 @@ impl Drop for CommandHandle {
         Handle::signal(self, libc::SIGKILL);
         // It may take long to end, and the server must not wait. Its group keeps its number until then.
         let (gangs, token, pid) = (Arc::clone(&self.gangs), self.token, self.pid);
-        let mut handle = Self { gangs, token, pid, has_ended: true };
+        let mut handle = Self {
+            gangs,
+            token,
+            pid,
+            has_ended: true,
+        };
         let reap = move || {
             while handle.end().is_none() {
                 std::thread::sleep(POLL_INTERVAL);

@@ -66,6 +66,7 @@ impl Outside {
             let mut questions = Questions {
                 job,
                 file,
+                has_ignored: false,
                 ask_at: Some(Instant::now()),
                 has_warned: false,
             };
@@ -115,6 +116,8 @@ struct Questions {
     job: Option<BatchJob>,
     /// The file of the site, until it has said something.
     file: Option<PathBuf>,
+    /// The user knows that something has its name that does not count.
+    has_ignored: bool,
     ask_at: Option<Instant>,
     has_warned: bool,
 }
@@ -125,10 +128,17 @@ impl Questions {
         if let Some(file) = &self.file
             && let Some(found) = site_drain(file)
         {
-            self.file = None;
             match found {
-                Ok(reason) => news.site_drain = Some(reason),
-                Err(problem) => news.problems.push(problem),
+                Ok(reason) => {
+                    self.file = None;
+                    news.site_drain = Some(reason);
+                }
+                // The site can put its own there later.
+                Err(problem) if !self.has_ignored => {
+                    self.has_ignored = true;
+                    news.problems.push(problem);
+                }
+                Err(_) => {}
             }
         }
         if let Some(job) = self
@@ -212,5 +222,25 @@ mod tests {
         assert_eq!(site_drain(&file), Some(Ok(String::new())));
         let directory = site_drain(folder.path()).unwrap().unwrap_err();
         assert!(directory.contains(" is ignored: "), "{directory}");
+    }
+
+    #[test]
+    fn what_is_ignored_does_not_hide_the_file_of_the_site() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("drain");
+        std::fs::create_dir(&file).unwrap();
+        let mut questions = Questions {
+            job: None,
+            file: Some(file.clone()),
+            has_ignored: false,
+            ask_at: None,
+            has_warned: false,
+        };
+        let now = Instant::now();
+        assert_eq!(questions.ask(now).problems.len(), 1);
+        assert!(questions.ask(now).is_empty(), "it is said once");
+        std::fs::remove_dir(&file).unwrap();
+        std::fs::write(&file, "at noon\n").unwrap();
+        assert_eq!(questions.ask(now).site_drain.as_deref(), Some("at noon"));
     }
 }

@@ -36,7 +36,9 @@ fn listed(parent: Pid) -> Vec<Pid> {
     let threads = threads.into_iter().flatten().flatten();
     let lists = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
     let numbers = lists.flat_map(|list| {
-        let numbers = list.split_ascii_whitespace().filter_map(|number| number.parse().ok());
+        let numbers = list
+            .split_ascii_whitespace()
+            .filter_map(|number| number.parse().ok());
         numbers.collect::<Vec<i32>>()
     });
     numbers.map(Pid::from_raw).collect()

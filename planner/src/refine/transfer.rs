@@ -238,7 +238,7 @@ impl Builder<'_, '_> {
         }
         let mut programs = Vec::new();
         let first_edge = self.exec.edges.len();
-        let mut dropped = Vec::new();
+        let mut dropped = FxHashSet::default();
         for ordered in uses.inputs(n) {
             if self.is_workflow_here(job, ordered.file) {
                 self.exec.files.change_at(ordered.file, site).is_in_place = true;
@@ -253,15 +253,14 @@ impl Builder<'_, '_> {
             }
             let file_use = self.uses_of(job)[ordered.at as usize].clone();
             if !self.stage_input(current, &file_use, &mut programs) {
-                dropped.push(ordered.file);
+                dropped.insert(ordered.file);
             }
         }
         if self.add_chmod(current, &programs) && self.mapper.settings.refiner == Refiner::Basic {
             // The job's only transfer precedes its chmod job.
+            let transfers: FxHashSet<JobId> = programs.iter().map(|&(_, transfer)| transfer).collect();
             let mut edges = self.exec.edges.split_off(first_edge);
-            edges.retain(|&(before, after)| {
-                after != job || !programs.iter().any(|&(_, transfer)| transfer == before)
-            });
+            edges.retain(|(before, after)| *after != job || !transfers.contains(before));
             self.exec.edges.append(&mut edges);
         }
         let outputs = || {
@@ -311,7 +310,7 @@ impl Builder<'_, '_> {
     }
 
     /// Removes inputs without location from a job, or from the jobs of a cluster.
-    fn forget(&mut self, job: JobId, files: &[FileId]) {
+    fn forget(&mut self, job: JobId, files: &FxHashSet<FileId>) {
         let task = self.exec.jobs[job].task;
         let jobs = match task {
             Task::Cluster(cluster, _) => {
@@ -497,7 +496,7 @@ impl Builder<'_, '_> {
 }
 
 /// Returns the file uses without those of some files.
-fn without(uses: &[FileUse], files: &[FileId]) -> Vec<FileUse> {
+fn without(uses: &[FileUse], files: &FxHashSet<FileId>) -> Vec<FileUse> {
     uses.iter()
         .filter(|u| !files.contains(&u.file))
         .cloned()

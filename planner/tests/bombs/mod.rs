@@ -1,7 +1,7 @@
 //! Malicious inputs end in an error within bounds on memory and time: small ones that expand, and large
 //! invalid ones.
 
-use std::process::Command;
+use std::process::{Command, Output};
 
 use crate::common::Case;
 
@@ -36,8 +36,8 @@ fn aliases(key: &str) -> String {
     text
 }
 
-/// Plans with these files in place, which must fail. Returns standard error.
-fn refused(files: &[(&str, String)], line: &str) -> String {
+/// Plans with these files in place, within the limits.
+fn plan(files: &[(&str, String)], line: &str) -> (Case, Output) {
     let case = Case::new(PLAIN);
     case.programs(&["x"]);
     for (name, text) in files {
@@ -53,6 +53,12 @@ fn refused(files: &[(&str, String)], line: &str) -> String {
         .env("HOME", case.path())
         .output()
         .expect("the program runs");
+    (case, output)
+}
+
+/// Plans with these files in place, which must fail. Returns standard error.
+fn refused(files: &[(&str, String)], line: &str) -> String {
+    let (case, output) = plan(files, line);
     let printed = String::from_utf8_lossy(&output.stderr).into_owned();
     let names: Vec<&str> = files.iter().map(|(name, _)| *name).collect();
     let head: String = printed.chars().take(2000).collect();
@@ -244,5 +250,44 @@ fn overlong_words_are_refused_with_a_readable_message() {
         ("p", format!("pegasus.transfer.refiner = {large}\n"), "--conf p"),
     ] {
         refused(&[(name, text)], line);
+    }
+}
+
+#[test]
+fn what_has_many_parts_costs_what_it_is_long() {
+    const MANY: usize = 60_000;
+    let workflow = |uses: &str| {
+        format!("pegasus: \"5.0\"\nname: w\njobs:\n- type: job\n  id: A\n  name: x\n  uses:\n{uses}")
+    };
+    // Optional inputs that are missing.
+    let missing = |n| format!("  - {{lfn: f{n}, type: input, optional: true}}\n");
+    let missing: String = (0..MANY).map(missing).collect();
+    // A file with much metadata, in the workflow and in the replica catalog.
+    let metadata = |prefix: &str, indent: &str| -> String {
+        (0..MANY / 2)
+            .map(|n| format!("{indent}{prefix}{n}: v\n"))
+            .collect()
+    };
+    let file = format!(
+        "  - lfn: f\n    type: input\n    metadata:\n{}",
+        metadata("a", "      ")
+    );
+    let replicas = format!(
+        "pegasus: \"5.0\"\nreplicas:\n- lfn: f\n  pfns:\n  - {{site: local, pfn: /d/f}}\n  metadata:\n{}",
+        metadata("b", "    ")
+    );
+    for (uses, more) in [(missing, None), (file, Some(("replicas.yml", replicas)))] {
+        let files: Vec<(&str, String)> = [("workflow.yml", workflow(&uses))]
+            .into_iter()
+            .chain(more)
+            .collect();
+        let (_, output) = plan(&files, "");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success(),
+            "{}: {}",
+            output.status,
+            said.chars().take(2000).collect::<String>()
+        );
     }
 }

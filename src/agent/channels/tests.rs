@@ -322,7 +322,9 @@ fn has_left_its_group(word: &str) -> bool {
         let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
         let has_word = |pid: i32| {
             let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            words.split(|byte| *byte == 0).any(|found| found == word.as_bytes())
+            words
+                .split(|byte| *byte == 0)
+                .any(|found| found == word.as_bytes())
         };
         if pids.any(|pid| has_word(pid) && left(pid)) {
             return true;
@@ -347,7 +349,9 @@ fn a_command_that_has_left_its_group_is_ended() {
 fn nonsense_of_a_caller_is_no_cut_of_the_network() {
     let gang = TestGang::new(token(10));
     // Two frames of input, though the first one was not taken; bytes that are no message.
-    let too_many = command::frame(&ToCommand::Input(vec![0; command::MAX_DATA])).unwrap().repeat(9);
+    let too_many = command::frame(&ToCommand::Input(vec![0; command::MAX_DATA]))
+        .unwrap()
+        .repeat(9);
     for nonsense in [&too_many[..], b"\0\0\0\x03abc"] {
         let agent = gang.call(MEMBER, "echo ready; exec sleep 100046");
         assert_eq!(next(&agent), ToCaller::Output(Stream::Out, b"ready\n".to_vec()));

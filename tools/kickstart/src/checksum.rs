@@ -84,7 +84,12 @@ mod tests {
             ChecksummedFile::NotRegular
         ));
         // A file of the kernel that says that it is empty has bytes without end for whoever reads it.
-        assert!(sha256(Path::new("/proc/self/mountinfo")).unwrap().0.starts_with("e3b0c44298fc1c14"));
+        assert!(
+            sha256(Path::new("/proc/self/mountinfo"))
+                .unwrap()
+                .0
+                .starts_with("e3b0c44298fc1c14")
+        );
         let fifo = folder.path().join("fifo");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
         for name in ["no", "fifo"] {

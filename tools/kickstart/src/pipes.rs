@@ -58,12 +58,20 @@ impl Patience {
 impl Waiting<'_> {
     /// Waits a moment. True if the descriptor is ready.
     fn moment(&mut self, watched: Option<&OwnedFd>) -> io::Result<bool> {
-        let ended = |kind, what| Err(io::Error::new(kind, format!("nobody has opened its other end {what}")));
+        let ended = |kind, what| {
+            Err(io::Error::new(
+                kind,
+                format!("nobody has opened its other end {what}"),
+            ))
+        };
         if self.patience.is_over {
             return ended(io::ErrorKind::Interrupted, "before a signal came");
         }
         let now = Instant::now();
-        let left = self.patience.until.map(|until| until.saturating_duration_since(now));
+        let left = self
+            .patience
+            .until
+            .map(|until| until.saturating_duration_since(now));
         if left.is_some_and(|left| left.is_zero()) {
             return ended(io::ErrorKind::TimedOut, "within the time limit");
         }
@@ -211,7 +219,10 @@ mod tests {
         let list = within(SHORT, |waiting| read(&path, 9, waiting)).unwrap_err();
         for error in [input, output, list] {
             assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-            assert_eq!(error.to_string(), "nobody has opened its other end within the time limit");
+            assert_eq!(
+                error.to_string(),
+                "nobody has opened its other end within the time limit"
+            );
         }
         let error = open_if_ready(&path, &appending()).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENXIO));

@@ -159,7 +159,13 @@ impl Mailbox {
     /// No file can be made, not even in memory; or jobs may not open one there, because a task server is
     /// closed to them.
     pub fn new(directories: &[PathBuf], purpose: &str) -> io::Result<Self> {
-        Self::in_one_of(directories.iter().map(PathBuf::as_path).chain([Path::new(MEMORY_DIRECTORY)]), purpose)
+        Self::in_one_of(
+            directories
+                .iter()
+                .map(PathBuf::as_path)
+                .chain([Path::new(MEMORY_DIRECTORY)]),
+            purpose,
+        )
     }
 
     fn in_one_of<'d>(directories: impl Iterator<Item = &'d Path>, purpose: &str) -> io::Result<Self> {

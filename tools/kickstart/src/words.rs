@@ -3,6 +3,9 @@
 //! Arguments of the main job keep their boundaries and quotes; only `$NAME`, `${NAME}` and backslashes are
 //! replaced. Command strings (side jobs, the wrapper, names of lists) are split as a simple shell does.
 
+/// Bytes of values that the words of a command can have in all. The system takes fewer.
+pub const MAX_VALUES: usize = 16 << 20;
+
 /// Why a text cannot be expanded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExpandError {
@@ -20,6 +23,9 @@ pub enum ExpandError {
     /// `$(`.
     #[error("command substitution is not available: {0}; write \\$ for a dollar sign")]
     Substitution(String),
+    /// A few letters can ask for a large text many times.
+    #[error("the values of the variables have more than {} MiB", MAX_VALUES >> 20)]
+    TooLong,
     /// A command string ends inside quotes.
     #[error("missing closing {1} in {0}")]
     OpenQuote(String, char),
@@ -34,9 +40,15 @@ pub type Lookup<'a> = dyn Fn(&[u8]) -> Option<Vec<u8>> + 'a;
 /// text; double quotes protect all but variables. An unmatched quote is an ordinary character, and so is a
 /// dollar sign without a name. Values are not expanded again.
 ///
+/// `left` is the number of bytes of values that the words may still have.
+///
 /// # Errors
-/// The variable is not set, or the text has an unsupported form.
-pub fn expand_argument(argument: &[u8], lookup: &Lookup<'_>) -> Result<Vec<u8>, ExpandError> {
+/// The variable is not set, the text has an unsupported form, or the values are too long.
+pub fn expand_argument(
+    argument: &[u8],
+    lookup: &Lookup<'_>,
+    left: &mut usize,
+) -> Result<Vec<u8>, ExpandError> {
     if !argument.iter().any(|byte| matches!(byte, b'$' | b'\\')) {
         return Ok(argument.to_vec());
     }
@@ -72,7 +84,7 @@ pub fn expand_argument(argument: &[u8], lookup: &Lookup<'_>) -> Result<Vec<u8>, 
                 out.push(b'"');
                 tail
             }
-            b'$' => expand_variable(tail, &mut out, lookup, argument)?,
+            b'$' => expand_variable(tail, &mut out, (lookup, left), argument)?,
             byte => {
                 out.push(*byte);
                 tail
@@ -100,7 +112,7 @@ fn find_closing(text: &[u8], quote: u8) -> Option<usize> {
 fn expand_variable<'t>(
     text: &'t [u8],
     out: &mut Vec<u8>,
-    lookup: &Lookup<'_>,
+    (lookup, left): (&Lookup<'_>, &mut usize),
     whole: &[u8],
 ) -> Result<&'t [u8], ExpandError> {
     let shown = || String::from_utf8_lossy(whole).into_owned();
@@ -126,6 +138,7 @@ fn expand_variable<'t>(
         name: String::from_utf8_lossy(name).into_owned(),
         text: shown(),
     })?;
+    *left = left.checked_sub(value.len()).ok_or(ExpandError::TooLong)?;
     out.extend_from_slice(&value);
     Ok(rest)
 }
@@ -143,6 +156,7 @@ fn is_name(byte: u8) -> bool {
 /// # Errors
 /// As [`expand_argument`], or a quote is not closed.
 pub fn split_command(text: &[u8], lookup: &Lookup<'_>) -> Result<Vec<Vec<u8>>, ExpandError> {
+    let mut left = MAX_VALUES;
     let mut words = Vec::new();
     let mut word: Option<Vec<u8>> = None;
     let mut quote: Option<u8> = None;
@@ -169,7 +183,7 @@ pub fn split_command(text: &[u8], lookup: &Lookup<'_>) -> Result<Vec<Vec<u8>>, E
                 }
             }
             (b'$', None | Some(b'"')) => {
-                rest = expand_variable(tail, word.get_or_insert_default(), lookup, text)?
+                rest = expand_variable(tail, word.get_or_insert_default(), (lookup, &mut left), text)?
             }
             (byte, None) if byte.is_ascii_whitespace() => words.extend(word.take()),
             (byte, _) => word.get_or_insert_default().push(byte),
@@ -212,7 +226,8 @@ mod tests {
     }
 
     fn expand(text: &str) -> Result<String, ExpandError> {
-        expand_argument(text.as_bytes(), &lookup).map(|bytes| String::from_utf8(bytes).unwrap())
+        expand_argument(text.as_bytes(), &lookup, &mut { MAX_VALUES })
+            .map(|bytes| String::from_utf8(bytes).unwrap())
     }
 
     fn split(text: &str) -> Result<Vec<String>, ExpandError> {
@@ -268,17 +283,32 @@ mod tests {
         assert!(matches!(split("a 'b"), Err(ExpandError::OpenQuote(_, '\''))));
     }
 
+    #[test]
+    fn many_large_values_are_refused() {
+        let large = |_: &[u8]| Some(vec![b'x'; 1 << 20]);
+        let mut left = MAX_VALUES;
+        for _ in 0..MAX_VALUES >> 20 {
+            expand_argument(b"$A", &large, &mut left).unwrap();
+        }
+        assert_eq!(
+            expand_argument(b"$A", &large, &mut left),
+            Err(ExpandError::TooLong)
+        );
+        let command = b"$A ".repeat(1 << 16);
+        assert_eq!(split_command(&command, &large), Err(ExpandError::TooLong));
+    }
+
     proptest! {
         #[test]
         fn escaped_text_expands_to_itself(text in any::<Vec<u8>>()) {
             let escaped: Vec<u8> = text.iter().flat_map(|byte| [b'\\', *byte]).collect();
-            prop_assert_eq!(expand_argument(&escaped, &lookup).unwrap(), text.clone());
+            prop_assert_eq!(expand_argument(&escaped, &lookup, &mut { MAX_VALUES }).unwrap(), text.clone());
             prop_assert_eq!(split_command(&escaped, &lookup).unwrap(), if text.is_empty() { vec![] } else { vec![text] });
         }
 
         #[test]
         fn any_text_is_expanded_or_refused(text in any::<Vec<u8>>()) {
-            let _ = expand_argument(&text, &|_| Some(Vec::new()));
+            let _ = expand_argument(&text, &|_| Some(Vec::new()), &mut { MAX_VALUES });
             let _ = split_command(&text, &|_| Some(Vec::new()));
         }
     }

@@ -208,6 +208,10 @@ mod tests {
         let mut ledger = Ledger::open(&dag, "slurm 1".to_owned());
         let next = "slurm 2".to_owned();
         assert!(ledger.add(Event::Next { next: next.clone() }).is_err());
-        assert_eq!(ledger.next(), Some(next), "it is cancelled if nothing is left for it");
+        assert_eq!(
+            ledger.next(),
+            Some(next),
+            "it is cancelled if nothing is left for it"
+        );
     }
 }

@@ -352,7 +352,9 @@ impl Supervisor<'_> {
 
     /// Returns whether time is left for another start in this job.
     fn has_time(&mut self, arguments: &cli::Supervise) -> bool {
-        let own = arguments.minutes.map(|minutes| Duration::from_secs(minutes.saturating_mul(60)));
+        let own = arguments
+            .minutes
+            .map(|minutes| Duration::from_secs(minutes.saturating_mul(60)));
         let limit = self.time.or(own);
         limit.is_none_or(|limit| limit.saturating_sub(self.begun.elapsed()) >= MIN_TIME.min(limit / 10))
     }

@@ -16,10 +16,10 @@ use crate::exit;
 use crate::lists::{self, Listed};
 use crate::lookup::{self, Found};
 use crate::options::Command;
-use crate::stat;
 use crate::pipes::{self, Waiting};
+use crate::stat;
 use crate::stdio::{Places, Stream};
-use crate::words::{expand_argument, split_command};
+use crate::words::{MAX_VALUES, expand_argument, split_command};
 
 impl Session<'_, '_> {
     /// Returns the files that options name, directly or in lists.
@@ -115,8 +115,9 @@ impl Session<'_, '_> {
             words.extend(wrapper.into_iter().map(OsString::from_vec));
         }
         let application = words.len();
+        let mut left = MAX_VALUES;
         for word in command {
-            let word = expand_argument(word.as_bytes(), &self.variables()).map_err(problem)?;
+            let word = expand_argument(word.as_bytes(), &self.variables(), &mut left).map_err(problem)?;
             words.push(OsString::from_vec(word));
         }
         if self.options.make_executable

@@ -153,8 +153,7 @@ impl<'a, 'c> Session<'a, 'c> {
         let places = self.places(false);
         let stdout = Stream::stdout(&Output::Capture, places, &mut waiting);
         let stderr = Stream::stderr(&Output::Capture, places, &mut waiting);
-        if let (Ok(stdout), Ok(stderr)) = (stdout, stderr)
-        {
+        if let (Ok(stdout), Ok(stderr)) = (stdout, stderr) {
             stderr.write_line(problem);
             self.streams = Some([stdout, stderr]);
         }

@@ -99,7 +99,12 @@ fn run_with_pipe(line: &[&str], interrupts: &mut dyn Interrupts) -> Report {
 }
 
 fn stderr(report: &Report) -> &str {
-    let entry = report.record.files.iter().find(|entry| entry.key == b"stderr").unwrap();
+    let entry = report
+        .record
+        .files
+        .iter()
+        .find(|entry| entry.key == b"stderr")
+        .unwrap();
     entry.payload.as_ref().map_or("", |payload| &payload.text)
 }
 
@@ -111,10 +116,17 @@ fn the_time_limit_counts_while_the_other_end_of_a_pipe_is_missing() {
         &["-H", "-k", "1", "-I", "pipe"],
     ] {
         let report = run_with_pipe(line, &mut Uninterrupted);
-        let expected = if line.contains(&"-I") { exit::NOT_RUNNABLE } else { exit::TIMEOUT };
+        let expected = if line.contains(&"-I") {
+            exit::NOT_RUNNABLE
+        } else {
+            exit::TIMEOUT
+        };
         assert_eq!(report.exit_code, expected, "{line:?}");
         let said = stderr(&report);
-        assert!(said.contains("nobody has opened its other end within the time limit"), "{said}");
+        assert!(
+            said.contains("nobody has opened its other end within the time limit"),
+            "{said}"
+        );
     }
     let report = run_with_pipe(&["-H", "-k", "1", "-S", "@pipe", "/bin/true"], &mut Uninterrupted);
     assert_eq!(report.exit_code, exit::TIMEOUT, "no time is left for the job");
@@ -122,12 +134,19 @@ fn the_time_limit_counts_while_the_other_end_of_a_pipe_is_missing() {
 
 #[test]
 fn a_signal_ends_waiting_for_the_other_end_of_a_pipe() {
-    for line in [["-H", "-i", "pipe", "/bin/cat"], ["-H", "-o", "pipe", "/bin/true"]] {
+    for line in [
+        ["-H", "-i", "pipe", "/bin/cat"],
+        ["-H", "-o", "pipe", "/bin/true"],
+    ] {
         let (reader, writer) = io::pipe().unwrap();
         drop(writer);
         let report = run_with_pipe(&line, &mut Cancel(Some(reader)));
         assert_eq!(report.exit_code, exit::STREAM, "{line:?}");
-        assert!(stderr(&report).contains("before a signal came"), "{}", stderr(&report));
+        assert!(
+            stderr(&report).contains("before a signal came"),
+            "{}",
+            stderr(&report)
+        );
     }
 }
 
