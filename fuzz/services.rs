@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use pmc_checkpoint::{AllSeries, BlockSums, FileRecord, Notice, Prefix, Sidecar, Store, TaskStore, Usage};
+use pmc_checkpoint::{AllSeries, BlockSums, FileRecord, Notice, Prefix, Store, TaskStore, Usage};
 use pmc_link::{Commands, Gang, Handle, Running};
 use pmc_wire::command::{self, Call, Stream, ToCaller, ToCommand};
 
@@ -214,14 +214,10 @@ fn save_all(source: &mut Source<'_>, task: &TaskStore) -> Files {
                 }
                 let mut sums = BlockSums::default();
                 sums.add(&bytes);
-                let sidecar = Sidecar {
-                    series,
-                    rank,
-                    ranks,
-                    bytes: sums.bytes(),
-                    crc32: sums.finish(),
-                    ..task.sidecar(name)
-                };
+                let mut sidecar = task.sidecar(name);
+                (sidecar.series, sidecar.rank, sidecar.ranks) = (series, rank, ranks);
+                sidecar.bytes = sums.bytes();
+                sidecar.crc32 = sums.finish();
                 task.publish(&sidecar).expect("it can be closed");
                 files.insert((series, (*prefix).to_owned(), rank), bytes);
             }

@@ -134,7 +134,10 @@ pub fn supervise(arguments: &cli::Supervise) -> Result<u8, Failure> {
     }
     // Without the ledger, jobs are not counted: they would follow each other for ever.
     let is_counted = note(&mut ledger, begin);
-    let own = supervisor.chain.as_ref().filter(|_| is_counted && chain < resubmit);
+    let own = supervisor
+        .chain
+        .as_ref()
+        .filter(|_| is_counted && chain < resubmit);
     supervisor.hand_in = own.and_then(|chain| HandIn::begin(chain, &ledger));
     let (code, action) = supervisor.go_on(command, arguments, &mut ledger);
     supervisor.end(action, arguments.successor, &mut ledger);
