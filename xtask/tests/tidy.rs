@@ -308,7 +308,7 @@ const ALLOWED: [(&str, usize, &str); 22] = [
         "replaces a plan of the user under the lock of its DAG",
     ),
     (
-        "lib/checkpoint/src/store.rs",
+        "lib/checkpoint/src/own.rs",
         1,
         "syncs a directory of the user's own store; reads nothing",
     ),

@@ -23,8 +23,10 @@
 
 mod checksum;
 mod due;
+mod error;
 mod name;
 mod notice;
+mod own;
 mod plan;
 mod record;
 mod series;
@@ -34,11 +36,12 @@ mod usage;
 
 pub use checksum::{BLOCK, BlockSums, verify};
 pub use due::{Interval, is_due};
+pub use error::StoreError;
 pub use name::{InvalidName, MAX_PREFIX, Prefix, task_directory, task_name};
 pub use notice::Notice;
 pub use plan::{InvalidPlan, Plan};
 pub use record::{FileRecord, Use};
 pub use series::{AllSeries, Series};
 pub use sidecar::{InvalidSidecar, Sidecar};
-pub use store::{Store, StoreError, TaskStore, Verified};
+pub use store::{Store, TaskStore, Verified};
 pub use usage::{TaskUsage, Usage};

@@ -1,23 +1,21 @@
 //! The files of a store.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, DirBuilder, File};
-use std::io::{self, Write as _};
-use std::os::unix::fs::DirBuilderExt as _;
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 
-use pmc_files::{Destination, Folder, Owner};
+use pmc_files::{Destination, Folder};
 
+use crate::error::at;
+use crate::own::{
+    FILE_MODE, check_owner, found, is_gone, make_directory, own_folder, remove_directory, replace,
+    sync_directory, write_new,
+};
 use crate::{
-    AllSeries, InvalidName, InvalidSidecar, Notice, Prefix, Series, Sidecar, notice, sidecar, task_directory,
+    AllSeries, InvalidSidecar, Notice, Prefix, Series, Sidecar, StoreError, notice, sidecar, task_directory,
     verify,
 };
-
-/// Permissions of directories.
-const DIRECTORY_MODE: u32 = 0o700;
-
-/// Permissions of files.
-const FILE_MODE: u32 = 0o600;
 
 /// Maximum bytes of the files `id`, `withheld` and `message`.
 const MAX_TEXT: u64 = 4 << 10;
@@ -43,45 +41,6 @@ const MAX_MESSAGE: usize = 1000;
 /// Maximum bytes of a series that is read as a whole before it is given. Readers check their files in any
 /// case.
 const MAX_VERIFIED: u64 = 4 << 30;
-
-/// What is wrong with a store, or a file of it.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StoreError {
-    /// The system refuses something.
-    #[error("{}: {source}", path.display())]
-    System {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// The directory belongs to another user.
-    #[error("{} belongs to another user", .0.display())]
-    OtherUser(PathBuf),
-    /// The file `id` is none.
-    #[error("{} has no 32 hexadecimal digits", .0.display())]
-    Id(PathBuf),
-    /// A sidecar cannot be used.
-    #[error("{}: {source}", path.display())]
-    Sidecar {
-        /// The sidecar.
-        path: PathBuf,
-        /// Why.
-        source: InvalidSidecar,
-    },
-    /// The task cannot have a directory.
-    #[error(transparent)]
-    Name(#[from] InvalidName),
-}
-
-/// Adds the path of a file to what the system says of it.
-fn at(path: &Path) -> impl Fn(io::Error) -> StoreError {
-    move |source| StoreError::System {
-        path: path.to_owned(),
-        source,
-    }
-}
 
 /// The checkpoint store of a DAG.
 #[derive(Clone, Debug)]
@@ -477,76 +436,9 @@ impl TaskStore {
     }
 }
 
-/// Opens a directory of the store. Where other users may write, one of them can have put something else in
-/// its place since the store was opened.
-fn own_folder(path: &Path) -> Result<Folder, StoreError> {
-    let folder = Folder::find(path).map_err(at(path))?;
-    check_owner(&folder, path)?;
-    Ok(folder)
-}
-
-/// `None` for a directory that is missing.
-fn found(folder: Result<Folder, StoreError>) -> Result<Option<Folder>, StoreError> {
-    match folder {
-        Err(StoreError::System { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
-        folder => folder.map(Some),
-    }
-}
-
-fn check_owner(folder: &Folder, path: &Path) -> Result<(), StoreError> {
-    match folder.owner().map_err(at(path))? {
-        Owner::User => Ok(()),
-        Owner::Root | Owner::Other => Err(StoreError::OtherUser(path.to_owned())),
-    }
-}
-
-/// Makes a directory that is missing.
-fn make_directory(path: &Path) -> Result<(), StoreError> {
-    match DirBuilder::new().mode(DIRECTORY_MODE).create(path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(at(path)(error)),
-        _ => {}
-    }
-    own_folder(path).map(drop)
-}
-
-/// Returns whether there is nothing with this name, not even a link.
-fn is_gone(path: &Path) -> bool {
-    let found = fs::symlink_metadata(path);
-    found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
-}
-
-/// Removes the directory with this path from its folder. A link that has its name is removed itself.
-fn remove_directory(folder: &Folder, path: &Path) -> Result<(), StoreError> {
-    let name = path.file_name().unwrap_or_default();
-    match fs::remove_dir_all(folder.path().join(name)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(at(path)(error)),
-        _ => Ok(()),
-    }
-}
-
-fn sync_directory(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()
-}
-
-/// Writes a file that must not exist, as a whole.
-fn write_new(path: &Path, text: &[u8]) -> io::Result<()> {
-    let destination = Destination::named(path)?;
-    let new = destination.replacement(".new-", FILE_MODE)?;
-    new.file().write_all(text)?;
-    new.publish_new()
-}
-
-/// Writes a file as a whole and to the disk, in place of an older one.
-fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
-    let destination = Destination::named(path)?;
-    let new = destination.replacement(".new-", FILE_MODE)?;
-    new.file().write_all(text)?;
-    new.file().sync_all()?;
-    new.publish()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
