@@ -208,7 +208,7 @@ mod tests {
         let dag = folder.path().join("x.dag");
         let entry = &entries()[0];
         append(&dag, entry).unwrap();
-        assert_eq!(read_own(&dag).unwrap(), [entry.clone()]);
+        assert_eq!(read_own(&dag).unwrap(), std::slice::from_ref(entry));
         let other = Some(nix::unistd::Uid::from_raw(54321));
         // The file is that of another user, or its directory.
         for given in [path(&dag), folder.path().to_owned()] {
@@ -219,7 +219,7 @@ mod tests {
             );
             nix::unistd::chown(&given, Some(nix::unistd::geteuid()), None).unwrap();
         }
-        assert_eq!(read(&dag), [entry.clone()]);
+        assert_eq!(read(&dag), std::slice::from_ref(entry));
         // Nor is one made in a directory of another user.
         nix::unistd::chown(folder.path(), other, None).unwrap();
         std::fs::remove_file(path(&dag)).unwrap();

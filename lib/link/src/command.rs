@@ -277,10 +277,26 @@ async fn carry<S: AsyncRead + AsyncWrite + Unpin>(
             gone = write => Some(gone),
         }
     };
+    conclude(ended, (sink, stream), to_send, &mut *handle, cut).await
+}
+
+type Split<S> = (
+    SplitSink<Framed<S, LengthDelimitedCodec>, Bytes>,
+    SplitStream<Framed<S, LengthDelimitedCodec>>,
+);
+
+/// Says how a command has ended, or ends it because the connection has ended so.
+async fn conclude<S: AsyncRead + AsyncWrite + Unpin>(
+    ended: Option<io::Result<()>>,
+    (sink, stream): Split<S>,
+    mut to_send: Receiver<ToCaller>,
+    handle: &mut dyn Handle,
+    cut: &dyn Fn(),
+) -> io::Result<()> {
     match ended {
         None => {
-            let status = end_of(&mut *handle).await;
-            let mut framed = reunite(sink, stream)?;
+            let status = end_of(handle).await;
+            let mut framed = reunite((sink, stream))?;
             // Frames that nobody has taken yet are before it.
             while let Ok(message) = to_send.try_recv() {
                 framed.send(encode(&message)?).await?;
@@ -289,9 +305,9 @@ async fn carry<S: AsyncRead + AsyncWrite + Unpin>(
             close(&mut framed).await
         }
         Some(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
-            end_command(&mut *handle).await;
+            end_command(handle).await;
             // A process of the task says nonsense. That is no fault of the network.
-            let mut framed = reunite(sink, stream)?;
+            let mut framed = reunite((sink, stream))?;
             let refused = ToCaller::Refused("what the caller says makes no sense".to_owned());
             framed.send(encode(&refused)?).await?;
             close(&mut framed).await
@@ -302,7 +318,7 @@ async fn carry<S: AsyncRead + AsyncWrite + Unpin>(
             }
             // The other side need not wait for the end of the command.
             drop((sink, stream));
-            end_command(&mut *handle).await;
+            end_command(handle).await;
             gone
         }
     }
@@ -310,8 +326,7 @@ async fn carry<S: AsyncRead + AsyncWrite + Unpin>(
 
 /// A connection, as it was before it was split.
 fn reunite<S: AsyncRead + AsyncWrite + Unpin>(
-    sink: SplitSink<Framed<S, LengthDelimitedCodec>, Bytes>,
-    stream: SplitStream<Framed<S, LengthDelimitedCodec>>,
+    (sink, stream): Split<S>,
 ) -> io::Result<Framed<S, LengthDelimitedCodec>> {
     let framed = sink.reunite(stream);
     framed.map_err(|error| io::Error::other(error.to_string()))
