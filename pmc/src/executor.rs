@@ -15,7 +15,7 @@ use pegasus_mpi_cluster::{
 use pmc_batch::BatchJob;
 use pmc_batch::launch::Launch;
 use pmc_control::memory;
-use pmc_dag::{Dag, TaskId};
+use pmc_dag::{Dag, Request, TaskId};
 use pmc_files::with_suffix;
 
 use crate::cli;
@@ -97,7 +97,10 @@ pub fn run(
         .or_code(exit::NOT_RUN)?;
     protect_process();
     let ended = match &execution.hosts {
-        None => run_local(&setting, &interrupt, observer),
+        None => {
+            setting.options.one_host = Some(setting.worker.host_cpus);
+            run_local(&setting, &interrupt, observer)
+        }
         Some(hosts) => {
             let run = run_on(hosts, execution, setting, log)?;
             run_with_agents(&run, &interrupt, observer)
@@ -242,6 +245,39 @@ fn shared_kickstart(environment: &[(OsString, OsString)]) -> Option<PathBuf> {
     own_kickstart()
 }
 
+/// Returns what a task requests of this machine: if it may have several hosts, what all of its ranks request
+/// together, which share the CPUs.
+fn of_all_ranks(dag: &Dag, task: TaskId) -> Request {
+    let request = dag.request(task);
+    let Some(gang) = dag.gang(task) else {
+        return request;
+    };
+    let ranks = gang.layout.ranks();
+    Request {
+        cpus: 0,
+        memory_mb: request.memory_mb.saturating_mul(ranks.into()),
+        gpus: request.gpus.saturating_mul(ranks),
+        ..request
+    }
+}
+
+/// Says which tasks would have several hosts elsewhere.
+pub fn note_several_hosts(dag: &Dag) {
+    let mut several = dag.ids().filter_map(|task| {
+        let layout = dag.gang(task)?.layout;
+        let nodes = layout.nodes().filter(|nodes| *nodes > 1)?;
+        Some((task, nodes, layout.ranks()))
+    });
+    if let Some((task, nodes, ranks)) = several.next() {
+        let more = match several.count() {
+            0 => String::new(),
+            more => format!(", and so do {}", text::count(more, "more task")),
+        };
+        let name = String::from_utf8_lossy(dag.name(task));
+        eprintln!("pmc: note: {name} asks for {nodes} nodes: its {ranks} ranks run on this machine{more}");
+    }
+}
+
 /// Checks that each task fits on this machine. The master would reject the first that does not; this error
 /// has the numbers, too. `limits` names how the user sets those of this machine.
 pub fn check_fit(
@@ -264,7 +300,7 @@ pub fn check_fit(
         environment,
     );
     let fits = |task: &TaskId| {
-        let request = dag.request(*task);
+        let request = of_all_ranks(dag, *task);
         request.memory_mb <= host.memory_mb && request.cpus <= host.threads && request.gpus <= host.gpus
     };
     let too_large: Vec<TaskId> = dag.ids().filter(|task| !fits(task)).collect();
@@ -276,7 +312,7 @@ pub fn check_fit(
         0 => String::new(),
         others => format!(" and {} more", text::count(others, "task")),
     };
-    let request = dag.request(first);
+    let request = of_all_ranks(dag, first);
     let list = |memory_mb: u64, cpus: u32, gpus: u32| {
         let (memory, cpus) = (memory(memory_mb), text::count(cpus as usize, "CPU"));
         if request.gpus > 0 {

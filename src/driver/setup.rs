@@ -171,6 +171,9 @@ pub(super) fn read_dag(options: &Options, max: u64, warns: bool) -> Result<Dag, 
         let (file, tasks) = (options.dag.display(), dag.len());
         tracing::warn!("{file}: the end is missing. --accept-incomplete: this run is of {tasks} tasks only");
     }
+    if let Some(cpus) = options.one_host {
+        dag.gather_on_one_host(cpus);
+    }
     for (category, limit) in &options.max_jobs {
         if !dag.limit_category(category, *limit) && warns {
             let category = String::from_utf8_lossy(category);

@@ -26,6 +26,7 @@ mod lite;
 mod lite_nodes;
 mod lite_peers;
 mod log;
+mod mpi_example;
 mod nested;
 mod networks;
 mod node_faults;

@@ -26,6 +26,7 @@ mod gang;
 pub mod list;
 mod names;
 pub mod number;
+mod one_host;
 mod options;
 pub mod pattern;
 mod reader;

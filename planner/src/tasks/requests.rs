@@ -321,10 +321,19 @@ pub(super) fn checkpoints(job: PlannedJob<'_>, requests: &mut Requests, problems
 /// # Errors
 /// Why it cannot have them.
 pub(super) fn nodes(job: PlannedJob<'_>, requests: &mut Requests) -> Result<(), String> {
-    let is_whole = matches!(job.task, Task::Compute(_)) && !job.is_member() && !job.is_nested();
-    let Some(nodes) = job.setup.nodes.filter(|_| is_whole) else {
+    let is_compute = matches!(job.task, Task::Compute(_)) && !job.is_nested();
+    let Some(nodes) = job.setup.nodes.filter(|_| is_compute) else {
         return Ok(());
     };
+    if job.is_member() {
+        // One of a single node runs where its cluster does.
+        let refused = format!(
+            "the job {} needs {} nodes, and its cluster runs on one: keep it out of clusters (no label, or the profile \
+             pegasus::clusters.size = 1)",
+            job.name, nodes.nodes
+        );
+        return if nodes.nodes > 1 { Err(refused) } else { Ok(()) };
+    }
     if job.is_lite() {
         return Err(format!(
             "the job {} needs {} nodes, and its directory would be on one of them only: let it share the work directory \

@@ -82,6 +82,9 @@ fn run(request: &Request) -> Result<Summary, Failure> {
     check_programs(&dag)?;
     let environment: Vec<_> = std::env::vars_os().collect();
     executor::check_fit(&dag, &request.execution, &environment, request.limits)?;
+    if request.execution.hosts.is_none() && !request.output.quiet {
+        executor::note_several_hosts(&dag);
+    }
     let rescue_path = pmc_files::with_suffix(&submit.dag, ".rescue");
     let before = rescue::read(&rescue_path, &dag)
         .with_context(|| format!("cannot use the rescue file {}", rescue_path.display()))
