@@ -46,8 +46,8 @@ pub struct Options {
     pub dag: PathBuf,
     /// Run a DAG file whose last lines are missing.
     pub accept_incomplete: bool,
-    /// Tasks over several hosts have all of their ranks on this one, which has this number of CPUs. `None`: they
-    /// are refused if there are no others.
+    /// Tasks over several hosts have all of their ranks on this one, which has this number of CPUs. `None`:
+    /// they are refused if there are no others.
     pub one_host: Option<u32>,
     /// Lock the DAG file against other runs.
     pub lock: bool,

@@ -34,7 +34,7 @@ pub struct Planned {
     pub batch_size: Option<String>,
     /// Files that a run of the batch job makes for the output of tasks.
     pub run_files: Option<String>,
-    /// A job needs several nodes at once, so that one machine cannot run the plan.
+    /// A job needs several nodes at once, so that the executor needs agents.
     pub needs_nodes: bool,
     /// Output directories on file systems.
     pub output_dirs: Vec<PathBuf>,

@@ -1,5 +1,4 @@
-//! The example with a parallel program on one machine, on hosts that SSH reaches, and as a batch job, as it is;
-//! and `srun` in such a job.
+//! The example with a parallel program on one machine, and on hosts that SSH reaches.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,10 +11,8 @@ use tempfile::TempDir;
 use testutils::node_faults::network::Network;
 
 use crate::support::command::Program;
-use crate::support::pegasus::only_file;
 use crate::support::programs::{Build, project};
 use crate::support::server::system_program;
-use crate::support::slurm::{Cluster, batch_options};
 
 /// Longest time until a server takes connections.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -145,57 +142,4 @@ fn the_mpi_example_runs_on_two_hosts() {
     assert!(result.status.success(), "{said}");
     assert_summary(&path("pmc-runs/mpi/latest/output/summary.txt"), &["n1", "n2"]);
     drop(nodes);
-}
-
-/// The nodes are namespaces with names of their own.
-#[test]
-#[ignore = "needs Slurm and Open MPI: tests/run e2e"]
-fn the_mpi_example_and_srun_run_in_batch_jobs() {
-    let folder = example();
-    let path = |name: &str| folder.path().join(name);
-    let cluster = Cluster::start();
-    Program::new(Build::Local.program("pmc-plan"))
-        .args(batch_options())
-        .args(["--dir", "submit", "--relative-submit-dir", "run", "-O", "output"])
-        .arg("mpi/workflow.yml")
-        .in_directory(folder.path())
-        .run()
-        .ok();
-    let submit = |directory: &str| {
-        let script = only_file(&path(directory), ".sbatch");
-        // As they are in the shell of the user.
-        let job = cluster.job_command("sbatch").envs(&open_mpi()).arg("--parsable");
-        let job = job.arg(script).in_directory(&path(directory)).run().ok();
-        cluster.job(job.stdout.trim())
-    };
-    let job = submit("submit/run");
-    // Steps of the gang's own, each on exactly its hosts.
-    let run = path("steps");
-    fs::create_dir(&run).expect("a directory");
-    fs::write(
-        run.join("x.dag"),
-        "TASK odd -N 2 --ranks 3 -m 100 /bin/sh where\nTASK all -N 3 -m 100 /bin/sh where\n",
-    )
-    .expect("a DAG");
-    let line = "exec srun /bin/sh -c 'echo \"rank $SLURM_PROCID of $SLURM_NTASKS on $(hostname)\"'\n";
-    fs::write(run.join("where"), line).expect("a script");
-    let batch = format!(
-        "#!/bin/sh\n#SBATCH --nodes=3\n#SBATCH --ntasks-per-node=2\n#SBATCH --output=steps.log\n\
-         exec {} --agents 3 --launch srun --slots 2 --host-cpus 2 --host-memory 1000 --per-task-stdio x.dag\n",
-        Build::Local.program("pegasus-mpi-cluster").display()
-    );
-    fs::write(run.join("x.sbatch"), batch).expect("a script");
-    job.assert_ends_as("COMPLETED");
-    assert_summary(&path("output/summary.txt"), &["n1", "n2"]);
-    submit("steps").assert_ends_as("COMPLETED");
-    for (task, hosts) in [("odd", vec!["n1", "n1", "n2"]), ("all", vec!["n1", "n2", "n3"])] {
-        let text = fs::read_to_string(run.join(format!("{task}.out.000"))).expect("output");
-        let mut lines: Vec<&str> = text.lines().collect();
-        lines.sort_unstable();
-        let ranks = hosts.len();
-        let expected = (0..)
-            .zip(hosts)
-            .map(|(rank, host)| format!("rank {rank} of {ranks} on {host}"));
-        assert_eq!(lines, expected.collect::<Vec<_>>(), "{task}");
-    }
 }

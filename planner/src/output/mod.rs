@@ -76,7 +76,7 @@ pub(crate) struct Code {
     pub(crate) batch_size: Option<String>,
     /// Files of a run of the batch job for the output of tasks.
     pub(crate) run_files: Option<String>,
-    /// A job needs several nodes at once, so that one machine cannot run the plan.
+    /// A job needs several nodes at once, so that the executor needs agents.
     pub(crate) needs_nodes: bool,
     /// Script that runs the jobs.
     pub(crate) shell: Option<String>,

@@ -382,6 +382,14 @@ fn a_job_over_several_nodes_gets_them_all_from_agents() {
         lite.contains("the job first_A needs 4 nodes, and its directory would be on one"),
         "{lite}"
     );
+    let member = refused(
+        &case,
+        &format!("{LINE} --cluster horizontal -Dpegasus.clusterer.allow.single=true"),
+    );
+    assert!(
+        member.contains("the job first_A needs 4 nodes, and its cluster runs on one"),
+        "{member}"
+    );
     let wrong = one("pegasus: {nodes: '4', ppn: '16', cores: '60'}", "", "");
     let wrong = refused(&wrong, LINE);
     assert!(
