@@ -46,8 +46,8 @@ pub struct Options {
     pub dag: PathBuf,
     /// Run a DAG file whose last lines are missing.
     pub accept_incomplete: bool,
-    /// Tasks over several hosts have all of their ranks on this one, which has this number of CPUs. `None`: they
-    /// are refused if there are no others.
+    /// Tasks over several hosts have all of their ranks on this one, which has this number of CPUs. `None`:
+    /// they are refused if there are no others.
     pub one_host: Option<u32>,
     /// Lock the DAG file against other runs.
     pub lock: bool,
@@ -177,6 +177,8 @@ pub struct WorkerOptions {
     pub worker_files: PathBuf,
     /// Lock these files, because the DAG file is not locked: runs that overlap must not share them.
     pub lock_worker_files: bool,
+    /// Report attempts that printed nothing: their files hold only the record.
+    pub report_quiet: bool,
     /// Name of the host instead of the system's. Workers with the same name share memory and CPUs.
     pub host_name: Option<String>,
     /// Memory of the host in MB; 0 means the physical memory.
@@ -216,6 +218,7 @@ impl WorkerOptions {
             per_task_stdio: false,
             worker_files: dag.to_owned(),
             lock_worker_files: false,
+            report_quiet: false,
             host_name: None,
             host_memory: 0,
             host_cpus: 0,

@@ -220,6 +220,15 @@ mod tests {
         assert_eq!(site_drain(&file), Some(Ok("cooling[31m at noon".to_owned())));
         std::fs::write(&file, "").unwrap();
         assert_eq!(site_drain(&file), Some(Ok(String::new())));
+        // That of another user does not count. Only root can give it away.
+        if nix::unistd::geteuid().is_root() {
+            std::os::unix::fs::chown(&file, Some(65534), None).unwrap();
+            let theirs = site_drain(&file).unwrap().unwrap_err();
+            assert!(
+                theirs.ends_with(" is ignored: it belongs to another user"),
+                "{theirs}"
+            );
+        }
         let directory = site_drain(folder.path()).unwrap().unwrap_err();
         assert!(directory.contains(" is ignored: "), "{directory}");
     }

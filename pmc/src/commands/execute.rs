@@ -1,7 +1,7 @@
 //! Runs a planned workflow and prints the summary, for `pmc run` and `pmc resume`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -75,16 +75,22 @@ fn refuse_condor(submit: &Submit) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Checks that the tasks fit on this machine, and says which would have several hosts elsewhere.
+fn check_hosts(request: &Request, dag: &Dag, environment: &[(OsString, OsString)]) -> Result<(), Failure> {
+    executor::check_fit(dag, &request.execution, environment, request.limits)?;
+    if request.execution.hosts.is_none() && !request.output.quiet {
+        executor::note_several_hosts(dag);
+    }
+    Ok(())
+}
+
 /// Runs the workflow.
 fn run(request: &Request) -> Result<Summary, Failure> {
     let submit = &request.submit;
     let dag = open_dag(submit, request.accept_incomplete)?;
     check_programs(&dag)?;
     let environment: Vec<_> = std::env::vars_os().collect();
-    executor::check_fit(&dag, &request.execution, &environment, request.limits)?;
-    if request.execution.hosts.is_none() && !request.output.quiet {
-        executor::note_several_hosts(&dag);
-    }
+    check_hosts(request, &dag, &environment)?;
     let rescue_path = pmc_files::with_suffix(&submit.dag, ".rescue");
     let before = rescue::read(&rescue_path, &dag)
         .with_context(|| format!("cannot use the rescue file {}", rescue_path.display()))

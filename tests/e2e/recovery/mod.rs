@@ -14,7 +14,7 @@ use self::submitted::{Submitted, wait_until};
 use crate::support::slurm::Cluster;
 
 /// Tasks that are longer than a job save themselves and go on in the next one. `PMC_RECOVERY_TASKS=100` and
-/// `PMC_RECOVERY_STEPS=60` are the full test; `PMC_RECOVERY_CPUS` are those that Slurm counts on a node.
+/// `PMC_RECOVERY_STEPS=60` are the full test.
 #[test]
 #[ignore = "needs Slurm: tests/run e2e"]
 fn jobs_of_a_minute_run_a_longer_workflow() {
@@ -23,8 +23,7 @@ fn jobs_of_a_minute_run_a_longer_workflow() {
         text.map_or(default, |text| text.parse().expect("a number"))
     };
     let (tasks, steps) = (number("PMC_RECOVERY_TASKS", 2), number("PMC_RECOVERY_STEPS", 45));
-    let cpus = number("PMC_RECOVERY_CPUS", 2);
-    let cluster = Cluster::with_cpus(cpus, "");
+    let cluster = Cluster::start();
     let options = [
         "--nodes",
         "1",
@@ -35,7 +34,7 @@ fn jobs_of_a_minute_run_a_longer_workflow() {
         "-Dpegasus.batch.resubmit=100",
     ];
     let plan = Submitted::new(&cluster, tasks, steps, &options);
-    let seconds = 240 + 120 * (2 * tasks * steps / 60 / cpus) as u64;
+    let seconds = 240 + 60 * (tasks * steps / 60) as u64;
     wait_until(
         "the workflow does not end",
         seconds,

@@ -72,7 +72,7 @@ impl Submitted {
                 "run",
             ])
             .args(["--cleanup", "none", "-Dpegasus.memory=1"])
-            .args(["--ntasks-per-node", &cluster.cpus().to_string()])
+            .args(["--ntasks-per-node", "2"])
             .args(options)
             .args(["--submit", "--json", "workflow.yml"])
             .run()

@@ -43,8 +43,6 @@ pub struct Cluster {
     directory: TempDir,
     /// True if each node has its own host name and `/dev/shm`.
     has_own_hosts: bool,
-    /// CPUs of a node, as Slurm knows them.
-    cpus: usize,
     // With the names of nodes, in the order in which they stop.
     daemons: Vec<(String, Running)>,
 }
@@ -57,11 +55,6 @@ impl Cluster {
 
     /// The same, with more lines in its configuration.
     pub fn configured(lines: &str) -> Self {
-        Self::with_cpus(2, lines)
-    }
-
-    /// The same, with nodes of this number of CPUs, which are more than there are.
-    pub fn with_cpus(cpus: usize, lines: &str) -> Self {
         assert!(
             nix::unistd::geteuid().is_root(),
             "only root can start a Slurm cluster for tests"
@@ -80,9 +73,7 @@ impl Cluster {
         let [control, first, second, third] = free_ports();
         fs::write(
             top.join("slurm.conf"),
-            lines.to_owned()
-                + &configuration(top, has_own_hosts, control, [first, second, third])
-                    .replace("@CPUS@", &cpus.to_string()),
+            lines.to_owned() + &configuration(top, has_own_hosts, control, [first, second, third]),
         )
         .expect("a configuration");
         fs::write(
@@ -99,7 +90,6 @@ impl Cluster {
         let mut cluster = Self {
             directory,
             has_own_hosts,
-            cpus,
             daemons: Vec::new(),
         };
         let munged = Program::from_line("munged --foreground --num-threads=2")
@@ -141,11 +131,6 @@ impl Cluster {
             std::thread::sleep(Duration::from_millis(200));
         }
         cluster
-    }
-
-    /// Returns the CPUs of a node, as Slurm knows them.
-    pub fn cpus(&self) -> usize {
-        self.cpus
     }
 
     /// Returns a program of Slurm that uses this cluster.
@@ -456,7 +441,7 @@ fn configuration(top: &Path, has_own_hosts: bool, control: u16, ports: [u16; 3])
     for (node, port) in NODES.iter().zip(ports) {
         let _ = writeln!(
             text,
-            "NodeName={node}{name} NodeAddr=127.0.0.1 Port={port} CPUs=@CPUS@ RealMemory=4000"
+            "NodeName={node}{name} NodeAddr=127.0.0.1 Port={port} CPUs=2 RealMemory=4000"
         );
     }
     let _ = writeln!(
