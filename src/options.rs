@@ -177,8 +177,6 @@ pub struct WorkerOptions {
     pub worker_files: PathBuf,
     /// Lock these files, because the DAG file is not locked: runs that overlap must not share them.
     pub lock_worker_files: bool,
-    /// Report attempts that printed nothing: their files hold only the record.
-    pub report_quiet: bool,
     /// Name of the host instead of the system's. Workers with the same name share memory and CPUs.
     pub host_name: Option<String>,
     /// Memory of the host in MB; 0 means the physical memory.
@@ -218,7 +216,6 @@ impl WorkerOptions {
             per_task_stdio: false,
             worker_files: dag.to_owned(),
             lock_worker_files: false,
-            report_quiet: false,
             host_name: None,
             host_memory: 0,
             host_cpus: 0,
