@@ -9,7 +9,8 @@ use pegasus_mpi_cluster::simulated::{AgentArgs, Guarded, HostOptions, Lifeline, 
 use pmc_system::planted::{Planted, is_planted};
 use pmc_system::simulated::{self as system, net};
 
-use crate::world::{LONG, Machine, Master, TaskProcess, find, host_id, host_name, later, note, now, with};
+use crate::machine::Machine;
+use crate::world::{LONG, Master, TaskProcess, find, host_id, host_name, later, note, now, with};
 
 /// Starts the agent of a host, with what its guard knows.
 pub(crate) fn start_agent(host: usize) {

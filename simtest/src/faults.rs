@@ -51,6 +51,18 @@ pub(crate) fn happen(kind: FaultKind) {
             later(millis, move || cut(host, way, false));
         }
         FaultKind::Reset(host) => net::reset(host_id(host), MASTER_HOST),
+        FaultKind::DrainAgent(host) => {
+            let interrupt = with(|world| world.nodes[host].interrupt.clone()).flatten();
+            interrupt.into_iter().for_each(|interrupt| interrupt.drain(15));
+        }
+        FaultKind::ResetBetween(a, b, way) => reset_between(a, b, way),
+        _ => happen_to_master(kind),
+    }
+}
+
+/// Lets a fault of the master, its host or its disk happen.
+fn happen_to_master(kind: FaultKind) {
+    match kind {
         FaultKind::KillMaster(millis) => kill_master(millis),
         FaultKind::StopMaster(millis) => {
             if let Some(Some(process)) = with(|world| match world.master {
@@ -105,10 +117,6 @@ pub(crate) fn happen(kind: FaultKind) {
                 later(millis, move || disk.faults().is_full = false);
             }
         }
-        FaultKind::DrainAgent(host) => {
-            let interrupt = with(|world| world.nodes[host].interrupt.clone()).flatten();
-            interrupt.into_iter().for_each(|interrupt| interrupt.drain(15));
-        }
         FaultKind::DrainMaster(signal) => {
             let interrupt = with(|world| {
                 world.is_drained |= matches!(world.master, Master::Runs(_));
@@ -119,7 +127,6 @@ pub(crate) fn happen(kind: FaultKind) {
                 .into_iter()
                 .for_each(|interrupt| interrupt.drain(signal));
         }
-        FaultKind::ResetBetween(a, b, way) => reset_between(a, b, way),
         FaultKind::WriteError => {
             if let Some(disk) = with(|world| {
                 world.allowed.disk_errors = true;
@@ -128,6 +135,7 @@ pub(crate) fn happen(kind: FaultKind) {
                 disk.faults().fails_once = true;
             }
         }
+        _ => {}
     }
 }
 

@@ -1,17 +1,17 @@
-//! Gangs on the hosts of a round: who has joined, and their processes.
+//! Gangs on the hosts of a round: how hosts join and leave them, and their processes.
 //!
-//! The command of a lead starts a process on each member. That one ends when its host leaves the gang, and not
-//! before: the worst that programs do. If a member is gone, or a connection is cut, the lead fails after a
-//! while, or hangs.
+//! The command of a lead starts a process on each member. That one ends when its host leaves the gang, and
+//! not before: the worst that programs do. If a member is gone, or a connection is cut, the lead fails after
+//! a while, or hangs.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use pegasus_mpi_cluster::internals::{Assignment, SubmitId};
 use pegasus_mpi_cluster::simulated::{GangToken, Membership};
 use pmc_system::simulated as system;
 
-use crate::plan::{Task, Way};
+use crate::memberships::{Member, number_of};
+use crate::plan::Way;
 use crate::world::{SIGKILL, TaskProcess, World, find, host_name, note, now, with};
 
 /// The longest time until the command of a lead starts a process elsewhere, in milliseconds.
@@ -22,81 +22,6 @@ const FAIL_MILLIS: u64 = 2_000;
 
 /// The end of a task that hangs.
 const NEVER: Duration = Duration::from_secs(1 << 20);
-
-/// What a host holds for a gang.
-struct Member {
-    host: usize,
-    token: GangToken,
-    submit: SubmitId,
-    name: Vec<u8>,
-    cpus: u32,
-    memory: u64,
-    is_ending: bool,
-    is_cut: bool,
-}
-
-/// The gangs of a round.
-#[derive(Default)]
-pub(crate) struct Gangs {
-    members: Vec<Member>,
-    /// All that have ever joined.
-    joined: BTreeSet<(usize, GangToken)>,
-}
-
-impl Gangs {
-    /// Tasks that hold something of hosts where they are members.
-    pub(crate) fn held(&self) -> impl Iterator<Item = (&Vec<u8>, Option<GangToken>, usize)> {
-        let held = |member: &'_ Member| (Some(member.token), member.host);
-        self.members.iter().map(move |member| {
-            let (token, host) = held(member);
-            (&member.name, token, host)
-        })
-    }
-
-    /// What they hold: host, CPUs, memory, and the task.
-    pub(crate) fn parts(&self) -> impl Iterator<Item = (usize, u32, u64, &Vec<u8>)> {
-        let members = self.members.iter();
-        members.map(|member| (member.host, member.cpus, member.memory, &member.name))
-    }
-
-    /// Says what a gang lacks that begins.
-    pub(crate) fn incomplete(&self, task: &Task, assignment: &Assignment) -> Option<String> {
-        let name = task.name();
-        let (plan, gang) = match (task.gang, &assignment.gang) {
-            (None, _) => return None,
-            (Some(_), None) => return Some(format!("{name} begins on one host only")),
-            (Some(plan), Some(gang)) => (plan, gang),
-        };
-        let names: BTreeSet<&str> = gang.hosts.iter().map(|host| host.name.as_str()).collect();
-        let is_whole = gang.hosts.iter().all(|host| host.ranks == plan.ranks);
-        if names.len() != plan.nodes as usize || gang.hosts.len() != names.len() || !is_whole {
-            return Some(format!("{name} begins with the wrong hosts: {:?}", gang.hosts));
-        }
-        let members = gang.hosts.iter().skip(1);
-        let mut missing = members.filter(|host| {
-            let host = number_of(&host.name);
-            host.is_none_or(|host| !self.joined.contains(&(host, gang.token)))
-        });
-        let missing = missing.next()?;
-        Some(format!("{name} begins before {} has joined", missing.name))
-    }
-
-    /// Forgets what a host holds. Returns the gangs.
-    pub(crate) fn lose(&mut self, host: usize) -> Vec<GangToken> {
-        let lost = self.members.extract_if(.., |member| member.host == host);
-        lost.map(|member| member.token).collect()
-    }
-
-    /// True if no host holds anything.
-    pub(crate) fn are_none(&self) -> bool {
-        self.members.is_empty()
-    }
-}
-
-/// The number of a host with this name.
-fn number_of(name: &str) -> Option<usize> {
-    name.strip_prefix('n')?.parse::<usize>().ok()?.checked_sub(1)
-}
 
 /// A host becomes a member.
 pub(crate) fn join(host: usize, membership: &Membership) {

@@ -13,8 +13,8 @@ use crate::agents::start_agent;
 use crate::checks::{self, Allowed};
 use crate::disk::{SimulatedDisk, Watch};
 use crate::faults::happen;
-use crate::gangs::Gangs;
 use crate::masters::start_master;
+use crate::memberships::Gangs;
 use crate::plan::Plan;
 use crate::world::{Master, Node, Report, WORLD, World, disk_failed, find, now, shortened, with, wrote};
 

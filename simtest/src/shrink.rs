@@ -5,7 +5,8 @@ use std::path::Path;
 use crate::plan::Plan;
 use crate::round::run;
 
-/// Removes faults and tasks, and what they have, as long as the plan still fails. Returns the smallest plan that was found.
+/// Removes faults and tasks, and what they have, as long as the plan still fails. Returns the smallest plan
+/// that was found.
 #[must_use]
 pub fn shrink(plan: &Plan, folder: &Path) -> Plan {
     let mut best = plan.clone();
