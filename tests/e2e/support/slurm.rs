@@ -78,11 +78,7 @@ impl Cluster {
         .expect("a configuration");
         fs::write(
             top.join("hosts"),
-            // Nodes have addresses of their own: MPI launchers take a host with that of theirs for their own.
-            format!(
-                "127.0.0.1 localhost {}\n127.0.0.11 n1\n127.0.0.12 n2\n127.0.0.13 n3\n",
-                host_name()
-            ),
+            format!("127.0.0.1 localhost {} {}\n", host_name(), NODES.join(" ")),
         )
         .expect("a list of hosts");
         fs::create_dir(top.join("state")).expect("a directory");
