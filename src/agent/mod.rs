@@ -342,9 +342,8 @@ impl<'a> AgentProcess<'a> {
         if self.must_end() {
             return Ok(Some(Ended::Signal));
         }
-        let epoch = self.link.session().or(self.before).map(|(epoch, _)| epoch);
         let succession = self.succession.as_mut();
-        let is_lost = succession.is_some_and(|succession| succession.advance(now, waited, epoch));
+        let is_lost = succession.is_some_and(|succession| succession.advance(now, waited));
         let is_temporary = error.is_missing()
             || matches!(
                 error,

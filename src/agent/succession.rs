@@ -5,8 +5,8 @@
 //! one of the job. If it is not, the agents start `pmc supervise --successor`, one after the other: the run
 //! lock decides which one gets the run.
 //!
-//! The next master must wait until no agent of the dead one can run a task any more: that is a lease after
-//! its death. It was dead when an agent has found the run lock free, so the agent says for how long that is.
+//! Agents keep their tasks as long as no master answers, so the next one waits a lease from its own start for
+//! those that have not come back.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,12 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-use monitord_compat::run_lock::is_locked;
 use pmc_batch::ask::{PATIENCE, output};
 use pmc_batch::launch::srun;
 use pmc_batch::status::{BatchHost, batch_host, batch_host_query};
 use pmc_batch::{BatchJob, Scheduler};
 
-use crate::transport::agents::{EARLIER_MASTER_VARIABLE, EarlierMaster, NUMBER_VARIABLE};
+use crate::transport::agents::NUMBER_VARIABLE;
 
 /// How long an agent has been without a master before it asks. It is less than the lease.
 const FIRST_ASK: Duration = Duration::from_secs(15);
@@ -38,9 +37,6 @@ const ASKING: u32 = 4;
 /// The last agents ask this number of questions later than the first ones.
 const MAX_LATER: u32 = 8;
 
-/// Time between two looks at the run lock.
-const LOOK_INTERVAL: Duration = Duration::from_secs(5);
-
 /// Variable with the name that Slurm has for the node of a process.
 const NODE_VARIABLE: &str = "SLURMD_NODENAME";
 
@@ -54,9 +50,6 @@ pub(super) struct Succession {
     program: PathBuf,
     /// How long it waits before it asks.
     first_ask: Duration,
-    looked_at: Option<Instant>,
-    /// Since when the run lock is known to be free.
-    free_since: Option<Instant>,
     asked_at: Option<Instant>,
     answer: Option<Receiver<Option<BatchHost>>>,
     /// When it was known that the node of the batch script is lost, and how many agents come before this one.
@@ -88,8 +81,6 @@ impl Succession {
             dag: dag.to_owned(),
             program,
             first_ask: first_ask(number),
-            looked_at: None,
-            free_since: None,
             asked_at: None,
             answer: None,
             lost: None,
@@ -99,14 +90,11 @@ impl Succession {
 
     /// The master is there.
     pub(super) fn end(&mut self) {
-        (self.looked_at, self.free_since) = (None, None);
         (self.asked_at, self.answer, self.lost, self.has_started) = (None, None, None, false);
     }
 
-    /// Does what is due when there has been no master for this time; `epoch` is that of the last one. Returns
-    /// whether its node is lost.
-    pub(super) fn advance(&mut self, now: Instant, waited: Duration, epoch: Option<u64>) -> bool {
-        self.look(now);
+    /// Does what is due when there has been no master for this time. Returns whether its node is lost.
+    pub(super) fn advance(&mut self, now: Instant, waited: Duration) -> bool {
         if waited < self.first_ask {
             return false;
         }
@@ -128,25 +116,9 @@ impl Succession {
             && now.saturating_duration_since(since) >= TURN * before
         {
             self.has_started = true;
-            let dead_for = self.free_since.map(|since| now.saturating_duration_since(since));
-            self.start(
-                epoch
-                    .zip(dead_for)
-                    .map(|(epoch, dead_for)| EarlierMaster { epoch, dead_for }),
-            );
+            self.start();
         }
         self.lost.is_some()
-    }
-
-    /// Looks whether the run lock is free.
-    fn look(&mut self, now: Instant) {
-        let is_due = self
-            .looked_at
-            .is_none_or(|at| now.saturating_duration_since(at) >= LOOK_INTERVAL);
-        if self.free_since.is_none() && is_due {
-            self.looked_at = Some(now);
-            self.free_since = (is_locked(&self.dag) == Some(false)).then_some(now);
-        }
     }
 
     fn note(&mut self, now: Instant, host: &BatchHost) {
@@ -173,7 +145,7 @@ impl Succession {
     }
 
     /// Starts the master as a step of its own: it must outlive the step of this agent.
-    fn start(&self, earlier: Option<EarlierMaster>) {
+    fn start(&self) {
         let base = output_pattern(&self.dag.with_extension(""));
         let mut words = srun::words(1, std::slice::from_ref(&self.node));
         words.extend([
@@ -200,9 +172,6 @@ impl Succession {
         for (name, _) in std::env::vars_os().filter(|(name, _)| srun::is_option(name)) {
             command.env_remove(name);
         }
-        if let Some(earlier) = earlier {
-            command.env(EARLIER_MASTER_VARIABLE, earlier.to_string());
-        }
         match command.spawn() {
             Ok(mut child) => {
                 tracing::warn!("Starting the next master on this node");
@@ -227,46 +196,11 @@ fn output_pattern(path: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
-    use monitord_compat::run_lock;
-
     use super::*;
 
     #[test]
     fn few_agents_ask_first() {
         let seconds = |number| first_ask(number).as_secs();
         assert_eq!([0, 3, 4, 7, 8, 100_000].map(seconds), [15, 15, 45, 45, 75, 255]);
-    }
-
-    #[test]
-    fn a_master_is_dead_when_its_lock_is_free() {
-        let folder = tempfile::tempdir().unwrap();
-        let dag = folder.path().join("x.dag");
-        fs::write(&dag, "TASK a x\n").unwrap();
-        let job = BatchJob::parse("slurm 17").unwrap();
-        let mut succession = Succession::on_node(job, "n2".to_owned(), 0, &dag, "pmc".into());
-        let lock = run_lock::lock_dag(&dag).unwrap();
-        let begin = Instant::now();
-        let after = |seconds| begin + Duration::from_secs(seconds);
-        assert!(!succession.advance(begin, Duration::ZERO, Some(7)));
-        assert_eq!(succession.free_since, None);
-        drop(lock);
-        // It looks now and then only.
-        succession.advance(after(1), Duration::from_secs(1), Some(7));
-        assert_eq!(succession.free_since, None);
-        succession.advance(after(5), Duration::from_secs(5), Some(7));
-        assert_eq!(succession.free_since, Some(after(5)));
-        let _next = run_lock::lock_dag(&dag).unwrap();
-        succession.advance(after(10), Duration::from_secs(10), Some(7));
-        assert_eq!(succession.free_since, Some(after(5)));
-        succession.end();
-        assert_eq!(succession.free_since, None);
-    }
-
-    #[test]
-    fn a_percent_sign_in_a_path_begins_no_pattern() {
-        assert_eq!(output_pattern(Path::new("/d/100%j/run%%")), "/d/100%%j/run%%%%");
-        assert_eq!(output_pattern(Path::new("/d/run")), "/d/run");
     }
 }

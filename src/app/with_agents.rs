@@ -114,7 +114,6 @@ fn agent_options(args: &RawArgs, worker: &WorkerOptions) -> Result<AgentOptions,
         master_timeout: args.master_timeout.map_or(MASTER_TIMEOUT, time),
         drain_grace: args.drain_grace.map_or(DEFAULT_DRAIN_GRACE, time),
         launch,
-        earlier_master: args.earlier_master,
         timing: Timing::with_lease(args.agent_timeout.map_or(AGENT_TIMEOUT, time)),
         verbosity: args.verbosity,
         ..AgentOptions::new(&args.dag, WorkerSettings::new(worker, &directory))

@@ -7,8 +7,6 @@ use std::path::PathBuf;
 use pmc_batch::BatchJob;
 use pmc_dag::RetryDelay;
 
-use crate::transport::agents::EarlierMaster;
-
 /// The command line and the environment, not yet interpreted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RawArgs {
@@ -137,8 +135,6 @@ pub struct RawArgs {
     pub bad_host_limit: Option<u32>,
     /// `--join-timeout`, in seconds.
     pub join_timeout: Option<f64>,
-    /// `PMC_EARLIER_MASTER`: what an agent that has started this master knows of the one before.
-    pub earlier_master: Option<EarlierMaster>,
 }
 
 /// How many agents there are, and where.

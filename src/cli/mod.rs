@@ -21,7 +21,6 @@ use std::path::PathBuf;
 use pmc_batch::BatchJob;
 
 use crate::options::SERVER_VARIABLES;
-use crate::transport::agents::EARLIER_MASTER_VARIABLE;
 
 pub use args::{Agents, EarlyExit, RawArgs};
 pub use options::{OPTIONS, OptionSpec, Section};
@@ -59,8 +58,6 @@ pub fn parse(
     }
     args.batch_job = BatchJob::of_environment(|name| environment(name)?.into_string().ok());
     args.endpoint_value = environment("PMC_ENDPOINT");
-    let earlier = environment(EARLIER_MASTER_VARIABLE).and_then(|text| text.into_string().ok());
-    args.earlier_master = earlier.and_then(|text| text.parse().ok());
     let file = read_words(&mut args, words)?;
     if args.agent {
         args.endpoint = file;

@@ -4,7 +4,6 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::*;
-use crate::transport::agents::EarlierMaster;
 use pmc_dag::RetryDelay;
 
 fn parse_with(line: &str, variables: &[(&str, &str)]) -> Result<RawArgs, EarlyExit> {
@@ -138,7 +137,7 @@ fn every_option_is_stored() {
                 --watch-memory --more-memory 1.5 --retry-delay 2,3,20 --runtime-limit 60 --max-jobs db=2 --max-jobs a=b=1 --max-plans 6 \
                 --agents n1,n2 --launch ssh --slots 4 --start-with 2 --listen [::1]:7-9 --crash-limit 0 --bad-host-limit 7 \
                 --agent-timeout 9 --join-timeout 8 --master-timeout 7 --accept-incomplete";
-    let environment = [("PMC_KICKSTART", "exec"), ("PMC_EARLIER_MASTER", "5:6")];
+    let environment = [("PMC_KICKSTART", "exec")];
     let args = parse_with(line, &environment).unwrap();
     let expected = RawArgs {
         batch_job: None,
@@ -208,10 +207,6 @@ fn every_option_is_stored() {
         agent_timeout: Some(9.0),
         join_timeout: Some(8.0),
         master_timeout: Some(7.0),
-        earlier_master: Some(EarlierMaster {
-            epoch: 5,
-            dead_for: Duration::from_secs(6),
-        }),
         agent: false,
         endpoint: None,
         endpoint_value: None,

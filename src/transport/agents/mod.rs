@@ -4,7 +4,6 @@
 //! work itself.
 
 mod comebacks;
-mod earlier_master;
 mod launcher;
 pub mod messages;
 mod missing;
@@ -25,7 +24,6 @@ use pmc_system::planted::{Planted, is_planted};
 use rustc_hash::FxHashMap;
 
 use comebacks::Comebacks;
-pub use earlier_master::{EARLIER_MASTER_VARIABLE, EarlierMaster};
 use launcher::EarlierAgents;
 pub use launcher::{ENDPOINT_VARIABLE, LaunchError, LaunchOptions, Launcher, NUMBER_VARIABLE};
 use messages::{AgentHello, AgentWelcome, WorkerSettings};
@@ -76,8 +74,6 @@ pub struct AgentOptions {
     pub launch_options: LaunchOptions,
     /// The lease of agents.
     pub timing: Timing,
-    /// What is known of a master that was there before.
-    pub earlier_master: Option<EarlierMaster>,
     /// Settings of the workers.
     pub settings: WorkerSettings,
     /// What agents print; see [`crate::logging::init`].
@@ -106,8 +102,6 @@ struct Running {
     launcher: Option<Launcher>,
     endpoint: PathBuf,
     begun: Instant,
-    /// For how long the master before was dead then, at least.
-    earlier_dead_for: Duration,
     /// The user knows who has not come.
     missing_reported: bool,
     /// When to look again for agents that have not come.
@@ -136,7 +130,6 @@ impl AgentOptions {
             launch: None,
             launch_options: LaunchOptions::default(),
             timing: Timing::with_lease(AGENT_TIMEOUT),
-            earlier_master: None,
             settings,
             verbosity: 0,
         }
@@ -234,7 +227,7 @@ impl Running {
 
     /// True if agents of an earlier master that have not come back hold no lease any more.
     fn is_late(&self, timing: Timing) -> bool {
-        clock::elapsed(self.begun).saturating_add(self.earlier_dead_for) >= timing.until_lost()
+        clock::elapsed(self.begun) >= timing.until_lost()
     }
 }
 
@@ -405,7 +398,6 @@ impl Membership for AgentMaster {
         let epoch = earlier
             .as_ref()
             .map_or_else(first_epoch, |earlier| earlier.epoch.saturating_add(1));
-        let earlier_epoch = earlier.as_ref().map(|earlier| earlier.epoch);
         let port = earlier.as_ref().and_then(port).unwrap_or(0);
         let key = match earlier {
             Some(earlier) => earlier.key,
@@ -454,7 +446,6 @@ impl Membership for AgentMaster {
             launcher: None,
             endpoint: path,
             begun: clock::now(),
-            earlier_dead_for: EarlierMaster::dead_for(self.options.earlier_master, earlier_epoch),
             missing_reported: false,
             next_look: None,
             reported: BTreeSet::new(),
