@@ -35,7 +35,14 @@ pub(crate) fn join(host: usize, membership: &Membership) {
         let mut wrong = world.overlaps(host, &membership.task, Some(token));
         let part = (membership.part.cpus, membership.part.memory_mb);
         match task {
-            Some(task) => wrong.extend(world.oversubscribed(host, part, &task)),
+            Some(task) => {
+                let ranks = task.gang.map_or(0, |gang| gang.ranks);
+                let all = (task.cpus * ranks, task.memory * u64::from(ranks));
+                if membership.part.ranks != ranks || part != all {
+                    wrong.push(format!("{shown} gets {part:?} instead of {all:?}"));
+                }
+                wrong.extend(world.oversubscribed(host, part, &task));
+            }
             None => wrong.push(format!("there is no task {shown}")),
         }
         world.gangs.joined.insert((host, token));
