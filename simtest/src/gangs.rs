@@ -38,7 +38,10 @@ pub(crate) fn join(host: usize, membership: &Membership) {
             Some(task) => {
                 let ranks = task.gang.map_or(0, |gang| gang.ranks);
                 let all = (task.cpus * ranks, task.memory * u64::from(ranks));
-                if membership.part.ranks != ranks || part != all {
+                // A whole host may have more.
+                let is_exclusive = task.gang.is_some_and(|gang| gang.exclusive);
+                let has_all = part == all || (is_exclusive && part.0 >= all.0 && part.1 >= all.1);
+                if membership.part.ranks != ranks || !has_all {
                     wrong.push(format!("{shown} gets {part:?} instead of {all:?}"));
                 }
                 wrong.extend(world.oversubscribed(host, part, &task));
