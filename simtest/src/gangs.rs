@@ -35,7 +35,17 @@ pub(crate) fn join(host: usize, membership: &Membership) {
         let mut wrong = world.overlaps(host, &membership.task, Some(token));
         let part = (membership.part.cpus, membership.part.memory_mb);
         match task {
-            Some(task) => wrong.extend(world.oversubscribed(host, part, &task)),
+            Some(task) => {
+                let ranks = task.gang.map_or(0, |gang| gang.ranks);
+                let all = (task.cpus * ranks, task.memory * u64::from(ranks));
+                // A whole host may have more.
+                let is_exclusive = task.gang.is_some_and(|gang| gang.exclusive);
+                let has_all = part == all || (is_exclusive && part.0 >= all.0 && part.1 >= all.1);
+                if membership.part.ranks != ranks || !has_all {
+                    wrong.push(format!("{shown} gets {part:?} instead of {all:?}"));
+                }
+                wrong.extend(world.oversubscribed(host, part, &task));
+            }
             None => wrong.push(format!("there is no task {shown}")),
         }
         world.gangs.joined.insert((host, token));
