@@ -24,6 +24,7 @@ use pmc_spawn::family::children;
 use pmc_system::clock;
 
 use super::guarded::{self, CHECK_INTERVAL, Guarded, MAX_RESTARTS, MESSAGE};
+use super::succession;
 use crate::host::{OWN_PROGRAM, own_path};
 use crate::transport::agents::NUMBER_VARIABLE;
 use crate::{exit, logging};
@@ -283,7 +284,10 @@ fn wait_for(pid: Pid, current: &Current) -> Option<u8> {
 /// child counts: a list of them can lack some.
 fn kill_the_rest() {
     loop {
-        for child in children(Pid::this()) {
+        let mut left = children(Pid::this());
+        left.retain(|child| !succession::is_successor(*child));
+        let is_done = left.is_empty();
+        for child in left {
             // They are not reaped yet, so no other process has the number.
             let _ = killpg(child, Signal::SIGKILL);
             let _ = kill(child, Signal::SIGKILL);
@@ -291,6 +295,8 @@ fn kill_the_rest() {
         // Their children become those of this process.
         match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
             Err(Errno::ECHILD) => return,
+            // What starts the next master outlives this agent.
+            Ok(WaitStatus::StillAlive) if is_done => return,
             Ok(WaitStatus::StillAlive) => std::thread::sleep(REAP_INTERVAL),
             _ => {}
         }

@@ -14,6 +14,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
+use nix::unistd::Pid;
 use pmc_batch::ask::{PATIENCE, output};
 use pmc_batch::launch::srun;
 use pmc_batch::status::{BatchHost, batch_host, batch_host_query};
@@ -36,6 +37,9 @@ const ASKING: u32 = 4;
 
 /// The last agents ask this number of questions later than the first ones.
 const MAX_LATER: u32 = 8;
+
+/// Variable of the process that starts the next master.
+const SUCCESSOR_VARIABLE: &str = "PMC_SUCCESSOR";
 
 /// Variable with the name that Slurm has for the node of a process.
 const NODE_VARIABLE: &str = "SLURMD_NODENAME";
@@ -172,6 +176,7 @@ impl Succession {
         for (name, _) in std::env::vars_os().filter(|(name, _)| srun::is_option(name)) {
             command.env_remove(name);
         }
+        command.env(SUCCESSOR_VARIABLE, "1");
         match command.spawn() {
             Ok(mut child) => {
                 tracing::warn!("Starting the next master on this node");
@@ -182,6 +187,15 @@ impl Succession {
             Err(error) => tracing::error!("Unable to start the next master: {}", pmc_dag::reason(&error)),
         }
     }
+}
+
+/// Returns whether a process is the one that has started the next master. It ends with that one.
+pub(super) fn is_successor(process: Pid) -> bool {
+    let environment = std::fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
+    let marker = format!("{SUCCESSOR_VARIABLE}=1");
+    environment
+        .split(|byte| *byte == 0)
+        .any(|variable| variable == marker.as_bytes())
 }
 
 /// Returns how long the agent of this number waits before it asks.
