@@ -38,7 +38,8 @@ const ASKING: u32 = 4;
 /// The last agents ask this number of questions later than the first ones.
 const MAX_LATER: u32 = 8;
 
-/// Variable of the process that starts the next master.
+/// Variable by which the guard knows the process that has started the next master. The next master itself,
+/// its tasks and the jobs that it hands in do not have it.
 const SUCCESSOR_VARIABLE: &str = "PMC_SUCCESSOR";
 
 /// Variable with the name that Slurm has for the node of a process.
@@ -160,6 +161,9 @@ impl Succession {
             format!("--output={base}.out"),
             format!("--error={base}.err"),
             "--".to_owned(),
+            // Only the process that waits here is to be known by it.
+            "env".to_owned(),
+            format!("--unset={SUCCESSOR_VARIABLE}"),
             self.program.display().to_string(),
             "supervise".to_owned(),
             "--successor".to_owned(),
@@ -216,5 +220,20 @@ mod tests {
     fn few_agents_ask_first() {
         let seconds = |number| first_ask(number).as_secs();
         assert_eq!([0, 3, 4, 7, 8, 100_000].map(seconds), [15, 15, 45, 45, 75, 255]);
+    }
+
+    #[test]
+    fn only_what_starts_the_next_master_is_known_as_such() {
+        for (variable, is_known) in [(SUCCESSOR_VARIABLE, true), ("PMC_SUCCESSORS", false)] {
+            let mut command = Command::new("/bin/cat");
+            command.env(variable, "1").stdin(Stdio::piped());
+            // When this returns, the process has its new environment.
+            let mut child = command.spawn().unwrap();
+            let pid = Pid::from_raw(child.id().cast_signed());
+            assert_eq!(is_successor(pid), is_known, "{variable}");
+            drop(child.stdin.take());
+            child.wait().unwrap();
+            assert!(!is_successor(pid), "it is gone");
+        }
     }
 }

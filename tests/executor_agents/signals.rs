@@ -1,4 +1,4 @@
-//! Tasks in agents that save themselves when they are told.
+//! Tasks in agents that save themselves when they are asked to.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -16,7 +16,7 @@ while [ $i -lt 10 ] || [ ! -f asked.$1 ]; do sleep 0.1; i=$((i + 1)); echo $i > 
 ";
 
 impl Scene {
-    /// A folder with tasks that save themselves, and end only after they were told to.
+    /// A folder with tasks that save themselves, and end only after they were asked to.
     fn of_steps(tasks: usize) -> Self {
         let scene = Self::new(tasks, "0");
         fs::write(scene.path("steps.sh"), STEPS).unwrap();

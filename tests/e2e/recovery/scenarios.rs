@@ -135,15 +135,14 @@ impl Scenario {
         println!("{self}: {:?} after {:.0?}", plan.ends(), begun.elapsed());
     }
 
+    /// What is known of a scenario that goes wrong.
+    fn details(&self, cluster: &Cluster, plan: &Submitted) -> String {
+        let (queue, logs) = (cluster.queue(), cluster.logs());
+        format!("{self}\n{}\n{queue:?}\n{logs}", plan.details())
+    }
+
     fn check_done(&self, cluster: &Cluster, plan: &Submitted) {
-        let details = || {
-            format!(
-                "{self}\n{}\n{:?}\n{}",
-                plan.details(),
-                cluster.queue(),
-                cluster.logs()
-            )
-        };
+        let details = || self.details(cluster, plan);
         wait_until("the workflow does not end", 900, details, || has_ended(plan));
         assert_eq!(
             plan.ends().last().map(String::as_str),
@@ -167,14 +166,7 @@ impl Scenario {
     }
 
     fn check_cancelled(&self, cluster: &Cluster, plan: &Submitted) {
-        let details = || {
-            format!(
-                "{self}\n{}\n{:?}\n{}",
-                plan.details(),
-                cluster.queue(),
-                cluster.logs()
-            )
-        };
+        let details = || self.details(cluster, plan);
         wait_until("a job is left", 180, details, || cluster.queue().is_empty());
         let processes = || format!("{self}\n{:#?}", left(plan));
         wait_until("a process is left", 60, processes, || left(plan).is_empty());

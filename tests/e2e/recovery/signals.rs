@@ -1,4 +1,4 @@
-//! Tasks of MPI ranks that save themselves when they are told.
+//! Tasks of MPI ranks that save themselves when they are asked to.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::support::command::Program;
 use crate::support::programs::Build;
 
-/// A task that is told ends with 85; the other one waits for that.
+/// A task that is asked to save itself ends with 85; the other one waits for that.
 const TASKS: &str = "#!/bin/sh
 trap 'echo asked >>asked; exit 85' USR1
 [ ! -e asked ] || exit 0

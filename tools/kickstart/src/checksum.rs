@@ -83,7 +83,7 @@ mod tests {
             of_output(folder.path(), false),
             ChecksummedFile::NotRegular
         ));
-        // A file of the kernel that says that it is empty has bytes without end for whoever reads it.
+        // A file of the kernel can have the size 0 and still give bytes without end.
         assert!(
             sha256(Path::new("/proc/self/mountinfo"))
                 .unwrap()
