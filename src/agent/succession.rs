@@ -214,6 +214,8 @@ fn output_pattern(path: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
+
     use super::*;
 
     #[test]
@@ -225,10 +227,16 @@ mod tests {
     #[test]
     fn only_what_starts_the_next_master_is_known_as_such() {
         for (variable, is_known) in [(SUCCESSOR_VARIABLE, true), ("PMC_SUCCESSORS", false)] {
-            let mut command = Command::new("/bin/cat");
-            command.env(variable, "1").stdin(Stdio::piped());
-            // When this returns, the process has its new environment.
-            let mut child = command.spawn().unwrap();
+            let mut command = Command::new("/bin/sh");
+            command.args(["-c", "echo; read line"]).env(variable, "1");
+            let mut child = command
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            // The environment of a process cannot be read until it runs.
+            let mut output = child.stdout.take().unwrap();
+            output.read_exact(&mut [0]).unwrap();
             let pid = Pid::from_raw(child.id().cast_signed());
             assert_eq!(is_successor(pid), is_known, "{variable}");
             drop(child.stdin.take());
