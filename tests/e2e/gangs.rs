@@ -15,8 +15,8 @@ use testutils::node_faults::network::{Network, Node};
 
 use crate::support::programs::Build;
 
-/// Longest time of a run.
-const LIMIT: Duration = Duration::from_secs(90);
+/// Longest time of a run, on a machine that is busy with other tests.
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// Time until nothing is left of what was killed.
 const GONE: Duration = Duration::from_secs(5);
@@ -270,7 +270,7 @@ fn rings_run(compiler: &str, launcher: &str) {
     let rounds: usize = std::env::var("PMC_TEST_RINGS")
         .ok()
         .and_then(|text| text.parse().ok())
-        .unwrap_or(3);
+        .unwrap_or(2);
     let mut dag = String::new();
     for number in 0..rounds {
         dag += &format!("TASK even{number} -N 2 --ranks-per-node 2 -m 100 {launcher} ./ring\n");

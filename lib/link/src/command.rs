@@ -519,14 +519,7 @@ async fn connect(stream: UnixStream, shared: &Shared) -> io::Result<()> {
         Err(why) => Err(why),
     };
     match reached {
-        Ok((peer, gang)) => {
-            let carried = pass(caller, peer).await;
-            if let Err(Broken::Peer(error)) = carried {
-                shared.calls.cut(gang);
-                return Err(error);
-            }
-            Ok(())
-        }
+        Ok((peer, gang)) => pass(caller, peer, &|| shared.calls.cut(gang)).await,
         Err(why) => {
             caller.send(encode(&ToCaller::Refused(why))?).await?;
             SinkExt::<Bytes>::close(&mut caller).await
@@ -573,8 +566,13 @@ enum Broken {
     Peer(io::Error),
 }
 
-/// Passes all bytes on in both directions, until the other side has sent the last one.
-async fn pass(caller: Framed<UnixStream, LengthDelimitedCodec>, peer: Peer) -> Result<(), Broken> {
+/// Passes all bytes on in both directions, until the other side has sent the last one. `cut` is called if the
+/// network has cut its connection, before the caller learns of the end: it may end the gang at once.
+async fn pass(
+    caller: Framed<UnixStream, LengthDelimitedCodec>,
+    peer: Peer,
+    cut: &dyn Fn(),
+) -> io::Result<()> {
     let (caller, peer) = (caller.into_parts(), peer.into_parts());
     let (mut from_caller, mut to_caller) = caller.io.into_split();
     let (mut from_peer, mut to_peer) = tokio::io::split(peer.io);
@@ -609,6 +607,13 @@ async fn pass(caller: Framed<UnixStream, LengthDelimitedCodec>, peer: Peer) -> R
     let ended = tokio::select! {
         ended = up => ended,
         () = down => Ok(()),
+    };
+    let ended = match ended {
+        Err(Broken::Peer(error)) => {
+            cut();
+            Err(error)
+        }
+        Err(Broken::Caller) | Ok(()) => Ok(()),
     };
     let _ = to_caller.shutdown().await;
     ended
