@@ -167,7 +167,7 @@ fn is_dagman(path: &Path) -> bool {
 }
 
 fn braindump(dir: &Path) -> BTreeMap<String, String> {
-    const KEYS: [&str; 10] = [
+    const KEYS: [&str; 11] = [
         "dag",
         "dax_label",
         "wf_uuid",
@@ -178,6 +178,7 @@ fn braindump(dir: &Path) -> BTreeMap<String, String> {
         "timestamp",
         "script",
         "dax",
+        "properties",
     ];
     let Ok(bytes) = pmc_files::read(&dir.join("braindump.yml"), MAX_BRAINDUMP) else {
         return BTreeMap::new();

@@ -149,6 +149,8 @@ pub const PROPERTIES: &[Key] = &[
         "the planner writes errors and warnings to standard error; see --verbose and --diagnostics"),
     on("pegasus.metrics.app", "name of the application in the metrics in the submit directory"),
     on("pegasus.metrics.app.*", "entries of the metrics in the submit directory"),
+    on("pegasus.metrics.textfile",
+        "file with metrics of the run for a node exporter, or a directory for it; written every 15 seconds"),
     on("pegasus.mode", "defaults: production, development, debug, tutorial"),
     off("pegasus.monitord.arguments", "",
         "no pegasus-run starts pegasus-monitord; give it these arguments yourself"),

@@ -30,6 +30,9 @@ pub struct Status {
     /// Print JSON; with --watch one object per line
     #[arg(long)]
     pub json: bool,
+    /// Print metrics in the text format of OpenMetrics, which Prometheus and others read
+    #[arg(long, conflicts_with_all = ["json", "watch", "quiet", "data"])]
+    pub openmetrics: bool,
     /// Print nothing; the exit code is the status. With --watch: wait for the end of the run
     #[arg(short, long, conflicts_with = "json")]
     pub quiet: bool,

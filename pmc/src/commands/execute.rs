@@ -18,6 +18,7 @@ use crate::executor;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::killed_run;
+use crate::metrics::TextFile;
 use crate::programs;
 use crate::progress::{self, Event, Outcome, Progress};
 use crate::run_outcome::{self, LastAttempt, Observed};
@@ -52,7 +53,10 @@ pub struct Request {
 /// Runs the workflow, prints the summary, and runs the user's command. Returns the exit code.
 pub fn execute(request: &Request) -> Result<u8, Failure> {
     refuse_condor(&request.submit)?;
+    let metrics = TextFile::start(&request.submit.dir);
     let result = run(request);
+    // The last state is written before the summary.
+    drop(metrics);
     if let Ok(summary) = &result {
         print_summary(summary, request.output);
     }

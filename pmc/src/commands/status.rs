@@ -27,6 +27,7 @@ use crate::commands::message;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::layout;
+use crate::metrics;
 use crate::reach;
 
 /// Interval between two reads of the logs.
@@ -174,6 +175,9 @@ fn fit(text: &str, term: &Term) -> String {
 fn render(arguments: &cli::Status, dir: &Path, watch: &Watch, progress: &Progress, whole: bool) -> String {
     if arguments.json {
         return format!("{:#}\n", watch.json(progress, arguments.lines));
+    }
+    if arguments.openmetrics {
+        return metrics::render(&watch.history, progress, &limits(&watch.history, progress));
     }
     let shown = human::Shown {
         dir,

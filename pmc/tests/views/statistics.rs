@@ -253,3 +253,20 @@ fn attempts_that_were_cut_off_are_no_retries() {
         "{jobs}"
     );
 }
+
+#[test]
+fn the_property_of_the_plan_bounds_lost_time() {
+    let place = Place::new();
+    place.write("commands.txt", "true\n");
+    place
+        .run(["run", "-q", "-Dpegasus.accounting.max.lost=12.5", "commands.txt"])
+        .code(0);
+    let run = place.run(["statistics", "-s", "accounting", "--json", "pmc-runs/commands"]);
+    assert_eq!(run.code(0).json()["accounting"]["max_lost_seconds"], 12.5);
+    place
+        .run(["run", "-q", "-Dpegasus.accounting.max.lost=much", "commands.txt"])
+        .code(0);
+    let run = place.run(["statistics", "-s", "accounting", "pmc-runs/commands"]);
+    let said = run.code(2).stderr();
+    assert!(said.contains("must be a number of seconds, not much"), "{said}");
+}

@@ -244,3 +244,83 @@ fn a_read_only_directory() {
     }
     assert_eq!(files, 2);
 }
+
+/// Lines of a text of metrics without the labels that all have.
+fn samples(text: &str) -> Vec<String> {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let short = |line: &str| {
+        let (name, rest) = line.split_once('{').unwrap();
+        let (labels, value) = rest.rsplit_once("} ").unwrap();
+        let own = labels
+            .split(',')
+            .filter(|label| !label.starts_with("workflow=") && !label.starts_with("submit_directory="));
+        format!("{name} {} {value}", own.collect::<Vec<_>>().join(","))
+    };
+    lines.map(short).collect()
+}
+
+#[test]
+fn metrics_are_those_of_open_metrics() {
+    let place = Place::new();
+    place.chain("cp in.txt mid.txt", "kill -9 $$");
+    // The directory of a collector: each run has a file of its own.
+    std::fs::create_dir(place.path().join("collected")).unwrap();
+    let directory = place.path().join("collected");
+    let property = format!("-Dpegasus.metrics.textfile={}", directory.display());
+    place.run(["run", "-q", &property, "workflow.yml"]).code(1);
+    let text = place.run(["status", "--openmetrics", "pmc-runs/chain"]).stdout();
+    assert!(text.ends_with("\n# EOF\n"), "{text}");
+    let all = samples(&text);
+    for line in [
+        "pmc_tasks kind=\"compute\",state=\"done\" 2",
+        "pmc_tasks kind=\"compute\",state=\"failed\" 1",
+        "pmc_tasks kind=\"compute\",state=\"running\" 0",
+        "pmc_attempts_total outcome=\"failed\" 1",
+        "pmc_run_starts_total  1",
+        "pmc_run_phase phase=\"ended\" 1",
+        "pmc_run_phase phase=\"running\" 0",
+        "pmc_run_exit_status  1",
+    ] {
+        assert!(all.iter().any(|sample| sample == line), "{line}: {text}");
+    }
+    let files: Vec<_> = std::fs::read_dir(&directory).unwrap().flatten().collect();
+    let [file] = &files[..] else { panic!("{files:?}") };
+    let name = file.file_name().into_string().unwrap();
+    assert!(
+        name.starts_with("pmc-chain-") && name.ends_with(".prom"),
+        "{name}"
+    );
+    let written = std::fs::read_to_string(file.path()).unwrap();
+    let without_time = |text: &str| -> Vec<String> {
+        let lines = samples(text).into_iter();
+        lines.filter(|line| !line.contains("_seconds")).collect()
+    };
+    assert_eq!(without_time(&written), without_time(&text));
+    // A resumed run writes it, too.
+    std::fs::remove_file(file.path()).unwrap();
+    place.script("bin/second", "cp mid.txt out.txt");
+    place.run(["resume", "-q", "pmc-runs/chain"]).code(0);
+    let written = std::fs::read_to_string(file.path()).unwrap();
+    assert!(
+        samples(&written).contains(&"pmc_run_exit_status  0".to_owned()),
+        "{written}"
+    );
+}
+
+#[test]
+fn metrics_that_cannot_be_written_do_not_end_a_run() {
+    let place = Place::new();
+    place.chain("cp in.txt mid.txt", "cp mid.txt out.txt");
+    let run = place.run([
+        "run",
+        "-q",
+        "-Dpegasus.metrics.textfile=/proc/none/x.prom",
+        "workflow.yml",
+    ]);
+    run.code(0);
+    let said = run.stderr();
+    assert!(
+        said.contains("pegasus.metrics.textfile: /proc/none/x.prom cannot be written: "),
+        "{said}"
+    );
+}

@@ -114,6 +114,7 @@ complete -c pmc -n "__fish_pmc_using_subcommand resume" -s h -l help -d 'Print h
 complete -c pmc -n "__fish_pmc_using_subcommand status" -s n -l lines -d 'Maximum running and failed tasks to list' -r
 complete -c pmc -n "__fish_pmc_using_subcommand status" -s w -l watch -d 'Refresh until the run ends. Without a terminal: print failures at once and progress every 10 seconds'
 complete -c pmc -n "__fish_pmc_using_subcommand status" -l json -d 'Print JSON; with --watch one object per line'
+complete -c pmc -n "__fish_pmc_using_subcommand status" -l openmetrics -d 'Print metrics in the text format of OpenMetrics, which Prometheus and others read'
 complete -c pmc -n "__fish_pmc_using_subcommand status" -s q -l quiet -d 'Print nothing; the exit code is the status. With --watch: wait for the end of the run'
 complete -c pmc -n "__fish_pmc_using_subcommand status" -l data -d 'Add what jobs without a shared file system have moved so far, and where their time went'
 complete -c pmc -n "__fish_pmc_using_subcommand status" -s h -l help -d 'Print help'

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use anyhow::{Context as _, anyhow};
-use monitord_compat::{batch_jobs, properties, run_lock};
+use monitord_compat::{batch_jobs, run_lock};
 use pmc_checkpoint::{FileRecord, Use, task_name};
 use pmc_files::LineReader;
 use pmc_monitor::accounting::{Checkpoint, JobCost, account};
@@ -16,15 +16,13 @@ use super::table::number;
 use crate::clock;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
+use crate::recorded::{self, Recorded};
 use crate::table::{Align, Table};
 
 use Align::{Left, Right};
 
 /// The property with the most seconds of lost time that are not charged for a job.
 const MAX_LOST: &str = "pegasus.accounting.max.lost";
-
-/// Maximum bytes of a file of properties.
-const MAX_PROPERTIES: u64 = 16 << 20;
 
 /// What the jobs of a run have cost.
 #[derive(Debug, Default)]
@@ -94,27 +92,17 @@ fn checkpoints(dag: &Path) -> io::Result<Vec<Checkpoint>> {
 
 /// Returns the most seconds of lost time that are not charged, if the properties of the plan say it.
 fn max_lost(dir: &RunDir) -> Result<Option<f64>, Failure> {
-    let Some(name) = dir.braindump.get("properties") else {
+    let Some(Recorded { value, file }) = recorded::property(dir, MAX_LOST) else {
         return Ok(None);
     };
-    let path = dir.dir.join(Path::new(name).file_name().unwrap_or_default());
-    // A plan that was moved, or is not ours, may have none.
-    let Ok(text) = pmc_files::read_to_string(&path, MAX_PROPERTIES) else {
-        return Ok(None);
-    };
-    let mut all = properties::settings(&text).into_iter().flatten();
-    let Some(setting) = all.rfind(|setting| setting.key == MAX_LOST) else {
-        return Ok(None);
-    };
-    let seconds = setting.value.trim().parse::<f64>().ok();
+    let seconds = value.parse::<f64>().ok();
     match seconds.filter(|seconds| seconds.is_finite() && *seconds >= 0.0) {
         Some(seconds) => Ok(Some(seconds)),
         None => Err(Failure::new(
             exit::USAGE,
             anyhow!(
-                "{}: {MAX_LOST} must be a number of seconds, not {}",
-                path.display(),
-                setting.value
+                "{}: {MAX_LOST} must be a number of seconds, not {value}",
+                file.display()
             ),
         )),
     }

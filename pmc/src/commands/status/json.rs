@@ -6,6 +6,7 @@ use pmc_monitor::plan::TaskNumber;
 use pmc_monitor::progress::{FailedTask, METHOD, Progress};
 use serde_json::{Value, json};
 
+use crate::metrics;
 use crate::text::{reason_value, run_end_value};
 
 use super::{Guest, checkpoints, guests, unfinished};
@@ -52,18 +53,16 @@ pub fn value(history: &History, progress: &Progress, lines: usize) -> Value {
         let shown = tasks.iter().take(lines);
         shown.map(|task| failed_task(history, task)).collect()
     };
-    let (phase, exit_status) = match progress.phase {
-        Phase::NotStarted => ("not_started", None),
-        Phase::Running => ("running", None),
-        Phase::Ended(status) => ("ended", Some(status)),
-        Phase::CutOff => ("cut_off", None),
+    let exit_status = match progress.phase {
+        Phase::Ended(status) => Some(status),
+        Phase::NotStarted | Phase::Running | Phase::CutOff => None,
     };
     let mut value = json!({
         "format": "pmc-status",
         "version": VERSION,
         "workflow": history.dir.label,
         "submit_directory": history.dir.dir.display().to_string(),
-        "phase": phase,
+        "phase": metrics::phase(progress.phase),
         "ended": progress.run_end.as_ref().map(run_end_value),
         "exit_status": exit_status,
         "runs": progress.runs,

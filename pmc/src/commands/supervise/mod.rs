@@ -33,6 +33,7 @@ use crate::commands::checkpoint::connect;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::layout;
+use crate::metrics::TextFile;
 
 /// How long to wait for another run of the DAG.
 const LOCK_PATIENCE: Duration = Duration::from_secs(600);
@@ -139,7 +140,9 @@ pub fn supervise(arguments: &cli::Supervise) -> Result<u8, Failure> {
         .as_ref()
         .filter(|_| is_counted && chain < resubmit);
     supervisor.hand_in = own.and_then(|chain| HandIn::begin(chain, &ledger));
+    let metrics = dag.parent().and_then(TextFile::start);
     let (code, action) = supervisor.go_on(command, arguments, &mut ledger);
+    drop(metrics);
     supervisor.end(action, arguments.successor, &mut ledger);
     Ok(code)
 }
