@@ -1,6 +1,6 @@
 //! The state of a run for monitoring systems: the text format of OpenMetrics 1.0
-//! (<https://prometheus.io/docs/specs/om/open_metrics_spec/>), in the part that readers of the older text format
-//! of Prometheus take as well.
+//! (<https://prometheus.io/docs/specs/om/open_metrics_spec/>), in the part that readers of the older text
+//! format of Prometheus take as well.
 
 mod textfile;
 

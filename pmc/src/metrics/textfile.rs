@@ -34,8 +34,8 @@ pub struct TextFile {
 }
 
 impl TextFile {
-    /// Starts to write if the properties of the plan in a submit directory say so. What fails is said once: it
-    /// is no reason to end a run.
+    /// Starts to write if the properties of the plan in a submit directory say so. What fails is said once:
+    /// it is no reason to end a run.
     pub fn start(submit_dir: &Path) -> Option<Self> {
         let dir = layout::find_run(submit_dir).ok()?;
         let named = recorded::property(&dir, PROPERTY)?.value;

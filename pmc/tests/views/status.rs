@@ -249,8 +249,8 @@ fn a_read_only_directory() {
 fn samples(text: &str) -> Vec<String> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let short = |line: &str| {
-        let (name, rest) = line.split_once('{').unwrap();
-        let (labels, value) = rest.rsplit_once("} ").unwrap();
+        let (name, rest) = line.split_once('{').expect("labels");
+        let (labels, value) = rest.rsplit_once("} ").expect("a value");
         let own = labels
             .split(',')
             .filter(|label| !label.starts_with("workflow=") && !label.starts_with("submit_directory="));
