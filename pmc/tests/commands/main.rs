@@ -5,6 +5,7 @@ mod comfort;
 mod commands;
 mod dagman;
 mod pegasus;
+mod schemas;
 mod simulate;
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,5 +1,9 @@
 //! Support for integration tests: programs, a working directory, small workflows.
 
+#![allow(dead_code, reason = "not all test programs need all of it")]
+
+pub mod schema;
+
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -122,8 +126,14 @@ impl Finished {
         self
     }
 
+    /// Returns what was printed as JSON. If it says its format, it is checked against the schema of that.
     pub fn json(&self) -> serde_json::Value {
-        serde_json::from_slice(&self.0.stdout)
-            .unwrap_or_else(|error| panic!("{error}\nstdout:\n{}\nstderr:\n{}", self.stdout(), self.stderr()))
+        let value: serde_json::Value = serde_json::from_slice(&self.0.stdout).unwrap_or_else(|error| {
+            panic!("{error}\nstdout:\n{}\nstderr:\n{}", self.stdout(), self.stderr())
+        });
+        if let Some(format) = value["format"].as_str() {
+            schema::check(format, &value);
+        }
+        value
     }
 }

@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use quick_xml::events::Event;
 
 use crate::log::spawn_executor;
-use crate::support::{Finished, Place};
+use crate::support::{Finished, Place, schema};
 
 /// A function `wait_for FILE`.
 pub const WAIT: &str =
@@ -346,6 +346,9 @@ fn any_bytes_make_good_xml_and_json() {
     assert_eq!(lines.iter().map(decode).collect::<Vec<_>>().join(&b'\n'), bytes);
     assert_eq!(lines[1]["partial"], true);
     assert!(lines[0].get("partial").is_none());
+    for line in &lines {
+        schema::check("pmc-attach", line);
+    }
     run.wait().expect("the run ends");
 }
 
@@ -555,6 +558,8 @@ fn input_for_a_task_that_cannot_run_any_more_is_refused_at_once() {
         "{why}"
     );
     // Until then, the run answers.
+    schema::check("pmc-why", &place.run(["why", "--json", "late", "run"]).json());
+    schema::check("pmc-nodes", &place.run(["nodes", "--json", "run"]).json());
     place.write("run/go", "");
     run.wait().expect("the run ends");
 }
