@@ -41,6 +41,10 @@ fuzz SECONDS="60" *ENTRIES:
 generate:
     cargo xtask generate
 
+# The documents as a site with search, into target/site (needs mkdocs-material from PyPI)
+site:
+    packaging/site/build
+
 # Licences and known defects of libraries
 deny:
     cargo deny check
