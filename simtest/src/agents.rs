@@ -2,15 +2,27 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pegasus_mpi_cluster::Interrupt;
 use pegasus_mpi_cluster::simulated::{AgentArgs, Guarded, HostOptions, Lifeline, OnHost, run_agent};
 use pmc_system::planted::{Planted, is_planted};
-use pmc_system::simulated::{self as system, net};
+use pmc_system::simulated::{self as system, ProcessId, net};
 
 use crate::machine::Machine;
 use crate::world::{LONG, Master, TaskProcess, find, host_id, host_name, later, note, now, with};
+
+/// How long somebody who starts agents waits before he looks again.
+const LOOK_MILLIS: u64 = 5_000;
+
+/// Somebody starts the agent of a host if there is something to do.
+pub(crate) fn begin_agent(host: usize) {
+    match with(|world| world.has_work()) {
+        Some(true) => start_agent(host),
+        Some(false) => later(LOOK_MILLIS, move || begin_agent(host)),
+        None => {}
+    }
+}
 
 /// Starts the agent of a host, with what its guard knows.
 pub(crate) fn start_agent(host: usize) {
@@ -68,12 +80,18 @@ fn hear(host: usize, message: &[u8; 32]) {
         return;
     };
     let Some(until) = guarded.ends_at() else { return };
+    look_at_lease(host, process, until);
+}
+
+/// The guard of a host looks at the lease of its agent, soon after this moment.
+fn look_at_lease(host: usize, process: ProcessId, at: Instant) {
     let late = system::random(|random| random.below(50)).unwrap_or(0);
-    let until = until.saturating_duration_since(system::instant(Duration::ZERO));
-    system::at(until + Duration::from_millis(late), move || {
+    let at = at.saturating_duration_since(system::instant(Duration::ZERO));
+    system::at(at + Duration::from_millis(late), move || {
         let is_over = with(|world| {
             let node = &world.nodes[host];
-            node.has_guard && node.agent == Some(process) && node.guarded.is_over(system::instant(now()))
+            let is_there = node.has_guard && !node.is_suspended && node.agent == Some(process);
+            is_there && node.guarded.is_over(system::instant(now()))
         });
         if is_over == Some(true) {
             note(|| format!("the guard on {} kills its agent", host_name(host)));
@@ -108,14 +126,16 @@ fn agent_ended(host: usize, ended: &Result<(), String>) {
         find(format!("the agent on {} leaves {task} running", host_name(host)));
     }
     // Somebody starts another one if the run goes on.
-    system::at(now() + Duration::from_secs(5), move || start_agent(host));
+    later(LOOK_MILLIS, move || begin_agent(host));
 }
 
 /// SIGKILL to the agent of a host. Its guard ends the tasks and starts it again.
 pub(crate) fn kill_agent(host: usize) {
     let known = with(|world| {
         let node = &mut world.nodes[host];
-        Some((node.agent.take()?, node.has_guard))
+        let agent = node.agent.take_if(|_| !node.is_suspended)?;
+        node.is_ending = node.has_guard;
+        Some((agent, node.has_guard))
     });
     let Some((process, has_guard)) = known.flatten() else {
         return;
@@ -124,12 +144,13 @@ pub(crate) fn kill_agent(host: usize) {
     if !has_guard {
         // The batch system ends what is left, and somebody starts another agent.
         with(|world| world.kill_tasks(host));
-        later(60_000, move || start_agent(host));
+        later(60_000, move || begin_agent(host));
         return;
     }
     let late = system::random(|random| random.below(20)).unwrap_or(0);
     system::at(now() + Duration::from_millis(late), move || {
         with(|world| {
+            world.nodes[host].is_ending = false;
             if world.nodes[host].is_on {
                 if !is_planted(Planted::TasksOutliveAgent) {
                     world.kill_tasks(host);
@@ -147,7 +168,7 @@ pub(crate) fn kill_agent(host: usize) {
 pub(crate) fn kill_guard(host: usize) {
     let interrupt = with(|world| {
         let node = &mut world.nodes[host];
-        if node.stops > 0 {
+        if node.stops > 0 || node.is_suspended {
             // Nobody could end its tasks.
             return None;
         }
@@ -166,14 +187,49 @@ pub(crate) fn set_power(host: usize, is_on: bool) {
     net::set_power(host_id(host), is_on);
     let agent = with(|world| {
         let node = &mut world.nodes[host];
-        node.is_on = is_on;
+        (node.is_on, node.is_suspended) = (is_on, false);
         (node.guarded, node.has_guard) = (Guarded::default(), false);
         node.agent.take()
     });
     if is_on {
-        start_agent(host);
+        begin_agent(host);
     } else {
         agent.flatten().into_iter().for_each(system::kill);
         with(|world| world.kill_tasks(host));
+    }
+}
+
+/// Lets a host stand still for some milliseconds, with all that is on it.
+pub(crate) fn suspend(host: usize, millis: u64) {
+    let now = now();
+    let agent = with(|world| {
+        world.end_all_due(now);
+        let node = &mut world.nodes[host];
+        let is_whole = node.has_guard && node.stops == 0 && !node.is_suspended;
+        let agent = node.agent.filter(|_| is_whole)?;
+        node.is_suspended = true;
+        let here = world.tasks.values_mut().filter(|task| task.host == host);
+        here.for_each(|task| task.ends_at += Duration::from_millis(millis));
+        Some(agent)
+    });
+    let Some(agent) = agent.flatten() else { return };
+    system::set_stopped(agent, true);
+    later(millis, move || go_on(host, agent));
+}
+
+/// A host goes on that has stood still.
+fn go_on(host: usize, agent: ProcessId) {
+    let at = system::instant(now());
+    let is_same = with(|world| {
+        let node = &mut world.nodes[host];
+        let is_same = node.agent == Some(agent) && std::mem::take(&mut node.is_suspended);
+        if is_same && node.guarded.is_over(at) {
+            world.doom(host);
+        }
+        is_same
+    });
+    if is_same == Some(true) {
+        system::set_stopped(agent, false);
+        look_at_lease(host, agent, at);
     }
 }

@@ -4,12 +4,13 @@ use std::rc::Rc;
 
 use pmc_system::simulated::{self as system, ProcessId, net};
 
-use crate::agents::{kill_agent, kill_guard, set_power};
+use crate::agents::{kill_agent, kill_guard, set_power, suspend};
 use crate::gangs::reset_between;
 use crate::masters::{kill_master, restart_master, start_master};
 use crate::plan::{FaultKind, Way};
 use crate::world::{MASTER_HOST, Master, host_id, later, note, with};
 
+/// Cuts a host off, or repairs that.
 fn cut(host: usize, way: Way, is_cut: bool) {
     let host = host_id(host);
     if way != Way::In {
@@ -30,7 +31,7 @@ pub(crate) fn happen(kind: FaultKind) {
             // Without its guard, nobody could end its tasks.
             let agent = with(|world| {
                 let node = &mut world.nodes[host];
-                let agent = node.agent.filter(|_| node.has_guard)?;
+                let agent = node.agent.filter(|_| node.has_guard && !node.is_suspended)?;
                 node.stops += 1;
                 Some(agent)
             });
@@ -56,6 +57,12 @@ pub(crate) fn happen(kind: FaultKind) {
             interrupt.into_iter().for_each(|interrupt| interrupt.drain(15));
         }
         FaultKind::ResetBetween(a, b, way) => reset_between(a, b, way),
+        FaultKind::Suspend(host, millis) => suspend(host, millis),
+        FaultKind::Uneven(host, to_it, from_it) => {
+            cut(host, Way::Both, true);
+            later(to_it, move || cut(host, Way::In, false));
+            later(from_it, move || cut(host, Way::Out, false));
+        }
         _ => happen_to_master(kind),
     }
 }

@@ -58,6 +58,7 @@ pub(crate) fn join(host: usize, membership: &Membership) {
             memory: part.1,
             is_ending: false,
             is_cut: false,
+            is_doomed: false,
         });
         wrong
     });
@@ -84,10 +85,20 @@ pub(crate) fn leave(host: usize, submit: SubmitId) -> bool {
             .iter()
             .position(|member| member.host == host && member.submit == submit)?;
         let member = members.remove(at);
-        let mut here = world.tasks.values_mut();
-        here.by_ref()
-            .filter(|task| task.is_member && task.host == host && task.gang == Some(member.token))
-            .for_each(|task| task.ended = task.ended.or(Some(SIGKILL)));
+        world.end_all_due(now());
+        let here = world.tasks.values_mut();
+        let mut has_process = false;
+        for task in here.filter(|task| task.is_member && task.host == host && task.gang == Some(member.token))
+        {
+            has_process |= task.ended.is_none();
+            task.ended.get_or_insert(SIGKILL);
+        }
+        if has_process {
+            // If it still runs, it fails.
+            let lead = world.leads_of(&[member.token]).first().copied();
+            lead.into_iter()
+                .for_each(|lead| world.break_lead(lead, false, true));
+        }
         Some(member.is_cut)
     });
     is_cut.flatten().unwrap_or(false)
@@ -161,7 +172,7 @@ impl World {
         let Some(process) = self.tasks.get(&lead).filter(|lead| lead.ended.is_none()) else {
             return;
         };
-        let name = process.name.clone();
+        let (name, submit) = (process.name.clone(), process.submit);
         let mut members = self.gangs.members.iter();
         if !members.any(|member| member.host == host && member.token == token && !member.is_ending) {
             // Its agent is gone, and there may be another one, which knows nothing of this gang.
@@ -171,6 +182,7 @@ impl World {
         let process = TaskProcess {
             host,
             name,
+            submit,
             cpus: 0,
             memory: 0,
             ends_at: NEVER,
@@ -182,6 +194,7 @@ impl World {
             is_member: true,
             is_cut: false,
             is_broken: true,
+            is_doomed: false,
             thread: None,
         };
         self.add(process);
@@ -189,14 +202,18 @@ impl World {
 
     /// The leads of these gangs have lost a member.
     pub(crate) fn break_leads(&mut self, gangs: &[GangToken]) {
+        for lead in self.leads_of(gangs) {
+            self.break_lead(lead, true, true);
+        }
+    }
+
+    /// The leads of these gangs that run.
+    fn leads_of(&self, gangs: &[GangToken]) -> Vec<u64> {
         let leads = self.tasks.iter();
         let leads = leads.filter(|(_, task)| {
             task.ended.is_none() && !task.is_member && task.gang.is_some_and(|gang| gangs.contains(&gang))
         });
-        let leads: Vec<u64> = leads.map(|(number, _)| *number).collect();
-        for lead in leads {
-            self.break_lead(lead, true, true);
-        }
+        leads.map(|(number, _)| *number).collect()
     }
 
     /// Lets a lead fail after a moment, or hang.

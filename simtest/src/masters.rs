@@ -35,6 +35,11 @@ pub(crate) fn start_master() {
             RunEvent::Evicted { task, .. } => {
                 let task = String::from_utf8_lossy(task).into_owned();
                 note(|| format!("master: {task} is lost"));
+                if with(|world| world.plan.costs_no_attempt()) == Some(true) {
+                    find(format!(
+                        "{task} is lost, although nothing was wrong but the master"
+                    ));
+                }
             }
             RunEvent::Ended(end) => {
                 let (task, status) = (String::from_utf8_lossy(end.task).into_owned(), end.outcome.status);

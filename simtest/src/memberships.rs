@@ -17,6 +17,8 @@ pub(crate) struct Member {
     pub(crate) memory: u64,
     pub(crate) is_ending: bool,
     pub(crate) is_cut: bool,
+    /// Its host has stood still until its lease was over: the guard ends it now.
+    pub(crate) is_doomed: bool,
 }
 
 /// The gangs of a round.
@@ -30,11 +32,8 @@ pub(crate) struct Gangs {
 impl Gangs {
     /// Tasks that hold something of hosts where they are members.
     pub(crate) fn held(&self) -> impl Iterator<Item = (&Vec<u8>, Option<GangToken>, usize)> {
-        let held = |member: &'_ Member| (Some(member.token), member.host);
-        self.members.iter().map(move |member| {
-            let (token, host) = held(member);
-            (&member.name, token, host)
-        })
+        let members = self.members.iter().filter(|member| !member.is_doomed);
+        members.map(|member| (&member.name, Some(member.token), member.host))
     }
 
     /// What they hold: host, CPUs, memory, and the task.

@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 /// Exit code of a task that has saved itself.
 pub(crate) const SAVED: i32 = 85;
 
+/// Seconds before the end of the run at which such a task gets its signal.
+const SAVE_LEAD: u64 = 5;
+
 /// A task of the workflow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Task {
@@ -66,6 +69,14 @@ impl Task {
     #[must_use]
     pub fn expected_seconds(&self) -> u64 {
         self.millis * 3 / 2_000 + 1
+    }
+
+    /// How long before the end of the run it does not start any more, in seconds.
+    #[must_use]
+    pub fn needed_seconds(&self) -> u64 {
+        // It uses the tail of the run, if it has as much time to work as it has to save itself.
+        let most = if self.saves { 2 * SAVE_LEAD } else { u64::MAX };
+        self.expected_seconds().min(most)
     }
 
     /// Returns whether a gang of this task fits on these hosts.
@@ -127,6 +138,11 @@ pub enum FaultKind {
     DrainMaster(i32),
     /// The connections between two hosts are reset. These sides of the first one's gangs notice it.
     ResetBetween(usize, usize, Way),
+    /// The host stands still for some milliseconds, as a virtual machine can: agent, guard and tasks.
+    Suspend(usize, u64),
+    /// The host is cut off: what is sent to it comes again after the first number of milliseconds, what it
+    /// sends after the second.
+    Uneven(usize, u64, u64),
 }
 
 /// A direction.
@@ -199,11 +215,13 @@ fn kinds(random: &mut Random, hosts: usize) -> Vec<FaultKind> {
         FaultKind::DrainAgent(host),
         FaultKind::DrainMaster(random.pick(&[10, 15])),
         FaultKind::ResetBetween(host, random.below(hosts as u64) as usize, way),
+        FaultKind::Suspend(host, lease_like(random)),
+        FaultKind::Uneven(host, 500 + random.below(6_000), 20_000 + random.below(30_000)),
     ]
 }
 
 /// Number of kinds of faults.
-const KINDS: u64 = 15;
+const KINDS: u64 = 17;
 
 /// Wall time, in milliseconds, in which each task has time to run, and hosts to come.
 const WALL: u64 = 150_000;
@@ -343,7 +361,10 @@ impl Plan {
                 text += if gang.exclusive { " --exclusive" } else { "" };
             }
             if task.saves {
-                let _ = write!(text, " --checkpoint-signal USR1@5 --checkpoint-exit {SAVED}");
+                let _ = write!(
+                    text,
+                    " --checkpoint-signal USR1@{SAVE_LEAD} --checkpoint-exit {SAVED}"
+                );
             }
             if task.is_expected {
                 let _ = write!(text, " -e {}", task.expected_seconds());
@@ -379,6 +400,18 @@ impl Plan {
             }
         }
         feasible
+    }
+
+    /// True if nothing goes wrong but that masters are killed: no attempt is lost.
+    #[must_use]
+    pub fn costs_no_attempt(&self) -> bool {
+        let is_kill = |fault: &Fault| {
+            matches!(
+                fault.kind,
+                FaultKind::KillMaster(_) | FaultKind::KillMasterInWrite(_)
+            )
+        };
+        self.wall == 0 && self.faults.iter().all(is_kill)
     }
 
     /// Without one of its tasks.

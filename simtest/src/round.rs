@@ -1,6 +1,6 @@
 //! A round, from its first step to what must be there in the end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher as _;
 use std::path::Path;
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use pegasus_mpi_cluster::simulated::Guarded;
 use pmc_system::simulated::{self as system, Simulation, net};
 
-use crate::agents::start_agent;
+use crate::agents::begin_agent;
 use crate::checks::{self, Allowed};
 use crate::disk::{SimulatedDisk, Watch};
 use crate::faults::happen;
@@ -67,11 +67,14 @@ pub fn run_with(plan: &Plan, folder: &Path, keeps_trace: bool) -> Report {
                 has_guard: false,
                 is_on: true,
                 stops: 0,
+                is_ending: false,
+                is_suspended: false,
                 restarts: 0,
             })
             .collect(),
         tasks: BTreeMap::new(),
         next_task: 0,
+        started: BTreeSet::new(),
         attempts: BTreeMap::new(),
         failures: BTreeMap::new(),
         master: Master::IsDead,
@@ -95,7 +98,7 @@ pub fn run_with(plan: &Plan, folder: &Path, keeps_trace: bool) -> Report {
     system::at(Duration::ZERO, start_master);
     for (host, machine) in plan.hosts.iter().enumerate() {
         system::at(Duration::from_millis(machine.starts_at), move || {
-            start_agent(host)
+            begin_agent(host)
         });
     }
     for fault in plan.faults.clone() {
@@ -125,7 +128,10 @@ fn drive(simulation: &Simulation) -> bool {
         }
         let state = with(|world| {
             let is_over = matches!(world.master, Master::HasEnded)
-                && world.nodes.iter().all(|node| node.agent.is_none());
+                && world
+                    .nodes
+                    .iter()
+                    .all(|node| node.agent.is_none() && !node.is_ending);
             (is_over, world.report.finding.is_some())
         });
         let (is_over, has_found) = state.unwrap_or((true, true));

@@ -1,7 +1,7 @@
 //! The world of a round: hosts and the tasks on them, and what is known of masters and agents.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher as _;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pegasus_mpi_cluster::Interrupt;
-use pegasus_mpi_cluster::internals::{Assignment, ForwardedData};
+use pegasus_mpi_cluster::internals::{Assignment, ForwardedData, SubmitId};
 use pegasus_mpi_cluster::simulated::{GangToken, Guarded};
 use pmc_system::simulated::{self as system, HostId, ProcessId, ThreadId};
 
@@ -55,6 +55,7 @@ pub struct Report {
 pub(crate) struct TaskProcess {
     pub(crate) host: usize,
     pub(crate) name: Vec<u8>,
+    pub(crate) submit: SubmitId,
     pub(crate) cpus: u32,
     pub(crate) memory: u64,
     pub(crate) ends_at: Duration,
@@ -71,6 +72,8 @@ pub(crate) struct TaskProcess {
     pub(crate) is_cut: bool,
     /// What ends it is not the program: its end does not count as a failure.
     pub(crate) is_broken: bool,
+    /// Its host has stood still until its lease was over: the guard ends it now.
+    pub(crate) is_doomed: bool,
     /// What waits for its end.
     pub(crate) thread: Option<ThreadId>,
 }
@@ -84,6 +87,10 @@ pub(crate) struct Node {
     pub(crate) is_on: bool,
     /// How often its agent is stopped now.
     pub(crate) stops: u32,
+    /// Its agent is dead, and its guard is about to end the tasks.
+    pub(crate) is_ending: bool,
+    /// It stands still: nothing on it runs.
+    pub(crate) is_suspended: bool,
     pub(crate) restarts: u32,
 }
 
@@ -101,6 +108,8 @@ pub(crate) struct World {
     pub(crate) nodes: Vec<Node>,
     pub(crate) tasks: BTreeMap<u64, TaskProcess>,
     pub(crate) next_task: u64,
+    /// Attempts that have begun: how many masters there were, the number, and the task.
+    pub(crate) started: BTreeSet<(u64, SubmitId, Vec<u8>)>,
     /// Attempts of each task that have run to their end, and failures among them.
     pub(crate) attempts: BTreeMap<u32, u32>,
     pub(crate) failures: BTreeMap<u32, u32>,
@@ -266,6 +275,11 @@ impl World {
                 wrong.push(format!("{name} starts before the rescue file names t{parent}"));
             }
         }
+        let key = (self.report.masters, assignment.submit, assignment.name.clone());
+        if !self.started.insert(key) {
+            wrong.push(format!("{name} ({}) starts twice", assignment.submit.0));
+        }
+        wrong.extend(self.given_twice(assignment));
         wrong.extend(self.gangs.incomplete(&task, assignment));
         wrong.extend(self.starts_too_late(&task, now));
         let attempt = self.attempts.get(&task.number).copied().unwrap_or(0);
@@ -275,6 +289,7 @@ impl World {
         let process = TaskProcess {
             host,
             name: assignment.name.clone(),
+            submit: assignment.submit,
             cpus: assignment.cpus,
             memory: assignment.memory_mb,
             ends_at: now + self.plan.run_time(&task, attempt),
@@ -293,6 +308,7 @@ impl World {
             is_member: false,
             is_cut: false,
             is_broken: false,
+            is_doomed: false,
             thread: system::current_thread(),
         };
         self.report.attempts += 1;
@@ -306,11 +322,33 @@ impl World {
         self.next_task
     }
 
+    /// True if there is a task that is not done, or a master may still think so.
+    pub(crate) fn has_work(&self) -> bool {
+        let rescued = checks::rescued(&self.folder);
+        let is_done = |task: &Task| rescued.contains(task.name().as_bytes());
+        matches!(self.master, Master::HasEnded) || !self.plan.tasks.iter().all(is_done)
+    }
+
+    /// Says whether an attempt of another task runs that has the number of this one.
+    fn given_twice(&self, assignment: &Assignment) -> Option<String> {
+        if self.allowed.power_loss || self.allowed.disk_errors {
+            // An agent may run what no master knows.
+            return None;
+        }
+        let mut running = self.tasks.values().filter(|task| task.ended.is_none());
+        let other = running.find(|task| task.submit == assignment.submit && task.name != assignment.name)?;
+        let [one, two] = [&assignment.name, &other.name].map(|name| String::from_utf8_lossy(name));
+        Some(format!("{one} and {two} have the number {}", assignment.submit.0))
+    }
+
     /// Says what of a task, but for this gang, is anywhere while it begins on a host.
     pub(crate) fn overlaps(&self, host: usize, name: &[u8], own: Option<GangToken>) -> Vec<String> {
-        let running = self.tasks.values().filter(|task| task.ended.is_none());
+        let running = self.tasks.values();
+        let running = running.filter(|task| task.ended.is_none() && !task.is_doomed);
         let running = running.map(|task| (&task.name, task.gang, task.host));
         let others = running.chain(self.gangs.held());
+        // What is on a host that stands still may end before it goes on.
+        let others = others.filter(|(.., host)| !self.nodes[*host].is_suspended);
         let others = others.filter(|(other, gang, _)| *other == name && (gang.is_none() || *gang != own));
         let shown = String::from_utf8_lossy(name);
         others
@@ -359,9 +397,17 @@ impl World {
             return None;
         }
         let end = self.master_since + Duration::from_millis(self.plan.wall);
-        let expected = Duration::from_secs(task.expected_seconds());
+        let needed = Duration::from_secs(task.needed_seconds());
         let late = Duration::from_micros(self.plan.delay) + Duration::from_secs(1);
-        (now + expected > end + late).then(|| format!("{} begins too late", task.name()))
+        (now + needed > end + late).then(|| format!("{} begins too late", task.name()))
+    }
+
+    /// All that is on a host is to end, and is late with that.
+    pub(crate) fn doom(&mut self, host: usize) {
+        let tasks = self.tasks.values_mut().filter(|task| task.host == host);
+        tasks.for_each(|task| task.is_doomed = true);
+        let members = self.gangs.members.iter_mut().filter(|member| member.host == host);
+        members.for_each(|member| member.is_doomed = true);
     }
 
     /// Kills all tasks of a host.

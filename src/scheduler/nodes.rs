@@ -444,9 +444,7 @@ impl Master {
         if state != Some(State::Ready) || submit.0 > MAX_SUBMIT {
             return Err(MasterError::NotExpected(task));
         }
-        if !is_planted(Planted::AdoptedNumbers) {
-            self.last_submit = self.last_submit.max(submit.0);
-        }
+        self.note_number(submit);
         self.nodes[task.index()].state = State::Expected;
         self.expected += 1;
         // It may run.
@@ -454,6 +452,13 @@ impl Master {
             self.enter_category(category);
         }
         Ok(())
+    }
+
+    /// Gives new attempts higher numbers than that of an earlier master has.
+    pub(super) fn note_number(&mut self, submit: SubmitId) {
+        if !is_planted(Planted::AdoptedNumbers) {
+            self.last_submit = self.last_submit.max(submit.0);
+        }
     }
 
     /// Handles [`Event::Forget`](super::Event::Forget).
@@ -513,7 +518,7 @@ impl Master {
             Some(State::Late) => self.run_times.retain_late(|late| *late != task),
             _ => {}
         }
-        self.last_submit = self.last_submit.max(submit.0);
+        self.note_number(submit);
         self.nodes[task.index()].submit = submit.0;
         self.take_place(task);
         out.record(Record::Adopted(task, submit));

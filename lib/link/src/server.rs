@@ -155,6 +155,15 @@ impl Hub {
         self.table().sessions.remove(&session);
     }
 
+    /// True if anything has come from an agent after this moment.
+    #[must_use]
+    pub fn has_heard(&self, session: SessionId, since: Instant) -> bool {
+        let since = since.saturating_duration_since(self.origin);
+        let table = self.table();
+        let entry = table.sessions.get(&session);
+        entry.is_some_and(|entry| entry.session.heard_at() > since)
+    }
+
     /// Number of agents that are neither lost nor ended.
     #[must_use]
     pub fn agents(&self) -> usize {

@@ -206,7 +206,10 @@ impl Session {
             return Err(SessionError::Unknown);
         }
         let again = (first..).zip(&self.kept);
-        let again = again.filter(|(number, _)| *number >= peer_expects && !is_planted(Planted::NotSentAgain));
+        let again = again.filter(|(number, _)| {
+            let is_due = *number >= peer_expects || is_planted(Planted::TakenTwice);
+            is_due && !is_planted(Planted::NotSentAgain)
+        });
         Ok(again.map(|(number, body)| self.frame(number, body)).collect())
     }
 

@@ -30,7 +30,7 @@ pub enum Planted {
     NoJournal,
     /// What was not settled is not sent again over the next connection.
     NotSentAgain,
-    /// What comes again over the next connection is taken once more.
+    /// All that was not settled comes again over the next connection, and is taken once more.
     TakenTwice,
     /// A master begins before those agents have come that run tasks of the one before.
     NoWaitForEarlier,

@@ -113,7 +113,7 @@ impl Master {
         let grant = self.hosts.adopt_part(host, rank, &mut request, held);
         let mut part = Part::new(host, request, grant);
         part.has_joined = true;
-        self.last_submit = self.last_submit.max(submit.0);
+        self.note_number(submit);
         if let (true, false, Some((task, _))) = (goes_on, is_known, gang) {
             self.begin_adoption(task, submit);
         }

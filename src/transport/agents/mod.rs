@@ -518,7 +518,10 @@ impl Membership for AgentMaster {
             return Ok(awaited);
         };
         let again = running.start_again(self.options.launch.as_ref());
-        Ok(awaited.into_iter().chain(again).min())
+        // What is heard of an agent changes its patience.
+        let doubts = running.reception.has_doubts();
+        let doubts = doubts.then(|| clock::now() + CHECK_INTERVAL);
+        Ok(awaited.into_iter().chain(again).chain(doubts).min())
     }
 
     fn release(&mut self, worker: Rank) {
@@ -540,9 +543,9 @@ impl Membership for AgentMaster {
         let Some(running) = &self.running else {
             return Duration::ZERO;
         };
-        let table = running.reception.table();
         // One that does not answer may be gone, and its host may have another one by now.
-        let all_present = table.answering() >= self.options.agents as usize;
+        let all_present = running.reception.answering() >= self.options.agents as usize;
+        let table = running.reception.table();
         let slots: usize = table.present().map(|agent| agent.ranks.len()).sum();
         // An agent joins before its workers register.
         if all_present && (registered as usize >= slots || is_planted(Planted::EarlyAgents)) {

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pmc_link::{Hub, JoinError, Service, SessionId};
 use pmc_node_files::directory::{Answers, Directory, PeerAnswer, PeerRequest};
+use pmc_system::clock;
 use pmc_system::sync::Condvar;
 use rustc_hash::FxHashMap;
 
@@ -87,6 +88,25 @@ impl Reception {
     pub(super) fn table(&self) -> MutexGuard<'_, AgentTable> {
         // The table is valid at every moment, even if a thread panicked.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Number of agents that are there and answer. If the host of one has another agent, it counts when it was
+    /// heard of since.
+    pub(super) fn answering(&self) -> usize {
+        self.table_without_doubts().answering()
+    }
+
+    /// True if an agent may be gone of which nothing was heard since its host has another one.
+    pub(super) fn has_doubts(&self) -> bool {
+        self.table_without_doubts().has_doubts()
+    }
+
+    fn table_without_doubts(&self) -> MutexGuard<'_, AgentTable> {
+        let mut table = self.table();
+        if table.has_doubts() {
+            table.end_doubts(|session, since| self.hub.has_heard(session, since));
+        }
+        table
     }
 
     /// Waits until no agent is left, at most `timeout`. Returns the ranks of those that are.
@@ -355,7 +375,9 @@ impl Service for Reception {
                 return Err(SECOND_AGENT.into());
             }
             let ranks = table.add(session, &hello, slots);
-            ranks.ok_or("The ranks of this agent are those of another one")?
+            let ranks = ranks.ok_or("The ranks of this agent are those of another one")?;
+            table.doubt_others(session, clock::now());
+            ranks
         };
         if let Err(error) = self.list(session, &ranks, &hello) {
             self.table().take_back(session);

@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::time::Instant;
 
 use pmc_link::SessionId;
+use rustc_hash::FxHashMap;
 
 use super::messages::AgentHello;
 use crate::protocol::Rank;
@@ -35,6 +37,10 @@ pub(super) struct AgentTable {
     numbers: BTreeMap<u32, SessionId>,
     /// Numbers of agents that were asked to go, or dismissed.
     let_go: BTreeSet<u32>,
+    /// The agents of each host that are there.
+    by_host: FxHashMap<String, Vec<SessionId>>,
+    /// Agents that may be gone, because another one has joined on their host since; and when.
+    doubted: BTreeMap<SessionId, Instant>,
 }
 
 impl AgentTable {
@@ -68,12 +74,48 @@ impl AgentTable {
             is_silent: false,
             dismissed: None,
         };
+        self.by_host.entry(hello.host.clone()).or_default().push(session);
         self.agents.insert(session, entry);
         Some(ranks)
     }
 
+    /// Doubts whether the other agents are there that are on the host of this one, which has joined now: the
+    /// host may have started again. Those of different numbers are meant to be there together.
+    pub(super) fn doubt_others(&mut self, session: SessionId, now: Instant) {
+        let Some(agent) = self.agents.get(&session) else {
+            return;
+        };
+        let others = self.by_host.get(&agent.host).into_iter().flatten();
+        for other in others.filter(|other| **other != session) {
+            let number = self.agents.get(other).and_then(|other| other.number);
+            if agent.number.is_none() || number.is_none() {
+                self.doubted.insert(*other, now);
+            }
+        }
+    }
+
+    /// Doubts those agents no more that were heard of since.
+    pub(super) fn end_doubts(&mut self, has_heard: impl Fn(SessionId, Instant) -> bool) {
+        self.doubted.retain(|session, since| !has_heard(*session, *since));
+    }
+
+    /// True if an agent may be gone that counts as one that is there.
+    pub(super) fn has_doubts(&self) -> bool {
+        !self.doubted.is_empty()
+    }
+
+    /// Forgets that an agent is there.
+    fn forget_presence(&mut self, session: SessionId) {
+        self.doubted.remove(&session);
+        let host = self.agents.get(&session).map(|agent| agent.host.as_str());
+        if let Some(here) = host.and_then(|host| self.by_host.get_mut(host)) {
+            here.retain(|other| *other != session);
+        }
+    }
+
     /// Undoes [`AgentTable::add`]: the agent was not let in. Its ranks are nobody's.
     pub(super) fn take_back(&mut self, session: SessionId) {
+        self.forget_presence(session);
         let Some(agent) = self.agents.remove(&session) else {
             return;
         };
@@ -119,6 +161,7 @@ impl AgentTable {
 
     /// Notes that an agent is gone. Returns it if it was there.
     pub(super) fn remove(&mut self, session: SessionId) -> Option<&AgentEntry> {
+        self.forget_presence(session);
         let agent = self.agents.get_mut(&session)?;
         std::mem::take(&mut agent.present).then_some(agent)
     }
@@ -171,9 +214,11 @@ impl AgentTable {
         Some(agent)
     }
 
-    /// Number of agents that are there and answer.
+    /// Number of agents that are there and answer, without those that may be gone.
     pub(super) fn answering(&self) -> usize {
-        self.present().filter(|agent| !agent.is_silent).count()
+        let doubted = self.doubted.keys().filter_map(|session| self.agents.get(session));
+        let doubted = doubted.filter(|agent| !agent.is_silent).count();
+        self.present().filter(|agent| !agent.is_silent).count() - doubted
     }
 
     pub(super) fn present(&self) -> impl Iterator<Item = &AgentEntry> {
@@ -208,6 +253,49 @@ mod tests {
         table.take_back(1);
         assert!(!table.is_present(0) && table.joined() == 0 && table.session_of(Rank(3)).is_none());
         assert_eq!(table.add(2, &back, 3), Some(2..5));
+    }
+
+    #[test]
+    fn an_agent_counts_beside_the_next_one_of_its_host_once_it_is_heard_of() {
+        let now = Instant::now();
+        let mut table = AgentTable::default();
+        let join = |table: &mut AgentTable, session, host: &str, number| {
+            let hello = AgentHello {
+                host: host.to_owned(),
+                number,
+                ..hello(0)
+            };
+            table.add(session, &hello, 1).unwrap();
+            table.doubt_others(session, now);
+        };
+        join(&mut table, 1, "n1", None);
+        join(&mut table, 2, "n2", None);
+        assert_eq!((table.answering(), table.has_doubts()), (2, false));
+        // The host has started again, and nothing says yet that its agent is gone.
+        join(&mut table, 3, "n1", None);
+        assert_eq!((table.answering(), table.has_doubts()), (2, true));
+        table.end_doubts(|_, _| false);
+        assert_eq!(table.answering(), 2);
+        table.set_silent(1, true);
+        assert_eq!(table.answering(), 2, "it counts as missing once");
+        table.set_silent(1, false);
+        table.end_doubts(|session, since| session == 1 && since == now);
+        assert_eq!((table.answering(), table.has_doubts()), (3, false));
+        join(&mut table, 4, "n1", None);
+        table.remove(1);
+        table.remove(3);
+        assert_eq!(
+            (table.answering(), table.has_doubts()),
+            (2, false),
+            "they are lost"
+        );
+        // Those that a master has started on one host are told apart by their numbers.
+        join(&mut table, 5, "n3", Some(5));
+        join(&mut table, 6, "n3", Some(6));
+        assert_eq!((table.answering(), table.has_doubts()), (4, false));
+        join(&mut table, 7, "n3", None);
+        table.take_back(5);
+        assert_eq!((table.answering(), table.has_doubts()), (3, true));
     }
 
     #[test]
