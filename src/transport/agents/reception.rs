@@ -90,8 +90,8 @@ impl Reception {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Number of agents that are there and answer. If the host of one has another agent, it counts when it was
-    /// heard of since.
+    /// Number of agents that are there and answer. If the host of one has another agent, it counts when it
+    /// was heard of since.
     pub(super) fn answering(&self) -> usize {
         self.table_without_doubts().answering()
     }
