@@ -8,11 +8,15 @@
 //!
 //! A run outside of batch jobs has no ledger: each of its runs counts as a job. Its nodes are the hosts that
 //! have come, also those that ran no task.
+//!
+//! A task over several hosts counts with a slot for each of its ranks, as far as its hosts have so many, and
+//! with `--exclusive` with all slots of its hosts.
 
 use std::collections::BTreeMap;
 
 use monitord_compat::batch_jobs::{Entry, Event};
 use monitord_compat::reason::Reason;
+use pmc_dag::Gang;
 use rustc_hash::FxHashMap;
 
 use crate::events::Micros;
@@ -217,6 +221,20 @@ fn next_run(history: &History, time: Micros) -> Option<f64> {
     runs.get(begun).map(|run| at(run.start))
 }
 
+/// Returns the slots that a task over several hosts holds in a job with these slots on these hosts.
+fn slots_of(gang: &Gang, slots: u32, hosts: usize) -> f64 {
+    let ranks = f64::from(gang.layout.ranks());
+    let slots = f64::from(slots.max(1));
+    let per_host = slots / hosts.max(1) as f64;
+    let hosts = gang.layout.nodes().map_or((ranks / per_host).ceil(), f64::from);
+    let of_hosts = (hosts * per_host).min(slots);
+    if gang.exclusive {
+        of_hosts
+    } else {
+        ranks.min(of_hosts)
+    }
+}
+
 fn cost_of(
     history: &History,
     closed: &Closed<'_>,
@@ -224,6 +242,14 @@ fn cost_of(
     work: &Work,
     (end, how): (f64, String),
 ) -> JobCost {
+    let slots = work
+        .hosts
+        .values()
+        .fold(0, |sum: u32, slots| sum.saturating_add(*slots));
+    let held = |task| match history.plan.gang(task) {
+        None => 1.0,
+        Some(gang) => slots_of(gang, slots, work.hosts.len()),
+    };
     let (mut slot_seconds, mut lost) = (0.0, 0.0);
     for number in &work.attempts {
         let Some(attempt) = history.attempts.get(*number) else {
@@ -237,7 +263,8 @@ fn cost_of(
             true => at(attempt.end),
             false => next_run(history, attempt.start).map_or(end, |next| next.min(end)),
         };
-        slot_seconds += (stop - start).max(0.0);
+        let held = held(attempt.task);
+        slot_seconds += held * (stop - start).max(0.0);
         let is_running = !has_ended && how == "running";
         let ended_itself = has_ended && !attempt.lost;
         let is_kept = matches!(history.reason(*number), Some(Reason::Saved | Reason::TakenOver));
@@ -245,12 +272,8 @@ fn cost_of(
             continue;
         }
         let newest = closed.newest(history.plan.name(attempt.task), stop);
-        lost += (stop - newest.map_or(start, |newest| newest.max(start))).max(0.0);
+        lost += held * (stop - newest.map_or(start, |newest| newest.max(start))).max(0.0);
     }
-    let slots = work
-        .hosts
-        .values()
-        .fold(0, |sum: u32, slots| sum.saturating_add(*slots));
     let share = f64::from(slots.max(1));
     JobCost {
         job: job.name.clone(),
@@ -494,6 +517,33 @@ mod tests {
         assert_eq!(found[0], ("run 1", "failed", 4.0, 0.0));
         assert_eq!((found[1].0, found[1].1, found[1].2), ("run 2", "running", 10.0));
         assert!(account(&TestRun::new("TASK a x\n").open(), &[], &[], 0, false).is_empty());
+    }
+
+    #[test]
+    fn tasks_over_several_hosts_hold_slots_of_all() {
+        // On two hosts of four slots.
+        let cases = [
+            ("-N 2", 2.0),
+            ("-N 2 --ranks-per-node 4", 8.0),
+            ("--ranks 3", 3.0),
+            ("--ranks 100", 8.0),
+            ("-N 2 --ranks 100", 8.0),
+            ("--ranks 5 --exclusive", 8.0),
+            ("-N 1 --exclusive", 4.0),
+            ("--ranks 6 --ranks-per-node 4", 6.0),
+        ];
+        for (options, expected) in cases {
+            let run = TestRun::new(&format!("TASK a {options} x\n"));
+            run.append(
+                "jobstate.log",
+                "100.0 INTERNAL *** PMC_STARTED ***\n101.0 a SUBMIT 1.0 - - 1\n101.0 a EXECUTE 1.0 - - 1\n\
+                 111.0 a JOB_EVICTED 1.0 - - 1\n120.0 INTERNAL *** PMC_FINISHED 1 ***\n",
+            );
+            run.append("w.dag.resource", "100.1,4,4,1000,n1\n100.1,4,4,1000,n2\n");
+            let costs = account(&run.open(), &[], &[], 0, false);
+            let found: Vec<_> = costs.iter().map(|job| (job.slot_seconds, job.lost)).collect();
+            assert_eq!(found, [(10.0 * expected, 10.0 * expected / 8.0)], "{options}");
+        }
     }
 
     #[test]

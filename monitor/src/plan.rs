@@ -13,8 +13,8 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use pmc_dag::Request;
 use pmc_dag::record::Record;
+use pmc_dag::{Gang, Request};
 use rustc_hash::FxHashMap;
 
 use crate::kinds::Kind;
@@ -57,6 +57,8 @@ pub struct Plan {
     edges: Vec<(TaskNumber, TaskNumber)>,
     /// Tasks that are sub-workflows, in their order, with their DAG files.
     subdags: Vec<(TaskNumber, PathBuf)>,
+    /// What tasks need that may have several hosts.
+    gangs: FxHashMap<TaskNumber, Gang>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -150,6 +152,12 @@ impl Plan {
     #[must_use]
     pub fn request(&self, task: TaskNumber) -> Request {
         self.requests.values[usize::from(self.tasks[task as usize].request)]
+    }
+
+    /// What a task needs, if it may have several hosts.
+    #[must_use]
+    pub fn gang(&self, task: TaskNumber) -> Option<&Gang> {
+        self.gangs.get(&task)
     }
 
     /// Pairs of parent and child, in the order of the DAG. Pairs may be repeated.

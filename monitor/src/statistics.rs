@@ -4,6 +4,7 @@
 //! scanned once, and the values are collected in arrays indexed by the id of the attempt.
 
 mod attempts;
+mod conversion;
 mod data;
 mod invocations;
 mod levels;
@@ -14,12 +15,13 @@ use std::io;
 use std::path::Path;
 use std::sync::mpsc::sync_channel;
 
+use monitord_compat::reason::Reason;
 use pmc_sqlite::open_untrusted;
 use rusqlite::Connection;
 use rustc_hash::FxHashMap;
 
 use crate::dir::RunDir;
-use crate::events::{Micros, SECOND};
+use crate::events::{Event, EventLog, Micros, SECOND};
 use crate::resources::{Change, Host, Hosts};
 
 use attempts::Attempts;
@@ -245,6 +247,13 @@ impl Statistics {
         let log = dir.resource_log();
         let hosts = statistics.count(&connection, path, step, &log).map_err(failed)?;
         statistics.hosts = hosts.map_err(|source| StatisticsError::Log { path: log, source })?;
+        if statistics.lost_attempts > 0 {
+            let taken_over = taken_over(dir).map_err(|source| StatisticsError::Log {
+                path: dir.dagman_out(),
+                source,
+            })?;
+            statistics.lost_attempts = statistics.lost_attempts.saturating_sub(taken_over);
+        }
         Ok(statistics)
     }
 
@@ -449,6 +458,18 @@ impl Statistics {
         }
         Ok(())
     }
+}
+
+/// Returns the number of attempts that were lost with a master, and with which the next one went on. The
+/// database does not have them.
+fn taken_over(dir: &RunDir) -> io::Result<u64> {
+    let mut count = 0;
+    if let Some(mut log) = EventLog::open(&dir.dagman_out(), &dir.jobstate_log())? {
+        log.read(|_, event| {
+            count += u64::from(matches!(event, Event::Reason(_, Reason::TakenOver)));
+        })?;
+    }
+    Ok(count)
 }
 
 /// Returns the use of hosts in these runs.

@@ -34,6 +34,8 @@ pub struct Planned {
     pub batch_size: Option<String>,
     /// Files that a run of the batch job makes for the output of tasks.
     pub run_files: Option<String>,
+    /// Options of the executor that the batch scripts give it for its logs and the output of tasks.
+    pub log_options: Vec<&'static str>,
     /// A job needs several nodes at once, so that the executor needs agents.
     pub needs_nodes: bool,
     /// Output directories on file systems.

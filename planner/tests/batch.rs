@@ -7,12 +7,14 @@ mod restarts;
 #[path = "batch/size.rs"]
 mod size;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
 use common::Case;
+use pmc_plan::cli::result_text;
 
 const WORKFLOW: &str = r#"pegasus: "5.0"
 name: two words
@@ -260,6 +262,10 @@ fn output_is_packed_on_demand() -> Result<(), Box<dyn std::error::Error>> {
             let plan = case.plan(&format!("{LINE} --batch torque {size} {option}"))?;
             let text = fs::read_to_string(&plan.planned.scripts[0].path)?;
             assert!(text.contains(expected), "{text}");
+            // So is it by hand.
+            let by_hand = result_text(&plan.planned, &BTreeMap::new());
+            let options = expected.trim_end_matches("--max-wall-time ");
+            assert!(by_hand.contains(&format!("{options}/")), "{by_hand}");
         }
     }
     let refused = case.plan(&format!("{LINE} -Dpegasus.batch.output=pack"));

@@ -184,9 +184,19 @@ fn has_run(dir: &Path) -> bool {
 fn given_or_latest_in(dir: Option<&Path>, cwd: &Path) -> PathBuf {
     match dir {
         Some(dir) => dir.to_owned(),
-        None if has_run(cwd) => cwd.to_owned(),
+        None if has_begun(cwd) => cwd.to_owned(),
         None => latest_run(&cwd.join(RUNS)).unwrap_or_else(|| cwd.to_owned()),
     }
+}
+
+/// Returns whether a directory is that of a plan, or has a DAG that was run there. Another DAG is more likely
+/// a workflow whose runs are below [`RUNS`].
+fn has_begun(dir: &Path) -> bool {
+    let was_run = |run: RunDir| {
+        let traces = [run.rescue(), run.resource_log(), run.beside_dag(".place")];
+        traces.iter().any(|trace| trace.exists())
+    };
+    find_submit(dir).is_ok() || RunDir::open(dir).is_ok_and(was_run)
 }
 
 /// Returns the run below a directory for runs that was active last.
@@ -325,6 +335,11 @@ mod tests {
         std::fs::write(second.join(SUBMIT).join("jobstate.log"), "").expect("file");
         assert_eq!(default(), second);
         assert_eq!(given_or_latest_in(None, &first), first);
+        // The workflow of these runs is no run itself, until it is one.
+        std::fs::write(cwd.path().join("b.dag"), "TASK a /bin/true\n").expect("file");
+        assert_eq!(default(), second);
+        std::fs::write(cwd.path().join("b.dag.rescue"), "").expect("file");
+        assert_eq!(default(), cwd.path());
         let given = Path::new("/nonexistent");
         assert_eq!(given_or_latest_in(Some(given), cwd.path()), given);
     }

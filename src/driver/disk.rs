@@ -8,7 +8,6 @@ use pmc_system::clock;
 
 use super::{Run, RunError};
 use crate::options::{DEFAULT_DISK_RESERVE, Options, folder};
-use crate::scheduler::Event;
 use crate::transport::MasterTransport;
 
 /// Interval between checks while tasks start or the run is held.
@@ -104,8 +103,8 @@ impl DiskWatch {
         run: &mut Run<'_, T>,
     ) -> Result<(), RunError> {
         let failed = std::mem::take(&mut run.out.attempt_failed);
-        let event = match self.check(clock::now(), failed, space) {
-            None => return Ok(()),
+        match self.check(clock::now(), failed, space) {
+            None => Ok(()),
             Some(Change::Full { folder, free, needed }) => {
                 tracing::warn!(
                     "Starting no tasks: only {:.1} MiB are free in {}, {:.1} are needed (--disk-reserve)",
@@ -113,14 +112,13 @@ impl DiskWatch {
                     folder.display(),
                     mib(needed)
                 );
-                Event::Hold
+                run.hold_for_disk(true)
             }
             Some(Change::Free) => {
                 tracing::warn!("Starting tasks again: there is free space on the disk");
-                Event::Release
+                run.hold_for_disk(false)
             }
-        };
-        run.handle(event)
+        }
     }
 }
 

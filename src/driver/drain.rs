@@ -73,6 +73,7 @@ impl<T: MasterTransport> Run<'_, T> {
             return Ok(result);
         }
         if self.master.is_dynamic() {
+            self.hold_after_eviction()?;
             let host = self.master.host_of(from).unwrap_or_default().to_owned();
             for rank in self.master.workers_of(&host) {
                 self.master.handle(Event::Retire(rank), &mut self.out)?;

@@ -105,6 +105,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             return Ok(Some(End::Aborted(aborted)));
         }
         self.disk.hold_while_full(&mut self.run)?;
+        self.run.release_after_eviction()?;
         // Tasks that start now may rely on the rescue file: a clean-up job removes the inputs of tasks that
         // must not run again.
         self.run.out.dags.flush_rescue()?;
@@ -215,6 +216,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             drained,
             self.drain_at,
             self.disk.next_check(),
+            self.run.holds.next(),
             self.nodes.next_check,
             self.requests.0.next_check(),
             self.rests.next(),

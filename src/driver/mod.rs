@@ -21,6 +21,7 @@ mod event_loop;
 mod events;
 mod gangs;
 mod guests;
+mod holds;
 mod memory;
 mod nodes;
 mod notices;
@@ -58,6 +59,7 @@ use self::conclusion::End;
 use self::disk::DiskWatch;
 use self::drain::Drain;
 use self::end_of_time::EndOfTime;
+use self::holds::Holds;
 use self::nodes::Nodes;
 use self::notices::Notices;
 use self::outbox::DriverOutbox;
@@ -202,6 +204,8 @@ struct Run<'a, T> {
     notices: Notices,
     checkpoints: Checkpoints,
     drain: Option<Drain>,
+    /// Why no tasks start now.
+    holds: Holds,
     /// A task has ended the run.
     task_abort: Option<Aborted>,
 }
@@ -284,6 +288,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
                 notices,
                 checkpoints: Checkpoints::default(),
                 drain: None,
+                holds: Holds::default(),
                 task_abort: None,
             },
             begin,

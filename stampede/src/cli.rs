@@ -107,6 +107,7 @@ impl Cli {
         };
         Ok(Options {
             log: self.log.clone(),
+            converted: None,
             adjust: self.adjust,
             output_dir: self.output_dir.clone(),
             state_log: self.job.clone(),

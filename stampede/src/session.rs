@@ -24,6 +24,8 @@ pub use replay::replay;
 pub struct Options {
     /// The log, `SUBMIT_DIR/NAME.dag.dagman.out`.
     pub log: PathBuf,
+    /// The same log in another file, to be read instead: another log of the run, in this format.
+    pub converted: Option<PathBuf>,
     /// Seconds to add to the times of the log.
     pub adjust: i64,
     /// Directory for the small files beside the database.

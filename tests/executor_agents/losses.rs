@@ -78,6 +78,50 @@ fn a_task_that_ends_with_its_agent_is_evicted() {
     scene.check_evicted();
 }
 
+/// What ends a batch job ends its nodes one after the other.
+#[test]
+fn after_an_eviction_no_task_starts_for_a_moment() {
+    let scene = Scene::that_waits_once();
+    let words = [
+        "--agents",
+        "2",
+        "--slots",
+        "1",
+        "--start-with",
+        "2",
+        "--jobstate-log",
+        "x.dag",
+    ];
+    let mut master = scene.command(&words);
+    master.env("SLURM_JOB_ID", "1");
+    let run = Run::new(master);
+    wait_for_file(&scene.path("x.dag.endpoint"));
+    let agents = ["n1", "n2"].map(|name| {
+        let words = ["--agent", "x.dag.endpoint", "--host-name", name];
+        Run::new(scene.command(&words))
+    });
+    wait_for_file(&scene.path("again"));
+    let agent = agents.iter().map(|agent| children(agent.pid)[0]);
+    let (agent, task) = agent
+        .filter_map(|agent| Some((agent, *children(agent).first()?)))
+        .next()
+        .unwrap();
+    killpg(task, Signal::SIGTERM).unwrap();
+    kill(agent, Signal::SIGTERM).unwrap();
+    let (code, stderr) = run.wait();
+    assert_eq!(code, 0, "{stderr}");
+    assert!(
+        stderr.contains("The batch system ends tasks: starting no others for 5 s"),
+        "{stderr}"
+    );
+    let log = fs::read_to_string(scene.path("jobstate.log")).unwrap();
+    let time = |line: &str| line.split(' ').next().unwrap().parse::<f64>().unwrap();
+    let mut lines = log.lines().skip_while(|line| !line.contains("t0 JOB_EVICTED"));
+    let evicted = time(lines.next().unwrap());
+    let started = time(lines.find(|line| line.contains("t0 EXECUTE")).unwrap());
+    assert!(started - evicted > 4.5, "{log}");
+}
+
 #[test]
 fn a_task_that_ends_with_its_run_is_evicted() {
     let scene = Scene::that_waits_once();

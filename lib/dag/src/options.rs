@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::checkpoint::{Checkpoint, CheckpointSignal, checkpoint_exit};
 use crate::error::DagErrorKind;
-use crate::gang::{GangId, GangOptions};
+use crate::gang::{Gang, GangId, GangOptions};
 use crate::number;
 use crate::retry_delay::RetryDelay;
 use crate::text::lossy;
@@ -150,12 +150,13 @@ impl Options {
         matches!(stdin, Some(Stdin::File(_)))
     }
 
-    /// Returns whether the task may have several hosts.
-    fn check_gang(&self, name: &[u8]) -> Result<bool, DagErrorKind> {
+    /// Returns what the task needs, if it may have several hosts.
+    pub(crate) fn gang(&self, name: &[u8]) -> Result<Option<Gang>, DagErrorKind> {
         let gang = self.rare.as_ref().map_or(Ok(None), |rare| rare.gang.gang());
-        let task = || lossy(name);
-        gang.map(|gang| gang.is_some())
-            .map_err(|why| DagErrorKind::Gang { task: task(), why })
+        gang.map_err(|why| DagErrorKind::Gang {
+            task: lossy(name),
+            why,
+        })
     }
 
     pub(crate) fn request(&self) -> Request {
@@ -201,7 +202,7 @@ pub(crate) fn parse<'a>(name: &[u8], rest: &'a [u8]) -> Result<(Options, &'a [u8
             return Err(DagErrorKind::MissingProgram(lossy(name)));
         };
         if word.first() != Some(&b'-') {
-            let is_gang = options.check_gang(name)?;
+            let is_gang = options.gang(name)?.is_some();
             let is_lite = !is_gang && pmc_calls::is_lite(&word, words.clone());
             options.anywhere = is_lite && !options.reads_file();
             return Ok((options, command));

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use crate::error::DagErrorKind;
+use crate::gang::Gang;
 use crate::options::{self, Request};
 use crate::text::{cut, lossy, trim};
 use crate::words::Words;
@@ -70,6 +71,17 @@ pub struct TaskRecord<'a> {
     pub name: &'a [u8],
     /// Options and command, not empty.
     pub rest: &'a [u8],
+}
+
+/// What a task asks for, and what it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskParts<'a> {
+    /// The resources that it requests: for each rank if it is a task over several hosts.
+    pub request: Request,
+    /// What it needs if it is a task over several hosts.
+    pub gang: Option<Gang>,
+    /// Its command.
+    pub command: &'a [u8],
 }
 
 impl<'a> Record<'a> {
@@ -156,8 +168,20 @@ impl<'a> TaskRecord<'a> {
     /// # Errors
     /// An option is unknown or has an invalid value, or there is no command.
     pub fn request(&self) -> Result<(Request, &'a [u8]), DagErrorKind> {
+        self.parts().map(|parts| (parts.request, parts.command))
+    }
+
+    /// Parses the options. Returns what they ask for.
+    ///
+    /// # Errors
+    /// As [`TaskRecord::request`].
+    pub fn parts(&self) -> Result<TaskParts<'a>, DagErrorKind> {
         let (options, command) = options::parse(self.name, self.rest)?;
-        Ok((options.request(), command))
+        Ok(TaskParts {
+            request: options.request(),
+            gang: options.gang(self.name)?,
+            command,
+        })
     }
 }
 
@@ -173,6 +197,12 @@ mod tests {
         };
         let line = b" TASK\ta  -c 2 -m 1.5 /bin/x  y \r";
         assert_eq!(Record::parse(line).unwrap(), Record::Task(task));
+        let gang = TaskRecord {
+            name: b"a",
+            rest: b"-N 2 --exclusive x",
+        };
+        assert!(gang.parts().unwrap().gang.is_some_and(|gang| gang.exclusive));
+        assert_eq!(task.parts().unwrap().gang, None);
         let (request, command) = task.request().unwrap();
         assert_eq!((request.cpus, request.memory_mb, request.gpus), (2, 2, 0));
         assert_eq!(command, b"/bin/x  y");

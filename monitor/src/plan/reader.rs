@@ -82,11 +82,17 @@ impl Reader {
             self.transformation.clear();
             return;
         }
-        let (request, command) = record.request().unwrap_or((NO_REQUEST, b""));
-        self.add(position, record.name, request, command);
+        let Ok(parts) = record.parts() else {
+            self.add(position, record.name, NO_REQUEST, b"");
+            return;
+        };
+        let task = self.add(position, record.name, parts.request, parts.command);
+        if let (Some(task), Some(gang)) = (task, parts.gang) {
+            self.plan.gangs.insert(task, gang);
+        }
     }
 
-    fn add(&mut self, position: u64, name: &[u8], request: Request, command: &[u8]) {
+    fn add(&mut self, position: u64, name: &[u8], request: Request, command: &[u8]) -> Option<TaskNumber> {
         let transformation = if self.transformation.is_empty() {
             program_name(command)
         } else {
@@ -96,8 +102,8 @@ impl Reader {
             transformation: String::from_utf8_lossy(transformation).into_owned(),
             kind: Kind::of_task(transformation, name),
         };
-        self.plan.add(name, class, request, position);
         self.transformation.clear();
+        self.plan.add(name, class, request, position)
     }
 
     fn edge(&mut self, parent: &[u8], child: &[u8]) {

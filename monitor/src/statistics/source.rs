@@ -8,6 +8,7 @@ use pmc_sqlite::open_untrusted;
 use pmc_stampede::error::{LoadError, Notice};
 use pmc_stampede::session::{Destination, Options, replay};
 
+use super::conversion::convert;
 use crate::dir::RunDir;
 
 /// Database to read.
@@ -40,8 +41,12 @@ pub fn find(
         });
     }
     let path = scratch.join("stampede.db");
+    let converted = converted(dir, scratch)?;
     let options = Options {
         log: dir.dagman_out(),
+        // The sub-workflows of such a run have no logs that the loader reads, either.
+        flat: converted.is_some(),
+        converted,
         // The directory of the run may belong to another user: write nothing into it.
         lock: Some(scratch.join(LOADER_LOCK)),
         output_dir: Some(scratch.to_owned()),
@@ -51,6 +56,21 @@ pub fn find(
     };
     replay(&options, notice)?;
     Ok(Source { path, loaded: true })
+}
+
+/// Returns the log that the loader reads if there is only `jobstate.log`, made in the directory `scratch`.
+fn converted(dir: &RunDir, scratch: &Path) -> Result<Option<PathBuf>, LoadError> {
+    if !matches!(dir.dagman_out().try_exists(), Ok(false)) {
+        return Ok(None);
+    }
+    let path = scratch.join("converted.dag.dagman.out");
+    match convert(dir, &path) {
+        Ok(is_there) => Ok(is_there.then_some(path)),
+        Err(source) => Err(LoadError::Read {
+            path: dir.jobstate_log(),
+            source,
+        }),
+    }
 }
 
 /// Returns whether the database has all lines of the log. Our loader stores its position; for other loaders

@@ -37,7 +37,8 @@ pub fn result_text(planned: &Planned, environment: &BTreeMap<String, String>) ->
             shell_quote(&planned.submit_dir.display().to_string())
         ),
         (None, None) => format!(
-            "pegasus-mpi-cluster --monitord-hack --per-task-stdio {}",
+            "pegasus-mpi-cluster {} {}",
+            planned.log_options.join(" "),
             shell_quote(&planned.dag.display().to_string())
         ),
     };

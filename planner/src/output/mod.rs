@@ -76,6 +76,8 @@ pub(crate) struct Code {
     pub(crate) batch_size: Option<String>,
     /// Files of a run of the batch job for the output of tasks.
     pub(crate) run_files: Option<String>,
+    /// Options of the executor that the batch scripts give it for its logs and the output of tasks.
+    pub(crate) log_options: Vec<&'static str>,
     /// A job needs several nodes at once, so that the executor needs agents.
     pub(crate) needs_nodes: bool,
     /// Script that runs the jobs.

@@ -320,6 +320,7 @@ impl BuiltPlan<'_> {
             scripts: scripts.collect(),
             batch_size: code.batch_size,
             run_files: code.run_files,
+            log_options: code.log_options,
             needs_nodes: code.needs_nodes,
             label: plan.workflow.label.clone(),
             index: plan.workflow.index.clone(),

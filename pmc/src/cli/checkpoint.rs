@@ -77,9 +77,16 @@ pub enum CheckpointAction {
     },
 }
 
+/// Exit codes of `pmc message`.
+const MESSAGE_EXIT: &str = "\
+Exit codes:
+  0    the message is kept
+  2    the command line is wrong, or the message is empty
+  4    this is no task of a run, or the message cannot be kept";
+
 /// `pmc message`.
 #[derive(Args, Clone, Debug)]
-#[command(after_help = EXIT)]
+#[command(after_help = MESSAGE_EXIT)]
 pub struct Message {
     /// Send it to this address, too: at most one message a minute
     #[arg(long, value_name = "ADDRESS")]

@@ -13,9 +13,17 @@ Exit codes:
   2    the command line is wrong, or RUN is not the directory of a run
   4    the run does not go on, cannot be asked from here, or refuses";
 
+/// Exit codes of `pmc nodes`.
+const NODES_EXIT: &str = "\
+Exit codes:
+  0    the run answered
+  1    with --ping: hosts do not answer
+  2    the command line is wrong, or RUN is not the directory of a run
+  4    the run does not go on, cannot be asked from here, or refuses";
+
 /// `pmc nodes`.
 #[derive(Args, Clone, Debug)]
-#[command(after_help = EXIT)]
+#[command(after_help = NODES_EXIT)]
 pub struct Nodes {
     /// Directory of the run [default: the working directory if it is one, else the latest run below pmc-runs]
     #[arg(value_name = "RUN")]

@@ -113,7 +113,7 @@ pub fn attach(arguments: &cli::Attach) -> Result<u8, Failure> {
     if attach.followers.is_empty() {
         message(match &attach.selection {
             Selection::Named(tasks) if tasks.is_empty() => "pmc: no task runs now",
-            _ => "pmc: no such task runs now; waiting",
+            _ => "pmc: none of these tasks runs now; waiting",
         });
     }
     attach.has_input = has_input;

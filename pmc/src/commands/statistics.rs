@@ -85,9 +85,10 @@ pub fn statistics(arguments: &cli::Statistics) -> Result<u8, Failure> {
             text::count(more, "problem")
         ));
     }
-    let source = found
-        .or_code(exit::NOT_RUN)
-        .map_err(|failure| failure.hint("statistics need a run with a .dagman.out log, or its database"))?;
+    let source = found.or_code(exit::NOT_RUN).map_err(|failure| {
+        failure
+            .hint("statistics need a log of the run (`--monitord-hack` or `--jobstate-log`), or its database")
+    })?;
     let step = match arguments.time {
         TimeStep::Day => Step::Day,
         TimeStep::Hour => Step::Hour,

@@ -80,6 +80,54 @@ fn a_run_without_a_log() {
     assert!(place.read("r.html").contains("\"text\":\"not started\""));
 }
 
+/// A run by hand, whose only log is the other one. Its first master was killed, and the next one went on
+/// with one of its two attempts.
+#[test]
+fn a_run_with_the_log_of_states_only() {
+    let place = Place::new();
+    place.write("hand/w.dag", "TASK a /bin/true\nTASK b /bin/true\nEDGE a b\n");
+    let output = Command::new(bin().join("pegasus-mpi-cluster"))
+        .args(["--jobstate-log", "hand/w.dag"])
+        .current_dir(place.path())
+        .output()
+        .expect("it starts");
+    assert!(output.status.success());
+    let output = place.run(["statistics", "--json", "-s", "all", "hand"]);
+    output.code(0);
+    let json = output.json();
+    assert_eq!(json["summary"]["jobs"]["succeeded"], 2, "{json}");
+    assert_eq!(json["jobs"].as_array().map(Vec::len), Some(2), "{json}");
+    assert_eq!(json["accounting"]["jobs"][0]["end"], "success", "{json}");
+
+    let lines = [
+        "INTERNAL *** PMC_STARTED ***",
+        "a SUBMIT 1.0 - - 1",
+        "a EXECUTE 1.0 - - 1",
+        "b SUBMIT 2.0 - - 2",
+        "b EXECUTE 2.0 - - 2",
+        "a JOB_EVICTED 1.0 - - 1",
+        "b JOB_EVICTED 2.0 - - 2",
+        "INTERNAL *** PMC_FINISHED 1 ***",
+        "INTERNAL *** PMC_STARTED ***",
+        "INTERNAL *** PMC_REASON a 1.0 taken_over ***",
+        "a SUBMIT 1.0 - - 1",
+        "a EXECUTE 1.0 - - 1",
+        "a JOB_SUCCESS 0 - - 1",
+        "INTERNAL *** PMC_FINISHED 0 ***",
+    ];
+    let lines = (1..).zip(lines);
+    let log: String = lines.map(|(second, line)| format!("{}.0 {line}\n", 1_700_000_000 + second)).collect();
+    place.write("hand/jobstate.log", &log);
+    let output = place.run(["statistics", "--json", "hand"]);
+    output.code(0);
+    assert_eq!(
+        output.json()["summary"]["lost_attempts"],
+        1,
+        "{}",
+        output.stdout()
+    );
+}
+
 /// Several threads read the tables. Each reports damage.
 #[test]
 fn a_damaged_database_is_reported() {

@@ -22,7 +22,10 @@ use crate::state_log::StateLog;
 /// # Errors
 /// A file is missing, another loader is at work, or the disk is full.
 pub fn replay(options: &Options, notice: Notices<'_>) -> Result<Summary, LoadError> {
-    let run = Run::find(&options.log)?;
+    let mut run = Run::find(&options.log)?;
+    if let Some(converted) = &options.converted {
+        run.log.clone_from(converted);
+    }
     let mut reader = LogReader::open(&run.log).map_err(|source| LoadError::Read {
         path: run.log.clone(),
         source,

@@ -72,6 +72,7 @@ impl Generator for Pmc {
             scripts: batch::write(plan, resources, &executor.display().to_string(), dir)?,
             batch_size: Some(batch::describe(resources)),
             run_files: Some(batch::describe_files(plan, resources)),
+            log_options: batch::log_options(plan, resources),
             needs_nodes: resources.needs_nodes(),
             shell: None,
         })

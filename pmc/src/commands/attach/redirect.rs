@@ -216,7 +216,7 @@ impl Redirector {
     fn run(&mut self, signal: &AtomicUsize) -> Result<u8, Failure> {
         self.join(false);
         if self.works.is_empty() {
-            message("pmc: no such task runs now; waiting");
+            message("pmc: none of these tasks runs now; waiting");
         }
         let mut next_tick = Instant::now() + TICK;
         loop {

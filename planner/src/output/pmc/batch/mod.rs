@@ -138,6 +138,18 @@ pub(crate) fn describe_files(plan: &Plan<'_>, resources: &Resources) -> String {
     task_files::sentence(tasks, resources.is_packed(tasks))
 }
 
+/// Returns the options of the executor for its logs and the output of tasks, as `run.j2` has them.
+pub(crate) fn log_options(plan: &Plan<'_>, resources: &Resources) -> Vec<&'static str> {
+    let options = [
+        ("--monitord-hack", true),
+        ("--per-task-stdio", true),
+        ("--packed-output", resources.is_packed(plan.exec.jobs.len())),
+        ("--stampede", resources.stampede),
+    ];
+    let given = options.into_iter().filter(|(_, is_given)| *is_given);
+    given.map(|(option, _)| option).collect()
+}
+
 /// Returns the variables for templates.
 fn values(plan: &Plan<'_>, resources: &Resources, executor: &str, scheduler: Scheduler) -> minijinja::Value {
     let minutes = resources.minutes(scheduler);
