@@ -189,7 +189,11 @@ impl<T: MasterTransport> Driver<'_, T> {
             aborted,
             drained,
             failures: failures.collect(),
-            workers: self.run.out.transport.workers(),
+            // Those that came instead of lost ones have other ranks.
+            workers: match self.run.master.most_workers() {
+                0 => self.run.out.transport.workers(),
+                most => most,
+            },
             cpus: match self.run.master.is_dynamic() {
                 true => self.run.master.node_statuses().iter().map(|node| node.cpus).sum(),
                 false => 0,

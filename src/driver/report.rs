@@ -42,7 +42,7 @@ pub struct RunSummary {
     pub failures: Vec<FailedTask>,
     /// A cycle of tasks that wait for each other and so can never run.
     pub cycle: Option<Position>,
-    /// Number of workers.
+    /// Number of workers; of those that come and go, the most that were there at a time.
     pub workers: u32,
     /// CPUs of all hosts of a run with agents. Otherwise 0: the original never fills it in.
     pub cpus: u32,

@@ -110,6 +110,12 @@ impl Master {
         self.present
     }
 
+    /// The most workers that were there at a time, of those that come and go.
+    #[must_use]
+    pub fn most_workers(&self) -> u32 {
+        self.most_present
+    }
+
     /// Returns the first task in byte order that is not done and requests more than any host that is there
     /// has. Linear in hosts and tasks.
     #[must_use]
@@ -221,6 +227,7 @@ impl Master {
         };
         self.registered += 1;
         self.present += 1;
+        self.most_present = self.most_present.max(self.present);
         // It may make its host one that does not see the directory.
         self.avoidance.look_again();
         if self.phase == Phase::Registering {

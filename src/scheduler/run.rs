@@ -131,6 +131,8 @@ pub struct Master {
     pub(super) registered: u32,
     /// Workers that are there.
     pub(super) present: u32,
+    /// The most that were there at a time.
+    pub(super) most_present: u32,
     pub(super) hosts: Hosts,
     pub(super) cache_index: CacheIndex,
     /// Workers that prepare their hosts, by host.
@@ -217,6 +219,7 @@ impl Master {
             registrations: vec![None; fixed],
             registered: 0,
             present: 0,
+            most_present: 0,
             hosts: Hosts::new(&requests, placement),
             cache_index,
             preparing: FxHashMap::default(),

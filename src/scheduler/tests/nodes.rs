@@ -87,6 +87,7 @@ fn tasks_of_a_lost_worker_run_elsewhere_and_use_up_no_attempt() {
     run.end(2, 2, 0);
     run.end(2, 3, 0);
     assert!(run.master.is_finished());
+    assert_eq!((run.master.workers(), run.master.most_workers()), (1, 2));
     let summary = run.master.summary();
     assert!(summary.success);
     assert_eq!(
