@@ -1,6 +1,5 @@
 //! `jobstate.log` as `.dagman.out`, which the loader reads, for runs that have only the former.
 
-use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
 use std::path::Path;
 
@@ -21,7 +20,7 @@ pub(super) fn convert(dir: &RunDir, path: &Path) -> io::Result<bool> {
         return Ok(false);
     };
     let name = dir.dag.file_name().unwrap_or_default().as_encoded_bytes();
-    let mut out = BufWriter::new(File::create_new(path)?);
+    let mut out = BufWriter::new(pmc_files::create_anew(path)?);
     let mut conversion = Conversion {
         dag: name,
         numbers: FxHashMap::default(),

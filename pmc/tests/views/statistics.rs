@@ -116,7 +116,9 @@ fn a_run_with_the_log_of_states_only() {
         "INTERNAL *** PMC_FINISHED 0 ***",
     ];
     let lines = (1..).zip(lines);
-    let log: String = lines.map(|(second, line)| format!("{}.0 {line}\n", 1_700_000_000 + second)).collect();
+    let log: String = lines
+        .map(|(second, line)| format!("{}.0 {line}\n", 1_700_000_000 + second))
+        .collect();
     place.write("hand/jobstate.log", &log);
     let output = place.run(["statistics", "--json", "hand"]);
     output.code(0);
