@@ -384,6 +384,19 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    #[test]
+    fn every_command_says_its_exit_codes() {
+        let cli = Cli::command();
+        // The first two are those of pmc-plan.
+        let is_other = |name| ["plan", "explain"].contains(&name);
+        for command in cli.get_subcommands() {
+            let help = command.get_after_help().map(ToString::to_string);
+            let is_there = help.is_some_and(|help| help.contains("Exit codes:\n"));
+            let name = command.get_name();
+            assert!(is_there || is_other(name) || command.is_hide_set(), "{name}");
+        }
+    }
+
     /// The manual page is the output of `--help`. `UPDATE_MANUAL=1 cargo test -p pmc` rewrites it.
     #[test]
     fn the_manual_is_current() {
