@@ -38,6 +38,8 @@ pub(crate) use self::parts::{add_parts, is_whole};
 const MAGIC: &str = "pmc-fingerprints 1 ";
 /// Maximum length in bytes of the first line.
 const MAX_FACTS: u64 = 1 << 20;
+/// Largest fingerprints that are read, in bytes: those of many million jobs.
+const MAX_BYTES: u64 = 4 << 30;
 
 /// Size and time of the last change; `None` for a file that is not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -253,7 +255,7 @@ impl Fingerprints {
     /// There are none, or they cannot be read.
     pub fn read(dag: &Path) -> Result<Self, FingerprintError> {
         let path = path(dag);
-        let text = match fs::read_to_string(&path) {
+        let text = match pmc_files::read_to_string(&path, MAX_BYTES) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let dir = dag.parent().unwrap_or(dag).to_owned();

@@ -267,16 +267,19 @@ fn start_writing(path: &Path) {
 
 /// Syncs a file or a directory. What cannot be opened any more is skipped.
 fn file_by_path(path: &Path) -> io::Result<()> {
-    File::open(path).map_or(Ok(()), |opened| file(&opened))
+    let mut options = OpenOptions::new();
+    let opened = options.read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    opened.map_or(Ok(()), |opened| file(&opened))
 }
 
-/// Syncs a file and its directory entry. A file that has been removed is skipped.
+/// Syncs a file and its directory entry. A file that has been removed, or replaced by a FIFO, is skipped.
 ///
 /// # Errors
 /// The disk reports an error.
 pub fn file_and_folder(path: &Path) -> io::Result<()> {
-    match OpenOptions::new().append(true).open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+    let mut options = OpenOptions::new();
+    match options.append(true).custom_flags(libc::O_NONBLOCK).open(path) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENXIO)) => return Ok(()),
         opened => file(&opened?)?,
     }
     disk::sync_folder(folder(path))

@@ -8,15 +8,13 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::OFlag;
+use pmc_files::OFlags;
 
 use super::error::{NotStarted, WorkerError};
 use crate::durability::lock::lock_if_possible;
 use crate::options::{folder, with_suffix};
 use crate::payload::Payload;
 
-/// A FIFO that a task has put in the place of an output file is an error.
-const NEVER_WAIT: i32 = OFlag::O_NONBLOCK.bits();
 /// Mode of output files, before the umask.
 const FILE_MODE: u32 = 0o644;
 
@@ -65,27 +63,27 @@ pub fn latest_task_files(dag: &Path, task: &[u8]) -> Option<(PathBuf, PathBuf)> 
 /// Creates the missing files for standard output of a task below this number, so that the next attempt gets
 /// this number or a later one.
 pub(crate) fn fill_numbers(dag: &Path, task: &[u8], number: u32) -> io::Result<()> {
-    for number in 0..number {
-        let mut options = OpenOptions::new();
-        options.append(true).create_new(true).mode(FILE_MODE);
-        match options.open(task_file(dag, task, "out", number)) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
-        }
-    }
-    Ok(())
+    (0..number).try_for_each(|number| create_if_missing(&task_file(dag, task, "out", number)))
 }
 
 /// Makes the files of an attempt, and those of earlier ones that have none.
 pub(crate) fn begin_files(dag: &Path, task: &[u8], number: u32) -> io::Result<()> {
     fill_numbers(dag, task, number.saturating_add(1))?;
+    create_if_missing(&task_file(dag, task, "err", number))
+}
+
+fn create_if_missing(path: &Path) -> io::Result<()> {
+    match create_new(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Creates a file, which must not exist. Links are not followed.
+fn create_new(path: &Path) -> io::Result<File> {
+    // In append mode, the record follows everything that the processes of a task may still write.
     let mut options = OpenOptions::new();
-    options
-        .append(true)
-        .create(true)
-        .mode(FILE_MODE)
-        .custom_flags(NEVER_WAIT);
-    options.open(task_file(dag, task, "err", number)).map(drop)
+    options.append(true).create_new(true).mode(FILE_MODE).open(path)
 }
 
 /// Writes the output of an attempt of a task into its files. Without a number, it gets the first one
@@ -109,16 +107,15 @@ pub(crate) fn store_output(
     Ok(number)
 }
 
-/// Opens a file of an attempt for writing, and empties it if it is there. Never waits for the reader of a
-/// FIFO.
+/// Opens a file of an attempt for writing, and empties it if it is there.
 fn open_emptied(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(FILE_MODE)
-        .custom_flags(NEVER_WAIT)
-        .open(path)
+    match create_new(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
+            pmc_files::open_output(path, flags, FILE_MODE)
+        }
+        opened => opened,
+    }
 }
 
 /// Appends output to the shared files of worker `rank`.
@@ -128,16 +125,17 @@ pub(crate) fn append_shared(worker_files: &Path, rank: u32, [out, err]: [&Payloa
         worker_stderr(worker_files, rank),
     ];
     for (path, data) in paths.into_iter().zip([out, err]) {
-        let mut options = OpenOptions::new();
-        let mut file = options
-            .append(true)
-            .create(true)
-            .mode(FILE_MODE)
-            .custom_flags(NEVER_WAIT)
-            .open(path)?;
+        let mut file = open_appending(&path)?;
         data.for_each_chunk(|chunk| file.write_all(chunk))?;
     }
     Ok(())
+}
+
+/// Opens a file that is appended to. What has its name in a directory where others may write leads nowhere
+/// else, and a FIFO there is an error.
+fn open_appending(path: &Path) -> io::Result<File> {
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+    pmc_files::open_output(path, flags, FILE_MODE)
 }
 
 /// Gives the files of attempt `earlier` of a task the number `later`, too, if that has no files. The attempt
@@ -173,13 +171,7 @@ fn task_file(dag: &Path, task: &[u8], kind: &str, number: u32) -> PathBuf {
 pub(super) fn open_shared(worker_files: &Path, rank: u32) -> Result<TaskFiles, WorkerError> {
     let open = |stream, path: &Path| {
         tracing::debug!("Worker {rank}: Using task {stream} file: {}", path.display());
-        let mut options = OpenOptions::new();
-        options
-            .append(true)
-            .create(true)
-            .mode(FILE_MODE)
-            .custom_flags(NEVER_WAIT);
-        options.open(path).map_err(|source| WorkerError::OpenSharedFile {
+        open_appending(path).map_err(|source| WorkerError::OpenSharedFile {
             stream,
             path: path.to_owned(),
             source,
@@ -204,11 +196,7 @@ pub(super) fn open_shared(worker_files: &Path, rank: u32) -> Result<TaskFiles, W
 /// background would keep the lock.
 pub(super) fn lock_shared(files: &TaskFiles) -> Result<File, WorkerError> {
     let path = &files.out_path;
-    let file = OpenOptions::new()
-        .append(true)
-        .custom_flags(NEVER_WAIT)
-        .open(path);
-    let file = file.map_err(|source| WorkerError::OpenSharedFile {
+    let file = open_appending(path).map_err(|source| WorkerError::OpenSharedFile {
         stream: "stdout",
         path: path.clone(),
         source,
@@ -229,10 +217,7 @@ pub(super) fn open_task(dag: &Path, task: &[u8]) -> Result<TaskFiles, NotStarted
     };
     for number in 0.. {
         let out_path = task_file(dag, task, "out", number);
-        let mut options = OpenOptions::new();
-        // In append mode, the record follows everything that the task's processes may still write.
-        options.append(true).create_new(true).mode(FILE_MODE);
-        let out = match options.open(&out_path) {
+        let out = match create_new(&out_path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
             Err(error) => return Err(failed("stdout", &out_path, error)),

@@ -46,6 +46,7 @@ mod stampede;
 mod submit;
 mod support;
 mod tags;
+mod third_user;
 mod transfer;
 mod two_users;
 mod views;

@@ -32,7 +32,7 @@ impl Drop for Protection {
 }
 
 /// Commands of a victim, each of which writes `NAME` in the working directory. `RUN` is a run.
-const WRITERS: [(&str, &[&str]); 6] = [
+const WRITERS: [(&str, &[&str]); 9] = [
     ("report.html", &["pmc", "report", "-o", "NAME", "RUN"]),
     (
         "trace.json",
@@ -78,6 +78,13 @@ const WRITERS: [(&str, &[&str]); 6] = [
         ],
     ),
     ("crate", &["pmc", "report", "--ro-crate", "NAME", "RUN"]),
+    (
+        "numbers",
+        &["pmc", "statistics", "-s", "all", "-o", "NAME", "RUN"],
+    ),
+    // A run and a list of the victim in the shared directory.
+    ("t.out.000", &["pmc", "unpack", "."]),
+    ("copy", &["pegasus-transfer", "-m", "1", "-f", "list.json"]),
 ];
 
 #[test]
@@ -105,6 +112,26 @@ fn links_of_another_user_in_a_shared_directory_are_not_followed() {
             let shared = users.mine().join(format!("shared-{place}"));
             fs::create_dir(&shared).expect("a directory");
             fs::set_permissions(&shared, fs::Permissions::from_mode(0o1777)).expect("a mode");
+            let start = |program: &str| match victim {
+                0 => users.me(program),
+                victim => users.as_user(victim, program),
+            };
+            fs::write(shared.join("w.dag"), "TASK t /bin/echo text\n").expect("a DAG");
+            if victim != 0 {
+                users.give(&shared.join("w.dag"));
+            }
+            start("pegasus-mpi-cluster")
+                .args(["--workers", "1", "--packed-output", "w.dag"])
+                .in_directory(&shared)
+                .run()
+                .ok();
+            let list = format!(
+                "[{{\"type\": \"transfer\", \"id\": 1, \"src_urls\": [{{\"site_label\": \"local\", \"url\": \
+                 \"file:///etc/passwd\"}}], \"dest_urls\": [{{\"site_label\": \"local\", \"url\": \
+                 \"file://{}/copy\"}}]}}]",
+                shared.display()
+            );
+            fs::write(shared.join("list.json"), list).expect("a list");
             for (name, words) in WRITERS {
                 leads_nowhere(&users, victim, (&shared, &private, &run), name, words);
             }

@@ -63,6 +63,39 @@ fn files_of_sub_workflows_that_never_end_fail_the_sub_workflow() {
     }
 }
 
+/// A file that tasks forward data to, or a pack of the run, is a FIFO.
+#[test]
+fn files_of_the_run_that_never_end_hold_up_no_end() {
+    for (dag, options, code) in [
+        (
+            "TASK a -f OUT=all /bin/sh -c 'echo x >&$OUT'\nTASK b ./fifo.sh all\nEDGE a b\n",
+            &["--sync-interval", "10"][..],
+            0,
+        ),
+        (
+            "TASK a -f OUT=all /bin/sh -c 'echo x >&$OUT'\nTASK b ./fifo.sh all\nEDGE a b\n",
+            &["--no-forward-journal"],
+            0,
+        ),
+        ("TASK a /bin/true\n", &["--packed-output"], 1),
+        ("TASK a /bin/true\n", &[], 1),
+    ] {
+        let place = Run::new(dag);
+        place.script("fifo.sh", "rm $1; mkfifo $1; sleep 0.3");
+        if options.contains(&"--packed-output") {
+            let packs = place.path().join(".pmc-output");
+            std::fs::create_dir(&packs).unwrap();
+            mkfifo(&packs.join("x.dag.1"), Mode::S_IRWXU).unwrap();
+        }
+        if options.is_empty() {
+            mkfifo(&place.path().join("x.dag.out.1"), Mode::S_IRWXU).unwrap();
+        }
+        let (ended, messages) = run(&place, &[options, &["x.dag"]].concat(), dag);
+        assert_eq!(ended, Some(code), "{options:?}: {messages}");
+        assert!(code == 0 || messages.contains("is a FIFO"), "{messages}");
+    }
+}
+
 #[test]
 fn inputs_and_outputs_of_tasks_that_never_end_fail_the_attempt() {
     let place = Run::new(

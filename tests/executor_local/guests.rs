@@ -1,7 +1,7 @@
 //! Workflows that are handed to a run.
 
 use std::fs;
-use std::process::Child;
+use std::process::{Child, Command};
 
 use pmc_control::{Answer, Request, ask};
 
@@ -158,6 +158,35 @@ fn a_run_says_why_it_takes_no_workflow() {
         other(&run, dag);
         let text = refused(&run, "other/y.dag");
         assert!(text.contains(message), "{text}");
+    }
+    for (name, make) in [
+        ("y.dag", "mkfifo y.dag"),
+        ("y.dag", "ln -s /dev/zero y.dag"),
+        ("y.dag", "truncate -s 64G y.dag"),
+        (
+            "y.dag.rescue",
+            "echo 'TASK a /bin/true' >y.dag; mkfifo y.dag.rescue",
+        ),
+        (
+            "y.dag.rescue",
+            "echo 'TASK a /bin/true' >y.dag; truncate -s 64G y.dag.rescue",
+        ),
+        (
+            "y.dag.rescue.journal",
+            "echo 'TASK a /bin/true' >y.dag; mkfifo y.dag.rescue.journal",
+        ),
+        (
+            "y.dag.dagman.out",
+            "echo 'TASK a /bin/true' >y.dag; mkfifo y.dag.dagman.out",
+        ),
+    ] {
+        let made = Command::new("/bin/sh")
+            .args(["-c", &format!("rm -f y.dag* jobstate.log; {make}")])
+            .current_dir(run.path().join("other"))
+            .status();
+        assert!(made.unwrap().success());
+        let text = refused(&run, "other/y.dag");
+        assert!(text.contains(name), "{make}: {text}");
     }
     let text_of = refused(&run, "other/none.dag");
     assert!(text_of.contains("none.dag"), "{text_of}");

@@ -6,6 +6,7 @@ mod checkpoints;
 mod control;
 mod endless;
 mod guests;
+mod links;
 mod memory;
 mod output;
 mod packed;

@@ -1,8 +1,7 @@
 //! Runs of DAGMan: submitted to HTCondor, and removed.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -60,7 +59,8 @@ pub fn submit(
         .take_while(char::is_ascii_digit)
         .collect();
     // The job is submitted: a full disk must not make that a failure.
-    let _ = fs::write(dir.join(JOB_FILE), format!("{number}\n"));
+    let _ = pmc_files::create_anew(&dir.join(JOB_FILE))
+        .and_then(|mut file| file.write_all(format!("{number}\n").as_bytes()));
     Ok(number)
 }
 
@@ -128,7 +128,14 @@ mod tests {
             fs::write(path(name), text).unwrap();
             fs::set_permissions(path(name), fs::Permissions::from_mode(0o755)).unwrap();
         }
+        fs::write(path("precious"), "precious").unwrap();
+        std::os::unix::fs::symlink(path("precious"), path(JOB_FILE)).unwrap();
         assert_eq!(submit().unwrap(), "12");
+        assert_eq!(
+            fs::read_to_string(path("precious")).unwrap(),
+            "precious",
+            "through no link"
+        );
         let error = remove(dir.path(), &environment).unwrap_err().to_string();
         assert!(error.contains("no job 12"), "{error}");
     }

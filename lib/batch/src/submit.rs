@@ -1,7 +1,7 @@
 //! Submits a batch script to its scheduler.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -270,7 +270,7 @@ pub fn submit_after(
     };
     command.args(&arguments[1..]);
     if reads_script {
-        command.stdin(File::open(&script.path).map_err(start)?);
+        command.stdin(pmc_files::open(&script.path).map_err(start)?);
     } else {
         command.arg(script.path.file_name().unwrap_or(script.path.as_os_str()));
     }
@@ -359,7 +359,7 @@ fn run(program: &Path, script: &Script, dir: &Path) -> io::Result<Output> {
     command.current_dir(dir).stdin(Stdio::null());
     match script.scheduler.submit_words() {
         [_, "<"] => {
-            command.stdin(File::open(&script.path)?);
+            command.stdin(pmc_files::open(&script.path)?);
         }
         words => {
             command.args(&words[1..]);

@@ -220,6 +220,14 @@ pub fn read(path: &Path, dag: &Dag) -> Result<DoneSet, RescueError> {
     parse(&text, dag)
 }
 
+/// Returns the content of a rescue file.
+///
+/// # Errors
+/// The file cannot be read, or is too large for this DAG.
+pub fn text(path: &Path, dag: &Dag) -> io::Result<Vec<u8>> {
+    pmc_files::read(path, max_len(dag))
+}
+
 /// Returns the largest rescue file of a DAG, in bytes. A record is shorter than the line of its task, and
 /// runs remove repetitions.
 fn max_len(dag: &Dag) -> u64 {
@@ -266,7 +274,7 @@ pub fn parse(text: &[u8], dag: &Dag) -> Result<DoneSet, RescueError> {
 /// found, so that [`Writer`] removes it. A file that cannot be read has none.
 #[must_use]
 pub fn skip(path: &Path, dag: &Dag) -> DoneSet {
-    let text = pmc_files::read(path, max_len(dag)).unwrap_or_default();
+    let text = text(path, dag).unwrap_or_default();
     DoneSet {
         torn_at: torn_at(&text, dag).map(|at| at as u64),
         ..DoneSet::new()
@@ -284,12 +292,12 @@ pub fn compact(path: &Path, dag: &Dag, done: &mut DoneSet) -> io::Result<()> {
         return Ok(());
     }
     // A symbolic link stays one.
-    let path = fs::canonicalize(path)?;
+    let path = pmc_files::real_path(path)?;
     let old = fs::metadata(&path)?;
     if !old.is_file() || old.nlink() != 1 {
         return Ok(());
     }
-    let mut text = fs::read(&path)?;
+    let mut text = text(&path, dag)?;
     if let Some(torn_at) = done.torn_at {
         text.truncate(usize::try_from(torn_at).unwrap_or(usize::MAX));
     }

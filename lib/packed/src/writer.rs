@@ -1,11 +1,11 @@
 //! Writes a pack.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use pmc_files::with_suffix;
+use pmc_files::{OFlags, with_suffix};
 
 use crate::entry::{self, Attempt, Extent};
 use crate::{INDEX, folder};
@@ -67,13 +67,8 @@ impl Pack {
     /// `None` if another process writes the pack.
     fn open_path(path: &Path) -> io::Result<Option<Self>> {
         let open = |path: &Path| {
-            let mut options = OpenOptions::new();
-            options
-                .read(true)
-                .append(true)
-                .create(true)
-                .mode(FILE_MODE)
-                .open(path)
+            let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE;
+            pmc_files::open_for_writing(path, flags, FILE_MODE)
         };
         let file = open(path)?;
         // Without locks in this file system, the lock of the run must do.

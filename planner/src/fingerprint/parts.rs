@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use super::{parse_name, path, push_name};
+use super::{MAX_BYTES, parse_name, path, push_name};
 
 /// Appends the line of a file of the plan.
 pub(super) fn push(part: &Path, size: u64, text: &mut String) {
@@ -59,7 +59,7 @@ fn find_parts(dir: &Path, below: &Path, found: &mut Vec<(PathBuf, u64)>) -> io::
 
 /// Returns whether all files of the plan of a nested sub-workflow are there, none of them cut off.
 pub(crate) fn is_whole(dag: &Path) -> bool {
-    let Ok(text) = fs::read_to_string(path(dag)) else {
+    let Ok(text) = pmc_files::read_to_string(&path(dag), MAX_BYTES) else {
         return false;
     };
     let dir = dag.parent().unwrap_or(Path::new("."));
@@ -101,6 +101,13 @@ mod tests {
             assert!(!is_whole(&dag), "{name} is not there");
             fs::write(file(name), whole).unwrap();
         }
+        // A task of the run may do that.
+        fs::remove_file(file("w.fingerprints")).unwrap();
+        nix::unistd::mkfifo(&file("w.fingerprints"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(!is_whole(&dag), "fingerprints without end");
+        assert!(crate::fingerprint::Fingerprints::read(&dag).is_err());
+        fs::remove_file(file("w.fingerprints")).unwrap();
+        fs::write(file("w.fingerprints"), &prints).unwrap();
         // A log that has grown.
         fs::write(file("z.yml"), "longer than it was").unwrap();
         assert!(is_whole(&dag));

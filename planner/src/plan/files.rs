@@ -138,7 +138,7 @@ pub(super) fn made_of(request: &Request, inputs: &Inputs) -> String {
             .strip_prefix(&request.environment.working_dir)
             .unwrap_or(path);
         add(name.as_os_str().as_encoded_bytes());
-        match fs::read(path) {
+        match pmc_files::read(path, pmc_files::MAX_LIST) {
             Ok(content) => add(&content),
             // A directory: what is in it, and since when.
             Err(_) => add(names_in(path).as_bytes()),

@@ -245,6 +245,12 @@ fn pegasus_graphviz_draws_a_workflow_without_catalogs() {
         "{}",
         place.read("w.dot")
     );
+    for name in ["fifo.svg", "fifo.dot", "fifo.png"] {
+        nix::unistd::mkfifo(&place.path().join(name), nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
+        let output = format!("--output={name}");
+        let refused = run(&place, "pegasus-graphviz", &["workflow.yml", &output]);
+        assert!(refused.code(4).stderr().contains("is a FIFO"));
+    }
     let printed = run(&place, "pegasus-graphviz", &["workflow.yml"]);
     assert_eq!(printed.code(0).stdout(), place.read("w.dot"));
     run(&place, "pegasus-graphviz", &["none.yml"]).code(4);

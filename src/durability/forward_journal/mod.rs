@@ -49,14 +49,15 @@
 mod format;
 mod recover;
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use format::{Begin, Content, Piece, Record, UnknownFormat, decode, encode, header, tail_checksum};
 use pmc_dag::reason;
+use pmc_files::{Destination, OFlags};
 use pmc_system::disk;
 pub use recover::{Recovered, recover};
 
@@ -132,7 +133,7 @@ pub struct Journal {
 fn rescue_tail(rescue: &Path, end: u64) -> io::Result<u32> {
     let begin = end.saturating_sub(format::TAIL_LEN as u64);
     let mut tail = vec![0; (end - begin) as usize];
-    File::open(rescue)?.read_exact_at(&mut tail, begin)?;
+    pmc_files::open(rescue)?.read_exact_at(&mut tail, begin)?;
     Ok(tail_checksum(&tail))
 }
 
@@ -155,7 +156,7 @@ impl Journal {
     /// The journal cannot be written, or belongs to another live run.
     pub fn begin(rescue: &Path, rescue_len: u64) -> Result<Self, JournalError> {
         let path = path_for(rescue);
-        if let Ok(other) = OpenOptions::new().write(true).open(&path)
+        if let Ok(other) = pmc_files::open_for_writing(&path, OFlags::WRONLY, 0)
             && !lock_if_possible(&other)
         {
             return Err(JournalError::InUse { path });
@@ -174,10 +175,8 @@ impl Journal {
     fn replace(path: PathBuf, rescue: &Path, rescue_len: u64) -> Result<Self, JournalError> {
         let create = || {
             let new = with_suffix(&path, ".new");
-            let mut options = OpenOptions::new();
             // Forwarded data may be secret, and the modes of the targets are not known here.
-            options.write(true).create(true).truncate(true).mode(0o600);
-            let file = options.open(&new)?;
+            let file = Destination::named(&new)?.create_anew(0o600)?;
             // Marks the run as live. No other process knows the file yet.
             lock_if_possible(&file);
             let begin = Begin {

@@ -3,7 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use pmc_dag::{Dag, TaskId};
@@ -93,7 +93,7 @@ pub fn recover(rescue: &Path, dag: &Dag) -> Result<Option<Recovered>, JournalErr
         path,
         ..Recovered::default()
     };
-    match fs::read(rescue) {
+    match pmc_dag::rescue::text(rescue, dag) {
         Ok(text) if content.begin.rescue_len == 0 || !text.trim_ascii().is_empty() => {
             if let Some(tail) = doubtful_from(&content.begin, &text) {
                 recovered.not_done = correct(rescue, &text, tail, dag, &entered).map_err(rescue_error)?;
@@ -161,7 +161,7 @@ fn correct(
         );
     }
     let new = with_suffix(rescue, ".new");
-    let file = File::create(&new)?;
+    let file = pmc_files::create_anew(&new)?;
     file.set_permissions(fs::metadata(rescue)?.permissions())?;
     disk::write_all(&file, &kept)?;
     disk::sync_data(&file)?;
@@ -221,12 +221,9 @@ fn targets<'a>(content: &Content<'a>) -> FxHashMap<Identity, Target<'a>> {
 
 /// Opens a target. The last value is true if recovery may write it.
 fn inspect(path: &Path) -> (Identity, Option<File>, bool) {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true);
-    // If the path is a pipe now, opening it must not block.
-    options.custom_flags(libc::O_NONBLOCK);
     let by_name = || Identity::Missing(path.as_os_str().as_bytes().to_vec());
-    match options.open(path).and_then(|file| Ok((file.metadata()?, file))) {
+    let opened = pmc_files::open_output(path, OFlags::RDWR, 0);
+    match opened.and_then(|file| Ok((file.metadata()?, file))) {
         Ok((data, file)) => {
             let is_usable = data.is_file();
             (Identity::File(data.dev(), data.ino()), Some(file), is_usable)

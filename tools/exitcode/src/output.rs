@@ -4,6 +4,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// Largest output of a job that is looked through, in bytes.
+const MAX_OUTPUT: u64 = 1 << 30;
 /// Numbers of attempts that names have room for.
 const MAX_ATTEMPTS: u32 = 1000;
 
@@ -73,10 +75,14 @@ pub(crate) fn take(out: &Path, rename: bool) -> io::Result<Output> {
     })
 }
 
-/// Reads a file, `None` if it is missing.
+/// Reads a file, `None` if it is missing. A job may have put a FIFO there, or a file that never ends.
 fn text(path: &Path) -> io::Result<Option<String>> {
-    match fs::read(path) {
-        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+    let read = pmc_files::open(path).and_then(|file| pmc_files::read_rest(&file, MAX_OUTPUT));
+    match read {
+        Ok(bytes) => Ok(Some(match String::from_utf8(bytes) {
+            Ok(text) => text,
+            Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
+        })),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
@@ -124,5 +130,38 @@ mod tests {
             (Some(3), "o3", "e3")
         );
         assert!(path("j.err.003").exists() && !path("j.out.004").exists());
+    }
+
+    #[test]
+    fn output_that_never_ends_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let make = |script: &str| {
+            let mut shell = std::process::Command::new("/bin/sh");
+            assert!(
+                shell
+                    .args(["-c", script])
+                    .current_dir(dir.path())
+                    .status()
+                    .unwrap()
+                    .success()
+            );
+        };
+        for (script, reason) in [
+            ("mkfifo j.out", "is a FIFO"),
+            ("ln -s /dev/zero j.out", "is a device"),
+            ("truncate -s 1T j.out", "larger than 1024 MiB"),
+            ("echo >j.out; mkfifo j.err", "is a FIFO"),
+            ("echo >j.out; truncate -s 1T j.err", "larger than 1024 MiB"),
+        ] {
+            for rename in [false, true] {
+                make(&format!("rm -f j.*; {script}"));
+                let error = take(&path("j.out"), rename).unwrap_err().to_string();
+                assert!(error.contains(reason), "{script}: {error}");
+            }
+        }
+        make("rm -f j.*; mkfifo j.sub j.log");
+        assert!(crate::request::update(&path("j"), None, None, 0).is_err());
+        assert!(crate::report::append(&path("j.log"), "x").is_err());
     }
 }

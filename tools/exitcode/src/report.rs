@@ -1,11 +1,12 @@
 //! What is left behind: metadata of files, and lines of logs.
 
-use std::fs::{OpenOptions, Permissions};
+use std::fs::Permissions;
 use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use monitord_compat::record_reader::{OutputFile, Record};
+use pmc_files::OFlags;
 use serde_json::{Map, Value, json};
 
 /// Writes the metadata of the files that a job has written.
@@ -108,7 +109,8 @@ impl Entry<'_> {
 /// # Errors
 /// A failed write.
 pub(crate) fn append(path: &Path, text: &str) -> io::Result<()> {
-    let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+    let mut file = pmc_files::open_output(path, flags, 0o666)?;
     // Some file systems know no locks. The end of the process unlocks it, too.
     let _ = file.lock();
     file.write_all(text.as_bytes())

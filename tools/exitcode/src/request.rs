@@ -1,12 +1,13 @@
 //! The next attempt of a job that has failed: expressions in its submit description change what it requests.
 
-use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use monitord_compat::record_reader::Record;
 use pmc_expressions::{Amount, Variables, evaluate};
 
+/// Largest submit description, in bytes.
+const MAX_DESCRIPTION: u64 = 64 << 20;
 /// Where expressions stand, and which macros they set. Texts are those of batch systems.
 const TEXTS: [&str; 3] = ["queue", "project", "glite_arguments"];
 
@@ -21,8 +22,15 @@ pub(crate) fn update(
     retry: u32,
 ) -> io::Result<Vec<String>> {
     let path = PathBuf::from(format!("{}.sub", base.display()));
-    let text = match fs::read_to_string(&path) {
-        Ok(text) => text,
+    let read = pmc_files::open(&path).and_then(|file| {
+        let bytes = pmc_files::read_rest(&file, MAX_DESCRIPTION)?;
+        Ok((
+            String::from_utf8(bytes).map_err(io::Error::other)?,
+            file.metadata()?,
+        ))
+    });
+    let (text, data) = match read {
+        Ok(read) => read,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
@@ -31,8 +39,7 @@ pub(crate) fn update(
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let mut file = tempfile::NamedTempFile::new_in(directory.unwrap_or(Path::new(".")))?;
         file.write_all(changed.as_bytes())?;
-        file.as_file()
-            .set_permissions(fs::metadata(&path)?.permissions())?;
+        file.as_file().set_permissions(data.permissions())?;
         file.persist(&path).map_err(|error| error.error)?;
     }
     Ok(notes)

@@ -75,7 +75,21 @@ impl Waiting<'_> {
         if left.is_some_and(|left| left.is_zero()) {
             return ended(io::ErrorKind::TimedOut, "within the time limit");
         }
-        let pause = left.map_or(LOOK_INTERVAL, |left| left.min(LOOK_INTERVAL));
+        self.look(
+            left.map_or(LOOK_INTERVAL, |left| left.min(LOOK_INTERVAL)),
+            watched,
+        )
+    }
+
+    /// Returns whether a signal has asked for the end, or the client has gone.
+    pub fn is_over(&mut self) -> bool {
+        // A descriptor that cannot be polled asks for nothing.
+        let _ = self.look(Duration::ZERO, None);
+        self.patience.is_over
+    }
+
+    /// Takes signals for this time. True if the descriptor is ready.
+    fn look(&mut self, pause: Duration, watched: Option<&OwnedFd>) -> io::Result<bool> {
         let woken = poll_interrupts(Some(pause), watched, self.interrupts)?;
         if woken.abandoned {
             self.interrupts.abandoned();

@@ -181,10 +181,12 @@ pub fn poll_interrupts(
             .descriptor()
             .map(|fd| PollFd::new(fd, PollFlags::POLLIN)),
     );
-    // Rounded up: otherwise the last millisecond would be spent in a busy loop.
-    let timeout = pause.map_or(PollTimeout::NONE, |pause| {
-        PollTimeout::try_from(pause + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
-    });
+    let timeout = match pause {
+        None => PollTimeout::NONE,
+        Some(Duration::ZERO) => PollTimeout::ZERO,
+        // Rounded up: otherwise the last millisecond would be spent in a busy loop.
+        Some(pause) => PollTimeout::try_from(pause + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX),
+    };
     match poll(&mut sources, timeout) {
         Ok(_) => {
             let clients = usize::from(interrupts.client().is_some());

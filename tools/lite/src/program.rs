@@ -191,7 +191,7 @@ fn source_environment(file: &Path) -> ProgramError {
 
 /// Reads a file or a part of it.
 fn read(path: &Path, part: Option<Part>) -> io::Result<Vec<u8>> {
-    let mut file = File::open(path)?;
+    let mut file = pmc_files::open(path)?;
     match part {
         None => pmc_files::read_rest(&file, MAX_LIST),
         Some(part) => {

@@ -210,6 +210,10 @@ fn failures_have_their_codes_and_messages() {
         assert_eq!(output.status.code(), Some(71));
         assert!(stderr(&output).contains("bad.json: "), "{}", stderr(&output));
     }
+    nix::unistd::mkfifo(&job.path("submit/fifo.json"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let mut command = Command::new(testutils::programs::path("pegasus-lite"));
+    let output = command.arg(job.path("submit/fifo.json")).output().unwrap();
+    assert!(stderr(&output).contains("is a FIFO"), "{}", stderr(&output));
     let mut command = Command::new(testutils::programs::path("pegasus-lite"));
     let output = command.arg(job.path("submit/none.json")).output().unwrap();
     assert_eq!(output.status.code(), Some(71));

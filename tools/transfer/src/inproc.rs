@@ -115,8 +115,8 @@ fn try_run(invocation: Invocation<'_>, start: Instant) -> Option<bool> {
         (None, Stdin::Bytes(mut bytes)) => (call.read(&mut bytes).ok()?, None),
         (Some(path), _) => {
             // The program could not read a pipe again.
-            let regular = std::fs::metadata(path).ok()?.is_file();
-            (call.read(&mut io::empty()).ok().filter(|_| regular)?, None)
+            let is_regular = std::fs::metadata(path).ok()?.is_file();
+            (is_regular.then(|| call.read(&mut io::empty()).ok())??, None)
         }
     };
     let work = call.parse(&input).ok()?;

@@ -14,6 +14,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use pmc_files::OFlags;
 use rustix::fs::FlockOperation;
 use serde::Deserialize;
 
@@ -180,7 +181,8 @@ fn scalar(text: &str) -> String {
 
 /// Appends a block to a file. Several processes may append at the same time.
 pub fn append(file: &Path, block: &str) -> io::Result<()> {
-    let mut file = fs::OpenOptions::new().append(true).create(true).open(file)?;
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+    let mut file = pmc_files::open_output(file, flags, 0o666)?;
     // Not every file system can lock. Then a single write is the best protection.
     let _ = rustix::fs::flock(&file, FlockOperation::LockExclusive);
     file.write_all(block.as_bytes())
@@ -216,7 +218,7 @@ pub fn read_metadata(file: &Path) -> io::Result<Checksums> {
         attributes: HashMap<String, serde_json::Value>,
     }
     let entries: Vec<Entry> = serde_json::from_slice(&pmc_files::read_rest(
-        &fs::File::open(file)?,
+        &pmc_files::open(file)?,
         pmc_files::MAX_LIST,
     )?)?;
     let known = entries
@@ -325,6 +327,8 @@ mod tests {
         let sha256 = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
         fs::write(dir.path().join("b.meta"), meta(sha256)).expect("write");
         fs::write(dir.path().join("c.meta"), "no json").expect("write");
+        let fifo = dir.path().join("d.meta");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
         let file = dir.path().join("f");
         fs::write(&file, "hello").expect("write");
         let known = known_checksums(dir.path());

@@ -1,7 +1,7 @@
 //! Files that only the owner of the plan may read, if they may hold secrets.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
@@ -50,18 +50,24 @@ impl Secrets {
     /// # Errors
     /// A file that cannot be read or written.
     pub(crate) fn copy(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let is_private = self.are_in_file(from)?;
-        std::fs::copy(from, to)?;
-        if is_private {
-            std::fs::set_permissions(to, std::fs::Permissions::from_mode(PRIVATE))?;
-        }
-        Ok(())
+        // Opened once: in the directory of another user, something else may take its place.
+        let mut file = pmc_files::open_input(from)?;
+        let is_private = self.are_in_file(&file)?;
+        file.rewind()?;
+        let data = file.metadata()?;
+        let mut copy = create(to, true)?;
+        io::copy(&mut file.take(data.len()), &mut copy)?;
+        let mode = if is_private {
+            PRIVATE
+        } else {
+            data.permissions().mode()
+        };
+        copy.set_permissions(Permissions::from_mode(mode))
     }
 
-    fn are_in_file(&self, path: &Path) -> io::Result<bool> {
-        let file = File::open(path)?;
+    fn are_in_file(&self, file: &File) -> io::Result<bool> {
         let mut block = Vec::with_capacity(BLOCK + OVERLAP);
-        while (&file).take(BLOCK as u64).read_to_end(&mut block)? > 0 {
+        while (&*file).take(BLOCK as u64).read_to_end(&mut block)? > 0 {
             if self.are_in(&block) {
                 return Ok(true);
             }

@@ -3,12 +3,12 @@
 //! file.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
 use std::path::Path;
 
 use pmc_dag::{EARLIER_PLAN, trailer};
-use pmc_files::with_suffix;
+use pmc_files::{LineReader, with_suffix};
 
 use crate::error::PlanError;
 use crate::output::common::private_files::put;
@@ -20,27 +20,24 @@ pub(super) fn jobs_in_log(
 ) -> Result<BTreeSet<String>, PlanError> {
     let path = with_suffix(dag, ".dagman.out");
     let failed = |e| PlanError::io("read", &path, e);
-    let file = match File::open(&path) {
-        Ok(file) => file,
+    let mut lines = match LineReader::open(&path) {
+        Ok(lines) => lines,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
         Err(error) => return Err(failed(error)),
     };
     let mut names = BTreeSet::new();
-    let mut reader = BufReader::with_capacity(1 << 20, file);
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        if reader.read_until(b'\n', &mut line).map_err(failed)? == 0 {
-            return Ok(names);
-        }
-        let text = String::from_utf8_lossy(&line);
+    let mut take = |line: &[u8]| {
+        let text = String::from_utf8_lossy(line);
         let submitted = text.split_once(" Submitting Condor Node ");
         if let Some(name) = submitted.and_then(|(_, rest)| rest.split(' ').next())
             && !is_known(name)
         {
             names.insert(name.to_owned());
         }
-    }
+    };
+    lines.read(|_, line| take(line)).map_err(failed)?;
+    lines.take_rest().map(take);
+    Ok(names)
 }
 
 /// Adds jobs of earlier plans to the DAG, the rescue file and the event file in `staging`. `old_events` is

@@ -1,10 +1,12 @@
 //! `pegasus-graphviz`: a picture of a workflow, in the format that the name of the file says.
 
-use std::io::Write as _;
+use std::fs::File;
+use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, anyhow};
+use pmc_files::OFlags;
 use pmc_plan::expand::ExpandEnv;
 use pmc_plan::report::draw_workflow;
 use pmc_plan::request::Format;
@@ -36,7 +38,8 @@ pub fn graphviz(options: &pegasus::Graphviz) -> Result<u8, Failure> {
         _ => draw(Format::Dot)?,
     };
     match kind {
-        "svg" | "dot" | "gv" => std::fs::write(output, text)
+        "svg" | "dot" | "gv" => open(output)
+            .and_then(|mut file| file.write_all(text.as_bytes()))
             .with_context(|| format!("cannot write {}", output.display()))
             .or_code(exit::NOT_RUN)?,
         _ => render(&text, kind, output).or_code(exit::NOT_RUN)?,
@@ -44,13 +47,19 @@ pub fn graphviz(options: &pegasus::Graphviz) -> Result<u8, Failure> {
     Ok(exit::SUCCESS)
 }
 
+/// Opens the picture. In a directory where others may write, its name leads to no other file.
+fn open(picture: &Path) -> io::Result<File> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
+    pmc_files::open_output(picture, flags, 0o666)
+}
+
 /// Lets Graphviz draw other formats.
 fn render(text: &str, kind: &str, output: &Path) -> anyhow::Result<()> {
+    let file = open(output).with_context(|| format!("cannot write {}", output.display()))?;
     let mut dot = Command::new("dot")
         .arg(format!("-T{kind}"))
-        .arg("-o")
-        .arg(output)
         .stdin(Stdio::piped())
+        .stdout(file)
         .spawn()
         .with_context(|| {
             format!(

@@ -181,7 +181,9 @@ impl Session<'_, '_> {
         let mut entry = self.examine(file);
         if let Ok(status) = &entry.stat {
             let regular = status.mode & libc::S_IFMT == libc::S_IFREG;
-            let output = checksum::of_output(&self.directory.join(&file.pfn), regular);
+            let path = self.directory.join(&file.pfn);
+            let mut waiting = self.waiting();
+            let output = checksum::of_output(&path, regular, &mut || waiting.is_over());
             if matches!(output, ChecksummedFile::Unreadable) {
                 (self.notice)(&format!("cannot read {} to checksum it", file.pfn.display()));
                 if *code == 0 {

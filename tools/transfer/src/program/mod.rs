@@ -297,7 +297,7 @@ impl Call<'_> {
 
 /// Reads a part of a file. Fails if the file ends before the end of the part.
 fn read_part(path: &Path, part: pmc_calls::Part) -> io::Result<Vec<u8>> {
-    let mut file = fs::File::open(path)?;
+    let mut file = pmc_files::open(path)?;
     file.seek(SeekFrom::Start(part.start))?;
     let bytes = pmc_files::read_at_most(file.take(part.length), MAX_LIST)?;
     if (bytes.len() as u64) < part.length {
