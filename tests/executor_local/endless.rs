@@ -83,7 +83,7 @@ fn files_of_the_run_that_never_end_hold_up_no_end() {
         let place = Run::new(dag);
         place.script("fifo.sh", "rm $1; mkfifo $1; sleep 0.3");
         if options.contains(&"--packed-output") {
-            let packs = place.path().join(".pmc-output");
+            let packs = place.path().join("packed-output");
             std::fs::create_dir(&packs).unwrap();
             mkfifo(&packs.join("x.dag.1"), Mode::S_IRWXU).unwrap();
         }

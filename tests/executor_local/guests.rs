@@ -168,7 +168,7 @@ fn a_run_says_why_it_takes_no_workflow() {
             "echo 'TASK a /bin/true' >y.dag; mkfifo y.dag.rescue",
         ),
         (
-            "y.dag.rescue",
+            "rescue file",
             "echo 'TASK a /bin/true' >y.dag; truncate -s 64G y.dag.rescue",
         ),
         (

@@ -31,7 +31,7 @@ fn links_of_another_user_in_place_of_files_of_a_run_are_not_followed() {
         ("t.out.000", &PER_TASK),
         ("x.dag.dagman.out", &LOGS),
         ("jobstate.log", &LOGS),
-        (".pmc-output", &PACKED),
+        ("packed-output", &PACKED),
     ] {
         for exists in [true, false] {
             let run = Run::new("TASK t -f OUT=all /bin/sh -c 'echo x >&$OUT; echo y; echo z >&2'\n");
@@ -39,7 +39,7 @@ fn links_of_another_user_in_place_of_files_of_a_run_are_not_followed() {
             fs::create_dir(run.path().join("mine")).unwrap();
             run.write("mine/precious", "precious\n");
             let target = match (link, exists) {
-                (".pmc-output", _) => "mine",
+                ("packed-output", _) => "mine",
                 (_, true) => "mine/precious",
                 (_, false) => "mine/new",
             };
