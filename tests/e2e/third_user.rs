@@ -4,6 +4,7 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, lchown, symlink};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use crate::support::users::{OTHER, THIRD, TwoUsers};
 use crate::two_users::{LIMIT, made_run, run_theirs};
@@ -141,5 +142,52 @@ fn crates_of_a_run_of_another_user_have_no_private_files() {
         assert_eq!(names, ["public"], "{victim}");
         let metadata = fs::read_to_string(made.join("ro-crate-metadata.json")).expect("metadata");
         assert!(!metadata.contains("only-for-me"), "{metadata}");
+    }
+}
+
+/// The run of oneself writes redirected output into the file of the tool. That of another user sends text.
+#[test]
+#[ignore = "needs all programs built, and root: tests/run e2e"]
+fn the_run_of_another_user_gets_no_descriptor() {
+    let Some(users) = TwoUsers::new("the_run_of_another_user_gets_no_descriptor") else {
+        return;
+    };
+    for (owner, gets_descriptor) in [(0, true), (OTHER, false)] {
+        let name = format!("run{owner}");
+        let dir = users.theirs().join(&name);
+        let script = "while [ ! -e end ]; do echo line; sleep 0.05; done";
+        let dag = format!("TASK a --io relay /bin/sh -c '{script}'\n");
+        let dag = users.write_theirs(&format!("{name}/w.dag"), &dag, 0o644);
+        let executor = match owner {
+            0 => users.me("pegasus-mpi-cluster"),
+            owner => users.as_user(owner, "pegasus-mpi-cluster"),
+        };
+        let executor = executor
+            .args(["--workers", "1", "--per-task-stdio"])
+            .arg(&dag)
+            .in_directory(&dir)
+            .limit(LIMIT)
+            .start();
+        let out = users.mine().join(format!("out{owner}"));
+        let redirect = format!(
+            "until [ -S {0}/w.dag.control ]; do sleep 0.02; done; exec {1} attach --redirect a {0} >{2}",
+            dir.display(),
+            users.program("pmc").display(),
+            out.display()
+        );
+        let tool = users.me("/bin/sh").args(["-c", &redirect]).limit(LIMIT).start();
+        let begun = Instant::now();
+        while fs::read(&out).map_or(0, |text| text.len()) < 20 {
+            assert!(begun.elapsed().as_secs() < LIMIT, "no output comes");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let descriptors = fs::read_dir(format!("/proc/{}/fd", executor.id())).expect("the executor");
+        let has_it = descriptors
+            .flatten()
+            .any(|entry| fs::read_link(entry.path()).is_ok_and(|target| target == out));
+        assert_eq!(has_it, gets_descriptor, "{owner}");
+        fs::write(dir.join("end"), "").expect("a file");
+        executor.wait().ok();
+        tool.wait().ok();
     }
 }

@@ -1,5 +1,6 @@
 //! Checks the shape of the whole repository.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -365,6 +366,40 @@ fn files_of_others_are_opened_by_lib_files() {
         found.is_empty(),
         "open files with pmc_files, or say in ALLOWED why that is not needed:\n{found}"
     );
+}
+
+/// Each row of the table of SECURITY.md names tests, and there are such tests.
+#[test]
+fn promises_name_the_tests_that_show_them() {
+    let page = fs::read_to_string(root().join("SECURITY.md")).expect("the page");
+    let table = page
+        .split("## Who may do what to whom")
+        .nth(1)
+        .expect("the table");
+    let rows = table.split("\n## ").next().unwrap_or_default().lines();
+    let rows: Vec<&str> = rows.filter(|line| line.starts_with("| ")).skip(1).collect();
+    let code: String = sources(&root())
+        .iter()
+        .map(|path| fs::read_to_string(path).expect("sources are UTF-8"))
+        .collect();
+    let test = regex::Regex::new(r"#\[test\]\s*(?:#\[[^\]]*\]\s*)*fn (\w+)").expect("a valid pattern");
+    let tests: BTreeSet<&str> = test
+        .captures_iter(&code)
+        .filter_map(|found| Some(found.get(1)?.as_str()))
+        .collect();
+    let mut found = String::new();
+    for row in rows {
+        let named = row
+            .trim_end_matches([' ', '|'])
+            .rsplit(" | ")
+            .next()
+            .unwrap_or_default();
+        let names: Vec<&str> = named.split(", ").map(|name| name.trim_matches('`')).collect();
+        if let Some(name) = names.iter().find(|name| !tests.contains(*name)) {
+            let _ = writeln!(found, "{name:?} in {row:.60}");
+        }
+    }
+    assert!(found.is_empty(), "no such tests:\n{found}");
 }
 
 #[test]

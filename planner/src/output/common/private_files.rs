@@ -67,7 +67,7 @@ impl Secrets {
 
     fn are_in_file(&self, file: &File) -> io::Result<bool> {
         let mut block = Vec::with_capacity(BLOCK + OVERLAP);
-        while (&*file).take(BLOCK as u64).read_to_end(&mut block)? > 0 {
+        while file.take(BLOCK as u64).read_to_end(&mut block)? > 0 {
             if self.are_in(&block) {
                 return Ok(true);
             }
