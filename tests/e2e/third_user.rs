@@ -153,24 +153,31 @@ fn the_run_of_another_user_gets_no_descriptor() {
         return;
     };
     for (owner, gets_descriptor) in [(0, true), (OTHER, false)] {
-        let name = format!("run{owner}");
-        let dir = users.theirs().join(&name);
+        let dir = match owner {
+            0 => users.mine().join("run"),
+            _ => users.theirs().join("run"),
+        };
         let script = "while [ ! -e end ]; do echo line; sleep 0.05; done";
-        let dag = format!("TASK a --io relay /bin/sh -c '{script}'\n");
-        let dag = users.write_theirs(&format!("{name}/w.dag"), &dag, 0o644);
+        let dag = dir.join("w.dag");
+        fs::create_dir(&dir).expect("a directory");
+        fs::write(&dag, format!("TASK a --io relay /bin/sh -c '{script}'\n")).expect("a DAG");
+        if owner == OTHER {
+            users.give(&dir);
+            users.give(&dag);
+        }
         let executor = match owner {
             0 => users.me("pegasus-mpi-cluster"),
             owner => users.as_user(owner, "pegasus-mpi-cluster"),
         };
         let executor = executor
-            .args(["--workers", "1", "--per-task-stdio"])
+            .args(["--workers", "1", "--per-task-stdio", "--jobstate-log"])
             .arg(&dag)
             .in_directory(&dir)
             .limit(LIMIT)
             .start();
         let out = users.mine().join(format!("out{owner}"));
         let redirect = format!(
-            "until [ -S {0}/w.dag.control ]; do sleep 0.02; done; exec {1} attach --redirect a {0} >{2}",
+            "until grep -qs EXECUTE {0}/jobstate.log; do sleep 0.02; done; exec {1} attach --redirect a {0} >{2}",
             dir.display(),
             users.program("pmc").display(),
             out.display()
