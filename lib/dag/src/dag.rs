@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::TaskId;
 use crate::checkpoint::Checkpoint;
 use crate::gang::{Gang, GangId};
+use crate::growth::Growth;
 use crate::names::{self, NameIndex};
 use crate::options::{
     ALL_TASKS, AbortOn, CategoryId, Forward, OptionSet, Options, RareOptions, Request, Stdin, is_code,
@@ -42,6 +43,8 @@ pub struct Dag {
     pub(crate) input_sets: Vec<(usize, u32)>,
     /// Set of inputs by task. The last tasks may be missing: they have none.
     pub(crate) inputs_of: Vec<u32>,
+    /// Set once tasks were added.
+    pub(crate) growth: Option<Box<Growth>>,
 }
 
 /// What a SUBDAG line says of its task.
@@ -139,6 +142,7 @@ impl Default for Dag {
             subdags: Vec::new(),
             input_sets: Vec::new(),
             inputs_of: Vec::new(),
+            growth: None,
         }
     }
 }
@@ -165,7 +169,7 @@ impl Dag {
     /// Number of edges without duplicates.
     #[must_use]
     pub fn edge_count(&self) -> usize {
-        self.children.len()
+        self.children.len() + self.growth.as_ref().map_or(0, |growth| growth.edges)
     }
 
     /// Name of a task.
@@ -183,6 +187,9 @@ impl Dag {
     /// Children of a task, in the order of their EDGE lines, without duplicates.
     #[must_use]
     pub fn children(&self, task: TaskId) -> &[TaskId] {
+        if let Some(children) = self.growth.as_ref().and_then(|growth| growth.children(task)) {
+            return children;
+        }
         let range = self.first_child[task.index()] as usize..self.first_child[task.index() + 1] as usize;
         &self.children[range]
     }

@@ -15,14 +15,16 @@
 //!
 //! [`Dag`] reads it into arrays of integers over one buffer, so that a workflow of a million tasks needs
 //! little more memory than its file. [`record`] reads a line at a time. [`words`] splits a command into
-//! arguments, [`mod@write`] writes the lines, [`trailer`] shows whether a file is complete, [`rescue`] keeps
-//! the list of done tasks, and [`cycle`] finds tasks that can never run.
+//! arguments, [`mod@write`] writes the lines, [`trailer`] shows whether a file is complete, [`growth`] lets a
+//! DAG have more tasks while it runs, [`rescue`] keeps the list of done tasks, and [`cycle`] finds tasks that
+//! can never run.
 
 mod checkpoint;
 pub mod cycle;
 mod dag;
 mod error;
 mod gang;
+pub mod growth;
 pub mod list;
 mod names;
 pub mod number;

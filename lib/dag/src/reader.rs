@@ -10,6 +10,7 @@ use crate::TaskId;
 use crate::dag::{Dag, Entry, NO_ID, SubdagEntry};
 use crate::error::{DagError, DagErrorKind};
 use crate::gang::{Gang, GangId, GangOptions};
+use crate::growth;
 use crate::names::{self, NameIndex};
 use crate::options::{self, ALL_TASKS, CategoryId, Options};
 use crate::record::{Record, TaskRecord};
@@ -72,7 +73,8 @@ fn read_file(path: &Path, max: u64) -> Result<Vec<u8>, DagError> {
 }
 
 /// Returns the DAG, and what is wrong with it if the last line that it announces is missing or wrong.
-fn read(text: Vec<u8>) -> Result<(Dag, Option<DagError>), DagError> {
+fn read(mut text: Vec<u8>) -> Result<(Dag, Option<DagError>), DagError> {
+    growth::remove_torn_addition(&mut text);
     let mut reader = Reader::new(&text);
     let mut start = 0;
     while start < text.len() {
@@ -121,6 +123,7 @@ fn read(text: Vec<u8>) -> Result<(Dag, Option<DagError>), DagError> {
         subdags,
         input_sets,
         inputs_of,
+        growth: None,
     };
     Ok((dag, refusal))
 }
