@@ -112,6 +112,8 @@ pub struct Options {
     pub disk_reserve: Option<u64>,
     /// Wait for the host scripts before the first task.
     pub host_script: bool,
+    /// Take tasks while the run goes on, and end as this says.
+    pub serve: Option<Serve>,
     /// Start `pmc pmix`.
     pub pmix: bool,
     /// The batch job of this process, for tools on other hosts.
@@ -128,6 +130,13 @@ pub const SERVER_VARIABLES: [&str; 12] = pmc_stampede::client::VARIABLES;
 /// None: this program was built without the database.
 #[cfg(not(feature = "stampede"))]
 pub const SERVER_VARIABLES: [&str; 0] = [];
+
+/// A run that takes tasks while it goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Serve {
+    /// It ends when it has had nothing to do for this time. `None`: not by itself.
+    pub idle_limit: Option<Duration>,
+}
 
 /// What `--stampede` takes from the environment of the process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -274,6 +283,7 @@ impl Options {
             sync_interval: Some(DEFAULT_SYNC_INTERVAL),
             disk_reserve: None,
             host_script: false,
+            serve: None,
             pmix: false,
             batch_job: None,
             console: true,

@@ -13,6 +13,7 @@ mod log;
 mod packed;
 pub mod pegasus;
 mod pmix;
+mod serve;
 mod supervise;
 mod views;
 
@@ -23,6 +24,7 @@ pub use log::Log;
 pub use packed::{PackedOutput, Unpack};
 pub use pegasus::PegasusProgram;
 pub use pmix::Pmix;
+pub use serve::{Add, Serve, Wait};
 pub use supervise::Supervise;
 pub use views::{Analyzer, Report, Section, Simulate, Statistics, Status, TimeOf, TimeStep};
 
@@ -76,6 +78,12 @@ pub enum Command {
     Drain(Drain),
     /// Hand a planned workflow to a running one: both share its nodes
     Submit(Submit),
+    /// Run tasks that are added while the run goes on
+    Serve(Serve),
+    /// Add tasks to a run of pmc serve
+    Add(Add),
+    /// Wait for tasks of a run of pmc serve, and print how they end
+    Wait(Wait),
     /// Estimate how long a plan or a run would take on other nodes
     Simulate(Simulate),
     /// Save and get checkpoints in the scripts of tasks, or look at those of a run

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, anyhow};
 use pegasus_mpi_cluster::{
     Aborted, AgentOptions, AgentRun, DEFAULT_FORWARD_LIMIT, HostSize, Interrupt, LaunchOptions, LocalRun,
-    MemoryExcess, Options, RunEvent, SERVER_VARIABLES, Stampede, Stdio, WorkerOptions, WorkerSettings,
+    MemoryExcess, Options, RunEvent, SERVER_VARIABLES, Serve, Stampede, Stdio, WorkerOptions, WorkerSettings,
     allocated_cpus, count_gpus, cpus_for_workers, describe_host, own_kickstart, protect_process, run_local,
     run_with_agents,
 };
@@ -75,6 +75,10 @@ pub struct Target<'a> {
     pub tasks: usize,
     /// Run it even if its last lines are missing.
     pub accept_incomplete: bool,
+    /// It takes tasks while it goes on.
+    pub serve: Option<Serve>,
+    /// How agents are started, and their number, if the execution names no hosts.
+    pub launch: Option<(Launch, u32)>,
 }
 
 /// Runs a DAG until it is done or a signal ends the run.
@@ -87,6 +91,7 @@ pub fn run(
 ) -> Result<Ended, Failure> {
     let mut setting = local_run(target.dag, execution, environment);
     setting.options.accept_incomplete = target.accept_incomplete;
+    setting.options.serve = target.serve;
     if is_packed(target.dag, target.tasks, execution.packed_output) {
         setting.options.stdio = Stdio::Packed;
     }
@@ -96,13 +101,13 @@ pub fn run(
         .context("cannot handle signals")
         .or_code(exit::NOT_RUN)?;
     protect_process();
-    let ended = match &execution.hosts {
+    let ended = match target.launch.clone().or_else(|| by_ssh(execution.hosts.as_ref()?)) {
         None => {
             setting.options.one_host = Some(setting.worker.host_cpus);
             run_local(&setting, &interrupt, observer)
         }
-        Some(hosts) => {
-            let run = run_on(hosts, execution, setting, log)?;
+        Some(launch) => {
+            let run = run_on(launch, execution, setting, log)?;
             run_with_agents(&run, &interrupt, observer)
         }
     };
@@ -177,9 +182,16 @@ fn local_run(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString,
     }
 }
 
-/// Lets the tasks of a run start on hosts. `log` prints what they say.
+/// Returns how agents start on hosts that are named, and their number.
+fn by_ssh(hosts: &cli::Hosts) -> Option<(Launch, u32)> {
+    let hosts = hosts.0.clone();
+    let agents = u32::try_from(hosts.len()).ok()?;
+    Some((Launch::Ssh { hosts }, agents))
+}
+
+/// Lets the tasks of a run start in agents. `log` prints what they say.
 fn run_on(
-    hosts: &cli::Hosts,
+    (launch, agents): (Launch, u32),
     execution: &cli::Execution,
     run: LocalRun,
     log: bool,
@@ -196,11 +208,9 @@ fn run_on(
         .context("cannot find this program")
         .or_code(exit::NOT_RUN)?;
     let agents = AgentOptions {
-        agents: u32::try_from(hosts.0.len()).unwrap_or(u32::MAX),
+        agents,
         slots: execution.workers.unwrap_or(0),
-        launch: Some(Launch::Ssh {
-            hosts: hosts.0.clone(),
-        }),
+        launch: Some(launch),
         launch_options: LaunchOptions {
             program: Some(program.with_file_name(EXECUTOR)),
             quiet: !log,

@@ -15,7 +15,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::socket::{self, AddressFamily, Backlog, Shutdown, SockFlag, SockType, UnixAddr, sockopt};
 use nix::sys::stat::{Mode, fchmod};
 use pmc_control::{
-    Answer, MAX_INPUT, Place, RedirectRequest, Request, ShortPath, TAILING, TailRequest, connection,
+    AddRequest, Answer, MAX_ADDED, MAX_INPUT, Place, RedirectRequest, Request, ShortPath, TAILING, TailRequest, connection,
 };
 
 use super::read_ahead::ReadAhead;
@@ -253,6 +253,13 @@ impl Talk<'_> {
                 Ok(Request::Push(push)) => {
                     return self.refuse(format!("{} bytes of input are too many", push.length));
                 }
+                Ok(Request::Add(add)) if add.length > MAX_ADDED => {
+                    return self.refuse(format!("{} bytes of tasks are too many", add.length));
+                }
+                Ok(Request::Add(add)) => match self.tasks(add) {
+                    Ok(add) => Request::Add(add),
+                    Err(error) => return self.refuse(format!("the tasks are not understood: {error}")),
+                },
                 Ok(request) => request,
                 Err(error) => return self.refuse(format!("the request is not understood: {error}")),
             };
@@ -262,6 +269,17 @@ impl Talk<'_> {
             answered?;
         }
         Ok(())
+    }
+
+    /// Receives the tasks of a request.
+    fn tasks(&mut self, add: AddRequest) -> io::Result<AddRequest> {
+        let bytes = self.receiver.take(add.length)?;
+        let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        let tasks: Result<_, _> = lines.map(|line| serde_json::from_slice(line)).collect();
+        Ok(AddRequest {
+            tasks: tasks?,
+            ..add
+        })
     }
 
     fn refuse(&self, reason: String) -> io::Result<()> {

@@ -57,6 +57,22 @@ impl<T: MasterTransport> Driver<'_, T> {
                 self.subworkflows.submit(&self.run, Path::new(&dag), submission);
                 return Ok(());
             }
+            Request::Add(add) => return self.add_tasks(add, answer),
+            Request::Ends { tasks } => match &self.serving {
+                Some(serving) => serving.ends_of(&self.run, &tasks),
+                None => takes_no_tasks(),
+            },
+            Request::NextEnds { from } => match &mut self.serving {
+                Some(serving) => {
+                    serving.follow(&self.run, from, answer);
+                    return Ok(());
+                }
+                None => takes_no_tasks(),
+            },
+            Request::Stop => match &mut self.serving {
+                Some(serving) => serving.stop(),
+                None => takes_no_tasks(),
+            },
             Request::DrainNode { host } => self.drain_node(&host)?,
             Request::Kill { task, signal } => self.run.kill(guest, &task, signal),
             Request::Tap(request) => {
@@ -190,6 +206,10 @@ impl<T: MasterTransport> Driver<'_, T> {
         self.run.notify_tasks(Some(ranks), Duration::ZERO);
         Ok(())
     }
+}
+
+pub(super) fn takes_no_tasks() -> Answer {
+    Answer::Refused("this run takes no tasks: it was not started by `pmc serve`".to_owned())
 }
 
 fn no_task(name: &str) -> Answer {

@@ -9,6 +9,7 @@ use signal_hook::consts::{SIGTERM, SIGUSR1};
 
 use super::conclusion::End;
 use super::rests::Rests;
+use super::serving::Serving;
 use super::{Driver, Loop, RunError, RunEvent};
 use crate::protocol::{EndCause, NodeChange, Rank, TaskResult, ToMaster};
 use crate::scheduler::{Event, Summary};
@@ -95,6 +96,7 @@ impl<T: MasterTransport> Driver<'_, T> {
     /// Schedules tasks and writes the logs. Returns the end of the run, if it has ended.
     pub(super) fn advance(&mut self) -> Result<Option<End>, RunError> {
         self.answer_requests()?;
+        self.add_early_tasks()?;
         self.take_news()?;
         self.run.drain_if_asked()?;
         self.run.stop_if_time_is_over()?;
@@ -128,6 +130,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         if self.run.master.is_finished()
             && !self.subworkflows.awaits_guests()
             && !self.requests.0.keep_the_run()
+            && !self.takes_tasks()
         {
             let is_over = self.run.is_stopping && self.run.master.is_cut_short();
             let end = is_over.then_some(End::Aborted(super::Aborted::WallTime));
@@ -221,6 +224,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             self.requests.0.next_check(),
             self.rests.next(),
             self.next_gang_check(),
+            self.serving.as_ref().and_then(Serving::next),
         ];
         times.into_iter().flatten().min()
     }
@@ -387,6 +391,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             return Err(error.into());
         }
         self.run.write_logs()?;
+        self.tell_ends();
         if let Some(membership) = self.run.out.transport.membership_mut() {
             membership.settle();
         }

@@ -72,7 +72,9 @@ impl Subworkflows {
         dag: &Path,
         submission: Submission,
     ) {
-        let refusal = if let Stdio::Merged { .. } = run.options.stdio {
+        let refusal = if run.options.serve.is_some() {
+            Refusal::Serving
+        } else if let Stdio::Merged { .. } = run.options.stdio {
             Refusal::Merged
         } else if !run.master.has_started() {
             Refusal::NotStarted

@@ -36,6 +36,7 @@ mod requests;
 mod restarts;
 mod rests;
 mod run_end;
+mod serving;
 mod setup;
 mod subworkflows;
 mod task_abort;
@@ -66,6 +67,7 @@ use self::outbox::DriverOutbox;
 use self::outside::Outside;
 use self::requests::Requests;
 use self::rests::Rests;
+use self::serving::Serving;
 use self::setup::Setup;
 use self::subworkflows::Subworkflows;
 use crate::control::{Control, Server};
@@ -227,6 +229,8 @@ struct Driver<'a, T> {
     rests: Rests,
     bad_hosts: BadHosts,
     subworkflows: Subworkflows,
+    /// Set if the run takes tasks.
+    serving: Option<Serving>,
     /// Requests of other processes.
     control: Control,
     /// Those to tasks that run.
@@ -297,6 +301,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             rests: Rests::default(),
             bad_hosts: BadHosts::new(options.bad_host_limit),
             subworkflows,
+            serving: setup.serving,
             control,
             requests: Requests::default(),
             drained_nodes: FxHashSet::default(),

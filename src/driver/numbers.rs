@@ -72,6 +72,11 @@ impl AttemptNumbers {
         self.is_packed
     }
 
+    /// The DAG has got more tasks: this number.
+    pub(super) fn extend(&mut self, tasks: usize) {
+        self.counts.resize(tasks, 0);
+    }
+
     /// A task is submitted.
     pub(super) fn submitted(&mut self, task: TaskId) {
         let count = &mut self.counts[task.index()];

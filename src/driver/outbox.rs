@@ -38,6 +38,8 @@ pub(super) struct DriverOutbox<'a, T> {
     /// Attempts that have ended, if somebody wants to know.
     pub(super) ends: Vec<AttemptEnd>,
     pub(super) notes_ends: bool,
+    /// Attempts of the run's own tasks that have ended, if tools wait for the ends of tasks.
+    pub(super) finals: Vec<(TaskId, Outcome)>,
     /// Tools that redirect tasks from their first byte.
     pub(super) waiting_redirects: WaitingRedirects,
     pub(super) away: Away,
@@ -63,6 +65,7 @@ impl<'a, T> DriverOutbox<'a, T> {
             hosts: BTreeMap::new(),
             ends: Vec::new(),
             notes_ends: false,
+            finals: Vec::new(),
             waiting_redirects: WaitingRedirects::default(),
             away: Away::default(),
             gangs: Gangs::default(),
@@ -407,6 +410,9 @@ impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
                     && let Some(number) = number
                 {
                     self.ends.extend(AttemptEnd::new(number, rank, &outcome));
+                }
+                if self.options.serve.is_some() {
+                    self.finals.push((task, outcome));
                 }
                 self.ended(segment, task, rank, outcome);
             }

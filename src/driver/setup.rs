@@ -14,6 +14,7 @@ use pmc_system::clock;
 use super::dag_run::DagRun;
 use super::numbers::AttemptNumbers;
 use super::restarts::Restarts;
+use super::serving::Serving;
 use super::{MemoryExcess, RunError, durability, run_end};
 use crate::control::{Control, Server};
 use crate::database;
@@ -41,6 +42,7 @@ pub(super) struct Setup {
     pub(super) root: DagRun,
     pub(super) master: Master,
     pub(super) syncer: Option<Syncer>,
+    pub(super) serving: Option<Serving>,
     /// Descriptors that the run leaves to sub-workflows.
     pub(super) spare_files: u64,
 }
@@ -75,6 +77,7 @@ impl Setup {
         logs.flush()?;
         durability::end_recovery(recovered, &mut logs)?;
         let syncer = durability::start_syncer(options, &logs)?;
+        let serving = Serving::open(options, &dag, done.len())?;
         let config = MasterConfig {
             max_attempts: options.tries,
             max_failures: options.max_failures,
@@ -115,6 +118,7 @@ impl Setup {
             },
             master,
             syncer,
+            serving,
             spare_files: limit.saturating_sub(used),
         })
     }

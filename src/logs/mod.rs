@@ -170,6 +170,19 @@ impl Logs {
         }
     }
 
+    /// Gives the DAG back, so that it can get more tasks: [`Logs::extend`] follows.
+    pub fn take_dag(&mut self) -> Arc<Dag> {
+        std::mem::take(&mut self.dag)
+    }
+
+    /// Takes the DAG back, with more tasks.
+    pub fn extend(&mut self, dag: Arc<Dag>) {
+        if let Some(progress) = &mut self.progress {
+            progress.set_total(dag.len());
+        }
+        self.dag = dag;
+    }
+
     /// Length of the rescue file, without records that are not flushed.
     #[must_use]
     pub fn rescue_len(&self) -> u64 {

@@ -35,6 +35,11 @@ impl Progress {
         }
     }
 
+    /// The DAG has got more tasks.
+    pub(super) fn set_total(&mut self, total: usize) {
+        self.counts.total = total;
+    }
+
     pub(super) fn note(&mut self, record: &Record<'_>) {
         let counts = &mut self.counts;
         match record {

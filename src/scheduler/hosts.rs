@@ -166,6 +166,11 @@ impl Hosts {
         this
     }
 
+    /// From now on, tasks go to the fullest host that has room: some request several CPUs.
+    pub(crate) fn pack(&mut self) {
+        self.placement = Placement::Pack;
+    }
+
     /// Adds numbers of CPUs that tasks request. Linear in the hosts if there is a new one above
     /// [`FINE_LEVELS`].
     pub(crate) fn grow(&mut self, requests: &[u32]) {

@@ -55,6 +55,7 @@
 //!
 //! * While tasks over several hosts are queued, each `schedule` is linear in the hosts, once something was
 //!   given back.
+//! * A DAG gets more tasks (`growth`): linear in these and their edges.
 //! * A DAG joins: linear in its tasks and edges, and in the shapes of each class that gets a new one. With J
 //!   DAGs that have joined, O(log J) more for each step of their tasks.
 //!
@@ -71,6 +72,7 @@ mod cpuset;
 mod error;
 mod gangs;
 mod gpus;
+mod growth;
 mod hosts;
 mod levels;
 mod max_tree;
@@ -94,6 +96,7 @@ mod wait;
 
 pub use error::MasterError;
 pub use gangs::{GangParts, LeadAdoption, MemberAdoption};
+pub use growth::GrowthError;
 pub use rest::Rest;
 pub use run::{DEFAULT_MAX_PLANS, Master, MasterConfig, Summary, Workers};
 pub use segments::{JoinError, Joining, Role, SegmentId};

@@ -168,7 +168,7 @@ impl Master {
     }
 
     /// Returns the chains for these sets of options, also those that the run has not had so far.
-    fn chains(&mut self, sets: &[OptionSet], share: ShareId) -> Vec<u32> {
+    pub(super) fn chains(&mut self, sets: &[OptionSet], share: ShareId) -> Vec<u32> {
         let categories = &self.categories;
         let is_open = |id: CategoryId| !Category::is_blocked(categories, id);
         self.queue.grow(&self.nodes, sets, share, is_open)
@@ -399,6 +399,20 @@ impl Master {
     }
 }
 
+/// A task of which no parent is known to be done.
+pub(super) fn new_node(dag: &Dag, task: TaskId, chain: u32, inputs: InputSet) -> Node {
+    Node {
+        submit: 0,
+        place: 0,
+        next: NO_TASK,
+        chain,
+        parents_left: dag.parent_count(task),
+        inputs,
+        state: State::Waiting,
+        kind: Kind::Task,
+    }
+}
+
 /// Adds a node for each task of a DAG. Returns its tasks that are ready, by name and with their numbers in
 /// the DAG, and the number of those that are done.
 pub(super) fn add_nodes(
@@ -409,15 +423,9 @@ pub(super) fn add_nodes(
     done: &DoneSet,
 ) -> (Vec<TaskId>, usize) {
     let base = nodes.len();
-    nodes.extend(dag.ids().map(|task| Node {
-        submit: 0,
-        place: 0,
-        next: NO_TASK,
-        chain: chain_of[dag.option_set(task)],
-        parents_left: dag.parent_count(task),
-        inputs: inputs_of[dag.inputs(task) as usize],
-        state: State::Waiting,
-        kind: Kind::Task,
+    nodes.extend(dag.ids().map(|task| {
+        let inputs = inputs_of[dag.inputs(task) as usize];
+        new_node(dag, task, chain_of[dag.option_set(task)], inputs)
     }));
     let nodes = &mut nodes[base..];
     let mut done_before = 0;

@@ -65,6 +65,13 @@ impl Master {
             .is_some_and(|node| node.state == State::Done)
     }
 
+    /// Returns whether a task has failed finally.
+    pub fn has_failed(&self, task: TaskId) -> bool {
+        self.nodes
+            .get(task.index())
+            .is_some_and(|node| node.state == State::Failed)
+    }
+
     /// Returns what a task does or waits for. Linear in tasks and edges.
     #[must_use]
     pub fn task_status(&self, task: TaskId) -> TaskStatus {

@@ -15,7 +15,7 @@ use pmc_dag::reason;
 
 use crate::connection::{Receiver, send_bytes, send_with_files};
 use crate::{
-    Answer, Output, OutputChunk, OutputChunkHead, RedirectEnd, RedirectRequest, Request, ShortPath,
+    AddRequest, Answer, Output, OutputChunk, OutputChunkHead, RedirectEnd, RedirectRequest, Request, ShortPath,
     StreamHead, StreamOutput, TailRequest, TapRequest, socket,
 };
 
@@ -205,10 +205,26 @@ impl Tool {
             let set = stream.set_read_timeout(Some(SUBMIT_TIMEOUT));
             set.map_err(|error| self.failed(error))?;
         }
-        let mut text = serde_json::to_vec(request).map_err(|error| self.failed(error.into()))?;
+        let json = |value: &Request| serde_json::to_vec(value);
+        let mut added = Vec::new();
+        let request_line = match request {
+            Request::Add(add) => {
+                for task in &add.tasks {
+                    serde_json::to_writer(&mut added, task).map_err(|error| self.failed(error.into()))?;
+                    added.push(b'\n');
+                }
+                let length = added.len();
+                let tasks = Vec::new();
+                json(&Request::Add(AddRequest { length, tasks }))
+            }
+            request => json(request),
+        };
+        let mut text = request_line.map_err(|error| self.failed(error.into()))?;
         text.push(b'\n');
-        if let Request::Push(push) = request {
-            text.extend_from_slice(&push.bytes);
+        match request {
+            Request::Push(push) => text.extend_from_slice(&push.bytes),
+            Request::Add(_) => text.extend_from_slice(&added),
+            _ => {}
         }
         let sent = send_bytes(self.receiver.stream(), &text);
         sent.map_err(|error| self.failed(error))?;

@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
 
 use crate::{Answer, Output, StreamHead, StreamOutput};
@@ -229,7 +230,12 @@ impl Receiver {
         let received = {
             let mut slices = [IoSliceMut::new(&mut buffer)];
             let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-            let message = recvmsg::<()>(self.stream.as_raw_fd(), &mut slices, Some(&mut rights), flags)?;
+            let received = recvmsg::<()>(self.stream.as_raw_fd(), &mut slices, Some(&mut rights), flags);
+            let message = match received {
+                // A read with a time limit is not taken up again after a signal, such as that of a child.
+                Err(Errno::EINTR) => return Ok(()),
+                received => received?,
+            };
             for rights in message.cmsgs()? {
                 if let ControlMessageOwned::ScmRights(descriptors) = rights {
                     self.files.extend(descriptors.into_iter().map(own));

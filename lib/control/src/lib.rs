@@ -9,6 +9,7 @@ mod client;
 pub mod connection;
 mod place;
 mod redirect;
+mod tasks;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -21,6 +22,7 @@ pub use pmc_status::{FIRST_WEIGHT, MAX_PARENTS, NodeStatus, TaskStatus, memory};
 pub use redirect::{
     OutputChunk, Overflow, Position, RedirectEnd, RedirectOptions, RedirectPoll, takes_output,
 };
+pub use tasks::{AddRequest, EndState, Ends, MAX_ADDED, MAX_ENDS, NewTask, TaskEnd};
 
 /// What a tool asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,6 +73,21 @@ pub enum Request {
         /// Its weight; the first workflow has [`FIRST_WEIGHT`].
         weight: u32,
     },
+    /// Run these tasks, too. They follow the line of the request.
+    Add(AddRequest),
+    /// The ends of these tasks, as far as they have ended; all, whatever their number.
+    Ends {
+        /// Names of tasks.
+        tasks: Vec<String>,
+    },
+    /// The ends of tasks of this run from one on, in their order. Without any, the answer comes when there
+    /// is one, or after some seconds.
+    NextEnds {
+        /// Number of the first one; `None` for the next one that comes, which is answered at once.
+        from: Option<u64>,
+    },
+    /// Take no more tasks, and end when those that are there have ended.
+    Stop,
 }
 
 /// What ends a run although tasks are left.
@@ -153,7 +170,7 @@ pub struct TapRequest {
 }
 
 /// What the run answers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
     /// To [`Request::Nodes`].
@@ -197,6 +214,10 @@ pub enum Answer {
     NotYet(String),
     /// It is not possible with this task, now or later; why.
     NotSupported(String),
+    /// To [`Request::Add`]: the names of the tasks, in the order of the request.
+    Added(Vec<String>),
+    /// To [`Request::Ends`] and [`Request::NextEnds`].
+    Ends(Ends),
     /// It is done; a sentence about it.
     Done(String),
     /// It is not possible; why.

@@ -7,7 +7,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::options::Options;
-use crate::{Dag, GangId, TaskId, names};
+use crate::{Dag, Gang, GangId, TaskId, names};
 
 /// First line of a DAG file that grows.
 pub const FIRST_LINE: &str = "#+ Each addition to this file ends with the line \"#+ added\".\n";
@@ -71,7 +71,7 @@ impl Dag {
     pub fn append(&mut self, added: &Dag, edges: &[(TaskId, TaskId)]) {
         let start = self.text.len();
         self.text.extend_from_slice(&added.text);
-        let sets: Vec<u32> = added.options.iter().map(|set| self.intern(set)).collect();
+        let sets: Vec<u32> = added.options.iter().map(|set| self.intern(set, &added.gangs)).collect();
         for entry in &added.entries {
             let mut entry = *entry;
             entry.name += start;
@@ -93,8 +93,8 @@ impl Dag {
         }
     }
 
-    /// Returns the number of a set of options of another DAG.
-    fn intern(&mut self, set: &Options) -> u32 {
+    /// Returns the number of a set of options of another DAG, which has these gangs.
+    fn intern(&mut self, set: &Options, gangs: &[Gang]) -> u32 {
         if self.growth.is_none() {
             let known = self.options.iter().map(as_written).zip(0..);
             // Limits of categories may have made two sets of one.
@@ -115,12 +115,11 @@ impl Dag {
         let number = self.options.len() as u32;
         growth.known_sets.insert(written.clone(), number);
         let mut new = written;
-        if let Some(rare) = &mut new.rare
-            && let Ok(Some(gang)) = rare.gang.gang()
-        {
-            let known = self.gangs.iter().position(|known| *known == gang);
+        let gang = set.rare.as_ref().and_then(|rare| gangs.get(rare.gang_id?.index()));
+        if let (Some(rare), Some(gang)) = (&mut new.rare, gang) {
+            let known = self.gangs.iter().position(|known| known == gang);
             let at = known.unwrap_or_else(|| {
-                self.gangs.push(gang);
+                self.gangs.push(gang.clone());
                 self.gangs.len() - 1
             });
             rare.gang_id = Some(GangId(at as u32));

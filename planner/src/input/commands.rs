@@ -34,7 +34,7 @@ const SCRIPT: &str = r#"cd "$0" && eval "$1""#;
 /// Begins a line with options for the next command.
 const OPTIONS: &str = "#@";
 /// Maximum bytes of a command: Linux gives a program no longer argument (`MAX_ARG_STRLEN`, with its NUL).
-const MAX_COMMAND: usize = 128 * 1024 - 1;
+pub const MAX_COMMAND: usize = 128 * 1024 - 1;
 /// Maximum bytes of a label, which is a part of file names.
 const MAX_LABEL: usize = 100;
 /// Name of a command whose first word is not that of a program.
@@ -202,7 +202,7 @@ impl ShellCommand<'_> {
             ..TransformationName::default()
         });
         let mut arguments = Words::default();
-        for word in ["-c", SCRIPT, self.directory, self.text] {
+        for word in &shell_words(self.directory, self.text)[1..] {
             arguments.push(word);
         }
         let job = Job {
@@ -222,6 +222,12 @@ impl ShellCommand<'_> {
             _ => Ok(()),
         }
     }
+}
+
+/// Returns the words of the command that runs a text in the shell, in a directory.
+#[must_use]
+pub fn shell_words<'a>(directory: &'a str, text: &'a str) -> [&'a str; 5] {
+    [SHELL, "-c", SCRIPT, directory, text]
 }
 
 /// Reads one line after another.
@@ -398,7 +404,8 @@ pub fn is_name(text: &str) -> bool {
 }
 
 /// Returns the name of the program that a command starts, as far as the first word shows it.
-pub(super) fn name_of(command: &str) -> &str {
+#[must_use]
+pub fn name_of(command: &str) -> &str {
     let is_assignment = |word: &&str| word.contains('=') && !word.starts_with(['/', '.', '=']);
     let word = command.split_whitespace().find(|word| !is_assignment(word));
     let name = word.and_then(|word| word.rsplit('/').next()).unwrap_or_default();

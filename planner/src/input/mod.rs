@@ -14,7 +14,7 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use builder::Builder;
-pub use commands::is_name;
+pub use commands::{MAX_COMMAND, is_name, name_of, shell_words};
 use pmc_dag::words::on_one_line;
 
 use crate::catalog::replica::ReplicaCatalog;

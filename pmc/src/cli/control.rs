@@ -110,7 +110,7 @@ fn weight(text: &str) -> Result<u32, &'static str> {
     Err("a weight is a number from 0.01 to 100")
 }
 
-fn time(text: &str) -> Result<Duration, &'static str> {
+pub(super) fn time(text: &str) -> Result<Duration, &'static str> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let factor = match &text[digits.len()..] {
         "" | "s" => 1,

@@ -130,7 +130,8 @@ fn pinged(hosts: &[String], nodes: &[NodeStatus]) -> (String, bool) {
     (text, all_answer)
 }
 
-fn show(dir: &Path, request: &Request, json: bool) -> Result<u8, Failure> {
+/// Asks a run, and prints the answer. Returns the exit code.
+pub fn show(dir: &Path, request: &Request, json: bool) -> Result<u8, Failure> {
     let run = layout::find_run(dir)?;
     if let Some(place) = reach::elsewhere(&run.dag) {
         return reach::run_there(&place, false);

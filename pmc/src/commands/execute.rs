@@ -139,6 +139,8 @@ fn run(request: &Request) -> Result<Summary, Failure> {
             dag: &submit.dag,
             tasks: dag.len(),
             accept_incomplete: request.accept_incomplete,
+            serve: None,
+            launch: None,
         };
         executor::run(&what, &request.execution, environment, log, &mut |event| {
             watch.note(event)

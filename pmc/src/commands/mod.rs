@@ -1,5 +1,6 @@
 //! The commands, one module each.
 
+pub mod add;
 pub mod analyzer;
 pub mod attach;
 pub mod checkpoint;
@@ -14,8 +15,10 @@ pub mod pmix;
 pub mod report;
 pub mod resume;
 pub mod run;
+pub mod serve;
 pub mod simulate;
 pub mod statistics;
 pub mod status;
 pub mod supervise;
 pub mod unpack;
+pub mod wait;

@@ -29,6 +29,8 @@ pub(in crate::driver) enum Refusal {
     First(String),
     #[error("the run merges the output of its tasks into one file; start it with --per-task-stdio")]
     Merged,
+    #[error("the run takes tasks, not workflows: pmc add")]
+    Serving,
     #[error("the run has not started its first task yet; try again")]
     NotStarted,
     #[error("the run ends: it starts no more tasks")]

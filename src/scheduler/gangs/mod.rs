@@ -158,6 +158,13 @@ impl Gangs {
         first
     }
 
+    /// Learns the kinds that the first DAG, the only one of the run, has got. Returns whether there are any.
+    pub(super) fn learn(&mut self, dag: &Dag) -> bool {
+        let known = self.kinds.len();
+        self.kinds.extend(dag.gangs().iter().skip(known).cloned());
+        self.kinds.len() > known
+    }
+
     /// Lets gangs have several hosts, or not.
     pub(super) fn set_over_hosts(&mut self, over_hosts: bool) {
         self.over_hosts = over_hosts;
