@@ -48,7 +48,8 @@ pub use logging::init as init_logging;
 // A run on this machine, or in agents.
 pub use interrupt::Interrupt;
 pub use options::{
-    DEFAULT_FORWARD_LIMIT, Options, SERVER_VARIABLES, Serve, Stampede, Stdio, Target, WorkerOptions, own_kickstart,
+    DEFAULT_FORWARD_LIMIT, Options, SERVER_VARIABLES, Serve, Stampede, Stdio, Target, WorkerOptions,
+    own_kickstart,
 };
 pub use run::{AgentRun, LocalRun, run_local, run_with_agents};
 pub use transport::agents::{AgentOptions, LaunchOptions, messages::WorkerSettings};

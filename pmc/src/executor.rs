@@ -101,7 +101,11 @@ pub fn run(
         .context("cannot handle signals")
         .or_code(exit::NOT_RUN)?;
     protect_process();
-    let ended = match target.launch.clone().or_else(|| by_ssh(execution.hosts.as_ref()?)) {
+    let ended = match target
+        .launch
+        .clone()
+        .or_else(|| by_ssh(execution.hosts.as_ref()?))
+    {
         None => {
             setting.options.one_host = Some(setting.worker.host_cpus);
             run_local(&setting, &interrupt, observer)

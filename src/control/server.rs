@@ -15,7 +15,8 @@ use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::socket::{self, AddressFamily, Backlog, Shutdown, SockFlag, SockType, UnixAddr, sockopt};
 use nix::sys::stat::{Mode, fchmod};
 use pmc_control::{
-    AddRequest, Answer, MAX_ADDED, MAX_INPUT, Place, RedirectRequest, Request, ShortPath, TAILING, TailRequest, connection,
+    AddRequest, Answer, MAX_ADDED, MAX_INPUT, Place, RedirectRequest, Request, ShortPath, TAILING,
+    TailRequest, connection,
 };
 
 use super::read_ahead::ReadAhead;
@@ -276,10 +277,7 @@ impl Talk<'_> {
         let bytes = self.receiver.take(add.length)?;
         let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
         let tasks: Result<_, _> = lines.map(|line| serde_json::from_slice(line)).collect();
-        Ok(AddRequest {
-            tasks: tasks?,
-            ..add
-        })
+        Ok(AddRequest { tasks: tasks?, ..add })
     }
 
     fn refuse(&self, reason: String) -> io::Result<()> {

@@ -3,6 +3,7 @@
 mod avoidance;
 mod cache_index;
 mod gangs;
+mod growth;
 mod next_request;
 mod nodes;
 mod prefill;

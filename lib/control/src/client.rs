@@ -15,8 +15,8 @@ use pmc_dag::reason;
 
 use crate::connection::{Receiver, send_bytes, send_with_files};
 use crate::{
-    AddRequest, Answer, Output, OutputChunk, OutputChunkHead, RedirectEnd, RedirectRequest, Request, ShortPath,
-    StreamHead, StreamOutput, TailRequest, TapRequest, socket,
+    AddRequest, Answer, Output, OutputChunk, OutputChunkHead, RedirectEnd, RedirectRequest, Request,
+    ShortPath, StreamHead, StreamOutput, TailRequest, TapRequest, socket,
 };
 
 /// Time for the run to answer, and to take a connection.

@@ -71,7 +71,11 @@ impl Dag {
     pub fn append(&mut self, added: &Dag, edges: &[(TaskId, TaskId)]) {
         let start = self.text.len();
         self.text.extend_from_slice(&added.text);
-        let sets: Vec<u32> = added.options.iter().map(|set| self.intern(set, &added.gangs)).collect();
+        let sets: Vec<u32> = added
+            .options
+            .iter()
+            .map(|set| self.intern(set, &added.gangs))
+            .collect();
         for entry in &added.entries {
             let mut entry = *entry;
             entry.name += start;
@@ -83,7 +87,8 @@ impl Dag {
             self.parent_counts.push(0);
         }
         for (parent, child) in edges {
-            let earlier = self.first_child[parent.index()] as usize..self.first_child[parent.index() + 1] as usize;
+            let earlier =
+                self.first_child[parent.index()] as usize..self.first_child[parent.index() + 1] as usize;
             let growth = self.growth.get_or_insert_default();
             let children = growth.children.entry(*parent);
             let children = children.or_insert_with(|| self.children[earlier].to_vec());
@@ -115,7 +120,10 @@ impl Dag {
         let number = self.options.len() as u32;
         growth.known_sets.insert(written.clone(), number);
         let mut new = written;
-        let gang = set.rare.as_ref().and_then(|rare| gangs.get(rare.gang_id?.index()));
+        let gang = set
+            .rare
+            .as_ref()
+            .and_then(|rare| gangs.get(rare.gang_id?.index()));
         if let (Some(rare), Some(gang)) = (&mut new.rare, gang) {
             let known = self.gangs.iter().position(|known| known == gang);
             let at = known.unwrap_or_else(|| {
@@ -171,13 +179,17 @@ mod tests {
         let read = Dag::parse(text.into()).unwrap();
         assert_eq!(lines(&dag), lines(&read));
         assert_eq!(dag.edge_count(), read.edge_count());
-        assert_eq!(dag.option_sets().collect::<Vec<_>>(), read.option_sets().collect::<Vec<_>>());
+        assert_eq!(
+            dag.option_sets().collect::<Vec<_>>(),
+            read.option_sets().collect::<Vec<_>>()
+        );
         assert_eq!(dag.gangs(), read.gangs());
     }
 
     #[test]
     fn an_addition_that_was_cut_off_is_not_read() {
-        let whole = format!("{FIRST_LINE}TASK 1 /bin/true\n{LAST_LINE}TASK 2 /bin/echo '#+ added'\n{LAST_LINE}");
+        let whole =
+            format!("{FIRST_LINE}TASK 1 /bin/true\n{LAST_LINE}TASK 2 /bin/echo '#+ added'\n{LAST_LINE}");
         let tasks = |text: &[u8]| Dag::parse(text.into()).unwrap().len();
         let first = whole.find("TASK 2").unwrap();
         for end in FIRST_LINE.len()..=whole.len() {
@@ -188,7 +200,10 @@ mod tests {
             };
             assert_eq!(tasks(&whole.as_bytes()[..end]), expected, "{end}");
         }
-        assert_eq!(Dag::parse(whole.clone().into()).unwrap().text_len(), whole.len() as u64);
+        assert_eq!(
+            Dag::parse(whole.clone().into()).unwrap().text_len(),
+            whole.len() as u64
+        );
         // A file that announces nothing is taken as it is.
         assert_eq!(tasks(b"TASK 1 /bin/true\nTASK 2 /bin/true"), 2);
     }

@@ -105,7 +105,9 @@ fn add_lines(dag: &Path, here: &str) -> Result<u8, Failure> {
     for number in 1_u64.. {
         let mut line = Vec::new();
         let read = io::Read::take(&mut input, MAX_LINE).read_until(b'\n', &mut line);
-        let read = read.context("cannot read standard input").or_code(exit::NOT_RUN)?;
+        let read = read
+            .context("cannot read standard input")
+            .or_code(exit::NOT_RUN)?;
         if read as u64 == MAX_LINE {
             let error = anyhow!("line {number} of standard input is too long");
             return Err(Failure::new(exit::USAGE, error));
@@ -118,7 +120,10 @@ fn add_lines(dag: &Path, here: &str) -> Result<u8, Failure> {
         let is_full = tasks.len() >= MAX_TASKS || bytes >= MAX_BYTES;
         if !tasks.is_empty() && (is_full || read == 0 || !input.buffer().contains(&b'\n')) {
             let ids = send(dag, std::mem::take(&mut tasks))?;
-            let lines: String = ids.iter().map(|id| format!("{}\n", json!({ "id": id }))).collect();
+            let lines: String = ids
+                .iter()
+                .map(|id| format!("{}\n", json!({ "id": id })))
+                .collect();
             print(&lines);
             // Who has written the lines may wait for the answers.
             let _ = io::Write::flush(&mut io::stdout());
@@ -206,7 +211,9 @@ impl Task {
             ("-t", self.tries.map(|value| value.to_string())),
             ("-e", self.expected_seconds.map(|value| value.to_string())),
         ];
-        let given = options.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        let given = options
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value?)));
         let words: Vec<String> = given.map(|(name, value)| format!("{name} {value}")).collect();
         words.join(" ")
     }
@@ -244,9 +251,15 @@ mod tests {
         let task = prepared(line).unwrap();
         let dag = Dag::parse(format!("TASK x {} {}\n", task.options, task.command).into()).unwrap();
         let words = split(dag.task(dag.find(b"x").unwrap()).command);
-        let words: Vec<_> = words.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+        let words: Vec<_> = words
+            .iter()
+            .map(|word| String::from_utf8_lossy(word).into_owned())
+            .collect();
         let (program, arguments) = words.split_first().unwrap();
-        let output = std::process::Command::new(program).args(arguments).output().unwrap();
+        let output = std::process::Command::new(program)
+            .args(arguments)
+            .output()
+            .unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
@@ -258,7 +271,10 @@ mod tests {
         );
         let task = task.unwrap();
         assert_eq!(task.options, "-c 2 -m 5 -g 1 -N 3 -p -1 -t 4 -e 9");
-        assert_eq!((task.transformation.as_str(), task.label.as_deref()), ("x.sh", Some("x")));
+        assert_eq!(
+            (task.transformation.as_str(), task.label.as_deref()),
+            ("x.sh", Some("x"))
+        );
         assert_eq!(task.after, ["1"]);
         assert!(task.command.contains(" /here/sub "), "{}", task.command);
         let words = prepared(r#"{"command": ["echo", "a  b", "it's"], "name": "say"}"#).unwrap();
@@ -269,8 +285,14 @@ mod tests {
     fn commands_run_as_they_are_written() {
         for (command, output) in [
             (json!("echo 'a  b' \"c\\\\d\" | tr a-z A-Z"), "A  B C\\D\n"),
-            (json!(["printf", "%s|", "a  b", "it's", "\\n$HOME"]), "a  b|it's|\\n$HOME|"),
-            (json!("x='it\\n'\nfor i in 1 2; do\n  printf '%s ' \"$i$x\"\ndone"), "1it\\n 2it\\n "),
+            (
+                json!(["printf", "%s|", "a  b", "it's", "\\n$HOME"]),
+                "a  b|it's|\\n$HOME|",
+            ),
+            (
+                json!("x='it\\n'\nfor i in 1 2; do\n  printf '%s ' \"$i$x\"\ndone"),
+                "1it\\n 2it\\n ",
+            ),
             (json!("cat <<END\n'a' \\\\ %b\nEND\n"), "'a' \\ %b\n"),
         ] {
             let line = json!({ "command": command, "directory": "/" }).to_string();

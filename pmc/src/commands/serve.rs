@@ -59,7 +59,9 @@ pub fn serve(arguments: &cli::Serve) -> Result<u8, Failure> {
         match event {
             RunEvent::Begun { tasks, done_before } if !is_quiet => {
                 let left = text::count(tasks - done_before, "task");
-                pmc_terminal::print(&format!("pmc: {shown} takes tasks: pmc add {shown} ({left} left)\n"));
+                pmc_terminal::print(&format!(
+                    "pmc: {shown} takes tasks: pmc add {shown} ({left} left)\n"
+                ));
                 // Who has started this process may wait for the line. Lost output is reported at the end.
                 let _ = io::stdout().flush();
             }
@@ -70,8 +72,13 @@ pub fn serve(arguments: &cli::Serve) -> Result<u8, Failure> {
     let (all, done) = counts(&dag)?;
     if !is_quiet {
         let failed = ended.failures.len();
-        let failed = (failed > 0).then(|| format!(", {failed} failed")).unwrap_or_default();
-        message(format_args!("pmc: {done} of {} done{failed}", text::count(all, "task")));
+        let failed = (failed > 0)
+            .then(|| format!(", {failed} failed"))
+            .unwrap_or_default();
+        message(format_args!(
+            "pmc: {done} of {} done{failed}",
+            text::count(all, "task")
+        ));
         if done < all {
             message(format_args!("pmc: to go on: pmc serve {shown}"));
         }
@@ -98,7 +105,9 @@ fn directory(dir: &Path) -> Result<PathBuf, Failure> {
     std::fs::create_dir_all(dir)
         .with_context(cannot)
         .or_code(exit::NOT_RUN)?;
-    let dir = pmc_files::real_path(dir).with_context(cannot).or_code(exit::NOT_RUN)?;
+    let dir = pmc_files::real_path(dir)
+        .with_context(cannot)
+        .or_code(exit::NOT_RUN)?;
     let dag = dir.join(DAG);
     if dir.join(BRAINDUMP).exists() {
         let submit = Submit::open(&dir).or_code(exit::NOT_RUN)?;

@@ -6,6 +6,7 @@ mod commands;
 mod dagman;
 mod pegasus;
 mod schemas;
+mod serve;
 mod simulate;
 #[path = "../support/mod.rs"]
 mod support;

@@ -78,11 +78,7 @@ impl Serving {
         Ok(Answer::Added(addition.names))
     }
 
-    fn prepare<T: MasterTransport>(
-        &self,
-        run: &Run<'_, T>,
-        tasks: &[NewTask],
-    ) -> Result<Addition, Refusal> {
+    fn prepare<T: MasterTransport>(&self, run: &Run<'_, T>, tasks: &[NewTask]) -> Result<Addition, Refusal> {
         if self.is_stopped || run.is_ending() {
             return Err(Refusal::Ending);
         }
@@ -119,7 +115,10 @@ fn lines(dag: &Dag, tasks: &[NewTask]) -> Result<Addition, Refusal> {
         let id = TaskId(number);
         let mut parents = BTreeSet::new();
         for parent in &new.after {
-            let found = numbers.get(parent).copied().or_else(|| dag.find(parent.as_bytes()));
+            let found = numbers
+                .get(parent)
+                .copied()
+                .or_else(|| dag.find(parent.as_bytes()));
             let found = found.ok_or_else(|| Refusal::NoTask {
                 task: name.clone(),
                 parent: parent.clone(),

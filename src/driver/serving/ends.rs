@@ -64,11 +64,7 @@ pub(super) struct Follower {
 
 impl Serving {
     /// Notes the tasks among these that have ended for good, and those that will not run because of it.
-    pub(super) fn note<T: MasterTransport>(
-        &mut self,
-        run: &Run<'_, T>,
-        attempts: Vec<(TaskId, Outcome)>,
-    ) {
+    pub(super) fn note<T: MasterTransport>(&mut self, run: &Run<'_, T>, attempts: Vec<(TaskId, Outcome)>) {
         for (task, outcome) in attempts {
             let has_failed = run.master.has_failed(task);
             if !has_failed && !run.master.is_done(task) {
@@ -129,7 +125,11 @@ impl Serving {
     }
 
     /// Answers a tool that asks for the ends of tasks.
-    pub(in crate::driver) fn ends_of<T: MasterTransport>(&self, run: &Run<'_, T>, names: &[String]) -> Answer {
+    pub(in crate::driver) fn ends_of<T: MasterTransport>(
+        &self,
+        run: &Run<'_, T>,
+        names: &[String],
+    ) -> Answer {
         let dag = run.own_dag();
         let mut ends = Vec::new();
         for name in names {

@@ -1,0 +1,230 @@
+//! `pmc serve`, `pmc add` and `pmc wait`: a run that takes tasks while it goes on.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::support::{Finished, Place};
+
+/// Starts a run that takes tasks, and waits until it does. It ends by itself some time after a test has failed.
+fn serve(place: &Place, options: &[&str]) -> Child {
+    let words = [&["serve", "run", "--idle-limit", "60", "-w", "2"], options].concat();
+    let mut child = place.pmc(words).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let stdout = child.stdout.as_mut().unwrap();
+    BufReader::new(stdout).read_line(&mut line).unwrap();
+    assert!(line.contains("run takes tasks"), "{line}");
+    child
+}
+
+/// Adds the tasks of lines.
+fn add(place: &Place, lines: &[Value]) -> Finished {
+    let mut child = place
+        .pmc(["add", "run"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    child.wait_with_output().unwrap().into()
+}
+
+fn ends(finished: &Finished) -> Vec<Value> {
+    let stdout = finished.stdout();
+    stdout
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+fn states(finished: &Finished) -> Vec<String> {
+    let mut states: Vec<_> = ends(finished)
+        .iter()
+        .map(|end| {
+            format!(
+                "{} {}",
+                end["id"].as_str().unwrap(),
+                end["state"].as_str().unwrap()
+            )
+        })
+        .collect();
+    states.sort();
+    states
+}
+
+#[test]
+fn tasks_are_added_while_a_run_goes_on() {
+    let place = Place::new();
+    let mut child = serve(&place, &["--host-cpus", "2"]);
+    let first = place.run(["add", "run", "--label", "first", "--", "echo one > made; pwd"]);
+    assert_eq!(first.code(0).stdout(), "first\n");
+    let finished = place.run(["wait", "run", "first"]);
+    let told = ends(finished.code(0));
+    let [end] = &told[..] else { panic!("{told:?}") };
+    assert!(
+        end["seconds"].as_f64().is_some_and(|seconds| seconds < 60.0),
+        "{end}"
+    );
+    assert_eq!(
+        (&end["state"], &end["exit_code"], &end["signal"]),
+        (&json!("done"), &json!(0), &Value::Null)
+    );
+    assert_eq!(
+        place.run(["log", "first", "run"]).stdout(),
+        format!("{}\n", place.path().display())
+    );
+
+    // What comes after a task that has failed does not run, whenever it was added.
+    let lines = [
+        json!({"command": "kill -9 $$", "label": "bad"}),
+        json!({"command": ["touch", "never"], "after": ["bad"]}),
+        json!({"command": "cat made\necho two", "after": ["first"], "cpus": 2, "label": "last"}),
+    ];
+    assert_eq!(
+        add(&place, &lines).code(0).stdout(),
+        "{\"id\":\"bad\"}\n{\"id\":\"3\"}\n{\"id\":\"last\"}\n"
+    );
+    let finished = place.run(["wait", "run", "bad", "3", "last"]);
+    assert_eq!(states(finished.code(1)), ["3 not_run", "bad failed", "last done"]);
+    assert!(
+        ends(&finished).iter().any(|end| end["signal"] == 9),
+        "{}",
+        finished.stdout()
+    );
+    assert_eq!(place.run(["log", "last", "run"]).stdout(), "one\ntwo\n");
+    place
+        .run(["add", "run", "--after", "3", "--", "touch", "never"])
+        .code(0);
+    assert_eq!(states(place.run(["wait", "run", "5"]).code(1)), ["5 not_run"]);
+    assert!(!place.path().join("never").exists());
+
+    for (words, message) in [
+        (vec!["--label", "first", "--", "true"], "a task first already"),
+        (
+            vec!["--after", "nobody", "--", "true"],
+            "after nobody: there is no such task",
+        ),
+        (vec!["-c", "3", "--", "true"], "no host has what task 6 requests"),
+    ] {
+        let refused = place.run([vec!["add", "run"], words].concat());
+        assert!(refused.code(4).stderr().contains(message), "{}", refused.stderr());
+    }
+    let refused = add(&place, &[json!({"cmd": "true"})]);
+    assert!(
+        refused.code(2).stderr().contains("line 1 of standard input"),
+        "{}",
+        refused.stderr()
+    );
+    place.run(["wait", "run", "6"]).code(4);
+    // A second run of the directory would run the tasks twice.
+    place.run(["serve", "run", "--idle-limit", "1"]).code(4);
+
+    let follow = place
+        .pmc(["wait", "run", "--follow"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    place.run(["add", "run", "--", "sleep 0.3"]).code(0);
+    let stopped = place.run(["serve", "run", "--stop"]);
+    assert!(
+        stopped.code(0).stdout().contains("takes no more tasks"),
+        "{}",
+        stopped.stdout()
+    );
+    assert!(
+        place
+            .run(["add", "run", "--", "true"])
+            .code(4)
+            .stderr()
+            .contains("takes no more tasks")
+    );
+    let follow = Finished::from(follow.wait_with_output().unwrap());
+    let all = [
+        "3 not_run",
+        "5 not_run",
+        "6 done",
+        "bad failed",
+        "first done",
+        "last done",
+    ];
+    assert_eq!(states(follow.code(1)), all);
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    assert!(place.read("run/jobstate.log").contains(" last JOB_SUCCESS "));
+    let status = place.run(["status", "--json", "run"]).json();
+    assert_eq!(
+        (&status["tasks"]["done"], &status["tasks"]["failed"]),
+        (&json!(3), &json!(1))
+    );
+}
+
+/// Returns how often each of the tasks has run.
+fn runs(place: &Place, tasks: usize) -> Vec<usize> {
+    let ran = place.read("ran");
+    let mut counts = vec![0; tasks];
+    for line in ran.lines() {
+        counts[line.parse::<usize>().unwrap()] += 1;
+    }
+    counts
+}
+
+#[test]
+fn what_was_accepted_survives_the_end_of_the_run() {
+    const TASKS: usize = 300;
+    let place = Place::new();
+    let mut child = serve(&place, &[]);
+    let line =
+        |number: usize| json!({"command": format!("echo {number} >> ran"), "label": format!("t{number}")});
+    let lines: Vec<Value> = (0..TASKS).map(line).collect();
+    assert_eq!(add(&place, &lines).code(0).stdout().lines().count(), TASKS);
+    let mut follow = place
+        .pmc(["wait", "run", "--follow"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut told = Vec::new();
+    let mut lines = BufReader::new(follow.stdout.take().unwrap()).lines();
+    while told.len() < TASKS / 10 {
+        told.push(lines.next().unwrap().unwrap());
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    told.extend(lines.map_while(Result::ok));
+    follow.wait().unwrap();
+    let before = runs(&place, TASKS);
+    // What is not whole was not accepted.
+    let mut dag = std::fs::OpenOptions::new()
+        .append(true)
+        .open(place.path().join("run/tasks.dag"))
+        .unwrap();
+    dag.write_all(b"#@ 301 touch torn \nTASK torn /bin/sh -c 'touch torn'\nTASK to")
+        .unwrap();
+    drop(dag);
+
+    let mut child = serve(&place, &[]);
+    assert_eq!(
+        place
+            .run(["add", "run", "--after", "t7", "--", "echo 0 >> ran"])
+            .code(0)
+            .stdout(),
+        "301\n"
+    );
+    let names: Vec<String> = (0..TASKS).map(|number| format!("t{number}")).collect();
+    let words = [["wait", "run", "301"].map(str::to_owned).to_vec(), names].concat();
+    assert_eq!(ends(place.run(words).code(0)).len(), TASKS + 1);
+    place.run(["serve", "run", "--stop"]).code(0);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let after = runs(&place, TASKS);
+    assert!(after.iter().all(|count| *count >= 1), "a task is lost: {after:?}");
+    for end in told {
+        let end: Value = serde_json::from_str(&end).unwrap();
+        let number: usize = end["id"].as_str().unwrap()[1..].parse().unwrap();
+        let again = after[number] - before[number] - usize::from(number == 0);
+        assert_eq!(again, 0, "t{number} ran again after it was told to be done");
+    }
+    assert!(!place.path().join("torn").exists());
+    assert!(place.run(["resume", "run"]).code(0).stdout().contains("301"));
+}

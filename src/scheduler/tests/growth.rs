@@ -1,0 +1,99 @@
+//! A first DAG that gets more tasks.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::scheduler::GrowthError;
+use crate::scheduler::tasks::State;
+
+/// Adds tasks with these options, and edges to each from earlier ones.
+fn extend(master: &mut Master, tasks: &[(&str, Vec<u32>)]) {
+    let first = master.next_base();
+    let lines = tasks.iter().zip(first..);
+    let text: String = lines
+        .map(|((options, _), number)| format!("TASK t{number} {options} /bin/true\n"))
+        .collect();
+    let added = Dag::parse(text.into()).unwrap();
+    let mut edges = Vec::new();
+    for ((_, parents), number) in tasks.iter().zip(first..) {
+        edges.extend(parents.iter().map(|parent| (TaskId(*parent), TaskId(number))));
+    }
+    assert_eq!(master.has_room_for(tasks.len()), Ok(()));
+    let mut dag = master.take_dag();
+    Arc::get_mut(&mut dag).unwrap().append(&added, &edges);
+    master.extend(dag, &edges);
+}
+
+/// A run of an empty DAG with two workers on a host of four CPUs.
+fn begin(out: &mut Log) -> Master {
+    let dag = Arc::new(Dag::default());
+    let mut master = Master::new(dag, DoneSet::new(), Workers::Fixed(2), ONE_ATTEMPT);
+    for rank in 1..=2 {
+        let registration = registration("h");
+        master
+            .handle(Event::Registered(Rank(rank), registration), out)
+            .unwrap();
+    }
+    master.start(out).unwrap();
+    master
+}
+
+#[test]
+fn a_run_without_room_takes_no_tasks() {
+    let mut out = Log::default();
+    let master = begin(&mut out);
+    assert_eq!(
+        master.has_room_for(u32::MAX as usize),
+        Err(GrowthError::TooManyTasks)
+    );
+    assert!(master.is_finished());
+}
+
+proptest! {
+    #[test]
+    fn tasks_that_are_added_run_after_their_parents(
+        steps in proptest::collection::vec(
+            (0_usize..4, proptest::collection::vec(any::<u32>(), 0..4), any::<bool>()),
+            1..60,
+        ),
+    ) {
+        const OPTIONS: [&str; 4] = ["-c 1", "-c 2 -m 3", "-c 1 -p 5", "-c 4 -m 90"];
+        let mut out = Log::default();
+        let mut master = begin(&mut out);
+        let end_one = |master: &mut Master, out: &mut Log, succeeds: bool| {
+            master.schedule(out);
+            let Some((rank, _, submit)) = master.assignments().next() else {
+                return false;
+            };
+            let status = if succeeds { 0 } else { 256 };
+            let result = TaskResult::new(submit, Outcome::new(status, Duration::from_millis(1)));
+            master.handle(Event::Finished(rank, result), out).unwrap();
+            true
+        };
+        for (number, parents, flag) in steps {
+            if flag {
+                end_one(&mut master, &mut out, number > 0);
+            } else {
+                let there = master.next_base();
+                let mut parents: Vec<u32> = parents.iter().filter_map(|parent| parent.checked_rem(there)).collect();
+                parents.sort_unstable();
+                parents.dedup();
+                let more = (OPTIONS[(number + 1) % 4], vec![there]);
+                extend(&mut master, &[(OPTIONS[number], parents), more]);
+            }
+            prop_assert_eq!(master.sanity_check(), Ok(()));
+        }
+        while end_one(&mut master, &mut out, true) {}
+        prop_assert!(master.is_finished());
+        let dag = Arc::clone(master.dag());
+        let state = |task: TaskId| master.nodes[task.index()].state;
+        for task in dag.ids() {
+            let is_blocked = dag.ids().any(|parent| {
+                dag.children(parent).contains(&task) && state(parent) != State::Done
+            });
+            prop_assert_eq!(state(task) == State::Waiting, is_blocked);
+            prop_assert!(matches!(state(task), State::Waiting | State::Done | State::Failed));
+        }
+        prop_assert_eq!(master.summary().tasks, dag.len());
+    }
+}
