@@ -81,6 +81,19 @@ pub struct Target<'a> {
     pub launch: Option<(Launch, u32)>,
 }
 
+impl<'a> Target<'a> {
+    /// A complete DAG that does not grow.
+    pub fn new(dag: &'a Path, tasks: usize) -> Self {
+        Self {
+            dag,
+            tasks,
+            accept_incomplete: false,
+            serve: None,
+            launch: None,
+        }
+    }
+}
+
 /// Runs a DAG until it is done or a signal ends the run.
 pub fn run(
     target: &Target<'_>,

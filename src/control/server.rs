@@ -276,7 +276,7 @@ impl Talk<'_> {
     fn tasks(&mut self, add: AddRequest) -> io::Result<AddRequest> {
         let bytes = self.receiver.take(add.length)?;
         let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-        let tasks: Result<_, _> = lines.map(|line| serde_json::from_slice(line)).collect();
+        let tasks: Result<_, _> = lines.map(serde_json::from_slice).collect();
         Ok(AddRequest { tasks: tasks?, ..add })
     }
 

@@ -15,6 +15,7 @@ use crate::scheduler::Event;
 use crate::transport::MasterTransport;
 
 use super::guests::Submission;
+use super::serving::takes_no_tasks;
 use super::{Driver, RunError};
 
 impl<T: MasterTransport> Driver<'_, T> {
@@ -206,10 +207,6 @@ impl<T: MasterTransport> Driver<'_, T> {
         self.run.notify_tasks(Some(ranks), Duration::ZERO);
         Ok(())
     }
-}
-
-pub(super) fn takes_no_tasks() -> Answer {
-    Answer::Refused("this run takes no tasks: it was not started by `pmc serve`".to_owned())
 }
 
 fn no_task(name: &str) -> Answer {

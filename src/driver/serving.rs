@@ -20,7 +20,6 @@ use pmc_system::{clock, disk};
 use rustc_hash::FxHashSet;
 
 use self::ends::{End, Follower};
-use super::control::takes_no_tasks;
 use super::{Driver, Run, RunError};
 use crate::control::Reply;
 use crate::options::Options;
@@ -126,6 +125,11 @@ impl Serving {
         let told = self.told_at;
         told.is_some_and(|at| now.saturating_duration_since(at) < LAST_WORD)
     }
+}
+
+/// Refuses a request about tasks that are added.
+pub(super) fn takes_no_tasks() -> Answer {
+    Answer::Refused("this run takes no tasks: it was not started by `pmc serve`".to_owned())
 }
 
 impl<T: MasterTransport> Driver<'_, T> {

@@ -4,10 +4,11 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use rustc_hash::FxHashMap;
+
 use crate::TaskId;
 use crate::checkpoint::Checkpoint;
 use crate::gang::{Gang, GangId};
-use crate::growth::Growth;
 use crate::names::{self, NameIndex};
 use crate::options::{
     ALL_TASKS, AbortOn, CategoryId, Forward, OptionSet, Options, RareOptions, Request, Stdin, is_code,
@@ -45,6 +46,24 @@ pub struct Dag {
     pub(crate) inputs_of: Vec<u32>,
     /// Set once tasks were added.
     pub(crate) growth: Option<Box<Growth>>,
+}
+
+/// What a DAG that grows has beside its arrays.
+#[derive(Default)]
+pub(crate) struct Growth {
+    /// Numbers of the sets of options, by their content as it is in the lines.
+    pub(crate) known_sets: FxHashMap<Options, u32>,
+    /// All children of tasks that have got more of them.
+    pub(crate) children: FxHashMap<TaskId, Vec<TaskId>>,
+    /// Number of edges that were added.
+    pub(crate) edges: usize,
+}
+
+impl Growth {
+    /// Returns the children of a task that has got more of them.
+    fn children(&self, task: TaskId) -> Option<&[TaskId]> {
+        self.children.get(&task).map(Vec::as_slice)
+    }
 }
 
 /// What a SUBDAG line says of its task.

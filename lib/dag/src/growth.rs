@@ -6,32 +6,16 @@
 
 use rustc_hash::FxHashMap;
 
+use crate::dag::{Dag, Growth};
+use crate::gang::{Gang, GangId};
 use crate::options::Options;
-use crate::{Dag, Gang, GangId, TaskId, names};
+use crate::{TaskId, names};
 
 /// First line of a DAG file that grows.
 pub const FIRST_LINE: &str = "#+ Each addition to this file ends with the line \"#+ added\".\n";
 
 /// Last line of an addition.
 pub const LAST_LINE: &str = "#+ added\n";
-
-/// What a DAG that grows has beside its arrays.
-#[derive(Default)]
-pub(crate) struct Growth {
-    /// Numbers of the sets of options, by their content as it is in the lines.
-    known_sets: FxHashMap<Options, u32>,
-    /// All children of tasks that have got more of them.
-    children: FxHashMap<TaskId, Vec<TaskId>>,
-    /// Number of edges that were added.
-    pub(crate) edges: usize,
-}
-
-impl Growth {
-    /// Returns the children of a task that has got more of them.
-    pub(crate) fn children(&self, task: TaskId) -> Option<&[TaskId]> {
-        self.children.get(&task).map(Vec::as_slice)
-    }
-}
 
 /// Removes an addition that was cut off, if the first line says that there are any.
 pub(crate) fn remove_torn_addition(text: &mut Vec<u8>) {

@@ -135,13 +135,8 @@ fn run(request: &Request) -> Result<Summary, Failure> {
         // An empty run would only add to the logs.
         executor::Ended::nothing_left()
     } else {
-        let what = executor::Target {
-            dag: &submit.dag,
-            tasks: dag.len(),
-            accept_incomplete: request.accept_incomplete,
-            serve: None,
-            launch: None,
-        };
+        let mut what = executor::Target::new(&submit.dag, dag.len());
+        what.accept_incomplete = request.accept_incomplete;
         executor::run(&what, &request.execution, environment, log, &mut |event| {
             watch.note(event)
         })

@@ -43,14 +43,12 @@ pub fn serve(arguments: &cli::Serve) -> Result<u8, Failure> {
         Some(agents) => Some(Launch::parse(&arguments.launch, agents, &[]).or_code(exit::USAGE)?),
     };
     let target = executor::Target {
-        dag: &dag,
-        // There may be any number.
-        tasks: usize::MAX,
-        accept_incomplete: false,
         serve: Some(Serve {
             idle_limit: arguments.idle_limit,
         }),
         launch: launch.zip(arguments.agents),
+        // There may be any number of tasks.
+        ..executor::Target::new(&dag, usize::MAX)
     };
     let shown = arguments.dir.display();
     let is_quiet = arguments.quiet;
@@ -72,9 +70,10 @@ pub fn serve(arguments: &cli::Serve) -> Result<u8, Failure> {
     let (all, done) = counts(&dag)?;
     if !is_quiet {
         let failed = ended.failures.len();
-        let failed = (failed > 0)
-            .then(|| format!(", {failed} failed"))
-            .unwrap_or_default();
+        let failed = match failed {
+            0 => String::new(),
+            failed => format!(", {failed} failed"),
+        };
         message(format_args!(
             "pmc: {done} of {} done{failed}",
             text::count(all, "task")

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Finished, Place};
 
-/// Starts a run that takes tasks, and waits until it does. It ends by itself some time after a test has failed.
+/// Starts a run that takes tasks, and waits until it does. After a test that has failed, it ends by itself.
 fn serve(place: &Place, options: &[&str]) -> Child {
     let words = [&["serve", "run", "--idle-limit", "60", "-w", "2"], options].concat();
     let mut child = place.pmc(words).stdout(Stdio::piped()).spawn().unwrap();
