@@ -42,6 +42,7 @@ mod report;
 mod ro_crate;
 mod security;
 mod shared_directory;
+mod snakemake;
 mod stampede;
 mod submit;
 mod support;

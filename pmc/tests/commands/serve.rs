@@ -228,3 +228,53 @@ fn what_was_accepted_survives_the_end_of_the_run() {
     assert!(!place.path().join("torn").exists());
     assert!(place.run(["resume", "run"]).code(0).stdout().contains("301"));
 }
+
+/// The calls are those that Nextflow's executor `hq` makes.
+#[test]
+fn the_stand_in_for_hyperqueue_answers_nextflow() {
+    let place = Place::new();
+    let mut child = serve(&place, &["--host-cpus", "2"]);
+    let hq = |words: &[&str]| {
+        let program = concat!(env!("CARGO_MANIFEST_DIR"), "/../share/nextflow/bin/hq");
+        let path = format!("{}:/usr/local/bin:/usr/bin:/bin", crate::support::bin().display());
+        let output = std::process::Command::new(program)
+            .args(words)
+            .current_dir(place.path().join("a b"))
+            .env_clear()
+            .env("PATH", path)
+            .env("PMC_SERVE_DIR", place.path().join("run"))
+            .output();
+        Finished::from(output.unwrap())
+    };
+    let directory = place.path().join("a b").display().to_string().replace(' ', "\\ ");
+    let script = |rest: &str| {
+        format!(
+            "#!/bin/bash\n#HQ --name nf-say_(1)\n#HQ --log {directory}/.command.log\n#HQ --cwd {directory}\n\
+             #HQ --resource mem=1048577\n#HQ --cpus 2\n#HQ --time-limit 60sec\n{rest}\n"
+        )
+    };
+    place.write("a b/.command.run", &script("pwd; echo 0 > .exitcode"));
+    place.write("a b/bad", &script("exit 7"));
+    let submit = |script: &str| hq(&["--output-mode=quiet", "submit", "--directives=file", script]);
+    assert_eq!(submit(".command.run").code(0).stdout(), "1\n");
+    place.run(["wait", "run", "1"]).code(0);
+    assert_eq!(
+        place.read("a b/.command.log"),
+        format!("{}/a b\n", place.path().display())
+    );
+    assert_eq!(place.read("a b/.exitcode"), "0\n");
+    assert_eq!(submit("bad").code(0).stdout(), "2\n");
+    place.run(["wait", "run", "2"]).code(1);
+    let list = hq(&["--output-mode=quiet", "job", "list", "--all"])
+        .code(0)
+        .stdout();
+    let mut states: Vec<&str> = list.lines().collect();
+    states.sort_unstable();
+    assert_eq!(states, ["1 FINISHED", "2 FAILED"]);
+    let dag = place.read("run/tasks.dag");
+    assert!(dag.contains("TASK 1 -c 2 -m 2 -e 60 /bin/sh "), "{dag}");
+    place.write("a b/odd", "#HQ --no-such-option 1\n");
+    hq(&["submit", "--directives=file", "odd"]).code(1);
+    place.run(["serve", "run", "--stop"]).code(0);
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+}

@@ -184,6 +184,15 @@ pub fn validator_bin() -> PathBuf {
     bin
 }
 
+/// Returns the directory `bin` of the Python environment with Snakemake.
+pub fn snakemake_bin() -> PathBuf {
+    let bin = target_dir().join("snakemake/bin");
+    if !bin.join("snakemake").exists() {
+        missing("the Python environment with Snakemake", &bin);
+    }
+    bin
+}
+
 /// Returns the Python that can import `Pegasus.api`.
 pub fn python() -> Program {
     Program::new(venv_bin().join("python"))

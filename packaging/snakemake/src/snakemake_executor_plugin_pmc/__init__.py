@@ -9,6 +9,7 @@ import tempfile
 from dataclasses import dataclass, field
 from typing import AsyncGenerator, List, Optional
 
+from pmc_toolkit import Service, ServiceError
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
@@ -17,9 +18,6 @@ from snakemake_interface_executor_plugins.settings import (
     CommonSettings,
     ExecutorSettingsBase,
 )
-
-from .service import Service, ServiceError
-
 
 @dataclass
 class ExecutorSettings(ExecutorSettingsBase):
