@@ -1,4 +1,5 @@
 //! `pmc serve`, `pmc add` and `pmc wait`: a run that takes tasks while it goes on.
+#![expect(clippy::unwrap_used, reason = "a test fails by a panic")]
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Stdio};
@@ -101,33 +102,15 @@ fn tasks_are_added_while_a_run_goes_on() {
     assert_eq!(states(place.run(["wait", "run", "5"]).code(1)), ["5 not_run"]);
     assert!(!place.path().join("never").exists());
 
-    for (words, message) in [
-        (vec!["--label", "first", "--", "true"], "a task first already"),
-        (
-            vec!["--after", "nobody", "--", "true"],
-            "after nobody: there is no such task",
-        ),
-        (vec!["-c", "3", "--", "true"], "no host has what task 6 requests"),
-    ] {
-        let refused = place.run([vec!["add", "run"], words].concat());
-        assert!(refused.code(4).stderr().contains(message), "{}", refused.stderr());
-    }
-    let refused = add(&place, &[json!({"cmd": "true"})]);
-    assert!(
-        refused.code(2).stderr().contains("line 1 of standard input"),
-        "{}",
-        refused.stderr()
-    );
-    place.run(["wait", "run", "6"]).code(4);
-    // A second run of the directory would run the tasks twice.
-    place.run(["serve", "run", "--idle-limit", "1"]).code(4);
-
-    let follow = place
+    let waits = "while [ ! -e go ]; do sleep 0.01; done";
+    place.run(["add", "run", "--", waits]).code(0);
+    let mut follow = place
         .pmc(["wait", "run", "--follow"])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    place.run(["add", "run", "--", "sleep 0.3"]).code(0);
+    let mut lines = BufReader::new(follow.stdout.take().unwrap()).lines();
+    let mut told = vec![lines.next().unwrap().unwrap()];
     let stopped = place.run(["serve", "run", "--stop"]);
     assert!(
         stopped.code(0).stdout().contains("takes no more tasks"),
@@ -141,16 +124,14 @@ fn tasks_are_added_while_a_run_goes_on() {
             .stderr()
             .contains("takes no more tasks")
     );
-    let follow = Finished::from(follow.wait_with_output().unwrap());
-    let all = [
-        "3 not_run",
-        "5 not_run",
-        "6 done",
-        "bad failed",
-        "first done",
-        "last done",
-    ];
-    assert_eq!(states(follow.code(1)), all);
+    place.write("go", "");
+    told.extend(lines.map_while(Result::ok));
+    assert_eq!(told.len(), 6, "{told:?}");
+    assert!(
+        told[5].starts_with("{\"id\":\"6\",\"state\":\"done\""),
+        "{told:?}"
+    );
+    assert_eq!(follow.wait().unwrap().code(), Some(1));
     assert_eq!(child.wait().unwrap().code(), Some(1));
     assert!(place.read("run/jobstate.log").contains(" last JOB_SUCCESS "));
     let status = place.run(["status", "--json", "run"]).json();
@@ -158,6 +139,38 @@ fn tasks_are_added_while_a_run_goes_on() {
         (&status["tasks"]["done"], &status["tasks"]["failed"]),
         (&json!(3), &json!(1))
     );
+}
+
+#[test]
+fn wrong_tasks_are_refused_and_the_run_goes_on() {
+    let place = Place::new();
+    let mut child = serve(&place, &["--host-cpus", "2"]);
+    place
+        .run(["add", "run", "--label", "first", "--", "true"])
+        .code(0);
+    for (words, message) in [
+        (vec!["--label", "first", "--", "true"], "a task first already"),
+        (
+            vec!["--after", "nobody", "--", "true"],
+            "after nobody: there is no such task",
+        ),
+        (vec!["-c", "3", "--", "true"], "no host has what task 2 requests"),
+    ] {
+        let refused = place.run([vec!["add", "run"], words].concat());
+        assert!(refused.code(4).stderr().contains(message), "{}", refused.stderr());
+    }
+    let refused = add(&place, &[json!({"cmd": "true"})]);
+    assert!(
+        refused.code(2).stderr().contains("line 1 of standard input"),
+        "{}",
+        refused.stderr()
+    );
+    place.run(["wait", "run", "2"]).code(4);
+    // A second run of the directory would run the tasks twice.
+    place.run(["serve", "run", "--idle-limit", "1"]).code(4);
+    place.run(["serve", "run", "--stop"]).code(0);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    place.run(["add", "run", "--", "true"]).code(4);
 }
 
 /// Returns how often each of the tasks has run.
