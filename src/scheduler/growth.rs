@@ -47,9 +47,9 @@ impl Master {
         std::mem::take(&mut self.dag)
     }
 
-    /// Takes the first DAG back with more tasks, for which [`Master::has_room_for`] has found room.
-    /// `edges` are those to the new tasks. Linear in tasks and edges that are new and, if they bring new sets of
-    /// options, in the shapes of the classes of these.
+    /// Takes the first DAG back with more tasks, for which [`Master::has_room_for`] has found room. `edges`
+    /// are those to the new tasks. Linear in tasks and edges that are new; with new sets of options, also in
+    /// the shapes of their classes.
     pub fn extend(&mut self, dag: Arc<Dag>, edges: &[(TaskId, TaskId)]) {
         let first = self.nodes.len();
         self.dag = dag;
