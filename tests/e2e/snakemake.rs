@@ -5,7 +5,7 @@ use std::path::Path;
 
 use pmc_dag::Dag;
 
-use crate::support::command::{Finished, Program};
+use crate::support::command::{CommandResult, Program};
 use crate::support::programs::{Build, project, snakemake_bin};
 
 /// A program of Snakemake's environment that finds our packages for Python and our programs.
@@ -24,7 +24,7 @@ fn python_program(name: &str, directory: &Path) -> Program {
         .env("PYTHONDONTWRITEBYTECODE", "1")
 }
 
-fn snakemake(directory: &Path, target: &str) -> Finished {
+fn snakemake(directory: &Path, target: &str) -> CommandResult {
     python_program("snakemake", directory)
         .args([
             "--executor",
