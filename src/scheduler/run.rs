@@ -155,7 +155,6 @@ pub struct Master {
     /// Tasks for the next `schedule`, in order. Tasks among them that are not ready any more do not count.
     pub(super) ready: Vec<TaskId>,
     pub(super) queue: Queue,
-    /// Chain of each set of options of the first DAG.
     pub(super) chain_of_set: Vec<u32>,
     pub(super) shares: Shares,
     /// Percent of its memory that a task requests after an attempt that ran out of memory.
