@@ -79,11 +79,16 @@ pub(crate) const OLD_KEYS: &[(Namespace, &str, &str)] = &[
 ];
 
 /// Returns the form in which a key is stored: its new name, in lower case where case does not count.
-/// Case counts in `env`, `metadata` and `selector`, and after the `+` of an attribute of HTCondor.
+/// Case counts in `env`, `metadata` and `selector`, and after the `+` or `My.` of an attribute of HTCondor.
 pub(crate) fn stored_key(namespace: Namespace, key: &str) -> Cow<'_, str> {
     let folds = match namespace {
         Namespace::Pegasus | Namespace::Dagman | Namespace::Globus => true,
-        Namespace::Condor => !key.starts_with('+'),
+        Namespace::Condor => {
+            let is_attribute = key
+                .get(..3)
+                .is_some_and(|start| start.eq_ignore_ascii_case("my."));
+            !is_attribute && !key.starts_with('+')
+        }
         Namespace::Env | Namespace::Selector | Namespace::Metadata | Namespace::Stat => false,
     };
     let key = if folds && !key.bytes().all(|b| b.is_ascii() && !b.is_ascii_uppercase()) {

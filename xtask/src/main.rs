@@ -43,6 +43,15 @@ enum Golden {
         #[arg(required = true)]
         folders: Vec<PathBuf>,
     },
+    /// Plan all cases of a kind of the planner, and keep the plans
+    Plan {
+        /// A directory of tests/golden
+        kind: String,
+        /// The planner
+        planner: PathBuf,
+        /// The folder to make
+        folder: PathBuf,
+    },
     /// Make a folder of a text file
     Unpack {
         /// The text file
@@ -66,6 +75,15 @@ fn main() -> Result<()> {
             for folder in folders {
                 println!("{}", golden::pack(&folder)?.display());
             }
+            Ok(())
+        }
+        Chore::Golden(Golden::Plan {
+            kind,
+            planner,
+            folder,
+        }) => {
+            std::fs::create_dir_all(&folder)?;
+            testutils::golden::planner::plan_all(&kind, &planner.canonicalize()?, &folder.canonicalize()?);
             Ok(())
         }
         Chore::Golden(Golden::Unpack { archive, folder }) => golden::unpack(&archive, &folder),

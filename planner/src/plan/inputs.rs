@@ -172,6 +172,7 @@ fn read(request: &Request, mut properties: Properties, settings: Settings) -> Re
         request,
         properties: &properties,
         mode: settings.subworkflows,
+        runs_dagman: settings.generator.abilities().runs_dagman,
         options: &options,
         variables: &variables,
         directory_variable: WORKFLOW_DIR,

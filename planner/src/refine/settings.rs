@@ -199,6 +199,8 @@ pub(crate) struct CondorSettings {
     pub(crate) lite_scripts: Option<bool>,
     /// Jobs have priorities by kind and depth.
     pub(crate) assigns_priorities: bool,
+    /// Jobs of each kind count for a limit of the pool.
+    pub(crate) limits_concurrency: bool,
 }
 
 /// The settings.
@@ -484,10 +486,13 @@ impl Choices<'_> {
     }
 
     fn condor(&mut self) -> CondorSettings {
-        let assigns = self.properties.get("pegasus.job.priority.assign");
+        let is = |key: &str| self.properties.get(key).and_then(parse_bool);
+        let assigns_priorities = is("pegasus.job.priority.assign") != Some(false);
+        let limits_concurrency = is("pegasus.condor.concurrency.limits") == Some(true);
         CondorSettings {
             lite_scripts: self.one_of("pegasus.lite.form", None, LITE_FORMS),
-            assigns_priorities: assigns.and_then(parse_bool) != Some(false),
+            assigns_priorities,
+            limits_concurrency,
         }
     }
 

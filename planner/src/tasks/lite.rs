@@ -189,7 +189,7 @@ fn places(job: PlannedJob<'_>, description: &mut Description) {
         .or_else(|| profile(Namespace::Env, "PEGASUS_LITE_ENV_SOURCE"));
     description.scratch = scratch.map(PathBuf::from);
     description.env_source = source.map(PathBuf::from);
-    if job.ships_files() {
+    if job.ships_files() && !job.is_nested() {
         description.in_start_directory = description.scratch.is_none() || is_moved(job);
         if let Some(shipped) = env_source(job) {
             description.env_source = Path::new(shipped).file_name().map(PathBuf::from);

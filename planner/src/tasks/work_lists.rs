@@ -35,7 +35,7 @@ impl WorkLists {
             format!("{}/{}", plan.submit, Self::file_name(&plan.base))
         } else if self.beside.contains(&job.id) {
             format!("{}/{}.in", plan.submit, job.name)
-        } else if job.ships_files() && job.has_description() {
+        } else if job.ships_files() && job.has_description() && !job.is_nested() {
             format!("{}{}", job.name, job.list_suffix())
         } else {
             plan.job_file(job.id, job.list_suffix())

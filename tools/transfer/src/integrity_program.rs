@@ -68,6 +68,15 @@ impl Item {
             None => self.path.file_name().unwrap_or_default().as_bytes(),
         }
     }
+
+    /// Returns the logical name of a file that is compared: without one it is the path, since jobs start where
+    /// names with directories lead to their files.
+    fn name_to_compare(&self) -> &[u8] {
+        match &self.lfn {
+            Some(lfn) if !lfn.is_empty() => lfn,
+            _ => self.path.as_os_str().as_bytes(),
+        }
+    }
 }
 
 /// An error that ends the program.
@@ -209,20 +218,20 @@ fn verify(items: &[Item], timings: bool, out: &mut dyn Write) -> Result<bool, Pr
     let mut comparisons = Vec::new();
     let mut good = true;
     for item in items {
-        let result = integrity::verify(item.name(), &item.path, &known, &Cancel::new());
+        let result = integrity::verify(item.name_to_compare(), &item.path, &known, &Cancel::new());
         if let Err(error) = &result {
             good = false;
             writeln!(out, "Integrity check: {error}").map_err(ProgramError::Stdout)?;
         }
         let (sha256, expected) = match result {
-            Ok(()) => (known.get(item.name()).cloned(), None),
+            Ok(()) => (known.get(item.name_to_compare()).cloned(), None),
             Err(TransferError::ChecksumMismatch { expected, actual, .. }) => (Some(actual), Some(expected)),
             // Files that could not be compared count as neither.
             Err(_) => (None, None),
         };
         if let Some(sha256) = sha256 {
             comparisons.push(multipart::Comparison {
-                lfn: item.name().to_vec(),
+                lfn: item.name_to_compare().to_vec(),
                 path: item.path.clone(),
                 sha256,
                 expected,

@@ -11,7 +11,9 @@ use crate::model::FileId;
 
 use crate::tasks::{Invocation, Invocations, Plan};
 
+use super::super::Writing;
 use super::in_order::in_order;
+use super::private_files::{put, put_private};
 use super::task_line::Line;
 use super::{clusters, lists};
 
@@ -198,7 +200,26 @@ pub(crate) fn local_path(url: &str) -> Option<&str> {
     path.starts_with('/').then_some(path)
 }
 
+/// Writes the beginning of the fingerprints. Returns their path.
+///
+/// # Errors
+/// A failed write.
+pub(crate) fn write_head(
+    prints: &FingerprintWriter,
+    plan: &Plan<'_>,
+    to: &Writing<'_>,
+) -> Result<PathBuf, PlanError> {
+    let head = prints.head(to.facts, to.read)?;
+    let path = file(plan, to.dir);
+    match plan.secrets.are_in_environments() {
+        // A hash of a short secret is not far from the secret.
+        true => put_private(&path, &head)?,
+        false => put(&path, &head)?,
+    }
+    Ok(path)
+}
+
 /// Returns the path of the fingerprints of a plan below a directory.
-pub(crate) fn file(plan: &Plan<'_>, dir: &Path) -> PathBuf {
+fn file(plan: &Plan<'_>, dir: &Path) -> PathBuf {
     fingerprint::path(&dir.join(format!("{}.dag", plan.base)))
 }

@@ -30,7 +30,9 @@ pub(crate) fn write_files(plan: &Plan<'_>, dir: &Path) -> Result<(), PlanError> 
         let outputs = nested.job.uses.iter().filter(|u| u.link.writes());
         let input_cache = locations(nested, inputs.copied(), Access::Get);
         let output_map = locations(nested, outputs.map(|u| u.file), Access::Put);
-        put(job, dir, ".sub", &description(nested))?;
+        if plan.abilities().is_pmc {
+            put(job, dir, ".sub", &description(nested))?;
+        }
         put(job, dir, INPUT_CACHE, &input_cache)?;
         put(job, dir, OUTPUT_MAP, &output_map)?;
     }

@@ -124,7 +124,10 @@ impl<'a> Ad<'a> {
             file.command(name, value)?;
         }
         let mut transformation = String::new();
-        plan.push_transformation(&job, &mut transformation);
+        match job.is_nested() {
+            true => transformation.push_str("condor::dagman"),
+            false => plan.push_transformation(&job, &mut transformation),
+        }
         let texts: [(&str, &str); 9] = [
             ("+pegasus_generator", "Pegasus"),
             ("+pegasus_root_wf_uuid", &plan.nesting.root),

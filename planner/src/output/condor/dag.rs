@@ -9,9 +9,11 @@ use crate::exec::Task;
 use crate::profiles::{Namespace, Profiles};
 use crate::refine::settings::Integrity;
 use crate::tasks::PlannedJob;
+use crate::tasks::nested::NestedJob;
 use crate::tasks::requests::{Kind, MAX_JOBS, dagman, messages};
 
 use super::context::Context;
+use super::nested;
 use super::ranks::{category, priority};
 
 /// Limits of running jobs, by category, unless properties say otherwise.
@@ -75,6 +77,10 @@ fn node(context: &Context<'_>, job: PlannedJob<'_>, dag: &mut DagFile) -> Result
     let text = |error: WriteError| error.to_string();
     let profiles = &job.setup.profiles;
     let name = &*job.name;
+    if let Some(of) = nested::of(job) {
+        sub_workflow(context, of, dag).map_err(text)?;
+        return settings(context, job, dag);
+    }
     let is_noop = matches!(job.task, Task::NoOp);
     let is_noop = is_noop || dagman(profiles, "noop").is_some_and(|value| value.eq_ignore_ascii_case("true"));
     dag.job(name, &context.relative(job, ".sub"), is_noop)
@@ -91,6 +97,28 @@ fn node(context: &Context<'_>, job: PlannedJob<'_>, dag: &mut DagFile) -> Result
                 .map_err(text)?;
         }
     }
+    settings(context, job, dag)
+}
+
+/// Adds a sub-workflow: a DAG for DAGMan as it is, or a job with the script that plans it.
+fn sub_workflow(context: &Context<'_>, of: NestedJob<'_>, dag: &mut DagFile) -> Result<(), WriteError> {
+    let job = of.planned;
+    if of.nested.is_ready {
+        let directory = of
+            .nested
+            .directory
+            .as_ref()
+            .map(|path| path.display().to_string());
+        return dag.subdag(&job.name, &of.dag(), directory.as_deref());
+    }
+    dag.job(&job.name, &context.relative(job, ".sub"), false)?;
+    dag.script(ScriptKind::Pre, &job.name, &context.relative(job, nested::SCRIPT))
+}
+
+/// Adds priority, retries, and further settings of a node.
+fn settings(context: &Context<'_>, job: PlannedJob<'_>, dag: &mut DagFile) -> Result<(), String> {
+    let text = |error: WriteError| error.to_string();
+    let (profiles, name) = (&job.setup.profiles, &*job.name);
     let own = dagman(profiles, "priority").map(str::to_owned);
     let priority = own.unwrap_or_else(|| priority(context, job).to_string());
     dag.record("PRIORITY", name, &priority).map_err(text)?;

@@ -3,7 +3,7 @@
 
 use pmc_dagman::write::{Dollars, SubmitFile, WriteError, class_ad_string, environment};
 
-use crate::profiles::Namespace;
+use crate::profiles::{Namespace, Profiles};
 use crate::refine::java_hash_order::{hash, sort_hashed};
 use crate::tasks::requests::dagman;
 
@@ -14,7 +14,8 @@ use super::context::{Context, VERSION};
 pub(super) const SUFFIX: &str = ".dag.condor.sub";
 
 /// Environment variables that the job of DAGMan gets from the user who submits it.
-const GETENV: &str = "CONDOR_CONFIG,_CONDOR_*,PATH,PYTHONPATH,PERL*,PEGASUS_*,TZ,HOME,USER,LANG,LC_ALL";
+pub(super) const GETENV: &str = "CONDOR_CONFIG,_CONDOR_*,PATH,PYTHONPATH,PERL*,PEGASUS_*,TZ,HOME,USER,LANG,LC_ALL,\
+    ASAN_OPTIONS,LSAN_OPTIONS,BEARER_TOKEN,BEARER_TOKEN_FILE,XDG_RUNTIME_DIR";
 
 /// Variables that it takes over from the planner.
 const KEPT_VARIABLES: [&str; 8] = [
@@ -29,8 +30,11 @@ const KEPT_VARIABLES: [&str; 8] = [
 ];
 
 /// When HTCondor removes the job: at its end, but not when the machine goes down or a signal ends DAGMan.
-const ON_EXIT_REMOVE: &str =
+pub(super) const ON_EXIT_REMOVE: &str =
     "(ExitSignal =?= 11 || (ExitCode =!= UNDEFINED && ExitCode >=0 && ExitCode <= 2))";
+
+/// Jobs that go with the job of DAGMan.
+pub(super) const REMOVED_WITH_IT: &str = "\"DAGManJobId =?= $(cluster)\"";
 
 /// Limits of DAGMan: properties and options.
 const LIMITS: [(&str, &str, Option<&str>); 4] = [
@@ -49,8 +53,9 @@ pub(super) fn description(context: &Context<'_>) -> Result<String, WriteError> {
     let dag = format!("{}.dag", plan.base);
     let mut file = SubmitFile::default();
     file.comment(&format!("DAGMan for {dag}"));
-    let arguments = arguments(context, &dag);
-    file.comment(&format!("condor_submit_dag -no_submit {}", options(context)));
+    let limits = limits(&[&plan.settings.profiles], true);
+    let arguments = arguments(&dag, &limits);
+    file.comment(&format!("condor_submit_dag -no_submit {limits}"));
     for (name, value) in [
         ("universe", "scheduler".to_owned()),
         (
@@ -62,10 +67,7 @@ pub(super) fn description(context: &Context<'_>) -> Result<String, WriteError> {
         ("error", format!("{dag}.lib.err")),
         ("log", format!("{dag}.dagman.log")),
         ("remove_kill_sig", "SIGUSR1".to_owned()),
-        (
-            "+OtherJobRemoveRequirements",
-            class_ad_string("DAGManJobId =?= $(cluster)"),
-        ),
+        ("+OtherJobRemoveRequirements", REMOVED_WITH_IT.to_owned()),
         ("on_exit_remove", ON_EXIT_REMOVE.to_owned()),
         ("copy_to_spool", "False".to_owned()),
         ("arguments", format!("\"{arguments}\"")),
@@ -94,24 +96,22 @@ pub(super) fn description(context: &Context<'_>) -> Result<String, WriteError> {
     Ok(file.queue())
 }
 
-/// Returns the limits of DAGMan as options.
-fn options(context: &Context<'_>) -> String {
-    let profiles = &context.plan.settings.profiles;
+/// Returns the limits of DAGMan as options: of the first profiles that name them, else the defaults.
+pub(super) fn limits(profiles: &[&Profiles], has_defaults: bool) -> String {
     let given = LIMITS.iter().filter_map(|(key, option, default)| {
         // The number of preparations has no limit of its own in the original's call.
-        let default = default.filter(|_| *key != "maxpre");
-        let value = dagman(profiles, key).or(default)?;
-        Some(format!("{option} {value}"))
+        let default = default.filter(|_| has_defaults && *key != "maxpre");
+        let named = profiles.iter().find_map(|profiles| dagman(profiles, key));
+        Some(format!("{option} {}", named.or(default)?))
     });
     given.collect::<Vec<_>>().join(" ")
 }
 
 /// Returns the arguments of `condor_dagman`.
-fn arguments(context: &Context<'_>, dag: &str) -> String {
+pub(super) fn arguments(dag: &str, limits: &str) -> String {
     format!(
         "-p 0 -f -l . -Lockfile {dag}.lock -AutoRescue 1 -DoRescueFrom 0 -Dag {dag} -Suppress_notification \
-         -AllowVersionMismatch {}",
-        options(context)
+         -AllowVersionMismatch {limits}"
     )
 }
 

@@ -24,7 +24,9 @@ pub(super) fn add<'a>(context: &'a Context<'a>, job: PlannedJob<'a>, ad: &mut Ad
         None if is_local => ad.set_variable("PEGASUS_HOME", context.home.as_str()),
         None => {}
     }
+    // DAGMan of a sub-workflow is found where that of this one was.
     if is_local
+        && !job.is_nested()
         && !ad.has_variable("PATH")
         && let Some(path) = context.request.environment.variables.get("PATH")
     {

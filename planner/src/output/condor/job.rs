@@ -37,9 +37,39 @@ pub(super) fn ad<'a>(
     job: PlannedJob<'a>,
     invocation: &mut Invocation,
 ) -> Result<Ad<'a>, String> {
-    let plan = context.plan;
     let mut ad = Ad::default();
-    environment::add(context, job, &mut ad);
+    add_common(context, job, &mut ad);
+    let profiles = &job.setup.profiles;
+    ad.set("priority", priority(context, job).to_string());
+    if let Task::NoOp = job.task {
+        ad.set("noop_job", "true");
+        ad.set("noop_job_exit_code", "0");
+    }
+    let is_shipped = context.is_script(job) || job.has_description();
+    ad.set("transfer_executable", is_shipped.to_string());
+    if let Some(stdin) = &invocation.stdin {
+        ad.set_literal("input", stdin);
+    }
+    let mut transfers = Transfers::of(context, job, invocation);
+    if let Some(more) = profiles.get(Namespace::Condor, "transfer_input_files") {
+        let more = more.split(',').map(str::trim).filter(|file| !file.is_empty());
+        transfers.inputs.extend(more.map(str::to_owned));
+    }
+    credentials::add(context, job, &mut transfers, &mut ad)?;
+    if !transfers.lists.is_empty() {
+        let names = transfers.lists.join(" ");
+        ad.set_variable("GRIDSTART_CLEANUP", format!("/bin/rm -rf {names} "));
+    }
+    style::add(context, job, invocation, &transfers, &mut ad)?;
+    let of_job = |problem: String| format!("job {}: {problem}", job.name);
+    arguments::add(job, invocation, &mut ad).map_err(of_job)?;
+    Ok(ad)
+}
+
+/// Adds what all jobs have: variables, commands of the user, logs, and defaults.
+pub(super) fn add_common<'a>(context: &'a Context<'a>, job: PlannedJob<'a>, ad: &mut Ad<'a>) {
+    let plan = context.plan;
+    environment::add(context, job, ad);
     let profiles = &job.setup.profiles;
     for (key, value) in profiles.of(Namespace::Condor) {
         if !OWN_COMMANDS.contains(&key) && !value.trim().is_empty() {
@@ -72,28 +102,24 @@ pub(super) fn ad<'a>(
     );
     ad.or_set("stream_error", "false");
     ad.or_set("stream_output", "false");
-    ad.set("priority", priority(context, job).to_string());
-    if let Task::NoOp = job.task {
-        ad.set("noop_job", "true");
-        ad.set("noop_job_exit_code", "0");
+    if plan.settings.condor.limits_concurrency
+        && let Some(limit) = concurrency_limit(job)
+    {
+        ad.or_set("concurrency_limits", limit);
     }
-    let is_shipped = context.is_script(job) || job.has_description();
-    ad.set("transfer_executable", is_shipped.to_string());
-    if let Some(stdin) = &invocation.stdin {
-        ad.set_literal("input", stdin);
+}
+
+/// Returns the limit of the pool for jobs of this kind. The names are those of Pegasus.
+fn concurrency_limit(job: PlannedJob<'_>) -> Option<&'static str> {
+    match job.task {
+        Task::StageIn(_) => Some("pegasus_transfer.stagein"),
+        Task::StageOut(_) => Some("pegasus_transfer.stageout"),
+        Task::InterSite(_) => Some("pegasus_transfer.inter"),
+        Task::CreateDir => Some("pegasus_auxillary.createdir"),
+        Task::CleanUp(_) | Task::RemoveDir => Some("pegasus_auxillary.cleanup"),
+        Task::Register(_) => Some("pegasus_auxillary.registration"),
+        Task::Chmod(_) => Some("pegasus_auxillary.chmod"),
+        Task::Compute(_) | Task::Cluster(..) if !job.is_nested() => Some("pegasus_compute"),
+        Task::Compute(_) | Task::Cluster(..) | Task::NoOp => None,
     }
-    let mut transfers = Transfers::of(context, job, invocation);
-    if let Some(more) = profiles.get(Namespace::Condor, "transfer_input_files") {
-        let more = more.split(',').map(str::trim).filter(|file| !file.is_empty());
-        transfers.inputs.extend(more.map(str::to_owned));
-    }
-    credentials::add(context, job, &mut transfers, &mut ad)?;
-    if !transfers.lists.is_empty() {
-        let names = transfers.lists.join(" ");
-        ad.set_variable("GRIDSTART_CLEANUP", format!("/bin/rm -rf {names} "));
-    }
-    style::add(context, job, invocation, &transfers, &mut ad)?;
-    let of_job = |problem: String| format!("job {}: {problem}", job.name);
-    arguments::add(job, invocation, &mut ad).map_err(of_job)?;
-    Ok(ad)
 }

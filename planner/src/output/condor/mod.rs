@@ -13,6 +13,7 @@ mod dagman_job;
 mod environment;
 mod job;
 mod metadata;
+mod nested;
 mod ranks;
 mod requests;
 mod script;
@@ -24,9 +25,11 @@ use std::path::Path;
 
 use crate::error::PlanError;
 use crate::exec::JobId;
-use crate::tasks::{Invocation, Invocations, Plan};
+use crate::tasks::nested::NestedJob;
+use crate::tasks::{Invocation, Invocations, Plan, PlannedJob};
 
 use super::common::events::JobEvents;
+use super::common::fingerprints::{self, FingerprintWriter};
 use super::common::in_order::in_order;
 use super::common::job_problems::{JobProblems, MAX_SHOWN};
 use super::common::private_files::{put, put_private};
@@ -66,6 +69,10 @@ impl Generator for Condor {
         let job = dagman_job::description(&context).map_err(PlanError::code)?;
         plan.secrets.put(&dir.join(dagman_file(plan)), &job)?;
         plan.secrets.put(&file(".metadata"), &metadata::metadata(plan))?;
+        if to.request.deferred {
+            // By it, a later planner sees whether its inputs have changed.
+            fingerprints::write_head(&FingerprintWriter::new(plan), plan, to)?;
+        }
         Ok(Code::default())
     }
 }
@@ -140,6 +147,14 @@ fn write_job(
     let plan = context.plan;
     let job = plan.at(id);
     let Rendered { invocation, line, .. } = rendered;
+    if let Some(nested) = nested::of(job) {
+        invocations.fill(id, invocation).map_err(Failure::Job)?;
+        line.fill(invocation);
+        return match nested.nested.is_ready {
+            true => Ok(()),
+            false => write_nested(context, nested, invocation, dir),
+        };
+    }
     if context.is_script(job) {
         invocations.fill_inside(id, invocation).map_err(Failure::Job)?;
         let text = script::script(context, invocations, id, invocation).map_err(Failure::Job)?;
@@ -156,12 +171,39 @@ fn write_job(
             .put(&dir.join(format!("{}.arg", job.name)), content)?;
     }
     let ad = job::ad(context, job, invocation).map_err(|problem| Failure::Job(vec![problem]))?;
+    write_description(context, job, &ad, dir)
+}
+
+/// Writes script and submit description of a nested sub-workflow.
+fn write_nested(
+    context: &Context<'_>,
+    nested: NestedJob<'_>,
+    invocation: &Invocation,
+    dir: &Path,
+) -> Result<(), Failure> {
+    let job = nested.planned;
+    let path = context.path_in(dir, job, nested::SCRIPT);
+    context
+        .plan
+        .secrets
+        .put(&path, &nested::script(job, invocation))?;
+    set_executable(&path)?;
+    write_description(context, job, &nested::ad(context, nested), dir)
+}
+
+/// Writes the submit description of a job.
+fn write_description(
+    context: &Context<'_>,
+    job: PlannedJob<'_>,
+    ad: &ad::Ad<'_>,
+    dir: &Path,
+) -> Result<(), Failure> {
     let text = ad
         .render(context, job)
         .map_err(|error| Failure::Job(vec![format!("job {}: {error}", job.name)]))?;
     let path = context.path_in(dir, job, ".sub");
     // The values of variables are in it.
-    match plan.secrets.script(job.setup_id()).is_some() {
+    match context.plan.secrets.script(job.setup_id()).is_some() {
         true => put_private(&path, &text)?,
         false => put(&path, &text)?,
     }
@@ -170,5 +212,10 @@ fn write_job(
 
 fn set_executable(path: &Path) -> Result<(), PlanError> {
     use std::os::unix::fs::PermissionsExt as _;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).map_err(|e| PlanError::io("write", path, e))
+    let changed = fs::metadata(path).and_then(|status| {
+        let mode = status.permissions().mode();
+        // Who may read it may run it.
+        fs::set_permissions(path, fs::Permissions::from_mode(mode | (mode & 0o444) >> 2))
+    });
+    changed.map_err(|e| PlanError::io("write", path, e))
 }

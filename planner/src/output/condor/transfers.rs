@@ -164,6 +164,8 @@ fn makes_checksums(job: PlannedJob<'_>) -> bool {
             let mut members = cluster.members.clone();
             members.any(|position| job.plan.at(job.plan.member(position)).is_wrapped())
         }
+        // DAGMan leaves no record of a sub-workflow.
+        None if job.is_nested() => false,
         None => job.is_wrapped() && job.uses().iter().any(|u| u.link.writes()),
     }
 }

@@ -13,7 +13,6 @@ use crate::request::Request;
 use crate::tasks::Plan;
 
 use super::common::fingerprints::{self, FingerprintWriter};
-use super::common::private_files::{put, put_private};
 use super::{Code, Generator, Writing};
 
 /// Name of the executor.
@@ -41,14 +40,7 @@ impl Generator for Pmc {
             ..
         } = *to;
         let prints = FingerprintWriter::new(plan);
-        let head = prints.head(to.facts, to.read)?;
-        let path = fingerprints::file(plan, dir);
-        if plan.secrets.are_in_environments() {
-            // A hash of a short secret is not far from the secret.
-            put_private(&path, &head)?;
-        } else {
-            put(&path, &head)?;
-        }
+        let path = fingerprints::write_head(&prints, plan, to)?;
         let file = fs::OpenOptions::new().append(true).open(&path);
         let prints = dag::PrintsFile {
             prints: &prints,

@@ -27,6 +27,8 @@ pub(crate) struct Abilities {
     pub(crate) resumes: bool,
     /// Sub-workflows can be planned when their turn comes.
     pub(crate) nests: bool,
+    /// DAGMan runs DAGs and nested sub-workflows.
+    pub(crate) runs_dagman: bool,
     /// Jobs of large plans share one file with their work lists.
     pub(crate) shares_lists: bool,
     /// pegasus-mpi-cluster runs the plan.
@@ -45,6 +47,7 @@ impl CodeGenerator {
                 prepares_jobs: false,
                 resumes: true,
                 nests: true,
+                runs_dagman: false,
                 shares_lists: true,
                 is_pmc: true,
                 ships_files: false,
@@ -54,6 +57,7 @@ impl CodeGenerator {
                 prepares_jobs: true,
                 resumes: false,
                 nests: false,
+                runs_dagman: false,
                 shares_lists: false,
                 is_pmc: false,
                 ships_files: false,
@@ -62,7 +66,8 @@ impl CodeGenerator {
                 name: "Condor",
                 prepares_jobs: true,
                 resumes: true,
-                nests: false,
+                nests: true,
+                runs_dagman: true,
                 shares_lists: false,
                 is_pmc: false,
                 ships_files: true,

@@ -6,7 +6,7 @@ use crate::properties::Properties;
 /// What becomes of sub-workflows: `pegasus.subworkflow`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subworkflows {
-    /// Part of the plan if that changes nothing, else planned when their turn comes.
+    /// Part of the plan if that changes nothing, else planned when their turn comes; with DAGMan nested.
     Auto,
     /// Part of the plan.
     Inline,
@@ -58,7 +58,12 @@ impl Choices<'_> {
         let cleanup_deferred = self.cleanup_scope().unwrap_or_default();
         let chosen = self.one_of(KEY, Subworkflows::Auto, SUBWORKFLOWS);
         if generator.nests {
-            return (chosen, cleanup_deferred);
+            // DAGMan has always run sub-workflows in its own way, which users know.
+            let is_dagman = chosen == Subworkflows::Auto && generator.runs_dagman;
+            return (
+                if is_dagman { Subworkflows::Nested } else { chosen },
+                cleanup_deferred,
+            );
         }
         if chosen == Subworkflows::Nested {
             let message = format!("cannot be nested with the code generator {}", generator.name);

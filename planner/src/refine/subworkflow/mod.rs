@@ -4,9 +4,9 @@
 //! stays: its workflow is *nested*, which means planned when its turn comes ([`nested`]).
 //! `pegasus.subworkflow` can ask for one or the other.
 //!
-//! Why there are both: planning during the run takes a tenth more time (`docs/performance.md`), and only the
-//! executor of this project does it. Plans for Shell and HTCondor need all jobs in one DAG. One
-//! plan also shows the problems of all levels before the run.
+//! Why there are both: planning during the run takes a tenth more time (`docs/performance.md`), and a shell
+//! script needs all jobs in one plan. One plan also shows the problems of all levels before the run. DAGMan runs
+//! sub-workflows of its own unless the user asks for one DAG.
 
 mod dag;
 mod merge;
@@ -43,6 +43,8 @@ pub(crate) struct OuterWorkflow<'a> {
     pub(crate) properties: &'a Properties,
     /// What becomes of sub-workflows.
     pub(crate) mode: Subworkflows,
+    /// DAGMan runs DAGs as they are.
+    pub(crate) runs_dagman: bool,
     pub(crate) options: &'a ReadOptions,
     /// Variables that workflow files may use, without the directory of the file itself.
     pub(crate) variables: &'a BTreeMap<String, String>,

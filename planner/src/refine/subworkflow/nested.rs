@@ -136,8 +136,16 @@ impl Inliner<'_, '_> {
                 return None;
             }
         };
+        if is_ready && self.outer.runs_dagman {
+            self.problems.push(Diagnostic::error(format!(
+                "the job {}: its DAG {lfn} is one for pegasus-mpi-cluster, which DAGMan does not run: leave \
+                 pegasus.code.generator out, or run it by a job of its own",
+                job.id
+            )));
+            return None;
+        }
         Some(Nested {
-            is_ready,
+            is_ready: is_ready || self.outer.runs_dagman,
             base: format!("{label}-0"),
             name: label,
             directory: dag::named_directory(workflow, job),

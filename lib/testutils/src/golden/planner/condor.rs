@@ -141,11 +141,12 @@ fn sorted(list: &str) -> String {
     names.join(",")
 }
 
-/// Collapses the double slashes in paths, but not those of URLs.
+/// Collapses the double slashes and single dots in paths, but not those of URLs.
 fn collapsed(text: &str) -> String {
     regex!(r"([\w.@)-])//+")
         .replace_all(text, "$1/")
         .replace(" .//", " ./")
+        .replace("/./", "/")
 }
 
 /// Splits a text in HTCondor's new syntax.

@@ -50,6 +50,18 @@ pub fn compare_condor(case: &Case, planner: &Path) -> Vec<Problem> {
     problems
 }
 
+/// Plans all cases of a kind, each in a directory of its name below `folder`, which is made.
+///
+/// # Panics
+/// A case is malformed, the directories cannot be made, or the planner does not start.
+pub fn plan_all(kind: &str, planner: &Path, folder: &Path) {
+    for case in Case::read_all(kind) {
+        let directory = folder.join(&case.name);
+        std::fs::create_dir_all(&directory).expect("a directory");
+        run::run_in(&directory, &case, planner, &[("USER", "tester")]);
+    }
+}
+
 fn compare_plan(case: &Case, planner: &Path, variables: &[(&str, &str)], is_condor: bool) -> Vec<Problem> {
     let plan = run::run(case, planner, variables);
     let mut problems = Vec::new();

@@ -27,7 +27,16 @@ pub fn run(case: &Case, planner: &Path, variables: &[(&str, &str)]) -> Plan {
         .prefix("plancase-")
         .tempdir()
         .expect("a directory");
-    let root = temporary.path().canonicalize().expect("a directory");
+    run_in(
+        &temporary.path().canonicalize().expect("a directory"),
+        case,
+        planner,
+        variables,
+    )
+}
+
+/// Plans a case in a directory that exists, and keeps what is there.
+pub fn run_in(root: &Path, case: &Case, planner: &Path, variables: &[(&str, &str)]) -> Plan {
     let (base, home, pegasus_home) = (root.join("w"), root.join("home"), root.join("pegasus"));
     fs::create_dir(&home).expect("a directory");
     install_stubs(&pegasus_home);
