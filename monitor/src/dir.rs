@@ -167,7 +167,8 @@ fn is_dagman(path: &Path) -> bool {
 }
 
 fn braindump(dir: &Path) -> BTreeMap<String, String> {
-    const KEYS: [&str; 11] = [
+    const KEYS: [&str; 12] = [
+        "condor_log",
         "dag",
         "dax_label",
         "wf_uuid",

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use nix::fcntl::{Flock, FlockArg};
 use pmc_monitor::dir::RunDir;
 
+use crate::condor;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 
@@ -240,7 +241,7 @@ pub fn find_submit(dir: &Path) -> Result<PathBuf> {
 }
 
 /// Finds the run to read for a directory, as [`find_submit`] does. Accepts an incomplete plan and a DAG
-/// without a plan, too.
+/// without a plan, too. A run of HTCondor is refused, with what shows it.
 pub fn find_run(dir: &Path) -> Result<RunDir, Failure> {
     let submit = match find_submit(dir) {
         // One of several DAGs in a directory.
@@ -249,10 +250,14 @@ pub fn find_run(dir: &Path) -> Result<RunDir, Failure> {
         Err(_) if dir.join(SUBMIT).is_dir() => dir.join(SUBMIT),
         Err(_) => dir.to_owned(),
     };
-    RunDir::open(&submit).or_code(exit::USAGE).map_err(|failure| {
+    let run = RunDir::open(&submit).or_code(exit::USAGE).map_err(|failure| {
         failure
             .hint("give the directory that `pmc run` printed at its end, or a submit directory of pmc-plan")
-    })
+    })?;
+    match run.braindump.contains_key("condor_log") {
+        true => Err(Failure::new(exit::USAGE, condor::refusal(&run.dir, &run.dag))),
+        false => Ok(run),
+    }
 }
 
 #[cfg(test)]

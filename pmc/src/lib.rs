@@ -6,6 +6,7 @@
 mod cli;
 mod clock;
 mod commands;
+mod condor;
 mod executor;
 mod exit;
 mod failure;

@@ -1,5 +1,5 @@
-//! Writes a submit description whose jobs print their arguments and variables, and what they should print:
-//! `quotings COUNT DIRECTORY`. `tests/condor` gives it to HTCondor.
+//! Writes submit descriptions of jobs that print their arguments and variables, and what they should print:
+//! `quotings COUNT DIRECTORY`. `tests/condor` gives them to HTCondor.
 
 #[path = "../tests/random/mod.rs"]
 mod random;
@@ -19,10 +19,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let directory = PathBuf::from(directory);
     fs::create_dir_all(&directory)?;
     let mut random = Random::new(2);
-    let mut text = String::from("executable = show\nlog = words.log\nshould_transfer_files = YES\n");
     for n in 0..count.parse::<usize>()? {
         let (words, variables) = (random.words(), random.variables());
         let mut job = SubmitFile::default();
+        job.command("executable", "show")?;
+        job.command("should_transfer_files", "YES")?;
         // HTCondor matches a job of the one with a machine, and starts the other one at once.
         job.command("universe", if n % 4 == 0 { "vanilla" } else { "local" })?;
         job.command("output", &format!("{n}.out"))?;
@@ -32,12 +33,11 @@ fn main() -> Result<(), Box<dyn Error>> {
             .iter()
             .map(|(name, value)| (name.as_str(), value.as_str(), true));
         job.command("environment", &environment(pairs, Dollars::AtMatch)?)?;
-        text.push_str(&job.queue());
+        fs::write(directory.join(format!("{n}.sub")), job.queue())?;
         let mut expected: String = words.iter().map(|word| format!("{word}\0")).collect();
         expected.push('\0');
         expected.extend(variables.iter().map(|(name, value)| format!("{name}={value}\0")));
         fs::write(directory.join(format!("{n}.expected")), expected)?;
     }
-    fs::write(directory.join("words.sub"), text)?;
     Ok(())
 }

@@ -24,7 +24,7 @@ mod job;
 mod macros;
 mod model;
 mod queue;
-mod quoting;
+pub mod quoting;
 mod submit;
 mod text;
 pub mod write;

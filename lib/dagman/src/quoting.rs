@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 /// A value that cannot be split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Unreadable(pub(crate) &'static str);
+pub struct Unreadable(pub(crate) &'static str);
 
 const OPEN: Unreadable = Unreadable("a quote is not closed");
 const LONE_QUOTE: Unreadable = Unreadable("a double quote within must be written twice");
@@ -18,7 +18,7 @@ const OLD_QUOTE: Unreadable = Unreadable(
 const NO_VARIABLE: Unreadable = Unreadable("an entry must be NAME=VALUE");
 
 /// Splits the value of `arguments`.
-pub(crate) fn arguments(value: &str) -> Result<Vec<String>, Unreadable> {
+pub fn arguments(value: &str) -> Result<Vec<String>, Unreadable> {
     match new_syntax(value)? {
         Some(text) => words(&text),
         None => Ok(old(value)?
@@ -30,7 +30,7 @@ pub(crate) fn arguments(value: &str) -> Result<Vec<String>, Unreadable> {
 }
 
 /// Splits the value of `environment`.
-pub(crate) fn environment(value: &str) -> Result<BTreeMap<String, String>, Unreadable> {
+pub fn environment(value: &str) -> Result<BTreeMap<String, String>, Unreadable> {
     let entries = match new_syntax(value)? {
         Some(text) => words(&text)?,
         None => value

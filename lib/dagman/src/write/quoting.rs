@@ -21,19 +21,19 @@ pub fn literal(text: &str, dollars: Dollars, out: &mut String) {
         let (signs, after) = from.split_at(run);
         rest = after;
         let name = after.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-        let is_macro = name.is_some_and(|end| after[end..].starts_with('('));
-        match (is_macro, run) {
-            // A pair that ends the run belongs to the parenthesis.
-            (true, 2..) if after.starts_with('(') => {
-                out.push_str(&signs[2..]);
-                out.push_str(match dollars {
-                    Dollars::AtMatch => "$$(DOLLARDOLLAR)",
-                    Dollars::Never => "$$",
-                });
-            }
-            (true, 1) => out.push_str("$(DOLLAR)"),
-            _ => out.push_str(signs),
+        if !name.is_some_and(|end| after[end..].starts_with('(')) {
+            out.push_str(signs);
+            continue;
         }
+        // HTCondor takes signs in pairs, from the first one. A single one that is left begins a macro.
+        let (before, last) = signs.split_at(if run % 2 == 1 { run - 1 } else { run - 2 });
+        out.push_str(before);
+        out.push_str(match (last, dollars) {
+            ("$", _) => "$(DOLLAR)",
+            // The last pair belongs to the parenthesis.
+            (_, Dollars::AtMatch) if after.starts_with('(') => "$$(DOLLARDOLLAR)",
+            _ => last,
+        });
     }
     out.push_str(rest);
 }
@@ -168,7 +168,7 @@ mod tests {
     fn dollar_signs_stand_for_themselves() {
         assert_eq!(
             written(&["$HOME", "$(x)", "$$(x)", "$$x(", "5$", "$ENV(a)", "$$$(x)"]),
-            "\"$HOME $(DOLLAR)(x) $$(DOLLARDOLLAR)(x) $$x( 5$ $(DOLLAR)ENV(a) $$$(DOLLARDOLLAR)(x)\""
+            "\"$HOME $(DOLLAR)(x) $$(DOLLARDOLLAR)(x) $$x( 5$ $(DOLLAR)ENV(a) $$$(DOLLAR)(x)\""
         );
         let macros = arguments([("$(x)", false)].into_iter(), Dollars::AtMatch).unwrap();
         assert_eq!(macros, "\"$(x)\"");

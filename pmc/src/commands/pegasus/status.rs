@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use pmc_monitor::dir::RunDir;
 use pmc_monitor::history::{History, Phase, State};
 use serde_json::json;
 
@@ -10,6 +9,7 @@ use super::open;
 use crate::cli::pegasus;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
+use crate::layout;
 use pmc_terminal::print;
 
 const LEGEND: &str = "\
@@ -34,7 +34,7 @@ struct Figures {
 pub fn status(options: &pegasus::Status) -> Result<u8, Failure> {
     let submit = open(&options.dir)?;
     loop {
-        let dir = RunDir::open(&submit.dir).or_code(exit::TASKS_FAILED)?;
+        let dir = layout::find_run(&submit.dir)?;
         let figures = Figures::new(&History::open(dir).or_code(exit::TASKS_FAILED)?);
         if options.jsonrv {
             print(&format!("{:#}\n", figures.json()));
