@@ -171,6 +171,32 @@ pub fn dagman_built(data: &[u8]) {
     super::dagman(&bytes);
 }
 
+/// Words, which NUL ends. What is written for HTCondor as arguments and as an environment is read again.
+pub fn submit_words(data: &[u8]) {
+    use pmc_dagman::write::{Dollars, arguments, environment};
+    let text = String::from_utf8_lossy(data);
+    let words: Vec<&str> = text.split('\0').take(1000).collect();
+    // As HTCondor replaces the macros.
+    let expanded = |text: &str| text.replace("$$(DOLLARDOLLAR)", "$$").replace("$(DOLLAR)", "$");
+    let is_macro = |word: &&str| word.contains("DOLLAR");
+    if words.iter().any(is_macro) {
+        return;
+    }
+    if let Ok(text) = arguments(words.iter().map(|word| (word, true)), Dollars::AtMatch) {
+        let read = pmc_dagman::quoting::arguments(&expanded(&text)).expect("arguments");
+        assert_eq!(read, words, "{text}");
+    }
+    let names: Vec<String> = (0..words.len()).map(|n| format!("V{n:03}")).collect();
+    let pairs = names
+        .iter()
+        .zip(&words)
+        .map(|(name, word)| (name.as_str(), *word, true));
+    if let Ok(text) = environment(pairs, Dollars::AtMatch) {
+        let read = pmc_dagman::quoting::environment(&expanded(&text)).expect("an environment");
+        assert!(read.values().eq(&words), "{text}");
+    }
+}
+
 /// A description of a lite job. What is read can be written and read again.
 pub fn lite_description(data: &[u8]) {
     let mut source = Source::new(data);

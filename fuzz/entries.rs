@@ -81,36 +81,10 @@ macro_rules! for_each_entry {
     };
 }
 
-pub use built::{dagman_built, http_answer, lite_description, packed};
+pub use built::{dagman_built, http_answer, lite_description, packed, submit_words};
 #[cfg(test)]
 pub use built::{dagman_files_of, description_of};
 pub use services::{checkpoint_store, gang_frames};
-
-/// Words, which NUL ends. What is written for HTCondor as arguments and as an environment is read again.
-pub fn submit_words(data: &[u8]) {
-    use pmc_dagman::write::{Dollars, arguments, environment};
-    let text = String::from_utf8_lossy(data);
-    let words: Vec<&str> = text.split('\0').take(1000).collect();
-    // As HTCondor replaces the macros.
-    let expanded = |text: &str| text.replace("$$(DOLLARDOLLAR)", "$$").replace("$(DOLLAR)", "$");
-    let is_macro = |word: &&str| word.contains("DOLLAR");
-    if words.iter().any(is_macro) {
-        return;
-    }
-    if let Ok(text) = arguments(words.iter().map(|word| (word, true)), Dollars::AtMatch) {
-        let read = pmc_dagman::quoting::arguments(&expanded(&text)).expect("arguments");
-        assert_eq!(read, words, "{text}");
-    }
-    let names: Vec<String> = (0..words.len()).map(|n| format!("V{n:03}")).collect();
-    let pairs = names
-        .iter()
-        .zip(&words)
-        .map(|(name, word)| (name.as_str(), *word, true));
-    if let Ok(text) = environment(pairs, Dollars::AtMatch) {
-        let read = pmc_dagman::quoting::environment(&expanded(&text)).expect("an environment");
-        assert!(read.values().eq(&words), "{text}");
-    }
-}
 
 /// Text of a DAG. Tasks are found by name, and words can be quoted again.
 pub fn dag(data: &[u8]) {

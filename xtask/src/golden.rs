@@ -35,7 +35,12 @@ fn kind(archive: &Archive, folder: &Path) -> Result<&'static str> {
         let has_part =
             |text: &str| text.contains("type: pegasusWorkflow") || text.contains("type: condorWorkflow");
         match archive.get("setup") {
-            _ if archive.below("expected").any(|(path, _)| path.ends_with(".dag.condor.sub")) => "planner-condor",
+            _ if archive
+                .below("expected")
+                .any(|(path, _)| path.ends_with(".dag.condor.sub")) =>
+            {
+                "planner-condor"
+            }
             _ if archive.below("input").any(|(_, file)| has_part(&file.content)) => "planner-subworkflow",
             Some(setup) if has_condor(setup) => "planner-condor",
             Some(_) => "planner-lite",

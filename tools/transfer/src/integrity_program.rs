@@ -69,8 +69,8 @@ impl Item {
         }
     }
 
-    /// Returns the logical name of a file that is compared: without one it is the path, since jobs start where
-    /// names with directories lead to their files.
+    /// Returns the logical name of a file that is compared: without one it is the path, since jobs start
+    /// where names with directories lead to their files.
     fn name_to_compare(&self) -> &[u8] {
         match &self.lfn {
             Some(lfn) if !lfn.is_empty() => lfn,

@@ -21,8 +21,8 @@ pub(super) fn of(job: PlannedJob<'_>) -> Option<NestedJob<'_>> {
     NestedJob::new(job).filter(|_| job.is_nested())
 }
 
-/// Returns the script that plans a sub-workflow. DAGMan starts it in the submit directory, before the job. After
-/// a failure, the planner keeps a plan of the same inputs, and DAGMan goes on from its rescue file.
+/// Returns the script that plans a sub-workflow. DAGMan starts it in the submit directory, before the job.
+/// After a failure, the planner keeps a plan of the same inputs, and DAGMan goes on from its rescue file.
 pub(super) fn script(job: PlannedJob<'_>, invocation: &Invocation) -> String {
     let environment = &invocation.shared.environment;
     let mut text = format!(

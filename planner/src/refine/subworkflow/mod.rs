@@ -5,8 +5,8 @@
 //! `pegasus.subworkflow` can ask for one or the other.
 //!
 //! Why there are both: planning during the run takes a tenth more time (`docs/performance.md`), and a shell
-//! script needs all jobs in one plan. One plan also shows the problems of all levels before the run. DAGMan runs
-//! sub-workflows of its own unless the user asks for one DAG.
+//! script needs all jobs in one plan. One plan also shows the problems of all levels before the run.
+//! DAGMan runs sub-workflows of its own unless the user asks for one DAG.
 
 mod dag;
 mod merge;
